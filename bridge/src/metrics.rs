@@ -99,8 +99,8 @@ pub struct Metrics {
     reload: ReloadMetrics,
     workflows: WorkflowMetrics,
     state: StateFamilies,
-    attached: IntCounterVec,
-    attached_drops: IntCounterVec,
+    /// Starts, and messages that nobody gets.
+    attached: [IntCounterVec; 2],
     announcements: RegistryMetrics,
     a2a: A2aMetrics,
     doors: DoorMetrics,
@@ -205,8 +205,7 @@ impl Metrics {
             reload: ReloadMetrics::new(&mut on)?,
             workflows: WorkflowMetrics::new(&mut on)?,
             state: StateFamilies::new(&mut on)?,
-            attached: on.counters(ATTACHED)?,
-            attached_drops: on.counters(ATTACHED_DROPS)?,
+            attached: [on.counters(ATTACHED)?, on.counters(ATTACHED_DROPS)?],
             announcements: RegistryMetrics::new(&mut on)?,
             a2a: A2aMetrics::new(&mut on)?,
             doors: DoorMetrics::new(&mut on)?,
@@ -354,12 +353,12 @@ impl Metrics {
 
     /// How often the program of an attached agent was started.
     pub(crate) fn attached_starts(&self, agent: &str) -> IntCounter {
-        self.attached.with_label_values(&[agent])
+        self.attached[0].with_label_values(&[agent])
     }
 
     /// Messages of the program of an attached agent that nobody gets.
     pub(crate) fn attached_drops(&self, agent: &str) -> IntCounter {
-        self.attached_drops.with_label_values(&[agent])
+        self.attached[1].with_label_values(&[agent])
     }
 
     /// Counts a task that has ended in this state.

@@ -137,16 +137,8 @@ impl Ask {
             let code = crate::calls::reply_place::Refused::REASON;
             return Err(Rejected::new(code, &why, body, requester, Some(id)));
         }
-        // The place of the delivery itself: any other that the message names was chosen by its writer.
-        let identity = place.map(|place| {
-            let call = event.extension_text(extension::CALL_ID);
-            let names = [event.source(), event.id()].map(|name| name.as_bytes());
-            let call = call.map_or(&b""[..], |call| call.as_bytes());
-            let at = format!("{place}/{index}");
-            digest_of([names[0], names[1], call, at.as_bytes()])
-        });
         let request = Box::new(Request {
-            identity,
+            identity: place.map(|place| identity(event, &format!("{place}/{index}"))),
             left: clock::time_left(event),
             body,
             message,
@@ -170,6 +162,14 @@ impl Ask {
             _ => Self::Message(body),
         }
     }
+}
+
+/// What a request is known by. `place` is that of the delivery: any that the message names was chosen by its writer.
+fn identity(event: &Event, place: &str) -> Text {
+    let [source, id] = [event.source(), event.id()].map(|name| name.as_bytes());
+    let call = event.extension_text(extension::CALL_ID);
+    let call = call.map_or(&b""[..], |call| call.as_bytes());
+    digest_of([source, id, call, place.as_bytes()])
 }
 
 fn params(raw: Option<&RawValue>) -> Params<'_> {
