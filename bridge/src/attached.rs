@@ -269,7 +269,7 @@ impl AttachedBinding {
         let left = request.left.unwrap_or(self.longest).min(self.longest);
         let until = Instant::now() + left;
         let claim = request.claim(left);
-        let answered = self.answered(&request, claim.as_ref(), until);
+        let answered = self.answered(&request, claim.as_ref(), until).boxed();
         let answer = cancelled.run_until_cancelled(answered).await;
         self.leave(&request.id, number);
         match answer {
