@@ -234,10 +234,12 @@ impl Bridge {
         self
     }
 
-    /// The same bridge without bindings: it makes calls and reads their answers, and joins no group.
+    /// The same bridge for calls alone: it reads no binding, keeps no tasks, takes over no calls of other replicas and calls
+    /// no webhooks.
     #[must_use]
     pub fn calls_only(mut self) -> Self {
         self.bindings.clear();
+        (self.a2a, self.deliveries, self.results) = (None, None, None);
         self
     }
 

@@ -158,6 +158,8 @@ pub(crate) enum Refused {
 
 /// How long a record may take until it is read back.
 const APPLIED: Duration = Duration::from_secs(10);
+/// How often a record is written again that others have overtaken.
+const MOST_TRIES: usize = 5;
 /// Records that the registry may be behind before it reads all again.
 const BEHIND: usize = 1_024;
 /// How long an announcement stays in the log after its lease has run out.
@@ -720,7 +722,7 @@ async fn store(
     name: &str,
     wanted: impl Fn(Option<&Announced>) -> Result<Option<Bytes>, Refused>,
 ) -> Result<(), Refused> {
-    let mut seen = None;
+    let (mut seen, mut tries) = (None, 0);
     let (stored, body, mut following) = loop {
         let (there, following) =
             view.follow(Some(name), BEHIND, |agents| agents.get(name).cloned());
@@ -735,6 +737,11 @@ async fn store(
                 let applied = view.applied(last, APPLIED).await;
                 applied.map_err(Refused::NotStored)?;
                 seen = Some(last);
+            }
+            // The server does not say by which.
+            Err(StateError::Overtaken { .. }) if tries < MOST_TRIES => {
+                tries += 1;
+                view.latest(APPLIED).await.map_err(Refused::NotStored)?;
             }
             Err(error) => return Err(Refused::NotStored(error)),
         }

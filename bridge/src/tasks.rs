@@ -73,6 +73,8 @@ pub(crate) struct Subscription {
     following: Following,
 }
 
+/// How long it may take until what other replicas have stored is known here.
+const LATEST: Duration = Duration::from_secs(5);
 /// How long the log may take to show what was appended.
 const APPLIED: Duration = Duration::from_secs(10);
 /// How often tasks that nobody follows are looked for, at most.
@@ -109,35 +111,25 @@ impl Tasks {
         self.view.read(|tasks| tasks.get(id).cloned())
     }
 
-    /// The task, wherever it was made. One that this replica does not know may have been made at another a moment ago: then
-    /// the view catches up first.
+    /// The task as it is in the log, whichever replica wrote it.
     ///
     /// # Errors
-    /// When the log cannot be asked, or the view does not catch up.
+    /// As [`Tasks::latest`].
     pub(crate) async fn find(&self, id: &str) -> Result<Option<Task>, StateError> {
-        if let Some(task) = self.get(id) {
+        let ended = |task: &Task| task.status.state.is_terminal();
+        if let Some(task) = self.get(id).filter(ended) {
             return Ok(Some(task));
         }
-        self.view.latest(APPLIED).await?;
+        self.latest().await?;
         Ok(self.get(id))
     }
 
-    /// The task once it is no older than a position of it that a client names.
+    /// Waits until what this replica knows is what the log has now.
     ///
     /// # Errors
-    /// As [`Tasks::find`].
-    pub(crate) async fn find_at(
-        &self,
-        id: &str,
-        position: Position,
-    ) -> Result<Option<Task>, StateError> {
-        match self.find(id).await? {
-            Some(task) if task.position < position => {
-                self.view.latest(APPLIED).await?;
-                Ok(self.get(id))
-            }
-            found => Ok(found),
-        }
+    /// When the log cannot be asked, or is not read in time.
+    pub(crate) async fn latest(&self) -> Result<(), StateError> {
+        self.view.latest(LATEST).await
     }
 
     /// Tasks that `wanted` takes, the last changed first: `size` of them after the first `skip`, and how many there are.

@@ -229,3 +229,70 @@ async fn a_followed_call_that_nobody_takes_fails_before_its_deadline() {
     assert!(answer.body.contains("agent_unavailable"), "{}", answer.body);
     bridge.stop().await;
 }
+
+/// What one replica has answered, another shows at once.
+async fn an_answer_is_seen_elsewhere(state: &str, nats: &str) {
+    let subject = unique("quick");
+    let config = format!(
+        "transports: {{ agents: {{ type: nats, servers: ['{nats}'] }}, shared: {state} }}\n\
+         agents: {{ quick: {{ description: Waits., to: {{ transport: agents, topic: {subject} }} }} }}\n\
+         state: {{ log: shared, create: true, prefix: {} }}\n",
+        unique("streams"),
+    );
+    let bridges = [Running::start(&config).await, Running::start(&config).await];
+    let client = async_nats::connect(nats).await.unwrap();
+    let mut requests = client.subscribe(subject).await.unwrap();
+    subscribed(&client).await;
+    let answering = tokio::spawn(async move {
+        while let Some(request) = requests.next().await {
+            let body: Value = serde_json::from_slice(&request.payload).unwrap();
+            let result = json!({
+                "kind": "task", "id": body["id"], "contextId": body["params"]["message"]["contextId"],
+                "status": { "state": "input-required" },
+            });
+            let answer = json!({ "jsonrpc": "2.0", "id": body["id"], "result": result });
+            let sent = client.publish(request.reply.unwrap(), answer.to_string().into());
+            sent.await.unwrap();
+        }
+    });
+    let ask = async |bridge: &Running, method: &str, params: Value| {
+        let request = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params });
+        let answer = bridge.post("/a2a/agents/quick", request.to_string()).await;
+        let answer: Value = serde_json::from_str(&answer.body).unwrap();
+        answer["result"].clone()
+    };
+    for turn in 0..30 {
+        let (one, other) = (&bridges[turn % 2], &bridges[(turn + 1) % 2]);
+        let context = format!("c{turn}");
+        let message = json!({
+            "role": "user", "messageId": format!("m{turn}"), "contextId": context,
+            "parts": [{ "kind": "text", "text": "wait" }],
+        });
+        let task = ask(one, "message/send", json!({ "message": message })).await;
+        assert_eq!(task["status"]["state"], "input-required", "{task}");
+        let seen = ask(other, "tasks/get", json!({ "id": task["id"] })).await;
+        assert_eq!(seen["status"]["state"], "input-required", "{turn}: {seen}");
+        let list = ask(other, "tasks/list", json!({ "contextId": context })).await;
+        assert_eq!(list["tasks"][0]["id"], task["id"], "{turn}: {list}");
+    }
+    answering.abort();
+    for bridge in bridges {
+        bridge.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_is_seen_at_another_replica_at_once_on_kafka() {
+    if let (Some(kafka), Some(nats)) = (named(Kind::Kafka), named(Kind::Nats)) {
+        let state = format!("{{ type: kafka, brokers: ['{kafka}'] }}");
+        an_answer_is_seen_elsewhere(&state, &nats).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_is_seen_at_another_replica_at_once_on_jetstream() {
+    if let Some(nats) = named(Kind::Nats) {
+        let state = format!("{{ type: nats, servers: ['{nats}'], jetstream: {{}} }}");
+        an_answer_is_seen_elsewhere(&state, &nats).await;
+    }
+}

@@ -286,6 +286,8 @@ impl Nats {
             ));
         }
         let refusals = inner.link.refusals();
+        let (connection, overrun) = (inner.link.connection(), inner.link.overrun());
+        let lost = CancellationToken::new();
         let mut subscribers = Vec::with_capacity(subscription.topics.len());
         for topic in &subscription.topics {
             subscribers.push(subscribe_one(&inner.client, topic.as_str().to_owned(), group).await?);
@@ -305,6 +307,9 @@ impl Nats {
             link: Arc::clone(&inner.link),
             leave: leave.clone(),
             subscription: described(&subscription.topics, group),
+            connection,
+            overrun,
+            lost: lost.clone(),
             stop,
         };
         inner.tasks.spawn(async move {
@@ -312,7 +317,9 @@ impl Nats {
             // Nobody may be waiting for the end.
             let _ = end.send(Ok(()));
         });
-        Ok(Consumer::new(to_consumer, reader).leaving(leave))
+        Ok(Consumer::new(to_consumer, reader)
+            .leaving(leave)
+            .losing(lost))
     }
 
     async fn subscribe_durable(

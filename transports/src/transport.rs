@@ -194,6 +194,7 @@ pub struct Consumer {
     assigned: Option<CancellationToken>,
     lag: Option<watch::Receiver<Option<u64>>>,
     paused: Option<watch::Receiver<Vec<Text>>>,
+    lost: Option<CancellationToken>,
 }
 
 /// The owner of the task or thread that reads for a [`Consumer`].
@@ -351,6 +352,7 @@ impl Consumer {
             assigned: None,
             lag: None,
             paused: None,
+            lost: None,
         }
     }
 
@@ -365,6 +367,13 @@ impl Consumer {
     #[cfg(feature = "nats")]
     pub(crate) fn leaving(mut self, leave: CancellationToken) -> Self {
         self.leave = Some(leave);
+        self
+    }
+
+    /// The same, for a source that can lose messages: `lost` is cancelled when it may have lost one.
+    #[cfg(feature = "nats")]
+    pub(crate) fn losing(mut self, lost: CancellationToken) -> Self {
+        self.lost = Some(lost);
         self
     }
 
@@ -414,6 +423,18 @@ impl Consumer {
         async move {
             if let Some(assigned) = assigned {
                 assigned.cancelled().await;
+            }
+        }
+    }
+
+    /// Waits until a message of this subscription may have been lost: on core NATS when the connection changes, or when
+    /// messages come faster than they are read. Never ready on sources that store messages. Does not borrow the consumer.
+    pub fn lost(&self) -> impl Future<Output = ()> + Send + use<> {
+        let lost = self.lost.clone();
+        async move {
+            match lost {
+                Some(lost) => lost.cancelled_owned().await,
+                None => std::future::pending().await,
             }
         }
     }

@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 use self::relay::{MOST, Relay};
 use super::{Misuse, load, telemetry};
 use crate::Bridge;
-use crate::config::{AsText, LogFilter, TelemetryConfig};
+use crate::config::{AsText, LogFilter, StateConfig, StateLog, TelemetryConfig};
 use crate::lines::Lines;
 
 /// Arguments of `a2abus stdio`.
@@ -126,8 +126,12 @@ impl Own {
         telemetry::start(&config.telemetry)?;
         config.bindings.clear();
         config.admin.enabled = false;
-        // The data directory is that of the bridge that serves.
+        // The data directory, the file of the state and the number of the replica are those of the bridge that serves.
         config.workflows.enabled = false;
+        if config.state.place() == StateLog::Embedded {
+            config.state = StateConfig::default();
+        }
+        config.calls.replica = None;
         config.http.enabled = true;
         config.http.listen = AsText(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
         let bridge = Bridge::build(config).await?.calls_only();

@@ -10,11 +10,11 @@
 //! tasks and of answers take each number once. Source: docs/design.md §2.
 
 use std::collections::HashMap;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use a2abus_plugin::Text;
-use a2abus_transports::content_mode::Binding;
 use a2abus_transports::{
     Consumer, Delivery, Outcome, Transport as _, TransportError, TransportErrorKind,
 };
@@ -179,26 +179,26 @@ impl Follower {
             bytes: 0,
             began,
         };
-        // NATS forgets what is published while the connection is down: parts would get the numbers of those before them.
-        let may_miss = self.bus.transport.binding() == Binding::Nats;
-        let mut connection = self.bus.transport.health();
+        // Parts after one that is lost would get wrong numbers.
+        let mut lost = pin!(consumer.lost());
         // A slow log must not keep it from reading: what comes meanwhile might be lost.
         let mut recording = FuturesUnordered::new();
         let mut looks = interval(LOOK);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
-                delivery = consumer.recv() => match delivery {
-                    Some(delivery) => self.take(&mut reading, delivery),
-                    None => return,
-                },
+                biased;
+                () = &mut lost => return self.missed(&reading),
+                () = stop.cancelled() => return,
                 _ = looks.tick() => {
                     let room = AT_A_TIME - recording.len();
                     recording.extend(self.look_through(&mut reading, room));
                 }
                 Some(recorded) = recording.next() => self.recorded(&mut reading, recorded),
-                Ok(()) = connection.changed(), if may_miss => return self.missed(&reading),
-                () = stop.cancelled() => return,
+                delivery = consumer.recv() => match delivery {
+                    Some(delivery) => self.take(&mut reading, delivery),
+                    None => return,
+                },
             }
         }
     }
@@ -210,7 +210,7 @@ impl Follower {
         if answers > 0
             && let Some(suppressed) = self.lost.allow()
         {
-            tracing::warn!(transport = %self.bus.name.text(), answers, suppressed, "answers to calls of other replicas are not followed any more: the connection was lost, and parts of them may be");
+            tracing::warn!(transport = %self.bus.name.text(), answers, suppressed, "answers to calls of other replicas are not followed any more: parts of them may be lost");
         }
     }
 

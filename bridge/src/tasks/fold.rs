@@ -107,8 +107,8 @@ pub(crate) struct Task {
     pub(crate) events: VecDeque<(Position, Arc<Event>)>,
     /// Whether earlier ones are not kept any more.
     pub(crate) has_forgotten: bool,
-    /// Where the last event comes from that comes from a call.
-    pub(crate) heard: Option<Origin>,
+    /// Where the last event of each call comes from, the latest call last: more than one may work on a task.
+    heard: VecDeque<Origin>,
     bytes: usize,
 }
 
@@ -118,6 +118,8 @@ pub(crate) struct TaskFold;
 
 /// Events of one task that are kept for subscribers who come back.
 const KEPT_EVENTS: usize = 1_024;
+/// Calls of one task of which is known how far their answers are.
+const KEPT_CALLS: usize = 16;
 /// Messages of the history of one task that are kept.
 const KEPT_MESSAGES: usize = 1_000;
 
@@ -203,7 +205,7 @@ impl Fold for TaskFold {
                 Applied::Unchanged
             }
             (Some(task), Event::Taken) if !task.status.state.is_terminal() => {
-                task.heard = from.clone().or(task.heard.take());
+                task.note(from.clone());
                 Applied::Unchanged
             }
             (Some(task), event) if !task.status.state.is_terminal() => task.take(event, record),
@@ -212,7 +214,7 @@ impl Fold for TaskFold {
         if let (Applied::Changed, Some(task)) = (applied, entry) {
             task.position = record.position;
             task.bytes += 2 * bytes;
-            task.heard = from.or(task.heard.take());
+            task.note(from);
         }
         applied
     }
@@ -250,31 +252,35 @@ impl Task {
             position: record.position,
             events: VecDeque::new(),
             has_forgotten: false,
-            heard: None,
+            heard: VecDeque::new(),
             bytes: 0,
         }
     }
 
-    /// How many parts of the answer it follows it has wholly.
-    fn parts(&self) -> usize {
+    /// How many parts of the answer to a call it has wholly.
+    pub(crate) fn parts_of(&self, call: &str) -> usize {
         let parts = |heard: &Origin| heard.part - u32::from(!heard.ends && heard.part > 0);
-        self.heard.as_ref().map_or(0, parts) as usize
+        self.heard_of(call).map_or(0, parts) as usize
     }
 
-    /// The same, if it follows this call.
-    pub(crate) fn parts_of(&self, call: &str) -> usize {
-        let is_of_it = self
-            .heard
-            .as_ref()
-            .is_some_and(|heard| *heard.call == *call);
-        if is_of_it { self.parts() } else { 0 }
+    fn heard_of(&self, call: &str) -> Option<&Origin> {
+        self.heard.iter().rev().find(|heard| *heard.call == *call)
     }
 
     /// Whether it has the event of this origin.
     fn has(&self, from: &Origin) -> bool {
-        self.heard.as_ref().is_some_and(|heard| {
-            heard.call == from.call && (heard.part, heard.event) >= (from.part, from.event)
-        })
+        self.heard_of(&from.call)
+            .is_some_and(|heard| (heard.part, heard.event) >= (from.part, from.event))
+    }
+
+    /// Notes where an event comes from.
+    fn note(&mut self, from: Option<Origin>) {
+        let Some(from) = from else { return };
+        self.heard.retain(|heard| heard.call != from.call);
+        if self.heard.len() == KEPT_CALLS {
+            self.heard.pop_front();
+        }
+        self.heard.push_back(from);
     }
 
     fn take(&mut self, event: Event, record: &Record) -> Applied {
@@ -490,10 +496,32 @@ mod tests {
         let task = task.unwrap();
         assert_eq!(applied.last(), Some(&Applied::Unchanged));
         assert!(task.events.is_empty());
-        assert_eq!(task.parts(), 2);
+        assert_eq!(task.parts_of("call"), 2);
         let working = Event::Status(Status::now(State::Working, None));
         let (task, _) = fold(&[created(), working.from(origin(3, 1, false))]);
-        assert_eq!(task.unwrap().parts(), 2);
+        assert_eq!(task.unwrap().parts_of("call"), 2);
+    }
+
+    #[test]
+    fn calls_that_work_on_one_task_are_told_apart() {
+        let from = |call: &str, part| Origin {
+            call: call.into(),
+            part,
+            event: 1,
+            ends: true,
+        };
+        let named = |task: &str| Event::Named { task: task.into() };
+        let (task, applied) = fold(&[
+            created(),
+            named("t-1").from(from("first", 1)),
+            named("t-2").from(from("second", 1)),
+            named("t-3").from(from("first", 1)),
+            named("t-4").from(from("first", 2)),
+        ]);
+        let task = task.unwrap();
+        assert_eq!(applied[3], Applied::Unchanged);
+        assert_eq!((task.parts_of("first"), task.parts_of("second")), (2, 1));
+        assert_eq!(task.agents_id.as_deref(), Some("t-4"));
     }
 
     #[test]

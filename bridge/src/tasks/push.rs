@@ -132,6 +132,14 @@ impl Webhooks {
         })
     }
 
+    /// Waits until what this replica knows is what the log has now.
+    ///
+    /// # Errors
+    /// When the log cannot be asked, or is not read in time.
+    pub(crate) async fn latest(&self) -> Result<(), StateError> {
+        self.view.latest(super::LATEST).await
+    }
+
     /// The webhook of this id.
     pub(crate) fn get(&self, task: &str, id: &str) -> Option<Kept> {
         self.kept(&key(task, id))

@@ -169,6 +169,11 @@ pub(super) struct CoreReader {
     pub(super) leave: CancellationToken,
     /// What is read, for the log.
     pub(super) subscription: String,
+    /// What loses messages when it changes, as both were before the subscription.
+    pub(super) connection: watch::Receiver<Connection>,
+    pub(super) overrun: watch::Receiver<u64>,
+    /// A message may have been lost.
+    pub(super) lost: CancellationToken,
     pub(super) stop: CancellationToken,
 }
 
@@ -205,6 +210,9 @@ impl CoreReader {
             link,
             leave,
             subscription,
+            mut connection,
+            mut overrun,
+            lost,
             stop,
         } = self;
         let mut chunks = messages.ready_chunks(CHUNK);
@@ -216,6 +224,8 @@ impl CoreReader {
                 biased;
                 () = stop.cancelled() => return,
                 () = deliveries.closed() => return,
+                Ok(()) = connection.changed(), if !lost.is_cancelled() => lost.cancel(),
+                Ok(()) = overrun.changed(), if !lost.is_cancelled() => lost.cancel(),
                 () = leave.cancelled(), if subscribed => {
                     subscribed = false;
                     for subscriber in chunks.get_mut().iter_mut() {
@@ -240,6 +250,7 @@ impl CoreReader {
                             }
                             _ => {
                                 if let Err(dropped) = backlog.push(message) {
+                                    lost.cancel();
                                     link.drop_message(&dropped.subject, &subscription);
                                 }
                             }

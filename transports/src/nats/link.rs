@@ -43,6 +43,8 @@ pub(super) struct Link {
     connection: watch::Sender<Connection>,
     health: watch::Sender<Health>,
     refusals: broadcast::Sender<Refusal>,
+    /// How often the client itself has dropped a message, of which it does not say the subscription.
+    overrun: watch::Sender<u64>,
     /// Messages that were received and dropped because nobody took them in time.
     dropped: AtomicU64,
     logged: std::sync::Mutex<Logged>,
@@ -107,6 +109,7 @@ impl Link {
             }),
             health: watch::Sender::new(Health::Down(connecting.clone())),
             refusals: broadcast::Sender::new(REFUSALS),
+            overrun: watch::Sender::new(0),
             dropped: AtomicU64::new(0),
             logged: std::sync::Mutex::default(),
             closed: AtomicBool::new(false),
@@ -188,7 +191,10 @@ impl Link {
             }
             Event::LameDuckMode => tracing::info!("the NATS server is about to stop"),
             Event::Draining => tracing::debug!("draining the NATS connection"),
-            Event::SlowConsumer(id) => self.drop_message("?", &format!("{id}")),
+            Event::SlowConsumer(id) => {
+                self.overrun.send_modify(|times| *times += 1);
+                self.drop_message("?", &format!("{id}"));
+            }
             Event::ServerError(error) => self.server_error(error),
             Event::ClientError(error) => self.client_error(error),
         }
@@ -225,6 +231,11 @@ impl Link {
         } else {
             format!("{servers}: {text}")
         })
+    }
+
+    /// Changes when the client itself drops a message.
+    pub(super) fn overrun(&self) -> watch::Receiver<u64> {
+        self.overrun.subscribe()
     }
 
     /// Who is logged in, as people name it.

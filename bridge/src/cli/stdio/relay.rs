@@ -39,6 +39,9 @@ use crate::lines::{Line, Lines};
 pub(super) struct Relay {
     link: Arc<Link>,
     said: mpsc::Receiver<Bytes>,
+    /// What has no answer, in the order in which it is sent.
+    posts: mpsc::Sender<Post>,
+    posting: JoinSet<()>,
     /// Requests that are being answered.
     answers: JoinSet<()>,
     /// What goes on until the client ends: subscriptions, and the stream of its session.
@@ -56,6 +59,9 @@ struct Link {
     /// The requests that are being answered, by their id as its JSON token.
     running: Mutex<HashMap<Text, CancellationToken>>,
 }
+
+/// A notification or an answer: its headers and its body.
+type Post = (Vec<(HeaderName, HeaderValue)>, Bytes);
 
 /// A request on its way.
 struct Request {
@@ -80,7 +86,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const FAREWELL: Duration = Duration::from_secs(2);
 /// The pauses before the stream of a session is opened again, in seconds.
 const PAUSES: [u64; 4] = [1, 2, 5, 15];
-/// Messages that wait for standard output.
+/// Messages that wait for standard output, or for the bridge to take them.
 const QUEUE: usize = 64;
 /// Requests under way, at most.
 const MOST_RUNNING: usize = 1_024;
@@ -105,9 +111,19 @@ impl Relay {
             session: Mutex::default(),
             running: Mutex::default(),
         };
+        let (link, mut posting) = (Arc::new(link), JoinSet::new());
+        let (posts, mut to_send) = mpsc::channel::<Post>(QUEUE);
+        let sender = Arc::clone(&link);
+        posting.spawn(async move {
+            while let Some((headers, body)) = to_send.recv().await {
+                sender.forward(headers, body).await;
+            }
+        });
         Ok(Self {
-            link: Arc::new(link),
+            link,
             said,
+            posts,
+            posting,
             answers: JoinSet::new(),
             lasting: JoinSet::new(),
             listening: None,
@@ -154,6 +170,10 @@ impl Relay {
         while let Some(ended) = self.answers.join_next().await {
             ended?;
         }
+        (self.posts, _) = mpsc::channel(1);
+        if timeout(PATIENCE, self.posting.join_next()).await.is_err() {
+            tracing::warn!("the bridge does not take notifications and answers: the last are lost");
+        }
         Ok(())
     }
 
@@ -192,14 +212,29 @@ impl Relay {
                 let request = Request::new(id.get().into(), message.headers(), body.clone());
                 match method {
                     // What follows needs its session.
-                    "initialize" => Arc::clone(&self.link).answer(request).await,
+                    "initialize" => self.initialize(request).await,
                     "subscriptions/listen" => {
                         self.lasting.spawn(Arc::clone(&self.link).answer(request));
                     }
                     _ => self.begin(request).await,
                 }
             }
-            _ => self.link.forward(message.headers(), body.clone()).await,
+            _ => {
+                let post = (message.headers(), body.clone());
+                // The task ends after this side only.
+                drop(self.posts.send(post).await);
+            }
+        }
+    }
+
+    /// Reads nothing more until the session is there, or is not to be had.
+    async fn initialize(&self, request: Request) {
+        let id = request.id.clone();
+        let answered = timeout(PATIENCE, Arc::clone(&self.link).answer(request)).await;
+        if answered.is_err() {
+            self.link.cancel(&id);
+            let failure = self.link.lost(&format!("nothing came within {PATIENCE:?}"));
+            self.link.fail(id, &failure).await;
         }
     }
 
@@ -275,16 +310,18 @@ impl Request {
 // === impl Link ===
 
 impl Link {
-    /// Gets the client its answer: that of the bridge, or why there is none.
-    async fn answer(self: Arc<Self>, request: Request) {
+    /// Gets the client its answer: that of the bridge, or why there is none. It can be cancelled from now on.
+    fn answer(self: Arc<Self>, request: Request) -> impl Future<Output = ()> + Send {
         let (id, cancelled) = (request.id.clone(), request.cancelled.clone());
         self.running().insert(id.clone(), cancelled.clone());
-        // A request that is dropped closes its connection, which cancels it at whichever replica has it.
-        let answered = cancelled.run_until_cancelled(self.ask(request)).await;
-        if let Some(Err(failure)) = answered {
-            self.fail(id.clone(), &failure).await;
+        async move {
+            // A request that is dropped closes its connection, which cancels it at whichever replica has it.
+            let answered = cancelled.run_until_cancelled(self.ask(request)).await;
+            if let Some(Err(failure)) = answered {
+                self.fail(id.clone(), &failure).await;
+            }
+            self.running().remove(&id);
         }
-        self.running().remove(&id);
     }
 
     async fn ask(&self, request: Request) -> Result<(), Failure> {

@@ -15,7 +15,7 @@ use super::work::{Reply, Turn, gone, not_found, not_read, not_stored, note};
 use super::write::{Of, state};
 use crate::calls::failure::{Failure, Reason};
 use crate::doors::rpc::common::{Common, Target, With};
-use crate::state::{Position, StateError};
+use crate::state::Position;
 use crate::tasks::model::{State, Status};
 use crate::tasks::read::Heard;
 use crate::tasks::{Event, Said, Subscription, Task};
@@ -116,12 +116,8 @@ impl Window {
 impl Turn<'_> {
     /// A task that this path shows: of its agent, or of any.
     pub(super) async fn task(&self, id: &str) -> Result<Task, Failure> {
-        let found = self.a2a.settings.tasks.find(id).await;
-        self.shown(id, found)
-    }
-
-    fn shown(&self, id: &str, found: Result<Option<Task>, StateError>) -> Result<Task, Failure> {
-        let task = found.map_err(|error| not_read("tasks", &error))?;
+        let task = self.a2a.settings.tasks.find(id).await;
+        let task = task.map_err(|error| not_read("tasks", &error))?;
         let task = task.filter(|task| self.named().is_none_or(|agent| task.agent == agent));
         task.ok_or_else(|| not_found(id))
     }
@@ -133,7 +129,7 @@ impl Turn<'_> {
         Ok(of.whole(&task, params.history_length, true))
     }
 
-    pub(super) fn list(&self) -> Result<String, Failure> {
+    pub(super) async fn list(&self) -> Result<String, Failure> {
         let params: Option<ListParams> = self.ask.params().map(Some).or_else(|failure| {
             // All parameters have defaults, and so have the parameters together.
             if failure.message() == "params are missing" {
@@ -156,11 +152,10 @@ impl Turn<'_> {
                 && after.is_none_or(|after| Duration::from_millis(task.changed) >= after)
         };
         let context = params.context_id.filter(|context| !context.is_empty());
-        let (tasks, total) = self
-            .a2a
-            .settings
-            .tasks
-            .list(context.as_deref(), wanted, (skip, size));
+        let tasks = &self.a2a.settings.tasks;
+        let latest = tasks.latest().await;
+        latest.map_err(|error| not_read("tasks", &error))?;
+        let (tasks, total) = tasks.list(context.as_deref(), wanted, (skip, size));
         let has_artifacts = params.include_artifacts.unwrap_or(false);
         let history = params.history_length.or(Some(0));
         let written: Vec<_> = tasks
@@ -184,11 +179,7 @@ impl Turn<'_> {
     pub(super) async fn follow(self) -> Result<Reply, Failure> {
         let params: TaskParams = self.ask.params()?;
         let last: Option<Position> = self.head.last_event.as_ref().and_then(|id| id.parse().ok());
-        let tasks = &self.a2a.settings.tasks;
-        let task = match last {
-            Some(last) => self.shown(&params.id, tasks.find_at(&params.id, last).await)?,
-            None => self.task(&params.id).await?,
-        };
+        let task = self.task(&params.id).await?;
         // A client begins again with the task where more has happened than is kept, or what it names never happened.
         let last = last.filter(|last| *last <= task.position && task.remembers(*last));
         if task.status.state.is_terminal() && last.is_none() {

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::hooks::PushSettings;
 use super::method::Push;
-use super::work::{Turn, gone, no_push, not_stored};
+use super::work::{Turn, gone, no_push, not_read, not_stored};
 use crate::calls::failure::{Failure, Reason};
 use crate::tasks::Task;
 use crate::tasks::push::{Authentication, Kept, Webhook};
@@ -89,6 +89,8 @@ impl Turn<'_> {
         let (task, id) = params.names();
         let task = task.ok_or_else(|| Failure::bad_params("params name no task"))?;
         let kept = self.task(&task).await?;
+        let latest = push.webhooks.latest().await;
+        latest.map_err(|error| not_read("webhooks", &error))?;
         let id = id.map(|id| push.named(&task, id));
         let is_1_0 = self.ask.dialect == Dialect::A2a10;
         match what {

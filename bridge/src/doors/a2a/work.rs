@@ -80,7 +80,7 @@ impl Turn<'_> {
         }
         let result = match method {
             Method::Get => self.get().await?,
-            Method::List => self.list()?,
+            Method::List => self.list().await?,
             Method::Cancel => self.cancel().await?,
             Method::Follow => return self.follow().await,
             Method::Card => self.card(),
@@ -195,7 +195,7 @@ pub(super) fn not_stored(what: &str, error: &StateError) -> Failure {
 /// The log that would show something could not be read.
 pub(in crate::doors) fn not_read(what: &str, error: &StateError) -> Failure {
     tracing::error!(what, %error, "not read");
-    let message = format!("{what} cannot be read now: try again later");
+    let message = format!("the log of {what} cannot be read now: try again later");
     Failure::new(Reason::AgentUnavailable, message)
 }
 

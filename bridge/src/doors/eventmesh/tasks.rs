@@ -162,12 +162,15 @@ pub(super) async fn list(
     query: Result<Query<List>, QueryRejection>,
     request: Request<Body>,
 ) -> Response {
-    let listed = || {
-        let _held = admit(&a2a, &request)?;
+    let admitted = admit(&a2a, &request);
+    let listed = async {
+        let _held = admitted?;
         let Query(list) = query.map_err(|error| bad(&error))?;
+        let latest = a2a.settings.tasks.latest().await;
+        latest.map_err(|error| refusal_of(not_read("tasks", &error)))?;
         listed(&a2a.settings.tasks, &list)
     };
-    let response = listed();
+    let response = listed.await;
     answered(&a2a, &request, response)
 }
 
