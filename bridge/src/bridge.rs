@@ -116,6 +116,8 @@ pub struct Bridge {
     pub(crate) deliveries: Option<Deliveries>,
     /// The answers that the HTTP listener keeps, where there is one.
     pub(crate) results: Option<Arc<Results>>,
+    /// Whether it takes over calls of replicas that have died.
+    pub(crate) takes_over: bool,
     pub(crate) workflows: Option<Workflows>,
     pub(crate) reload: Option<Reload>,
     pub(crate) state: Arc<Logs>,
@@ -213,6 +215,7 @@ impl Bridge {
             a2a,
             deliveries,
             results,
+            takes_over: true,
             workflows,
             reload,
             state,
@@ -239,7 +242,8 @@ impl Bridge {
     #[must_use]
     pub fn calls_only(mut self) -> Self {
         self.bindings.clear();
-        (self.a2a, self.deliveries, self.results) = (None, None, None);
+        (self.a2a, self.deliveries) = (None, None);
+        self.takes_over = false;
         self
     }
 

@@ -112,6 +112,7 @@ impl Bridge {
             a2a,
             deliveries,
             results,
+            takes_over,
             workflows,
             reload,
             state,
@@ -138,7 +139,10 @@ impl Bridge {
             process.open_admin(listener, admin_hosts, bounds);
         }
         process.watch_buses();
-        process.read_answers(a2a.as_ref());
+        process.read_answers();
+        if takes_over {
+            process.follow_others(a2a.as_ref());
+        }
         process.start_upkeep(cancels, reload, (a2a.as_ref(), deliveries));
         for (work, subscription) in bindings {
             process.start_binding(work, subscription);
@@ -200,7 +204,7 @@ impl Process {
     }
 
     /// Reads the answers of every bus that calls go to: those to this replica, and those that it follows.
-    fn read_answers(&mut self, a2a: Option<&Settings>) {
+    fn read_answers(&mut self) {
         for leg in self.calls.legs().iter() {
             let Some(bus) = self.buses.get(leg.bus) else {
                 continue;
@@ -215,7 +219,6 @@ impl Process {
             self.rest
                 .spawn(reader.run(Arc::clone(&self.readiness), stop));
         }
-        self.follow_others(a2a);
     }
 
     /// Reads the answers to calls of other replicas, where they share the state.
