@@ -196,7 +196,6 @@ impl Bridge {
         let admin = listen(config.admin.enabled, config.admin.listen.0).await?;
         let (a2a, deliveries) = Box::pin(a2a(&config, &registry, &state, watched)).await?;
         let reload = reload.map(|reload| reload.with_a2a(a2a.as_ref()));
-
         Ok(Self {
             buses,
             calls,

@@ -203,7 +203,7 @@ impl Process {
         }
     }
 
-    /// Reads the answers of every bus that calls go to: those to this replica, and those that it follows.
+    /// Reads the answers of every bus that calls go to.
     fn read_answers(&mut self) {
         for leg in self.calls.legs().iter() {
             let Some(bus) = self.buses.get(leg.bus) else {
