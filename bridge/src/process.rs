@@ -140,9 +140,7 @@ impl Bridge {
         }
         process.watch_buses();
         process.read_answers();
-        if takes_over {
-            process.follow_others(a2a.as_ref());
-        }
+        process.follow_others(takes_over, a2a.as_ref());
         process.start_upkeep(cancels, reload, (a2a.as_ref(), deliveries));
         for (work, subscription) in bindings {
             process.start_binding(work, subscription);
@@ -151,7 +149,6 @@ impl Bridge {
             process.open_door(listener, http, (passed, a2a), bounds);
         }
         let failed = process.until_stopped(&stop).await;
-        process.drain().await;
         process.end().await;
         if let Some(panic) = failed {
             std::panic::resume_unwind(panic);
@@ -221,9 +218,10 @@ impl Process {
         }
     }
 
-    /// Reads the answers to calls of other replicas, where they share the state.
-    fn follow_others(&mut self, a2a: Option<&Settings>) {
-        let shared = self.results.as_ref().filter(|results| results.is_shared());
+    /// Reads the answers to calls of other replicas, where they share the state and this one takes calls over.
+    fn follow_others(&mut self, takes_over: bool, a2a: Option<&Settings>) {
+        let shared = self.results.as_ref();
+        let shared = shared.filter(|results| takes_over && results.is_shared());
         let Some(results) = shared.cloned() else {
             return;
         };
@@ -440,8 +438,9 @@ impl Process {
         }
     }
 
-    /// Ends what served the drain, and closes the buses.
+    /// Drains, ends what served the drain, and closes the buses.
     async fn end(&mut self) {
+        self.drain().await;
         self.order.rest.cancel();
         if timeout(CLOSE, end(&mut self.rest)).await.is_err() {
             self.rest.shutdown().await;
