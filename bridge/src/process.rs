@@ -139,8 +139,7 @@ impl Bridge {
             process.open_admin(listener, admin_hosts, bounds);
         }
         process.watch_buses();
-        process.read_answers();
-        process.follow_others(takes_over, a2a.as_ref());
+        process.read_answers(takes_over, a2a.as_ref());
         process.start_upkeep(cancels, reload, (a2a.as_ref(), deliveries));
         for (work, subscription) in bindings {
             process.start_binding(work, subscription);
@@ -200,8 +199,8 @@ impl Process {
         }
     }
 
-    /// Reads the answers of every bus that calls go to.
-    fn read_answers(&mut self) {
+    /// Reads the answers of every bus that calls go to, and those to other replicas where this one takes calls over.
+    fn read_answers(&mut self, takes_over: bool, a2a: Option<&Settings>) {
         for leg in self.calls.legs().iter() {
             let Some(bus) = self.buses.get(leg.bus) else {
                 continue;
@@ -216,12 +215,14 @@ impl Process {
             self.rest
                 .spawn(reader.run(Arc::clone(&self.readiness), stop));
         }
+        if takes_over {
+            self.follow_others(a2a);
+        }
     }
 
-    /// Reads the answers to calls of other replicas, where they share the state and this one takes calls over.
-    fn follow_others(&mut self, takes_over: bool, a2a: Option<&Settings>) {
-        let shared = self.results.as_ref();
-        let shared = shared.filter(|results| takes_over && results.is_shared());
+    /// Reads the answers to calls of other replicas, where they share the state.
+    fn follow_others(&mut self, a2a: Option<&Settings>) {
+        let shared = self.results.as_ref().filter(|results| results.is_shared());
         let Some(results) = shared.cloned() else {
             return;
         };
