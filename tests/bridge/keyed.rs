@@ -34,6 +34,15 @@ async fn refused(response: Response) -> (u16, Value) {
     (status, body["error"]["data"].clone())
 }
 
+/// As [`refused`], for a request that is refused because of its key: the error has its id.
+async fn refused_for_its_key(response: Response) -> (u16, Value) {
+    let status = response.status().as_u16();
+    let text = response.text().await.unwrap();
+    assert!(text.contains(r#""id":1.0,"#), "{text}");
+    let body: Value = serde_json::from_str(&text).unwrap();
+    (status, body["error"]["data"].clone())
+}
+
 /// How many requests the agent has seen, once it has seen one more.
 async fn nothing_else_was_seen(front: &mut Front) {
     front
@@ -89,7 +98,7 @@ async fn another_request_with_the_same_key_is_refused() {
         ("/rpc/weather", call("echo", json!({}))),
     ] {
         let sent = front.to(path, body).header("idempotency-key", "k").send();
-        let (status, data) = refused(sent.await.unwrap()).await;
+        let (status, data) = refused_for_its_key(sent.await.unwrap()).await;
         assert_eq!(status, 422);
         assert_eq!(data["reason"], "idempotency_key_reused");
         assert_eq!(data["callId"].as_str().map(str::len), Some(26));
@@ -131,7 +140,7 @@ async fn a_wait_for_another_answer_ends_with_the_call_id() {
             .header("idempotency-key", "k");
         let response = sent.header("x-a2a-timeout", "50").send().await.unwrap();
         assert!(response.headers().contains_key("retry-after"));
-        refused(response).await
+        refused_for_its_key(response).await
     };
     tokio::select! {
         _ = first => panic!("the agent does not answer"),
@@ -192,7 +201,7 @@ async fn a_key_that_is_no_key_is_refused() {
     let front = Front::open().await;
     let body = call("echo", json!({}));
     let sent = front.to("/rpc", body).header("idempotency-key", "").send();
-    let (status, data) = refused(sent.await.unwrap()).await;
+    let (status, data) = refused_for_its_key(sent.await.unwrap()).await;
     assert_eq!(
         (status, data["reason"].as_str()),
         (400, Some("invalid_params"))

@@ -258,6 +258,13 @@ impl Agent {
                 say("result", chunk("sunny", false)).await;
                 say("result", status("completed", true)).await;
             }
+            Some("busy") => {
+                while self.gate.try_acquire().is_err() {
+                    say("result", status("working", false)).await;
+                    tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+                }
+                say("result", status("completed", true)).await;
+            }
             Some("ask") => say("result", status("input-required", true)).await,
             Some("begin") => say("result", status("working", false)).await,
             _ => {}
@@ -542,6 +549,21 @@ async fn a_caller_need_not_wait() {
         let kept = bus.ask("tasks/get", json!({ "id": task["id"] })).await;
         assert_eq!(kept["result"]["status"]["state"], "completed");
     }
+}
+
+#[tokio::test]
+async fn a_caller_waits_for_a_busy_agent_as_long_as_calls_last() {
+    let bus = Bus::open_with(&CONFIG.replace("timeout: 10s", "timeout: 2s")).await;
+    let task = bus.ask("message/send", said("busy")).await["result"].clone();
+    assert_eq!(task["status"]["state"], "working", "{task}");
+    bus.gate.add_permits(1);
+    let id = json!({ "id": task["id"] });
+    let follow = bus
+        .post(request("8", "tasks/resubscribe", id.clone()))
+        .send();
+    drop(follow.await.unwrap().text().await.unwrap());
+    let kept = bus.ask("tasks/get", id).await;
+    assert_eq!(kept["result"]["status"]["state"], "completed");
 }
 
 #[tokio::test]

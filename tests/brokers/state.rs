@@ -132,7 +132,14 @@ async fn goes_on_after_an_outage(logs: &impl Logs, broker: &Private) {
     let (_, [(one, _one), (other, _other)]) = replicas(logs, spec).await;
     commit(&one, "task", "part 0").await;
     broker.kill().await;
+    let mut progress = one.progress();
+    let is_silent = progress.wait_for(|now| now.silent.is_some());
+    within("the log is seen to be silent", is_silent)
+        .await
+        .unwrap();
     broker.start().await;
+    let answers = progress.wait_for(|now| now.silent.is_none());
+    within("the log answers again", answers).await.unwrap();
     let mut position = None;
     for number in 1..50 {
         let body = Some(format!("part {number}").into());

@@ -353,6 +353,11 @@ impl Answer {
         self.calls.publish_beside(copies, self.last_deadline).await;
     }
 
+    /// Ends the call because its caller waits no longer.
+    pub(crate) fn out_of_time(&mut self) -> CallError {
+        self.fail(self.silence())
+    }
+
     /// Nobody has answered: whom the request is for, and where it is if the bus has confirmed it.
     fn silence(&self) -> CallError {
         let (calls, copies) = (&self.calls, self.cancel.copies());

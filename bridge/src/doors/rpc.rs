@@ -115,14 +115,17 @@ where
 {
     let arrived = Instant::now();
     let recipient = Recipient::unknown(at.dialect);
-    let (path, refused) = (at.path, at.refusal);
+    let (path, refused, dialect) = (at.path, at.refusal, at.dialect);
     let permitted = permit(request.extensions(), Action::Call(at.target.name()));
     let Ok(call) = door.new_call(path, request.headers()) else {
         let failure = Failure::call(&CallError::Unavailable(Text::default()));
         return refused(StatusCode::SERVICE_UNAVAILABLE, &failure, &recipient);
     };
     let (caller, served) = match permitted {
-        Err(failure) => (Text::default(), Err((StatusCode::FORBIDDEN, failure))),
+        Err(failure) => (
+            Text::default(),
+            Err(((StatusCode::FORBIDDEN, failure), None)),
+        ),
         Ok(Principal { name: caller }) => {
             let served = match door.check_in(&request) {
                 // What the head costs is given back once the response begins.
@@ -132,15 +135,15 @@ where
                         Ok((common, head, body)) => {
                             keyed::answered(door, common, head, body, answered).await
                         }
-                        Err(refusal) => Err(refusal),
+                        Err(refusal) => Err((refusal, None)),
                     }
                 }
-                Err(refusal) => Err(refusal),
+                Err(refusal) => Err((refusal, None)),
             };
             (caller, served)
         }
     };
-    let mut response = served.unwrap_or_else(|(status, failure)| {
+    let mut response = served.unwrap_or_else(|((status, failure), id)| {
         let line = Line {
             call,
             caller: &caller,
@@ -150,7 +153,8 @@ where
             took: arrived.elapsed(),
         };
         line.write();
-        refused(status, &failure, &recipient)
+        let known = id.map(|id| Recipient::new(id, dialect));
+        refused(status, &failure, known.as_ref().unwrap_or(&recipient))
     });
     let headers = response.headers_mut();
     if !headers.contains_key(CALL_ID) {

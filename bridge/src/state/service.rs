@@ -209,24 +209,26 @@ impl Watched {
         self.readiness.set(self.condition, Err(ended));
     }
 
-    /// The bridge is ready when the view has caught up, and says before how far it is.
+    /// The bridge is ready when the view has caught up and its log answers; else it says how far it is, or why not.
     async fn be_ready(&self) {
         let mut progress = self.progress.clone();
         loop {
             let met = {
                 let now = progress.borrow_and_update();
-                match now.is_caught_up {
-                    true => Ok(()),
-                    false if now.end == super::Cursor::start() => {
-                        Err("waiting for its log".to_owned())
-                    }
-                    false => Err(format!("{} records behind", now.behind())),
+                if let Some(cause) = &now.silent {
+                    Err(format!("its log does not answer: {cause}"))
+                } else if now.is_caught_up {
+                    Ok(())
+                } else if now.end == super::Cursor::start() {
+                    Err("waiting for its log".to_owned())
+                } else {
+                    Err(format!("{} records behind", now.behind()))
                 }
             };
             let is_met = met.is_ok();
             self.readiness.set(self.condition.clone(), met);
             let changed = if is_met {
-                let is_lost = |now: &Progress| !now.is_caught_up;
+                let is_lost = |now: &Progress| !now.is_caught_up || now.silent.is_some();
                 progress.wait_for(is_lost).await.map(drop)
             } else {
                 progress.changed().await

@@ -45,6 +45,9 @@ pub struct Progress {
     pub bytes: usize,
     /// The view has ended, and applies nothing more.
     pub is_closed: bool,
+    /// Why the log does not say where it ends, if it did not when it was last asked twice: what other replicas store is not
+    /// seen then.
+    pub silent: Option<Arc<str>>,
 }
 
 /// The state that a log makes. Cheap to clone; all clones share it. It is as old as the records it has applied: wait for
@@ -77,10 +80,15 @@ struct State<E> {
     progress: Progress,
     /// How many of the unknown records the log was told about.
     reported: u64,
+    /// How many times in a row the log did not say where it ends.
+    failures: u32,
 }
 
 /// How often old entries, and the end of the log, are looked for.
 const SWEEP: Duration = Duration::from_secs(5);
+/// How long the log may take to say where it ends, and how many times in a row it may fail to.
+const ANSWER: Duration = Duration::from_secs(5);
+const FAILURES: u32 = 2;
 /// Between two attempts to read the log.
 const PAUSES: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(5)];
 
@@ -100,6 +108,7 @@ impl<F: Fold> View<F> {
                 waiting: Some(BTreeMap::new()),
                 progress: Progress::default(),
                 reported: 0,
+                failures: 0,
             }),
             progress: watch::Sender::new(Progress::default()),
             asked: Mutex::default(),
@@ -386,15 +395,40 @@ impl<F: Fold> Shared<F> {
         self.progress.send_replace(progress);
     }
 
+    /// Asks the log where it begins and ends, and notes whether it answers.
+    async fn ask(&self) -> Result<Bounds, StateError> {
+        let name = self.log.spec().name;
+        let asked = timeout(ANSWER, self.log.bounds()).await;
+        let asked = asked.unwrap_or(Err(StateError::Behind {
+            name,
+            waited: ANSWER,
+        }));
+        let mut state = self.state_mut();
+        match &asked {
+            Ok(_) => {
+                state.failures = 0;
+                if state.progress.silent.take().is_some() {
+                    tracing::info!(state = name, "the log of the state answers again");
+                }
+            }
+            Err(error) => {
+                state.failures = state.failures.saturating_add(1);
+                if state.failures == FAILURES {
+                    tracing::warn!(state = name, %error, "a log of the state does not answer");
+                    state.progress.silent = Some(error.to_string().into());
+                }
+            }
+        }
+        let progress = state.progress.clone();
+        self.progress.send_replace(progress);
+        asked
+    }
+
     /// Whether the log is still the one that is read, with as many partitions.
     async fn is_same(&self) -> bool {
         let before = self.state().progress.applied.clone();
-        let bounds = match self.log.bounds().await {
-            Ok(bounds) => bounds,
-            Err(error) => {
-                tracing::debug!(%error, "cannot see where a log of the state ends");
-                return true;
-            }
+        let Ok(bounds) = self.ask().await else {
+            return true;
         };
         let mut state = self.state_mut();
         let partitions = state.progress.end.partitions().count();
@@ -524,7 +558,7 @@ async fn run<F: Fold>(view: Closes<F>) {
 
 /// Applies what the log has and gets, until it ends.
 async fn follow_log<F: Fold>(view: &Shared<F>) -> Result<(), StateError> {
-    let bounds = view.log.bounds().await?;
+    let bounds = view.ask().await?;
     view.bounded(bounds);
     let applied = view.state().progress.applied.clone();
     let mut reader = view.log.read(applied).await?;

@@ -9,6 +9,7 @@ use serde::Deserialize;
 use serde_json::json;
 use serde_json::value::RawValue;
 use sha2::{Digest as _, Sha256};
+use tokio::time::{Instant, timeout_at};
 
 use super::method::Method;
 use super::work::{Reply, Turn, gone, not_found, not_stored, of_call};
@@ -136,8 +137,9 @@ impl Turn<'_> {
         let answer = self.common.call(unit, call, with).await;
         let mut answer = answer.map_err(|error| of_call(&error))?;
         let mut first = None;
+        let until = self.end_of_patience(configuration.timeout.is_some());
         if !streams && !at_once && !outbound.goes_on {
-            match self.first(&mut answer, &outbound.context).await? {
+            match self.first(&mut answer, &outbound.context, until).await? {
                 First::Reply(reply) => return Ok(reply),
                 First::OfTask(heard, last) => first = Some((heard, last)),
             }
@@ -155,14 +157,25 @@ impl Turn<'_> {
         if streams {
             return self.stream(id, subscribed.ok_or_else(|| gone(&outbound.task))?, None);
         }
-        let task = if at_once {
-            tasks.get(&id)
-        } else {
-            tasks.at_rest(&id).await
-        };
-        let task = task.ok_or_else(|| gone(&outbound.task))?;
+        if !at_once {
+            // Who waited long enough gets the task as it is.
+            let _ = timeout_at(until, tasks.at_rest(&id)).await;
+        }
+        let task = tasks.get(&id).ok_or_else(|| gone(&outbound.task))?;
         let of = Of::task(self.ask.dialect, &id, &task);
         Ok(self.whole(&of.answer(&task, configuration.history_length)))
+    }
+
+    /// Until when a caller that takes no stream waits for the end of its task; then it gets the task as it is. The call itself
+    /// may last longer while its agent reports progress. Where the caller names a time, that is the time of the call.
+    fn end_of_patience(&self, is_named: bool) -> Instant {
+        let calls = &self.common.calls;
+        let longest = if is_named || self.common.timeout.is_some() {
+            calls.longest()
+        } else {
+            calls.patience(None)
+        };
+        self.common.arrived + longest
     }
 
     /// The part of a message in the bound of its context, until it has made a task. A task that goes on has its part.
@@ -179,10 +192,18 @@ impl Turn<'_> {
     }
 
     /// Waits for the first part of an answer that says what it is: a task, or an answer that needs none.
-    async fn first(&self, answer: &mut Answer, context: &str) -> Result<First, Failure> {
+    async fn first(
+        &self,
+        answer: &mut Answer,
+        context: &str,
+        until: Instant,
+    ) -> Result<First, Failure> {
         let is_jaf = self.ask.dialect == Dialect::JafDoc;
         loop {
-            let part = answer.next().await.unwrap_or_else(|| {
+            let Ok(part) = timeout_at(until, answer.next()).await else {
+                return Err(of_call(&answer.out_of_time()));
+            };
+            let part = part.unwrap_or_else(|| {
                 Err(CallError::BadAnswer(Text::from_static(
                     "it ended without a result",
                 )))

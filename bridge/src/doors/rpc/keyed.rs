@@ -9,7 +9,7 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
-use a2abus_plugin::Text;
+use a2abus_plugin::{Hint, Limits, Text, decode};
 use axum::body::Body;
 use axum::response::Response;
 use bytes::{Bytes, BytesMut};
@@ -20,6 +20,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, timeout_at};
 
 use super::common::Common;
+use super::unit::Framed;
 use super::{CALL_ID, header_of};
 use crate::budget::Charge;
 use crate::calls::failure::{Failure, Reason, SOON};
@@ -49,19 +50,24 @@ struct Work {
     most: usize,
 }
 
-/// Has a request answered by `work`; one with a key at most once.
+/// Has a request answered by `work`; one with a key at most once. With a refusal because of its key comes the id of the
+/// request, as its JSON token.
 pub(super) async fn answered<R>(
     door: &Door,
     mut common: Common,
     head: Parts,
     body: Bytes,
     work: impl FnOnce(Common, Parts, Bytes) -> R,
-) -> Result<Response, Refusal>
+) -> Result<Response, (Refusal, Option<Text>)>
 where
     R: Future<Output = Result<Response, Refusal>> + Send + 'static,
 {
-    let Some(key) = read_key(&head.headers)? else {
-        return work(common, head, body).await;
+    let limits = door.calls.rules().limits;
+    let with_id = |refusal| (refusal, id_of(&body, &common.hint, &limits));
+    let Some(key) = read_key(&head.headers).map_err(with_id)? else {
+        return work(common, head, body)
+            .await
+            .map_err(|refusal| (refusal, None));
     };
     let path = head.uri.path_and_query().map_or("", |path| path.as_str());
     let longest = door.calls.longest() + MARGIN;
@@ -95,14 +101,23 @@ where
                 common: common.clone(),
                 most: door.largest_body(),
             };
-            mine.done(work(common, head, body)).await
+            let done = mine.done(work(common, head, body)).await;
+            done.map_err(|refusal| (refusal, None))
         }
         Ok(Standing::Answered(kept)) => {
             common.note_refusal("replayed");
             Ok(replayed(&kept))
         }
-        Ok(other) => Err(refused(&other)),
-        Err(refusal) => Err(refusal),
+        Ok(other) => Err((refused(&other), id_of(&body, &common.hint, &limits))),
+        Err(refusal) => Err((refusal, id_of(&body, &common.hint, &limits))),
+    }
+}
+
+/// The id of the one JSON-RPC request of a body.
+fn id_of(body: &Bytes, hint: &Hint, limits: &Limits) -> Option<Text> {
+    match Framed::of(body, decode(body, hint, limits)) {
+        Framed::One(Ok(unit)) => Some(unit.json_rpc?.id?.token().clone()),
+        _ => None,
     }
 }
 
