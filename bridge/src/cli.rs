@@ -51,6 +51,9 @@ struct Cli {
 enum Command {
     /// Shows the whole path inside one process, without brokers or configuration.
     Demo(demo::DemoArgs),
+    /// The MCP server of the demonstration, on standard input and output.
+    #[command(hide = true)]
+    DemoServer,
     /// Runs the bridge.
     Serve(serve::ServeArgs),
     /// Checks a configuration and its secrets; with --connect also brokers, topics, streams and permissions.
@@ -108,6 +111,7 @@ impl From<Status> for ExitCode {
 pub fn run() -> anyhow::Result<Status> {
     match Cli::parse().command {
         Command::Demo(args) => block_on(demo::run(args)).map(success),
+        Command::DemoServer => demo::sums::serve().map(success),
         Command::Serve(args) => block_on(serve::run(args)).map(success),
         Command::Agents(args) => block_on(agents::run(args)),
         Command::Call(args) => block_on(call::run(args)).map(success),

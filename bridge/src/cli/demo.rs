@@ -5,6 +5,7 @@ mod agents;
 mod everything;
 mod show;
 mod step;
+pub(super) mod sums;
 mod tck;
 mod workflow;
 
@@ -16,6 +17,7 @@ use a2abus_transports::Consumer;
 use a2abus_transports::memory::{Memory, MemoryConfig};
 use anyhow::{Context as _, ensure};
 use clap::{Args, ValueEnum};
+use serde_json::json;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -91,7 +93,7 @@ pub(crate) async fn run(args: DemoArgs) -> anyhow::Result<()> {
 
 async fn samples(args: DemoArgs) -> anyhow::Result<()> {
     let started = Instant::now();
-    let stage = Stage::raise(&sample_config(args.listen)).await?;
+    let stage = Stage::raise(&sample_config(args.listen)?).await?;
     let (seen, mut events) = mpsc::channel(256);
     let agents = agents::start(&stage.memory, &seen, &stage.stop).await?;
 
@@ -136,6 +138,9 @@ async fn calls(
     shown(&streamed)?;
     let again = a2a::resubscribed(&streamed.answer);
     shown(&take(&again, door, events).await?)?;
+    for step in sums::steps() {
+        shown(&take(&step, door, events).await?)?;
+    }
     Ok((calls, failed))
 }
 
@@ -212,16 +217,22 @@ admin: {{ enabled: false }}
     )
 }
 
-fn sample_config(listen: SocketAddr) -> String {
-    let sections = "
+fn sample_config(listen: SocketAddr) -> anyhow::Result<String> {
+    let program = std::env::current_exe().context("the path of this program")?;
+    let server = json!([program, sums::COMMAND]);
+    let name = sums::NAME;
+    let sections = format!(
+        "
 routes:
   - name: agents
-    when: { targetagent: [echo, slow, stream] }
-    to: [{ transport: memory, topic: 'agents.{targetagent}' }]
+    when: {{ targetagent: [echo, slow, stream] }}
+    to: [{{ transport: memory, topic: 'agents.{{targetagent}}' }}]
 agents:
-  stream: { description: Plans a trip., skills: [{ id: plan, description: A plan for three days. }] }
-";
-    config("demo", listen, sections)
+  stream: {{ description: Plans a trip., skills: [{{ id: plan, description: A plan for three days. }}] }}
+  {name}: {{ description: Adds numbers., to: {{ transport: memory, topic: agents.{name} }}, attach: {{ command: {server} }} }}
+"
+    );
+    Ok(config("demo", listen, &sections))
 }
 
 fn kit_config(listen: SocketAddr) -> String {

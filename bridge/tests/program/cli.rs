@@ -888,6 +888,8 @@ fn the_demonstration_names_the_route_only_where_one_was_taken() {
             "workflow",
             "A2A: the agent's card",
             "A2A: the rest of that stream",
+            "MCP: the tools of a program that the bridge has started",
+            "MCP: a call of its tool, among those of all agents",
         ];
         let is_routed = !unrouted.contains(&step["step"].as_str().unwrap());
         let route = is_routed.then_some("agents");

@@ -54,7 +54,7 @@ impl Show {
         match self {
             Self::JsonLines => Ok(()),
             Self::People => print(&format!(
-                "a2abus demo: three agents on the memory transport, HTTP listener at http://{door}/rpc\n"
+                "a2abus demo: three agents and an MCP server on the memory transport, HTTP listener at http://{door}/rpc\n"
             )),
         }
     }
