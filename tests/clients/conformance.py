@@ -1,5 +1,6 @@
 """The conformance kit of MCP against the agent `everything` of the demonstration: every scored scenario must pass."""
 
+import contextlib
 import os
 import re
 import socket
@@ -26,9 +27,9 @@ def free_port():
         return listener.getsockname()[1]
 
 
-async def conformance(program, directory, report):
-    """Runs the kit once for each revision."""
-    node, kit = os.environ["CLIENTS_NODE_22"], os.environ["CLIENTS_MCP_KIT"]
+@contextlib.asynccontextmanager
+async def everything(program, directory):
+    """The agent on a bridge of its own, and the URL of that."""
     port = free_port()
     base = f"http://127.0.0.1:{port}"
     command = [program, "demo", "--agents", "everything", "--serve", "--listen", f"127.0.0.1:{port}"]
@@ -36,6 +37,16 @@ async def conformance(program, directory, report):
         demo = subprocess.Popen(command, stdout=log, stderr=log)
     try:
         await until("the agent everything is served", lambda: is_up(base))
+        yield base
+    finally:
+        demo.terminate()
+        demo.wait(30)
+
+
+async def conformance(program, directory, report):
+    """Runs the kit once for each revision."""
+    node, kit = os.environ["CLIENTS_NODE_22"], os.environ["CLIENTS_MCP_KIT"]
+    async with everything(program, directory) as base:
         for revision in REVISIONS:
             url = f"{base}/mcp/agents/everything"
             run = [node, kit, "server", "--url", url, "--requirements", revision]
@@ -45,6 +56,3 @@ async def conformance(program, directory, report):
             wrong = "\n".join(failed) + ended.stderr[-500:] if ended.returncode else None
             report.note(f"conformance kit of MCP, {revision}", wrong)
             print(f"conformance kit of MCP, {revision}: {'FAILED' if wrong else 'passes'}", flush=True)
-    finally:
-        demo.terminate()
-        demo.wait(30)

@@ -20,6 +20,7 @@ from attached import attached
 from cases import AGENTS, BEHAVIOURS, HOLDING, nonce_in, request, wrong
 from conformance import conformance
 from crowd import equal_ids, killed
+from inspector import inspector
 from programs import Agents, Spring
 from readme import examples, unlike_readme
 from sdks import library_clients
@@ -174,6 +175,8 @@ async def everything(bridge, control, spring, report):
     if os.environ["CLIENTS_MCP_KIT"]:
         kit = conformance(bridge.program, bridge.directory, report)
         await step("the conformance kit of MCP", kit, report)
+    if os.environ["CLIENTS_INSPECTOR"]:
+        await step("the inspector of MCP", inspector(bridge.program, bridge.directory, report), report)
     if os.environ["CLIENTS_MCP_SERVERS"] or os.environ["CLIENTS_MCP_TIME"]:
         servers = attached(bridge.program, bridge.directory, report)
         await step("attached MCP servers", servers, report)

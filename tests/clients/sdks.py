@@ -9,6 +9,8 @@ from world import SDK_AGENTS
 
 # The client starts its server, which asks the bridge.
 STDIO = "a2abus stdio"
+# Another card of the same agent says that it speaks A2A.
+SKILLS = "skills"
 HERE = os.path.dirname(os.path.abspath(__file__))
 
 
@@ -27,8 +29,11 @@ def programs():
     for path in (rpc, "mcp/agents", STDIO):
         yield f"mcp 2.x on {path}", [current, "mcp_2.py"], path, []
         yield f"mcp 1.x on {path}", [former, "mcp_1.py"], path, []
+    yield "mcp 2.x, skills of A2A", [current, "skill_2.py"], SKILLS, []
+    yield "mcp 1.x, skills of A2A", [former, "skill_1.py"], SKILLS, []
     if os.environ.get("CLIENTS_NODE"):
         node = os.environ["CLIENTS_NODE"]
+        yield "@modelcontextprotocol/sdk, skills of A2A", ["node", os.path.join(node, "skill.mjs")], SKILLS, []
         for path in (rpc, "mcp/agents", STDIO):
             yield f"@modelcontextprotocol/sdk on {path}", ["node", os.path.join(node, "mcp.mjs")], path, []
         for binding in ("JSONRPC", "HTTP+JSON"):
@@ -39,6 +44,8 @@ def server(bridge, door, path, agent):
     """What a client is given to connect to."""
     if path == STDIO:
         return [bridge, "stdio", "--url", door, "--agent", agent]
+    if path == SKILLS:
+        return [f"{door}/mcp/agents/{SKILLS}-{agent}"]
     return [f"{door}/{path}/{agent}"]
 
 

@@ -150,6 +150,15 @@ class Bridge:
                 for agent in SDK_AGENTS
             }
             | {
+                f"skills-{agent}": {
+                    "description": "The weather of a city.",
+                    "protocol": "a2a",
+                    "skills": [{"id": "forecast", "description": "The weather of a city."}],
+                    "to": {"transport": agent.split("-")[0], "topic": agent_topic(agent)},
+                }
+                for agent in SDK_AGENTS
+            }
+            | {
                 # The agent of the examples in the README.
                 "weather": {
                     "description": "The weather of a city.",
