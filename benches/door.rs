@@ -2,7 +2,7 @@
 //! bodies of about 200 bytes, and the time to the first event of a stream.
 //!
 //! The bridge calls an agent in this process over the memory transport: as `POST /rpc/{agent}`, as `message/send` that is
-//! answered with a message, and as `message/send` that makes a task. The baseline is axum that sends the body back. The
+//! answered with a message, as `message/send` that makes a task, and as `tools/call` of MCP. The baseline is axum that sends the body back. The
 //! client is in this process too, and costs the same in every row.
 //!
 //! `A2ABUS_BENCH_SECONDS` (3) is how long each row takes.
@@ -57,8 +57,20 @@ fn message(method: &str, text: &str) -> String {
     json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).to_string()
 }
 
+/// A call of a tool, about as long as a message.
+fn tool(name: &str) -> String {
+    let arguments =
+        json!({ "city": "Oslo", "unit": "degrees Celsius", "days": ["today", "tomorrow"] });
+    let params = json!({ "name": name, "arguments": arguments });
+    json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params }).to_string()
+}
+
 /// What the agent sends for a request, in order.
 fn answers(request: &Value) -> Vec<Value> {
+    if request["method"] == "tools/call" {
+        let content = json!([{ "type": "text", "text": "22 degrees" }]);
+        return vec![json!({ "content": content, "isError": false })];
+    }
     let said = request["params"]["message"]["parts"][0]["text"].as_str();
     let status = |state: &str, last: bool| json!({"kind": "status-update", "taskId": "t", "contextId": "c", "final": last, "status": {"state": state}});
     match said.unwrap_or_default() {
@@ -233,6 +245,7 @@ fn main() {
         const AGENT: &str = "/a2a/agents/weather";
         let plain = message("message/send", "message");
         let task = message("message/send", "task");
+        let (of_all, of_one) = (tool("weather.now"), tool("now"));
         let rows = [
             ("axum echo", echo, "/rpc/weather", &plain),
             ("POST /rpc/weather", bridge, "/rpc/weather", &plain),
@@ -243,6 +256,13 @@ fn main() {
                 &plain,
             ),
             ("message/send, answered with a task", bridge, AGENT, &task),
+            ("tools/call at /mcp", bridge, "/mcp", &of_all),
+            (
+                "tools/call at /mcp/agents/weather",
+                bridge,
+                "/mcp/agents/weather",
+                &of_one,
+            ),
         ];
         let mut baseline = None;
         for (name, address, path, body) in rows {
