@@ -7,6 +7,8 @@
 //!                       └────> Answered, Differs, …
 //! ```
 //!
+//! Sessions of MCP clients that have ended are noted here, and requests that they have cancelled: any replica may have them.
+//!
 //! Calls whose caller can come back, and those of tasks, are on the log too: when their replica stops, another one reads
 //! the answer at their reply address and records it ([`follower`]).
 //!
@@ -37,7 +39,7 @@ use crate::calls::{Answer, CallError, Calls, Part};
 use crate::clock;
 use crate::seldom::{LogLimits, Seldom};
 use crate::state::body;
-use crate::state::{Cursor, Entries, Logs, Position, RESULTS, StateError, View};
+use crate::state::{Cursor, Entries, Following, Logs, Position, RESULTS, StateError, View};
 
 /// The answers that are kept.
 #[derive(Debug)]
@@ -74,6 +76,10 @@ pub(crate) enum Standing {
 const APPLIED: Duration = Duration::from_secs(10);
 /// Records that a waiting request may be behind before it looks again.
 const BEHIND: usize = 8;
+/// Records that whoever follows all of them may be behind.
+const CROWD: usize = 4_096;
+/// How long it may take until what other replicas have stored is known here.
+const LATEST: Duration = Duration::from_secs(5);
 /// How long a call waits until its record is stored.
 const OPENED: Duration = Duration::from_secs(2);
 
@@ -256,11 +262,17 @@ impl Results {
         call: CallId,
         taken: usize,
     ) -> Answer {
-        let (pieces, receiver) = mpsc::channel(BEHIND);
         let opened = self.opened(call);
         let (agent, left) = opened.map_or_else(Default::default, |(opened, _)| {
             (opened.agent.clone(), opened.time_left())
         });
+        let pieces = self.replay(call, taken);
+        calls.resume(call, (agent, left), taken, pieces)
+    }
+
+    /// The recorded parts of the answer to a call after its first `taken`, and those that will be.
+    pub(crate) fn replay(self: &Arc<Self>, call: CallId, taken: usize) -> mpsc::Receiver<Piece> {
+        let (pieces, receiver) = mpsc::channel(BEHIND);
         let results = Arc::clone(self);
         self.feeds.spawn(async move {
             tokio::select! {
@@ -268,7 +280,62 @@ impl Results {
                 () = pieces.closed() => {}
             }
         });
-        calls.resume(call, (agent, left), taken, receiver)
+        receiver
+    }
+
+    /// The call for whose answer the client of this session can come back.
+    ///
+    /// # Errors
+    /// When the log cannot be read.
+    pub(crate) async fn lasting(
+        &self,
+        call: CallId,
+        session: &str,
+    ) -> Result<Option<Arc<Opened>>, StateError> {
+        if self.opened(call).is_none() {
+            // Another replica may have recorded it just now.
+            self.view.latest(LATEST).await?;
+        }
+        let opened = self.opened(call).map(|(opened, _)| opened);
+        Ok(opened.filter(|opened| opened.session.as_deref() == Some(session)))
+    }
+
+    /// How many parts of the answer to a call are recorded from the first one on.
+    fn parts_of(&self, call: CallId) -> usize {
+        let call = call.to_string();
+        self.view
+            .read(|entries| followed(entries, &call).map_or(0, Followed::count))
+    }
+
+    /// Records a part for a client that may come back for it; whether it is recorded.
+    pub(crate) async fn keep_part(&self, call: CallId, index: usize, part: &(Bytes, bool)) -> bool {
+        let recorded = self.record_part(call, index, part).await;
+        if let Err(error) = &recorded
+            && let Some(suppressed) = self.unfollowed.allow()
+        {
+            tracing::warn!(%call, %error, suppressed, "a part of an answer was not recorded: its client cannot come back for the rest");
+        }
+        recorded.is_ok()
+    }
+
+    /// Lets all replicas know that a session, or a request of one, is over. Returns when this one does.
+    ///
+    /// # Errors
+    /// When it is not stored.
+    pub(crate) async fn note_over(&self, key: &str) -> Result<(), StateError> {
+        let over = body::write(&Event::Over);
+        self.view.commit(key, Some(over), APPLIED).await.map(drop)
+    }
+
+    /// Whether something is known to be over.
+    pub(crate) fn is_over(&self, key: &str) -> bool {
+        self.view
+            .read(|entries| matches!(entries.get(key), Some(Entry::Over)))
+    }
+
+    /// All that is recorded from now on.
+    pub(crate) fn follow_all(&self) -> Following {
+        self.view.follow(None, CROWD, |_| ()).1
     }
 
     /// Hands over the parts of an answer as they are recorded.
@@ -320,7 +387,7 @@ fn call_key(call: &str) -> String {
 fn claimed<'a>(entries: &'a Entries<Entry>, key: &str) -> Option<&'a Claimed> {
     match entries.get(key)? {
         Entry::Key(claimed) => Some(claimed),
-        Entry::Call(_) => None,
+        Entry::Call(_) | Entry::Over => None,
     }
 }
 

@@ -13,6 +13,8 @@ use tokio::time::timeout;
 use crate::a2a::read_events;
 use crate::http::{Front, SOON};
 
+mod skills;
+
 const CONFIG: &str = r#"
 instance: test
 transports:
@@ -39,7 +41,11 @@ struct Servers {
 
 impl Servers {
     async fn open() -> Self {
-        let front = Front::open_with(CONFIG).await;
+        Self::open_with(CONFIG).await
+    }
+
+    async fn open_with(config: &str) -> Self {
+        let front = Front::open_with(config).await;
         let subscription = Subscription {
             topics: vec![TopicFilter::new("mcp.>").unwrap()],
             reading: Reading::Group("servers".into()),
@@ -62,7 +68,11 @@ impl Servers {
                     continue;
                 };
                 told.send(reply_to.clone()).await.unwrap();
-                for said in answers(&topic, &request) {
+                let said = match topic.as_str() {
+                    skills::TOPIC => skills::answers(&request),
+                    _ => answers(&topic, &request),
+                };
+                for said in said {
                     publish(&memory, &Address::topic(reply_to.clone()), said).await;
                 }
             }
@@ -707,9 +717,17 @@ async fn clients_hear_that_the_lists_have_changed() {
     let url = format!("{}/mcp", servers.front.base);
     let plain = Client::new().get(&url).send().await.unwrap();
     assert_eq!(plain.status(), 405);
-    let events = Client::new()
-        .get(&url)
-        .header("accept", "text/event-stream");
+    let events = || {
+        Client::new()
+            .get(&url)
+            .header("accept", "text/event-stream")
+    };
+    // As a client of 2024-11-05, whose transport is another one.
+    let former = events().send().await.unwrap();
+    assert_eq!(former.status(), 405);
+    let message = json_of(former).await["error"]["message"].to_string();
+    assert!(message.contains("Streamable HTTP"), "{message}");
+    let events = events().header("mcp-protocol-version", "2025-06-18");
     let mut of_session = events.send().await.unwrap().bytes_stream();
     let wanted =
         json!({ "notifications": { "toolsListChanged": true, "resourcesListChanged": false } });

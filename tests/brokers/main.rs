@@ -11,6 +11,7 @@ mod access;
 mod attached;
 mod executions;
 mod kafka;
+mod mcp;
 mod missing;
 mod nats;
 mod path;

@@ -30,13 +30,13 @@ const STREAMS: usize = 50;
 const PATIENCE: Duration = Duration::from_secs(50);
 
 /// One replica, in a process of its own.
-struct Replica {
-    door: String,
-    process: Child,
+pub(crate) struct Replica {
+    pub(crate) door: String,
+    pub(crate) process: Child,
 }
 
 impl Replica {
-    async fn start(directory: &Path, number: usize, config: &str) -> Self {
+    pub(crate) async fn start(directory: &Path, number: usize, config: &str) -> Self {
         let (door, admin) = (free_port().await, free_port().await);
         let file = directory.join(format!("{number}.yaml"));
         let ends = format!(

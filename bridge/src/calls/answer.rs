@@ -201,6 +201,11 @@ impl Answer {
         opened.answer(account, calls)
     }
 
+    /// Whether other replicas can take it.
+    pub(crate) fn is_followed(&self) -> bool {
+        self.is_followed
+    }
+
     /// How many parts its caller has got.
     pub(crate) fn taken(&self) -> u32 {
         self.taken

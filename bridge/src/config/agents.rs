@@ -36,6 +36,13 @@ pub struct AgentCardConfig {
     /// What it can do.
     #[serde(default)]
     pub skills: Vec<SkillConfig>,
+    /// What MCP clients find. `mcp`: its tools, prompts and resources. `a2a`: each skill, as a tool that sends it a
+    /// message. Without it: `mcp` if the agent has `attach` or no skills; any other is asked for `tools/list`, and has its
+    /// skills as tools if it answers with none.
+    ///
+    /// Wrong: an A2A agent that leaves unknown requests unanswered, without `protocol: a2a`, keeps MCP clients waiting for
+    /// 2 s now and then.
+    pub protocol: Option<AgentProtocol>,
     /// Whether it sends answers in parts, which clients ask for with `message/stream`.
     ///
     /// Wrong: with `false` clients do not ask for streams, and `message/stream` is refused.
@@ -49,6 +56,16 @@ pub struct AgentCardConfig {
     #[serde(default = "default_modes")]
     #[schemars(length(min = 1), inner(length(min = 1, max = 256)))]
     pub output_modes: Vec<String>,
+}
+
+/// The protocol of an agent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum AgentProtocol {
+    /// It is sent messages, and answers with messages and tasks.
+    A2a,
+    /// It has tools, prompts and resources.
+    Mcp,
 }
 
 /// One skill of an agent, as its card shows it.
@@ -188,6 +205,12 @@ impl AgentCardConfig {
     pub(super) fn binding(&self, name: &str) -> Option<BindingConfig> {
         let name = Name::new(&format!("{ROUTE_PREFIX}{name}")).ok()?;
         BindingConfig::attached(&name, self.to.as_ref()?, self.attach.as_ref()?)
+    }
+
+    /// What MCP clients find; `None` where only the agent knows.
+    pub(crate) fn speaks(&self) -> Option<AgentProtocol> {
+        let is_mcp = self.attach.is_some() || self.skills.is_empty();
+        self.protocol.or(is_mcp.then_some(AgentProtocol::Mcp))
     }
 
     /// The agent whose binding has this name.

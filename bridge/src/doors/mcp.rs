@@ -3,7 +3,8 @@
 //! ```text
 //! POST ── envelope: session, revision ──┬─> handshake: answered here
 //!                                       ├─> every: names of all agents, routed by them
-//!                                       └─> answer: Calls ──> parts ──> JSON │ SSE
+//!                                       └─> skill: tools of agents that speak A2A
+//!                                            └─> answer: Calls ──> parts ──> JSON │ SSE
 //! GET  ── listen: the lists that have changed
 //! ```
 //!
@@ -12,7 +13,8 @@
 //! | `/mcp/agents/{agent}`, `/rpc/{agent}/mcp` | one agent, its names untouched |
 //! | `/mcp` | all agents, their names as `agent.name` |
 //!
-//! No session is kept: its id says what later requests of it need, so any replica answers any of them.
+//! No session is kept: its id says what later requests of it need, so any replica answers any of them. What has ended is
+//! on the log of results.
 //!
 //! Source: docs/protocols/mcp.md §5 to §10.
 
@@ -25,6 +27,8 @@ mod post;
 mod revision;
 mod running;
 mod session;
+mod skill;
+mod stream;
 
 use std::sync::Arc;
 
@@ -39,9 +43,10 @@ use http::header::{ALLOW, HeaderName, HeaderValue};
 use http::request::Parts;
 use http::{HeaderMap, Method, Request, StatusCode};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 
 use self::running::Running;
-use self::session::{SESSION, Sessions};
+use self::session::{SESSION, Session};
 use super::permit::{Action, Principal, permit};
 use super::rpc::common::Target;
 use super::{Door, Refusal};
@@ -59,17 +64,20 @@ struct Mcp {
     door: Door,
     /// The bridge drains: streams that would never end do.
     drain: CancellationToken,
-    sessions: Sessions,
     running: Arc<Running>,
+    /// Hears what is cancelled at other replicas.
+    _hearing: AbortOnDropHandle<()>,
 }
 
 /// The paths for MCP clients.
 pub(crate) fn router(door: Door, drain: CancellationToken) -> Router {
+    let running = Arc::<Running>::default();
+    let hearing = Arc::clone(&running).follow(Arc::clone(&door.results));
     let mcp = Mcp {
         door,
         drain,
-        sessions: Sessions::default(),
-        running: Arc::default(),
+        running,
+        _hearing: AbortOnDropHandle::new(tokio::spawn(hearing)),
     };
     Router::new()
         .route("/mcp", any(to_every_agent))
@@ -145,7 +153,7 @@ impl Mcp {
     ) -> Result<Response, Refusal> {
         match head.method {
             Method::GET => self.listen(target, principal, head).await,
-            Method::DELETE => self.end(&head.headers),
+            Method::DELETE => self.end(&head.headers).await,
             _ => {
                 let message = "MCP clients use POST, GET and DELETE";
                 let failure = Failure::new(Reason::InvalidRequest, message);
@@ -154,14 +162,20 @@ impl Mcp {
         }
     }
 
-    /// `DELETE`: ends a session.
-    fn end(&self, headers: &HeaderMap) -> Result<Response, Refusal> {
-        let session = self.sessions.of(headers)?.ok_or_else(|| {
+    /// `DELETE`: ends a session, and cancels its requests.
+    async fn end(&self, headers: &HeaderMap) -> Result<Response, Refusal> {
+        let results = &self.door.results;
+        let session = Session::of(headers, results)?.ok_or_else(|| {
             let message = "DELETE ends a session: name it in Mcp-Session-Id";
             let failure = Failure::new(Reason::InvalidRequest, message);
             (StatusCode::BAD_REQUEST, failure)
         })?;
-        self.sessions.end(&session);
+        results.note_over(&session.key()).await.map_err(|error| {
+            tracing::warn!(%error, "the end of a session was not stored");
+            let message = "the end of the session cannot be stored now: try again later";
+            let failure = Failure::new(Reason::AgentUnavailable, message);
+            (StatusCode::SERVICE_UNAVAILABLE, failure)
+        })?;
         let mut response = Response::new(Body::empty());
         *response.status_mut() = StatusCode::NO_CONTENT;
         Ok(response)

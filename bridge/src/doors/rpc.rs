@@ -178,7 +178,7 @@ async fn take_in(
 }
 
 /// The value of [`CALL_ID`].
-fn header_of(calls: &[CallId]) -> HeaderValue {
+pub(super) fn header_of(calls: &[CallId]) -> HeaderValue {
     let calls: Vec<_> = calls.iter().map(ToString::to_string).collect();
     // Base32 and commas are legal.
     HeaderValue::try_from(calls.join(", ")).unwrap_or(HeaderValue::from_static(""))

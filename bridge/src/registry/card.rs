@@ -5,7 +5,7 @@
 //!
 //! ```json
 //! {"capabilities": {"extensions": [{"uri": "urn:a2abus:bus", "params": {
-//!   "agent": "weather", "transport": "kafka", "topic": "team-a.weather", "lease": "10m"}}]}}
+//!   "agent": "weather", "transport": "kafka", "topic": "team-a.weather", "lease": "10m", "protocol": "a2a"}}]}}
 //! ```
 
 use std::collections::HashSet;
@@ -15,7 +15,7 @@ use std::time::Duration;
 use a2abus_plugin::Text;
 use serde_json::{Map, Value};
 
-use crate::config::{AgentCardConfig, SkillConfig};
+use crate::config::{AgentCardConfig, AgentProtocol, SkillConfig};
 use crate::names::Name;
 
 /// The extension that says how an agent is reached.
@@ -133,6 +133,7 @@ impl Reader<'_> {
         let transport = self.text(bus, place, "transport", WORD, false);
         let topic = self.text(bus, place, "topic", WORD, false);
         let lease = self.text(bus, place, "lease", WORD, false);
+        let protocol = self.protocol(bus, place);
         Card {
             agent: agent.or(name).map(Text::from),
             shown: AgentCardConfig {
@@ -141,6 +142,7 @@ impl Reader<'_> {
                 version: version.unwrap_or_else(|| "1.0.0".to_owned()),
                 to: None,
                 skills: self.skills(members),
+                protocol,
                 streaming,
                 input_modes: self.modes(members, ["defaultInputModes", "inputModes"]),
                 output_modes: self.modes(members, ["defaultOutputModes", "outputModes"]),
@@ -182,6 +184,19 @@ impl Reader<'_> {
             None => None,
             Some(_) => {
                 self.0.add(&format!("{place}/params"), "is not an object");
+                None
+            }
+        }
+    }
+
+    /// What the agent speaks.
+    fn protocol(&mut self, bus: &Map<String, Value>, place: &str) -> Option<AgentProtocol> {
+        match self.text(bus, place, "protocol", WORD, false)?.as_str() {
+            "a2a" => Some(AgentProtocol::A2a),
+            "mcp" => Some(AgentProtocol::Mcp),
+            _ => {
+                self.0
+                    .add(&format!("{place}/protocol"), "is neither a2a nor mcp");
                 None
             }
         }
@@ -339,7 +354,7 @@ mod tests {
 
     #[test]
     fn the_extension_says_who_and_where_it_is() {
-        let params = json!({"agent": "w-1", "transport": "kafka", "topic": "t.w", "lease": "10m"});
+        let params = json!({"agent": "w-1", "transport": "kafka", "topic": "t.w", "lease": "10m", "protocol": "mcp"});
         let card = json!({
             "name": "Weather of today", "description": "d",
             "capabilities": {"streaming": true, "extensions": [{"uri": "urn:other"}, {"uri": EXTENSION, "params": params}]},
@@ -351,12 +366,13 @@ mod tests {
         assert_eq!(card.topic.as_deref(), Some("t.w"));
         assert_eq!(card.lease, Some(Duration::from_secs(600)));
         assert_eq!(card.shown.skills[0].examples, ["one", "two"]);
+        assert_eq!(card.shown.speaks(), Some(AgentProtocol::Mcp));
     }
 
     #[test]
     fn every_fault_is_reported_with_its_place() {
         let card = json!({
-            "name": 7, "version": "", "capabilities": {"streaming": "yes", "extensions": [{"uri": EXTENSION, "params": {"lease": "soon", "transport": "/"}}]},
+            "name": 7, "version": "", "capabilities": {"streaming": "yes", "extensions": [{"uri": EXTENSION, "params": {"lease": "soon", "transport": "/", "protocol": "acp"}}]},
             "skills": [{"id": "a", "description": "x"}, {"id": "a"}, 3],
             "defaultInputModes": "text",
         });
@@ -368,6 +384,7 @@ mod tests {
             "/capabilities/streaming:",
             "/capabilities/extensions/params/lease:",
             "/capabilities/extensions/params/transport:",
+            "/capabilities/extensions/params/protocol:",
             "/skills/1/id: is the id of an earlier",
             "/skills/1/description: is missing",
             "/skills/2: is not an object",

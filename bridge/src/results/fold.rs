@@ -48,6 +48,8 @@ pub(crate) enum Event {
         /// The part, as its caller gets it.
         body: Text,
     },
+    /// A session of an MCP client has ended, or it has cancelled a request of one.
+    Over,
 }
 
 /// What other replicas need to take the answer to a call.
@@ -62,6 +64,9 @@ pub(crate) struct Opened {
     /// The hash of its reply token.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) token: Option<Text>,
+    /// The session of an MCP client that can come back for the rest of its stream, as the log has it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) session: Option<Text>,
     /// The caller's own id, as its JSON token.
     pub(crate) id: Text,
     /// The caller's own progress token, as its JSON token.
@@ -135,6 +140,8 @@ pub(crate) enum Entry {
     Key(Claimed),
     /// A call.
     Call(Followed),
+    /// A session of an MCP client, or a request of one, that is over.
+    Over,
 }
 
 /// Makes claims and calls of records.
@@ -156,12 +163,14 @@ impl Fold for ResultFold {
             (None, Event::Opened(opened)) => {
                 *entry = Some(Entry::Call(Followed::new(*opened, record.position, bytes)))
             }
+            // A client may use an id again, and cancel it again.
+            (None | Some(Entry::Over), Event::Over) => *entry = Some(Entry::Over),
             (Some(Entry::Key(claimed)), Event::Released { call }) if claimed.is_open(&call) => {
                 *entry = None;
             }
             (Some(Entry::Key(claimed)), event) => return claimed.end(event, bytes),
             (Some(Entry::Call(followed)), event) => return followed.take(event, bytes),
-            (None, _) => return Applied::Unchanged,
+            (None | Some(Entry::Over), _) => return Applied::Unchanged,
         }
         Applied::Changed
     }
@@ -170,6 +179,7 @@ impl Fold for ResultFold {
         let bytes = match entry {
             Entry::Key(claimed) => claimed.bytes,
             Entry::Call(followed) => followed.bytes,
+            Entry::Over => 0,
         };
         size_of::<Entry>() + bytes
     }
@@ -178,7 +188,7 @@ impl Fold for ResultFold {
     fn has_ended(&self, entry: &Entry) -> bool {
         match entry {
             Entry::Key(claimed) => claimed.outcome.is_some(),
-            Entry::Call(_) => true,
+            Entry::Call(_) | Entry::Over => true,
         }
     }
 }
@@ -190,7 +200,7 @@ impl Entry {
     pub(crate) fn call(&self) -> Option<&Followed> {
         match self {
             Self::Call(followed) => Some(followed),
-            Self::Key(_) => None,
+            Self::Key(_) | Self::Over => None,
         }
     }
 }
@@ -225,6 +235,18 @@ impl Followed {
     /// Whether some of its answer is recorded.
     pub(crate) fn is_heard(&self) -> bool {
         !self.parts.is_empty()
+    }
+
+    /// How many parts are recorded from the first one on; all that there can be once the last one is.
+    pub(crate) fn count(&self) -> usize {
+        let is_whole = self.parts.values().any(|(_, last)| *last);
+        let numbered = self.parts.keys().zip(0..);
+        let in_order = numbered.take_while(|(number, expected)| *number == expected);
+        if is_whole {
+            usize::MAX
+        } else {
+            in_order.count()
+        }
     }
 
     /// Whether a part is not recorded yet, and none after which nothing comes.
@@ -327,7 +349,7 @@ mod tests {
         let (entry, applied) = records(events);
         let claimed = entry.map(|entry| match entry {
             Entry::Key(claimed) => claimed,
-            Entry::Call(followed) => panic!("{followed:?}"),
+            other => panic!("{other:?}"),
         });
         (claimed, applied)
     }
@@ -336,6 +358,7 @@ mod tests {
         Event::Opened(Box::new(Opened {
             key: None,
             task: Some("t".into()),
+            session: None,
             token: None,
             id: "1".into(),
             progress: None,
@@ -357,6 +380,30 @@ mod tests {
     fn bodies(followed: &Followed, first: usize) -> Vec<String> {
         let parts = followed.parts_from(first).into_iter();
         parts.map(|(body, _)| body.to_string()).collect()
+    }
+
+    #[test]
+    fn the_parts_of_an_answer_are_counted_up_to_the_first_that_is_missing() {
+        let check = |parts: &[Event], expected| {
+            let (entry, _) = records(&[&[opened()], parts].concat());
+            let Some(Entry::Call(followed)) = entry else {
+                panic!("{entry:?}");
+            };
+            assert_eq!(followed.count(), expected);
+        };
+        check(&[], 0);
+        check(&[part(0, false), part(1, false), part(3, false)], 2);
+        check(&[part(1, false)], 0);
+        // All that there will be, whatever its agent goes on to say.
+        check(&[part(0, false), part(1, true)], usize::MAX);
+    }
+
+    #[test]
+    fn what_is_over_can_be_over_again() {
+        let (entry, applied) = records(&[Event::Over, Event::Over, part(0, true)]);
+        assert!(matches!(entry, Some(Entry::Over)));
+        use Applied::{Changed, Unchanged};
+        assert_eq!(applied, [Changed, Changed, Unchanged]);
     }
 
     #[test]

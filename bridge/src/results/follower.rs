@@ -5,7 +5,8 @@
 //!                                                                           └──> its task
 //! ```
 //!
-//! Only calls that somebody can still ask for are followed: those of tasks, and those with an idempotency key. Their
+//! Only calls that somebody can still ask for are followed: those of tasks, those with an idempotency key, and those of
+//! MCP clients that can come back for a stream. Their
 //! replica has a while to take an answer itself. What both take is taken once: each part has a number, and the folds of
 //! tasks and of answers take each number once. Source: docs/design.md §2.
 
@@ -363,8 +364,12 @@ impl Follower {
         }
     }
 
-    /// How many parts of the answer the task of a call has; `None` where there is no such task.
+    /// How many parts of the answer are where its caller finds them, in a task or on the log; `None` where it looks for
+    /// none.
     fn in_task(&self, call: CallId, opened: &Opened) -> Option<usize> {
+        if opened.session.is_some() {
+            return Some(self.results.parts_of(call));
+        }
         let (tasks, task) = (self.tasks.as_ref()?, opened.task.as_ref()?);
         tasks.parts_from(task, &call.to_string())
     }

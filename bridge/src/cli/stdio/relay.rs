@@ -3,7 +3,7 @@
 //! ```text
 //! stdin ─┬─ request ──────────────> POST ──> answer, and what comes before it ─┐
 //!        ├─ notification, answer ─> POST                                       ├─> stdout
-//!        └─ cancel ───────────────> the POST of its request is closed          │
+//!        └─ cancel ───────────────> POST; that of its request is closed        │
 //!                  session opened > GET ──> lists that have changed ───────────┘
 //! ```
 
@@ -203,6 +203,9 @@ impl Relay {
         match (message.method.as_deref(), message.id) {
             (Some("notifications/cancelled"), None) => {
                 message.cancelled().inspect(|id| self.link.cancel(id));
+                // One that could come back for its answer is not cancelled by the end of its connection.
+                let post = (message.headers(), body.clone());
+                drop(self.posts.send(post).await);
             }
             (Some("notifications/initialized"), None) => {
                 self.link.forward(message.headers(), body.clone()).await;

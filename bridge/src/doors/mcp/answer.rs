@@ -3,11 +3,12 @@
 use std::future::ready;
 use std::time::Duration;
 
+use a2abus_plugin::Text;
 use a2abus_plugin::json::place_of;
 use a2abus_plugin::protocol::jsonrpc::{self, splice};
 use axum::response::Response;
 use bytes::Bytes;
-use futures_util::{Stream, StreamExt as _, stream};
+use futures_util::{Stream, StreamExt as _};
 use http::StatusCode;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
@@ -16,15 +17,18 @@ use tokio::time::timeout;
 
 use super::envelope::{Era, is_object};
 use super::post::Turn;
-use super::running::Cancellable;
+use super::revision::Revision;
 use super::session::Session;
+use super::skill::told::Told;
+use super::stream::{self, Lasting};
+use crate::calls::callid::CallId;
 use crate::calls::failure::{Failure, Reason};
 use crate::calls::question::Abilities;
-use crate::calls::{CallError, Part};
+use crate::calls::{Answer, CallError, Part};
 use crate::doors::rpc::common::With;
-use crate::doors::rpc::{parts_of, status_of};
+use crate::doors::rpc::{CALL_ID, header_of, parts_of, status_of};
 use crate::http::respond::refusal;
-use crate::http::sse;
+use crate::http::sse::{self, Frame};
 
 /// How long a client that takes a stream waits for the first part before the stream begins: until then its answer can
 /// have a status of its own, and later nobody in between takes the connection for dead.
@@ -44,28 +48,65 @@ type Heard = Result<Part, CallError>;
 // === impl Turn ===
 
 impl Turn<'_> {
-    /// Sends the request to its agent, and the answer to the client.
-    pub(super) async fn called(self, running: Cancellable) -> Response {
+    /// Sends the request to its agent, and the answer to the client: as it is, or as `told` makes it.
+    pub(super) async fn called(mut self, told: Option<Told>) -> Response {
         let with = With {
-            client: Some(self.abilities()),
+            // An agent that speaks A2A asks by the state of its task.
+            client: told.is_none().then(|| self.abilities()),
+            session: self.lasting().filter(|_| told.is_none()),
             ..With::default()
         };
+        if with.session.is_none() {
+            return self.answered(with, told).await;
+        }
+        let Ok(call) = self.common.calls.legs().new_followed_call() else {
+            return self.failed(&Failure::call(&CallError::Unavailable(Text::default())));
+        };
+        (self.common.call, self.call) = (call, Some(call));
+        let mut response = self.answered(with, told).await;
+        let headers = response.headers_mut();
+        headers.insert(CALL_ID, header_of(&[call]));
+        response
+    }
+
+    /// The session, as the log has it, of a request whose client can come back for the answer: it asks for progress, and
+    /// takes a stream.
+    fn lasting(&self) -> Option<Text> {
+        let session = self.session.filter(|_| !self.era.is_alone())?;
+        let message = self.unit.json_rpc.as_ref();
+        let asks = message.is_some_and(|message| message.progress.is_some());
+        let is_whole = self.call.is_some() && self.common.key.is_none();
+        let lasts = asks && is_whole && self.common.accepts.events();
+        lasts.then(|| session.key())
+    }
+
+    async fn answered(self, with: With<'_>, mut told: Option<Told>) -> Response {
+        let running = self.mcp.running.begin(self.session, self.recipient.id());
         let called = self.common.call(self.unit.clone(), self.call, with).await;
         if let Err(error) = &called
             && let Some(status) = status_of(error)
         {
             return refusal(status, &Failure::call(error), &self.recipient);
         }
+        let lasting = called.as_ref().ok().filter(|answer| answer.is_followed());
+        let lasting = lasting.map(Answer::call_id);
         let (era, is_kept) = (self.era, KEPT.contains(&self.method.as_str()));
         let cancelled = running.token().clone().cancelled_owned();
+        let id = self.recipient.id().clone();
         let parts = parts_of(called)
-            .filter_map(move |part| ready(shaped(part, era, is_kept)))
+            .filter_map(move |part| {
+                let part = match (&mut told, part) {
+                    (Some(told), Ok(part)) => told.part(part, &id).map(Ok),
+                    (_, part) => Some(part),
+                };
+                ready(part.and_then(|part| shaped(part, era, is_kept)))
+            })
             // The request can be cancelled for as long as its answer is not over.
             .inspect(move |_| {
                 let _ = &running;
             })
             .take_until(cancelled);
-        self.respond(Box::pin(parts)).await
+        self.respond(Box::pin(parts), lasting).await
     }
 
     /// What the client can be asked while its request is answered: it needs a stream for that. A request that stands
@@ -79,15 +120,19 @@ impl Turn<'_> {
     async fn respond(
         self,
         mut parts: impl Stream<Item = Heard> + Send + Unpin + 'static,
+        lasting: Option<CallId>,
     ) -> Response {
         let events = self.common.accepts.events();
         let first = match timeout(UNTIL_STREAM, parts.next()).await {
-            Err(_silence) if events => return self.streamed(parts),
+            Err(_silence) if events => return self.silent(parts, lasting),
             Err(_silence) => parts.next().await,
             Ok(first) => first,
         };
         if events && matches!(&first, Some(Ok(part)) if !part.last) {
-            return self.streamed(stream::iter(first).chain(parts));
+            return self.streamed(
+                futures_util::stream::iter(first).chain(parts),
+                (lasting, None),
+            );
         }
         let mut heard = first;
         while matches!(&heard, Some(Ok(part)) if !part.last) {
@@ -106,8 +151,29 @@ impl Turn<'_> {
         }
     }
 
-    fn streamed(self, parts: impl Stream<Item = Heard> + Send + 'static) -> Response {
+    /// A stream that begins in silence. A client of the revision that has it learns how to come back.
+    fn silent(
+        self,
+        parts: impl Stream<Item = Heard> + Send + 'static,
+        lasting: Option<CallId>,
+    ) -> Response {
+        let revision = self.session.map(Session::revision);
+        let knows = revision.is_some_and(|revision| revision >= Revision::V2025_11_25);
+        let beginning = lasting.filter(|_| knows).map(stream::beginning);
+        self.streamed(parts, (lasting, beginning))
+    }
+
+    fn streamed(
+        self,
+        parts: impl Stream<Item = Heard> + Send + 'static,
+        (lasting, beginning): (Option<CallId>, Option<Frame>),
+    ) -> Response {
         let recipient = self.recipient;
+        if let Some(call) = lasting {
+            let frames = Lasting::frames(self.common.results, call, recipient, parts);
+            let frames = futures_util::stream::iter(beginning).chain(frames);
+            return sse::frames_response(frames, self.common.purse);
+        }
         let texts = parts.map(move |part| match part {
             Ok(part) => part.body,
             Err(error) => Failure::call(&error).render(&recipient),
@@ -134,9 +200,13 @@ impl Turn<'_> {
         response
     }
 
-    /// A result as the response.
+    /// A result as the response, with the members that the revision asks for.
     pub(super) fn result(&self, result: &str) -> Response {
-        self.whole(jsonrpc::result(self.recipient.id(), result))
+        let body = jsonrpc::result(self.recipient.id(), result);
+        self.whole(match self.era {
+            Era::Sessions => body,
+            Era::Alone { .. } => completed(&body, KEPT.contains(&self.method.as_str())),
+        })
     }
 }
 

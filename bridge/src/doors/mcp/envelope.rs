@@ -23,6 +23,8 @@ pub(super) struct Params<'a> {
     #[serde(default, borrow)]
     pub(super) name: Option<&'a RawValue>,
     #[serde(default, borrow)]
+    pub(super) arguments: Option<&'a RawValue>,
+    #[serde(default, borrow)]
     pub(super) uri: Option<&'a RawValue>,
     #[serde(rename = "ref", default, borrow)]
     pub(super) reference: Option<&'a RawValue>,

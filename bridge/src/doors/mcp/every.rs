@@ -16,10 +16,11 @@ use serde_json::value::RawValue;
 
 use super::envelope::{Params, is_object, text};
 use super::post::Turn;
-use super::session::Session;
+use super::skill;
 use crate::calls::failure::Failure;
+use crate::config::{AgentCardConfig, AgentProtocol};
 use crate::doors::rpc::common::Target;
-use crate::registry::asked::{Found, Question};
+use crate::registry::asked::Question;
 
 /// How something of an agent is named.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -84,17 +85,22 @@ impl Turn<'_> {
                 .ok_or_else(|| Failure::bad_params("this cursor is not one of this server"))?,
         };
         let registry = &self.mcp.door.registry;
-        let names: Vec<Text> = registry
-            .now()
-            .iter()
-            .map(|(name, _)| name.clone())
-            .collect();
+        let agents = registry.now();
+        let is_a2a = |card: &AgentCardConfig| card.speaks() == Some(AgentProtocol::A2a);
+        let to_ask = agents.iter().filter(|(_, card)| !is_a2a(card));
+        let names = to_ask.map(|(name, _)| name.clone()).collect();
         let caller = self.common.caller.clone();
-        let found = registry.asked_all(names.clone(), question, caller).await;
-        let items = names.iter().flat_map(|agent| {
-            let found = found.get(agent).map(|found| &**found);
-            let items = found.map(Found::items).unwrap_or_default();
-            items.iter().filter_map(|item| renamed(agent, item, member))
+        let found = registry.asked_all(names, question, caller).await;
+        let items = agents.iter().flat_map(|(agent, card)| {
+            let found = found.get(agent).map(|found| found.items());
+            let found = found.unwrap_or_default();
+            let own = if found.is_empty() && card.speaks() != Some(AgentProtocol::Mcp) {
+                Cow::Owned(skill::items(card, question))
+            } else {
+                Cow::Borrowed(found)
+            };
+            let renamed = own.iter().filter_map(|item| renamed(agent, item, member));
+            renamed.collect::<Vec<_>>()
         });
         let (mut page, mut next) = (String::new(), None);
         for (index, item) in items.enumerate().skip(start) {
@@ -109,12 +115,8 @@ impl Turn<'_> {
             page.push_str(&item);
         }
         let next = next.map_or(String::new(), |next| format!(r#","nextCursor":"{next}""#));
-        let kept = match self.era.is_alone() {
-            true => r#","resultType":"complete","ttlMs":0,"cacheScope":"private""#,
-            false => "",
-        };
         let list = question.member();
-        Ok(format!(r#"{{"{list}":[{page}]{next}{kept}}}"#))
+        Ok(format!(r#"{{"{list}":[{page}]{next}}}"#))
     }
 
     /// A request to the agent that it names.
@@ -125,9 +127,7 @@ impl Turn<'_> {
                 if let Some(agent) = agent {
                     self.common.target = Target::Agent(agent);
                 }
-                let session = self.session.map(Session::id);
-                let running = self.mcp.running.begin(session, self.recipient.id());
-                self.called(running).await
+                self.asked().await
             }
             Err(failure) => self.failed(&failure),
         }

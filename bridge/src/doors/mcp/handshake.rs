@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use super::Mcp;
 use super::revision::Revision;
 use crate::calls::failure::{Failure, Reason};
+use crate::config::{AgentCardConfig, AgentProtocol};
 use crate::registry::asked::{Found, Question};
 
 /// A server, as clients see it. The members are the JSON that the agent wrote.
@@ -45,6 +46,15 @@ impl Profile {
             capabilities: raw(&json!({ "tools": {} })),
             server: raw(&json!({ "name": agent, "version": version })),
             instructions: None,
+        }
+    }
+
+    /// An agent that speaks A2A: its skills are tools.
+    fn of_card(agent: &str, card: &AgentCardConfig) -> Self {
+        Self {
+            capabilities: raw(&json!({ "tools": { "listChanged": true } })),
+            server: raw(&json!({ "name": agent, "version": card.version })),
+            instructions: raw(&json!(card.description)),
         }
     }
 
@@ -113,6 +123,12 @@ impl Mcp {
             return Ok(Profile::of_every_agent());
         };
         let registry = &self.door.registry;
+        let agents = registry.now();
+        let card = agents.get(agent).map(|(_, card)| &**card);
+        let speaks = card.and_then(AgentCardConfig::speaks);
+        if let (Some(card), Some(AgentProtocol::A2a)) = (card, speaks) {
+            return Ok(Profile::of_card(agent, card));
+        }
         let found = registry.asked(agent, Question::Profile, caller).await;
         let said = match found.as_deref() {
             Some(Found::Items(items)) => items.first(),
@@ -124,9 +140,10 @@ impl Mcp {
             None => None,
         };
         let said = said.and_then(|said| serde_json::from_str::<Profile>(said.get()).ok());
-        let agents = registry.now();
-        let version = agents.get(agent).map(|(_, shown)| shown.version.as_str());
-        let silent = Profile::of_silent(agent, version);
+        let silent = match (card, speaks) {
+            (Some(card), None) => Profile::of_card(agent, card),
+            _ => Profile::of_silent(agent, card.map(|card| card.version.as_str())),
+        };
         Ok(match said {
             Some(said) => said.or(silent),
             None => silent,

@@ -21,6 +21,8 @@ use super::Mcp;
 use super::envelope::Params;
 use super::handshake::Profile;
 use super::post::Turn;
+use super::revision::Revision;
+use super::session::{SESSION, Session};
 use crate::calls::failure::{Failure, Reason};
 use crate::doors::Refusal;
 use crate::doors::permit::Principal;
@@ -63,7 +65,7 @@ struct Wanted {
 // === impl Mcp ===
 
 impl Mcp {
-    /// `GET`: the stream of a session.
+    /// `GET`: the stream of a session, or the rest of the one that answers a request.
     pub(super) async fn listen(
         &self,
         target: &Target,
@@ -76,13 +78,22 @@ impl Mcp {
             let failure = Failure::new(Reason::InvalidRequest, message);
             return Err((StatusCode::METHOD_NOT_ALLOWED, failure));
         }
-        self.sessions.of(headers)?;
+        // Such a client waits for an event that no later revision has.
+        if !headers.contains_key(SESSION) && Revision::named(headers).is_none() {
+            let message = "the transport HTTP+SSE of revision 2024-11-05 is not served: use Streamable HTTP at this URL; its GET has Mcp-Session-Id or MCP-Protocol-Version";
+            let failure = Failure::new(Reason::InvalidRequest, message);
+            return Err((StatusCode::METHOD_NOT_ALLOWED, failure));
+        }
+        let session = Session::of(headers, &self.door.results)?;
+        let purse = self.door.purse(&head.extensions);
+        if let Some(rest) = self.resumed(session.as_ref(), headers, &purse).await? {
+            return Ok(rest);
+        }
         let agent = target.name().map(Text::from);
         let profile = self.profile(agent.as_ref(), principal.name).await;
         let profile = profile.map_err(|failure| (StatusCode::NOT_FOUND, failure))?;
         let lists = LISTS.into_iter().filter(|list| profile.has(list));
         let listening = self.listening(agent, lists.collect(), None);
-        let purse = self.door.purse(&head.extensions);
         Ok(frames_response(listening.frames(), purse))
     }
 

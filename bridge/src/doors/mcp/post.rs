@@ -77,7 +77,7 @@ pub(super) async fn serve(
     };
     let inside = Arc::clone(mcp);
     let respond = |common, head: Parts, payload| async move {
-        let session = inside.sessions.of(&head.headers)?;
+        let session = Session::of(&head.headers, &inside.door.results)?;
         let posted = Posted {
             mcp: inside,
             common,
@@ -228,19 +228,32 @@ impl Posted {
         })
     }
 
+    /// Cancels a request here, or at whichever replica has it.
+    async fn cancel(&self, key: &str) {
+        let results = &self.mcp.door.results;
+        if !self.mcp.running.cancel(key)
+            && results.is_shared()
+            && let Err(error) = results.note_over(key).await
+        {
+            // A cancel has no answer, and a client may send it for nothing.
+            tracing::debug!(%error, "a cancel does not reach other replicas");
+        }
+    }
+
     /// A notification. Those about the session end here: no agent takes part in one.
     async fn notified(&self, common: &Common, unit: Unit) -> Response {
         match unit.method().unwrap_or_default() {
             "notifications/cancelled" => {
                 let params = Params::read(&unit.bytes).unwrap_or_default();
                 if let (Some(session), Some(id)) = (&self.session, params.request_id) {
-                    let found = self.mcp.running.cancel(session.id(), id.get());
-                    tracing::debug!(found, "a client has cancelled a request");
+                    self.cancel(&session.key_of(id.get())).await;
                 }
                 accepted()
             }
             "notifications/initialized" | "notifications/roots/list_changed" => accepted(),
             _ if common.target == Target::InPayload => accepted(),
+            // It knows none of MCP.
+            _ if self.mcp.is_a2a(common.target.name()) => accepted(),
             _ => match common.notify(unit).await {
                 Ok(()) => accepted(),
                 Err(error) => not_published(common, &error),
@@ -282,11 +295,7 @@ impl Turn<'_> {
             },
             "subscriptions/listen" => self.listen().await,
             _ if self.common.target == Target::InPayload => self.of_every_agent().await,
-            _ => {
-                let session = self.session.map(Session::id);
-                let running = self.mcp.running.begin(session, self.recipient.id());
-                self.called(running).await
-            }
+            _ => self.asked().await,
         }
     }
 

@@ -3,8 +3,6 @@
 //! The id holds all that the bridge knows of a session, so that no replica keeps any, and one that was opened at a
 //! replica goes on at another. It grants nothing: whoever makes one up gets what everybody gets.
 
-use std::sync::{Mutex, PoisonError};
-
 use a2abus_plugin::Text;
 use http::{HeaderMap, HeaderName, StatusCode};
 
@@ -13,7 +11,7 @@ use crate::calls::callid::CallId;
 use crate::calls::failure::{Failure, Reason};
 use crate::calls::question::Abilities;
 use crate::doors::Refusal;
-use crate::recent::Recent;
+use crate::results::{Results, digest_of};
 
 /// The header that names it.
 pub(super) const SESSION: HeaderName = HeaderName::from_static("mcp-session-id");
@@ -27,22 +25,8 @@ pub(super) struct Session {
     abilities: Abilities,
 }
 
-/// The sessions that this replica knows to be over.
-#[derive(Debug)]
-pub(super) struct Sessions {
-    ended: Mutex<Recent<Text>>,
-}
-
-/// The most of them.
-const MOST_ENDED: usize = 65_536;
-
-impl Default for Sessions {
-    fn default() -> Self {
-        Self {
-            ended: Mutex::new(Recent::new(MOST_ENDED)),
-        }
-    }
-}
+/// How the keys of sessions on the log begin.
+pub(super) const KEY: &str = "mcp-session-";
 
 // === impl Session ===
 
@@ -74,8 +58,39 @@ impl Session {
         (session.id == id).then_some(session)
     }
 
+    /// The session of a request, where it names one.
+    ///
+    /// # Errors
+    /// When there is no such session, or it has ended: the client has to open another one.
+    pub(super) fn of(headers: &HeaderMap, results: &Results) -> Result<Option<Self>, Refusal> {
+        let Some(named) = headers.get(SESSION) else {
+            return Ok(None);
+        };
+        let session = named.to_str().ok().and_then(Self::parse);
+        let session = session.filter(|session| !results.is_over(&session.key()));
+        session.map(Some).ok_or_else(|| {
+            let message = "there is no such session, or it has ended: send initialize without Mcp-Session-Id to open one";
+            let failure = Failure::new(Reason::InvalidRequest, message);
+            (StatusCode::NOT_FOUND, failure)
+        })
+    }
+
     pub(super) fn id(&self) -> &Text {
         &self.id
+    }
+
+    /// Its key on the log, which does not show the id: whoever knows that can end the session.
+    pub(super) fn key(&self) -> Text {
+        format!("{KEY}{}", digest_of([self.id.as_bytes()])).into()
+    }
+
+    /// The key of one of its requests on the log; `id` is a JSON token.
+    pub(super) fn key_of(&self, id: &str) -> Text {
+        format!(
+            "mcp-request-{}",
+            digest_of([self.id.as_bytes(), id.as_bytes()])
+        )
+        .into()
     }
 
     pub(super) fn revision(&self) -> Revision {
@@ -96,45 +111,13 @@ fn letters(abilities: Abilities) -> [(char, bool); 3] {
     ]
 }
 
-// === impl Sessions ===
-
-impl Sessions {
-    /// The session of a request, where it names one.
-    ///
-    /// # Errors
-    /// When there is no such session, or it has ended: the client has to open another one.
-    pub(super) fn of(&self, headers: &HeaderMap) -> Result<Option<Session>, Refusal> {
-        let Some(named) = headers.get(SESSION) else {
-            return Ok(None);
-        };
-        let session = named.to_str().ok().and_then(Session::parse);
-        let session = session.filter(|session| !self.has_ended(session));
-        session.map(Some).ok_or_else(|| {
-            let message = "there is no such session, or it has ended: send initialize without Mcp-Session-Id to open one";
-            let failure = Failure::new(Reason::InvalidRequest, message);
-            (StatusCode::NOT_FOUND, failure)
-        })
-    }
-
-    /// No request of it is answered here any more.
-    pub(super) fn end(&self, session: &Session) {
-        let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
-        ended.insert(session.id.clone(), ());
-    }
-
-    fn has_ended(&self, session: &Session) -> bool {
-        let ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
-        ended.contains(&session.id)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::calls::callid::Replica;
 
     #[test]
-    fn an_id_says_all_there_is_and_ends_once() {
+    fn an_id_says_all_there_is() {
         let able = Abilities {
             elicitation: true,
             roots: true,
@@ -168,11 +151,7 @@ mod tests {
             .replace(".er.", &format!(".er{}.", "r".repeat(60_000)));
         assert_ne!(padded, session.id().as_str());
         assert_eq!(Session::parse(&padded), None);
-        let sessions = Sessions::default();
-        let headers = HeaderMap::from_iter([(SESSION, session.id().parse().unwrap())]);
-        assert_eq!(sessions.of(&headers), Ok(Some(session.clone())));
-        sessions.end(&session);
-        assert_eq!(sessions.of(&headers).unwrap_err().0, StatusCode::NOT_FOUND);
-        assert_eq!(sessions.of(&HeaderMap::new()), Ok(None));
+        assert!(!session.key().contains(session.id().as_str()));
+        assert_ne!(session.key_of("1"), session.key_of("\"1\""));
     }
 }

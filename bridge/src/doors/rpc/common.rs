@@ -103,6 +103,8 @@ pub(in crate::doors) struct With<'a> {
     pub(in crate::doors) task: Option<&'a Text>,
     /// What the client can be asked. It also takes other messages before the answer.
     pub(in crate::doors) client: Option<Abilities>,
+    /// The session whose client can come back for the answer, as the log has it.
+    pub(in crate::doors) session: Option<Text>,
 }
 
 // === impl Common ===
@@ -113,7 +115,12 @@ impl Common {
         &self,
         unit: Unit,
         call: Option<CallId>,
-        With { data, task, client }: With<'_>,
+        With {
+            data,
+            task,
+            client,
+            session,
+        }: With<'_>,
     ) -> Result<Answer, CallError> {
         if self.is_resumed && call == Some(self.call) {
             let answer = self.results.resume(&self.calls, self.call, 0);
@@ -122,7 +129,7 @@ impl Common {
         let mut request = self.request(unit, call)?;
         request.data = data;
         let mut prepared = self.calls.prepare(request, client)?;
-        if let Some(opened) = self.opened(call, task, &prepared)
+        if let Some(opened) = self.opened(call, (task, session), &prepared)
             && self.results.open_call(self.call, opened).await
         {
             prepared.followed();
@@ -135,7 +142,7 @@ impl Common {
     fn opened(
         &self,
         call: Option<CallId>,
-        task: Option<&Text>,
+        (task, session): (Option<&Text>, Option<Text>),
         prepared: &Prepared,
     ) -> Option<Opened> {
         if call != Some(self.call) || !self.call.is_followed() {
@@ -149,6 +156,7 @@ impl Common {
         Some(Opened {
             key: self.key.clone(),
             task: task.cloned(),
+            session,
             token: asked.id.token.map(ReplyToken::hash),
             id: id.clone(),
             progress: progress.clone(),

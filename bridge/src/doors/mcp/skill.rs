@@ -1,0 +1,321 @@
+//! Agents that speak A2A, for MCP clients: each skill is a tool, a call of it sends a message.
+//!
+//! ```text
+//! tools/call ── Arguments ──> message/send ──> agent ── parts ──> Told ──> notifications/progress, result
+//! ```
+//!
+//! Source: docs/protocols/mcp.md §12.
+
+pub(super) mod told;
+
+use std::sync::Arc;
+
+use a2abus_plugin::protocol::jsonrpc::RpcBody;
+use a2abus_plugin::{Hint, Text, Unit, decode};
+use axum::response::Response;
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+
+use self::told::{Told, refused};
+use super::Mcp;
+use super::envelope::{Params, text};
+use super::post::Turn;
+use super::revision::Revision;
+use super::session::Session;
+use crate::calls::failure::Failure;
+use crate::config::{AgentCardConfig, AgentProtocol, SkillConfig};
+use crate::doors::rpc::common::Target;
+use crate::registry::asked::Question;
+use crate::tasks::model::new_id;
+
+/// What a tool takes.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, expecting = "an object")]
+struct Arguments<'a> {
+    text: String,
+    #[serde(default, borrow)]
+    data: Option<&'a RawValue>,
+    #[serde(default)]
+    files: Vec<File>,
+    #[serde(default)]
+    context_id: Option<Text>,
+    #[serde(default)]
+    task_id: Option<Text>,
+}
+
+/// A file, as clients name it and as A2A 0.3 does.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, expecting = "an object")]
+struct File {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    bytes: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    uri: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    name: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    mime_type: Option<String>,
+}
+
+/// The request that an agent gets. Source: A2A 0.3, `message/send`.
+#[derive(Serialize)]
+struct Sent<'a> {
+    jsonrpc: &'static str,
+    id: &'a RawValue,
+    method: &'static str,
+    params: SentParams<'a>,
+}
+
+#[derive(Serialize)]
+struct SentParams<'a> {
+    message: Message<'a>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Message<'a> {
+    kind: &'static str,
+    message_id: Text,
+    role: &'static str,
+    parts: Vec<Part<'a>>,
+    context_id: &'a Text,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    task_id: Option<&'a Text>,
+    metadata: Value,
+}
+
+#[derive(Serialize)]
+#[serde(tag = "kind", rename_all = "lowercase")]
+enum Part<'a> {
+    Text { text: &'a str },
+    File { file: &'a File },
+    Data { data: &'a RawValue },
+}
+
+// === impl Arguments ===
+
+impl<'a> Arguments<'a> {
+    /// Those of a call.
+    ///
+    /// # Errors
+    /// What is wrong with them, in words.
+    fn read(arguments: Option<&'a RawValue>) -> Result<Self, String> {
+        let arguments = arguments.map_or("{}", RawValue::get);
+        let arguments: Self =
+            serde_json::from_str(arguments).map_err(|error| format!("the arguments: {error}"))?;
+        let is_whole = |file: &File| file.bytes.is_some() != file.uri.is_some();
+        if arguments.files.iter().all(is_whole) {
+            return Ok(arguments);
+        }
+        Err("a file has either bytes or uri".to_owned())
+    }
+}
+
+// === impl Mcp ===
+
+impl Mcp {
+    /// Whether an agent says that it speaks A2A.
+    pub(super) fn is_a2a(&self, agent: Option<&str>) -> bool {
+        let agents = self.door.registry.now();
+        let card = agent.and_then(|agent| agents.get(agent));
+        card.is_some_and(|(_, card)| card.speaks() == Some(AgentProtocol::A2a))
+    }
+
+    /// The card of an agent whose skills are its tools; `None` of any other.
+    async fn a2a(&self, agent: &Text, caller: &Text) -> Option<Arc<AgentCardConfig>> {
+        let registry = &self.door.registry;
+        let card = registry
+            .now()
+            .get(agent)
+            .map(|(_, card)| Arc::clone(card))?;
+        let has_tools = match card.speaks() {
+            Some(protocol) => protocol == AgentProtocol::Mcp,
+            None => {
+                let found = registry.asked(agent, Question::Tools, caller.clone()).await;
+                found.is_some_and(|found| !found.items().is_empty())
+            }
+        };
+        (!has_tools).then_some(card)
+    }
+}
+
+/// What an agent that speaks A2A has in a list: its skills as tools, and nothing else.
+pub(super) fn items(card: &AgentCardConfig, question: Question) -> Vec<Box<RawValue>> {
+    match question {
+        Question::Tools => card.skills.iter().filter_map(tool).collect(),
+        Question::Profile | Question::Prompts | Question::Resources | Question::Templates => {
+            Vec::new()
+        }
+    }
+}
+
+fn tool(skill: &SkillConfig) -> Option<Box<RawValue>> {
+    let mut description = skill.description.clone();
+    for example in &skill.examples {
+        description.push_str("\nExample: ");
+        description.push_str(example);
+    }
+    let string = |what: &str| json!({ "type": "string", "description": what });
+    let tool = json!({
+        "name": skill.id,
+        "title": skill.name.as_ref().unwrap_or(&skill.id),
+        "description": description,
+        "inputSchema": {
+            "type": "object",
+            "properties": {
+                "text": string("What to say to the agent"),
+                "data": { "type": "object", "description": "Data for the agent" },
+                "files": { "type": "array", "description": "Files for the agent", "items": {
+                    "type": "object",
+                    "properties": {
+                        "bytes": string("The content in base64"),
+                        "uri": string("Where the content is, in place of bytes"),
+                        "name": string("The name of the file"),
+                        "mimeType": string("The media type of the content"),
+                    },
+                    "additionalProperties": false,
+                } },
+                "contextId": string("The contextId of an earlier result, to go on with its conversation"),
+                "taskId": string("The taskId of an earlier result that asks for input, to answer it"),
+            },
+            "required": ["text"],
+            "additionalProperties": false,
+        },
+        "outputSchema": {
+            "type": "object",
+            "properties": {
+                "state": string("The state of the task: completed, input-required, failed, ..."),
+                "contextId": { "type": "string" },
+                "taskId": { "type": "string" },
+                "data": { "type": "array", "description": "The data parts of the answer", "items": {} },
+            },
+            "required": ["state", "contextId"],
+        },
+    });
+    RawValue::from_string(tool.to_string()).ok()
+}
+
+// === impl Turn ===
+
+impl Turn<'_> {
+    /// A request to one agent, or to whomever its params name.
+    pub(super) async fn asked(self) -> Response {
+        let named = || {
+            let params = Params::read(&self.unit.bytes).ok()?;
+            text(params.agent).map(Text::from)
+        };
+        let agent = self.common.target.name().map(Text::from).or_else(named);
+        let agent = agent.unwrap_or_default();
+        let card = self.mcp.a2a(&agent, &self.common.caller).await;
+        match (card, self.method.as_str()) {
+            (None, _) => self.called(None).await,
+            (Some(card), "tools/list") => {
+                let tools: Vec<_> = items(&card, Question::Tools);
+                let tools: Vec<&str> = tools.iter().map(|tool| tool.get()).collect();
+                self.result(&format!(r#"{{"tools":[{}]}}"#, tools.join(",")))
+            }
+            (Some(card), "tools/call") => self.sent(agent, &card).await,
+            (Some(card), _) if card.speaks().is_none() => self.called(None).await,
+            (Some(_), method) => self.failed(&Failure::unknown_method(method, Vec::new())),
+        }
+    }
+
+    /// `tools/call` as a message to the agent.
+    async fn sent(mut self, agent: Text, card: &AgentCardConfig) -> Response {
+        let bytes = self.unit.bytes.clone();
+        let params = match Params::read(&bytes) {
+            Ok(params) => params,
+            Err(failure) => return self.failed(&failure),
+        };
+        let name = text(params.name).unwrap_or_default();
+        let Some(skill) = card.skills.iter().find(|skill| skill.id == name) else {
+            if card.speaks().is_none() {
+                // It may have a tool that it has not shown.
+                return self.called(None).await;
+            }
+            let name: String = name.chars().take(256).collect();
+            return self.failed(&Failure::bad_params(&format!("Unknown tool: {name}")));
+        };
+        let arguments = match Arguments::read(params.arguments) {
+            Ok(arguments) => arguments,
+            // A model may write better arguments when it is told what is wrong.
+            Err(why) => return self.result(&refused(&why)),
+        };
+        match self.message(&skill.id, &arguments, card.streaming) {
+            Ok((unit, told)) => {
+                self.common.target = Target::Agent(agent);
+                self.unit = unit;
+                self.called(Some(told)).await
+            }
+            Err(failure) => self.failed(&failure),
+        }
+    }
+
+    /// The message, and what gathers its answer.
+    fn message(
+        &self,
+        skill: &str,
+        arguments: &Arguments<'_>,
+        streams: bool,
+    ) -> Result<(Unit, Told), Failure> {
+        let message = self.unit.json_rpc.as_ref();
+        let token = message.and_then(|message| message.progress.as_deref());
+        let token = token.map(|token| token.token().clone());
+        let context = arguments.context_id.clone().unwrap_or_else(new_id);
+        let method = if streams && token.is_some() {
+            "message/stream"
+        } else {
+            "message/send"
+        };
+        let body = self.request(method, skill, (arguments, &context))?;
+        let revision = self.session.map(Session::revision);
+        let has_links = revision.is_none_or(|revision| revision >= Revision::V2025_06_18);
+        Ok((self.unit_of(&body)?, Told::new(context, token, has_links)))
+    }
+
+    fn request(
+        &self,
+        method: &'static str,
+        skill: &str,
+        (arguments, context): (&Arguments<'_>, &Text),
+    ) -> Result<Bytes, Failure> {
+        let text = Part::Text {
+            text: &arguments.text,
+        };
+        let data = arguments.data.map(|data| Part::Data { data });
+        let files = arguments.files.iter().map(|file| Part::File { file });
+        let bad = |error: serde_json::Error| Failure::bad_params(&error.to_string());
+        let id: &RawValue = serde_json::from_str(self.recipient.id()).map_err(bad)?;
+        let sent = Sent {
+            jsonrpc: "2.0",
+            id,
+            method,
+            params: SentParams {
+                message: Message {
+                    kind: "message",
+                    message_id: new_id(),
+                    role: "user",
+                    parts: [text].into_iter().chain(data).chain(files).collect(),
+                    context_id: context,
+                    task_id: arguments.task_id.as_ref(),
+                    metadata: json!({ "skillId": skill }),
+                },
+            },
+        };
+        serde_json::to_vec(&sent).map(Bytes::from).map_err(bad)
+    }
+
+    fn unit_of(&self, body: &Bytes) -> Result<Unit, Failure> {
+        let limits = self.mcp.door.calls.rules().limits;
+        let unit = decode(body, &Hint::default(), &limits).into_only();
+        let unit = unit.map_err(|_| Failure::bad_params("the message cannot be written"))?;
+        let mut unit = unit.map_err(|refused| Failure::refused(&refused))?;
+        if let Some(message) = &mut unit.json_rpc {
+            // An agent may show a task before the task ends, however it was asked.
+            message.body = RpcBody::Call { streaming: true };
+        }
+        Ok(unit)
+    }
+}

@@ -1,0 +1,446 @@
+//! The answer of an agent that speaks A2A, as the result of a tool.
+
+use std::fmt::Write as _;
+
+use a2abus_plugin::Text;
+use a2abus_plugin::protocol::jsonrpc;
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use serde_json::value::RawValue;
+
+use crate::calls;
+use crate::tasks::Said;
+use crate::tasks::model::{Artifact, Content, Message, Part, Raw, State};
+use crate::tasks::read::Heard;
+
+/// What an agent has said so far.
+#[derive(Debug)]
+pub(in crate::doors::mcp) struct Told {
+    context: Text,
+    /// The client's progress token, as its JSON token.
+    token: Option<Text>,
+    /// Whether the client knows links to resources.
+    has_links: bool,
+    steps: u64,
+    state: Option<State>,
+    /// The agent's own id of the task.
+    task: Option<Text>,
+    said: Option<Message>,
+    artifacts: Vec<Artifact>,
+    /// An answer that is none of A2A.
+    plain: Option<Raw>,
+}
+
+/// The result of `tools/call`.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct ToolResult<'a> {
+    content: Vec<Item>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    structured_content: Option<Structured<'a>>,
+    is_error: bool,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Structured<'a> {
+    state: &'static str,
+    context_id: &'a Text,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    task_id: Option<&'a Text>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    data: Vec<&'a RawValue>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<&'a RawValue>,
+}
+
+#[derive(Serialize)]
+#[serde(
+    tag = "type",
+    rename_all = "snake_case",
+    rename_all_fields = "camelCase"
+)]
+enum Item {
+    Text {
+        text: String,
+    },
+    Image {
+        data: String,
+        mime_type: Text,
+    },
+    Audio {
+        data: String,
+        mime_type: Text,
+    },
+    Resource {
+        resource: Blob,
+    },
+    ResourceLink {
+        uri: String,
+        name: Text,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        mime_type: Option<Text>,
+    },
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Blob {
+    uri: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mime_type: Option<Text>,
+    blob: String,
+}
+
+/// A result that says what is wrong with a call: the agent was not asked.
+pub(super) fn refused(why: &str) -> String {
+    let content = [json!({ "type": "text", "text": why })];
+    json!({ "content": content, "isError": true }).to_string()
+}
+
+// === impl Told ===
+
+impl Told {
+    pub(super) fn new(context: Text, token: Option<Text>, has_links: bool) -> Self {
+        Self {
+            context,
+            token,
+            has_links,
+            steps: 0,
+            state: None,
+            task: None,
+            said: None,
+            artifacts: Vec::new(),
+            plain: None,
+        }
+    }
+
+    /// What the client gets for a part of the answer to the request with this id; `None` for nothing.
+    pub(in crate::doors::mcp) fn part(
+        &mut self,
+        part: calls::Part,
+        id: &str,
+    ) -> Option<calls::Part> {
+        let last = part.last;
+        let body = match Said::of(part) {
+            Some(Said::Error(part)) => self.failed(&part.body),
+            Some(Said::Result(heard)) => {
+                let step = (!last).then(|| step(&heard));
+                self.hear(heard);
+                match step {
+                    Some(step) => return self.progress(&step),
+                    None => self.result(None),
+                }
+            }
+            None if last => self.result(None),
+            // Progress in another protocol's words.
+            None => return None,
+        };
+        let body = jsonrpc::result(id, &body);
+        Some(calls::Part {
+            body,
+            last: true,
+            event: None,
+        })
+    }
+
+    /// A step of the work, for a client that asked for progress.
+    fn progress(&mut self, step: &str) -> Option<calls::Part> {
+        let token = self.token.as_deref()?;
+        self.steps += 1;
+        let (steps, step) = (self.steps, json!(step));
+        let body = format!(
+            r#"{{"jsonrpc":"2.0","method":"notifications/progress","params":{{"progressToken":{token},"progress":{steps},"message":{step}}}}}"#
+        );
+        Some(calls::Part {
+            body: body.into(),
+            last: false,
+            event: None,
+        })
+    }
+
+    fn hear(&mut self, heard: Heard) {
+        match heard {
+            Heard::Task(task) => {
+                self.task = task.id.or(self.task.take());
+                if let Some(status) = task.status {
+                    self.state = Some(status.state);
+                    self.said = status.message.or(self.said.take());
+                }
+                if !task.artifacts.is_empty() {
+                    self.artifacts = task.artifacts;
+                }
+                if self.said.is_none() && self.artifacts.is_empty() {
+                    self.said = task.history.into_iter().next_back();
+                }
+            }
+            Heard::Message(message) => self.said = Some(message),
+            Heard::Status { task, status } => {
+                self.task = task.or(self.task.take());
+                self.state = Some(status.state);
+                self.said = status.message;
+            }
+            Heard::Artifact {
+                task,
+                artifact,
+                append,
+                last: _,
+            } => {
+                self.task = task.or(self.task.take());
+                self.add(artifact, append);
+            }
+            Heard::Plain(json) => self.plain = Some(json),
+        }
+    }
+
+    fn add(&mut self, artifact: Artifact, append: bool) {
+        let same = self.artifacts.iter_mut().find(|it| it.id == artifact.id);
+        match same {
+            Some(same) if append => same.parts.extend(artifact.parts),
+            Some(same) => *same = artifact,
+            None => self.artifacts.push(artifact),
+        }
+    }
+
+    /// The agent has answered with an error.
+    fn failed(&mut self, response: &Bytes) -> String {
+        #[derive(Deserialize)]
+        struct Response<'a> {
+            #[serde(borrow)]
+            error: &'a RawValue,
+        }
+        self.state = Some(State::Failed);
+        let response: Option<Response<'_>> = serde_json::from_slice(response).ok();
+        self.result(response.map(|response| response.error))
+    }
+
+    /// The result of the tool, once the agent has said its last word. An agent that does not say how it ended has done
+    /// its work.
+    fn result(&self, error: Option<&RawValue>) -> String {
+        let state = match self.state {
+            Some(state) if state.is_at_rest() => state,
+            _ => State::Completed,
+        };
+        let made = self.artifacts.iter().flat_map(|artifact| &artifact.parts);
+        let said = self.said.iter().flat_map(|message| &message.parts);
+        let parts: Vec<&Part> = made.chain(said).collect();
+        let mut content: Vec<Item> = parts.iter().map(|part| self.item(part)).collect();
+        let others = self.plain.as_deref().into_iter().chain(error);
+        content.extend(others.map(|json| Item::Text { text: words(json) }));
+        content.extend(self.hint(state).map(|text| Item::Text { text }));
+        let data = parts.iter().filter_map(|part| match &part.content {
+            Content::Data(json) => Some(&**json),
+            _ => None,
+        });
+        let result = ToolResult {
+            content,
+            structured_content: Some(Structured {
+                state: state.as_str(),
+                context_id: &self.context,
+                task_id: self.task.as_ref(),
+                data: data.chain(self.plain.as_deref()).collect(),
+                error,
+            }),
+            is_error: matches!(state, State::Failed | State::Rejected | State::Canceled),
+        };
+        // Texts and JSON that was read are JSON.
+        serde_json::to_string(&result).unwrap_or_default()
+    }
+
+    /// What a model has to know to go on, in words.
+    fn hint(&self, state: State) -> Option<String> {
+        let asks = match state {
+            State::InputRequired => "The agent asks for input",
+            State::AuthRequired => "The agent asks for authorization",
+            _ => return None,
+        };
+        let mut hint = format!(
+            "{asks}: call this tool again with contextId {:?}",
+            self.context
+        );
+        if let Some(task) = &self.task {
+            // A text takes all that is written to it.
+            let _ = write!(hint, " and taskId {task:?}");
+        }
+        hint.push('.');
+        Some(hint)
+    }
+
+    fn item(&self, part: &Part) -> Item {
+        let kind = part.media_type.clone();
+        let is = |what: &str| kind.as_ref().is_some_and(|kind| kind.starts_with(what));
+        match &part.content {
+            Content::Text(text) => Item::Text { text: text.clone() },
+            Content::Data(json) | Content::Other(json) => Item::Text {
+                text: json.get().to_owned(),
+            },
+            Content::Bytes(data) if is("image/") => Item::Image {
+                data: data.clone(),
+                mime_type: kind.unwrap_or_default(),
+            },
+            Content::Bytes(data) if is("audio/") => Item::Audio {
+                data: data.clone(),
+                mime_type: kind.unwrap_or_default(),
+            },
+            Content::Bytes(data) => Item::Resource {
+                resource: Blob {
+                    uri: file_uri(part.filename.as_deref().unwrap_or("file")),
+                    mime_type: kind,
+                    blob: data.clone(),
+                },
+            },
+            Content::Url(uri) if self.has_links => Item::ResourceLink {
+                uri: uri.clone(),
+                name: part.filename.clone().unwrap_or_else(|| uri.as_str().into()),
+                mime_type: kind,
+            },
+            Content::Url(uri) => Item::Text { text: uri.clone() },
+        }
+    }
+}
+
+/// A file that is nowhere but in its result.
+fn file_uri(name: &str) -> String {
+    let mut uri = String::from("urn:a2a:file:");
+    for byte in name.bytes() {
+        if byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_') {
+            uri.push(char::from(byte));
+        } else {
+            // A text takes all that is written to it.
+            let _ = write!(uri, "%{byte:02X}");
+        }
+    }
+    uri
+}
+
+/// What a step says, for people.
+fn step(heard: &Heard) -> String {
+    let said = |message: &Option<Message>| message.as_ref().map(|it| text_of(&it.parts));
+    let (state, text) = match heard {
+        Heard::Task(task) => match &task.status {
+            Some(status) => (Some(status.state), said(&status.message)),
+            None => (None, None),
+        },
+        Heard::Status { status, .. } => (Some(status.state), said(&status.message)),
+        Heard::Message(message) => (None, Some(text_of(&message.parts))),
+        Heard::Artifact { artifact, .. } => (None, Some(text_of(&artifact.parts))),
+        Heard::Plain(json) => (None, Some(json.get().to_owned())),
+    };
+    match (state, text.filter(|text| !text.is_empty())) {
+        (_, Some(text)) => text,
+        (Some(state), None) => state.as_str().to_owned(),
+        (None, None) => String::new(),
+    }
+}
+
+fn text_of(parts: &[Part]) -> String {
+    let texts = parts.iter().filter_map(|part| match &part.content {
+        Content::Text(text) => Some(text.as_str()),
+        _ => None,
+    });
+    texts.collect::<Vec<_>>().join("\n")
+}
+
+/// The message of an error, or the JSON itself.
+fn words(json: &RawValue) -> String {
+    #[derive(Deserialize)]
+    struct Error {
+        message: String,
+    }
+    let error: Option<Error> = serde_json::from_str(json.get()).ok();
+    error.map_or_else(|| json.get().to_owned(), |error| error.message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::Value;
+
+    /// What a client gets for an answer in these parts, the last one being the last.
+    fn told(token: Option<&str>, results: &[Value]) -> Vec<Value> {
+        let mut told = Told::new("c-1".into(), token.map(Text::from), true);
+        let parts = results.iter().enumerate().filter_map(|(index, answer)| {
+            let mut body = json!({ "jsonrpc": "2.0", "id": 9 });
+            body.as_object_mut()?.extend(answer.as_object()?.clone());
+            let part = calls::Part {
+                body: body.to_string().into(),
+                last: index + 1 == results.len(),
+                event: None,
+            };
+            told.part(part, "9")
+        });
+        let parts = parts.map(|part| serde_json::from_slice(&part.body).unwrap());
+        parts.collect()
+    }
+
+    fn status(state: &str, text: &str) -> Value {
+        let message = json!({ "role": "agent", "messageId": "m", "parts": [{ "kind": "text", "text": text }] });
+        json!({ "result": { "kind": "status-update", "taskId": "t-1", "status": { "state": state, "message": message } } })
+    }
+
+    #[test]
+    fn steps_are_progress_for_those_who_ask() {
+        let steps = [status("working", "flights"), status("completed", "done")];
+        let parts = told(Some("\"p\""), &steps);
+        let expected = json!({ "progressToken": "p", "progress": 1, "message": "flights" });
+        assert_eq!(parts[0]["params"], expected);
+        assert_eq!(
+            parts[1]["result"]["content"],
+            json!([{ "type": "text", "text": "done" }])
+        );
+        assert_eq!(told(None, &steps), parts[1..]);
+    }
+
+    #[test]
+    fn artifacts_become_content_of_their_kind() {
+        let piece = |text: &str, append: bool| {
+            json!({ "result": { "kind": "artifact-update", "taskId": "t-1", "append": append,
+                "artifact": { "artifactId": "a", "parts": [{ "kind": "text", "text": text }] } } })
+        };
+        let file = |file: Value| json!({ "kind": "file", "file": file });
+        let last = json!({ "result": { "kind": "artifact-update", "taskId": "t-1", "artifact": { "artifactId": "b", "parts": [
+            { "kind": "data", "data": { "n": 1.0 } },
+            file(json!({ "bytes": "AAAA", "mimeType": "image/png" })),
+            file(json!({ "bytes": "AAAA", "name": "a b.pdf", "mimeType": "application/pdf" })),
+            file(json!({ "uri": "https://example.com/x", "name": "x" })),
+        ] } } });
+        let parts = told(None, &[piece("one", false), piece("two", true), last]);
+        let result = &parts[0]["result"];
+        let expected = json!([
+            { "type": "text", "text": "one" },
+            { "type": "text", "text": "two" },
+            { "type": "text", "text": "{\"n\":1.0}" },
+            { "type": "image", "data": "AAAA", "mimeType": "image/png" },
+            { "type": "resource", "resource": { "uri": "urn:a2a:file:a%20b.pdf", "mimeType": "application/pdf", "blob": "AAAA" } },
+            { "type": "resource_link", "uri": "https://example.com/x", "name": "x" },
+        ]);
+        assert_eq!(result["content"], expected);
+        let structured = json!({ "state": "completed", "contextId": "c-1", "taskId": "t-1", "data": [{ "n": 1.0 }] });
+        assert_eq!(result["structuredContent"], structured);
+        assert_eq!(result["isError"], false);
+    }
+
+    #[test]
+    fn a_client_learns_how_to_go_on_and_what_has_failed() {
+        let asks = &told(None, &[status("input-required", "When?")])[0]["result"];
+        assert_eq!(asks["isError"], false);
+        assert_eq!(asks["structuredContent"]["taskId"], "t-1");
+        let hint = asks["content"][1]["text"].as_str().unwrap();
+        assert!(
+            hint.contains("\"t-1\"") && hint.contains("\"c-1\""),
+            "{hint}"
+        );
+        for state in ["failed", "rejected", "canceled"] {
+            assert_eq!(
+                told(None, &[status(state, "no")])[0]["result"]["isError"],
+                true
+            );
+        }
+        let error = json!({ "error": { "code": -32_001, "message": "no such task" } });
+        let failed = &told(None, &[error])[0]["result"];
+        assert_eq!(failed["content"][0]["text"], "no such task");
+        assert_eq!(failed["structuredContent"]["error"]["code"], -32_001);
+        assert_eq!(failed["isError"], true);
+    }
+}

@@ -1,0 +1,276 @@
+//! Streams that outlive their connection: what their client has not seen, any replica sends it again.
+//!
+//! ```text
+//! agent ── part ──> log ──> client, with the id CALL.N
+//!                    └────> GET with Last-Event-ID: CALL.N, at any replica: the parts after the Nth
+//! ```
+//!
+//! When the replica that has the call stops, another one takes the answer and records it ([`crate::results::follower`]).
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use a2abus_plugin::protocol::dialect::Dialect;
+use axum::response::Response;
+use bytes::Bytes;
+use futures_util::{Stream, StreamExt as _, stream};
+use http::{HeaderMap, StatusCode};
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, timeout_at};
+
+use super::Mcp;
+use super::session::Session;
+use crate::budget::Purse;
+use crate::calls::callid::CallId;
+use crate::calls::failure::{Failure, Reason, Recipient};
+use crate::calls::pending::Piece;
+use crate::calls::{CallError, Part};
+use crate::doors::Refusal;
+use crate::doors::a2a::not_read;
+use crate::http::sse::{Frame, frames_response};
+use crate::results::Results;
+
+/// The header with which a client comes back.
+const LAST_EVENT: &str = "last-event-id";
+/// Frames that wait for a client, at most.
+const FRAMES: usize = 16;
+/// How much longer than its call an answer may take to be recorded, by the clocks of all replicas.
+const MARGIN: Duration = Duration::from_secs(10);
+
+/// An answer whose parts are recorded.
+pub(super) struct Lasting {
+    results: Arc<Results>,
+    call: CallId,
+    recipient: Recipient,
+    /// Where the client gets its frames, for as long as it takes them.
+    client: Option<mpsc::Sender<Frame>>,
+    /// How many parts are recorded; `None` once one could not be.
+    count: Option<usize>,
+}
+
+// === impl Lasting ===
+
+impl Lasting {
+    /// The frames of an answer, which is recorded to its end whether the client stays or not.
+    pub(super) fn frames(
+        results: Arc<Results>,
+        call: CallId,
+        recipient: Recipient,
+        parts: impl Stream<Item = Result<Part, CallError>> + Send + 'static,
+    ) -> impl Stream<Item = Frame> + Send {
+        let (client, frames) = mpsc::channel(FRAMES);
+        let lasting = Self {
+            results,
+            call,
+            recipient,
+            client: Some(client),
+            count: Some(0),
+        };
+        let results = Arc::clone(&lasting.results);
+        results.spawn(lasting.record(parts));
+        stream::unfold(frames, |mut frames| async {
+            Some((frames.recv().await?, frames))
+        })
+    }
+
+    async fn record(mut self, parts: impl Stream<Item = Result<Part, CallError>> + Send) {
+        let mut parts = pin!(parts);
+        loop {
+            let (body, last) = match parts.next().await {
+                Some(Ok(part)) => (part.body, part.last),
+                // Another replica goes on with it, and the client comes back there.
+                Some(Err(CallError::Draining)) => return,
+                Some(Err(error)) => (Failure::call(&error).render(&self.recipient), true),
+                None => {
+                    let message = "the client has cancelled this request";
+                    let failure = Failure::new(Reason::Cancelled, message);
+                    (failure.render(&self.recipient), true)
+                }
+            };
+            self.take((body, last)).await;
+            if last {
+                return;
+            }
+        }
+    }
+
+    /// Takes one part: nothing that a client knows by its id is missing on the log.
+    async fn take(&mut self, part: (Bytes, bool)) {
+        let mut id = None;
+        // Only this replica takes the answer to a question.
+        if !is_question(&part.0)
+            && let Some(count) = self.count
+        {
+            let is_kept = self.results.keep_part(self.call, count, &part).await;
+            self.count = is_kept.then_some(count + 1);
+            id = self.count.map(|count| event_id(self.call, count));
+        }
+        let frame = Frame {
+            event: None,
+            id,
+            data: part.0,
+        };
+        if let Some(client) = &self.client
+            && client.send(frame).await.is_err()
+        {
+            self.client = None;
+        }
+    }
+}
+
+/// The first frame of a stream that has nothing to say yet: from then on its client can come back.
+pub(super) fn beginning(call: CallId) -> Frame {
+    Frame {
+        event: None,
+        id: Some(event_id(call, 0)),
+        data: Bytes::new(),
+    }
+}
+
+fn event_id(call: CallId, count: usize) -> String {
+    format!("{call}.{count}")
+}
+
+/// The call of an event, and how many parts its client has.
+fn read_id(id: &str) -> Option<(CallId, usize)> {
+    let (call, count) = id.split_once('.')?;
+    Some((call.parse().ok()?, count.parse().ok()?))
+}
+
+fn is_question(body: &[u8]) -> bool {
+    #[derive(Deserialize)]
+    struct Request {
+        #[serde(rename = "id")]
+        _id: IgnoredAny,
+        #[serde(rename = "method")]
+        _method: IgnoredAny,
+    }
+    serde_json::from_slice::<Request>(body).is_ok()
+}
+
+// === impl Mcp ===
+
+impl Mcp {
+    /// The rest of a stream, for a client that comes back; `None` for one that does not.
+    ///
+    /// # Errors
+    /// When nothing is kept of this stream.
+    pub(super) async fn resumed(
+        &self,
+        session: Option<&Session>,
+        headers: &HeaderMap,
+        purse: &Purse,
+    ) -> Result<Option<Response>, Refusal> {
+        let Some(last) = headers.get(LAST_EVENT) else {
+            return Ok(None);
+        };
+        let unknown = || {
+            let message = "nothing is kept of the stream of this Last-Event-ID, or it belongs to another session: send the request again";
+            let failure = Failure::new(Reason::InvalidParams, message);
+            (StatusCode::BAD_REQUEST, failure)
+        };
+        let last = last.to_str().ok().and_then(read_id);
+        let (Some((call, taken)), Some(session)) = (last, session) else {
+            return Err(unknown());
+        };
+        let results = &self.door.results;
+        let opened = results.lasting(call, &session.key()).await;
+        let opened = opened.map_err(|error| {
+            let failure = not_read("results", &error);
+            (StatusCode::SERVICE_UNAVAILABLE, failure)
+        })?;
+        let opened = opened.ok_or_else(unknown)?;
+        let rest = Rest {
+            pieces: Some(results.replay(call, taken)),
+            call,
+            taken,
+            until: Instant::now() + opened.time_left() + MARGIN,
+            recipient: Recipient::new(opened.id.clone(), Dialect::Mcp),
+        };
+        let drain = self.drain.clone().cancelled_owned();
+        let frames = rest.frames().take_until(drain);
+        Ok(Some(frames_response(frames, purse.clone())))
+    }
+}
+
+/// The rest of a recorded answer.
+struct Rest {
+    /// `None` after the last one.
+    pieces: Option<mpsc::Receiver<Piece>>,
+    call: CallId,
+    taken: usize,
+    until: Instant,
+    recipient: Recipient,
+}
+
+// === impl Rest ===
+
+impl Rest {
+    fn frames(self) -> impl Stream<Item = Frame> + Send {
+        stream::unfold(self, |mut rest| async {
+            let frame = rest.next().await?;
+            Some((frame, rest))
+        })
+    }
+
+    async fn next(&mut self) -> Option<Frame> {
+        let pieces = self.pieces.as_mut()?;
+        let failure = match timeout_at(self.until, pieces.recv()).await {
+            Ok(Some(Piece::Part(Ok(part)))) => {
+                self.taken += 1;
+                if part.last {
+                    self.pieces = None;
+                }
+                return Some(Frame {
+                    event: None,
+                    id: Some(event_id(self.call, self.taken)),
+                    data: part.body,
+                });
+            }
+            // The client may come back once more.
+            Ok(Some(Piece::Part(Err(CallError::Draining))) | None) => return None,
+            Ok(Some(Piece::Part(Err(error)))) => Failure::call(&error),
+            Ok(Some(Piece::Waiting | Piece::Said(_))) => return None,
+            Err(_late) => {
+                let message =
+                    "the answer was not recorded in time: its agent may have done the work";
+                Failure::new(Reason::AnswerLost, message)
+            }
+        };
+        self.pieces = None;
+        Some(Frame {
+            event: None,
+            id: None,
+            data: failure.render(&self.recipient),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::calls::callid::Replica;
+
+    #[test]
+    fn an_event_says_how_many_parts_its_client_has() {
+        let call = CallId::new_followed(Replica(3)).unwrap();
+        assert_eq!(read_id(&event_id(call, 12)), Some((call, 12)));
+        for bad in ["", "1", "x.1", &format!("{call}"), &format!("{call}.-1")] {
+            assert_eq!(read_id(bad), None, "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn a_question_has_an_id_and_a_method() {
+        assert!(is_question(
+            br#"{"jsonrpc":"2.0","method":"roots/list","id":1}"#
+        ));
+        assert!(!is_question(
+            br#"{"jsonrpc":"2.0","method":"notifications/progress"}"#
+        ));
+        assert!(!is_question(br#"{"jsonrpc":"2.0","id":1,"result":{}}"#));
+    }
+}

@@ -1,0 +1,314 @@
+//! MCP clients whose requests come to several replicas: a stream goes on at another one, and so does it when its own is
+//! killed; a cancel and the end of a session count everywhere.
+
+use futures_util::StreamExt as _;
+use reqwest::{Client, RequestBuilder, Response};
+use serde_json::{Value, json};
+use support::battery::within;
+use support::running::Running;
+use support::server::{Kind, named};
+
+use crate::plain::{subscribed, unique};
+use crate::replicas::Replica;
+
+/// Steps of one call.
+const STEPS: usize = 12;
+
+/// An agent that says one step for each message on `pace`, then the result. It shows what else it is sent.
+async fn agent(
+    nats: async_nats::Client,
+    mut requests: async_nats::Subscriber,
+    mut paces: async_nats::Subscriber,
+) -> Value {
+    let request = requests.next().await.unwrap();
+    let place = request.reply.unwrap();
+    let request: Value = serde_json::from_slice(&request.payload).unwrap();
+    let say = async |said: Value| {
+        let sent = nats.publish(place.clone(), said.to_string().into()).await;
+        sent.unwrap();
+        nats.flush().await.unwrap();
+    };
+    let token = &request["params"]["_meta"]["progressToken"];
+    for step in 1..=STEPS {
+        tokio::select! {
+            _ = paces.next() => {}
+            // A cancel.
+            other = requests.next() => return serde_json::from_slice(&other.unwrap().payload).unwrap(),
+        }
+        let params = json!({ "progressToken": token, "progress": step });
+        say(json!({ "jsonrpc": "2.0", "method": "notifications/progress", "params": params }))
+            .await;
+    }
+    paces.next().await.unwrap();
+    say(json!({ "jsonrpc": "2.0", "id": request["id"], "result": { "content": [] } })).await;
+    Value::Null
+}
+
+/// A client of one session.
+struct Session {
+    http: Client,
+    id: String,
+}
+
+impl Session {
+    async fn open(door: &str) -> Self {
+        let http = Client::builder().no_proxy().build().unwrap();
+        let params = json!({ "protocolVersion": "2025-11-25", "capabilities": {} });
+        let begin = json!({ "jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params });
+        let begun = http.post(url(door)).body(begin.to_string());
+        let begun = begun
+            .header("content-type", "application/json")
+            .send()
+            .await
+            .unwrap();
+        let id = begun.headers()["mcp-session-id"]
+            .to_str()
+            .unwrap()
+            .to_owned();
+        Self { http, id }
+    }
+
+    fn with_id(&self, request: RequestBuilder) -> RequestBuilder {
+        let request = request.header("mcp-session-id", &self.id);
+        request.header("accept", "application/json, text/event-stream")
+    }
+
+    fn post(&self, door: &str, body: &Value) -> RequestBuilder {
+        let post = self.http.post(url(door)).body(body.to_string());
+        self.with_id(post.header("content-type", "application/json"))
+    }
+
+    async fn call(&self, door: &str) -> Stream {
+        let params = json!({ "name": "walker.walk", "_meta": { "progressToken": "p" } });
+        let call = json!({ "jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": params });
+        Stream::of(self.post(door, &call).send().await.unwrap())
+    }
+
+    async fn come_back(&self, door: &str, last: &str) -> Response {
+        let get = self.with_id(self.http.get(url(door)));
+        get.header("last-event-id", last).send().await.unwrap()
+    }
+}
+
+fn url(door: &str) -> String {
+    format!("{door}/mcp")
+}
+
+/// A stream as its client reads it.
+struct Stream {
+    response: Response,
+    text: String,
+}
+
+impl Stream {
+    fn of(response: Response) -> Self {
+        assert_eq!(response.status(), 200);
+        assert_eq!(response.headers()["content-type"], "text/event-stream");
+        let text = String::new();
+        Self { response, text }
+    }
+
+    /// The next event, with its id; `None` at the end.
+    async fn next(&mut self) -> Option<(String, Value)> {
+        loop {
+            if let Some((event, rest)) = self.text.split_once("\n\n") {
+                let field = |name: &str| {
+                    let value = event.lines().find_map(|line| line.strip_prefix(name));
+                    value.map(str::to_owned)
+                };
+                let found = (field("id: "), field("data: "));
+                self.text = rest.to_owned();
+                if let (id, Some(data)) = found {
+                    let data = serde_json::from_str(&data).unwrap();
+                    return Some((id.unwrap_or_default(), data));
+                }
+                continue;
+            }
+            let chunk = within("an event comes", self.response.chunk()).await;
+            self.text
+                .push_str(std::str::from_utf8(&chunk.unwrap()?).unwrap());
+        }
+    }
+}
+
+/// What an event says: the number of a step, or nothing for the result.
+fn step(event: &Value) -> Option<u64> {
+    event["params"]["progress"].as_u64()
+}
+
+/// The agent on NATS, and what makes it go on.
+struct Walker {
+    nats: async_nats::Client,
+    pace: String,
+    working: tokio::task::JoinHandle<Value>,
+}
+
+impl Walker {
+    async fn start(nats: &str, subject: &str) -> Self {
+        let client = async_nats::connect(nats).await.unwrap();
+        let pace = format!("{subject}.pace");
+        let requests = client.subscribe(subject.to_owned()).await.unwrap();
+        let paces = client.subscribe(pace.clone()).await.unwrap();
+        subscribed(&client).await;
+        let working = tokio::spawn(agent(client.clone(), requests, paces));
+        Self {
+            nats: client,
+            pace,
+            working,
+        }
+    }
+
+    async fn proceed(&self) {
+        self.nats
+            .publish(self.pace.clone(), "".into())
+            .await
+            .unwrap();
+        self.nats.flush().await.unwrap();
+    }
+}
+
+fn config(subject: &str, state: &str, nats: &str) -> String {
+    format!(
+        "transports: {{ agents: {{ type: nats, servers: ['{nats}'] }}, shared: {state} }}\n\
+         agents: {{ walker: {{ description: Walks., to: {{ transport: agents, topic: {subject} }} }} }}\n\
+         state: {{ log: shared, create: true, prefix: {} }}\n",
+        unique("mcp"),
+    )
+}
+
+async fn a_stream_goes_on_elsewhere(state: &str, nats: &str) {
+    let subject = unique("walker");
+    let config = config(&subject, state, nats);
+    let bridges = [Running::start(&config).await, Running::start(&config).await];
+    let [first, other] = bridges.each_ref().map(|bridge| bridge.door.as_str());
+    let session = Session::open(first).await;
+    let walker = Walker::start(nats, &subject).await;
+    walker.proceed().await;
+    let mut stream = session.call(first).await;
+    let (mut last, begun) = stream.next().await.unwrap();
+    assert_eq!(step(&begun), Some(1));
+    drop(stream);
+
+    // Another session, and another event, are refused.
+    let stranger = Session::open(other).await;
+    assert_eq!(stranger.come_back(other, &last).await.status(), 400);
+    assert_eq!(session.come_back(other, "nonsense.1").await.status(), 400);
+
+    // A client that is cut off after every second event, and comes back to the other replica.
+    let mut steps = vec![1];
+    'all: for turn in 0.. {
+        let door = if turn % 2 == 0 { other } else { first };
+        let mut stream = Stream::of(session.come_back(door, &last).await);
+        for _ in 0..2 {
+            walker.proceed().await;
+            let (id, event) = stream.next().await.unwrap();
+            last = id;
+            match step(&event) {
+                Some(step) => steps.push(step),
+                None => {
+                    assert_eq!(
+                        event,
+                        json!({ "jsonrpc": "2.0", "id": 7, "result": { "content": [] } })
+                    );
+                    assert_eq!(stream.next().await, None, "nothing follows the answer");
+                    break 'all;
+                }
+            }
+        }
+    }
+    let all: Vec<u64> = (1..=STEPS as u64).collect();
+    assert_eq!(steps, all, "no gap and no repeat");
+    assert_eq!(
+        within("the agent ends", walker.working).await.unwrap(),
+        Value::Null
+    );
+    for bridge in bridges {
+        bridge.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_mcp_stream_goes_on_at_another_replica_on_kafka() {
+    let (Some(kafka), Some(nats)) = (named(Kind::Kafka), named(Kind::Nats)) else {
+        return;
+    };
+    let state = format!("{{ type: kafka, brokers: ['{kafka}'] }}");
+    a_stream_goes_on_elsewhere(&state, &nats).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_mcp_stream_goes_on_at_another_replica_on_jetstream() {
+    let Some(nats) = named(Kind::Nats) else {
+        return;
+    };
+    let state = format!("{{ type: nats, servers: ['{nats}'] }}");
+    a_stream_goes_on_elsewhere(&state, &nats).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cancel_and_the_end_of_a_session_count_at_every_replica() {
+    let Some(nats) = named(Kind::Nats) else {
+        return;
+    };
+    let subject = unique("walker");
+    let state = format!("{{ type: nats, servers: ['{nats}'] }}");
+    let config = config(&subject, &state, &nats);
+    let bridges = [Running::start(&config).await, Running::start(&config).await];
+    let [first, other] = bridges.each_ref().map(|bridge| bridge.door.as_str());
+    let session = Session::open(first).await;
+    let cancel = json!({ "jsonrpc": "2.0", "method": "notifications/cancelled", "params": { "requestId": 7 } });
+    let by_cancel = session.post(other, &cancel);
+    let by_end = session.with_id(session.http.delete(url(other)));
+    for (ended_by, status) in [(by_cancel, 202), (by_end, 204)] {
+        let walker = Walker::start(&nats, &subject).await;
+        walker.proceed().await;
+        let mut stream = session.call(first).await;
+        assert_eq!(step(&stream.next().await.unwrap().1), Some(1));
+        // The client is gone, and the call goes on.
+        drop(stream);
+        assert_eq!(ended_by.send().await.unwrap().status(), status);
+        let cancelled = within("the agent hears of it", walker.working)
+            .await
+            .unwrap();
+        assert_eq!(cancelled["method"], "notifications/cancelled");
+    }
+    let ping = json!({ "jsonrpc": "2.0", "id": 8, "method": "ping" });
+    within("the session is over at the first replica", async {
+        while session.post(first, &ping).send().await.unwrap().status() != 404 {}
+    })
+    .await;
+    for bridge in bridges {
+        bridge.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_mcp_stream_goes_on_when_its_replica_is_killed() {
+    let Some(nats) = named(Kind::Nats) else {
+        return;
+    };
+    let subject = unique("walker");
+    let state = format!("{{ type: nats, servers: ['{nats}'] }}");
+    let config = config(&subject, &state, &nats);
+    let directory = tempfile::tempdir().unwrap();
+    let mut one = Replica::start(directory.path(), 1, &config).await;
+    let other = Replica::start(directory.path(), 2, &config).await;
+    let session = Session::open(&one.door).await;
+    let walker = Walker::start(&nats, &subject).await;
+    walker.proceed().await;
+    let mut stream = session.call(&one.door).await;
+    let (mut last, begun) = stream.next().await.unwrap();
+    assert_eq!(step(&begun), Some(1));
+    one.process.kill().await.unwrap();
+    for _ in 0..STEPS {
+        walker.proceed().await;
+    }
+    let mut stream = Stream::of(session.come_back(&other.door, &last).await);
+    let mut steps = vec![1];
+    while let Some((id, event)) = stream.next().await {
+        last = id;
+        steps.extend(step(&event));
+    }
+    let all: Vec<u64> = (1..=STEPS as u64).collect();
+    assert_eq!(steps, all, "no gap and no repeat, up to {last}");
+}
