@@ -23,6 +23,7 @@ from crowd import equal_ids, killed
 from inspector import inspector
 from programs import Agents, Spring
 from readme import examples, unlike_readme
+from replicas import replicas
 from sdks import library_clients
 from world import NATS, Bridge, delete_topics, make_topics, stream_name, until
 
@@ -172,6 +173,8 @@ async def everything(bridge, control, spring, report):
     print("\n".join(rows), flush=True)
     report.note("the matrix is the one in the README", unlike_readme(rows))
     await step("the clients of the SDKs", library_clients(bridge.program, bridge.door, report), report)
+    if os.environ["CLIENTS_NODE"]:
+        await step("two replicas of MCP", replicas(bridge.program, bridge.directory, report), report)
     if os.environ["CLIENTS_MCP_KIT"]:
         kit = conformance(bridge.program, bridge.directory, report)
         await step("the conformance kit of MCP", kit, report)

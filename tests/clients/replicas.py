@@ -1,0 +1,92 @@
+"""Two replicas that share their state, and the client of the MCP SDK in TypeScript: what it begins at one goes on at the
+other."""
+
+import asyncio
+import json
+import os
+
+import nats
+
+from conformance import free_port, is_up
+from world import NATS, RUN, until
+
+STEPS = 5
+
+
+def configuration(door, topic):
+    """One of the replicas."""
+    return {
+        "transports": {"nats": {"type": "nats", "servers": [NATS]}},
+        "agents": {"walker": {"description": "Walks.", "to": {"transport": "nats", "topic": topic}}},
+        "state": {"log": "nats", "create": True, "prefix": prefix_of(topic)},
+        "http": {"listen": f"127.0.0.1:{door}"},
+        "admin": {"enabled": False},
+    }
+
+
+def prefix_of(topic):
+    """How the names of the state's streams begin."""
+    return topic.replace(".", "-")
+
+
+class Walker:
+    """An MCP server on NATS: one tool walks, one waits for its cancel, one says how many cancels there were."""
+
+    def __init__(self, client):
+        self.client, self.cancels = client, 0
+
+    async def take(self, message):
+        """Answers a request; a notification is counted if it is a cancel."""
+        request = json.loads(message.data)
+        id, params = request.get("id"), request.get("params") or {}
+        if request.get("method") == "notifications/cancelled":
+            self.cancels += 1
+        if id is None:
+            return
+        say = lambda said: self.client.publish(message.reply, json.dumps({"jsonrpc": "2.0", **said}).encode())
+        if request["method"] != "tools/call":
+            return await say({"id": id, "error": {"code": -32601, "message": "Method not found"}})
+        token = (params.get("_meta") or {}).get("progressToken")
+        walks = {"walk": STEPS, "hold": 1}.get(params["name"], 0)
+        for step in range(1, walks + 1):
+            said = {"progressToken": token, "progress": step}
+            await say({"method": "notifications/progress", "params": said})
+        if params["name"] != "hold":
+            text = "there" if walks else str(self.cancels)
+            await say({"id": id, "result": {"content": [{"type": "text", "text": text}]}})
+
+
+async def replicas(program, directory, report):
+    """Runs the client once."""
+    topic, client = f"{RUN}.walker", await nats.connect(NATS)
+    walker = Walker(client)
+    await client.subscribe(topic, cb=walker.take)
+    await client.flush()
+    doors, processes = [free_port(), free_port()], []
+    try:
+        for door in doors:
+            path = os.path.join(directory, f"replica-{door}.yaml")
+            with open(path, "w") as file:
+                json.dump(configuration(door, topic), file)
+            with open(os.path.join(directory, f"replica-{door}.log"), "ab") as log:
+                command = [program, "serve", "-c", path]
+                processes.append(await asyncio.create_subprocess_exec(*command, stdout=log, stderr=log))
+        for door in doors:
+            await until("the replica is up", lambda: is_up(f"http://127.0.0.1:{door}"))
+        urls = [f"http://127.0.0.1:{door}/mcp/agents/walker" for door in doors]
+        command = ["node", os.path.join(os.environ["CLIENTS_NODE"], "resume.mjs"), *urls]
+        pipe = asyncio.subprocess.PIPE
+        process = await asyncio.create_subprocess_exec(*command, stdout=pipe, stderr=asyncio.subprocess.STDOUT)
+        output, _ = await asyncio.wait_for(process.communicate(), 120)
+        wrong = output.decode()[-1500:] if process.returncode else None
+        report.note("@modelcontextprotocol/sdk at two replicas", wrong)
+        print(f"@modelcontextprotocol/sdk at two replicas: {'FAILED' if wrong else 'works'}", flush=True)
+    finally:
+        for process in processes:
+            process.terminate()
+            await process.wait()
+        streams = client.jetstream()
+        for stream in await streams.streams_info():
+            if stream.config.name.startswith(prefix_of(topic)):
+                await streams.delete_stream(stream.config.name)
+        await client.close()
