@@ -5,6 +5,9 @@
 //! of its own. Kafka to NATS core: by hand, a consumer of a group that stores its offset when the answer is confirmed.
 //! Neither baseline detects, maps, bounds or reports anything.
 //!
+//! An attached HTTP server, called over NATS core: by hand, the same POST to the server itself, by the client that the
+//! bridge has.
+//!
 //! The two take turns, so that both meet the same machine. Printed for each: requests per second, the median time, and
 //! the CPU time of this process per request (which includes the requester and the agent, the same for both); medians
 //! of the rounds. Needs real servers: `tests/run --brokers-only` prints the two variables to set.
@@ -19,7 +22,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use a2abus_executor::ClientOptions;
 use async_nats::Client;
+use axum::body::Body;
 use bench_support::{SMALL_REQUEST, answer_to, run_bridge};
 use bytes::Bytes;
 use futures_util::{StreamExt as _, stream};
@@ -388,6 +393,62 @@ admin: {{ enabled: false }}"
     }
 }
 
+/// A JSON-RPC service over HTTP; its URL.
+async fn http_service() -> String {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await;
+    let listener = listener.expect("a port");
+    let address = listener.local_addr().expect("an address");
+    let answer = |request: Bytes| async move {
+        ([("content-type", "application/json")], answer_to(&request))
+    };
+    let router = axum::Router::new().route("/", axum::routing::post(answer));
+    tokio::spawn(async move { axum::serve(listener, router).await });
+    format!("http://{address}/")
+}
+
+async fn attached(url: &str, scale: usize, stop: &CancellationToken) {
+    let (service, through) = (
+        http_service().await,
+        format!("attached.{}", std::process::id()),
+    );
+    let config = format!(
+        "transports: {{ nats: {{ type: nats, servers: ['{url}'] }} }}
+agents: {{ weather: {{ to: {{ transport: nats, topic: {through} }}, attach: {{ url: '{service}', protocol: jsonrpc, concurrency: 64 }} }} }}
+http: {{ enabled: false }}
+admin: {{ enabled: false }}"
+    );
+    run_bridge(&config, stop).await;
+    let client = async_nats::connect(url).await.expect("the server answers");
+    let options = ClientOptions {
+        idle_per_host: Some(64),
+        ..ClientOptions::default()
+    };
+    let direct = a2abus_executor::Client::new(&options).expect("a client");
+    let body = Bytes::from_static(SMALL_REQUEST.as_bytes());
+    for in_flight in [1, 64] {
+        let load = Load {
+            requests: scale * if in_flight == 1 { 1 } else { 8 },
+            in_flight,
+        };
+        compare(
+            "request from NATS core to an attached HTTP server",
+            load,
+            async || {
+                let request = axum::http::Request::post(&service).body(body.clone());
+                let response = direct.open(request.expect("a request")).await;
+                let body = Body::new(response.expect("a response").into_body());
+                let answer = axum::body::to_bytes(body, 1 << 20).await;
+                assert!(!answer.expect("an answer").is_empty());
+            },
+            async || {
+                let answer = client.request(through.clone(), body.clone()).await;
+                assert!(!answer.expect("an answer").payload.is_empty());
+            },
+        )
+        .await;
+    }
+}
+
 fn main() {
     // `cargo test --benches` runs it once, to see that it works.
     let scale = if std::env::args().any(|argument| argument == "--bench") {
@@ -407,6 +468,7 @@ fn main() {
     let stop = CancellationToken::new();
     runtime.block_on(async {
         nats(&url, scale, &stop).await;
+        attached(&url, scale, &stop).await;
         match address("A2ABUS_TEST_KAFKA") {
             Some(brokers) => kafka(&brokers, &url, scale, &stop).await,
             None => println!("skipped: A2ABUS_TEST_KAFKA names no server"),

@@ -1,22 +1,32 @@
-//! Attached agents: programs that the bridge starts, and puts on the bus as agents.
+//! Attached agents: programs that the bridge starts and HTTP servers that it calls, on the bus as agents.
 //!
 //! ```text
-//! topic ─> Ask ─┬─ request ─> turn ─> claim ─> program ─> answer kept ─> published ─> settled
+//! topic ─> Ask ─┬─ request ─> turn ─> claim ─> server ─> answer kept ─> published ─> settled
 //!               │                        └─ begun before: the kept answer ─┘
 //!               ├─ cancel ──> the request of this id
-//!               ├─ answer to an open question, notification ─> program
+//!               ├─ answer to an open question, notification ─> server
 //!               └─ anything else ─> dead letter, and an error to whoever waits
+//!
+//! server: Server (MCP) ─ Link ─┬─ Program: its pipes
+//!                              └─ Session: streamable HTTP
+//!         Plain (A2A, JSON-RPC): each request one POST
 //! ```
 //!
-//! A request that may have an effect is claimed on the log `results` before it reaches the program, so that one that is
+//! A request that may have an effect is claimed on the log `results` before it reaches the server, so that one that is
 //! delivered again is answered and not done again. What comes before an answer is published as it comes.
 //!
 //! Source: docs/protocols/mcp.md §11.
 
 mod ask;
+mod card;
+mod life;
 mod link;
+mod plain;
 mod postman;
+mod program;
 mod server;
+mod session;
+mod web;
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
@@ -37,15 +47,22 @@ use tokio_util::sync::CancellationToken;
 use tracing::Level;
 
 use self::ask::{Ask, Rejected, Request};
-use self::link::{Gone, Parts};
+use self::life::{Life, Up};
+use self::link::{Gone, Log as ServerLog, Parts};
+use self::plain::Plain;
 pub(crate) use self::postman::Postman;
-pub(crate) use self::server::Server;
-use self::server::Up;
+use self::program::Program;
+use self::server::{Server, Way};
+use self::session::Session;
+use self::web::{Web, url_of};
 use crate::bus::deadletter::{Reason, Undelivered};
 use crate::calls::failure::{self, Failure, Recipient};
 use crate::clock;
+use crate::config::{AttachConfig, AttachProtocol};
+use crate::metrics::Metrics;
 use crate::pipeline::held::Held;
 use crate::pipeline::intake::{Intake, Read};
+use crate::registry::Registry;
 use crate::results::{Claim, Kept, Results, Standing};
 use crate::seldom::{LogLimits, Seldom};
 
@@ -54,7 +71,7 @@ use crate::seldom::{LogLimits, Seldom};
 pub(crate) struct AttachedBinding {
     /// How its messages are read.
     pub(crate) intake: Intake,
-    server: Arc<Server>,
+    peer: Arc<Peer>,
     postman: Postman,
     results: Arc<Results>,
     turns: Semaphore,
@@ -64,10 +81,19 @@ pub(crate) struct AttachedBinding {
     log: Log,
 }
 
+/// The server of an attached agent.
+#[derive(Debug)]
+pub(crate) enum Peer {
+    /// One of MCP, whose client is the bridge.
+    Mcp(Server),
+    /// One that takes requests as they are.
+    Plain(Plain),
+}
+
 /// What one agent may take.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Bounds {
-    /// Requests that its program works on at a time.
+    /// Requests that its server works on at a time.
     pub(crate) concurrency: usize,
     /// How long one may take that says nothing else.
     pub(crate) longest: Duration,
@@ -90,7 +116,7 @@ struct Log {
 /// What became of a request.
 struct Worked {
     answer: Bytes,
-    /// The program may have acted on it.
+    /// The server may have acted on it.
     is_begun: bool,
 }
 
@@ -102,11 +128,83 @@ const QUEUE: usize = 64;
 /// Between two attempts to claim a request.
 const PAUSE: Duration = Duration::from_secs(1);
 
+// === impl Peer ===
+
+impl Peer {
+    /// The server that the configuration of an agent names.
+    ///
+    /// # Errors
+    /// When there can be no client for it.
+    pub(crate) fn new(
+        agent: &Text,
+        config: &AttachConfig,
+        registry: &Arc<Registry>,
+        metrics: &Metrics,
+        limits: &LogLimits,
+    ) -> Result<Self, String> {
+        let (log, concurrency) = (
+            server_log(agent, metrics, limits),
+            config.concurrency as usize,
+        );
+        let mcp = |way| {
+            Self::Mcp(Server {
+                life: Life::new(concurrency == 1, registry, &log),
+                way,
+                starts: metrics.attached_starts(agent),
+                log: Arc::clone(&log),
+            })
+        };
+        let Some(url) = &config.url else {
+            return Ok(mcp(Way::Program(Program {
+                command: config.command.clone().unwrap_or_default(),
+                env: config.env.clone(),
+                directory: config.directory.clone(),
+                log: Arc::clone(&log),
+            })));
+        };
+        let url = url_of(url).map_err(|error| error.to_string())?;
+        let web = Web::new(url, &config.headers, concurrency).map_err(|error| error.to_string())?;
+        Ok(match config.protocol {
+            AttachProtocol::Mcp => mcp(Way::Session(Session {
+                web,
+                concurrency,
+                log: Arc::clone(&log),
+            })),
+            protocol @ (AttachProtocol::A2a | AttachProtocol::Jsonrpc) => Self::Plain(Plain {
+                web,
+                protocol,
+                registry: Arc::clone(registry),
+                log,
+            }),
+        })
+    }
+
+    /// Keeps the server up, and its card fresh, until `stop`.
+    pub(crate) async fn run(self: Arc<Self>, stop: CancellationToken) {
+        match &*self {
+            Self::Mcp(server) => server.run(stop).await,
+            Self::Plain(plain) => plain.run(stop).await,
+        }
+    }
+}
+
+fn server_log(agent: &Text, metrics: &Metrics, limits: &LogLimits) -> Arc<ServerLog> {
+    let warn = |more| limits.seldom_of(agent, Level::WARN, more);
+    Arc::new(ServerLog {
+        agent: agent.clone(),
+        strange: warn("more mistakes of an attached server"),
+        dropped: warn("more messages of an attached server went to nobody"),
+        drops: metrics.attached_drops(agent),
+        ends: warn("more ends of an attached server"),
+        stderr: limits.seldom_of(agent, Level::INFO, "more lines of an attached server's log"),
+    })
+}
+
 // === impl AttachedBinding ===
 
 impl AttachedBinding {
     pub(crate) fn new(
-        server: Arc<Server>,
+        peer: Arc<Peer>,
         intake: Intake,
         postman: Postman,
         results: Arc<Results>,
@@ -121,7 +219,7 @@ impl AttachedBinding {
                 unclaimed: seldom("more requests wait to be recorded"),
             },
             intake,
-            server,
+            peer,
             postman,
             results,
             turns: Semaphore::new(bounds.concurrency),
@@ -130,9 +228,9 @@ impl AttachedBinding {
         }
     }
 
-    /// The program.
-    pub(crate) fn server(&self) -> &Arc<Server> {
-        &self.server
+    /// The server.
+    pub(crate) fn peer(&self) -> &Arc<Peer> {
+        &self.peer
     }
 
     /// Runs until `stop`; then what was received is finished.
@@ -226,9 +324,17 @@ impl AttachedBinding {
         }
     }
 
-    /// Brings the answer to an open question to the program. Anybody who writes to the topic can send others.
+    /// The MCP server, if it answers now.
+    fn now_up(&self) -> Option<Arc<Up>> {
+        match &*self.peer {
+            Peer::Mcp(server) => server.life.now_up(),
+            Peer::Plain(_) => None,
+        }
+    }
+
+    /// Brings the answer to an open question to the server. Anybody who writes to the topic can send others.
     async fn reply(&self, body: Bytes, id: Option<Id>, held: Arc<Held>) {
-        let is_open = match (self.server.now_up(), &id) {
+        let is_open = match (self.now_up(), &id) {
             // If it has ended meanwhile, its questions have too.
             (Some(up), Some(id)) => up.link.reply(&body, id).await.unwrap_or(false),
             _ => false,
@@ -247,13 +353,14 @@ impl AttachedBinding {
         held.done();
     }
 
-    /// Brings a notification to the program.
+    /// Brings a notification to the server.
     async fn pass_on(&self, message: Bytes, held: Arc<Held>) {
-        match self.server.now_up() {
+        match (&*self.peer, self.now_up()) {
+            (Peer::Plain(plain), _) => plain.notify(message).await,
             // It has ended meanwhile, as if it were not up.
-            Some(up) => drop(up.link.send(message).await),
-            None => {
-                tracing::debug!(binding = %self.intake.name, "a message for a program that is not running")
+            (Peer::Mcp(_), Some(up)) => drop(up.link.send(message).await),
+            (Peer::Mcp(_), None) => {
+                tracing::debug!(binding = %self.intake.name, "a message for a server that is not up")
             }
         }
         held.done();
@@ -294,7 +401,7 @@ impl AttachedBinding {
         }
     }
 
-    /// The answer to a request: that of the program, the one that it gave before, or why there is none.
+    /// The answer to a request: that of the server, the one that it gave before, or why there is none.
     async fn answered(
         &self,
         request: &Request,
@@ -302,16 +409,23 @@ impl AttachedBinding {
         until: Instant,
     ) -> Bytes {
         let failed = |failure: Failure| failure.render(&request.recipient());
-        let up = match timeout_at(until, self.server.up()).await {
-            Ok(Ok(up)) => up,
-            Ok(Err(failure)) => return failed(failure),
-            Err(_) => return failed(late("its program has not started in time")),
+        let is_repeatable = match &*self.peer {
+            Peer::Plain(plain) => request.is_repeatable(plain.protocol, |_| false),
+            Peer::Mcp(server) => {
+                let up = match timeout_at(until, server.life.up()).await {
+                    Ok(Ok(up)) => up,
+                    Ok(Err(failure)) => return failed(failure),
+                    Err(_) => return failed(late("its server has not started in time")),
+                };
+                if request.is_a2a() {
+                    return failed(Failure::new(failure::Reason::Unsupported, NO_A2A));
+                }
+                if request.method == "initialize" {
+                    return jsonrpc::result(&request.id, up.profile.get());
+                }
+                request.is_repeatable(AttachProtocol::Mcp, |tool| up.link.is_repeatable(tool))
+            }
         };
-        if request.method == "initialize" {
-            return jsonrpc::result(&request.id, up.profile.get());
-        }
-        let is_repeatable = request.is_repeatable(|tool| up.link.is_repeatable(tool));
-        drop(up);
         match claim.filter(|_| !is_repeatable) {
             Some((key, claim)) => self.once(request, (key, claim), until).await,
             None => match timeout_at(until, self.turns.acquire()).await {
@@ -370,7 +484,7 @@ impl AttachedBinding {
         }
     }
 
-    /// What the program answers, while what it says before is published.
+    /// What the server answers, while what it says before is published.
     async fn worked(&self, request: &Request, until: Instant) -> Worked {
         let (say, mut said) = mpsc::channel(QUEUE);
         let parts = Parts {
@@ -379,7 +493,7 @@ impl AttachedBinding {
             reached: Arc::default(),
         };
         let reached = Arc::clone(&parts.reached);
-        let work = self.with_program(request, parts);
+        let work = self.with_server(request, parts);
         let publishing = async {
             while let Some(part) = said.recv().await {
                 let published = self.postman.part(&self.intake, &request.requester, part);
@@ -392,7 +506,7 @@ impl AttachedBinding {
         let both = async { tokio::join!(work, publishing).0 };
         let answer = match timeout_at(until, both).await {
             Ok(answer) => answer,
-            Err(_) => Err(late("its program has not answered in time")),
+            Err(_) => Err(late("its server has not answered in time")),
         };
         Worked {
             answer: answer.unwrap_or_else(|failure| failure.render(&request.recipient())),
@@ -400,23 +514,11 @@ impl AttachedBinding {
         }
     }
 
-    /// The answer of the program. A run that ends before it has the request leaves it to the next one.
-    async fn with_program(&self, request: &Request, parts: Parts) -> Result<Bytes, Failure> {
-        loop {
-            let up: Arc<Up> = self.server.up().await?;
-            let link = &up.link;
-            let waiting = link.request(&request.body, &request.message, parts.clone());
-            let answer = match waiting.await {
-                Ok(waiting) => waiting.answer().await,
-                Err(gone) => Err(gone),
-            };
-            match answer {
-                Ok(answer) => return Ok(answer),
-                Err(Gone) if parts.reached.load(Ordering::Acquire) => {
-                    return Err(Failure::new(failure::Reason::AgentUnavailable, GONE));
-                }
-                Err(Gone) => {}
-            }
+    /// The answer of the server.
+    async fn with_server(&self, request: &Request, parts: Parts) -> Result<Bytes, Failure> {
+        match &*self.peer {
+            Peer::Plain(plain) => plain.request(request, &parts).await,
+            Peer::Mcp(server) => with_mcp(server, request, parts).await,
         }
     }
 
@@ -509,10 +611,33 @@ impl AttachedBinding {
     }
 }
 
-/// Why the calls of a program fail that has ended.
-const GONE: &str = "the program of this agent has ended while it worked on the request, which may have been executed";
+/// The answer of an MCP server. A run that ends before it has the request leaves it to the next one.
+async fn with_mcp(server: &Server, request: &Request, parts: Parts) -> Result<Bytes, Failure> {
+    loop {
+        let up: Arc<Up> = server.life.up().await?;
+        let link = &up.link;
+        let how = (parts.clone(), request.requester.traced());
+        let answer = match link.request(&request.body, &request.message, how).await {
+            Ok(waiting) => waiting.answer().await,
+            Err(gone) => Err(gone),
+        };
+        match answer {
+            Ok(answer) => return answer,
+            Err(Gone) if parts.reached.load(Ordering::Acquire) => {
+                return Err(Failure::new(failure::Reason::AgentUnavailable, GONE));
+            }
+            Err(Gone) => {}
+        }
+    }
+}
 
-/// Why a request did not reach the program.
+/// Why the calls of a server fail that has ended.
+const GONE: &str = "the server of this agent has ended while it worked on the request, which may have been executed";
+
+/// What an A2A client is told by an agent that is an MCP server.
+const NO_A2A: &str = "this agent is an MCP server, which takes no A2A messages: call its tools by tools/call, at /mcp or /rpc";
+
+/// Why a request did not reach the server.
 const BUSY: &str = "the agent is busy with other requests";
 
 fn undelivered(held: &Held) -> Undelivered<'_> {

@@ -4,6 +4,7 @@
 //! line.
 
 mod agents;
+mod attach;
 mod call;
 mod check;
 mod convert;
@@ -56,6 +57,8 @@ enum Command {
     DemoServer,
     /// Runs the bridge.
     Serve(serve::ServeArgs),
+    /// Puts one MCP server, A2A server or JSON-RPC service on a bus as an agent, without a configuration.
+    Attach(attach::AttachArgs),
     /// Checks a configuration and its secrets; with --connect also brokers, topics, streams and permissions.
     Check(check::CheckArgs),
     /// Shows or creates the topics, streams and consumers that a configuration needs; shows permissions.
@@ -113,6 +116,7 @@ pub fn run() -> anyhow::Result<Status> {
         Command::Demo(args) => block_on(demo::run(args)).map(success),
         Command::DemoServer => demo::sums::serve().map(success),
         Command::Serve(args) => block_on(serve::run(args)).map(success),
+        Command::Attach(args) => block_on(attach::run(args)).map(success),
         Command::Agents(args) => block_on(agents::run(args)),
         Command::Call(args) => block_on(call::run(args)).map(success),
         Command::Stdio(args) => block_on(stdio::run(args)).map(success),
@@ -163,11 +167,16 @@ pub fn complain(error: &anyhow::Error) {
 /// # Errors
 /// When the configuration is invalid.
 pub(crate) fn load(path: &Path) -> anyhow::Result<Config> {
-    match Config::load(path, std::env::vars_os()) {
+    let loaded = Config::load(path, std::env::vars_os());
+    checked(loaded, &path.display().to_string())
+}
+
+/// A configuration that was read; what is wrong with it, or probably not meant, goes to standard error.
+fn checked(loaded: Result<Config, ConfigErrors>, file: &str) -> anyhow::Result<Config> {
+    match loaded {
         Ok(config) => {
-            let file = path.display().to_string();
             for warning in &config.warnings {
-                complain_line(&warning.in_file(&file).to_string());
+                complain_line(&warning.in_file(file).to_string());
             }
             Ok(config)
         }

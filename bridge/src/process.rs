@@ -299,8 +299,8 @@ impl Process {
         };
         self.readiness.starting(runner.condition());
         if let Work::Agent(agent) = &runner.work {
-            let server = Arc::clone(agent.server());
-            self.rest.spawn(server.run(self.order.rest.clone()));
+            let peer = Arc::clone(agent.peer());
+            self.rest.spawn(peer.run(self.order.rest.clone()));
         }
         let readiness = Arc::clone(&self.readiness);
         if runner.work.is_of_events() {

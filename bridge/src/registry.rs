@@ -59,6 +59,8 @@ pub(crate) struct Registry {
     calls: Option<Arc<Calls>>,
     /// What they have said.
     asked: Asked,
+    /// What attached servers have said about themselves. Whoever lists the agents holds it.
+    described: Mutex<BTreeMap<Text, AgentCardConfig>>,
 }
 
 /// The agents of one moment. Immutable.
@@ -74,6 +76,8 @@ pub(crate) struct Agents {
 #[derive(Debug, Clone)]
 struct Agent {
     shown: Arc<AgentCardConfig>,
+    /// What the configuration says of an attached agent, which its server completes.
+    written: Option<Arc<AgentCardConfig>>,
     /// The card that it announced; `None` for one that the configuration lists.
     card: Option<Arc<Card>>,
     route: Option<Arc<Route>>,
@@ -218,6 +222,7 @@ impl Registry {
             announced,
             calls: config.calls.enabled.then(|| Arc::clone(calls)),
             asked: Asked::default(),
+            described: Mutex::default(),
         }))
     }
 
@@ -229,19 +234,38 @@ impl Registry {
     /// The agents of another configuration are listed from now on. Agents whose card stays the same stay as they are.
     pub(crate) fn relist(&self, config: &Config) {
         let mut listed = Agents::listed(config);
+        let described = lock(&self.described);
+        for (name, said) in described.iter() {
+            listed.complete(name, said);
+        }
         let before = self.listed.load();
         for (name, agent) in &mut listed.agents {
             if let Some(known) = before.agents.get(name)
                 && known.shown == agent.shown
             {
-                *agent = known.clone();
+                agent.shown = Arc::clone(&known.shown);
             }
         }
         let is_same = listed.is_as(&before) && listed.default == before.default;
         self.listed.store(Arc::new(listed));
+        drop(described);
         if !is_same {
             self.refresh();
         }
+    }
+
+    /// The server of an attached agent says this about itself. What the configuration says of the agent wins.
+    pub(crate) fn describe(&self, agent: &Text, said: AgentCardConfig) {
+        let mut described = lock(&self.described);
+        let mut listed = Agents::clone(&self.listed.load());
+        let is_new = listed.complete(agent, &said);
+        described.insert(agent.clone(), said);
+        if !is_new {
+            return;
+        }
+        self.listed.store(Arc::new(listed));
+        drop(described);
+        self.refresh();
     }
 
     /// The agents of this moment.
@@ -399,6 +423,7 @@ impl Registry {
         let Some(announcements) = &self.announced else {
             let mut agents = Agents::clone(&listed);
             agents.changed = Some(clock::now());
+            self.asked.forget_changed(&self.now(), &agents);
             self.now.send_replace(Arc::new(agents));
             return;
         };
@@ -513,8 +538,7 @@ impl Announcements {
     }
 
     fn next_expiry(&self) -> MutexGuard<'_, Option<Instant>> {
-        let next = self.next_expiry.lock();
-        next.unwrap_or_else(PoisonError::into_inner)
+        lock(&self.next_expiry)
     }
 
     async fn store(
@@ -590,6 +614,7 @@ impl Announcements {
         match routed {
             Ok(route) => Some(Agent {
                 shown: Arc::new(entry.card.shown.clone()),
+                written: None,
                 card: Some(Arc::clone(&entry.card)),
                 route: route.map(Arc::new),
             }),
@@ -768,6 +793,11 @@ async fn store(
     done
 }
 
+/// Every change leaves it whole, so that a lock poisoned by a panic elsewhere is as good as any.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 fn is_live(agent: &Announced, leases: Leases) -> bool {
     agent.is_live(clock::milliseconds(clock::now()), leases)
 }
@@ -813,8 +843,10 @@ impl Agents {
     /// Those of a configuration.
     fn listed(config: &Config) -> Self {
         let agents = config.agents.iter().map(|(name, agent)| {
+            let written = agent.attach.is_some().then(|| Arc::new(agent.clone()));
             let agent = Agent {
-                shown: Arc::new(agent.clone()),
+                shown: Arc::new(agent.clone().described()),
+                written,
                 card: None,
                 route: None,
             };
@@ -826,6 +858,22 @@ impl Agents {
             default: default.map(|name| name.text().clone()),
             changed: None,
         }
+    }
+
+    /// Completes the card of an attached agent by what its server says; whether that changes it.
+    fn complete(&mut self, name: &Text, said: &AgentCardConfig) -> bool {
+        let Some(agent) = self.agents.get_mut(name) else {
+            return false;
+        };
+        let Some(written) = &agent.written else {
+            return false;
+        };
+        let shown = written.completed_by(said.clone()).described();
+        let is_new = *agent.shown != shown;
+        if is_new {
+            agent.shown = Arc::new(shown);
+        }
+        is_new
     }
 
     /// Whether they are the same agents with the same cards.

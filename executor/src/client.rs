@@ -44,6 +44,17 @@ pub struct ClientOptions {
     pub root_certificates: Vec<Vec<u8>>,
     /// Finds addresses; that of the system where none is given.
     pub resolver: Option<Arc<dyn Resolve>>,
+    /// How many connections are kept for each host while nobody uses them; 8 where none is given.
+    pub idle_per_host: Option<usize>,
+}
+
+/// Why [`Client::open`] has no response. `Display` writes the innermost cause: what the system or the peer said.
+#[derive(Debug, thiserror::Error)]
+#[error("{why}")]
+pub struct NotOpened {
+    /// Whether the peer may have got something of the request.
+    pub may_be_sent: bool,
+    why: String,
 }
 
 /// Why there is no client.
@@ -60,7 +71,7 @@ pub enum ClientError {
 
 type Pool = legacy::Client<Connector, Full<Bytes>>;
 
-/// How many connections are kept for each host, and for how long.
+/// How many connections are kept for each host where nobody says so, and for how long.
 const MAX_IDLE_PER_HOST: usize = 8;
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 /// How much is read of an answer that is no success; it is only shown to a person.
@@ -85,12 +96,30 @@ impl Client {
                 .timer(TokioTimer::new())
                 .pool_timer(TokioTimer::new())
                 .pool_idle_timeout(IDLE_TIMEOUT)
-                .pool_max_idle_per_host(MAX_IDLE_PER_HOST)
+                .pool_max_idle_per_host(options.idle_per_host.unwrap_or(MAX_IDLE_PER_HOST))
                 .build(connector)
         };
         Ok(Self {
             registered: pool(Reach::Registered),
             global: pool(Reach::Global),
+        })
+    }
+
+    /// Sends a request to a URL that the operator wrote, and gives the response as soon as its head is there. Nothing of
+    /// it is bounded: its caller reads the body, and decides how much and for how long. It follows no redirect, uses no
+    /// proxy, and repeats nothing of which a byte was sent.
+    ///
+    /// # Errors
+    /// Why there is no response.
+    ///
+    /// # Cancel safety
+    /// The future may be dropped; the request may then have been sent or not.
+    pub async fn open(&self, request: Request<Bytes>) -> Result<Response<Incoming>, NotOpened> {
+        let request = request.map(Full::new);
+        let sent = self.registered.request(request).await;
+        sent.map_err(|error| NotOpened {
+            may_be_sent: !error.is_connect(),
+            why: innermost(&error).to_string(),
         })
     }
 
@@ -208,6 +237,14 @@ fn reason(error: &legacy::Error) -> HttpError {
     } else {
         HttpError::Broken
     }
+}
+
+fn innermost<'e>(error: &'e (dyn std::error::Error + 'static)) -> &'e dyn std::error::Error {
+    let mut innermost = error;
+    while let Some(cause) = innermost.source() {
+        innermost = cause;
+    }
+    innermost
 }
 
 // === answers ===

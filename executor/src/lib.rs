@@ -173,7 +173,7 @@ pub use agent::{Agent, Credential, CredentialKind, Rates, Secret};
 pub use cache::Caching;
 pub use call::RetryUnsafe;
 #[cfg(feature = "client")]
-pub use client::{Client, ClientError, ClientOptions, Resolve, SystemResolver};
+pub use client::{Client, ClientError, ClientOptions, NotOpened, Resolve, SystemResolver};
 pub use environment::{
     Change, Clock, Environment, HttpClient, HttpError, HttpRequest, HttpResponse, Random, Reach,
     Store, StoreError, StoreFull, SystemClock, SystemRandom, Table,

@@ -1,9 +1,10 @@
-"""Published MCP servers, attached to a bridge on Kafka and NATS: called by producers that know only those, and over HTTP."""
+"""Published servers, attached to a bridge on Kafka and NATS: called by producers that know only those, and over HTTP."""
 
 import asyncio
 import json
 import os
 import signal
+import socket
 import subprocess
 import urllib.request
 
@@ -13,16 +14,33 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from conformance import free_port
 from world import KAFKA, NATS, PATIENCE, RUN, until
 
-# A tool of each server, with its arguments and a word of its answer.
+
+
+def tool(name, arguments):
+    """A call of a tool."""
+    return {"method": "tools/call", "params": {"name": name, "arguments": arguments}}
+
+
+ECHO, ADD = tool("echo", {"message": "hello"}), tool("add", {"a": 3, "b": 4})
+SEND = {"message": {"kind": "message", "messageId": "m", "role": "user", "parts": [{"kind": "text", "text": "hello"}]}}
+SEND_1_0 = {"message": {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "hello"}]}}
+# A request to each server, and a word of its answer.
 CALLS = {
-    "everything": ("echo", {"message": "hello"}, "hello"),
-    "files": ("read_text_file", {"path": "note.txt"}, "a note"),
-    "time": ("get_current_time", {"timezone": "Europe/Oslo"}, "Oslo"),
+    "everything": (ECHO, "hello"),
+    "files": (tool("read_text_file", {"path": "note.txt"}), "a note"),
+    "time": (tool("get_current_time", {"timezone": "Europe/Oslo"}), "Oslo"),
+    "everything-http": (ECHO, "hello"),
+    "mcp-2": (ADD, "the sum is 7"),
+    "mcp-1": (ADD, "the sum is 7"),
+    "a2a-1": ({"method": "SendMessage", "params": SEND_1_0}, "you said hello"),
+    "a2a-compat": ({"method": "message/send", "params": SEND}, "you said hello"),
+    "a2a-0.3": ({"method": "message/send", "params": SEND}, "you said hello"),
+    "jsonrpc": ({"method": "double", "params": {"n": 4}}, "twice is 8"),
 }
 
 
 def servers(directory):
-    """The command of each server that is there."""
+    """The command of each MCP server over stdio that is there."""
     if os.environ["CLIENTS_MCP_SERVERS"]:
         modules = os.environ["CLIENTS_MCP_SERVERS"]
         node = os.environ["CLIENTS_NODE_22"]
@@ -30,6 +48,48 @@ def servers(directory):
         yield "files", [node, f"{modules}/server-filesystem/dist/index.js", directory]
     if os.environ["CLIENTS_MCP_TIME"]:
         yield "time", [os.environ["CLIENTS_MCP_TIME"]]
+
+
+def sites():
+    """The HTTP servers: what each speaks, its path, and its command for a port."""
+    here = os.path.join(os.path.dirname(os.path.abspath(__file__)), "sites.py")
+    current, former = os.environ["CLIENTS_PYTHON"], os.environ["CLIENTS_PYTHON_FORMER"]
+    if os.environ["CLIENTS_MCP_SERVERS"]:
+        everything = f"{os.environ['CLIENTS_MCP_SERVERS']}/server-everything/dist/index.js"
+        node = os.environ["CLIENTS_NODE_22"]
+        yield "everything-http", "mcp", "/mcp", lambda port: ["env", f"PORT={port}", node, everything, "streamableHttp"]
+    for name, python, protocol, path in (
+        ("mcp-2", current, "mcp", "/mcp"),
+        ("mcp-1", former, "mcp", "/mcp"),
+        ("a2a-1", current, "a2a", "/"),
+        ("a2a-compat", current, "a2a", "/"),
+        ("a2a-0.3", former, "a2a", "/"),
+        ("jsonrpc", current, "jsonrpc", "/"),
+    ):
+        yield name, protocol, path, lambda port, of=(python, protocol): [of[0], here, of[1], str(port)]
+
+
+class Site:
+    """An HTTP server that runs."""
+
+    def __init__(self, protocol, path, command, log):
+        self.protocol, self.log, self.port = protocol, log, free_port()
+        self.url, self.command = f"http://127.0.0.1:{self.port}{path}", command(self.port)
+        self.start()
+
+    def start(self):
+        """Starts it, at its port."""
+        self.process = subprocess.Popen(self.command, stdout=self.log, stderr=self.log)
+
+    def is_up(self):
+        """Whether it takes connections."""
+        with socket.socket() as tried:
+            return tried.connect_ex(("127.0.0.1", self.port)) == 0
+
+    def kill(self):
+        """Kills it."""
+        self.process.kill()
+        self.process.wait()
 
 
 def topic(bus, server):
@@ -45,15 +105,14 @@ def is_ready(admin):
         return False
 
 
-def config(commands, directory, port, admin):
+def config(servers, port, admin):
     """A bridge with every server on each bus."""
     agents = {
         f"{bus}-{server}": {
-            "description": f"The MCP server {server}.",
             "to": {"transport": bus, "topic": topic(bus, server)},
-            "attach": {"command": command, "directory": directory, "reply_topics": [f"{RUN}.attached.answers"]},
+            "attach": {**attach, "reply_topics": [f"{RUN}.attached.answers"]},
         }
-        for server, command in commands.items()
+        for server, attach in servers.items()
         for bus in ("kafka", "nats")
     }
     return {
@@ -69,15 +128,15 @@ def config(commands, directory, port, admin):
 
 
 def request(server):
-    """A call of one of its tools."""
-    name, arguments, _ = CALLS[server]
-    call = {"name": name, "arguments": arguments}
-    return json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": call}).encode()
+    """What it is asked."""
+    return json.dumps({"jsonrpc": "2.0", "id": 1, **CALLS[server][0]}).encode()
 
 
 def over_http(url, server):
     """The answer to a POST."""
     accept = {"content-type": "application/json", "accept": "application/json, text/event-stream"}
+    if CALLS[server][0]["method"] == "SendMessage":
+        accept["a2a-version"] = "1.0"
     asked = urllib.request.Request(url, request(server), accept)
     said = urllib.request.urlopen(asked, timeout=PATIENCE).read().decode()
     lines = [line[5:] for line in said.splitlines() if line.startswith("data:")]
@@ -109,18 +168,37 @@ async def over_nats(server):
 async def ask(base, server):
     """Asks a server in every way; yields each way and its answer."""
     for bus in ("kafka", "nats"):
-        for path in (f"rpc/{bus}-{server}", f"mcp/agents/{bus}-{server}"):
+        doors = {"tools/call": ["mcp/agents"], "SendMessage": ["a2a/agents"], "message/send": ["a2a/agents"]}
+        for door in ["rpc", *doors.get(CALLS[server][0]["method"], [])]:
+            path = f"{door}/{bus}-{server}"
             yield path, await asyncio.to_thread(over_http, f"{base}/{path}", server)
     yield "a Kafka producer", await asyncio.to_thread(over_kafka, server)
     yield "a NATS client", await over_nats(server)
 
 
+async def restarted(base, server, site):
+    """Kills a server, and starts it again; what is wrong with the answers meanwhile and afterwards."""
+    path, word = f"{base}/rpc/nats-{server}", CALLS[server][1]
+    site.kill()
+    answer = await asyncio.to_thread(over_http, path, server)
+    if "agent_unavailable" not in answer and "UNAVAILABLE" not in answer:
+        return f"while it is away: {answer[:500]}"
+    site.start()
+    await until(f"{server} after its restart", lambda: word in over_http(path, server))
+    return None
+
+
 async def attached(program, directory, report):
     """Calls a tool of each server in every way."""
-    commands = dict(servers(directory))
     with open(os.path.join(directory, "note.txt"), "w") as note:
         note.write("a note")
-    topics = [topic("kafka", server) for server in commands] + [f"{RUN}.attached.answers", f"{RUN}.attached.replies"]
+    log = open(os.path.join(directory, "attached.log"), "ab")
+    own = {name: {"command": command, "directory": directory} for name, command in servers(directory)}
+    running = {name: Site(protocol, path, command, log) for name, protocol, path, command in sites()}
+    for site in running.values():
+        await until(f"{site.command}", site.is_up)
+    own |= {name: {"url": site.url, "protocol": site.protocol} for name, site in running.items()}
+    topics = [topic("kafka", server) for server in own] + [f"{RUN}.attached.answers", f"{RUN}.attached.replies"]
     admin = AdminClient({"bootstrap.servers": KAFKA})
     for one in admin.create_topics([NewTopic(name, 1, 1) for name in topics]).values():
         one.result(PATIENCE)
@@ -130,17 +208,83 @@ async def attached(program, directory, report):
     base = f"http://127.0.0.1:{port}"
     file = os.path.join(directory, "attached.json")
     with open(file, "w") as written:
-        json.dump(config(commands, directory, port, admin_port), written)
-    with open(os.path.join(directory, "attached.log"), "ab") as log:
-        bridge = subprocess.Popen([program, "serve", "-c", file], stdout=log, stderr=log)
+        json.dump(config(own, port, admin_port), written)
+    bridge = subprocess.Popen([program, "serve", "-c", file], stdout=log, stderr=log)
     try:
         await until("the bridge with attached servers", lambda: is_ready(admin_port))
-        for server in commands:
-            word = CALLS[server][2]
+        for server in own:
+            word = CALLS[server][1]
             async for way, answer in ask(base, server):
                 wrong = None if '"result"' in answer and word in answer else answer[:500]
                 report.note(f"{server} by {way}", wrong)
                 print(f"attached {server} by {way}: {'FAILED' if wrong else 'works'}", flush=True)
+        for server, site in running.items():
+            wrong = await restarted(base, server, site)
+            report.note(f"{server} killed and started again", wrong)
+            print(f"attached {server} killed and started again: {'FAILED' if wrong else 'works'}", flush=True)
     finally:
         bridge.send_signal(signal.SIGTERM)
         bridge.wait(60)
+        for site in running.values():
+            site.kill()
+        log.close()
+
+
+async def chain(program, directory, report):
+    """A client, a bridge, Kafka, `a2abus attach`, a server: the bridge before the server is killed in a call."""
+    marks, go = os.path.join(directory, "marks"), os.path.join(directory, "go")
+    name, port, admin_port = f"{RUN}.chain", free_port(), free_port()
+    admin = AdminClient({"bootstrap.servers": KAFKA})
+    for one in admin.create_topics([NewTopic(f"{name}.{it}", 1, 1) for it in ("requests", "replies")]).values():
+        one.result(PATIENCE)
+    to = {"transport": "kafka", "topic": f"{name}.requests"}
+    common = {
+        "transports": {"kafka": {"type": "kafka", "brokers": [KAFKA]}},
+        "state": {"log": "kafka", "create": True, "prefix": f"{name}.state"},
+        "calls": {"timeout": "20s", "reply_topic": f"{name}.replies", "reply_partitions": 1},
+        "http": {"listen": f"127.0.0.1:{port}"},
+        "admin": {"listen": f"127.0.0.1:{admin_port}"},
+    }
+    files = {word: os.path.join(directory, f"chain-{word}.json") for word in ("front", "back")}
+    for word, more in (("front", {"agents": {"chain": {"description": "Marks.", "to": to}}}), ("back", {})):
+        with open(files[word], "w") as written:
+            json.dump(common | more, written)
+    log = open(os.path.join(directory, "attached.log"), "ab")
+    python, here = os.environ["CLIENTS_PYTHON"], os.path.dirname(os.path.abspath(__file__))
+    site = Site("mcp", "/mcp", lambda port: [python, os.path.join(here, "sites.py"), "mcp", str(port)], log)
+    await until("the server of the chain", site.is_up)
+    attach = [program, "attach", "chain", "-c", files["back"], "--url", site.url, "--topic", to["topic"]]
+    front = subprocess.Popen([program, "serve", "-c", files["front"]], stdout=log, stderr=log)
+    back = subprocess.Popen(attach, stdout=log, stderr=log)
+
+    def ask(line):
+        call = tool("mark", {"line": line, "file": marks, "until": go})
+        body = json.dumps({"jsonrpc": "2.0", "id": line, **call}).encode()
+        headers = {"content-type": "application/json", "accept": "application/json, text/event-stream"}
+        asked = urllib.request.Request(f"http://127.0.0.1:{port}/mcp/agents/chain", body, headers)
+        said = urllib.request.urlopen(asked, timeout=PATIENCE).read().decode()
+        return [line[5:] for line in said.splitlines() if line.startswith("data:")][-1:] or [said]
+
+    def marked():
+        return open(marks).read().split() if os.path.exists(marks) else []
+
+    try:
+        await until("the bridge of the chain", lambda: is_ready(admin_port))
+        asked = asyncio.create_task(asyncio.to_thread(ask, "first"))
+        await until("the call in the server", lambda: marked() == ["first"])
+        back.kill()
+        back.wait()
+        open(go, "w").close()
+        back = subprocess.Popen(attach, stdout=log, stderr=log)
+        [answer] = await asked
+        [after] = await asyncio.to_thread(ask, "second")
+        is_right = ("answer_lost" in answer or "marked" in answer) and "marked" in after
+        wrong = None if is_right and marked() == ["first", "second"] else f"{answer[:300]} {after[:300]} {marked()}"
+        report.note("a chain whose bridge was killed in a call", wrong)
+        print(f"a chain whose bridge was killed in a call: {wrong or answer[:200]}", flush=True)
+    finally:
+        for bridge in (front, back):
+            bridge.send_signal(signal.SIGTERM)
+            bridge.wait(60)
+        site.kill()
+        log.close()

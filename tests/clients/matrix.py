@@ -16,7 +16,7 @@ import nats
 
 import requesters
 from agents import PARTS
-from attached import attached
+from attached import attached, chain
 from cases import AGENTS, BEHAVIOURS, HOLDING, nonce_in, request, wrong
 from conformance import conformance
 from crowd import equal_ids, killed
@@ -180,9 +180,8 @@ async def everything(bridge, control, spring, report):
         await step("the conformance kit of MCP", kit, report)
     if os.environ["CLIENTS_INSPECTOR"]:
         await step("the inspector of MCP", inspector(bridge.program, bridge.directory, report), report)
-    if os.environ["CLIENTS_MCP_SERVERS"] or os.environ["CLIENTS_MCP_TIME"]:
-        servers = attached(bridge.program, bridge.directory, report)
-        await step("attached MCP servers", servers, report)
+    await step("attached servers", attached(bridge.program, bridge.directory, report), report)
+    await step("a chain of bridges", chain(bridge.program, bridge.directory, report), report)
     await step("the examples of the README", examples(bridge, report), report)
     if spring:
         await step("ReplyingKafkaTemplate", spring.asks(report), report)

@@ -13,6 +13,7 @@ use super::postman::Requester;
 use crate::bus::deadletter::{Reason, Stage};
 use crate::calls::failure::{self, Failure, Recipient};
 use crate::clock;
+use crate::config::AttachProtocol;
 use crate::pipeline::intake::Refusal;
 use crate::results::{Claim, digest_of, key_of};
 
@@ -24,9 +25,9 @@ pub(super) enum Ask {
     Cancel(Text),
     /// A request that nobody waits for any more.
     Expired(Box<Request>),
-    /// The answer to a question of the program, and its id.
+    /// The answer to a question of the server, and its id.
     Answer(Bytes, Option<Id>),
-    /// A notification for the program.
+    /// A notification for the server.
     Message(Bytes),
     /// About a session, in which no agent takes part.
     Nothing,
@@ -75,7 +76,22 @@ struct Params<'a> {
     request: Option<&'a RawValue>,
 }
 
-/// Methods that change nothing but what the program shows: doing them twice does no harm.
+/// Methods of A2A that only read.
+const REPEATABLE_IN_A2A: [&str; 12] = [
+    "agent/getAuthenticatedExtendedCard",
+    "tasks/get",
+    "tasks/list",
+    "tasks/pushNotificationConfig/get",
+    "tasks/pushNotificationConfig/list",
+    "tasks/resubscribe",
+    "GetExtendedAgentCard",
+    "GetTask",
+    "GetTaskPushNotificationConfig",
+    "ListTaskPushNotificationConfigs",
+    "ListTasks",
+    "SubscribeToTask",
+];
+/// Methods of MCP that change nothing but what the server shows: doing them twice does no harm.
 const REPEATABLE: [&str; 15] = [
     "completion/complete",
     "initialize",
@@ -181,13 +197,29 @@ fn params(raw: Option<&RawValue>) -> Params<'_> {
 
 impl Request {
     pub(super) fn recipient(&self) -> Recipient {
-        Recipient::new(self.id.clone(), Dialect::Mcp)
+        Recipient::new(self.id.clone(), self.message.dialect)
+    }
+
+    /// Whether it is one of A2A.
+    pub(super) fn is_a2a(&self) -> bool {
+        match self.message.dialect {
+            Dialect::JafDoc | Dialect::A2a03 | Dialect::A2a10 => true,
+            Dialect::Mcp | Dialect::Acp | Dialect::JsonRpc => false,
+        }
     }
 
     /// Whether it may be done twice; `is_safe` says so of a tool.
-    pub(super) fn is_repeatable(&self, is_safe: impl Fn(&str) -> bool) -> bool {
-        if self.method != "tools/call" {
-            return REPEATABLE.contains(&self.method.as_str());
+    pub(super) fn is_repeatable(
+        &self,
+        protocol: AttachProtocol,
+        is_safe: impl Fn(&str) -> bool,
+    ) -> bool {
+        let method = self.method.as_str();
+        match protocol {
+            AttachProtocol::Jsonrpc => return false,
+            AttachProtocol::A2a => return REPEATABLE_IN_A2A.contains(&method),
+            AttachProtocol::Mcp if method != "tools/call" => return REPEATABLE.contains(&method),
+            AttachProtocol::Mcp => {}
         }
         let read: Option<Message<'_>> = serde_json::from_slice(&self.body).ok();
         let name = read.and_then(|read| params(read.params).name);

@@ -1,4 +1,5 @@
-//! The messages between the bridge and one run of an attached program: newline-delimited JSON-RPC, as an MCP client.
+//! The messages between the bridge and one run of an attached MCP server, as its client: on the pipes of a program, or in
+//! the session of an HTTP server.
 //!
 //! Every request gets a number of its own, because the ids of different requesters may be equal, and every question of
 //! the program gets a random id, so that nobody but its client can answer it. Nothing else of a message changes.
@@ -7,15 +8,18 @@ use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use a2abus_plugin::Text;
 use a2abus_plugin::json::place_of;
 use a2abus_plugin::protocol::jsonrpc::{Id, JsonRpc, error, result, splice};
+use a2abus_plugin::{Kind, Text};
 use bytes::Bytes;
+use http::HeaderMap;
 use prometheus::IntCounter;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::sync::{Notify, mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
 
+use crate::calls::failure::Failure;
 use crate::calls::with_token;
 use crate::seldom::Seldom;
 
@@ -38,6 +42,8 @@ pub(super) struct Log {
     pub(super) agent: Text,
     pub(super) strange: Seldom,
     pub(super) dropped: Seldom,
+    pub(super) ends: Seldom,
+    /// Lines that it writes to its log.
     pub(super) stderr: Seldom,
     /// Messages of the program that nobody gets.
     pub(super) drops: IntCounter,
@@ -48,7 +54,17 @@ pub(super) struct Log {
 pub(super) struct Line {
     bytes: Bytes,
     /// The call that it begins.
-    call: Option<u64>,
+    call: Option<Begun>,
+}
+
+/// The call that a message begins.
+#[derive(Debug, Clone)]
+pub(super) struct Begun {
+    pub(super) number: u64,
+    /// Cancelled when nobody waits for its answer any more.
+    pub(super) over: CancellationToken,
+    /// What an HTTP server gets beside it.
+    pub(super) headers: HeaderMap,
 }
 
 #[derive(Debug, Default)]
@@ -84,25 +100,29 @@ struct Call {
     /// The requester's own progress token.
     progress: Option<Text>,
     parts: Parts,
-    answer: oneshot::Sender<Bytes>,
+    answer: oneshot::Sender<Result<Bytes, Failure>>,
+    over: CancellationToken,
 }
 
 /// Where what comes before the answer goes.
 #[derive(Debug, Clone)]
 pub(super) struct Parts {
-    pub(super) say: mpsc::Sender<Bytes>,
+    pub(super) say: mpsc::Sender<Part>,
     /// The requester takes messages that he has not asked for: log messages, questions.
     pub(super) takes_all: bool,
     /// Set as the request is written: from then on the program may have acted on it.
     pub(super) reached: Arc<AtomicBool>,
 }
 
+/// One message before the answer, and what it is.
+pub(super) type Part = (Kind, Bytes);
+
 /// A request that waits for its answer. Dropped before that, it cancels its request.
 #[derive(Debug)]
 pub(super) struct Waiting {
     link: Arc<Link>,
-    number: u64,
-    answer: oneshot::Receiver<Bytes>,
+    begun: Begun,
+    answer: oneshot::Receiver<Result<Bytes, Failure>>,
 }
 
 /// The program has ended.
@@ -150,30 +170,34 @@ impl Link {
         self: &Arc<Self>,
         body: &Bytes,
         message: &JsonRpc,
-        parts: Parts,
+        (parts, headers): (Parts, HeaderMap),
     ) -> Result<Waiting, Gone> {
         let Some(id) = &message.id else {
             return Err(Gone);
         };
         let progress = message.progress.as_deref();
         let own = (id.token().clone(), progress.map(|it| it.token().clone()));
-        let waiting = self.begin(own, parts)?;
-        let token = waiting.number.to_string();
+        let waiting = self.begin(own, parts, headers)?;
+        let token = waiting.begun.number.to_string();
         let bytes = with_token(body, id, progress, &token);
         self.begin_with(bytes, &waiting).await?;
         Ok(waiting)
     }
 
     /// Asks something in the name of the bridge.
-    pub(super) async fn ask(self: &Arc<Self>, method: &str, params: &str) -> Result<Bytes, Gone> {
+    pub(super) async fn ask(
+        self: &Arc<Self>,
+        method: &str,
+        params: &str,
+    ) -> Result<Result<Bytes, Failure>, Gone> {
         let (say, _) = mpsc::channel(1);
         let parts = Parts {
             say,
             takes_all: false,
             reached: Arc::default(),
         };
-        let waiting = self.begin((Text::from_static("0"), None), parts)?;
-        let number = waiting.number;
+        let waiting = self.begin((Text::from_static("0"), None), parts, HeaderMap::new())?;
+        let number = waiting.begun.number;
         let body =
             format!(r#"{{"jsonrpc":"2.0","id":{number},"method":"{method}","params":{params}}}"#);
         self.begin_with(body.into(), &waiting).await?;
@@ -181,7 +205,7 @@ impl Link {
     }
 
     async fn begin_with(&self, bytes: Bytes, waiting: &Waiting) -> Result<(), Gone> {
-        let call = Some(waiting.number);
+        let call = Some(waiting.begun.clone());
         let sent = self.input.send(Line { bytes, call }).await;
         sent.map_err(|_| Gone)
     }
@@ -195,14 +219,29 @@ impl Link {
         self.input.send(line).await.map_err(|_| Gone)
     }
 
-    /// The bytes of a message that is about to be written; `None` of a call that nobody waits for any more.
-    pub(super) fn written(&self, line: Line) -> Option<Bytes> {
-        if let Some(call) = line.call {
+    /// A message that is about to be written, and the call that it begins; `None` of a call that nobody waits for any more.
+    pub(super) fn written(&self, line: Line) -> Option<(Bytes, Option<Begun>)> {
+        if let Some(begun) = &line.call {
             let open = self.open();
-            let reached = &open.calls.get(&call)?.parts.reached;
+            let reached = &open.calls.get(&begun.number)?.parts.reached;
             reached.store(true, Ordering::Release);
         }
-        Some(line.bytes)
+        Some((line.bytes, line.call))
+    }
+
+    /// The server has got nothing of a call, although it was written.
+    pub(super) fn unwritten(&self, call: u64) {
+        if let Some(call) = self.open().calls.get(&call) {
+            call.parts.reached.store(false, Ordering::Release);
+        }
+    }
+
+    /// There will be no answer to a call.
+    pub(super) fn fail(&self, call: u64, failure: Failure) {
+        if let Some(call) = self.open().ended(call) {
+            // Without a receiver its deadline has just passed.
+            let _ = call.answer.send(Err(failure));
+        }
     }
 
     /// Brings the answer of a client to the program, under the program's own id; whether it answers an open question.
@@ -219,8 +258,10 @@ impl Link {
         self: &Arc<Self>,
         (id, progress): (Text, Option<Text>),
         parts: Parts,
+        headers: HeaderMap,
     ) -> Result<Waiting, Gone> {
         let (said, answer) = oneshot::channel();
+        let over = CancellationToken::new();
         let mut open = self.open();
         if open.is_closed {
             return Err(Gone);
@@ -232,11 +273,16 @@ impl Link {
             progress,
             parts,
             answer: said,
+            over: over.clone(),
         };
         open.calls.insert(number, call);
         Ok(Waiting {
             link: Arc::clone(self),
-            number,
+            begun: Begun {
+                number,
+                over,
+                headers,
+            },
             answer,
         })
     }
@@ -249,37 +295,40 @@ impl Link {
         open.questions.clear();
     }
 
-    /// Takes a line of the program.
-    pub(super) fn hear(&self, line: &Bytes) {
+    /// Takes a message of the program; the request that it answers.
+    pub(super) fn hear(&self, line: &Bytes) -> Option<u64> {
         let message: Result<Message<'_>, _> = serde_json::from_slice(line);
         match message {
             Ok(Message {
                 method: None,
                 id: Some(id),
                 ..
-            }) => self.answered(line, id),
+            }) => return self.answered(line, id),
             Ok(message) if message.method.is_some() => self.said(line, &message),
             Ok(_) => self.strange(
-                "an attached program has written a message with neither a method nor an id",
+                "an attached server has written a message with neither a method nor an id",
             ),
             Err(error) => self.strange(&format!(
-                "an attached program has written a line that is no JSON-RPC message: {error}"
+                "an attached server has written what is no JSON-RPC message: {error}"
             )),
         }
+        None
     }
 
-    fn answered(&self, line: &Bytes, id: &RawValue) {
-        let call = number(id).and_then(|number| self.open().ended(number));
+    fn answered(&self, line: &Bytes, id: &RawValue) -> Option<u64> {
+        let number = number(id);
+        let call = number.and_then(|number| self.open().ended(number));
         match call {
             Some(call) => {
                 let answer = splice(line, place_of(line, id.get()), &call.id);
                 // Without a receiver its deadline has just passed.
-                let _ = call.answer.send(answer);
+                let _ = call.answer.send(Ok(answer));
             }
             None => {
                 tracing::debug!(agent = %self.log.agent, id = id.get(), "an answer to a request that nobody waits for")
             }
         }
+        number
     }
 
     fn said(&self, line: &Bytes, message: &Message<'_>) {
@@ -341,10 +390,10 @@ impl Link {
 
     /// Queues what comes before an answer; whether there is room.
     fn part(&self, call: &Call, part: Bytes) -> bool {
-        let is_queued = call.parts.say.try_send(part).is_ok();
+        let is_queued = call.parts.say.try_send((Kind::Notification, part)).is_ok();
         if !is_queued {
             self.log.drops.inc();
-            self.strange("an attached program writes more messages before an answer than the bus takes: some are lost");
+            self.strange("an attached server writes more messages before an answer than the bus takes: some are lost");
         }
         is_queued
     }
@@ -352,7 +401,7 @@ impl Link {
     fn answer(&self, bytes: Bytes) {
         if self.input.try_send(Line { bytes, call: None }).is_err() {
             self.strange(
-                "an attached program asks more than it reads answers: one question is not answered",
+                "an attached server asks more than it reads answers: one question is not answered",
             );
         }
     }
@@ -360,10 +409,10 @@ impl Link {
     fn dropped(&self, method: &str, code: i32, why: &str) {
         self.log.drops.inc();
         if code == Refused::NEVER {
-            tracing::debug!(agent = %self.log.agent, method, why, "a message of an attached program that names no call goes to nobody");
+            tracing::debug!(agent = %self.log.agent, method, why, "a message of an attached server that names no call goes to nobody");
         } else if let Some(suppressed) = self.log.dropped.allow() {
             let agent = &self.log.agent;
-            tracing::warn!(%agent, method, why, suppressed, "a message of an attached program that names no call goes to nobody");
+            tracing::warn!(%agent, method, why, suppressed, "a message of an attached server that names no call goes to nobody");
         }
     }
 
@@ -398,8 +447,8 @@ impl Link {
 // === impl Waiting ===
 
 impl Waiting {
-    /// The answer, with the requester's own id. Dropping this cancels the request.
-    pub(super) async fn answer(mut self) -> Result<Bytes, Gone> {
+    /// The answer, with the requester's own id, or why there is none. Dropping this cancels the request.
+    pub(super) async fn answer(mut self) -> Result<Result<Bytes, Failure>, Gone> {
         (&mut self.answer).await.map_err(|_| Gone)
     }
 }
@@ -408,19 +457,20 @@ impl Drop for Waiting {
     fn drop(&mut self) {
         let asked = {
             let mut open = self.link.open();
-            let Some(call) = open.calls.remove(&self.number) else {
+            let Some(call) = open.calls.remove(&self.begun.number) else {
                 return;
             };
+            call.over.cancel();
             if !call.parts.reached.load(Ordering::Acquire) {
                 // The program never gets it.
                 return;
             }
-            open.abandon(self.number);
-            open.asked_by(self.number)
+            open.abandon(self.begun.number);
+            open.asked_by(self.begun.number)
         };
         let cancel = format!(
             r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{{"requestId":{}}}}}"#,
-            self.number
+            self.begun.number
         );
         let line = Line {
             bytes: cancel.into(),
@@ -428,7 +478,7 @@ impl Drop for Waiting {
         };
         if self.link.input.try_send(line).is_err() {
             self.link
-                .strange("an attached program has not read its input for so long that a cancel cannot be sent to it");
+                .strange("an attached server has not read its input for so long that a cancel cannot be sent to it");
         }
         for id in asked {
             self.link

@@ -3,7 +3,9 @@
 use a2abus_plugin::{Data, Event, EventError, Kind, Text, extension};
 use a2abus_transports::{Address, Header, Message, Topic, TransportError};
 use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue};
 
+use super::link::Part;
 use crate::bus::deadletter::{Reason, Stage};
 use crate::bus::delivery::Publisher;
 use crate::bus::headers::PassedHeaders;
@@ -63,6 +65,21 @@ impl Requester {
     /// Whether somebody waits at a place that is known.
     pub(super) fn waits(&self) -> bool {
         self.place.is_some()
+    }
+
+    /// The headers of the request that an HTTP server gets: those by which tracing systems know what belongs together.
+    pub(super) fn traced(&self) -> HeaderMap {
+        let passed = self.headers.iter().filter_map(|header| {
+            let value = HeaderValue::from_bytes(header.value.as_ref()?).ok()?;
+            Some((HeaderName::from_bytes(header.name.as_bytes()).ok()?, value))
+        });
+        let mut headers: HeaderMap = passed.collect();
+        for (name, value) in &self.trace {
+            if let Ok(value) = HeaderValue::from_str(value) {
+                headers.insert(HeaderName::from_static(name), value);
+            }
+        }
+        headers
     }
 
     /// Why the place that the request names for its answer is not used.
@@ -149,7 +166,12 @@ impl Postman {
             Some(identity) => digest_of([identity.as_bytes(), &body]),
             None => clock::new_event_id().into(),
         };
-        let event = self.event(intake, requester, (id, Kind::Response), body);
+        let mut event = self.event(intake, requester, (id, Kind::Response), body);
+        if let Ok(event) = &mut event {
+            event
+                .set(extension::IS_FINAL, true)
+                .map_err(RoutingError::Unwritable)?;
+        }
         self.publish(intake, requester, event).await
     }
 
@@ -158,10 +180,10 @@ impl Postman {
         &self,
         intake: &Intake,
         requester: &Requester,
-        body: Bytes,
+        (kind, body): Part,
     ) -> Result<(), Undeliverable> {
         let id = clock::new_event_id().into();
-        let event = self.event(intake, requester, (id, Kind::Notification), body);
+        let event = self.event(intake, requester, (id, kind), body);
         self.publish(intake, requester, event).await
     }
 
@@ -209,8 +231,8 @@ impl Postman {
     ) -> Result<Event, EventError> {
         let prefix = intake.options.type_prefix.text();
         let ty = match kind {
-            Kind::Response => format!("{prefix}common.response"),
-            _ => format!("{prefix}common.notification"),
+            Kind::Response | Kind::Stream => format!("{prefix}common.response"),
+            Kind::Request | Kind::Notification => format!("{prefix}common.notification"),
         };
         let mut event = Event::new(id, self.source.clone(), ty.into())?;
         event.set("time", clock::rfc3339(clock::now()))?;
@@ -219,8 +241,8 @@ impl Postman {
         event.set(extension::MCP_TYPE, kind.as_str())?;
         event.set(extension::PROTOCOL, "A2A")?;
         event.set(extension::PROTOCOL_VERSION, "2.0")?;
-        if kind == Kind::Response {
-            event.set(extension::IS_FINAL, true)?;
+        if kind == Kind::Stream {
+            event.set(extension::IS_FINAL, false)?;
         }
         let of_requester = [
             (extension::TARGET_AGENT, &requester.agent),

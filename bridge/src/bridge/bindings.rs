@@ -8,7 +8,7 @@ use a2abus_transports::Subscription;
 use a2abus_transports::content_mode::Binding;
 
 use super::{BridgeError, Work};
-use crate::attached::{AttachedBinding, Bounds, Postman, Server};
+use crate::attached::{AttachedBinding, Bounds, Peer, Postman};
 use crate::bus::deadletter::{DeadLetters, Log};
 use crate::bus::delivery::Publisher;
 use crate::bus::headers::PassedHeaders;
@@ -215,9 +215,10 @@ impl Parts<'_> {
         };
         let intake = self.intake(binding)?;
         let places = self.reply_places(binding, &intake)?;
-        let server = Server::new(name.text(), attach, self.metrics, self.log);
+        let (metrics, log) = (self.metrics, self.log);
+        let peer = Peer::new(name.text(), attach, self.registry, metrics, log);
         let binding = AttachedBinding::new(
-            Arc::new(server),
+            Arc::new(peer.map_err(in_binding(binding))?),
             intake,
             Postman {
                 places,

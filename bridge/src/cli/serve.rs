@@ -8,6 +8,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use crate::cli::{load, telemetry};
+use crate::config::Config;
 use crate::{Bridge, Reloads};
 
 /// Arguments of `a2abus serve`.
@@ -37,7 +38,7 @@ const INTERRUPTED: i32 = 130;
 const SAME_ORDER: Duration = Duration::from_millis(100);
 
 /// The signals that the process heeds.
-struct Signals {
+pub(super) struct Signals {
     terminate: Signal,
     interrupt: Signal,
     hangup: Signal,
@@ -48,13 +49,16 @@ struct Signals {
 /// # Errors
 /// When the configuration is wrong or a listener cannot be opened.
 pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<()> {
-    // Before anything takes time: a signal that nobody expects ends the process without a drain.
-    let mut signals = Signals {
-        terminate: signal(SignalKind::terminate())?,
-        interrupt: signal(SignalKind::interrupt())?,
-        hangup: signal(SignalKind::hangup())?,
-    };
+    let mut signals = Signals::new()?;
     let config = load(&args.config)?;
+    serve(config, &mut signals).await
+}
+
+/// Runs the bridge of a configuration until a signal.
+///
+/// # Errors
+/// When a listener cannot be opened, or a client cannot be made.
+pub(super) async fn serve(config: Config, signals: &mut Signals) -> anyhow::Result<()> {
     let levels = telemetry::start(&config.telemetry)?;
     let mut bridge = Bridge::build(config).await?;
     if let Some(levels) = levels {
@@ -100,6 +104,18 @@ pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<()> {
 // === impl Signals ===
 
 impl Signals {
+    /// To be made before anything takes time: a signal that nobody expects ends the process without a drain.
+    ///
+    /// # Errors
+    /// When the system refuses it.
+    pub(super) fn new() -> std::io::Result<Self> {
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            hangup: signal(SignalKind::hangup())?,
+        })
+    }
+
     /// Waits for a signal that means stop; one that means reload is passed on. Cancel-safe.
     async fn order_to_stop(&mut self, reloads: Option<&Reloads>) {
         loop {

@@ -9,7 +9,7 @@ use bytesize::ByteSize;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::attach::AttachConfig;
+use super::attach::{AttachConfig, AttachProtocol};
 use super::binding::BindingConfig;
 use super::routing::{ConditionConfig, DestinationConfig, RouteConfig};
 use super::value::AsText;
@@ -20,7 +20,11 @@ use crate::names::{Attribute, Name, Pattern};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AgentCardConfig {
-    /// What the agent does, for people and for models that choose an agent.
+    /// What the agent does, for people and for models that choose an agent. Without it, that of the card of an attached
+    /// server.
+    ///
+    /// Wrong: an agent without `attach` needs it.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(min = 1, max = 4096))]
     pub description: String,
     /// The version of the agent.
@@ -31,13 +35,14 @@ pub struct AgentCardConfig {
     ///
     /// Wrong: without it, and without a route that takes them, calls of this agent fail with `agent_not_found`.
     pub to: Option<DestinationConfig>,
-    /// A program that is the agent: the bridge starts it, reads the topic of `to`, and answers from there.
+    /// A program or an HTTP server that is the agent: the bridge reads the topic of `to`, and answers from there. What its
+    /// card is not told here is taken from the server's own card, or made from its tools.
     pub attach: Option<AttachConfig>,
     /// What it can do.
     #[serde(default)]
     pub skills: Vec<SkillConfig>,
     /// What MCP clients find. `mcp`: its tools, prompts and resources. `a2a`: each skill, as a tool that sends it a
-    /// message. Without it: `mcp` if the agent has `attach` or no skills; any other is asked for `tools/list`, and has its
+    /// message. Without it: what an attached server speaks; else `mcp` if the agent has no skills; any other is asked for `tools/list`, and has its
     /// skills as tools if it answers with none.
     ///
     /// Wrong: an A2A agent that leaves unknown requests unanswered, without `protocol: a2a`, keeps MCP clients waiting for
@@ -201,6 +206,46 @@ impl AgentCardConfig {
         })
     }
 
+    /// What clients are shown, where an attached server has said this about itself: what is written here, and what is not
+    /// from there. A server that does not stream is not asked to.
+    #[must_use]
+    pub(crate) fn completed_by(&self, said: Self) -> Self {
+        let is_default = |modes: &Vec<String>| *modes == default_modes();
+        let of = |written: &Vec<String>, said| match is_default(written) {
+            true => said,
+            false => written.clone(),
+        };
+        Self {
+            description: match self.description.is_empty() {
+                true => said.description,
+                false => self.description.clone(),
+            },
+            version: match self.version == default_version() {
+                true => said.version,
+                false => self.version.clone(),
+            },
+            skills: match self.skills.is_empty() {
+                true => said.skills,
+                false => self.skills.clone(),
+            },
+            streaming: self.streaming && said.streaming,
+            input_modes: of(&self.input_modes, said.input_modes),
+            output_modes: of(&self.output_modes, said.output_modes),
+            to: self.to.clone(),
+            attach: self.attach.clone(),
+            protocol: self.protocol,
+        }
+    }
+
+    /// The same with words where an attached server has not described itself yet.
+    #[must_use]
+    pub(crate) fn described(mut self) -> Self {
+        if self.description.is_empty() {
+            "An attached server that has not described itself.".clone_into(&mut self.description);
+        }
+        self
+    }
+
     /// The binding that reads the requests of an attached agent; `None` of any other, or where it reads no single topic.
     pub(super) fn binding(&self, name: &str) -> Option<BindingConfig> {
         let name = Name::new(&format!("{ROUTE_PREFIX}{name}")).ok()?;
@@ -209,8 +254,14 @@ impl AgentCardConfig {
 
     /// What MCP clients find; `None` where only the agent knows.
     pub(crate) fn speaks(&self) -> Option<AgentProtocol> {
-        let is_mcp = self.attach.is_some() || self.skills.is_empty();
-        self.protocol.or(is_mcp.then_some(AgentProtocol::Mcp))
+        let known = match self.attach.as_ref().map(|attach| attach.protocol) {
+            Some(AttachProtocol::A2a) => Some(AgentProtocol::A2a),
+            Some(AttachProtocol::Mcp) => Some(AgentProtocol::Mcp),
+            Some(AttachProtocol::Jsonrpc) | None => {
+                self.skills.is_empty().then_some(AgentProtocol::Mcp)
+            }
+        };
+        self.protocol.or(known)
     }
 
     /// The agent whose binding has this name.

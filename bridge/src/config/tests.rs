@@ -964,6 +964,35 @@ agents:
 }
 
 #[test]
+fn an_attached_agent_is_a_program_or_a_server() {
+    check_more(
+        "
+agents:
+  a: {to: {transport: k, topic: a}, attach: {}}
+  b: {to: {transport: k, topic: b}, attach: {command: [x], url: 'http://b/'}}
+  c: {to: {transport: k, topic: c}, attach: {command: [x], protocol: a2a, headers: {x-a: b}}}
+  d: {to: {transport: k, topic: d}, attach: {url: 'http://d/', env: {A: b}, directory: /d}}
+  e: {to: {transport: k, topic: e}, attach: {url: 'ftp://e/'}}
+  f: {to: {transport: k, topic: f}, attach: {url: 'http://f/', headers: {host: f, 'a b': c}}}
+  g: {to: {transport: k, topic: g}}
+  h: {to: {transport: k, topic: h}, attach: {url: 'https://h/mcp', headers: {authorization: {env: T}, x-h: h}}}
+",
+        &[
+            "f:2:45: agents.a.attach: needs either command or url",
+            "f:3:45: agents.b.attach: needs either command or url",
+            "f:4:70: agents.c.attach.protocol: needs url: a program is an MCP server",
+            "f:4:84: agents.c.attach.headers: needs url: a program has no headers",
+            "f:5:69: agents.d.attach.env: needs command: a server has its own",
+            "f:5:88: agents.d.attach.directory: needs command: a server has its own",
+            "f:6:51: agents.e.attach.url: not a base URL: write http or https, a host and a path, as https://api.example.com/v1, without user, query and fragment",
+            "f:7:80: agents.f.attach.headers.host: is a header that the bridge sets",
+            "f:7:90: agents.f.attach.headers[\"a b\"]: is no name of a header",
+            "f:8:6: agents.g.description: is missing: what the agent does, for people and for models that choose an agent",
+        ],
+    );
+}
+
+#[test]
 fn an_attached_agent_reads_one_topic() {
     check_more(
         "

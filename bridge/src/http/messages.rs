@@ -3,15 +3,17 @@
 use std::collections::VecDeque;
 
 use bytes::{Bytes, BytesMut};
-use reqwest::Response;
+use http::Response;
+use http_body_util::BodyExt as _;
+use hyper::body::Body;
 
 use super::sse;
 use super::sse::read::{Events, TooLarge};
 
 /// The messages of one response.
 #[derive(Debug)]
-pub(crate) struct Messages {
-    response: Response,
+pub(crate) struct Messages<B> {
+    body: B,
     /// What reads a stream; `None` for one document.
     events: Option<Events>,
     /// The document so far.
@@ -26,7 +28,7 @@ pub(crate) struct Messages {
 pub(crate) enum MessagesError {
     /// The connection broke.
     #[error("the connection broke: {0}")]
-    Broken(reqwest::Error),
+    Broken(String),
     /// An event is too large.
     #[error(transparent)]
     Event(#[from] TooLarge),
@@ -37,13 +39,17 @@ pub(crate) enum MessagesError {
 
 // === impl Messages ===
 
-impl Messages {
+impl<B> Messages<B>
+where
+    B: Body<Data = Bytes, Error: std::error::Error> + Unpin,
+{
     /// The messages of a response, of at most this many bytes each.
-    pub(crate) fn of(response: Response, most: usize) -> Self {
-        let is_stream = sse::is_stream(response.headers());
+    pub(crate) fn of(response: impl Into<Response<B>>, most: usize) -> Self {
+        let (head, body) = response.into().into_parts();
+        let is_stream = sse::is_stream(&head.headers);
         Self {
             events: is_stream.then(|| Events::new(most)),
-            response,
+            body,
             document: BytesMut::new(),
             ready: VecDeque::new(),
             is_over: false,
@@ -68,15 +74,20 @@ impl Messages {
             if self.is_over {
                 return Ok(None);
             }
-            match self.response.chunk().await {
-                Ok(Some(piece)) => self.take(&piece)?,
-                Ok(None) => {
+            match self.body.frame().await {
+                Some(Ok(frame)) => {
+                    // Trailers say nothing here.
+                    if let Ok(piece) = frame.into_data() {
+                        self.take(&piece)?;
+                    }
+                }
+                None => {
                     self.is_over = true;
                     let document = self.document.split().freeze();
                     self.ready
                         .extend((!document.is_empty()).then_some(document));
                 }
-                Err(error) => return Err(MessagesError::Broken(error)),
+                Some(Err(error)) => return Err(MessagesError::Broken(innermost(&error))),
             }
         }
     }
@@ -92,4 +103,13 @@ impl Messages {
         self.document.extend_from_slice(piece);
         Ok(())
     }
+}
+
+/// What the system or the peer said.
+fn innermost(error: &dyn std::error::Error) -> String {
+    let mut innermost = error;
+    while let Some(cause) = innermost.source() {
+        innermost = cause;
+    }
+    innermost.to_string()
 }

@@ -3,10 +3,11 @@
 //! The skills of the cards, and the tools of MCP agents: those are asked over the bus, each at most once in a while, and
 //! nobody waits longer than a few seconds for all of them.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use a2abus_plugin::Text;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 use serde_json::value::RawValue;
 
@@ -109,7 +110,13 @@ fn callable(
         skill,
         tool,
     };
-    let skills = shown.skills.iter().filter_map(|skill| {
+    let names = found.map(tool_names).unwrap_or_default();
+    // The card of an MCP server shows its tools as skills: they are called as tools.
+    let skills = shown
+        .skills
+        .iter()
+        .filter(|skill| !names.contains(&skill.id));
+    let skills = skills.filter_map(|skill| {
         let skill = json!({
             "id": skill.id,
             "name": skill.name.as_deref().unwrap_or(&skill.id),
@@ -134,4 +141,15 @@ fn callable(
         all.push(of("message/send", None, None));
     }
     (all, reason)
+}
+
+/// The names of the tools that an agent has.
+fn tool_names(found: &Found) -> HashSet<String> {
+    #[derive(Deserialize)]
+    struct Tool {
+        name: String,
+    }
+    let tools = found.items().iter();
+    let tools = tools.filter_map(|tool| serde_json::from_str::<Tool>(tool.get()).ok());
+    tools.map(|tool| tool.name).collect()
 }

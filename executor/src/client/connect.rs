@@ -48,7 +48,7 @@ trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Io for S {}
 
-/// How long one address of several is tried.
+/// How long one address of several is tried, and how long TLS may take to begin.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(5);
 
 // === impl Connector ===
@@ -75,7 +75,10 @@ impl Connector {
             return Ok(Stream(TokioIo::new(Box::new(stream))));
         }
         let name = ServerName::try_from(bare(host).to_owned()).map_err(|_| ConnectError::NoHost)?;
-        let stream = self.tls.connect(name, stream).await?;
+        let shaking = tokio::time::timeout(ATTEMPT_TIMEOUT, self.tls.connect(name, stream));
+        let stream = shaking
+            .await
+            .map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
         Ok(Stream(TokioIo::new(Box::new(stream))))
     }
 

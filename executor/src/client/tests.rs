@@ -57,6 +57,7 @@ pub(crate) fn client(names: &Arc<Names>, root_certificates: Vec<Vec<u8>>) -> Cli
     Client::new(&ClientOptions {
         root_certificates,
         resolver: Some(resolver),
+        ..ClientOptions::default()
     })
     .unwrap()
 }

@@ -1,12 +1,16 @@
 //! Can the agents of the `agents` section be reached, and can their cards be served?
 
+use http::{HeaderName, HeaderValue};
+
 use super::{Checker, already};
-use crate::config::TransportType;
 use crate::config::path::ValuePath;
+use crate::config::{AgentCardConfig, AttachProtocol, TextOrSecret, TransportType};
 
 pub(super) fn check(checker: &mut Checker<'_>) {
     names(checker);
+    descriptions(checker);
     attached(checker);
+    servers(checker);
     skills(checker);
     default_agent(checker);
     public_url(checker);
@@ -66,10 +70,86 @@ fn attached(checker: &mut Checker<'_>) {
                 "is missing: to.stored needs a stream, so read it with stream and durable";
             checker.error(path.key("attach").key("durable"), message);
         }
-        if attach.command.first().is_some_and(String::is_empty) {
-            let path = path.key("attach").key("command").index(0);
-            checker.error(path, "is empty: write the program");
+    }
+}
+
+/// Only an attached server describes itself.
+fn descriptions(checker: &mut Checker<'_>) {
+    let section = ValuePath::root().key("agents");
+    for (name, agent) in &checker.sections.agents {
+        let is_missing = |agent: &&AgentCardConfig| agent.description.is_empty();
+        let agent = agent.as_ref().filter(is_missing);
+        if agent.is_some_and(|agent| agent.attach.is_none()) {
+            let message =
+                "is missing: what the agent does, for people and for models that choose an agent";
+            checker.error(section.key(name).key("description"), message);
         }
+    }
+}
+
+/// An attached agent is a program or an HTTP server, and has nothing that only the other one has.
+fn servers(checker: &mut Checker<'_>) {
+    let section = ValuePath::root().key("agents");
+    for (name, agent) in &checker.sections.agents {
+        let Some(attach) = agent.as_ref().and_then(|agent| agent.attach.as_ref()) else {
+            continue;
+        };
+        let path = section.key(name).key("attach");
+        match (&attach.command, &attach.url) {
+            (Some(command), None) => {
+                if command.first().is_some_and(String::is_empty) {
+                    let path = path.key("command").index(0);
+                    checker.error(path, "is empty: write the program");
+                }
+                if attach.protocol != AttachProtocol::Mcp {
+                    let message = "needs url: a program is an MCP server";
+                    checker.error(path.key("protocol"), message);
+                }
+                if !attach.headers.is_empty() {
+                    checker.error(path.key("headers"), "needs url: a program has no headers");
+                }
+            }
+            (None, Some(_)) => {
+                if !attach.env.is_empty() {
+                    checker.error(path.key("env"), "needs command: a server has its own");
+                }
+                if attach.directory.is_some() {
+                    checker.error(path.key("directory"), "needs command: a server has its own");
+                }
+                for (name, value) in &attach.headers {
+                    if let Err(why) = check_header(name, value) {
+                        checker.error(path.key("headers").key(name), why);
+                    }
+                }
+            }
+            _ => checker.error(path, "needs either command or url"),
+        }
+    }
+}
+
+/// Whether the bridge may send a header in the name of the operator.
+fn check_header(name: &str, value: &TextOrSecret) -> Result<(), &'static str> {
+    const OWN: [&str; 9] = [
+        "accept",
+        "connection",
+        "content-length",
+        "content-type",
+        "host",
+        "mcp-protocol-version",
+        "mcp-session-id",
+        "te",
+        "transfer-encoding",
+    ];
+    let header = HeaderName::from_bytes(name.as_bytes());
+    let header = header.map_err(|_| "is no name of a header")?;
+    if OWN.contains(&header.as_str()) {
+        return Err("is a header that the bridge sets");
+    }
+    match value {
+        TextOrSecret::Text(text) => HeaderValue::from_str(text)
+            .map(drop)
+            .map_err(|_| "is no value of a header: write visible ASCII"),
+        TextOrSecret::Secret(_) => Ok(()),
     }
 }
 

@@ -6,6 +6,7 @@ use std::error::Error as _;
 use a2abus_transports::SecretError;
 
 use super::Checker;
+use crate::config::AttachConfig;
 use crate::config::path::ValuePath;
 use crate::config::transport::TransportConfig;
 use crate::config::workflows::WorkflowsConfig;
@@ -17,6 +18,16 @@ pub(super) fn check(checker: &mut Checker<'_>) {
         for (place, secret) in transport.iter().flat_map(TransportConfig::secrets) {
             if let Err(error) = secret.reveal() {
                 unread(checker, path.key(name).below(place), &error);
+            }
+        }
+    }
+    let path = ValuePath::root().key("agents");
+    for (name, agent) in &sections.agents {
+        let attach = agent.as_ref().and_then(|agent| agent.attach.as_ref());
+        for (section, key, secret) in attach.into_iter().flat_map(AttachConfig::secrets) {
+            if let Err(error) = secret.reveal() {
+                let path = path.key(name).key("attach").key(section).key(key);
+                unread(checker, path, &error);
             }
         }
     }

@@ -198,3 +198,24 @@ async fn a_port_where_nobody_listens_is_no_connection() {
     let response = local_client().send(get(&url)).await;
     assert_eq!(response.unwrap_err(), HttpError::Connect);
 }
+
+#[tokio::test]
+async fn a_request_that_is_opened_says_whether_it_may_have_been_sent() {
+    let ask = |url: String| {
+        http::Request::post(url)
+            .body(Bytes::from_static(b"[]"))
+            .unwrap()
+    };
+    let server = Server::start(ok("text/plain", "x"), Then::Listen).await;
+    let response = local_client().open(ask(server.url("/"))).await.unwrap();
+    assert_eq!(response.status(), 200);
+    let silent = Server::start(String::new(), Then::Close).await;
+    let broken = local_client().open(ask(silent.url("/"))).await.unwrap_err();
+    assert!(broken.may_be_sent, "{broken}");
+    let nobody = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/", nobody.local_addr().unwrap());
+    drop(nobody);
+    let refused = local_client().open(ask(url)).await.unwrap_err();
+    assert!(!refused.may_be_sent, "{refused}");
+    assert!(refused.to_string().contains("refused"), "{refused}");
+}

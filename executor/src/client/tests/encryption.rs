@@ -87,7 +87,7 @@ fn what_is_no_certificate_is_told_by_its_place() {
     for bad in [b"".to_vec(), b"text".to_vec(), cut, vec![0xff; 100]] {
         let options = ClientOptions {
             root_certificates: vec![pem.clone(), bad],
-            resolver: None,
+            ..ClientOptions::default()
         };
         let error = Client::new(&options).unwrap_err();
         assert!(matches!(error, ClientError::Certificate(1)), "{error:?}");

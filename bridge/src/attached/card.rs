@@ -1,0 +1,130 @@
+//! What an attached server says about itself, as the card of its agent.
+
+use a2abus_plugin::Text;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use crate::config::{AgentCardConfig, SkillConfig};
+
+/// A tool of an MCP server, as far as it is looked at.
+#[derive(Debug, Deserialize)]
+pub(super) struct Tool {
+    pub(super) name: String,
+    #[serde(default)]
+    title: Option<String>,
+    #[serde(default)]
+    description: Option<String>,
+    #[serde(default)]
+    annotations: Annotations,
+}
+
+#[derive(Debug, Default, Deserialize)]
+struct Annotations {
+    #[serde(default)]
+    title: Option<String>,
+    #[serde(rename = "readOnlyHint", default)]
+    reads: bool,
+    #[serde(rename = "idempotentHint", default)]
+    is_idempotent: bool,
+}
+
+/// What a server says of itself in its answer to `initialize`.
+#[derive(Debug, Default, Deserialize)]
+struct Profile {
+    #[serde(rename = "serverInfo", default)]
+    server: ServerInfo,
+    #[serde(default)]
+    instructions: Option<String>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+struct ServerInfo {
+    #[serde(default)]
+    name: Option<String>,
+    #[serde(default)]
+    title: Option<String>,
+    #[serde(default)]
+    version: Option<String>,
+    #[serde(default)]
+    description: Option<String>,
+}
+
+/// The longest texts of a card, in characters, and the most skills of one.
+const DESCRIPTION: usize = 4_096;
+const VERSION: usize = 64;
+const WORD: usize = 256;
+const MOST_SKILLS: usize = 1_000;
+
+// === impl Tool ===
+
+impl Tool {
+    /// Whether it may be called twice.
+    pub(super) fn is_repeatable(&self) -> bool {
+        self.annotations.reads || self.annotations.is_idempotent
+    }
+
+    fn skill(self) -> Option<SkillConfig> {
+        let id = text(Some(self.name), WORD)?;
+        let name = text(self.title.or(self.annotations.title), WORD);
+        let description = text(self.description, DESCRIPTION);
+        Some(SkillConfig {
+            description: description.unwrap_or_else(|| format!("The tool {id}.")),
+            id,
+            name,
+            tags: vec!["mcp".to_owned()],
+            examples: Vec::new(),
+        })
+    }
+}
+
+/// The card of an MCP server: its tools are its skills.
+pub(super) fn of_tools(agent: &Text, profile: &RawValue, tools: Vec<Tool>) -> AgentCardConfig {
+    let profile: Profile = serde_json::from_str(profile.get()).unwrap_or_default();
+    let server = profile.server;
+    let described = text(server.description, DESCRIPTION);
+    let described = described.or_else(|| text(profile.instructions, DESCRIPTION));
+    let called = text(server.title.or(server.name), WORD);
+    let called = called.unwrap_or_else(|| agent.to_string());
+    let skills = tools.into_iter().filter_map(Tool::skill);
+    AgentCardConfig {
+        description: described.unwrap_or_else(|| format!("The MCP server {called}.")),
+        version: text(server.version, VERSION).unwrap_or_else(|| "1.0.0".to_owned()),
+        to: None,
+        attach: None,
+        protocol: None,
+        skills: skills.take(MOST_SKILLS).collect(),
+        streaming: false,
+        input_modes: vec!["application/json".to_owned()],
+        output_modes: ["text/plain", "application/json"].map(str::to_owned).into(),
+    }
+}
+
+/// A text that says something, up to so many characters.
+fn text(text: Option<String>, most: usize) -> Option<String> {
+    let text = text.filter(|text| !text.trim().is_empty())?;
+    Some(text.chars().take(most).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_tools_of_a_server_are_the_skills_of_its_card() {
+        let profile = r#"{"serverInfo":{"name":"files","version":"2.1"},"instructions":" "}"#;
+        let profile = RawValue::from_string(profile.to_owned()).unwrap();
+        let tools = r#"[
+            {"name":"read","title":"Read","description":"Reads.","annotations":{"readOnlyHint":true}},
+            {"name":"write","inputSchema":{}}, {"name":" "}]"#;
+        let tools: Vec<Tool> = serde_json::from_str(tools).unwrap();
+        assert!(tools[0].is_repeatable() && !tools[1].is_repeatable());
+        let card = of_tools(&"f".into(), &profile, tools);
+        assert_eq!(card.description, "The MCP server files.");
+        assert_eq!(card.version, "2.1");
+        let skills = card.skills.iter();
+        let skills: Vec<_> = skills
+            .map(|skill| (skill.id.as_str(), skill.description.as_str()))
+            .collect();
+        assert_eq!(skills, [("read", "Reads."), ("write", "The tool write.")]);
+    }
+}

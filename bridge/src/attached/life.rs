@@ -1,0 +1,202 @@
+//! Whether an attached MCP server is up, and what it says about itself.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use a2abus_plugin::Text;
+use bytes::Bytes;
+use serde::Deserialize;
+use serde_json::json;
+use serde_json::value::RawValue;
+use tokio::sync::watch;
+
+use super::card;
+use super::link::{Link, Log};
+use crate::calls::failure::{Failure, Reason};
+use crate::registry::Registry;
+
+/// The life of one server, run after run.
+#[derive(Debug)]
+pub(super) struct Life {
+    /// Whether it works on one call at a time.
+    pub(super) is_single: bool,
+    state: watch::Sender<State>,
+    registry: Arc<Registry>,
+    log: Arc<Log>,
+}
+
+#[derive(Debug, Clone)]
+enum State {
+    /// It is about to be up.
+    Starting,
+    Up(Arc<Up>),
+    /// It ended before it was up, and why.
+    Failing(Arc<str>),
+}
+
+/// A server that answers.
+#[derive(Debug)]
+pub(super) struct Up {
+    pub(super) link: Arc<Link>,
+    /// What it answered to `initialize`.
+    pub(super) profile: Box<RawValue>,
+}
+
+/// How a run ended.
+pub(super) enum Ended {
+    /// The bridge ends.
+    Stopped,
+    /// Why, and whether it was up before.
+    Failed(String, bool),
+}
+
+/// Messages that wait until the server reads them.
+pub(super) const QUEUE: usize = 64;
+/// The longest message of a server.
+pub(super) const MOST: usize = 64 << 20;
+/// How long it may take to answer `initialize`: a program may have to be downloaded first.
+pub(super) const START: Duration = Duration::from_secs(60);
+/// What a client says after the answer to `initialize`.
+pub(super) const INITIALIZED: &str = r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;
+/// The most pages of its list of tools.
+const MOST_PAGES: usize = 50;
+
+// === impl Life ===
+
+impl Life {
+    pub(super) fn new(is_single: bool, registry: &Arc<Registry>, log: &Arc<Log>) -> Self {
+        Self {
+            is_single,
+            state: watch::Sender::new(State::Starting),
+            registry: Arc::clone(registry),
+            log: Arc::clone(log),
+        }
+    }
+
+    /// The server, once it answers.
+    ///
+    /// # Errors
+    /// Why it does not start.
+    pub(super) async fn up(&self) -> Result<Arc<Up>, Failure> {
+        let mut state = self.state.subscribe();
+        let settled = state.wait_for(|state| !matches!(state, State::Starting));
+        match settled.await.map(|state| state.clone()) {
+            Ok(State::Up(up)) => Ok(up),
+            Ok(State::Failing(why)) => Err(Failure::new(Reason::AgentUnavailable, &*why)),
+            Ok(State::Starting) | Err(_) => {
+                let message = "the server of this agent is not running";
+                Err(Failure::new(Reason::AgentUnavailable, message))
+            }
+        }
+    }
+
+    /// The server, if it answers now.
+    pub(super) fn now_up(&self) -> Option<Arc<Up>> {
+        match &*self.state.borrow() {
+            State::Up(up) => Some(Arc::clone(up)),
+            State::Starting | State::Failing(_) => None,
+        }
+    }
+
+    /// It ended before it was up: calls fail with this.
+    pub(super) fn fails(&self, why: String) {
+        self.state.send_replace(State::Failing(why.into()));
+    }
+
+    /// No call is for this run any more: those that come now wait for the next one.
+    pub(super) fn down(&self, why: Option<String>) -> Ended {
+        let Some(why) = why else {
+            let message = "the server of this agent is ended with the bridge";
+            self.state.send_replace(State::Failing(message.into()));
+            return Ended::Stopped;
+        };
+        let was_up = self.state.send_if_modified(|state| {
+            let was_up = matches!(state, State::Up(_));
+            if was_up {
+                *state = State::Starting;
+            }
+            was_up
+        });
+        Ended::Failed(why, was_up)
+    }
+
+    /// The parameters of `initialize`.
+    pub(super) fn introduction(&self) -> String {
+        let abilities = match self.is_single {
+            true => json!({ "sampling": {}, "elicitation": {}, "roots": {} }),
+            false => json!({}),
+        };
+        let params = json!({
+            "protocolVersion": "2025-11-25", "capabilities": abilities,
+            "clientInfo": { "name": "a2abus", "version": env!("CARGO_PKG_VERSION") },
+        });
+        params.to_string()
+    }
+
+    /// Takes calls for a server that has begun, and keeps up with its tools.
+    pub(super) async fn serve<T>(&self, link: &Arc<Link>, profile: Box<RawValue>) -> T {
+        self.look_at_tools(link, &profile).await;
+        let up = Up {
+            link: Arc::clone(link),
+            profile: profile.clone(),
+        };
+        self.state.send_replace(State::Up(Arc::new(up)));
+        tracing::info!(agent = %self.log.agent, "the server of an attached agent is up");
+        loop {
+            link.tools_changed().await;
+            self.look_at_tools(link, &profile).await;
+        }
+    }
+
+    /// Reads which tools it has, and which of them may be called twice.
+    async fn look_at_tools(&self, link: &Arc<Link>, profile: &RawValue) {
+        #[derive(Deserialize)]
+        struct Answer {
+            result: Page,
+        }
+        #[derive(Deserialize)]
+        struct Page {
+            #[serde(default)]
+            tools: Vec<card::Tool>,
+            #[serde(rename = "nextCursor", default)]
+            next: Option<String>,
+        }
+        let mut tools = Vec::new();
+        let mut params = json!({});
+        for _ in 0..MOST_PAGES {
+            let Ok(Ok(answer)) = link.ask("tools/list", &params.to_string()).await else {
+                return;
+            };
+            // A server without tools answers with an error.
+            let Ok(Answer { result: page }) = serde_json::from_slice(&answer) else {
+                break;
+            };
+            tools.extend(page.tools);
+            let Some(next) = page.next else { break };
+            params = json!({ "cursor": next });
+        }
+        let safe = tools.iter().filter(|tool| tool.is_repeatable());
+        let safe: HashSet<Text> = safe.map(|tool| tool.name.as_str().into()).collect();
+        link.set_repeatable(safe);
+        let card = card::of_tools(&self.log.agent, profile, tools);
+        self.registry.describe(&self.log.agent, card);
+    }
+}
+
+/// The result in an answer to `initialize`.
+pub(super) fn profile(answer: &Bytes) -> Result<Box<RawValue>, String> {
+    #[derive(Deserialize)]
+    struct Answer {
+        #[serde(default)]
+        result: Option<Box<RawValue>>,
+        #[serde(default)]
+        error: Option<Box<RawValue>>,
+    }
+    let answer: Answer = serde_json::from_slice(answer)
+        .map_err(|error| format!("its answer to initialize: {error}"))?;
+    answer.result.ok_or_else(|| {
+        let error = answer.error.as_deref().map_or("no result", RawValue::get);
+        format!("its answer to initialize: {error}")
+    })
+}

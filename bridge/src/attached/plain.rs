@@ -1,0 +1,404 @@
+//! An attached HTTP server that takes JSON-RPC requests as they are: one of A2A, or of nobody in particular.
+//!
+//! Each request is one POST with its bytes. What its response holds before the answer is passed on as it comes.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use a2abus_plugin::protocol::dialect::Dialect;
+use a2abus_plugin::protocol::jsonrpc::{self, JsonRpc, RpcBody, result};
+use a2abus_plugin::{Hint, Kind, Limits, Text, decode};
+use bytes::Bytes;
+use http::header::{HeaderMap, HeaderName, HeaderValue};
+use http::{Method, StatusCode, Uri};
+use serde::Deserialize;
+use serde_json::json;
+use serde_json::value::RawValue;
+use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
+
+use super::ask::Request;
+use super::life::MOST;
+use super::link::{Log, Parts};
+use super::web::{NotSent, Web, messages, refused, unavailable};
+use crate::bus::delivery::jittered;
+use crate::calls::failure::Failure;
+use crate::config::AttachProtocol;
+use crate::registry::Registry;
+use crate::registry::card::Card;
+
+/// The server.
+#[derive(Debug)]
+pub(crate) struct Plain {
+    pub(super) web: Web,
+    pub(super) protocol: AttachProtocol,
+    pub(super) registry: Arc<Registry>,
+    pub(super) log: Arc<Log>,
+}
+
+/// What a message of a response is.
+enum Said {
+    Answer,
+    Part(Kind),
+    /// A task that goes on, in the answer to a request that does not stream.
+    Unfinished,
+    /// Nothing that anybody waits for.
+    Strange,
+}
+
+/// The pauses before a request is posted again that the server has not got.
+const AGAIN: [Duration; 3] = [
+    Duration::from_millis(100),
+    Duration::from_millis(400),
+    Duration::from_millis(1_500),
+];
+/// How long the server may take to take a notification, and to show its card.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// The pauses before an unfinished task is looked at again.
+const LOOKS: [Duration; 4] = [
+    Duration::from_millis(250),
+    Duration::from_millis(500),
+    Duration::from_secs(1),
+    Duration::from_secs(3),
+];
+/// How often the card is read, while it is there and while it is not.
+const FRESH: Duration = Duration::from_secs(300);
+const MISSING: Duration = Duration::from_secs(10);
+/// The largest card.
+const MOST_CARD: usize = 1 << 20;
+/// Where a card may be, below the URL of the server or at its root.
+const CARDS: [&str; 2] = ["/.well-known/agent-card.json", "/.well-known/agent.json"];
+const VERSION: HeaderName = HeaderName::from_static("a2a-version");
+
+// === impl Plain ===
+
+impl Plain {
+    /// The server's answer to a request; what comes before it goes into the parts.
+    pub(super) async fn request(&self, request: &Request, parts: &Parts) -> Result<Bytes, Failure> {
+        let response = self.post(request, parts).await?;
+        let status = response.status();
+        if status.is_client_error() {
+            parts.reached.store(false, Ordering::Release);
+        }
+        let mut messages = messages(response);
+        loop {
+            match messages.next().await {
+                Ok(Some(message)) => match said(&message, &request.message) {
+                    Said::Answer => return Ok(message),
+                    Said::Unfinished if self.protocol == AttachProtocol::A2a => {
+                        return Ok(self.finished(request, message, parts).await);
+                    }
+                    Said::Unfinished => return Ok(message),
+                    // Without a receiver its deadline has just passed.
+                    Said::Part(kind) => drop(parts.say.send((kind, message)).await),
+                    Said::Strange if status.is_success() => {
+                        self.strange("a message that answers nothing")
+                    }
+                    Said::Strange => return Err(refused(status)),
+                },
+                Ok(None) if status.is_success() => {
+                    let why = "its response has no answer; the request may have been executed";
+                    return Err(unavailable(why));
+                }
+                Ok(None) => return Err(refused(status)),
+                Err(error) => {
+                    let why = error.to_string();
+                    return Err(NotSent {
+                        may_be_sent: true,
+                        why,
+                    }
+                    .failure());
+                }
+            }
+        }
+    }
+
+    /// Posts a request, a few times while the server cannot be reached.
+    async fn post(
+        &self,
+        request: &Request,
+        parts: &Parts,
+    ) -> Result<http::Response<hyper::body::Incoming>, Failure> {
+        let mut headers = request.requester.traced();
+        headers.extend(version(request.message.dialect));
+        let mut pauses = AGAIN.into_iter();
+        loop {
+            parts.reached.store(true, Ordering::Release);
+            let posted = self.web.post(request.body.clone(), headers.clone()).await;
+            let error = match posted {
+                Ok(response) => return Ok(response),
+                Err(error) => error,
+            };
+            parts.reached.store(error.may_be_sent, Ordering::Release);
+            match pauses.next().filter(|_| !error.may_be_sent) {
+                Some(pause) => sleep(jittered(pause)).await,
+                None => return Err(error.failure()),
+            }
+        }
+    }
+
+    /// The end of a task that goes on, for who waits for it; `shown` is what the server has shown of it.
+    async fn finished(&self, request: &Request, shown: Bytes, parts: &Parts) -> Bytes {
+        let Some(task) = task_of(&shown) else {
+            return shown;
+        };
+        let is_1_0 = request.message.dialect == Dialect::A2a10;
+        let method = if is_1_0 { "GetTask" } else { "tasks/get" };
+        let ask = json!({ "jsonrpc": "2.0", "id": 0, "method": method, "params": { "id": task } });
+        let ask = Bytes::from(ask.to_string());
+        drop(parts.say.send((Kind::Response, shown.clone())).await);
+        let (mut shown, mut looks) = (shown, 0);
+        loop {
+            sleep(jittered(LOOKS[looks.min(LOOKS.len() - 1)])).await;
+            looks += 1;
+            let headers = version(request.message.dialect).into_iter().collect();
+            let Ok(response) = self.web.post(ask.clone(), headers).await else {
+                continue;
+            };
+            let Ok(Some(answer)) = messages(response).next().await else {
+                continue;
+            };
+            let Some(now) = as_answer(&answer, &request.id, is_1_0) else {
+                // It has forgotten the task: what it has shown is all that there is.
+                return shown;
+            };
+            match said(&now, &request.message) {
+                Said::Unfinished | Said::Part(_) => shown = now,
+                Said::Answer | Said::Strange => return now,
+            }
+        }
+    }
+
+    /// Posts a notification.
+    pub(super) async fn notify(&self, body: Bytes) {
+        let posted = timeout(PATIENCE, self.web.post(body, HeaderMap::new())).await;
+        match posted.map(|posted| posted.map(|response| response.status())) {
+            Ok(Ok(status)) if status.is_success() => {}
+            Ok(Ok(status)) => self.strange(&format!("HTTP {status} to a notification")),
+            Ok(Err(error)) => self.strange(&format!("nothing to a notification: {}", error.why)),
+            Err(_) => self.strange("nothing to a notification in time"),
+        }
+    }
+
+    fn strange(&self, what: &str) {
+        if let Some(suppressed) = self.log.strange.allow() {
+            let agent = &self.log.agent;
+            tracing::warn!(%agent, suppressed, "an attached server has answered {what}");
+        }
+    }
+
+    /// Reads the card of an A2A server until `stop`, again and again.
+    pub(super) async fn run(&self, stop: CancellationToken) {
+        if self.protocol != AttachProtocol::A2a {
+            return stop.cancelled().await;
+        }
+        loop {
+            let looking = async {
+                let looked = timeout(PATIENCE, self.look()).await;
+                let looked =
+                    looked.unwrap_or_else(|_| Err("it has not shown it in time".to_owned()));
+                let pause = match looked {
+                    Ok(()) => FRESH,
+                    Err(why) => {
+                        if let Some(suppressed) = self.log.ends.allow() {
+                            tracing::warn!(agent = %self.log.agent, why, suppressed, "the card of an attached A2A server is not to be had");
+                        }
+                        MISSING
+                    }
+                };
+                sleep(jittered(pause)).await;
+            };
+            if stop.run_until_cancelled(looking).await.is_none() {
+                return;
+            }
+        }
+    }
+
+    /// Reads the card, and shows it as that of the agent; why that is not possible.
+    async fn look(&self) -> Result<(), String> {
+        let mut why = "there is none".to_owned();
+        for url in self.places() {
+            let headers = version(Dialect::A2a10).into_iter().collect();
+            let response = self.web.ask(Method::GET, url, headers).await;
+            let response = response.map_err(|error| error.why)?;
+            if response.status() != StatusCode::OK {
+                why = format!("HTTP {}", response.status());
+                continue;
+            }
+            let document = messages(response).next().await;
+            let document = document.map_err(|error| error.to_string())?;
+            match Card::read(&document.unwrap_or_default(), MOST_CARD) {
+                Ok(card) => {
+                    self.registry.describe(&self.log.agent, card.shown);
+                    return Ok(());
+                }
+                Err(faults) => why = faults.to_string(),
+            }
+        }
+        Err(why)
+    }
+
+    /// Where its card may be.
+    fn places(&self) -> Vec<Uri> {
+        let url = self.web.url();
+        let below = url.path().trim_end_matches('/');
+        let mut bases = vec![below, ""];
+        bases.dedup();
+        let at = |base: &str, name: &str| {
+            let mut parts = url.clone().into_parts();
+            parts.path_and_query = format!("{base}{name}").parse().ok();
+            Uri::from_parts(parts).ok()
+        };
+        let places = bases
+            .iter()
+            .flat_map(|base| CARDS.map(|name| at(base, name)));
+        places.flatten().collect()
+    }
+}
+
+/// The header that A2A 1.0 wants.
+fn version(dialect: Dialect) -> Option<(HeaderName, HeaderValue)> {
+    (dialect == Dialect::A2a10).then_some((VERSION, HeaderValue::from_static("1.0")))
+}
+
+/// What a message of a response is for whoever has made this request.
+fn said(message: &Bytes, request: &JsonRpc) -> Said {
+    let mut limits = Limits::default();
+    limits.max_bytes = MOST;
+    let unit = decode(message, &Hint::default(), &limits).into_only();
+    let Ok(Ok(unit)) = unit else {
+        return Said::Strange;
+    };
+    let Some(said) = unit.json_rpc else {
+        return Said::Strange;
+    };
+    let id = |of: &JsonRpc| of.id.as_ref().map(|id| id.token().clone());
+    let is_of_request = id(&said) == id(request);
+    let streams = matches!(request.body, RpcBody::Call { streaming: true });
+    match said.body {
+        RpcBody::Call { .. } if said.id.is_none() => Said::Part(Kind::Notification),
+        // Nobody can answer it.
+        RpcBody::Call { .. } => Said::Strange,
+        // A server that could not read the request has no id of it.
+        RpcBody::Error(_) if is_of_request || said.id.as_ref().is_none_or(jsonrpc::Id::is_null) => {
+            Said::Answer
+        }
+        _ if !is_of_request => Said::Strange,
+        RpcBody::Result(jsonrpc::Part::Partial) => Said::Part(Kind::Stream),
+        RpcBody::Result(jsonrpc::Part::Snapshot) if streams => Said::Part(Kind::Stream),
+        RpcBody::Result(jsonrpc::Part::Snapshot) => Said::Unfinished,
+        RpcBody::Result(jsonrpc::Part::Final) | RpcBody::Error(_) => Said::Answer,
+    }
+}
+
+/// The id of the task that an answer shows.
+fn task_of(answer: &Bytes) -> Option<String> {
+    #[derive(Deserialize)]
+    struct Answer {
+        result: Shown,
+    }
+    #[derive(Deserialize)]
+    struct Shown {
+        #[serde(default)]
+        task: Option<Task>,
+        #[serde(default)]
+        id: Option<String>,
+    }
+    #[derive(Deserialize)]
+    struct Task {
+        id: String,
+    }
+    let Answer { result: shown } = serde_json::from_slice(answer).ok()?;
+    shown.task.map(|task| task.id).or(shown.id)
+}
+
+/// A task that the server was asked for, as the answer to the request of this id; `None` where it answered by an error.
+fn as_answer(answer: &Bytes, id: &Text, is_1_0: bool) -> Option<Bytes> {
+    #[derive(Deserialize)]
+    struct Answer<'a> {
+        #[serde(borrow)]
+        result: &'a RawValue,
+    }
+    let Answer { result: task } = serde_json::from_slice(answer).ok()?;
+    let task = task.get();
+    Some(match is_1_0 {
+        true => result(id, &format!(r#"{{"task":{task}}}"#)),
+        false => result(id, task),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(method: &str) -> JsonRpc {
+        let body = format!(r#"{{"jsonrpc":"2.0","id":"a","method":"{method}","params":{{}}}}"#);
+        let unit = decode(&Bytes::from(body), &Hint::default(), &Limits::default());
+        unit.into_only().unwrap().unwrap().json_rpc.unwrap()
+    }
+
+    fn word(message: &str, method: &str) -> &'static str {
+        match said(&Bytes::from(message.to_owned()), &request(method)) {
+            Said::Answer => "answer",
+            Said::Part(Kind::Stream) => "part",
+            Said::Part(_) => "notification",
+            Said::Unfinished => "unfinished",
+            Said::Strange => "strange",
+        }
+    }
+
+    #[test]
+    fn a_message_of_a_response_is_a_part_or_the_answer() {
+        let task = |state| {
+            format!(
+                r#"{{"jsonrpc":"2.0","id":"a","result":{{"kind":"task","id":"t","contextId":"c","status":{{"state":"{state}"}}}}}}"#
+            )
+        };
+        let (working, completed) = (task("working"), task("completed"));
+        let status = r#"{"jsonrpc":"2.0","id":"a","result":{"statusUpdate":{"taskId":"t","contextId":"c","status":{"state":"TASK_STATE_WORKING"}}}}"#;
+        let other = r#"{"jsonrpc":"2.0","id":"b","result":{}}"#;
+        for (message, method, expected) in [
+            (working.as_str(), "message/stream", "part"),
+            (working.as_str(), "message/send", "unfinished"),
+            (completed.as_str(), "message/stream", "answer"),
+            (status, "SendStreamingMessage", "part"),
+            (r#"{"jsonrpc":"2.0","id":"a","result":7}"#, "add", "answer"),
+            (
+                r#"{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"m"}}"#,
+                "add",
+                "answer",
+            ),
+            (
+                r#"{"jsonrpc":"2.0","method":"log","params":{}}"#,
+                "add",
+                "notification",
+            ),
+            (
+                r#"{"jsonrpc":"2.0","id":1,"method":"ask","params":{}}"#,
+                "add",
+                "strange",
+            ),
+            (other, "add", "strange"),
+            ("<html>", "add", "strange"),
+        ] {
+            assert_eq!(word(message, method), expected, "{message} to {method}");
+        }
+    }
+
+    #[test]
+    fn the_task_of_an_answer_is_looked_at_again() {
+        let sent = Bytes::from_static(br#"{"id":1,"result":{"task":{"id":"t"}}}"#);
+        assert_eq!(task_of(&sent).as_deref(), Some("t"));
+        let old = Bytes::from_static(br#"{"id":1,"result":{"kind":"task","id":"u"}}"#);
+        assert_eq!(task_of(&old).as_deref(), Some("u"));
+        let got = Bytes::from_static(br#"{"id":0,"result":{ "id":"t"}}"#);
+        let answer = as_answer(&got, &"\"a\"".into(), true).unwrap();
+        assert_eq!(
+            answer,
+            r#"{"jsonrpc":"2.0","id":"a","result":{"task":{ "id":"t"}}}"#
+        );
+        let gone = Bytes::from_static(br#"{"id":0,"error":{"code":-32001}}"#);
+        assert_eq!(as_answer(&gone, &"1".into(), true), None);
+    }
+}

@@ -1,0 +1,216 @@
+//! The program of an attached agent: an MCP server on its standard input and output.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::process::{ExitStatus, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::FutureExt as _;
+use futures_util::future::FusedFuture as _;
+use rustix::process::{Pid, Signal, kill_process_group};
+use serde_json::value::RawValue;
+use tokio::io::{AsyncRead, AsyncWriteExt as _};
+use tokio::process::{Child, ChildStdin, Command};
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+use super::life::{Ended, INITIALIZED, Life, MOST, QUEUE, START, profile};
+use super::link::{Gone, Line, Link, Log};
+use crate::config::TextOrSecret;
+use crate::lines::Lines;
+
+/// A program, and how it is started.
+#[derive(Debug)]
+pub(super) struct Program {
+    pub(super) command: Vec<String>,
+    pub(super) env: BTreeMap<String, TextOrSecret>,
+    pub(super) directory: Option<PathBuf>,
+    pub(super) log: Arc<Log>,
+}
+
+/// The longest line of its log.
+const MOST_LOG: usize = 4 << 10;
+/// How long it may take to end after its input is closed, and after SIGTERM.
+const GRACE: Duration = Duration::from_secs(3);
+/// How long its last lines may take after it has ended.
+const LAST_LINES: Duration = Duration::from_secs(1);
+/// What of the bridge's environment it gets.
+const ENVIRONMENT: [&str; 9] = [
+    "HOME", "LANG", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "TZ", "USER",
+];
+
+// === impl Program ===
+
+impl Program {
+    /// One run of the program.
+    pub(super) async fn once(&self, life: &Life, stop: &CancellationToken) -> Ended {
+        let mut child = match self.spawn() {
+            Ok(child) => child,
+            Err(why) => return Ended::Failed(why, false),
+        };
+        let group = child.id().and_then(|id| Pid::from_raw(id.try_into().ok()?));
+        let pipes = (child.stdin.take(), child.stdout.take(), child.stderr.take());
+        let (Some(stdin), Some(stdout), Some(stderr)) = pipes else {
+            return Ended::Failed("it has no pipes".to_owned(), false);
+        };
+        let (input, queue) = mpsc::channel(QUEUE);
+        let link = Link::new(input, life.is_single, Arc::clone(&self.log));
+        let link = Arc::new(link);
+        let listening = async { tokio::join!(read(stdout, &link), self.drain(stderr)) };
+        // It may end before it is waited for again.
+        let mut listening = std::pin::pin!(listening.map(drop).fuse());
+        // At the end of this its input is closed.
+        let why = tokio::select! {
+            () = stop.cancelled() => None,
+            status = child.wait() => Some(shown(status)),
+            () = &mut listening => Some("it has closed its output".to_owned()),
+            error = write(stdin, queue, &link) => Some(format!("it does not read its input: {error}")),
+            why = self.greet(life, &link) => Some(why),
+        };
+        let ended = life.down(why);
+        if matches!(ended, Ended::Failed(..)) && !listening.is_terminated() {
+            // Its last answers.
+            let _ = timeout(LAST_LINES, &mut listening).await;
+        }
+        link.close();
+        let heard = async {
+            listening.await;
+            std::future::pending::<()>().await;
+        };
+        tokio::select! {
+            () = self.end(&mut child, group) => {}
+            () = heard => {}
+        }
+        ended
+    }
+
+    /// Starts it; why that is not possible.
+    fn spawn(&self) -> Result<Child, String> {
+        let [program, arguments @ ..] = self.command.as_slice() else {
+            return Err("its command is empty".to_owned());
+        };
+        let own = self.env.iter().map(|(name, value)| {
+            let value = value.reveal();
+            let value = value.map_err(|error| format!("its environment: {name}: {error}"))?;
+            Ok::<_, String>((name, value))
+        });
+        let own: Vec<_> = own.collect::<Result<_, _>>()?;
+        let mut command = Command::new(program);
+        let inherited = ENVIRONMENT.into_iter();
+        let inherited = inherited.filter_map(|name| Some((name, std::env::var_os(name)?)));
+        command
+            .args(arguments)
+            .env_clear()
+            .envs(inherited)
+            .envs(own)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            // Ctrl-C in a terminal is for the bridge, which ends the program in order.
+            .process_group(0)
+            .kill_on_drop(true);
+        if let Some(directory) = &self.directory {
+            command.current_dir(directory);
+        }
+        command
+            .spawn()
+            .map_err(|error| format!("{program:?} cannot be started: {error}"))
+    }
+
+    /// Ends the program, whose input is closed.
+    async fn end(&self, child: &mut Child, group: Option<Pid>) {
+        let signal = |signal| {
+            // Without the process there is nothing to do.
+            let _ = group.map(|group| kill_process_group(group, signal));
+        };
+        if timeout(GRACE, child.wait()).await.is_err() {
+            signal(Signal::TERM);
+            if timeout(GRACE, child.wait()).await.is_err() {
+                tracing::warn!(agent = %self.log.agent, "the program of an attached agent ignores SIGTERM: it is killed");
+            }
+        }
+        // It, or what it has started itself.
+        signal(Signal::KILL);
+        let _ = child.wait().await;
+    }
+
+    /// Begins as an MCP client, and keeps up with its tools. Why it failed.
+    async fn greet(&self, life: &Life, link: &Arc<Link>) -> String {
+        match timeout(START, initialize(life, link)).await {
+            Err(_) => format!("it has not answered initialize within {START:?}"),
+            Ok(Err(why)) => why,
+            Ok(Ok(profile)) => life.serve(link, profile).await,
+        }
+    }
+
+    /// Logs what it writes to standard error. Every line is read, so that it never waits.
+    async fn drain(&self, stderr: impl AsyncRead + Unpin) {
+        let mut lines = Lines::new(stderr, MOST_LOG);
+        while let Ok(Some(line)) = lines.next().await {
+            if !line.bytes.is_empty()
+                && let Some(suppressed) = self.log.stderr.allow()
+            {
+                let text = String::from_utf8_lossy(&line.bytes);
+                tracing::info!(agent = %self.log.agent, suppressed, is_cut = line.is_cut, "its program: {text}");
+            }
+        }
+    }
+}
+
+/// Its answer to `initialize`.
+async fn initialize(life: &Life, link: &Arc<Link>) -> Result<Box<RawValue>, String> {
+    let gone = |Gone| "it has ended before it answered initialize".to_owned();
+    let answer = link.ask("initialize", &life.introduction()).await;
+    let answer = answer.map_err(gone)?;
+    let profile = profile(&answer.map_err(|failure| failure.message().to_owned())?)?;
+    let initialized = Bytes::from_static(INITIALIZED.as_bytes());
+    link.send(initialized).await.map_err(gone)?;
+    Ok(profile)
+}
+
+fn shown(status: std::io::Result<ExitStatus>) -> String {
+    match status {
+        Ok(status) => format!("it has ended with {status}"),
+        Err(error) => format!("it cannot be waited for: {error}"),
+    }
+}
+
+async fn read(stdout: impl AsyncRead + Unpin, link: &Link) {
+    let mut lines = Lines::new(stdout, MOST);
+    while let Ok(Some(line)) = lines.next().await {
+        if line.is_cut {
+            link.strange(&format!(
+                "an attached program has written a line of more than {MOST} bytes"
+            ));
+        } else if !line.bytes.trim_ascii().is_empty() {
+            let _answered = link.hear(&line.bytes);
+        }
+    }
+}
+
+/// Writes one message on each line; why that is not possible any more.
+async fn write(
+    mut stdin: ChildStdin,
+    mut queue: mpsc::Receiver<Line>,
+    link: &Link,
+) -> std::io::Error {
+    while let Some(line) = queue.recv().await {
+        let Some((message, _)) = link.written(line) else {
+            continue;
+        };
+        // Between the tokens of JSON, the only place where it can have line ends, a space means the same.
+        let ends = |byte: &u8| matches!(byte, b'\r' | b'\n');
+        let mut line: Vec<u8> = message.to_vec();
+        line.iter_mut()
+            .filter(|byte| ends(byte))
+            .for_each(|byte| *byte = b' ');
+        line.push(b'\n');
+        if let Err(error) = stdin.write_all(&line).await {
+            return error;
+        }
+    }
+    std::io::ErrorKind::BrokenPipe.into()
+}

@@ -1,0 +1,362 @@
+//! The session with an attached MCP server over streamable HTTP.
+//!
+//! ```text
+//! POST initialize ─> POST notifications/initialized ─> up ─┬─ each message of the link: a POST, whose response is heard
+//!                                                          └─ GET: what the server says beside any request
+//! ```
+//!
+//! Source: docs/protocols/mcp.md §11.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::StreamExt as _;
+use futures_util::future::pending;
+use futures_util::stream::FuturesUnordered;
+use http::header::{HeaderMap, HeaderName, HeaderValue};
+use http::{Method, Response, StatusCode};
+use hyper::body::Incoming;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use tokio::sync::mpsc;
+use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
+
+use super::life::{Ended, INITIALIZED, Life, QUEUE, START, profile};
+use super::link::{Begun, Line, Link, Log};
+use super::web::{NotSent, Web, messages, refused, unavailable};
+use crate::bus::delivery::jittered;
+use crate::http::messages::Messages;
+
+/// Sessions with one server, one after another.
+#[derive(Debug)]
+pub(super) struct Session {
+    pub(super) web: Web,
+    /// Calls at a time.
+    pub(super) concurrency: usize,
+    pub(super) log: Arc<Log>,
+}
+
+/// A session that has begun.
+struct Running<'s> {
+    session: &'s Session,
+    /// The headers of its requests: its id, and the revision of MCP.
+    headers: HeaderMap,
+    link: Arc<Link>,
+}
+
+const ID: HeaderName = HeaderName::from_static("mcp-session-id");
+const REVISION: HeaderName = HeaderName::from_static("mcp-protocol-version");
+/// How long the server may take to take what has no answer, to answer a ping, and to end a session.
+const PATIENCE: Duration = Duration::from_secs(30);
+const PING: Duration = Duration::from_secs(5);
+const FAREWELL: Duration = Duration::from_secs(2);
+/// How long a response may go on after its answer.
+const REST: Duration = Duration::from_secs(1);
+/// The pauses before the stream beside requests is opened again.
+const PAUSES: [Duration; 3] = [
+    Duration::from_secs(1),
+    Duration::from_secs(4),
+    Duration::from_secs(15),
+];
+/// Why a session ends that the server does not know any more.
+const LOST: &str = "it does not know its session any more";
+
+// === impl Session ===
+
+impl Session {
+    /// One session, from its begin to its end.
+    pub(super) async fn once(&self, life: &Life, stop: &CancellationToken) -> Ended {
+        let beginning = timeout(START, self.begin(life));
+        let (headers, profile) = match stop.run_until_cancelled(beginning).await {
+            None => return life.down(None),
+            Some(Ok(Ok(begun))) => begun,
+            Some(Ok(Err(why))) => return life.down(Some(why)),
+            Some(Err(_)) => {
+                let why = format!("it has not answered initialize within {START:?}");
+                return life.down(Some(why));
+            }
+        };
+        let (input, queue) = mpsc::channel(QUEUE);
+        let link = Arc::new(Link::new(input, life.is_single, Arc::clone(&self.log)));
+        let running = Running {
+            session: self,
+            headers,
+            link: Arc::clone(&link),
+        };
+        let why = tokio::select! {
+            () = stop.cancelled() => None,
+            why = running.carry(queue) => Some(why),
+            why = running.listen() => Some(why),
+            why = life.serve(&link, profile) => Some(why),
+        };
+        let ended = life.down(why);
+        link.close();
+        if matches!(ended, Ended::Stopped) {
+            running.end().await;
+        }
+        ended
+    }
+
+    /// Begins a session: the headers of its requests, and what the server says of itself.
+    async fn begin(&self, life: &Life) -> Result<(HeaderMap, Box<RawValue>), String> {
+        #[derive(Deserialize)]
+        struct Profile {
+            #[serde(rename = "protocolVersion", default)]
+            revision: Option<String>,
+        }
+        let params = life.introduction();
+        let body = format!(r#"{{"jsonrpc":"2.0","id":0,"method":"initialize","params":{params}}}"#);
+        let response = self.web.post(body.into(), HeaderMap::new()).await;
+        let response = response.map_err(|error| error.why)?;
+        let status = response.status();
+        let mut headers = HeaderMap::new();
+        headers.extend(response.headers().get(&ID).map(|id| (ID, id.clone())));
+        let answer = answer_to(&mut messages(response), 0).await;
+        let answer =
+            answer.ok_or_else(|| format!("it has answered initialize by HTTP {status}"))?;
+        let profile = profile(&answer)?;
+        let read: Result<Profile, _> = serde_json::from_str(profile.get());
+        let revision = read.ok().and_then(|it| it.revision);
+        let revision = revision.and_then(|it| HeaderValue::from_str(&it).ok());
+        headers.extend(revision.map(|revision| (REVISION, revision)));
+        let initialized = Bytes::from_static(INITIALIZED.as_bytes());
+        let response = self.web.post(initialized, headers.clone()).await;
+        match response.map_err(|error| error.why)?.status() {
+            status if status.is_success() => Ok((headers, profile)),
+            status => Err(format!("it has answered initialized by HTTP {status}")),
+        }
+    }
+}
+
+/// The answer to the request of this number among the messages of a response; `None` where there is none.
+async fn answer_to(messages: &mut Messages<Incoming>, number: u64) -> Option<Bytes> {
+    #[derive(Deserialize)]
+    struct Message<'a> {
+        #[serde(default, borrow)]
+        method: Option<&'a RawValue>,
+        #[serde(default, borrow)]
+        id: Option<&'a RawValue>,
+    }
+    let number = number.to_string();
+    while let Ok(Some(message)) = messages.next().await {
+        let read: Result<Message<'_>, _> = serde_json::from_slice(&message);
+        let is_it =
+            read.is_ok_and(|it| it.method.is_none() && it.id.is_some_and(|id| id.get() == number));
+        if is_it {
+            return Some(message);
+        }
+    }
+    None
+}
+
+// === impl Running ===
+
+impl Running<'_> {
+    /// Posts the messages of the link; why that is not possible any more.
+    async fn carry(&self, mut queue: mpsc::Receiver<Line>) -> String {
+        let mut posts = FuturesUnordered::new();
+        loop {
+            tokio::select! {
+                Some(posted) = posts.next() => {
+                    if let Err(why) = posted {
+                        return why;
+                    }
+                }
+                line = queue.recv(), if posts.len() < self.session.concurrency + QUEUE => {
+                    let Some(line) = line else {
+                        return "nobody uses it any more".to_owned();
+                    };
+                    posts.push(self.deliver(line));
+                }
+            }
+        }
+    }
+
+    /// Posts one message, and hears what comes back. An error ends the session.
+    async fn deliver(&self, line: Line) -> Result<(), String> {
+        match self.link.written(line) {
+            None => Ok(()),
+            Some((bytes, Some(call))) => {
+                let over = call.over.clone();
+                let called = over.run_until_cancelled(self.call(bytes, &call)).await;
+                called.unwrap_or(Ok(()))
+            }
+            Some((bytes, None)) => match timeout(PATIENCE, self.tell(bytes)).await {
+                Ok(told) => told,
+                Err(_) => {
+                    self.link
+                        .strange("an attached server has not taken a message in time");
+                    Ok(())
+                }
+            },
+        }
+    }
+
+    /// Posts a request, and hears its answer.
+    async fn call(&self, bytes: Bytes, call: &Begun) -> Result<(), String> {
+        let response = match self.post(bytes, call.headers.clone()).await {
+            Ok(response) => response,
+            Err(error) => return self.unanswered(call, &error).await,
+        };
+        let status = response.status();
+        let is_doubtful = match status {
+            StatusCode::NOT_FOUND => self.has_id(),
+            // Some servers answer so for a session that they do not know.
+            StatusCode::BAD_REQUEST => self.has_id() && self.is_lost().await,
+            _ => false,
+        };
+        if is_doubtful {
+            self.link.unwritten(call.number);
+            return Err(LOST.to_owned());
+        }
+        if status.is_client_error() {
+            self.link.unwritten(call.number);
+        }
+        let mut messages = messages(response);
+        loop {
+            match messages.next().await {
+                Ok(Some(message)) if self.link.hear(&message) == Some(call.number) => {
+                    // So that its connection can be used again.
+                    let rest = async {
+                        while let Ok(Some(message)) = messages.next().await {
+                            let _answered = self.link.hear(&message);
+                        }
+                    };
+                    let _ = timeout(REST, rest).await;
+                    return Ok(());
+                }
+                Ok(Some(_)) => {}
+                Ok(None) => {
+                    let failure = match status.is_success() {
+                        true => unavailable(
+                            "its response has no answer; the request may have been executed",
+                        ),
+                        false => refused(status),
+                    };
+                    self.link.fail(call.number, failure);
+                    return Ok(());
+                }
+                Err(error) => {
+                    let why = error.to_string();
+                    return self
+                        .unanswered(
+                            call,
+                            &NotSent {
+                                may_be_sent: true,
+                                why,
+                            },
+                        )
+                        .await;
+                }
+            }
+        }
+    }
+
+    /// There is no answer to a call. That the server is gone ends the session.
+    async fn unanswered(&self, call: &Begun, error: &NotSent) -> Result<(), String> {
+        if !error.may_be_sent {
+            // The next session has it.
+            self.link.unwritten(call.number);
+            return Err(error.why.clone());
+        }
+        self.link.fail(call.number, error.failure());
+        match self.is_lost().await {
+            true => Err(error.why.clone()),
+            false => Ok(()),
+        }
+    }
+
+    /// Posts what has no answer.
+    async fn tell(&self, bytes: Bytes) -> Result<(), String> {
+        let response = self.post(bytes, HeaderMap::new()).await;
+        match response.map(|response| response.status()) {
+            Ok(status) if status.is_success() => Ok(()),
+            Ok(StatusCode::NOT_FOUND) if self.has_id() => Err(LOST.to_owned()),
+            Ok(status) => {
+                let what = format!(
+                    "an attached server has answered a notification or an answer by HTTP {status}"
+                );
+                self.link.strange(&what);
+                Ok(())
+            }
+            Err(error) if error.may_be_sent => {
+                self.link.strange(&format!(
+                    "an attached server has not taken a message: {}",
+                    error.why
+                ));
+                Ok(())
+            }
+            Err(error) => Err(error.why),
+        }
+    }
+
+    /// Hears what the server says beside any request; why the session has ended.
+    async fn listen(&self) -> String {
+        let mut failed = 0;
+        loop {
+            match self.ask(Method::GET).await {
+                Ok(response) => match response.status() {
+                    StatusCode::NOT_FOUND if self.has_id() => return LOST.to_owned(),
+                    // It has no such stream.
+                    status if status.is_client_error() => return pending().await,
+                    status if status.is_success() => {
+                        let mut messages = messages(response);
+                        if !messages.is_stream() {
+                            return pending().await;
+                        }
+                        while let Ok(Some(message)) = messages.next().await {
+                            failed = 0;
+                            let _answered = self.link.hear(&message);
+                        }
+                    }
+                    _ => {}
+                },
+                Err(error) if !error.may_be_sent => return error.why,
+                Err(_) => {}
+            }
+            sleep(jittered(PAUSES[failed.min(PAUSES.len() - 1)])).await;
+            failed += 1;
+        }
+    }
+
+    /// Whether the server knows this session no more, or is away: it does not answer a ping.
+    async fn is_lost(&self) -> bool {
+        let ping = Bytes::from_static(br#"{"jsonrpc":"2.0","id":0,"method":"ping"}"#);
+        let pinged = async {
+            let response = self.post(ping, HeaderMap::new()).await.ok()?;
+            answer_to(&mut messages(response), 0).await
+        };
+        !matches!(timeout(PING, pinged).await, Ok(Some(_)))
+    }
+
+    /// Ends the session; the server may forget it.
+    async fn end(&self) {
+        if self.has_id() {
+            // A session that is not ended costs the server nothing for long.
+            drop(timeout(FAREWELL, self.ask(Method::DELETE)).await);
+        }
+    }
+
+    fn has_id(&self) -> bool {
+        self.headers.contains_key(ID)
+    }
+
+    async fn post(
+        &self,
+        body: Bytes,
+        mut headers: HeaderMap,
+    ) -> Result<Response<Incoming>, NotSent> {
+        headers.extend(self.headers.clone());
+        self.session.web.post(body, headers).await
+    }
+
+    async fn ask(&self, method: Method) -> Result<Response<Incoming>, NotSent> {
+        let mut headers = self.headers.clone();
+        let accept = HeaderValue::from_static("text/event-stream");
+        headers.insert(http::header::ACCEPT, accept);
+        let web = &self.session.web;
+        web.ask(method, web.url().clone(), headers).await
+    }
+}

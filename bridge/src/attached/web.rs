@@ -1,0 +1,200 @@
+//! The HTTP server of an attached agent: what every request to it has, and why one has no answer.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use a2abus_executor::{Client, ClientError, ClientOptions, NotOpened};
+use a2abus_models::a2e_workflow::target::ApiBase;
+use bytes::Bytes;
+use http::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, USER_AGENT};
+use http::{Method, Request, Response, StatusCode, Uri};
+use hyper::body::Incoming;
+
+use super::life::MOST;
+use crate::calls::failure::{Failure, Reason};
+use crate::config::TextOrSecret;
+use crate::http::messages::Messages;
+
+/// The server at one URL.
+pub(super) struct Web {
+    client: Box<Client>,
+    url: Uri,
+    configured: BTreeMap<String, TextOrSecret>,
+    /// The headers of every request, with their secrets; `None` until they are read.
+    headers: Mutex<Option<HeaderMap>>,
+}
+
+/// Why there is no response.
+#[derive(Debug)]
+pub(super) struct NotSent {
+    /// Whether the server may have got the request.
+    pub(super) may_be_sent: bool,
+    pub(super) why: String,
+}
+
+/// How much is read of a response that is no answer.
+const MOST_OF_REFUSAL: usize = 1 << 20;
+const JSON: HeaderValue = HeaderValue::from_static("application/json");
+const BOTH: HeaderValue = HeaderValue::from_static("application/json, text/event-stream");
+const AGENT: HeaderValue = HeaderValue::from_static(concat!("a2abus/", env!("CARGO_PKG_VERSION")));
+
+// === impl Web ===
+
+impl fmt::Debug for Web {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = f.debug_struct("Web");
+        shown.field("url", &self.url).finish_non_exhaustive()
+    }
+}
+
+impl Web {
+    /// The server at `url`, with this many connections at most that nobody uses at the moment.
+    ///
+    /// # Errors
+    /// When TLS cannot be set up.
+    pub(super) fn new(
+        url: Uri,
+        headers: &BTreeMap<String, TextOrSecret>,
+        concurrency: usize,
+    ) -> Result<Self, ClientError> {
+        let client = Client::new(&ClientOptions {
+            idle_per_host: Some(concurrency),
+            ..ClientOptions::default()
+        })?;
+        Ok(Self {
+            client: Box::new(client),
+            url,
+            configured: headers.clone(),
+            headers: Mutex::default(),
+        })
+    }
+
+    /// Posts a JSON-RPC message.
+    ///
+    /// # Errors
+    /// When there is no response.
+    pub(super) async fn post(
+        &self,
+        body: Bytes,
+        more: HeaderMap,
+    ) -> Result<Response<Incoming>, NotSent> {
+        let mut request = Request::new(body);
+        *request.method_mut() = Method::POST;
+        *request.uri_mut() = self.url.clone();
+        let headers = request.headers_mut();
+        headers.extend(more);
+        headers.insert(CONTENT_TYPE, JSON);
+        headers.insert(ACCEPT, BOTH);
+        self.send(request).await
+    }
+
+    /// Sends a request without a body.
+    ///
+    /// # Errors
+    /// When there is no response.
+    pub(super) async fn ask(
+        &self,
+        method: Method,
+        url: Uri,
+        more: HeaderMap,
+    ) -> Result<Response<Incoming>, NotSent> {
+        let mut request = Request::new(Bytes::new());
+        *request.method_mut() = method;
+        *request.uri_mut() = url;
+        request.headers_mut().extend(more);
+        self.send(request).await
+    }
+
+    async fn send(&self, mut request: Request<Bytes>) -> Result<Response<Incoming>, NotSent> {
+        let own = self.configured().map_err(|why| NotSent {
+            may_be_sent: false,
+            why,
+        })?;
+        let headers = request.headers_mut();
+        headers.insert(USER_AGENT, AGENT);
+        headers.extend(own);
+        let response = self.client.open(request).await?;
+        if matches!(
+            response.status(),
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN
+        ) {
+            // There may be another secret by now.
+            *self.headers() = None;
+        }
+        Ok(response)
+    }
+
+    /// The headers of the configuration; why they are not to be had.
+    fn configured(&self) -> Result<HeaderMap, String> {
+        if let Some(headers) = &*self.headers() {
+            return Ok(headers.clone());
+        }
+        let mut headers = HeaderMap::new();
+        for (name, value) in &self.configured {
+            let bad = |why: &dyn fmt::Display| format!("its header {name}: {why}");
+            let text = value.reveal().map_err(|error| bad(&error))?;
+            let mut value = HeaderValue::from_str(&text)
+                .map_err(|_| bad(&"the secret is no value of a header"))?;
+            value.set_sensitive(true);
+            let name = HeaderName::from_bytes(name.as_bytes()).map_err(|error| bad(&error))?;
+            headers.insert(name, value);
+        }
+        *self.headers() = Some(headers.clone());
+        Ok(headers)
+    }
+
+    fn headers(&self) -> MutexGuard<'_, Option<HeaderMap>> {
+        self.headers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn url(&self) -> &Uri {
+        &self.url
+    }
+}
+
+/// The URL of a server, as requests have it.
+pub(super) fn url_of(base: &ApiBase) -> Result<Uri, http::uri::InvalidUri> {
+    base.to_string().parse()
+}
+
+/// The messages of a response.
+pub(super) fn messages(response: Response<Incoming>) -> Messages<Incoming> {
+    let most = match response.status().is_success() {
+        true => MOST,
+        false => MOST_OF_REFUSAL,
+    };
+    Messages::of(response, most)
+}
+
+// === impl NotSent ===
+
+impl NotSent {
+    /// What its caller is told.
+    pub(super) fn failure(&self) -> Failure {
+        unavailable(&match self.may_be_sent {
+            true => format!("{}; the request may have been executed", self.why),
+            false => format!("it cannot be reached: {}", self.why),
+        })
+    }
+}
+
+impl From<NotOpened> for NotSent {
+    fn from(error: NotOpened) -> Self {
+        Self {
+            may_be_sent: error.may_be_sent,
+            why: error.to_string(),
+        }
+    }
+}
+
+/// The server gives no answer, and why.
+pub(super) fn unavailable(why: &str) -> Failure {
+    let message = format!("no answer from the server of this agent: {why}");
+    Failure::new(Reason::AgentUnavailable, message)
+}
+
+/// The server has answered a request by a status alone.
+pub(super) fn refused(status: StatusCode) -> Failure {
+    unavailable(&format!("it has answered HTTP {status}"))
+}

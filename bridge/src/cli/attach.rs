@@ -1,0 +1,254 @@
+//! `a2abus attach`: one server on a bus as an agent.
+//!
+//! It is `a2abus serve` with a configuration that has this agent alone, and no listener.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use clap::{ArgGroup, Args, ValueEnum};
+use serde_json::{Value, json};
+
+use super::serve::{Signals, serve};
+use super::{Misuse, checked, load};
+use crate::config::{Config, StateConfig, StateLog};
+
+/// Arguments of `a2abus attach`.
+#[derive(Debug, Args)]
+#[command(
+    group = ArgGroup::new("server").required(true).args(["url", "command"]),
+    group = ArgGroup::new("bus").required(true).args(["kafka", "nats", "config"]),
+    after_help = "Examples:
+  a2abus attach files --nats nats://127.0.0.1:4222 -- npx -y @modelcontextprotocol/server-filesystem /srv/files
+  a2abus attach weather --kafka 127.0.0.1:9092 --url http://127.0.0.1:8000/mcp
+  a2abus attach planner --nats nats://127.0.0.1:4222 --url http://127.0.0.1:9999/ --protocol a2a
+  a2abus attach sums -c a2abus.yaml --url https://sums.example.com/rpc --protocol jsonrpc --header authorization=SUMS_TOKEN
+
+Runs until SIGTERM or Ctrl-C: reads the topic, calls the server, and publishes each answer where its request says. \
+Another bridge routes calls to it with `agents.NAME.to`. With -c it uses the transports of the file, and its bindings, \
+other agents and listeners are not started. The topic must exist, or the broker must create it."
+)]
+pub(crate) struct AttachArgs {
+    /// The name of the agent.
+    name: String,
+    /// The URL of an HTTP server.
+    #[arg(long, value_name = "URL")]
+    url: Option<String>,
+    /// What the HTTP server speaks.
+    #[arg(long, value_enum, default_value = "mcp", conflicts_with = "command")]
+    protocol: Protocol,
+    /// A header of every request to the server; its value is that of an environment variable.
+    #[arg(
+        long = "header",
+        value_name = "HEADER=VARIABLE",
+        conflicts_with = "command"
+    )]
+    headers: Vec<String>,
+    /// The program of an MCP server over standard input and output.
+    #[arg(last = true, value_name = "COMMAND")]
+    command: Vec<String>,
+    /// A Kafka broker, as host:port.
+    #[arg(long, value_name = "BROKER")]
+    kafka: Option<String>,
+    /// A NATS server, as nats://host:port.
+    #[arg(long, value_name = "URL")]
+    nats: Option<String>,
+    /// A configuration file whose transports are used.
+    #[arg(short, long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// The transport of the file, if it has several.
+    #[arg(long, value_name = "NAME", requires = "config")]
+    transport: Option<String>,
+    /// The topic or subject to read requests from [default: agents.NAME].
+    #[arg(long)]
+    topic: Option<String>,
+    /// A topic to which requests may direct their answers; a pattern may have *.
+    #[arg(long = "reply-topic", value_name = "PATTERN")]
+    reply_topics: Vec<String>,
+    /// Most calls at a time; with 1 an MCP server may ask the client of its call.
+    #[arg(long, value_name = "CALLS")]
+    concurrency: Option<u32>,
+}
+
+/// What the server speaks.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Protocol {
+    Mcp,
+    A2a,
+    Jsonrpc,
+}
+
+/// What the only bus is called where no file names one.
+const BUS: &str = "bus";
+
+/// Runs until a signal.
+///
+/// # Errors
+/// [`Misuse`] when an argument is wrong; else when the configuration is, or the bridge cannot start.
+pub(crate) async fn run(args: AttachArgs) -> anyhow::Result<()> {
+    let mut signals = Signals::new()?;
+    let config = match &args.config {
+        Some(file) => args.with_file(file)?,
+        None => args.without_file()?,
+    };
+    serve(config, &mut signals).await
+}
+
+// === impl AttachArgs ===
+
+impl AttachArgs {
+    /// The transports of a file, and this agent alone.
+    fn with_file(&self, file: &Path) -> anyhow::Result<Config> {
+        let transport = match &self.transport {
+            Some(transport) => transport.clone(),
+            None => only_transport(&load(file)?)?,
+        };
+        let own = [
+            ("A2ABUS_AGENTS", self.agents(&transport)?.to_string()),
+            ("A2ABUS_A2A__DEFAULT_AGENT", self.name.clone()),
+            ("A2ABUS_BINDINGS", "[]".to_owned()),
+            ("A2ABUS_HTTP__ENABLED", "false".to_owned()),
+            ("A2ABUS_ADMIN__ENABLED", "false".to_owned()),
+            ("A2ABUS_WORKFLOWS__ENABLED", "false".to_owned()),
+        ];
+        let own = own.map(|(name, value)| (OsString::from(name), OsString::from(value)));
+        let loaded = Config::load(file, std::env::vars_os().chain(own));
+        let mut config = checked(loaded, &file.display().to_string())?;
+        // The file of the state and the number of the replica are those of the bridge that serves.
+        if config.state.place() == StateLog::Embedded {
+            config.state = StateConfig::default();
+        }
+        config.calls.replica = None;
+        // A reload would bring back what else is in the file.
+        config.file = None;
+        Ok(config)
+    }
+
+    /// One bus, and this agent.
+    fn without_file(&self) -> anyhow::Result<Config> {
+        let transport = match (&self.kafka, &self.nats) {
+            (Some(broker), _) => json!({ "type": "kafka", "brokers": [broker] }),
+            (None, Some(server)) => json!({ "type": "nats", "servers": [server] }),
+            (None, None) => return Err(Misuse("give --kafka, --nats or -c".to_owned()).into()),
+        };
+        let document = json!({
+            "transports": { BUS: transport }, "agents": self.agents(BUS)?,
+            "http": { "enabled": false }, "admin": { "enabled": false },
+        });
+        let file = "a2abus attach";
+        checked(Config::read(file, &document.to_string(), []), file)
+    }
+
+    /// The section `agents`.
+    fn agents(&self, transport: &str) -> anyhow::Result<Value> {
+        let topic = self.topic.clone();
+        let topic = topic.unwrap_or_else(|| format!("agents.{}", self.name));
+        let headers = self.headers.iter().map(|header| {
+            let parts = header.split_once('=');
+            let wrong = || Misuse(format!("--header {header}: write HEADER=VARIABLE"));
+            let (name, variable) = parts.ok_or_else(wrong)?;
+            Ok((name.to_owned(), json!({ "env": variable })))
+        });
+        let headers: serde_json::Map<_, _> = headers.collect::<Result<_, Misuse>>()?;
+        let mut attach = match &self.url {
+            Some(url) => {
+                json!({ "url": url, "protocol": self.protocol.word(), "headers": headers })
+            }
+            None => json!({ "command": self.command }),
+        };
+        attach["reply_topics"] = json!(self.reply_topics);
+        if let Some(concurrency) = self.concurrency {
+            attach["concurrency"] = concurrency.into();
+        }
+        let to = json!({ "transport": transport, "topic": topic });
+        Ok(json!({ self.name.as_str(): { "to": to, "attach": attach } }))
+    }
+}
+
+/// The only transport of a configuration.
+fn only_transport(config: &Config) -> anyhow::Result<String> {
+    let mut names = config.transports.keys();
+    match (names.next(), names.next()) {
+        (Some(only), None) => Ok(only.to_string()),
+        _ => {
+            let names = config.transports.keys().map(ToString::to_string);
+            let names = names.collect::<Vec<_>>().join(", ");
+            let message =
+                format!("the file has these transports: {names}; choose one by --transport");
+            Err(Misuse(message).into())
+        }
+    }
+}
+
+// === impl Protocol ===
+
+impl Protocol {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Mcp => "mcp",
+            Self::A2a => "a2a",
+            Self::Jsonrpc => "jsonrpc",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: AttachArgs,
+    }
+
+    fn args(line: &str) -> Result<AttachArgs, clap::Error> {
+        let words = ["attach"].into_iter().chain(line.split(' '));
+        Line::try_parse_from(words).map(|line| line.args)
+    }
+
+    #[test]
+    fn a_server_and_a_bus_are_a_configuration() {
+        for line in [
+            "files --nats nats://127.0.0.1:4222 -- npx server",
+            "w --kafka 127.0.0.1:9092 --url http://127.0.0.1:8000/mcp --header authorization=T",
+            "p --nats nats://a:1 --url http://b:2/ --protocol a2a --topic t --concurrency 1",
+        ] {
+            let config = args(line).unwrap().without_file().unwrap();
+            assert_eq!(config.bindings.len(), 1, "{line}");
+        }
+        for line in [
+            "w --kafka 127.0.0.1:9092",
+            "w --url http://127.0.0.1:8000/mcp",
+            "w --kafka a:1 --url http://b/ -- npx server",
+            "w --kafka a:1 --nats nats://a:1 -- npx server",
+        ] {
+            assert!(args(line).is_err(), "{line}");
+        }
+    }
+
+    #[test]
+    fn of_a_file_the_transports_are_used_and_nothing_else() {
+        let directory = tempfile::TempDir::new().unwrap();
+        let file = directory.path().join("a2abus.yaml");
+        let text = "
+transports: { k: { type: kafka, brokers: ['a:1'] } }
+bindings: [{ name: b, transport: k, topics: [t], group: g }]
+agents: { other: { description: Other., to: { transport: k, topic: o } } }
+a2a: { default_agent: other }
+";
+        std::fs::write(&file, text).unwrap();
+        let line = format!(
+            "Mine -c {} --url http://b/ --protocol jsonrpc",
+            file.display()
+        );
+        let config = args(&line).unwrap().with_file(&file).unwrap();
+        let names: Vec<&str> = config.agents.keys().map(|name| name.as_str()).collect();
+        assert_eq!(names, ["Mine"]);
+        let topics = config.bindings.iter().flat_map(|binding| &binding.topics);
+        let topics: Vec<&str> = topics.map(|topic| topic.as_str()).collect();
+        assert_eq!(topics, ["agents.Mine"]);
+        assert!(!config.http.enabled && !config.admin.enabled);
+    }
+}

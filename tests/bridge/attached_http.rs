@@ -1,0 +1,474 @@
+//! Attached HTTP servers: of MCP, of A2A and of plain JSON-RPC, called through every door, and what becomes of calls when
+//! they misbehave.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::a2a::read_events;
+use crate::http::{Front, SOON};
+use crate::site::Site;
+
+/// A bridge with the site attached in three ways: as `mcp`, as `a2a` and as `rpc`.
+struct Attached {
+    front: Front,
+    site: Site,
+    directory: TempDir,
+}
+
+impl Attached {
+    async fn open() -> Self {
+        Self::open_with("concurrency: 4").await
+    }
+
+    async fn open_with(more: &str) -> Self {
+        let site = Site::start().await;
+        let directory = TempDir::new().unwrap();
+        let token = directory.path().join("token");
+        std::fs::write(&token, "Bearer old").unwrap();
+        let agent = |name: &str, description: &str, more: &str| {
+            let url = format!("http://{}/{name}", site.address);
+            format!(
+                "
+  {name}:
+    {description}
+    to: {{ transport: local, topic: attached.{name} }}
+    attach:
+      url: {url}
+      headers: {{ authorization: {{ file: {token:?} }}, x-tenant: blue }}
+      {more}"
+            )
+        };
+        let config = format!(
+            "
+instance: test
+transports: {{ local: {{ type: memory }} }}
+agents:{}{}{}
+calls: {{ timeout: 1m }}
+http: {{ listen: '127.0.0.1:0', drain_grace: 5s }}
+admin: {{ listen: '127.0.0.1:0' }}
+",
+            agent("mcp", "", more),
+            agent("a2a", "", "protocol: a2a"),
+            agent("rpc", "description: Sums.", "protocol: jsonrpc"),
+        );
+        let front = Front::open_with(&config).await;
+        Self {
+            front,
+            site,
+            directory,
+        }
+    }
+
+    async fn post(&self, path: &str, body: &Value) -> String {
+        let request = self.front.to(path, body.to_string());
+        let request = request
+            .header("content-type", "application/json")
+            .header("accept", "application/json, text/event-stream")
+            .header("traceparent", TRACE);
+        request.send().await.unwrap().text().await.unwrap()
+    }
+
+    async fn ask(&self, path: &str, body: &Value) -> Value {
+        let answer = self.post(path, body).await;
+        serde_json::from_str(&answer).unwrap_or_else(|error| panic!("{error}: {answer}"))
+    }
+
+    async fn call(&self, tool: &str) -> Value {
+        self.ask("/rpc/mcp", &call(tool)).await
+    }
+
+    /// Waits until something holds.
+    async fn until(&self, what: &str, holds: impl AsyncFn() -> bool) {
+        let begun = Instant::now();
+        while !holds().await {
+            assert!(begun.elapsed() < SOON, "{what}");
+            sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    async fn end(self) {
+        self.front.stop.cancel();
+        timeout(SOON, self.front.running).await.unwrap().unwrap();
+    }
+}
+
+const TRACE: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+
+fn call(tool: &str) -> Value {
+    json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": { "name": tool, "arguments": { "a": 1 } } })
+}
+
+fn rpc(method: &str) -> Value {
+    json!({ "jsonrpc": "2.0", "id": "mine", "method": method, "params": { "n": 1 } })
+}
+
+fn message(method: &str, configuration: &Value) -> Value {
+    let message = json!({ "kind": "message", "messageId": "m", "role": "user", "parts": [{ "kind": "text", "text": "hello" }] });
+    json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": { "message": message, "configuration": configuration } })
+}
+
+fn reason(answer: &Value) -> &str {
+    answer["error"]["data"]["reason"]
+        .as_str()
+        .unwrap_or_default()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_mcp_server_over_http_is_an_agent_at_every_door() {
+    let attached = Attached::open().await;
+    for path in ["/rpc/mcp", "/mcp/agents/mcp"] {
+        let answer = attached.ask(path, &call("echo")).await;
+        assert_eq!(
+            answer["result"]["content"][0]["text"], r#"{"a":1}"#,
+            "{answer}"
+        );
+    }
+    let answer = attached.ask("/mcp", &call("mcp.echo")).await;
+    assert!(answer["result"].is_object(), "{answer}");
+    let answer = attached.post("/rpc/mcp", &call("exact")).await;
+    assert_eq!(
+        answer,
+        r#"{ "result" : {"n":1.0e2,  "s":"\u00e9"}, "id":1, "jsonrpc":"2.0" }"#
+    );
+    // One session for all, with the revision that the server chose, and the headers of the configuration.
+    assert_eq!(attached.site.notes.of("initialize").len(), 1);
+    let (headers, _) = attached.site.notes.of("tools/call").pop().unwrap();
+    assert_eq!(headers["mcp-session-id"], "s-1");
+    assert_eq!(headers["mcp-protocol-version"], "2025-06-18");
+    assert_eq!(headers["x-tenant"], "blue");
+    assert_eq!(headers["authorization"], "Bearer old");
+    assert!(
+        headers["traceparent"]
+            .to_str()
+            .unwrap()
+            .starts_with(&TRACE[..35]),
+        "{headers:?}"
+    );
+    attached.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_card_of_an_agent_is_made_from_what_its_server_says() {
+    let attached = Attached::open().await;
+    let card = async |agent: &str| -> Value {
+        let url = format!("{}/a2a/agents/{agent}/card", attached.front.base);
+        let card = reqwest::get(url).await.unwrap().text().await.unwrap();
+        serde_json::from_str(&card).unwrap()
+    };
+    attached
+        .until("the card of tools", async || {
+            card("mcp").await["skills"][0]["id"] == "echo"
+        })
+        .await;
+    attached
+        .until("the card of the server", async || {
+            card("a2a").await["skills"][0]["id"] == "add"
+        })
+        .await;
+    let tools = card("mcp").await;
+    assert_eq!(tools["description"], "Does what tests need.", "{tools}");
+    assert_eq!(tools["version"], "7", "{tools}");
+    let own = card("a2a").await;
+    assert_eq!(own["description"], "A site of tests.", "{own}");
+    let url = own["url"].as_str().unwrap();
+    assert!(url.starts_with(&attached.front.base), "{own}");
+    // The skills of an A2A agent are tools at the MCP door.
+    let list = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/list" });
+    let tools = attached.post("/mcp/agents/a2a", &list).await;
+    assert!(tools.contains("\"add\""), "{tools}");
+    // What is written wins.
+    assert_eq!(card("rpc").await["description"], "Sums.");
+    attached.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn progress_comes_before_the_answer_of_a_stream() {
+    let attached = Attached::open().await;
+    let mut request = call("progress");
+    request["params"]["_meta"] = json!({ "progressToken": "mine" });
+    let stream = attached.post("/mcp/agents/mcp", &request).await;
+    let parts: Vec<Value> = read_events(&stream)
+        .into_iter()
+        .map(|event| event.json())
+        .collect();
+    assert_eq!(parts[0]["params"]["progressToken"], "mine", "{parts:?}");
+    assert_eq!(parts[1]["params"]["progress"], 2, "{parts:?}");
+    assert_eq!(parts[2]["id"], 1, "{parts:?}");
+    attached.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cancelled_call_ends_in_the_server() {
+    let attached = Attached::open().await;
+    let begun = attached.until("the call", async || attached.site.notes.calls("hang") == 1);
+    tokio::select! {
+        answer = attached.call("hang") => panic!("it is answered: {answer}"),
+        () = begun => {}
+    }
+    // The caller has gone.
+    let is_cancelled = async || !attached.site.notes.of("notifications/cancelled").is_empty();
+    attached.until("the cancel", is_cancelled).await;
+    let (_, begun) = attached.site.notes.of("tools/call").pop().unwrap();
+    let (_, cancel) = attached
+        .site
+        .notes
+        .of("notifications/cancelled")
+        .pop()
+        .unwrap();
+    assert_eq!(cancel["params"]["requestId"], begun["id"]);
+    attached.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_was_started_again_gets_a_new_session() {
+    let mut attached = Attached::open().await;
+    let answer = attached.call("effect").await;
+    assert!(answer["result"].is_object(), "{answer}");
+    attached.site.begin().await;
+    let begun = Instant::now();
+    loop {
+        // Until the bridge has noticed, its calls wait or say why they fail.
+        let answer = attached.call("effect").await;
+        if answer["result"].is_object() {
+            break;
+        }
+        assert_eq!(reason(&answer), "agent_unavailable", "{answer}");
+        assert!(begun.elapsed() < SOON, "{answer}");
+    }
+    let (headers, _) = attached.site.notes.of("tools/call").pop().unwrap();
+    assert_ne!(headers["mcp-session-id"], "s-1");
+    attached.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn calls_of_a_server_that_ends_fail_with_the_cause() {
+    let mut attached = Attached::open().await;
+    let front = attached.front.to("/rpc/mcp", call("hang").to_string());
+    let hanging = tokio::spawn(async move { front.send().await.unwrap().text().await.unwrap() });
+    attached
+        .until("the call", async || attached.site.notes.calls("hang") == 1)
+        .await;
+    attached.site.end();
+    let answer: Value = serde_json::from_str(&hanging.await.unwrap()).unwrap();
+    assert_eq!(reason(&answer), "agent_unavailable", "{answer}");
+    let message = answer["error"]["message"].as_str().unwrap();
+    assert!(message.contains("may have been executed"), "{answer}");
+    for path in ["/rpc/mcp", "/rpc/rpc"] {
+        let body = if path == "/rpc/mcp" {
+            call("effect")
+        } else {
+            rpc("add")
+        };
+        let answer = attached.ask(path, &body).await;
+        assert_eq!(reason(&answer), "agent_unavailable", "{path}: {answer}");
+        let message = answer["error"]["message"].as_str().unwrap();
+        assert!(message.contains("refused"), "{path}: {answer}");
+    }
+    assert_eq!(attached.site.notes.calls("effect"), 0);
+    attached.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_no_answer_fails_its_call_alone() {
+    let attached = Attached::open().await;
+    for (path, body, word) in [
+        ("/rpc/mcp", call("garbage"), "no answer"),
+        ("/rpc/mcp", call("away"), "503"),
+        ("/rpc/rpc", rpc("garbage"), "no answer"),
+        ("/rpc/rpc", rpc("away"), "503"),
+    ] {
+        let answer = attached.ask(path, &body).await;
+        assert_eq!(reason(&answer), "agent_unavailable", "{path}: {answer}");
+        let message = answer["error"]["message"].as_str().unwrap();
+        assert!(message.contains(word), "{word}: {answer}");
+    }
+    let answer = attached.call("echo").await;
+    assert!(answer["result"].is_object(), "{answer}");
+    assert_eq!(attached.site.notes.of("initialize").len(), 1);
+    attached.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_question_of_the_server_goes_to_the_client_of_its_only_call() {
+    let attached = Attached::open_with("concurrency: 1").await;
+    let url = format!("{}/mcp/agents/mcp", attached.front.base);
+    let client = reqwest::Client::new();
+    let post = async |body: &Value, session: Option<&str>| {
+        let request = client.post(&url).timeout(SOON).body(body.to_string());
+        let request = request
+            .header("content-type", "application/json")
+            .header("accept", "application/json, text/event-stream");
+        let request = match session {
+            Some(session) => request.header("mcp-session-id", session),
+            None => request,
+        };
+        request.send().await.unwrap()
+    };
+    let params = json!({ "protocolVersion": "2025-06-18", "capabilities": { "sampling": {} }, "clientInfo": { "name": "t", "version": "1" } });
+    let begin = json!({ "jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params });
+    let begun = post(&begin, None).await;
+    let session = begun.headers()["mcp-session-id"]
+        .to_str()
+        .unwrap()
+        .to_owned();
+    let initialized = json!({ "jsonrpc": "2.0", "method": "notifications/initialized" });
+    post(&initialized, Some(&session)).await;
+    let mut stream = post(&call("ask"), Some(&session)).await;
+    let mut text = String::new();
+    let question = loop {
+        text += std::str::from_utf8(&stream.chunk().await.unwrap().unwrap()).unwrap();
+        let asked = read_events(&text).into_iter().map(|event| event.json());
+        if let Some(question) = asked
+            .into_iter()
+            .find(|it| it["method"] == "sampling/createMessage")
+        {
+            break question;
+        }
+    };
+    let said =
+        json!({ "role": "assistant", "content": { "type": "text", "text": "blue" }, "model": "m" });
+    let said = json!({ "jsonrpc": "2.0", "id": question["id"], "result": said });
+    post(&said, Some(&session)).await;
+    while let Some(piece) = stream.chunk().await.unwrap() {
+        text += std::str::from_utf8(&piece).unwrap();
+    }
+    let last = read_events(&text).pop().unwrap().json();
+    assert_eq!(last["result"]["content"][0]["text"], "blue", "{text}");
+    attached.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_says_beside_its_requests_that_its_tools_have_changed() {
+    let attached = Attached::open().await;
+    let lists = || attached.site.notes.of("tools/list").len();
+    attached.until("the tools", async || lists() == 1).await;
+    let changed = json!({ "jsonrpc": "2.0", "method": "notifications/tools/list_changed" });
+    attached
+        .until("the changed tools", async || {
+            attached.site.notes.say_beside(&changed).await;
+            lists() > 1
+        })
+        .await;
+    attached.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_plain_server_gets_the_bytes_of_a_request_and_its_answer_passes() {
+    let attached = Attached::open().await;
+    let body = r#"{"jsonrpc": "2.0",  "id":"mine", "method":"exact", "params":{"n":1.0e2}}"#;
+    let request = attached.front.to("/rpc/rpc", body);
+    let request = request.header("content-type", "application/json");
+    let answer = request.send().await.unwrap().text().await.unwrap();
+    // The bridge replaces the id of its caller by its own, and back.
+    let (before, after) = body.split_once(r#""mine""#).unwrap();
+    assert!(
+        answer.starts_with(r#"{ "id":"mine", "result" : "#),
+        "{answer}"
+    );
+    assert!(
+        answer.contains(before) && answer.contains(after),
+        "{answer}"
+    );
+    let stream = attached.post("/rpc/rpc", &rpc("parts")).await;
+    assert!(stream.contains("\"result\":7"), "{stream}");
+    let refused = attached.ask("/rpc/rpc", &rpc("refuse")).await;
+    assert_eq!(refused["error"]["message"], "no", "{refused}");
+    attached.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_parts_of_an_a2a_stream_come_one_by_one() {
+    let attached = Attached::open().await;
+    for path in ["/rpc/a2a", "/a2a/agents/a2a"] {
+        let stream = attached
+            .post(path, &message("message/stream", &json!({})))
+            .await;
+        let parts: Vec<Value> = read_events(&stream)
+            .into_iter()
+            .map(|event| event.json())
+            .collect();
+        let states = parts
+            .iter()
+            .map(|part| part["result"]["status"]["state"].as_str().unwrap_or("-"));
+        assert_eq!(
+            states.collect::<Vec<_>>(),
+            ["submitted", "working", "completed"],
+            "{path}: {stream}"
+        );
+    }
+    attached.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_unfinished_task_is_followed_to_its_end() {
+    let attached = Attached::open().await;
+    let at_once = json!({ "blocking": false });
+    // Who asks the server itself gets what it answers.
+    let answer = attached
+        .ask("/rpc/a2a", &message("message/send", &at_once))
+        .await;
+    assert_eq!(answer["result"]["status"]["state"], "working", "{answer}");
+    let answer = attached
+        .ask("/a2a/agents/a2a", &message("message/send", &at_once))
+        .await;
+    let task = answer["result"]["id"].clone();
+    assert!(task.is_string(), "{answer}");
+    let get = json!({ "jsonrpc": "2.0", "id": 2, "method": "tasks/get", "params": { "id": task } });
+    attached
+        .until("the end of the task", async || {
+            let task = attached.ask("/a2a/agents/a2a", &get).await;
+            task["result"]["status"]["state"] == "completed"
+        })
+        .await;
+    attached.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_of_a2a_1_0_is_told_the_version() {
+    let attached = Attached::open().await;
+    let message = json!({ "messageId": "m", "role": "ROLE_USER", "parts": [{ "text": "hello" }] });
+    let send = json!({ "jsonrpc": "2.0", "id": 1, "method": "SendMessage", "params": { "message": message } });
+    let answer = attached.ask("/rpc/a2a", &send).await;
+    assert_eq!(answer["result"]["message"]["messageId"], "m", "{answer}");
+    let (headers, _) = attached.site.notes.of("SendMessage").pop().unwrap();
+    assert_eq!(headers["a2a-version"], "1.0");
+    attached
+        .ask("/rpc/a2a", &self::message("message/send", &json!({})))
+        .await;
+    let (headers, _) = attached.site.notes.of("message/send").pop().unwrap();
+    assert!(!headers.contains_key("a2a-version"), "{headers:?}");
+    attached.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_mcp_server_refuses_a2a_messages_and_says_what_to_do() {
+    let attached = Attached::open().await;
+    for path in ["/rpc/mcp", "/a2a/agents/mcp"] {
+        let answer = attached
+            .ask(path, &message("message/send", &json!({})))
+            .await;
+        assert_eq!(reason(&answer), "unsupported", "{path}: {answer}");
+        let message = answer["error"]["message"].as_str().unwrap();
+        assert!(message.contains("tools/call"), "{path}: {answer}");
+    }
+    attached.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_secret_is_read_again_after_the_server_has_refused_it() {
+    let attached = Attached::open().await;
+    let answer = attached.ask("/rpc/rpc", &rpc("secret")).await;
+    assert_eq!(reason(&answer), "agent_unavailable", "{answer}");
+    let message = answer["error"]["message"].as_str().unwrap();
+    assert!(
+        message.contains("401") && !message.contains("old"),
+        "{answer}"
+    );
+    std::fs::write(attached.directory.path().join("token"), "Bearer new\n").unwrap();
+    let answer = attached.ask("/rpc/rpc", &rpc("secret")).await;
+    assert_eq!(answer["result"], "done", "{answer}");
+    attached.end().await;
+}

@@ -1,0 +1,341 @@
+//! HTTP servers to attach: one of MCP, of A2A and of plain JSON-RPC at one address, which note what they get.
+
+use std::collections::{HashMap, HashSet};
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::extract::State;
+use axum::http::{HeaderMap, Method, Response, StatusCode, header};
+use axum::routing::{any, get};
+use futures_util::stream;
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio::runtime::Runtime;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::timeout;
+
+use crate::http::SOON;
+
+/// The servers. They end when this is dropped, and so do their connections.
+pub(crate) struct Site {
+    pub(crate) address: SocketAddr,
+    pub(crate) notes: Arc<Notes>,
+    runtime: Option<Runtime>,
+}
+
+/// What the servers know.
+#[derive(Default)]
+pub(crate) struct Notes {
+    seen: Mutex<Vec<(HeaderMap, Value)>>,
+    sessions: Mutex<HashSet<String>>,
+    /// Questions that wait for their answers.
+    asked: Mutex<HashMap<String, oneshot::Sender<Value>>>,
+    /// Where each session hears what belongs to no request.
+    beside: Mutex<Vec<mpsc::Sender<String>>>,
+    looks: Mutex<usize>,
+}
+
+type Reply = Response<Body>;
+
+// === impl Site ===
+
+impl Site {
+    pub(crate) async fn start() -> Self {
+        let mut site = Self {
+            address: SocketAddr::from(([127, 0, 0, 1], 0)),
+            notes: Arc::default(),
+            runtime: None,
+        };
+        site.begin().await;
+        site
+    }
+
+    /// Begins where it was before, with what it knows but its sessions.
+    pub(crate) async fn begin(&mut self) {
+        self.end();
+        self.notes.sessions.lock().unwrap().clear();
+        let runtime = Runtime::new().unwrap();
+        let (address, notes) = (self.address, Arc::clone(&self.notes));
+        let (tell, told) = oneshot::channel();
+        runtime.spawn(async move {
+            let listener = loop {
+                // That of the former runtime may not be closed yet.
+                match TcpListener::bind(address).await {
+                    Ok(listener) => break listener,
+                    Err(_) => tokio::task::yield_now().await,
+                }
+            };
+            tell.send(listener.local_addr().unwrap()).unwrap();
+            let router = Router::new()
+                .route("/mcp", any(mcp))
+                .route("/rpc", any(rpc))
+                .route("/a2a", any(a2a))
+                .route("/.well-known/agent.json", get(card))
+                .with_state(notes);
+            axum::serve(listener, router).await.unwrap();
+        });
+        self.address = timeout(SOON, told).await.unwrap().unwrap();
+        self.runtime = Some(runtime);
+    }
+
+    /// Ends at once: connections break.
+    pub(crate) fn end(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+        self.notes.beside.lock().unwrap().clear();
+    }
+}
+
+impl Drop for Site {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+// === impl Notes ===
+
+impl Notes {
+    /// The messages of a method that came, with their headers.
+    pub(crate) fn of(&self, method: &str) -> Vec<(HeaderMap, Value)> {
+        let seen = self.seen.lock().unwrap();
+        let of = seen.iter().filter(|(_, body)| body["method"] == method);
+        of.cloned().collect()
+    }
+
+    /// How often a tool was called.
+    pub(crate) fn calls(&self, tool: &str) -> usize {
+        let calls = self.of("tools/call").into_iter();
+        calls
+            .filter(|(_, body)| body["params"]["name"] == tool)
+            .count()
+    }
+
+    /// Tells every session something beside its requests.
+    pub(crate) async fn say_beside(&self, message: &Value) {
+        let beside = self.beside.lock().unwrap().clone();
+        for session in beside {
+            // One that has ended hears nothing.
+            let _ = session.send(event(message)).await;
+        }
+    }
+
+    fn note(&self, headers: &HeaderMap, body: &[u8]) -> Value {
+        let body: Value = serde_json::from_slice(body).unwrap_or_default();
+        let note = (headers.clone(), body.clone());
+        self.seen.lock().unwrap().push(note);
+        body
+    }
+}
+
+fn event(message: &Value) -> String {
+    format!("event: message\ndata: {message}\n\n")
+}
+
+fn reply(status: StatusCode, kind: &str, body: impl Into<Body>) -> Reply {
+    let mut reply = Response::new(body.into());
+    *reply.status_mut() = status;
+    let kind = kind.parse().unwrap();
+    reply.headers_mut().insert(header::CONTENT_TYPE, kind);
+    reply
+}
+
+fn json_reply(body: &impl ToString) -> Reply {
+    reply(StatusCode::OK, "application/json", body.to_string())
+}
+
+/// A stream of what is sent to the channel.
+fn events() -> (mpsc::Sender<String>, Reply) {
+    let (say, said) = mpsc::channel::<String>(64);
+    let body = stream::unfold(said, |mut said| async move {
+        let event = said.recv().await?;
+        Some((Ok::<_, Infallible>(Bytes::from(event)), said))
+    });
+    let reply = reply(StatusCode::OK, "text/event-stream", Body::from_stream(body));
+    (say, reply)
+}
+
+fn stream_of(messages: &[Value]) -> Reply {
+    let events: String = messages.iter().map(event).collect();
+    reply(StatusCode::OK, "text/event-stream", events)
+}
+
+fn answer(id: &Value, result: &Value) -> Value {
+    json!({ "jsonrpc": "2.0", "id": id, "result": result })
+}
+
+fn text(text: &str) -> Value {
+    json!({ "content": [{ "type": "text", "text": text }] })
+}
+
+async fn mcp(
+    State(notes): State<Arc<Notes>>,
+    method: Method,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Reply {
+    let session = headers.get("mcp-session-id");
+    let session = session.and_then(|session| session.to_str().ok());
+    let is_known = session.is_some_and(|it| notes.sessions.lock().unwrap().contains(it));
+    if method == Method::GET && is_known {
+        let (say, reply) = events();
+        notes.beside.lock().unwrap().push(say);
+        return reply;
+    }
+    let body = notes.note(&headers, &body);
+    if body["method"] == "initialize" {
+        return initialize(&notes, &body);
+    }
+    if !is_known {
+        return reply(StatusCode::NOT_FOUND, "text/plain", "no such session");
+    }
+    if body["method"].is_null() {
+        let asked = notes
+            .asked
+            .lock()
+            .unwrap()
+            .remove(body["id"].as_str().unwrap_or_default());
+        if let Some(asked) = asked {
+            asked.send(body).unwrap();
+        }
+    } else if !body["id"].is_null() {
+        return called(&notes, &body).await;
+    }
+    reply(StatusCode::ACCEPTED, "text/plain", "")
+}
+
+fn initialize(notes: &Notes, body: &Value) -> Reply {
+    let mut sessions = notes.sessions.lock().unwrap();
+    let number = notes.of("initialize").len();
+    let session = format!("s-{number}");
+    sessions.insert(session.clone());
+    let info = json!({ "name": "site", "version": "7" });
+    let profile = json!({ "protocolVersion": "2025-06-18", "capabilities": { "tools": {} }, "serverInfo": info, "instructions": "Does what tests need." });
+    let mut reply = json_reply(&answer(&body["id"], &profile));
+    let session = session.parse().unwrap();
+    reply.headers_mut().insert("mcp-session-id", session);
+    reply
+}
+
+async fn called(notes: &Arc<Notes>, body: &Value) -> Reply {
+    let (id, params) = (&body["id"], &body["params"]);
+    match body["method"].as_str().unwrap() {
+        "tools/call" => tool(notes, id, params).await,
+        "tools/list" => {
+            let tool = |name: &str, reads: bool| json!({ "name": name, "description": format!("Does {name}."), "inputSchema": { "type": "object" }, "annotations": { "readOnlyHint": reads } });
+            let tools = [
+                tool("echo", true),
+                tool("effect", false),
+                tool("hang", false),
+            ];
+            json_reply(&answer(id, &json!({ "tools": tools })))
+        }
+        _ => json_reply(&answer(id, &json!({}))),
+    }
+}
+
+async fn tool(notes: &Arc<Notes>, id: &Value, params: &Value) -> Reply {
+    match params["name"].as_str().unwrap() {
+        "echo" => json_reply(&answer(id, &text(&params["arguments"].to_string()))),
+        "exact" => json_reply(&format!(
+            "{{ \"result\" : {{\"n\":1.0e2,  \"s\":\"\\u00e9\"}}, \"id\":{id}, \"jsonrpc\":\"2.0\" }}"
+        )),
+        "progress" => {
+            let token = &params["_meta"]["progressToken"];
+            let step = |step: u32| json!({ "jsonrpc": "2.0", "method": "notifications/progress", "params": { "progressToken": token, "progress": step } });
+            stream_of(&[step(1), step(2), answer(id, &text("done"))])
+        }
+        "ask" => {
+            let (tell, told) = oneshot::channel();
+            notes.asked.lock().unwrap().insert("q".to_owned(), tell);
+            let (say, reply) = events();
+            let id = id.clone();
+            tokio::spawn(async move {
+                let question = json!({ "jsonrpc": "2.0", "id": "q", "method": "sampling/createMessage", "params": { "messages": [], "maxTokens": 5 } });
+                say.send(event(&question)).await.unwrap();
+                let said: Value = told.await.unwrap();
+                let result = text(said["result"]["content"]["text"].as_str().unwrap());
+                say.send(event(&answer(&id, &result))).await.unwrap();
+            });
+            reply
+        }
+        "hang" => std::future::pending().await,
+        "garbage" => reply(StatusCode::OK, "text/html", "<html>"),
+        "away" => reply(StatusCode::SERVICE_UNAVAILABLE, "text/html", "<html>"),
+        _ => json_reply(&answer(id, &text("done"))),
+    }
+}
+
+async fn rpc(State(notes): State<Arc<Notes>>, headers: HeaderMap, body: Bytes) -> Reply {
+    let read = notes.note(&headers, &body);
+    let id = &read["id"];
+    match read["method"].as_str().unwrap_or_default() {
+        // The bytes of the request are in the answer.
+        "exact" => json_reply(&format!(
+            "{{ \"id\":{id}, \"result\" : {}, \"jsonrpc\":\"2.0\" }}",
+            String::from_utf8_lossy(&body)
+        )),
+        "parts" => {
+            let log = json!({ "jsonrpc": "2.0", "method": "log", "params": { "text": "begun" } });
+            stream_of(&[log, answer(id, &json!(7))])
+        }
+        "refuse" => {
+            let error = json!({ "jsonrpc": "2.0", "id": id, "error": { "code": -32_000, "message": "no" } });
+            reply(
+                StatusCode::BAD_REQUEST,
+                "application/json",
+                error.to_string(),
+            )
+        }
+        "secret" if headers["authorization"] != "Bearer new" => {
+            reply(StatusCode::UNAUTHORIZED, "text/plain", "who are you?")
+        }
+        "garbage" => reply(StatusCode::OK, "text/html", "<html>"),
+        "away" => reply(StatusCode::SERVICE_UNAVAILABLE, "text/html", "<html>"),
+        _ => json_reply(&answer(id, &json!("done"))),
+    }
+}
+
+async fn card() -> Reply {
+    json_reply(&json!({
+        "name": "Site", "description": "A site of tests.", "version": "3.1", "url": "http://elsewhere.invalid/",
+        "protocolVersion": "0.3.0", "capabilities": { "streaming": true },
+        "skills": [{ "id": "add", "name": "Add", "description": "Adds.", "tags": ["sums"] }],
+        "defaultInputModes": ["text/plain"], "defaultOutputModes": ["text/plain"],
+    }))
+}
+
+async fn a2a(State(notes): State<Arc<Notes>>, headers: HeaderMap, body: Bytes) -> Reply {
+    let read = notes.note(&headers, &body);
+    let (id, params) = (&read["id"], &read["params"]);
+    let task = |state: &str| json!({ "kind": "task", "id": "t-1", "contextId": "c", "status": { "state": state } });
+    let status = |state: &str, is_final: bool| json!({ "kind": "status-update", "taskId": "t-1", "contextId": "c", "status": { "state": state }, "final": is_final });
+    match read["method"].as_str().unwrap_or_default() {
+        "message/stream" => stream_of(&[
+            answer(id, &task("submitted")),
+            answer(id, &status("working", false)),
+            answer(id, &status("completed", true)),
+        ]),
+        "message/send" if params["configuration"]["blocking"] == false => {
+            json_reply(&answer(id, &task("working")))
+        }
+        "message/send" => json_reply(&answer(id, &task("completed"))),
+        "SendMessage" => {
+            let message =
+                json!({ "messageId": "m", "role": "ROLE_AGENT", "parts": [{ "text": "hello" }] });
+            json_reply(&answer(id, &json!({ "message": message })))
+        }
+        "tasks/get" => {
+            let mut looks = notes.looks.lock().unwrap();
+            *looks += 1;
+            json_reply(&answer(
+                id,
+                &task(if *looks > 1 { "completed" } else { "working" }),
+            ))
+        }
+        _ => json_reply(&answer(id, &task("canceled"))),
+    }
+}
