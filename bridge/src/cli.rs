@@ -59,7 +59,7 @@ enum Command {
     Serve(serve::ServeArgs),
     /// Puts one MCP server, A2A server or JSON-RPC service on a bus as an agent, without a configuration.
     Attach(attach::AttachArgs),
-    /// Checks a configuration and its secrets; with --connect also brokers, topics, streams and permissions.
+    /// Checks a configuration, its secrets and TLS files; with --connect also brokers, topics, streams and permissions.
     Check(check::CheckArgs),
     /// Shows or creates the topics, streams and consumers that a configuration needs; shows permissions.
     Topics(topics::TopicsArgs),
@@ -112,11 +112,18 @@ impl From<Status> for ExitCode {
 /// # Errors
 /// Why the command failed.
 pub fn run() -> anyhow::Result<Status> {
+    let is_serve = std::env::args_os()
+        .nth(1)
+        .is_some_and(|command| command == "serve");
+    let listening = is_serve.then(serve::Listening::start).transpose()?;
     match Cli::parse().command {
         Command::Demo(args) => block_on(demo::run(args)).map(success),
         Command::DemoServer => demo::sums::serve().map(success),
-        Command::Serve(args) => block_on(serve::run(args)).map(success),
         Command::Attach(args) => block_on(attach::run(args)).map(success),
+        Command::Serve(args) => {
+            let listening = listening.map_or_else(serve::Listening::start, Ok)?;
+            serve::run(&args, listening).map(success)
+        }
         Command::Agents(args) => block_on(agents::run(args)),
         Command::Call(args) => block_on(call::run(args)).map(success),
         Command::Stdio(args) => block_on(stdio::run(args)).map(success),

@@ -408,12 +408,12 @@ impl Reload {
         for error in errors.iter().take(MAX_LINES) {
             tracing::error!("{error}");
         }
-        let file = self.file.display();
-        tracing::error!(%file, "the changed configuration is invalid: nothing has changed");
         self.metrics.config_reload(ConfigReload::Refused);
         let first = errors.first().map(String::as_str).unwrap_or_default();
         let cause = format!("the changed file is invalid and not in use: {first}");
         self.readiness.degraded(CONFIGURATION, cause);
+        let file = self.file.display();
+        tracing::error!(%file, "the changed configuration is invalid: nothing has changed");
         if let Some(workflows) = &mut self.workflows {
             workflows.refused();
         }

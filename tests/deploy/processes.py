@@ -316,7 +316,12 @@ def service(root, shipped):
     shipped.write_text(yaml.safe_dump(configuration()))
     variables = {"A2ABUS_HTTP__LISTEN": f"127.0.0.1:{ports['http']}", "A2ABUS_ADMIN__LISTEN": f"127.0.0.1:{ports['admin']}"}
     command = shlex.split(re.search(r"^ExecStart=(.*)$", unit, re.M).group(1))
-    with Process(root, command, variables) as bridge:
+    systemd = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    systemd.bind(f"\0{UNIQUE}")
+    systemd.settimeout(DEADLINE)
+    with systemd, Process(root, command, variables | {"NOTIFY_SOCKET": f"@{UNIQUE}"}) as bridge:
+        told = "Type=notify" not in unit or systemd.recv(64) == b"READY=1"
+        report("systemd: is told that the service is up", [] if told else ["something else"])
         report("systemd: the command of the unit becomes ready", bridge.until_ready(ports["admin"]))
         report("systemd: a call on Kafka", ask(ports["http"], "weather", {"n": 4}))
         shipped.write_text(with_route())

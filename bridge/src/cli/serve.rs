@@ -1,9 +1,15 @@
 //! `a2abus serve`: the bridge.
 
+use std::ffi::OsStr;
+use std::io;
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
@@ -37,7 +43,15 @@ const INTERRUPTED: i32 = 130;
 /// A second signal this soon after the first is the same order: a terminal and a supervisor both send one.
 const SAME_ORDER: Duration = Duration::from_millis(100);
 
+/// What runs before the command line is read.
+#[derive(Debug)]
+pub(crate) struct Listening {
+    runtime: Runtime,
+    signals: Signals,
+}
+
 /// The signals that the process heeds.
+#[derive(Debug)]
 pub(super) struct Signals {
     terminate: Signal,
     interrupt: Signal,
@@ -48,10 +62,16 @@ pub(super) struct Signals {
 ///
 /// # Errors
 /// When the configuration is wrong or a listener cannot be opened.
-pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<()> {
-    let mut signals = Signals::new()?;
+pub(crate) fn run(args: &ServeArgs, listening: Listening) -> anyhow::Result<()> {
+    let Listening {
+        runtime,
+        mut signals,
+    } = listening;
     let config = load(&args.config)?;
-    serve(config, &mut signals).await
+    let done = runtime.block_on(serve(config, &mut signals));
+    // Requests to a bus that are still pending do not keep the process alive.
+    runtime.shutdown_background();
+    done
 }
 
 /// Runs the bridge of a configuration until a signal.
@@ -74,6 +94,11 @@ pub(super) async fn serve(config: Config, signals: &mut Signals) -> anyhow::Resu
         admin = shown(admin),
         "started"
     );
+    if let Some(place) = std::env::var_os("NOTIFY_SOCKET")
+        && let Err(error) = tell_supervisor(&place)
+    {
+        tracing::warn!(%error, place = %place.display(), "systemd cannot be told that a2abus is up");
+    }
     let stop = CancellationToken::new();
     let reloads = bridge.reloads();
     let mut running = tokio::spawn(bridge.run(stop.clone()));
@@ -101,6 +126,29 @@ pub(super) async fn serve(config: Config, signals: &mut Signals) -> anyhow::Resu
     }
 }
 
+/// Tells systemd (`Type=notify`) that the process is up: before that, systemd sends no SIGHUP.
+fn tell_supervisor(place: &OsStr) -> io::Result<()> {
+    let address = match place.as_bytes().strip_prefix(b"@") {
+        Some(name) => SocketAddr::from_abstract_name(name)?,
+        None => SocketAddr::from_pathname(place)?,
+    };
+    UnixDatagram::unbound()?.send_to_addr(b"READY=1", &address)?;
+    Ok(())
+}
+
+// === impl Listening ===
+
+impl Listening {
+    /// Heeds signals from now on: one that nobody expects ends the process without a drain.
+    pub(crate) fn start() -> io::Result<Self> {
+        let runtime = Runtime::new()?;
+        let entered = runtime.enter();
+        let signals = Signals::new()?;
+        drop(entered);
+        Ok(Self { runtime, signals })
+    }
+}
+
 // === impl Signals ===
 
 impl Signals {
@@ -108,7 +156,7 @@ impl Signals {
     ///
     /// # Errors
     /// When the system refuses it.
-    pub(super) fn new() -> std::io::Result<Self> {
+    pub(super) fn new() -> io::Result<Self> {
         Ok(Self {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,

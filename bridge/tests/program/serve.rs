@@ -4,7 +4,7 @@ use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -189,6 +189,87 @@ fn a_hangup_reads_the_configuration_again() {
     assert!(get(&served.admin, "/healthz").contains("alive"));
     served.signal(&["TERM"]);
     assert_eq!(served.wait(), 0);
+}
+
+/// Sends a signal to a process.
+fn kill(child: &Child, signal: &str) {
+    let kill = Command::new("kill")
+        .args([format!("-{signal}"), child.id().to_string()])
+        .status();
+    assert!(kill.unwrap().success());
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn signals_are_heeded_before_the_configuration_is_read() {
+    let directory = TempDir::new().unwrap();
+    // Opening it waits for a writer.
+    let file = directory.path().join("a2abus.yaml");
+    assert!(
+        Command::new("mkfifo")
+            .arg(&file)
+            .status()
+            .unwrap()
+            .success()
+    );
+    let mut child = Command::new(env!("CARGO_BIN_EXE_a2abus"))
+        .args(["serve", "-c", file.to_str().unwrap()])
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let status = format!("/proc/{}/status", child.id());
+    let wanted = (1_u64 << (1 - 1)) | (1 << (15 - 1));
+    let until = Instant::now() + SOON;
+    loop {
+        let text = std::fs::read_to_string(&status).unwrap();
+        let caught = text.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+        let caught = u64::from_str_radix(caught.unwrap().trim(), 16).unwrap();
+        if caught & wanted == wanted {
+            break;
+        }
+        assert!(Instant::now() < until, "no handler: {text}");
+        std::thread::yield_now();
+    }
+    kill(&child, "HUP");
+    kill(&child, "TERM");
+    std::fs::write(&file, CONFIG).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn systemd_is_told_when_the_bridge_is_up() {
+    use std::os::linux::net::SocketAddrExt as _;
+    use std::os::unix::net::{SocketAddr, UnixDatagram};
+
+    let directory = TempDir::new().unwrap();
+    let (path, file) = (
+        directory.path().join("notify"),
+        directory.path().join("a2abus.yaml"),
+    );
+    std::fs::write(&file, CONFIG).unwrap();
+    let name = format!("a2abus-test-{}", std::process::id());
+    let named = SocketAddr::from_abstract_name(&name).unwrap();
+    for (socket, place) in [
+        (UnixDatagram::bind(&path), path.display().to_string()),
+        (UnixDatagram::bind_addr(&named), format!("@{name}")),
+    ] {
+        let socket = socket.unwrap();
+        socket.set_read_timeout(Some(SOON)).unwrap();
+        let mut child = Command::new(env!("CARGO_BIN_EXE_a2abus"))
+            .args(["serve", "-c", file.to_str().unwrap()])
+            .env("NOTIFY_SOCKET", place)
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut told = [0; 64];
+        let length = socket.recv(&mut told).unwrap();
+        assert_eq!(&told[..length], b"READY=1");
+        // Whatever systemd sends from here on is heeded.
+        kill(&child, "HUP");
+        kill(&child, "TERM");
+        assert_eq!(child.wait().unwrap().code(), Some(0));
+    }
 }
 
 #[test]
@@ -408,7 +489,7 @@ fn the_demonstration_serves_as_many_calls_as_anybody_makes() {
     let mut stream = TcpStream::connect(&address).unwrap();
     stream.set_read_timeout(Some(SOON)).unwrap();
     let mut answers = BufReader::new(stream.try_clone().unwrap());
-    let begun = std::time::Instant::now();
+    let begun = Instant::now();
     for call in 0..calls {
         let body = json!({"jsonrpc": "2.0", "id": call, "method": "tools/call",
             "params": {"_agentId": "echo", "name": "n", "arguments": {"call": call}}});
