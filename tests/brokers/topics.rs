@@ -314,6 +314,54 @@ calls: {{ enabled: false }}
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_a_bus_refuses_is_told_with_what_helps() {
+    let (Some(kafka), Some(nats)) = (named(Kind::Kafka), named(Kind::Nats)) else {
+        return;
+    };
+    let (directory, u) = (tempfile::tempdir().unwrap(), unique("refused"));
+    let stream = u.to_uppercase().replace('.', "_");
+    let file = written(
+        &directory,
+        &format!(
+            "
+instance: test
+transports:
+  kafka: {{ type: kafka, brokers: ['{kafka}'] }}
+  nats: {{ type: nats, servers: ['{nats}'], jetstream: {{ streams: [{{ name: '{stream}', subjects: [{u}.in], replicas: 3 }}] }} }}
+  far: {{ type: nats, servers: ['{nats}'], jetstream: {{ domain: nowhere }} }}
+bindings:
+  - {{ name: in, transport: nats, topics: [{u}.in], stream: '{stream}', durable: in, dead_letter: {{ transport: kafka, topic: {u}.dlq }} }}
+routes: [{{ name: far, when: {{ targetagent: far }}, to: [{{ transport: far, topic: {u}.far, stored: true }}] }}]
+default_route: [{{ transport: kafka, topic: {u}.out }}]
+"
+        ),
+    );
+    // One broker and one server, which both keep no three copies.
+    let (text, status) = topics(&["apply", "--replicas", "3"], &file).await;
+    assert_eq!(status, 1, "{text}");
+    for (item, told) in [
+        (
+            format!("FAILED   kafka: topic {u}.out ("),
+            "the cluster has fewer brokers than copies are asked for: ask for fewer, or add brokers (InvalidReplicationFactor)",
+        ),
+        (
+            format!("FAILED   nats: stream {stream} ("),
+            "a single server takes replicas: 1 (500, 10074)",
+        ),
+        (
+            "FAILED   far: stream ".to_owned(),
+            "no server has JetStream for this user: correct jetstream.domain, which is nowhere (bad_config)",
+        ),
+    ] {
+        let line = text.lines().find(|line| line.starts_with(&item));
+        assert!(
+            line.is_some_and(|line| line.ends_with(told)),
+            "{item}\n{text}"
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_state_is_not_kept_in_memory_of_the_server() {
     let Some(nats) = named(Kind::Nats) else {
         return;
@@ -392,7 +440,7 @@ default_route: [{ transport: nats, topic: 'agents.{targetagent}' }]
     for (arguments, says) in [
         (
             &["apply", "--output", "nack"][..],
-            "use plan to print manifests",
+            "[possible values: human, json]",
         ),
         (
             &["plan", "--output", "nack", "--acls"],

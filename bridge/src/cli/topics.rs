@@ -44,7 +44,7 @@ for Strimzi need 0.49 or newer (kafka.strimzi.io/v1).")]
 
 It needs the permission to create: on Kafka the operation Create, on NATS $JS.API.STREAM.CREATE.* and \
 $JS.API.CONSUMER.DURABLE.CREATE.*.*. Exit status 1 when something could not be created or differs.")]
-    Apply(Common),
+    Apply(ApplyArgs),
 }
 
 #[derive(Debug, Args)]
@@ -54,6 +54,21 @@ struct PlanArgs {
     /// Show the permissions that the bridge needs instead of topics (with strimzi: the KafkaUser as well).
     #[arg(long)]
     acls: bool,
+    /// How to print.
+    #[arg(long, value_enum, default_value = "human")]
+    output: PlanFormat,
+    /// The name of the Kafka cluster in Strimzi, for its manifests.
+    #[arg(long, value_name = "NAME", default_value = "kafka", value_parser = cluster_name)]
+    cluster: String,
+}
+
+#[derive(Debug, Args)]
+struct ApplyArgs {
+    #[command(flatten)]
+    common: Common,
+    /// How to print.
+    #[arg(long, value_enum, default_value = "human")]
+    output: Format,
 }
 
 #[derive(Debug, Args)]
@@ -72,23 +87,26 @@ struct Common {
     transport: Option<String>,
     /// Partitions of Kafka topics for which the configuration gives none; an existing topic with fewer differs. Default:
     /// the broker's.
-    #[arg(long, value_name = "COUNT")]
+    #[arg(long, value_name = "COUNT", value_parser = |text: &str| count(text, MOST_PARTITIONS))]
     partitions: Option<u32>,
     /// Replicas of topics, and of streams that the configuration does not list; what exists with fewer differs. Default:
     /// the broker's.
-    #[arg(long, value_name = "COUNT")]
+    #[arg(long, value_name = "COUNT", value_parser = |text: &str| count(text, MOST_REPLICAS))]
     replicas: Option<u32>,
-    /// How to print.
-    #[arg(long, value_enum, default_value = "human")]
-    output: Format,
-    /// The name of the Kafka cluster in Strimzi, for its manifests.
-    #[arg(long, value_name = "NAME", default_value = "kafka")]
-    cluster: String,
 }
 
-/// How to print.
+/// How to print what there is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Format {
+    /// A line for each topic, stream and consumer.
+    Human,
+    /// One JSON object.
+    Json,
+}
+
+/// How to print what is needed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum PlanFormat {
     /// A line for each topic, stream and consumer.
     Human,
     /// One JSON object.
@@ -97,6 +115,13 @@ enum Format {
     Strimzi,
     /// Manifests for NACK, the JetStream controller: Stream, Consumer.
     Nack,
+}
+
+/// What is done about what is missing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Then {
+    Look,
+    Create,
 }
 
 /// The result for one needed item.
@@ -139,6 +164,10 @@ enum State {
     },
 }
 
+/// What librdkafka asks a broker for at most.
+const MOST_PARTITIONS: u32 = 100_000;
+const MOST_REPLICAS: u32 = 10_000;
+
 /// What is said of topics that nobody knows yet.
 const NAMED: &str = "their names come from events: create them when you deploy the agents";
 
@@ -151,40 +180,68 @@ const GRANT: &str = "this user lacks a permission: `a2abus topics plan --acls` p
 /// # Errors
 /// When the configuration is wrong, or nothing can be printed.
 pub(crate) async fn run(args: TopicsArgs) -> anyhow::Result<Status> {
-    let (common, acls, is_apply) = match args.command {
-        TopicsCommand::Plan(plan) => (plan.common, plan.acls, false),
-        TopicsCommand::Apply(common) => (common, false, true),
-    };
+    match args.command {
+        TopicsCommand::Plan(args) => plan(&args).await,
+        TopicsCommand::Apply(ApplyArgs { common, output }) => {
+            let config = load(&common.config)?;
+            let transports = chosen(&config, &common)?;
+            items(&config, &transports, &common, Then::Create, output).await
+        }
+    }
+}
+
+async fn plan(args: &PlanArgs) -> anyhow::Result<Status> {
+    let common = &args.common;
     let config = load(&common.config)?;
-    let transports = chosen(&config, common.transport.as_deref())?;
-    let mut output = Output::new();
-    match common.output {
-        Format::Strimzi | Format::Nack if is_apply => Err(Misuse(
-            "apply creates what is missing; use plan to print manifests".to_owned(),
-        )
-        .into()),
-        Format::Strimzi => {
-            manifests::strimzi(&config, &transports, &common, acls, &mut output)?;
-            Ok(Status::Success)
+    let transports = chosen(&config, common)?;
+    let format = match args.output {
+        PlanFormat::Human => Format::Human,
+        PlanFormat::Json => Format::Json,
+        PlanFormat::Strimzi => return manifests::strimzi(&config, &transports, args),
+        PlanFormat::Nack if args.acls => {
+            return Err(Misuse(
+                "NACK has no resource for users: --acls alone prints the permissions of the bridge"
+                    .to_owned(),
+            )
+            .into());
         }
-        Format::Nack if acls => Err(Misuse(
-            "NACK has no resource for users: --acls alone prints the permissions of the bridge"
+        PlanFormat::Nack => return manifests::nack(&config, &transports, common),
+    };
+    match args.acls {
+        true => permissions(&config, &transports, format),
+        false => items(&config, &transports, common, Then::Look, format).await,
+    }
+}
+
+fn count(text: &str, most: u32) -> Result<u32, String> {
+    match text.parse::<u32>() {
+        Ok(0) => Err("at least 1; without the option the broker chooses".to_owned()),
+        Ok(count) if count <= most => Ok(count),
+        Ok(_) | Err(_) => Err(format!("a number from 1 to {most} is needed")),
+    }
+}
+
+/// The name of a cluster stands in a label of Kubernetes.
+fn cluster_name(text: &str) -> Result<String, String> {
+    let is_inner = |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || *byte == b'-';
+    let is_label = (1..=63).contains(&text.len())
+        && text.bytes().all(|byte| is_inner(&byte))
+        && !text.starts_with('-')
+        && !text.ends_with('-');
+    match is_label {
+        true => Ok(text.to_owned()),
+        false => Err(
+            "the name of a Kafka resource is 1 to 63 lower-case letters, digits and inner hyphens"
                 .to_owned(),
-        )
-        .into()),
-        Format::Nack => {
-            manifests::nack(&config, &transports, &common, &mut output)?;
-            Ok(Status::Success)
-        }
-        format if acls => permissions(&config, &transports, format, &mut output),
-        format => items(&config, &transports, &common, is_apply, format, &mut output).await,
+        ),
     }
 }
 
 fn chosen<'a>(
     config: &'a Config,
-    only: Option<&str>,
+    common: &Common,
 ) -> anyhow::Result<Vec<(&'a Name, &'a TransportConfig)>> {
+    let only = common.transport.as_deref();
     let all = config.transports.iter();
     let chosen: Vec<_> = all
         .filter(|(name, _)| only.is_none_or(|only| name.as_str() == only))
@@ -201,8 +258,8 @@ fn permissions(
     config: &Config,
     transports: &[(&Name, &TransportConfig)],
     format: Format,
-    output: &mut Output,
 ) -> anyhow::Result<Status> {
+    let mut output = Output::new();
     let (mut all, mut is_any) = (Map::new(), false);
     for (name, transport) in transports {
         let lines = rights(transport, &access::uses(config, name));
@@ -232,11 +289,10 @@ async fn items(
     config: &Config,
     transports: &[(&Name, &TransportConfig)],
     common: &Common,
-    is_apply: bool,
+    then: Then,
     format: Format,
-    output: &mut Output,
 ) -> anyhow::Result<Status> {
-    let mut items = Vec::new();
+    let (mut items, mut output) = (Vec::new(), Output::new());
     for (name, transport) in transports {
         let uses = access::uses(config, name);
         let needed = topics::needed(config, name, transport, &uses, common.defaults());
@@ -246,7 +302,7 @@ async fn items(
         let connected = reach::connect(transport).await;
         for thing in needed {
             let state = match &connected {
-                Ok(connected) => state(connected, &thing, is_apply).await,
+                Ok(connected) => state(connected, &thing, then).await,
                 Err(cause) => State::Failed {
                     cause: cause.clone(),
                 },
@@ -277,7 +333,7 @@ async fn items(
     })
 }
 
-async fn state(connected: &AnyTransport, needed: &Needed, is_apply: bool) -> State {
+async fn state(connected: &AnyTransport, needed: &Needed, then: Then) -> State {
     if let Thing::Named(_) = needed.thing {
         return State::Unknown {
             cause: NAMED.to_owned(),
@@ -292,7 +348,7 @@ async fn state(connected: &AnyTransport, needed: &Needed, is_apply: bool) -> Sta
     match on_bus::find(connected, needed).await {
         Ok(Found::There(same)) if same.is_empty() => State::Ok,
         Ok(Found::There(differences)) => State::Differs { differences },
-        Ok(Found::Missing) if is_apply => {
+        Ok(Found::Missing) if then == Then::Create => {
             let created = on_bus::create(connected, needed).await;
             created.map_or_else(failed, |()| State::Created)
         }

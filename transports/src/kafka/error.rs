@@ -1,5 +1,7 @@
 //! What a librdkafka error means to the bridge.
 
+use std::fmt;
+
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 
 use crate::error::{TransportError, TransportErrorKind as Kind};
@@ -16,10 +18,64 @@ pub(super) fn failed(what: impl Into<String>, error: KafkaError) -> TransportErr
             TransportError::new(Kind::BadConfig, what).caused_by(error)
         }
         KafkaError::Canceled => TransportError::new(Kind::Closed, what),
-        error => {
-            let kind = error.rdkafka_error_code().map_or(Kind::Other, kind);
-            TransportError::new(kind, what).caused_by(error)
-        }
+        KafkaError::AdminOp(code) => refused(what, code),
+        error => match error.rdkafka_error_code() {
+            Some(code) => refused(what, code),
+            None => TransportError::new(Kind::Other, what).caused_by(error),
+        },
+    }
+}
+
+/// The error of an attempt at `what` that ended with a code.
+pub(super) fn refused(what: impl Into<String>, code: Code) -> TransportError {
+    TransportError::new(kind(code), what).caused_by(Cause(code))
+}
+
+/// What a code means, and what helps; in the words of librdkafka where we know no better ones.
+#[derive(Debug)]
+struct Cause(Code);
+
+impl std::error::Error for Cause {}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let words = match self.0 {
+            Code::InvalidReplicationFactor => {
+                "the cluster has fewer brokers than copies are asked for: ask for fewer, or add brokers"
+            }
+            Code::InvalidPartitions => {
+                "the brokers do not take this number of partitions: ask for fewer"
+            }
+            Code::PolicyViolation => {
+                "a policy of the cluster forbids it: its administrators know what it allows"
+            }
+            Code::InvalidConfig => {
+                "the brokers refuse one of the settings: compare them with the limits of the cluster"
+            }
+            Code::InvalidTopic => {
+                "a topic cannot have this name: take 1 to 249 letters, digits, '.', '_' or '-'"
+            }
+            Code::TopicAuthorizationFailed => "this user may not do that with the topic",
+            Code::GroupAuthorizationFailed => "this user may not use the group",
+            Code::ClusterAuthorizationFailed => "this user may not do that in the cluster",
+            Code::SaslAuthenticationFailed | Code::Authentication => {
+                "the brokers refuse the log-in: check user, password and mechanism"
+            }
+            Code::UnknownTopic | Code::UnknownTopicOrPartition => {
+                "the topic does not exist, or this user may not see it"
+            }
+            Code::AllBrokersDown | Code::BrokerTransportFailure => {
+                "no broker answers: check that they run, and that this machine reaches the addresses they advertise"
+            }
+            Code::OperationTimedOut | Code::RequestTimedOut => {
+                "the brokers did not answer in time: check their load, and the network"
+            }
+            Code::UnsupportedVersion | Code::UnsupportedFeature => {
+                "the brokers do not support it: they may be too old"
+            }
+            other => return other.fmt(f),
+        };
+        write!(f, "{words} ({:?})", self.0)
     }
 }
 
@@ -184,6 +240,33 @@ mod tests {
         ] {
             assert_eq!(kind(code), expected, "{code:?}");
         }
+    }
+
+    #[test]
+    fn a_code_is_told_with_what_helps() {
+        let error = failed(
+            "create the topic t",
+            KafkaError::AdminOp(Code::InvalidReplicationFactor),
+        );
+        let cause = std::error::Error::source(&error).unwrap();
+        assert_eq!(
+            (
+                error.to_string().as_str(),
+                cause.to_string().as_str(),
+                cause.source().is_none()
+            ),
+            (
+                "create the topic t (bad_config)",
+                "the cluster has fewer brokers than copies are asked for: ask for fewer, or add brokers (InvalidReplicationFactor)",
+                true
+            )
+        );
+        let unknown = refused("commit", Code::IllegalGeneration);
+        let cause = std::error::Error::source(&unknown).unwrap();
+        assert!(
+            cause.to_string().starts_with("IllegalGeneration ("),
+            "{cause}"
+        );
     }
 
     #[test]

@@ -9,7 +9,7 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 use rdkafka::producer::Producer as _;
 use rdkafka::{Offset, TopicPartitionList};
 
-use super::error::kind;
+use super::error::refused;
 use super::health::Events;
 use super::{AGAIN, Kafka, PROPAGATION, QUESTION, admin_options, failed};
 use crate::error::{TransportError, TransportErrorKind};
@@ -72,7 +72,7 @@ impl Kafka {
                 return Err(TransportError::new(TransportErrorKind::Unauthorised, what));
             }
             Some(Err(code)) => {
-                return Err(TransportError::new(kind(code), what()).caused_by(code));
+                return Err(refused(what(), code));
             }
         };
         Ok(Some(TopicSettings {

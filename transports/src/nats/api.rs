@@ -15,7 +15,7 @@ use crate::message::Topic;
 
 /// An error of the JetStream API.
 #[derive(Debug, Clone, Deserialize, thiserror::Error)]
-#[error("{description} ({code}, {err_code})")]
+#[error("{description}{} ({code}, {err_code})", self.help())]
 pub(super) struct ApiError {
     code: u32,
     #[serde(default)]
@@ -38,6 +38,10 @@ const STORE_FAILED: u32 = 10_077;
 /// With the last sequence in its description, and without.
 const WRONG_LAST_SEQUENCE: [u32; 2] = [10_071, 10_164];
 const HEADER_EXCEEDS_MAXIMUM: u32 = 10_097;
+const NO_PEERS: u32 = 10_005;
+const NAME_TAKEN: u32 = 10_058;
+const SUBJECTS_OVERLAP: u32 = 10_065;
+const REPLICAS_NOT_SUPPORTED: u32 = 10_074;
 
 // === impl ApiError ===
 
@@ -55,6 +59,28 @@ impl ApiError {
             | STORAGE_RESOURCES_EXCEEDED => TransportErrorKind::Saturated,
             _ if self.code == 400 => TransportErrorKind::BadConfig,
             _ => TransportErrorKind::Other,
+        }
+    }
+
+    /// What helps, where we know more than the description says.
+    fn help(&self) -> &'static str {
+        match self.err_code {
+            NOT_ENABLED | NOT_ENABLED_FOR_ACCOUNT => {
+                ": turn it on in the server, and for the account of this user"
+            }
+            REPLICAS_NOT_SUPPORTED => ": a single server takes replicas: 1",
+            NO_PEERS => ": ask for no more replicas than the cluster has servers with room",
+            SUBJECTS_OVERLAP => {
+                ": use that stream, or give it or this one other subjects (`nats stream ls --subject SUBJECT` finds it)"
+            }
+            NAME_TAKEN => ": compare the two, or take another name",
+            INSUFFICIENT_RESOURCES
+            | ACCOUNT_RESOURCES_EXCEEDED
+            | MEMORY_RESOURCES_EXCEEDED
+            | STORAGE_RESOURCES_EXCEEDED => {
+                ": raise the limits of the server or the account, or delete what nobody needs"
+            }
+            _ => "",
         }
     }
 
@@ -124,16 +150,12 @@ impl Api {
         let answer = answer.map_err(|error| {
             let kind = match error.kind() {
                 RequestErrorKind::TimedOut => TransportErrorKind::TimedOut,
-                RequestErrorKind::NoResponders => TransportErrorKind::BadConfig,
+                RequestErrorKind::NoResponders => return self.nobody(&what()),
                 RequestErrorKind::InvalidSubject => TransportErrorKind::BadConfig,
                 RequestErrorKind::MaxPayloadExceeded => TransportErrorKind::TooLarge,
                 RequestErrorKind::Other => TransportErrorKind::Disconnected,
             };
-            let hint = match kind {
-                TransportErrorKind::BadConfig => ": the server has no JetStream for this user",
-                _ => "",
-            };
-            TransportError::new(kind, what() + hint).caused_by(error)
+            TransportError::new(kind, what()).caused_by(error)
         })?;
         let mut answer: Value = serde_json::from_slice(&answer.payload).map_err(|error| {
             TransportError::new(TransportErrorKind::Other, what()).caused_by(error)
@@ -144,6 +166,16 @@ impl Api {
                 TransportError::new(TransportErrorKind::Other, what()).caused_by(error)
             }),
         }
+    }
+
+    /// The error when no server answers for JetStream.
+    fn nobody(&self, what: &str) -> TransportError {
+        let cure = match &self.config.domain {
+            Some(domain) => format!("correct jetstream.domain, which is {domain}"),
+            None => "turn it on in the server, and for the account of this user".to_owned(),
+        };
+        let what = format!("{what}: no server has JetStream for this user: {cure}");
+        TransportError::new(TransportErrorKind::BadConfig, what)
     }
 
     /// As [`Api::ask`], with the API's error as an error.

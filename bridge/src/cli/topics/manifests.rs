@@ -3,9 +3,9 @@
 use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
 
-use super::super::Misuse;
 use super::super::output::Output;
-use super::{Common, NAMED};
+use super::super::{Misuse, Status};
+use super::{Common, NAMED, PlanArgs};
 use crate::access;
 use crate::config::{Config, Name, TransportConfig, TransportType};
 use crate::topics::{self, Thing};
@@ -14,14 +14,13 @@ use crate::topics::{self, Thing};
 pub(super) fn strimzi(
     config: &Config,
     transports: &[(&Name, &TransportConfig)],
-    common: &Common,
-    acls: bool,
-    output: &mut Output,
-) -> anyhow::Result<()> {
+    args: &PlanArgs,
+) -> anyhow::Result<Status> {
+    let mut output = Output::new();
     let is_kafka = |transport: &TransportConfig| transport.transport_type() == TransportType::Kafka;
-    for (name, transport) in of_type(transports, is_kafka, ("strimzi", "Kafka"), output)? {
+    for (name, transport) in of_type(transports, is_kafka, ("strimzi", "Kafka"), &mut output)? {
         let uses = access::uses(config, name);
-        let all = topics::needed(config, name, transport, &uses, common.defaults());
+        let all = topics::needed(config, name, transport, &uses, args.common.defaults());
         if all.is_empty() {
             output.line(format!("# {name}: the configuration needs no topics there"))?;
         }
@@ -43,29 +42,24 @@ pub(super) fn strimzi(
             }
             spec.insert("config".to_owned(), Value::Object(settings));
             document(
-                output,
-                &strimzi_resource(
-                    "KafkaTopic",
-                    &resource,
-                    &common.cluster,
-                    &Value::Object(spec),
-                ),
+                &mut output,
+                &strimzi_resource("KafkaTopic", &resource, &args.cluster, &Value::Object(spec)),
             )?;
         }
         #[cfg(feature = "kafka")]
-        if let (true, TransportConfig::Kafka(kafka)) = (acls, transport) {
+        if let (true, TransportConfig::Kafka(kafka)) = (args.acls, transport) {
             let user = kafka
                 .sasl
                 .as_ref()
                 .map_or("a2abus", |sasl| sasl.username.as_str());
             let spec = user_spec(kafka, &uses);
             document(
-                output,
-                &strimzi_resource("KafkaUser", &resource_name(user), &common.cluster, &spec),
+                &mut output,
+                &strimzi_resource("KafkaUser", &resource_name(user), &args.cluster, &spec),
             )?;
         }
     }
-    Ok(())
+    Ok(Status::Success)
 }
 
 fn strimzi_resource(kind: &str, name: &str, cluster: &str, spec: &Value) -> Value {
@@ -113,10 +107,10 @@ pub(super) fn nack(
     config: &Config,
     transports: &[(&Name, &TransportConfig)],
     common: &Common,
-    output: &mut Output,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<Status> {
+    let mut output = Output::new();
     let is_nats = |transport: &TransportConfig| transport.transport_type() == TransportType::Nats;
-    for (name, transport) in of_type(transports, is_nats, ("nack", "NATS"), output)? {
+    for (name, transport) in of_type(transports, is_nats, ("nack", "NATS"), &mut output)? {
         let uses = access::uses(config, name);
         let all = topics::needed(config, name, transport, &uses, common.defaults());
         if all.is_empty() {
@@ -145,10 +139,10 @@ pub(super) fn nack(
                 "metadata": {"name": resource_name(&resource)},
                 "spec": spec,
             });
-            document(output, &manifest)?;
+            document(&mut output, &manifest)?;
         }
     }
-    Ok(())
+    Ok(Status::Success)
 }
 
 /// The transports of one type; what is printed says which are left out.
