@@ -24,6 +24,7 @@ mod requests;
 mod rolling;
 mod state;
 mod streams;
+mod tls;
 mod topics;
 mod trust;
 mod workflows;

@@ -109,6 +109,18 @@ pub struct ConfigProblem {
     pub message: String,
 }
 
+/// What is wrong with the TLS files of a transport, each below the key that names the file.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[must_use]
+pub struct TlsFindings {
+    /// Files that no client can use.
+    pub unusable: Vec<ConfigProblem>,
+    /// Certificates that are not valid now.
+    pub invalid: Vec<ConfigProblem>,
+    /// Certificates that expire soon.
+    pub expiring: Vec<ConfigProblem>,
+}
+
 impl ConfigProblem {
     pub(crate) fn new(key: impl Into<String>, message: impl Into<String>) -> Self {
         Self {

@@ -91,6 +91,7 @@ impl Kafka {
     /// `BadConfig`, with every problem of the configuration, or when a secret or certificate cannot be read.
     pub fn connect(config: KafkaConfig) -> Result<Self, TransportError> {
         TransportError::unless_right("Kafka", &config.problems())?;
+        TransportError::unless_right("Kafka", &config.tls_findings().unusable)?;
         let config = Arc::new(config);
         let pulse = Arc::new(Pulse::default());
         let connecting = format!("{CONNECTING} {}", config.brokers.join(", "));
@@ -293,7 +294,7 @@ impl Kafka {
                 drop(self.look_up(topic, QUESTION).await);
                 Ok(())
             }
-            Some((_, code)) => Err(TransportError::new(error::kind(code), what).caused_by(code)),
+            Some((_, code)) => Err(error::refused(what, code)),
         }
     }
 

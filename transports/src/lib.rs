@@ -21,11 +21,13 @@ mod message;
 #[cfg(feature = "nats")]
 pub mod nats;
 mod secret;
+#[cfg(any(feature = "kafka", feature = "nats"))]
+mod tls_files;
 mod transport;
 
 pub use any::AnyTransport;
 pub use delivery::{Acknowledger, Delivery, Outcome};
-pub use error::{ConfigProblem, Disposition, TransportError, TransportErrorKind};
+pub use error::{ConfigProblem, Disposition, TlsFindings, TransportError, TransportErrorKind};
 pub use log::{LogBatch, LogBounds, LogPosition, LogReader, LogRecord, LogSource};
 pub use message::{
     Header, Headers, MAX_TOPIC_BYTES, Message, NATS_REPLY_HEADER, NATS_STATUS_HEADER, Topic,

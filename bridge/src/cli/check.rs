@@ -1,4 +1,4 @@
-//! `a2abus check`: is the configuration right, and is every secret there? Nothing is connected, unless asked for.
+//! `a2abus check`: is the configuration right, and are its secrets and TLS files? Nothing is connected, unless asked for.
 
 pub(super) mod connect;
 
@@ -18,10 +18,11 @@ use crate::config::{Config, Problem, Severity};
   a2abus check -c a2abus.yaml
   a2abus check -c a2abus.yaml --json | jq .errors
   A2ABUS_HTTP__LISTEN=0.0.0.0:80 a2abus check     with a value from the environment
-  a2abus check --without-secrets                  on a machine without the secrets
+  a2abus check --without-secrets                  on a machine without the secrets and TLS files
   a2abus check --connect                          tests the brokers, prints the ACLs
 
-Secrets are read to check that they exist; none is shown. --connect publishes nothing and joins no group. So permission \
+Secrets are read to check that they exist; none is shown. Certificates and keys are read to check that they fit each \
+other and are valid; one that expires soon is a warning. --connect publishes nothing and joins no group. So permission \
 to write to a Kafka topic is not tested, only that the topic is visible.
 
 Exit status 1 when the configuration is invalid or a test fails; warnings do not count.")]
@@ -35,7 +36,7 @@ pub(crate) struct CheckArgs {
         default_value = "a2abus.yaml"
     )]
     config: PathBuf,
-    /// Check only the file, not whether its secrets can be read.
+    /// Check only the file, not its secrets, certificates and keys.
     #[arg(long)]
     without_secrets: bool,
     /// Test connections, log-ins, topics, streams and permissions, and print the permissions that the bridge needs.
@@ -168,8 +169,8 @@ impl Report {
             None => {
                 let hint = match self.errors.len() {
                     _ if !self.lacks_secrets_alone => "",
-                    1 => ": a secret is missing. Everything else is OK (--without-secrets skips this check).",
-                    _ => ": secrets are missing. Everything else is OK (--without-secrets skips this check).",
+                    1 => ", in a secret or TLS file. Everything else is OK (--without-secrets skips this check).",
+                    _ => ", all in secrets and TLS files. Everything else is OK (--without-secrets skips this check).",
                 };
                 let errors = count(self.errors.len(), "error");
                 format!("{}: {errors}{warnings}{hint}", self.file)

@@ -1,7 +1,7 @@
 //! The `transports` section: the buses there are.
 
 use a2abus_transports::memory::MemoryConfig;
-use a2abus_transports::{ConfigProblem, Secret, Topic};
+use a2abus_transports::{ConfigProblem, Secret, TlsFindings, Topic};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -108,6 +108,17 @@ impl TransportConfig {
             #[cfg(feature = "nats")]
             Self::Nats(config) => config.secrets(),
             Self::Memory(_) => Vec::new(),
+        }
+    }
+
+    /// What is wrong with the TLS files that it names, which are read for it.
+    pub(super) fn tls_findings(&self) -> TlsFindings {
+        match self {
+            #[cfg(feature = "kafka")]
+            Self::Kafka(config) => config.tls_findings(),
+            #[cfg(feature = "nats")]
+            Self::Nats(config) => config.tls_findings(),
+            Self::Memory(_) => TlsFindings::default(),
         }
     }
 }

@@ -763,7 +763,7 @@ fn check_counts_the_environment_and_a_missing_file() {
 
 #[test]
 #[cfg(all(feature = "kafka", feature = "nats"))]
-fn check_tells_every_secret_without_which_the_bridge_does_not_start() {
+fn check_tells_every_secret_and_file_without_which_the_bridge_does_not_start() {
     let (folder, file) = config("");
     let place = folder.path().display();
     std::fs::write(folder.path().join("empty"), "\n").unwrap();
@@ -795,7 +795,11 @@ workflows:
     let missing = format!("cannot read the secret file {place}/missing: {gone}");
     let empty = format!("the secret in {place}/empty is empty");
     let taken = "is the same key as at workflows.agents[0].keys[0]";
+    let [no_cert, no_key] = ["c", "k"]
+        .map(|it| format!("{it} does not exist: correct the path, or put the file there"));
     let expected = [
+        (4, "transports.k.tls.cert_file", no_cert.as_str()),
+        (4, "transports.k.tls.key_file", &no_key),
         (4, "transports.k.tls.key_password", unset),
         (5, "transports.k.sasl.password", &missing),
         (6, "transports.n.auth.token", &empty),
@@ -810,10 +814,10 @@ workflows:
         assert!(told.ends_with(&format!(" {path}: {message}")), "{told}");
     }
     let verdict = format!(
-        "{file}: 7 errors: secrets are missing. Everything else is OK (--without-secrets skips this check)."
+        "{file}: 9 errors, all in secrets and TLS files. Everything else is OK (--without-secrets skips this check)."
     );
-    assert_eq!((ran.status, lines.len()), (1, 8), "{}", ran.stdout);
-    assert_eq!(lines[7], verdict);
+    assert_eq!((ran.status, lines.len()), (1, 10), "{}", ran.stdout);
+    assert_eq!(lines[9], verdict);
     assert!(!ran.stdout.contains("canary"), "{}", ran.stdout);
     let alone = run(&["check", "-c", file, "--without-secrets"], "");
     assert_eq!(alone.status, 0, "{}", alone.stdout);
@@ -822,7 +826,111 @@ workflows:
     let text = std::fs::read_to_string(file).unwrap();
     std::fs::write(file, text.replace("enabled: true", "enabled: false")).unwrap();
     let told = run(&["check", "--json", "-c", file], "").one();
-    assert_eq!(told["errors"].as_array().unwrap().len(), 3, "{told}");
+    assert_eq!(told["errors"].as_array().unwrap().len(), 5, "{told}");
+}
+
+#[test]
+#[cfg(all(feature = "kafka", feature = "nats"))]
+fn check_reads_the_tls_files() {
+    let (folder, file) = config("");
+    let place = folder.path();
+    let pair = |name: &str, until: i32| {
+        let key = rcgen::KeyPair::generate().unwrap();
+        let mut params = rcgen::CertificateParams::new(Vec::new()).unwrap();
+        params.not_after = rcgen::date_time_ymd(until, 1, 1);
+        let certificate = params.self_signed(&key).unwrap();
+        std::fs::write(place.join(format!("{name}.pem")), certificate.pem()).unwrap();
+        std::fs::write(place.join(format!("{name}.key")), key.serialize_pem()).unwrap();
+    };
+    pair("good", 2999);
+    pair("old", 2020);
+    let checked = |tls: &str| {
+        let tls = tls.replace("DIR", &place.display().to_string());
+        let text = format!(
+            "
+transports:
+  k: {{type: kafka, brokers: ['h:1'], tls: {{{tls}}}}}
+  n: {{type: nats, servers: ['nats://h:1'], tls: {{{tls}}}}}
+default_route: [{{transport: k, topic: t}}, {{transport: n, topic: t}}]
+"
+        );
+        std::fs::write(&file, text).unwrap();
+        run(&["check", "-c", file.to_str().unwrap()], "")
+    };
+    let good = "ca_file: DIR/good.pem, cert_file: DIR/good.pem, key_file: DIR/good.key";
+    let ran = checked(good);
+    assert_eq!(ran.status, 0, "{}", ran.stdout);
+    for (tls, key, message) in [
+        ("ca_file: DIR/none", "ca_file", "/none does not exist: "),
+        (
+            "ca_file: DIR/good.key",
+            "ca_file",
+            "/good.key holds no certificate in PEM",
+        ),
+        (
+            "ca_file: DIR/old.pem",
+            "ca_file",
+            "/old.pem expired on 2020-01-01T00:00:00Z: renew it",
+        ),
+        (
+            "cert_file: DIR/good.pem, key_file: DIR/old.key",
+            "key_file",
+            "/good.pem: use the two that were issued together",
+        ),
+        (
+            "cert_file: DIR/good.pem, key_file: DIR/good.pem",
+            "key_file",
+            "/good.pem holds no private key in PEM",
+        ),
+    ] {
+        let ran = checked(tls);
+        assert_eq!(ran.status, 1, "{}", ran.stdout);
+        for bus in ["k", "n"] {
+            let path = format!(" transports.{bus}.tls.{key}: ");
+            let mut lines = ran.stdout.lines();
+            let line = lines.find(|line| line.contains(&path) && line.contains(message));
+            assert!(line.is_some(), "{path}{message}\n{}", ran.stdout);
+        }
+    }
+}
+
+// === topics ===
+
+#[test]
+fn topics_refuses_options_that_no_bus_takes() {
+    let (_folder, file) = config(CONFIG);
+    let file = file.to_str().unwrap();
+    let zero = "at least 1; without the option the broker chooses";
+    for (arguments, reason) in [
+        (["plan", "--partitions", "0"], zero),
+        (["apply", "--partitions", "0"], zero),
+        (["plan", "--replicas", "0"], zero),
+        (
+            ["plan", "--partitions", "100001"],
+            "a number from 1 to 100000 is needed",
+        ),
+        (
+            ["apply", "--replicas", "three"],
+            "a number from 1 to 10000 is needed",
+        ),
+        (
+            ["plan", "--cluster", "My_Cluster"],
+            "1 to 63 lower-case letters, digits and inner hyphens",
+        ),
+        (
+            ["apply", "--output", "strimzi"],
+            "[possible values: human, json]",
+        ),
+    ] {
+        let ran = run(&[&["topics"], &arguments[..], &["-c", file]].concat(), "");
+        assert_eq!((ran.status, ran.stdout.as_str()), (2, ""), "{arguments:?}");
+        assert!(ran.stderr.contains(reason), "{arguments:?}: {}", ran.stderr);
+    }
+    let help = run(&["topics", "apply", "--help"], "").stdout;
+    assert!(
+        !help.contains("strimzi") && !help.contains("--cluster"),
+        "{help}"
+    );
 }
 
 // === call ===

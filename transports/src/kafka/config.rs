@@ -9,8 +9,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::properties::KafkaProperties;
-use crate::error::{ConfigProblem, TransportError, TransportErrorKind};
+use crate::error::{ConfigProblem, TlsFindings, TransportError, TransportErrorKind};
 use crate::secret::Secret;
+use crate::tls_files::{TlsClient, TlsFiles};
 use crate::transport::LAG_INTERVAL;
 
 /// A connection to one Kafka cluster.
@@ -356,6 +357,12 @@ impl KafkaConfig {
         Ok(config)
     }
 
+    /// What is wrong with the TLS files, which are read for it.
+    pub fn tls_findings(&self) -> TlsFindings {
+        let findings = self.tls.as_ref().map(KafkaTls::findings);
+        findings.unwrap_or_default()
+    }
+
     fn security_protocol(&self) -> &'static str {
         match (self.tls.is_some(), self.sasl.is_some()) {
             (false, false) => "plaintext",
@@ -404,6 +411,24 @@ fn reveal(key: &str, secret: &Secret) -> Result<String, TransportError> {
             format!("read {key}"),
         )
         .caused_by(error)),
+    }
+}
+
+// === impl KafkaTls ===
+
+impl KafkaTls {
+    /// What is wrong with the files.
+    fn findings(&self) -> TlsFindings {
+        let files = TlsFiles {
+            // OpenSSL takes a directory as well.
+            authorities: self.ca_file.as_deref().filter(|file| !file.is_dir()),
+            certificate: self.cert_file.as_deref(),
+            key: self.key_file.as_deref(),
+            client: TlsClient::OpenSsl {
+                has_password: self.key_password.is_some(),
+            },
+        };
+        files.inspect()
     }
 }
 

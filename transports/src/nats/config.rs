@@ -8,9 +8,10 @@ use async_nats::{Auth, AuthError, ConnectOptions, ServerAddr};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::error::{ConfigProblem, TransportError, TransportErrorKind};
+use crate::error::{ConfigProblem, TlsFindings, TransportError, TransportErrorKind};
 use crate::message::Topic;
 use crate::secret::{Secret, SecretError};
+use crate::tls_files::{TlsClient, TlsFiles};
 use crate::transport::TopicFilter;
 
 /// A connection to one NATS system.
@@ -291,6 +292,11 @@ impl NatsConfig {
         problems
     }
 
+    /// What is wrong with the TLS files, which are read for it.
+    pub fn tls_findings(&self) -> TlsFindings {
+        self.tls.findings()
+    }
+
     /// What is legal but dangerous.
     #[must_use]
     pub fn warnings(&self) -> Vec<ConfigProblem> {
@@ -363,12 +369,13 @@ impl NatsConfig {
             // They may be elsewhere, and would be sent the secret.
             options = options.ignore_discovered_servers();
         }
+        // The client would only say "TLS error".
+        TransportError::unless_right("NATS", &self.tls.findings().unusable)?;
         if let Some(file) = &self.tls.ca_file {
-            options = options.add_root_certificates(readable("tls.ca_file", file)?);
+            options = options.add_root_certificates(file.clone());
         }
         if let (Some(cert), Some(key)) = (&self.tls.cert_file, &self.tls.key_file) {
-            let cert = readable("tls.cert_file", cert)?;
-            options = options.add_client_certificate(cert, readable("tls.key_file", key)?);
+            options = options.add_client_certificate(cert.clone(), key.clone());
         }
         if self.tls.first {
             options = options.tls_first();
@@ -382,6 +389,21 @@ impl NatsConfig {
             server_address(server).map_err(|problem| bad_config(format!("servers: {problem}")))
         };
         self.servers.iter().map(parse).collect()
+    }
+}
+
+// === impl NatsTls ===
+
+impl NatsTls {
+    /// What is wrong with the files.
+    pub(super) fn findings(&self) -> TlsFindings {
+        let files = TlsFiles {
+            authorities: self.ca_file.as_deref(),
+            certificate: self.cert_file.as_deref(),
+            key: self.key_file.as_deref(),
+            client: TlsClient::Rustls,
+        };
+        files.inspect()
     }
 }
 
@@ -615,14 +637,6 @@ impl StreamStorage {
 
 fn bad_config(what: String) -> TransportError {
     TransportError::new(TransportErrorKind::BadConfig, what)
-}
-
-/// The path, if the file can be opened: the client would only say "TLS error".
-fn readable(key: &str, path: &PathBuf) -> Result<PathBuf, TransportError> {
-    match std::fs::File::open(path) {
-        Ok(_) => Ok(path.clone()),
-        Err(error) => Err(bad_config(format!("open {key} {}", path.display())).caused_by(error)),
-    }
 }
 
 fn server_address(server: &str) -> Result<ServerAddr, String> {

@@ -12,13 +12,13 @@ use std::time::Duration;
 
 use a2abus_plugin::Text;
 use async_nats::connection::State;
-use async_nats::{Client, ClientError, ConnectOptions, Event, ServerAddr, ServerError};
+use async_nats::{Client, ClientError, ConnectOptions, Event, ServerError};
 use tokio::sync::{broadcast, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::config::NatsConfig;
-use super::diagnose::diagnose;
+use super::diagnose::Probe;
 use crate::error::{TransportError, TransportErrorKind};
 use crate::transport::Health;
 
@@ -53,9 +53,8 @@ pub(super) struct Link {
     /// The servers and who logs in there, as people name them.
     servers: Text,
     user: Text,
-    requires_tls: bool,
-    /// The addresses to look at when the client does not say what is wrong with them.
-    addresses: Vec<ServerAddr>,
+    /// Looks at the servers when the client does not say what is wrong with them.
+    probe: Probe,
     /// The client has said so little since they were last looked at.
     is_unclear: AtomicBool,
 }
@@ -119,8 +118,7 @@ impl Link {
             }),
             servers,
             user: Text::from(config.user_name()),
-            requires_tls: config.requires_tls(),
-            addresses: config.addresses()?,
+            probe: Probe::new(config)?,
             is_unclear: AtomicBool::new(false),
         });
         let (events, pauses) = (Arc::clone(&link), Arc::clone(&link));
@@ -162,8 +160,7 @@ impl Link {
             }
             differed = differs;
             if self.is_unclear.swap(false, Ordering::Relaxed) {
-                let looking = diagnose(&self.addresses, self.requires_tls);
-                let Some(found) = stop.run_until_cancelled(looking).await else {
+                let Some(found) = stop.run_until_cancelled(self.probe.diagnose()).await else {
                     return;
                 };
                 let found = found.map_or_else(|| self.told("no connection"), Text::from);
@@ -246,7 +243,12 @@ impl Link {
     fn client_error(&self, error: &ClientError) {
         match error {
             // Of what kind it is, and not what it is.
-            ClientError::Other(text) if matches!(text.as_str(), "IO error" | "timed out") => {
+            ClientError::Other(text)
+                if matches!(
+                    text.as_str(),
+                    "IO error" | "timed out" | "TLS error" | "DNS error"
+                ) =>
+            {
                 self.is_unclear.store(true, Ordering::Relaxed);
             }
             ClientError::Other(text) => self.not_connected(self.told(text)),

@@ -1,4 +1,5 @@
-//! Can every secret be read that the bridge needs to start? No secret is ever shown.
+//! Can every secret and TLS file be read that the bridge needs to start, and are the certificates valid? No secret is
+//! ever shown.
 
 use std::collections::HashMap;
 use std::error::Error as _;
@@ -19,6 +20,14 @@ pub(super) fn check(checker: &mut Checker<'_>) {
             if let Err(error) = secret.reveal() {
                 unread(checker, path.key(name).below(place), &error);
             }
+        }
+        let findings = transport.as_ref().map(TransportConfig::tls_findings);
+        let findings = findings.unwrap_or_default();
+        for problem in findings.unusable.into_iter().chain(findings.invalid) {
+            checker.error(path.key(name).below(&problem.key), problem.message);
+        }
+        for problem in findings.expiring {
+            checker.warning(path.key(name).below(&problem.key), problem.message);
         }
     }
     let path = ValuePath::root().key("agents");
