@@ -218,7 +218,10 @@ admin: {{ enabled: false }}
 }
 
 fn sample_config(listen: SocketAddr) -> anyhow::Result<String> {
-    let program = std::env::current_exe().context("the path of this program")?;
+    // Without /proc, the name that it was started by has to do.
+    let program = std::env::current_exe()
+        .or_else(|error| std::env::args_os().next().map(Into::into).ok_or(error))
+        .context("the path of this program")?;
     let server = json!([program, sums::COMMAND]);
     let name = sums::NAME;
     let sections = format!(
