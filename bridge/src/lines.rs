@@ -1,4 +1,4 @@
-//! Reads lines of a program or of standard input, with a bound on their length.
+//! Lines of JSON: of a program or of standard input, read with a bound on their length, and written.
 
 use std::io;
 
@@ -70,6 +70,16 @@ impl<R: AsyncRead + Unpin> Lines<R> {
         let is_cut = std::mem::take(&mut self.is_cut);
         Line { bytes, is_cut }
     }
+}
+
+/// A JSON document as one line, with its end. Between the tokens of JSON, the only place where it can have line ends, a space
+/// means the same.
+pub(crate) fn on_one_line(json: &[u8]) -> Vec<u8> {
+    let mut line = json.to_vec();
+    let ends = line.iter_mut().filter(|byte| matches!(byte, b'\r' | b'\n'));
+    ends.for_each(|byte| *byte = b' ');
+    line.push(b'\n');
+    line
 }
 
 #[cfg(test)]

@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use super::life::{Ended, INITIALIZED, Life, MOST, QUEUE, START, profile};
 use super::link::{Gone, Line, Link, Log};
 use crate::config::TextOrSecret;
-use crate::lines::Lines;
+use crate::lines::{Lines, on_one_line};
 
 /// A program, and how it is started.
 #[derive(Debug)]
@@ -201,14 +201,7 @@ async fn write(
         let Some((message, _)) = link.written(line) else {
             continue;
         };
-        // Between the tokens of JSON, the only place where it can have line ends, a space means the same.
-        let ends = |byte: &u8| matches!(byte, b'\r' | b'\n');
-        let mut line: Vec<u8> = message.to_vec();
-        line.iter_mut()
-            .filter(|byte| ends(byte))
-            .for_each(|byte| *byte = b' ');
-        line.push(b'\n');
-        if let Err(error) = stdin.write_all(&line).await {
+        if let Err(error) = stdin.write_all(&on_one_line(&message)).await {
             return error;
         }
     }

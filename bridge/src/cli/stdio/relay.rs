@@ -32,7 +32,7 @@ use super::message::Message;
 use crate::calls::failure::{Failure, Reason, Recipient};
 use crate::cli::output::Closed;
 use crate::http::messages::Messages;
-use crate::lines::{Line, Lines};
+use crate::lines::{Line, Lines, on_one_line};
 
 /// The relay of one client.
 #[derive(Debug)]
@@ -278,14 +278,7 @@ async fn write(mut said: mpsc::Receiver<Bytes>) -> anyhow::Result<()> {
     let output = io::stdout().as_fd().try_clone_to_owned();
     let mut output = tokio::fs::File::from_std(File::from(output?));
     while let Some(message) = said.recv().await {
-        // Between the tokens of JSON, the only place where it can have line ends, a space means the same.
-        let ends = |byte: &u8| matches!(byte, b'\r' | b'\n');
-        let mut line: Vec<u8> = message.to_vec();
-        line.iter_mut()
-            .filter(|byte| ends(byte))
-            .for_each(|byte| *byte = b' ');
-        line.push(b'\n');
-        let written = match output.write_all(&line).await {
+        let written = match output.write_all(&on_one_line(&message)).await {
             Ok(()) => output.flush().await,
             failed => failed,
         };
