@@ -717,17 +717,10 @@ async fn clients_hear_that_the_lists_have_changed() {
     let url = format!("{}/mcp", servers.front.base);
     let plain = Client::new().get(&url).send().await.unwrap();
     assert_eq!(plain.status(), 405);
-    let events = || {
-        Client::new()
-            .get(&url)
-            .header("accept", "text/event-stream")
-    };
-    // As a client of 2024-11-05, whose transport is another one.
-    let former = events().send().await.unwrap();
-    assert_eq!(former.status(), 405);
-    let message = json_of(former).await["error"]["message"].to_string();
-    assert!(message.contains("Streamable HTTP"), "{message}");
-    let events = events().header("mcp-protocol-version", "2025-06-18");
+    let events = Client::new()
+        .get(&url)
+        .header("accept", "text/event-stream")
+        .header("mcp-protocol-version", "2025-06-18");
     let mut of_session = events.send().await.unwrap().bytes_stream();
     let wanted =
         json!({ "notifications": { "toolsListChanged": true, "resourcesListChanged": false } });
@@ -779,4 +772,66 @@ async fn clients_hear_that_the_lists_have_changed() {
     let last = read_events(std::str::from_utf8(&last).unwrap());
     assert_eq!(last[0].json()["result"]["resultType"], "complete");
     while timeout(SOON, of_session.next()).await.unwrap().is_some() {}
+}
+
+/// The transport of 2024-11-05, as its clients use it.
+#[tokio::test]
+async fn a_client_that_knows_only_the_first_transport_has_a_stream_and_a_url() {
+    let mut servers = Servers::open().await;
+    let url = format!("{}/mcp/agents/maps", servers.front.base);
+    let get = Client::new()
+        .get(&url)
+        .header("accept", "text/event-stream");
+    let mut stream = get.send().await.unwrap().bytes_stream();
+    let mut next = async || {
+        let piece = timeout(SOON, stream.next())
+            .await
+            .unwrap()
+            .unwrap()
+            .unwrap();
+        String::from_utf8(piece.to_vec()).unwrap()
+    };
+    let endpoint = next().await;
+    let endpoint = endpoint.strip_prefix("event: endpoint\ndata: ").unwrap();
+    let path = endpoint.trim().to_owned();
+    assert!(path.starts_with("/mcp/agents/maps?stream="), "{path}");
+    let post = async |path: &str, body: String| {
+        let post = servers
+            .front
+            .to(path, body)
+            .header("content-type", "application/json");
+        post.send().await.unwrap().status().as_u16()
+    };
+    let begin = request(1, "initialize", json!({ "protocolVersion": "2024-11-05" }));
+    assert_eq!(post(&path, begin).await, 202);
+    let begun = read_events(&next().await)[0].json();
+    assert_eq!(begun["result"]["protocolVersion"], "2024-11-05");
+    let call = json!({ "name": "look", "_meta": { "progressToken": "p" } });
+    assert_eq!(post(&path, request(2, "tools/call", call)).await, 202);
+    let mut events = Vec::new();
+    while events.len() < 3 {
+        events.extend(read_events(&next().await));
+    }
+    assert_eq!(events[1].json()["params"]["progressToken"], "p");
+    assert_eq!(events[2].json()["id"], 2);
+    // What is wrong with a message comes on the stream too.
+    assert_eq!(post(&path, "{".into()).await, 202);
+    assert_eq!(
+        read_events(&next().await)[0].json()["error"]["code"],
+        -32_700
+    );
+
+    let hang = request(3, "tools/call", json!({ "name": "hang" }));
+    assert_eq!(post(&path, hang).await, 202);
+    while !servers.next_seen().await.1.contains("hang") {}
+    // Its client leaves.
+    drop(stream);
+    let (_, cancelled) = servers.next_seen().await;
+    assert!(cancelled.contains("notifications/cancelled"), "{cancelled}");
+    let ping = request(4, "ping", json!({}));
+    let unknown = servers
+        .front
+        .to(&path, ping)
+        .header("content-type", "application/json");
+    assert_eq!(status_and_code(unknown).await, (404, json!(-32_600)));
 }

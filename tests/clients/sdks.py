@@ -29,10 +29,12 @@ def programs():
     for path in (rpc, "mcp/agents", STDIO):
         yield f"mcp 2.x on {path}", [current, "mcp_2.py"], path, []
         yield f"mcp 1.x on {path}", [former, "mcp_1.py"], path, []
+    yield "mcp 1.x, HTTP+SSE", [former, "sse_1.py"], "mcp/agents", []
     yield "mcp 2.x, skills of A2A", [current, "skill_2.py"], SKILLS, []
     yield "mcp 1.x, skills of A2A", [former, "skill_1.py"], SKILLS, []
     if os.environ.get("CLIENTS_NODE"):
         node = os.environ["CLIENTS_NODE"]
+        yield "@modelcontextprotocol/sdk, HTTP+SSE", ["node", os.path.join(node, "sse.mjs")], "mcp/agents", []
         yield "@modelcontextprotocol/sdk, skills of A2A", ["node", os.path.join(node, "skill.mjs")], SKILLS, []
         for path in (rpc, "mcp/agents", STDIO):
             yield f"@modelcontextprotocol/sdk on {path}", ["node", os.path.join(node, "mcp.mjs")], path, []

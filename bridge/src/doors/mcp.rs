@@ -5,7 +5,7 @@
 //!                                       ├─> every: names of all agents, routed by them
 //!                                       └─> skill: tools of agents that speak A2A
 //!                                            └─> answer: Calls ──> parts ──> JSON │ SSE
-//! GET  ── listen: the lists that have changed
+//! GET  ── listen: the lists that have changed ── stream: the rest of an answer ── legacy: the transport of 2024-11-05
 //! ```
 //!
 //! | path | who answers |
@@ -22,6 +22,7 @@ mod answer;
 mod envelope;
 mod every;
 mod handshake;
+mod legacy;
 mod listen;
 mod post;
 mod revision;
@@ -32,6 +33,7 @@ mod stream;
 
 use std::sync::Arc;
 
+use a2abus_plugin::Text;
 use a2abus_plugin::protocol::dialect::Dialect;
 use axum::Router;
 use axum::body::Body;
@@ -39,20 +41,24 @@ use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::response::Response;
 use axum::routing::any;
-use http::header::{ALLOW, HeaderName, HeaderValue};
+use bytes::Bytes;
+use http::header::{ACCEPT, ALLOW, HeaderName, HeaderValue};
 use http::request::Parts;
 use http::{HeaderMap, Method, Request, StatusCode};
+use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
+use self::legacy::Streams;
 use self::running::Running;
 use self::session::{SESSION, Session};
 use super::permit::{Action, Principal, permit};
 use super::rpc::common::Target;
+use super::rpc::read_body;
 use super::{Door, Refusal};
 use crate::budget::Charge;
 use crate::calls::failure::{Failure, Reason, Recipient};
-use crate::http::respond::refusal;
+use crate::http::respond::{accepted, refusal};
 use crate::metrics::HttpPath;
 
 /// The headers of responses that web pages may read.
@@ -65,6 +71,8 @@ struct Mcp {
     /// The bridge drains: streams that would never end do.
     drain: CancellationToken,
     running: Arc<Running>,
+    /// The streams of clients of 2024-11-05.
+    streams: Arc<Streams>,
     /// Hears what is cancelled at other replicas.
     _hearing: AbortOnDropHandle<()>,
 }
@@ -77,6 +85,7 @@ pub(crate) fn router(door: Door, drain: CancellationToken) -> Router {
         door,
         drain,
         running,
+        streams: Arc::default(),
         _hearing: AbortOnDropHandle::new(tokio::spawn(hearing)),
     };
     Router::new()
@@ -101,6 +110,8 @@ async fn to_agent(
     mcp.serve(Target::of_path(path), request).await
 }
 
+/// What a client of 2024-11-05 takes.
+const BOTH: HeaderValue = HeaderValue::from_static("application/json, text/event-stream");
 const METHODS: HeaderValue = HeaderValue::from_static("GET, POST, DELETE");
 
 // === impl Mcp ===
@@ -112,7 +123,10 @@ impl Mcp {
             Target::Agent(_) | Target::NotAName => HttpPath::McpAgent,
         };
         if *request.method() == Method::POST {
-            return post::serve(&self, path, target, request).await;
+            return match legacy::stream_of(&request) {
+                Some(stream) => self.posted(stream, (path, target), request).await,
+                None => post::serve(&self, path, target, request).await,
+            };
         }
         let done = match self.admitted(&target, &request) {
             Ok((principal, _charge)) => {
@@ -130,6 +144,57 @@ impl Mcp {
         });
         self.door.metrics.http_request(path, response.status());
         response
+    }
+
+    /// Takes what a client of 2024-11-05 posts for its stream. The answer comes there.
+    async fn posted(
+        self: Arc<Self>,
+        stream: Text,
+        (path, target): (HttpPath, Target),
+        request: Request<Body>,
+    ) -> Response {
+        match self.whole(&stream, &target, request).await {
+            Ok((say, request)) => {
+                let results = Arc::clone(&self.door.results);
+                results.spawn(async move {
+                    let answered = async {
+                        let response = post::serve(&self, path, target, request).await;
+                        legacy::forward(response, &say).await;
+                    };
+                    tokio::select! {
+                        () = answered => {}
+                        () = say.closed() => {}
+                    }
+                });
+                accepted()
+            }
+            Err((status, failure)) => {
+                self.door.metrics.http_request(path, status);
+                refusal(status, &failure, &Recipient::unknown(Dialect::Mcp))
+            }
+        }
+    }
+
+    /// A request with its whole body, in the session of its stream, and the way to that.
+    async fn whole(
+        &self,
+        stream: &Text,
+        target: &Target,
+        request: Request<Body>,
+    ) -> Result<(mpsc::Sender<Bytes>, Request<Body>), Refusal> {
+        let (_, _charge) = self.admitted(target, &request)?;
+        let session = HeaderValue::try_from(stream.as_str()).ok();
+        let Some((say, session)) = self.streams.of(stream).zip(session) else {
+            let message = "this stream has ended, or another replica has it: send GET again";
+            let failure = Failure::new(Reason::InvalidRequest, message);
+            return Err((StatusCode::NOT_FOUND, failure));
+        };
+        let (mut head, body) = request.into_parts();
+        let purse = self.door.purse(&head.extensions);
+        let body = read_body(&self.door, &head.headers, body, &purse).await?;
+        head.headers.insert(SESSION, session);
+        head.headers.insert(ACCEPT, BOTH);
+        Ok((say, Request::from_parts(head, Body::from(body))))
     }
 
     /// The sender of a request without a body, and what its head costs.

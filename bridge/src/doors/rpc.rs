@@ -343,7 +343,7 @@ fn timeout_of(headers: &HeaderMap) -> Result<Option<Duration>, Refusal> {
     })
 }
 
-async fn read_body(
+pub(super) async fn read_body(
     door: &Door,
     headers: &HeaderMap,
     body: Body,

@@ -73,6 +73,9 @@ impl Turn<'_> {
     /// takes a stream.
     fn lasting(&self) -> Option<Text> {
         let session = self.session.filter(|_| !self.era.is_alone())?;
+        if session.revision() < Revision::V2025_03_26 {
+            return None;
+        }
         let message = self.unit.json_rpc.as_ref();
         let asks = message.is_some_and(|message| message.progress.is_some());
         let is_whole = self.call.is_some() && self.common.key.is_none();

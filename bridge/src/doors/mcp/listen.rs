@@ -8,7 +8,7 @@ use std::sync::Arc;
 use a2abus_plugin::Text;
 use axum::response::Response;
 use bytes::Bytes;
-use futures_util::{Stream, stream};
+use futures_util::{Stream, StreamExt as _, stream};
 use http::StatusCode;
 use http::request::Parts;
 use serde::Deserialize;
@@ -20,10 +20,12 @@ use tokio_util::sync::CancellationToken;
 use super::Mcp;
 use super::envelope::Params;
 use super::handshake::Profile;
+use super::legacy::is_former;
 use super::post::Turn;
 use super::revision::Revision;
-use super::session::{SESSION, Session};
+use super::session::Session;
 use crate::calls::failure::{Failure, Reason};
+use crate::calls::question::Abilities;
 use crate::doors::Refusal;
 use crate::doors::permit::Principal;
 use crate::doors::rpc::common::Target;
@@ -78,12 +80,6 @@ impl Mcp {
             let failure = Failure::new(Reason::InvalidRequest, message);
             return Err((StatusCode::METHOD_NOT_ALLOWED, failure));
         }
-        // Such a client waits for an event that no later revision has.
-        if !headers.contains_key(SESSION) && Revision::named(headers).is_none() {
-            let message = "the transport HTTP+SSE of revision 2024-11-05 is not served: use Streamable HTTP at this URL; its GET has Mcp-Session-Id or MCP-Protocol-Version";
-            let failure = Failure::new(Reason::InvalidRequest, message);
-            return Err((StatusCode::METHOD_NOT_ALLOWED, failure));
-        }
         let session = Session::of(headers, &self.door.results)?;
         let purse = self.door.purse(&head.extensions);
         if let Some(rest) = self.resumed(session.as_ref(), headers, &purse).await? {
@@ -94,7 +90,20 @@ impl Mcp {
         let profile = profile.map_err(|failure| (StatusCode::NOT_FOUND, failure))?;
         let lists = LISTS.into_iter().filter(|list| profile.has(list));
         let listening = self.listening(agent, lists.collect(), None);
-        Ok(frames_response(listening.frames(), purse))
+        if !is_former(headers) {
+            return Ok(frames_response(listening.frames(), purse));
+        }
+        let random = self
+            .door
+            .calls
+            .new_call()
+            .map_err(|error| (StatusCode::SERVICE_UNAVAILABLE, Failure::call(&error)))?;
+        let session = Session::new(Revision::V2024_11_05, Abilities::default(), random);
+        let frames = self
+            .streams
+            .open(head.uri.path(), &session, listening.frames());
+        let drain = self.drain.clone().cancelled_owned();
+        Ok(frames_response(frames.take_until(drain), purse))
     }
 
     fn listening(

@@ -1,0 +1,130 @@
+//! The transport of revision 2024-11-05, for clients that know no other: one stream for all that the server says, and a URL
+//! where its client posts.
+//!
+//! ```text
+//! GET without a session ──> event `endpoint`: PATH?stream=ID
+//! POST PATH?stream=ID ────> 202, and what the door answers as events of that stream
+//! ```
+//!
+//! A stream is at one replica. Another one refuses what is posted for it.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use a2abus_plugin::Text;
+use axum::response::Response;
+use bytes::{Bytes, BytesMut};
+use futures_util::{Stream, StreamExt as _, stream};
+use http::{HeaderMap, Request};
+use tokio::sync::mpsc;
+
+use super::revision::Revision;
+use super::session::{SESSION, Session};
+use crate::http::sse::read::Events;
+use crate::http::sse::{Frame, is_stream};
+
+/// The streams that are open here, by the session that each stands for.
+#[derive(Debug, Default)]
+pub(super) struct Streams(Mutex<HashMap<Text, mpsc::Sender<Bytes>>>);
+
+/// A stream, until its client leaves.
+struct Open {
+    streams: Arc<Streams>,
+    session: Text,
+    said: mpsc::Receiver<Bytes>,
+}
+
+/// The member of the query that names the stream.
+const STREAM: &str = "stream";
+/// Messages that wait for a client, at most.
+const QUEUE: usize = 64;
+
+/// Whether a `GET` is that of such a client: later ones name a session or a revision.
+pub(super) fn is_former(headers: &HeaderMap) -> bool {
+    !headers.contains_key(SESSION) && Revision::named(headers).is_none()
+}
+
+/// The stream that a request is posted for.
+pub(super) fn stream_of<B>(request: &Request<B>) -> Option<Text> {
+    let mut members = request.uri().query()?.split('&');
+    members.find_map(|member| {
+        let (name, value) = member.split_once('=')?;
+        (name == STREAM).then(|| value.into())
+    })
+}
+
+// === impl Streams ===
+
+impl Streams {
+    /// The frames of a new stream at this path; `changes` are those of the lists.
+    pub(super) fn open<C>(
+        self: &Arc<Self>,
+        path: &str,
+        session: &Session,
+        changes: C,
+    ) -> impl Stream<Item = Frame> + Send + use<C>
+    where
+        C: Stream<Item = Frame> + Send,
+    {
+        let (say, said) = mpsc::channel(QUEUE);
+        self.all().insert(session.id().clone(), say);
+        let open = Open {
+            streams: Arc::clone(self),
+            session: session.id().clone(),
+            said,
+        };
+        let endpoint = Frame {
+            event: Some("endpoint"),
+            id: None,
+            data: format!("{path}?{STREAM}={}", session.id()).into(),
+        };
+        let said = stream::unfold(open, |mut open| async {
+            let data = open.said.recv().await?;
+            let frame = Frame {
+                event: None,
+                id: None,
+                data,
+            };
+            Some((frame, open))
+        });
+        stream::iter([endpoint]).chain(stream::select(changes, said))
+    }
+
+    /// The way to a stream.
+    pub(super) fn of(&self, session: &str) -> Option<mpsc::Sender<Bytes>> {
+        self.all().get(session).cloned()
+    }
+
+    // Every change leaves it whole, so that a lock poisoned by a panic elsewhere is as good as any.
+    fn all(&self) -> MutexGuard<'_, HashMap<Text, mpsc::Sender<Bytes>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.streams.all().remove(&self.session);
+    }
+}
+
+/// Sends what a response holds: the messages of a stream, or one document.
+pub(super) async fn forward(response: Response, say: &mpsc::Sender<Bytes>) {
+    let mut events = is_stream(response.headers()).then(|| Events::new(usize::MAX));
+    let mut document = BytesMut::new();
+    let mut body = response.into_body().into_data_stream();
+    while let Some(Ok(piece)) = body.next().await {
+        let Some(events) = &mut events else {
+            document.extend_from_slice(&piece);
+            continue;
+        };
+        for message in events.push(&piece).unwrap_or_default() {
+            if say.send(message).await.is_err() {
+                return;
+            }
+        }
+    }
+    if !document.is_empty() {
+        // A client that has left needs nothing.
+        let _ = say.send(document.freeze()).await;
+    }
+}
