@@ -423,6 +423,8 @@ async fn an_unfinished_task_is_followed_to_its_end() {
             task["result"]["status"]["state"] == "completed"
         })
         .await;
+    // A response that is no answer did not end it.
+    assert!(*attached.site.notes.looks.lock().unwrap() > 2);
     attached.end().await;
 }
 

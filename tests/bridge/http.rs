@@ -458,18 +458,16 @@ async fn failures_say_why_with_the_callers_id() {
         error(&response.text().await.unwrap()),
         (json!("t"), -32603, "timeout".into())
     );
-    assert!(
-        begun.elapsed() >= Duration::from_millis(200) && begun.elapsed() < Duration::from_secs(5)
-    );
+    assert!(begun.elapsed() >= Duration::from_millis(200) && begun.elapsed() < SOON);
     let slow = request(
         "2",
         "message/stream",
-        json!({ "_agentId": "weather", "ms": 5_000 }),
+        json!({ "_agentId": "weather", "ms": 60_000 }),
     );
     let jaf = front
         .to("/rpc", slow)
         .header("x-a2a-version", "0.3.0")
-        .header("x-a2a-timeout", "100");
+        .header("x-a2a-timeout", "1000");
     let stream = jaf.send().await.unwrap().text().await.unwrap();
     let codes: Vec<_> = events(&stream)
         .iter()

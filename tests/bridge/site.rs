@@ -35,7 +35,7 @@ pub(crate) struct Notes {
     asked: Mutex<HashMap<String, oneshot::Sender<Value>>>,
     /// Where each session hears what belongs to no request.
     beside: Mutex<Vec<mpsc::Sender<String>>>,
-    looks: Mutex<usize>,
+    pub(crate) looks: Mutex<usize>,
 }
 
 type Reply = Response<Body>;
@@ -331,10 +331,16 @@ async fn a2a(State(notes): State<Arc<Notes>>, headers: HeaderMap, body: Bytes) -
         "tasks/get" => {
             let mut looks = notes.looks.lock().unwrap();
             *looks += 1;
-            json_reply(&answer(
-                id,
-                &task(if *looks > 1 { "completed" } else { "working" }),
-            ))
+            match *looks {
+                // A proxy before the server is busy.
+                1 => reply(
+                    StatusCode::SERVICE_UNAVAILABLE,
+                    "text/html",
+                    "<p>busy</p>".to_owned(),
+                ),
+                2 => json_reply(&answer(id, &task("working"))),
+                _ => json_reply(&answer(id, &task("completed"))),
+            }
         }
         _ => json_reply(&answer(id, &task("canceled"))),
     }

@@ -10,6 +10,7 @@ use serde::Deserialize;
 use serde_json::json;
 use serde_json::value::RawValue;
 use tokio::sync::watch;
+use tokio::time::timeout;
 
 use super::card;
 use super::link::{Link, Log};
@@ -107,7 +108,7 @@ impl Life {
     /// No call is for this run any more: those that come now wait for the next one.
     pub(super) fn down(&self, why: Option<String>) -> Ended {
         let Some(why) = why else {
-            let message = "the server of this agent is ended with the bridge";
+            let message = "the bridge is shutting down and has stopped the server of this agent";
             self.state.send_replace(State::Failing(message.into()));
             return Ended::Stopped;
         };
@@ -136,7 +137,7 @@ impl Life {
 
     /// Takes calls for a server that has begun, and keeps up with its tools.
     pub(super) async fn serve<T>(&self, link: &Arc<Link>, profile: Box<RawValue>) -> T {
-        self.look_at_tools(link, &profile).await;
+        self.know_tools(link, &profile).await;
         let up = Up {
             link: Arc::clone(link),
             profile: profile.clone(),
@@ -145,7 +146,17 @@ impl Life {
         tracing::info!(agent = %self.log.agent, "the server of an attached agent is up");
         loop {
             link.tools_changed().await;
-            self.look_at_tools(link, &profile).await;
+            self.know_tools(link, &profile).await;
+        }
+    }
+
+    /// Looks at its tools, for a bounded time: a server that does not list them is up all the same.
+    async fn know_tools(&self, link: &Arc<Link>, profile: &RawValue) {
+        if timeout(START, self.look_at_tools(link, profile))
+            .await
+            .is_err()
+        {
+            link.strange("an attached server has not answered tools/list in time");
         }
     }
 

@@ -23,7 +23,7 @@ use super::life::MOST;
 use super::link::{Log, Parts};
 use super::web::{NotSent, Web, messages, refused, unavailable};
 use crate::bus::delivery::jittered;
-use crate::calls::failure::Failure;
+use crate::calls::failure::{Failure, Reason};
 use crate::config::AttachProtocol;
 use crate::registry::Registry;
 use crate::registry::card::Card;
@@ -69,6 +69,8 @@ const MISSING: Duration = Duration::from_secs(10);
 const MOST_CARD: usize = 1 << 20;
 /// Where a card may be, below the URL of the server or at its root.
 const CARDS: [&str; 2] = ["/.well-known/agent-card.json", "/.well-known/agent.json"];
+/// The error of a server that does not know a task. Source: A2A 0.3 section 8.2, A2A 1.0 section 9.5.
+const TASK_NOT_FOUND: i64 = -32_001;
 const VERSION: HeaderName = HeaderName::from_static("a2a-version");
 
 // === impl Plain ===
@@ -86,8 +88,8 @@ impl Plain {
             match messages.next().await {
                 Ok(Some(message)) => match said(&message, &request.message) {
                     Said::Answer => return Ok(message),
-                    Said::Unfinished if self.protocol == AttachProtocol::A2a => {
-                        return Ok(self.finished(request, message, parts).await);
+                    Said::Unfinished if self.follows(request) => {
+                        return self.finished(request, message, parts).await;
                     }
                     Said::Unfinished => return Ok(message),
                     // Without a receiver its deadline has just passed.
@@ -112,6 +114,12 @@ impl Plain {
                 }
             }
         }
+    }
+
+    /// Whether the task in its answer is followed to its end: somebody waits for that.
+    fn follows(&self, request: &Request) -> bool {
+        let sends = matches!(request.method.as_str(), "message/send" | "SendMessage");
+        self.protocol == AttachProtocol::A2a && sends
     }
 
     /// Posts a request, a few times while the server cannot be reached.
@@ -139,16 +147,21 @@ impl Plain {
     }
 
     /// The end of a task that goes on, for who waits for it; `shown` is what the server has shown of it.
-    async fn finished(&self, request: &Request, shown: Bytes, parts: &Parts) -> Bytes {
+    async fn finished(
+        &self,
+        request: &Request,
+        shown: Bytes,
+        parts: &Parts,
+    ) -> Result<Bytes, Failure> {
         let Some(task) = task_of(&shown) else {
-            return shown;
+            return Ok(shown);
         };
         let is_1_0 = request.message.dialect == Dialect::A2a10;
         let method = if is_1_0 { "GetTask" } else { "tasks/get" };
         let ask = json!({ "jsonrpc": "2.0", "id": 0, "method": method, "params": { "id": task } });
         let ask = Bytes::from(ask.to_string());
-        drop(parts.say.send((Kind::Response, shown.clone())).await);
-        let (mut shown, mut looks) = (shown, 0);
+        drop(parts.say.send((Kind::Response, shown)).await);
+        let mut looks = 0;
         loop {
             sleep(jittered(LOOKS[looks.min(LOOKS.len() - 1)])).await;
             looks += 1;
@@ -160,12 +173,16 @@ impl Plain {
                 continue;
             };
             let Some(now) = as_answer(&answer, &request.id, is_1_0) else {
-                // It has forgotten the task: what it has shown is all that there is.
-                return shown;
+                if error_code(&answer) == Some(TASK_NOT_FOUND) {
+                    let why = "the server of this agent no longer knows the task";
+                    return Err(Failure::new(Reason::AnswerLost, why));
+                }
+                // It is busy, or something before it is: it is asked again until the deadline.
+                continue;
             };
             match said(&now, &request.message) {
-                Said::Unfinished | Said::Part(_) => shown = now,
-                Said::Answer | Said::Strange => return now,
+                Said::Unfinished | Said::Part(_) => {}
+                Said::Answer | Said::Strange => return Ok(now),
             }
         }
     }
@@ -176,8 +193,15 @@ impl Plain {
         match posted.map(|posted| posted.map(|response| response.status())) {
             Ok(Ok(status)) if status.is_success() => {}
             Ok(Ok(status)) => self.strange(&format!("HTTP {status} to a notification")),
-            Ok(Err(error)) => self.strange(&format!("nothing to a notification: {}", error.why)),
-            Err(_) => self.strange("nothing to a notification in time"),
+            Ok(Err(error)) => self.unheard(&error.why),
+            Err(_) => self.unheard("no response in time"),
+        }
+    }
+
+    fn unheard(&self, why: &str) {
+        if let Some(suppressed) = self.log.strange.allow() {
+            let agent = &self.log.agent;
+            tracing::warn!(%agent, suppressed, "an attached server did not get a notification: {why}");
         }
     }
 
@@ -202,7 +226,7 @@ impl Plain {
                     Ok(()) => FRESH,
                     Err(why) => {
                         if let Some(suppressed) = self.log.ends.allow() {
-                            tracing::warn!(agent = %self.log.agent, why, suppressed, "the card of an attached A2A server is not to be had");
+                            tracing::warn!(agent = %self.log.agent, why, suppressed, "the card of an attached A2A server cannot be read");
                         }
                         MISSING
                     }
@@ -326,6 +350,20 @@ fn as_answer(answer: &Bytes, id: &Text, is_1_0: bool) -> Option<Bytes> {
         true => result(id, &format!(r#"{{"task":{task}}}"#)),
         false => result(id, task),
     })
+}
+
+/// The code of an answer that is an error.
+fn error_code(answer: &Bytes) -> Option<i64> {
+    #[derive(Deserialize)]
+    struct Answer {
+        error: Error,
+    }
+    #[derive(Deserialize)]
+    struct Error {
+        code: i64,
+    }
+    let Answer { error } = serde_json::from_slice(answer).ok()?;
+    Some(error.code)
 }
 
 #[cfg(test)]

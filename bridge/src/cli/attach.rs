@@ -106,6 +106,7 @@ impl AttachArgs {
             ("A2ABUS_AGENTS", self.agents(&transport)?.to_string()),
             ("A2ABUS_A2A__DEFAULT_AGENT", self.name.clone()),
             ("A2ABUS_BINDINGS", "[]".to_owned()),
+            ("A2ABUS_ROUTES", "[]".to_owned()),
             ("A2ABUS_HTTP__ENABLED", "false".to_owned()),
             ("A2ABUS_ADMIN__ENABLED", "false".to_owned()),
             ("A2ABUS_WORKFLOWS__ENABLED", "false".to_owned()),

@@ -45,7 +45,7 @@ use bytes::Bytes;
 use http::header::{ACCEPT, ALLOW, HeaderName, HeaderValue};
 use http::request::Parts;
 use http::{HeaderMap, Method, Request, StatusCode};
-use tokio::sync::mpsc;
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -154,9 +154,10 @@ impl Mcp {
         request: Request<Body>,
     ) -> Response {
         match self.whole(&stream, &target, request).await {
-            Ok((say, request)) => {
+            Ok((say, room, request)) => {
                 let results = Arc::clone(&self.door.results);
                 results.spawn(async move {
+                    let _room = room;
                     let answered = async {
                         let response = post::serve(&self, path, target, request).await;
                         legacy::forward(response, &say).await;
@@ -181,20 +182,26 @@ impl Mcp {
         stream: &Text,
         target: &Target,
         request: Request<Body>,
-    ) -> Result<(mpsc::Sender<Bytes>, Request<Body>), Refusal> {
+    ) -> Result<(mpsc::Sender<Bytes>, OwnedSemaphorePermit, Request<Body>), Refusal> {
         let (_, _charge) = self.admitted(target, &request)?;
         let session = HeaderValue::try_from(stream.as_str()).ok();
-        let Some((say, session)) = self.streams.of(stream).zip(session) else {
+        let Some((way, session)) = self.streams.of(stream).zip(session) else {
             let message = "this stream has ended, or another replica has it: send GET again";
             let failure = Failure::new(Reason::InvalidRequest, message);
             return Err((StatusCode::NOT_FOUND, failure));
         };
+        let room = way.posts.try_acquire_owned().map_err(|_| {
+            let message =
+                "too many messages of this stream are not answered yet: send fewer at a time";
+            let failure = Failure::new(Reason::Exhausted, message);
+            (StatusCode::TOO_MANY_REQUESTS, failure)
+        })?;
         let (mut head, body) = request.into_parts();
         let purse = self.door.purse(&head.extensions);
         let body = read_body(&self.door, &head.headers, body, &purse).await?;
         head.headers.insert(SESSION, session);
         head.headers.insert(ACCEPT, BOTH);
-        Ok((say, Request::from_parts(head, Body::from(body))))
+        Ok((way.say, room, Request::from_parts(head, Body::from(body))))
     }
 
     /// The sender of a request without a body, and what its head costs.

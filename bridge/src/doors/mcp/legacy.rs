@@ -16,7 +16,8 @@ use axum::response::Response;
 use bytes::{Bytes, BytesMut};
 use futures_util::{Stream, StreamExt as _, stream};
 use http::{HeaderMap, Request};
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
+use tokio_util::sync::CancellationToken;
 
 use super::revision::Revision;
 use super::session::{SESSION, Session};
@@ -25,19 +26,31 @@ use crate::http::sse::{Frame, is_stream};
 
 /// The streams that are open here, by the session that each stands for.
 #[derive(Debug, Default)]
-pub(super) struct Streams(Mutex<HashMap<Text, mpsc::Sender<Bytes>>>);
+pub(super) struct Streams(Mutex<HashMap<Text, Way>>);
+
+/// The way to a stream.
+#[derive(Debug, Clone)]
+pub(super) struct Way {
+    pub(super) say: mpsc::Sender<Bytes>,
+    /// Room for what its client posts, until that is answered.
+    pub(super) posts: Arc<Semaphore>,
+}
 
 /// A stream, until its client leaves.
 struct Open {
     streams: Arc<Streams>,
     session: Text,
     said: mpsc::Receiver<Bytes>,
+    drain: CancellationToken,
+    is_closing: bool,
 }
 
 /// The member of the query that names the stream.
 const STREAM: &str = "stream";
 /// Messages that wait for a client, at most.
 const QUEUE: usize = 64;
+/// Messages of a client that are not answered yet, at most.
+const POSTS: usize = 64;
 
 /// Whether a `GET` is that of such a client: later ones name a session or a revision.
 pub(super) fn is_former(headers: &HeaderMap) -> bool {
@@ -56,22 +69,27 @@ pub(super) fn stream_of<B>(request: &Request<B>) -> Option<Text> {
 // === impl Streams ===
 
 impl Streams {
-    /// The frames of a new stream at this path; `changes` are those of the lists.
+    /// The frames of a new stream at this path; `changes` are those of the lists. From `drain` on nothing is taken for it,
+    /// and it ends once everything is answered.
     pub(super) fn open<C>(
         self: &Arc<Self>,
         path: &str,
         session: &Session,
         changes: C,
+        drain: CancellationToken,
     ) -> impl Stream<Item = Frame> + Send + use<C>
     where
         C: Stream<Item = Frame> + Send,
     {
         let (say, said) = mpsc::channel(QUEUE);
-        self.all().insert(session.id().clone(), say);
+        let posts = Arc::new(Semaphore::new(POSTS));
+        self.all().insert(session.id().clone(), Way { say, posts });
         let open = Open {
             streams: Arc::clone(self),
             session: session.id().clone(),
             said,
+            drain,
+            is_closing: false,
         };
         let endpoint = Frame {
             event: Some("endpoint"),
@@ -79,7 +97,7 @@ impl Streams {
             data: format!("{path}?{STREAM}={}", session.id()).into(),
         };
         let said = stream::unfold(open, |mut open| async {
-            let data = open.said.recv().await?;
+            let data = open.next().await?;
             let frame = Frame {
                 event: None,
                 id: None,
@@ -91,13 +109,29 @@ impl Streams {
     }
 
     /// The way to a stream.
-    pub(super) fn of(&self, session: &str) -> Option<mpsc::Sender<Bytes>> {
+    pub(super) fn of(&self, session: &str) -> Option<Way> {
         self.all().get(session).cloned()
     }
 
     // Every change leaves it whole, so that a lock poisoned by a panic elsewhere is as good as any.
-    fn all(&self) -> MutexGuard<'_, HashMap<Text, mpsc::Sender<Bytes>>> {
+    fn all(&self) -> MutexGuard<'_, HashMap<Text, Way>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+// === impl Open ===
+
+impl Open {
+    async fn next(&mut self) -> Option<Bytes> {
+        loop {
+            tokio::select! {
+                said = self.said.recv() => return said,
+                () = self.drain.cancelled(), if !self.is_closing => {
+                    self.is_closing = true;
+                    self.streams.all().remove(&self.session);
+                }
+            }
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use a2abus_plugin::Text;
 use axum::response::Response;
 use bytes::Bytes;
-use futures_util::{Stream, StreamExt as _, stream};
+use futures_util::{Stream, stream};
 use http::StatusCode;
 use http::request::Parts;
 use serde::Deserialize;
@@ -99,11 +99,11 @@ impl Mcp {
             .new_call()
             .map_err(|error| (StatusCode::SERVICE_UNAVAILABLE, Failure::call(&error)))?;
         let session = Session::new(Revision::V2024_11_05, Abilities::default(), random);
+        let (path, changes) = (head.uri.path(), listening.frames());
         let frames = self
             .streams
-            .open(head.uri.path(), &session, listening.frames());
-        let drain = self.drain.clone().cancelled_owned();
-        Ok(frames_response(frames.take_until(drain), purse))
+            .open(path, &session, changes, self.drain.clone());
+        Ok(frames_response(frames, purse))
     }
 
     fn listening(

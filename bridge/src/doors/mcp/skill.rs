@@ -272,7 +272,10 @@ impl Turn<'_> {
         let body = self.request(method, skill, (arguments, &context))?;
         let revision = self.session.map(Session::revision);
         let has_links = revision.is_none_or(|revision| revision >= Revision::V2025_06_18);
-        Ok((self.unit_of(&body)?, Told::new(context, token, has_links)))
+        Ok((
+            self.unit_of(&body)?,
+            Told::new(context, token, has_links, self.mcp.door.largest_body()),
+        ))
     }
 
     fn request(

@@ -19,7 +19,7 @@ use http::{HeaderMap, StatusCode};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use tokio::sync::mpsc;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::Mcp;
 use super::session::Session;
@@ -39,6 +39,8 @@ const LAST_EVENT: &str = "last-event-id";
 const FRAMES: usize = 16;
 /// How much longer than its call an answer may take to be recorded, by the clocks of all replicas.
 const MARGIN: Duration = Duration::from_secs(10);
+/// How long a client may take to read one frame while its answer is recorded.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// An answer whose parts are recorded.
 pub(super) struct Lasting {
@@ -113,8 +115,9 @@ impl Lasting {
             id,
             data: part.0,
         };
+        // The answer is recorded whether its client reads or not; one that is too slow can come back for the rest.
         if let Some(client) = &self.client
-            && client.send(frame).await.is_err()
+            && !matches!(timeout(PATIENCE, client.send(frame)).await, Ok(Ok(())))
         {
             self.client = None;
         }

@@ -30,6 +30,9 @@ pub(in crate::doors::mcp) struct Told {
     artifacts: Vec<Artifact>,
     /// An answer that is none of A2A.
     plain: Option<Raw>,
+    /// What the parts so far have in bytes, and may have.
+    bytes: usize,
+    most: usize,
 }
 
 /// The result of `tools/call`.
@@ -102,7 +105,7 @@ pub(super) fn refused(why: &str) -> String {
 // === impl Told ===
 
 impl Told {
-    pub(super) fn new(context: Text, token: Option<Text>, has_links: bool) -> Self {
+    pub(super) fn new(context: Text, token: Option<Text>, has_links: bool, most: usize) -> Self {
         Self {
             context,
             token,
@@ -113,6 +116,8 @@ impl Told {
             said: None,
             artifacts: Vec::new(),
             plain: None,
+            bytes: 0,
+            most,
         }
     }
 
@@ -123,7 +128,12 @@ impl Told {
         id: &str,
     ) -> Option<calls::Part> {
         let last = part.last;
+        self.bytes = self.bytes.saturating_add(part.body.len());
         let body = match Said::of(part) {
+            _ if self.bytes > self.most => refused(&format!(
+                "the answer of the agent has more than {} bytes",
+                self.most
+            )),
             Some(Said::Error(part)) => self.failed(&part.body),
             Some(Said::Result(heard)) => {
                 let step = (!last).then(|| step(&heard));
@@ -359,7 +369,7 @@ mod tests {
 
     /// What a client gets for an answer in these parts, the last one being the last.
     fn told(token: Option<&str>, results: &[Value]) -> Vec<Value> {
-        let mut told = Told::new("c-1".into(), token.map(Text::from), true);
+        let mut told = Told::new("c-1".into(), token.map(Text::from), true, 1 << 20);
         let parts = results.iter().enumerate().filter_map(|(index, answer)| {
             let mut body = json!({ "jsonrpc": "2.0", "id": 9 });
             body.as_object_mut()?.extend(answer.as_object()?.clone());
