@@ -425,6 +425,10 @@ async fn nothing_is_lost_by_a_restart(logs: &impl Logs) {
         .expect("appended");
     }
     let last = commit(&one, "key 0", "part 100").await;
+    // What was committed says nothing of the other partitions.
+    let log = logs.open(EVENTS, &name).await;
+    at_the_end(&log, &one).await;
+    drop(log);
     let expected = one.read(stories);
     drop(task);
     drop(one);
