@@ -40,7 +40,7 @@ use crate::pipeline::intake::Intake;
 use crate::readiness::Readiness;
 use crate::registry::Registry;
 use crate::registry::discovery::DiscoveryBinding;
-use crate::reload::{LogLevels, Reload, Reloads};
+use crate::reload::{ConfigReloader, LogLevels, Reloads};
 use crate::results::Results;
 use crate::route::{Destination, RouteTable};
 use crate::rules::{CurrentRules, Rules};
@@ -49,7 +49,7 @@ use crate::state::{Logs, StateError};
 use crate::tasks::Tasks;
 use crate::tasks::push::Webhooks;
 use crate::workflows::bus::WorkflowBinding;
-use crate::workflows::reload::{Seen, Watch};
+use crate::workflows::reload::{SecretFileStates, SecretWatcher};
 use crate::workflows::shared::SharedStore;
 use crate::workflows::{Workflows, WorkflowsError};
 use bindings::Parts;
@@ -101,7 +101,7 @@ pub struct Bridge {
     pub(crate) calls: Arc<Calls>,
     pub(crate) exchanges: Arc<Exchanges>,
     pub(crate) cancels: mpsc::Receiver<Cancel>,
-    pub(crate) bindings: Vec<(Work, Subscription)>,
+    pub(crate) bindings: Vec<(BindingService, Subscription)>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) log: LogLimits,
     pub(crate) readiness: Arc<Readiness>,
@@ -119,7 +119,7 @@ pub struct Bridge {
     /// Whether it takes over calls of replicas that have died.
     pub(crate) takes_over: bool,
     pub(crate) workflows: Option<Workflows>,
-    pub(crate) reload: Option<Reload>,
+    pub(crate) reload: Option<ConfigReloader>,
     pub(crate) state: Arc<Logs>,
 }
 
@@ -191,7 +191,7 @@ impl Bridge {
         let (workflows, watch) = workflows(&config, world, &state, &metrics).await?;
         let results = results(&config, &state, &log).await?;
         let bindings = parts.bindings(workflows.as_ref(), results.as_ref())?;
-        let reload = Reload::new(&config, &outbound, &calls, watch, &metrics, &readiness);
+        let reload = ConfigReloader::new(&config, &outbound, &calls, watch, &metrics, &readiness);
         let door = listen(config.http.enabled, config.http.listen.0).await?;
         let admin = listen(config.admin.enabled, config.admin.listen.0).await?;
         let (a2a, deliveries) = Box::pin(a2a(&config, &registry, &state, watched)).await?;
@@ -224,7 +224,7 @@ impl Bridge {
     /// What asks this bridge to read its configuration file again; `None` when it was not read from a file.
     #[must_use]
     pub fn reloads(&self) -> Option<Reloads> {
-        self.reload.as_ref().map(|reload| reload.asked().clone())
+        self.reload.as_ref().map(|reload| reload.reloads().clone())
     }
 
     /// The log levels follow `telemetry.log` of the file. Without this, a changed level is reported as not in use.
@@ -294,9 +294,9 @@ impl Bridge {
     }
 }
 
-/// What is done with the messages of a binding.
+/// The component that reads the messages of a binding.
 #[derive(Debug)]
-pub(crate) enum Work {
+pub(crate) enum BindingService {
     /// They are mapped and routed.
     Pipeline(Box<Pipeline>),
     /// They are executed.
@@ -307,9 +307,9 @@ pub(crate) enum Work {
     Agent(Box<AttachedBinding>),
 }
 
-// === impl Work ===
+// === impl BindingService ===
 
-impl Work {
+impl BindingService {
     /// How its messages are read.
     pub(crate) fn intake(&self) -> &Intake {
         match self {
@@ -341,7 +341,7 @@ impl Work {
     }
 }
 
-impl From<Pipeline> for Work {
+impl From<Pipeline> for BindingService {
     fn from(pipeline: Pipeline) -> Self {
         Self::Pipeline(Box::new(pipeline))
     }
@@ -414,11 +414,11 @@ async fn workflows(
     world: Option<Environment>,
     state: &Logs,
     metrics: &Arc<Metrics>,
-) -> Result<(Option<Workflows>, Option<Watch>), BridgeError> {
+) -> Result<(Option<Workflows>, Option<SecretWatcher>), BridgeError> {
     if !config.workflows.enabled {
         return Ok((None, None));
     }
-    let seen = Seen::of(&config.workflows);
+    let seen = SecretFileStates::of(&config.workflows);
     let metrics = Arc::clone(metrics);
     let workflows = match world {
         None if config.keeps_executions() => {

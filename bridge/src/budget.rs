@@ -5,8 +5,8 @@
 //! client spends half of it at most. What no longer fits is refused, and says so.
 //!
 //! ```text
-//! Budget ── Purse of a client ── Charge: so many bytes, given back when it is dropped
-//!                             └─ Bytes that carry their charge, wherever they go
+//! Budget ── ClientBudget ── Charge: a number of bytes, released when it is dropped
+//!                       └─ Bytes with their charge, released when the last clone is dropped
 //! ```
 
 use std::net::IpAddr;
@@ -18,7 +18,7 @@ use prometheus::{IntCounter, IntGauge};
 
 use crate::shares::{Share, Shares, client};
 
-/// What all may have together.
+/// The bytes that all clients may use together.
 #[derive(Debug)]
 pub struct Budget {
     held: AtomicUsize,
@@ -28,15 +28,15 @@ pub struct Budget {
     refused: IntCounter,
 }
 
-/// What one client has of a [`Budget`]. Cheap to clone.
+/// The part of a [`Budget`] that one client may use. Cheap to clone.
 #[derive(Debug, Clone)]
-pub struct Purse {
+pub struct ClientBudget {
     budget: Arc<Budget>,
-    /// `None`: nobody in particular.
+    /// `None` if no client is charged.
     client: Option<IpAddr>,
 }
 
-/// Bytes of a budget. Dropping it gives them back.
+/// Bytes taken from a budget. Dropping the charge releases them.
 #[derive(Debug)]
 #[must_use = "a charge that is dropped is given back"]
 pub struct Charge {
@@ -45,18 +45,18 @@ pub struct Charge {
     share: Option<Share<IpAddr>>,
 }
 
-/// The budget, or the client's half of it, is spent.
+/// The budget, or the client's half of it, is used up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the memory for requests and answers (calls.budget_bytes) is used up")]
-pub struct Spent;
+pub struct BudgetExhausted;
 
-/// Bytes and what they cost.
-struct Charged {
+/// Bytes with their charge.
+struct ChargedBytes {
     bytes: Bytes,
     _charge: Charge,
 }
 
-/// What a thing costs beside its own bytes: the buffers and tables around it.
+/// The overhead per item: the buffers and tables around its bytes.
 const OVERHEAD: usize = 256;
 
 // === impl Budget ===
@@ -74,10 +74,10 @@ impl Budget {
         })
     }
 
-    /// What the client at this address may spend.
+    /// The budget of the client at this address.
     #[must_use]
-    pub fn purse(self: &Arc<Self>, address: Option<IpAddr>) -> Purse {
-        Purse {
+    pub fn purse(self: &Arc<Self>, address: Option<IpAddr>) -> ClientBudget {
+        ClientBudget {
             budget: Arc::clone(self),
             client: address.map(client),
         }
@@ -105,20 +105,20 @@ fn signed(bytes: usize) -> i64 {
     i64::try_from(bytes).unwrap_or(i64::MAX)
 }
 
-// === impl Purse ===
+// === impl ClientBudget ===
 
-impl Purse {
-    /// So many bytes and what goes with them.
+impl ClientBudget {
+    /// Charges this many bytes and the overhead per item.
     ///
     /// # Errors
     /// When they do not fit.
-    pub fn charge(&self, bytes: usize) -> Result<Charge, Spent> {
+    pub fn charge(&self, bytes: usize) -> Result<Charge, BudgetExhausted> {
         let mut charge = self.nothing();
         charge.grow(bytes.saturating_add(OVERHEAD))?;
         Ok(charge)
     }
 
-    /// Bytes in place of some that are charged and dropped now: these always fit.
+    /// Charges bytes that replace charged ones, which are dropped now: this always succeeds.
     #[must_use]
     pub fn replace(&self, bytes: Bytes) -> Bytes {
         let mut charge = self.nothing();
@@ -139,7 +139,7 @@ impl Purse {
     ///
     /// # Errors
     /// When they do not fit.
-    pub fn hold(&self, bytes: Bytes) -> Result<Bytes, Spent> {
+    pub fn hold(&self, bytes: Bytes) -> Result<Bytes, BudgetExhausted> {
         Ok(self.charge(bytes.len())?.carried_by(bytes))
     }
 }
@@ -151,7 +151,7 @@ impl Charge {
     ///
     /// # Errors
     /// When they do not fit; what was charged before stays.
-    pub fn grow(&mut self, bytes: usize) -> Result<(), Spent> {
+    pub fn grow(&mut self, bytes: usize) -> Result<(), BudgetExhausted> {
         let share = self.share.as_mut();
         let fits = share.is_none_or(|share| share.grow(bytes));
         if fits && self.budget.take(bytes) {
@@ -162,7 +162,7 @@ impl Charge {
             share.shrink(bytes);
         }
         self.budget.refused.inc();
-        Err(Spent)
+        Err(BudgetExhausted)
     }
 
     fn grow_anyway(&mut self, bytes: usize) {
@@ -174,7 +174,7 @@ impl Charge {
         self.bytes += bytes;
     }
 
-    /// The bytes that were charged, what goes with them included.
+    /// The bytes that were charged, with the overhead per item.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.bytes
@@ -183,7 +183,7 @@ impl Charge {
     /// The bytes, which give the charge back when the last of them is dropped.
     #[must_use]
     pub fn carried_by(self, bytes: Bytes) -> Bytes {
-        Bytes::from_owner(Charged {
+        Bytes::from_owner(ChargedBytes {
             bytes,
             _charge: self,
         })
@@ -196,7 +196,7 @@ impl Drop for Charge {
     }
 }
 
-impl AsRef<[u8]> for Charged {
+impl AsRef<[u8]> for ChargedBytes {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
     }
@@ -220,7 +220,10 @@ mod tests {
         let slice = bytes.slice(10..20);
         drop(bytes);
         assert_eq!(budget.gauge.get(), 5_256);
-        assert_eq!(purse.hold(Bytes::from(vec![7; 5_000])), Err(Spent));
+        assert_eq!(
+            purse.hold(Bytes::from(vec![7; 5_000])),
+            Err(BudgetExhausted)
+        );
         assert_eq!((&slice[..], budget.refused.get()), (&[7; 10][..], 1));
         drop(slice);
         assert_eq!(budget.gauge.get(), 0);
@@ -235,7 +238,7 @@ mod tests {
         let frame = purse.replace(Bytes::from(vec![7; 900]));
         drop(part);
         assert_eq!(budget.gauge.get(), 1_156);
-        assert_eq!(purse.charge(1).unwrap_err(), Spent);
+        assert_eq!(purse.charge(1).unwrap_err(), BudgetExhausted);
         drop(frame);
         assert_eq!(budget.gauge.get(), 0);
         assert!(budget.of_clients.is_empty());
@@ -246,7 +249,7 @@ mod tests {
         let budget = budget(10_000);
         let one = budget.purse(Some([192, 0, 2, 1].into()));
         let mut charge = one.charge(4_000).unwrap();
-        assert_eq!(charge.grow(1_000), Err(Spent));
+        assert_eq!(charge.grow(1_000), Err(BudgetExhausted));
         assert_eq!(charge.bytes(), 4_256);
         let other = budget.purse(Some([192, 0, 2, 2].into()));
         let others = other.charge(4_000).unwrap();

@@ -52,7 +52,7 @@ pub use self::binding::{
 pub(crate) use self::changes::{Change, changes};
 pub(crate) use self::condition::{Anchor, Condition, condition_holds};
 pub use self::file::{Config, json_schema};
-pub use self::problem::{ConfigErrors, Problem, Severity, Site};
+pub use self::problem::{ConfigErrors, Problem, Severity, SourceLocation};
 pub use self::reference::reference;
 pub use self::registry::{PlaceConfig, RegistryConfig, UnknownAgents};
 pub(crate) use self::routing::answering;

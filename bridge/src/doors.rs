@@ -33,7 +33,7 @@ use axum::routing::any;
 use bytes::Bytes;
 use tower_http::cors::{Any, CorsLayer};
 
-use crate::budget::{Charge, Purse, Spent};
+use crate::budget::{BudgetExhausted, Charge, ClientBudget};
 use crate::bus::headers::PassedHeaders;
 use crate::calls::callid::CallId;
 use crate::calls::failure::{Failure, Reason, Recipient};
@@ -93,7 +93,7 @@ impl Door {
     }
 
     /// The share of the sender in the memory for requests.
-    pub(crate) fn purse(&self, extensions: &Extensions) -> Purse {
+    pub(crate) fn purse(&self, extensions: &Extensions) -> ClientBudget {
         let peer = extensions.get::<Peer>().map(|Peer(address)| *address);
         self.calls.budget().purse(peer)
     }
@@ -171,7 +171,7 @@ impl Door {
                 (StatusCode::PAYLOAD_TOO_LARGE, failure)
             }
             BodyError::NoRoom => {
-                let failure = Failure::call(&CallError::Exhausted(Spent.into()));
+                let failure = Failure::call(&CallError::Exhausted(BudgetExhausted.into()));
                 (StatusCode::TOO_MANY_REQUESTS, failure)
             }
             BodyError::TooSlow => {

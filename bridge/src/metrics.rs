@@ -32,13 +32,13 @@ use prometheus::{
 pub use self::a2a::PushOutcome;
 pub(crate) use self::agents::AgentInFlight;
 pub use self::agents::AgentMetrics;
-pub use self::doors::{Keyed, Limited};
+pub use self::doors::{IdempotencyOutcome, LimitScope};
 pub use self::label::{CallOutcome, HttpPath, ReplyOutcome};
 pub use self::registrar::Definition;
 pub use self::registry::RegistryEvent;
 pub use self::reload::ConfigReload;
 pub use self::state::StateMetrics;
-pub use self::workflows::{Refused, Reload};
+pub use self::workflows::{RefusalReason, ReloadOutcome};
 
 use self::a2a::A2aMetrics;
 use self::doors::DoorMetrics;
@@ -378,12 +378,12 @@ impl Metrics {
     }
 
     /// Counts a request with an `Idempotency-Key`.
-    pub fn keyed(&self, outcome: Keyed) {
+    pub fn keyed(&self, outcome: IdempotencyOutcome) {
         self.doors.keyed(outcome);
     }
 
     /// Counts a request that is above a limit of its client or its context.
-    pub fn limited(&self, limit: Limited) {
+    pub fn limited(&self, limit: LimitScope) {
         self.doors.limited(limit);
     }
 
@@ -412,7 +412,7 @@ impl Metrics {
     }
 
     /// Counts a request that is refused.
-    pub fn workflow_refused(&self, why: Refused) {
+    pub fn workflow_refused(&self, why: RefusalReason) {
         add_one(&self.workflows.refused, why as usize);
     }
 
@@ -422,7 +422,7 @@ impl Metrics {
     }
 
     /// Counts a change of agents, APIs, credentials or their secrets.
-    pub fn workflow_reload(&self, what: Reload) {
+    pub fn workflow_reload(&self, what: ReloadOutcome) {
         add_one(&self.workflows.reloads, what as usize);
     }
 

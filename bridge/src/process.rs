@@ -18,7 +18,7 @@ use tokio::time::{Instant, MissedTickBehavior, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tracing::Level;
 
-use crate::bridge::{Bridge, Work};
+use crate::bridge::{BindingService, Bridge};
 use crate::bus::headers::PassedHeaders;
 use crate::bus::{Bus, BusId, Buses};
 use crate::calls::cancel::Cancel;
@@ -33,7 +33,7 @@ use crate::http::{self, ConnectionBounds, Ending, Hosts, Listener};
 use crate::metrics::Metrics;
 use crate::readiness::Readiness;
 use crate::registry::Registry;
-use crate::reload::Reload;
+use crate::reload::ConfigReloader;
 use crate::restart::CLOSE;
 use crate::results::Results;
 use crate::results::follower::Follower;
@@ -253,7 +253,7 @@ impl Process {
     fn start_upkeep(
         &mut self,
         cancels: mpsc::Receiver<Cancel>,
-        reload: Option<Reload>,
+        reload: Option<ConfigReloader>,
         (a2a, deliveries): (Option<&Settings>, Option<Deliveries>),
     ) {
         let stop = || self.order.rest.clone();
@@ -280,7 +280,7 @@ impl Process {
     }
 
     /// Starts a binding, if its bus is there.
-    fn start_binding(&mut self, work: Work, subscription: Subscription) {
+    fn start_binding(&mut self, work: BindingService, subscription: Subscription) {
         let Some(bus) = self.buses.get(work.intake().bus) else {
             return;
         };
@@ -298,7 +298,7 @@ impl Process {
             grace: self.grace,
         };
         self.readiness.starting(runner.condition());
-        if let Work::Agent(agent) = &runner.work {
+        if let BindingService::Agent(agent) = &runner.work {
             let peer = Arc::clone(agent.peer());
             self.rest.spawn(peer.run(self.order.rest.clone()));
         }

@@ -42,18 +42,18 @@ pub struct Report {
     /// Where the process is in its life.
     pub phase: Phase,
     /// The conditions that are not met, by name.
-    pub not_ready: Vec<Unmet>,
+    pub not_ready: Vec<UnmetCondition>,
     /// What does not work while the process as a whole does: destinations that take no messages. Left out when empty.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub degraded: Vec<Unmet>,
+    pub degraded: Vec<UnmetCondition>,
 }
 
 /// One condition that is not met.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Unmet {
-    /// What has to be so, as `transport kafka`.
+pub struct UnmetCondition {
+    /// The name of the condition, for example `transport kafka`.
     pub name: Text,
-    /// Why it is not so.
+    /// Why it is not met.
     pub cause: String,
 }
 
@@ -119,13 +119,13 @@ impl Readiness {
         let state = self.read();
         let unmet = |(name, met): (&Text, &Result<(), String>)| {
             let cause = met.as_ref().err()?.clone();
-            Some(Unmet {
+            Some(UnmetCondition {
                 name: name.clone(),
                 cause,
             })
         };
         let not_ready: Vec<_> = state.conditions.iter().filter_map(unmet).collect();
-        let degraded = state.degraded.iter().map(|(name, cause)| Unmet {
+        let degraded = state.degraded.iter().map(|(name, cause)| UnmetCondition {
             name: name.clone(),
             cause: cause.clone(),
         });

@@ -11,11 +11,11 @@
 //!
 //! Source: docs/protocols/eventmesh-a2a.md §4.
 
-pub(crate) mod asked;
 pub(crate) mod card;
+mod destinations;
 pub(crate) mod discovery;
 mod methods;
-mod place;
+pub(crate) mod queries;
 mod record;
 pub(crate) mod request;
 
@@ -42,12 +42,12 @@ use crate::names::Name;
 use crate::route::Route;
 use crate::seldom::{LogLimits, Seldom};
 use crate::state::{AGENTS, Following, Lagged, Logs, Record, StateError, View};
-use asked::Asked;
 use card::{Card, Faults, check_name};
-use place::Places;
+use destinations::AllowedDestinations;
+use queries::AgentQueries;
 use record::{AHEAD, AgentFold, Leases};
 
-pub(crate) use record::{Announced, Owner};
+pub(crate) use record::{AnnouncedAgent, Owner};
 
 /// The agents that clients find, by name.
 #[derive(Debug)]
@@ -57,13 +57,13 @@ pub(crate) struct Registry {
     announced: Option<Announcements>,
     /// Asks agents about themselves; `None` where no calls are made.
     calls: Option<Arc<Calls>>,
-    /// What they have said.
-    asked: Asked,
-    /// What attached servers have said about themselves. Whoever lists the agents holds it.
+    /// Their answers.
+    asked: AgentQueries,
+    /// How attached servers describe themselves. Held while the list of agents is rebuilt.
     described: Mutex<BTreeMap<Text, AgentCardConfig>>,
 }
 
-/// The agents of one moment. Immutable.
+/// A snapshot of the agents. Immutable.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Agents {
     agents: BTreeMap<Text, Agent>,
@@ -83,49 +83,49 @@ struct Agent {
     route: Option<Arc<Route>>,
 }
 
-/// What keeps the agents that announce themselves.
+/// The agents that announce themselves, and how long they stay.
 #[derive(Debug)]
 struct Announcements {
     view: View<AgentFold>,
-    places: Places,
+    places: AllowedDestinations,
     leases: Leases,
     max_agents: usize,
     max_card: usize,
     outbound: Outbound,
     metrics: Arc<Metrics>,
-    writing: Writing,
-    /// When the next lease runs out. Whoever makes the agents of the next moment holds it.
+    writing: AgentLocks,
+    /// When the next lease runs out. Held while the list of agents is rebuilt.
     next_expiry: Mutex<Option<Instant>>,
-    log: Log,
+    log: RegistryLogs,
 }
 
-/// Of one agent there is one writer at a time in this process.
+/// Locks: only one task of this process writes an agent's record at a time.
 #[derive(Debug)]
-struct Writing {
+struct AgentLocks {
     locks: Vec<tokio::sync::Mutex<()>>,
     hasher: RandomState,
 }
 
-/// The log lines that anybody can cause.
+/// Limits for log lines that any client can cause.
 #[derive(Debug)]
-struct Log {
+struct RegistryLogs {
     refused: Seldom,
     changed: Seldom,
 }
 
-/// An announcement, and what its sender shows about itself.
+/// An announcement, with the proof of who sent it.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Claim {
+pub(crate) struct Announcement {
     /// The agent that is named beside the card.
     pub(crate) agent: Option<Text>,
     pub(crate) owner: Owner,
     pub(crate) lease: Option<Duration>,
-    pub(crate) origin: Origin,
+    pub(crate) origin: RequestOrigin,
 }
 
 /// Where a request to the registry comes from.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Origin {
+pub(crate) struct RequestOrigin {
     /// The transport on which it came.
     pub(crate) transport: Option<Name>,
     /// The names of agents that its message shows: its key, a word of its subject. Who may publish there may speak for
@@ -137,7 +137,7 @@ pub(crate) struct Origin {
 
 /// Why an announcement is refused.
 #[derive(Debug, Clone, thiserror::Error)]
-pub(crate) enum Refused {
+pub(crate) enum AnnouncementError {
     /// Agents cannot announce themselves.
     #[error(
         "agents cannot announce themselves here: set registry.enabled, or list the agent in agents"
@@ -194,7 +194,7 @@ impl Registry {
     ) -> Result<Arc<Self>, StateError> {
         let listed = Agents::listed(config);
         let registry = &config.registry;
-        let announced = match Places::new(config) {
+        let announced = match AllowedDestinations::new(config) {
             Ok(places) if registry.enabled => Some(Announcements {
                 view: logs.view(AGENTS, AgentFold).await?,
                 places,
@@ -206,9 +206,9 @@ impl Registry {
                 max_card: usize::try_from(registry.max_card.0.as_u64()).unwrap_or(usize::MAX),
                 outbound: outbound.clone(),
                 metrics: Arc::clone(metrics),
-                writing: Writing::default(),
+                writing: AgentLocks::default(),
                 next_expiry: Mutex::new(None),
-                log: Log {
+                log: RegistryLogs {
                     refused: log.seldom(Level::WARN, "more announcements were refused"),
                     changed: log.seldom(Level::INFO, "more agents came or went"),
                 },
@@ -221,7 +221,7 @@ impl Registry {
             listed: ArcSwap::from_pointee(listed),
             announced,
             calls: config.calls.enabled.then(|| Arc::clone(calls)),
-            asked: Asked::default(),
+            asked: AgentQueries::default(),
             described: Mutex::default(),
         }))
     }
@@ -279,12 +279,12 @@ impl Registry {
     }
 
     /// The announcement of an agent whose lease has not run out.
-    pub(crate) fn announced(&self, agent: &str) -> Option<Announced> {
+    pub(crate) fn announced(&self, agent: &str) -> Option<AnnouncedAgent> {
         self.announced.as_ref()?.live(agent)
     }
 
     /// When its lease runs out, in milliseconds since 1970.
-    pub(crate) fn expires(&self, announced: &Announced) -> u64 {
+    pub(crate) fn expires(&self, announced: &AnnouncedAgent) -> u64 {
         let announcements = self.announced.as_ref();
         announcements.map_or(0, |it| announced.expires(it.leases))
     }
@@ -296,14 +296,14 @@ impl Registry {
     pub(crate) async fn register(
         &self,
         document: &[u8],
-        claim: &Claim,
-    ) -> Result<(Text, Announced), Refused> {
-        let announcements = self.announced.as_ref().ok_or(Refused::Disabled)?;
+        claim: &Announcement,
+    ) -> Result<(Text, AnnouncedAgent), AnnouncementError> {
+        let announcements = self.announced.as_ref().ok_or(AnnouncementError::Disabled)?;
         let registered = announcements.register(document, claim).await;
         let done = match registered {
             Ok(name) => match announcements.live(name.as_str()) {
                 Some(announced) => Ok((name.text().clone(), announced)),
-                None => Err(Refused::Unknown(name.text().clone())),
+                None => Err(AnnouncementError::Unknown(name.text().clone())),
             },
             Err(refused) => Err(refused),
         };
@@ -316,8 +316,11 @@ impl Registry {
     ///
     /// # Errors
     /// When nobody of that name has announced itself.
-    pub(crate) async fn renew(&self, claim: &Claim) -> Result<Announced, Refused> {
-        let announcements = self.announced.as_ref().ok_or(Refused::Disabled)?;
+    pub(crate) async fn renew(
+        &self,
+        claim: &Announcement,
+    ) -> Result<AnnouncedAgent, AnnouncementError> {
+        let announcements = self.announced.as_ref().ok_or(AnnouncementError::Disabled)?;
         let renewed = announcements.renew(claim).await;
         self.done(
             claim.agent.as_deref(),
@@ -331,8 +334,8 @@ impl Registry {
     ///
     /// # Errors
     /// When nobody of that name has announced itself.
-    pub(crate) async fn remove(&self, claim: &Claim) -> Result<(), Refused> {
-        let announcements = self.announced.as_ref().ok_or(Refused::Disabled)?;
+    pub(crate) async fn remove(&self, claim: &Announcement) -> Result<(), AnnouncementError> {
+        let announcements = self.announced.as_ref().ok_or(AnnouncementError::Disabled)?;
         let removed = announcements.remove(claim).await;
         self.done(
             claim.agent.as_deref(),
@@ -447,9 +450,9 @@ impl Registry {
     }
 }
 
-// === impl Writing ===
+// === impl AgentLocks ===
 
-impl Writing {
+impl AgentLocks {
     /// Waits until nobody else writes the agent of this name.
     async fn of(&self, name: &str) -> Option<tokio::sync::MutexGuard<'_, ()>> {
         let lock = self.hasher.hash_one(name) % WRITERS;
@@ -460,7 +463,7 @@ impl Writing {
     }
 }
 
-impl Default for Writing {
+impl Default for AgentLocks {
     fn default() -> Self {
         Self {
             locks: (0..WRITERS)
@@ -474,16 +477,22 @@ impl Default for Writing {
 // === impl Announcements ===
 
 impl Announcements {
-    async fn register(&self, document: &[u8], claim: &Claim) -> Result<Name, Refused> {
-        let card = Card::read(document, self.max_card).map_err(Refused::Invalid)?;
-        let name = self.admitted(&card, claim).map_err(Refused::Invalid)?;
+    async fn register(
+        &self,
+        document: &[u8],
+        claim: &Announcement,
+    ) -> Result<Name, AnnouncementError> {
+        let card = Card::read(document, self.max_card).map_err(AnnouncementError::Invalid)?;
+        let name = self
+            .admitted(&card, claim)
+            .map_err(AnnouncementError::Invalid)?;
         if self.is_full(self.max_agents) && self.live(name.as_str()).is_none() {
-            return Err(Refused::Full(self.max_agents));
+            return Err(AnnouncementError::Full(self.max_agents));
         }
         let transport = claim.origin.transport.as_ref();
         let transport = transport.filter(|name| self.places.has(name));
         let body = record::write(document, &claim.owner, transport, claim.lease)
-            .map_err(|error| Refused::Invalid(Faults::one(error.to_string())))?;
+            .map_err(|error| AnnouncementError::Invalid(Faults::one(error.to_string())))?;
         self.store(name.as_str(), |there| {
             check_owner(name.as_str(), there, &claim.owner)?;
             Ok(Some(body.clone()))
@@ -492,13 +501,13 @@ impl Announcements {
         // Others may have come at the same time. Rather one too few than one that replaces an agent of before.
         if self.is_full(self.max_agents + 1) {
             self.store(name.as_str(), |_| Ok(None)).await?;
-            return Err(Refused::Full(self.max_agents));
+            return Err(AnnouncementError::Full(self.max_agents));
         }
         Ok(name)
     }
 
     /// The name of the agent, if the announcement may have it and its requests can go where the card says.
-    fn admitted(&self, card: &Card, claim: &Claim) -> Result<Name, Faults> {
+    fn admitted(&self, card: &Card, claim: &Announcement) -> Result<Name, Faults> {
         let name = claim.agent.as_ref().or(card.agent.as_ref());
         let name = name.ok_or_else(|| Faults::one("the card names no agent"))?;
         let name = check_name(name).map_err(Faults::one)?;
@@ -516,22 +525,22 @@ impl Announcements {
         }
     }
 
-    async fn renew(&self, claim: &Claim) -> Result<Announced, Refused> {
+    async fn renew(&self, claim: &Announcement) -> Result<AnnouncedAgent, AnnouncementError> {
         let name = claimed(claim)?;
         self.store(&name, |there| {
             check_owner(&name, there, &claim.owner)?;
-            let there = there.ok_or_else(|| Refused::Unknown(name.clone()))?;
+            let there = there.ok_or_else(|| AnnouncementError::Unknown(name.clone()))?;
             Ok(Some(there.body.clone()))
         })
         .await?;
-        self.live(&name).ok_or(Refused::Unknown(name))
+        self.live(&name).ok_or(AnnouncementError::Unknown(name))
     }
 
-    async fn remove(&self, claim: &Claim) -> Result<(), Refused> {
+    async fn remove(&self, claim: &Announcement) -> Result<(), AnnouncementError> {
         let name = claimed(claim)?;
         self.store(&name, |there| {
             check_owner(&name, there, &claim.owner)?;
-            let there = there.ok_or_else(|| Refused::Unknown(name.clone()));
+            let there = there.ok_or_else(|| AnnouncementError::Unknown(name.clone()));
             there.map(|_| None)
         })
         .await
@@ -544,13 +553,13 @@ impl Announcements {
     async fn store(
         &self,
         name: &str,
-        wanted: impl Fn(Option<&Announced>) -> Result<Option<Bytes>, Refused>,
-    ) -> Result<(), Refused> {
+        wanted: impl Fn(Option<&AnnouncedAgent>) -> Result<Option<Bytes>, AnnouncementError>,
+    ) -> Result<(), AnnouncementError> {
         let _alone = self.writing.of(name).await;
         store(&self.view, self.leases, name, wanted).await
     }
 
-    fn live(&self, name: &str) -> Option<Announced> {
+    fn live(&self, name: &str) -> Option<AnnouncedAgent> {
         let found = self.view.read(|agents| agents.get(name).cloned());
         found.filter(|agent| is_live(agent, self.leases))
     }
@@ -600,7 +609,7 @@ impl Announcements {
                 break;
             };
             agents.agents.remove(&name);
-            self.refused(&name, &Refused::Full(self.max_agents));
+            self.refused(&name, &AnnouncementError::Full(self.max_agents));
         }
         let in_ms =
             |expires: u64| Instant::now() + Duration::from_millis(expires.saturating_sub(now));
@@ -608,7 +617,7 @@ impl Announcements {
     }
 
     /// An agent that is new here; `None` where its requests may not go where its card says.
-    fn agent(&self, name: &str, entry: &Announced) -> Option<Agent> {
+    fn agent(&self, name: &str, entry: &AnnouncedAgent) -> Option<Agent> {
         let routed = check_name(name)
             .and_then(|name| self.places.route(&name, entry.transport(), &entry.card));
         match routed {
@@ -619,7 +628,7 @@ impl Announcements {
                 route: route.map(Arc::new),
             }),
             Err(fault) => {
-                self.refused(name, &Refused::Invalid(Faults::one(fault)));
+                self.refused(name, &AnnouncementError::Invalid(Faults::one(fault)));
                 None
             }
         }
@@ -635,9 +644,9 @@ impl Announcements {
                 known.is_none_or(|known| known.card.is_some() && !known.is_of(entry))
             }
             (None, Some(body)) => {
-                if let Err(faults) = Announced::read(record, body) {
+                if let Err(faults) = AnnouncedAgent::read(record, body) {
                     self.metrics.registry(RegistryEvent::Refused);
-                    self.refused(&record.key, &Refused::Invalid(faults));
+                    self.refused(&record.key, &AnnouncementError::Invalid(faults));
                 }
                 true
             }
@@ -645,7 +654,7 @@ impl Announcements {
         }
     }
 
-    fn refused(&self, agent: &str, refused: &Refused) {
+    fn refused(&self, agent: &str, refused: &AnnouncementError) {
         if let Some(suppressed) = self.log.refused.allow() {
             let agent: String = agent.chars().take(64).collect();
             tracing::warn!(agent, %refused, suppressed, "an announcement in the log cannot be used");
@@ -690,7 +699,7 @@ impl Announcements {
         let is_crowded = self.view.read(|agents| agents.len() > 2 * self.max_agents);
         let age = if is_crowded { AHEAD } else { FORGET_AFTER };
         let oldest = now.saturating_sub(clock::whole_milliseconds(age));
-        let is_old = |agent: &Announced| agent.expires(self.leases) < oldest;
+        let is_old = |agent: &AnnouncedAgent| agent.expires(self.leases) < oldest;
         let old: Vec<Text> = self.view.read(|agents| {
             let old = agents.iter().filter(|(_, agent)| is_old(agent));
             old.map(|(name, _)| Text::from(name)).collect()
@@ -712,7 +721,7 @@ impl Announcements {
     async fn forget_one(
         &self,
         name: &Text,
-        is_old: impl Fn(&Announced) -> bool,
+        is_old: impl Fn(&AnnouncedAgent) -> bool,
     ) -> Result<(), StateError> {
         let (old, mut following) = self.view.follow(Some(name), BEHIND, |agents| {
             let old = agents.get(name).filter(|agent| is_old(agent));
@@ -745,8 +754,8 @@ async fn store(
     view: &View<AgentFold>,
     leases: Leases,
     name: &str,
-    wanted: impl Fn(Option<&Announced>) -> Result<Option<Bytes>, Refused>,
-) -> Result<(), Refused> {
+    wanted: impl Fn(Option<&AnnouncedAgent>) -> Result<Option<Bytes>, AnnouncementError>,
+) -> Result<(), AnnouncementError> {
     let (mut seen, mut tries) = (None, 0);
     let (stored, body, mut following) = loop {
         let (there, following) =
@@ -760,15 +769,17 @@ async fn store(
                 last: Some(last), ..
             }) if seen < Some(last) => {
                 let applied = view.applied(last, APPLIED).await;
-                applied.map_err(Refused::NotStored)?;
+                applied.map_err(AnnouncementError::NotStored)?;
                 seen = Some(last);
             }
             // The server does not say by which.
             Err(StateError::Overtaken { .. }) if tries < MOST_TRIES => {
                 tries += 1;
-                view.latest(APPLIED).await.map_err(Refused::NotStored)?;
+                view.latest(APPLIED)
+                    .await
+                    .map_err(AnnouncementError::NotStored)?;
             }
-            Err(error) => return Err(Refused::NotStored(error)),
+            Err(error) => return Err(AnnouncementError::NotStored(error)),
         }
     };
     let mut overtaken = None;
@@ -781,14 +792,14 @@ async fn store(
         return Ok(());
     };
     let there = record.body.as_ref();
-    let there = there.and_then(|body| Announced::read(&record, body).ok());
+    let there = there.and_then(|body| AnnouncedAgent::read(&record, body).ok());
     let (right, done) = match wanted(there.filter(|agent| is_live(agent, leases)).as_ref()) {
         Ok(right) => (right, Ok(())),
         Err(refused) => (record.body, Err(refused)),
     };
     if right != body {
         let again = view.commit(name, right, APPLIED).await;
-        again.map_err(Refused::NotStored)?;
+        again.map_err(AnnouncementError::NotStored)?;
     }
     done
 }
@@ -798,15 +809,19 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn is_live(agent: &Announced, leases: Leases) -> bool {
+fn is_live(agent: &AnnouncedAgent, leases: Leases) -> bool {
     agent.is_live(clock::milliseconds(clock::now()), leases)
 }
 
 /// Two organisations may have agents of one name; the first has it here.
-fn check_owner(name: &str, there: Option<&Announced>, owner: &Owner) -> Result<(), Refused> {
+fn check_owner(
+    name: &str,
+    there: Option<&AnnouncedAgent>,
+    owner: &Owner,
+) -> Result<(), AnnouncementError> {
     match there {
         Some(known) if known.owner != *owner && known.owner != Owner::default() => {
-            Err(Refused::Taken {
+            Err(AnnouncementError::Taken {
                 agent: name.into(),
                 org: known.owner.org.clone().unwrap_or_default(),
                 unit: known.owner.unit.clone().unwrap_or_default(),
@@ -817,18 +832,18 @@ fn check_owner(name: &str, there: Option<&Announced>, owner: &Owner) -> Result<(
 }
 
 /// The agent that a claim names, if its message may be from it.
-fn claimed(claim: &Claim) -> Result<Text, Refused> {
+fn claimed(claim: &Announcement) -> Result<Text, AnnouncementError> {
     let name = claim.agent.clone().unwrap_or_default();
     let forged = forged(&name, &claim.origin);
     if forged.0.is_empty() {
         Ok(name)
     } else {
-        Err(Refused::Invalid(forged))
+        Err(AnnouncementError::Invalid(forged))
     }
 }
 
 /// What a message shows about its sender and its agent's name does not fit.
-fn forged(name: &str, origin: &Origin) -> Faults {
+fn forged(name: &str, origin: &RequestOrigin) -> Faults {
     let others = origin.shows.iter().filter(|shown| shown.as_str() != name);
     let faults = others.map(|shown| {
         let shown: String = shown.chars().take(64).collect();
@@ -924,7 +939,7 @@ impl Agents {
 
 impl Agent {
     /// Whether it is of this announcement.
-    fn is_of(&self, entry: &Announced) -> bool {
+    fn is_of(&self, entry: &AnnouncedAgent) -> bool {
         let card = self.card.as_ref();
         card.is_some_and(|card| Arc::ptr_eq(card, &entry.card))
     }
@@ -961,8 +976,8 @@ mod tests {
     async fn at_the_same_time(
         before: Option<Bytes>,
         other: Bytes,
-        wanted: impl Fn(Option<&Announced>) -> Result<Option<Bytes>, Refused>,
-    ) -> (Result<(), Refused>, Option<Bytes>) {
+        wanted: impl Fn(Option<&AnnouncedAgent>) -> Result<Option<Bytes>, AnnouncementError>,
+    ) -> (Result<(), AnnouncementError>, Option<Bytes>) {
         // One that keeps what is overwritten for a while, as Kafka does.
         let kind = Kind::Events {
             max_age: Duration::from_secs(600),
@@ -976,7 +991,7 @@ mod tests {
             view.commit("weather", before, APPLIED).await.unwrap();
         }
         let is_first = Cell::new(true);
-        let wanted = |there: Option<&Announced>| {
+        let wanted = |there: Option<&AnnouncedAgent>| {
             let wanted = wanted(there);
             if is_first.replace(false) {
                 let appended = log.append("weather", Some(other.clone())).now_or_never();
@@ -998,7 +1013,10 @@ mod tests {
             Ok(Some(card("Sun.", &second)))
         })
         .await;
-        assert!(matches!(done, Err(Refused::Taken { .. })), "{done:?}");
+        assert!(
+            matches!(done, Err(AnnouncementError::Taken { .. })),
+            "{done:?}"
+        );
         assert_eq!(last, Some(theirs));
     }
 
@@ -1006,8 +1024,8 @@ mod tests {
     async fn a_renewal_takes_nothing_back_that_was_written_meanwhile() {
         let owner = owner("one");
         let (old, new) = (card("Rain.", &owner), card("Sun.", &owner));
-        let renewal = |there: Option<&Announced>| {
-            let there = there.ok_or(Refused::Unknown("weather".into()))?;
+        let renewal = |there: Option<&AnnouncedAgent>| {
+            let there = there.ok_or(AnnouncementError::Unknown("weather".into()))?;
             Ok(Some(there.body.clone()))
         };
         let (done, last) = at_the_same_time(Some(old), new.clone(), renewal).await;

@@ -27,7 +27,7 @@ use crate::readiness::Readiness;
 use crate::route::{RouteError, RouteTable};
 use crate::rules::Rules;
 use crate::workflows;
-use crate::workflows::reload::{FileState, Watch, file_state};
+use crate::workflows::reload::{FileState, SecretWatcher, file_state};
 
 /// The target of the lines that say what a reload has changed.
 pub(crate) const TARGET: &str = "a2abus::reload";
@@ -71,7 +71,7 @@ pub struct LogLevels(Box<dyn Fn(&str) + Send + Sync>);
 
 /// Reads the configuration file again, and puts what has changed to use.
 #[derive(Debug)]
-pub(crate) struct Reload {
+pub(crate) struct ConfigReloader {
     file: PathBuf,
     /// The file when it was looked at last.
     seen: FileState,
@@ -83,7 +83,7 @@ pub(crate) struct Reload {
     config: Config,
     outbound: Outbound,
     calls: Arc<Calls>,
-    workflows: Option<Watch>,
+    workflows: Option<SecretWatcher>,
     /// What A2A clients are shown, where they are served.
     a2a: Option<Settings>,
     log: Option<LogLevels>,
@@ -93,7 +93,7 @@ pub(crate) struct Reload {
 }
 
 /// A change that is not in use, and why.
-struct Later {
+struct PendingChange {
     path: String,
     why: String,
 }
@@ -134,15 +134,15 @@ impl std::fmt::Debug for LogLevels {
     }
 }
 
-// === impl Reload ===
+// === impl ConfigReloader ===
 
-impl Reload {
+impl ConfigReloader {
     /// Of a bridge with this configuration; `None` when it was not read from a file.
     pub(crate) fn new(
         config: &Config,
         outbound: &Outbound,
         calls: &Arc<Calls>,
-        workflows: Option<Watch>,
+        workflows: Option<SecretWatcher>,
         metrics: &Arc<Metrics>,
         readiness: &Arc<Readiness>,
     ) -> Option<Self> {
@@ -165,7 +165,7 @@ impl Reload {
     }
 
     /// What asks for a reload.
-    pub(crate) fn asked(&self) -> &Reloads {
+    pub(crate) fn reloads(&self) -> &Reloads {
         &self.asked
     }
 
@@ -191,7 +191,7 @@ impl Reload {
                 _ = every.tick() => false,
             };
             let looked = tokio::task::spawn_blocking(move || {
-                self.look(is_asked);
+                self.check_file(is_asked);
                 self
             });
             match looked.await {
@@ -205,7 +205,7 @@ impl Reload {
     }
 
     /// Takes over what has changed, if anything has. Blocks as long as reading small files does.
-    fn look(&mut self, is_asked: bool) {
+    fn check_file(&mut self, is_asked: bool) {
         // Looked at before it is read: a change meanwhile is seen the next time.
         let now = file_state(&self.file);
         let has_changed = std::mem::replace(&mut self.seen, now) != now;
@@ -215,7 +215,7 @@ impl Reload {
             return self.read(is_asked);
         }
         if let Some(workflows) = &mut self.workflows {
-            workflows.look(None);
+            workflows.check_files(None);
         }
     }
 
@@ -238,7 +238,7 @@ impl Reload {
     }
 
     /// Puts to use what has changed and can change; the number of such changes, and those that wait.
-    fn take(&mut self, next: &Config) -> Result<(usize, Vec<Later>), Refusal> {
+    fn take(&mut self, next: &Config) -> Result<(usize, Vec<PendingChange>), Refusal> {
         let changes = changes(&self.config.document, &next.document);
         let mut config = self.with_changes(next);
         let mut rules = rules_of(&config)?;
@@ -266,7 +266,7 @@ impl Reload {
             a2a.replace(&config);
         }
         if let Some(workflows) = &mut self.workflows {
-            workflows.look(has_agents.then_some(&next.workflows));
+            workflows.check_files(has_agents.then_some(&next.workflows));
         }
         let (later, applied): (Vec<_>, Vec<_>) = changes
             .iter()
@@ -278,7 +278,7 @@ impl Reload {
         self.settle(config, next, unreachable.is_none());
         let later = later.into_iter().filter_map(|(change, why)| {
             let path = change.path.to_string();
-            Some(Later { path, why: why? })
+            Some(PendingChange { path, why: why? })
         });
         Ok((applied.len(), later.collect()))
     }
@@ -372,8 +372,8 @@ impl Reload {
         None
     }
 
-    fn report(&self, applied: usize, later: &[Later]) {
-        for Later { path, why } in later.iter().take(MAX_LINES) {
+    fn report(&self, applied: usize, later: &[PendingChange]) {
+        for PendingChange { path, why } in later.iter().take(MAX_LINES) {
             tracing::warn!(target: TARGET, setting = path, why, "a changed setting is not in use");
         }
         let file = self.file.display();
@@ -395,7 +395,7 @@ impl Reload {
         }
         let settings = later.iter().take(MAX_LINES);
         let settings: Vec<_> = settings
-            .map(|Later { path, why }| format!("{path}: {why}"))
+            .map(|PendingChange { path, why }| format!("{path}: {why}"))
             .collect();
         self.readiness.degraded(CONFIGURATION, settings.join("; "));
     }

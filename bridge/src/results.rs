@@ -30,9 +30,9 @@ use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 use tracing::Level;
 
-pub(crate) use self::fold::{Claim, Kept, Opened};
+pub(crate) use self::fold::{Claim, Kept, OpenedCall};
 
-use self::fold::{Claimed, Entry, Event, Followed, Outcome, ResultFold};
+use self::fold::{ClaimOutcome, ClaimedKey, Entry, Event, FollowedCall, ResultFold};
 use crate::calls::callid::CallId;
 use crate::calls::pending::Piece;
 use crate::calls::{Answer, CallError, Calls, Part};
@@ -46,14 +46,14 @@ use crate::state::{Cursor, Entries, Following, Logs, Position, RESULTS, StateErr
 pub(crate) struct Results {
     view: View<ResultFold>,
     work: TaskTracker,
-    /// What feeds the answers that were heard for other replicas.
+    /// The task that records answers for other replicas.
     feeds: TaskTracker,
     is_shared: bool,
     lost: Seldom,
     unfollowed: Seldom,
 }
 
-/// What has become of the request with a key.
+/// The state of an idempotency key for one request.
 #[derive(Debug, Clone)]
 pub(crate) enum Standing {
     /// This call is to answer it.
@@ -66,7 +66,7 @@ pub(crate) enum Standing {
     Heard(CallId),
     /// It was answered.
     Answered(Arc<Kept>),
-    /// It was taken by this call, and its answer is not known: it was not kept, or its replica has ended.
+    /// This call has claimed it, and its answer is unknown: it was not stored, or its replica has stopped.
     Lost(Text),
     /// It was answered, and that is forgotten.
     Forgotten,
@@ -119,7 +119,7 @@ impl Results {
         self.view.read(|entries| {
             let claimed = claimed(entries, key)?;
             let call = &claimed.claim.call;
-            let is_heard = followed(entries, call).is_some_and(Followed::is_heard);
+            let is_heard = followed(entries, call).is_some_and(FollowedCall::is_heard);
             let heard = call.parse().ok().filter(|_| is_heard);
             Some(standing(claimed, heard, claim, now))
         })
@@ -130,7 +130,7 @@ impl Results {
     pub(crate) async fn until_settled(&self, key: &str, call: &str) {
         let is_running = |entries: &Entries<Entry>| {
             claimed(entries, key).is_some_and(|claimed| claimed.outcome.is_none())
-                && !followed(entries, call).is_some_and(Followed::is_heard)
+                && !followed(entries, call).is_some_and(FollowedCall::is_heard)
         };
         let call_key = call_key(call);
         loop {
@@ -169,7 +169,7 @@ impl Results {
         self.give_up(key, call).await;
     }
 
-    /// Notes that the answer to a claimed request is not kept.
+    /// Records that the answer to a claimed request is not stored.
     pub(crate) async fn give_up(&self, key: &str, call: &Text) {
         let call = call.clone();
         self.note(key, Event::Unkept { call }).await;
@@ -212,7 +212,7 @@ impl Results {
 
     /// Lets other replicas follow the answer to a call that is about to be published; whether they can. The call goes on
     /// without it too.
-    pub(crate) async fn open_call(&self, call: CallId, opened: Opened) -> bool {
+    pub(crate) async fn open_call(&self, call: CallId, opened: OpenedCall) -> bool {
         let event = Event::Opened(Box::new(opened));
         let key = call_key(&call.to_string());
         let error = match timeout(OPENED, self.append(&key, &event)).await {
@@ -227,7 +227,7 @@ impl Results {
     }
 
     /// A call whose answer is followed, and where its record is.
-    fn opened(&self, call: CallId) -> Option<(Arc<Opened>, Position)> {
+    fn opened(&self, call: CallId) -> Option<(Arc<OpenedCall>, Position)> {
         let call = call.to_string();
         self.view.read(|entries| {
             let followed = followed(entries, &call)?;
@@ -291,7 +291,7 @@ impl Results {
         &self,
         call: CallId,
         session: &str,
-    ) -> Result<Option<Arc<Opened>>, StateError> {
+    ) -> Result<Option<Arc<OpenedCall>>, StateError> {
         if self.opened(call).is_none() {
             // Another replica may have recorded it just now.
             self.view.latest(LATEST).await?;
@@ -304,7 +304,7 @@ impl Results {
     fn parts_of(&self, call: CallId) -> usize {
         let call = call.to_string();
         self.view
-            .read(|entries| followed(entries, &call).map_or(0, Followed::count))
+            .read(|entries| followed(entries, &call).map_or(0, FollowedCall::count))
     }
 
     /// Records a part for a client that may come back for it; whether it is recorded.
@@ -384,25 +384,25 @@ fn call_key(call: &str) -> String {
     format!("call-{call}")
 }
 
-fn claimed<'a>(entries: &'a Entries<Entry>, key: &str) -> Option<&'a Claimed> {
+fn claimed<'a>(entries: &'a Entries<Entry>, key: &str) -> Option<&'a ClaimedKey> {
     match entries.get(key)? {
         Entry::Key(claimed) => Some(claimed),
         Entry::Call(_) | Entry::Over => None,
     }
 }
 
-fn followed<'a>(entries: &'a Entries<Entry>, call: &str) -> Option<&'a Followed> {
+fn followed<'a>(entries: &'a Entries<Entry>, call: &str) -> Option<&'a FollowedCall> {
     entries.get(&call_key(call))?.call()
 }
 
-fn standing(claimed: &Claimed, heard: Option<CallId>, claim: &Claim, now: u64) -> Standing {
-    let Claimed { claim: first, .. } = claimed;
+fn standing(claimed: &ClaimedKey, heard: Option<CallId>, claim: &Claim, now: u64) -> Standing {
+    let ClaimedKey { claim: first, .. } = claimed;
     if first.digest != claim.digest {
         return Standing::Differs(first.call.clone());
     }
     match &claimed.outcome {
-        Some(Outcome::Answered(kept)) => Standing::Answered(Arc::clone(kept)),
-        Some(Outcome::Unkept) => Standing::Lost(first.call.clone()),
+        Some(ClaimOutcome::Answered(kept)) => Standing::Answered(Arc::clone(kept)),
+        Some(ClaimOutcome::Unkept) => Standing::Lost(first.call.clone()),
         None if first.call == claim.call => Standing::Ours,
         None => match heard {
             Some(call) => Standing::Heard(call),

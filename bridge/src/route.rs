@@ -23,7 +23,7 @@ use a2abus_transports::{Address, Guarantee};
 use bytes::Bytes;
 
 pub use self::error::RouteError;
-pub use self::explain::{Explanation, Mismatch, RuleCheck, Taken};
+pub use self::explain::{Explanation, Mismatch, RouteMatch, RuleCheck};
 
 use crate::calls::callid::without_token;
 use crate::config::{Anchor, Condition, DEFAULT_ROUTE, DestinationConfig, RouteConfig, answering};
@@ -34,7 +34,7 @@ use crate::names::{Attribute, Mode, Name, Names, Template, TemplatePart, with_ex
 pub struct RouteTable {
     routes: Vec<Route>,
     /// Exact `targetagent` -> the rules that name it.
-    by_target: HashMap<Text, Named>,
+    by_target: HashMap<Text, TargetRules>,
     /// The rules that name how `targetagent` begins.
     by_prefix: Vec<Prefixes>,
     /// The rules that have to be tried one by one, in order.
@@ -51,7 +51,7 @@ struct Prefixes {
 
 /// The rules that name one target, in order. The first is stored in place, for there is hardly ever a second.
 #[derive(Debug)]
-struct Named {
+struct TargetRules {
     first: Candidate,
     more: Vec<Candidate>,
 }
@@ -60,13 +60,13 @@ struct Named {
 #[derive(Debug, Clone, Copy)]
 struct Candidate {
     index: usize,
-    asks: Asks,
+    asks: RuleScope,
 }
 
-/// What a rule that names a target asks for.
+/// Which attributes a rule that names a target checks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Asks {
-    /// Nothing but the target: found is matched, and the rule itself need not be looked at.
+enum RuleScope {
+    /// Only the target: the lookup is the match, and the rule needs no further check.
     Target,
     /// Other attributes too.
     More,
@@ -158,13 +158,17 @@ impl RouteTable {
             return;
         };
         let is_met = route.conditions.len() == 1 && condition.is_list();
-        let asks = if is_met { Asks::Target } else { Asks::More };
+        let asks = if is_met {
+            RuleScope::Target
+        } else {
+            RuleScope::More
+        };
         for anchor in anchors {
             match anchor {
                 Anchor::Whole(target) => {
                     named(&mut self.by_target, target, Candidate { index, asks })
                 }
-                Anchor::Prefix(prefix) => begun(&mut self.by_prefix, prefix, index),
+                Anchor::Prefix(prefix) => add_prefix(&mut self.by_prefix, prefix, index),
             }
         }
         self.routes.push(route);
@@ -191,7 +195,7 @@ impl RouteTable {
                 std::iter::once(&named.first)
                     .chain(&named.more)
                     .find(|candidate| {
-                        candidate.asks == Asks::Target
+                        candidate.asks == RuleScope::Target
                             || self.takes(candidate.index, event, binding)
                     })
                     .map(|candidate| candidate.index)
@@ -236,13 +240,13 @@ impl RouteTable {
                 mismatch,
             });
             if took {
-                let taken = Taken::Route(route.name.clone());
+                let taken = RouteMatch::Route(route.name.clone());
                 return Explanation { steps, taken };
             }
         }
         let taken = match self.default {
-            Some(_) => Taken::Default,
-            None => Taken::Nothing,
+            Some(_) => RouteMatch::Default,
+            None => RouteMatch::Nothing,
         };
         Explanation { steps, taken }
     }
@@ -359,17 +363,17 @@ impl Route {
     }
 }
 
-fn named(by_target: &mut HashMap<Text, Named>, target: &str, candidate: Candidate) {
+fn named(by_target: &mut HashMap<Text, TargetRules>, target: &str, candidate: Candidate) {
     by_target
         .entry(Text::from(target))
         .and_modify(|named| named.more.push(candidate))
-        .or_insert_with(|| Named {
+        .or_insert_with(|| TargetRules {
             first: candidate,
             more: Vec::new(),
         });
 }
 
-fn begun(by_prefix: &mut Vec<Prefixes>, prefix: &str, index: usize) {
+fn add_prefix(by_prefix: &mut Vec<Prefixes>, prefix: &str, index: usize) {
     let length = prefix.len();
     let position = by_prefix.iter().position(|group| group.length == length);
     let position = position.unwrap_or_else(|| {

@@ -16,9 +16,9 @@ mod embedded;
 mod entries;
 mod fold;
 mod follow;
+mod location;
 mod log;
 mod memory;
-mod place;
 mod service;
 #[cfg(test)]
 mod tests;
@@ -30,11 +30,11 @@ pub use embedded::EmbeddedLog;
 pub use entries::Entries;
 pub use fold::{Applied, Fold};
 pub use follow::{Following, Lagged};
+pub use location::{AGENTS, EXECUTIONS, LOGS, LogLocation, PUSH, RESULTS, STORAGE, TASKS};
 pub use log::{
     Batch, Bounds, Cursor, Kind, Log, LogSpec, MAX_KEY_BYTES, Position, PositionError, Reader,
     Record, StateError,
 };
 pub use memory::MemoryLog;
-pub use place::{AGENTS, EXECUTIONS, LOGS, LogLocation, PUSH, RESULTS, STORAGE, TASKS};
 pub use service::Logs;
 pub use view::{Progress, View, ViewOptions, ViewTask};

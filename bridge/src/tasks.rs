@@ -338,7 +338,7 @@ impl Tasks {
                     Some(Said::Result(heard)) => self.hear_from(id, heard, &from).await?,
                     Some(Said::Error(part)) => self.fail(id, &message_of(&part)).await?,
                     // Progress in another protocol's words.
-                    None => self.taken(id, &from).await?,
+                    None => self.record_taken(id, &from).await?,
                 }
                 Ok(last)
             }
@@ -363,7 +363,7 @@ impl Tasks {
     }
 
     /// Records what an agent has said about a task.
-    pub(crate) async fn hear(&self, id: &Text, heard: Heard) -> Result<(), StateError> {
+    pub(crate) async fn record_update(&self, id: &Text, heard: Heard) -> Result<(), StateError> {
         for (_, event) in self.events_of(id, heard) {
             self.record(id, &event).await?;
         }
@@ -374,7 +374,7 @@ impl Tasks {
     async fn hear_from(&self, id: &Text, heard: Heard, from: &Origin) -> Result<(), StateError> {
         let events = self.events_of(id, heard);
         let Some(last) = events.last().map(|(number, _)| *number) else {
-            return self.taken(id, from).await;
+            return self.record_taken(id, from).await;
         };
         for (number, event) in events {
             let from = from.at(number, number == last);
@@ -384,7 +384,7 @@ impl Tasks {
     }
 
     /// Records that a part brought nothing new, where another replica might wait for its events.
-    async fn taken(&self, id: &Text, from: &Origin) -> Result<(), StateError> {
+    async fn record_taken(&self, id: &Text, from: &Origin) -> Result<(), StateError> {
         if !from.call.parse().is_ok_and(CallId::is_followed) {
             return Ok(());
         }

@@ -12,17 +12,17 @@ use crate::access::{Storage, Use, What, Write};
 use crate::config::{Config, Name, TransportConfig};
 use crate::state::{Kind, LogLocation, LogSpec};
 
-/// One thing that has to exist.
+/// A resource that has to exist.
 #[derive(Debug)]
 pub(crate) struct Needed {
     pub(crate) thing: Thing,
-    /// Who needs it, as `binding requests`.
+    /// The users of it, for example `binding requests`.
     pub(crate) whose: BTreeSet<String>,
     pub(crate) settings: Vec<Setting>,
     pub(crate) at_start: AtStart,
 }
 
-/// What the bridge does when it starts and the thing is missing.
+/// What the bridge does at start-up if the resource is missing.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum AtStart {
     /// It waits until somebody creates it.
@@ -59,7 +59,7 @@ pub(crate) struct Setting {
     must: Must,
 }
 
-/// What it has to be on a thing that exists.
+/// The value that an existing resource must have.
 #[derive(Debug)]
 enum Must {
     Anything,

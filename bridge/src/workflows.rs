@@ -32,11 +32,11 @@ use a2abus_models::a2e_workflow::Report;
 use a2abus_plugin::Text;
 use tokio::sync::oneshot;
 
-pub use self::directory::{Directory, DirectoryError, Member, Unread};
+pub use self::directory::{Directory, DirectoryError, Member, UnreadableSecret};
 
 use self::workers::Workers;
 use crate::config::{self, WorkflowsConfig};
-use crate::metrics::{Metrics, Refused};
+use crate::metrics::{Metrics, RefusalReason};
 
 /// Executes workflows for the doors of a bridge. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -48,15 +48,15 @@ struct Inner {
     directory: RwLock<Arc<Directory>>,
     environment: Environment,
     name: Text,
-    reports: Reports,
+    reports: ProgressEvents,
     rpc: bool,
     workers: Workers,
     metrics: Arc<Metrics>,
 }
 
-/// Whether the bus is told how operations go.
+/// Which progress events are published.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reports {
+pub enum ProgressEvents {
     /// Each operation, beside the start and the end.
     Operations,
     /// The start and the end.
@@ -166,9 +166,9 @@ impl Workflows {
             environment,
             name: config.agent.clone(),
             reports: if config.progress {
-                Reports::Operations
+                ProgressEvents::Operations
             } else {
-                Reports::Ends
+                ProgressEvents::Ends
             },
             rpc: config.rpc,
             workers: Workers::start(config.workers).map_err(WorkflowsError::Threads)?,
@@ -183,9 +183,9 @@ impl Workflows {
         &self.0.name
     }
 
-    /// Whether the bus is told how operations go.
+    /// Which progress events are published.
     #[must_use]
-    pub fn reports(&self) -> Reports {
+    pub fn reports(&self) -> ProgressEvents {
         self.0.reports
     }
 
@@ -248,7 +248,7 @@ impl Workflows {
     /// Why nothing is begun.
     pub async fn begin(&self, agent: &Arc<Agent>, request: Request) -> Result<Started, NotBegun> {
         if self.0.workers.are_draining() {
-            self.refused(Refused::Draining);
+            self.refused(RefusalReason::Draining);
             return Err(NotBegun::Draining);
         }
         let (executor, asked) = (self.0.executor.clone(), Arc::clone(agent));
@@ -263,9 +263,9 @@ impl Workflows {
             .ok_or(NotBegun::Draining)?;
         started.map_err(|refusal| {
             match refusal {
-                Refusal::Invalid(_) => self.refused(Refused::Invalid),
-                Refusal::Expired(_) => self.refused(Refused::Expired),
-                Refusal::Conflict(_) => self.refused(Refused::Conflict),
+                Refusal::Invalid(_) => self.refused(RefusalReason::Invalid),
+                Refusal::Expired(_) => self.refused(RefusalReason::Expired),
+                Refusal::Conflict(_) => self.refused(RefusalReason::Conflict),
                 // Who waits for a free place, or for the store, is not refused.
                 _ => {}
             }
@@ -276,7 +276,7 @@ impl Workflows {
     /// Validates a workflow; `None` when the bridge is shutting down. Nothing runs.
     pub async fn validate(&self, agent: &Arc<Agent>, request: Request) -> Option<Report> {
         if self.0.workers.are_draining() {
-            self.refused(Refused::Draining);
+            self.refused(RefusalReason::Draining);
             return None;
         }
         let (executor, asked) = (self.0.executor.clone(), Arc::clone(agent));
@@ -330,7 +330,7 @@ impl Workflows {
     }
 
     /// Counts a request that is refused before it gets to the executor.
-    pub fn refused(&self, why: Refused) {
+    pub fn refused(&self, why: RefusalReason) {
         self.0.metrics.workflow_refused(why);
     }
 

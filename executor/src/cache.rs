@@ -50,7 +50,7 @@ struct Entries {
     weight: usize,
     /// What was forgotten on purpose, the last first, so that a result asked for before is not
     /// kept after.
-    forgotten: VecDeque<Forgotten>,
+    forgotten: VecDeque<Eviction>,
     /// How often that was, ever.
     times_forgotten: u64,
 }
@@ -74,8 +74,8 @@ struct Scope {
     origin: Option<Text>,
 }
 
-/// What was forgotten; `None` is everything.
-struct Forgotten {
+/// Which entries were evicted; `None` means all.
+struct Eviction {
     agent: Option<Text>,
     kind: Option<OperationType>,
     origin: Option<Text>,
@@ -111,7 +111,7 @@ impl Cache {
 
     /// Forgets the results of an agent, or of all, and of a type, or of all. How many there were.
     pub(crate) fn invalidate(&self, agent: Option<&str>, kind: Option<OperationType>) -> usize {
-        self.lock().forget(Forgotten {
+        self.lock().forget(Eviction {
             agent: agent.map(Text::from),
             kind,
             origin: None,
@@ -120,7 +120,7 @@ impl Cache {
 
     /// Forgets the answers an agent had from an origin, where it has changed something.
     pub(crate) fn drop_origin(&self, agent: &Text, origin: &str) {
-        self.lock().forget(Forgotten {
+        self.lock().forget(Eviction {
             agent: Some(agent.clone()),
             kind: Some(OperationType::ApiCall),
             origin: Some(origin.into()),
@@ -259,7 +259,7 @@ impl Entries {
         since > self.forgotten.len() || of_late.any(|what| what.covers(scope))
     }
 
-    fn forget(&mut self, what: Forgotten) -> usize {
+    fn forget(&mut self, what: Eviction) -> usize {
         let hashes: Vec<Hash> = self
             .by_hash
             .iter()
@@ -274,9 +274,9 @@ impl Entries {
     }
 }
 
-// === impl Forgotten ===
+// === impl Eviction ===
 
-impl Forgotten {
+impl Eviction {
     fn covers(&self, scope: &Scope) -> bool {
         self.agent.as_ref().is_none_or(|it| *it == scope.agent)
             && self.kind.is_none_or(|it| it == scope.kind)

@@ -1,7 +1,7 @@
 //! One ApiCall: how does a request become a value, and what is done when it fails?
 //!
 //! ```text
-//! url ── permission ── headers, credentials ── body ── cache ──> quota ── send ── judge ──> value
+//! url ── permission ── headers, credentials ── body ── cache ──> quota ── send ── accept ──> value
 //!                                                                  └──── wait <──┘ retry
 //! ```
 //!
@@ -145,7 +145,7 @@ fn keep(
     }
 }
 
-/// Reads everything that is asked for and judges whether it may be sent.
+/// Reads the operation and checks whether its request may be sent.
 fn prepare(operation: &ApiCall, model: &Model, caller: &Caller<'_>) -> Result<Prepared, Failure> {
     let target = url::resolve(&operation.url, model)?;
     let policy = caller.agent.policy();
@@ -212,7 +212,7 @@ async fn attempt(
         *attempts += 1;
         let answer = environment.http.send(prepared.request.clone()).await;
         forget_changed(&answer, &prepared.request, caller);
-        let failed = match response::judge(answer, &prepared.request, caller) {
+        let failed = match response::accept(answer, &prepared.request, caller) {
             Ok(response) => return Ok(response),
             Err(failed) => failed,
         };

@@ -66,9 +66,9 @@ struct Test {
     expected: Json,
 }
 
-/// What came of a test.
+/// The result of one test case.
 #[derive(Debug, Clone)]
-pub struct Verdict {
+pub struct CaseResult {
     /// The name of the case.
     pub name: Text,
     /// What is not as expected; nothing if the test passed.
@@ -128,12 +128,12 @@ impl Case {
 
     /// Runs it, on a virtual clock and without a network. Files are written to a directory that
     /// is removed in the end.
-    pub async fn run(&self) -> Verdict {
+    pub async fn run(&self) -> CaseResult {
         let differences = match &self.test {
             Ok(test) => test.differences(&self.name).await,
             Err(error) => Err(error.clone()),
         };
-        Verdict {
+        CaseResult {
             name: self.name.clone(),
             differences: differences.unwrap_or_else(|error| vec![error]),
         }
@@ -190,9 +190,9 @@ impl Test {
     }
 }
 
-// === impl Verdict ===
+// === impl CaseResult ===
 
-impl Verdict {
+impl CaseResult {
     /// Whether all was as expected.
     #[must_use]
     pub fn is_passed(&self) -> bool {

@@ -255,9 +255,9 @@ async fn read(response: Response<Incoming>, max: usize) -> Result<HttpResponse, 
         if announced(&head.headers).is_some_and(|bytes| bytes > max as u64) {
             return Err(HttpError::TooLarge);
         }
-        read_body(body, max, WhenLarger::Refuse).await?
+        read_body(body, max, OversizePolicy::Refuse).await?
     } else {
-        read_body(body, max.min(MAX_FAILURE_BYTES), WhenLarger::Cut).await?
+        read_body(body, max.min(MAX_FAILURE_BYTES), OversizePolicy::Cut).await?
     };
     let header = |(name, value): (&HeaderName, &HeaderValue)| {
         let value = String::from_utf8_lossy(value.as_bytes()).into_owned();
@@ -274,9 +274,9 @@ fn announced(headers: &HeaderMap) -> Option<u64> {
     headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
 }
 
-/// What is done with a body that is larger than it may be.
+/// What to do with a body that is too large.
 #[derive(Clone, Copy)]
-enum WhenLarger {
+enum OversizePolicy {
     Refuse,
     Cut,
 }
@@ -284,7 +284,7 @@ enum WhenLarger {
 async fn read_body(
     mut body: Incoming,
     max: usize,
-    when_larger: WhenLarger,
+    when_larger: OversizePolicy,
 ) -> Result<Bytes, HttpError> {
     let mut read = BytesMut::new();
     while let Some(frame) = body.frame().await {
@@ -295,8 +295,8 @@ async fn read_body(
         let room = max - read.len();
         if chunk.len() > room {
             match when_larger {
-                WhenLarger::Refuse => return Err(HttpError::TooLarge),
-                WhenLarger::Cut => {
+                OversizePolicy::Refuse => return Err(HttpError::TooLarge),
+                OversizePolicy::Cut => {
                     chunk.truncate(room);
                     read.extend_from_slice(&chunk);
                     break;

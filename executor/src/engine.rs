@@ -84,16 +84,16 @@ struct Halt {
     is_fatal: bool,
 }
 
-/// What became of one operation.
-struct Outcome {
+/// The outcome of one operation.
+struct OperationOutcome {
     result: Result<Json, Halt>,
     attempts: u32,
     is_cached: bool,
 }
 
-/// Whether an operation was run, or had been before.
+/// Whether an operation ran now or before.
 #[derive(Clone, Copy, PartialEq)]
-enum Turn {
+enum WhenRun {
     Now,
     Before,
 }
@@ -184,8 +184,8 @@ impl<'a> Engine<'a> {
         let mut succeeded = Vec::new();
         for index in indices {
             match self.once(*index).await {
-                Ok(Turn::Now) => succeeded.push(*index),
-                Ok(Turn::Before) => {}
+                Ok(WhenRun::Now) => succeeded.push(*index),
+                Ok(WhenRun::Before) => {}
                 Err(halt) if self.loops.is_empty() => self.go_on(halt)?,
                 Err(halt) => return Err(halt),
             }
@@ -203,13 +203,13 @@ impl<'a> Engine<'a> {
     }
 
     /// Runs an operation unless it has run in this turn. Source: docs/protocols/a2e-workflows.md §D13.
-    fn once(&mut self, index: usize) -> BoxFuture<'_, Result<Turn, Halt>> {
+    fn once(&mut self, index: usize) -> BoxFuture<'_, Result<WhenRun, Halt>> {
         async move {
             let Some(operation) = self.run.plan.operation(index) else {
-                return Ok(Turn::Before);
+                return Ok(WhenRun::Before);
             };
             if !self.ran.insert(index) {
-                return Ok(Turn::Before);
+                return Ok(WhenRun::Before);
             }
             self.ever_ran.insert(index);
             // Operations that only compute let others run between them.
@@ -219,7 +219,7 @@ impl<'a> Engine<'a> {
             let outcome = self.perform(operation).await;
             let duration = self.elapsed().saturating_sub(began);
             self.end(operation, duration, outcome)?;
-            Ok(Turn::Now)
+            Ok(WhenRun::Now)
         }
         .boxed()
     }
@@ -265,7 +265,7 @@ impl<'a> Engine<'a> {
         &mut self,
         operation: &Operation,
         duration: Duration,
-        outcome: Outcome,
+        outcome: OperationOutcome,
     ) -> Result<(), Halt> {
         let kept = outcome
             .result
@@ -401,15 +401,15 @@ impl From<Failure> for Halt {
     }
 }
 
-// === impl Outcome ===
+// === impl OperationOutcome ===
 
-impl Outcome {
+impl OperationOutcome {
     fn of(result: Result<Json, Failure>) -> Self {
         Self::from(result.map_err(Halt::from))
     }
 }
 
-impl From<Result<Json, Halt>> for Outcome {
+impl From<Result<Json, Halt>> for OperationOutcome {
     fn from(result: Result<Json, Halt>) -> Self {
         Self {
             result,

@@ -84,7 +84,7 @@ pub struct Request {
     pub is_cancelled: bool,
 }
 
-/// What becomes of a request to execute.
+/// The result of a request to execute.
 #[derive(Debug)]
 pub enum Started {
     /// It runs, while the execution is polled.
@@ -116,9 +116,9 @@ pub enum Refusal {
     Store(#[from] StoreError),
 }
 
-/// What is recorded under an id.
-enum Known {
-    /// All there is to say.
+/// The record stored under an id.
+enum StoredState {
+    /// The final record.
     Ended(Record),
     /// That another process runs it.
     RunsElsewhere,
@@ -198,13 +198,13 @@ impl Executor {
                 return answered.ok_or(Refusal::Busy(most));
             }
         };
-        match self.known(agent, &id, &digest).await? {
-            Some(Known::Ended(record)) => {
+        match self.recorded(agent, &id, &digest).await? {
+            Some(StoredState::Ended(record)) => {
                 let record = Arc::new(record);
                 slot.end(&record);
                 return Ok(Started::Finished(record));
             }
-            Some(Known::RunsElsewhere) => return Ok(self.follow(agent, id, None)),
+            Some(StoredState::RunsElsewhere) => return Ok(self.follow(agent, id, None)),
             None => {}
         }
         let most = agent.policy().max_execution_time;
@@ -242,9 +242,9 @@ impl Executor {
         id: Text,
         digest: &Text,
     ) -> Result<Started, Refusal> {
-        match self.known(agent, &id, digest).await? {
-            Some(Known::Ended(record)) => Ok(Started::Finished(Arc::new(record))),
-            Some(Known::RunsElsewhere) | None => Ok(self.follow(agent, id, None)),
+        match self.recorded(agent, &id, digest).await? {
+            Some(StoredState::Ended(record)) => Ok(Started::Finished(Arc::new(record))),
+            Some(StoredState::RunsElsewhere) | None => Ok(self.follow(agent, id, None)),
         }
     }
 
@@ -292,14 +292,14 @@ impl Executor {
         Ok(is_final.then(|| Started::Finished(Arc::new(stored.record))))
     }
 
-    /// What is recorded under this id, if it is of this workflow and says all there is to say. For whoever has its slot:
-    /// what nobody runs is told to be interrupted, or makes way.
-    async fn known(
+    /// The record under this id, if it belongs to this workflow and is final. Call it while holding the id's slot:
+    /// an execution that nobody runs is recorded as interrupted, or replaced.
+    async fn recorded(
         &self,
         agent: &Agent,
         id: &Text,
         digest: &Text,
-    ) -> Result<Option<Known>, Refusal> {
+    ) -> Result<Option<StoredState>, Refusal> {
         let archive = &self.0.archive;
         let Some(mut stored) = archive.load(agent.id(), id).await? else {
             return Ok(None);
@@ -312,10 +312,10 @@ impl Executor {
             return Err(Refusal::Conflict(id.clone()));
         }
         if stored.record.status().is_final() {
-            return Ok(Some(Known::Ended(stored.record)));
+            return Ok(Some(StoredState::Ended(stored.record)));
         }
         if archive.runs_elsewhere(agent.id(), id) {
-            return Ok(Some(Known::RunsElsewhere));
+            return Ok(Some(StoredState::RunsElsewhere));
         }
         // It was begun and nobody runs it. Source: docs/protocols/a2e-workflows.md §11.
         if !stored.has_begun_unsafe {
@@ -325,7 +325,7 @@ impl Executor {
         }
         stored.record = stored.record.interrupted();
         archive.save(agent.id(), &stored).await?;
-        Ok(Some(Known::Ended(stored.record)))
+        Ok(Some(StoredState::Ended(stored.record)))
     }
 
     /// How long it is until then.

@@ -17,12 +17,12 @@ pub(crate) struct Model {
     local: Object,
     session: Object,
     /// The outermost first.
-    loops: Vec<Turn>,
+    loops: Vec<Iteration>,
 }
 
 /// One turn of a loop. Source: docs/protocols/a2e-workflows.md §D7.
 #[derive(Debug)]
-pub(crate) struct Turn {
+pub(crate) struct Iteration {
     pub(crate) item: Json,
     pub(crate) index: usize,
 }
@@ -73,7 +73,7 @@ impl Model {
         self.loops.last().map(|turn| turn.index)
     }
 
-    pub(crate) fn enter(&mut self, turn: Turn) {
+    pub(crate) fn enter(&mut self, turn: Iteration) {
         self.loops.push(turn);
     }
 
@@ -112,7 +112,7 @@ impl Model {
         match key {
             "item" => Some(turn.item.clone()),
             "index" => Some(turn.index.into()),
-            "parent" => turns.next().map(Turn::to_value),
+            "parent" => turns.next().map(Iteration::to_value),
             _ => None,
         }
     }
@@ -130,7 +130,7 @@ impl Model {
     }
 }
 
-impl Turn {
+impl Iteration {
     fn to_value(&self) -> Json {
         Json::object([("item", self.item.clone()), ("index", self.index.into())])
     }
@@ -173,8 +173,10 @@ pub(crate) fn field<'a>(
     let mut segments = field.segments().iter();
     while let Some(segment) = segments.next() {
         match step(value, segment)? {
-            Step::To(next) => value = next,
-            Step::Length(length) => return follow(&length, segments.as_slice()).map(Cow::Owned),
+            SegmentValue::To(next) => value = next,
+            SegmentValue::Length(length) => {
+                return follow(&length, segments.as_slice()).map(Cow::Owned);
+            }
         }
     }
     Some(Cow::Borrowed(value))
@@ -184,38 +186,38 @@ fn follow(value: &Json, segments: &[Segment]) -> Option<Json> {
     let mut value = value;
     for (at, segment) in segments.iter().enumerate() {
         match step(value, segment)? {
-            Step::To(next) => value = next,
-            Step::Length(length) => return follow(&length, segments.get(at + 1..)?),
+            SegmentValue::To(next) => value = next,
+            SegmentValue::Length(length) => return follow(&length, segments.get(at + 1..)?),
         }
     }
     Some(value.clone())
 }
 
 /// Where a segment leads: to a value that is there, or to a number that is computed.
-enum Step<'a> {
+enum SegmentValue<'a> {
     To(&'a Json),
     Length(Json),
 }
 
 /// Source: docs/protocols/a2e-workflows.md §D6.
-fn step<'a>(value: &'a Json, segment: &Segment) -> Option<Step<'a>> {
+fn step<'a>(value: &'a Json, segment: &Segment) -> Option<SegmentValue<'a>> {
     match (value, segment) {
         (Json::Object(object), Segment::Slash(key) | Segment::Dot(key) | Segment::Quoted(key)) => {
-            object.get(key).map(Step::To)
+            object.get(key).map(SegmentValue::To)
         }
-        (Json::Array(array), Segment::Index(index)) => {
-            array.get(usize::try_from(*index).ok()?).map(Step::To)
-        }
+        (Json::Array(array), Segment::Index(index)) => array
+            .get(usize::try_from(*index).ok()?)
+            .map(SegmentValue::To),
         (Json::Array(array), Segment::Dot(key)) if key == "length" => {
-            Some(Step::Length(array.len().into()))
+            Some(SegmentValue::Length(array.len().into()))
         }
         (Json::String(text), Segment::Dot(key)) if key == "length" => {
-            Some(Step::Length(text.chars().count().into()))
+            Some(SegmentValue::Length(text.chars().count().into()))
         }
         (Json::Array(array), Segment::Slash(key) | Segment::Dot(key)) => {
             let digits = key.bytes().all(|byte| byte.is_ascii_digit());
             let index: usize = digits.then(|| key.parse().ok())??;
-            array.get(index).map(Step::To)
+            array.get(index).map(SegmentValue::To)
         }
         _ => None,
     }
@@ -270,13 +272,13 @@ mod tests {
                 .get(&Path::parse(path).unwrap())
                 .map(|value| value.to_string())
         };
-        model.enter(Turn {
+        model.enter(Iteration {
             item: crate::parse(br#"{"c":["x"]}"#).unwrap(),
             index: 3,
         });
         assert_eq!(get(&model, "/workflow/item.c[0]").as_deref(), Some("\"x\""));
         assert_eq!(get(&model, "/workflow/parent").as_deref(), Some("\"own\""));
-        model.enter(Turn {
+        model.enter(Iteration {
             item: "x".into(),
             index: 0,
         });

@@ -65,19 +65,22 @@ impl Random for Chance {
 /// Gives the answers of a script in turn, the last one for ever, and remembers what was asked.
 pub(crate) struct Script {
     clock: Arc<VirtualClock>,
-    turns: Mutex<VecDeque<Turn>>,
+    turns: Mutex<VecDeque<ScriptedResponse>>,
     requests: Mutex<Vec<HttpRequest>>,
 }
 
 /// What a request takes, and what comes of it.
 #[derive(Clone)]
-pub(crate) struct Turn {
+pub(crate) struct ScriptedResponse {
     pub(crate) takes: Duration,
     pub(crate) answer: Result<HttpResponse, HttpError>,
 }
 
 impl Script {
-    pub(crate) fn new(clock: &Arc<VirtualClock>, turns: impl IntoIterator<Item = Turn>) -> Self {
+    pub(crate) fn new(
+        clock: &Arc<VirtualClock>,
+        turns: impl IntoIterator<Item = ScriptedResponse>,
+    ) -> Self {
         Self {
             clock: Arc::clone(clock),
             turns: Mutex::new(turns.into_iter().collect()),
@@ -113,9 +116,9 @@ impl HttpClient for Script {
 }
 
 /// An answer that takes no time.
-pub(crate) fn answer(status: u16, headers: &[(&str, &str)], body: &str) -> Turn {
+pub(crate) fn answer(status: u16, headers: &[(&str, &str)], body: &str) -> ScriptedResponse {
     let header = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
-    Turn {
+    ScriptedResponse {
         takes: Duration::ZERO,
         answer: Ok(HttpResponse {
             status,
@@ -126,13 +129,13 @@ pub(crate) fn answer(status: u16, headers: &[(&str, &str)], body: &str) -> Turn 
 }
 
 /// An answer in JSON that takes no time.
-pub(crate) fn json(status: u16, body: &str) -> Turn {
+pub(crate) fn json(status: u16, body: &str) -> ScriptedResponse {
     answer(status, &[("content-type", "application/json")], body)
 }
 
 /// No answer.
-pub(crate) fn no_answer(error: HttpError) -> Turn {
-    Turn {
+pub(crate) fn no_answer(error: HttpError) -> ScriptedResponse {
+    ScriptedResponse {
         takes: Duration::ZERO,
         answer: Err(error),
     }

@@ -8,12 +8,12 @@ pub trait Words: Copy + 'static {
     const WORDS: &'static [&'static str];
 
     /// The word of a value.
-    fn word(self) -> &'static str;
+    fn as_str(self) -> &'static str;
 
     /// The value of a word.
-    fn of_word(word: &str) -> Option<Self> {
+    fn parse(word: &str) -> Option<Self> {
         let mut values = Self::VALUES.iter().copied();
-        values.find(|value| value.word() == word)
+        values.find(|value| value.as_str() == word)
     }
 }
 
@@ -51,7 +51,7 @@ macro_rules! words {
             /// The value that a word names.
             #[must_use]
             pub fn from_word(word: &str) -> Option<Self> {
-                $crate::words::Words::of_word(word)
+                $crate::words::Words::parse(word)
             }
         }
 
@@ -59,7 +59,7 @@ macro_rules! words {
             const VALUES: &'static [Self] = Self::ALL;
             const WORDS: &'static [&'static str] = &[$($word),+];
 
-            fn word(self) -> &'static str {
+            fn as_str(self) -> &'static str {
                 self.as_str()
             }
         }

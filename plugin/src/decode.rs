@@ -21,7 +21,7 @@ use bytes::Bytes;
 
 use crate::decode::a2e_workflow::Lines;
 use crate::decode::parser::Parser;
-use crate::detect::{Detection, Facts, Place};
+use crate::detect::{Detection, Facts, MemberPath};
 use crate::error::{DecodeError, DecodeErrorKind};
 use crate::event::Event;
 use crate::extension;
@@ -41,7 +41,7 @@ pub struct Unit {
     /// The exact bytes of the unit, shared with the payload. A payload that is one object is its own unit, surrounding
     /// white space included.
     pub bytes: Bytes,
-    /// Why it is of its family.
+    /// Its family, and the rule that detected it.
     pub because: Detection,
     /// What it says, when it is JSON-RPC.
     pub json_rpc: Option<JsonRpc>,
@@ -308,8 +308,8 @@ impl<U, S: FnMut(Unit) -> U> Decoder<'_, '_, U, S> {
             Err(error) => {
                 let id = match error.kind() {
                     DecodeErrorKind::DuplicateMember | DecodeErrorKind::BadId => None,
-                    _ if !facts.has(Place::Jsonrpc) => None,
-                    _ if facts.refuse_repeated(&[Place::Id]).is_err() => None,
+                    _ if !facts.has(MemberPath::Jsonrpc) => None,
+                    _ if facts.refuse_repeated(&[MemberPath::Id]).is_err() => None,
                     _ => parser.id().ok().flatten(),
                 };
                 self.refuse(bytes, error, id);

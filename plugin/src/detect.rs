@@ -6,7 +6,7 @@
 //! Source: docs/protocols/detection.md §2.
 
 mod e2a;
-mod place;
+mod member;
 
 use std::borrow::Cow;
 use std::mem;
@@ -18,7 +18,7 @@ use crate::protocol::Family;
 use crate::text::Text;
 pub(crate) use e2a::Shape;
 pub use e2a::e2a_class;
-pub(crate) use place::Place;
+pub(crate) use member::MemberPath;
 
 /// What one pass over an object noted.
 #[derive(Debug)]
@@ -27,7 +27,7 @@ pub(crate) struct Facts<'a> {
     /// The value that was read.
     pub(crate) span: Span,
     /// Where each member stands, where it is present.
-    spans: [Option<Span>; Place::COUNT],
+    spans: [Option<Span>; MemberPath::COUNT],
     /// One bit for each member that occurred again.
     repeated: u128,
     /// Whether anything was read yet.
@@ -71,7 +71,7 @@ impl<'a> Facts<'a> {
         Self {
             document,
             span: nowhere,
-            spans: [None; Place::COUNT],
+            spans: [None; MemberPath::COUNT],
             repeated: 0,
             used: false,
         }
@@ -81,12 +81,12 @@ impl<'a> Facts<'a> {
     /// and no members.
     pub(crate) fn read(&mut self, reader: &mut Reader<'_>) -> Result<(), DecodeError> {
         if mem::replace(&mut self.used, true) {
-            self.spans = [None; Place::COUNT];
+            self.spans = [None; MemberPath::COUNT];
             self.repeated = 0;
         }
         self.span = if reader.kind()? == Kind::Object {
             let (spans, repeated) = (&mut self.spans, &mut self.repeated);
-            reader.tree(Place::Root, &mut |place, span| {
+            reader.tree(MemberPath::Root, &mut |place, span| {
                 if let Some(known) = spans.get_mut(place as usize)
                     && known.replace(span).is_some()
                 {
@@ -101,27 +101,27 @@ impl<'a> Facts<'a> {
 
     /// Where a member stands; the last one where it is repeated.
     #[inline]
-    pub(crate) fn get(&self, place: Place) -> Option<Span> {
+    pub(crate) fn get(&self, place: MemberPath) -> Option<Span> {
         self.spans.get(place as usize).copied().flatten()
     }
 
     #[inline]
-    pub(crate) fn has(&self, place: Place) -> bool {
+    pub(crate) fn has(&self, place: MemberPath) -> bool {
         self.get(place).is_some()
     }
 
     /// As [`Facts::get`], null counted as absent.
-    pub(crate) fn set(&self, place: Place) -> Option<Span> {
+    pub(crate) fn set(&self, place: MemberPath) -> Option<Span> {
         self.get(place).filter(|span| span.kind() != Kind::Null)
     }
 
-    pub(crate) fn is(&self, place: Place, kind: Kind) -> bool {
+    pub(crate) fn is(&self, place: MemberPath, kind: Kind) -> bool {
         self.get(place).is_some_and(|span| span.kind() == kind)
     }
 
     /// What stands between the quotes of a string member, its escapes as they are, and whether it holds any.
     #[inline]
-    fn raw(&self, place: Place) -> Option<(&'a str, bool)> {
+    fn raw(&self, place: MemberPath) -> Option<(&'a str, bool)> {
         let span = self.get(place).filter(|span| span.kind() == Kind::String)?;
         let raw = self.document.get(span.inside_quotes())?;
         Some((raw, span.is_escaped()))
@@ -129,7 +129,7 @@ impl<'a> Facts<'a> {
 
     /// The text of a string member, however it is spelt; its escapes as they are where no text can hold it.
     #[inline]
-    pub(crate) fn word(&self, place: Place) -> Option<Cow<'a, str>> {
+    pub(crate) fn string(&self, place: MemberPath) -> Option<Cow<'a, str>> {
         match self.raw(place)? {
             (raw, false) => Some(Cow::Borrowed(raw)),
             (raw, true) => Some(unescaped(raw)),
@@ -138,7 +138,7 @@ impl<'a> Facts<'a> {
 
     /// Whether the member is this string.
     #[inline]
-    pub(crate) fn equals(&self, place: Place, text: &str) -> bool {
+    pub(crate) fn equals(&self, place: MemberPath, text: &str) -> bool {
         match self.raw(place) {
             Some((raw, false)) => raw == text,
             Some((raw, true)) => unescaped(raw) == text,
@@ -147,12 +147,12 @@ impl<'a> Facts<'a> {
     }
 
     /// Whether the member is a string that is not empty.
-    fn is_word(&self, place: Place) -> bool {
+    fn is_word(&self, place: MemberPath) -> bool {
         self.raw(place).is_some_and(|(raw, _)| !raw.is_empty())
     }
 
     /// The text of a string member; `None` also where no text can hold it.
-    pub(crate) fn text(&self, place: Place) -> Option<Text> {
+    pub(crate) fn text(&self, place: MemberPath) -> Option<Text> {
         match self.raw(place)? {
             (raw, false) => Some(Text::from(raw)),
             (raw, true) => unescape(raw.as_bytes()).map(Text::from),
@@ -165,7 +165,7 @@ impl<'a> Facts<'a> {
     }
 
     /// The value of a Boolean member.
-    pub(crate) fn flag(&self, place: Place) -> Option<bool> {
+    pub(crate) fn flag(&self, place: MemberPath) -> Option<bool> {
         let span = self
             .get(place)
             .filter(|span| span.kind() == Kind::Boolean)?;
@@ -174,7 +174,7 @@ impl<'a> Facts<'a> {
 
     /// Refuses the object when one of the members stands there twice.
     #[inline]
-    pub(crate) fn refuse_repeated(&self, places: &[Place]) -> Result<(), DecodeError> {
+    pub(crate) fn refuse_repeated(&self, places: &[MemberPath]) -> Result<(), DecodeError> {
         if self.repeated == 0 {
             return Ok(());
         }
@@ -182,7 +182,7 @@ impl<'a> Facts<'a> {
     }
 
     #[cold]
-    fn find_repeated(&self, places: &[Place]) -> Result<(), DecodeError> {
+    fn find_repeated(&self, places: &[MemberPath]) -> Result<(), DecodeError> {
         let twice = places.iter().find(|place| self.repeated & place.bit() != 0);
         twice.map_or(Ok(()), |place| {
             let offset = self.get(*place).map_or(0, Span::start);
@@ -197,7 +197,7 @@ impl<'a> Facts<'a> {
     /// # Errors
     /// `UnsupportedVersion` where a member names a version that is not spoken.
     pub(crate) fn family(&self, hint: &Hint) -> Result<Option<Detection>, DecodeError> {
-        let because = |family, rule, place: Place| {
+        let because = |family, rule, place: MemberPath| {
             let member = place.name();
             Ok(Some(Detection {
                 family,
@@ -205,77 +205,79 @@ impl<'a> Facts<'a> {
                 member,
             }))
         };
-        if self.has(Place::Specversion) {
-            if !self.equals(Place::Specversion, crate::event::SPEC_VERSION) {
+        if self.has(MemberPath::Specversion) {
+            if !self.equals(MemberPath::Specversion, crate::event::SPEC_VERSION) {
                 let message = "only specversion \"1.0\" is supported";
-                return Err(self.unsupported(Place::Specversion, message));
+                return Err(self.unsupported(MemberPath::Specversion, message));
             }
-            let required = [Place::Id, Place::Source, Place::Type];
+            let required = [MemberPath::Id, MemberPath::Source, MemberPath::Type];
             if required
                 .into_iter()
                 .all(|place| self.is(place, Kind::String))
             {
-                return because(Family::CloudEvent, 1, Place::Specversion);
+                return because(Family::CloudEvent, 1, MemberPath::Specversion);
             }
         }
-        if self.has(Place::Jsonrpc) {
-            if !self.equals(Place::Jsonrpc, "2.0") {
+        if self.has(MemberPath::Jsonrpc) {
+            if !self.equals(MemberPath::Jsonrpc, "2.0") {
                 let message = "jsonrpc must be the string \"2.0\"";
-                return Err(self.unsupported(Place::Jsonrpc, message));
+                return Err(self.unsupported(MemberPath::Jsonrpc, message));
             }
-            return because(Family::JsonRpc, 2, Place::Jsonrpc);
+            return because(Family::JsonRpc, 2, MemberPath::Jsonrpc);
         }
-        if self.equals(Place::Protocol, "A2A") {
-            return because(Family::Legacy, 3, Place::Protocol);
+        if self.equals(MemberPath::Protocol, "A2A") {
+            return because(Family::Legacy, 3, MemberPath::Protocol);
         }
-        let has_type = self.is_word(Place::Type);
-        if has_type && self.is(Place::A2e, Kind::String) {
-            return because(Family::A2eMessage, 4, Place::A2e);
+        let has_type = self.is_word(MemberPath::Type);
+        if has_type && self.is(MemberPath::A2e, Kind::String) {
+            return because(Family::A2eMessage, 4, MemberPath::A2e);
         }
         if let Some(place) = self.workflow_mark() {
             return because(Family::A2eWorkflow, 5, place);
         }
         if has_type && self.is_a2e_message_without_mark() {
-            return because(Family::A2eMessage, 6, Place::Ts);
+            return because(Family::A2eMessage, 6, MemberPath::Ts);
         }
         if has_type && self.is_known_a2e_type() {
-            return because(Family::A2eMessage, 7, Place::Type);
+            return because(Family::A2eMessage, 7, MemberPath::Type);
         }
         if let Some((_, place)) = self.e2a(hint)? {
             return because(Family::E2a, 8, place);
         }
         // A binding declared to carry A2E messages takes their weak shapes for what they are.
         if has_type && hint.family == Some(Family::A2eMessage) {
-            return because(Family::A2eMessage, DECLARED, Place::Type);
+            return because(Family::A2eMessage, DECLARED, MemberPath::Type);
         }
         Ok(None)
     }
 
-    fn workflow_mark(&self) -> Option<Place> {
-        if self.has(Place::Type) {
+    fn workflow_mark(&self) -> Option<MemberPath> {
+        if self.has(MemberPath::Type) {
             let typed = ["operationUpdate", "beginExecution"];
-            let is_line = typed.into_iter().any(|word| self.equals(Place::Type, word));
-            return is_line.then_some(Place::Type);
+            let is_line = typed
+                .into_iter()
+                .any(|word| self.equals(MemberPath::Type, word));
+            return is_line.then_some(MemberPath::Type);
         }
-        [Place::OperationUpdate, Place::BeginExecution]
+        [MemberPath::OperationUpdate, MemberPath::BeginExecution]
             .into_iter()
             .find(|place| self.is(*place, Kind::Object))
     }
 
     fn is_a2e_message_without_mark(&self) -> bool {
-        self.is(Place::Id, Kind::String)
-            && self.is(Place::Version, Kind::String)
-            && self.is(Place::Ts, Kind::Number)
+        self.is(MemberPath::Id, Kind::String)
+            && self.is(MemberPath::Version, Kind::String)
+            && self.is(MemberPath::Ts, Kind::Number)
     }
 
     fn is_known_a2e_type(&self) -> bool {
         let known = self
-            .word(Place::Type)
+            .string(MemberPath::Type)
             .is_some_and(|ty| ty.contains('/') && crate::protocol::a2e_message::is_known(&ty));
-        known && (self.is(Place::Id, Kind::String) || self.is(Place::ReqId, Kind::String))
+        known && (self.is(MemberPath::Id, Kind::String) || self.is(MemberPath::ReqId, Kind::String))
     }
 
-    pub(crate) fn unsupported(&self, place: Place, message: &'static str) -> DecodeError {
+    pub(crate) fn unsupported(&self, place: MemberPath, message: &'static str) -> DecodeError {
         let offset = self.get(place).map_or(0, Span::start);
         DecodeError::new(DecodeErrorKind::UnsupportedVersion, offset, message).at(place.pointer())
     }

@@ -10,7 +10,7 @@ use bytes::Bytes;
 
 use crate::attribute::{EventId, Source, Time, TypePrefix};
 use crate::decode::{Unit, Units, decode_into};
-use crate::detect::{Detection, Place};
+use crate::detect::{Detection, MemberPath};
 use crate::event::{Attributes, Data, Event};
 use crate::hint::Hint;
 use crate::limits::Limits;
@@ -168,7 +168,7 @@ impl Mapped {
             because: Detection {
                 family: Family::CloudEvent,
                 rule: 1,
-                member: Place::Specversion.name(),
+                member: MemberPath::Specversion.name(),
             },
             kind: kind_of_event(&event),
             json_rpc: None,
@@ -269,7 +269,7 @@ fn mapped(unit: Unit, options: &MapOptions, context: &MapContext<'_>) -> Mapped 
     } = unit.draft;
     if let Some(form) = form {
         let is_call = unit.json_rpc.as_ref().is_some_and(JsonRpc::is_call);
-        kind = word(&mut attributes, kind, is_call, options);
+        kind = apply_options(&mut attributes, kind, is_call, options);
         fill(
             &mut attributes,
             form,
@@ -307,8 +307,8 @@ pub fn wrap_unknown(
     }))
 }
 
-/// Words an event otherwise than by default, where that is asked for; tells what it then is in its exchange.
-fn word(event: &mut Attributes, kind: Kind, is_call: bool, options: &MapOptions) -> Kind {
+/// Applies the options that change an event's attributes; returns its kind after that.
+fn apply_options(event: &mut Attributes, kind: Kind, is_call: bool, options: &MapOptions) -> Kind {
     let mut worded = kind;
     if kind == Kind::Notification && options.notifications == Notifications::AsRequests && is_call {
         worded = Kind::Request;
@@ -328,7 +328,7 @@ fn word(event: &mut Attributes, kind: Kind, is_call: bool, options: &MapOptions)
 /// Gives the notification of a call the type of a request. Source: docs/protocols/eventmesh-a2a.md §D1.
 #[cold]
 fn make_request(event: &mut Attributes) {
-    let known = event.method().and_then(dialect::known);
+    let known = event.method().and_then(dialect::find_method);
     event.ty = match known {
         Some(known) => Text::from_static(known.ty.request),
         None => Text::concat(&[&event.ty, ".req"]),

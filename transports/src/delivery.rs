@@ -29,7 +29,7 @@ pub struct Delivery {
     pub acknowledger: Acknowledger,
 }
 
-/// What became of a delivery.
+/// How a delivery ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
     /// Every copy, or the dead letter, is confirmed: the source may forget the message.

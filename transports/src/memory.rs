@@ -40,7 +40,7 @@ mod subscription;
 pub use faults::FaultPlan;
 
 use faults::Faults;
-use store::{Offer, Store};
+use store::{SendResult, Store};
 
 /// Bounds of the memory transport.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -90,13 +90,13 @@ impl Memory {
     /// A new, empty bus and the first connection to it.
     #[must_use]
     pub fn new(config: MemoryConfig) -> Self {
-        Self::over(Store::new(config, Faults::none()))
+        Self::with_store(Store::new(config, Faults::none()))
     }
 
     /// A new bus that fails as the plan says, in the same way for the same seed and the same order of calls.
     #[must_use]
     pub fn with_faults(seed: u64, plan: FaultPlan) -> Self {
-        Self::over(Store::new(
+        Self::with_store(Store::new(
             MemoryConfig::default(),
             Faults::seeded(seed, plan),
         ))
@@ -105,10 +105,10 @@ impl Memory {
     /// As [`Memory::with_faults`], with bounds.
     #[must_use]
     pub fn with_config_and_faults(config: MemoryConfig, seed: u64, plan: FaultPlan) -> Self {
-        Self::over(Store::new(config, Faults::seeded(seed, plan)))
+        Self::with_store(Store::new(config, Faults::seeded(seed, plan)))
     }
 
-    fn over(store: Arc<Store>) -> Self {
+    fn with_store(store: Arc<Store>) -> Self {
         Self {
             store,
             closed: CancellationToken::new(),
@@ -118,7 +118,7 @@ impl Memory {
     /// Another connection to the same bus, closed on its own: a second replica, or an agent beside the bridge.
     #[must_use]
     pub fn connect(&self) -> Self {
-        Self::over(Arc::clone(&self.store))
+        Self::with_store(Arc::clone(&self.store))
     }
 
     /// Makes the bus unreachable for all connections: sends and subscriptions fail with `Disconnected`, nothing is
@@ -179,8 +179,8 @@ impl Transport for Memory {
             let mut room = pin!(self.store.room());
             room.as_mut().enable();
             message = match self.store.offer(to, message)? {
-                Offer::Taken(confirmation) => return Ok(confirmation),
-                Offer::Full(message) => message,
+                SendResult::Taken(confirmation) => return Ok(confirmation),
+                SendResult::Full(message) => message,
             };
             tokio::select! {
                 () = room => {}

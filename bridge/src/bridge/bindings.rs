@@ -7,7 +7,7 @@ use a2abus_plugin::{MapOptions, Source};
 use a2abus_transports::Subscription;
 use a2abus_transports::content_mode::Binding;
 
-use super::{BridgeError, Work};
+use super::{BindingService, BridgeError};
 use crate::attached::{AttachedBinding, Bounds, Peer, Postman};
 use crate::bus::deadletter::{DeadLetters, Log};
 use crate::bus::delivery::Publisher;
@@ -28,7 +28,7 @@ use crate::registry::discovery::DiscoveryBinding;
 use crate::results::Results;
 use crate::seldom::LogLimits;
 use crate::workflows::Workflows;
-use crate::workflows::bus::{Answers, WorkflowBinding};
+use crate::workflows::bus::{AnswerSettings, WorkflowBinding};
 
 /// What the bindings of a bridge share.
 pub(super) struct Parts<'a> {
@@ -50,7 +50,7 @@ impl Parts<'_> {
         &self,
         workflows: Option<&Workflows>,
         results: Option<&Arc<Results>>,
-    ) -> Result<Vec<(Work, Subscription)>, BridgeError> {
+    ) -> Result<Vec<(BindingService, Subscription)>, BridgeError> {
         let mut bindings = self.misplaced_answers()?;
         for binding in &self.config.bindings {
             let work = match binding.role {
@@ -179,7 +179,7 @@ impl Parts<'_> {
         &self,
         binding: &BindingConfig,
         workflows: Option<&Workflows>,
-    ) -> Result<Work, BridgeError> {
+    ) -> Result<BindingService, BridgeError> {
         let name = &binding.name;
         let workflows = workflows.cloned().ok_or_else(|| {
             BridgeError::Config(format!(
@@ -188,14 +188,14 @@ impl Parts<'_> {
             ))
         })?;
         let intake = self.intake(binding)?;
-        let answers = Answers {
+        let answers = AnswerSettings {
             places: self.reply_places(binding, &intake)?,
             passed: passed(binding)?,
             publisher: self.publisher.clone(),
         };
         let instance = self.config.instance.text();
         let binding = WorkflowBinding::new(intake, answers, binding, workflows, instance, self.log);
-        Ok(Work::Workflows(Box::new(binding)))
+        Ok(BindingService::Workflows(Box::new(binding)))
     }
 
     /// An attached agent.
@@ -203,7 +203,7 @@ impl Parts<'_> {
         &self,
         binding: &BindingConfig,
         results: Option<&Arc<Results>>,
-    ) -> Result<Work, BridgeError> {
+    ) -> Result<BindingService, BridgeError> {
         let name = AgentCardConfig::attached_by(&binding.name).unwrap_or_default();
         let agents = self.config.agents.iter();
         let mut agents = agents.filter(|(agent, _)| agent.as_str() == name);
@@ -234,11 +234,11 @@ impl Parts<'_> {
             },
             self.log,
         );
-        Ok(Work::Agent(Box::new(binding)))
+        Ok(BindingService::Agent(Box::new(binding)))
     }
 
     /// What reads announcements of agents.
-    fn discovery(&self, binding: &BindingConfig) -> Result<Work, BridgeError> {
+    fn discovery(&self, binding: &BindingConfig) -> Result<BindingService, BridgeError> {
         let intake = self.intake(binding)?;
         let places = self.reply_places(binding, &intake)?;
         let binding = DiscoveryBinding::new(
@@ -249,11 +249,11 @@ impl Parts<'_> {
             Arc::clone(self.registry),
             self.log,
         );
-        Ok(Work::Discovery(Box::new(binding)))
+        Ok(BindingService::Discovery(Box::new(binding)))
     }
 
     /// The readers of answers that landed in another partition than the one they were asked for.
-    fn misplaced_answers(&self) -> Result<Vec<(Work, Subscription)>, BridgeError> {
+    fn misplaced_answers(&self) -> Result<Vec<(BindingService, Subscription)>, BridgeError> {
         let mut pipelines = Vec::new();
         for leg in self.calls.legs().iter() {
             let bus = self.outbound.buses().get(leg.bus);

@@ -87,9 +87,9 @@ pub struct Reason {
 pub enum Stage {
     /// Reading the message's headers.
     Receive,
-    /// Telling what the payload is.
+    /// Detecting the payload.
     Detect,
-    /// Finding where it goes.
+    /// Finding its destination.
     Route,
     /// Sending it there.
     Publish,

@@ -1,4 +1,4 @@
-//! What becomes of a copy: sent, sent again, or refused. The one policy for everybody who sends.
+//! The delivery policy: when a copy is sent, sent again or refused. All senders use it.
 //!
 //! | the bus says | a place that the event names | a place that the configuration names |
 //! |---|---|---|
@@ -26,7 +26,7 @@ pub use destinations::{Destinations, Holder};
 use crate::bus::BusId;
 use crate::bus::outbound::{Outbound, Outgoing};
 use crate::route::NamedBy;
-use destinations::{Destination, Patience, needs_a_person};
+use destinations::{Destination, WaitPolicy, needs_a_person};
 
 pub(crate) use destinations::{BACKOFF, jittered};
 
@@ -37,19 +37,19 @@ pub struct Publisher {
     destinations: Arc<Destinations>,
 }
 
-/// What to do with a copy that its bus did not take.
+/// What to do with a copy that its bus did not accept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
+pub enum FailureAction {
     /// Send it again when its destination works, before anything that came after it.
     Hold,
-    /// No bus will ever take it: send its dead letter, or fail its call.
+    /// It can never be delivered: send its dead letter, or fail its call.
     Refuse,
 }
 
 // === impl Publisher ===
 
 impl Publisher {
-    /// A publisher that shares what is known of destinations with all others of the bridge.
+    /// A publisher; all publishers of a bridge share the state of the destinations.
     #[must_use]
     pub fn new(outbound: Outbound, destinations: Arc<Destinations>) -> Self {
         Self {
@@ -58,7 +58,7 @@ impl Publisher {
         }
     }
 
-    /// What routes events to their destinations.
+    /// The component that routes events to their destinations.
     #[must_use]
     pub fn outbound(&self) -> &Outbound {
         &self.outbound
@@ -67,14 +67,14 @@ impl Publisher {
     /// What to do with a copy of a message that was read and failed in this way. A request that somebody waits for fails
     /// at once where a person has to repair something first, and holds up nobody.
     #[must_use]
-    pub fn verdict(&self, copy: &Outgoing, error: &TransportError) -> Verdict {
+    pub fn failure_action(&self, copy: &Outgoing, error: &TransportError) -> FailureAction {
         if copy.is_awaited && needs_a_person(error) {
-            return Verdict::Refuse;
+            return FailureAction::Refuse;
         }
         self.verdict_of_place(copy, error)
     }
 
-    fn verdict_of_place(&self, copy: &Outgoing, error: &TransportError) -> Verdict {
+    fn verdict_of_place(&self, copy: &Outgoing, error: &TransportError) -> FailureAction {
         if let Some(dead_letter) = copy.dead_letter {
             return self.verdict_of_dead_letter(
                 copy,
@@ -84,37 +84,37 @@ impl Publisher {
             );
         }
         match error.disposition() {
-            Disposition::DeadLetter => Verdict::Refuse,
+            Disposition::DeadLetter => FailureAction::Refuse,
             _ if copy.named_by == NamedBy::Event && is_refusal(error) && self.is_up(copy.bus) => {
-                Verdict::Refuse
+                FailureAction::Refuse
             }
-            Disposition::Retry | Disposition::Pause => Verdict::Hold,
+            Disposition::Retry | Disposition::Pause => FailureAction::Hold,
         }
     }
 
-    /// A dead letter waits for its topic as long as its source keeps the message. One that cannot be made smaller, too.
+    /// A dead letter, even one that cannot be made smaller, waits for its topic as long as its source keeps the message.
     fn verdict_of_dead_letter(
         &self,
         dead_letter: &Outgoing,
         is_reduced: bool,
         is_backed: bool,
         error: &TransportError,
-    ) -> Verdict {
+    ) -> FailureAction {
         let can_be_reduced = error.disposition() == Disposition::DeadLetter && !is_reduced;
         if can_be_reduced || (!is_backed && self.is_up(dead_letter.bus)) {
-            Verdict::Refuse
+            FailureAction::Refuse
         } else {
-            Verdict::Hold
+            FailureAction::Hold
         }
     }
 
-    /// Whether the bus as a whole answers: what it refuses then, it refuses for a reason.
+    /// Whether the bus answers at all. If it does, a refusal concerns the message or its destination.
     fn is_up(&self, bus: BusId) -> bool {
         let bus = self.outbound.buses().get(bus);
         bus.is_some_and(|bus| *bus.transport.health().borrow() == Health::Up)
     }
 
-    /// Hands a copy to its bus; the confirmation is still to come. A destination that is known to fail is not tried,
+    /// Hands a copy to its bus; the confirmation comes later. A destination that is known to fail is not tried,
     /// unless the copy would not wait until it is repaired.
     ///
     /// # Errors
@@ -126,7 +126,7 @@ impl Publisher {
         }
     }
 
-    /// Notes that a copy is confirmed, so long after it was handed to its bus.
+    /// Records that a copy is confirmed, this long after it was handed to its bus.
     pub fn confirmed(&self, copy: &Outgoing, after: Duration) {
         if let Some(bus) = self.outbound.buses().get(copy.bus) {
             bus.metrics.published.inc();
@@ -138,7 +138,7 @@ impl Publisher {
         }
     }
 
-    /// Notes that a copy is given up which no bus takes. A place that the configuration names is to be repaired.
+    /// Records that an undeliverable copy is given up. If the configuration names its destination, that needs repair.
     pub fn refused(&self, copy: &Outgoing, error: &TransportError) {
         if copy.named_by == NamedBy::Config && needs_a_person(error) {
             let destination = Destination::of(copy);
@@ -146,14 +146,14 @@ impl Publisher {
         }
     }
 
-    /// Notes that a copy is held and will be sent again; what is returned is to be kept until it is.
+    /// Records that a copy is held and will be sent again; keep the returned holder until then.
     pub fn held(&self, copy: &Outgoing, error: &TransportError) -> Holder {
         self.count_retry(copy, error);
         self.destinations
             .failed(&Destination::of(copy), copy.named_by, error)
     }
 
-    /// Why the destination of this copy takes nothing at the moment, if that is known.
+    /// Why the destination of this copy fails at the moment, if that is known.
     #[must_use]
     pub fn known_failure(&self, copy: &Outgoing) -> Option<TransportError> {
         self.destinations.known_failure(copy)
@@ -170,12 +170,12 @@ impl Publisher {
     /// Sends a copy until it is confirmed. Waits for its destination as long as that takes.
     ///
     /// # Errors
-    /// Why no bus will ever take it ([`Verdict::Refuse`]).
+    /// Why the copy can never be delivered ([`FailureAction::Refuse`]).
     pub async fn until_confirmed(&self, copy: &Outgoing) -> Result<(), TransportError> {
         self.until_confirmed_if(copy, || true).await.map(drop)
     }
 
-    /// The same, as long as the copy is wanted: `false` when it was not before some attempt.
+    /// The same while the copy is wanted. `false` if it was no longer wanted before an attempt.
     ///
     /// # Errors
     /// As [`Publisher::until_confirmed`].
@@ -185,15 +185,15 @@ impl Publisher {
         is_wanted: impl Fn() -> bool,
     ) -> Result<bool, TransportError> {
         let patience = if copy.is_awaited {
-            Patience::UntilRefused
+            WaitPolicy::UntilRefused
         } else {
-            Patience::Unlimited
+            WaitPolicy::Unlimited
         };
         self.send_while(copy, patience, is_wanted, || ()).await
     }
 
-    /// Sends a copy, or what `instead` gives in place of one that no bus will ever take, until something is confirmed:
-    /// what. `None` when nothing was left to send.
+    /// Sends a copy until it is confirmed, or the replacement that `instead` returns if it can never be delivered. Returns
+    /// the confirmed copy; `None` if there was no replacement.
     pub async fn until_settled(
         &self,
         mut copy: Outgoing,
@@ -211,13 +211,13 @@ impl Publisher {
     /// at its deadline. `handed_over` is called whenever the bus has the copy in hand, so that it may arrive.
     ///
     /// # Errors
-    /// Why the bus does not take it, where time alone does not change that.
+    /// Why the bus refuses it, if waiting alone cannot help.
     pub async fn for_caller(
         &self,
         copy: &Outgoing,
         handed_over: impl Fn(),
     ) -> Result<(), TransportError> {
-        self.send_while(copy, Patience::UntilRefused, || true, handed_over)
+        self.send_while(copy, WaitPolicy::UntilRefused, || true, handed_over)
             .await
             .map(drop)
     }
@@ -225,7 +225,7 @@ impl Publisher {
     async fn send_while(
         &self,
         copy: &Outgoing,
-        patience: Patience,
+        patience: WaitPolicy,
         is_wanted: impl Fn() -> bool,
         handed_over: impl Fn(),
     ) -> Result<bool, TransportError> {
@@ -233,7 +233,7 @@ impl Publisher {
         let mut interest = self.destinations.interest(copy);
         let mut held: Option<Holder> = None;
         loop {
-            if patience == Patience::UntilRefused && interest.unreported.is_none() {
+            if patience == WaitPolicy::UntilRefused && interest.unreported.is_none() {
                 // Given up while it waits for its turn, it is not published for this reason.
                 interest.unreported = self.destinations.known_failure(copy);
             }
@@ -248,33 +248,33 @@ impl Publisher {
                 interest.unreported = None;
                 match probe {
                     Some(probe) => probe.confirmed(),
-                    None if patience == Patience::UntilRefused => {
+                    None if patience == WaitPolicy::UntilRefused => {
                         self.destinations.works(&destination);
                     }
                     None => {}
                 }
                 return Ok(true);
             };
-            if patience == Patience::UntilRefused {
+            if patience == WaitPolicy::UntilRefused {
                 // Dead letters are reported on their own; here a caller may have more copies, or be gone.
                 interest.unreported = Some(error.clone());
             }
             match (self.verdict_of_place(copy, &error), probe) {
-                (Verdict::Refuse, probe) => {
+                (FailureAction::Refuse, probe) => {
                     if let Some(probe) = probe {
                         probe.refused();
                     }
                     return Err(error);
                 }
-                (Verdict::Hold, Some(probe)) => drop(held.replace(probe.failed(&error))),
-                (Verdict::Hold, None) => {
+                (FailureAction::Hold, Some(probe)) => drop(held.replace(probe.failed(&error))),
+                (FailureAction::Hold, None) => {
                     let holder = self
                         .destinations
                         .failed(&destination, copy.named_by, &error);
                     drop(held.replace(holder));
                 }
             }
-            if patience == Patience::UntilRefused && needs_a_person(&error) {
+            if patience == WaitPolicy::UntilRefused && needs_a_person(&error) {
                 return Err(error);
             }
             self.count_retry(copy, &error);
@@ -297,7 +297,7 @@ impl Publisher {
     }
 }
 
-/// Whether the bus has said no, rather than nothing at all.
+/// Whether the bus has refused, rather than not answered.
 fn is_refusal(error: &TransportError) -> bool {
     match error.kind() {
         TransportErrorKind::Other => true,

@@ -136,7 +136,7 @@ pub struct Outbound {
 
 /// A request whose answer the bridge takes: what its copies carry of the call.
 #[derive(Clone, Copy)]
-pub struct ToAnswer<'a> {
+pub struct TrackedRequest<'a> {
     /// The request as it came: what every destination gets but the one that answers.
     pub plain: &'a Event,
     /// Puts the reply address on the copy for the destination that answers.
@@ -146,7 +146,7 @@ pub struct ToAnswer<'a> {
 /// Puts a reply address on a copy that goes to a bus; returns the headers that the message needs besides.
 pub type Stamp<'a> = dyn Fn(BusId, &mut Event, &mut Address) -> Vec<(Text, Bytes)> + 'a;
 
-impl std::fmt::Debug for ToAnswer<'_> {
+impl std::fmt::Debug for TrackedRequest<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("ToAnswer")
             .field("plain", self.plain)
@@ -216,7 +216,7 @@ impl Outbound {
         &self,
         event: &Event,
         from: Provenance<'_>,
-        to_answer: Option<ToAnswer<'_>>,
+        to_answer: Option<TrackedRequest<'_>>,
     ) -> Result<Vec<Outgoing>, RoutingError> {
         let adapters = &from.rules.adapters;
         let event = adapters.at_binding(from.binding, event)?;
@@ -264,7 +264,7 @@ impl Outbound {
         (route, from): (&Text, Provenance<'_>),
         resolved: Resolved<'_>,
         (index, named_by): (usize, NamedBy),
-        to_answer: Option<ToAnswer<'_>>,
+        to_answer: Option<TrackedRequest<'_>>,
     ) -> Result<Outgoing, RoutingError> {
         let bus = self.bus(resolved.transport)?;
         let mut address = resolved.address;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use a2abus_plugin::{Event, EventError, Text, extension};
 use a2abus_transports::{Guarantee, TransportError, TransportErrorKind};
 
-use crate::budget::Spent;
+use crate::budget::BudgetExhausted;
 use crate::bus::outbound::{Outgoing, RoutingError};
 use crate::calls::reply_token::Rejection;
 use crate::metrics::CallOutcome;
@@ -96,7 +96,7 @@ pub enum Bound {
     Caller,
     /// Of the memory for requests and answers in progress: `calls.budget_bytes`.
     #[error("{0}")]
-    Memory(#[from] Spent),
+    Memory(#[from] BudgetExhausted),
 }
 
 /// What the bus says of a request that nobody got.

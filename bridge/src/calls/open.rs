@@ -15,8 +15,8 @@ use tokio::sync::mpsc;
 use super::error::{Bound, CallError, Silence};
 use super::service::{Calls, DOOR, Request};
 use crate::account::{self, Account};
-use crate::budget::{Charge, Purse};
-use crate::bus::outbound::{Outgoing, Provenance, RoutingError, ToAnswer};
+use crate::budget::{Charge, ClientBudget};
+use crate::bus::outbound::{Outgoing, Provenance, RoutingError, TrackedRequest};
 use crate::calls::callid::{CallId, ReplyId};
 use crate::calls::cancel::Cancel;
 use crate::calls::failure::Recipient;
@@ -254,7 +254,7 @@ impl Calls {
     }
 
     /// What the parts of an answer are charged to, and what the call itself costs.
-    fn memory_of(&self, caller: Option<&Text>) -> Result<(Purse, Charge), CallError> {
+    fn memory_of(&self, caller: Option<&Text>) -> Result<(ClientBudget, Charge), CallError> {
         let peer = caller.and_then(|caller| caller.parse().ok());
         let purse = self.budget.purse(peer);
         let charge = purse.charge(PENDING_BYTES);
@@ -297,7 +297,7 @@ impl Calls {
             exchange.request.get_or_init(|| Fingerprint::of(event));
             self.legs.stamp(exchange.id, bus, event, address)
         };
-        let to_answer = ToAnswer {
+        let to_answer = TrackedRequest {
             plain: &exchange.plain,
             stamp: &stamp,
         };

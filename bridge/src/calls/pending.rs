@@ -17,7 +17,7 @@ use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Notify, mpsc};
 
 use super::sync::{AtomicUsize, DashMap, Mutex};
-use crate::budget::{Charge, Purse};
+use crate::budget::{Charge, ClientBudget};
 use crate::bus::BusId;
 use crate::calls::callid::{CallId, ReplyId};
 use crate::calls::error::CallError;
@@ -51,7 +51,7 @@ pub struct Entry {
     /// The part of their own bounds that the agent and the caller spend on this call, given back with the entry.
     pub shares: Vec<Share<Text>>,
     /// What the parts that wait for the caller are charged to.
-    pub purse: Purse,
+    pub purse: ClientBudget,
     /// What the entry itself costs.
     pub _charge: Charge,
 }
@@ -307,7 +307,7 @@ impl PendingCalls {
         &self,
         call: CallId,
         to: &mpsc::Sender<Piece>,
-        purse: &Purse,
+        purse: &ClientBudget,
         parts: Parts,
         over: &mut bool,
     ) -> Handed {

@@ -152,7 +152,7 @@ impl AttachArgs {
         let headers: serde_json::Map<_, _> = headers.collect::<Result<_, Misuse>>()?;
         let mut attach = match &self.url {
             Some(url) => {
-                json!({ "url": url, "protocol": self.protocol.word(), "headers": headers })
+                json!({ "url": url, "protocol": self.protocol.as_str(), "headers": headers })
             }
             None => json!({ "command": self.command }),
         };
@@ -183,7 +183,7 @@ fn only_transport(config: &Config) -> anyhow::Result<String> {
 // === impl Protocol ===
 
 impl Protocol {
-    fn word(self) -> &'static str {
+    fn as_str(self) -> &'static str {
         match self {
             Self::Mcp => "mcp",
             Self::A2a => "a2a",

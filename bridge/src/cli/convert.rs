@@ -68,12 +68,12 @@ pub(crate) fn run(args: &ConvertArgs) -> anyhow::Result<Status> {
     match converted {
         Ok(json) => output.line(json.to_string()).map(|()| Status::Success),
         Err(error) => output
-            .line(told(&error).to_string())
+            .line(error_json(&error).to_string())
             .map(|()| Status::Failure),
     }
 }
 
-fn told(error: &ConvertError) -> Json {
+fn error_json(error: &ConvertError) -> Json {
     let members = [
         ("kind", Json::from(error.kind)),
         ("field", Json::from(error.field.clone())),

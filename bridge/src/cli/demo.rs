@@ -22,8 +22,8 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use self::agents::Seen;
-use self::show::{Report, Show};
+use self::agents::ReceivedEvent;
+use self::show::{OutputStyle, Report};
 use self::step::{PATIENCE, Step};
 use crate::Bridge;
 use crate::config::{Config, Name};
@@ -66,7 +66,7 @@ enum Agents {
 }
 
 /// A bridge that runs in this process, and its bus.
-struct Stage {
+struct DemoBridge {
     memory: Memory,
     door: SocketAddr,
     stop: CancellationToken,
@@ -93,11 +93,11 @@ pub(crate) async fn run(args: DemoArgs) -> anyhow::Result<()> {
 
 async fn samples(args: DemoArgs) -> anyhow::Result<()> {
     let started = Instant::now();
-    let stage = Stage::raise(&sample_config(args.listen)?).await?;
+    let stage = DemoBridge::raise(&sample_config(args.listen)?).await?;
     let (seen, mut events) = mpsc::channel(256);
     let agents = agents::start(&stage.memory, &seen, &stage.stop).await?;
 
-    let show = Show::new(args.json);
+    let show = OutputStyle::new(args.json);
     show.opening(stage.door)?;
     let (calls, mut failed) = calls(stage.door, &mut events, show).await?;
     let workflow = workflow::take().await?;
@@ -122,8 +122,8 @@ async fn samples(args: DemoArgs) -> anyhow::Result<()> {
 /// Makes the calls, and shows them; how many there were, and how many failed.
 async fn calls(
     door: SocketAddr,
-    events: &mut mpsc::Receiver<Seen>,
-    show: Show,
+    events: &mut mpsc::Receiver<ReceivedEvent>,
+    show: OutputStyle,
 ) -> anyhow::Result<(usize, usize)> {
     let (mut calls, mut failed) = (0, 0);
     let mut shown = |report: &Report| {
@@ -154,19 +154,19 @@ async fn kit<R>(
 where
     R: Future<Output = ()> + Send + 'static,
 {
-    let stage = Stage::raise(&config).await?;
+    let stage = DemoBridge::raise(&config).await?;
     let consumer = agents::subscribe(&stage.memory, name).await?;
     let agent = tokio::spawn(run(stage.memory.clone(), consumer, stage.stop.clone()));
-    Show::new(args.json).kit(stage.door, name)?;
+    OutputStyle::new(args.json).kit(stage.door, name)?;
     tokio::signal::ctrl_c().await?;
     stage.end().await?;
     agent.await?;
     Ok(())
 }
 
-// === impl Stage ===
+// === impl DemoBridge ===
 
-impl Stage {
+impl DemoBridge {
     /// Starts the bridge; it is ready.
     async fn raise(config: &str) -> anyhow::Result<Self> {
         let config = Config::read(
@@ -286,7 +286,7 @@ async fn until_ready(readiness: &Readiness) -> anyhow::Result<()> {
 async fn take(
     step: &Step,
     door: SocketAddr,
-    events: &mut mpsc::Receiver<Seen>,
+    events: &mut mpsc::Receiver<ReceivedEvent>,
 ) -> anyhow::Result<Report> {
     let answer = step.made(door).await?;
     let mut seen = Vec::new();

@@ -21,10 +21,10 @@ use serde_json::value::RawValue;
 
 use self::origins::Origin;
 use self::routing::{RouteOutput, Routing};
-use self::unknown::Carried;
+use self::unknown::ForwardedUnknown;
 use super::map::line;
 use super::output::Output;
-use super::payload::{Asked, EntryPoint, PayloadArgs, UnitResult};
+use super::payload::{EntryPoint, PayloadArgs, PayloadOptions, UnitResult};
 use super::{Misuse, Status, load};
 use crate::calls::DOOR;
 use crate::config::{Config, Role};
@@ -60,7 +60,7 @@ pub(crate) struct ExplainArgs {
 
 /// The members of a mapped unit that `map` does not print.
 #[derive(Debug, Serialize)]
-struct Explained {
+struct ExplainOutput {
     because: DetectionOutput,
     #[serde(serialize_with = "as_object")]
     origins: Vec<(String, Origin)>,
@@ -93,13 +93,13 @@ pub(crate) fn run(args: &ExplainArgs) -> anyhow::Result<Status> {
         .map(|config| entry(config, args.binding.as_deref()))
         .transpose()?;
     let routing = entry.map(Routing::new).transpose()?;
-    let asked = args.payload.asked(entry)?;
+    let asked = args.payload.options_at(entry)?;
     let mut documents = args.payload.documents(&asked)?;
     let for_people = args.text || (!args.json && io::stdout().is_terminal());
     let mut output = Output::new();
     let mut status = Status::Success;
     while let Some(payload) = documents.next()? {
-        for outcome in asked.judge(&payload) {
+        for outcome in asked.map_payload(&payload) {
             let (text, is_right) =
                 explained(&outcome, &payload, &asked, routing.as_ref(), for_people);
             if !is_right {
@@ -115,13 +115,13 @@ pub(crate) fn run(args: &ExplainArgs) -> anyhow::Result<Status> {
 fn explained(
     outcome: &UnitResult,
     payload: &Bytes,
-    asked: &Asked,
+    asked: &PayloadOptions,
     routing: Option<&Routing<'_>>,
     for_people: bool,
 ) -> (Vec<u8>, bool) {
     let refusal = match outcome {
         Ok(mapped) => {
-            let explained = Explained::of(mapped, routing);
+            let explained = ExplainOutput::of(mapped, routing);
             let text = if for_people {
                 person::mapped(mapped, &explained).into()
             } else {
@@ -131,7 +131,7 @@ fn explained(
         }
         Err(refusal) => refusal,
     };
-    if let Some(carried) = Carried::of(refusal, asked, routing) {
+    if let Some(carried) = ForwardedUnknown::of(refusal, asked, routing) {
         let text = if for_people {
             person::carried(&carried).into()
         } else {
@@ -172,9 +172,9 @@ fn entry<'a>(config: &'a Config, wanted: Option<&str>) -> Result<EntryPoint<'a>,
     Ok(EntryPoint { config, binding })
 }
 
-// === impl Explained ===
+// === impl ExplainOutput ===
 
-impl Explained {
+impl ExplainOutput {
     fn of(mapped: &Mapped, routing: Option<&Routing<'_>>) -> Self {
         let because = mapped.because;
         Self {

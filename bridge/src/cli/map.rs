@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::Status;
 use super::output::Output;
-use super::payload::{PayloadArgs, Refusal, UnitResult, shown};
+use super::payload::{PayloadArgs, Refusal, UnitResult, display_value};
 
 /// Arguments of `a2abus map`.
 #[derive(Debug, Args)]
@@ -32,16 +32,16 @@ pub(crate) struct MapArgs {
 /// # Errors
 /// When the usage is wrong, or reading or writing fails; refused payloads are output, not errors.
 pub(crate) fn run(args: &MapArgs) -> anyhow::Result<Status> {
-    let asked = args.payload.asked(None)?;
+    let asked = args.payload.options_at(None)?;
     let mut documents = args.payload.documents(&asked)?;
     let mut output = Output::new();
     let mut status = Status::Success;
     while let Some(payload) = documents.next()? {
-        for outcome in asked.judge(&payload) {
+        for outcome in asked.map_payload(&payload) {
             if outcome.is_err() {
                 status = Status::Failure;
             }
-            output.line(line(&outcome, &Nothing {}))?;
+            output.line(line(&outcome, &NoFields {}))?;
         }
     }
     Ok(status)
@@ -56,25 +56,25 @@ struct UnitOutput<'a> {
     rule: u8,
     kind: &'static str,
     #[serde(flatten)]
-    json_rpc: Option<ToldOfJsonRpc<'a>>,
+    json_rpc: Option<JsonRpcOutput<'a>>,
 }
 
 #[derive(Serialize)]
-struct ToldOfJsonRpc<'a> {
+struct JsonRpcOutput<'a> {
     dialect: &'static str,
     id_raw: Option<&'a str>,
 }
 
 /// The members of the line for a refused unit.
 #[derive(Serialize)]
-struct ToldOfRefused<'a> {
+struct RefusedOutput<'a> {
     index: usize,
     ok: bool,
-    error: ToldOfError<'a>,
+    error: ErrorOutput<'a>,
 }
 
 #[derive(Serialize)]
-struct ToldOfError<'a> {
+struct ErrorOutput<'a> {
     kind: &'static str,
     message: &'a str,
     pointer: &'a str,
@@ -83,7 +83,7 @@ struct ToldOfError<'a> {
 
 /// No further members.
 #[derive(Serialize)]
-struct Nothing {}
+struct NoFields {}
 
 /// One JSON line about a unit, the members of `more` last.
 pub(crate) fn line(outcome: &UnitResult, more: &impl Serialize) -> Vec<u8> {
@@ -94,7 +94,7 @@ pub(crate) fn line(outcome: &UnitResult, more: &impl Serialize) -> Vec<u8> {
             write_on_one_line(&mapped.event, &mut line);
             line
         }
-        Err(refusal) => members(&told_of(refusal)),
+        Err(refusal) => members(&refusal_output(refusal)),
     };
     let more = members(more);
     if let Some(more) = more.strip_prefix(b"{").filter(|more| !more.is_empty()) {
@@ -107,7 +107,7 @@ pub(crate) fn line(outcome: &UnitResult, more: &impl Serialize) -> Vec<u8> {
 
 fn unit_output(mapped: &Mapped) -> UnitOutput<'_> {
     let because = mapped.because;
-    let json_rpc = mapped.json_rpc.as_ref().map(|message| ToldOfJsonRpc {
+    let json_rpc = mapped.json_rpc.as_ref().map(|message| JsonRpcOutput {
         dialect: message.dialect.as_str(),
         id_raw: message.id.as_ref().map(|id| id.token().as_str()),
     });
@@ -121,11 +121,11 @@ fn unit_output(mapped: &Mapped) -> UnitOutput<'_> {
     }
 }
 
-fn told_of(refusal: &Refusal) -> ToldOfRefused<'_> {
-    ToldOfRefused {
+fn refusal_output(refusal: &Refusal) -> RefusedOutput<'_> {
+    RefusedOutput {
         index: refusal.index,
         ok: false,
-        error: ToldOfError {
+        error: ErrorOutput {
             kind: refusal.kind.as_str(),
             message: &refusal.message,
             pointer: &refusal.pointer,
@@ -147,10 +147,13 @@ fn write_on_one_line(event: &Event, line: &mut Vec<u8>) {
     let start = line.len();
     format::write(event, line);
     let mut written = line.split_off(start);
-    if let Some(time) = event.time().filter(|time| shown(time) != time.as_str()) {
+    if let Some(time) = event
+        .time()
+        .filter(|time| display_value(time) != time.as_str())
+    {
         // Attributes stand before the data, so that the first one is it.
         let member = |time: &str| format!("\"time\":\"{time}\"").into_bytes();
-        let (found, instead) = (member(time), member(shown(time)));
+        let (found, instead) = (member(time), member(display_value(time)));
         let at = written
             .windows(found.len())
             .position(|bytes| bytes == found);

@@ -80,9 +80,9 @@ pub(crate) struct EntryPoint<'a> {
     pub(crate) binding: Option<&'a BindingConfig>,
 }
 
-/// How to read payloads.
+/// The options that payloads are read with.
 #[derive(Debug)]
-pub(crate) struct Asked {
+pub(crate) struct PayloadOptions {
     hint: Hint,
     headers: Headers,
     limits: Limits,
@@ -131,8 +131,11 @@ impl PayloadArgs {
     ///
     /// # Errors
     /// [`Misuse`] for an option that does not exist or has a wrong value.
-    pub(crate) fn asked(&self, entry: Option<EntryPoint<'_>>) -> Result<Asked, Misuse> {
-        let mut asked = entry.map_or_else(Asked::anywhere, Asked::at);
+    pub(crate) fn options_at(
+        &self,
+        entry: Option<EntryPoint<'_>>,
+    ) -> Result<PayloadOptions, Misuse> {
+        let mut asked = entry.map_or_else(PayloadOptions::anywhere, PayloadOptions::at);
         for Pair { name, value } in &self.options {
             asked.set_option(name, value)?;
         }
@@ -165,7 +168,7 @@ impl PayloadArgs {
     ///
     /// # Errors
     /// [`Misuse`] when the file cannot be opened.
-    pub(crate) fn documents(&self, asked: &Asked) -> Result<Documents, Misuse> {
+    pub(crate) fn documents(&self, asked: &PayloadOptions) -> Result<Documents, Misuse> {
         let input: Box<dyn BufRead> = match &self.file {
             Some(path) if path.as_os_str() != "-" => {
                 let file = File::open(path).map_err(|error| {
@@ -209,7 +212,7 @@ const STANDS_FOR_NOW: &str = "0001-01-01T00:00:00Z";
 pub(crate) const POSITION_WORD: &str = "<position>";
 
 /// The value of an attribute as it is printed.
-pub(crate) fn shown(value: &str) -> &str {
+pub(crate) fn display_value(value: &str) -> &str {
     if value == STANDS_FOR_NOW {
         "<now>"
     } else {
@@ -217,7 +220,7 @@ pub(crate) fn shown(value: &str) -> &str {
     }
 }
 
-fn word(word: &str) -> EventId {
+fn fixed_event_id(word: &str) -> EventId {
     EventId::new(word).unwrap_or_else(|_| crate::clock::new_event_id())
 }
 
@@ -244,9 +247,9 @@ impl EntryPoint<'_> {
     }
 }
 
-// === impl Asked ===
+// === impl PayloadOptions ===
 
-impl Asked {
+impl PayloadOptions {
     fn anywhere() -> Self {
         Self {
             hint: Hint::default(),
@@ -320,7 +323,7 @@ impl Asked {
 
     /// Reads one payload: as a CloudEvent when its headers say so, else by detection. Only a batch of no
     /// CloudEvents has no outcome.
-    pub(crate) fn judge(&self, payload: &Bytes) -> Vec<UnitResult> {
+    pub(crate) fn map_payload(&self, payload: &Bytes) -> Vec<UnitResult> {
         let message = Message {
             key: None,
             headers: self.headers.clone(),
@@ -359,11 +362,11 @@ impl Asked {
     /// Where ids come from: as the binding says, where there is one, else from the payload.
     fn event_ids(&self) -> Ids<'static> {
         let new: &dyn Fn() -> EventId = match self.ids {
-            NewIds::Stable => &|| word("<new>"),
+            NewIds::Stable => &|| fixed_event_id("<new>"),
             NewIds::Random => &crate::clock::new_event_id,
         };
         match self.id_rule {
-            EventIds::Position => Ids::Given(word(POSITION_WORD)),
+            EventIds::Position => Ids::Given(fixed_event_id(POSITION_WORD)),
             EventIds::Fresh => Ids::Fresh(new),
             EventIds::Payload => Ids::Payload(new),
         }
@@ -478,7 +481,7 @@ mod tests {
 
     #[test]
     fn every_option_of_the_mapping_can_be_set() {
-        let mut asked = Asked::anywhere();
+        let mut asked = PayloadOptions::anywhere();
         for (name, value) in [
             ("type_prefix", "x."),
             ("source", "/x"),

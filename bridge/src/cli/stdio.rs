@@ -53,7 +53,7 @@ pub(crate) struct StdioArgs {
 const CONNECT: Duration = Duration::from_secs(30);
 
 /// A bridge that runs in this process.
-struct Own {
+struct LocalBridge {
     door: SocketAddr,
     stop: CancellationToken,
     running: JoinHandle<()>,
@@ -77,7 +77,7 @@ pub(crate) async fn run(args: StdioArgs) -> anyhow::Result<()> {
         telemetry::start(&quiet())?;
         return serve(endpoint(&args.url, args.agent.as_deref())).await;
     };
-    let own = Own::start(config).await?;
+    let own = LocalBridge::start(config).await?;
     let url = Url::parse(&format!("http://{}", own.door))?;
     let served = serve(endpoint(&url, args.agent.as_deref())).await;
     own.stop.cancel();
@@ -116,9 +116,9 @@ async fn serve(endpoint: Url) -> anyhow::Result<()> {
     }
 }
 
-// === impl Own ===
+// === impl LocalBridge ===
 
-impl Own {
+impl LocalBridge {
     /// Starts a bridge that only makes calls, with a listener that only this machine reaches.
     async fn start(file: &Path) -> anyhow::Result<Self> {
         let mut config = load(file)?;

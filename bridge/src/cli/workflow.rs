@@ -1,6 +1,6 @@
 //! `a2abus workflow`: validates, runs and tests A2E workflows from the shell.
 
-mod asked;
+mod execution_args;
 pub(super) mod lines;
 mod profile;
 mod run;

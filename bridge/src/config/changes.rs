@@ -44,16 +44,16 @@ impl Change {
 
     /// The value before, for people.
     pub(crate) fn before(&self) -> impl fmt::Display + use<> {
-        shown(self.before.as_ref())
+        shorten(self.before.as_ref())
     }
 
     /// The value from now on, for people.
     pub(crate) fn after(&self) -> impl fmt::Display + use<> {
-        shown(self.after.as_ref())
+        shorten(self.after.as_ref())
     }
 }
 
-fn shown(value: Option<&Value>) -> String {
+fn shorten(value: Option<&Value>) -> String {
     let text = value.map_or_else(|| "not set".to_owned(), Value::to_string);
     match text.char_indices().nth(SHOWN) {
         Some((end, _)) => format!("{} ...", text.split_at(end).0),
@@ -168,7 +168,7 @@ mod tests {
 
     use super::*;
 
-    fn told(before: &Value, after: &Value) -> Vec<String> {
+    fn change_lines(before: &Value, after: &Value) -> Vec<String> {
         let line = |change: Change| {
             let (before, after) = (change.before(), change.after());
             format!("{}: {before} -> {after}", change.path)
@@ -184,10 +184,10 @@ mod tests {
     fn a_value_is_found_wherever_it_is() {
         let before =
             json!({"limits": {"max_hops": 8}, "routes": [route("a", "x"), route("b", "y")]});
-        assert_eq!(told(&before, &before), [""; 0]);
+        assert_eq!(change_lines(&before, &before), [""; 0]);
         let after = json!({"limits": {"max_hops": 9, "max_depth": 16}, "routes": [route("new", "z"), route("a", "x2"), route("b", "y")]});
         assert_eq!(
-            told(&before, &after),
+            change_lines(&before, &after),
             [
                 "limits.max_hops: 8 -> 9",
                 "limits.max_depth: not set -> 16",
@@ -202,7 +202,7 @@ mod tests {
         let before = json!({"routes": [route("a", "x"), route("b", "y")]});
         let after = json!({"routes": [route("b", "y"), route("a", "x")]});
         let other = ["routes: [\"a\",\"b\"] -> [\"b\",\"a\"]"];
-        assert_eq!(told(&before, &after), other);
+        assert_eq!(change_lines(&before, &after), other);
     }
 
     #[test]
@@ -210,11 +210,11 @@ mod tests {
         let before = json!({});
         let after = json!({"telemetry": {"log": "debug"}, "routes": [route("a", "x")]});
         let names = ["routes.a: not set", "telemetry.log: not set -> \"debug\""];
-        for (line, name) in told(&before, &after).iter().zip(names) {
+        for (line, name) in change_lines(&before, &after).iter().zip(names) {
             assert!(line.starts_with(name), "{line}");
         }
         let gone = ["routes.a: {", "telemetry.log: \"debug\" -> not set"];
-        for (line, name) in told(&after, &before).iter().zip(gone) {
+        for (line, name) in change_lines(&after, &before).iter().zip(gone) {
             assert!(line.starts_with(name), "{line}");
         }
     }
@@ -222,7 +222,7 @@ mod tests {
     #[test]
     fn a_long_value_is_cut() {
         let long = "ü".repeat(SHOWN);
-        let told = told(&json!({"a": 1}), &json!({"a": long}));
+        let told = change_lines(&json!({"a": 1}), &json!({"a": long}));
         assert!(told[0].chars().count() < SHOWN + 20, "{told:?}");
         assert!(told[0].ends_with(" ..."), "{told:?}");
     }

@@ -20,7 +20,7 @@ pub struct Problem {
     pub severity: Severity,
     /// Where it was written.
     #[serde(flatten)]
-    pub site: Site,
+    pub site: SourceLocation,
     /// The value, as `routes[2].to[0].topic`; empty for the whole file.
     pub path: ValuePath,
     /// What is wrong and what would be right.
@@ -40,7 +40,7 @@ pub enum Severity {
 /// Where a value was written.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(untagged)]
-pub enum Site {
+pub enum SourceLocation {
     /// In the file.
     File {
         /// From 1.
@@ -70,22 +70,32 @@ impl ConfigErrors {
     pub(super) fn unreadable(file: &str, error: &std::io::Error) -> Self {
         let mut problems = Self::new(file);
         problems.error(
-            Site::Whole {},
+            SourceLocation::Whole {},
             ValuePath::root(),
             format!("cannot be read: {error}"),
         );
         problems
     }
 
-    pub(super) fn error(&mut self, site: Site, path: ValuePath, message: impl Into<String>) {
+    pub(super) fn error(
+        &mut self,
+        site: SourceLocation,
+        path: ValuePath,
+        message: impl Into<String>,
+    ) {
         self.push(Severity::Error, site, path, message.into());
     }
 
-    pub(super) fn warning(&mut self, site: Site, path: ValuePath, message: impl Into<String>) {
+    pub(super) fn warning(
+        &mut self,
+        site: SourceLocation,
+        path: ValuePath,
+        message: impl Into<String>,
+    ) {
         self.push(Severity::Warning, site, path, message.into());
     }
 
-    fn push(&mut self, severity: Severity, site: Site, path: ValuePath, message: String) {
+    fn push(&mut self, severity: Severity, site: SourceLocation, path: ValuePath, message: String) {
         self.problems.push(Problem {
             severity,
             site,
@@ -168,9 +178,9 @@ impl fmt::Display for ProblemLine<'_> {
             message,
         } = self.problem;
         match site {
-            Site::File { line, column } => write!(f, "{}:{line}:{column}: ", self.file)?,
-            Site::Environment { variable } => write!(f, "{variable}: ")?,
-            Site::Whole {} => write!(f, "{}: ", self.file)?,
+            SourceLocation::File { line, column } => write!(f, "{}:{line}:{column}: ", self.file)?,
+            SourceLocation::Environment { variable } => write!(f, "{variable}: ")?,
+            SourceLocation::Whole {} => write!(f, "{}: ", self.file)?,
         }
         if *severity == Severity::Warning {
             f.write_str("warning: ")?;

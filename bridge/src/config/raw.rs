@@ -12,13 +12,13 @@ use serde_json::{Map, Number, Value};
 use serde_saphyr::Spanned;
 
 use super::path::{Segment, ValuePath};
-use super::problem::{ConfigErrors, Site};
+use super::problem::{ConfigErrors, SourceLocation};
 use crate::names::Name;
 
 /// A value with its place.
 #[derive(Debug, Clone)]
 pub(super) struct Node {
-    site: Site,
+    site: SourceLocation,
     pub(super) content: Content,
 }
 
@@ -31,7 +31,7 @@ pub(super) enum Content {
 }
 
 /// A key, its place, and its value.
-pub(super) type Member = (String, Site, Node);
+pub(super) type Member = (String, SourceLocation, Node);
 
 /// What the variables of the environment begin with.
 const PREFIX: &str = "A2ABUS_";
@@ -57,10 +57,13 @@ pub(super) fn read(
     let mut root = match parse(text) {
         Ok(root) => root,
         Err(error) => {
-            let site = error.location().map_or(Site::Whole {}, |at| Site::File {
-                line: at.line(),
-                column: at.column(),
-            });
+            let site =
+                error
+                    .location()
+                    .map_or(SourceLocation::Whole {}, |at| SourceLocation::File {
+                        line: at.line(),
+                        column: at.column(),
+                    });
             problems.error(site, ValuePath::root(), words(&error));
             return None;
         }
@@ -68,7 +71,7 @@ pub(super) fn read(
     if matches!(root.content, Content::Scalar(Value::Null)) {
         // A file of comments only is a file without sections.
         root = Node {
-            site: Site::File { line: 1, column: 1 },
+            site: SourceLocation::File { line: 1, column: 1 },
             content: Content::Map(Vec::new()),
         };
     }
@@ -107,8 +110,8 @@ fn is_service_link(name: &str) -> bool {
             || port.is_some_and(|after| after.starts_with(|c: char| c.is_ascii_digit())))
 }
 
-fn variable(name: &str) -> Site {
-    Site::Environment {
+fn variable(name: &str) -> SourceLocation {
+    SourceLocation::Environment {
         variable: name.to_owned(),
     }
 }
@@ -141,7 +144,7 @@ impl Node {
 
     /// A value that is in no file.
     pub(super) fn from_json(value: Value) -> Self {
-        let site = Site::Whole {};
+        let site = SourceLocation::Whole {};
         let content = Content::from_json(value, &site);
         Self { site, content }
     }
@@ -161,7 +164,7 @@ impl Node {
     }
 
     /// The place of the value, or of the nearest value around it.
-    pub(super) fn site(&self, path: &ValuePath) -> Site {
+    pub(super) fn site(&self, path: &ValuePath) -> SourceLocation {
         let mut node = self;
         let mut site = &self.site;
         for step in path.steps() {
@@ -179,7 +182,7 @@ impl Node {
     }
 
     /// The place of the key of the value at `path`, or of the nearest value around it.
-    pub(super) fn key_site(&self, path: &ValuePath) -> Site {
+    pub(super) fn key_site(&self, path: &ValuePath) -> SourceLocation {
         let mut node = self;
         let mut site = &self.site;
         for step in path.steps() {
@@ -191,7 +194,7 @@ impl Node {
         site.clone()
     }
 
-    fn step(&self, step: &Segment) -> Option<(&Site, &Self)> {
+    fn step(&self, step: &Segment) -> Option<(&SourceLocation, &Self)> {
         match (&self.content, step) {
             (Content::Map(members), Segment::Key(key)) => members
                 .iter()
@@ -227,7 +230,7 @@ impl Node {
     }
 
     /// The child that a word of a variable's name means; made when it is not there.
-    fn enter(&mut self, word: &str, site: &Site) -> Result<(Segment, &mut Self), String> {
+    fn enter(&mut self, word: &str, site: &SourceLocation) -> Result<(Segment, &mut Self), String> {
         if matches!(self.content, Content::Scalar(Value::Null)) {
             self.content = Content::Map(Vec::new());
         }
@@ -266,7 +269,7 @@ impl Node {
         }
     }
 
-    fn empty(site: Site) -> Self {
+    fn empty(site: SourceLocation) -> Self {
         Self {
             site,
             content: Content::Scalar(Value::Null),
@@ -274,7 +277,7 @@ impl Node {
     }
 
     /// A YAML scalar; JSON lists and objects are read as such, and whatever else is not a scalar is text.
-    fn from_variable(text: &str, site: &Site) -> Self {
+    fn from_variable(text: &str, site: &SourceLocation) -> Self {
         let content = match serde_json::from_str::<Value>(text) {
             Ok(value @ (Value::Array(_) | Value::Object(_))) => Content::from_json(value, site),
             _ => match parse(text) {
@@ -304,7 +307,7 @@ impl Node {
             .map(|name| name.trim().to_owned())
             .filter(|name| Name::new(name).is_ok())
             .unwrap_or_else(|| "a2abus".to_owned());
-        let site = Site::Whole {};
+        let site = SourceLocation::Whole {};
         let node = Self {
             site: site.clone(),
             content: Content::Scalar(Value::String(name)),
@@ -329,7 +332,7 @@ fn same_key(key: &str, word: &str) -> bool {
 impl From<Spanned<Content>> for Node {
     fn from(spanned: Spanned<Content>) -> Self {
         Self {
-            site: Site::File {
+            site: SourceLocation::File {
                 line: spanned.referenced.line(),
                 column: spanned.referenced.column(),
             },
@@ -339,7 +342,7 @@ impl From<Spanned<Content>> for Node {
 }
 
 impl Content {
-    fn from_json(value: Value, site: &Site) -> Self {
+    fn from_json(value: Value, site: &SourceLocation) -> Self {
         let node = |value| Node {
             site: site.clone(),
             content: Self::from_json(value, site),
@@ -416,7 +419,7 @@ impl<'de> Visitor<'de> for ContentVisitor {
     fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Content, A::Error> {
         let mut map = Vec::new();
         while let Some((key, value)) = members.next_entry::<Spanned<String>, Spanned<Content>>()? {
-            let site = Site::File {
+            let site = SourceLocation::File {
                 line: key.referenced.line(),
                 column: key.referenced.column(),
             };

@@ -40,7 +40,7 @@ pub(super) fn check_section(section: Value, schema: &Value) -> Result<(), String
 }
 
 fn faults<'a>(root: &'a Node, schema: &'a Value) -> Vec<Fault<'a>> {
-    let mut walk = Walk {
+    let mut walk = SchemaWalker {
         definitions: schema.get("$defs"),
         faults: Vec::new(),
     };
@@ -54,11 +54,11 @@ struct Fault<'a> {
     /// Whether the key is wrong, whatever its value.
     of_key: bool,
     message: String,
-    wants: Wants<'a>,
+    wants: Expected<'a>,
 }
 
 /// What a fault wants instead. Where several shapes are allowed, it shows which of them was meant.
-enum Wants<'a> {
+enum Expected<'a> {
     /// Another value of the same shape.
     Value,
     /// Another type, in words.
@@ -69,15 +69,15 @@ enum Wants<'a> {
     Tag(Option<&'a str>, &'a str),
 }
 
-struct Walk<'a> {
+struct SchemaWalker<'a> {
     definitions: Option<&'a Value>,
     faults: Vec<Fault<'a>>,
 }
 
-// === impl Walk ===
+// === impl SchemaWalker ===
 
-impl<'a> Walk<'a> {
-    fn fault(&mut self, path: &ValuePath, wants: Wants<'a>, message: String) {
+impl<'a> SchemaWalker<'a> {
+    fn fault(&mut self, path: &ValuePath, wants: Expected<'a>, message: String) {
         self.faults.push(Fault {
             path: path.clone(),
             of_key: false,
@@ -92,7 +92,7 @@ impl<'a> Walk<'a> {
             path: path.clone(),
             of_key,
             message,
-            wants: Wants::Value,
+            wants: Expected::Value,
         }));
     }
 
@@ -112,7 +112,7 @@ impl<'a> Walk<'a> {
             let names = types.iter().filter_map(|name| type_name(name));
             let wanted = names.collect::<Vec<_>>().join(" or ");
             let message = unwritten(node, schema).unwrap_or_else(|| wrong_type(node, &wanted));
-            return self.fault(path, Wants::Type(wanted), message);
+            return self.fault(path, Expected::Type(wanted), message);
         }
         match &node.content {
             Content::Map(members) => self.members(members, path, schema),
@@ -160,14 +160,14 @@ impl<'a> Walk<'a> {
             && given != Some(wanted)
         {
             let message = not_allowed(None, &[wanted]);
-            return self.fault(path, Wants::Tag(given, wanted), message);
+            return self.fault(path, Expected::Tag(given, wanted), message);
         }
         if let Some(Value::Array(words)) = schema.get("enum")
             && !words.contains(value)
         {
             let words = texts(schema.get("enum"));
             let message = not_allowed(given, &words);
-            return self.fault(path, Wants::Words(words), message);
+            return self.fault(path, Expected::Words(words), message);
         }
         let checked = match value {
             Value::String(text) => in_text(text, schema),
@@ -206,10 +206,10 @@ impl<'a> Walk<'a> {
         let (mut words, mut types, mut at) = (Vec::new(), BTreeSet::new(), None);
         for fault in tried.into_iter().flatten() {
             match fault.wants {
-                Wants::Value => {}
-                Wants::Type(name) => types.extend((!name.is_empty()).then_some(name)),
-                Wants::Words(several) => words.extend(several),
-                Wants::Tag(given, word) => {
+                Expected::Value => {}
+                Expected::Type(name) => types.extend((!name.is_empty()).then_some(name)),
+                Expected::Words(several) => words.extend(several),
+                Expected::Tag(given, word) => {
                     words.push(word);
                     at = Some((fault.path, given));
                 }
@@ -230,9 +230,9 @@ impl Fault<'_> {
     /// Whether it shows that the value at the path has another of several shapes: another type, or another tag.
     fn is_of_other(&self, path: &ValuePath) -> bool {
         match self.wants {
-            Wants::Value => false,
-            Wants::Type(_) | Wants::Words(_) => self.path == *path,
-            Wants::Tag(..) => true,
+            Expected::Value => false,
+            Expected::Type(_) | Expected::Words(_) => self.path == *path,
+            Expected::Tag(..) => true,
         }
     }
 }

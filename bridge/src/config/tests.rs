@@ -18,7 +18,7 @@ fn read(text: &str, environment: &[(&str, &str)]) -> Result<Config, ConfigErrors
 }
 
 /// All that is said about a file, errors and warnings.
-fn said(text: &str, environment: &[(&str, &str)]) -> Vec<String> {
+fn problems(text: &str, environment: &[(&str, &str)]) -> Vec<String> {
     match read(text, environment) {
         Ok(config) => config
             .warnings
@@ -30,14 +30,14 @@ fn said(text: &str, environment: &[(&str, &str)]) -> Vec<String> {
 }
 
 fn check(text: &str, expected: &[&str]) {
-    assert_eq!(said(text, &[]), expected, "{text}");
+    assert_eq!(problems(text, &[]), expected, "{text}");
 }
 
 /// As [`check`], for text after [`BASE`]; the lines are counted from its first one.
 fn check_more(more: &str, expected: &[&str]) {
     let more = more.trim_start_matches('\n');
     let before = BASE.lines().count();
-    let said: Vec<String> = said(&format!("{BASE}{more}"), &[])
+    let said: Vec<String> = problems(&format!("{BASE}{more}"), &[])
         .iter()
         .map(|line| {
             let mut parts = line.splitn(3, ':');
@@ -510,7 +510,7 @@ fn loops_that_a_condition_rules_out_are_none() {
         r#"- {name: r, when: {targetagent: "r*"}, to: [{transport: k, topic: "agents.{targetagent}{type}"}]}"#,
     ];
     for route in possible {
-        let said = said(&format!("{BASE}{}", routes(route)), &[]);
+        let said = problems(&format!("{BASE}{}", routes(route)), &[]);
         assert_eq!(said.len(), 1, "{route}: {said:?}");
         let loops = "can publish to a topic that binding \"b\" reads (agents.requests): possible loop, stopped after limits.max_hops";
         assert!(said[0].ends_with(loops), "{said:?}");
@@ -701,7 +701,7 @@ bindings: [{name: b, transport: my-bus, topics: [a]}]
 
 #[test]
 fn problems_of_the_environment_name_the_variable() {
-    let said = said(
+    let said = problems(
         BASE,
         &[
             ("A2ABUS_HTP__LISTEN", "x"),
@@ -759,7 +759,7 @@ fn problems_are_written_as_json_too() {
 
 #[test]
 fn a_secret_that_was_written_is_not_repeated() {
-    let said = said(
+    let said = problems(
         "
 transports:
   k:

@@ -89,7 +89,7 @@ impl<'a> Checker<'a> {
     }
 
     /// Notes a name that is not among the known ones.
-    fn known(&mut self, path: ValuePath, what: &str, name: &str, known: &[&str]) {
+    fn require_known(&mut self, path: ValuePath, what: &str, name: &str, known: &[&str]) {
         if known.contains(&name) {
             return;
         }
@@ -208,7 +208,7 @@ impl<'a> Checker<'a> {
         let are_known = !sections.is_broken("transports");
         let known: Vec<&str> = sections.transports.keys().map(String::as_str).collect();
         for (path, name) in sections.partial.transports.iter().filter(|_| are_known) {
-            self.known(path.clone(), "transport", name.as_str(), &known);
+            self.require_known(path.clone(), "transport", name.as_str(), &known);
         }
         let section = ValuePath::root().key("transports");
         for (name, transport) in &sections.transports {
@@ -566,7 +566,7 @@ impl<'a> Checker<'a> {
             };
             if !self.lacks_bindings() && !name.is_glob() {
                 let path = path.key("when").key("binding");
-                self.known(path, "binding", name.text(), &known);
+                self.require_known(path, "binding", name.text(), &known);
             }
         }
     }

@@ -91,14 +91,14 @@ impl<T: TextFormat> Serialize for AsText<T> {
 impl<'de, T: TextFormat> Deserialize<'de> for AsText<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer
-            .deserialize_any(WordingVisitor(std::marker::PhantomData))
+            .deserialize_any(TextVisitor(std::marker::PhantomData))
             .map(Self)
     }
 }
 
-struct WordingVisitor<T>(std::marker::PhantomData<T>);
+struct TextVisitor<T>(std::marker::PhantomData<T>);
 
-impl<T: TextFormat> Visitor<'_> for WordingVisitor<T> {
+impl<T: TextFormat> Visitor<'_> for TextVisitor<T> {
     type Value = T;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

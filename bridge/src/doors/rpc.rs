@@ -37,7 +37,7 @@ use self::unit::{Ask, Framed, Item};
 use super::permit::{Action, Principal, permit};
 use super::{Door, Refusal};
 use crate::account::Line;
-use crate::budget::{Purse, Spent};
+use crate::budget::{BudgetExhausted, ClientBudget};
 use crate::calls::callid::CallId;
 use crate::calls::failure::{Failure, Reason, Recipient};
 use crate::calls::{Answer, CallError, Part, Reached};
@@ -347,7 +347,7 @@ pub(super) async fn read_body(
     door: &Door,
     headers: &HeaderMap,
     body: Body,
-    purse: &Purse,
+    purse: &ClientBudget,
 ) -> Result<Bytes, Refusal> {
     let limit = door.largest_body();
     let read = body::read(headers, body, limit, door.body_timeout, purse).await;
@@ -367,7 +367,7 @@ pub(super) async fn read_body(
         }
         BodyError::NoRoom => (
             StatusCode::TOO_MANY_REQUESTS,
-            Failure::call(&CallError::Exhausted(Spent.into())),
+            Failure::call(&CallError::Exhausted(BudgetExhausted.into())),
         ),
         BodyError::TooSlow => {
             let millis = door.body_timeout.as_millis();

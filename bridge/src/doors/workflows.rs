@@ -61,7 +61,7 @@ use super::Door;
 use super::permit::{Action, permit};
 use crate::http::body::{self, BodyError};
 use crate::http::negotiate;
-use crate::metrics::{HttpPath, Refused};
+use crate::metrics::{HttpPath, RefusalReason};
 use crate::workflows::{Member, Workflows};
 
 /// What the calls need.
@@ -141,7 +141,7 @@ impl Rest {
         let admitted = match self.gate.admit(&caller, &head) {
             Ok(admitted) => admitted,
             Err(exceeded) => {
-                self.workflows.refused(Refused::RateLimited);
+                self.workflows.refused(RefusalReason::RateLimited);
                 return answer::too_many(&exceeded, "requests");
             }
         };

@@ -9,7 +9,7 @@ use http::HeaderMap;
 use http::header::EXPECT;
 use tokio::time::timeout;
 
-use crate::budget::{Purse, Spent};
+use crate::budget::{BudgetExhausted, ClientBudget};
 
 /// Why there is no body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,7 +39,7 @@ pub(crate) async fn read(
     body: Body,
     limit_bytes: usize,
     deadline: Duration,
-    purse: &Purse,
+    purse: &ClientBudget,
 ) -> Result<Bytes, BodyError> {
     let announced = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
     let mut stream = body.into_data_stream();
@@ -63,7 +63,7 @@ pub(crate) async fn read(
 async fn collect(
     stream: &mut BodyDataStream,
     limit_bytes: usize,
-    purse: &Purse,
+    purse: &ClientBudget,
 ) -> Result<Bytes, BodyError> {
     let mut charge = purse.charge(0).map_err(no_room)?;
     let mut first = Bytes::new();
@@ -97,7 +97,7 @@ async fn collect(
     Ok(charge.carried_by(body))
 }
 
-fn no_room(_: Spent) -> BodyError {
+fn no_room(_: BudgetExhausted) -> BodyError {
     BodyError::NoRoom
 }
 
@@ -128,7 +128,7 @@ mod tests {
         Body::from_stream(stream::iter(chunks))
     }
 
-    fn purse(bytes: usize) -> Purse {
+    fn purse(bytes: usize) -> ClientBudget {
         let gauge = prometheus::IntGauge::new("held", "Bytes.").unwrap();
         let refused = prometheus::IntCounter::new("refused", "Refusals.").unwrap();
         Budget::new(bytes, gauge, refused).purse(None)

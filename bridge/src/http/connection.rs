@@ -20,9 +20,9 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, interval, sleep, sleep_
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt as _;
 
-use super::seats::{Seated, Seats};
+use super::open_connections::{ConnectionGuard, OpenConnections};
 use super::stall::Stalling;
-use super::streams::{Doing, Stream, Streams};
+use super::streams::{ConnectionActivity, Stream, Streams};
 use crate::metrics::Metrics;
 use crate::seldom::Seldom;
 use crate::shares::Share;
@@ -63,7 +63,7 @@ pub(super) struct Shared {
     pub(super) closed: Arc<Seldom>,
     /// Of clients that wait for a connection to end.
     pub(super) full: Arc<Seldom>,
-    pub(super) seats: Arc<Seats>,
+    pub(super) seats: Arc<OpenConnections>,
 }
 
 /// The slot of one connection, given back when it ends.
@@ -87,10 +87,10 @@ enum End {
     CutOff,
 }
 
-/// Looks at what a connection does.
-struct Watch {
+/// Checks whether a connection is idle, stalled or asked to close.
+struct ConnectionMonitor {
     streams: Arc<Streams>,
-    seated: Seated,
+    seated: ConnectionGuard,
     bounds: ConnectionBounds,
     looks: Interval,
     /// Until when the first request must have begun.
@@ -131,7 +131,7 @@ pub(super) async fn serve_connection(
         return;
     }
     let streams = Streams::new();
-    let mut watch = Watch::new(&streams, shared.seats.take(&streams), shared.bounds);
+    let mut watch = ConnectionMonitor::new(&streams, shared.seats.take(&streams), shared.bounds);
     let from = Peer(peer.ip().to_canonical());
     let (ending, router) = (&shared.ending, &shared.router);
     let service = hyper::service::service_fn(move |request: http::Request<Incoming>| {
@@ -214,10 +214,10 @@ impl Drop for Slot {
     }
 }
 
-// === impl Watch ===
+// === impl ConnectionMonitor ===
 
-impl Watch {
-    fn new(streams: &Arc<Streams>, seated: Seated, bounds: ConnectionBounds) -> Self {
+impl ConnectionMonitor {
+    fn new(streams: &Arc<Streams>, seated: ConnectionGuard, bounds: ConnectionBounds) -> Self {
         let mut looks = interval((bounds.idle_timeout / 4).clamp(LOOKS.0, LOOKS.1));
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         Self {
@@ -248,7 +248,7 @@ impl Watch {
                         return End::CutOff;
                     }
                 }
-                () = self.seated.asked() => {
+                () = self.seated.room_requested() => {
                     if self.streams.idle_for().is_none() {
                         continue;
                     }
@@ -259,7 +259,7 @@ impl Watch {
                     return End::Politely("made_room");
                 }
                 _ = self.looks.tick() => {
-                    if let Some(end) = self.look() {
+                    if let Some(end) = self.check_activity() {
                         return end;
                     }
                 }
@@ -267,18 +267,18 @@ impl Watch {
         }
     }
 
-    fn look(&mut self) -> Option<End> {
+    fn check_activity(&mut self) -> Option<End> {
         let bounds = &self.bounds;
         match self
             .streams
             .doing(bounds.idle_timeout, bounds.response_patience)
         {
-            Doing::Stalled => Some(End::Now("stalled")),
-            Doing::Nothing if self.streams.have_begun() && self.cut_off.is_none() => {
+            ConnectionActivity::Stalled => Some(End::Now("stalled")),
+            ConnectionActivity::Nothing if self.streams.have_begun() && self.cut_off.is_none() => {
                 self.cut_off = Some(Instant::now() + bounds.header_timeout);
                 Some(End::Politely("idle"))
             }
-            Doing::Nothing | Doing::Work => None,
+            ConnectionActivity::Nothing | ConnectionActivity::Work => None,
         }
     }
 }

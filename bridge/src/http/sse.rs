@@ -15,7 +15,7 @@ use http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue};
 use tokio::time::timeout;
 
-use crate::budget::Purse;
+use crate::budget::ClientBudget;
 
 /// Silence after which a comment is sent, so that nobody between us and the caller takes the connection for dead.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
@@ -36,7 +36,7 @@ pub(crate) struct Frame {
 }
 
 /// A response that sends each frame as it comes. Dropping the response drops `frames`.
-pub(crate) fn frames_response<S>(frames: S, purse: Purse) -> Response
+pub(crate) fn frames_response<S>(frames: S, purse: ClientBudget) -> Response
 where
     S: Stream<Item = Frame> + Send + 'static,
 {
@@ -53,7 +53,7 @@ where
 }
 
 /// A response that sends each text as it comes. Dropping the response drops `texts`.
-pub(crate) fn texts_response<S>(texts: S, purse: Purse) -> Response
+pub(crate) fn texts_response<S>(texts: S, purse: ClientBudget) -> Response
 where
     S: Stream<Item = Bytes> + Send + 'static,
 {
@@ -62,7 +62,7 @@ where
 }
 
 /// A response that is one event.
-pub(crate) fn whole_response(body: &[u8], purse: &Purse) -> Response {
+pub(crate) fn whole_response(body: &[u8], purse: &ClientBudget) -> Response {
     events_response(Body::from(purse.replace(frame(body))))
 }
 
@@ -86,7 +86,10 @@ fn events_response(body: Body) -> Response {
 }
 
 /// The frames, charged to the purse, with comments in their pauses.
-fn kept_alive<S>(frames: S, purse: Purse) -> impl Stream<Item = Result<Bytes, Infallible>> + Send
+fn kept_alive<S>(
+    frames: S,
+    purse: ClientBudget,
+) -> impl Stream<Item = Result<Bytes, Infallible>> + Send
 where
     S: Stream<Item = Bytes> + Send + 'static,
 {
@@ -135,7 +138,7 @@ mod tests {
     use proptest::prelude::*;
     use std::pin::pin;
 
-    fn purse() -> Purse {
+    fn purse() -> ClientBudget {
         let gauge = prometheus::IntGauge::new("held", "Bytes.").unwrap();
         let refused = prometheus::IntCounter::new("refused", "Refusals.").unwrap();
         crate::budget::Budget::new(1 << 20, gauge, refused).purse(None)

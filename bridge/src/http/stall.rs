@@ -44,7 +44,7 @@ impl<S> Stalling<S> {
     }
 
     /// What came of a write: itself, or the error once it has waited too long.
-    fn judge<T>(
+    fn check_stall<T>(
         &mut self,
         context: &mut Context<'_>,
         written: Poll<io::Result<T>>,
@@ -86,19 +86,19 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Stalling<S> {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.inner).poll_write(context, bytes);
-        self.judge(context, written)
+        self.check_stall(context, written)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let flushed = Pin::new(&mut self.inner).poll_flush(context);
-        self.judge(context, flushed)
+        self.check_stall(context, flushed)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let Self { inner, linger, .. } = &mut *self;
         let Some(linger) = linger else {
             let closed = Pin::new(inner).poll_shutdown(context);
-            ready!(self.judge(context, closed))?;
+            ready!(self.check_stall(context, closed))?;
             self.linger = Some(Box::pin(tokio::time::sleep(LINGER)));
             return self.poll_shutdown(context);
         };
@@ -121,7 +121,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Stalling<S> {
         buffers: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.inner).poll_write_vectored(context, buffers);
-        self.judge(context, written)
+        self.check_stall(context, written)
     }
 
     fn is_write_vectored(&self) -> bool {

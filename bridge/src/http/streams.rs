@@ -1,8 +1,8 @@
-//! The requests of one connection that are not over: does the connection do anything, or does it only hold a place?
+//! The open requests of one connection: is the connection active, idle or stalled?
 //!
 //! HTTP/2 keeps a connection open for as long as its peer answers pings, and leaves a response alone for as long as its
-//! peer gives no room for it. So somebody has to look: a connection without requests is idle, and one with a response of
-//! which nothing was asked for is stalled.
+//! peer gives no room for it. So the bridge checks: a connection without requests is idle, and one whose peer does not
+//! read its response is stalled.
 
 use std::collections::HashMap;
 use std::pin::Pin;
@@ -16,10 +16,10 @@ use hyper::body::{Frame, SizeHint};
 
 /// The requests of one connection.
 #[derive(Debug)]
-pub(super) struct Streams(Mutex<Open>);
+pub(super) struct Streams(Mutex<OpenStreams>);
 
 #[derive(Debug)]
-struct Open {
+struct OpenStreams {
     next: usize,
     /// When the connection last polled for more of a response; `None` before the first poll.
     asked: HashMap<usize, Option<Instant>>,
@@ -34,19 +34,19 @@ pub(super) struct Stream {
     number: usize,
 }
 
-/// What a connection does.
+/// The activity of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Doing {
+pub(super) enum ConnectionActivity {
     /// It has requests.
     Work,
-    /// Nothing, for longer than it may.
+    /// It has been idle for too long.
     Nothing,
-    /// It has a response of which its peer takes nothing.
+    /// Its peer does not read a response.
     Stalled,
 }
 
-/// A response that notes when it is asked for.
-struct Watched {
+/// A response body that records when it is polled.
+struct WatchedBody {
     body: Body,
     stream: Stream,
 }
@@ -55,7 +55,7 @@ struct Watched {
 
 impl Streams {
     pub(super) fn new() -> Arc<Self> {
-        Arc::new(Self(Mutex::new(Open {
+        Arc::new(Self(Mutex::new(OpenStreams {
             next: 0,
             asked: HashMap::new(),
             idle_since: Instant::now(),
@@ -84,25 +84,25 @@ impl Streams {
         open.asked.is_empty().then(|| open.idle_since.elapsed())
     }
 
-    /// What the connection does, where it may be idle and may leave a response alone for so long.
-    pub(super) fn doing(&self, idle: Duration, patience: Duration) -> Doing {
+    /// The activity of the connection, given how long it may be idle and how long a response may go unread.
+    pub(super) fn doing(&self, idle: Duration, patience: Duration) -> ConnectionActivity {
         let (open, now) = (self.open(), Instant::now());
         let since = |then: Instant| now.saturating_duration_since(then);
         if open.asked.is_empty() {
             return match since(open.idle_since) >= idle {
-                true => Doing::Nothing,
-                false => Doing::Work,
+                true => ConnectionActivity::Nothing,
+                false => ConnectionActivity::Work,
             };
         }
         let mut responses = open.asked.values().flatten();
         match responses.any(|asked| since(*asked) >= patience) {
-            true => Doing::Stalled,
-            false => Doing::Work,
+            true => ConnectionActivity::Stalled,
+            false => ConnectionActivity::Work,
         }
     }
 
     // Every change leaves it whole, so that a lock poisoned by a panic elsewhere is as good as any.
-    fn open(&self) -> MutexGuard<'_, Open> {
+    fn open(&self) -> MutexGuard<'_, OpenStreams> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -113,7 +113,7 @@ impl Stream {
     /// The response of this request.
     pub(super) fn watch(self, body: Body) -> Body {
         self.touch();
-        Body::new(Watched { body, stream: self })
+        Body::new(WatchedBody { body, stream: self })
     }
 
     fn touch(&self) {
@@ -132,9 +132,9 @@ impl Drop for Stream {
     }
 }
 
-// === impl Watched ===
+// === impl WatchedBody ===
 
-impl HttpBody for Watched {
+impl HttpBody for WatchedBody {
     type Data = Bytes;
     type Error = axum::Error;
 
@@ -164,29 +164,47 @@ mod tests {
     #[test]
     fn a_connection_is_idle_once_its_last_request_is_over() {
         let streams = Streams::new();
-        assert_eq!(streams.doing(Duration::ZERO, LONG), Doing::Nothing);
+        assert_eq!(
+            streams.doing(Duration::ZERO, LONG),
+            ConnectionActivity::Nothing
+        );
         let (first, second) = (streams.begin(), streams.begin());
         drop(first);
-        assert_eq!(streams.doing(Duration::ZERO, LONG), Doing::Work);
+        assert_eq!(
+            streams.doing(Duration::ZERO, LONG),
+            ConnectionActivity::Work
+        );
         let body = second.watch(Body::from("answer"));
         assert_eq!(
             body.size_hint().exact(),
             Some(6),
             "its length is still known"
         );
-        assert_eq!(streams.doing(Duration::ZERO, LONG), Doing::Work);
+        assert_eq!(
+            streams.doing(Duration::ZERO, LONG),
+            ConnectionActivity::Work
+        );
         drop(body);
-        assert_eq!(streams.doing(LONG, LONG), Doing::Work);
-        assert_eq!(streams.doing(Duration::ZERO, LONG), Doing::Nothing);
+        assert_eq!(streams.doing(LONG, LONG), ConnectionActivity::Work);
+        assert_eq!(
+            streams.doing(Duration::ZERO, LONG),
+            ConnectionActivity::Nothing
+        );
     }
 
     #[test]
     fn a_response_that_nobody_asks_for_is_stalled_and_a_request_that_waits_is_not() {
         let streams = Streams::new();
         let waiting = streams.begin();
-        assert_eq!(streams.doing(LONG, Duration::ZERO), Doing::Work);
+        assert_eq!(
+            streams.doing(LONG, Duration::ZERO),
+            ConnectionActivity::Work
+        );
         let _body = waiting.watch(Body::from("answer"));
-        assert_eq!(streams.doing(LONG, Duration::ZERO), Doing::Stalled);
-        assert_eq!(streams.doing(LONG, LONG), Doing::Work);
+        assert_eq!(
+            streams.doing(LONG, Duration::ZERO),
+            ConnectionActivity::Stalled
+        );
+        assert_eq!(streams.doing(LONG, LONG), ConnectionActivity::Work);
     }
 }

@@ -25,12 +25,12 @@ pub struct AgentMetrics {
     calls: IntCounterVec,
     seconds: HistogramVec,
     in_flight: IntGaugeVec,
-    own: Mutex<Own>,
+    own: Mutex<LabelledAgents>,
 }
 
 /// The agents that have series of their own.
 #[derive(Debug)]
-struct Own {
+struct LabelledAgents {
     agents: HashMap<Text, Slot>,
     /// None until [`AgentMetrics::set_most`].
     most: usize,
@@ -58,7 +58,7 @@ impl AgentMetrics {
             calls: on.counters(AGENT_CALLS)?,
             seconds: on.histograms(AGENT_CALL, &CALL_SECONDS)?,
             in_flight: on.gauges(AGENT_IN_FLIGHT)?,
-            own: Mutex::new(Own {
+            own: Mutex::new(LabelledAgents {
                 agents: HashMap::new(),
                 most: 0,
             }),
@@ -123,14 +123,14 @@ impl AgentMetrics {
     }
 
     // Every change leaves the table whole, so that a lock poisoned by a panic elsewhere is as good as any.
-    fn own(&self) -> MutexGuard<'_, Own> {
+    fn own(&self) -> MutexGuard<'_, LabelledAgents> {
         self.own.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-// === impl Own ===
+// === impl LabelledAgents ===
 
-impl Own {
+impl LabelledAgents {
     /// The agent that was called longest ago, if that was long enough ago.
     fn oldest(&self, now: Instant) -> Option<Text> {
         let idle = self.agents.iter().filter(|(_, slot)| {

@@ -4,9 +4,9 @@ use prometheus::{Error, IntCounter};
 
 use super::registrar::{Definition, Registrar, add_one, per_word};
 
-/// What became of a request with an `Idempotency-Key`.
+/// The outcome of a request with an `Idempotency-Key`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Keyed {
+pub enum IdempotencyOutcome {
     /// Its key was new: it was done.
     First,
     /// It got the answer of an earlier one.
@@ -25,7 +25,7 @@ pub enum Keyed {
 
 /// A limit of clients of the A2A interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Limited {
+pub enum LimitScope {
     /// Requests of one client.
     Client,
     /// Tasks of one context.
@@ -56,25 +56,28 @@ const LIMITED: Definition = Definition {
 
 impl DoorMetrics {
     pub(super) fn new(on: &mut Registrar) -> Result<Self, Error> {
-        let words: Vec<_> = Keyed::ALL.iter().map(|keyed| keyed.as_str()).collect();
+        let words: Vec<_> = IdempotencyOutcome::ALL
+            .iter()
+            .map(|keyed| keyed.as_str())
+            .collect();
         Ok(Self {
             keyed: per_word(&on.counters(KEYED)?, &words)?,
             limited: per_word(&on.counters(LIMITED)?, &["client", "context"])?,
         })
     }
 
-    pub(super) fn keyed(&self, outcome: Keyed) {
+    pub(super) fn keyed(&self, outcome: IdempotencyOutcome) {
         add_one(&self.keyed, outcome as usize);
     }
 
-    pub(super) fn limited(&self, limit: Limited) {
+    pub(super) fn limited(&self, limit: LimitScope) {
         add_one(&self.limited, limit as usize);
     }
 }
 
-// === impl Keyed ===
+// === impl IdempotencyOutcome ===
 
-impl Keyed {
+impl IdempotencyOutcome {
     /// Every outcome, in the order of declaration.
     const ALL: [Self; 7] = [
         Self::First,

@@ -17,14 +17,14 @@ pub(super) struct WorkflowMetrics {
 
 /// Why a request for a workflow, or about one, was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Refused {
-    /// No key, or one that nobody has.
+pub enum RefusalReason {
+    /// No key, or an unknown one.
     Unauthorized,
-    /// An agent that is not known, or may not.
+    /// The agent is unknown, or lacks permission.
     Forbidden,
-    /// It asks too often.
+    /// It exceeds the rate limit.
     RateLimited,
-    /// As many executions run as may.
+    /// The limit of running executions is reached.
     Busy,
     /// The request is not one.
     Malformed,
@@ -36,7 +36,7 @@ pub enum Refused {
     Invalid,
     /// Another workflow has its id.
     Conflict,
-    /// Nobody waits for it any more.
+    /// The requester no longer waits for it.
     Expired,
     /// The bridge is being stopped.
     Draining,
@@ -44,12 +44,12 @@ pub enum Refused {
     Store,
 }
 
-/// What became of a changed configuration.
+/// The result of applying a changed configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reload {
-    /// It counts from now on.
+pub enum ReloadOutcome {
+    /// It is in use from now on.
     Taken,
-    /// It counts from now on, without the keys and credentials whose secrets are not there.
+    /// It is in use from now on, without the keys and credentials whose secrets are missing.
     Partial,
     /// It is wrong: the one before stays.
     Refused,
@@ -66,15 +66,15 @@ impl WorkflowMetrics {
             ended: on.counters(ENDED)?,
             operations: on.counters(OPERATIONS)?,
             running: on.gauge(RUNNING)?,
-            refused: per_word(&refused, &Refused::ALL.map(Refused::as_str))?,
-            reloads: per_word(&reloads, &Reload::ALL.map(Reload::as_str))?,
+            refused: per_word(&refused, &RefusalReason::ALL.map(RefusalReason::as_str))?,
+            reloads: per_word(&reloads, &ReloadOutcome::ALL.map(ReloadOutcome::as_str))?,
         })
     }
 }
 
-// === impl Refused ===
+// === impl RefusalReason ===
 
-impl Refused {
+impl RefusalReason {
     /// Every reason, in the order of declaration.
     pub const ALL: [Self; 12] = [
         Self::Unauthorized,
@@ -111,9 +111,9 @@ impl Refused {
     }
 }
 
-// === impl Reload ===
+// === impl ReloadOutcome ===
 
-impl Reload {
+impl ReloadOutcome {
     /// Every outcome, in the order of declaration.
     pub const ALL: [Self; 3] = [Self::Taken, Self::Partial, Self::Refused];
 
@@ -177,16 +177,16 @@ mod tests {
     #[test]
     fn the_words_index_their_own_counters() {
         let metrics = Metrics::new().unwrap();
-        for (index, why) in Refused::ALL.into_iter().enumerate() {
+        for (index, why) in RefusalReason::ALL.into_iter().enumerate() {
             assert_eq!(why as usize, index);
             metrics.workflow_refused(why);
         }
-        for (index, what) in Reload::ALL.into_iter().enumerate() {
+        for (index, what) in ReloadOutcome::ALL.into_iter().enumerate() {
             assert_eq!(what as usize, index);
             metrics.workflow_reload(what);
         }
         let text = metrics.render().unwrap();
-        for word in Refused::ALL.map(Refused::as_str) {
+        for word in RefusalReason::ALL.map(RefusalReason::as_str) {
             let line = format!("a2abus_workflow_refused_total{{reason=\"{word}\"}} 1");
             assert!(text.contains(&line), "{line}\n{text}");
         }

@@ -10,7 +10,7 @@ use tracing::{Instrument as _, Span};
 
 use super::{Original, Pipeline, Received};
 use crate::bus::deadletter::{Reason, Stage, Undelivered};
-use crate::bus::delivery::{Holder, Verdict};
+use crate::bus::delivery::{FailureAction, Holder};
 use crate::bus::outbound::Outgoing;
 use crate::calls::callid::shown_topic;
 use crate::clock;
@@ -210,7 +210,7 @@ impl Pipeline {
     pub(super) fn has_failed(&self, in_flight: &InFlight) -> bool {
         let holds = |copy: &Copy| {
             matches!(&copy.handed, Handed::Failed(error)
-                if self.publisher.verdict(&copy.outgoing, error) == Verdict::Hold)
+                if self.publisher.failure_action(&copy.outgoing, error) == FailureAction::Hold)
         };
         in_flight.copies.iter().any(holds)
     }
@@ -272,7 +272,7 @@ impl Pipeline {
                 self.calls.note_published(&copy);
                 return Ok(());
             };
-            if self.publisher.verdict(&copy, &error) == Verdict::Hold {
+            if self.publisher.failure_action(&copy, &error) == FailureAction::Hold {
                 let holder = self.publisher.held(&copy, &error);
                 return Err(((copy, holder), error.kind()));
             }

@@ -13,7 +13,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::bridge::Work;
+use crate::bridge::BindingService;
 use crate::metrics::Metrics;
 use crate::readiness::Readiness;
 use crate::restart::{CLOSE, not_too_soon, start};
@@ -24,7 +24,7 @@ const WAITING: &str = "waiting for partitions";
 
 /// Runs one binding.
 pub(super) struct Runner {
-    pub(super) work: Work,
+    pub(super) work: BindingService,
     pub(super) subscription: Subscription,
     pub(super) transport: AnyTransport,
     pub(super) dead_letters: Option<AnyTransport>,

@@ -26,7 +26,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::Level;
 
 use super::request::Method;
-use super::{Claim, Origin, Registry};
+use super::{Announcement, Registry, RequestOrigin};
 use crate::bus::deadletter::{Reason, Stage, Undelivered};
 use crate::bus::delivery::Publisher;
 use crate::calls::failure::{self, Failure, Recipient};
@@ -54,7 +54,7 @@ pub(crate) struct DiscoveryBinding {
 }
 
 /// What a message asks for.
-enum Asked {
+enum DiscoveryRequest {
     /// It is a card.
     Card(Bytes),
     Request {
@@ -66,7 +66,7 @@ enum Asked {
 }
 
 /// What becomes of a message.
-struct Done {
+struct RequestResult {
     /// Somebody waits for the answer to this id.
     id: Option<Text>,
     /// Of a failure, whether another try may go better.
@@ -153,7 +153,7 @@ impl DiscoveryBinding {
 
     /// Does what a message asks for; `false` when the bridge stops before it is done.
     async fn handle(&self, delivery: &Delivery, stop: &CancellationToken) -> bool {
-        let asked = self.asked(&delivery.message);
+        let asked = self.read_request(&delivery.message);
         let [mut pause, longest] = PAUSES;
         let done = loop {
             let done = self.done(&asked, delivery).await;
@@ -185,7 +185,7 @@ impl DiscoveryBinding {
     }
 
     /// What a message asks for: in its body, or in the data of its event.
-    fn asked(&self, message: &Message) -> Result<Asked, Failure> {
+    fn read_request(&self, message: &Message) -> Result<DiscoveryRequest, Failure> {
         let limits = self.publisher.outbound().rules().limits;
         let body = match content_mode::read(self.intake.binding, message, &limits) {
             Ok(Content::Plain { body, .. }) => body,
@@ -195,21 +195,25 @@ impl DiscoveryBinding {
                 return Err(Failure::new(reason, error.to_string()));
             }
         };
-        Asked::read(body)
+        DiscoveryRequest::read(body)
     }
 
     /// What came of it; of a failure, whether another try may go better.
-    async fn done(&self, asked: &Result<Asked, Failure>, delivery: &Delivery) -> Done {
+    async fn done(
+        &self,
+        asked: &Result<DiscoveryRequest, Failure>,
+        delivery: &Delivery,
+    ) -> RequestResult {
         match asked {
-            Err(failure) => Done {
+            Err(failure) => RequestResult {
                 id: None,
                 result: Err((failure.clone(), false)),
                 is_change: true,
             },
-            Ok(Asked::Card(card)) => {
-                let claim = Claim {
+            Ok(DiscoveryRequest::Card(card)) => {
+                let claim = Announcement {
                     origin: self.origin(delivery),
-                    ..Claim::default()
+                    ..Announcement::default()
                 };
                 let registered = self.registry.register(card, &claim).await;
                 let result = registered
@@ -219,13 +223,13 @@ impl DiscoveryBinding {
                         let is_passing = failure.is_passing();
                         (failure, is_passing)
                     });
-                Done {
+                RequestResult {
                     id: None,
                     result,
                     is_change: true,
                 }
             }
-            Ok(Asked::Request { id, method, params }) => {
+            Ok(DiscoveryRequest::Request { id, method, params }) => {
                 let origin = self.origin(delivery);
                 let params = params.as_deref();
                 let answered = self.registry.answer(*method, params, None, origin).await;
@@ -233,7 +237,7 @@ impl DiscoveryBinding {
                     let is_passing = method.is_change() && failure.is_passing();
                     (failure, is_passing)
                 });
-                Done {
+                RequestResult {
                     id: id.clone(),
                     result,
                     is_change: method.is_change(),
@@ -244,14 +248,14 @@ impl DiscoveryBinding {
 
     /// What a message shows about its sender: its key on Kafka, and the last word of a subject that ends as the sender
     /// chooses.
-    fn origin(&self, delivery: &Delivery) -> Origin {
+    fn origin(&self, delivery: &Delivery) -> RequestOrigin {
         let key = delivery.message.key.as_deref();
         let key = key.filter(|key| !key.is_empty());
         let key = key.map(|key| Text::from(String::from_utf8_lossy(key).into_owned()));
         let mut filters = self.named_subjects.iter();
         let is_named = filters.any(|filter| filter.matches(&delivery.topic));
         let word = is_named.then(|| delivery.topic.as_str().rsplit('.').next());
-        Origin {
+        RequestOrigin {
             transport: Some(self.transport.clone()),
             shows: key
                 .into_iter()
@@ -360,9 +364,9 @@ impl DiscoveryBinding {
     }
 }
 
-// === impl Asked ===
+// === impl DiscoveryRequest ===
 
-impl Asked {
+impl DiscoveryRequest {
     fn read(body: Bytes) -> Result<Self, Failure> {
         #[derive(Deserialize)]
         struct Envelope {

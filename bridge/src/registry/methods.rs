@@ -11,9 +11,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use serde_json::value::RawValue;
 
-use super::asked::{Found, Question};
+use super::queries::{AgentQuery, QueryResult};
 use super::request::Params;
-use super::{Origin, Refused, Registry};
+use super::{AnnouncementError, Registry, RequestOrigin};
 use crate::calls::UNKNOWN_CALLER;
 use crate::calls::failure::Failure;
 use crate::config::AgentCardConfig;
@@ -39,7 +39,7 @@ impl Registry {
     pub(super) async fn methods(
         &self,
         params: &Params,
-        origin: &Origin,
+        origin: &RequestOrigin,
     ) -> Result<String, Failure> {
         #[derive(Serialize)]
         struct Answer {
@@ -54,7 +54,8 @@ impl Registry {
         let wanted: Vec<(Text, Arc<AgentCardConfig>)> = match &params.agent_id {
             Some(name) => {
                 let found = agents.get(name);
-                let (name, shown) = found.ok_or_else(|| Refused::Unknown(name.as_str().into()))?;
+                let (name, shown) =
+                    found.ok_or_else(|| AnnouncementError::Unknown(name.as_str().into()))?;
                 vec![(name.clone(), Arc::clone(shown))]
             }
             None => {
@@ -66,7 +67,7 @@ impl Registry {
         let names = wanted.iter().map(|(name, _)| name.clone()).collect();
         let caller = origin.caller.clone();
         let caller = caller.unwrap_or(Text::from_static(UNKNOWN_CALLER));
-        let found = self.asked_all(names, Question::Tools, caller).await;
+        let found = self.query_all(names, AgentQuery::Tools, caller).await;
         let mut answer = Answer {
             methods: Vec::new(),
             unavailable: Vec::new(),
@@ -102,7 +103,7 @@ impl Registry {
 fn callable(
     name: &Text,
     shown: &AgentCardConfig,
-    found: Option<&Found>,
+    found: Option<&QueryResult>,
 ) -> (Vec<Callable>, Option<String>) {
     let of = |method, skill, tool| Callable {
         agent: name.clone(),
@@ -129,12 +130,12 @@ fn callable(
         .map(|skill| of("message/send", Some(skill), None))
         .collect();
     let reason = match found {
-        Some(Found::Items(tools)) => {
+        Some(QueryResult::Items(tools)) => {
             let tools = tools.iter().cloned();
             all.extend(tools.map(|tool| of("tools/call", None, Some(tool))));
             None
         }
-        Some(Found::Nothing(failure)) => Some(failure.message().to_owned()),
+        Some(QueryResult::Nothing(failure)) => Some(failure.message().to_owned()),
         None => Some("it was not asked for its tools in time".to_owned()),
     };
     if all.is_empty() && reason.is_none() {
@@ -144,7 +145,7 @@ fn callable(
 }
 
 /// The names of the tools that an agent has.
-fn tool_names(found: &Found) -> HashSet<String> {
+fn tool_names(found: &QueryResult) -> HashSet<String> {
     #[derive(Deserialize)]
     struct Tool {
         name: String,

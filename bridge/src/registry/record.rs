@@ -24,7 +24,7 @@ pub(super) const AHEAD: Duration = Duration::from_secs(10 * 60);
 
 /// An agent in the log.
 #[derive(Debug, Clone)]
-pub(crate) struct Announced {
+pub(crate) struct AnnouncedAgent {
     /// The record: the same bytes again renew the lease and change nothing else.
     pub(crate) body: Bytes,
     pub(crate) card: Arc<Card>,
@@ -49,7 +49,7 @@ pub(crate) struct Owner {
 
 /// An announcement as a bridge writes it.
 #[derive(Serialize, Deserialize)]
-struct Written<'a> {
+struct AnnouncementRecord<'a> {
     /// The version of this form.
     v: u32,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -85,7 +85,7 @@ pub(super) fn write(
     transport: Option<&Name>,
     lease: Option<Duration>,
 ) -> Result<Bytes, serde_json::Error> {
-    let written = Written {
+    let written = AnnouncementRecord {
         v: 1,
         org: owner.org.as_ref().map(Text::to_string),
         unit: owner.unit.as_ref().map(Text::to_string),
@@ -96,9 +96,9 @@ pub(super) fn write(
     serde_json::to_vec(&written).map(Bytes::from)
 }
 
-// === impl Announced ===
+// === impl AnnouncedAgent ===
 
-impl Announced {
+impl AnnouncedAgent {
     /// Reads a record.
     ///
     /// # Errors
@@ -106,7 +106,7 @@ impl Announced {
     pub(crate) fn read(record: &Record, body: &Bytes) -> Result<Self, Faults> {
         let agent = record.key.as_str();
         check_name(agent).map_err(Faults::one)?;
-        let written: Option<Written<'_>> = serde_json::from_slice(body).ok();
+        let written: Option<AnnouncementRecord<'_>> = serde_json::from_slice(body).ok();
         let document = match &written {
             Some(written) => body.slice_ref(written.card.get().as_bytes()),
             None => body.clone(),
@@ -173,9 +173,9 @@ impl Announced {
 // === impl AgentFold ===
 
 impl Fold for AgentFold {
-    type Entry = Announced;
+    type Entry = AnnouncedAgent;
 
-    fn apply(&self, entry: &mut Option<Announced>, record: &Record) -> Applied {
+    fn apply(&self, entry: &mut Option<AnnouncedAgent>, record: &Record) -> Applied {
         let Some(body) = &record.body else {
             return Applied::Unknown;
         };
@@ -187,12 +187,12 @@ impl Fold for AgentFold {
             return Applied::Changed;
         }
         // Followers read one that is wrong again, and say why.
-        *entry = Announced::read(record, body).ok();
+        *entry = AnnouncedAgent::read(record, body).ok();
         Applied::Changed
     }
 
-    fn size_bytes(&self, entry: &Announced) -> usize {
-        size_of::<Announced>() + size_of::<Card>() + entry.body.len() * 3
+    fn size_bytes(&self, entry: &AnnouncedAgent) -> usize {
+        size_of::<AnnouncedAgent>() + size_of::<Card>() + entry.body.len() * 3
     }
 }
 
@@ -219,7 +219,7 @@ mod tests {
         }
     }
 
-    fn folded(records: &[Record]) -> Option<Announced> {
+    fn folded(records: &[Record]) -> Option<AnnouncedAgent> {
         let mut entry = None;
         for record in records {
             AgentFold.apply(&mut entry, record);
@@ -257,7 +257,7 @@ mod tests {
             Some(LEASES.longest * 9),
         )
         .unwrap();
-        let state = Announced::read(&record(0, 0, ""), &body).unwrap();
+        let state = AnnouncedAgent::read(&record(0, 0, ""), &body).unwrap();
         assert_eq!(state.expires(LEASES), 600_000);
         assert_eq!(state.document, CARD);
         let future = folded(&[record(0, 4_000_000, CARD)]).unwrap();
@@ -270,7 +270,7 @@ mod tests {
             key: "maps".into(),
             ..record(0, 0, CARD)
         };
-        let forged = Announced::read(&other, &Bytes::from_static(CARD.as_bytes()));
+        let forged = AnnouncedAgent::read(&other, &Bytes::from_static(CARD.as_bytes()));
         assert!(forged.unwrap_err().to_string().contains("maps"));
     }
 }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use serde_json::value::RawValue;
 
-use super::{Announced, Claim, Origin, Owner, Refused, Registry};
+use super::{AnnouncedAgent, Announcement, AnnouncementError, Owner, Registry, RequestOrigin};
 use crate::calls::failure::{Failure, Reason};
 use crate::clock;
 use crate::config::AgentCardConfig;
@@ -47,7 +47,7 @@ pub(crate) struct Params {
 
 /// An agent as lists show it.
 #[derive(Debug, Serialize)]
-pub(crate) struct Entry {
+pub(crate) struct AgentEntry {
     pub(crate) agent_id: Text,
     #[serde(skip_serializing_if = "Option::is_none")]
     org_id: Option<Text>,
@@ -106,7 +106,7 @@ impl Registry {
         method: Method,
         params: Option<&RawValue>,
         named: Option<&str>,
-        origin: Origin,
+        origin: RequestOrigin,
     ) -> Result<String, Failure> {
         let params = params.map_or("{}", RawValue::get);
         let params: Option<Params> = serde_json::from_str(params)
@@ -121,7 +121,7 @@ impl Registry {
             Method::Update => {
                 let agent = params.agent()?;
                 if self.announced(&agent).is_none() {
-                    return Err(Refused::Unknown(agent).into());
+                    return Err(AnnouncementError::Unknown(agent).into());
                 }
                 self.registered(&params, origin).await
             }
@@ -133,7 +133,7 @@ impl Registry {
             Method::Get => {
                 let agent = params.agent()?;
                 let entry = self.entry(&agent).filter(|entry| params.takes(entry));
-                let entry = entry.ok_or(Refused::Unknown(agent))?;
+                let entry = entry.ok_or(AnnouncementError::Unknown(agent))?;
                 serde_json::to_string(&entry).map_err(|error| unwritable(&error))
             }
             Method::List => self.list(&params),
@@ -141,7 +141,7 @@ impl Registry {
         }
     }
 
-    async fn registered(&self, params: &Params, origin: Origin) -> Result<String, Failure> {
+    async fn registered(&self, params: &Params, origin: RequestOrigin) -> Result<String, Failure> {
         let card = params.card.as_ref();
         let card = card.ok_or_else(|| Failure::bad_params("card is missing"))?;
         let claim = params.claim(origin)?;
@@ -150,7 +150,7 @@ impl Registry {
     }
 
     /// What an agent gets for its announcement.
-    pub(crate) fn receipt(&self, agent: &str, announced: &Announced) -> String {
+    pub(crate) fn receipt(&self, agent: &str, announced: &AnnouncedAgent) -> String {
         let expires = clock::rfc3339(clock::since_1970(self.expires(announced)));
         let is_listed = !self.now().is_announced(agent);
         let status = if is_listed { "listed" } else { "registered" };
@@ -161,7 +161,7 @@ impl Registry {
     pub(crate) fn list(&self, params: &Params) -> Result<String, Failure> {
         #[derive(Serialize)]
         struct Page {
-            cards: Vec<Entry>,
+            cards: Vec<AgentEntry>,
             total: usize,
             #[serde(skip_serializing_if = "Option::is_none")]
             next_offset: Option<usize>,
@@ -197,14 +197,14 @@ impl Registry {
     }
 
     /// One agent, as lists show it.
-    pub(crate) fn entry(&self, agent: &str) -> Option<Entry> {
+    pub(crate) fn entry(&self, agent: &str) -> Option<AgentEntry> {
         let agents = self.now();
         let (name, shown) = agents.get(agent)?;
         let announced = agents.is_announced(agent).then(|| self.announced(agent));
         let Some(announced) = announced.flatten() else {
             let card = listed_card(name, shown);
             let place = shown.to.as_ref();
-            return Some(Entry {
+            return Some(AgentEntry {
                 agent_id: name.clone(),
                 org_id: None,
                 unit_id: None,
@@ -217,7 +217,7 @@ impl Registry {
         };
         let expires = clock::since_1970(self.expires(&announced));
         let document = std::str::from_utf8(&announced.document).ok()?;
-        Some(Entry {
+        Some(AgentEntry {
             agent_id: name.clone(),
             source: "announced",
             transport: announced.transport().map(|name| name.text().clone()),
@@ -286,10 +286,10 @@ impl Params {
     }
 
     /// What they say about the owner and the name of an agent.
-    pub(crate) fn claim(&self, origin: Origin) -> Result<Claim, Failure> {
+    pub(crate) fn claim(&self, origin: RequestOrigin) -> Result<Announcement, Failure> {
         self.check(false)?;
         let text = |segment: &Option<String>| segment.as_deref().map(Text::from);
-        Ok(Claim {
+        Ok(Announcement {
             agent: text(&self.agent_id),
             owner: Owner {
                 org: text(&self.org_id),
@@ -321,7 +321,7 @@ impl Params {
     }
 
     /// Whether an entry belongs to whom they name.
-    fn takes(&self, entry: &Entry) -> bool {
+    fn takes(&self, entry: &AgentEntry) -> bool {
         let fits = |wanted: &Option<String>, is: &Option<Text>| {
             let wanted = wanted.as_deref().filter(|wanted| *wanted != ANY);
             wanted.is_none_or(|wanted| is.as_deref() == Some(wanted))
@@ -330,24 +330,26 @@ impl Params {
     }
 }
 
-// === impl Refused ===
+// === impl AnnouncementError ===
 
-impl From<Refused> for Failure {
-    fn from(refused: Refused) -> Self {
+impl From<AnnouncementError> for Failure {
+    fn from(refused: AnnouncementError) -> Self {
         let message = refused.to_string();
         match refused {
-            Refused::Disabled => Self::new(Reason::Unsupported, message),
-            Refused::Invalid(faults) => {
+            AnnouncementError::Disabled => Self::new(Reason::Unsupported, message),
+            AnnouncementError::Invalid(faults) => {
                 Self::new(Reason::InvalidParams, message).detail("reasons", faults.0)
             }
-            Refused::Taken { agent, .. } => {
+            AnnouncementError::Taken { agent, .. } => {
                 Self::new(Reason::InvalidParams, message).detail("agentName", agent.as_str())
             }
-            Refused::Full(most) => Self::new(Reason::Exhausted, message).detail("limit", most),
-            Refused::Unknown(agent) => {
+            AnnouncementError::Full(most) => {
+                Self::new(Reason::Exhausted, message).detail("limit", most)
+            }
+            AnnouncementError::Unknown(agent) => {
                 Self::new(Reason::AgentNotFound, message).detail("agentName", agent.as_str())
             }
-            Refused::NotStored(error) => {
+            AnnouncementError::NotStored(error) => {
                 let reason = match error {
                     StateError::Full { .. } => Reason::Exhausted,
                     error if error.is_passing() => Reason::AgentUnavailable,

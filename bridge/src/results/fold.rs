@@ -38,7 +38,7 @@ pub(crate) enum Event {
         call: Text,
     },
     /// A call was made whose answer other replicas follow.
-    Opened(Box<Opened>),
+    Opened(Box<OpenedCall>),
     /// A part of its answer, which its replica may not have taken.
     Part {
         /// Which part, from 0.
@@ -54,7 +54,7 @@ pub(crate) enum Event {
 
 /// What other replicas need to take the answer to a call.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Opened {
+pub(crate) struct OpenedCall {
     /// The key that its request has claimed, as the log has it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) key: Option<Text>,
@@ -106,15 +106,15 @@ pub(crate) struct Kept {
 
 /// A key that a request has claimed.
 #[derive(Debug, Clone)]
-pub(crate) struct Claimed {
+pub(crate) struct ClaimedKey {
     pub(crate) claim: Claim,
-    pub(crate) outcome: Option<Outcome>,
+    pub(crate) outcome: Option<ClaimOutcome>,
     bytes: usize,
 }
 
-/// How a claimed request ended.
+/// The outcome of a claimed request.
 #[derive(Debug, Clone)]
-pub(crate) enum Outcome {
+pub(crate) enum ClaimOutcome {
     /// With this answer.
     Answered(Arc<Kept>),
     /// With one that is not kept.
@@ -123,8 +123,8 @@ pub(crate) enum Outcome {
 
 /// A call whose answer other replicas follow.
 #[derive(Debug, Clone)]
-pub(crate) struct Followed {
-    pub(crate) opened: Arc<Opened>,
+pub(crate) struct FollowedCall {
+    pub(crate) opened: Arc<OpenedCall>,
     /// Where the record of the call is.
     pub(crate) at: Position,
     /// The parts that are recorded, by their number, and which is the last. The first ones may be missing: its task has
@@ -137,9 +137,9 @@ pub(crate) struct Followed {
 #[derive(Debug, Clone)]
 pub(crate) enum Entry {
     /// A key of a request.
-    Key(Claimed),
+    Key(ClaimedKey),
     /// A call.
-    Call(Followed),
+    Call(FollowedCall),
     /// A session of an MCP client, or a request of one, that is over.
     Over,
 }
@@ -159,9 +159,15 @@ impl Fold for ResultFold {
         };
         let bytes = record.body.as_ref().map_or(0, Bytes::len);
         match (&mut *entry, event) {
-            (None, Event::Claimed(claim)) => *entry = Some(Entry::Key(Claimed::new(claim, bytes))),
+            (None, Event::Claimed(claim)) => {
+                *entry = Some(Entry::Key(ClaimedKey::new(claim, bytes)))
+            }
             (None, Event::Opened(opened)) => {
-                *entry = Some(Entry::Call(Followed::new(*opened, record.position, bytes)))
+                *entry = Some(Entry::Call(FollowedCall::new(
+                    *opened,
+                    record.position,
+                    bytes,
+                )))
             }
             // A client may use an id again, and cancel it again.
             (None | Some(Entry::Over), Event::Over) => *entry = Some(Entry::Over),
@@ -197,7 +203,7 @@ impl Fold for ResultFold {
 
 impl Entry {
     /// The call that it is.
-    pub(crate) fn call(&self) -> Option<&Followed> {
+    pub(crate) fn call(&self) -> Option<&FollowedCall> {
         match self {
             Self::Call(followed) => Some(followed),
             Self::Key(_) | Self::Over => None,
@@ -205,9 +211,9 @@ impl Entry {
     }
 }
 
-// === impl Opened, Followed ===
+// === impl OpenedCall, FollowedCall ===
 
-impl Opened {
+impl OpenedCall {
     /// How long its answer may still take.
     pub(crate) fn time_left(&self) -> Duration {
         let now = clock::milliseconds(clock::now());
@@ -215,8 +221,8 @@ impl Opened {
     }
 }
 
-impl Followed {
-    fn new(opened: Opened, at: Position, bytes: usize) -> Self {
+impl FollowedCall {
+    fn new(opened: OpenedCall, at: Position, bytes: usize) -> Self {
         Self {
             opened: Arc::new(opened),
             at,
@@ -269,9 +275,9 @@ impl Followed {
     }
 }
 
-// === impl Claimed ===
+// === impl ClaimedKey ===
 
-impl Claimed {
+impl ClaimedKey {
     fn new(claim: Claim, bytes: usize) -> Self {
         Self {
             claim,
@@ -283,9 +289,9 @@ impl Claimed {
     fn end(&mut self, event: Event, bytes: usize) -> Applied {
         let outcome = match event {
             Event::Answered { call, response } if self.is_open(&call) => {
-                Outcome::Answered(Arc::new(response))
+                ClaimOutcome::Answered(Arc::new(response))
             }
-            Event::Unkept { call } if self.is_open(&call) => Outcome::Unkept,
+            Event::Unkept { call } if self.is_open(&call) => ClaimOutcome::Unkept,
             _ => return Applied::Unchanged,
         };
         self.outcome = Some(outcome);
@@ -345,7 +351,7 @@ mod tests {
         (entry, applied)
     }
 
-    fn fold(events: &[Event]) -> (Option<Claimed>, Vec<Applied>) {
+    fn fold(events: &[Event]) -> (Option<ClaimedKey>, Vec<Applied>) {
         let (entry, applied) = records(events);
         let claimed = entry.map(|entry| match entry {
             Entry::Key(claimed) => claimed,
@@ -355,7 +361,7 @@ mod tests {
     }
 
     fn opened() -> Event {
-        Event::Opened(Box::new(Opened {
+        Event::Opened(Box::new(OpenedCall {
             key: None,
             task: Some("t".into()),
             session: None,
@@ -377,7 +383,7 @@ mod tests {
         }
     }
 
-    fn bodies(followed: &Followed, first: usize) -> Vec<String> {
+    fn bodies(followed: &FollowedCall, first: usize) -> Vec<String> {
         let parts = followed.parts_from(first).into_iter();
         parts.map(|(body, _)| body.to_string()).collect()
     }
@@ -486,7 +492,7 @@ mod tests {
             ]
         );
         let outcome = entry.unwrap().outcome;
-        assert!(matches!(outcome, Some(Outcome::Answered(kept)) if &*kept.body == "first"));
+        assert!(matches!(outcome, Some(ClaimOutcome::Answered(kept)) if &*kept.body == "first"));
     }
 
     #[test]

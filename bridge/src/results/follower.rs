@@ -26,7 +26,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
 use super::Results;
-use super::fold::Opened;
+use super::fold::OpenedCall;
 use crate::bus::Bus;
 use crate::calls::callid::{CallId, ReplyId, ReplyToken};
 use crate::calls::pending::{Asked, Fingerprint, Form, Progress};
@@ -55,9 +55,9 @@ pub(crate) struct Follower {
     pub(crate) rejected: Seldom,
 }
 
-/// What was read of the answer to one call.
+/// The parts of the answer to one call that have been read.
 #[derive(Debug)]
-struct Heard {
+struct AnswerBuffer {
     /// Messages that are not rendered yet: the record of their call has not come.
     messages: Vec<(Option<ReplyToken>, Said)>,
     asked: Option<Asked>,
@@ -81,35 +81,35 @@ struct Heard {
     is_torn: bool,
 }
 
-/// What is read on one subscription.
-struct Reading {
-    heard: HashMap<CallId, Heard>,
-    /// What it takes, about.
+/// The state of one subscription.
+struct SubscriptionState {
+    heard: HashMap<CallId, AnswerBuffer>,
+    /// Its approximate size in memory.
     bytes: usize,
     /// Where the log ended when the subscription had begun: a call whose record comes later is heard from its first part.
     began: Cursor,
 }
 
-/// What is due for one call.
-enum Due {
+/// The next action for one call.
+enum DueAction {
     Nothing,
     /// It is not followed any more.
     End,
     /// Its parts are to be recorded.
-    Record(TakenOver),
+    Record(AdoptedCall),
 }
 
 /// A call that is taken over.
 #[derive(Clone)]
-struct TakenOver {
+struct AdoptedCall {
     call: CallId,
-    opened: Arc<Opened>,
+    opened: Arc<OpenedCall>,
     has_task: bool,
 }
 
 /// Parts that were on their way to the log.
-struct Recorded {
-    of: TakenOver,
+struct RecordingResult {
+    of: AdoptedCall,
     /// How many are stored.
     count: usize,
     /// Why the others are not.
@@ -175,7 +175,7 @@ impl Follower {
     }
 
     async fn read_all(&self, consumer: &mut Consumer, began: Cursor, stop: &CancellationToken) {
-        let mut reading = Reading {
+        let mut reading = SubscriptionState {
             heard: HashMap::new(),
             bytes: 0,
             began,
@@ -205,7 +205,7 @@ impl Follower {
     }
 
     /// Gives up all answers, because parts of them may be lost.
-    fn missed(&self, reading: &Reading) {
+    fn missed(&self, reading: &SubscriptionState) {
         let answers = reading.heard.len();
         self.metrics.followed_lost.inc_by(answers as u64);
         if answers > 0
@@ -216,7 +216,7 @@ impl Follower {
     }
 
     /// Notes what a message says to calls that do not wait here.
-    fn take(&self, reading: &mut Reading, delivery: Delivery) {
+    fn take(&self, reading: &mut SubscriptionState, delivery: Delivery) {
         let rules = self.calls.rules();
         let at = ReadAt::of(&delivery, &rules, self.leg.bus, Reader::ReplyLeg);
         let binding = self.bus.transport.binding();
@@ -234,7 +234,7 @@ impl Follower {
     }
 
     /// Gives up the oldest answer, and one whose call is not known before any other; whether there was one.
-    fn give_up_one(&self, reading: &mut Reading) -> bool {
+    fn give_up_one(&self, reading: &mut SubscriptionState) -> bool {
         let held = reading
             .heard
             .iter_mut()
@@ -258,22 +258,22 @@ impl Follower {
     /// Does what is due for each call. Gives back what is to be recorded, of so many calls at most.
     fn look_through<'s>(
         &'s self,
-        reading: &mut Reading,
+        reading: &mut SubscriptionState,
         room: usize,
-    ) -> Vec<impl Future<Output = Recorded> + use<'s>> {
+    ) -> Vec<impl Future<Output = RecordingResult> + use<'s>> {
         let (now, began) = (Instant::now(), &reading.began);
         let mut to_record = Vec::new();
         reading.heard.retain(|call, heard| {
             match self.due(*call, heard, (now, began)) {
-                Due::Nothing => {}
-                Due::End => return false,
-                Due::Record(of) if to_record.len() < room && !heard.is_being_recorded => {
+                DueAction::Nothing => {}
+                DueAction::End => return false,
+                DueAction::Record(of) if to_record.len() < room && !heard.is_being_recorded => {
                     heard.is_being_recorded = true;
                     let parts = heard.parts.iter().skip(heard.recorded - heard.before);
                     let parts = parts.map(|part| (part.body.clone(), part.last)).collect();
                     to_record.push(self.record(of, heard.recorded, parts));
                 }
-                Due::Record(_) => {}
+                DueAction::Record(_) => {}
             }
             true
         });
@@ -281,18 +281,29 @@ impl Follower {
         to_record
     }
 
-    fn due(&self, call: CallId, heard: &mut Heard, (now, began): (Instant, &Cursor)) -> Due {
-        let end_if = |is_over| if is_over { Due::End } else { Due::Nothing };
+    fn due(
+        &self,
+        call: CallId,
+        heard: &mut AnswerBuffer,
+        (now, began): (Instant, &Cursor),
+    ) -> DueAction {
+        let end_if = |is_over| {
+            if is_over {
+                DueAction::End
+            } else {
+                DueAction::Nothing
+            }
+        };
         let Some((opened, at)) = self.results.opened(call) else {
             return end_if(now >= heard.last + UNKNOWN);
         };
         let is_of_before = began.has_passed(at);
         if is_of_before && opened.streamed {
             // Parts of it may have come before this replica read.
-            return Due::End;
+            return DueAction::End;
         }
         if self.calls.legs().is_ours(call) && !is_of_before {
-            return Due::End;
+            return DueAction::End;
         }
         let is_late = opened.time_left().is_zero();
         if heard.is_torn {
@@ -302,7 +313,7 @@ impl Follower {
         if let Some(key) = &opened.key
             && self.results.is_settled(key)
         {
-            return Due::End;
+            return DueAction::End;
         }
         let in_task = self.in_task(call, &opened);
         if opened.key.is_none() {
@@ -320,13 +331,13 @@ impl Follower {
         // A dead replica is found while its agent goes on; a kept answer counts when it is whole.
         let since = in_task.map_or(heard.last, |_| heard.task_went_on);
         if now < since + GRACE && !heard.is_adopted {
-            return Due::Nothing;
+            return DueAction::Nothing;
         }
         let has_task = in_task.is_some();
         let can_be_asked_for = has_task || (opened.key.is_some() && is_whole);
         let is_recorded = heard.recorded == count && heard.is_adopted;
         if can_be_asked_for && count > 0 && !is_recorded {
-            return Due::Record(TakenOver {
+            return DueAction::Record(AdoptedCall {
                 call,
                 opened,
                 has_task,
@@ -336,7 +347,7 @@ impl Follower {
     }
 
     /// Makes parts of the messages, as the replica of the call does.
-    fn render(&self, call: CallId, heard: &mut Heard, opened: &Opened) {
+    fn render(&self, call: CallId, heard: &mut AnswerBuffer, opened: &OpenedCall) {
         let limits = self.calls.rules().limits;
         let asked = heard.asked.get_or_insert_with(|| asked(call, opened));
         for (token, said) in std::mem::take(&mut heard.messages) {
@@ -366,7 +377,7 @@ impl Follower {
 
     /// How many parts of the answer are where its caller finds them, in a task or on the log; `None` where it looks for
     /// none.
-    fn in_task(&self, call: CallId, opened: &Opened) -> Option<usize> {
+    fn in_task(&self, call: CallId, opened: &OpenedCall) -> Option<usize> {
         if opened.session.is_some() {
             return Some(self.results.parts_of(call));
         }
@@ -375,15 +386,20 @@ impl Follower {
     }
 
     /// Records parts, of which the first has this number.
-    async fn record(&self, of: TakenOver, first: usize, parts: Vec<(Bytes, bool)>) -> Recorded {
+    async fn record(
+        &self,
+        of: AdoptedCall,
+        first: usize,
+        parts: Vec<(Bytes, bool)>,
+    ) -> RecordingResult {
         for (count, part) in parts.iter().enumerate() {
             let recorded = self.results.record_part(of.call, first + count, part);
             if let Err(error) = recorded.await {
                 let error = Some(error);
-                return Recorded { of, count, error };
+                return RecordingResult { of, count, error };
             }
         }
-        Recorded {
+        RecordingResult {
             of,
             count: parts.len(),
             error: None,
@@ -391,8 +407,12 @@ impl Follower {
     }
 
     /// Notes what is recorded, and lets the task of the call follow it.
-    fn recorded(&self, reading: &mut Reading, Recorded { of, count, error }: Recorded) {
-        let TakenOver {
+    fn recorded(
+        &self,
+        reading: &mut SubscriptionState,
+        RecordingResult { of, count, error }: RecordingResult,
+    ) {
+        let AdoptedCall {
             call,
             opened,
             has_task,
@@ -427,9 +447,9 @@ impl Follower {
     }
 }
 
-// === impl Heard ===
+// === impl AnswerBuffer ===
 
-impl Default for Heard {
+impl Default for AnswerBuffer {
     fn default() -> Self {
         let now = Instant::now();
         Self {
@@ -451,7 +471,7 @@ impl Default for Heard {
     }
 }
 
-impl Heard {
+impl AnswerBuffer {
     /// Holds a message; what it takes.
     fn take(&mut self, token: Option<ReplyToken>, said: Said) -> usize {
         let bytes = bytes_of(&said);
@@ -498,7 +518,7 @@ fn bytes_of(said: &Said) -> usize {
     said.unit.len() + MESSAGE_BYTES
 }
 
-fn asked(call: CallId, opened: &Opened) -> Asked {
+fn asked(call: CallId, opened: &OpenedCall) -> Asked {
     Asked {
         form: Form::JsonRpc {
             id: opened.id.clone(),

@@ -12,13 +12,13 @@ pub struct Explanation {
     /// The rules that were looked at, in order; when a rule took the event it is the last one.
     pub steps: Vec<RuleCheck>,
     /// What took the event.
-    pub taken: Taken,
+    pub taken: RouteMatch,
 }
 
-/// What took an event.
+/// The rule that an event matched.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Taken {
+pub enum RouteMatch {
     /// A rule.
     Route(Name),
     /// No rule, so `default_route`.
@@ -57,9 +57,11 @@ impl fmt::Display for Explanation {
             }
         }
         match &self.taken {
-            Taken::Route(name) => write!(f, "goes to route {name}"),
-            Taken::Default => write!(f, "goes to the default route"),
-            Taken::Nothing => write!(f, "goes to no route: it becomes a dead letter (no_route)"),
+            RouteMatch::Route(name) => write!(f, "goes to route {name}"),
+            RouteMatch::Default => write!(f, "goes to the default route"),
+            RouteMatch::Nothing => {
+                write!(f, "goes to no route: it becomes a dead letter (no_route)")
+            }
         }
     }
 }

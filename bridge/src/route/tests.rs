@@ -127,7 +127,7 @@ fn the_default_takes_what_no_rule_takes() {
     let table = RouteTable::build(&[rule("a", &json!({"targetagent": "a"}))], &default, 8).unwrap();
     assert_eq!(taken(&table, &[(TARGET, "a")]), Some("a"));
     assert_eq!(taken(&table, &[(TARGET, "b")]), Some(DEFAULT_ROUTE));
-    assert_eq!(table.explain(&event(&[]), "b").taken, Taken::Default);
+    assert_eq!(table.explain(&event(&[]), "b").taken, RouteMatch::Default);
 }
 
 #[test]
@@ -512,7 +512,7 @@ proptest! {
             let got = table.route(&event, &binding).map(|route| route.name().to_string());
             prop_assert_eq!(&got, &expected.map(|index| index.to_string()));
             let taken = match table.explain(&event, &binding).taken {
-                Taken::Route(name) => Some(name.to_string()),
+                RouteMatch::Route(name) => Some(name.to_string()),
                 _ => None,
             };
             prop_assert_eq!(taken, got);

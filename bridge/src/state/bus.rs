@@ -11,10 +11,10 @@ use a2abus_transports::{
 use bytes::Bytes;
 use sha2::{Digest as _, Sha256};
 
+use super::location::LogLocation;
 use super::log::{
     Batch, Bounds, Cursor, Log, LogSpec, Position, Reader, Record, StateError, check_key,
 };
-use super::place::LogLocation;
 use crate::names::{escape, unescape};
 use crate::topics::{Needed, on_bus};
 

@@ -18,7 +18,7 @@ const FORGOTTEN_BYTES: usize = 96;
 /// The entries of a view, by key, and by group where the fold has groups.
 #[derive(Debug)]
 pub struct Entries<E> {
-    kept: HashMap<Text, Kept<E>>,
+    kept: HashMap<Text, StoredEntry<E>>,
     groups: HashMap<Text, BTreeSet<Text>>,
     /// Entries in the order in which they ended. Some may be gone since.
     ended: VecDeque<Text>,
@@ -30,7 +30,7 @@ pub struct Entries<E> {
 }
 
 #[derive(Debug)]
-struct Kept<E> {
+struct StoredEntry<E> {
     /// `None` only while its first record is applied.
     entry: Option<E>,
     group: Option<Text>,
@@ -146,7 +146,7 @@ impl<E> Entries<E> {
         }
     }
 
-    fn remove(&mut self, key: &Text) -> Option<Kept<E>> {
+    fn remove(&mut self, key: &Text) -> Option<StoredEntry<E>> {
         let kept = self.kept.remove(key)?;
         self.bytes -= kept.bytes;
         self.regroup(key, kept.group.as_ref(), None);
@@ -226,9 +226,9 @@ impl<E> Default for Entries<E> {
     }
 }
 
-// === impl Kept ===
+// === impl StoredEntry ===
 
-impl<E> Default for Kept<E> {
+impl<E> Default for StoredEntry<E> {
     fn default() -> Self {
         Self {
             entry: None,

@@ -15,9 +15,9 @@ use super::any::AnyLog;
 use super::bus::BusLog;
 use super::embedded::EmbeddedLog;
 use super::fold::Fold;
+use super::location::{LogLocation, TASKS};
 use super::log::{LogSpec, StateError};
 use super::memory::MemoryLog;
-use super::place::{LogLocation, TASKS};
 use super::view::{Progress, View, ViewOptions, ViewTask};
 use crate::access;
 use crate::bus::Buses;
@@ -29,7 +29,7 @@ use crate::topics;
 /// The state of one bridge: its logs, each opened once, and the tasks of its views, which end with it.
 #[derive(Debug)]
 pub struct Logs {
-    kept: Kept,
+    kept: LogBackend,
     memory_bytes: usize,
     readiness: Arc<Readiness>,
     metrics: Arc<Metrics>,
@@ -37,9 +37,9 @@ pub struct Logs {
     tasks: Mutex<JoinSet<()>>,
 }
 
-/// Where the logs are.
+/// Where the logs are stored.
 #[derive(Debug)]
-enum Kept {
+enum LogBackend {
     Memory,
     Files(PathBuf),
     Bus(Box<OnBus>),
@@ -68,7 +68,7 @@ impl Logs {
     ) -> Self {
         let on_bus = |name: &Name| {
             let bus = buses.get(buses.find(name)?)?;
-            Some(Kept::Bus(Box::new(OnBus {
+            Some(LogBackend::Bus(Box::new(OnBus {
                 transport: bus.transport.clone(),
                 settings: config.transports.get(name)?.clone(),
                 config: config.clone(),
@@ -76,10 +76,10 @@ impl Logs {
             })))
         };
         let kept = match (config.state.place(), &config.state.directory) {
-            (StateLog::Embedded, Some(directory)) => Kept::Files(directory.clone()),
+            (StateLog::Embedded, Some(directory)) => LogBackend::Files(directory.clone()),
             // The configuration is checked: the transport is there.
-            (StateLog::Transport(name), _) => on_bus(name).unwrap_or(Kept::Memory),
-            (StateLog::Memory | StateLog::Embedded, _) => Kept::Memory,
+            (StateLog::Transport(name), _) => on_bus(name).unwrap_or(LogBackend::Memory),
+            (StateLog::Memory | StateLog::Embedded, _) => LogBackend::Memory,
         };
         Self {
             kept,
@@ -101,8 +101,8 @@ impl Logs {
         }
         let name = spec.name;
         let opened: AnyLog = match &self.kept {
-            Kept::Memory => MemoryLog::new(spec, self.memory_bytes).into(),
-            Kept::Files(directory) => {
+            LogBackend::Memory => MemoryLog::new(spec, self.memory_bytes).into(),
+            LogBackend::Files(directory) => {
                 let directory = directory.clone();
                 let opened =
                     tokio::task::spawn_blocking(move || EmbeddedLog::open(spec, &directory));
@@ -111,10 +111,10 @@ impl Logs {
                     .unwrap_or(Err(StateError::Closed(name)))?
                     .into()
             }
-            Kept::Bus(bus) => bus.open(spec)?.into(),
+            LogBackend::Bus(bus) => bus.open(spec)?.into(),
         };
         let mut open = self.open_logs();
-        if name == TASKS.name && matches!(self.kept, Kept::Memory) {
+        if name == TASKS.name && matches!(self.kept, LogBackend::Memory) {
             tracing::warn!(
                 "tasks are kept in memory: they do not survive a restart, and other replicas do not see them; set state.log"
             );
@@ -135,7 +135,7 @@ impl Logs {
         let (view, task) = View::start(log, fold, options);
         let condition = Text::from(format!("state {name}"));
         self.readiness.starting(condition.clone());
-        let watched = Watched {
+        let watched = ViewStatus {
             progress: view.progress(),
             readiness: Arc::clone(&self.readiness),
             condition,
@@ -158,7 +158,7 @@ impl Logs {
     /// Whether other replicas may have the same state.
     #[must_use]
     pub fn is_shared(&self) -> bool {
-        matches!(self.kept, Kept::Bus(_))
+        matches!(self.kept, LogBackend::Bus(_))
     }
 
     fn open_logs(&self) -> MutexGuard<'_, HashMap<&'static str, AnyLog>> {
@@ -187,17 +187,17 @@ impl OnBus {
     }
 }
 
-/// What is to be seen of a view from outside.
-struct Watched {
+/// The status of a view, for readiness and metrics.
+struct ViewStatus {
     progress: watch::Receiver<Progress>,
     readiness: Arc<Readiness>,
     condition: Text,
     metrics: StateMetrics,
 }
 
-// === impl Watched ===
+// === impl ViewStatus ===
 
-impl Watched {
+impl ViewStatus {
     /// Until the view ends.
     async fn run(self, mut task: ViewTask) {
         tokio::select! {

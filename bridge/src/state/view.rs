@@ -113,7 +113,7 @@ impl<F: Fold> View<F> {
             progress: watch::Sender::new(Progress::default()),
             asked: Mutex::default(),
         });
-        let task = tokio::spawn(run(Closes(Arc::clone(&shared))));
+        let task = tokio::spawn(run(CloseOnDrop(Arc::clone(&shared))));
         let task = ViewTask {
             task: AbortOnDropHandle::new(task),
         };
@@ -527,17 +527,17 @@ impl<E> State<E> {
 
 // === the task ===
 
-/// Closes the view when its task ends, however it does.
-struct Closes<F: Fold>(Arc<Shared<F>>);
+/// Closes the view when its task ends for any reason.
+struct CloseOnDrop<F: Fold>(Arc<Shared<F>>);
 
-impl<F: Fold> Drop for Closes<F> {
+impl<F: Fold> Drop for CloseOnDrop<F> {
     fn drop(&mut self) {
         self.0.close();
     }
 }
 
 /// Applies the log, for ever.
-async fn run<F: Fold>(view: Closes<F>) {
+async fn run<F: Fold>(view: CloseOnDrop<F>) {
     let [mut pause, longest] = PAUSES;
     loop {
         let began = Instant::now();

@@ -97,7 +97,7 @@ enum Event {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct WebhookFold;
 
-/// Whose turn it is to call a webhook.
+/// Which replica calls a webhook.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Turn {
     /// This replica, for longer than a call takes.

@@ -9,7 +9,7 @@ use serde_json::value::RawValue;
 
 use super::model::{Artifact, Content, Message, Part, Raw, Role, State, Status, new_id};
 
-/// What an agent said in one part of its answer.
+/// One part of an agent's answer.
 #[derive(Debug, Clone)]
 pub(crate) enum Heard {
     /// A task as it is.
@@ -38,7 +38,7 @@ pub(crate) enum Heard {
     Plain(Raw),
 }
 
-/// A task as an agent shows it.
+/// A task as an agent reports it.
 #[derive(Debug, Clone)]
 pub(crate) struct HeardTask {
     /// The agent's own id.
@@ -256,27 +256,30 @@ pub(crate) fn result(json: &RawValue) -> Heard {
         .filter(|_| wire.kind.is_none())
     {
         let inner: Result<WireResult, _> = serde_json::from_str(inner.get());
-        return inner.ok().and_then(heard).unwrap_or_else(plain);
+        return inner.ok().and_then(read_update).unwrap_or_else(plain);
     }
     if let (None, None, Some(inner)) = (&wire.kind, &wire.status, &wire.message) {
         return message(inner).map_or_else(|_| plain(), Heard::Message);
     }
     if wire.kind.as_deref() == Some("message") || (wire.role.is_some() && wire.parts.is_some()) {
-        return said(json).map_or_else(plain, Heard::Message);
+        return read_message(json).map_or_else(plain, Heard::Message);
     }
-    heard(wire).unwrap_or_else(plain)
+    read_update(wire).unwrap_or_else(plain)
 }
 
 /// A task or an update of one.
-fn heard(wire: WireResult) -> Option<Heard> {
+fn read_update(wire: WireResult) -> Option<Heard> {
     let task = wire.task_id.clone();
     match wire.kind.as_deref() {
         Some("completion") => Some(Heard::Status {
             task,
-            status: Status::now(State::Completed, Some(said(wire.message.as_deref()?)?)),
+            status: Status::now(
+                State::Completed,
+                Some(read_message(wire.message.as_deref()?)?),
+            ),
         }),
         Some("partial-completion") => {
-            let message = said(wire.message.as_deref()?)?;
+            let message = read_message(wire.message.as_deref()?)?;
             Some(Heard::Artifact {
                 task,
                 artifact: Artifact {
@@ -309,7 +312,7 @@ fn heard(wire: WireResult) -> Option<Heard> {
                 artifacts: artifacts.into_iter().filter_map(artifact_of).collect(),
                 history: history
                     .iter()
-                    .filter_map(|json| said(json))
+                    .filter_map(|json| read_message(json))
                     .filter(|message| message.role == Role::Agent)
                     .collect(),
             }))
@@ -319,7 +322,7 @@ fn heard(wire: WireResult) -> Option<Heard> {
 }
 
 /// A message of an agent, which may have forgotten its id or role.
-fn said(json: &RawValue) -> Option<Message> {
+fn read_message(json: &RawValue) -> Option<Message> {
     let wire: WireMessage = serde_json::from_str(json.get()).ok()?;
     Some(Message {
         id: wire.message_id.unwrap_or_else(new_id),
@@ -338,7 +341,7 @@ fn status_of(wire: WireStatus) -> Option<Status> {
     let time = wire.timestamp.as_deref().and_then(crate::clock::parse);
     Some(Status {
         state: State::read(&wire.state?),
-        message: wire.message.as_deref().and_then(said),
+        message: wire.message.as_deref().and_then(read_message),
         timestamp: crate::clock::rfc3339(time.unwrap_or_else(crate::clock::now)),
     })
 }

@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 
 use super::{Needed, Thing, lacking, words};
 
-/// How a needed thing is.
+/// The state of a required resource.
 #[derive(Debug)]
 pub(crate) enum Found {
     Missing,

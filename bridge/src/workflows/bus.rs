@@ -43,14 +43,14 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tracing::Level;
 
-use self::answer::{Answer, Disposition, EventFactory};
+use self::answer::{Disposition, EventFactory, WorkflowAnswer};
 use self::ask::{Action, Ask, Cancel, NotAWorkflow, Rejected};
-use self::assembly::{Assemblies, Budget, Incomplete, Whole};
-use self::client::{Envelope, Places, WorkflowClient};
-use self::refused::Refused;
-use self::waiting::{Early, Waiting};
+use self::assembly::{Assemblies, Budget, CompleteWorkflow, Incomplete};
+use self::client::{AnswerTopics, Envelope, WorkflowClient};
+use self::refused::WorkflowRefusal;
+use self::waiting::{CancellableRequests, StopSignals};
 use super::Workflows;
-use super::turns::Turns;
+use super::turns::AgentTurns;
 use crate::bus::deadletter::{Reason, Stage};
 use crate::bus::delivery::Publisher;
 use crate::bus::headers::PassedHeaders;
@@ -67,27 +67,27 @@ use crate::seldom::{LogLimits, Seldom};
 pub struct WorkflowBinding {
     /// How its messages are read.
     pub(crate) intake: Intake,
-    places: Places,
+    places: AnswerTopics,
     /// The headers that answers keep.
     passed: PassedHeaders,
     outbound: Outbound,
     publisher: Publisher,
     workflows: Workflows,
     events: EventFactory,
-    turns: Turns,
-    waiting: Waiting,
+    turns: AgentTurns,
+    waiting: CancellableRequests,
     /// What the subscription may hold.
     budget: Budget,
     log: Log,
 }
 
-/// How the requests of a binding are answered.
-pub(crate) struct Answers {
+/// How the answers of a binding are sent.
+pub(crate) struct AnswerSettings {
     /// Where answers may go.
     pub(crate) places: ReplyPlaces,
     /// The headers that they keep.
     pub(crate) passed: PassedHeaders,
-    /// What sends them.
+    /// The publisher that sends them.
     pub(crate) publisher: Publisher,
 }
 
@@ -105,7 +105,7 @@ struct Log {
 }
 
 /// Requests that are being served.
-type Work<'a> = FuturesUnordered<BoxFuture<'a, ()>>;
+type RequestTasks<'a> = FuturesUnordered<BoxFuture<'a, ()>>;
 
 // === impl WorkflowBinding ===
 
@@ -114,7 +114,7 @@ impl WorkflowBinding {
     /// `instance` is the name of the bridge.
     pub(crate) fn new(
         mut intake: Intake,
-        answers: Answers,
+        answers: AnswerSettings,
         config: &BindingConfig,
         workflows: Workflows,
         instance: &str,
@@ -124,7 +124,7 @@ impl WorkflowBinding {
         let agent = workflows.name().clone();
         intake.hint.executor = Some(agent.clone());
         Self {
-            places: Places {
+            places: AnswerTopics {
                 named: answers.places,
                 replies: config.replies.as_ref().map(|topic| topic.0.clone()),
                 progress: config.progress.as_ref().map(|topic| topic.0.clone()),
@@ -143,8 +143,8 @@ impl WorkflowBinding {
                 type_prefix: intake.options.type_prefix.text().clone(),
                 run_as: config.run_as.as_ref().map(|agent| agent.text().clone()),
             },
-            turns: Turns::new(workflows.executor().limits().max_concurrent),
-            waiting: Waiting::default(),
+            turns: AgentTurns::new(workflows.executor().limits().max_concurrent),
+            waiting: CancellableRequests::default(),
             workflows,
             intake,
         }
@@ -155,7 +155,7 @@ impl WorkflowBinding {
     pub async fn run(&self, mut consumer: Consumer, stop: CancellationToken) -> Consumer {
         let limits = self.workflows.executor().limits().workflow;
         let mut assemblies = Assemblies::new(limits, self.budget);
-        let mut work = Work::new();
+        let mut work = RequestTasks::new();
         let mut open = true;
         loop {
             let due = assemblies.next_due();
@@ -188,11 +188,11 @@ impl WorkflowBinding {
     }
 
     /// Answers the workflows that wait for lines no longer.
-    fn give_up<'a>(&'a self, assemblies: &mut Assemblies, work: &Work<'a>) {
+    fn give_up<'a>(&'a self, assemblies: &mut Assemblies, work: &RequestTasks<'a>) {
         for (part, why) in assemblies.given_up() {
             self.workflows.refused(match why {
-                Incomplete::Idle | Incomplete::Overdue => metrics::Refused::Expired,
-                Incomplete::Crowded => metrics::Refused::Busy,
+                Incomplete::Idle | Incomplete::Overdue => metrics::RefusalReason::Expired,
+                Incomplete::Crowded => metrics::RefusalReason::Busy,
             });
             if let Some(suppressed) = self.log.incomplete.allow() {
                 let requester = part
@@ -204,7 +204,7 @@ impl WorkflowBinding {
                 tracing::warn!(binding = %self.intake.name, requester, suppressed,
                     "a workflow that came line by line is not executed: {}", why.message());
             }
-            let answer = Answer::refused(why.refused());
+            let answer = WorkflowAnswer::refused(why.refused());
             work.push(self.conclude(part, answer).boxed());
         }
     }
@@ -214,7 +214,7 @@ impl WorkflowBinding {
         &'a self,
         delivery: Delivery,
         assemblies: &mut Assemblies,
-        work: &Work<'a>,
+        work: &RequestTasks<'a>,
         stop: &CancellationToken,
     ) {
         let span = self.intake.receive(&delivery);
@@ -333,14 +333,14 @@ impl WorkflowBinding {
         body: Option<Bytes>,
         held: Arc<Held>,
         assemblies: &mut Assemblies,
-        work: &Work<'a>,
+        work: &RequestTasks<'a>,
         stop: &CancellationToken,
     ) {
         let whole = match asked {
             Ok(Ask::Run(job)) if job.is_begin_line => assemblies.begin(job, held),
             Ok(Ask::Run(job)) => {
                 let held = vec![held];
-                Some(Whole { job, held })
+                Some(CompleteWorkflow { job, held })
             }
             Ok(Ask::Line(client, line)) => assemblies.line(*client, line, held),
             Ok(Ask::Cancel(cancel)) => {
@@ -373,7 +373,12 @@ impl WorkflowBinding {
     }
 
     /// Ends what has this name: what waits or runs, and what is not whole yet.
-    fn end_named<'a>(&'a self, cancel: &Cancel, assemblies: &mut Assemblies, work: &Work<'a>) {
+    fn end_named<'a>(
+        &'a self,
+        cancel: &Cancel,
+        assemblies: &mut Assemblies,
+        work: &RequestTasks<'a>,
+    ) {
         let was_there = self.cancel(cancel);
         if !was_there {
             work.push(self.cancel_elsewhere(cancel.clone()).boxed());
@@ -382,7 +387,7 @@ impl WorkflowBinding {
             // Lines of what runs already, which came once more.
             Some(part) if was_there => part.held.into_iter().for_each(Held::done),
             Some(part) => {
-                let answer = Answer::cancelled(&part.job);
+                let answer = WorkflowAnswer::cancelled(&part.job);
                 work.push(self.conclude(part, answer).boxed());
             }
             None if was_there => {}
@@ -393,37 +398,39 @@ impl WorkflowBinding {
     }
 
     /// Says why what is asked for is not done, then settles.
-    async fn refuse(&self, client: Box<WorkflowClient>, refused: Refused, held: Arc<Held>) {
+    async fn refuse(&self, client: Box<WorkflowClient>, refused: WorkflowRefusal, held: Arc<Held>) {
         if let Some(suppressed) = self.log.refused.allow() {
             tracing::warn!(binding = %self.intake.name, source = %client.source, reason = refused.code(), suppressed,
                 "a request to the executor is refused");
         }
         self.workflows.refused(refused.counts_as());
-        let answer = Answer::refused(refused);
+        let answer = WorkflowAnswer::refused(refused);
         self.answer(&client, Action::Execute, &answer, &held).await;
         held.done();
     }
 
     /// Does what is asked and answers, then settles.
-    async fn serve(&self, whole: Whole, stop: CancellationToken) {
-        let Whole { mut job, held } = whole;
+    async fn serve(&self, whole: CompleteWorkflow, stop: CancellationToken) {
+        let CompleteWorkflow { mut job, held } = whole;
         job.read_execution_id(&self.workflows.executor().limits().workflow);
         let cancel = self.waiting.enter(&job);
-        let early = Early {
+        let early = StopSignals {
             cancel: &cancel,
             stop: &stop,
         };
         let outcome = self.outcome(&mut job, early).await;
         drop(cancel);
         match outcome {
-            Disposition::Answered(answer) => self.conclude(Whole { job, held }, answer).await,
+            Disposition::Answered(answer) => {
+                self.conclude(CompleteWorkflow { job, held }, answer).await
+            }
             Disposition::GivenUp => held.into_iter().for_each(Held::give_up),
         }
     }
 
     /// Answers and settles.
-    async fn conclude(&self, whole: Whole, answer: Answer) {
-        let Whole { job, held } = whole;
+    async fn conclude(&self, whole: CompleteWorkflow, answer: WorkflowAnswer) {
+        let CompleteWorkflow { job, held } = whole;
         if let Some(first) = held.first() {
             self.answer(&job.client, job.action, &answer, first).await;
         }
@@ -452,8 +459,8 @@ impl WorkflowBinding {
         }
         self.dead_letter(&held, body, &reason).await;
         if client.reply_to.is_some() {
-            let refused = Refused::place(reason.detail);
-            let answer = Answer::refused(refused);
+            let refused = WorkflowRefusal::place(reason.detail);
+            let answer = WorkflowAnswer::refused(refused);
             self.answer(&client, Action::Execute, &answer, &held).await;
         }
         held.done();
@@ -469,9 +476,9 @@ impl WorkflowBinding {
     ) {
         if let Some(client) = client {
             let (code, detail) = (code::INVALID_REQUEST, reason.detail.clone());
-            let refused = Refused::request(code, reason.code, detail);
+            let refused = WorkflowRefusal::request(code, reason.code, detail);
             self.workflows.refused(refused.counts_as());
-            let answer = Answer::refused(refused);
+            let answer = WorkflowAnswer::refused(refused);
             self.answer(&client, Action::Execute, &answer, &held).await;
         }
         self.dead_letter(&held, body, &reason).await;

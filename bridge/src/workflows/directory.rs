@@ -22,7 +22,7 @@ use crate::config::{
 #[derive(Debug, Default)]
 pub struct Directory {
     members: BTreeMap<Text, Arc<Member>>,
-    keys: Vec<Key>,
+    keys: Vec<ApiKeyHash>,
 }
 
 /// An agent, with its permissions as it is shown them.
@@ -33,26 +33,26 @@ pub struct Member {
     credentials: Vec<CredentialConfig>,
 }
 
-/// The SHA-256 of an API key, and whose it is.
-struct Key {
+/// The SHA-256 of an API key, and its owner.
+struct ApiKeyHash {
     digest: [u8; 32],
     owner: Arc<Member>,
 }
 
-/// What the secrets in files were when they could last be read. That a process has no descriptor left, or a disk does not
+/// The secrets in files at the last successful read. That a process has no descriptor left, or a disk does not
 /// answer, is no reason to revoke a key.
 #[derive(Default)]
-pub(super) struct Remembered {
+pub(super) struct LastKnownSecrets {
     digests: BTreeMap<PathBuf, Option<[u8; 32]>>,
     secrets: BTreeMap<PathBuf, Revealed>,
     /// Where a secret could not be read the last time, and why.
     unsure: BTreeMap<PathBuf, String>,
 }
 
-/// A secret that cannot be read: whose it is, and why.
+/// A secret that cannot be read, its owner, and why.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum Unread {
+pub enum UnreadableSecret {
     /// That of a credential.
     #[error("credential {id}")]
     Credential {
@@ -77,7 +77,7 @@ pub enum Unread {
 pub enum DirectoryError {
     /// A secret cannot be read.
     #[error(transparent)]
-    Unread(#[from] Unread),
+    Unread(#[from] UnreadableSecret),
     /// A digest is invalid.
     #[error("agent {id}: sha256 is not 64 hexadecimal digits")]
     Digest {
@@ -102,7 +102,8 @@ impl Directory {
     /// # Errors
     /// Whose secret cannot be read, and why; never what it is.
     pub fn read(config: &WorkflowsConfig) -> Result<Self, DirectoryError> {
-        let (directory, unread) = Self::read_what_is_there(config, &mut Remembered::default())?;
+        let (directory, unread) =
+            Self::read_what_is_there(config, &mut LastKnownSecrets::default())?;
         match unread.into_iter().next() {
             None => Ok(directory),
             Some(unread) => Err(unread.into()),
@@ -113,8 +114,8 @@ impl Directory {
     /// cannot be read at the moment is what it was when it was last read.
     pub(super) fn read_what_is_there(
         config: &WorkflowsConfig,
-        remembered: &mut Remembered,
-    ) -> Result<(Self, Vec<Unread>), DirectoryError> {
+        remembered: &mut LastKnownSecrets,
+    ) -> Result<(Self, Vec<UnreadableSecret>), DirectoryError> {
         let mut unread = Vec::new();
         remembered.unsure.clear();
         let apis: Vec<Arc<ApiConfig>> = config.apis.iter().cloned().map(Arc::new).collect();
@@ -127,7 +128,7 @@ impl Directory {
                 match remembered.digest(key) {
                     Ok(Some(digest)) => directory.add_key(&id, digest, &member)?,
                     Ok(None) => return Err(DirectoryError::Digest { id }),
-                    Err(source) => unread.push(Unread::Key { id, source }),
+                    Err(source) => unread.push(UnreadableSecret::Key { id, source }),
                 }
             }
             directory.members.insert(agent.id.text().clone(), member);
@@ -149,7 +150,7 @@ impl Directory {
             });
         }
         let owner = Arc::clone(owner);
-        self.keys.push(Key { digest, owner });
+        self.keys.push(ApiKeyHash { digest, owner });
         Ok(())
     }
 
@@ -185,9 +186,9 @@ impl Directory {
     }
 }
 
-// === impl Remembered ===
+// === impl LastKnownSecrets ===
 
-impl Remembered {
+impl LastKnownSecrets {
     /// The places of the secrets that could not be read the last time, and count as they were.
     pub(super) fn unsure(&self) -> &BTreeMap<PathBuf, String> {
         &self.unsure
@@ -257,9 +258,9 @@ impl Member {
     }
 }
 
-// === impl Unread ===
+// === impl UnreadableSecret ===
 
-impl Unread {
+impl UnreadableSecret {
     /// Why it cannot be read, and where it should be.
     pub(super) fn cause(&self) -> &SecretError {
         match self {
@@ -268,7 +269,7 @@ impl Unread {
     }
 }
 
-impl std::fmt::Debug for Remembered {
+impl std::fmt::Debug for LastKnownSecrets {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Remembered")
             .field("unsure", &self.unsure)
@@ -276,7 +277,7 @@ impl std::fmt::Debug for Remembered {
     }
 }
 
-impl std::fmt::Debug for Key {
+impl std::fmt::Debug for ApiKeyHash {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Key")
             .field("owner", self.owner.agent.id())
@@ -299,8 +300,8 @@ pub(super) fn secret_files(config: &WorkflowsConfig) -> Vec<PathBuf> {
 fn credentials(
     config: &WorkflowsConfig,
     apis: &[Arc<ApiConfig>],
-    remembered: &mut Remembered,
-    unread: &mut Vec<Unread>,
+    remembered: &mut LastKnownSecrets,
+    unread: &mut Vec<UnreadableSecret>,
 ) -> BTreeMap<Text, Credential> {
     let mut credentials = BTreeMap::new();
     for credential in &config.credentials {
@@ -308,7 +309,7 @@ fn credentials(
             Ok(revealed) => Secret::new(revealed.as_str().to_owned()),
             Err(source) => {
                 let id = credential.id.clone();
-                unread.push(Unread::Credential { id, source });
+                unread.push(UnreadableSecret::Credential { id, source });
                 continue;
             }
         };

@@ -9,23 +9,23 @@ use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use super::directory::{self, Directory, Remembered, Unread};
+use super::directory::{self, Directory, LastKnownSecrets, UnreadableSecret};
 use super::{Workflows, WorkflowsError};
 use crate::config::WorkflowsConfig;
-use crate::metrics::Reload;
+use crate::metrics::ReloadOutcome;
 
 /// Watches the files that the agents of an executor come from.
 #[derive(Debug)]
-pub(crate) struct Watch {
+pub(crate) struct SecretWatcher {
     workflows: Workflows,
-    /// The configuration that counts.
+    /// The configuration in use.
     config: WorkflowsConfig,
-    seen: Seen,
-    /// Where secrets were not, when they were last read.
+    seen: SecretFileStates,
+    /// The paths of secrets that were missing at the last read.
     absent: BTreeSet<String>,
-    /// Whether it takes another look to believe that.
+    /// Whether a second check has to confirm that.
     is_in_doubt: bool,
-    remembered: Remembered,
+    remembered: LastKnownSecrets,
 }
 
 /// Identifies a state of a file, behind all links; `None` for a missing file.
@@ -33,15 +33,15 @@ pub(crate) type FileState = Option<(u64, u64, i64, i64)>;
 
 /// The files of secrets as they were when they were looked at.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Seen(BTreeMap<PathBuf, FileState>);
+pub(crate) struct SecretFileStates(BTreeMap<PathBuf, FileState>);
 
-/// What came of reading everything again.
-enum Read {
-    /// So many agents count.
+/// The result of reading everything again.
+enum SecretsRead {
+    /// This many agents are in use.
     Taken(usize),
-    /// So many agents count, without these secrets.
-    Partial(usize, Vec<Unread>),
-    /// A secret has just gone, which may be for a moment.
+    /// This many agents are in use, without these secrets.
+    Partial(usize, Vec<UnreadableSecret>),
+    /// A secret has just disappeared, maybe only for a moment.
     InDoubt,
 }
 
@@ -50,22 +50,25 @@ enum Read {
 /// # Errors
 /// Why not.
 pub(crate) fn check(config: &WorkflowsConfig) -> Result<(), WorkflowsError> {
-    Directory::read_what_is_there(config, &mut Remembered::default())?;
+    Directory::read_what_is_there(config, &mut LastKnownSecrets::default())?;
     Ok(())
 }
 
-// === impl Watch ===
+// === impl SecretWatcher ===
 
-impl Watch {
-    /// Counts a configuration that is wrong. What is wrong changes nothing; a secret that is gone is gone all the same.
+impl SecretWatcher {
+    /// Counts an invalid configuration. It changes nothing, but secrets that are gone are still removed.
     pub(crate) fn refused(&mut self) {
-        self.workflows.0.metrics.workflow_reload(Reload::Refused);
-        self.look(None);
+        self.workflows
+            .0
+            .metrics
+            .workflow_reload(ReloadOutcome::Refused);
+        self.check_files(None);
     }
 
     /// Takes over a configuration that has changed, if one is given, and secrets that have. Blocks as long as reading
     /// small files does.
-    pub(crate) fn look(&mut self, news: Option<&WorkflowsConfig>) {
+    pub(crate) fn check_files(&mut self, news: Option<&WorkflowsConfig>) {
         let now = self.seen.again();
         let has_news = news.is_some() || now != self.seen || self.is_in_doubt;
         // What is missing, or could not be read, may be there again without a trace in its file.
@@ -89,32 +92,32 @@ impl Watch {
             );
         }
         let outcome = match read {
-            Ok(Read::InDoubt) => {
+            Ok(SecretsRead::InDoubt) => {
                 self.is_in_doubt = true;
                 return;
             }
-            Ok(Read::Taken(agents)) => {
+            Ok(SecretsRead::Taken(agents)) => {
                 tell_taken(agents);
-                Reload::Taken
+                ReloadOutcome::Taken
             }
-            Ok(Read::Partial(agents, unread)) => {
+            Ok(SecretsRead::Partial(agents, unread)) => {
                 tell_taken(agents);
                 unread.iter().for_each(tell_unread);
-                Reload::Partial
+                ReloadOutcome::Partial
             }
             Err(error) => {
                 tracing::error!(
                     error = &error as &dyn std::error::Error,
                     "agents, APIs and credentials of workflows stay as they were"
                 );
-                Reload::Refused
+                ReloadOutcome::Refused
             }
         };
         self.workflows.0.metrics.workflow_reload(outcome);
     }
 
     /// Reads the secrets of the configuration that is new, or else of the one that counts.
-    fn read(&mut self, news: Option<&WorkflowsConfig>) -> Result<Read, WorkflowsError> {
+    fn read(&mut self, news: Option<&WorkflowsConfig>) -> Result<SecretsRead, WorkflowsError> {
         if let Some(news) = news {
             // Also when a secret cannot be read: its file is then waited for.
             self.seen.watch(news);
@@ -127,19 +130,19 @@ impl Watch {
         Ok(self.take(directory, unread))
     }
 
-    /// Takes agents over, unless it takes another look.
-    fn take(&mut self, directory: Directory, unread: Vec<Unread>) -> Read {
+    /// Puts the agents to use, unless a second check is needed.
+    fn take(&mut self, directory: Directory, unread: Vec<UnreadableSecret>) -> SecretsRead {
         let absent = unread.iter().map(|unread| unread.cause().place()).collect();
         let before = std::mem::replace(&mut self.absent, absent);
         if !self.absent.is_subset(&before) {
-            return Read::InDoubt;
+            return SecretsRead::InDoubt;
         }
         let agents = directory.len();
         self.workflows.replace(directory);
         if unread.is_empty() {
-            Read::Taken(agents)
+            SecretsRead::Taken(agents)
         } else {
-            Read::Partial(agents, unread)
+            SecretsRead::Partial(agents, unread)
         }
     }
 }
@@ -151,16 +154,16 @@ fn tell_taken(agents: usize) {
     );
 }
 
-fn tell_unread(unread: &Unread) {
+fn tell_unread(unread: &UnreadableSecret) {
     tracing::error!(
         error = unread as &dyn std::error::Error,
         "a secret of workflows is missing: its key is revoked, or its credential cannot be used, until it is back"
     );
 }
 
-// === impl Seen ===
+// === impl SecretFileStates ===
 
-impl Seen {
+impl SecretFileStates {
     /// The files of a configuration, before its secrets are read: what changes meanwhile is seen later.
     pub(crate) fn of(config: &WorkflowsConfig) -> Self {
         let mut files = Self(BTreeMap::new());
@@ -169,11 +172,15 @@ impl Seen {
     }
 
     /// Watches them for an executor.
-    pub(crate) fn watch_for(self, workflows: &Workflows, config: &WorkflowsConfig) -> Watch {
-        let mut remembered = Remembered::default();
+    pub(crate) fn watch_for(
+        self,
+        workflows: &Workflows,
+        config: &WorkflowsConfig,
+    ) -> SecretWatcher {
+        let mut remembered = LastKnownSecrets::default();
         // The start has read them a moment ago and reported every problem.
         drop(Directory::read_what_is_there(config, &mut remembered));
-        Watch {
+        SecretWatcher {
             remembered,
             workflows: workflows.clone(),
             config: config.clone(),
@@ -214,7 +221,7 @@ mod tests {
     use crate::metrics::Metrics;
 
     /// An executor whose agent has a key in a file, and what watches it.
-    fn watched(directory: &Path) -> (Workflows, Watch, Arc<Metrics>, PathBuf) {
+    fn watched(directory: &Path) -> (Workflows, SecretWatcher, Arc<Metrics>, PathBuf) {
         let (key, file) = (directory.join("key"), directory.join("a2abus.yaml"));
         std::fs::write(&key, "the-key").unwrap();
         let text = format!(
@@ -224,7 +231,7 @@ mod tests {
         std::fs::write(&file, text).unwrap();
         let config = Config::load(&file, []).unwrap();
         let metrics = Arc::new(Metrics::new().unwrap());
-        let seen = Seen::of(&config.workflows);
+        let seen = SecretFileStates::of(&config.workflows);
         let workflows = Workflows::build(&config.workflows, Arc::clone(&metrics)).unwrap();
         let watch = seen.watch_for(&workflows, &config.workflows);
         (workflows, watch, metrics, key)
@@ -239,11 +246,11 @@ mod tests {
             |key: &Path| std::fs::remove_file(key),
         ] {
             gone(&key).unwrap();
-            watch.look(None);
+            watch.check_files(None);
             assert!(workflows.authenticate("the-key").is_some());
             std::fs::write(&key, "the-key").unwrap();
-            watch.look(None);
-            watch.look(None);
+            watch.check_files(None);
+            watch.check_files(None);
             assert!(workflows.authenticate("the-key").is_some());
         }
         let text = metrics.render().unwrap();
@@ -263,15 +270,15 @@ mod tests {
         std::fs::remove_file(&key).unwrap();
         std::fs::create_dir(&key).unwrap();
         for _ in 0..3 {
-            watch.look(None);
+            watch.check_files(None);
             assert!(workflows.authenticate("the-key").is_some());
         }
         std::fs::remove_dir(&key).unwrap();
-        watch.look(None);
-        watch.look(None);
+        watch.check_files(None);
+        watch.check_files(None);
         assert!(workflows.authenticate("the-key").is_none(), "it is gone");
         std::fs::write(&key, "the-key").unwrap();
-        watch.look(None);
+        watch.check_files(None);
         assert!(workflows.authenticate("the-key").is_some());
         let partial = "a2abus_workflow_reloads_total{outcome=\"partial\"} 1";
         assert!(metrics.render().unwrap().contains(partial));
@@ -282,13 +289,13 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let (workflows, mut watch, _metrics, key) = watched(directory.path());
         std::fs::remove_file(&key).unwrap();
-        watch.look(None);
-        watch.look(None);
+        watch.check_files(None);
+        watch.check_files(None);
         assert!(workflows.authenticate("the-key").is_none());
         std::fs::write(&key, "the-key").unwrap();
         // As if it had been seen so when it was not there.
         watch.seen = watch.seen.again();
-        watch.look(None);
+        watch.check_files(None);
         assert!(workflows.authenticate("the-key").is_some());
     }
 
@@ -305,7 +312,7 @@ mod tests {
         let line = "a2abus_workflow_reloads_total{outcome=\"refused\"} 3";
         assert!(metrics.render().unwrap().contains(line));
         std::fs::write(&key, "the-key").unwrap();
-        watch.look(None);
+        watch.check_files(None);
         assert!(workflows.authenticate("the-key").is_some());
     }
 
@@ -314,21 +321,21 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let (workflows, mut watch, metrics, key) = watched(directory.path());
         std::fs::remove_file(&key).unwrap();
-        watch.look(None);
+        watch.check_files(None);
         // Empty is as bad as missing.
         std::fs::write(&key, "\n").unwrap();
-        watch.look(None);
+        watch.check_files(None);
         assert!(workflows.authenticate("the-key").is_none());
         assert!(workflows.agent("a").is_some(), "it is known on the bus");
-        watch.look(None);
+        watch.check_files(None);
         let line = "a2abus_workflow_reloads_total{outcome=\"partial\"} 1";
         assert!(metrics.render().unwrap().contains(line));
         std::fs::write(&key, "the-key").unwrap();
-        watch.look(None);
+        watch.check_files(None);
         assert!(workflows.authenticate("the-key").is_some());
         // What was believed before is not believed again at the first look.
         std::fs::remove_file(&key).unwrap();
-        watch.look(None);
+        watch.check_files(None);
         assert!(workflows.authenticate("the-key").is_some());
     }
 }

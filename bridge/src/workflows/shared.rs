@@ -23,7 +23,7 @@ use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use tokio::time::sleep;
 
-use self::fold::{Event, Execution, ExecutionFold, Value, ValueFold, Written};
+use self::fold::{Event, Execution, ExecutionFold, ExecutionRecord, Value, ValueFold};
 use crate::clock;
 use crate::results::digest_of;
 use crate::state::body;
@@ -104,7 +104,7 @@ impl SharedStore {
 
     /// Writes the record of an execution with its summary. A run of this process that another one has replaced writes
     /// nothing.
-    async fn write_execution(&self, written: Written) -> Result<(), StoreError> {
+    async fn write_execution(&self, written: ExecutionRecord) -> Result<(), StoreError> {
         let key = written.key.to_string();
         let run = self.own_run(&key);
         let is_final = written.is_final;
@@ -166,7 +166,7 @@ impl SharedStore {
                 Table::Executions => record = Some((key, value)),
                 Table::Summaries => match (record.take(), value) {
                     (Some((of, Some(record))), Some(summary)) => {
-                        let written = Written::of(of.into(), key.into(), &record, &summary);
+                        let written = ExecutionRecord::of(of.into(), key.into(), &record, &summary);
                         let written = written.map_err(|error| StoreError(error.into()))?;
                         self.write_execution(written).await?;
                     }
@@ -191,7 +191,7 @@ impl SharedStore {
             return Err(other("an execution begins with a record and its summary"));
         };
         let key = record.key.clone();
-        let written = Written::of(
+        let written = ExecutionRecord::of(
             key.as_str().into(),
             summary.key.as_str().into(),
             text,

@@ -10,23 +10,23 @@ use futures_util::future::BoxFuture;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::PollSemaphore;
 
-/// So many at a time for each agent, in the order they are asked for.
+/// Limits how many tasks of one agent run at a time; they run in the order of their requests.
 #[derive(Debug)]
-pub(super) struct Turns {
+pub(super) struct AgentTurns {
     at_a_time: usize,
     /// By agent; agents are those of the configuration.
     agents: Mutex<HashMap<Text, Arc<Semaphore>>>,
 }
 
 /// Work that goes on only in turns of its agent: each time it is polled it takes one, and gives it back before it waits.
-pub(super) struct InTurns<T> {
+pub(super) struct TurnTaking<T> {
     turns: PollSemaphore,
     work: BoxFuture<'static, T>,
 }
 
-// === impl Turns ===
+// === impl AgentTurns ===
 
-impl Turns {
+impl AgentTurns {
     pub(super) fn new(at_a_time: usize) -> Self {
         Self {
             at_a_time,
@@ -44,8 +44,8 @@ impl Turns {
         &self,
         agent: &Text,
         work: impl Future<Output = T> + Send + 'static,
-    ) -> InTurns<T> {
-        InTurns {
+    ) -> TurnTaking<T> {
+        TurnTaking {
             turns: PollSemaphore::new(self.of(agent)),
             work: Box::pin(work),
         }
@@ -59,9 +59,9 @@ impl Turns {
     }
 }
 
-// === impl InTurns ===
+// === impl TurnTaking ===
 
-impl<T> Future for InTurns<T> {
+impl<T> Future for TurnTaking<T> {
     type Output = T;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {

@@ -13,7 +13,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::turns::Turns;
+use super::turns::AgentTurns;
 use crate::metrics::Metrics;
 
 /// The threads that executions run on. They end when this is dropped.
@@ -22,7 +22,7 @@ pub(super) struct Workers {
     runtime: Mutex<Option<Runtime>>,
     handle: Handle,
     /// The threads that each agent may have at a time.
-    turns: Turns,
+    turns: AgentTurns,
     tasks: TaskTracker,
     cancel: CancellationToken,
 }
@@ -36,7 +36,7 @@ pub(super) struct Task {
 }
 
 /// Counts an execution as abandoned when it is dropped before its end.
-struct Counted {
+struct AbandonGuard {
     metrics: Arc<Metrics>,
     is_over: bool,
 }
@@ -59,7 +59,7 @@ impl Workers {
         Ok(Self {
             handle: runtime.handle().clone(),
             runtime: Mutex::new(Some(runtime)),
-            turns: Turns::new((usize::from(threads) / AGENTS).max(1)),
+            turns: AgentTurns::new((usize::from(threads) / AGENTS).max(1)),
             tasks: TaskTracker::new(),
             cancel: CancellationToken::new(),
         })
@@ -149,7 +149,7 @@ impl Task {
         mut on_progress: impl FnMut(Progress) + Send,
         cancel: &CancellationToken,
     ) -> Option<Arc<Record>> {
-        let mut counted = Counted::begin(&self.metrics);
+        let mut counted = AbandonGuard::begin(&self.metrics);
         let mut is_cancelled = false;
         loop {
             let event = tokio::select! {
@@ -178,9 +178,9 @@ impl Task {
     }
 }
 
-// === impl Counted ===
+// === impl AbandonGuard ===
 
-impl Counted {
+impl AbandonGuard {
     fn begin(metrics: &Arc<Metrics>) -> Self {
         metrics.workflow_started();
         Self {
@@ -195,7 +195,7 @@ impl Counted {
     }
 }
 
-impl Drop for Counted {
+impl Drop for AbandonGuard {
     fn drop(&mut self) {
         if !self.is_over {
             self.metrics.workflow_ended(None);

@@ -16,7 +16,7 @@ use crate::model::Model;
 const MAX_BODY_BYTES: usize = 32 << 20;
 
 /// Why a body cannot be written.
-enum Stop {
+enum BodyError {
     Failed(Failure),
     TooLarge,
 }
@@ -34,8 +34,8 @@ pub(super) fn resolve(body: &Body, model: &Model) -> Result<Option<Bytes>, Failu
     let mut out = Bounded::new(MAX_BODY_BYTES);
     match write(body, model, &mut out) {
         Ok(()) => Ok(Some(out.into_text().into())),
-        Err(Stop::Failed(failure)) => Err(failure),
-        Err(Stop::TooLarge) => {
+        Err(BodyError::Failed(failure)) => Err(failure),
+        Err(BodyError::TooLarge) => {
             let message = format!("the body is larger than {} MiB", MAX_BODY_BYTES >> 20);
             let failure = Failure::new(FailureCode::LimitExceeded, message);
             Err(failure
@@ -46,7 +46,7 @@ pub(super) fn resolve(body: &Body, model: &Model) -> Result<Option<Bytes>, Failu
 }
 
 /// Its depth is bounded by that of the line it was read from.
-fn write(body: &Body, model: &Model, out: &mut Bounded) -> Result<(), Stop> {
+fn write(body: &Body, model: &Model, out: &mut Bounded) -> Result<(), BodyError> {
     match body {
         Body::Literal(json) => write!(out, "{}", json.by_value())?,
         Body::Reference(path) => write!(out, "{}", model.read(path)?)?,
@@ -81,7 +81,7 @@ fn write(body: &Body, model: &Model, out: &mut Bounded) -> Result<(), Stop> {
 }
 
 /// Strings stand as they are, all else as compact JSON.
-fn render(template: &Template, model: &Model, max: usize) -> Result<String, Stop> {
+fn render(template: &Template, model: &Model, max: usize) -> Result<String, BodyError> {
     let mut text = Bounded::new(max);
     for part in template.parts() {
         match part {
@@ -95,16 +95,16 @@ fn render(template: &Template, model: &Model, max: usize) -> Result<String, Stop
     Ok(text.into_text())
 }
 
-// === impl Stop ===
+// === impl BodyError ===
 
-impl From<Failure> for Stop {
+impl From<Failure> for BodyError {
     fn from(failure: Failure) -> Self {
         Self::Failed(failure)
     }
 }
 
 /// Nothing but the bound refuses text.
-impl From<fmt::Error> for Stop {
+impl From<fmt::Error> for BodyError {
     fn from(_: fmt::Error) -> Self {
         Self::TooLarge
     }

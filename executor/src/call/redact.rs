@@ -17,10 +17,10 @@ use crate::failure::Failure;
 
 /// Takes the secrets out that one execution has used so far. `Debug` shows none.
 #[derive(Default)]
-pub(crate) struct Redactor(Mutex<Known>);
+pub(crate) struct Redactor(Mutex<KnownSecrets>);
 
 #[derive(Default)]
-struct Known {
+struct KnownSecrets {
     forms: BTreeSet<String>,
     finder: Option<Arc<Finder>>,
 }
@@ -80,7 +80,7 @@ impl Redactor {
     }
 
     /// Every change is complete before its lock is released, so a panic elsewhere leaves it usable.
-    fn lock(&self) -> MutexGuard<'_, Known> {
+    fn lock(&self) -> MutexGuard<'_, KnownSecrets> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -26,8 +26,8 @@ pub(super) struct Failed {
     pub(super) retry_after: Option<String>,
 }
 
-/// Lets an answer of success pass.
-pub(super) fn judge(
+/// Accepts a successful response.
+pub(super) fn accept(
     answer: Result<HttpResponse, HttpError>,
     request: &HttpRequest,
     caller: &Caller<'_>,

@@ -28,7 +28,7 @@ use crate::environment::{Clock, Environment, HttpClient, HttpRequest};
 use crate::failure::{Failure, FailureCode};
 use crate::model::Model;
 use crate::quota::Quotas;
-use crate::testing::{Chance, NoStore, Script, Turn, VirtualClock};
+use crate::testing::{Chance, NoStore, Script, ScriptedResponse, VirtualClock};
 
 const API: &str = "https://api.example.com";
 
@@ -52,7 +52,7 @@ struct World {
 }
 
 impl World {
-    fn new(turns: impl IntoIterator<Item = Turn>) -> Self {
+    fn new(turns: impl IntoIterator<Item = ScriptedResponse>) -> Self {
         let clock = Arc::new(VirtualClock::default());
         let script = Arc::new(Script::new(&clock, turns));
         let shared: Arc<dyn Clock> = Arc::<VirtualClock>::clone(&clock);
@@ -85,11 +85,11 @@ impl World {
         self
     }
 
-    async fn call(&self, config: &str) -> Called {
+    async fn call(&self, config: &str) -> CallResult {
         self.call_as(&self.agent, config).await
     }
 
-    async fn call_as(&self, agent: &Agent, config: &str) -> Called {
+    async fn call_as(&self, agent: &Agent, config: &str) -> CallResult {
         let model = Model::new(self.input.as_object().unwrap().clone());
         let caller = Caller {
             agent,
@@ -119,7 +119,7 @@ impl World {
         }
         let mut tally = Tally::default();
         let result = sendable(call(&operation, &model, &caller, &mut tally)).await;
-        Called {
+        CallResult {
             attempts: tally.attempts,
             cached: tally.is_cached,
             result,
@@ -131,9 +131,9 @@ impl World {
     }
 }
 
-/// What came of a call.
+/// The result of a call.
 #[derive(Debug)]
-struct Called {
+struct CallResult {
     attempts: u32,
     cached: bool,
     result: Result<Json, Failure>,
@@ -190,12 +190,12 @@ fn agent<'a>(
     Agent::new(id.into(), policy, credentials, Rates::default())
 }
 
-fn failed(called: &Called) -> (&'static str, &'static str) {
+fn failed(called: &CallResult) -> (&'static str, &'static str) {
     let code = called.result.as_ref().unwrap_err().code;
     (code.type_name(), code.as_str())
 }
 
-fn detail(called: &Called, name: &str) -> Option<Json> {
+fn detail(called: &CallResult, name: &str) -> Option<Json> {
     let failure = called.result.as_ref().unwrap_err();
     failure.details.get(name).cloned()
 }

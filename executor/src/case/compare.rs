@@ -19,7 +19,7 @@ pub(super) fn compare(expected: &Json, observed: &Observed) -> Vec<String> {
         .is_some_and(|expected| *expected != valid)
     {
         let errors = Json::from(list(&report, "errors"));
-        let errors = shown(&errors);
+        let errors = shorten(&errors);
         return vec![format!("valid: {valid}, with the errors {errors}")];
     }
     differences.of_issues("warnings", &["code", "operationId"], expected, &report);
@@ -40,7 +40,7 @@ pub(super) fn compare(expected: &Json, observed: &Observed) -> Vec<String> {
 impl Differences {
     fn check(&mut self, name: &str, expected: &Json, got: &Json) {
         if expected != got {
-            let (expected, got) = (shown(expected), shown(got));
+            let (expected, got) = (shorten(expected), shorten(got));
             self.0
                 .push(format!("{name}: expected {expected}, got {got}"));
         }
@@ -208,7 +208,7 @@ fn retry_delays(expected: &Array, observed: &Observed) -> Json {
 }
 
 /// A value as far as a line shows it.
-fn shown(value: &impl ToString) -> String {
+fn shorten(value: &impl ToString) -> String {
     const SHOWN: usize = 400;
     let text = value.to_string();
     match text.char_indices().nth(SHOWN) {

@@ -23,10 +23,10 @@ use crate::virtual_clock::VirtualClock;
 /// The API that is registered if a case says nothing.
 const API: &str = "https://api.example.com";
 
-/// Chance that is the same in every run.
-struct Always;
+/// A random source that returns the same bytes in every run.
+struct FixedRandom;
 
-impl Random for Always {
+impl Random for FixedRandom {
     fn bits(&self) -> u128 {
         u128::MAX / 2
     }
@@ -42,7 +42,7 @@ impl Test {
         let files = FileStore::open(files).map_err(|error| error.to_string())?;
         let environment = Environment {
             clock: Arc::new(clock),
-            random: Arc::new(Always),
+            random: Arc::new(FixedRandom),
             http,
             store: Arc::new(MemoryStore::default()),
         };

@@ -57,7 +57,7 @@ impl Engine<'_> {
         for (index, item) in items.iter().enumerate() {
             self.ran.clear();
             self.last_data = Json::Null;
-            self.model.enter(model::Turn {
+            self.model.enter(model::Iteration {
                 item: item.clone(),
                 index,
             });

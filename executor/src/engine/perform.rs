@@ -12,7 +12,7 @@ use a2abus_plugin::Text;
 
 use futures_util::future::BoxFuture;
 
-use super::{Engine, Halt, Outcome, cancelled};
+use super::{Engine, Halt, OperationOutcome, cancelled};
 use crate::cache::Key;
 use crate::call::{self, Caller, Tally};
 use crate::failure::Failure;
@@ -25,7 +25,7 @@ use crate::trace::{OperationStatus, Progress};
 const CACHED_FROM_BYTES: usize = 64 << 10;
 
 impl Engine<'_> {
-    pub(super) async fn perform(&mut self, operation: &Operation) -> Outcome {
+    pub(super) async fn perform(&mut self, operation: &Operation) -> OperationOutcome {
         match &operation.kind {
             OperationKind::ApiCall(call) => self.call(operation, call).await,
             OperationKind::FilterData(filter) => {
@@ -70,22 +70,22 @@ impl Engine<'_> {
         operation: &Operation,
         inputs: &[&Path],
         compute: impl FnOnce(&Scope<'_>) -> Result<Json, Failure>,
-    ) -> Outcome {
+    ) -> OperationOutcome {
         let Some(key) = self.key(operation, inputs) else {
-            return Outcome::of(self.compute(compute));
+            return OperationOutcome::of(self.compute(compute));
         };
         let cache = &self.run.shared.cache;
         match cache.get(&key) {
-            Ok(value) => Outcome {
+            Ok(value) => OperationOutcome {
                 is_cached: true,
-                ..Outcome::of(Ok(value))
+                ..OperationOutcome::of(Ok(value))
             },
             Err(miss) => {
                 let result = self.compute(compute);
                 if let Ok(value) = &result {
                     cache.insert(key, &miss, value.clone(), None);
                 }
-                Outcome::of(result)
+                OperationOutcome::of(result)
             }
         }
     }
@@ -108,7 +108,7 @@ impl Engine<'_> {
         Some(values.iter().fold(key, |key, value| key.identity(value)))
     }
 
-    async fn call(&mut self, operation: &Operation, call: &ApiCall) -> Outcome {
+    async fn call(&mut self, operation: &Operation, call: &ApiCall) -> OperationOutcome {
         let (report, shared) = (self.run.report, self.run.shared);
         let iteration = self.model.turn();
         let on_retry = |attempts: u32, delay: Duration| {
@@ -138,7 +138,7 @@ impl Engine<'_> {
         let called = self
             .or_cancelled(call::call(call, &self.model, &caller, &mut tally))
             .await;
-        Outcome {
+        OperationOutcome {
             result: called.and_then(|called| called.map_err(Halt::from)),
             attempts: tally.attempts,
             is_cached: tally.is_cached,

@@ -10,7 +10,7 @@ use a2abus_models::a2e_workflow::transform::{Aggregate, AggregateFunction, Figur
 use a2abus_models::{Array, Json, Object};
 
 use self::tally::Tally;
-use super::distinct::{Distinct, Place};
+use super::distinct::{Distinct, ValueSlot};
 use crate::failure::Failure;
 use crate::meter::Meter;
 use crate::model::field;
@@ -102,7 +102,7 @@ fn column(
         };
         if function == AggregateFunction::CountDistinct {
             let place = distinct.put(Cow::Borrowed(value), meter)?;
-            let (Place::New(number) | Place::Known(number)) = place;
+            let (ValueSlot::New(number) | ValueSlot::Known(number)) = place;
             if !pairs.insert((*group, number)) {
                 continue;
             }
@@ -128,7 +128,7 @@ impl<'a> Groups<'a> {
         let mut of = Vec::with_capacity(input.len());
         for item in input {
             let value = field(item, by).unwrap_or(Cow::Borrowed(&Json::Null));
-            let (Place::New(group) | Place::Known(group)) = values.put(value, meter)?;
+            let (ValueSlot::New(group) | ValueSlot::Known(group)) = values.put(value, meter)?;
             of.push(group);
         }
         Ok(Self {

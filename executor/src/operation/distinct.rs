@@ -20,7 +20,7 @@ pub(super) struct Distinct<'a> {
 
 /// Where a value was put.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum ValueSlot {
     /// It is the first of its equals, and has this number.
     New(usize),
     /// It equals the value of this number.
@@ -43,7 +43,7 @@ impl<'a> Distinct<'a> {
         &mut self,
         value: Cow<'a, Json>,
         meter: &Meter<'_>,
-    ) -> Result<Place, Failure> {
+    ) -> Result<ValueSlot, Failure> {
         meter.scan(value.weight())?;
         let hash = value.hash_in(&self.state);
         let values = &self.values;
@@ -51,12 +51,12 @@ impl<'a> Distinct<'a> {
             other == hash && values.get(number).is_some_and(|known| **known == *value)
         };
         Ok(match self.places.entry(hash, is_it, |&(hash, _)| hash) {
-            Entry::Occupied(known) => Place::Known(known.get().1),
+            Entry::Occupied(known) => ValueSlot::Known(known.get().1),
             Entry::Vacant(place) => {
                 let number = self.values.len();
                 place.insert((hash, number));
                 self.values.push(value);
-                Place::New(number)
+                ValueSlot::New(number)
             }
         })
     }

@@ -6,7 +6,7 @@ use a2abus_models::a2e_workflow::Path;
 use a2abus_models::a2e_workflow::operation::{MergeData, Strategy};
 use a2abus_models::{Array, Json, Object};
 
-use super::distinct::{Distinct, Place};
+use super::distinct::{Distinct, ValueSlot};
 use super::{Scope, mismatch};
 use crate::failure::{Failure, FailureCode};
 use crate::meter::Meter;
@@ -60,8 +60,8 @@ fn union(sources: &[Path], scope: &Scope<'_>) -> Result<Json, Failure> {
     let mut distinct = Distinct::new();
     each_element(sources, scope, |element| {
         match distinct.put(Cow::Owned(element.clone()), scope.meter)? {
-            Place::New(_) => scope.meter.weigh(element.weight()),
-            Place::Known(_) => Ok(()),
+            ValueSlot::New(_) => scope.meter.weigh(element.weight()),
+            ValueSlot::Known(_) => Ok(()),
         }
     })?;
     let values = distinct.into_values().into_iter().map(Cow::into_owned);
@@ -80,7 +80,7 @@ fn intersect(sources: &[Path], scope: &Scope<'_>) -> Result<Json, Failure> {
     // How many of the sources so far, one after the other, have each value.
     let mut found_in = Vec::new();
     for element in first {
-        if let Place::New(_) = distinct.put(Cow::Borrowed(element), scope.meter)? {
+        if let ValueSlot::New(_) = distinct.put(Cow::Borrowed(element), scope.meter)? {
             found_in.push(0);
         }
     }

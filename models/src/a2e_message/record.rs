@@ -206,7 +206,7 @@ macro_rules! member_words {
                 super::shape::Shape::Word(<Self as crate::words::Words>::WORDS);
 
             fn read(value: crate::json::Json) -> Result<Self, Vec<super::value::Violation>> {
-                super::value::word(&value)
+                super::value::parse_word(&value)
             }
 
             fn write(&self) -> Option<crate::json::Json> {

@@ -316,8 +316,8 @@ impl Value for Object {
 }
 
 /// A value of a closed set of words.
-pub(super) fn word<W: Words>(value: &Json) -> Result<W, Vec<Violation>> {
-    let word = value.as_str().and_then(W::of_word);
+pub(super) fn parse_word<W: Words>(value: &Json) -> Result<W, Vec<Violation>> {
+    let word = value.as_str().and_then(W::parse);
     word.ok_or_else(|| vec![Violation::new("", Problem::NoWord(W::WORDS))])
 }
 

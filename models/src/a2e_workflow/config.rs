@@ -6,10 +6,10 @@ use crate::a2e_workflow::Dialect;
 use crate::a2e_workflow::config_transform;
 use crate::a2e_workflow::facts::{Kind, Need};
 use crate::a2e_workflow::fields::{
-    Fields, OUTPUT_PATH, Scope, field, integer, list, members, output_path, path, text,
-    unknown_word, word, word_with_aliases,
+    Fields, OUTPUT_PATH, Scope, field, integer, list, members, output_path, parse_word,
+    parse_word_with_aliases, path, text, unknown_word,
 };
-use crate::a2e_workflow::issue::{Code, shown};
+use crate::a2e_workflow::issue::{Code, quote_name};
 use crate::a2e_workflow::operation::{
     ApiCall, Conditional, DEFAULT_TIMEOUT, FilterCondition, FilterData, HeaderValue, Loop,
     MergeData, Method, OperationKind, OperationType, Operator, Storage, StoreData, Strategy, Test,
@@ -59,14 +59,14 @@ fn known_members(of: OperationType) -> &'static [&'static str] {
 // === ApiCall ===
 
 fn api_call(scope: &mut Scope<'_>, fields: &Fields<'_>) -> Option<ApiCall> {
-    let method = fields.need(scope, "method", word::<Method>);
+    let method = fields.need(scope, "method", parse_word::<Method>);
     let url = fields.need(scope, "url", url);
     let headers = fields.may(scope, "headers", |scope, at, json| {
         let Some(object) = json.as_object() else {
             return scope.invalid(at, "an object");
         };
         for (name, _) in object.iter().filter(|(name, _)| !is_settable_header(name)) {
-            let message = format!("{at}: {} is not a header that can be set", shown(name));
+            let message = format!("{at}: {} is not a header that can be set", quote_name(name));
             scope.issue(Code::InvalidField, message);
         }
         members(scope, at, object, header_value)
@@ -208,7 +208,7 @@ fn filter_condition(scope: &mut Scope<'_>, at: &str, json: &Json) -> Option<Filt
 
 fn filter_operator(scope: &mut Scope<'_>, at: &str, json: &Json) -> Option<Operator> {
     if presence(json).is_none() {
-        return word(scope, at, json);
+        return parse_word(scope, at, json);
     }
     let message = format!("{at}: expected one of {}", Operator::WORDS.join(", "));
     let instead = "only a Conditional has it; compare with null here, using == or !=";
@@ -306,7 +306,7 @@ fn loop_over(scope: &mut Scope<'_>, fields: &Fields<'_>) -> Option<Loop> {
 
 fn store_data(scope: &mut Scope<'_>, fields: &Fields<'_>) -> Option<StoreData> {
     let input = fields.input(scope, Need::Any);
-    let storage = fields.need(scope, "storage", word::<Storage>);
+    let storage = fields.need(scope, "storage", parse_word::<Storage>);
     scope.facts.storage = storage;
     let key = fields.need(scope, "key", |scope, at, json| {
         let key = text(scope, at, json)?;
@@ -349,7 +349,7 @@ fn wait(scope: &mut Scope<'_>, fields: &Fields<'_>) -> Option<Wait> {
 
 fn merge_data(scope: &mut Scope<'_>, fields: &Fields<'_>) -> Option<MergeData> {
     let strategy = fields.need(scope, "strategy", |scope, at, json| {
-        word_with_aliases(scope, at, json, &[("merge", Strategy::DeepMerge)])
+        parse_word_with_aliases(scope, at, json, &[("merge", Strategy::DeepMerge)])
     });
     let (need, kind) = match strategy {
         Some(Strategy::Concat | Strategy::Union) => (Need::Any, Kind::Array),

@@ -2,7 +2,8 @@
 
 use crate::a2e_workflow::facts::{Kind, Need};
 use crate::a2e_workflow::fields::{
-    Fields, Scope, field, flag, integer, list, members, path, text, word, word_with_aliases,
+    Fields, Scope, field, flag, integer, list, members, parse_word, parse_word_with_aliases, path,
+    text,
 };
 use crate::a2e_workflow::path::RelativePath;
 use crate::a2e_workflow::template::FieldTemplate;
@@ -20,7 +21,7 @@ const ALIASES: [(&str, TransformName); 2] = [
 
 pub(super) fn read(scope: &mut Scope<'_>, fields: &Fields<'_>) -> Option<TransformData> {
     let name = fields.need(scope, "transform", |scope, at, json| {
-        word_with_aliases(scope, at, json, &ALIASES)
+        parse_word_with_aliases(scope, at, json, &ALIASES)
     });
     let none = Object::new();
     let config = fields.may(scope, "config", |scope, at, json| {
@@ -93,7 +94,7 @@ fn map(scope: &mut Scope<'_>, config: &Fields<'_>) -> Option<Transform> {
     let projection = match choice {
         "field" => {
             let field = config.need(scope, "field", field);
-            let function = config.may(scope, "function", word::<Function>);
+            let function = config.may(scope, "function", parse_word::<Function>);
             Projection::Field(field?, function?)
         }
         "fields" => {
@@ -160,7 +161,7 @@ fn expression(scope: &mut Scope<'_>, at: &str, json: &Json) -> Option<Expression
     match choice {
         "field" => {
             let field = fields.need(scope, "field", field);
-            let function = fields.may(scope, "function", word::<Function>);
+            let function = fields.may(scope, "function", parse_word::<Function>);
             Some(Expression::Field(field?, function?))
         }
         "value" => object.get("value").cloned().map(Expression::Value),
@@ -209,7 +210,7 @@ fn sort(scope: &mut Scope<'_>, config: &Fields<'_>) -> Option<Transform> {
 
 fn sort_key(scope: &mut Scope<'_>, fields: &Fields<'_>) -> Option<SortKey> {
     let field = fields.may(scope, "field", field);
-    let order = fields.may(scope, "order", word::<SortOrder>);
+    let order = fields.may(scope, "order", parse_word::<SortOrder>);
     Some(SortKey {
         field: field?.unwrap_or_else(RelativePath::item),
         order: order?.unwrap_or(SortOrder::Ascending),
@@ -269,7 +270,7 @@ fn figure(scope: &mut Scope<'_>, fields: &Fields<'_>) -> Option<Figure> {
     let function = fields.need(scope, "operation", |scope, at, json| {
         match json.as_str().and_then(aggregate_function) {
             Some(function) => Some(function),
-            None => word(scope, at, json),
+            None => parse_word(scope, at, json),
         }
     });
     let counts = function == Some(AggregateFunction::Count);

@@ -9,7 +9,7 @@ use a2abus_plugin::json::BYTE_ORDER_MARK;
 use crate::a2e_message::Secret;
 use crate::a2e_workflow::facts::Facts;
 use crate::a2e_workflow::fields::Scope;
-use crate::a2e_workflow::issue::{Code, Issue, Issues, Severity, shown};
+use crate::a2e_workflow::issue::{Code, Issue, Issues, Severity, quote_name};
 use crate::a2e_workflow::message::{Begin, Message, Order, Reader, Update};
 use crate::a2e_workflow::operation::{OperationKind, OperationType};
 use crate::a2e_workflow::{Dialect, Operation, Workflow, WorkflowLimits, config};
@@ -327,7 +327,7 @@ fn content(id: &Text, update: &Update, dialect: Dialect, issues: &mut Issues) ->
         return None;
     };
     let Some(of) = OperationType::from_word(word) else {
-        let message = format!("{} is not an operation of the catalog", shown(word));
+        let message = format!("{} is not an operation of the catalog", quote_name(word));
         let suggestion = scope
             .issues
             .nearest(word, OperationType::WORDS.iter().copied());

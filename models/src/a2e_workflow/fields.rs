@@ -2,7 +2,7 @@
 
 use crate::a2e_workflow::Dialect;
 use crate::a2e_workflow::facts::{Facts, Kind, Need, Read};
-use crate::a2e_workflow::issue::{Code, Issue, Issues, shown};
+use crate::a2e_workflow::issue::{Code, Issue, Issues, quote_name};
 use crate::a2e_workflow::path::{OutputPath, Path, PathError, RelativePath};
 use crate::json::{Json, Number, Object};
 use crate::words::Words;
@@ -69,7 +69,7 @@ impl Scope<'_> {
             .iter()
             .filter(|(name, _)| !known.contains(&name.as_str()))
         {
-            let message = format!("{}: unknown member {}", here(at), shown(name));
+            let message = format!("{}: unknown member {}", here(at), quote_name(name));
             let suggestion = self.issues.nearest(name, known.iter().copied());
             self.suggest(Code::UnknownField, message, suggestion);
         }
@@ -86,7 +86,7 @@ impl Scope<'_> {
 
 /// What is said of a member that an object has twice.
 pub(super) fn stands_twice(name: &str) -> String {
-    format!("{} is written twice: write it once", shown(name))
+    format!("{} is written twice: write it once", quote_name(name))
 }
 
 /// The place as messages name it; the configuration as a whole has no name.
@@ -222,23 +222,23 @@ pub(super) fn field(scope: &mut Scope<'_>, at: &str, json: &Json) -> Option<Rela
     scope.path_or_issue(at, RelativePath::parse(text))
 }
 
-pub(super) fn word<W: Words>(scope: &mut Scope<'_>, at: &str, json: &Json) -> Option<W> {
-    word_with_aliases(scope, at, json, &[])
+pub(super) fn parse_word<W: Words>(scope: &mut Scope<'_>, at: &str, json: &Json) -> Option<W> {
+    parse_word_with_aliases(scope, at, json, &[])
 }
 
 /// A word of an enumeration, or an old one for it.
-pub(super) fn word_with_aliases<W: Words>(
+pub(super) fn parse_word_with_aliases<W: Words>(
     scope: &mut Scope<'_>,
     at: &str,
     json: &Json,
     aliases: &[(&str, W)],
 ) -> Option<W> {
     let text = text(scope, at, json)?;
-    if let Some(value) = W::of_word(text) {
+    if let Some(value) = W::parse(text) {
         return Some(value);
     }
     if let Some((alias, value)) = aliases.iter().find(|(alias, _)| text == alias) {
-        let message = format!("{at}: {alias:?} is an old name of {:?}", value.word());
+        let message = format!("{at}: {alias:?} is an old name of {:?}", value.as_str());
         scope.issue(Code::DeprecatedAlias, message);
         return Some(*value);
     }
@@ -314,7 +314,7 @@ pub(super) fn members<T>(
     let read: Vec<_> = object
         .iter()
         .map(|(name, json)| {
-            let value = read(scope, &format!("{at}[{}]", shown(name)), json)?;
+            let value = read(scope, &format!("{at}[{}]", quote_name(name)), json)?;
             Some((name.clone(), value))
         })
         .collect();

@@ -23,7 +23,7 @@ pub(super) fn check(
 ) {
     let mut walk = Walk {
         graph,
-        known: Known::new(inputs),
+        known: KnownPaths::new(inputs),
         visited: HashSet::new(),
         reported: HashSet::new(),
         reserved: HashSet::new(),
@@ -62,7 +62,7 @@ enum Visit {
 
 struct Walk<'a, 'g> {
     graph: &'g Graph<'a>,
-    known: Known,
+    known: KnownPaths,
     /// What is known only grows, so that a second visit among as many loops finds nothing new.
     visited: HashSet<(usize, u8)>,
     reported: HashSet<(usize, &'a Path)>,
@@ -223,7 +223,7 @@ fn is_reserved(output: &OutputPath) -> bool {
 // === what is known ===
 
 /// The paths that are written so far, as a tree of their keys.
-struct Known {
+struct KnownPaths {
     nodes: Vec<AsText>,
     children: HashMap<(usize, Text), usize>,
     writes: usize,
@@ -254,15 +254,15 @@ enum Presence {
     Sure,
 }
 
-struct Found {
+struct PathState {
     presence: Presence,
     kind: Kind,
 }
 
-// === impl Known ===
+// === impl KnownPaths ===
 
 // Every index in `children` is one of `nodes`, and the root is always there.
-impl Known {
+impl KnownPaths {
     /// Of several inputs the last that has a member counts.
     fn new(inputs: [Option<&Object>; 2]) -> Self {
         let mut known = Self {
@@ -304,9 +304,9 @@ impl Known {
 
     /// A path is there when it, a part of it, or something below it was written. Its kind is that
     /// of the latest write to it, unless a part of it was written since.
-    fn find(&self, path: &Path) -> Found {
+    fn find(&self, path: &Path) -> PathState {
         let (mut at, mut latest) = (0, 0);
-        let mut found = Found {
+        let mut found = PathState {
             presence: Presence::Missing,
             kind: Kind::Unknown,
         };

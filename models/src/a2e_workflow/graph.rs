@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use crate::a2e_workflow::document::{Content, Document};
-use crate::a2e_workflow::issue::{Code, Issue, Issues, shown};
+use crate::a2e_workflow::issue::{Code, Issue, Issues, quote_name};
 use crate::a2e_workflow::message::Order;
 use a2abus_plugin::Text;
 
@@ -170,7 +170,7 @@ impl<'a> Graph<'a> {
     fn refuse_unknown(&self, id: &Text, about: &Text, line: u32, issues: &mut Issues) {
         let known = self.document.definitions.keys().map(Text::as_str);
         let suggestion = issues.nearest(id, known);
-        let message = format!("operation {} is not defined", shown(id));
+        let message = format!("operation {} is not defined", quote_name(id));
         let issue = Issue::new(Code::UnknownOperation, message)
             .about(about)
             .at(line);

@@ -304,7 +304,7 @@ impl Issues {
 }
 
 /// A foreign name as far as a message repeats it.
-pub(super) fn shown(name: &str) -> String {
+pub(super) fn quote_name(name: &str) -> String {
     const SHOWN: usize = 100;
     match name.char_indices().nth(SHOWN) {
         Some((end, _)) => format!("{:?}...", name.get(..end).unwrap_or_default()),

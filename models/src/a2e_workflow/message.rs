@@ -5,7 +5,7 @@ use indexmap::map::Entry;
 
 use crate::a2e_workflow::Dialect;
 use crate::a2e_workflow::fields::stands_twice;
-use crate::a2e_workflow::issue::{Code, Issue, Issues, shown};
+use crate::a2e_workflow::issue::{Code, Issue, Issues, quote_name};
 use crate::json::{Json, Object};
 use a2abus_plugin::Text;
 use a2abus_plugin::protocol::is_target;
@@ -76,7 +76,9 @@ impl Reader<'_> {
                     let suggestion =
                         word.and_then(|word| self.issues.nearest(word, [UPDATE, BEGIN]));
                     let message = match word {
-                        Some(word) => format!("a workflow has no messages of type {}", shown(word)),
+                        Some(word) => {
+                            format!("a workflow has no messages of type {}", quote_name(word))
+                        }
                         None => format!("the type of a message is a string, not {}", kind.kind()),
                     };
                     self.unknown(message, suggestion);
@@ -325,7 +327,7 @@ impl Reader<'_> {
         {
             self.issue(
                 Code::UnknownField,
-                format!("unknown member {}", shown(name)),
+                format!("unknown member {}", quote_name(name)),
                 id,
             );
         }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use crate::a2e_workflow::document::{Content, Document};
 use crate::a2e_workflow::flow;
 use crate::a2e_workflow::graph::Graph;
-use crate::a2e_workflow::issue::{Code, Issue, Issues, Report, Strictness, nearest, shown};
+use crate::a2e_workflow::issue::{Code, Issue, Issues, Report, Strictness, nearest, quote_name};
 use crate::a2e_workflow::policy::{CredentialRefusal, Policy, Refusal};
 use crate::a2e_workflow::storage::Storage;
 use crate::json::Object;
@@ -126,7 +126,7 @@ fn check_credential(id: &Text, content: &Content, policy: &Policy, refuse: &mut 
         };
     refuse(
         code,
-        format!("credential {}: {reason}", shown(id)),
+        format!("credential {}: {reason}", quote_name(id)),
         suggestion,
     );
 }

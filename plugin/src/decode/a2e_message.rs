@@ -1,7 +1,7 @@
 //! A2E messages by their facts. Source: docs/protocols/a2e-messages.md §8.2.
 
 use super::parser::{Parser, is_attribute};
-use crate::detect::Place;
+use crate::detect::MemberPath;
 use crate::error::{DecodeError, DecodeErrorKind};
 use crate::extension;
 use crate::json::Kind as JsonKind;
@@ -11,57 +11,57 @@ use crate::text::Text;
 use crate::time;
 
 /// The members that must not occur twice. Source: docs/protocols/a2e-messages.md §1.3.
-const MEMBERS: [Place; 8] = [
-    Place::Type,
-    Place::Id,
-    Place::ReqId,
-    Place::Version,
-    Place::A2e,
-    Place::SessionId,
-    Place::OwnAgentId,
-    Place::OwnTopic,
+const MEMBERS: [MemberPath; 8] = [
+    MemberPath::Type,
+    MemberPath::Id,
+    MemberPath::ReqId,
+    MemberPath::Version,
+    MemberPath::A2e,
+    MemberPath::SessionId,
+    MemberPath::OwnAgentId,
+    MemberPath::OwnTopic,
 ];
 
 /// Where a request names what it is about, the first that does.
-const OBJECTS: [Place; 12] = [
-    Place::ToolName,
-    Place::Name,
-    Place::ToolkitName,
-    Place::ProcId,
-    Place::MemoryId,
-    Place::EpisodeId,
-    Place::EnvName,
-    Place::PlanId,
-    Place::SubagentId,
-    Place::ServerId,
-    Place::ChainId,
-    Place::ComponentName,
+const OBJECTS: [MemberPath; 12] = [
+    MemberPath::ToolName,
+    MemberPath::Name,
+    MemberPath::ToolkitName,
+    MemberPath::ProcId,
+    MemberPath::MemoryId,
+    MemberPath::EpisodeId,
+    MemberPath::EnvName,
+    MemberPath::PlanId,
+    MemberPath::SubagentId,
+    MemberPath::ServerId,
+    MemberPath::ChainId,
+    MemberPath::ComponentName,
 ];
 
 impl Parser<'_> {
     pub(super) fn a2e_message(&self) -> Result<Draft, DecodeError> {
         let facts = self.facts;
         facts.refuse_repeated(&MEMBERS)?;
-        let ty = self.method(Place::Type)?.unwrap_or_default();
+        let ty = self.method(MemberPath::Type)?.unwrap_or_default();
         if self.hint.refuse_link_local && is_link_local(&ty) {
             const RULE: &str = "a message about the connection itself (handshake, ping, pong, shutdown): it is for the \
                                 peer at the other end and is not published";
-            return Err(self.refused(DecodeErrorKind::LinkLocal, Place::Type, RULE));
+            return Err(self.refused(DecodeErrorKind::LinkLocal, MemberPath::Type, RULE));
         }
         let version = self.a2e_version()?;
         let id = self.a2e_id()?;
-        let req_id = self.attribute(Place::ReqId);
+        let req_id = self.attribute(MemberPath::ReqId);
         let kind = a2e_message::kind(&ty, req_id.as_deref().unwrap_or_default());
         let mut draft = Draft::new(kind, event_type("a2e.", &event_name(&ty, kind), ""));
         draft.put(extension::A2A_METHOD, Text::from(operation(&ty)));
         let capability = self
-            .attribute(Place::CapabilityName)
+            .attribute(MemberPath::CapabilityName)
             .or_else(|| capability(&ty).map(Text::from_static));
         draft.put_if(extension::A2E_CAPABILITY, capability);
-        draft.put_if(extension::SESSION_ID, self.attribute(Place::SessionId));
+        draft.put_if(extension::SESSION_ID, self.attribute(MemberPath::SessionId));
         draft.put_if(
             extension::CORRELATION_ID,
-            self.attribute(Place::CorrelationId),
+            self.attribute(MemberPath::CorrelationId),
         );
         self.a2e_way(&mut draft, id.as_ref(), req_id)?;
         self.a2e_marks(&mut draft, &ty)?;
@@ -78,8 +78,8 @@ impl Parser<'_> {
         id: Option<&Text>,
         req_id: Option<Text>,
     ) -> Result<(), DecodeError> {
-        let target = self.target(Place::OwnAgentId)?;
-        let topic = self.topic(Place::OwnTopic)?;
+        let target = self.target(MemberPath::OwnAgentId)?;
+        let topic = self.topic(MemberPath::OwnTopic)?;
         match draft.kind {
             Kind::Request => {
                 draft.put_if(extension::COLLABORATION_ID, id.cloned());
@@ -106,17 +106,17 @@ impl Parser<'_> {
     /// What events and errors say of themselves.
     fn a2e_marks(&self, draft: &mut Draft, ty: &str) -> Result<(), DecodeError> {
         if is_event(ty) {
-            let word = self.attribute(Place::Kind);
+            let word = self.attribute(MemberPath::Kind);
             draft.put(
                 extension::A2E_KIND,
                 word.unwrap_or(Text::from_static("status")),
             );
-            let seq = self.scalar(Place::Seq, DecodeErrorKind::BadSeq)?;
+            let seq = self.scalar(MemberPath::Seq, DecodeErrorKind::BadSeq)?;
             draft.put(extension::SEQ, seq.unwrap_or(Text::from_static("0")));
         }
         if ty == "error" {
-            draft.put_if(extension::A2E_CODE, self.attribute(Place::Code));
-            draft.put_if(extension::RETRYABLE, self.facts.flag(Place::Retryable));
+            draft.put_if(extension::A2E_CODE, self.attribute(MemberPath::Code));
+            draft.put_if(extension::RETRYABLE, self.facts.flag(MemberPath::Retryable));
         }
         Ok(())
     }
@@ -130,10 +130,10 @@ impl Parser<'_> {
                 .facts
                 .unsupported(place, "only major version 1 is supported")),
         };
-        match (text(Place::Version)?, text(Place::A2e)?) {
-            (Some(version), Some(a2e)) if version != a2e => {
-                Err(self.facts.unsupported(Place::A2e, "version and a2e differ"))
-            }
+        match (text(MemberPath::Version)?, text(MemberPath::A2e)?) {
+            (Some(version), Some(a2e)) if version != a2e => Err(self
+                .facts
+                .unsupported(MemberPath::A2e, "version and a2e differ")),
             (Some(version), _) | (None, Some(version)) => Ok(version),
             (None, None) => Ok(Text::from_static("1.0")),
         }
@@ -142,24 +142,24 @@ impl Parser<'_> {
     /// The message's own id; one that cannot be an event's id is replaced by a new one, as is none.
     /// Source: docs/protocols/a2e-messages.md §1.2 and §8.2.
     fn a2e_id(&self) -> Result<Option<Text>, DecodeError> {
-        let id = match self.facts.set(Place::Id) {
+        let id = match self.facts.set(MemberPath::Id) {
             None => None,
-            Some(span) if span.kind() == JsonKind::String => self.facts.text(Place::Id),
+            Some(span) if span.kind() == JsonKind::String => self.facts.text(MemberPath::Id),
             Some(_) => {
                 let message = "an id is a string";
-                return Err(self.refused(DecodeErrorKind::BadId, Place::Id, message));
+                return Err(self.refused(DecodeErrorKind::BadId, MemberPath::Id, message));
             }
         };
         let id = id.filter(|id| is_attribute(id));
         if id.is_none() && self.hint.strict_ids {
             let message = "a message without an id that can be answered";
-            return Err(self.refused(DecodeErrorKind::MissingId, Place::Id, message));
+            return Err(self.refused(DecodeErrorKind::MissingId, MemberPath::Id, message));
         }
         Ok(id)
     }
 
     fn a2e_time(&self) -> Option<Text> {
-        let seconds = self.number(Place::Ts)?;
+        let seconds = self.number(MemberPath::Ts)?;
         time::of_seconds(seconds)
             .filter(|_| seconds > 0.0)
             .map(time::with_z)

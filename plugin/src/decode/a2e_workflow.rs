@@ -1,7 +1,7 @@
 //! A2E workflows by their facts: a document of lines, or one line of it. Source: docs/protocols/a2e-workflows.md §11.
 
 use super::parser::Parser;
-use crate::detect::{Detection, Place};
+use crate::detect::{Detection, MemberPath};
 use crate::error::{DecodeError, DecodeErrorKind};
 use crate::extension;
 use crate::hint::Hint;
@@ -37,7 +37,7 @@ impl Lines {
         self.because.unwrap_or(Detection {
             family: Family::A2eWorkflow,
             rule: 5,
-            member: Place::Type.name(),
+            member: MemberPath::Type.name(),
         })
     }
 
@@ -60,7 +60,7 @@ impl Parser<'_> {
             let message = "a single line of a workflow: send the whole workflow, or give its lines a collaborationid";
             return Err(self.refused(
                 DecodeErrorKind::MissingCollaborationId,
-                Place::Root,
+                MemberPath::Root,
                 message,
             ));
         };
@@ -73,21 +73,21 @@ impl Parser<'_> {
     }
 
     fn is_begin_line(&self) -> bool {
-        self.facts.equals(Place::Type, "beginExecution")
-            || (!self.facts.has(Place::Type) && self.facts.has(Place::BeginExecution))
+        self.facts.equals(MemberPath::Type, "beginExecution")
+            || (!self.facts.has(MemberPath::Type) && self.facts.has(MemberPath::BeginExecution))
     }
 
     /// The id of the execution; one that breaks the rule is the executor's to refuse.
     fn execution_id(&self) -> Option<Text> {
-        let places = [Place::ExecutionId, Place::WrappedExecutionId];
+        let places = [MemberPath::ExecutionId, MemberPath::WrappedExecutionId];
         let id = places.into_iter().find_map(|place| self.facts.text(place));
         id.filter(|id| is_operation_id(id))
     }
 
     fn executor(&self) -> Result<Option<Text>, DecodeError> {
-        match self.target(Place::OwnAgentId)? {
+        match self.target(MemberPath::OwnAgentId)? {
             Some(agent) => Ok(Some(agent)),
-            None => self.target(Place::WrappedAgentId),
+            None => self.target(MemberPath::WrappedAgentId),
         }
     }
 }

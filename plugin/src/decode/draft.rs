@@ -4,7 +4,7 @@ use bytes::Bytes;
 
 use super::a2e_workflow::Lines;
 use super::parser::Parser;
-use crate::detect::{Detection, Place};
+use crate::detect::{Detection, MemberPath};
 use crate::error::{DecodeError, DecodeErrorKind};
 use crate::event::Event;
 use crate::format;
@@ -49,12 +49,12 @@ impl Parser<'_> {
 
     fn family(&self) -> Result<Detection, DecodeError> {
         let Some(because) = self.facts.family(self.hint)? else {
-            let message = if self.facts.has(Place::Method) {
+            let message = if self.facts.has(MemberPath::Method) {
                 "unknown message format: the object has a \"method\" and no \"jsonrpc\":\"2.0\""
             } else {
                 "unknown message format: the object has no \"jsonrpc\", \"specversion\", \"a2e\", ... member"
             };
-            return Err(self.refused(DecodeErrorKind::Unknown, Place::Root, message));
+            return Err(self.refused(DecodeErrorKind::Unknown, MemberPath::Root, message));
         };
         match self.hint.family {
             Some(declared) if self.hint.strict && declared != because.family => {
@@ -63,7 +63,7 @@ impl Parser<'_> {
                     declared.as_str(),
                     because.family.as_str()
                 );
-                Err(self.refused(DecodeErrorKind::WrongFamily, Place::Root, message))
+                Err(self.refused(DecodeErrorKind::WrongFamily, MemberPath::Root, message))
             }
             _ => Ok(because),
         }

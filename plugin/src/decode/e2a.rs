@@ -1,7 +1,7 @@
 //! E2A records by their facts. Source: docs/protocols/e2a.md §10.2.
 
 use super::parser::{Parser, is_attribute};
-use crate::detect::{Place, Shape};
+use crate::detect::{MemberPath, Shape};
 use crate::error::{DecodeError, DecodeErrorKind};
 use crate::extension;
 use crate::json::Kind as JsonKind;
@@ -10,22 +10,22 @@ use crate::text::Text;
 use crate::time;
 
 /// The members that must not occur twice. Source: docs/protocols/e2a.md §S6.
-const MEMBERS: [Place; 15] = [
-    Place::ProtocolVersion,
-    Place::RequestId,
-    Place::ResponseKind,
-    Place::Method,
-    Place::Params,
-    Place::AgentId,
-    Place::AgentRef,
-    Place::SourceAgentId,
-    Place::Channel,
-    Place::ChannelId,
-    Place::ChannelContext,
-    Place::Metadata,
-    Place::Sequence,
-    Place::IsFinal,
-    Place::JsonrpcId,
+const MEMBERS: [MemberPath; 15] = [
+    MemberPath::ProtocolVersion,
+    MemberPath::RequestId,
+    MemberPath::ResponseKind,
+    MemberPath::Method,
+    MemberPath::Params,
+    MemberPath::AgentId,
+    MemberPath::AgentRef,
+    MemberPath::SourceAgentId,
+    MemberPath::Channel,
+    MemberPath::ChannelId,
+    MemberPath::ChannelContext,
+    MemberPath::Metadata,
+    MemberPath::Sequence,
+    MemberPath::IsFinal,
+    MemberPath::JsonrpcId,
 ];
 
 /// What comes after the prefix in the types of its events.
@@ -48,33 +48,33 @@ impl Parser<'_> {
             Some(Shape::LegacyRequest | Shape::LegacyResponse | Shape::LegacyChunk) => {
                 Some(Text::from_static("0"))
             }
-            _ => self.attribute(Place::ProtocolVersion),
+            _ => self.attribute(MemberPath::ProtocolVersion),
         };
         let version = version.unwrap_or(Text::from_static("1.0"));
         for (name, place) in [
-            (extension::SESSION_ID, Place::SessionId),
-            (extension::TASK_ID, Place::TaskId),
-            (extension::CONTEXT_ID, Place::ContextId),
-            (extension::CORRELATION_ID, Place::CorrelationId),
+            (extension::SESSION_ID, MemberPath::SessionId),
+            (extension::TASK_ID, MemberPath::TaskId),
+            (extension::CONTEXT_ID, MemberPath::ContextId),
+            (extension::CORRELATION_ID, MemberPath::CorrelationId),
         ] {
             draft.put_if(name, self.attribute(place));
         }
-        let channel = match self.facts.set(Place::Channel) {
-            Some(_) => self.attribute(Place::Channel),
-            None => self.attribute(Place::ChannelId),
+        let channel = match self.facts.set(MemberPath::Channel) {
+            Some(_) => self.attribute(MemberPath::Channel),
+            None => self.attribute(MemberPath::ChannelId),
         };
         draft.put_if(extension::E2A_CHANNEL, channel);
-        let source_protocol = self.attribute(Place::SourceProtocol);
+        let source_protocol = self.attribute(MemberPath::SourceProtocol);
         draft.put_if(
             extension::SOURCE_PROTOCOL,
             source_protocol.filter(|protocol| protocol != "e2a"),
         );
-        let trace_parent = self.attribute(Place::ContextTraceparent);
+        let trace_parent = self.attribute(MemberPath::ContextTraceparent);
         if let Some(trace_parent) = trace_parent.filter(|text| is_trace_parent(text)) {
             draft.put(extension::TRACE_PARENT, trace_parent);
             draft.put_if(
                 extension::TRACE_STATE,
-                self.attribute(Place::ContextTracestate),
+                self.attribute(MemberPath::ContextTracestate),
             );
         }
         draft.event.0.time = self.e2a_time();
@@ -82,8 +82,8 @@ impl Parser<'_> {
     }
 
     fn e2a_request(&self) -> Result<Draft, DecodeError> {
-        let request_id = self.e2a_id(Place::RequestId)?;
-        let jsonrpc_id = self.e2a_id(Place::JsonrpcId)?;
+        let request_id = self.e2a_id(MemberPath::RequestId)?;
+        let jsonrpc_id = self.e2a_id(MemberPath::JsonrpcId)?;
         let method = self.e2a_method()?;
         let kind = match method.as_deref() {
             Some("acp.tool_response") => Kind::Response,
@@ -95,7 +95,7 @@ impl Parser<'_> {
             _ if request_id.is_none() && jsonrpc_id.is_none() => Kind::Notification,
             _ => Kind::Request,
         };
-        let is_stream = self.e2a_flag(Place::IsStream)?.unwrap_or(false);
+        let is_stream = self.e2a_flag(MemberPath::IsStream)?.unwrap_or(false);
         let name = match (&method, self.e2a_is_ext()) {
             (Some(method), true) => Text::from(format!("ext.{method}")),
             (Some(method), false) => method.clone(),
@@ -109,30 +109,30 @@ impl Parser<'_> {
         let mut draft = Draft::new(kind, event_type(CATEGORY, &name, suffix));
         draft.put_if(extension::A2A_METHOD, method);
         let collaboration_id = if kind == Kind::Response {
-            self.e2a_id(Place::ParamsJsonrpcId)?
+            self.e2a_id(MemberPath::ParamsJsonrpcId)?
         } else {
             request_id.clone().or_else(|| jsonrpc_id.clone())
         };
         draft.put_if(extension::COLLABORATION_ID, collaboration_id);
         draft.event.0.id = request_id.or(jsonrpc_id).unwrap_or_default();
         let target = self.e2a_target()?;
-        let topic = self.topic(Place::ParamsTopic)?;
+        let topic = self.topic(MemberPath::ParamsTopic)?;
         if topic.is_none() {
             draft.put_if(extension::TARGET_AGENT, target);
         }
         draft.event.0.subject = topic;
         draft.put_if(
             extension::SOURCE_AGENT,
-            self.attribute(Place::SourceAgentId),
+            self.attribute(MemberPath::SourceAgentId),
         );
-        let seq = self.scalar(Place::ParamsSeq, DecodeErrorKind::BadSeq)?;
+        let seq = self.scalar(MemberPath::ParamsSeq, DecodeErrorKind::BadSeq)?;
         draft.put_if(extension::SEQ, seq);
         Ok(draft)
     }
 
     fn e2a_response(&self) -> Result<Draft, DecodeError> {
-        let response_kind = self.method(Place::ResponseKind)?.unwrap_or_default();
-        let is_final = self.e2a_flag(Place::IsFinal)?.unwrap_or(false);
+        let response_kind = self.method(MemberPath::ResponseKind)?.unwrap_or_default();
+        let is_final = self.e2a_flag(MemberPath::IsFinal)?.unwrap_or(false);
         let is_push = self.e2a_is_push();
         let asks = response_kind == "acp.output_request";
         let kind = match () {
@@ -148,13 +148,13 @@ impl Parser<'_> {
             (false, false) => ".stream",
         };
         let mut draft = Draft::new(kind, event_type(CATEGORY, &name, suffix));
-        let request_id = self.e2a_id(Place::RequestId)?;
+        let request_id = self.e2a_id(MemberPath::RequestId)?;
         let sequence = self
             .e2a_sequence()?
             .filter(|number| *number >= 0 && !is_push);
-        let keeps_alive = self.facts.equals(Place::BodyEventType, "keepalive");
+        let keeps_alive = self.facts.equals(MemberPath::BodyEventType, "keepalive");
         let sequence = sequence.filter(|_| !keeps_alive);
-        let id = match (self.e2a_id(Place::ResponseId)?, &request_id, sequence) {
+        let id = match (self.e2a_id(MemberPath::ResponseId)?, &request_id, sequence) {
             (Some(id), request_id, _) if request_id.as_ref() != Some(&id) => Some(id),
             (_, Some(request_id), Some(number)) => {
                 Some(Text::from(format!("{request_id}:{number}")))
@@ -163,10 +163,13 @@ impl Parser<'_> {
         };
         draft.event.0.id = id.unwrap_or_default();
         if asks {
-            draft.put_if(extension::A2A_METHOD, self.method(Place::BodyMethod)?);
-            draft.put_if(extension::COLLABORATION_ID, self.e2a_id(Place::BodyId)?);
+            draft.put_if(extension::A2A_METHOD, self.method(MemberPath::BodyMethod)?);
+            draft.put_if(
+                extension::COLLABORATION_ID,
+                self.e2a_id(MemberPath::BodyId)?,
+            );
         } else {
-            draft.put_if(extension::A2A_METHOD, self.method(Place::Method)?);
+            draft.put_if(extension::A2A_METHOD, self.method(MemberPath::Method)?);
             draft.put_if(extension::COLLABORATION_ID, request_id);
         }
         draft.put_if(extension::SOURCE_AGENT, self.e2a_source());
@@ -175,11 +178,11 @@ impl Parser<'_> {
             sequence.map(|number| Text::from(number.to_string())),
         );
         draft.put_if(extension::IS_FINAL, (!is_push).then_some(is_final));
-        draft.put_if(extension::E2A_STATUS, self.attribute(Place::Status));
+        draft.put_if(extension::E2A_STATUS, self.attribute(MemberPath::Status));
         if matches!(response_kind.as_str(), "e2a.error" | "acp.jsonrpc_error") {
             let code = self.e2a_code();
             draft.put(extension::RPC_ERROR_CODE, code.unwrap_or(INTERNAL_ERROR));
-            draft.put_if(extension::E2A_CODE, self.attribute(Place::BodyCode));
+            draft.put_if(extension::E2A_CODE, self.attribute(MemberPath::BodyCode));
         }
         draft.put(extension::E2A_KIND, response_kind);
         Ok(draft)
@@ -187,12 +190,15 @@ impl Parser<'_> {
 
     /// An answer in the shape of before E2A, as the encoders would write it. Source: docs/protocols/e2a.md §8.
     fn e2a_legacy_response(&self) -> Result<Draft, DecodeError> {
-        let is_unary = self.facts.has(Place::Ok);
-        let complete = is_unary || self.e2a_flag(Place::IsComplete)?.unwrap_or(false);
+        let is_unary = self.facts.has(MemberPath::Ok);
+        let complete = is_unary || self.e2a_flag(MemberPath::IsComplete)?.unwrap_or(false);
         let failed = if is_unary {
-            !self.e2a_flag(Place::Ok)?.unwrap_or(true)
+            !self.e2a_flag(MemberPath::Ok)?.unwrap_or(true)
         } else {
-            complete && self.facts.equals(Place::PayloadEventType, "chat.error")
+            complete
+                && self
+                    .facts
+                    .equals(MemberPath::PayloadEventType, "chat.error")
         };
         let (kind, name, suffix) = match (complete, failed) {
             (false, _) => (Kind::Stream, "chunk", ".stream"),
@@ -200,7 +206,10 @@ impl Parser<'_> {
             (true, true) => (Kind::Response, "error", ".resp"),
         };
         let mut draft = Draft::new(kind, event_type(CATEGORY, name, suffix));
-        draft.put_if(extension::COLLABORATION_ID, self.e2a_id(Place::RequestId)?);
+        draft.put_if(
+            extension::COLLABORATION_ID,
+            self.e2a_id(MemberPath::RequestId)?,
+        );
         draft.put_if(extension::SOURCE_AGENT, self.e2a_source());
         draft.put(extension::IS_FINAL, complete);
         if failed {
@@ -211,40 +220,40 @@ impl Parser<'_> {
 
     /// A frame about the connection itself.
     fn e2a_control(&self) -> Result<Draft, DecodeError> {
-        let name = self.method(Place::Event)?.unwrap_or_default();
+        let name = self.method(MemberPath::Event)?.unwrap_or_default();
         let mut draft = Draft::new(Kind::Notification, event_type(CATEGORY, &name, ""));
         draft.put(extension::A2A_METHOD, name);
         Ok(draft)
     }
 
     fn e2a_is_ext(&self) -> bool {
-        self.facts.equals(Place::Method, "ext")
+        self.facts.equals(MemberPath::Method, "ext")
     }
 
     /// `method`, or what it stands for; a blank one counts as absent. Source: docs/protocols/e2a.md §2.
     fn e2a_method(&self) -> Result<Option<Text>, DecodeError> {
         let is_blank = |place| {
             self.facts
-                .word(place)
+                .string(place)
                 .is_some_and(|word| word.trim_ascii().is_empty())
         };
-        if self.e2a_is_ext() && !is_blank(Place::ExtMethod) {
-            let method = self.method(Place::ExtMethod)?;
+        if self.e2a_is_ext() && !is_blank(MemberPath::ExtMethod) {
+            let method = self.method(MemberPath::ExtMethod)?;
             return Ok(method.or(Some(Text::from_static("ext"))));
         }
-        if self.facts.set(Place::Method).is_some() && !is_blank(Place::Method) {
-            return self.method(Place::Method);
+        if self.facts.set(MemberPath::Method).is_some() && !is_blank(MemberPath::Method) {
+            return self.method(MemberPath::Method);
         }
-        let has_other = self.facts.is(Place::ReqMethod, JsonKind::String);
-        if has_other && !is_blank(Place::ReqMethod) {
-            return self.method(Place::ReqMethod);
+        let has_other = self.facts.is(MemberPath::ReqMethod, JsonKind::String);
+        if has_other && !is_blank(MemberPath::ReqMethod) {
+            return self.method(MemberPath::ReqMethod);
         }
         Ok(None)
     }
 
     /// A string or number that identifies; null and the empty string count as absent.
-    fn e2a_id(&self, place: Place) -> Result<Option<Text>, DecodeError> {
-        let is_empty = self.facts.word(place).is_some_and(|word| word.is_empty());
+    fn e2a_id(&self, place: MemberPath) -> Result<Option<Text>, DecodeError> {
+        let is_empty = self.facts.string(place).is_some_and(|word| word.is_empty());
         let id = if is_empty {
             None
         } else {
@@ -259,20 +268,20 @@ impl Parser<'_> {
 
     /// Whom a request is for.
     fn e2a_target(&self) -> Result<Option<Text>, DecodeError> {
-        let named = self.target(Place::ParamsAgentId)?;
+        let named = self.target(MemberPath::ParamsAgentId)?;
         let is_blank = self
             .facts
-            .word(Place::AgentId)
+            .string(MemberPath::AgentId)
             .is_none_or(|word| word.trim_ascii().is_empty());
         let agent = if is_blank {
             None
         } else {
-            self.target(Place::AgentId)?
+            self.target(MemberPath::AgentId)?
         };
         match (named, agent) {
             (Some(named), Some(agent)) if named != agent => {
                 let message = "params._agentId and agent_id name two different agents";
-                Err(self.refused(DecodeErrorKind::BadTarget, Place::AgentId, message))
+                Err(self.refused(DecodeErrorKind::BadTarget, MemberPath::AgentId, message))
             }
             (Some(target), _) | (None, Some(target)) => Ok(Some(target)),
             (None, None) => self.e2a_agent_ref(),
@@ -280,29 +289,32 @@ impl Parser<'_> {
     }
 
     fn e2a_agent_ref(&self) -> Result<Option<Text>, DecodeError> {
-        let word = self.facts.word(Place::AgentRefId).unwrap_or_default();
+        let word = self
+            .facts
+            .string(MemberPath::AgentRefId)
+            .unwrap_or_default();
         if word.trim_ascii().is_empty() || word == "default" {
             return Ok(None);
         }
-        self.target(Place::AgentRefId)
+        self.target(MemberPath::AgentRefId)
     }
 
     fn e2a_source(&self) -> Option<Text> {
-        self.attribute(Place::SourceAgentId).or_else(|| {
-            let agent = self.attribute(Place::AgentRefId);
+        self.attribute(MemberPath::SourceAgentId).or_else(|| {
+            let agent = self.attribute(MemberPath::AgentRefId);
             agent.filter(|agent| agent != "default")
         })
     }
 
     /// Source: docs/protocols/e2a.md §2.
-    fn e2a_flag(&self, place: Place) -> Result<Option<bool>, DecodeError> {
+    fn e2a_flag(&self, place: MemberPath) -> Result<Option<bool>, DecodeError> {
         let Some(span) = self.facts.set(place) else {
             return Ok(None);
         };
         let flag = match span.kind() {
             JsonKind::Boolean => self.facts.flag(place),
             JsonKind::Number => self.number(place).map(|number| number != 0.0),
-            JsonKind::String => self.facts.word(place).and_then(|word| match word {
+            JsonKind::String => self.facts.string(place).and_then(|word| match word {
                 word if word.eq_ignore_ascii_case("true") => Some(true),
                 word if word.eq_ignore_ascii_case("false") => Some(false),
                 _ => None,
@@ -317,7 +329,7 @@ impl Parser<'_> {
 
     /// Source: docs/protocols/e2a.md §3.
     fn e2a_sequence(&self) -> Result<Option<i64>, DecodeError> {
-        let Some(text) = self.scalar(Place::Sequence, DecodeErrorKind::BadSeq)? else {
+        let Some(text) = self.scalar(MemberPath::Sequence, DecodeErrorKind::BadSeq)? else {
             return Ok(None);
         };
         let whole = |number: f64| number.fract() == 0.0 && number.abs() < 9e15;
@@ -333,27 +345,27 @@ impl Parser<'_> {
             Some(number) => Ok(Some(number)),
             None => {
                 let message = "must be a whole number of 64 bits";
-                Err(self.refused(DecodeErrorKind::BadSeq, Place::Sequence, message))
+                Err(self.refused(DecodeErrorKind::BadSeq, MemberPath::Sequence, message))
             }
         }
     }
 
     fn e2a_code(&self) -> Option<i32> {
-        let span = self.facts.get(Place::BodyCode)?;
+        let span = self.facts.get(MemberPath::BodyCode)?;
         self.facts.token(span).parse().ok()
     }
 
     /// Only a server's own connection says so truthfully. Source: docs/protocols/e2a.md §S3.
     fn e2a_is_push(&self) -> bool {
         let trusted = self.hint.e2a_trusted || self.hint.family == Some(Family::E2a);
-        trusted && self.facts.flag(Place::MetadataServerPush) == Some(true)
+        trusted && self.facts.flag(MemberPath::MetadataServerPush) == Some(true)
     }
 
     /// Source: docs/protocols/e2a.md §5; the epoch itself stands for no time.
     fn e2a_time(&self) -> Option<Text> {
-        let time = match self.number(Place::Timestamp) {
+        let time = match self.number(MemberPath::Timestamp) {
             Some(number) => time::of_e2a_number(number),
-            None => time::of_text(&self.facts.text(Place::Timestamp)?),
+            None => time::of_text(&self.facts.text(MemberPath::Timestamp)?),
         };
         time.filter(|time| time.timestamp_micros() != 0)
             .map(time::with_z)

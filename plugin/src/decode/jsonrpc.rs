@@ -1,7 +1,7 @@
 //! JSON-RPC 2.0 by its facts. Source: JSON-RPC 2.0, docs/protocols/eventmesh-a2a.md §1 and §3.
 
 use super::parser::Parser;
-use crate::detect::{Facts, Place};
+use crate::detect::{Facts, MemberPath};
 use crate::error::{DecodeError, DecodeErrorKind};
 use crate::extension;
 use crate::json::{Kind, Span};
@@ -11,13 +11,13 @@ use crate::protocol::{Draft, Kind as Exchange, MAX_ID_BYTES, event_type};
 use crate::text::Text;
 
 /// The members that must not occur twice. Source: docs/protocols/eventmesh-a2a.md §D10.
-const MEMBERS: [Place; 6] = [
-    Place::Jsonrpc,
-    Place::Id,
-    Place::Method,
-    Place::Params,
-    Place::Result,
-    Place::Error,
+const MEMBERS: [MemberPath; 6] = [
+    MemberPath::Jsonrpc,
+    MemberPath::Id,
+    MemberPath::Method,
+    MemberPath::Params,
+    MemberPath::Result,
+    MemberPath::Error,
 ];
 
 impl Parser<'_> {
@@ -26,9 +26,9 @@ impl Parser<'_> {
         facts.refuse_repeated(&MEMBERS)?;
         let id = self.id()?;
         let (method, result, error) = (
-            facts.has(Place::Method),
-            facts.has(Place::Result),
-            facts.has(Place::Error),
+            facts.has(MemberPath::Method),
+            facts.has(MemberPath::Result),
+            facts.has(MemberPath::Error),
         );
         match (method, result, error) {
             (true, false, false) => self.call(id),
@@ -36,24 +36,24 @@ impl Parser<'_> {
             (false, false, true) => self.error_response(id),
             (false, true, true) => {
                 let kind = DecodeErrorKind::BothResultAndError;
-                Err(self.refused(kind, Place::Error, "both result and error"))
+                Err(self.refused(kind, MemberPath::Error, "both result and error"))
             }
             (true, _, _) => {
                 let message = "a method together with a result or an error";
-                Err(self.refused(DecodeErrorKind::Invalid, Place::Method, message))
+                Err(self.refused(DecodeErrorKind::Invalid, MemberPath::Method, message))
             }
             (false, false, false) => {
                 let message = "neither method nor result nor error";
-                Err(self.refused(DecodeErrorKind::Invalid, Place::Root, message))
+                Err(self.refused(DecodeErrorKind::Invalid, MemberPath::Root, message))
             }
         }
     }
 
     pub(super) fn id(&self) -> Result<Option<Id>, DecodeError> {
-        let Some(span) = self.facts.get(Place::Id) else {
+        let Some(span) = self.facts.get(MemberPath::Id) else {
             return Ok(None);
         };
-        let refuse = |message| Err(self.refused(DecodeErrorKind::BadId, Place::Id, message));
+        let refuse = |message| Err(self.refused(DecodeErrorKind::BadId, MemberPath::Id, message));
         match span.kind() {
             Kind::String | Kind::Number | Kind::Null => {}
             Kind::Object | Kind::Array | Kind::Boolean => {
@@ -83,17 +83,21 @@ impl Parser<'_> {
             Dialect::A2a03 if self.hint.dialect() == Some(Dialect::JafDoc) => Dialect::JafDoc,
             dialect => dialect,
         };
-        let legal = match self.facts.get(Place::Params).map(|params| params.kind()) {
+        let legal = match self
+            .facts
+            .get(MemberPath::Params)
+            .map(|params| params.kind())
+        {
             None | Some(Kind::Object | Kind::Null) => true,
             Some(Kind::Array) => !dialect.needs_object_params(),
             Some(Kind::String | Kind::Number | Kind::Boolean) => false,
         };
         if !legal {
             let message = "params of this method must be an object";
-            return Err(self.refused(DecodeErrorKind::BadParams, Place::Params, message));
+            return Err(self.refused(DecodeErrorKind::BadParams, MemberPath::Params, message));
         }
-        let target = self.target(Place::ParamsAgentId)?;
-        let topic = self.topic(Place::ParamsTopic)?;
+        let target = self.target(MemberPath::ParamsAgentId)?;
+        let topic = self.topic(MemberPath::ParamsTopic)?;
         let seq = self.seq()?;
         let (kind, ty) = match (id.is_some(), known) {
             (true, Some(known)) => (Exchange::Request, Text::from_static(known.ty.request)),
@@ -116,9 +120,9 @@ impl Parser<'_> {
         let streaming = known.is_some_and(Method::is_streaming);
         let body = RpcBody::Call { streaming };
         let progress = self.progress_token(if id.is_some() {
-            Place::MetaProgressToken
+            MemberPath::MetaProgressToken
         } else {
-            Place::ParamsProgressToken
+            MemberPath::ParamsProgressToken
         });
         let timeout_millis = self.timeout_millis(dialect);
         let json_rpc = JsonRpc {
@@ -132,7 +136,7 @@ impl Parser<'_> {
     }
 
     /// A progress token; one that is neither a string nor a number, or that is repeated, is left to the agent.
-    fn progress_token(&self, place: Place) -> Option<Box<Id>> {
+    fn progress_token(&self, place: MemberPath) -> Option<Box<Id>> {
         let span = self.facts.get(place)?;
         let is_token = matches!(span.kind(), Kind::String | Kind::Number);
         if !is_token || self.facts.refuse_repeated(&[place]).is_err() {
@@ -148,7 +152,7 @@ impl Parser<'_> {
         if !matches!(dialect, Dialect::JafDoc | Dialect::A2a03 | Dialect::A2a10) {
             return None;
         }
-        let span = self.facts.get(Place::ConfigurationTimeout)?;
+        let span = self.facts.get(MemberPath::ConfigurationTimeout)?;
         let is_number = span.kind() == Kind::Number;
         let millis = is_number.then(|| self.facts.token(span).parse().ok())?;
         millis.filter(|millis| *millis > 0)
@@ -156,34 +160,34 @@ impl Parser<'_> {
 
     /// The method; one that is known is not checked again.
     fn rpc_method(&self) -> Result<(Text, Option<&'static Method>), DecodeError> {
-        let word = self.facts.word(Place::Method);
-        if let Some(known) = word.and_then(|word| dialect::known(&word)) {
+        let word = self.facts.string(MemberPath::Method);
+        if let Some(known) = word.and_then(|word| dialect::find_method(&word)) {
             return Ok((Text::from_static(known.name), Some(known)));
         }
-        match self.method(Place::Method)? {
+        match self.method(MemberPath::Method)? {
             Some(method) => Ok((method, None)),
             None => {
                 let message = "a method is a string, not null";
-                Err(self.refused(DecodeErrorKind::BadMethod, Place::Method, message))
+                Err(self.refused(DecodeErrorKind::BadMethod, MemberPath::Method, message))
             }
         }
     }
 
     /// A mark that says nothing is a mistake, not an absent mark.
     fn seq(&self) -> Result<Option<Text>, DecodeError> {
-        if self.facts.is(Place::ParamsSeq, Kind::Null) {
+        if self.facts.is(MemberPath::ParamsSeq, Kind::Null) {
             let message = "must be a short string or a number, not null";
-            return Err(self.refused(DecodeErrorKind::BadSeq, Place::ParamsSeq, message));
+            return Err(self.refused(DecodeErrorKind::BadSeq, MemberPath::ParamsSeq, message));
         }
-        self.scalar(Place::ParamsSeq, DecodeErrorKind::BadSeq)
+        self.scalar(MemberPath::ParamsSeq, DecodeErrorKind::BadSeq)
     }
 
     fn result(&self, id: Option<Id>) -> (JsonRpc, Draft) {
         let facts = self.facts;
         let part = part_of(facts);
         // The JAF answer to `tasks/cancel`. Source: docs/protocols/a2a.md §1.
-        let cancelled = facts.flag(Place::ResultCancelled) == Some(true)
-            && facts.is(Place::ResultId, Kind::String);
+        let cancelled = facts.flag(MemberPath::ResultCancelled) == Some(true)
+            && facts.is(MemberPath::ResultId, Kind::String);
         let dialect = if cancelled {
             Dialect::JafDoc
         } else {
@@ -194,7 +198,7 @@ impl Parser<'_> {
             draft.put(extension::IS_FINAL, part == Part::Final);
         }
         if cancelled {
-            draft.put_if(extension::TASK_ID, self.attribute(Place::ResultId));
+            draft.put_if(extension::TASK_ID, self.attribute(MemberPath::ResultId));
             draft.put(extension::TASK_STATE, Text::from_static("canceled"));
         }
         (json_rpc, of_json_rpc(draft))
@@ -202,13 +206,13 @@ impl Parser<'_> {
 
     fn error_response(&self, id: Option<Id>) -> Result<(JsonRpc, Draft), DecodeError> {
         let is_number = |span: &Span| span.kind() == Kind::Number;
-        let code = self.facts.get(Place::ErrorCode).filter(is_number);
+        let code = self.facts.get(MemberPath::ErrorCode).filter(is_number);
         let code = code.map(|span| self.facts.token(span));
-        let has_message = self.facts.is(Place::ErrorMessage, Kind::String);
+        let has_message = self.facts.is(MemberPath::ErrorMessage, Kind::String);
         match code.filter(|token| !token.contains(['.', 'e', 'E']) && has_message) {
             Some(token) => {
                 // A2A 1.0 writes the data of an error as a list.
-                let dialect = if self.facts.is(Place::ErrorData, Kind::Array) {
+                let dialect = if self.facts.is(MemberPath::ErrorData, Kind::Array) {
                     Dialect::A2a10
                 } else {
                     Dialect::JsonRpc
@@ -219,7 +223,7 @@ impl Parser<'_> {
             }
             None => {
                 let message = "an error has an integer code and a string message";
-                Err(self.refused(DecodeErrorKind::BadError, Place::Error, message))
+                Err(self.refused(DecodeErrorKind::BadError, MemberPath::Error, message))
             }
         }
     }
@@ -257,36 +261,36 @@ fn of_json_rpc(draft: Draft) -> Draft {
 
 fn params_marks(facts: &Facts<'_>) -> ParamsMarks {
     let configuration = [
-        Place::ConfigurationMaxTurns,
-        Place::ConfigurationTimeout,
-        Place::ConfigurationPriority,
+        MemberPath::ConfigurationMaxTurns,
+        MemberPath::ConfigurationTimeout,
+        MemberPath::ConfigurationPriority,
     ];
     ParamsMarks {
         protocol_version: match facts
-            .get(Place::ParamsProtocolVersion)
+            .get(MemberPath::ParamsProtocolVersion)
             .map(|span| span.kind())
         {
             None => Version::Absent,
             Some(Kind::Number) => Version::Number,
             Some(_) => Version::Other,
         },
-        has_id: facts.set(Place::ParamsId).is_some(),
-        has_task_id: facts.set(Place::ParamsTaskId).is_some(),
-        has_session_id: facts.set(Place::ParamsSessionId).is_some(),
-        has_reason: facts.set(Place::ParamsReason).is_some(),
+        has_id: facts.set(MemberPath::ParamsId).is_some(),
+        has_task_id: facts.set(MemberPath::ParamsTaskId).is_some(),
+        has_session_id: facts.set(MemberPath::ParamsSessionId).is_some(),
+        has_reason: facts.set(MemberPath::ParamsReason).is_some(),
         jaf: configuration.into_iter().any(|place| facts.has(place))
-            || facts.equals(Place::MessageRole, "system"),
+            || facts.equals(MemberPath::MessageRole, "system"),
     }
 }
 
 /// The dialect a result shows by its shape. Source: docs/protocols/a2a.md §3.
 fn result_dialect(facts: &Facts<'_>) -> Dialect {
     let mcp = [
-        Place::ResultType,
-        Place::ResultContent,
-        Place::ResultProtocolVersion,
+        MemberPath::ResultType,
+        MemberPath::ResultContent,
+        MemberPath::ResultProtocolVersion,
     ];
-    match facts.word(Place::ResultKind).as_deref() {
+    match facts.string(MemberPath::ResultKind).as_deref() {
         Some("completion" | "partial-completion" | "error") => Dialect::JafDoc,
         Some("task" | "message" | "status-update" | "artifact-update") => Dialect::A2a03,
         _ if mcp.into_iter().any(|place| facts.has(place)) => Dialect::Mcp,
@@ -296,12 +300,12 @@ fn result_dialect(facts: &Facts<'_>) -> Dialect {
 }
 
 /// The member that names the type of an A2A 1.0 result.
-fn wrapped(facts: &Facts<'_>) -> Option<Place> {
+fn wrapped(facts: &Facts<'_>) -> Option<MemberPath> {
     let wrappers = [
-        Place::ResultTask,
-        Place::ResultMessage,
-        Place::ResultStatusUpdate,
-        Place::ResultArtifactUpdate,
+        MemberPath::ResultTask,
+        MemberPath::ResultMessage,
+        MemberPath::ResultStatusUpdate,
+        MemberPath::ResultArtifactUpdate,
     ];
     wrappers
         .into_iter()
@@ -310,11 +314,15 @@ fn wrapped(facts: &Facts<'_>) -> Option<Place> {
 
 /// Whether more parts follow a result. Source: docs/protocols/a2a.md §4.
 fn part_of(facts: &Facts<'_>) -> Part {
-    if let Some(is_final) = facts.flag(Place::ResultFinal) {
+    if let Some(is_final) = facts.flag(MemberPath::ResultFinal) {
         return if is_final { Part::Final } else { Part::Partial };
     }
-    let states = [Place::ResultState, Place::TaskState, Place::UpdateState];
-    let state = states.into_iter().find_map(|place| facts.word(place));
+    let states = [
+        MemberPath::ResultState,
+        MemberPath::TaskState,
+        MemberPath::UpdateState,
+    ];
+    let state = states.into_iter().find_map(|place| facts.string(place));
     let unless_last = |part| {
         if state.as_deref().is_some_and(is_last_state) {
             Part::Final
@@ -322,25 +330,31 @@ fn part_of(facts: &Facts<'_>) -> Part {
             part
         }
     };
-    match (facts.word(Place::ResultKind).as_deref(), wrapped(facts)) {
+    match (
+        facts.string(MemberPath::ResultKind).as_deref(),
+        wrapped(facts),
+    ) {
         (Some("artifact-update" | "partial-completion"), _)
-        | (_, Some(Place::ResultArtifactUpdate)) => Part::Partial,
-        (Some("status-update"), _) | (_, Some(Place::ResultStatusUpdate)) => {
+        | (_, Some(MemberPath::ResultArtifactUpdate)) => Part::Partial,
+        (Some("status-update"), _) | (_, Some(MemberPath::ResultStatusUpdate)) => {
             unless_last(Part::Partial)
         }
-        (Some("task"), _) | (_, Some(Place::ResultTask)) => unless_last(Part::Snapshot),
+        (Some("task"), _) | (_, Some(MemberPath::ResultTask)) => unless_last(Part::Snapshot),
         _ => Part::Final,
     }
 }
 
 /// Whether a result has the shape of one of several parts of an answer. Source: docs/protocols/a2a.md §4.
 fn is_stream_part(facts: &Facts<'_>) -> bool {
-    let updates = [Place::ResultStatusUpdate, Place::ResultArtifactUpdate];
+    let updates = [
+        MemberPath::ResultStatusUpdate,
+        MemberPath::ResultArtifactUpdate,
+    ];
     let kinds = ["status-update", "artifact-update", "partial-completion"];
-    facts.flag(Place::ResultFinal).is_some()
+    facts.flag(MemberPath::ResultFinal).is_some()
         || wrapped(facts).is_some_and(|place| updates.contains(&place))
         || facts
-            .word(Place::ResultKind)
+            .string(MemberPath::ResultKind)
             .is_some_and(|kind| kinds.contains(&kind.as_ref()))
 }
 

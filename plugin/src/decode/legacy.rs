@@ -1,7 +1,7 @@
 //! Legacy A2A by its facts. Source: docs/protocols/eventmesh-a2a.md §2.
 
 use super::parser::Parser;
-use crate::detect::Place;
+use crate::detect::MemberPath;
 use crate::error::{DecodeError, DecodeErrorKind};
 use crate::extension;
 use crate::protocol::legacy::kind_of;
@@ -10,21 +10,24 @@ use crate::text::Text;
 
 /// The members that must not occur twice: those that decide or route.
 /// Source: docs/protocols/eventmesh-a2a.md §D10.
-const MEMBERS: [Place; 5] = [
-    Place::Protocol,
-    Place::MessageType,
-    Place::SourceAgent,
-    Place::TargetAgent,
-    Place::Metadata,
+const MEMBERS: [MemberPath; 5] = [
+    MemberPath::Protocol,
+    MemberPath::MessageType,
+    MemberPath::SourceAgent,
+    MemberPath::TargetAgent,
+    MemberPath::Metadata,
 ];
 
 impl Parser<'_> {
     pub(super) fn legacy(&self) -> Result<Draft, DecodeError> {
         self.facts.refuse_repeated(&MEMBERS)?;
-        let message_type = self.method(Place::MessageType)?;
-        let source = self.scalar(Place::SourceAgentAgentId, DecodeErrorKind::BadMember)?;
-        let target = self.target(Place::TargetAgentAgentId)?;
-        let correlation = self.scalar(Place::MetadataCorrelationId, DecodeErrorKind::BadMember)?;
+        let message_type = self.method(MemberPath::MessageType)?;
+        let source = self.scalar(MemberPath::SourceAgentAgentId, DecodeErrorKind::BadMember)?;
+        let target = self.target(MemberPath::TargetAgentAgentId)?;
+        let correlation = self.scalar(
+            MemberPath::MetadataCorrelationId,
+            DecodeErrorKind::BadMember,
+        )?;
         let kind = kind_of(message_type.as_deref(), correlation.is_some());
         let act = Text::from(message_type.as_deref().unwrap_or("unknown").to_lowercase());
         let mut draft = Draft::new(kind, event_type("legacy.", &act, ""));

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use crate::detect::{Facts, Place};
+use crate::detect::{Facts, MemberPath};
 use crate::error::{DecodeError, DecodeErrorKind};
 use crate::hint::Hint;
 use crate::json::Kind;
@@ -28,7 +28,7 @@ impl Parser<'_> {
     pub(super) fn refused(
         &self,
         kind: DecodeErrorKind,
-        place: Place,
+        place: MemberPath,
         message: impl Into<Cow<'static, str>>,
     ) -> DecodeError {
         let span = self.facts.get(place).unwrap_or(self.facts.span);
@@ -38,7 +38,7 @@ impl Parser<'_> {
     /// A word that becomes `a2amethod` and part of `type`; null counts as absent.
     /// Source: docs/protocols/eventmesh-a2a.md §D11, for every family
     /// docs/protocols/detection.md §3.
-    pub(super) fn method(&self, place: Place) -> Result<Option<Text>, DecodeError> {
+    pub(super) fn method(&self, place: MemberPath) -> Result<Option<Text>, DecodeError> {
         const RULE: &str =
             "a method is a string of 1 to 256 characters without spaces or control characters";
         if self.facts.set(place).is_none() {
@@ -51,19 +51,19 @@ impl Parser<'_> {
     }
 
     /// A name of an agent. Source: docs/protocols/eventmesh-a2a.md §D6.
-    pub(super) fn target(&self, place: Place) -> Result<Option<Text>, DecodeError> {
+    pub(super) fn target(&self, place: MemberPath) -> Result<Option<Text>, DecodeError> {
         self.name(place, DecodeErrorKind::BadTarget, is_target)
     }
 
     /// A name of a topic. Source: docs/protocols/eventmesh-a2a.md §D6.
-    pub(super) fn topic(&self, place: Place) -> Result<Option<Text>, DecodeError> {
+    pub(super) fn topic(&self, place: MemberPath) -> Result<Option<Text>, DecodeError> {
         self.name(place, DecodeErrorKind::BadTopic, is_topic)
     }
 
     /// A name that routing uses: a string that passes the check, or an error that says which member.
     fn name(
         &self,
-        place: Place,
+        place: MemberPath,
         kind: DecodeErrorKind,
         check: fn(&str) -> bool,
     ) -> Result<Option<Text>, DecodeError> {
@@ -81,7 +81,7 @@ impl Parser<'_> {
     /// A scalar that becomes an attribute; null counts as absent.
     pub(super) fn scalar(
         &self,
-        place: Place,
+        place: MemberPath,
         kind: DecodeErrorKind,
     ) -> Result<Option<Text>, DecodeError> {
         self.facts.refuse_repeated(&[place])?;
@@ -102,12 +102,12 @@ impl Parser<'_> {
     }
 
     /// A string that becomes an attribute where it can, and is left out where it cannot.
-    pub(super) fn attribute(&self, place: Place) -> Option<Text> {
+    pub(super) fn attribute(&self, place: MemberPath) -> Option<Text> {
         self.facts.text(place).filter(|text| is_attribute(text))
     }
 
     /// A number.
-    pub(super) fn number(&self, place: Place) -> Option<f64> {
+    pub(super) fn number(&self, place: MemberPath) -> Option<f64> {
         let span = self
             .facts
             .get(place)

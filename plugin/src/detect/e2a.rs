@@ -1,6 +1,6 @@
 //! Which E2A record an object is. Source: docs/protocols/e2a.md §10.1, docs/protocols/detection.md §2, rule 8.
 
-use super::{Facts, Place};
+use super::{Facts, MemberPath};
 use crate::error::{DecodeError, DecodeErrorKind};
 use crate::hint::Hint;
 use crate::json::{Kind, Reader};
@@ -23,41 +23,41 @@ impl Facts<'_> {
     ///
     /// # Errors
     /// `UnsupportedVersion` for another version or a response without one.
-    pub(crate) fn e2a(&self, hint: &Hint) -> Result<Option<(Shape, Place)>, DecodeError> {
+    pub(crate) fn e2a(&self, hint: &Hint) -> Result<Option<(Shape, MemberPath)>, DecodeError> {
         let carries_e2a = hint.family == Some(Family::E2a);
-        if self.equals(Place::Type, "event") {
-            let is_control = carries_e2a && self.is(Place::Event, Kind::String);
-            return Ok(is_control.then_some((Shape::Control, Place::Event)));
+        if self.equals(MemberPath::Type, "event") {
+            let is_control = carries_e2a && self.is(MemberPath::Event, Kind::String);
+            return Ok(is_control.then_some((Shape::Control, MemberPath::Event)));
         }
-        let has_request_id = self.set(Place::RequestId).is_some();
+        let has_request_id = self.set(MemberPath::RequestId).is_some();
         let is_response = self
-            .word(Place::ResponseKind)
+            .string(MemberPath::ResponseKind)
             .is_some_and(|kind| !is_blank(&kind));
-        if self.set(Place::ProtocolVersion).is_some() {
-            let marked = self.is(Place::Params, Kind::Object)
-                || self.has(Place::Method)
+        if self.set(MemberPath::ProtocolVersion).is_some() {
+            let marked = self.is(MemberPath::Params, Kind::Object)
+                || self.has(MemberPath::Method)
                 || has_request_id
-                || self.is(Place::Provenance, Kind::Object);
+                || self.is(MemberPath::Provenance, Kind::Object);
             if is_response || marked {
                 if !self
-                    .word(Place::ProtocolVersion)
+                    .string(MemberPath::ProtocolVersion)
                     .is_some_and(|version| is_version_1(&version))
                 {
                     let message = "protocol_version must be \"1\" or \"1.\" and digits";
-                    return Err(self.unsupported(Place::ProtocolVersion, message));
+                    return Err(self.unsupported(MemberPath::ProtocolVersion, message));
                 }
                 let shape = if is_response {
                     Shape::Response
                 } else {
                     Shape::Request
                 };
-                return Ok(Some((shape, Place::ProtocolVersion)));
+                return Ok(Some((shape, MemberPath::ProtocolVersion)));
             }
-        } else if is_response && (has_request_id || self.is(Place::Body, Kind::Object)) {
+        } else if is_response && (has_request_id || self.is(MemberPath::Body, Kind::Object)) {
             let message = "a response without protocol_version";
             let offset = self.span.start();
             let error = DecodeError::new(DecodeErrorKind::MissingVersion, offset, message);
-            return Err(error.at(Place::ProtocolVersion.pointer()));
+            return Err(error.at(MemberPath::ProtocolVersion.pointer()));
         }
         if hint.e2a_versions_only {
             return Ok(None);
@@ -65,45 +65,45 @@ impl Facts<'_> {
         Ok(self.e2a_without_version(has_request_id))
     }
 
-    fn e2a_without_version(&self, has_request_id: bool) -> Option<(Shape, Place)> {
-        let has_channel_id = self.has(Place::ChannelId);
-        if has_request_id && has_channel_id && self.has(Place::Ok) {
-            return Some((Shape::LegacyResponse, Place::Ok));
+    fn e2a_without_version(&self, has_request_id: bool) -> Option<(Shape, MemberPath)> {
+        let has_channel_id = self.has(MemberPath::ChannelId);
+        if has_request_id && has_channel_id && self.has(MemberPath::Ok) {
+            return Some((Shape::LegacyResponse, MemberPath::Ok));
         }
         if has_request_id
             && has_channel_id
-            && self.has(Place::IsComplete)
-            && self.has(Place::Payload)
+            && self.has(MemberPath::IsComplete)
+            && self.has(MemberPath::Payload)
         {
-            return Some((Shape::LegacyChunk, Place::IsComplete));
+            return Some((Shape::LegacyChunk, MemberPath::IsComplete));
         }
-        if has_request_id && self.is(Place::ReqMethod, Kind::String) {
-            return Some((Shape::LegacyRequest, Place::ReqMethod));
+        if has_request_id && self.is(MemberPath::ReqMethod, Kind::String) {
+            return Some((Shape::LegacyRequest, MemberPath::ReqMethod));
         }
-        if has_request_id && has_channel_id && self.is(Place::Params, Kind::Object) {
-            return Some((Shape::LegacyRequest, Place::ChannelId));
+        if has_request_id && has_channel_id && self.is(MemberPath::Params, Kind::Object) {
+            return Some((Shape::LegacyRequest, MemberPath::ChannelId));
         }
-        if !self.is(Place::Method, Kind::String) {
+        if !self.is(MemberPath::Method, Kind::String) {
             return None;
         }
-        const MARKS: [Place; 10] = [
-            Place::JsonrpcId,
-            Place::IdentityOrigin,
-            Place::IsStream,
-            Place::Provenance,
-            Place::ChannelContext,
-            Place::A2aMetadata,
-            Place::AcpMeta,
-            Place::ExtMethod,
-            Place::SessionUpdateKind,
-            Place::ExpectedOutputModes,
+        const MARKS: [MemberPath; 10] = [
+            MemberPath::JsonrpcId,
+            MemberPath::IdentityOrigin,
+            MemberPath::IsStream,
+            MemberPath::Provenance,
+            MemberPath::ChannelContext,
+            MemberPath::A2aMetadata,
+            MemberPath::AcpMeta,
+            MemberPath::ExtMethod,
+            MemberPath::SessionUpdateKind,
+            MemberPath::ExpectedOutputModes,
         ];
         let mark = MARKS
             .into_iter()
             .find(|place| self.has(*place))
             .or_else(|| {
-                let both = self.has(Place::RequestId) && self.has(Place::Channel);
-                both.then_some(Place::RequestId)
+                let both = self.has(MemberPath::RequestId) && self.has(MemberPath::Channel);
+                both.then_some(MemberPath::RequestId)
             });
         mark.map(|place| (Shape::Request, place))
     }
@@ -141,10 +141,12 @@ pub fn e2a_class(json: &str) -> &'static str {
             let shape = facts.e2a(&hint).ok().flatten();
             shape.map_or("not_e2a", |(shape, _)| shape.class())
         }
-        Err(error) if error.pointer() == Place::ProtocolVersion.pointer() => match error.kind() {
-            DecodeErrorKind::MissingVersion => "invalid:missing_version",
-            _ => "invalid:unsupported_version",
-        },
+        Err(error) if error.pointer() == MemberPath::ProtocolVersion.pointer() => {
+            match error.kind() {
+                DecodeErrorKind::MissingVersion => "invalid:missing_version",
+                _ => "invalid:unsupported_version",
+            }
+        }
         _ => "not_e2a",
     }
 }

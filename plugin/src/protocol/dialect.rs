@@ -76,7 +76,7 @@ pub(crate) struct Method {
 macro_rules! methods {
     ($($dialect:ident, $suffix:literal => { $($name:literal)* })*) => {
         /// The method of this name, where a protocol defines one.
-        pub(crate) fn known(name: &str) -> Option<&'static Method> {
+        pub(crate) fn find_method(name: &str) -> Option<&'static Method> {
             match name {
                 $($($name => {
                     const LENGTH: usize = DEFAULT_TYPE_PREFIX.len() + $name.len() + $suffix.len();
@@ -215,7 +215,7 @@ pub(crate) const RESPONSE: &str = {
 /// Whether the method's answer comes in parts. Source: docs/protocols/eventmesh-a2a.md §2.
 #[must_use]
 pub fn is_streaming(method: &str) -> bool {
-    known(method).is_some_and(Method::is_streaming)
+    find_method(method).is_some_and(Method::is_streaming)
 }
 
 // === impl Method ===
@@ -262,7 +262,7 @@ mod tests {
     fn shared_names_are_told_apart_by_their_parameters() {
         let none = ParamsMarks::default();
         let check = |method, marks, dialect| {
-            let found = of_call(method, known(method), || marks);
+            let found = of_call(method, find_method(method), || marks);
             assert_eq!(found, dialect, "{method} {marks:?}")
         };
         check("initialize", none, Dialect::Mcp);

@@ -80,7 +80,7 @@ pub(super) enum Next {
 }
 
 /// A message on its way to a member.
-pub(super) struct Taken {
+pub(super) struct NextMessage {
     pub(super) message: Message,
     pub(super) reply_to: Option<Topic>,
     pub(super) attempt: u32,
@@ -211,7 +211,7 @@ impl Lane {
     }
 
     /// Takes the message that [`Lane::next_for`] named out for a member.
-    pub(super) fn take_for(&mut self, group: u64, offset: u64, member: u64) -> Option<Taken> {
+    pub(super) fn take_for(&mut self, group: u64, offset: u64, member: u64) -> Option<NextMessage> {
         let entry = self.entry(offset)?;
         let (message, reply_to) = (entry.message.clone(), entry.reply_to.clone());
         let end = self.end();
@@ -223,7 +223,7 @@ impl Lane {
         } else {
             CursorState::Idle
         };
-        Some(Taken {
+        Some(NextMessage {
             message,
             reply_to,
             attempt,

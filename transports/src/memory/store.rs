@@ -57,8 +57,8 @@ struct State {
     store: Weak<Store>,
 }
 
-/// What became of an offered message.
-pub(super) enum Offer {
+/// The result of sending a message.
+pub(super) enum SendResult {
     Taken(Confirmation),
     /// The topic is full; here is the message again.
     Full(Message),
@@ -73,7 +73,7 @@ struct LaneKey {
 
 /// A member of a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Seat {
+pub(super) struct MemberId {
     group: u64,
     member: u64,
 }
@@ -125,14 +125,18 @@ impl Store {
     }
 
     /// Stores a message if there is room for it.
-    pub(super) fn offer(&self, to: &Address, message: Message) -> Result<Offer, TransportError> {
+    pub(super) fn offer(
+        &self,
+        to: &Address,
+        message: Message,
+    ) -> Result<SendResult, TransportError> {
         let mut state = self.lock();
         state.check_up("send to the memory bus")?;
         state.check_accepted(&to.topic)?;
         let size = message.size_bytes();
         let key = state.place_of(to, &message, size)?;
         if !state.has_room(key.topic, size) {
-            return Ok(Offer::Full(message));
+            return Ok(SendResult::Full(message));
         }
         let fault = state.faults.of_send();
         match fault {
@@ -149,7 +153,7 @@ impl Store {
         if let Some(SendFault::DisconnectAfter(outage)) = fault {
             self.begin_outage(&mut state, outage);
         }
-        Ok(Offer::Taken(Confirmation::ready(match fault {
+        Ok(SendResult::Taken(Confirmation::ready(match fault {
             None => Ok(Receipt { position }),
             Some(_) => Err(disconnected(
                 "confirm a message on the memory bus",
@@ -239,37 +243,37 @@ impl Store {
         role: &Role,
         filters: &[TopicFilter],
         member: Member,
-    ) -> Result<Seat, TransportError> {
+    ) -> Result<MemberId, TransportError> {
         let mut state = self.lock();
         state.check_up("subscribe to the memory bus")?;
         state.join(role, filters, member)
     }
 
     /// Hands out what a seeded delay held back until now; returns when the next of this group is due.
-    pub(super) fn release(&self, seat: Seat) -> Option<Instant> {
+    pub(super) fn release(&self, seat: MemberId) -> Option<Instant> {
         self.lock().release(seat)
     }
 
     /// Gives the member nothing more; what it has it keeps.
-    pub(super) fn pause(&self, seat: Seat) {
+    pub(super) fn pause(&self, seat: MemberId) {
         self.lock().pause(seat);
     }
 
     /// How many deliveries the member has not settled.
-    pub(super) fn in_flight(&self, seat: Seat) -> usize {
+    pub(super) fn in_flight(&self, seat: MemberId) -> usize {
         self.lock().in_flight(seat)
     }
 
     /// Takes the member out; the rest of its group gets what it had not settled. The member is returned to be dropped
     /// by the caller, without the lock: deliveries that nobody received are abandoned as they drop.
-    pub(super) fn leave(&self, seat: Seat) -> Option<Member> {
+    pub(super) fn leave(&self, seat: MemberId) -> Option<Member> {
         let mut state = self.lock();
         let member = state.leave(seat);
         self.room.notify_waiters();
         member
     }
 
-    fn settle(&self, out: Out, outcome: Outcome) -> Result<(), TransportError> {
+    fn settle(&self, out: OutstandingDelivery, outcome: Outcome) -> Result<(), TransportError> {
         let mut state = self.lock();
         let (freed, result) = state.settle(out, outcome);
         if freed {
@@ -279,7 +283,7 @@ impl Store {
     }
 
     /// Whether a delivery is still its member's to settle: when that has left, it is given out again.
-    fn is_out(&self, out: &Out) -> bool {
+    fn is_out(&self, out: &OutstandingDelivery) -> bool {
         let mut state = self.lock();
         let log = state.topics.get_mut(out.key.topic);
         let lane = log.and_then(|log| log.lanes.get_mut(out.key.lane));
@@ -439,8 +443,12 @@ impl State {
     }
 
     /// Takes a verdict; returns whether that made room, and what the caller of the verdict is told.
-    fn settle(&mut self, out: Out, outcome: Outcome) -> (bool, Result<(), TransportError>) {
-        let Seat { group, member } = out.seat;
+    fn settle(
+        &mut self,
+        out: OutstandingDelivery,
+        outcome: Outcome,
+    ) -> (bool, Result<(), TransportError>) {
+        let MemberId { group, member } = out.seat;
         let down = self.check_up("settle on the memory bus");
         let twice = down.is_ok() && outcome == Outcome::Settled && out.attempt == 1;
         let twice = twice && self.faults.duplicates();
@@ -483,10 +491,10 @@ impl State {
     }
 }
 
-/// One delivery that is out, named so that a verdict about an earlier one of the same message is told apart.
+/// One unsettled delivery. Its fields distinguish it from an earlier delivery of the same message.
 #[derive(Debug, Clone, Copy)]
-struct Out {
-    seat: Seat,
+struct OutstandingDelivery {
+    seat: MemberId,
     key: LaneKey,
     offset: u64,
     attempt: u32,

@@ -6,7 +6,7 @@ use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::store::{Budget, Member, Role, Seat, Store};
+use super::store::{Budget, Member, MemberId, Role, Store};
 use crate::delivery::Delivery;
 use crate::error::{TransportError, TransportErrorKind};
 use crate::transport::{Consumer, Reader, Reading, Subscription};
@@ -48,7 +48,7 @@ pub(super) fn open(
     let seat = store.join(&role, &topics, member)?;
     let (ended, end) = oneshot::channel();
     let stop = CancellationToken::new();
-    let tender = Tender {
+    let tender = SubscriptionTask {
         store: Arc::clone(store),
         seat,
         deliver,
@@ -62,9 +62,9 @@ pub(super) fn open(
 }
 
 /// The task of one subscription.
-struct Tender {
+struct SubscriptionTask {
     store: Arc<Store>,
-    seat: Seat,
+    seat: MemberId,
     /// Resolves when the consumer no longer receives.
     deliver: mpsc::Sender<Delivery>,
     wake: Arc<Notify>,
@@ -73,9 +73,9 @@ struct Tender {
     ended: oneshot::Sender<Result<(), TransportError>>,
 }
 
-// === impl Tender ===
+// === impl SubscriptionTask ===
 
-impl Tender {
+impl SubscriptionTask {
     async fn run(mut self) {
         self.receiving().await;
         self.store.pause(self.seat);

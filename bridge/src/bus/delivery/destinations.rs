@@ -1,12 +1,12 @@
-//! Destinations that take nothing at the moment.
+//! Destinations that do not accept messages at the moment.
 //!
 //! ```text
-//! failed ──> Failing ──turn──> one probe at a time, with back-off ──confirmed──> works: all who wait go on
-//!               ^                                        │failed
-//!               └────────────────────────────────────────┘
+//! failed ──> FailureState ─────> one probe at a time, with back-off ──confirmed──> works: all who wait go on
+//!                 ^                                      │failed
+//!                 └──────────────────────────────────────┘
 //! ```
-//! One for all lanes of a bridge. Nothing here is touched while every destination works, but for one atomic read. What is
-//! known of a failing destination is forgotten with the last copy that is held for it ([`Holder`]).
+//! All lanes of a bridge share one [`Destinations`]. While every destination works, it costs one atomic read. The state of
+//! a failing destination is removed with the last copy that is held for it ([`Holder`]).
 
 mod log;
 #[cfg(test)]
@@ -21,7 +21,7 @@ use tokio::sync::watch;
 use tokio::time::{Duration, Instant, sleep_until};
 
 pub(super) use self::log::needs_a_person;
-use self::log::{DestinationLog, Reminder, Shown};
+use self::log::{DestinationLog, DestinationName, Reminder};
 use crate::bus::outbound::Outgoing;
 use crate::bus::{BusId, Buses};
 use crate::calls::callid::shown_topic;
@@ -48,7 +48,7 @@ pub struct Destinations {
 
 #[derive(Debug, Default)]
 struct Table {
-    failing: HashMap<Destination, Failing>,
+    failing: HashMap<Destination, FailureState>,
     /// Of the last destination that began to fail.
     generation: u64,
 }
@@ -61,16 +61,16 @@ pub(super) struct Destination {
 }
 
 #[derive(Debug)]
-struct Failing {
+struct FailureState {
     /// Distinguishes this failure from an earlier one of the same destination.
     generation: u64,
     since: Instant,
     error: TransportError,
-    /// Copies that it did not take.
+    /// Copies that it did not accept.
     copies: u64,
     /// Copies that are held for it.
     holders: usize,
-    /// Those who wait until it works: lanes, answers of workflows.
+    /// Senders that wait until it works: lanes, workflow answers.
     waiting: usize,
     /// The wait before the next probe, since the last one.
     wait: Duration,
@@ -80,8 +80,8 @@ struct Failing {
     changed: watch::Sender<()>,
 }
 
-/// A copy that is held for a failing destination. With the last one that is dropped the failure is forgotten, unless a
-/// person has to repair a place that the configuration names.
+/// A copy that is held for a failing destination. When the last one is dropped, the failure is forgotten, unless the
+/// configuration names the destination and an operator has to repair it.
 #[derive(Debug)]
 #[must_use = "a failure that nobody holds a copy for is forgotten"]
 pub struct Holder {
@@ -92,35 +92,35 @@ pub struct Holder {
     named_by: NamedBy,
 }
 
-/// The right to send the one message that finds out whether a destination works again. Dropped without a result it
-/// passes to the next who waits.
+/// Permission to send the one message that tests whether a destination works again. If it is dropped without a result,
+/// the next waiting sender gets it.
 #[derive(Debug)]
-pub(super) struct Probe(Waiting);
+pub(super) struct Probe(Waiter);
 
-/// Counts one who waits for a destination.
+/// Counts one sender that waits for a destination.
 #[derive(Debug)]
-struct Waiting(Holder);
+struct Waiter(Holder);
 
 /// How long a sender waits for a destination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Patience {
-    /// Until it works, even if a person has to repair it first.
+pub(super) enum WaitPolicy {
+    /// Until it works, even if an operator has to repair it first.
     Unlimited,
-    /// While it may come back by itself. What has to be repaired is tried at once, and may fail.
+    /// While it may recover by itself. If an operator has to repair it, the sender tries at once, and may fail.
     UntilRefused,
 }
 
-/// A copy that is being sent. One that is given up is counted and logged.
+/// Guards a copy that is being sent: if it is dropped before the end, the copy is counted and logged as given up.
 #[derive(Debug)]
-pub(super) struct Interest<'a> {
+pub(super) struct SendGuard<'a> {
     destinations: &'a Destinations,
     copy: &'a Outgoing,
-    /// Why the copy is not published, where nobody else is going to report that.
+    /// Why the copy is not published, if nothing else reports it.
     pub(super) unreported: Option<TransportError>,
 }
 
-/// What somebody who wants to send to a destination does next.
-enum Turn {
+/// What a sender has to do before it may send to a destination.
+enum SendDecision {
     Send,
     Probe(Instant),
     Wait(watch::Receiver<()>),
@@ -152,7 +152,7 @@ impl Destinations {
         }
     }
 
-    /// Why the destination of this copy does not take it, if that is known without asking.
+    /// Why the destination of this copy fails, if that is known already.
     pub(super) fn known_failure(&self, copy: &Outgoing) -> Option<TransportError> {
         if self.count.load(Ordering::Acquire) == 0 {
             return None;
@@ -162,7 +162,7 @@ impl Destinations {
         failing.map(|failing| failing.error.clone())
     }
 
-    /// Notes that a destination did not take a copy, which is held and will be sent again.
+    /// Records that a destination did not accept a copy, which is held and will be sent again.
     pub(super) fn failed(
         self: &Arc<Self>,
         destination: &Destination,
@@ -175,7 +175,7 @@ impl Destinations {
             let failing = table
                 .failing
                 .entry(destination.clone())
-                .or_insert_with(|| Failing::new(new, error));
+                .or_insert_with(|| FailureState::new(new, error));
             failing.copies += 1;
             failing.holders += 1;
             self.show(destination, failing);
@@ -185,7 +185,7 @@ impl Destinations {
             (generation, generation == new)
         };
         if is_new {
-            self.log.failed(&self.shown(destination), error);
+            self.log.failed(&self.destination_name(destination), error);
         }
         Holder {
             destinations: Arc::clone(self),
@@ -195,40 +195,40 @@ impl Destinations {
         }
     }
 
-    /// Waits until somebody may send to the destination: at once when it works. `Some` when it is the one to find out.
+    /// Waits until the caller may send to the destination: returns at once if it works. `Some` if the caller is to probe it.
     pub(super) async fn turn(
         self: &Arc<Self>,
         destination: &Destination,
         named_by: NamedBy,
-        patience: Patience,
+        patience: WaitPolicy,
     ) -> Option<Probe> {
-        let waiting = Waiting::enter(self, destination, named_by)?;
+        let waiting = Waiter::enter(self, destination, named_by)?;
         loop {
             match self.next_turn(&waiting.0, patience) {
-                Turn::Send => return None,
-                Turn::Probe(at) => {
+                SendDecision::Send => return None,
+                SendDecision::Probe(at) => {
                     let probe = Probe(waiting);
                     self.until(at, destination.bus).await;
                     return Some(probe);
                 }
                 // An error means that the destination works.
-                Turn::Wait(mut changed) => drop(changed.changed().await),
+                SendDecision::Wait(mut changed) => drop(changed.changed().await),
             }
         }
     }
 
-    fn next_turn(&self, holder: &Holder, patience: Patience) -> Turn {
+    fn next_turn(&self, holder: &Holder, patience: WaitPolicy) -> SendDecision {
         match self.lock().held_by(holder) {
-            None => Turn::Send,
+            None => SendDecision::Send,
             Some(failing)
-                if patience == Patience::UntilRefused && needs_a_person(&failing.error) =>
+                if patience == WaitPolicy::UntilRefused && needs_a_person(&failing.error) =>
             {
-                Turn::Send
+                SendDecision::Send
             }
-            Some(failing) if failing.is_probed => Turn::Wait(failing.changed.subscribe()),
+            Some(failing) if failing.is_probed => SendDecision::Wait(failing.changed.subscribe()),
             Some(failing) => {
                 failing.is_probed = true;
-                Turn::Probe(failing.tried + jittered(failing.wait))
+                SendDecision::Probe(failing.tried + jittered(failing.wait))
             }
         }
     }
@@ -253,27 +253,28 @@ impl Destinations {
     }
 
     /// Takes a destination out. Under the lock, so that nobody shows an earlier state after this.
-    fn remove(&self, table: &mut Table, destination: &Destination) -> Option<Failing> {
+    fn remove(&self, table: &mut Table, destination: &Destination) -> Option<FailureState> {
         let failing = table.failing.remove(destination)?;
         self.count.store(table.failing.len(), Ordering::Release);
         self.readiness.restored(&self.name(destination));
         Some(failing)
     }
 
-    /// Notes that the bus has confirmed a copy: everybody who waits goes on.
+    /// Records that the bus has confirmed a copy: all waiting senders continue.
     pub(super) fn works(&self, destination: &Destination) {
         if self.count.load(Ordering::Acquire) == 0 {
             return;
         }
         let failing = self.remove(&mut self.lock(), destination);
-        if let Some(Failing { copies, since, .. }) = failing {
-            self.log.works(&self.shown(destination), copies, since);
+        if let Some(FailureState { copies, since, .. }) = failing {
+            self.log
+                .works(&self.destination_name(destination), copies, since);
         }
     }
 
     /// A sender that retries a copy until it is confirmed.
-    pub(super) fn interest<'a>(&'a self, copy: &'a Outgoing) -> Interest<'a> {
-        Interest {
+    pub(super) fn interest<'a>(&'a self, copy: &'a Outgoing) -> SendGuard<'a> {
+        SendGuard {
             destinations: self,
             copy,
             unreported: None,
@@ -306,11 +307,11 @@ impl Destinations {
         };
         if let Some(reminder) = reminder {
             self.log
-                .still_fails(&self.shown(destination), error, &reminder);
+                .still_fails(&self.destination_name(destination), error, &reminder);
         }
     }
 
-    /// Lets the next who waits probe.
+    /// Lets the next waiting sender probe.
     fn release(&self, holder: &Holder) {
         if let Some(failing) = self.lock().held_by(holder) {
             failing.is_probed = false;
@@ -318,21 +319,21 @@ impl Destinations {
         }
     }
 
-    /// Brings what `/readyz` says up to date, under the lock.
-    fn show(&self, destination: &Destination, failing: &Failing) {
-        let Failing { error, waiting, .. } = failing;
+    /// Updates the state that `/readyz` reports, under the lock.
+    fn show(&self, destination: &Destination, failing: &FailureState) {
+        let FailureState { error, waiting, .. } = failing;
         let cause = format!("{error}; {waiting} waiting");
         self.readiness.degraded(self.name(destination), cause);
     }
 
     fn name(&self, destination: &Destination) -> String {
-        let Shown { transport, topic } = self.shown(destination);
+        let DestinationName { transport, topic } = self.destination_name(destination);
         format!("destination {transport}/{topic}")
     }
 
-    fn shown(&self, destination: &Destination) -> Shown<'_> {
+    fn destination_name(&self, destination: &Destination) -> DestinationName<'_> {
         let bus = self.buses.get(destination.bus);
-        Shown {
+        DestinationName {
             transport: bus.map_or("", |bus| bus.name.text().as_str()),
             topic: shown_topic(destination.topic.as_str()).to_string(),
         }
@@ -347,16 +348,16 @@ impl Destinations {
 // === impl Table ===
 
 impl Table {
-    /// The failure that somebody holds a copy for, if it goes on.
-    fn held_by(&mut self, holder: &Holder) -> Option<&mut Failing> {
+    /// The failure that a copy is held for, if it persists.
+    fn held_by(&mut self, holder: &Holder) -> Option<&mut FailureState> {
         let failing = self.failing.get_mut(&holder.destination)?;
         (failing.generation == holder.generation).then_some(failing)
     }
 }
 
-// === impl Failing ===
+// === impl FailureState ===
 
-impl Failing {
+impl FailureState {
     fn new(generation: u64, error: &TransportError) -> Self {
         let now = Instant::now();
         Self {
@@ -406,7 +407,7 @@ impl Drop for Holder {
         let failing = self.destinations.remove(&mut table, &self.destination);
         drop(table);
         if let Some(failing) = failing {
-            let shown = self.destinations.shown(&self.destination);
+            let shown = self.destinations.destination_name(&self.destination);
             self.destinations.log.forgotten(&shown, &failing.error);
         }
     }
@@ -415,12 +416,12 @@ impl Drop for Holder {
 // === impl Probe ===
 
 impl Probe {
-    /// The destination took the message.
+    /// The destination accepted the message.
     pub(super) fn confirmed(self) {
         self.holder().destinations.works(&self.holder().destination);
     }
 
-    /// It did not; the next probe waits longer. The copy is still held.
+    /// The destination did not accept it; the next probe waits longer. The copy is still held.
     pub(super) fn failed(self, error: &TransportError) -> Holder {
         self.holder()
             .destinations
@@ -428,7 +429,7 @@ impl Probe {
         self.holder().another()
     }
 
-    /// It answers, and refuses this very message: others may have more luck.
+    /// The destination answers, but refuses this message; others may succeed.
     pub(super) fn refused(self) {
         let Holder {
             destinations,
@@ -449,9 +450,9 @@ impl Drop for Probe {
     }
 }
 
-// === impl Interest ===
+// === impl SendGuard ===
 
-impl Drop for Interest<'_> {
+impl Drop for SendGuard<'_> {
     fn drop(&mut self) {
         if let Some(error) = &self.unreported {
             let buses = &self.destinations.buses;
@@ -460,9 +461,9 @@ impl Drop for Interest<'_> {
     }
 }
 
-// === impl Waiting ===
+// === impl Waiter ===
 
-impl Waiting {
+impl Waiter {
     /// `None` when the destination works.
     fn enter(
         destinations: &Arc<Destinations>,
@@ -486,7 +487,7 @@ impl Waiting {
     }
 }
 
-impl Drop for Waiting {
+impl Drop for Waiter {
     fn drop(&mut self) {
         if let Some(failing) = self.0.destinations.lock().held_by(&self.0) {
             failing.waiting = failing.waiting.saturating_sub(1);

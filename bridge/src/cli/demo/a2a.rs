@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::step::{Answer, Step, call};
+use super::step::{CallResponse, Step, call};
 
 /// Where an A2A client finds the agent.
 const URL: &str = "/a2a/agents/stream";
@@ -47,7 +47,7 @@ pub(super) fn streamed() -> Step {
 }
 
 /// The client comes back to the task with the id of the last event that it has.
-pub(super) fn resubscribed(answer: &Answer) -> Step {
+pub(super) fn resubscribed(answer: &CallResponse) -> Step {
     let task = answer.parts.first().map(|task| &task["result"]["id"]);
     Step {
         title: "A2A: the rest of that stream",

@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 /// An event that an agent received, and what it did.
 #[derive(Debug)]
-pub(crate) struct Seen {
+pub(crate) struct ReceivedEvent {
     pub(crate) agent: &'static str,
     pub(crate) topic: Text,
     pub(crate) event: Event,
@@ -39,7 +39,7 @@ pub(super) struct Request {
 /// Starts the agents; they end with `stop`.
 pub(crate) async fn start(
     memory: &Memory,
-    seen: &mpsc::Sender<Seen>,
+    seen: &mpsc::Sender<ReceivedEvent>,
     stop: &CancellationToken,
 ) -> anyhow::Result<JoinSet<()>> {
     let mut agents = JoinSet::new();
@@ -80,7 +80,7 @@ async fn serve(
     behaviour: Behaviour,
     memory: &Memory,
     delivery: Delivery,
-) -> anyhow::Result<Seen> {
+) -> anyhow::Result<ReceivedEvent> {
     let request = read(&delivery)?;
     let mut answers = Vec::new();
     if let Some(id) = request.body.get("id") {
@@ -93,7 +93,7 @@ async fn serve(
         }
     }
     delivery.acknowledger.settle(Outcome::Settled)?;
-    Ok(Seen {
+    Ok(ReceivedEvent {
         agent,
         topic: Text::from(delivery.topic.as_str()),
         event: request.event,

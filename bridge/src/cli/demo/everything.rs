@@ -31,8 +31,8 @@ type Answered = Result<Value, (i64, String, Value)>;
 /// The questions that wait for a client, by call and id.
 type Questions = Arc<Mutex<HashMap<(Text, String), oneshot::Sender<Value>>>>;
 
-/// A request while it is answered.
-struct Turn {
+/// A request that is being answered.
+struct AgentRequest {
     memory: Memory,
     reply_to: Text,
     /// The call, which the answers to questions repeat.
@@ -56,15 +56,15 @@ pub(super) async fn run(memory: Memory, mut consumer: Consumer, stop: Cancellati
             continue;
         };
         let memory = memory.clone();
-        if let Some(turn) = Turn::of(memory, request, &questions) {
+        if let Some(turn) = AgentRequest::of(memory, request, &questions) {
             works.spawn(turn.done());
         }
     }
 }
 
-// === impl Turn ===
+// === impl AgentRequest ===
 
-impl Turn {
+impl AgentRequest {
     /// `None` for what is not answered: a notification, or the answer to a question.
     fn of(memory: Memory, request: Request, questions: &Questions) -> Option<Self> {
         let Request {

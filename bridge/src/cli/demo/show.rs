@@ -7,9 +7,9 @@ use a2abus_executor::Progress;
 use serde_json::{Map, Value, json};
 
 use super::super::output::Output;
-use super::super::workflow::lines::shown;
-use super::agents::Seen;
-use super::step::{Answer, Headers};
+use super::super::workflow::lines::progress_line;
+use super::agents::ReceivedEvent;
+use super::step::{CallResponse, Headers};
 
 /// Everything about one call.
 #[derive(Debug)]
@@ -19,8 +19,8 @@ pub(crate) struct Report {
     pub(crate) path: String,
     pub(crate) headers: Headers,
     pub(crate) payload: Option<String>,
-    pub(crate) seen: Vec<Seen>,
-    pub(crate) answer: Answer,
+    pub(crate) seen: Vec<ReceivedEvent>,
+    pub(crate) answer: CallResponse,
     /// What was not as it should be.
     pub(crate) problem: Option<String>,
 }
@@ -38,14 +38,14 @@ pub(crate) struct WorkflowReport {
 
 /// Text or JSON lines.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Show {
+pub(crate) enum OutputStyle {
     People,
     JsonLines,
 }
 
-// === impl Show ===
+// === impl OutputStyle ===
 
-impl Show {
+impl OutputStyle {
     pub(crate) fn new(json: bool) -> Self {
         if json { Self::JsonLines } else { Self::People }
     }
@@ -129,7 +129,7 @@ fn millis(elapsed: Duration) -> f64 {
     (elapsed.as_secs_f64() * 10_000.0).round() / 10.0
 }
 
-fn attributes(seen: &Seen) -> Map<String, Value> {
+fn attributes(seen: &ReceivedEvent) -> Map<String, Value> {
     let core = seen
         .event
         .core_attributes()
@@ -218,7 +218,7 @@ fn story(report: &Report) -> String {
 }
 
 /// The event that an agent got, its route, and what the agent made of it.
-fn seen_by_agent(seen: &Seen) -> [String; 3] {
+fn seen_by_agent(seen: &ReceivedEvent) -> [String; 3] {
     let attribute = |name: &str| {
         let value = seen.event.attribute(name)?;
         Some(format!(" {name}={value}"))
@@ -268,7 +268,7 @@ fn workflow_story(report: &WorkflowReport) -> String {
         say("line", line);
     }
     for progress in &report.progress {
-        say("progress", &shown(progress));
+        say("progress", &progress_line(progress));
     }
     say("answer", &report.answer);
     say("took", &format!("{} ms", millis(report.elapsed)));

@@ -22,14 +22,14 @@ pub(super) struct Step {
     pub(super) leaves_after: Option<usize>,
     /// The agents that must see an event of it.
     pub(super) agents: &'static [&'static str],
-    pub(super) expect: fn(&Answer) -> bool,
-    /// What `expect` wants, in words.
+    pub(super) expect: fn(&CallResponse) -> bool,
+    /// A description of the expected answer.
     pub(super) wanted: &'static str,
 }
 
 /// The HTTP response.
 #[derive(Debug)]
-pub(crate) struct Answer {
+pub(crate) struct CallResponse {
     pub(super) status: u16,
     /// The JSON documents of the answer: one, or one per event of a stream.
     pub(super) parts: Vec<Value>,
@@ -181,7 +181,7 @@ impl Step {
     }
 
     /// Makes the call.
-    pub(super) async fn made(&self, door: SocketAddr) -> anyhow::Result<Answer> {
+    pub(super) async fn made(&self, door: SocketAddr) -> anyhow::Result<CallResponse> {
         let client = reqwest::Client::builder()
             .timeout(PATIENCE)
             .no_proxy()
@@ -229,7 +229,7 @@ impl Step {
             .into_iter()
             .map(serde_json::from_str)
             .collect::<Result<_, _>>()?;
-        Ok(Answer {
+        Ok(CallResponse {
             status,
             parts,
             last_event: field("id:").last().map(str::to_owned),
@@ -245,9 +245,9 @@ fn events(body: &[u8]) -> impl Iterator<Item = &str> {
     whole.split("\n\n").filter(|event| !event.is_empty())
 }
 
-// === impl Answer ===
+// === impl CallResponse ===
 
-impl Answer {
+impl CallResponse {
     /// Whether no agent was found.
     pub(super) fn is_unrouted(&self) -> bool {
         self.only(|part| !part["error"].is_null())

@@ -5,18 +5,18 @@ use std::fmt::Write as _;
 use a2abus_plugin::{Family, Mapped};
 use bytes::Bytes;
 
-use super::Explained;
+use super::ExplainOutput;
 use super::remedy;
 use super::routing::{DestinationOutput, RouteOutput};
-use super::unknown::Carried;
-use crate::cli::payload::{Refusal, shown};
+use super::unknown::ForwardedUnknown;
+use crate::cli::payload::{Refusal, display_value};
 use crate::config::OnUnknown;
 
 /// Bytes of the payload that are shown on each side of an error.
 const AROUND: usize = 32;
 
 /// A unit that became an event.
-pub(super) fn mapped(mapped: &Mapped, explained: &Explained) -> String {
+pub(super) fn mapped(mapped: &Mapped, explained: &ExplainOutput) -> String {
     let mut story = String::new();
     let because = &explained.because;
     section(&mut story, &format!("unit {}", mapped.index), &what(mapped));
@@ -36,7 +36,7 @@ pub(super) fn mapped(mapped: &Mapped, explained: &Explained) -> String {
 }
 
 /// A unit of no known family that is carried on.
-pub(super) fn carried(carried: &Carried<'_>) -> String {
+pub(super) fn carried(carried: &ForwardedUnknown<'_>) -> String {
     let mut story = String::new();
     let refusal = carried.refusal;
     let (what, data) = match carried.how {
@@ -117,13 +117,13 @@ fn what(mapped: &Mapped) -> String {
     }
 }
 
-fn attributes(story: &mut String, mapped: &Mapped, explained: &Explained) {
+fn attributes(story: &mut String, mapped: &Mapped, explained: &ExplainOutput) {
     let rows: Vec<(&str, String, &str)> = explained
         .origins
         .iter()
         .map(|(name, origin)| {
             let value = mapped.event.attribute(name);
-            let value = value.map(|value| shown(&value).to_owned());
+            let value = value.map(|value| display_value(&value).to_owned());
             (name.as_str(), value.unwrap_or_default(), *origin)
         })
         .collect();
@@ -195,7 +195,7 @@ fn place(destination: &DestinationOutput) -> String {
 /// The payload around an offset, safe for a terminal, the place marked.
 fn around(payload: &Bytes, offset: usize) -> String {
     let offset = offset.min(payload.len());
-    let shown = |from: usize, to: usize| {
+    let excerpt = |from: usize, to: usize| {
         let bytes = payload.get(from..to).unwrap_or_default();
         String::from_utf8_lossy(bytes)
             .escape_debug()
@@ -210,8 +210,8 @@ fn around(payload: &Bytes, offset: usize) -> String {
     let after = if to < payload.len() { "…" } else { "" };
     format!(
         "{before}{} ▸{}{after}",
-        shown(from, offset),
-        shown(offset, to)
+        excerpt(from, offset),
+        excerpt(offset, to)
     )
 }
 
@@ -258,7 +258,7 @@ routes:
         };
         let routing = Routing::new(place).unwrap();
         match unit {
-            Ok(unit) => mapped(&unit, &Explained::of(&unit, Some(&routing))),
+            Ok(unit) => mapped(&unit, &ExplainOutput::of(&unit, Some(&routing))),
             Err(refusal) => refused(&refusal.into(), &payload),
         }
     }

@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use crate::cli::payload::EntryPoint;
 use crate::config::{BindingConfig, Claim, Mode, Name, Role};
-use crate::route::{Destination, RouteTable, RuleCheck, Taken};
+use crate::route::{Destination, RouteMatch, RouteTable, RuleCheck};
 
 /// The routes, as they are at one entry point.
 #[derive(Debug)]
@@ -107,9 +107,9 @@ impl<'a> Routing<'a> {
         let explanation = self.table.explain(event, binding);
         output.steps = explanation.steps;
         output.taken = match explanation.taken {
-            Taken::Route(name) => Some(name),
-            Taken::Default => self.table.default_route().map(|route| route.name().clone()),
-            Taken::Nothing => None,
+            RouteMatch::Route(name) => Some(name),
+            RouteMatch::Default => self.table.default_route().map(|route| route.name().clone()),
+            RouteMatch::Nothing => None,
         };
         let Some(route) = self.table.route(event, binding) else {
             output.reason = Some("no_route");

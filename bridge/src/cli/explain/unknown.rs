@@ -4,11 +4,11 @@ use a2abus_plugin::{DecodeErrorKind, Event, Kind, format};
 use serde::Serialize;
 
 use super::routing::{RouteOutput, Routing};
-use crate::cli::payload::{Asked, Refusal};
+use crate::cli::payload::{PayloadOptions, Refusal};
 use crate::config::{OnUnknown, Role};
 
 /// A payload that is carried on.
-pub(super) struct Carried<'a> {
+pub(super) struct ForwardedUnknown<'a> {
     pub(super) refusal: &'a Refusal,
     pub(super) how: OnUnknown,
     /// What is routed, and, with `wrap`, what goes onto the bus.
@@ -27,13 +27,13 @@ struct Line<'a> {
     route: &'a RouteOutput,
 }
 
-// === impl Carried ===
+// === impl ForwardedUnknown ===
 
-impl<'a> Carried<'a> {
+impl<'a> ForwardedUnknown<'a> {
     /// `None` for what is refused: it is of a known family, or its binding carries no other.
     pub(super) fn of(
         refusal: &'a Refusal,
-        asked: &Asked,
+        asked: &PayloadOptions,
         routing: Option<&Routing<'_>>,
     ) -> Option<Self> {
         let routing = routing?;

@@ -15,10 +15,10 @@ pub(super) fn write(
         .errors
         .iter()
         .chain(&report.warnings)
-        .try_for_each(|issue| line(told(issue, file)))
+        .try_for_each(|issue| line(issue_line(issue, file)))
 }
 
-fn told(issue: &Issue, file: &str) -> String {
+fn issue_line(issue: &Issue, file: &str) -> String {
     let place = issue
         .line
         .map(|line| format!(":{line}"))
@@ -85,7 +85,7 @@ fn count(n: usize, noun: &str) -> String {
 }
 
 /// `ok    fetch (ApiCall) 12 ms, 2 attempts`.
-pub(in crate::cli) fn shown(progress: &Progress) -> String {
+pub(in crate::cli) fn progress_line(progress: &Progress) -> String {
     let word = match progress.status {
         OperationStatus::Running => "begin",
         OperationStatus::Success => "ok",

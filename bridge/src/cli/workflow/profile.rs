@@ -9,7 +9,7 @@ use a2abus_models::a2e_workflow::{Allowed, Apis, Policy, Report, Strictness};
 use a2abus_plugin::Text;
 use bytes::Bytes;
 
-use super::asked::Asked;
+use super::execution_args::ExecutionArgs;
 use crate::cli::{Misuse, load};
 use crate::config::WorkflowsConfig;
 use crate::workflows::{self, Directory};
@@ -19,7 +19,7 @@ pub(super) struct Profile {
     pub(super) agent: Arc<Agent>,
 }
 
-pub(super) fn of(asked: &Asked) -> anyhow::Result<Profile> {
+pub(super) fn of(asked: &ExecutionArgs) -> anyhow::Result<Profile> {
     let (config, agent) = match &asked.policy {
         Some(path) => from_configuration(path, asked.agent.as_deref())?,
         None => (WorkflowsConfig::default(), Arc::new(unrestricted())),

@@ -9,7 +9,7 @@ use clap::Args;
 use futures_util::StreamExt as _;
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::asked::Asked;
+use super::execution_args::ExecutionArgs;
 use super::profile::Profile;
 use super::{lines, profile};
 use crate::cli::output::{Output, complain_line};
@@ -36,7 +36,7 @@ A policy that permits an API on this machine:
 Exit status 1 unless the status is success.")]
 pub(super) struct RunArgs {
     #[command(flatten)]
-    asked: Asked,
+    asked: ExecutionArgs,
     /// What to do when an operation fails: stop or continue.
     #[arg(long, value_name = "WORD", value_parser = on_error, default_value = "stop")]
     on_error: OnError,
@@ -58,7 +58,7 @@ pub(super) async fn run(args: RunArgs) -> anyhow::Result<crate::cli::Status> {
     let workflow = asked.workflow()?;
     let profile = profile::of(asked)?;
     let report = profile.validate(&workflow, &asked.input, asked.level);
-    lines::write(&report, &asked.shown(), |line| {
+    lines::write(&report, &asked.display_name(), |line| {
         complain_line(&line);
         Ok(())
     })?;
@@ -122,7 +122,9 @@ async fn watch(
             }
         };
         match event {
-            Some(Event::Operation(progress)) if shows => complain_line(&lines::shown(&progress)),
+            Some(Event::Operation(progress)) if shows => {
+                complain_line(&lines::progress_line(&progress))
+            }
             Some(Event::Ended { record, .. }) => return Ok(record),
             Some(_) => {}
             None => bail!("the execution has ended without a record"),

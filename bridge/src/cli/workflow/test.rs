@@ -52,7 +52,10 @@ pub(super) struct TestArgs {
 /// # Errors
 /// When a file cannot be read, or writing fails; a failed case, or a file without cases, is output, not an error.
 pub(super) async fn run(args: &TestArgs) -> anyhow::Result<Status> {
-    let texts = args.files.iter().map(|file| super::asked::read(Some(file)));
+    let texts = args
+        .files
+        .iter()
+        .map(|file| super::execution_args::read(Some(file)));
     let texts: Vec<_> = texts.collect::<Result<_, _>>()?;
     let mut output = Output::new();
     let (mut passed, mut failed) = (0, 0);

@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use super::asked::Asked;
+use super::execution_args::ExecutionArgs;
 use super::{lines, profile};
 use crate::cli::Status;
 use crate::cli::output::{Output, complain_line};
@@ -18,7 +18,7 @@ All problems are reported together. With --json: {\"valid\":…,\"errors\":[…]
 Exit status 1 when the workflow is not valid; warnings do not count.")]
 pub(super) struct ValidateArgs {
     #[command(flatten)]
-    asked: Asked,
+    asked: ExecutionArgs,
     /// Print one JSON object.
     #[arg(long)]
     json: bool,
@@ -37,8 +37,8 @@ pub(super) fn run(args: &ValidateArgs) -> anyhow::Result<Status> {
     if args.json {
         output.line(report.to_json().to_string())?;
     } else {
-        lines::write(&report, &asked.shown(), |line| output.line(line))?;
-        lines::verdict(&report, &asked.shown(), &mut output)?;
+        lines::write(&report, &asked.display_name(), |line| output.line(line))?;
+        lines::verdict(&report, &asked.display_name(), &mut output)?;
         if lines::has_forbidden_target(&report) {
             lines::hint();
         }

@@ -175,7 +175,7 @@ fn default_agent(checker: &mut Checker<'_>) {
     if !sections.is_broken("agents") {
         let known: Vec<&str> = sections.agents.keys().map(String::as_str).collect();
         let path = ValuePath::root().key("a2a").key("default_agent");
-        checker.known(path, "agent", agent.as_str(), &known);
+        checker.require_known(path, "agent", agent.as_str(), &known);
     }
 }
 

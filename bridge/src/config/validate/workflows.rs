@@ -53,7 +53,7 @@ fn credentials(checker: &mut Checker<'_>, path: &ValuePath, workflows: &Workflow
         }
         for (place, id) in credential.apis.iter().enumerate() {
             let path = path.key("apis").index(place);
-            checker.known(path, "API", id.as_str(), &apis);
+            checker.require_known(path, "API", id.as_str(), &apis);
         }
     }
 }
@@ -79,7 +79,7 @@ fn agents(checker: &mut Checker<'_>, path: &ValuePath, workflows: &WorkflowsConf
         ] {
             let granted = granted.iter().enumerate();
             for (index, grant) in granted.filter(|(_, grant)| !grant.is_everything()) {
-                checker.known(path.key(key).index(index), what, grant.as_str(), there);
+                checker.require_known(path.key(key).index(index), what, grant.as_str(), there);
             }
         }
         let file = agent
@@ -136,7 +136,7 @@ fn bindings(checker: &mut Checker<'_>, workflows: &WorkflowsConfig) {
             continue;
         };
         if runs {
-            checker.known(path.key("run_as"), "agent", agent.as_str(), &agents);
+            checker.require_known(path.key("run_as"), "agent", agent.as_str(), &agents);
         } else {
             checker.error(
                 path.key("run_as"),

@@ -25,7 +25,7 @@ use crate::http::negotiate::{self, Accepts};
 use crate::http::respond::{json_response, refusal};
 use crate::http::sse::{Frame, frames_response};
 use crate::metrics::HttpPath;
-use crate::registry::{Agents, Claim, Owner};
+use crate::registry::{Agents, Announcement, Owner};
 
 /// The query of an announcement.
 #[derive(Debug, Default, Deserialize)]
@@ -155,21 +155,21 @@ pub(super) fn entry(name: &Text, agent: &AgentCardConfig, base: &str) -> Value {
 // === impl Announced ===
 
 impl Announced {
-    fn claim(self, name: String) -> Result<Claim, Refusal> {
+    fn claim(self, name: String) -> Result<Announcement, Refusal> {
         let lease = self.lease.map(|text| humantime::parse_duration(&text));
         let lease = lease.transpose();
         let lease = lease.map_err(|_| bad(&"lease is a duration like 90s, 10m or 24h"))?;
         if lease == Some(Duration::ZERO) {
             return Err(bad(&"lease is longer than 0"));
         }
-        Ok(Claim {
+        Ok(Announcement {
             agent: Some(name.into()),
             owner: Owner {
                 org: self.org_id.map(Text::from),
                 unit: self.unit_id.map(Text::from),
             },
             lease,
-            ..Claim::default()
+            ..Announcement::default()
         })
     }
 }

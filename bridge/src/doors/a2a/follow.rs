@@ -10,7 +10,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::form::Form;
 use super::write::{Of, Written};
-use crate::budget::Purse;
+use crate::budget::ClientBudget;
 use crate::calls::CallError;
 use crate::calls::failure::Failure;
 use crate::http::sse::{Frame, frames_response};
@@ -48,7 +48,7 @@ impl Reader {
         self,
         (task, subscription): (Task, Subscription),
         missed_since: Option<Position>,
-        purse: Purse,
+        purse: ClientBudget,
     ) -> Response {
         let first = match missed_since {
             Some(_) => None,

@@ -228,7 +228,7 @@ impl Turn<'_> {
             Cancelled::Yes(heard) => {
                 let stored = async {
                     if let Some(heard) = heard {
-                        tasks.hear(&id, *heard).await?;
+                        tasks.record_update(&id, *heard).await?;
                     }
                     // Nothing happens where it has ended by itself.
                     let status = Status::now(State::Canceled, None);

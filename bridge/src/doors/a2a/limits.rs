@@ -14,7 +14,7 @@ use crate::calls::failure::{Failure, Reason, SOON};
 use crate::config::A2aConfig;
 use crate::doors::Refusal;
 use crate::http::sse;
-use crate::metrics::{Limited, Metrics};
+use crate::metrics::{LimitScope, Metrics};
 use crate::shares::{Share, Shares, client};
 
 /// The bounds, and what is used of them.
@@ -60,7 +60,7 @@ impl Limits {
         if share.grow(requests) {
             return Ok(share);
         }
-        metrics.limited(Limited::Client);
+        metrics.limited(LimitScope::Client);
         let most = self.clients.most();
         let message = format!(
             "this client has more than {most} requests in progress, which is the limit (a2a.max_requests_per_client): wait for some to end"
@@ -84,7 +84,7 @@ impl Limits {
         if is_room {
             return Ok(share);
         }
-        metrics.limited(Limited::Context);
+        metrics.limited(LimitScope::Context);
         let most = self.beginning.most();
         let message = format!(
             "the context {context:?} has {most} tasks in progress, which is the limit (a2a.max_tasks_per_context): wait for one to end, or cancel it"

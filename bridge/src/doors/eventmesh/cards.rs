@@ -20,7 +20,7 @@ use crate::http::negotiate;
 use crate::http::respond::json_response;
 use crate::metrics::HttpPath;
 use crate::registry::request::Params;
-use crate::registry::{Claim, Origin, Refused};
+use crate::registry::{Announcement, AnnouncementError, RequestOrigin};
 
 /// Organisation, unit and agent.
 type Segments = Result<Path<(String, String, String)>, PathRejection>;
@@ -74,7 +74,7 @@ pub(super) async fn read(
         let agent = claim.agent.unwrap_or_default();
         let found = a2a.settings.registry.announced(&agent);
         let found = found.filter(|announced| announced.owner == claim.owner);
-        let found = found.ok_or_else(|| refusal_of(Refused::Unknown(agent).into()))?;
+        let found = found.ok_or_else(|| refusal_of(AnnouncementError::Unknown(agent).into()))?;
         Ok(json_response(StatusCode::OK, found.document))
     };
     let dialect = negotiate::dialect(request.headers());
@@ -145,14 +145,18 @@ fn admit(a2a: &A2a, request: &Request<Body>) -> Result<crate::budget::Charge, Re
     Ok(charge)
 }
 
-fn claim(segments: Segments) -> Result<Claim, Refusal> {
+fn claim(segments: Segments) -> Result<Announcement, Refusal> {
     let Path((org, unit, agent)) = segments.map_err(|error| bad(&error))?;
     claim_of(Some(org), Some(unit), agent)
 }
 
-fn claim_of(org: Option<String>, unit: Option<String>, agent: String) -> Result<Claim, Refusal> {
+fn claim_of(
+    org: Option<String>,
+    unit: Option<String>,
+    agent: String,
+) -> Result<Announcement, Refusal> {
     let params = Params::of(org, unit, agent);
-    params.claim(Origin::default()).map_err(refusal_of)
+    params.claim(RequestOrigin::default()).map_err(refusal_of)
 }
 
 fn no_content() -> Response {

@@ -20,7 +20,7 @@ use super::skill;
 use crate::calls::failure::Failure;
 use crate::config::{AgentCardConfig, AgentProtocol};
 use crate::doors::rpc::common::Target;
-use crate::registry::asked::Question;
+use crate::registry::queries::AgentQuery;
 
 /// How something of an agent is named.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,10 +63,10 @@ impl Naming {
 impl Turn<'_> {
     pub(super) async fn of_every_agent(self) -> Response {
         let (question, member) = match self.method.as_str() {
-            "tools/list" => (Question::Tools, "name"),
-            "prompts/list" => (Question::Prompts, "name"),
-            "resources/list" => (Question::Resources, "uri"),
-            "resources/templates/list" => (Question::Templates, "uriTemplate"),
+            "tools/list" => (AgentQuery::Tools, "name"),
+            "prompts/list" => (AgentQuery::Prompts, "name"),
+            "resources/list" => (AgentQuery::Resources, "uri"),
+            "resources/templates/list" => (AgentQuery::Templates, "uriTemplate"),
             _ => return self.ask_named_agent().await,
         };
         match self.list(question, member).await {
@@ -76,7 +76,7 @@ impl Turn<'_> {
     }
 
     /// The lists of all agents as one, a page of it.
-    async fn list(&self, question: Question, member: &str) -> Result<String, Failure> {
+    async fn list(&self, question: AgentQuery, member: &str) -> Result<String, Failure> {
         let params = Params::read(&self.unit.bytes)?;
         let start = match params.cursor {
             None => 0,
@@ -90,7 +90,7 @@ impl Turn<'_> {
         let to_ask = agents.iter().filter(|(_, card)| !is_a2a(card));
         let names = to_ask.map(|(name, _)| name.clone()).collect();
         let caller = self.common.caller.clone();
-        let found = registry.asked_all(names, question, caller).await;
+        let found = registry.query_all(names, question, caller).await;
         let items = agents.iter().flat_map(|(agent, card)| {
             let found = found.get(agent).map(|found| found.items());
             let found = found.unwrap_or_default();

@@ -9,7 +9,7 @@ use super::Mcp;
 use super::revision::Revision;
 use crate::calls::failure::{Failure, Reason};
 use crate::config::{AgentCardConfig, AgentProtocol};
-use crate::registry::asked::{Found, Question};
+use crate::registry::queries::{AgentQuery, QueryResult};
 
 /// A server, as clients see it. The members are the JSON that the agent wrote.
 #[derive(Debug, Deserialize)]
@@ -129,10 +129,10 @@ impl Mcp {
         if let (Some(card), Some(AgentProtocol::A2a)) = (card, speaks) {
             return Ok(Profile::of_card(agent, card));
         }
-        let found = registry.asked(agent, Question::Profile, caller).await;
+        let found = registry.query(agent, AgentQuery::Profile, caller).await;
         let said = match found.as_deref() {
-            Some(Found::Items(items)) => items.first(),
-            Some(Found::Nothing(failure)) => match failure.reason() {
+            Some(QueryResult::Items(items)) => items.first(),
+            Some(QueryResult::Nothing(failure)) => match failure.reason() {
                 // It listens, and does not know the question.
                 Reason::Timeout | Reason::BadAgentReply => None,
                 _ => return Err(failure.clone()),

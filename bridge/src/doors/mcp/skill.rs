@@ -27,7 +27,7 @@ use super::session::Session;
 use crate::calls::failure::Failure;
 use crate::config::{AgentCardConfig, AgentProtocol, SkillConfig};
 use crate::doors::rpc::common::Target;
-use crate::registry::asked::Question;
+use crate::registry::queries::AgentQuery;
 use crate::tasks::model::new_id;
 
 /// What a tool takes.
@@ -133,7 +133,9 @@ impl Mcp {
         let has_tools = match card.speaks() {
             Some(protocol) => protocol == AgentProtocol::Mcp,
             None => {
-                let found = registry.asked(agent, Question::Tools, caller.clone()).await;
+                let found = registry
+                    .query(agent, AgentQuery::Tools, caller.clone())
+                    .await;
                 found.is_some_and(|found| !found.items().is_empty())
             }
         };
@@ -142,12 +144,13 @@ impl Mcp {
 }
 
 /// What an agent that speaks A2A has in a list: its skills as tools, and nothing else.
-pub(super) fn items(card: &AgentCardConfig, question: Question) -> Vec<Box<RawValue>> {
+pub(super) fn items(card: &AgentCardConfig, question: AgentQuery) -> Vec<Box<RawValue>> {
     match question {
-        Question::Tools => card.skills.iter().filter_map(tool).collect(),
-        Question::Profile | Question::Prompts | Question::Resources | Question::Templates => {
-            Vec::new()
-        }
+        AgentQuery::Tools => card.skills.iter().filter_map(tool).collect(),
+        AgentQuery::Profile
+        | AgentQuery::Prompts
+        | AgentQuery::Resources
+        | AgentQuery::Templates => Vec::new(),
     }
 }
 
@@ -212,7 +215,7 @@ impl Turn<'_> {
         match (card, self.method.as_str()) {
             (None, _) => self.called(None).await,
             (Some(card), "tools/list") => {
-                let tools: Vec<_> = items(&card, Question::Tools);
+                let tools: Vec<_> = items(&card, AgentQuery::Tools);
                 let tools: Vec<&str> = tools.iter().map(|tool| tool.get()).collect();
                 self.result(&format!(r#"{{"tools":[{}]}}"#, tools.join(",")))
             }

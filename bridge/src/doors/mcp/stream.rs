@@ -23,7 +23,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use super::Mcp;
 use super::session::Session;
-use crate::budget::Purse;
+use crate::budget::ClientBudget;
 use crate::calls::callid::CallId;
 use crate::calls::failure::{Failure, Reason, Recipient};
 use crate::calls::pending::Piece;
@@ -165,7 +165,7 @@ impl Mcp {
         &self,
         session: Option<&Session>,
         headers: &HeaderMap,
-        purse: &Purse,
+        purse: &ClientBudget,
     ) -> Result<Option<Response>, Refusal> {
         let Some(last) = headers.get(LAST_EVENT) else {
             return Ok(None);

@@ -18,7 +18,7 @@ use serde_json::value::RawValue;
 use tokio::time::Instant;
 
 use crate::account::Line;
-use crate::budget::Purse;
+use crate::budget::ClientBudget;
 use crate::calls::callid::{CallId, ReplyToken};
 use crate::calls::failure::{Failure, Recipient};
 use crate::calls::pending::Form;
@@ -29,8 +29,8 @@ use crate::http::negotiate::Accepts;
 use crate::http::respond::json_response;
 use crate::http::sse;
 use crate::registry::request::Method;
-use crate::registry::{Origin, Registry};
-use crate::results::{Opened, Results};
+use crate::registry::{Registry, RequestOrigin};
+use crate::results::{OpenedCall, Results};
 
 /// What all units of one HTTP request have in common.
 #[derive(Debug, Clone)]
@@ -46,7 +46,7 @@ pub(in crate::doors) struct Common {
     /// The headers that reach the agent.
     pub(in crate::doors) headers: Vec<Header>,
     /// What the answers are charged to.
-    pub(in crate::doors) purse: Purse,
+    pub(in crate::doors) purse: ClientBudget,
     pub(in crate::doors) timeout: Option<Duration>,
     pub(in crate::doors) arrived: Instant,
     pub(in crate::doors) accepts: Accepts,
@@ -144,7 +144,7 @@ impl Common {
         call: Option<CallId>,
         (task, session): (Option<&Text>, Option<Text>),
         prepared: &Prepared,
-    ) -> Option<Opened> {
+    ) -> Option<OpenedCall> {
         if call != Some(self.call) || !self.call.is_followed() {
             return None;
         }
@@ -153,7 +153,7 @@ impl Common {
             return None;
         };
         let now = clock::now();
-        Some(Opened {
+        Some(OpenedCall {
             key: self.key.clone(),
             task: task.cloned(),
             session,
@@ -178,9 +178,9 @@ impl Common {
         unit.json_rpc.as_ref()?;
         let method = Method::of(unit.method()?)?;
         let asked: Asked = serde_json::from_slice(&unit.bytes).ok()?;
-        let origin = Origin {
+        let origin = RequestOrigin {
             caller: Some(self.caller.clone()),
-            ..Origin::default()
+            ..RequestOrigin::default()
         };
         let (params, named) = (asked.params.as_deref(), self.target.name());
         let answered = match &self.may_announce {

@@ -27,7 +27,7 @@ use crate::calls::failure::{Failure, Reason, SOON};
 use crate::clock;
 use crate::doors::{Door, IDEMPOTENCY_KEY, Refusal};
 use crate::http::sse;
-use crate::metrics::Keyed as Outcome;
+use crate::metrics::IdempotencyOutcome as Outcome;
 use crate::results::{Claim, Kept, Results, Standing, digest_of, key_of};
 
 /// The header of an answer that was there before.

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 
-use crate::metrics::Refused;
+use crate::metrics::RefusalReason;
 
 /// A request that is refused. Source: docs/protocols/a2e-workflows.md §D42.
 #[derive(Debug)]
@@ -17,7 +17,7 @@ pub(super) struct Problem {
     status: StatusCode,
     error: Json,
     headers: Vec<(HeaderName, HeaderValue)>,
-    why: Option<Refused>,
+    why: Option<RefusalReason>,
 }
 
 const LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
@@ -111,7 +111,7 @@ impl Problem {
         status: StatusCode,
         (kind, code): (&'static str, &'static str),
         message: impl Into<String>,
-        why: Refused,
+        why: RefusalReason,
     ) -> Self {
         let error = Json::object([
             ("type", Json::from(kind)),
@@ -141,7 +141,7 @@ impl Problem {
     }
 
     /// How it is to be counted, if it has not been.
-    pub(super) fn counts_as(&self) -> Option<Refused> {
+    pub(super) fn counts_as(&self) -> Option<RefusalReason> {
         self.why
     }
 
@@ -151,7 +151,7 @@ impl Problem {
             StatusCode::UNAUTHORIZED,
             ("PermissionError", "unauthorized"),
             message,
-            Refused::Unauthorized,
+            RefusalReason::Unauthorized,
         )
         .with(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"))
     }
@@ -159,43 +159,68 @@ impl Problem {
     pub(super) fn foreign_origin() -> Self {
         let message = "web pages of this origin may not send requests";
         let words = ("PermissionError", "origin_not_permitted");
-        Self::new(StatusCode::FORBIDDEN, words, message, Refused::Forbidden)
+        Self::new(
+            StatusCode::FORBIDDEN,
+            words,
+            message,
+            RefusalReason::Forbidden,
+        )
     }
 
     pub(super) fn not_permitted(why: &str) -> Self {
         let words = ("PermissionError", "not_permitted");
-        Self::new(StatusCode::FORBIDDEN, words, why, Refused::Forbidden)
+        Self::new(StatusCode::FORBIDDEN, words, why, RefusalReason::Forbidden)
     }
 
     pub(super) fn no_such_call() -> Self {
         let message = "nothing is served at this path; GET /api/v1/openapi.json lists the calls";
         let words = ("RequestError", "not_found");
-        Self::new(StatusCode::NOT_FOUND, words, message, Refused::NotFound)
+        Self::new(
+            StatusCode::NOT_FOUND,
+            words,
+            message,
+            RefusalReason::NotFound,
+        )
     }
 
     pub(super) fn no_such_execution() -> Self {
         let message = "this agent has no execution of this id, or none that is kept any more";
         let words = ("RequestError", "execution_not_found");
-        Self::new(StatusCode::NOT_FOUND, words, message, Refused::NotFound)
+        Self::new(
+            StatusCode::NOT_FOUND,
+            words,
+            message,
+            RefusalReason::NotFound,
+        )
     }
 
     pub(super) fn no_such_value() -> Self {
         let message = "this agent has stored nothing there under this key";
         let words = ("RequestError", "value_not_found");
-        Self::new(StatusCode::NOT_FOUND, words, message, Refused::NotFound)
+        Self::new(
+            StatusCode::NOT_FOUND,
+            words,
+            message,
+            RefusalReason::NotFound,
+        )
     }
 
     pub(super) fn storage_not_permitted(storage: &str) -> Self {
         let message = format!("storage {storage} is not permitted to this agent");
         let words = ("PermissionError", "storage_not_permitted");
-        Self::new(StatusCode::FORBIDDEN, words, message, Refused::Forbidden)
+        Self::new(
+            StatusCode::FORBIDDEN,
+            words,
+            message,
+            RefusalReason::Forbidden,
+        )
     }
 
     pub(super) fn method_not_allowed(allowed: &'static str) -> Self {
         let message = format!("this path takes {allowed}");
         let words = ("RequestError", "method_not_allowed");
         let status = StatusCode::METHOD_NOT_ALLOWED;
-        Self::new(status, words, message, Refused::Malformed)
+        Self::new(status, words, message, RefusalReason::Malformed)
             .with(ALLOW, HeaderValue::from_static(allowed))
     }
 
@@ -203,20 +228,30 @@ impl Problem {
         let message = "the body must be JSON: send it with Content-Type: application/json";
         let words = ("RequestError", "unsupported_media_type");
         let status = StatusCode::UNSUPPORTED_MEDIA_TYPE;
-        Self::new(status, words, message, Refused::Body)
+        Self::new(status, words, message, RefusalReason::Body)
     }
 
     pub(super) fn too_large(limit_bytes: usize) -> Self {
         let message = format!("the body is larger than {limit_bytes} bytes");
         let words = ("RequestError", "too_large");
-        Self::new(StatusCode::PAYLOAD_TOO_LARGE, words, message, Refused::Body)
+        Self::new(
+            StatusCode::PAYLOAD_TOO_LARGE,
+            words,
+            message,
+            RefusalReason::Body,
+        )
     }
 
     pub(super) fn too_slow(deadline: Duration) -> Self {
         let millis = deadline.as_millis();
         let message = format!("the body did not arrive within {millis} ms");
         let words = ("TimeoutError", "body_timeout");
-        Self::new(StatusCode::REQUEST_TIMEOUT, words, message, Refused::Body)
+        Self::new(
+            StatusCode::REQUEST_TIMEOUT,
+            words,
+            message,
+            RefusalReason::Body,
+        )
     }
 
     /// There is no memory for the body now.
@@ -226,7 +261,7 @@ impl Problem {
             StatusCode::TOO_MANY_REQUESTS,
             words,
             "the memory for requests in hand is spent; try again in a moment",
-            Refused::Body,
+            RefusalReason::Body,
         );
         problem
             .headers
@@ -237,20 +272,31 @@ impl Problem {
     /// A body or a query that cannot be used.
     pub(super) fn malformed(code: &'static str, message: impl Into<String>) -> Self {
         let words = ("ValidationError", code);
-        Self::new(StatusCode::BAD_REQUEST, words, message, Refused::Malformed)
+        Self::new(
+            StatusCode::BAD_REQUEST,
+            words,
+            message,
+            RefusalReason::Malformed,
+        )
     }
 
     pub(super) fn conflict(execution_id: &str) -> Self {
         let message = format!("another workflow has run under the execution id {execution_id}");
         let words = ("ExecutionError", "execution_id_conflict");
-        Self::new(StatusCode::CONFLICT, words, message, Refused::Conflict).counted()
+        Self::new(
+            StatusCode::CONFLICT,
+            words,
+            message,
+            RefusalReason::Conflict,
+        )
+        .counted()
     }
 
     pub(super) fn draining() -> Self {
         let message = "the executor is shutting down; ask again elsewhere or later";
         let words = ("ExecutionError", "draining");
         let status = StatusCode::SERVICE_UNAVAILABLE;
-        Self::new(status, words, message, Refused::Draining)
+        Self::new(status, words, message, RefusalReason::Draining)
             .counted()
             .with(RETRY_AFTER, DRAIN_RETRY)
     }
@@ -260,7 +306,7 @@ impl Problem {
         let message = "the records of executions cannot be read or written now";
         let words = ("ExecutionError", "storage_failed");
         let status = StatusCode::SERVICE_UNAVAILABLE;
-        Self::new(status, words, message, Refused::Store)
+        Self::new(status, words, message, RefusalReason::Store)
             .counted()
             .with(RETRY_AFTER, DRAIN_RETRY)
     }

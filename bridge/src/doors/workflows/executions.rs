@@ -57,7 +57,7 @@ impl Rest {
                     return Ok(replayed(self.whole(agent, record, Record::answer).await));
                 }
                 Err(NotBegun::Refused(Refusal::Busy(most))) => {
-                    self.workflows.refused(crate::metrics::Refused::Busy);
+                    self.workflows.refused(crate::metrics::RefusalReason::Busy);
                     return Ok(answer::busy(most));
                 }
                 Err(NotBegun::Refused(Refusal::Store(error))) => return Err(self.store(&error)),
@@ -140,7 +140,7 @@ impl Rest {
             error = error as &dyn std::error::Error,
             "records of executions cannot be read or written"
         );
-        self.workflows.refused(crate::metrics::Refused::Store);
+        self.workflows.refused(crate::metrics::RefusalReason::Store);
         Problem::store()
     }
 }

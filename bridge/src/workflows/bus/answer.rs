@@ -7,8 +7,8 @@ use a2abus_plugin::{Data, Event, EventError, Kind, Text, extension};
 use bytes::Bytes;
 
 use super::ask::{Action, Job};
-use super::client::{Form, WorkflowClient, identity};
-use super::refused::Refused;
+use super::client::{AnswerForm, WorkflowClient, identity};
+use super::refused::WorkflowRefusal;
 
 /// The executor as it signs its events.
 #[derive(Debug, Clone)]
@@ -41,8 +41,8 @@ pub(super) enum ProgressMessage {
 
 /// The end of a request.
 #[derive(Debug)]
-pub(super) struct Answer {
-    /// Names the execution; `None` when it has come to none.
+pub(super) struct WorkflowAnswer {
+    /// The id of the execution; `None` if none was started.
     pub(super) execution_id: Option<Text>,
     /// The number of events that came before it.
     pub(super) seq: i32,
@@ -53,7 +53,7 @@ pub(super) struct Answer {
 #[derive(Debug)]
 pub(super) enum Disposition {
     /// It has an answer.
-    Answered(Answer),
+    Answered(WorkflowAnswer),
     /// The bridge ends before its turn has come.
     GivenUp,
 }
@@ -68,12 +68,12 @@ pub(super) enum Content {
         digest: Text,
     },
     /// Why there is none.
-    Refused(Refused),
+    Refused(WorkflowRefusal),
 }
 
-/// Whether all of an answer is sent.
+/// Whether the complete answer is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Size {
+pub(super) enum AnswerSize {
     Whole,
     /// Without what makes it large.
     Reduced,
@@ -100,11 +100,11 @@ impl Content {
     }
 }
 
-// === impl Answer ===
+// === impl WorkflowAnswer ===
 
-impl Answer {
+impl WorkflowAnswer {
     /// Nothing was executed.
-    pub(super) fn refused(refused: Refused) -> Self {
+    pub(super) fn refused(refused: WorkflowRefusal) -> Self {
         Self {
             execution_id: None,
             seq: 0,
@@ -174,7 +174,7 @@ impl Answer {
 
 fn too_large(suggestion: &str) -> Json {
     let message = "the answer is larger than the bus takes";
-    Refused::new(
+    WorkflowRefusal::new(
         0,
         "DataError",
         "response_too_large",
@@ -236,22 +236,22 @@ impl EventFactory {
         &self,
         client: &WorkflowClient,
         action: Action,
-        answer: &Answer,
-        size: Size,
+        answer: &WorkflowAnswer,
+        size: AnswerSize,
     ) -> Result<Event, EventError> {
         let id = identity([
             client.identity.as_bytes(),
             answer.content.digest().as_bytes(),
         ]);
         let ty = match client.form {
-            Form::Events => format!("{}a2e.execution.resp", self.type_prefix),
-            Form::JsonRpc(_) => format!("{}common.response", self.type_prefix),
+            AnswerForm::Events => format!("{}a2e.execution.resp", self.type_prefix),
+            AnswerForm::JsonRpc(_) => format!("{}common.response", self.type_prefix),
         };
         let mut event = self.event(id, ty.into(), client)?;
         event.set(extension::MCP_TYPE, Kind::Response.as_str())?;
         event.set(extension::A2A_METHOD, action.method())?;
         let body = match &client.form {
-            Form::Events => {
+            AnswerForm::Events => {
                 let execution = answer
                     .execution_id
                     .as_ref()
@@ -261,7 +261,7 @@ impl EventFactory {
                 self.sign_as_executor(&mut event, answer.seq)?;
                 as_data(answer, execution, size)
             }
-            Form::JsonRpc(token) => {
+            AnswerForm::JsonRpc(token) => {
                 event.set(extension::PROTOCOL, "A2A")?;
                 event.set(extension::PROTOCOL_VERSION, "2.0")?;
                 event.set(extension::IS_FINAL, true)?;
@@ -303,10 +303,10 @@ impl EventFactory {
     }
 }
 
-fn as_data(answer: &Answer, execution_id: &Text, size: Size) -> Bytes {
+fn as_data(answer: &WorkflowAnswer, execution_id: &Text, size: AnswerSize) -> Bytes {
     match (&answer.content, size) {
-        (Content::Result { whole, .. }, Size::Whole) => whole.clone(),
-        (Content::Result { reduced, .. }, Size::Reduced) => reduced.clone(),
+        (Content::Result { whole, .. }, AnswerSize::Whole) => whole.clone(),
+        (Content::Result { reduced, .. }, AnswerSize::Reduced) => reduced.clone(),
         (Content::Refused(refused), _) => {
             let members = [
                 ("execution_id", Json::from(execution_id.clone())),
@@ -319,10 +319,10 @@ fn as_data(answer: &Answer, execution_id: &Text, size: Size) -> Bytes {
 }
 
 /// A JSON-RPC response to the request of this id.
-fn as_json_rpc(answer: &Answer, id: &Text, size: Size) -> Bytes {
+fn as_json_rpc(answer: &WorkflowAnswer, id: &Text, size: AnswerSize) -> Bytes {
     let (name, body) = match (&answer.content, size) {
-        (Content::Result { whole, .. }, Size::Whole) => ("result", whole.clone()),
-        (Content::Result { reduced, .. }, Size::Reduced) => ("result", reduced.clone()),
+        (Content::Result { whole, .. }, AnswerSize::Whole) => ("result", whole.clone()),
+        (Content::Result { reduced, .. }, AnswerSize::Reduced) => ("result", reduced.clone()),
         (Content::Refused(refused), _) => {
             let message = refused.error.get("message").cloned().unwrap_or_default();
             let members = [

@@ -8,8 +8,8 @@ use a2abus_plugin::protocol::jsonrpc::{Id, code};
 use a2abus_plugin::{Event, Family, Kind, Mapped, Text, extension, kind_of_event};
 use bytes::Bytes;
 
-use super::client::{Envelope, Form, Progress, WorkflowClient, identity_of_call};
-use super::refused::Refused;
+use super::client::{AnswerForm, Envelope, Progress, WorkflowClient, identity_of_call};
+use super::refused::WorkflowRefusal;
 use crate::calls::reply_place;
 use crate::pipeline::claims::is_of_http_caller;
 
@@ -23,7 +23,7 @@ pub(super) enum Ask {
     /// To end what has this name and was asked for by the same requester.
     Cancel(Cancel),
     /// A request that is refused with the reason.
-    Refuse(Box<WorkflowClient>, Refused),
+    Refuse(Box<WorkflowClient>, WorkflowRefusal),
     /// Something that wants its answer where the binding does not allow it.
     Forbidden(Box<WorkflowClient>, reply_place::Refused),
 }
@@ -36,7 +36,7 @@ pub(super) struct Cancel {
     pub(super) name: Text,
 }
 
-/// A workflow, and what is to become of it.
+/// A workflow, and what to do with it.
 #[derive(Debug)]
 pub(super) struct Job {
     pub(super) action: Action,
@@ -65,7 +65,7 @@ pub(super) struct NotAWorkflow {
     pub(super) detail: &'static str,
 }
 
-/// What asks nothing of the executor, and who waits for an answer to it all the same.
+/// A message that is not a workflow request, and the client that waits for an answer to it.
 #[derive(Debug)]
 pub(super) struct Rejected {
     pub(super) why: NotAWorkflow,
@@ -124,7 +124,7 @@ impl Rejected {
         let mut client = WorkflowClient::waiting(event, envelope);
         let id = inside.and_then(|mapped| mapped.json_rpc.as_ref()?.id.as_ref());
         if let (Some(client), Some(id)) = (&mut client, id) {
-            client.form = Form::JsonRpc(id.token().clone());
+            client.form = AnswerForm::JsonRpc(id.token().clone());
         }
         Self { why, client }
     }
@@ -148,14 +148,18 @@ impl Ask {
         }
         if !envelope.rpc && is_of_http_caller(event.source()) {
             let client = ask.client().ok_or(NotAWorkflow::RPC)?;
-            return Ok(Self::Refuse(Box::new(client.clone()), Refused::rpc()));
+            return Ok(Self::Refuse(
+                Box::new(client.clone()),
+                WorkflowRefusal::rpc(),
+            ));
         }
         match ask {
             // To run without the deadline that was meant would be worse.
             Self::Run(job) if job.client.deadline.is_none() && expiry.is_some() => {
                 let message = "expirytime must be a time as in RFC 3339";
                 let invalid = code::INVALID_PARAMS;
-                let refused = Refused::request(invalid, "invalid_request", message.to_owned());
+                let refused =
+                    WorkflowRefusal::request(invalid, "invalid_request", message.to_owned());
                 Ok(Self::Refuse(Box::new(job.client), refused))
             }
             ask => Ok(ask),
@@ -258,7 +262,7 @@ fn call(mut client: WorkflowClient, id: Option<&Id>, bytes: &Bytes) -> Result<As
         .unwrap_or_default();
     let params = value.get("params").cloned().unwrap_or_default();
     if let Some(id) = id {
-        client.form = Form::JsonRpc(id.token().clone());
+        client.form = AnswerForm::JsonRpc(id.token().clone());
         if matches!(client.progress, Progress::BesideTheAnswer) {
             // To a caller anything there would be the response.
             client.progress = Progress::Nowhere;
@@ -277,7 +281,8 @@ fn call(mut client: WorkflowClient, id: Option<&Id>, bytes: &Bytes) -> Result<As
         (EXECUTE | VALIDATE, None) => Err(NotAWorkflow::NO_ID),
         (_, Some(_)) => {
             let message = format!("the executor knows the methods {EXECUTE} and {VALIDATE}");
-            let refused = Refused::request(code::METHOD_NOT_FOUND, "unknown_method", message);
+            let refused =
+                WorkflowRefusal::request(code::METHOD_NOT_FOUND, "unknown_method", message);
             Ok(Ask::Refuse(Box::new(client), refused))
         }
         (_, None) => Err(NotAWorkflow::OTHER),
@@ -340,7 +345,8 @@ impl Job {
     /// Source: docs/protocols/a2e-workflows.md §10.
     fn of_params(action: Action, client: WorkflowClient, params: &Json) -> Ask {
         let refuse = |client, message: &str| {
-            let refused = Refused::request(code::INVALID_PARAMS, "invalid_request", message.into());
+            let refused =
+                WorkflowRefusal::request(code::INVALID_PARAMS, "invalid_request", message.into());
             Ask::Refuse(Box::new(client), refused)
         };
         let Some(workflow) = params.get("workflow").and_then(Json::as_str) else {
@@ -402,8 +408,8 @@ impl Job {
     pub(super) fn names(&self) -> impl Iterator<Item = Cancel> {
         let client = &self.client;
         let call = match &client.form {
-            Form::JsonRpc(token) => a2abus_executor::parse(token.as_bytes()).ok(),
-            Form::Events => None,
+            AnswerForm::JsonRpc(token) => a2abus_executor::parse(token.as_bytes()).ok(),
+            AnswerForm::Events => None,
         };
         let call = call.as_ref().and_then(name_of_call);
         let names = [

@@ -20,7 +20,7 @@ use tokio::time::Instant;
 
 use super::ask::{Action, Cancel, Job};
 use super::client::WorkflowClient;
-use super::refused::Refused;
+use super::refused::WorkflowRefusal;
 use crate::pipeline::held::Held;
 
 /// How long the next line may take.
@@ -33,7 +33,7 @@ const MAX_OPEN: usize = 256;
 /// The workflows that are not whole yet.
 #[derive(Debug)]
 pub(super) struct Assemblies {
-    open: HashMap<Key, Assembly>,
+    open: HashMap<AssemblyKey, Assembly>,
     limits: WorkflowLimits,
     bounds: Budget,
 }
@@ -47,7 +47,7 @@ pub(super) struct Budget {
     pub(super) bytes: usize,
 }
 
-/// Why a workflow is answered that is not whole.
+/// Why an incomplete workflow is answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Incomplete {
     /// The next line did not come in time.
@@ -59,7 +59,7 @@ pub(super) enum Incomplete {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-struct Key {
+struct AssemblyKey {
     requester: Option<Text>,
     collaboration_id: Text,
 }
@@ -84,7 +84,7 @@ struct Line {
 
 /// A workflow with the deliveries it came in.
 #[derive(Debug)]
-pub(super) struct Whole {
+pub(super) struct CompleteWorkflow {
     pub(super) job: Box<Job>,
     pub(super) held: Vec<Arc<Held>>,
 }
@@ -110,8 +110,8 @@ impl Assemblies {
         client: WorkflowClient,
         body: Bytes,
         held: Arc<Held>,
-    ) -> Option<Whole> {
-        let key = Key::of(&client)?;
+    ) -> Option<CompleteWorkflow> {
+        let key = AssemblyKey::of(&client)?;
         let assembly = self.open.entry(key.clone()).or_insert_with(Assembly::new);
         assembly.touched = Instant::now();
         if assembly.is_over {
@@ -131,13 +131,13 @@ impl Assemblies {
     }
 
     /// Takes the line that begins; gives the workflow if it is whole.
-    pub(super) fn begin(&mut self, job: Box<Job>, held: Arc<Held>) -> Option<Whole> {
-        let key = Key::of(&job.client);
+    pub(super) fn begin(&mut self, job: Box<Job>, held: Arc<Held>) -> Option<CompleteWorkflow> {
+        let key = AssemblyKey::of(&job.client);
         let is_known = key.as_ref().is_some_and(|key| self.open.contains_key(key));
         // A whole workflow may well be one line, which then needs no others.
         let (Some(key), true) = (key, is_known || job.client.seq.is_some_and(|seq| seq > 0)) else {
             let held = vec![held];
-            return Some(Whole { job, held });
+            return Some(CompleteWorkflow { job, held });
         };
         let assembly = self.open.entry(key.clone()).or_insert_with(Assembly::new);
         assembly.touched = Instant::now();
@@ -151,7 +151,7 @@ impl Assemblies {
         self.if_whole(&key)
     }
 
-    fn if_whole(&mut self, key: &Key) -> Option<Whole> {
+    fn if_whole(&mut self, key: &AssemblyKey) -> Option<CompleteWorkflow> {
         let assembly = self.open.get(key)?;
         if !assembly.is_whole(&self.limits) {
             return None;
@@ -165,7 +165,7 @@ impl Assemblies {
     }
 
     /// Those that have waited long enough, and those for which there is no room. Those that are over are forgotten.
-    pub(super) fn given_up(&mut self) -> Vec<(Whole, Incomplete)> {
+    pub(super) fn given_up(&mut self) -> Vec<(CompleteWorkflow, Incomplete)> {
         let now = Instant::now();
         let due = self.open.extract_if(|_, assembly| assembly.due() <= now);
         let mut given_up: Vec<(Assembly, Incomplete)> = due
@@ -199,7 +199,7 @@ impl Assemblies {
     }
 
     /// The oldest of the requester that holds most.
-    fn next_to_go(&self) -> Option<Key> {
+    fn next_to_go(&self) -> Option<AssemblyKey> {
         let mut holds: HashMap<Option<&Text>, usize> = HashMap::new();
         for (key, assembly) in &self.open {
             // What is over holds nothing and takes a place all the same.
@@ -215,8 +215,8 @@ impl Assemblies {
     }
 
     /// Ends what has this name, if it is here; gives what there is of it. What else comes of it is dropped.
-    pub(super) fn cancel(&mut self, cancel: &Cancel) -> Option<Whole> {
-        let key = Key {
+    pub(super) fn cancel(&mut self, cancel: &Cancel) -> Option<CompleteWorkflow> {
+        let key = AssemblyKey {
             requester: cancel.requester.clone(),
             collaboration_id: cancel.name.clone(),
         };
@@ -237,13 +237,13 @@ impl Assemblies {
 
 impl Incomplete {
     /// The rest of a workflow that came line by line did not come.
-    pub(super) fn refused(self) -> Refused {
+    pub(super) fn refused(self) -> WorkflowRefusal {
         let (kind, word) = match self {
             Self::Idle | Self::Overdue => ("TimeoutError", "incomplete_workflow"),
             Self::Crowded => ("ExecutionError", "too_many_incomplete"),
         };
         let suggestion = "send the workflow as one event";
-        Refused::new(code::INTERNAL_ERROR, kind, word, self.message(), suggestion)
+        WorkflowRefusal::new(code::INTERNAL_ERROR, kind, word, self.message(), suggestion)
     }
 
     /// What a person should know of it.
@@ -264,9 +264,9 @@ impl Incomplete {
     }
 }
 
-// === impl Key ===
+// === impl AssemblyKey ===
 
-impl Key {
+impl AssemblyKey {
     fn of(client: &WorkflowClient) -> Option<Self> {
         Some(Self {
             requester: client.requester.clone(),
@@ -368,7 +368,7 @@ impl Assembly {
     }
 
     /// What there is of it, as a workflow; the deliveries go with it.
-    fn take(&mut self) -> Option<Whole> {
+    fn take(&mut self) -> Option<CompleteWorkflow> {
         let whole = Self {
             lines: std::mem::take(&mut self.lines),
             begin: self.begin.take(),
@@ -378,7 +378,7 @@ impl Assembly {
         whole.into_whole()
     }
 
-    fn into_whole(self) -> Option<Whole> {
+    fn into_whole(self) -> Option<CompleteWorkflow> {
         let workflow = self.text(self.begin.as_deref());
         let mut job = match (self.begin, self.lines.into_iter().next()) {
             (Some(begin), _) => begin,
@@ -395,7 +395,7 @@ impl Assembly {
             (None, None) => return None,
         };
         job.workflow = workflow;
-        Some(Whole {
+        Some(CompleteWorkflow {
             job,
             held: self.held,
         })

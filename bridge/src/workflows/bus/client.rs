@@ -26,7 +26,7 @@ pub(super) struct WorkflowClient {
     pub(super) progress: Progress,
     /// Why the place it names for its answer, or for progress, is not used.
     pub(super) place_refused: Option<reply_place::Refused>,
-    pub(super) form: Form,
+    pub(super) form: AnswerForm,
     pub(super) collaboration_id: Option<Text>,
     pub(super) call_id: Option<Text>,
     /// The header that Spring's clients want back.
@@ -54,7 +54,7 @@ pub(super) enum Progress {
 
 /// How an answer is written.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Form {
+pub(super) enum AnswerForm {
     /// As events of the executor.
     Events,
     /// As a JSON-RPC response to the request of this id, which is its exact JSON text.
@@ -63,7 +63,7 @@ pub(super) enum Form {
 
 /// Where answers and progress of a binding may go, and where they go by default.
 #[derive(Debug)]
-pub(super) struct Places {
+pub(super) struct AnswerTopics {
     /// What requests may name.
     pub(super) named: ReplyPlaces,
     /// Where answers go whose requests name no place.
@@ -82,7 +82,7 @@ pub(super) struct Envelope<'a> {
     pub(super) headers: &'a [Header],
     /// The reply subject that came with it.
     pub(super) reply_to: Option<&'a Topic>,
-    pub(super) places: &'a Places,
+    pub(super) places: &'a AnswerTopics,
     /// Whether callers of the HTTP door, who show no key, may execute workflows.
     pub(super) rpc: bool,
     /// What ties a plain line to the others of its workflow.
@@ -121,7 +121,7 @@ impl WorkflowClient {
             reply_to,
             progress,
             place_refused,
-            form: Form::Events,
+            form: AnswerForm::Events,
             collaboration_id: envelope
                 .collaboration_id
                 .cloned()

@@ -11,14 +11,14 @@ use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 
 use super::WorkflowBinding;
-use super::answer::{Answer, Disposition, ProgressMessage};
+use super::answer::{Disposition, ProgressMessage, WorkflowAnswer};
 use super::ask::{Action, Job};
 use super::client::WorkflowClient;
-use super::refused::Refused;
-use super::waiting::Early;
+use super::refused::WorkflowRefusal;
+use super::waiting::StopSignals;
 use crate::bus::delivery::{BACKOFF, jittered};
 use crate::metrics;
-use crate::workflows::{NotBegun, Reports};
+use crate::workflows::{NotBegun, ProgressEvents};
 
 /// Progress messages of one execution that wait for the bus. More are dropped: the run never waits for the bus.
 const QUEUE_PROGRESS: usize = 64;
@@ -29,15 +29,17 @@ const LAST_PROGRESS: Duration = Duration::from_secs(1);
 
 impl WorkflowBinding {
     /// Does what is asked for.
-    pub(super) async fn outcome(&self, job: &mut Job, early: Early<'_>) -> Disposition {
+    pub(super) async fn outcome(&self, job: &mut Job, early: StopSignals<'_>) -> Disposition {
         let named = self
             .events
             .run_as
             .as_ref()
             .or(job.client.requester.as_ref());
         let Some(agent) = named.and_then(|name| self.workflows.agent(name)) else {
-            self.workflows.refused(metrics::Refused::Forbidden);
-            return Disposition::Answered(Answer::refused(Refused::unknown_agent(named)));
+            self.workflows.refused(metrics::RefusalReason::Forbidden);
+            return Disposition::Answered(WorkflowAnswer::refused(WorkflowRefusal::unknown_agent(
+                named,
+            )));
         };
         let request = Request {
             workflow: job.workflow.clone(),
@@ -59,15 +61,17 @@ impl WorkflowBinding {
         &self,
         agent: &Arc<Agent>,
         request: Request,
-        early: Early<'_>,
+        early: StopSignals<'_>,
     ) -> Disposition {
         if is_over(request.deadline) {
-            self.workflows.refused(metrics::Refused::Expired);
+            self.workflows.refused(metrics::RefusalReason::Expired);
             let failure = Failure::new(FailureCode::ExecutionTimeout, "it arrived too late");
-            return Disposition::Answered(Answer::refused(Refused::failure(&failure)));
+            return Disposition::Answered(WorkflowAnswer::refused(WorkflowRefusal::failure(
+                &failure,
+            )));
         }
         match self.workflows.validate(agent, request).await {
-            Some(report) => Disposition::Answered(Answer::report(&report.to_json())),
+            Some(report) => Disposition::Answered(WorkflowAnswer::report(&report.to_json())),
             None => give_up(early).await,
         }
     }
@@ -77,7 +81,7 @@ impl WorkflowBinding {
         agent: &Arc<Agent>,
         mut request: Request,
         client: &WorkflowClient,
-        early: Early<'_>,
+        early: StopSignals<'_>,
     ) -> Disposition {
         let _turn = tokio::select! {
             biased;
@@ -107,7 +111,7 @@ impl WorkflowBinding {
                 Err(NotBegun::Refused(Refusal::Store(error))) => {
                     // Counted once, however often it is tried.
                     if wait == BACKOFF.0 {
-                        self.workflows.refused(metrics::Refused::Store);
+                        self.workflows.refused(metrics::RefusalReason::Store);
                     }
                     tracing::error!(binding = %self.intake.name, error = &error as &dyn std::error::Error,
                         "executions cannot be recorded: the workflow waits");
@@ -117,8 +121,10 @@ impl WorkflowBinding {
                 Err(NotBegun::Refused(refusal)) => return Disposition::Answered(refused(&refusal)),
             };
             if is_over(request.deadline) {
-                self.workflows.refused(metrics::Refused::Expired);
-                return Disposition::Answered(Answer::refused(Refused::failure(&failure)));
+                self.workflows.refused(metrics::RefusalReason::Expired);
+                return Disposition::Answered(WorkflowAnswer::refused(WorkflowRefusal::failure(
+                    &failure,
+                )));
             }
             tokio::select! {
                 biased;
@@ -137,7 +143,7 @@ impl WorkflowBinding {
         agent: &Agent,
         execution: Execution,
         client: &WorkflowClient,
-        early: Early<'_>,
+        early: StopSignals<'_>,
     ) -> Disposition {
         let id = execution.execution_id().clone();
         let (sender, queue) = mpsc::channel(QUEUE_PROGRESS);
@@ -151,7 +157,7 @@ impl WorkflowBinding {
         let events = Arc::new(AtomicI32::new(1));
         let (count, execution_id) = (Arc::clone(&events), id.clone());
         let run = self.workflows.run(agent, execution, move |progress| {
-            if reports == Reports::Operations {
+            if reports == ProgressEvents::Operations {
                 let progress = ProgressMessage::Operation {
                     execution_id: execution_id.clone(),
                     seq: count.fetch_add(1, Ordering::Relaxed),
@@ -188,7 +194,9 @@ impl WorkflowBinding {
                     FailureCode::Interrupted,
                     "the execution failed unexpectedly",
                 );
-                Disposition::Answered(Answer::refused(Refused::failure(&failure)).of(&id))
+                Disposition::Answered(
+                    WorkflowAnswer::refused(WorkflowRefusal::failure(&failure)).of(&id),
+                )
             }
         }
     }
@@ -205,7 +213,12 @@ impl WorkflowBinding {
     }
 
     /// Waits for an execution that runs already.
-    async fn follow(&self, agent: &Agent, follow: Follow, early: Early<'_>) -> Option<Arc<Record>> {
+    async fn follow(
+        &self,
+        agent: &Agent,
+        follow: Follow,
+        early: StopSignals<'_>,
+    ) -> Option<Arc<Record>> {
         let id = follow.execution_id().clone();
         let mut ended = std::pin::pin!(follow.ended());
         tokio::select! {
@@ -219,9 +232,9 @@ impl WorkflowBinding {
     /// The answer of an execution that is over already.
     async fn again(&self, record: Arc<Record>) -> Disposition {
         let before = match self.workflows.reports() {
-            Reports::Operations => i32::try_from(record.reports())
+            ProgressEvents::Operations => i32::try_from(record.reports())
                 .map_or(i32::MAX, |reports| reports.saturating_add(1)),
-            Reports::Ends => 1,
+            ProgressEvents::Ends => 1,
         };
         written(record, before).await
     }
@@ -235,7 +248,7 @@ impl WorkflowBinding {
 }
 
 /// Leaves the request to others, not before this bridge takes no more: it would come here again.
-async fn give_up(early: Early<'_>) -> Disposition {
+async fn give_up(early: StopSignals<'_>) -> Disposition {
     early.stop.cancelled().await;
     Disposition::GivenUp
 }
@@ -243,20 +256,22 @@ async fn give_up(early: Early<'_>) -> Disposition {
 /// The answer of an execution that is over; `seq` events came before it. Results can be large, so that writing them is
 /// not done where the bus is served.
 async fn written(record: Arc<Record>, seq: i32) -> Disposition {
-    let writing = tokio::task::spawn_blocking(move || Answer::ended(&record, seq));
+    let writing = tokio::task::spawn_blocking(move || WorkflowAnswer::ended(&record, seq));
     // It does not panic, and blocking tasks are not cancelled once they run.
     writing
         .await
         .map_or(Disposition::GivenUp, Disposition::Answered)
 }
 
-fn refused(refusal: &Refusal) -> Answer {
-    Answer::refused(match refusal {
-        Refusal::Invalid(failure) | Refusal::Expired(failure) => Refused::failure(failure),
-        Refusal::Conflict(id) => return Answer::refused(Refused::conflict(id)).of(id),
+fn refused(refusal: &Refusal) -> WorkflowAnswer {
+    WorkflowAnswer::refused(match refusal {
+        Refusal::Invalid(failure) | Refusal::Expired(failure) => WorkflowRefusal::failure(failure),
+        Refusal::Conflict(id) => {
+            return WorkflowAnswer::refused(WorkflowRefusal::conflict(id)).of(id);
+        }
         other => {
             let failure = Failure::new(FailureCode::LimitExceeded, other.to_string());
-            Refused::failure(&failure)
+            WorkflowRefusal::failure(&failure)
         }
     })
 }

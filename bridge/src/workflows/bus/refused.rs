@@ -6,18 +6,18 @@ use a2abus_plugin::protocol::jsonrpc::code;
 
 use crate::metrics;
 
-/// Why something asked for is not done.
+/// Why a request is refused.
 #[derive(Debug)]
-pub(super) struct Refused {
+pub(super) struct WorkflowRefusal {
     /// The code of a JSON-RPC error.
     pub(super) rpc_code: i32,
     /// The error object of docs/protocols/a2e-workflows.md §9.
     pub(super) error: Json,
 }
 
-// === impl Refused ===
+// === impl WorkflowRefusal ===
 
-impl Refused {
+impl WorkflowRefusal {
     /// An error object of this type and code, with one suggestion.
     pub(super) fn new(
         rpc_code: i32,
@@ -44,10 +44,10 @@ impl Refused {
     }
 
     /// What it is among the refusals that are counted.
-    pub(super) fn counts_as(&self) -> metrics::Refused {
+    pub(super) fn counts_as(&self) -> metrics::RefusalReason {
         match self.error.get("type").and_then(Json::as_str) {
-            Some("PermissionError") => metrics::Refused::Forbidden,
-            _ => metrics::Refused::Malformed,
+            Some("PermissionError") => metrics::RefusalReason::Forbidden,
+            _ => metrics::RefusalReason::Malformed,
         }
     }
 

@@ -5,7 +5,7 @@ use a2abus_transports::{Address, Confirmation, TransportError, TransportErrorKin
 use bytes::Bytes;
 
 use super::WorkflowBinding;
-use super::answer::{Answer, ProgressMessage, Size};
+use super::answer::{AnswerSize, ProgressMessage, WorkflowAnswer};
 use super::ask::Action;
 use super::client::{Progress, WorkflowClient};
 use crate::bus::deadletter::{Reason, Stage, Undelivered};
@@ -52,16 +52,18 @@ impl WorkflowBinding {
         &self,
         client: &WorkflowClient,
         action: Action,
-        answer: &Answer,
+        answer: &WorkflowAnswer,
         held: &Held,
     ) {
-        let whole = self.send_answer(client, action, answer, Size::Whole).await;
+        let whole = self
+            .send_answer(client, action, answer, AnswerSize::Whole)
+            .await;
         let sent = match whole {
             Err(error) if error.is_too_large() => {
                 if let Some(suppressed) = self.log.answers.allow() {
                     tracing::warn!(binding = %self.intake.name, %error, suppressed, "an answer is sent without its results");
                 }
-                self.send_answer(client, action, answer, Size::Reduced)
+                self.send_answer(client, action, answer, AnswerSize::Reduced)
                     .await
             }
             sent => sent,
@@ -78,8 +80,8 @@ impl WorkflowBinding {
         &self,
         client: &WorkflowClient,
         action: Action,
-        answer: &Answer,
-        size: Size,
+        answer: &WorkflowAnswer,
+        size: AnswerSize,
     ) -> Result<(), Undeliverable> {
         let event = self.events.answer(client, action, answer, size);
         let event = event.map_err(RoutingError::Unwritable)?;

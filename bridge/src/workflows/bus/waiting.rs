@@ -7,9 +7,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::ask::{Cancel, Job};
 
-/// What waits or runs, by the names it can be cancelled by.
+/// The waiting and running requests, by the names that a cancel may use.
 #[derive(Debug, Default)]
-pub(super) struct Waiting(Arc<Mutex<Entries>>);
+pub(super) struct CancellableRequests(Arc<Mutex<Entries>>);
 
 #[derive(Debug, Default)]
 struct Entries {
@@ -17,7 +17,7 @@ struct Entries {
     by_name: HashMap<Cancel, Vec<(u64, CancellationToken)>>,
 }
 
-/// The place of one request in [`Waiting`]; it leaves when this is dropped.
+/// The place of one request in [`CancellableRequests`]; it leaves when this is dropped.
 #[derive(Debug)]
 pub(super) struct Entry {
     entries: Arc<Mutex<Entries>>,
@@ -26,18 +26,18 @@ pub(super) struct Entry {
     cancel: CancellationToken,
 }
 
-/// What may end a request early.
+/// The signals that end a request early.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Early<'a> {
+pub(super) struct StopSignals<'a> {
     /// The requester has cancelled it.
     pub(super) cancel: &'a CancellationToken,
-    /// The bridge ends: what has not begun is given up.
+    /// The bridge stops: requests that have not begun are given up.
     pub(super) stop: &'a CancellationToken,
 }
 
-// === impl Waiting ===
+// === impl CancellableRequests ===
 
-impl Waiting {
+impl CancellableRequests {
     /// Notes a request under all its names.
     pub(super) fn enter(&self, job: &Job) -> Entry {
         let cancel = CancellationToken::new();

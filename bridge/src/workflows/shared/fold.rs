@@ -20,13 +20,13 @@ pub(super) enum Event {
         until: u64,
         /// The run that it knows to have ended.
         replaces: Option<Text>,
-        execution: Written,
+        execution: ExecutionRecord,
     },
     /// Its record has changed.
     Written {
         /// The run that writes; nobody's where it is over.
         run: Option<Text>,
-        execution: Written,
+        execution: ExecutionRecord,
     },
     /// Its record is not kept any longer.
     Removed {
@@ -39,7 +39,7 @@ pub(super) enum Event {
 
 /// The record of an execution, with its summary.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(super) struct Written {
+pub(super) struct ExecutionRecord {
     /// The key of the record.
     pub(super) key: Text,
     pub(super) summary_key: Text,
@@ -77,9 +77,9 @@ pub(super) struct Value {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ValueFold;
 
-// === impl Written ===
+// === impl ExecutionRecord ===
 
-impl Written {
+impl ExecutionRecord {
     /// Of the two values that the executor writes, which are JSON.
     pub(super) fn of(
         key: Text,
@@ -177,7 +177,7 @@ impl Fold for ExecutionFold {
 // === impl Execution ===
 
 impl Execution {
-    fn new(run: Text, until: u64, written: Written) -> Self {
+    fn new(run: Text, until: u64, written: ExecutionRecord) -> Self {
         let bytes = |json: Box<RawValue>| Bytes::from(String::from(Box::<str>::from(json)));
         Self {
             run,

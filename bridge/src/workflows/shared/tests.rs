@@ -206,7 +206,7 @@ async fn values_are_shared_and_counted_for_all() {
 
 /// What a replica does.
 #[derive(Debug, Clone)]
-enum Step {
+enum ReplicaAction {
     Begin(usize, u8),
     Write(usize, u8),
     End(usize, u8),
@@ -214,13 +214,13 @@ enum Step {
     Restart(usize),
 }
 
-fn step() -> impl Strategy<Value = Step> {
+fn step() -> impl Strategy<Value = ReplicaAction> {
     let (replica, number) = (0..3_usize, 0..2_u8);
     prop_oneof![
-        4 => (replica.clone(), number.clone()).prop_map(|(r, n)| Step::Begin(r, n)),
-        2 => (replica.clone(), number.clone()).prop_map(|(r, n)| Step::Write(r, n)),
-        1 => (replica.clone(), number).prop_map(|(r, n)| Step::End(r, n)),
-        1 => replica.prop_map(Step::Restart),
+        4 => (replica.clone(), number.clone()).prop_map(|(r, n)| ReplicaAction::Begin(r, n)),
+        2 => (replica.clone(), number.clone()).prop_map(|(r, n)| ReplicaAction::Write(r, n)),
+        1 => (replica.clone(), number).prop_map(|(r, n)| ReplicaAction::End(r, n)),
+        1 => replica.prop_map(ReplicaAction::Restart),
     ]
 }
 
@@ -241,7 +241,7 @@ proptest! {
             for (index, step) in steps.into_iter().enumerate() {
                 let what = format!("{index}");
                 match step {
-                    Step::Begin(replica, number) => {
+                    ReplicaAction::Begin(replica, number) => {
                         let changes = changes(number, 1, "running", &what);
                         let is_new = stores[replica].begin(changes, in_an_hour()).await.unwrap();
                         match begun.get(&number) {
@@ -256,8 +256,8 @@ proptest! {
                             begun.insert(number, (replica, what));
                         }
                     }
-                    Step::Write(replica, number) | Step::End(replica, number) => {
-                        let status = if matches!(step, Step::End(..)) { "success" } else { "running" };
+                    ReplicaAction::Write(replica, number) | ReplicaAction::End(replica, number) => {
+                        let status = if matches!(step, ReplicaAction::End(..)) { "success" } else { "running" };
                         let Some((owner, last)) = begun.get_mut(&number) else { continue };
                         if *owner != replica || ended.contains(&number) {
                             continue;
@@ -269,7 +269,7 @@ proptest! {
                         assert!(written.is_ok(), "{written:?}");
                         *last = what;
                     }
-                    Step::Restart(replica) => {
+                    ReplicaAction::Restart(replica) => {
                         stores[replica] = world.replica().await;
                         // What it ran is nobody's until its time is over.
                         for (owner, _) in begun.values_mut().filter(|(owner, _)| *owner == replica) {

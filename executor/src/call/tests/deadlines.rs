@@ -5,14 +5,14 @@ use crate::testing::{answer, json};
 
 const GET_X: &str = r#"{"method":"GET","url":"https://api.example.com/x"}"#;
 
-fn within(milliseconds: u64, turns: impl IntoIterator<Item = Turn>) -> World {
+fn within(milliseconds: u64, turns: impl IntoIterator<Item = ScriptedResponse>) -> World {
     let mut world = World::new(turns);
     world.deadline = Duration::from_millis(milliseconds);
     world
 }
 
-fn slow(milliseconds: u64, turn: Turn) -> Turn {
-    Turn {
+fn slow(milliseconds: u64, turn: ScriptedResponse) -> ScriptedResponse {
+    ScriptedResponse {
         takes: Duration::from_millis(milliseconds),
         ..turn
     }

@@ -14,7 +14,7 @@ fn world(server: &Server) -> World {
     world
 }
 
-async fn called(answer: impl Into<Vec<u8>>, then: Then) -> Called {
+async fn called(answer: impl Into<Vec<u8>>, then: Then) -> CallResult {
     let server = Server::start(answer, then).await;
     let url = format!("http://service.test:{}/x", server.port);
     world(&server).call(&get(&url)).await

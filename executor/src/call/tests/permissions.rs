@@ -4,7 +4,7 @@ use super::*;
 use crate::testing::json;
 
 /// By an agent that may call everything there is.
-async fn by_url(apis: &[&str], url: &str) -> (Called, usize) {
+async fn by_url(apis: &[&str], url: &str) -> (CallResult, usize) {
     let mut world = World::new([json(200, "1")]);
     world.agent = agent("agent", apis, []);
     world.input = Json::object([("u", Json::from(url))]);

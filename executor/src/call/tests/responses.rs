@@ -4,7 +4,7 @@ use super::*;
 use crate::environment::{HttpError, HttpResponse};
 use crate::testing::{answer, json, no_answer};
 
-async fn one(turn: Turn) -> Called {
+async fn one(turn: ScriptedResponse) -> CallResult {
     let world = World::new([turn]);
     world
         .call(r#"{"method":"POST","url":"https://api.example.com/x","body":1}"#)
@@ -55,7 +55,7 @@ async fn a_failure_shows_1024_characters_of_the_answer() {
 
 #[tokio::test]
 async fn ten_mebibytes_pass_and_one_byte_more_does_not() {
-    let turn = |bytes: usize| Turn {
+    let turn = |bytes: usize| ScriptedResponse {
         takes: Duration::ZERO,
         answer: Ok(HttpResponse {
             status: 200,

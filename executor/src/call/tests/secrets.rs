@@ -21,7 +21,7 @@ const KINDS: [(CredentialKind, &str); 5] = [
 const CONFIG: &str = r#"{"method":"GET","url":"https://api.example.com/me",
     "headers":{"Authorization":{"credentialRef":{"id":"c"}}}}"#;
 
-fn world(kind: CredentialKind, secret: &str, turn: Turn) -> World {
+fn world(kind: CredentialKind, secret: &str, turn: ScriptedResponse) -> World {
     let mut world = World::new([turn]);
     let credential = credential(kind, secret, &[API]);
     world.agent = agent("agent", &[API], [("c", credential)]);

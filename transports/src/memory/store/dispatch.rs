@@ -4,26 +4,26 @@ use std::sync::Weak;
 
 use tokio::time::Instant;
 
-use super::{LaneKey, Member, Out, Seat, State, Store, position, stale};
+use super::{LaneKey, Member, MemberId, OutstandingDelivery, State, Store, position, stale};
 use crate::delivery::{Acknowledger, Delivery, Outcome, Settle};
 use crate::error::TransportError;
-use crate::memory::lane::{CursorState, Next, Taken};
+use crate::memory::lane::{CursorState, Next, NextMessage};
 use crate::message::Topic;
 
-/// What became of an attempt to give a member one delivery.
-enum Served {
+/// The result of an attempt to give a member one delivery.
+enum DispatchResult {
     /// Ask again.
     More,
     /// Nothing is ready, or the budget is spent.
     Done,
-    /// The member does not receive any more.
+    /// The member has stopped receiving.
     Gone,
 }
 
 /// The right to settle one delivery. Weak: what is out does not keep a bus alive that nobody else uses.
 struct Settlement {
     store: Weak<Store>,
-    out: Out,
+    out: OutstandingDelivery,
 }
 
 impl Settle for Settlement {
@@ -40,7 +40,12 @@ impl Settle for Settlement {
     }
 }
 
-fn delivery(topic: Topic, taken: Taken, out: Out, store: Weak<Store>) -> Delivery {
+fn delivery(
+    topic: Topic,
+    taken: NextMessage,
+    out: OutstandingDelivery,
+    store: Weak<Store>,
+) -> Delivery {
     Delivery {
         message: taken.message,
         reply_to: taken.reply_to,
@@ -60,7 +65,7 @@ impl State {
         let Some(target) = self.enqueue(group, key) else {
             return;
         };
-        self.serve(Seat {
+        self.serve(MemberId {
             group,
             member: target,
         });
@@ -87,16 +92,16 @@ impl State {
         Some(target)
     }
 
-    pub(super) fn member(&mut self, seat: Seat) -> Option<&mut Member> {
+    pub(super) fn member(&mut self, seat: MemberId) -> Option<&mut Member> {
         self.groups.get_mut(&seat.group)?.member(seat.member)
     }
 
     pub(super) fn serve_all(&mut self) {
-        let seats: Vec<Seat> = self
+        let seats: Vec<MemberId> = self
             .groups
             .iter()
             .flat_map(|(group, readers)| {
-                readers.member_ids().map(|member| Seat {
+                readers.member_ids().map(|member| MemberId {
                     group: *group,
                     member,
                 })
@@ -108,15 +113,15 @@ impl State {
     }
 
     /// Gives a member what is ready for it, as far as its budget goes.
-    pub(super) fn serve(&mut self, seat: Seat) {
+    pub(super) fn serve(&mut self, seat: MemberId) {
         if self.down.is_some() {
             return;
         }
         loop {
             match self.serve_one(seat) {
-                Served::More => {}
-                Served::Done => return,
-                Served::Gone => {
+                DispatchResult::More => {}
+                DispatchResult::Done => return,
+                DispatchResult::Gone => {
                     // Its receiver is closed: the lanes go to the rest of the group.
                     self.pause(seat);
                     return;
@@ -125,47 +130,47 @@ impl State {
         }
     }
 
-    fn serve_one(&mut self, seat: Seat) -> Served {
+    fn serve_one(&mut self, seat: MemberId) -> DispatchResult {
         let Some(group) = self.groups.get_mut(&seat.group) else {
-            return Served::Done;
+            return DispatchResult::Done;
         };
         let Some(member) = group.member(seat.member) else {
-            return Served::Done;
+            return DispatchResult::Done;
         };
         let Some(key) = member.next_ready() else {
-            return Served::Done;
+            return DispatchResult::Done;
         };
         let Some((name, lane)) = self.topics.get_mut(key.topic).and_then(|log| {
             let lane = log.lanes.get_mut(key.lane)?;
             Some((log.name.clone(), lane))
         }) else {
-            return Served::Done;
+            return DispatchResult::Done;
         };
         let (offset, size) = match lane.next_for(seat.group, Instant::now()) {
             Next::Nothing => {
                 member.pop_ready();
-                return Served::More;
+                return DispatchResult::More;
             }
             Next::HeldUntil(due) => {
                 member.pop_ready();
                 // The task of the member waits for the time.
                 member.wake();
                 group.hold(due, key);
-                return Served::More;
+                return DispatchResult::More;
             }
             Next::Message { offset, size } => (offset, size),
         };
         if !member.has_budget(size) {
-            return Served::Done;
+            return DispatchResult::Done;
         }
         let Some(permit) = member.permit() else {
-            return Served::Gone;
+            return DispatchResult::Gone;
         };
         let Some(taken) = lane.take_for(seat.group, offset, seat.member) else {
-            return Served::Done;
+            return DispatchResult::Done;
         };
         let more = taken.more;
-        let out = Out {
+        let out = OutstandingDelivery {
             seat,
             key,
             offset,
@@ -177,6 +182,6 @@ impl State {
         if more {
             member.push_ready(key);
         }
-        Served::More
+        DispatchResult::More
     }
 }

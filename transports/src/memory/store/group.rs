@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
 
-use super::{LaneKey, Role, Seat, State};
+use super::{LaneKey, MemberId, Role, State};
 use crate::delivery::Delivery;
 use crate::error::{TransportError, TransportErrorKind};
 use crate::memory::lane::{Cursor, CursorState, Keeping, TopicLog};
@@ -183,7 +183,7 @@ impl State {
         role: &Role,
         filters: &[TopicFilter],
         member: Member,
-    ) -> Result<Seat, TransportError> {
+    ) -> Result<MemberId, TransportError> {
         let partitions = usize::from(self.config.partitions.get());
         for name in filters.iter().filter_map(TopicFilter::as_topic) {
             let index = self.topic(&name, partitions)?;
@@ -194,7 +194,7 @@ impl State {
             check_partition(role, &name, lanes)?;
         }
         let id = self.group_of(role);
-        let seat = Seat {
+        let seat = MemberId {
             group: id,
             member: self.new_id(),
         };
@@ -265,11 +265,11 @@ impl State {
             .map(|group| group.member_ids().collect())
             .unwrap_or_default();
         for member in members {
-            self.serve(Seat { group: id, member });
+            self.serve(MemberId { group: id, member });
         }
     }
 
-    pub(super) fn pause(&mut self, seat: Seat) {
+    pub(super) fn pause(&mut self, seat: MemberId) {
         let was_accepting = self
             .member(seat)
             .map(|member| std::mem::replace(&mut member.accepting, false));
@@ -278,13 +278,13 @@ impl State {
         }
     }
 
-    pub(super) fn in_flight(&mut self, seat: Seat) -> usize {
+    pub(super) fn in_flight(&mut self, seat: MemberId) -> usize {
         self.member(seat)
             .map_or(0, |member| member.in_flight.messages)
     }
 
     /// Takes a member out of its group and returns it. A live reader takes its cursors along.
-    pub(super) fn leave(&mut self, seat: Seat) -> Option<Member> {
+    pub(super) fn leave(&mut self, seat: MemberId) -> Option<Member> {
         let group = self.groups.get_mut(&seat.group)?;
         let member = group.members.remove(&seat.member);
         match group.keeping {
@@ -319,7 +319,7 @@ impl State {
         }
     }
 
-    pub(super) fn release(&mut self, seat: Seat) -> Option<Instant> {
+    pub(super) fn release(&mut self, seat: MemberId) -> Option<Instant> {
         let now = Instant::now();
         let group = self.groups.get_mut(&seat.group)?;
         let due: Vec<LaneKey> = group

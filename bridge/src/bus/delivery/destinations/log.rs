@@ -18,13 +18,13 @@ pub(super) struct DestinationLog {
     losses: Seldom,
 }
 
-/// A destination as people name it.
-pub(super) struct Shown<'a> {
+/// The name of a destination in logs and in `/readyz`.
+pub(super) struct DestinationName<'a> {
     pub(super) transport: &'a str,
     pub(super) topic: String,
 }
 
-/// How long a destination has failed, how many wait for it, and the reminders that were left out.
+/// How long a destination has failed, how many senders wait, and the number of suppressed reminders.
 pub(super) struct Reminder {
     pub(super) since: Instant,
     pub(super) waiting: usize,
@@ -44,7 +44,11 @@ impl DestinationLog {
         }
     }
 
-    pub(super) fn failed(&self, Shown { transport, topic }: &Shown<'_>, error: &TransportError) {
+    pub(super) fn failed(
+        &self,
+        DestinationName { transport, topic }: &DestinationName<'_>,
+        error: &TransportError,
+    ) {
         let Some(suppressed) = self.failures.allow() else {
             return;
         };
@@ -64,7 +68,7 @@ impl DestinationLog {
 
     pub(super) fn still_fails(
         &self,
-        Shown { transport, topic }: &Shown<'_>,
+        DestinationName { transport, topic }: &DestinationName<'_>,
         error: &TransportError,
         reminder: &Reminder,
     ) {
@@ -85,7 +89,7 @@ impl DestinationLog {
 
     pub(super) fn works(
         &self,
-        Shown { transport, topic }: &Shown<'_>,
+        DestinationName { transport, topic }: &DestinationName<'_>,
         copies: u64,
         since: Instant,
     ) {
@@ -101,7 +105,11 @@ impl DestinationLog {
         }
     }
 
-    pub(super) fn forgotten(&self, Shown { transport, topic }: &Shown<'_>, error: &TransportError) {
+    pub(super) fn forgotten(
+        &self,
+        DestinationName { transport, topic }: &DestinationName<'_>,
+        error: &TransportError,
+    ) {
         if let Some(suppressed) = self.recoveries.allow() {
             tracing::info!(transport, %topic, %error, suppressed,
                 "no message is waiting for this destination any more; it will be tried again with the next one");

@@ -47,7 +47,7 @@ impl World {
     }
 
     async fn turn(&self) -> Option<Probe> {
-        let (named_by, patience) = (NamedBy::Event, Patience::Unlimited);
+        let (named_by, patience) = (NamedBy::Event, WaitPolicy::Unlimited);
         let turn = self
             .destinations
             .turn(&self.destination, named_by, patience);
@@ -112,7 +112,7 @@ async fn who_waited_for_an_earlier_failure_counts_for_no_later_one() {
     let first = world.fails();
     let probe = world.turn().await.unwrap();
     // The second who waits, and whose wait is over by the time it looks.
-    let waiting = Waiting::enter(&world.destinations, &world.destination, NamedBy::Event).unwrap();
+    let waiting = Waiter::enter(&world.destinations, &world.destination, NamedBy::Event).unwrap();
     probe.confirmed();
     let second = world.fails();
     let probe = world.turn().await.unwrap();
@@ -125,8 +125,8 @@ async fn who_waited_for_an_earlier_failure_counts_for_no_later_one() {
     assert!(matches!(
         world
             .destinations
-            .next_turn(&waiting.0, Patience::Unlimited),
-        Turn::Send
+            .next_turn(&waiting.0, WaitPolicy::Unlimited),
+        SendDecision::Send
     ));
     drop((first, Probe(waiting)));
     assert_eq!(is_probed(&world), (true, 1, 2), "not that one");

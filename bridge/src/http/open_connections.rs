@@ -1,4 +1,4 @@
-//! Which connection gives up its place when all places are taken and another client waits?
+//! Which connection is closed when the limit is reached and another client waits?
 //!
 //! The one that has been without a request for longest: clients open connections again, and a client that holds
 //! connections for nothing must not keep out those that work.
@@ -22,46 +22,46 @@ const LOOK: Duration = Duration::from_millis(100);
 
 /// The connections of one listener.
 #[derive(Debug, Default)]
-pub(super) struct Seats(Mutex<Taken>);
+pub(super) struct OpenConnections(Mutex<ConnectionTable>);
 
 #[derive(Debug, Default)]
-struct Taken {
+struct ConnectionTable {
     next: u64,
-    seats: HashMap<u64, Seat>,
+    seats: HashMap<u64, OpenConnection>,
 }
 
 #[derive(Debug)]
-struct Seat {
+struct OpenConnection {
     streams: Arc<Streams>,
     make_room: Arc<Notify>,
     /// When it was asked to make room. One that has a request by then declines.
     asked: Option<Instant>,
 }
 
-/// The place of one connection, given back when it is dropped.
+/// Removes the connection from the table when it is dropped.
 #[derive(Debug)]
-pub(super) struct Seated {
-    seats: Arc<Seats>,
+pub(super) struct ConnectionGuard {
+    seats: Arc<OpenConnections>,
     number: u64,
     make_room: Arc<Notify>,
 }
 
-// === impl Seats ===
+// === impl OpenConnections ===
 
-impl Seats {
-    /// A place for a connection with these requests.
-    pub(super) fn take(self: &Arc<Self>, streams: &Arc<Streams>) -> Seated {
+impl OpenConnections {
+    /// Adds a connection with these requests.
+    pub(super) fn take(self: &Arc<Self>, streams: &Arc<Streams>) -> ConnectionGuard {
         let make_room = Arc::new(Notify::new());
-        let mut taken = self.taken();
+        let mut taken = self.table();
         let number = taken.next;
         taken.next += 1;
-        let seat = Seat {
+        let seat = OpenConnection {
             streams: Arc::clone(streams),
             make_room: Arc::clone(&make_room),
             asked: None,
         };
         taken.seats.insert(number, seat);
-        Seated {
+        ConnectionGuard {
             seats: Arc::clone(self),
             number,
             make_room,
@@ -79,8 +79,8 @@ impl Seats {
 
     /// Asks one connection, unless one is asked already and has not ended yet.
     fn ask_longest_idle(&self) {
-        let mut taken = self.taken();
-        let mut longest: Option<(Duration, &mut Seat)> = None;
+        let mut taken = self.table();
+        let mut longest: Option<(Duration, &mut OpenConnection)> = None;
         for seat in taken.seats.values_mut() {
             match seat.streams.idle_for() {
                 None => seat.asked = None,
@@ -100,22 +100,22 @@ impl Seats {
     }
 
     // Every change leaves it whole, so that a lock poisoned by a panic elsewhere is as good as any.
-    fn taken(&self) -> MutexGuard<'_, Taken> {
+    fn table(&self) -> MutexGuard<'_, ConnectionTable> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-// === impl Seated ===
+// === impl ConnectionGuard ===
 
-impl Seated {
+impl ConnectionGuard {
     /// Waits until this connection is asked to make room. Cancel-safe.
-    pub(super) async fn asked(&self) {
+    pub(super) async fn room_requested(&self) {
         self.make_room.notified().await;
     }
 }
 
-impl Drop for Seated {
+impl Drop for ConnectionGuard {
     fn drop(&mut self) {
-        self.seats.taken().seats.remove(&self.number);
+        self.seats.table().seats.remove(&self.number);
     }
 }

@@ -13,31 +13,31 @@ use crate::route::{Route, RouteError};
 
 /// The places of the configuration.
 #[derive(Debug)]
-pub(super) struct Places {
-    places: Vec<Place>,
+pub(super) struct AllowedDestinations {
+    places: Vec<AllowedDestination>,
     /// What the bridge itself reads and writes, by transport: no card may name it.
     own: Vec<(Name, TopicFilter)>,
     max_hops: u32,
 }
 
 #[derive(Debug)]
-struct Place {
+struct AllowedDestination {
     to: DestinationConfig,
     topics: GlobSet,
 }
 
-// === impl Places ===
+// === impl AllowedDestinations ===
 
-impl Places {
+impl AllowedDestinations {
     /// Those of a configuration.
     ///
     /// # Errors
     /// When a pattern is no glob.
     pub(super) fn new(config: &Config) -> Result<Self, globset::Error> {
-        let places = config.registry.places.iter().map(Place::new);
+        let places = config.registry.places.iter().map(AllowedDestination::new);
         Ok(Self {
             places: places.collect::<Result<_, _>>()?,
-            own: own(config),
+            own: bridge_topics(config),
             max_hops: config.limits.max_hops,
         })
     }
@@ -60,7 +60,8 @@ impl Places {
         transport: Option<&Name>,
         card: &Card,
     ) -> Result<Option<Route>, String> {
-        let wanted = |place: &&Place| transport.is_none_or(|name| place.to.transport == *name);
+        let wanted =
+            |place: &&AllowedDestination| transport.is_none_or(|name| place.to.transport == *name);
         let mut places = self.places.iter().filter(wanted).peekable();
         if places.peek().is_none() {
             return match (transport, &card.topic) {
@@ -142,9 +143,9 @@ fn topic_of(route: &Route, agent: &Name) -> Result<Topic, RouteError> {
         .map(|resolved| resolved.address.topic)
 }
 
-// === impl Place ===
+// === impl AllowedDestination ===
 
-impl Place {
+impl AllowedDestination {
     fn new(config: &PlaceConfig) -> Result<Self, globset::Error> {
         let mut topics = GlobSetBuilder::new();
         for pattern in &config.topics {
@@ -161,7 +162,7 @@ impl Place {
 }
 
 /// The topics of the bridge itself: those that it reads, its dead letters, answers and logs.
-fn own(config: &Config) -> Vec<(Name, TopicFilter)> {
+fn bridge_topics(config: &Config) -> Vec<(Name, TopicFilter)> {
     let mut own = Vec::new();
     for binding in &config.bindings {
         let read = binding.topics.iter().map(|topics| topics.0.clone());

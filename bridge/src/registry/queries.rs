@@ -18,9 +18,9 @@ use super::{Agents, Registry};
 use crate::calls::failure::{Failure, Reason};
 use crate::calls::{Calls, Request};
 
-/// What an agent is asked.
+/// A question to an agent about itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Question {
+pub(crate) enum AgentQuery {
     /// `initialize`: its name, its capabilities, its instructions.
     Profile,
     /// `tools/list`, and so on.
@@ -30,9 +30,9 @@ pub(crate) enum Question {
     Templates,
 }
 
-/// What an agent has said.
+/// The answer of an agent.
 #[derive(Debug)]
-pub(crate) enum Found {
+pub(crate) enum QueryResult {
     /// The items of the list, each as the agent wrote it; of a profile the whole result. Empty where the agent does not
     /// know the question.
     Items(Vec<Box<RawValue>>),
@@ -40,29 +40,29 @@ pub(crate) enum Found {
     Nothing(Failure),
 }
 
-/// What agents have said, and who is being asked.
+/// The answers of agents, and the queries that are running.
 #[derive(Debug, Default)]
-pub(super) struct Asked {
-    kept: Mutex<Answers>,
-    /// Only one asks an agent something at a time; others wait for what it says.
-    turns: Mutex<HashMap<Key, Weak<tokio::sync::Mutex<()>>>>,
+pub(super) struct AgentQueries {
+    kept: Mutex<AnswerCache>,
+    /// Only one task queries an agent at a time; others wait for its answer.
+    turns: Mutex<HashMap<QueryKey, Weak<tokio::sync::Mutex<()>>>>,
 }
 
-/// An agent, and what it was asked.
-type Key = (Text, Question);
+/// An agent and the question.
+type QueryKey = (Text, AgentQuery);
 
-/// What agents have said, within a bound of bytes.
+/// The answers of agents, bounded in bytes.
 #[derive(Debug, Default)]
-struct Answers {
-    known: HashMap<Key, Known>,
+struct AnswerCache {
+    known: HashMap<QueryKey, CachedAnswer>,
     bytes: usize,
 }
 
 #[derive(Debug)]
-struct Known {
-    /// Until when it counts.
+struct CachedAnswer {
+    /// When it expires.
     until: Instant,
-    found: Arc<Found>,
+    found: Arc<QueryResult>,
     bytes: usize,
 }
 
@@ -83,9 +83,9 @@ const ANSWER_BYTES: usize = 512;
 /// The revision of MCP that agents are asked in.
 const REVISION: &str = "2025-11-25";
 
-// === impl Question ===
+// === impl AgentQuery ===
 
-impl Question {
+impl AgentQuery {
     fn method(self) -> &'static str {
         match self {
             Self::Profile => "initialize",
@@ -122,9 +122,9 @@ impl Question {
     }
 }
 
-// === impl Found ===
+// === impl QueryResult ===
 
-impl Found {
+impl QueryResult {
     /// The items, if the agent has said any.
     pub(crate) fn items(&self) -> &[Box<RawValue>] {
         match self {
@@ -144,28 +144,28 @@ impl Found {
 // === impl Registry ===
 
 impl Registry {
-    /// What this agent says, as far as it is known, or says so in time.
-    pub(crate) async fn asked(
+    /// The answer of this agent, from the cache or if it arrives in time.
+    pub(crate) async fn query(
         &self,
         agent: &Text,
-        question: Question,
+        question: AgentQuery,
         caller: Text,
-    ) -> Option<Arc<Found>> {
-        let mut found = self.asked_all(vec![agent.clone()], question, caller).await;
+    ) -> Option<Arc<QueryResult>> {
+        let mut found = self.query_all(vec![agent.clone()], question, caller).await;
         found.remove(agent)
     }
 
     /// What these agents say, as far as it is known, or they say so in time.
-    pub(crate) async fn asked_all(
+    pub(crate) async fn query_all(
         &self,
         names: Vec<Text>,
-        question: Question,
+        question: AgentQuery,
         caller: Text,
-    ) -> HashMap<Text, Arc<Found>> {
-        let mut found: HashMap<Text, Arc<Found>> = HashMap::new();
+    ) -> HashMap<Text, Arc<QueryResult>> {
+        let mut found: HashMap<Text, Arc<QueryResult>> = HashMap::new();
         let mut unknown = Vec::new();
         for name in names {
-            match self.asked.known(&name, question) {
+            match self.asked.cached(&name, question) {
                 Some(known) => drop(found.insert(name, known)),
                 None => unknown.push(name),
             }
@@ -195,9 +195,9 @@ impl Registry {
 async fn ask(
     calls: &Arc<Calls>,
     agent: &Text,
-    question: Question,
+    question: AgentQuery,
     caller: Text,
-) -> Result<Found, Failure> {
+) -> Result<QueryResult, Failure> {
     let (mut items, mut bytes, mut cursor) = (Vec::new(), 0, None);
     for _ in 0..MOST_PAGES {
         let body = question.body(cursor.as_deref());
@@ -217,7 +217,7 @@ async fn ask(
             break;
         }
     }
-    Ok(Found::Items(items))
+    Ok(QueryResult::Items(items))
 }
 
 /// The answer of an agent to one request.
@@ -260,7 +260,7 @@ async fn answer(
 
 /// The items in an answer, and the cursor of the next page. An agent that answers with an error, or with something
 /// else, has none.
-fn page_of(body: &[u8], question: Question) -> (Vec<Box<RawValue>>, Option<Box<RawValue>>) {
+fn page_of(body: &[u8], question: AgentQuery) -> (Vec<Box<RawValue>>, Option<Box<RawValue>>) {
     #[derive(Deserialize)]
     struct Response {
         #[serde(default)]
@@ -270,7 +270,7 @@ fn page_of(body: &[u8], question: Question) -> (Vec<Box<RawValue>>, Option<Box<R
     let Some(result) = response.and_then(|response| response.result) else {
         return (Vec::new(), None);
     };
-    if question == Question::Profile {
+    if question == AgentQuery::Profile {
         return (vec![result], None);
     }
     let members: HashMap<String, Box<RawValue>> =
@@ -282,15 +282,15 @@ fn page_of(body: &[u8], question: Question) -> (Vec<Box<RawValue>>, Option<Box<R
     (items.unwrap_or_default(), next)
 }
 
-// === impl Asked ===
+// === impl AgentQueries ===
 
-impl Asked {
-    fn kept(&self) -> MutexGuard<'_, Answers> {
+impl AgentQueries {
+    fn cache(&self) -> MutexGuard<'_, AnswerCache> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn known(&self, agent: &Text, question: Question) -> Option<Arc<Found>> {
-        let kept = self.kept();
+    fn cached(&self, agent: &Text, question: AgentQuery) -> Option<Arc<QueryResult>> {
+        let kept = self.cache();
         let known = kept.known.get(&(agent.clone(), question))?;
         (Instant::now() < known.until).then(|| Arc::clone(&known.found))
     }
@@ -299,25 +299,25 @@ impl Asked {
     async fn in_turn(
         &self,
         agent: &Text,
-        question: Question,
-        ask: impl Future<Output = Result<Found, Failure>>,
-    ) -> Arc<Found> {
+        question: AgentQuery,
+        ask: impl Future<Output = Result<QueryResult, Failure>>,
+    ) -> Arc<QueryResult> {
         let turn = self.turn(agent, question);
         let _turn = turn.lock().await;
-        if let Some(known) = self.known(agent, question) {
+        if let Some(known) = self.cached(agent, question) {
             return known;
         }
-        let found = Arc::new(ask.await.unwrap_or_else(Found::Nothing));
+        let found = Arc::new(ask.await.unwrap_or_else(QueryResult::Nothing));
         // A limit of the one who asked says nothing to others.
-        let is_of_caller = matches!(&*found, Found::Nothing(failure)
+        let is_of_caller = matches!(&*found, QueryResult::Nothing(failure)
             if matches!(failure.reason(), Reason::Exhausted | Reason::RateLimited));
         if !is_of_caller {
-            self.kept().keep((agent.clone(), question), &found);
+            self.cache().keep((agent.clone(), question), &found);
         }
         found
     }
 
-    fn turn(&self, agent: &Text, question: Question) -> Arc<tokio::sync::Mutex<()>> {
+    fn turn(&self, agent: &Text, question: AgentQuery) -> Arc<tokio::sync::Mutex<()>> {
         let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
         turns.retain(|_, turn| turn.strong_count() > 0);
         let turn = turns.entry((agent.clone(), question)).or_default();
@@ -334,15 +334,15 @@ impl Asked {
             (Some((_, before)), Some((_, now))) => Arc::ptr_eq(before, now),
             (before, now) => before.is_none() && now.is_none(),
         };
-        self.kept().retain(|(name, _), _| is_same(name));
+        self.cache().retain(|(name, _), _| is_same(name));
     }
 }
 
-// === impl Answers ===
+// === impl AnswerCache ===
 
-impl Answers {
+impl AnswerCache {
     /// Keeps an answer. Where there is no room for it, those go first that count for the shortest time.
-    fn keep(&mut self, key: Key, found: &Arc<Found>) {
+    fn keep(&mut self, key: QueryKey, found: &Arc<QueryResult>) {
         let (now, bytes) = (Instant::now(), found.bytes());
         self.retain(|known, answer| *known != key && now < answer.until);
         while self.bytes + bytes > MOST_BYTES {
@@ -353,11 +353,11 @@ impl Answers {
             self.retain(|key, _| *key != first);
         }
         let time = match **found {
-            Found::Items(_) => KEPT,
-            Found::Nothing(_) => NOT_AGAIN,
+            QueryResult::Items(_) => KEPT,
+            QueryResult::Nothing(_) => NOT_AGAIN,
         };
         self.bytes += bytes;
-        let known = Known {
+        let known = CachedAnswer {
             until: now + time,
             found: Arc::clone(found),
             bytes,
@@ -365,7 +365,7 @@ impl Answers {
         self.known.insert(key, known);
     }
 
-    fn retain(&mut self, stays: impl Fn(&Key, &Known) -> bool) {
+    fn retain(&mut self, stays: impl Fn(&QueryKey, &CachedAnswer) -> bool) {
         self.known.retain(|key, known| stays(key, known));
         self.bytes = self.known.values().map(|known| known.bytes).sum();
     }
@@ -377,11 +377,11 @@ mod tests {
 
     #[test]
     fn what_is_kept_has_a_bound_of_bytes() {
-        let mut answers = Answers::default();
+        let mut answers = AnswerCache::default();
         let item = RawValue::from_string(format!("\"{}\"", "x".repeat(LARGEST - 2))).unwrap();
-        let found = Arc::new(Found::Items(vec![item]));
+        let found = Arc::new(QueryResult::Items(vec![item]));
         for agent in 0..4_000 {
-            let key = (Text::from(format!("a-{agent}")), Question::Tools);
+            let key = (Text::from(format!("a-{agent}")), AgentQuery::Tools);
             answers.keep(key, &found);
             assert!(answers.bytes <= MOST_BYTES);
         }
@@ -390,8 +390,12 @@ mod tests {
         assert!(
             answers
                 .known
-                .contains_key(&("a-3999".into(), Question::Tools))
+                .contains_key(&("a-3999".into(), AgentQuery::Tools))
         );
-        assert!(!answers.known.contains_key(&("a-0".into(), Question::Tools)));
+        assert!(
+            !answers
+                .known
+                .contains_key(&("a-0".into(), AgentQuery::Tools))
+        );
     }
 }

@@ -5,14 +5,14 @@ use crate::json::Tree;
 /// Declares the places as a tree: under each place with members, the names of these and their places.
 macro_rules! places {
     ($($parent:ident { $($name:literal => $place:ident),* $(,)? })*) => {
-        /// A member that some family looks at.
+        /// The path of a member that detection or decoding reads.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-        pub(crate) enum Place {
+        pub(crate) enum MemberPath {
             Root,
             $($($place,)*)*
         }
 
-        impl Tree for Place {
+        impl Tree for MemberPath {
             #[inline]
             fn member(self, name: &[u8]) -> Option<Self> {
                 match self {
@@ -30,7 +30,7 @@ macro_rules! places {
             }
         }
 
-        impl Place {
+        impl MemberPath {
             const ALL: &[Self] = &[Self::Root, $($(Self::$place,)*)*];
 
             /// Its parent, and its name there.
@@ -223,7 +223,7 @@ places! {
     }
 }
 
-impl Place {
+impl MemberPath {
     /// How many there are.
     pub(crate) const COUNT: usize = Self::ALL.len();
 
@@ -249,7 +249,7 @@ impl Place {
 }
 
 // What is repeated is kept in one `u128`.
-const _: () = assert!(Place::COUNT <= 128);
+const _: () = assert!(MemberPath::COUNT <= 128);
 
 #[cfg(test)]
 mod tests {
@@ -257,12 +257,12 @@ mod tests {
 
     #[test]
     fn every_place_is_found_where_it_says_it_stands() {
-        for place in &Place::ALL[1..] {
+        for place in &MemberPath::ALL[1..] {
             let (parent, name) = place.named();
             assert_eq!(parent.member(name.as_bytes()), Some(*place));
             assert!(parent.has_members());
         }
-        assert_eq!(Place::ParamsAgentId.pointer(), "/params/_agentId");
-        assert_eq!(Place::TaskState.pointer(), "/result/task/status/state");
+        assert_eq!(MemberPath::ParamsAgentId.pointer(), "/params/_agentId");
+        assert_eq!(MemberPath::TaskState.pointer(), "/result/task/status/state");
     }
 }

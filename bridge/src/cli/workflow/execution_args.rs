@@ -14,7 +14,7 @@ use crate::cli::Misuse;
 
 /// The workflow, its agent and its input.
 #[derive(Debug, Args)]
-pub(super) struct Asked {
+pub(super) struct ExecutionArgs {
     /// The workflow, as JSON Lines; by default, or with `-`, standard input.
     pub(super) file: Option<PathBuf>,
     /// The initial data model: a JSON object, or `@FILE` with one.
@@ -55,15 +55,15 @@ fn level(text: &str) -> Result<Strictness, String> {
     Strictness::from_word(text).ok_or_else(|| "expected strict, moderate or lenient".to_owned())
 }
 
-// === impl Asked ===
+// === impl ExecutionArgs ===
 
-impl Asked {
+impl ExecutionArgs {
     pub(super) fn workflow(&self) -> anyhow::Result<Bytes> {
         read(self.file.as_deref())
     }
 
     /// The name of the workflow in messages.
-    pub(super) fn shown(&self) -> String {
+    pub(super) fn display_name(&self) -> String {
         match &self.file {
             Some(path) if path.as_os_str() != "-" => path.display().to_string(),
             _ => "standard input".to_owned(),
