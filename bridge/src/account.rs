@@ -1,4 +1,4 @@
-//! What is written down about each call: a line in the access log, and the metrics of its agent.
+//! Accounting of calls: a line in the access log, and the metrics of the agent.
 //!
 //! The log has a target of its own, `a2abus::access`, so that `telemetry.log: "info,a2abus::access=off"` switches it off
 //! and a collector can send it elsewhere. Agent and method are names that a caller chose: they are cut to a length and

@@ -69,7 +69,7 @@ use crate::seldom::{LogLimits, Seldom};
 /// The requests for one attached agent.
 #[derive(Debug)]
 pub(crate) struct AttachedBinding {
-    /// How its messages are read.
+    /// Reads its messages.
     pub(crate) intake: Intake,
     peer: Arc<Peer>,
     postman: Postman,
@@ -90,7 +90,7 @@ pub(crate) enum Peer {
     Plain(Plain),
 }
 
-/// What one agent may take.
+/// The limits of one agent.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Bounds {
     /// Requests that its server works on at a time.
@@ -113,7 +113,7 @@ struct Log {
     unclaimed: Seldom,
 }
 
-/// What became of a request.
+/// The result of a request.
 struct Worked {
     answer: Bytes,
     /// The server may have acted on it.
@@ -634,7 +634,7 @@ async fn with_mcp(server: &Server, request: &Request, parts: Parts) -> Result<By
 /// Why the calls of a server fail that has ended.
 const GONE: &str = "the server of this agent has ended while it worked on the request, which may have been executed";
 
-/// What an A2A client is told by an agent that is an MCP server.
+/// The answer to an A2A client of an agent that is an MCP server.
 const NO_A2A: &str = "this agent is an MCP server, which takes no A2A messages: call its tools by tools/call, at /mcp or /rpc";
 
 /// Why a request did not reach the server.

@@ -310,7 +310,7 @@ pub(crate) enum BindingService {
 // === impl BindingService ===
 
 impl BindingService {
-    /// How its messages are read.
+    /// Reads its messages.
     pub(crate) fn intake(&self) -> &Intake {
         match self {
             Self::Pipeline(pipeline) => &pipeline.intake,

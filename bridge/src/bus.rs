@@ -66,7 +66,7 @@ impl Buses {
         self.list.get(id.0)
     }
 
-    /// All of them.
+    /// All buses.
     pub fn iter(&self) -> impl Iterator<Item = (BusId, &Bus)> {
         self.list
             .iter()

@@ -59,9 +59,9 @@ use run::Run;
 /// One binding: what is done with the messages of its topics.
 #[derive(Debug)]
 pub(crate) struct Pipeline {
-    /// How its messages are read.
+    /// Reads its messages.
     pub(crate) intake: Intake,
-    /// What its messages are for.
+    /// The purpose of its messages.
     pub(crate) role: Role,
     /// Where the ids of mapped events come from.
     pub(crate) ids: EventIds,
@@ -112,7 +112,7 @@ struct Received {
     span: Span,
 }
 
-/// What a copy came from, for its dead letter and for its settlement.
+/// The origin of a copy, for its dead letter and its settlement.
 struct Original {
     message: Message,
     topic: Topic,
@@ -129,16 +129,16 @@ enum Settlement {
     Shared(Unsettled),
 }
 
-/// What becomes of a message.
+/// The result of routing a message.
 #[derive(Default)]
 struct Routed {
-    /// What settles it once the requests in it are answered.
+    /// Settles it once the requests in it are answered.
     unsettled: Option<Unsettled>,
-    /// What is published.
+    /// The copies to publish.
     copies: Vec<Outgoing>,
     /// The requests in it that somebody waits for.
     in_hand: Vec<InHand>,
-    /// What these hold of the budget.
+    /// The shares of the budget that these hold.
     room: Holds,
     /// Tells the message from others that were read at its position, once that is asked.
     fingerprint: Option<u64>,

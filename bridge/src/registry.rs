@@ -131,7 +131,7 @@ pub(crate) struct RequestOrigin {
     /// The names of agents that its message shows: its key, a word of its subject. Who may publish there may speak for
     /// these, and for nobody else.
     pub(crate) shows: Vec<Text>,
-    /// Who sends it, for calls that it causes.
+    /// The sender, for calls that the request causes.
     pub(crate) caller: Option<Text>,
 }
 

@@ -61,7 +61,7 @@ pub(crate) enum Said {
 pub(crate) struct Update {
     /// Where it is in the log: the id of its event.
     pub(crate) position: Position,
-    /// What happened.
+    /// The event.
     pub(crate) event: Arc<Event>,
 }
 

@@ -1,4 +1,4 @@
-//! Who asks: what may an agent do, with which secrets, and how often?
+//! The agent: its permissions, secrets and rate limits.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -28,7 +28,7 @@ pub struct Credential {
     pub secret: Secret,
     /// The APIs it may be sent to.
     pub apis: Apis,
-    /// What a person should know of it.
+    /// A description for people.
     pub description: Option<String>,
 }
 
@@ -97,7 +97,7 @@ impl Agent {
         &self.id
     }
 
-    /// What it may do.
+    /// Its permissions.
     #[must_use]
     pub fn policy(&self) -> &Policy {
         &self.policy

@@ -67,7 +67,7 @@ struct Entry {
     used: u64,
 }
 
-/// What an entry belongs to.
+/// The owner of an entry.
 struct Scope {
     agent: Text,
     kind: OperationType,
@@ -90,7 +90,7 @@ pub(crate) struct Miss {
 
 const MAX_ENTRIES: usize = 1_000;
 const MAX_WEIGHT: usize = 64 << 20;
-/// What an entry weighs beside its values, in bytes.
+/// The overhead of an entry, in bytes.
 const ENTRY_WEIGHT: usize = 256;
 /// How many times of forgetting are remembered; a result that was asked for before all of them is
 /// not kept.

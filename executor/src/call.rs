@@ -40,7 +40,7 @@ use response::Failed;
 use retry::Next;
 pub use retry::RetryUnsafe;
 
-/// Who calls, and with what.
+/// The caller of a request, and its resources.
 pub(crate) struct Caller<'a> {
     pub(crate) agent: &'a Agent,
     pub(crate) environment: &'a Environment,
@@ -226,7 +226,7 @@ async fn attempt(
     }
 }
 
-/// What follows an attempt that failed.
+/// The decision after a failed attempt.
 fn next(
     failed: &Failed,
     method: Method,

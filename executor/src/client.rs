@@ -37,7 +37,7 @@ pub struct Client {
     global: Pool,
 }
 
-/// What a [`Client`] is made with. The default trusts the certificates of the system.
+/// The options of a [`Client`]. The default trusts the certificates of the system.
 #[derive(Clone, Default)]
 pub struct ClientOptions {
     /// Further certificates to trust, each of one or more in PEM.
@@ -83,7 +83,7 @@ impl Client {
     /// A client that has no connection yet. It reads the certificates of the system.
     ///
     /// # Errors
-    /// That a certificate cannot be read, or that TLS cannot be set up.
+    /// If a certificate cannot be read or TLS cannot be set up.
     pub fn new(options: &ClientOptions) -> Result<Self, ClientError> {
         let tls = Arc::new(tls(&options.root_certificates)?);
         let resolver = match &options.resolver {

@@ -24,7 +24,7 @@ use crate::plan::Plan;
 use crate::shared::{OnError, Shared};
 use crate::trace::{OperationStatus, Progress};
 
-/// What a run is given.
+/// The inputs of a run.
 pub(crate) struct Run<'a> {
     pub(crate) shared: &'a Shared,
     pub(crate) agent: &'a Agent,
@@ -41,15 +41,15 @@ pub(crate) struct Run<'a> {
         &'a (dyn Fn() -> BoxFuture<'static, Result<(), Failure>> + Send + Sync),
 }
 
-/// What a run came to.
+/// The result of a run.
 #[derive(Debug)]
 pub(crate) struct Ended {
     /// In order of their end.
     pub(crate) results: Object,
     pub(crate) model: Object,
-    /// What ended the run.
+    /// The failure that ended the run.
     pub(crate) error: Option<Failure>,
-    /// What it went on after.
+    /// The failures that it continued after.
     pub(crate) errors: Vec<Failure>,
     pub(crate) skipped: Vec<Text>,
 }
@@ -242,7 +242,7 @@ impl<'a> Engine<'a> {
         progress
     }
 
-    /// What ends a run between two operations.
+    /// Checks for an event that ends a run between two operations.
     fn check_bounds(&self) -> Result<(), Failure> {
         let max = self.run.shared.limits.max_operation_runs;
         if self.run.cancel.is_cancelled() {

@@ -113,7 +113,7 @@ pub trait Store: Send + Sync {
     /// The value of a key.
     ///
     /// # Errors
-    /// That the store failed.
+    /// If the store fails.
     fn get<'a>(
         &'a self,
         table: Table,
@@ -124,14 +124,14 @@ pub trait Store: Send + Sync {
     /// when it returns.
     ///
     /// # Errors
-    /// That the store failed and nothing was changed.
+    /// If the store fails; then nothing has changed.
     fn write<'a>(&'a self, changes: Vec<Change>) -> BoxFuture<'a, Result<(), StoreError>>;
 
     /// The first keys that begin with `prefix` and come after `after`, in order, with their values. The empty key comes
     /// before all others.
     ///
     /// # Errors
-    /// That the store failed.
+    /// If the store fails.
     fn scan<'a>(
         &'a self,
         table: Table,
@@ -171,7 +171,7 @@ pub trait Store: Send + Sync {
     /// Asks the other process that runs the execution of this key to cancel it; whether there is one.
     ///
     /// # Errors
-    /// That the store failed.
+    /// If the store fails.
     fn cancel<'a>(&'a self, _key: &'a str) -> BoxFuture<'a, Result<bool, StoreError>> {
         Box::pin(std::future::ready(Ok(false)))
     }
@@ -213,7 +213,7 @@ pub struct StoreError(#[source] pub Box<dyn std::error::Error + Send + Sync>);
 #[derive(Debug, thiserror::Error)]
 #[error("the store is full: its limit is {max_bytes} bytes")]
 pub struct StoreFull {
-    /// What it may hold.
+    /// Its limits.
     pub max_bytes: usize,
 }
 

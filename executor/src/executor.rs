@@ -50,7 +50,7 @@ struct Inner {
 #[derive(Debug, Default)]
 #[non_exhaustive]
 pub struct Options {
-    /// What an execution may cost.
+    /// The limits of an execution.
     pub limits: Limits,
     /// Where StoreData writes files; nowhere if not set.
     pub files: Option<FileStore>,
@@ -60,7 +60,7 @@ pub struct Options {
     pub caching: Caching,
 }
 
-/// What is to be executed. Source: docs/protocols/a2e-workflows.md §10.
+/// A request to execute a workflow. Source: docs/protocols/a2e-workflows.md §10.
 #[derive(Debug, Clone, Default)]
 pub struct Request {
     /// The workflow as JSON Lines.
@@ -70,7 +70,7 @@ pub struct Request {
     pub execution_id: Option<Text>,
     /// What the data model holds at the start. Its members take the place of those that the workflow itself brings.
     pub input: Object,
-    /// What becomes of it when an operation fails.
+    /// What to do if an operation fails.
     pub on_error: OnError,
     /// How strictly it is validated.
     pub strictness: Strictness,
@@ -356,7 +356,7 @@ impl Executor {
     /// how its operations stand. Source: docs/protocols/a2e-workflows.md §D46.
     ///
     /// # Errors
-    /// That the store failed.
+    /// If the store fails.
     pub async fn record(&self, agent: &Text, id: &str) -> Result<Option<Record>, StoreError> {
         let Some(record) = self.load(agent, id).await? else {
             return Ok(None);
@@ -391,7 +391,7 @@ impl Executor {
     /// of the newest 100,000.
     ///
     /// # Errors
-    /// That the store failed.
+    /// If the store fails.
     pub async fn records(
         &self,
         agent: &Text,
@@ -426,7 +426,7 @@ impl Executor {
     /// Cancels an execution of this agent, whichever process runs it; whether there was one.
     ///
     /// # Errors
-    /// That the store failed.
+    /// If the store fails.
     pub async fn cancel_anywhere(&self, agent: &Text, id: &str) -> Result<bool, StoreError> {
         Ok(self.cancel(agent, id) || self.0.archive.cancel_elsewhere(agent, id).await?)
     }
@@ -441,7 +441,7 @@ impl Executor {
     /// called now and then.
     ///
     /// # Errors
-    /// That the store failed.
+    /// If the store fails.
     pub async fn expire(&self) -> Result<usize, StoreError> {
         let now = self.0.shared.environment.clock.now();
         let Some(before) = now.checked_sub(self.limits().keep_records) else {
@@ -451,10 +451,10 @@ impl Executor {
         self.0.archive.expire(before, runs).await
     }
 
-    /// What StoreData has stored.
+    /// The values that StoreData has stored.
     ///
     /// # Errors
-    /// That the storage failed.
+    /// If the storage fails.
     pub async fn stored(
         &self,
         agent: &str,
@@ -472,7 +472,7 @@ impl Executor {
     /// What StoreData has stored for an agent in `localStorage` or `sessionStorage`, by session and key.
     ///
     /// # Errors
-    /// That the storage failed.
+    /// If the storage fails.
     pub async fn list_stored(
         &self,
         agent: &str,
@@ -484,7 +484,7 @@ impl Executor {
     /// Takes away what StoreData has stored in `localStorage` or `sessionStorage`; whether there was anything.
     ///
     /// # Errors
-    /// That the storage failed.
+    /// If the storage fails.
     pub async fn remove_stored(
         &self,
         agent: &str,
@@ -502,13 +502,13 @@ impl Executor {
         self.0.shared.cache.invalidate(agent, of)
     }
 
-    /// What the agents have used of their limits.
+    /// How much of their limits the agents have used.
     #[must_use]
     pub fn quotas(&self) -> &Quotas {
         &self.0.shared.quotas
     }
 
-    /// What an execution may cost.
+    /// The limits of an execution.
     #[must_use]
     pub fn limits(&self) -> &Limits {
         &self.0.shared.limits
@@ -532,7 +532,7 @@ fn whole_input(workflow: &Workflow, given: &Object) -> Object {
     input
 }
 
-/// What the workflow brings itself.
+/// The input that the workflow itself contains.
 fn own_input(workflow: &Workflow) -> Object {
     let members = workflow.input.iter();
     members

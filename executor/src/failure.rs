@@ -1,4 +1,4 @@
-//! What goes wrong in an execution, as the agent that asked for it is told.
+//! Failures of an execution, as they are reported to its agent.
 
 use a2abus_models::a2e_workflow::{Code, Report};
 use a2abus_models::{Json, Object};
@@ -10,7 +10,7 @@ use a2abus_plugin::Text;
 pub struct Failure {
     /// What it is.
     pub code: FailureCode,
-    /// What a person should know.
+    /// A message for people.
     pub message: String,
     /// The operation that failed; `None` for the execution as a whole.
     pub operation_id: Option<Text>,
@@ -20,7 +20,7 @@ pub struct Failure {
     pub(crate) suggestion: Option<&'static str>,
 }
 
-/// What a failure is. Source: docs/protocols/a2e-workflows.md §9.
+/// The kind of a failure. Source: docs/protocols/a2e-workflows.md §9.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 #[allow(missing_docs)] // The names are those of the source.

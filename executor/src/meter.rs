@@ -1,4 +1,4 @@
-//! What one operation may still use: time and memory.
+//! The time and memory that one operation may still use.
 
 use std::cell::Cell;
 use std::time::Duration;

@@ -29,7 +29,7 @@ use crate::model::Model;
 pub(crate) use filter::{filter, holds};
 pub(crate) use merge::merge;
 
-/// What an operation that only computes works with.
+/// The context of an operation that only computes.
 pub(crate) struct Scope<'a> {
     pub(crate) model: &'a Model,
     pub(crate) meter: &'a Meter<'a>,

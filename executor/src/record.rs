@@ -214,7 +214,7 @@ impl Record {
         &self.execution_id
     }
 
-    /// How it stands.
+    /// Its status.
     #[must_use]
     pub fn status(&self) -> Status {
         self.status
@@ -227,7 +227,7 @@ impl Record {
     }
 
     /// How often it was told how an operation stands: the number of its [`Event::Operation`](crate::Event::Operation)s.
-    /// Of one that was interrupted nobody knows.
+    /// Unknown for an interrupted execution.
     #[must_use]
     pub fn reports(&self) -> usize {
         self.reports

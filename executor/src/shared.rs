@@ -1,4 +1,4 @@
-//! What all executions of an executor have in common.
+//! The state that all executions of an executor share.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ pub(crate) struct Shared {
     pub(crate) retry_unsafe: RetryUnsafe,
 }
 
-/// What an execution may cost. Source: docs/protocols/a2e-workflows.md §7, limits.
+/// The limits of an execution. Source: docs/protocols/a2e-workflows.md §7, limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Limits {

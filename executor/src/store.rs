@@ -38,7 +38,7 @@ pub use memory::MemoryStore;
 #[cfg(feature = "redb")]
 pub use redb::RedbStore;
 
-/// All that StoreData writes to.
+/// The storages that StoreData writes to.
 pub(crate) struct Keeper {
     local: Local,
     files: Option<FileStore>,

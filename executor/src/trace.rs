@@ -1,4 +1,4 @@
-//! What is told of an execution while it runs and after: which operation, when, how it ended.
+//! Progress and trace of an execution: which operation ran, when, and how it ended.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;

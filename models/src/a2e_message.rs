@@ -74,7 +74,7 @@ pub struct Message {
 // === impl Message ===
 
 impl Message {
-    /// What it is in its exchange.
+    /// Its role in the exchange.
     #[must_use]
     pub fn kind(&self) -> Kind {
         a2abus_plugin::protocol::a2e_message::kind(self.body.type_name(), self.body.req_id())

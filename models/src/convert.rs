@@ -53,7 +53,7 @@ pub struct ConvertError {
     pub kind: &'static str,
     /// The dotted path of the member that is wrong; empty for the input as a whole.
     pub field: Text,
-    /// What a person should know.
+    /// A message for people.
     pub message: Cow<'static, str>,
 }
 

@@ -142,7 +142,7 @@ impl DecodeError {
         self
     }
 
-    /// What is wrong.
+    /// The problem.
     #[must_use]
     pub fn kind(&self) -> DecodeErrorKind {
         self.0.kind
@@ -253,7 +253,7 @@ impl EventError {
         self
     }
 
-    /// What is wrong.
+    /// The problem.
     #[must_use]
     pub fn kind(&self) -> EventErrorKind {
         self.kind

@@ -148,7 +148,7 @@ pub struct Mapped {
     pub bytes: Bytes,
     /// Why it is of its family.
     pub because: Detection,
-    /// What it is in its exchange.
+    /// Its role in the exchange.
     pub kind: Kind,
     /// What it says, when it is JSON-RPC.
     pub json_rpc: Option<JsonRpc>,

@@ -111,7 +111,7 @@ pub const DEFAULT_TYPE_PREFIX: &str = "org.apache.eventmesh.a2a.";
 /// The event of a unit, but for what only the mapping knows: where the unit was read, and how its attributes are worded.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Draft {
-    /// What it is in its exchange.
+    /// Its role in the exchange.
     pub(crate) kind: Kind,
     /// What the body is that the event gets; `None` where the unit is an event, which stays as it is.
     pub(crate) form: Option<Form>,

@@ -26,7 +26,7 @@ pub use structured::read_batch;
 
 use structured::Media;
 
-/// Whose rules decide how a CloudEvent becomes a message.
+/// The protocol binding that maps CloudEvents to messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Binding {
     /// CloudEvents Kafka protocol binding.
@@ -50,7 +50,7 @@ pub enum ContentMode {
     Structured,
 }
 
-/// What a message turned out to be.
+/// The content of a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(
     clippy::large_enum_variant,
@@ -61,7 +61,7 @@ pub enum Content {
     Event(Event),
     /// Anything else: left to the detection of payloads.
     Plain {
-        /// What the message says its body is.
+        /// The content type that the message declares.
         content_type: Option<Text>,
         /// The body; empty when the message has none.
         body: Bytes,

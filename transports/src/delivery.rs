@@ -11,7 +11,7 @@ use crate::message::{Message, Topic};
 /// One received message plus its acknowledgement.
 #[derive(Debug)]
 pub struct Delivery {
-    /// What was received.
+    /// The message.
     pub message: Message,
     /// Where it was received.
     pub topic: Topic,
@@ -25,7 +25,7 @@ pub struct Delivery {
     pub lane: u32,
     /// How often this message has been delivered, including this time, if the source knows.
     pub attempt: u32,
-    /// What settles it.
+    /// Settles it.
     pub acknowledger: Acknowledger,
 }
 

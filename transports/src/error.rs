@@ -1,4 +1,4 @@
-//! What can go wrong between us and a transport, and what to do about it.
+//! Errors of transports, and what to do about them.
 
 use std::fmt;
 
@@ -105,7 +105,7 @@ pub struct TransportError {
 pub struct ConfigProblem {
     /// The key below that configuration: `jetstream.streams[0].name`.
     pub key: String,
-    /// What is wrong, and what would be right.
+    /// The problem and its fix.
     pub message: String,
 }
 
@@ -182,7 +182,7 @@ impl TransportError {
         self
     }
 
-    /// What kind of failure.
+    /// The kind of failure.
     #[must_use]
     pub fn kind(&self) -> TransportErrorKind {
         self.kind
@@ -194,7 +194,7 @@ impl TransportError {
         self.last_sequence
     }
 
-    /// What to do about it.
+    /// What the caller should do.
     #[must_use]
     pub fn disposition(&self) -> Disposition {
         self.kind.disposition()

@@ -72,7 +72,7 @@ struct Shared {
     producer: Arc<Producer>,
 }
 
-/// What the cluster says about a topic.
+/// The state of a topic as the cluster reports it.
 enum Lookup {
     Partitions(Vec<i32>),
     Unknown,

@@ -6,7 +6,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::message::{Headers, Topic};
 
-/// What is read as a log.
+/// The topic or stream that is read as a log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LogSource {
     /// All partitions of a topic of Kafka.

@@ -1,4 +1,4 @@
-//! What a transport carries: topic, key, headers, body, before anybody asked what they mean.
+//! Messages as a transport carries them, uninterpreted: topic, key, headers, body.
 
 use std::fmt;
 
@@ -118,7 +118,7 @@ pub const NATS_STATUS_HEADER: &str = "nats-status";
 /// that a peer sent is never passed on.
 pub const NATS_REPLY_HEADER: &str = "nats-reply";
 
-/// What one header takes in memory beside its text.
+/// The overhead of one header in memory, in bytes.
 pub(crate) const HEADER_BYTES: usize = size_of::<Header>();
 
 /// Headers in the order they were sent; a name may occur more than once.

@@ -36,7 +36,7 @@ pub enum SecretError {
     File {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: std::io::Error,
     },
     /// The variable is not set, or is not UTF-8.

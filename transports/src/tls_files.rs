@@ -22,7 +22,7 @@ pub(crate) struct TlsFiles<'a> {
     pub(crate) client: TlsClient,
 }
 
-/// Who uses the files.
+/// The kind of client that uses the files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TlsClient {
     /// The client of Kafka, by OpenSSL, which decrypts keys.

@@ -146,7 +146,7 @@ pub struct Address {
     pub guarantee: Guarantee,
 }
 
-/// What a confirmation means.
+/// The guarantee that a confirmation gives.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Guarantee {
     /// Kafka: written by all in-sync replicas. Memory: in the topic. NATS core: written to the connection, which a
@@ -201,7 +201,7 @@ pub struct Consumer {
 #[derive(Debug)]
 pub(crate) struct Reader {
     pub(crate) stop: CancellationToken,
-    /// How it ended.
+    /// The result.
     pub(crate) ended: oneshot::Receiver<Result<(), TransportError>>,
 }
 

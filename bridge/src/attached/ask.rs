@@ -1,4 +1,4 @@
-//! What a message asks of an attached agent.
+//! Reads requests to an attached agent.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use crate::config::AttachProtocol;
 use crate::pipeline::intake::Refusal;
 use crate::results::{Claim, digest_of, key_of};
 
-/// What is to be done.
+/// The requested action.
 #[derive(Debug)]
 pub(super) enum Ask {
     Request(Box<Request>),
@@ -49,7 +49,7 @@ pub(super) struct Request {
     pub(super) identity: Option<Text>,
 }
 
-/// What is no request for the agent.
+/// A message that is not a request for the agent.
 #[derive(Debug)]
 pub(super) struct Rejected {
     pub(super) reason: Reason,
@@ -263,7 +263,7 @@ impl Rejected {
         })
     }
 
-    /// What does not become an event.
+    /// A message or unit that does not become an event.
     pub(super) fn of(requester: Requester, refusal: &Refusal) -> Box<Self> {
         let reason = refusal.reason();
         let unit = refusal.unit();

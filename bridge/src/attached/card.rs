@@ -1,4 +1,4 @@
-//! What an attached server says about itself, as the card of its agent.
+//! The card of an attached agent, from its server's description of itself.
 
 use a2abus_plugin::Text;
 use serde::Deserialize;
@@ -28,7 +28,7 @@ struct Annotations {
     is_idempotent: bool,
 }
 
-/// What a server says of itself in its answer to `initialize`.
+/// A server's description of itself in its answer to `initialize`.
 #[derive(Debug, Default, Deserialize)]
 struct Profile {
     #[serde(rename = "serverInfo", default)]

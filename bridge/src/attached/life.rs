@@ -17,7 +17,7 @@ use super::link::{Link, Log};
 use crate::calls::failure::{Failure, Reason};
 use crate::registry::Registry;
 
-/// The life of one server, run after run.
+/// The state of one server over all its runs.
 #[derive(Debug)]
 pub(super) struct Life {
     /// Whether it works on one call at a time.
@@ -40,7 +40,7 @@ enum State {
 #[derive(Debug)]
 pub(super) struct Up {
     pub(super) link: Arc<Link>,
-    /// What it answered to `initialize`.
+    /// Its answer to `initialize`.
     pub(super) profile: Box<RawValue>,
 }
 

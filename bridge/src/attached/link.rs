@@ -23,7 +23,7 @@ use crate::calls::failure::Failure;
 use crate::calls::with_token;
 use crate::seldom::Seldom;
 
-/// The way to the program, and the requests that it has not answered.
+/// The connection to the program, and the requests that it has not answered.
 #[derive(Debug)]
 pub(super) struct Link {
     input: mpsc::Sender<Line>,
@@ -63,7 +63,7 @@ pub(super) struct Begun {
     pub(super) number: u64,
     /// Cancelled when nobody waits for its answer any more.
     pub(super) over: CancellationToken,
-    /// What an HTTP server gets beside it.
+    /// Additional headers for an HTTP server.
     pub(super) headers: HeaderMap,
 }
 
@@ -133,7 +133,7 @@ pub(super) struct Gone;
 const MOST_QUESTIONS: usize = 1_000;
 const MOST_ABANDONED: usize = 10_000;
 
-/// What is read of a message.
+/// The members that are read from a message.
 #[derive(Debug, Deserialize)]
 struct Message<'a> {
     #[serde(default, borrow)]
@@ -497,7 +497,7 @@ impl Open {
         self.calls.remove(&number)
     }
 
-    /// Nobody waits for the answer to a call any more.
+    /// The call has ended; its answer is not needed any more.
     fn abandon(&mut self, number: u64) {
         if self.abandoned.len() < MOST_ABANDONED {
             self.abandoned.insert(number);

@@ -37,7 +37,7 @@ pub(crate) struct Plain {
     pub(super) log: Arc<Log>,
 }
 
-/// What a message of a response is.
+/// The kind of a message in a response.
 enum Said {
     Answer,
     Part(Kind),
@@ -286,7 +286,7 @@ fn version(dialect: Dialect) -> Option<(HeaderName, HeaderValue)> {
     (dialect == Dialect::A2a10).then_some((VERSION, HeaderValue::from_static("1.0")))
 }
 
-/// What a message of a response is for whoever has made this request.
+/// The kind of a message in the response to this request.
 fn said(message: &Bytes, request: &JsonRpc) -> Said {
     let mut limits = Limits::default();
     limits.max_bytes = MOST;

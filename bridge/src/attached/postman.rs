@@ -23,7 +23,7 @@ pub(crate) struct Postman {
     pub(crate) places: ReplyPlaces,
     /// The headers that they keep.
     pub(crate) passed: PassedHeaders,
-    /// What sends them.
+    /// The publisher that sends them.
     pub(crate) publisher: Publisher,
     /// The `source` of answers.
     pub(crate) source: Text,
@@ -112,7 +112,7 @@ impl Postman {
         &self.agent
     }
 
-    /// Who made the request of an event.
+    /// The requester of an event.
     pub(super) fn requester(
         &self,
         intake: &Intake,
@@ -140,7 +140,7 @@ impl Postman {
         }
     }
 
-    /// Who sent what does not become an event.
+    /// The requester of a message that does not become an event.
     pub(super) fn unread(&self, message: &Message, inbox: Option<&Topic>) -> Requester {
         Requester {
             place: self.places.of_refused(named_in(message), inbox),

@@ -37,7 +37,7 @@ const MOST_LOG: usize = 4 << 10;
 const GRACE: Duration = Duration::from_secs(3);
 /// How long its last lines may take after it has ended.
 const LAST_LINES: Duration = Duration::from_secs(1);
-/// What of the bridge's environment it gets.
+/// The variables of the bridge's environment that it inherits.
 const ENVIRONMENT: [&str; 9] = [
     "HOME", "LANG", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "TZ", "USER",
 ];

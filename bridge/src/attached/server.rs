@@ -27,7 +27,7 @@ pub(crate) struct Server {
     pub(super) log: Arc<Log>,
 }
 
-/// The way to a server.
+/// The transport to a server.
 #[derive(Debug)]
 pub(super) enum Way {
     Program(Program),

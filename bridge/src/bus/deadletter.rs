@@ -76,7 +76,7 @@ pub struct Reason {
     pub code: &'static str,
     /// The step of the path that refused it.
     pub stage: Stage,
-    /// What a person should know.
+    /// A message for people.
     pub detail: String,
     /// Which unit of the message it is about, where the rest of the message went its way.
     pub unit: Option<usize>,
@@ -114,7 +114,7 @@ impl Stage {
     }
 }
 
-/// What the dead letter's own topic would not take.
+/// Names the parts that were left out because the dead-letter topic refused them.
 const OMITTED: &str = "bus-dlq-omitted";
 
 fn is_ours(name: &str) -> bool {

@@ -1,4 +1,4 @@
-//! What leaves the bridge: copies of events on their way to a destination.
+//! Copies of events on their way to a destination.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -28,7 +28,7 @@ pub struct Outgoing {
     pub bus: BusId,
     /// The place on that bus.
     pub address: Address,
-    /// What goes there.
+    /// The message.
     pub message: Message,
     /// Who named the topic: one that an event names may well not exist.
     pub named_by: NamedBy,
@@ -39,7 +39,7 @@ pub struct Outgoing {
     /// The call it belongs to, as its `callid` attribute says. Of the copies of a call, only the one that is to be answered
     /// has it.
     pub call: Option<Text>,
-    /// Somebody waits for the answer to it.
+    /// Whether a caller waits for the answer.
     pub is_awaited: bool,
     /// When nobody wants it any more, as its `expirytime` attribute says.
     pub expires: Option<SystemTime>,
@@ -84,7 +84,7 @@ pub enum RoutingError {
     Destination {
         /// The route.
         route: Text,
-        /// What is wrong.
+        /// The problem.
         cause: RouteError,
     },
     /// The event cannot be written in the binding of the destination.

@@ -50,7 +50,7 @@ pub struct Answer {
     may_have_arrived: Arc<AtomicBool>,
     /// Whether the request is JSON-RPC: other families know no cancel.
     is_rpc: bool,
-    /// What to send the agent when the caller goes away.
+    /// The cancel for the agent, if the caller disconnects.
     cancel: Cancel,
     calls: Arc<Calls>,
     reached: Option<Reached>,
@@ -58,7 +58,7 @@ pub struct Answer {
     pub(super) taken: u32,
     /// Whether other replicas can take the answer.
     is_followed: bool,
-    /// What the caller can be asked.
+    /// The questions that the caller supports.
     client: Option<Abilities>,
     /// Whether the part that comes now is a question to the caller.
     is_asking: bool,
@@ -116,7 +116,7 @@ impl Opened {
 // === impl Prepared ===
 
 impl Prepared {
-    /// What was asked, and what its agent has to repeat.
+    /// The request, and the id that its agent repeats.
     pub(crate) fn asked(&self) -> Option<Arc<Asked>> {
         self.answer.calls.pending.asked(self.answer.id.call)
     }

@@ -1,4 +1,4 @@
-//! What becomes of answers: whose they are, and which come too late.
+//! The outcome of answers: delivered, late, forwarded or rejected.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::metrics::ReplyOutcome;
 use crate::recent::Recent;
 use crate::seldom::{LogLimits, Seldom};
 
-/// What became of one unit of a message that came to a place for answers.
+/// How one unit of a message on a reply topic was handled.
 #[derive(Debug)]
 pub enum Answered {
     /// Its caller has it.
@@ -42,7 +42,7 @@ pub enum Answered {
 pub struct Unanswerable {
     /// A stable word.
     pub code: &'static str,
-    /// What is wrong, and the cure.
+    /// The problem and its fix.
     pub detail: String,
     /// Which unit of the message, and its bytes; `None` for the message as a whole.
     pub unit: Option<(usize, Bytes)>,
@@ -103,7 +103,7 @@ impl Ended {
         calls.insert(id.call, (id, agent.clone()));
     }
 
-    /// What agents repeated to answer a call, if it ended lately.
+    /// The reply id of a call that ended recently.
     pub(crate) fn reply_id(&self, call: CallId) -> Option<ReplyId> {
         let calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
         calls.get(&call).map(|(id, _)| *id)

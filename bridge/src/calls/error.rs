@@ -19,17 +19,17 @@ pub enum CallError {
     /// No route matches the request, or it names no agent.
     #[error("there is no agent {0:?}: no route matches the request")]
     AgentNotFound(Text),
-    /// Nobody answered in time.
+    /// No answer arrived in time.
     #[error("{0}")]
     // Boxed, like the next: every waiting call has room for several of these.
     Timeout(Box<Silence>),
     /// The topic, or the stream of a subject, that the request goes to does not take it.
     #[error("{0}")]
     NotTaken(Box<NotTaken>),
-    /// Nobody listens at the destination, or the bus is away.
+    /// No consumer listens at the destination, or the bus is unavailable.
     #[error("the agent cannot be reached: {0}")]
     Unavailable(Text),
-    /// As many calls wait as may.
+    /// The limit of pending calls is reached.
     #[error("{0}")]
     Exhausted(Bound),
     /// The bridge is shutting down.
@@ -49,7 +49,7 @@ pub enum CallError {
     Undeliverable(Text),
 }
 
-/// A call that nobody answered in time.
+/// A call that got no answer in time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Silence {
     /// How long the caller waited.
@@ -64,18 +64,18 @@ pub struct Silence {
     pub rejected: Option<Rejection>,
 }
 
-/// A place that does not take the request, until somebody has repaired it.
+/// A destination that refuses the request until an operator has repaired it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NotTaken {
-    /// What is wrong, as `Kafka topic agents.weather does not exist`.
+    /// The problem, for example `Kafka topic agents.weather does not exist`.
     pub what: Text,
     /// The kind of refusal.
     pub kind: TransportErrorKind,
-    /// Who named its topic.
+    /// Whether the event or the configuration named its topic.
     pub named_by: NamedBy,
 }
 
-/// The bound that one call too many has reached.
+/// The limit that a call has exceeded.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Bound {
@@ -99,7 +99,7 @@ pub enum Bound {
     Memory(#[from] BudgetExhausted),
 }
 
-/// What the bus says of a request that nobody got.
+/// The bus error of a request that no agent received.
 const NOBODY: &str = "no agent listens on its subject";
 
 // === impl CallError ===
@@ -168,7 +168,7 @@ impl CallError {
         }))
     }
 
-    /// What it means to a caller that its request cannot be routed.
+    /// The error for a caller whose request cannot be routed.
     pub(crate) fn unroutable(error: &RoutingError, event: &Event) -> Self {
         match (error, event.extension_text(extension::TARGET_AGENT)) {
             (RoutingError::NoRoute, target) => {
@@ -263,7 +263,7 @@ impl NotTaken {
         self.kind == TransportErrorKind::UnknownTopic && self.named_by == NamedBy::Event
     }
 
-    /// What a person has to do about it.
+    /// The fix, for an operator.
     #[must_use]
     pub fn cure(&self) -> &'static str {
         match (self.kind, self.named_by) {

@@ -57,17 +57,17 @@ pub struct Exchanges {
     again: Seldom,
 }
 
-/// What was made of one request.
+/// A request of a message, after routing.
 #[derive(Debug)]
 pub(crate) struct InHand {
     /// Names the request: the same when it is redelivered; `None` where the source has no positions.
     pub(crate) position: Option<Text>,
-    /// What keeps its message until it is answered.
+    /// Keeps its message unsettled until it is answered.
     pub(crate) share: Unsettled,
     pub(crate) how: How,
 }
 
-/// How a request goes on.
+/// The state of a request.
 #[derive(Debug)]
 pub(crate) enum How {
     /// It is published, and this is its answer.
@@ -85,7 +85,7 @@ pub(crate) struct Waits {
     pub(crate) room: Arc<Hold<Text>>,
 }
 
-/// A request that cannot be made.
+/// A request that failed before it was published.
 #[derive(Debug)]
 pub(crate) struct Failed {
     /// Why.

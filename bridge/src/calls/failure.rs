@@ -26,7 +26,7 @@ pub(crate) enum Reason {
     InvalidRequest,
     /// The parameters, or what goes with them, cannot be used.
     InvalidParams,
-    /// Nobody of that name is known.
+    /// The agent is unknown.
     AgentNotFound,
     /// The agent or the bus is away.
     AgentUnavailable,
@@ -46,7 +46,7 @@ pub(crate) enum Reason {
     MethodNotFound,
     /// The version of the protocol is not served.
     VersionNotSupported,
-    /// What was asked for is not offered here.
+    /// The request is for something that the bridge does not offer.
     Unsupported,
     /// A stream was asked for in a batch.
     StreamInBatch,
@@ -80,7 +80,7 @@ pub(crate) struct Failure {
     details: Vec<(&'static str, Value)>,
 }
 
-/// Who gets the error of a request.
+/// The recipient of a request's error.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Recipient {
     /// The sender of a JSON-RPC message.

@@ -40,7 +40,7 @@ pub struct PendingCalls {
 pub struct Entry {
     /// Takes the parts to the caller.
     pub parts: mpsc::Sender<Piece>,
-    /// What an answer is rendered with.
+    /// The settings for rendering an answer.
     pub asked: Arc<Asked>,
     /// The buses the request went to.
     pub buses: Vec<BusId>,
@@ -50,13 +50,13 @@ pub struct Entry {
     pub may_have_arrived: Arc<AtomicBool>,
     /// The part of their own bounds that the agent and the caller spend on this call, given back with the entry.
     pub shares: Vec<Share<Text>>,
-    /// What the parts that wait for the caller are charged to.
+    /// The budget of parts that wait for the caller.
     pub purse: ClientBudget,
-    /// What the entry itself costs.
+    /// The charge of the entry itself.
     pub _charge: Charge,
 }
 
-/// What was asked, as far as the answer depends on it.
+/// The properties of the request that its answer depends on.
 #[derive(Debug)]
 pub struct Asked {
     /// The form in which the caller is answered.
@@ -65,15 +65,15 @@ pub struct Asked {
     pub streamed: bool,
     /// The agent it is for; empty where it names none.
     pub agent: Text,
-    /// What the agent repeats to answer it.
+    /// The id that the agent repeats in its answer.
     pub id: ReplyId,
     /// The request as it was published.
     pub request: Fingerprint,
-    /// What has come so far. Locked while parts are rendered and handed over, so that they keep their order.
+    /// The progress so far. Locked while parts are rendered and handed over, so that they keep their order.
     pub progress: Mutex<Progress>,
 }
 
-/// What has come of a call so far.
+/// The progress of a call.
 #[derive(Debug, Default)]
 pub struct Progress {
     /// The E2A records, where the agent answers with any.
@@ -84,14 +84,14 @@ pub struct Progress {
     pub rejected: Option<Rejection>,
 }
 
-/// What travels from the reader of answers to the caller.
+/// A message from the reader of answers to the caller.
 #[derive(Debug)]
 pub enum Piece {
     /// A part of the answer, or why there is none.
     Part(Result<Part, CallError>),
     /// Records came that wait for an earlier one.
     Waiting,
-    /// What the client says to a question of the agent, in the other direction.
+    /// The client's answer to a question of the agent, in the other direction.
     Said(Bytes),
 }
 
@@ -125,12 +125,12 @@ pub struct Fingerprint {
 /// Drawn once, so that nobody can make two bodies that look alike.
 static HASHER: LazyLock<RandomState> = LazyLock::new(RandomState::new);
 
-/// What became of a part.
+/// The result of handing a part over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Handed {
     /// The caller has it.
     Over,
-    /// Nobody waits for it any more.
+    /// The call has ended.
     Late,
     /// There was nothing to hand over: the message is no answer.
     Nothing,
@@ -249,7 +249,7 @@ impl PendingCalls {
         self.table.get(&call).map(|entry| entry.asked.agent.clone())
     }
 
-    /// What is known of a call that waits.
+    /// The properties of a pending call.
     #[must_use]
     pub fn asked(&self, call: CallId) -> Option<Arc<Asked>> {
         self.table.get(&call).map(|entry| Arc::clone(&entry.asked))

@@ -31,7 +31,7 @@ use crate::calls::part::Part;
 /// Schedules of each kind that are tried.
 const SCHEDULES: usize = 3_000;
 
-/// What happens to the call at the same time.
+/// An action that runs concurrently with the call.
 type Happening = fn(&PendingCalls, CallId) -> Handed;
 
 const ALL: [Happening; 5] = [

@@ -15,7 +15,7 @@ use super::service::Calls;
 use crate::calls::callid::ReplyId;
 use crate::calls::pending::{Form, Piece};
 
-/// What a client can be asked.
+/// The questions that a client supports.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Abilities {
     pub(crate) sampling: bool,
@@ -23,7 +23,7 @@ pub(crate) struct Abilities {
     pub(crate) roots: bool,
 }
 
-/// What becomes of a question.
+/// What to do with a question.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Question {
     /// The client gets it, in this form.

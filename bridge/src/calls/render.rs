@@ -1,4 +1,4 @@
-//! What the caller of a call gets for what its agent said.
+//! Renders an agent's messages for the caller.
 //!
 //! | the agent wrote | a JSON-RPC caller gets |
 //! |---|---|
@@ -32,7 +32,7 @@ use super::said::{Body, Said};
 use crate::calls::callid::ReplyId;
 use crate::calls::pending::{Asked, Form, Parts, Progress};
 
-/// What the caller gets for one unit of a message.
+/// Renders one unit of a message for the caller.
 ///
 /// # Errors
 /// [`CallError::BadAnswer`] when the unit cannot be an answer: the call fails with the reason.
@@ -61,7 +61,7 @@ pub(crate) fn parts_of(
     }
 }
 
-/// What records that wait for an earlier one are worth, now that the wait is over.
+/// Renders records that waited for an earlier one, after the wait.
 pub(crate) fn released(asked: &Asked, progress: &mut Progress) -> Parts {
     let Form::JsonRpc { id, .. } = &asked.form else {
         return Parts::new();

@@ -26,14 +26,14 @@ use crate::calls::callid::{CallId, Replica, ReplyId};
 use crate::names::Mode;
 use crate::route::NamedBy;
 
-/// Where the answers of this replica come back to, on every bus.
+/// The reply addresses of this replica, on every bus.
 #[derive(Debug, Clone)]
 pub struct ReplyLegs {
     legs: Vec<ReplyLeg>,
     replica: Replica,
 }
 
-/// Where answers come back to on one bus.
+/// The reply address of this replica on one bus.
 #[derive(Debug, Clone)]
 pub struct ReplyLeg {
     /// The bus.
@@ -63,7 +63,7 @@ pub mod spring {
     pub const REPLY_TOPIC: &str = "kafka_replyTopic";
     /// The partition of the answer, 4 bytes, big endian.
     pub const REPLY_PARTITION: &str = "kafka_replyPartition";
-    /// What the answer must carry unchanged.
+    /// The header that the answer must carry unchanged.
     pub const CORRELATION_ID: &str = "kafka_correlationId";
 }
 

@@ -130,7 +130,7 @@ impl std::fmt::Debug for ReplyTokens {
 // === impl Rejection ===
 
 impl Rejection {
-    /// What is wrong with the answer, as its caller may know it.
+    /// The problem of the answer, in words that the caller may see.
     #[must_use]
     pub fn what(self) -> &'static str {
         match self {
@@ -141,7 +141,7 @@ impl Rejection {
         }
     }
 
-    /// What to do about it, for operators.
+    /// The fix, for operators.
     #[must_use]
     pub fn cure(self) -> &'static str {
         match self {

@@ -36,11 +36,11 @@ pub struct ReadAt<'a> {
     pub message: &'a Message,
     /// Where its sender awaits an answer.
     pub reply_to: Option<&'a Topic>,
-    /// Who read it.
+    /// The reader.
     pub reader: Reader,
 }
 
-/// Who reads a place where answers may be.
+/// The reader of a topic that may have answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reader {
     /// The reply leg of this replica: what is there is for this replica, or for one that shares the place.
@@ -362,12 +362,12 @@ fn is_answering(event: &Event, limits: &Limits) -> bool {
     units.iter().any(Said::is_answer)
 }
 
-/// What the units of a message of several have in common.
+/// The properties that all units of one message share.
 #[derive(Clone, Copy)]
 struct Batch<'a> {
     /// The CloudEvent whose data they are.
     event: Option<&'a Event>,
-    /// How its bus writes CloudEvents.
+    /// The protocol binding of its bus.
     binding: Binding,
 }
 

@@ -1,4 +1,4 @@
-//! What an agent's message says in the exchange it belongs to, whatever family it is written in.
+//! The meaning of an agent's message in its exchange, for every family.
 //!
 //! The body decides before the headers: agents copy the headers of a request to its answer.
 
@@ -17,7 +17,7 @@ pub(crate) struct Said {
     pub(crate) index: usize,
     /// Its exact bytes in the message.
     pub(crate) unit: Bytes,
-    /// What it says: its bytes, or the data of the event that it is.
+    /// Its payload: its bytes, or the data of the event that it is.
     pub(crate) bytes: Bytes,
     /// What it is.
     pub(crate) body: Body,
@@ -25,7 +25,7 @@ pub(crate) struct Said {
     pub(crate) event: Option<Event>,
 }
 
-/// What one unit is.
+/// The content of one unit.
 #[derive(Debug)]
 pub(crate) enum Body {
     /// A JSON-RPC message.
@@ -34,7 +34,7 @@ pub(crate) enum Body {
     Mapped {
         /// The family.
         family: Family,
-        /// What it is in its exchange.
+        /// Its role in the exchange.
         kind: Kind,
         /// Its attributes.
         event: Event,
@@ -43,7 +43,7 @@ pub(crate) enum Body {
     Json,
     /// Something that is no JSON, or breaks the rules of its family.
     Broken {
-        /// What is wrong.
+        /// The problem.
         why: Text,
         /// The JSON-RPC id in it, where there is one beyond doubt.
         id: Option<Id>,

@@ -1,4 +1,4 @@
-//! What makes calls: its parts, its bounds, and what others may ask of it.
+//! The service that makes calls: its parts, its limits and its interface.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -179,7 +179,7 @@ impl Calls {
         &self.legs
     }
 
-    /// What verifies answers.
+    /// Verifies answers.
     pub(crate) fn tokens(&self) -> &ReplyTokens {
         &self.tokens
     }

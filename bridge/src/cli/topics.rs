@@ -117,7 +117,7 @@ enum PlanFormat {
     Nack,
 }
 
-/// What is done about what is missing.
+/// Whether missing resources are created.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Then {
     Look,
@@ -164,7 +164,7 @@ enum State {
     },
 }
 
-/// What librdkafka asks a broker for at most.
+/// The most partitions that librdkafka requests.
 const MOST_PARTITIONS: u32 = 100_000;
 const MOST_REPLICAS: u32 = 10_000;
 

@@ -61,7 +61,7 @@ pub struct AttachConfig {
     pub dead_letter: AsText<Topic>,
 }
 
-/// What an attached HTTP server speaks.
+/// The protocol of an attached HTTP server.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum AttachProtocol {

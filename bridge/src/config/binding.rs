@@ -131,17 +131,17 @@ pub struct BindingConfig {
     pub progress: Option<AsText<Topic>>,
 }
 
-/// What the writers of a topic say of their events.
+/// A claim of the writers of a topic about their events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Claim {
-    /// That a CloudEvent comes from a bridge.
+    /// A CloudEvent comes from a bridge.
     Source,
     /// The agent an event is from.
     SourceAgent,
 }
 
-/// What the messages of a binding are.
+/// The purpose of a binding's messages.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
@@ -177,7 +177,7 @@ pub enum Family {
     Cloudevent,
 }
 
-/// What becomes of a payload of no known family.
+/// What to do with a payload of no known family.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum OnUnknown {

@@ -1,4 +1,4 @@
-//! What differs between two configurations, value by value.
+//! The differences between two configurations, value by value.
 
 use std::fmt;
 

@@ -153,7 +153,7 @@ impl Condition {
     }
 }
 
-/// As `a2abus explain` shows it.
+/// The form that `a2abus explain` prints.
 impl fmt::Display for Condition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let list = |f: &mut fmt::Formatter<'_>, name, conditions: &[Self]| {

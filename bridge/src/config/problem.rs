@@ -1,4 +1,4 @@
-//! What is wrong with a configuration, where, and what would be right.
+//! Problems of a configuration: what, where, and the fix.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! What does the file say, and where does it say it?
+//! The values of the file, with their positions.
 //!
 //! A tree of plain values, each with its place. The environment is put over the tree before anything is checked, so
 //! that a value from a variable is checked as one from the file, and reported under the variable's name.
@@ -33,7 +33,7 @@ pub(super) enum Content {
 /// A key, its place, and its value.
 pub(super) type Member = (String, SourceLocation, Node);
 
-/// What the variables of the environment begin with.
+/// The prefix of environment variables.
 const PREFIX: &str = "A2ABUS_";
 
 /// Variables with the prefix that are not configuration: the command line's own, and those of the tests.

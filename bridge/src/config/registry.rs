@@ -62,7 +62,7 @@ pub struct PlaceConfig {
     pub topics: Vec<AsText<Pattern>>,
 }
 
-/// What becomes of requests for agents that nobody knows.
+/// What to do with requests for unknown agents.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum UnknownAgents {

@@ -85,7 +85,7 @@ pub struct CallsConfig {
     pub max_parts_buffered: u32,
 }
 
-/// What is demanded of answers.
+/// Which answers are accepted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ReplyTokenMode {

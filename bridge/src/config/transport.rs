@@ -57,7 +57,7 @@ impl TransportConfig {
         }
     }
 
-    /// What the transport itself finds wrong.
+    /// The problems that the transport itself finds.
     pub(super) fn problems(&self) -> Vec<ConfigProblem> {
         match self {
             #[cfg(feature = "kafka")]
@@ -68,7 +68,7 @@ impl TransportConfig {
         }
     }
 
-    /// What is legal but dangerous.
+    /// Values that are allowed but dangerous.
     pub(super) fn warnings(&self) -> Vec<ConfigProblem> {
         match self {
             #[cfg(feature = "nats")]

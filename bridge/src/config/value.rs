@@ -1,4 +1,4 @@
-//! What kinds of values does the file hold that YAML has no type for?
+//! Kinds of values that YAML has no type for.
 //!
 //! Durations, sizes, topics and the like are written as text. [`TextFormat`] says how each is read and written; [`AsText`]
 //! carries one in a configuration struct. The same reader serves the schema's `format` and the typed value, so the two
@@ -33,7 +33,7 @@ pub trait TextFormat: Sized {
     /// Reads the text.
     ///
     /// # Errors
-    /// What is wrong with it and what would be right, as the end of a sentence.
+    /// The problem and its fix, as the end of a sentence.
     fn read(text: &str) -> Result<Self, String>;
 
     /// Writes it so that [`TextFormat::read`] reads the same value.

@@ -64,7 +64,7 @@ use crate::metrics::HttpPath;
 /// The headers of responses that web pages may read.
 pub(crate) const EXPOSED: [HeaderName; 1] = [SESSION];
 
-/// What the paths need.
+/// The state that the paths share.
 #[derive(Debug)]
 struct Mcp {
     door: Door,
@@ -110,7 +110,7 @@ async fn to_agent(
     mcp.serve(Target::of_path(path), request).await
 }
 
-/// What a client of 2024-11-05 takes.
+/// The `Accept` header of clients of 2024-11-05.
 const BOTH: HeaderValue = HeaderValue::from_static("application/json, text/event-stream");
 const METHODS: HeaderValue = HeaderValue::from_static("GET, POST, DELETE");
 

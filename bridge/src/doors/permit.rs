@@ -1,4 +1,4 @@
-//! Who sends a request, and may it?
+//! The principal of a request, and its permissions.
 //!
 //! Every door asks [`permit`], and nothing else decides. It lets everyone pass.
 
@@ -9,14 +9,14 @@ use crate::calls::UNKNOWN_CALLER;
 use crate::calls::failure::Failure;
 use crate::http::Peer;
 
-/// Who sends a request.
+/// The sender of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Principal {
     /// The address, or `unknown` where the connection has none: the last segment of the `source` of its events.
     pub(crate) name: Text,
 }
 
-/// What a request wants to do.
+/// The action of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Action<'a> {
     /// Read which agents there are and what they can do.

@@ -75,11 +75,11 @@ pub(super) async fn to_agent(
     serve(&door, at, request, respond).await
 }
 
-/// What a path takes, and how it refuses what it does not take.
+/// The methods that a path accepts, and the form of its errors.
 pub(super) struct At {
     pub(super) path: HttpPath,
     pub(super) target: Target,
-    /// The methods that it takes.
+    /// The methods that it accepts.
     pub(super) methods: &'static [Method],
     /// The dialect of its refusals.
     pub(super) dialect: Dialect,

@@ -51,7 +51,7 @@ pub struct Ending {
     pub shutdown: CancellationToken,
 }
 
-/// What all connections of a listener share.
+/// The state that all connections of a listener share.
 #[derive(Debug, Clone)]
 pub(super) struct Shared {
     pub(super) router: Router,

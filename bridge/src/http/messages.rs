@@ -1,4 +1,4 @@
-//! What a server answers to a POST: one document, or a stream of events.
+//! The response of a server to a POST: one document, or a stream of events.
 
 use std::collections::VecDeque;
 
@@ -14,7 +14,7 @@ use super::sse::read::{Events, TooLarge};
 #[derive(Debug)]
 pub(crate) struct Messages<B> {
     body: B,
-    /// What reads a stream; `None` for one document.
+    /// The reader of a stream; `None` for one document.
     events: Option<Events>,
     /// The document so far.
     document: BytesMut,
@@ -105,7 +105,7 @@ where
     }
 }
 
-/// What the system or the peer said.
+/// The error of the system or the peer.
 fn innermost(error: &dyn std::error::Error) -> String {
     let mut innermost = error;
     while let Some(cause) = innermost.source() {

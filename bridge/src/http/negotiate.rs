@@ -23,7 +23,7 @@ const HINT_HEADERS: [&str; 4] = [
     "x-a2a-client",
 ];
 
-/// What the caller accepts as an answer.
+/// The response types that the caller accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Accepts {
     /// One JSON document only.
@@ -168,7 +168,7 @@ pub(crate) fn timeout(headers: &HeaderMap) -> Result<Option<Duration>, BadTimeou
     }
 }
 
-/// What the headers say about the payload.
+/// Reads the headers that describe the payload.
 pub(crate) fn hint(headers: &HeaderMap) -> Hint {
     let mut hint = Hint::default();
     for name in HINT_HEADERS {

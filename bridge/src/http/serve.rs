@@ -25,13 +25,13 @@ use crate::shares::{Share, Shares, client};
 pub struct Listener {
     /// Where it listens.
     pub socket: TcpListener,
-    /// What it serves.
+    /// The router that it serves.
     pub router: Router,
-    /// Who may connect, and for how long.
+    /// The limits of connections.
     pub bounds: ConnectionBounds,
     /// How it ends.
     pub ending: Ending,
-    /// What to call it in metrics and logs.
+    /// Its name in metrics and logs.
     pub name: &'static str,
     /// Where its connections are counted.
     pub metrics: Arc<Metrics>,

@@ -43,7 +43,7 @@ impl<S> Stalling<S> {
         }
     }
 
-    /// What came of a write: itself, or the error once it has waited too long.
+    /// The result of a write, or an error once it has waited too long.
     fn check_stall<T>(
         &mut self,
         context: &mut Context<'_>,

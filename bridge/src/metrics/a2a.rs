@@ -1,4 +1,4 @@
-//! What is counted of A2A clients: their requests, their tasks, their webhooks.
+//! Metrics of A2A clients: requests, tasks and webhooks.
 
 use prometheus::{Error, IntCounter, IntCounterVec};
 
@@ -13,7 +13,7 @@ pub(super) struct A2aMetrics {
     deliveries: Vec<IntCounter>,
 }
 
-/// What came of one call of a webhook.
+/// The result of one webhook call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PushOutcome {
     /// It was taken.

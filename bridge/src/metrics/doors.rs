@@ -1,4 +1,4 @@
-//! What is counted of requests over HTTP beside their statuses.
+//! Metrics of HTTP requests, besides their status codes.
 
 use prometheus::{Error, IntCounter};
 

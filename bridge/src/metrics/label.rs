@@ -5,7 +5,7 @@
 pub enum CallOutcome {
     /// The last part reached the caller.
     Answered,
-    /// Nobody answered in time.
+    /// No answer arrived in time.
     Timeout,
     /// The caller went away.
     Cancelled,
@@ -15,7 +15,7 @@ pub enum CallOutcome {
     Failed,
 }
 
-/// What became of an answer that came in from the bus.
+/// How an answer from the bus was handled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReplyOutcome {
     /// Handed to the call that waits for it.

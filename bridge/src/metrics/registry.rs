@@ -1,4 +1,4 @@
-//! What is counted of the agents that announce themselves.
+//! Metrics of announced agents.
 
 use prometheus::{Error, IntCounter, IntGauge};
 
@@ -11,7 +11,7 @@ pub(super) struct RegistryMetrics {
     pub(super) agents: IntGauge,
 }
 
-/// What becomes of an announcement.
+/// The result of an announcement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RegistryEvent {
     /// It was stored.

@@ -15,7 +15,7 @@ pub(super) struct ReloadMetrics {
     restart_needed: IntGauge,
 }
 
-/// What came of reading the configuration again.
+/// The result of reading the configuration again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ConfigReload {
     /// Everything that differs is in use.

@@ -1,4 +1,4 @@
-//! What is counted of the views of the state.
+//! Metrics of the state views.
 
 use prometheus::{Error, IntCounter, IntCounterVec, IntGauge, IntGaugeVec};
 

@@ -1,4 +1,4 @@
-//! What is counted of workflows.
+//! Metrics of workflows.
 
 use prometheus::{Error, IntCounter, IntCounterVec, IntGauge};
 

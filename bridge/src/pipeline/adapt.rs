@@ -21,7 +21,7 @@ use bytes::Bytes;
 
 use crate::config::{BindingConfig, Config, RouteConfig};
 
-/// What every binding and route does with the records that pass.
+/// The conversions and validations of all bindings and routes.
 #[derive(Debug, Clone, Default)]
 pub struct Adapters {
     bindings: HashMap<Text, Adapter>,
@@ -30,7 +30,7 @@ pub struct Adapters {
     options: HashMap<Text, MapOptions>,
 }
 
-/// What one binding or route does with the records that pass.
+/// The conversions and validations of one binding or route.
 #[derive(Debug, Clone)]
 struct Adapter {
     validate: bool,
@@ -57,7 +57,7 @@ pub enum AdaptError {
     /// The conversion has nothing to put in its place.
     #[error("{0}: the record has no counterpart in the target form")]
     NoCounterpart(&'static str),
-    /// What came of it cannot be an event.
+    /// The result is not a valid event.
     #[error("{conversion}: {error}")]
     NotAnEvent {
         /// The name of the conversion.

@@ -38,7 +38,7 @@ pub(crate) struct Claims {
     pub(crate) unknown_caller: Source,
     /// The sources of the events of all bindings that do not begin `/a2abus/`.
     pub(crate) own_sources: Arc<[Text]>,
-    /// What is accepted.
+    /// The accepted claims.
     pub(crate) trusts: Vec<Claim>,
     /// Where answers may go.
     pub(crate) reply_places: ReplyPlaces,

@@ -15,14 +15,14 @@ use crate::bus::outbound::Outgoing;
 const MAX_REPEATED: usize = 4 << 20;
 /// Bytes of the copies of one binding above which no other message is read.
 const MAX_IN_HAND: usize = 64 << 20;
-/// What a copy takes beside its body, key and headers.
+/// The overhead of a copy, in bytes.
 const COPY: usize = 1 << 10;
 
-/// What the copies of one binding take.
+/// The memory that the copies of one binding use.
 #[derive(Debug, Default)]
 pub(crate) struct CopiesInHand(Arc<AtomicUsize>);
 
-/// What the copies of one message take, given back when it is dropped.
+/// The memory that the copies of one message use, released when it is dropped.
 #[derive(Debug)]
 pub(super) struct Weight {
     all: Arc<AtomicUsize>,

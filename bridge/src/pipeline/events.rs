@@ -1,4 +1,4 @@
-//! What becomes of each event of a message, and of each answer.
+//! Routes each event of a message, and resolves each answer.
 
 use a2abus_plugin::{Event, Limits, Text, extension};
 

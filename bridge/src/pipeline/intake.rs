@@ -40,7 +40,7 @@ pub(crate) struct Intake {
     pub(crate) bus: BusId,
     /// How that bus carries CloudEvents.
     pub(crate) binding: Binding,
-    /// What is declared about its payloads.
+    /// The declared properties of its payloads.
     pub(crate) hint: Hint,
     /// How payloads are mapped.
     pub(crate) options: MapOptions,
@@ -54,14 +54,14 @@ pub(crate) struct Intake {
     pub(crate) counts: Arc<Metrics>,
 }
 
-/// What is read in a message: it is one of these, or has one for each unit of its body.
+/// The content of a message: one of these, or one for each unit of its body.
 #[derive(Debug)]
 pub(crate) enum Read {
     /// A CloudEvent: the message itself, or a unit of its body.
     CloudEvent(Event, Option<Unit>),
     /// A unit of the body, in any other family.
     Mapped(Mapped),
-    /// What does not become an event.
+    /// A message or unit that does not become an event.
     Refused(Refusal),
 }
 

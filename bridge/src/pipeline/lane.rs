@@ -34,7 +34,7 @@ enum Phase {
     SendAgain,
 }
 
-/// What a lane does next.
+/// The next action of a lane.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Task<M, F> {
     /// A new message, with its number.
@@ -113,7 +113,7 @@ impl<M, F> Lane<M, F> {
         self.in_flight -= 1;
     }
 
-    /// Some copy of a message failed and is to be sent again.
+    /// A copy of a message failed and has to be sent again.
     pub(super) fn failed(&mut self, number: u64, failed: F) {
         self.in_flight -= 1;
         self.phase = Phase::Held;

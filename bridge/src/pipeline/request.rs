@@ -267,7 +267,7 @@ fn index_of(unit: Option<&Unit>) -> usize {
     unit.map_or(0, |unit| unit.index)
 }
 
-/// Who gets the error of an event.
+/// The recipient of an event's error.
 pub(super) fn recipient_of(event: &Event, limits: &Limits) -> Recipient {
     let unit = decoded(event, limits);
     unit.map_or(Recipient::unknown(Dialect::JsonRpc), |unit| {

@@ -15,7 +15,7 @@ use crate::bus::outbound::Outgoing;
 use crate::calls::callid::shown_topic;
 use crate::clock;
 
-/// What work that had to wait has done.
+/// The result of a task that had to wait.
 #[expect(
     clippy::large_enum_variant,
     reason = "the large one is the usual one, and exists once for each lane"
@@ -56,7 +56,7 @@ struct Copy {
     _holder: Option<Holder>,
 }
 
-/// What the bus said of a copy.
+/// The result of handing a copy to its bus.
 enum Handed {
     Waiting(Confirmation),
     Confirmed,

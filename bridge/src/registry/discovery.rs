@@ -39,7 +39,7 @@ use crate::seldom::{LogLimits, Seldom};
 /// A binding that reads announcements.
 #[derive(Debug)]
 pub(crate) struct DiscoveryBinding {
-    /// How its messages are read.
+    /// Reads its messages.
     pub(crate) intake: Intake,
     registry: Arc<Registry>,
     /// What the announced agents are on, unless they say otherwise.
@@ -65,7 +65,7 @@ enum DiscoveryRequest {
     },
 }
 
-/// What becomes of a message.
+/// The result of one message.
 struct RequestResult {
     /// Somebody waits for the answer to this id.
     id: Option<Text>,

@@ -53,9 +53,8 @@ impl Registry {
         let (limit, offset) = params.page()?;
         let wanted: Vec<(Text, Arc<AgentCardConfig>)> = match &params.agent_id {
             Some(name) => {
-                let found = agents.get(name);
-                let (name, shown) =
-                    found.ok_or_else(|| AnnouncementError::Unknown(name.as_str().into()))?;
+                let unknown = || AnnouncementError::Unknown(name.as_str().into());
+                let (name, shown) = agents.get(name).ok_or_else(unknown)?;
                 vec![(name.clone(), Arc::clone(shown))]
             }
             None => {

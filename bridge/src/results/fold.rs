@@ -14,7 +14,7 @@ use crate::clock;
 use crate::state::body;
 use crate::state::{Applied, Fold, Position, Record};
 
-/// What happened to a key or to a call. The body of a record is `{"v":1,"event":…}`.
+/// An event of a key or a call. The body of a record is `{"v":1,"event":…}`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Event {

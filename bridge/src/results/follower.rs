@@ -287,15 +287,8 @@ impl Follower {
         heard: &mut AnswerBuffer,
         (now, began): (Instant, &Cursor),
     ) -> DueAction {
-        let end_if = |is_over| {
-            if is_over {
-                DueAction::End
-            } else {
-                DueAction::Nothing
-            }
-        };
         let Some((opened, at)) = self.results.opened(call) else {
-            return end_if(now >= heard.last + UNKNOWN);
+            return DueAction::end_if(now >= heard.last + UNKNOWN);
         };
         let is_of_before = began.has_passed(at);
         if is_of_before && opened.streamed {
@@ -307,7 +300,7 @@ impl Follower {
         }
         let is_late = opened.time_left().is_zero();
         if heard.is_torn {
-            return end_if(is_late);
+            return DueAction::end_if(is_late);
         }
         self.render(call, heard, &opened);
         if let Some(key) = &opened.key
@@ -326,7 +319,7 @@ impl Follower {
             heard.task_went_on = now;
         }
         if is_taken && !(is_whole && opened.key.is_some()) {
-            return end_if(is_whole || is_late);
+            return DueAction::end_if(is_whole || is_late);
         }
         // A dead replica is found while its agent goes on; a kept answer counts when it is whole.
         let since = in_task.map_or(heard.last, |_| heard.task_went_on);
@@ -343,7 +336,7 @@ impl Follower {
                 has_task,
             });
         }
-        end_if(is_whole || is_late)
+        DueAction::end_if(is_whole || is_late)
     }
 
     /// Makes parts of the messages, as the replica of the call does.
@@ -444,6 +437,14 @@ impl Follower {
             let answer = self.results.resume(&self.calls, call, heard.before);
             tasks.drive(task.clone(), answer, None);
         }
+    }
+}
+
+// === impl DueAction ===
+
+impl DueAction {
+    fn end_if(is_over: bool) -> Self {
+        if is_over { Self::End } else { Self::Nothing }
     }
 }
 

@@ -11,7 +11,7 @@ use crate::names::Name;
 pub struct Explanation {
     /// The rules that were looked at, in order; when a rule took the event it is the last one.
     pub steps: Vec<RuleCheck>,
-    /// What took the event.
+    /// The rule that matched.
     pub taken: RouteMatch,
 }
 
@@ -41,9 +41,9 @@ pub struct RuleCheck {
 pub struct Mismatch {
     /// The attribute.
     pub attribute: String,
-    /// What it should be.
+    /// The expected value.
     pub condition: String,
-    /// What it is; `None` when the event lacks it.
+    /// The actual value; `None` if the event lacks it.
     pub value: Option<String>,
 }
 

@@ -52,7 +52,7 @@ pub const STORAGE: LogSpec = LogSpec {
     kind: Kind::Latest,
 };
 
-/// All of them.
+/// All logs.
 pub const LOGS: [LogSpec; 6] = [TASKS, AGENTS, PUSH, RESULTS, EXECUTIONS, STORAGE];
 
 /// In seconds.

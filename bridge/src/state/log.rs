@@ -112,7 +112,7 @@ pub struct Cursor(Vec<u64>);
 /// One record as a log holds it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Record {
-    /// What it belongs to.
+    /// The key that it belongs to.
     pub key: Text,
     /// Where it is.
     pub position: Position,

@@ -16,13 +16,13 @@ use crate::calls::callid::CallId;
 use crate::state::body;
 use crate::state::{Applied, Fold, Position, Record};
 
-/// What happened to a task. The body of a record is `{"v":1,"event":…}`.
+/// An event of a task. The body of a record is `{"v":1,"event":…}`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Event {
-    /// Somebody has sent an agent a message.
+    /// A client has sent an agent a message.
     Created(Created),
-    /// Somebody has sent another one for the same task.
+    /// A client has sent another message for the same task.
     Continued {
         /// The message.
         message: Message,
@@ -54,7 +54,7 @@ pub(crate) enum Event {
     FromCall {
         /// Which part.
         origin: Origin,
-        /// What happened.
+        /// The event.
         event: Box<Event>,
     },
 }

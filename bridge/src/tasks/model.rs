@@ -10,7 +10,7 @@ use serde_json::value::RawValue;
 /// JSON as it was written.
 pub(crate) type Raw = Box<RawValue>;
 
-/// Who wrote a message.
+/// The author of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Role {
@@ -50,7 +50,7 @@ pub(crate) struct Part {
     pub(crate) metadata: Option<Raw>,
 }
 
-/// What a part holds.
+/// The content of a part.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Content {
@@ -66,7 +66,7 @@ pub(crate) enum Content {
     Other(Raw),
 }
 
-/// What an agent made.
+/// An artifact of an agent.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Artifact {
     pub(crate) id: Text,
@@ -170,7 +170,7 @@ impl Role {
 // === impl Message, Part, Status ===
 
 impl Message {
-    /// What an agent says in these parts.
+    /// The message that these parts make.
     pub(crate) fn of_agent(parts: Vec<Part>) -> Self {
         Self {
             id: new_id(),

@@ -62,7 +62,7 @@ pub(crate) struct Kept {
     is_over: bool,
 }
 
-/// What happened to a webhook. The body of a record is its JSON.
+/// An event of a webhook. The body of a record is its JSON.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Event {

@@ -45,7 +45,7 @@ pub(crate) struct HeardTask {
     pub(crate) id: Option<Text>,
     pub(crate) status: Option<Status>,
     pub(crate) artifacts: Vec<Artifact>,
-    /// What the agent said so far.
+    /// The messages of the agent so far.
     pub(crate) history: Vec<Message>,
 }
 
@@ -239,7 +239,7 @@ fn is_object(raw: &RawValue) -> bool {
     raw.get().starts_with('{')
 }
 
-/// What the result of an agent's answer says.
+/// Reads the result of an agent's answer.
 pub(crate) fn result(json: &RawValue) -> Heard {
     let plain = || Heard::Plain(json.to_owned());
     if !is_object(json) {

@@ -65,7 +65,7 @@ use crate::seldom::{LogLimits, Seldom};
 /// A binding whose messages are workflows.
 #[derive(Debug)]
 pub struct WorkflowBinding {
-    /// How its messages are read.
+    /// Reads its messages.
     pub(crate) intake: Intake,
     places: AnswerTopics,
     /// The headers that answers keep.

@@ -1,4 +1,4 @@
-//! What a result is of.
+//! The cache key of a result.
 
 use std::fmt::{self, Write};
 

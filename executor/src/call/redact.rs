@@ -32,7 +32,7 @@ struct Finder {
     has_numbers: bool,
 }
 
-/// What stands where a secret was.
+/// The placeholder for a secret.
 const REDACTED: &str = "[REDACTED]";
 
 // === impl Redactor ===

@@ -1,4 +1,4 @@
-//! What an answer is: a value, or which failure?
+//! Responses: the value, or the failure.
 //!
 //! Source: docs/protocols/a2e-workflows.md §4.8.
 

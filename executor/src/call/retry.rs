@@ -33,7 +33,7 @@ pub(super) enum Cause {
     Final,
 }
 
-/// What follows an attempt that failed.
+/// The decision after a failed attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Next {
     /// Another, after so long.

@@ -15,7 +15,7 @@ use crate::model::Model;
 /// The longest URL that is sent, in bytes: the longest that HTTP libraries read.
 const MAX_URL_BYTES: usize = 65_534;
 
-/// What helps where a URL cannot be read.
+/// A hint for a URL that cannot be parsed.
 const WHOLE_URL: &str = "give a whole URL as a string, such as https://api.example.com/items?page=2, without spaces and braces";
 
 /// Where a call goes. Whether it may go there is not judged here.

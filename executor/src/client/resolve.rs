@@ -10,7 +10,7 @@ pub trait Resolve: Send + Sync {
     /// The addresses of a name, in the order in which they are to be tried.
     ///
     /// # Errors
-    /// That there are none, or that nobody could tell.
+    /// If there are none, or the lookup fails.
     fn resolve<'a>(&'a self, host: &'a str) -> BoxFuture<'a, io::Result<Vec<IpAddr>>>;
 }
 

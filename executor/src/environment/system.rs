@@ -59,7 +59,7 @@ impl SystemRandom {
     /// Asks the operating system for a seed.
     ///
     /// # Errors
-    /// That it has none.
+    /// If the system has none.
     pub fn new() -> Result<Self, getrandom::Error> {
         let mut seed = [0; 32];
         getrandom::fill(&mut seed)?;

@@ -43,7 +43,7 @@ pub struct Execution {
 /// How much longer than its time an execution may take, by the clocks of all processes.
 const MARGIN: Duration = Duration::from_secs(30);
 
-/// What happens in an execution.
+/// An event of an execution.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum Event {
@@ -58,7 +58,7 @@ pub enum Event {
     },
 }
 
-/// What an execution begins with.
+/// The inputs of an execution.
 pub(super) struct Start {
     pub(super) agent: Arc<Agent>,
     pub(super) plan: Plan,

@@ -12,7 +12,7 @@ use crate::failure::Failure;
 use crate::meter::Meter;
 use crate::model::field;
 
-/// What becomes of an element, ready for many.
+/// A prepared projection, applied to many elements.
 enum Maker<'a> {
     One(Source<'a>),
     Object(Vec<Member<'a>>, Merge),
@@ -31,7 +31,7 @@ enum Source<'a> {
     Template(&'a FieldTemplate),
 }
 
-/// What stands for a field that an element does not have.
+/// The substitute for a missing field.
 #[derive(Clone, Copy)]
 enum Missing {
     Null,

@@ -12,7 +12,7 @@ use crate::failure::Failure;
 use crate::meter::Meter;
 use crate::model::field;
 
-/// What an element is sorted by.
+/// The sort key of an element.
 enum Key<'a> {
     /// With its nearest double, which alone decides most comparisons.
     Number(f64, Cow<'a, Number>),

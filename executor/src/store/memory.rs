@@ -35,7 +35,7 @@ struct State {
     bytes: usize,
 }
 
-/// What an entry costs beside its key and its value, in bytes.
+/// The overhead of an entry, in bytes.
 const ENTRY_BYTES: usize = 64;
 
 fn entry_bytes(key: &str, value: &Bytes) -> usize {

@@ -1,4 +1,4 @@
-//! What every store does, and a clock for tests of it.
+//! The tests that every store passes, and a clock for them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};

@@ -12,7 +12,7 @@ pub(super) const MAX_AGENT_BYTES: u64 = 100 << 20;
 /// The most values an agent may have in one storage; of files, directories count too.
 pub(super) const MAX_AGENT_ENTRIES: u64 = 10_000;
 
-/// What an agent has in one storage.
+/// The usage of one agent in one storage.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Usage {
     pub(super) bytes: u64,

@@ -146,7 +146,7 @@ impl Refusal {
         self
     }
 
-    /// What is wrong.
+    /// The problem.
     #[must_use]
     pub fn reason(&self) -> Reason {
         self.0.reason
@@ -158,7 +158,7 @@ impl Refusal {
         &self.0.field
     }
 
-    /// What a person should know.
+    /// A message for people.
     #[must_use]
     pub fn message(&self) -> &str {
         &self.0.message

@@ -5,7 +5,7 @@
 pub struct Member {
     /// Its name on the wire.
     pub name: &'static str,
-    /// What it may hold.
+    /// The shape of its value.
     pub shape: Shape,
     /// What holds where it is left out.
     pub presence: Presence,

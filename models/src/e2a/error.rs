@@ -40,7 +40,7 @@ words! {
 #[error("{}{}{}", kind.as_str(), if field.is_empty() { "" } else { " at " }, field)]
 #[non_exhaustive]
 pub struct E2aError {
-    /// What is wrong.
+    /// The kind of error.
     pub kind: E2aErrorKind,
     /// The dotted path of the member; empty for the message as a whole.
     pub field: Text,

@@ -417,7 +417,7 @@ fn reveal(key: &str, secret: &Secret) -> Result<String, TransportError> {
 // === impl KafkaTls ===
 
 impl KafkaTls {
-    /// What is wrong with the files.
+    /// The problems of the files.
     fn findings(&self) -> TlsFindings {
         let files = TlsFiles {
             // OpenSSL takes a directory as well.

@@ -64,7 +64,7 @@ pub(super) struct Plan {
     pub(super) budget: Budget,
 }
 
-/// What to read.
+/// The subscription.
 #[derive(Debug, Clone)]
 pub(super) enum Source {
     /// These topics, shared with the other members of the group.
@@ -73,7 +73,7 @@ pub(super) enum Source {
     Live(Vec<(Topic, i32, i64)>),
 }
 
-/// What the reading thread keeps over the life of its clients.
+/// The state that the reading thread keeps across clients.
 struct Task {
     plan: Plan,
     intake: Arc<Intake>,
@@ -111,15 +111,15 @@ struct Received {
     message: Message,
 }
 
-/// Why the backlog is not empty.
+/// The reason for the backlog.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Blocked {
     No,
-    /// Some partitions hold back too many offsets.
+    /// Partitions hold back too many offsets.
     Lanes,
     /// The budget is spent.
     Room {
-        /// What the next message needs.
+        /// The size of the next message.
         cost: usize,
     },
 }

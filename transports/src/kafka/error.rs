@@ -1,4 +1,4 @@
-//! What a librdkafka error means to the bridge.
+//! Maps librdkafka errors to errors of the bridge.
 
 use std::fmt;
 
@@ -141,7 +141,7 @@ fn is_fatal(code: Code) -> bool {
     )
 }
 
-/// What the configuration asks for cannot be done.
+/// The configuration cannot be applied.
 fn is_misconfigured(code: Code) -> bool {
     matches!(
         code,
@@ -165,7 +165,7 @@ fn is_misconfigured(code: Code) -> bool {
     )
 }
 
-/// Who we are is not accepted, or not permitted to do this.
+/// The credentials are not accepted, or lack permission.
 fn is_unauthorised(code: Code) -> bool {
     matches!(
         code,

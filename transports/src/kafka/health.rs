@@ -302,7 +302,7 @@ mod tests {
     use super::*;
     use crate::error::TransportErrorKind;
 
-    /// What happens at one probe.
+    /// The result of one probe.
     #[derive(Debug, Clone, Copy)]
     enum Probe {
         Answered,

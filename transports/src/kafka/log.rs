@@ -29,7 +29,7 @@ const WARN_AGAIN: Duration = Duration::from_secs(60);
 
 type Client = BaseConsumer<Events>;
 
-/// What the reading thread keeps.
+/// The state of the reading thread.
 struct Reading {
     config: Arc<KafkaConfig>,
     pulse: Arc<Pulse>,

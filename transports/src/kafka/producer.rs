@@ -46,7 +46,7 @@ impl Producer {
         self.batches.client()
     }
 
-    /// What is known about the topics that are written to.
+    /// The known state of the topics that are written to.
     pub(super) fn topics(&self) -> &Topics {
         self.batches.topics()
     }

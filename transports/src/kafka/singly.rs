@@ -51,7 +51,7 @@ enum State {
     Closed,
 }
 
-/// What is on its way to one topic.
+/// The messages in flight to one topic.
 #[derive(Debug, Default)]
 struct Traffic {
     /// Passages: messages without an answer, and senders that are about to hand one over.

@@ -24,7 +24,7 @@ const MOST_KNOWN: usize = 10_000;
 /// Questions to the cluster at a time, at most: each holds a thread.
 const MOST_ASKED: usize = 8;
 
-/// What is known about the topics that messages are sent to.
+/// The known state of the topics that messages are sent to.
 #[derive(Debug)]
 pub(super) struct Topics {
     known: RwLock<HashMap<Topic, Known>>,
@@ -38,7 +38,7 @@ struct Known {
     until: Option<Instant>,
 }
 
-/// What the cluster said about a topic.
+/// The state of a topic as the cluster reported it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Existence {
     /// It is there.
@@ -63,7 +63,7 @@ impl Default for Topics {
 }
 
 impl Topics {
-    /// What is known about a topic now.
+    /// The known state of a topic.
     pub(super) fn known(&self, topic: &Topic) -> Option<Existence> {
         let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
         let known = known.get(topic)?;

@@ -32,7 +32,7 @@ use crate::transport::{Address, Confirmation, QUEUE_DEADLINE, Receipt};
 
 /// A librdkafka producer.
 pub(super) type Client<S> = BaseProducer<Reports<S>>;
-/// Who waits for the confirmation of a message.
+/// The waiter for the confirmation of a message.
 pub(super) type Answer = oneshot::Sender<Result<Receipt, TransportError>>;
 type Record<'a, S> = BaseRecord<'a, [u8], [u8], Box<S>>;
 
@@ -44,7 +44,7 @@ pub(super) trait Sent: Send + Sync + Sized + 'static {
     /// The broker refused the request as too large. Takes the message, where others in the request may be the reason.
     fn too_large(self, message: &BorrowedMessage<'_>) -> Option<Self>;
 
-    /// What became of the message.
+    /// The result of the message.
     fn answer(self, result: Result<Receipt, TransportError>);
 }
 
@@ -81,7 +81,7 @@ struct Line {
     length: AtomicUsize,
     /// Held by the first of them.
     head: Mutex<()>,
-    /// Some message left the queue.
+    /// A message left the queue.
     room: Arc<Notify>,
 }
 
@@ -131,7 +131,7 @@ impl<S: Sent> Writer<S> {
         }
     }
 
-    /// What is known about the topics that are written to.
+    /// The known state of the topics that are written to.
     pub(super) fn topics(&self) -> &Topics {
         &self.topics
     }
@@ -262,7 +262,7 @@ impl<S: Sent> Writer<S> {
     }
 }
 
-/// What became of an attempt to queue a record.
+/// The result of an attempt to queue a record.
 pub(super) enum Enqueued<'a, S: Sent> {
     Yes,
     /// Here it is again.
@@ -479,7 +479,7 @@ impl<S: Sent> ProducerContext for Reports<S> {
 }
 
 impl<S> Reports<S> {
-    /// What a delivery report says.
+    /// The content of a delivery report.
     fn receipt(&self, result: &DeliveryResult<'_>) -> Result<Receipt, TransportError> {
         match result {
             Ok(message) if message.offset() >= 0 => Ok(Receipt {

@@ -1,4 +1,4 @@
-//! What goes wrong on purpose, decided by a seed so that a failing test can be run again.
+//! Injected faults, decided by a seed so that a failing test can be repeated.
 
 use std::time::Duration;
 
@@ -35,7 +35,7 @@ impl Default for FaultPlan {
     }
 }
 
-/// What happens to one send.
+/// The fault of one send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SendFault {
     Refuse,

@@ -72,7 +72,7 @@ pub(super) enum CursorState {
     Held,
 }
 
-/// What a group gets next from a lane.
+/// The next message of a lane for a group.
 pub(super) enum Next {
     Nothing,
     HeldUntil(Instant),

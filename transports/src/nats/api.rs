@@ -62,7 +62,7 @@ impl ApiError {
         }
     }
 
-    /// What helps, where we know more than the description says.
+    /// A hint, if we know more than the description says.
     fn help(&self) -> &'static str {
         match self.err_code {
             NOT_ENABLED | NOT_ENABLED_FOR_ACCOUNT => {
@@ -116,7 +116,7 @@ impl Api {
         &self.config
     }
 
-    /// What the subjects of all requests begin with.
+    /// The prefix of the subjects of all requests.
     pub(super) fn prefix(&self) -> &str {
         &self.prefix
     }

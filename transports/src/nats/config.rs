@@ -297,7 +297,7 @@ impl NatsConfig {
         self.tls.findings()
     }
 
-    /// What is legal but dangerous.
+    /// Values that are allowed but dangerous.
     #[must_use]
     pub fn warnings(&self) -> Vec<ConfigProblem> {
         let in_clear = self.sends_secret() && self.tls.required == Some(false) && !self.is_local();
@@ -339,7 +339,7 @@ impl NatsConfig {
         names.collect::<Vec<_>>().join(", ")
     }
 
-    /// Who logs in, as people name it: `user bridge`.
+    /// The name of the user in messages, for example `user bridge`.
     pub(super) fn user_name(&self) -> String {
         match &self.auth {
             None => "no user".to_owned(),
@@ -395,7 +395,7 @@ impl NatsConfig {
 // === impl NatsTls ===
 
 impl NatsTls {
-    /// What is wrong with the files.
+    /// The problems of the files.
     pub(super) fn findings(&self) -> TlsFindings {
         let files = TlsFiles {
             authorities: self.ca_file.as_deref(),

@@ -25,7 +25,7 @@ pub(super) struct ConsumerRef {
     pub(super) max_ack_pending: u32,
 }
 
-/// What the consumer's configuration means for its reader.
+/// The settings of the consumer that its reader needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Limits {
     /// After this long without an answer a delivery goes to another reader.
@@ -51,7 +51,7 @@ const SERVER_ACK_WAIT: Duration = Duration::from_secs(30);
 // === impl ConsumerRef ===
 
 impl ConsumerRef {
-    /// What to call it in reports.
+    /// Its name in reports.
     pub(super) fn title(&self) -> Text {
         Text::from(format!("consumer {} of stream {}", self.name, self.stream))
     }

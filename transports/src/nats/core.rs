@@ -167,7 +167,7 @@ pub(super) struct CoreReader {
     pub(super) link: Arc<Link>,
     /// No new messages are wanted; those that are on their way are.
     pub(super) leave: CancellationToken,
-    /// What is read, for the log.
+    /// The name of the subscription in the log.
     pub(super) subscription: String,
     /// What loses messages when it changes, as both were before the subscription.
     pub(super) connection: watch::Receiver<Connection>,

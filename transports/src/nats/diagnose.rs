@@ -26,7 +26,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// The longest greeting that is read.
 const MOST_BYTES: u64 = 16 << 10;
 
-/// What has to be known to try the servers.
+/// The settings for testing the servers.
 #[derive(Debug)]
 pub(super) struct Probe {
     servers: Vec<ServerAddr>,
@@ -34,7 +34,7 @@ pub(super) struct Probe {
     requires_tls: bool,
 }
 
-/// The greeting of a server, after the word `INFO`.
+/// The first message of a server, after the word `INFO`.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct Greeting {
@@ -53,7 +53,7 @@ impl Probe {
         })
     }
 
-    /// What is wrong with each server that has something wrong with it, as `127.0.0.1:4222: connection refused`.
+    /// The problem of each server that fails, for example `127.0.0.1:4222: connection refused`.
     pub(super) async fn diagnose(&self) -> Option<String> {
         let mut found = Vec::new();
         for server in &self.servers {
@@ -124,7 +124,7 @@ impl Probe {
         }
     }
 
-    /// What is wrong with the certificate of the server.
+    /// The problem of the server's certificate.
     fn distrust(&self, fault: &CertificateError) -> String {
         let date = |time: &UnixTime| {
             let time = std::time::UNIX_EPOCH + Duration::from_secs(time.as_secs());
@@ -157,7 +157,7 @@ impl Probe {
         }
     }
 
-    /// What the server says of us.
+    /// The meaning of a TLS alert from the server.
     fn alert(&self, alert: AlertDescription) -> String {
         let fault = match (&self.tls.cert_file, alert) {
             (
@@ -244,7 +244,7 @@ fn names(presented: &[String]) -> String {
     }
 }
 
-/// What the system says, without its number.
+/// The system's error text, without its number.
 fn words(error: &std::io::Error) -> String {
     let text = error.to_string();
     let words = text.split_once(" (os error");

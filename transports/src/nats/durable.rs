@@ -79,13 +79,13 @@ pub(super) struct DurableReader {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
     Reading,
-    /// Nobody takes deliveries any more; those that are out may still settle.
+    /// The consumer is closed to new deliveries; outstanding ones may still settle.
     Quiet,
     /// Closed: as `Quiet`, until then.
     Draining(Instant),
 }
 
-/// What the reader waits for.
+/// The event that the reader waits for.
 enum Event {
     Stopped,
     Unwanted,

@@ -8,7 +8,7 @@ use crate::error::{TransportError, TransportErrorKind};
 use crate::message::Topic;
 use crate::transport::Receipt;
 
-/// An answer that will come on our inbox.
+/// An answer that is expected on the inbox.
 #[derive(Debug)]
 pub(super) struct Expected {
     /// The last word of the subject it comes on.
@@ -26,7 +26,7 @@ pub(super) struct Expected {
     pub(super) permit: Option<OwnedSemaphorePermit>,
 }
 
-/// What the task that waits for answers is told.
+/// A notice to the task that waits for answers.
 #[derive(Debug)]
 pub(super) enum Notice {
     /// It will be asked.
@@ -42,7 +42,7 @@ pub(super) struct Unasked<'a> {
     pub(super) room: Option<mpsc::PermitIterator<'a, Notice>>,
 }
 
-/// What the answer means.
+/// The kind of answer that is expected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Answer {
     /// A stream has stored the message, or says why not.
@@ -51,10 +51,10 @@ pub(super) enum Answer {
     Echo,
 }
 
-/// What is known about a subject: whether a stream takes it.
+/// Whether a stream stores a subject.
 #[derive(Debug, Clone)]
 pub(super) enum Coverage {
-    /// A stream takes it.
+    /// A stream stores it.
     Somewhere,
     /// No stream does.
     Nowhere,

@@ -27,7 +27,7 @@ struct Rights {
     deny: Vec<String>,
 }
 
-/// Who asks, as the server sees it.
+/// The user, as the server sees it.
 #[derive(Debug, Deserialize)]
 struct UserInfo {
     data: UserData,
@@ -56,7 +56,7 @@ impl Nats {
         Some(info.data.permissions.unwrap_or_default())
     }
 
-    /// Who is logged in, as people name it: `user bridge`.
+    /// The name of the user in messages, for example `user bridge`.
     #[must_use]
     pub fn user(&self) -> &str {
         self.inner.link.user()

@@ -221,7 +221,7 @@ pub(super) fn unauthorised(what: &str, user: &str) -> TransportError {
     )
 }
 
-/// What the answer of a stream to a publication says.
+/// The acknowledgement of a publication.
 fn stored(expected: &Expected, answer: &async_nats::Message) -> Result<Receipt, TransportError> {
     let what = storing(&expected.subject);
     let ack: PubAck = serde_json::from_slice(&answer.payload).map_err(|error| {

@@ -1,4 +1,4 @@
-//! What is out: deliveries between the server and their verdict.
+//! Outstanding deliveries: received and not settled.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::time::Duration;
@@ -47,7 +47,7 @@ struct Progress {
     delivery: u64,
 }
 
-/// What became of a delivery, and the right to have one more out.
+/// The result of a delivery, with its permit.
 #[derive(Debug)]
 pub(super) struct Settlement {
     pub(super) sequence: u64,

@@ -37,7 +37,7 @@ pub(super) enum Refusal {
     Subscribe(Text),
 }
 
-/// What is known about the connection. One for all clones of a transport.
+/// The state of the connection. One for all clones of a transport.
 #[derive(Debug)]
 pub(super) struct Link {
     connection: watch::Sender<Connection>,
@@ -217,7 +217,7 @@ impl Link {
         }
     }
 
-    /// What a server or the client says, with the servers it is about.
+    /// The message of a server or the client, with the servers that it concerns.
     fn told(&self, text: &str) -> Text {
         let (servers, user) = (&self.servers, &self.user);
         let is_log_in = ["uthorization", "uthentication", "signing nonce"]
@@ -235,7 +235,7 @@ impl Link {
         self.overrun.subscribe()
     }
 
-    /// Who is logged in, as people name it.
+    /// The name of the user in messages.
     pub(super) fn user(&self) -> &Text {
         &self.user
     }

@@ -24,7 +24,7 @@ struct State {
     last_seq: u64,
 }
 
-/// What a reading task keeps.
+/// The state of a reading task.
 struct Reading {
     link: Arc<Link>,
     /// The connection that it began with. Another one does not know our consumer.

@@ -63,7 +63,7 @@ pub(super) struct Pull {
     pub(super) watchdog: Instant,
 }
 
-/// What the server says instead of a message.
+/// A status message of the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Status {
     Alive,

@@ -88,7 +88,7 @@ pub struct Holder {
     destinations: Arc<Destinations>,
     destination: Destination,
     generation: u64,
-    /// Who named the destination.
+    /// Whether the event or the configuration named the destination.
     named_by: NamedBy,
 }
 

@@ -1,4 +1,4 @@
-//! Who made a request on the bus.
+//! The requester on the bus.
 
 use a2abus_plugin::Text;
 use a2abus_transports::{Address, Header, Topic};
@@ -8,12 +8,12 @@ use crate::bus::BusId;
 use crate::calls::reply_form::ReplyForm;
 use crate::metrics::BindingMetrics;
 
-/// Who made a request on the bus, and how it is answered.
+/// The requester on the bus, and the form of its answers.
 #[derive(Debug)]
 pub(crate) struct Requester {
     pub(crate) bus: BusId,
     pub(crate) address: Address,
-    /// How its answers are written.
+    /// The form of its answers.
     pub(crate) form: ReplyForm,
     /// The key of the request.
     pub(crate) key: Option<Bytes>,

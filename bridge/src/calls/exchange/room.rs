@@ -19,7 +19,7 @@ use a2abus_plugin::Text;
 use crate::calls::error::Bound;
 use crate::shares::{Share, Shares};
 
-/// What the waiting requests of one binding hold of its budget.
+/// The share of a binding's budget that waiting requests hold.
 #[derive(Debug)]
 pub struct WaitingRoom {
     of_all: Quota<()>,
@@ -30,7 +30,7 @@ pub struct WaitingRoom {
     of_agents: Quota<Text>,
 }
 
-/// What each of many may hold, in messages and in bytes.
+/// The limits of one holder, in messages and in bytes.
 #[derive(Debug)]
 struct Quota<K: Eq + Hash> {
     messages: Arc<Shares<K>>,
@@ -44,14 +44,14 @@ struct Bounds {
     bytes: usize,
 }
 
-/// What one message holds, for one agent or for all together, until it is dropped.
+/// The share of one message, for one agent or in total, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Hold<K: Eq + Hash> {
     _message: Share<K>,
     _bytes: Share<K>,
 }
 
-/// What the requests of one message hold so far.
+/// The shares that the requests of one message hold.
 #[derive(Debug, Default)]
 pub(crate) struct Holds {
     message: Option<Hold<()>>,

@@ -19,7 +19,7 @@ pub(super) struct Running<S> {
     answered: Mutex<Recent<Text>>,
 }
 
-/// What becomes of a request that was read.
+/// The state of a request that was read.
 #[derive(Debug)]
 pub(super) enum Entered<S> {
     /// It is a new one.

@@ -12,7 +12,7 @@ use crate::state::LogLocation;
 use crate::topics::on_bus::{self, Found};
 use crate::topics::{self, Defaults, Needed, Thing};
 
-/// What came of all tests.
+/// The results of all tests.
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Connected {
     tests: Vec<Test>,
@@ -29,7 +29,7 @@ struct Test {
     detail: Option<String>,
 }
 
-/// What came of a test.
+/// The result of a test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum TestResult {

@@ -7,7 +7,7 @@ use super::super::path::ValuePath;
 use super::super::problem::ConfigErrors;
 use super::super::{DestinationConfig, Name};
 
-/// What could be read, each with its path.
+/// The values that could be read, each with its path.
 #[derive(Debug, Default)]
 pub(in super::super) struct PartialEntries {
     /// The names of bindings.

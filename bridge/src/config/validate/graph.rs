@@ -230,7 +230,7 @@ fn reads<'b>(
         .max_by_key(|(certainty, _)| *certainty)
 }
 
-/// What stands for a value in the shape of a template: no topic holds it.
+/// The placeholder for a value in the shape of a template: no topic contains it.
 const VALUE: char = '\0';
 
 fn reaches(

@@ -204,7 +204,7 @@ impl Ask {
         })
     }
 
-    /// How its answers are written.
+    /// The form of its answers.
     pub(super) fn form(&self) -> Form {
         Form {
             envelope: self.envelope,

@@ -14,7 +14,7 @@ pub(super) const PROTOCOL_VERSION: &str = "0.3.0";
 /// Agents in the card of the server, at most.
 const MOST_AGENTS: usize = 100;
 
-/// What clients may use, and where.
+/// The interfaces that cards offer, with their URLs.
 #[derive(Debug, Clone)]
 pub(super) struct Offer {
     /// As JSON-RPC.

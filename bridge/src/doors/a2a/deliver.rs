@@ -36,7 +36,7 @@ use crate::state::{Lagged, Position};
 use crate::tasks::push::{Kept, RENEW, Turn, is_set};
 use crate::tasks::{Task, Tasks};
 
-/// What calls webhooks, and how.
+/// The task that calls webhooks.
 pub(crate) struct Deliveries {
     pub(crate) push: Arc<PushSettings>,
     pub(crate) tasks: Arc<Tasks>,
@@ -50,7 +50,7 @@ pub(crate) struct Deliveries {
     dropped: Seldom,
 }
 
-/// One step towards a delivery is over.
+/// The end of one delivery step.
 struct Landed {
     key: Text,
     outcome: Outcome,
@@ -59,7 +59,7 @@ struct Landed {
 }
 
 enum Outcome {
-    /// Nothing is to be delivered here.
+    /// There is nothing to deliver.
     Idle,
     /// There may be more.
     Done,
@@ -80,7 +80,7 @@ struct Failing {
     next: Instant,
 }
 
-/// What is to be done, when.
+/// The schedule of deliveries.
 struct Plan {
     due: BTreeSet<(Instant, Text)>,
     flying: HashSet<Text>,
@@ -264,7 +264,7 @@ impl Deliveries {
         }
     }
 
-    /// What a webhook is to be told next.
+    /// The next event for a webhook.
     fn next_call(&self, kept: &Kept) -> Option<Call> {
         let task = self.tasks.get(&kept.task)?;
         if !task.has_news(kept.reached) {

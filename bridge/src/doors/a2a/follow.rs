@@ -17,13 +17,13 @@ use crate::http::sse::{Frame, frames_response};
 use crate::state::{Lagged, Position};
 use crate::tasks::{Subscription, Task, Tasks};
 
-/// Whom a stream is for.
+/// The reader of a stream.
 #[derive(Debug, Clone)]
 pub(super) struct Reader {
     pub(super) tasks: Arc<Tasks>,
     /// The task.
     pub(super) task: Text,
-    /// How its events are written.
+    /// The form of its events.
     pub(super) form: Form,
     /// How long the stream may last.
     pub(super) most: Duration,

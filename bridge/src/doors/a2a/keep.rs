@@ -51,7 +51,7 @@ struct ListParams {
     include_artifacts: Option<bool>,
 }
 
-/// What an agent answered to a cancel.
+/// An agent's answer to a cancel.
 enum Cancelled {
     Yes(Option<Box<Heard>>),
     No,
@@ -65,7 +65,7 @@ const PAGE: (usize, usize) = (50, 100);
 /// The code of an agent that cannot cancel a task.
 const NOT_CANCELABLE: i64 = -32_002;
 
-/// Which tasks of a list are wanted.
+/// The filter and page of a task list.
 struct Window {
     skip: usize,
     size: usize,

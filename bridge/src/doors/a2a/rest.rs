@@ -47,7 +47,7 @@ use crate::doors::rpc::common::{Common, Target};
 use crate::http::respond::json_response;
 use crate::metrics::HttpPath;
 
-/// What a path is about.
+/// The resource of a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Resource {
     Send,
@@ -250,7 +250,7 @@ async fn respond(
     Ok(post::of_dialect(response_to(done, &form), dialect))
 }
 
-/// What was done, in this form.
+/// Renders the result in this form.
 fn response_to(done: Result<Reply, Failure>, form: &Form) -> Response {
     let (status, body) = match done {
         Ok(Reply::Stream(response)) => return *response,

@@ -75,7 +75,7 @@ struct Sent<'a> {
     configuration: Option<Private<'a>>,
 }
 
-/// What is between the client and the bridge.
+/// The members that are not forwarded to the agent.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Private<'a> {
@@ -95,11 +95,11 @@ struct Outbound {
     unit: Unit,
 }
 
-/// The beginning of an answer.
+/// The first part of an answer.
 enum First {
     /// All of it.
     Reply(Reply),
-    /// Something of a task; whether it is the last part.
+    /// A task update; whether it is the last part.
     OfTask(Heard, bool),
 }
 

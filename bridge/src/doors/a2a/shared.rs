@@ -52,7 +52,7 @@ pub(crate) struct PartLimits {
     pub(super) max_data_part: usize,
 }
 
-/// What the paths need.
+/// The state that the paths share.
 #[derive(Debug)]
 pub(crate) struct A2a {
     pub(in crate::doors) door: Door,

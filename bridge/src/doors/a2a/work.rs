@@ -1,4 +1,4 @@
-//! What each method does.
+//! The methods of the A2A interface.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use crate::config::AgentCardConfig;
 use crate::doors::rpc::common::{Common, Target};
 use crate::state::StateError;
 
-/// What the head of a request says, for all requests in its body.
+/// The head of an HTTP request, for all requests in its body.
 #[derive(Debug, Clone)]
 pub(super) struct Head {
     pub(super) version: Version,
@@ -30,7 +30,7 @@ pub(super) struct Head {
     pub(super) trace: Option<String>,
     /// The last event that the client has.
     pub(super) last_event: Option<String>,
-    /// What URLs begin with.
+    /// The base of URLs.
     pub(super) base: String,
 }
 
@@ -43,7 +43,7 @@ pub(super) struct Turn<'a> {
     pub(super) in_batch: bool,
 }
 
-/// What a request is answered with.
+/// The answer to a request.
 pub(super) enum Reply {
     /// One document.
     Whole(Bytes),

@@ -9,14 +9,14 @@ use serde_json::json;
 use crate::tasks::model::{Artifact, Content, Message, Part, Role, State, Status};
 use crate::tasks::{Event, Task, Update};
 
-/// Something as one dialect writes it.
+/// A value that is serialised in one dialect.
 #[derive(Clone, Copy)]
 pub(super) struct As<'a, T> {
     it: &'a T,
     of: Of<'a>,
 }
 
-/// What it belongs to.
+/// The dialect, task and context.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Of<'a> {
     pub(super) dialect: Dialect,
@@ -40,7 +40,7 @@ pub(super) struct Written {
 // === impl Of ===
 
 impl<'a> Of<'a> {
-    /// What belongs to this task.
+    /// The context of this task.
     pub(super) fn task(dialect: Dialect, id: &'a str, task: &'a Task) -> Self {
         Self {
             dialect,

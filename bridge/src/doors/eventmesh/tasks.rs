@@ -32,7 +32,7 @@ use crate::state::Lagged;
 use crate::tasks::model::{Content, Part, State as TaskState, new_id};
 use crate::tasks::{Subscription, Task, Tasks};
 
-/// A task that a client wants.
+/// A request to create a task.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Wanted {
@@ -42,7 +42,7 @@ struct Wanted {
     parent_task_id: Option<String>,
 }
 
-/// How its creation is answered.
+/// Whether the response waits for the task.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Mode {

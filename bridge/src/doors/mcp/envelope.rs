@@ -40,7 +40,7 @@ pub(super) struct Params<'a> {
     pub(super) notifications: Option<&'a RawValue>,
 }
 
-/// How a request is to be answered.
+/// The session model of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Era {
     /// As in the revisions with sessions.

@@ -28,7 +28,7 @@ use crate::http::sse::{Frame, is_stream};
 #[derive(Debug, Default)]
 pub(super) struct Streams(Mutex<HashMap<Text, Way>>);
 
-/// The way to a stream.
+/// The handle of an open stream.
 #[derive(Debug, Clone)]
 pub(super) struct Way {
     pub(super) say: mpsc::Sender<Bytes>,
@@ -108,7 +108,7 @@ impl Streams {
         stream::iter([endpoint]).chain(stream::select(changes, said))
     }
 
-    /// The way to a stream.
+    /// The handle of an open stream.
     pub(super) fn of(&self, session: &str) -> Option<Way> {
         self.all().get(session).cloned()
     }

@@ -53,7 +53,7 @@ struct Listening {
     is_over: bool,
 }
 
-/// What a client of the newest revision wants to hear of.
+/// The notifications that a client of the newest revision subscribes to.
 #[derive(Debug, Default, Deserialize)]
 struct Wanted {
     #[serde(rename = "toolsListChanged", default)]

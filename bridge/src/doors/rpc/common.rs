@@ -1,4 +1,4 @@
-//! What the units of one HTTP request share: who asks for what, until when, and how the answer looks.
+//! The state that all units of one HTTP request share: caller, deadline and form of the answer.
 
 use a2abus_plugin::protocol::jsonrpc;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ use crate::registry::request::Method;
 use crate::registry::{Registry, RequestOrigin};
 use crate::results::{OpenedCall, Results};
 
-/// What all units of one HTTP request have in common.
+/// The state that all units of one HTTP request share.
 #[derive(Debug, Clone)]
 pub(in crate::doors) struct Common {
     pub(in crate::doors) calls: Arc<Calls>,
@@ -45,12 +45,12 @@ pub(in crate::doors) struct Common {
     pub(in crate::doors) caller: Text,
     /// The headers that reach the agent.
     pub(in crate::doors) headers: Vec<Header>,
-    /// What the answers are charged to.
+    /// The budget of the answers.
     pub(in crate::doors) purse: ClientBudget,
     pub(in crate::doors) timeout: Option<Duration>,
     pub(in crate::doors) arrived: Instant,
     pub(in crate::doors) accepts: Accepts,
-    /// What the headers say about the body.
+    /// The headers that describe the body.
     pub(in crate::doors) hint: Hint,
     /// The dialect of errors about units whose dialect is unknown.
     pub(in crate::doors) dialect: Dialect,
@@ -63,7 +63,7 @@ pub(in crate::doors) struct Common {
     pub(in crate::doors) is_resumed: bool,
 }
 
-/// What the path says about the agent.
+/// The agent that the path names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::doors) enum Target {
     /// Nothing: the payload names it.
@@ -94,14 +94,14 @@ impl Target {
     }
 }
 
-/// What only some requests have.
+/// Properties that only some requests have.
 #[derive(Debug, Default)]
 pub(in crate::doors) struct With<'a> {
     /// What the data of the request are, where it is a CloudEvent.
     pub(in crate::doors) data: Option<Unit>,
     /// The task that follows the answer.
     pub(in crate::doors) task: Option<&'a Text>,
-    /// What the client can be asked. It also takes other messages before the answer.
+    /// The questions that the client supports. It also reads other messages before the answer.
     pub(in crate::doors) client: Option<Abilities>,
     /// The session whose client can come back for the answer, as the log has it.
     pub(in crate::doors) session: Option<Text>,

@@ -341,11 +341,11 @@ type Piece = Result<Bytes, std::convert::Infallible>;
 /// The body of a response, as far as it is there.
 struct Collected {
     whole: BytesMut,
-    /// What `whole` costs; `None` once it is not kept any more.
+    /// The charge of `whole`; `None` once it is not stored any more.
     charge: Option<Charge>,
     /// The largest body that is kept, in bytes.
     most: usize,
-    /// What the caller has not taken yet.
+    /// The parts that the caller has not read yet.
     waiting: VecDeque<Bytes>,
 }
 

@@ -1,4 +1,4 @@
-//! What one unit of a payload is: a request, a notification, or refused.
+//! Sorts the units of a payload: request, notification, or refused.
 
 use a2abus_plugin::json::BYTE_ORDER_MARK;
 use a2abus_plugin::protocol::jsonrpc::RpcBody;
@@ -40,7 +40,7 @@ pub(super) struct Ask {
     pub(super) unit: Unit,
     /// What its data are, where it is a CloudEvent and they are one message.
     pub(super) data: Option<Unit>,
-    /// How it is answered.
+    /// The form of its answer.
     pub(super) reply: Reply,
     /// Whether its method asks for an answer in parts.
     pub(super) streaming: bool,

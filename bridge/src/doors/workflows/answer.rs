@@ -1,4 +1,4 @@
-//! What do answers and errors look like?
+//! The form of answers and errors.
 
 use std::time::Duration;
 
@@ -140,7 +140,7 @@ impl Problem {
         self
     }
 
-    /// How it is to be counted, if it has not been.
+    /// The metric label, if it is not counted yet.
     pub(super) fn counts_as(&self) -> Option<RefusalReason> {
         self.why
     }

@@ -1,4 +1,4 @@
-//! What may an agent do, and what of it fits a question?
+//! The capabilities of an agent, and a search in them.
 
 use std::collections::BTreeSet;
 
@@ -15,7 +15,7 @@ use super::{catalogue, request};
 use crate::config::{ApiConfig, EndpointConfig};
 use crate::workflows::Member;
 
-/// All of it. Source: docs/protocols/a2e-workflows.md §10.
+/// All capabilities. Source: docs/protocols/a2e-workflows.md §10.
 pub(super) fn all(member: &Member) -> Response {
     let agent = member.agent();
     let policy = agent.policy();
@@ -36,7 +36,7 @@ pub(super) fn all(member: &Member) -> Response {
     answer::json(StatusCode::OK, Bytes::from(answer.to_string()))
 }
 
-/// What fits best. An extension; source: docs/protocols/a2e-workflows.md §10.
+/// The best matches. An extension; source: docs/protocols/a2e-workflows.md §10.
 pub(super) fn search(member: &Member, body: &Bytes) -> Result<Response, Problem> {
     let wanted = request::search(body)?;
     let things = things(member);

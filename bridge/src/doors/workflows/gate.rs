@@ -1,4 +1,4 @@
-//! Who asks, and may it ask once more?
+//! Authentication and rate limits of agents.
 
 use std::sync::Arc;
 
@@ -17,14 +17,14 @@ pub(super) struct Gate {
     of_peers: Quotas,
 }
 
-/// Who asks.
+/// The caller.
 #[derive(Debug)]
 pub(super) enum Caller {
     /// An agent that has shown its key.
     Member(Arc<Member>),
-    /// Nobody who says so.
+    /// No key.
     Unknown,
-    /// Somebody with a key that nobody has.
+    /// An unknown key.
     WrongKey,
 }
 
@@ -40,7 +40,7 @@ const MAX_PEERS: usize = 65_536;
 // === impl Caller ===
 
 impl Caller {
-    /// Who shows what these headers show.
+    /// The caller that these headers authenticate.
     pub(super) fn of(headers: &HeaderMap, directory: &Directory) -> Self {
         let Some(key) = key(headers) else {
             return Self::Unknown;

@@ -1,4 +1,4 @@
-//! What does a body, or a query, ask for?
+//! Parses bodies and queries.
 
 use a2abus_executor::{Json, Object, OnError, Request, Status};
 use a2abus_models::a2e_workflow::Strictness;
@@ -26,7 +26,7 @@ pub(super) struct Listing {
     pub(super) status: Option<Status>,
 }
 
-/// What is looked for among the capabilities.
+/// A search among the capabilities.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Wanted {
     pub(super) query: String,

@@ -10,7 +10,7 @@ pub(super) struct Thing {
     pub(super) kind: Kind,
     pub(super) id: String,
     pub(super) description: String,
-    /// What else it is found by.
+    /// Further words that it is found by.
     pub(super) words: String,
     /// How it is used.
     pub(super) schema: Option<Value>,

@@ -1,4 +1,4 @@
-//! What an agent has stored: listed, read, taken away.
+//! The stored values of an agent: list, read, delete.
 
 use std::borrow::Cow;
 

@@ -112,6 +112,11 @@ impl WorkflowAnswer {
         }
     }
 
+    /// Nothing was executed, because of this failure.
+    pub(super) fn failed(failure: &Failure) -> Self {
+        Self::refused(WorkflowRefusal::failure(failure))
+    }
+
     /// The same, of an execution that has an id.
     pub(super) fn of(self, execution_id: &Text) -> Self {
         Self {

@@ -246,7 +246,7 @@ impl Incomplete {
         WorkflowRefusal::new(code::INTERNAL_ERROR, kind, word, self.message(), suggestion)
     }
 
-    /// What a person should know of it.
+    /// A description for people.
     pub(super) fn message(self) -> String {
         match self {
             Self::Idle => format!(

@@ -1,4 +1,4 @@
-//! Who made a request to the executor, and where its answers go.
+//! The client of a request to the executor, and where its answers go.
 //!
 //! Source: docs/protocols/a2e-workflows.md §11.
 
@@ -12,7 +12,7 @@ use sha2::{Digest as _, Sha256};
 use crate::calls::reply::spring;
 use crate::calls::reply_place::{self, ReplyPlaces};
 
-/// Who made a request, and how it is answered.
+/// The client of a request, and the form of its answers.
 #[derive(Debug, Clone)]
 pub(super) struct WorkflowClient {
     /// Names the request: the same when it is delivered again, and of no other request.

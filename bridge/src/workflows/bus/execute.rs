@@ -66,9 +66,7 @@ impl WorkflowBinding {
         if is_over(request.deadline) {
             self.workflows.refused(metrics::RefusalReason::Expired);
             let failure = Failure::new(FailureCode::ExecutionTimeout, "it arrived too late");
-            return Disposition::Answered(WorkflowAnswer::refused(WorkflowRefusal::failure(
-                &failure,
-            )));
+            return Disposition::Answered(WorkflowAnswer::failed(&failure));
         }
         match self.workflows.validate(agent, request).await {
             Some(report) => Disposition::Answered(WorkflowAnswer::report(&report.to_json())),
@@ -122,9 +120,7 @@ impl WorkflowBinding {
             };
             if is_over(request.deadline) {
                 self.workflows.refused(metrics::RefusalReason::Expired);
-                return Disposition::Answered(WorkflowAnswer::refused(WorkflowRefusal::failure(
-                    &failure,
-                )));
+                return Disposition::Answered(WorkflowAnswer::failed(&failure));
             }
             tokio::select! {
                 biased;
@@ -194,9 +190,7 @@ impl WorkflowBinding {
                     FailureCode::Interrupted,
                     "the execution failed unexpectedly",
                 );
-                Disposition::Answered(
-                    WorkflowAnswer::refused(WorkflowRefusal::failure(&failure)).of(&id),
-                )
+                Disposition::Answered(WorkflowAnswer::failed(&failure).of(&id))
             }
         }
     }

@@ -10,7 +10,7 @@ use serde_json::value::RawValue;
 use crate::state::body;
 use crate::state::{Applied, Fold, Record};
 
-/// What happened to an execution. The body of a record is `{"v":1,"event":…}`.
+/// An event of an execution. The body of a record is `{"v":1,"event":…}`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Event {
@@ -33,7 +33,7 @@ pub(super) enum Event {
         run: Option<Text>,
         summary_key: Text,
     },
-    /// Somebody wants it to end.
+    /// A client has cancelled it.
     Cancelled,
 }
 

@@ -1,4 +1,4 @@
-//! What the end of the execution cuts short.
+//! Deadlines: what the end of the execution interrupts.
 
 use super::*;
 use crate::testing::{answer, json};

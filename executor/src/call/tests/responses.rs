@@ -1,4 +1,4 @@
-//! What answers become.
+//! Responses and their values.
 
 use super::*;
 use crate::environment::{HttpError, HttpResponse};

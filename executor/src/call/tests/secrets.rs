@@ -1,4 +1,4 @@
-//! What never comes back.
+//! Secrets never appear in results.
 
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};

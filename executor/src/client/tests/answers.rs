@@ -1,4 +1,4 @@
-//! What is sent and what is read.
+//! Requests and responses on the wire.
 
 use super::server::{Server, Then, ok};
 use super::*;

@@ -1,4 +1,4 @@
-//! Whom TLS trusts.
+//! Which certificates TLS trusts.
 
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use tokio_rustls::TlsAcceptor;

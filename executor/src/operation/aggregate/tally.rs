@@ -5,7 +5,7 @@ use std::cmp::Ordering;
 use a2abus_models::a2e_workflow::transform::AggregateFunction;
 use a2abus_models::{Json, Number};
 
-/// What is known after some values.
+/// The state after some values.
 #[derive(Clone)]
 pub(super) enum Tally<'a> {
     Count(usize),

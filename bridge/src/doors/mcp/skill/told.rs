@@ -14,7 +14,7 @@ use crate::tasks::Said;
 use crate::tasks::model::{Artifact, Content, Message, Part, Raw, State};
 use crate::tasks::read::Heard;
 
-/// What an agent has said so far.
+/// The messages of an agent so far, as a tool result.
 #[derive(Debug)]
 pub(in crate::doors::mcp) struct Told {
     context: Text,
