@@ -59,12 +59,12 @@ use crate::bus::deadletter::{Reason, Undelivered};
 use crate::calls::failure::{self, Failure, Recipient};
 use crate::clock;
 use crate::config::{AttachConfig, AttachProtocol};
+use crate::log_limit::{LogLimit, LogLimits};
 use crate::metrics::Metrics;
 use crate::pipeline::held::Held;
 use crate::pipeline::intake::{Intake, Read};
 use crate::registry::Registry;
-use crate::results::{Claim, Kept, Results, Standing};
-use crate::seldom::{LogLimits, Seldom};
+use crate::results::{Claim, Kept, KeyState, Results};
 
 /// The requests for one attached agent.
 #[derive(Debug)]
@@ -108,9 +108,9 @@ struct Running {
 /// The log lines that requesters can cause.
 #[derive(Debug)]
 struct Log {
-    refused: Seldom,
-    unanswered: Seldom,
-    unclaimed: Seldom,
+    refused: LogLimit,
+    unanswered: LogLimit,
+    unclaimed: LogLimit,
 }
 
 /// The result of a request.
@@ -443,7 +443,7 @@ impl AttachedBinding {
                 return failed(late(BUSY));
             };
             match self.results.claim(key, claim).await {
-                Ok(Standing::Ours) => {
+                Ok(KeyState::Ours) => {
                     let Worked { answer, is_begun } = self.worked(request, until).await;
                     if !is_begun {
                         self.results.release(key, &claim.call).await;
@@ -459,16 +459,16 @@ impl AttachedBinding {
                     return answer;
                 }
                 // Another request, at a place that was used before.
-                Ok(Standing::Differs(_)) => return self.worked(request, until).await.answer,
-                Ok(Standing::Answered(kept)) => return Bytes::from(kept.body.to_string()),
-                Ok(Standing::Running(call)) => {
+                Ok(KeyState::Differs(_)) => return self.worked(request, until).await.answer,
+                Ok(KeyState::Answered(kept)) => return Bytes::from(kept.body.to_string()),
+                Ok(KeyState::Running(call)) => {
                     drop(turn);
                     let settled = self.results.until_settled(key, &call);
                     if timeout_at(until, settled).await.is_err() {
                         return failed(lost());
                     }
                 }
-                Ok(Standing::Heard(_) | Standing::Lost(_) | Standing::Forgotten) => {
+                Ok(KeyState::Heard(_) | KeyState::Lost(_) | KeyState::Forgotten) => {
                     return failed(lost());
                 }
                 Err(error) => {

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! build:  transports ─> routes ─> calls ─> executor ─> bindings (nothing has to be reachable yet)
-//! run:    admin listener ─> HTTP listener ─> reply legs, bindings     (each starts again until its bus answers)
+//! run:    admin listener ─> HTTP listener ─> reply channels, bindings     (each starts again until its bus answers)
 //! drain:  not ready ─> no new calls ─> calls finish ─> bindings finish ─> buses flush and close
 //! ```
 
@@ -29,11 +29,12 @@ use crate::bus::{Bus, BusId, Buses};
 use crate::calls::callid::Replica;
 use crate::calls::cancel::{Cancel, Canceller};
 use crate::calls::exchange::Exchanges;
-use crate::calls::reply::ReplyLegs;
+use crate::calls::reply::ReplyChannels;
 use crate::calls::reply_token::ReplyTokens;
 use crate::calls::{CallLimits, Calls, DOOR};
 use crate::config::{Config, HttpConfig, Name, Role, StateLog};
-use crate::doors::a2a::{AllowedUrls, Deliveries, Limits, Live, PushSettings, Settings};
+use crate::doors::a2a::{AllowedUrls, Deliveries, Limits, LiveSettings, PushSettings, Settings};
+use crate::log_limit::LogLimits;
 use crate::metrics::Metrics;
 use crate::pipeline::Pipeline;
 use crate::pipeline::intake::Intake;
@@ -44,7 +45,6 @@ use crate::reload::{ConfigReloader, LogLevels, Reloads};
 use crate::results::Results;
 use crate::route::{Destination, RouteTable};
 use crate::rules::{CurrentRules, Rules};
-use crate::seldom::LogLimits;
 use crate::state::{Logs, StateError};
 use crate::tasks::Tasks;
 use crate::tasks::push::Webhooks;
@@ -386,7 +386,7 @@ fn calls(
         None => Replica::draw().map_err(BridgeError::Random)?,
     };
     let partitions = u16::try_from(config.calls.reply_partitions).unwrap_or(u16::MAX);
-    let legs = ReplyLegs::new(
+    let channels = ReplyChannels::new(
         publisher.outbound().buses(),
         called,
         &config.calls.reply_topic.0,
@@ -398,7 +398,7 @@ fn calls(
     let tokens = ReplyTokens::draw(config.calls.reply_token).map_err(BridgeError::Random)?;
     let calls = Calls::new(
         publisher.clone(),
-        (legs, tokens),
+        (channels, tokens),
         call_limits(config),
         source,
         canceller,
@@ -489,7 +489,7 @@ async fn a2a(
         push: deliveries.as_ref().map(|it| Arc::clone(&it.push)),
         tasks,
         instance: config.instance.text().clone(),
-        live: Arc::new(ArcSwap::from_pointee(Live::new(&config.a2a))),
+        live: Arc::new(ArcSwap::from_pointee(LiveSettings::new(&config.a2a))),
         at_a_time: Limits::new(&config.a2a),
     };
     Ok((Some(settings), deliveries))

@@ -1,7 +1,7 @@
 //! Calls: requests that expect an answer, from the HTTP listener over the bus and back.
 //!
 //! ```text
-//! caller ── call ──> register ──> publish ──> … agent … ──> reply leg ── answer ──> pending ──> Answer ──> caller
+//! caller ── call ──> register ──> publish ──> … agent … ──> reply channel ── answer ──> pending ──> Answer ──> caller
 //! ```
 //!
 //! The JSON-RPC id of the caller is replaced by the call id on the way out and put back on the way in; nothing else of
@@ -13,7 +13,8 @@
 //! `calls/question.rs` what a client is asked meanwhile. Source: docs/design.md §1, §2 and §5.
 
 mod answer;
-mod answered;
+mod answer_outcome;
+pub(crate) mod answer_unit;
 pub mod callid;
 pub mod cancel;
 pub(crate) mod error;
@@ -36,14 +37,13 @@ pub mod reply_place;
 pub(crate) mod reply_reader;
 pub mod reply_token;
 pub mod resolve;
-pub(crate) mod said;
 mod service;
 mod sync;
 
 pub use answer::Answer;
-pub(crate) use answer::{Prepared, Reached};
-pub use answered::{Answered, Unanswerable};
-pub use error::{Bound, CallError, NotTaken, Silence};
+pub(crate) use answer::{Prepared, SentCalls};
+pub use answer_outcome::{AnswerOutcome, Unanswerable};
+pub use error::{Bound, CallError, DestinationRefused, NoAnswer};
 pub(crate) use open::{Exchange, Opened, with_token};
 pub use part::Part;
 pub use service::{CallLimits, Calls, DOOR, Request, UNKNOWN_CALLER};

@@ -102,9 +102,9 @@ impl Door {
     fn new_call(&self, path: HttpPath, headers: &HeaderMap) -> Result<CallId, getrandom::Error> {
         let is_kept = path.has_tasks() || headers.contains_key(IDEMPOTENCY_KEY);
         if is_kept && self.results.is_shared() {
-            self.calls.legs().new_followed_call()
+            self.calls.channels().new_followed_call()
         } else {
-            self.calls.legs().new_call()
+            self.calls.channels().new_call()
         }
     }
 

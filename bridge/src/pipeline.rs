@@ -45,7 +45,7 @@ use crate::bus::headers::PassedHeaders;
 use crate::bus::outbound::{Outbound, Outgoing, Unit};
 use crate::calls::Calls;
 use crate::calls::exchange::room::{Holds, WaitingRoom};
-use crate::calls::exchange::{Exchanges, InHand, Unsettled};
+use crate::calls::exchange::{Exchanges, RoutedRequest, Unsettled};
 use crate::calls::resolve::ReadAt;
 use crate::config::{EventIds, OnUnknown, Role};
 use crate::metrics::BindingMetrics;
@@ -137,7 +137,7 @@ struct Routed {
     /// The copies to publish.
     copies: Vec<Outgoing>,
     /// The requests in it that somebody waits for.
-    in_hand: Vec<InHand>,
+    in_hand: Vec<RoutedRequest>,
     /// The shares of the budget that these hold.
     room: Holds,
     /// Tells the message from others that were read at its position, once that is asked.

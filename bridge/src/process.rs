@@ -1,6 +1,6 @@
 //! The life of a bridge: start, run, drain.
 //!
-//! Every task is owned by [`Bridge::run`] and ends with it. A bus that is away keeps its bindings and its reply leg
+//! Every task is owned by [`Bridge::run`] and ends with it. A bus that is away keeps its bindings and its reply channel
 //! trying; the process does not exit for it. Source: docs/design.md §9.
 
 mod runner;
@@ -30,6 +30,7 @@ use crate::doors::a2a::{Deliveries, Settings};
 use crate::doors::admin::AdminDoor;
 use crate::doors::{self, Door, Mounted};
 use crate::http::{self, ConnectionBounds, Ending, Hosts, Listener};
+use crate::log_limit::LogLimits;
 use crate::metrics::Metrics;
 use crate::readiness::Readiness;
 use crate::registry::Registry;
@@ -37,7 +38,6 @@ use crate::reload::ConfigReloader;
 use crate::restart::CLOSE;
 use crate::results::Results;
 use crate::results::follower::Follower;
-use crate::seldom::LogLimits;
 use crate::state::Logs;
 use crate::workflows::Workflows;
 use runner::Runner;
@@ -82,7 +82,7 @@ struct Stop {
     drain: CancellationToken,
     /// No new work: the HTTP listener and the bindings.
     intake: CancellationToken,
-    /// The rest: reply legs, cancels, the admin listener.
+    /// The rest: reply channels, cancels, the admin listener.
     rest: CancellationToken,
 }
 
@@ -201,12 +201,12 @@ impl Process {
 
     /// Reads the answers of every bus that calls go to, and those to other replicas where this one takes calls over.
     fn read_answers(&mut self, takes_over: bool, a2a: Option<&Settings>) {
-        for leg in self.calls.legs().iter() {
-            let Some(bus) = self.buses.get(leg.bus) else {
+        for channel in self.calls.channels().iter() {
+            let Some(bus) = self.buses.get(channel.bus) else {
                 continue;
             };
             let reader = ReplyReader {
-                leg: leg.clone(),
+                channel: channel.clone(),
                 bus: bus.clone(),
                 calls: Arc::clone(&self.calls),
             };
@@ -227,12 +227,12 @@ impl Process {
             return;
         };
         let line = |what| self.log.seldom(Level::WARN, what);
-        for leg in self.calls.legs().iter() {
-            let Some(bus) = self.buses.get(leg.bus) else {
+        for channel in self.calls.channels().iter() {
+            let Some(bus) = self.buses.get(channel.bus) else {
                 continue;
             };
             let follower = Follower {
-                leg: leg.clone(),
+                channel: channel.clone(),
                 bus: bus.clone(),
                 calls: Arc::clone(&self.calls),
                 results: Arc::clone(&results),

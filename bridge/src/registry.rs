@@ -37,10 +37,10 @@ use crate::bus::outbound::Outbound;
 use crate::calls::Calls;
 use crate::clock;
 use crate::config::{AgentCardConfig, Config};
+use crate::log_limit::{LogLimit, LogLimits};
 use crate::metrics::{Metrics, RegistryEvent};
 use crate::names::Name;
 use crate::route::Route;
-use crate::seldom::{LogLimits, Seldom};
 use crate::state::{AGENTS, Following, Lagged, Logs, Record, StateError, View};
 use card::{Card, Faults, check_name};
 use destinations::AllowedDestinations;
@@ -109,8 +109,8 @@ struct AgentLocks {
 /// Limits for log lines that any client can cause.
 #[derive(Debug)]
 struct RegistryLogs {
-    refused: Seldom,
-    changed: Seldom,
+    refused: LogLimit,
+    changed: LogLimit,
 }
 
 /// An announcement, with the proof of who sent it.

@@ -362,7 +362,13 @@ impl ConfigReloader {
                     ));
                 };
                 let is_called = self.config.calls.enabled && index == route.answering();
-                if is_called && !self.calls.legs().iter().any(|leg| leg.bus == bus) {
+                if is_called
+                    && !self
+                        .calls
+                        .channels()
+                        .iter()
+                        .any(|channel| channel.bus == bus)
+                {
                     return Some(format!(
                         "{RESTART}: route {name} is the first to {transport}, and answers from there are not read yet"
                     ));

@@ -37,7 +37,7 @@ use crate::calls::callid::CallId;
 use crate::calls::pending::Piece;
 use crate::calls::{Answer, CallError, Calls, Part};
 use crate::clock;
-use crate::seldom::{LogLimits, Seldom};
+use crate::log_limit::{LogLimit, LogLimits};
 use crate::state::body;
 use crate::state::{Cursor, Entries, Following, Logs, Position, RESULTS, StateError, View};
 
@@ -49,13 +49,13 @@ pub(crate) struct Results {
     /// The task that records answers for other replicas.
     feeds: TaskTracker,
     is_shared: bool,
-    lost: Seldom,
-    unfollowed: Seldom,
+    lost: LogLimit,
+    unfollowed: LogLimit,
 }
 
 /// The state of an idempotency key for one request.
 #[derive(Debug, Clone)]
-pub(crate) enum Standing {
+pub(crate) enum KeyState {
     /// This call is to answer it.
     Ours,
     /// The key was used for another request, of this call.
@@ -105,16 +105,16 @@ impl Results {
     ///
     /// # Errors
     /// When the log cannot be asked: nobody may do the work then.
-    pub(crate) async fn claim(&self, key: &str, claim: &Claim) -> Result<Standing, StateError> {
+    pub(crate) async fn claim(&self, key: &str, claim: &Claim) -> Result<KeyState, StateError> {
         if let Some(standing) = self.standing(key, claim) {
             return Ok(standing);
         }
         let claimed = body::write(&Event::Claimed(claim.clone()));
         self.view.commit(key, Some(claimed), APPLIED).await?;
-        Ok(self.standing(key, claim).unwrap_or(Standing::Forgotten))
+        Ok(self.standing(key, claim).unwrap_or(KeyState::Forgotten))
     }
 
-    fn standing(&self, key: &str, claim: &Claim) -> Option<Standing> {
+    fn standing(&self, key: &str, claim: &Claim) -> Option<KeyState> {
         let now = clock::milliseconds(clock::now());
         self.view.read(|entries| {
             let claimed = claimed(entries, key)?;
@@ -395,19 +395,19 @@ fn followed<'a>(entries: &'a Entries<Entry>, call: &str) -> Option<&'a FollowedC
     entries.get(&call_key(call))?.call()
 }
 
-fn standing(claimed: &ClaimedKey, heard: Option<CallId>, claim: &Claim, now: u64) -> Standing {
+fn standing(claimed: &ClaimedKey, heard: Option<CallId>, claim: &Claim, now: u64) -> KeyState {
     let ClaimedKey { claim: first, .. } = claimed;
     if first.digest != claim.digest {
-        return Standing::Differs(first.call.clone());
+        return KeyState::Differs(first.call.clone());
     }
     match &claimed.outcome {
-        Some(ClaimOutcome::Answered(kept)) => Standing::Answered(Arc::clone(kept)),
-        Some(ClaimOutcome::Unkept) => Standing::Lost(first.call.clone()),
-        None if first.call == claim.call => Standing::Ours,
+        Some(ClaimOutcome::Answered(kept)) => KeyState::Answered(Arc::clone(kept)),
+        Some(ClaimOutcome::Unkept) => KeyState::Lost(first.call.clone()),
+        None if first.call == claim.call => KeyState::Ours,
         None => match heard {
-            Some(call) => Standing::Heard(call),
-            None if first.until < now => Standing::Lost(first.call.clone()),
-            None => Standing::Running(first.call.clone()),
+            Some(call) => KeyState::Heard(call),
+            None if first.until < now => KeyState::Lost(first.call.clone()),
+            None => KeyState::Running(first.call.clone()),
         },
     }
 }

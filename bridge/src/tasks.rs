@@ -33,8 +33,8 @@ use crate::calls::callid::CallId;
 use crate::calls::failure::Failure;
 use crate::calls::{self, Answer, CallError};
 use crate::clock;
+use crate::log_limit::{LogLimit, LogLimits};
 use crate::metrics::Metrics;
-use crate::seldom::{LogLimits, Seldom};
 use crate::state::body;
 use crate::state::{Following, Lagged, Logs, Position, StateError, TASKS, View};
 
@@ -43,7 +43,7 @@ use crate::state::{Following, Lagged, Logs, Position, StateError, TASKS, View};
 pub(crate) struct Tasks {
     view: View<TaskFold>,
     drivers: TaskTracker,
-    lost: Seldom,
+    lost: LogLimit,
     metrics: Arc<Metrics>,
 }
 

@@ -49,9 +49,9 @@ pub use inspect::Permissions;
 
 use api::Api;
 use consumer::ConsumerRef;
-use core::{CoreReader, Waiter, Written};
+use core::{CoreReader, Unflushed, Waiter};
 use durable::DurableReader;
-use expected::{Answer, Expected, Notice, Unasked};
+use expected::{Answer, Expected, Notice, UnaskedGuard};
 use jetstream::Replies;
 use link::{Link, Refusal, connects};
 
@@ -83,7 +83,7 @@ struct Inner {
     link: Arc<Link>,
     api: Api,
     /// Publications waiting for a flush.
-    written: mpsc::Sender<Written>,
+    written: mpsc::Sender<Unflushed>,
     /// Questions whose answers come on `{inbox}.{token}`.
     notices: mpsc::Sender<Notice>,
     inbox: String,
@@ -396,7 +396,7 @@ impl Inner {
         // After the wait: what waited for a reconnect goes to the connection that came, and only that one can lose it.
         let connects = connects(&self.client);
         core::publish(&self.client, out, bytes).await?;
-        room.send(Written { connects, confirm });
+        room.send(Unflushed { connects, confirm });
         Ok(())
     }
 
@@ -447,7 +447,7 @@ impl Inner {
         if let Some(first) = room.next() {
             first.send(Notice::Expected(expected));
         }
-        let mut unasked = Unasked {
+        let mut unasked = UnaskedGuard {
             token,
             room: Some(room),
         };

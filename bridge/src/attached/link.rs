@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::calls::failure::Failure;
 use crate::calls::with_token;
-use crate::seldom::Seldom;
+use crate::log_limit::LogLimit;
 
 /// The connection to the program, and the requests that it has not answered.
 #[derive(Debug)]
@@ -40,11 +40,11 @@ pub(super) struct Link {
 #[derive(Debug)]
 pub(super) struct Log {
     pub(super) agent: Text,
-    pub(super) strange: Seldom,
-    pub(super) dropped: Seldom,
-    pub(super) ends: Seldom,
+    pub(super) strange: LogLimit,
+    pub(super) dropped: LogLimit,
+    pub(super) ends: LogLimit,
     /// Lines that it writes to its log.
-    pub(super) stderr: Seldom,
+    pub(super) stderr: LogLimit,
     /// Messages of the program that nobody gets.
     pub(super) drops: IntCounter,
 }

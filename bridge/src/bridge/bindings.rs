@@ -19,6 +19,7 @@ use crate::calls::exchange::room::WaitingRoom;
 use crate::calls::reply_place::ReplyPlaces;
 use crate::calls::{Calls, DOOR, UNKNOWN_CALLER};
 use crate::config::{AgentCardConfig, BindingConfig, Config, Name, OnUnknown, Role};
+use crate::log_limit::LogLimits;
 use crate::metrics::Metrics;
 use crate::pipeline::claims::Claims;
 use crate::pipeline::intake::Intake;
@@ -26,7 +27,6 @@ use crate::pipeline::{CopiesInHand, DataLook, Pipeline};
 use crate::registry::Registry;
 use crate::registry::discovery::DiscoveryBinding;
 use crate::results::Results;
-use crate::seldom::LogLimits;
 use crate::workflows::Workflows;
 use crate::workflows::bus::{AnswerSettings, WorkflowBinding};
 
@@ -255,9 +255,10 @@ impl Parts<'_> {
     /// The readers of answers that landed in another partition than the one they were asked for.
     fn misplaced_answers(&self) -> Result<Vec<(BindingService, Subscription)>, BridgeError> {
         let mut pipelines = Vec::new();
-        for leg in self.calls.legs().iter() {
-            let bus = self.outbound.buses().get(leg.bus);
-            let (Some(subscription), Some(bus)) = (self.calls.legs().misplaced(leg), bus) else {
+        for channel in self.calls.channels().iter() {
+            let bus = self.outbound.buses().get(channel.bus);
+            let (Some(subscription), Some(bus)) = (self.calls.channels().misplaced(channel), bus)
+            else {
                 continue;
             };
             let name = format!("replies-{}", bus.name.text());

@@ -18,10 +18,10 @@ use crate::bus::headers::carries;
 use crate::bus::outbound::{DeadLetter, Outgoing};
 use crate::calls::Calls;
 use crate::calls::callid::{self, ReplyId, shown_topic, without_tokens};
+use crate::log_limit::{LogLimit, LogLimits};
 use crate::metrics::BindingMetrics;
 use crate::names::Mode;
 use crate::route::NamedBy;
-use crate::seldom::{LogLimits, Seldom};
 
 /// Where a binding's dead letters go.
 #[derive(Debug, Clone)]
@@ -48,10 +48,10 @@ pub struct DeadLetters {
 /// The log lines of one binding, each kind rate-limited on its own.
 #[derive(Debug)]
 pub struct Log {
-    dead_letters: Seldom,
-    drops: Seldom,
-    reductions: Seldom,
-    losses: Seldom,
+    dead_letters: LogLimit,
+    drops: LogLimit,
+    reductions: LogLimit,
+    losses: LogLimit,
 }
 
 /// A message that can go nowhere, or one unit of it, and what is known of it.
@@ -323,7 +323,7 @@ impl<'a> Undelivered<'a> {
         let attribute = |name| event.and_then(|event| event.extension_text(name));
         Self {
             agent: attribute(extension::TARGET_AGENT),
-            call: event.and_then(callid::shown),
+            call: event.and_then(callid::logged_call_id),
             ..self
         }
     }

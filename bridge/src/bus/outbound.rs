@@ -274,7 +274,7 @@ impl Outbound {
             // The stream drops what has the same id: nothing but the same copy of the same message may.
             let copy = format!("{}/{origin}/{unit}/{route}/{index}", from.binding);
             // A request that is read again is another call: its answer comes only if the agent has this one as well.
-            let id = match to_answer.and_then(|_| callid::shown(&event)) {
+            let id = match to_answer.and_then(|_| callid::logged_call_id(&event)) {
                 Some(call) => format!("{copy}/{call}"),
                 None => copy,
             };
@@ -324,7 +324,7 @@ impl Outbound {
             named_by,
             mode,
             agent: event.extension_text(extension::TARGET_AGENT).cloned(),
-            call: callid::shown(event),
+            call: callid::logged_call_id(event),
             is_awaited: false,
             expires: crate::clock::expiry(event),
             unit: None,

@@ -14,7 +14,7 @@ use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use tokio::sync::mpsc;
 
-use super::error::{CallError, Silence};
+use super::error::{CallError, NoAnswer};
 use super::open::Opened;
 use super::part::Part;
 use super::render;
@@ -23,7 +23,7 @@ use crate::account::Account;
 use crate::bus::outbound::Outgoing;
 use crate::calls::callid::{CallId, ReplyId};
 use crate::calls::cancel::Cancel;
-use crate::calls::pending::{Asked, Handed, Piece};
+use crate::calls::pending::{CallRequest, HandOver, Piece};
 use crate::calls::question::{Abilities, Question};
 
 /// How long records wait for an earlier one that does not come. Source: docs/design.md §5.
@@ -53,7 +53,7 @@ pub struct Answer {
     /// The cancel for the agent, if the caller disconnects.
     cancel: Cancel,
     calls: Arc<Calls>,
-    reached: Option<Reached>,
+    reached: Option<SentCalls>,
     /// How many parts the caller has got.
     pub(super) taken: u32,
     /// Whether other replicas can take the answer.
@@ -72,10 +72,10 @@ pub(crate) struct Prepared {
 
 /// How many calls of one caller an agent may have got. Clones share it.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Reached(Arc<Reach>);
+pub(crate) struct SentCalls(Arc<SentCallCounts>);
 
 #[derive(Debug, Default)]
-struct Reach {
+struct SentCallCounts {
     calls: AtomicUsize,
     /// Whether an answer was left to other replicas.
     is_left: AtomicBool,
@@ -117,7 +117,7 @@ impl Opened {
 
 impl Prepared {
     /// The request, and the id that its agent repeats.
-    pub(crate) fn asked(&self) -> Option<Arc<Asked>> {
+    pub(crate) fn asked(&self) -> Option<Arc<CallRequest>> {
         self.answer.calls.pending.asked(self.answer.id.call)
     }
 
@@ -140,9 +140,9 @@ impl Prepared {
     }
 }
 
-// === impl Reached ===
+// === impl SentCalls ===
 
-impl Reached {
+impl SentCalls {
     /// One more.
     pub(crate) fn add(&self) {
         self.0.calls.fetch_add(1, Ordering::AcqRel);
@@ -173,7 +173,7 @@ impl Reached {
 
 impl Answer {
     /// Counts this call, unless it turns out that no agent can have got it.
-    pub(crate) fn counted_by(mut self, reached: &Reached) -> Self {
+    pub(crate) fn counted_by(mut self, reached: &SentCalls) -> Self {
         reached.add();
         self.reached = Some(reached.clone());
         self
@@ -286,7 +286,7 @@ impl Answer {
             }
             Err(error) => {
                 if matches!(error, CallError::Draining) && self.is_followed {
-                    self.reached.iter().for_each(Reached::leave);
+                    self.reached.iter().for_each(SentCalls::leave);
                 }
                 Err(self.fail(error))
             }
@@ -325,7 +325,7 @@ impl Answer {
                         (!parts.is_empty()).then_some(Ok(parts))
                     });
                     // Who is late has met somebody who is delivering the end at this moment.
-                    if released == Handed::Nothing && is_over {
+                    if released == HandOver::Nothing && is_over {
                         return Err(self.silence());
                     }
                 }
@@ -370,7 +370,7 @@ impl Answer {
         let asked = || copies.iter().filter(|copy| copy.call.is_some());
         let places = || asked().map(|copy| calls.name_of(copy));
         let cause = || copies.iter().find_map(|copy| calls.why_unpublished(copy));
-        CallError::Timeout(Box::new(Silence {
+        CallError::Timeout(Box::new(NoAnswer {
             after: self.patience,
             agent: self.cancel.target().cloned().unwrap_or_default(),
             published: is_published.then(|| places().collect::<Vec<_>>().join(", ").into()),

@@ -227,7 +227,7 @@ impl FromStr for ReplyId {
 
 /// What `callid` of an event says, for the log and for dead letters: the call id alone.
 #[must_use]
-pub fn shown(event: &Event) -> Option<Text> {
+pub fn logged_call_id(event: &Event) -> Option<Text> {
     event.extension_text(extension::CALL_ID).map(without_token)
 }
 

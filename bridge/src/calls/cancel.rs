@@ -12,7 +12,7 @@ use tracing::Level;
 
 use crate::bus::outbound::Outgoing;
 use crate::calls::callid::{CallId, ReplyId};
-use crate::seldom::{LogLimits, Seldom};
+use crate::log_limit::{LogLimit, LogLimits};
 
 /// A call to cancel: whose it was and where its request went.
 #[derive(Debug)]
@@ -30,7 +30,7 @@ pub struct Cancel {
 pub struct Canceller {
     queue: mpsc::Sender<Cancel>,
     dropped: IntCounter,
-    log: Seldom,
+    log: LogLimit,
 }
 
 /// Cancels that wait to be sent, at most. One that finds no room is dropped: the agent's own deadline ends the work.

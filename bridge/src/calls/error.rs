@@ -22,10 +22,10 @@ pub enum CallError {
     /// No answer arrived in time.
     #[error("{0}")]
     // Boxed, like the next: every waiting call has room for several of these.
-    Timeout(Box<Silence>),
+    Timeout(Box<NoAnswer>),
     /// The topic, or the stream of a subject, that the request goes to does not take it.
     #[error("{0}")]
-    NotTaken(Box<NotTaken>),
+    NotTaken(Box<DestinationRefused>),
     /// No consumer listens at the destination, or the bus is unavailable.
     #[error("the agent cannot be reached: {0}")]
     Unavailable(Text),
@@ -51,7 +51,7 @@ pub enum CallError {
 
 /// A call that got no answer in time.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Silence {
+pub struct NoAnswer {
     /// How long the caller waited.
     pub after: Duration,
     /// The agent that the request is for; empty where it names none.
@@ -66,7 +66,7 @@ pub struct Silence {
 
 /// A destination that refuses the request until an operator has repaired it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NotTaken {
+pub struct DestinationRefused {
     /// The problem, for example `Kafka topic agents.weather does not exist`.
     pub what: Text,
     /// The kind of refusal.
@@ -161,7 +161,7 @@ impl CallError {
             TransportErrorKind::Full => format!("{name} is full"),
             kind => format!("{name} takes no messages ({})", kind.as_str()),
         };
-        Self::NotTaken(Box::new(NotTaken {
+        Self::NotTaken(Box::new(DestinationRefused {
             what: what.into(),
             kind: error.kind(),
             named_by: copy.named_by,
@@ -197,9 +197,9 @@ impl From<EventError> for CallError {
     }
 }
 
-// === impl Silence ===
+// === impl NoAnswer ===
 
-impl Silence {
+impl NoAnswer {
     /// A request whose time was over before the bridge read it.
     pub(crate) fn expired(event: &Event) -> Self {
         Self::unpublished(Duration::ZERO, event)
@@ -218,7 +218,7 @@ impl Silence {
     }
 }
 
-impl fmt::Display for Silence {
+impl fmt::Display for NoAnswer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
             after,
@@ -254,9 +254,9 @@ impl fmt::Display for Silence {
     }
 }
 
-// === impl NotTaken ===
+// === impl DestinationRefused ===
 
-impl NotTaken {
+impl DestinationRefused {
     /// Whether the request names a place that does not exist: its sender is at fault.
     #[must_use]
     pub fn is_misnamed(&self) -> bool {
@@ -278,7 +278,7 @@ impl NotTaken {
     }
 }
 
-impl fmt::Display for NotTaken {
+impl fmt::Display for DestinationRefused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.what)
     }

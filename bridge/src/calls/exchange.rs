@@ -36,10 +36,10 @@ use crate::calls::callid::shown_topic;
 use crate::calls::error::CallError;
 use crate::calls::failure::Failure;
 use crate::calls::reply::spring;
-use crate::seldom::{LogLimits, Seldom};
+use crate::log_limit::{LogLimit, LogLimits};
 pub(crate) use requester::Requester;
 use room::Hold;
-use running::{Entered, Running};
+use running::{EntryState, Running};
 use unsettled::Publishing;
 pub(crate) use unsettled::Unsettled;
 
@@ -52,33 +52,33 @@ pub struct Exchanges {
     hasher: RandomState,
     tasks: TaskTracker,
     stop: CancellationToken,
-    undelivered: Seldom,
-    left: Seldom,
-    again: Seldom,
+    undelivered: LogLimit,
+    left: LogLimit,
+    again: LogLimit,
 }
 
 /// A request of a message, after routing.
 #[derive(Debug)]
-pub(crate) struct InHand {
+pub(crate) struct RoutedRequest {
     /// Names the request: the same when it is redelivered; `None` where the source has no positions.
     pub(crate) position: Option<Text>,
     /// Keeps its message unsettled until it is answered.
     pub(crate) share: Unsettled,
-    pub(crate) how: How,
+    pub(crate) how: RequestStatus,
 }
 
 /// The state of a request.
 #[derive(Debug)]
-pub(crate) enum How {
+pub(crate) enum RequestStatus {
     /// It is published, and this is its answer.
-    Waits(Box<Waits>),
+    Waits(Box<WaitingRequest>),
     /// It cannot be made.
-    Failed(Box<Failed>),
+    Failed(Box<FailedRequest>),
 }
 
 /// A request that waits for its answer.
 #[derive(Debug)]
-pub(crate) struct Waits {
+pub(crate) struct WaitingRequest {
     pub(crate) answer: Answer,
     pub(crate) requester: Requester,
     /// What the agent holds of the budget of the binding until the requester has its answer.
@@ -87,7 +87,7 @@ pub(crate) struct Waits {
 
 /// A request that failed before it was published.
 #[derive(Debug)]
-pub(crate) struct Failed {
+pub(crate) struct FailedRequest {
     /// Why.
     pub(crate) failure: Failure,
     pub(crate) requester: Requester,
@@ -144,9 +144,9 @@ impl Exchanges {
             return Some(share);
         };
         match self.running.enter(position, share) {
-            Entered::New(share) => Some(share),
-            Entered::Waits => None,
-            Entered::Answered(share) => {
+            EntryState::New(share) => Some(share),
+            EntryState::Waits => None,
+            EntryState::Answered(share) => {
                 share.done();
                 None
             }
@@ -154,9 +154,9 @@ impl Exchanges {
     }
 
     /// Answers the requests of one message, each when its agent has.
-    pub(crate) fn start(self: &Arc<Self>, requests: Vec<InHand>) {
+    pub(crate) fn start(self: &Arc<Self>, requests: Vec<RoutedRequest>) {
         for request in requests {
-            let InHand {
+            let RoutedRequest {
                 position,
                 share,
                 how,
@@ -164,8 +164,10 @@ impl Exchanges {
             let this = Arc::clone(self);
             let work = async move {
                 let answered = match how {
-                    How::Waits(waits) => this.carry(*waits, position.as_ref(), &share).await,
-                    How::Failed(failed) => {
+                    RequestStatus::Waits(waits) => {
+                        this.carry(*waits, position.as_ref(), &share).await
+                    }
+                    RequestStatus::Failed(failed) => {
                         let publishing = share.publishing();
                         this.refuse(*failed).await;
                         Some(publishing)
@@ -221,11 +223,11 @@ impl Exchanges {
     /// Carries the parts of an answer to the requester, in order. `None` when the request is left to its source.
     async fn carry(
         &self,
-        waits: Waits,
+        waits: WaitingRequest,
         position: Option<&Text>,
         share: &Unsettled,
     ) -> Option<Publishing> {
-        let Waits {
+        let WaitingRequest {
             mut answer,
             requester,
             // Until the requester has its answer: one whose topic takes nothing leaves the rest of the budget to others.
@@ -282,8 +284,8 @@ impl Exchanges {
     }
 
     /// Publishes the error of a request that cannot be made.
-    async fn refuse(&self, failed: Failed) {
-        let Failed {
+    async fn refuse(&self, failed: FailedRequest) {
+        let FailedRequest {
             failure,
             mut requester,
             room,

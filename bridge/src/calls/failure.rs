@@ -15,7 +15,7 @@ use a2abus_plugin::{Family, Refused, Text, Unit, extension};
 use bytes::Bytes;
 use serde_json::{Map, Value, json};
 
-use crate::calls::error::{Bound, CallError, NotTaken, Silence};
+use crate::calls::error::{Bound, CallError, DestinationRefused, NoAnswer};
 
 /// Why a request failed, in no dialect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -362,7 +362,7 @@ impl Failure {
     }
 
     /// Which place takes nothing is for whoever has to repair it; a name that the request chose may be a mistake of it.
-    fn not_taken(place: &NotTaken) -> Self {
+    fn not_taken(place: &DestinationRefused) -> Self {
         let reason = if place.is_misnamed() {
             Reason::AgentNotFound
         } else {
@@ -386,7 +386,7 @@ impl Failure {
         }
     }
 
-    fn no_answer(silence: &Silence, advice: &str) -> Self {
+    fn no_answer(silence: &NoAnswer, advice: &str) -> Self {
         let millis = silence.after.as_micros().div_ceil(1_000);
         let millis = u64::try_from(millis).unwrap_or(u64::MAX);
         let message = if silence.rejected.is_some() {
@@ -509,7 +509,7 @@ mod tests {
     const NOW: &str = "2026-02-02T02:40:00.123Z";
 
     fn silence() -> CallError {
-        CallError::Timeout(Box::new(Silence {
+        CallError::Timeout(Box::new(NoAnswer {
             after: Duration::from_secs(30),
             agent: "weather".into(),
             published: Some("Kafka topic agents.weather".into()),
@@ -712,7 +712,7 @@ mod tests {
             "no answer from agent \"weather\" within 30000 ms (published to Kafka topic agents.weather); \
              raise X-A2A-Timeout to wait longer"
         );
-        let unpublished = CallError::Timeout(Box::new(Silence {
+        let unpublished = CallError::Timeout(Box::new(NoAnswer {
             after: Duration::from_micros(1_500),
             agent: "weather".into(),
             published: None,
@@ -724,7 +724,7 @@ mod tests {
             "not sent within 2 ms: the bus did not confirm the request; raise X-A2A-Timeout to wait longer"
         );
         let missing = |named_by| {
-            Failure::call(&CallError::NotTaken(Box::new(NotTaken {
+            Failure::call(&CallError::NotTaken(Box::new(DestinationRefused {
                 what: "Kafka topic agents.k-typo does not exist".into(),
                 kind: TransportErrorKind::UnknownTopic,
                 named_by,

@@ -12,7 +12,7 @@ use a2abus_transports::{Address, Header};
 use bytes::Bytes;
 use tokio::sync::mpsc;
 
-use super::error::{Bound, CallError, Silence};
+use super::error::{Bound, CallError, NoAnswer};
 use super::service::{Calls, DOOR, Request};
 use crate::account::{self, Account};
 use crate::budget::{Charge, ClientBudget};
@@ -20,7 +20,7 @@ use crate::bus::outbound::{Outgoing, Provenance, RoutingError, TrackedRequest};
 use crate::calls::callid::{CallId, ReplyId};
 use crate::calls::cancel::Cancel;
 use crate::calls::failure::Recipient;
-use crate::calls::pending::{Asked, Entry, Fingerprint, Form, Piece};
+use crate::calls::pending::{CallRequest, Entry, Fingerprint, Form, Piece};
 use crate::calls::question::Abilities;
 use crate::calls::reply_form::ReplyForm;
 use crate::clock;
@@ -106,7 +106,7 @@ impl Calls {
         let rules = self.rules();
         account.is_for(&event, rules.names(&agent));
         if clock::is_expired(&event) {
-            return Err(CallError::Timeout(Box::new(Silence::expired(&event))));
+            return Err(CallError::Timeout(Box::new(NoAnswer::expired(&event))));
         }
         let left = clock::time_left(&event);
         let timeout = timeout.map_or(left, |own| Some(left.map_or(own, |left| left.min(own))));
@@ -219,7 +219,7 @@ impl Calls {
         let (sender, parts) = mpsc::channel(self.limits.max_parts_buffered);
         let entry = Entry {
             parts: sender,
-            asked: Arc::new(Asked {
+            asked: Arc::new(CallRequest {
                 form,
                 streamed,
                 agent: target.clone().unwrap_or_default(),
@@ -295,7 +295,7 @@ impl Calls {
     ) -> Result<Vec<Outgoing>, RoutingError> {
         let stamp = |bus, event: &mut Event, address: &mut Address| {
             exchange.request.get_or_init(|| Fingerprint::of(event));
-            self.legs.stamp(exchange.id, bus, event, address)
+            self.channels.stamp(exchange.id, bus, event, address)
         };
         let to_answer = TrackedRequest {
             plain: &exchange.plain,

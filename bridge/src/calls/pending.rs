@@ -41,7 +41,7 @@ pub struct Entry {
     /// Takes the parts to the caller.
     pub parts: mpsc::Sender<Piece>,
     /// The settings for rendering an answer.
-    pub asked: Arc<Asked>,
+    pub asked: Arc<CallRequest>,
     /// The buses the request went to.
     pub buses: Vec<BusId>,
     /// Whether the request outlasts an outage of its bus: then it is published later, and the call goes on.
@@ -58,7 +58,7 @@ pub struct Entry {
 
 /// The properties of the request that its answer depends on.
 #[derive(Debug)]
-pub struct Asked {
+pub struct CallRequest {
     /// The form in which the caller is answered.
     pub form: Form,
     /// Whether the method's answer comes in parts.
@@ -127,7 +127,7 @@ static HASHER: LazyLock<RandomState> = LazyLock::new(RandomState::new);
 
 /// The result of handing a part over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Handed {
+pub enum HandOver {
     /// The caller has it.
     Over,
     /// The call has ended.
@@ -159,9 +159,9 @@ impl Fingerprint {
     }
 }
 
-// === impl Asked ===
+// === impl CallRequest ===
 
-impl Asked {
+impl CallRequest {
     /// Whether an event is the request itself, as it was published.
     #[must_use]
     pub fn is_request(&self, event: &Event) -> bool {
@@ -251,7 +251,7 @@ impl PendingCalls {
 
     /// The properties of a pending call.
     #[must_use]
-    pub fn asked(&self, call: CallId) -> Option<Arc<Asked>> {
+    pub fn asked(&self, call: CallId) -> Option<Arc<CallRequest>> {
         self.table.get(&call).map(|entry| Arc::clone(&entry.asked))
     }
 
@@ -273,8 +273,8 @@ impl PendingCalls {
     pub fn hand_over(
         &self,
         call: CallId,
-        parts: impl FnOnce(&Asked, &mut Progress) -> Option<Result<Parts, CallError>>,
-    ) -> Handed {
+        parts: impl FnOnce(&CallRequest, &mut Progress) -> Option<Result<Parts, CallError>>,
+    ) -> HandOver {
         let Some((asked, sender, purse)) = self.table.get(&call).map(|entry| {
             let Entry {
                 asked,
@@ -284,17 +284,17 @@ impl PendingCalls {
             } = entry.value();
             (Arc::clone(asked), parts.clone(), purse.clone())
         }) else {
-            return Handed::Late;
+            return HandOver::Late;
         };
         let mut progress = asked
             .progress
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
         if progress.is_over {
-            return Handed::Late;
+            return HandOver::Late;
         }
         let Some(rendered) = parts(&asked, &mut progress) else {
-            return Handed::Nothing;
+            return HandOver::Nothing;
         };
         let over = &mut progress.is_over;
         match rendered {
@@ -310,18 +310,18 @@ impl PendingCalls {
         purse: &ClientBudget,
         parts: Parts,
         over: &mut bool,
-    ) -> Handed {
+    ) -> HandOver {
         if parts.is_empty() {
             return self.deliver(call, to, Piece::Waiting, false, over);
         }
-        let mut handed = Handed::Late;
+        let mut handed = HandOver::Late;
         for part in parts {
             let body = purse.hold(part.body.clone());
             let last = part.last || body.is_err();
             let part = body.map(|body| Part { body, ..part });
             let part = part.map_err(|spent| CallError::Exhausted(spent.into()));
             handed = self.deliver(call, to, Piece::Part(part), last, over);
-            if last || handed == Handed::Late {
+            if last || handed == HandOver::Late {
                 break;
             }
         }
@@ -335,20 +335,20 @@ impl PendingCalls {
         piece: Piece,
         ends: bool,
         over: &mut bool,
-    ) -> Handed {
+    ) -> HandOver {
         *over = ends;
         // The task that removes the entry delivers the end: of two last parts, one is late.
         if ends && !self.remove(call) {
-            return Handed::Late;
+            return HandOver::Late;
         }
         match to.try_send(piece) {
-            Ok(()) => Handed::Over,
-            Err(TrySendError::Closed(_)) => Handed::Late,
+            Ok(()) => HandOver::Over,
+            Err(TrySendError::Closed(_)) => HandOver::Late,
             Err(TrySendError::Full(_)) => {
                 // Its caller finds the channel closed after what it holds, which says that parts are missing.
                 *over = true;
                 self.remove(call);
-                Handed::Late
+                HandOver::Late
             }
         }
     }
@@ -369,7 +369,7 @@ impl PendingCalls {
     }
 
     /// Fails a call.
-    pub fn fail(&self, call: CallId, error: CallError) -> Handed {
+    pub fn fail(&self, call: CallId, error: CallError) -> HandOver {
         self.hand_over(call, |_, _| Some(Err(error)))
     }
 
@@ -383,7 +383,7 @@ impl PendingCalls {
             .collect();
         calls
             .into_iter()
-            .filter(|call| self.fail(*call, error.clone()) == Handed::Over)
+            .filter(|call| self.fail(*call, error.clone()) == HandOver::Over)
             .count()
     }
 }

@@ -22,7 +22,7 @@ use prometheus::{IntCounter, IntGauge};
 use shuttle::thread;
 use tokio::sync::mpsc;
 
-use self::pending::{Asked, Entry, Fingerprint, Form, Handed, Parts, PendingCalls, Piece};
+use self::pending::{CallRequest, Entry, Fingerprint, Form, HandOver, Parts, PendingCalls, Piece};
 use crate::budget::Budget;
 use crate::calls::callid::{CallId, Replica, ReplyId};
 use crate::calls::error::CallError;
@@ -32,9 +32,9 @@ use crate::calls::part::Part;
 const SCHEDULES: usize = 3_000;
 
 /// An action that runs concurrently with the call.
-type Happening = fn(&PendingCalls, CallId) -> Handed;
+type ConcurrentAction = fn(&PendingCalls, CallId) -> HandOver;
 
-const ALL: [Happening; 5] = [
+const ALL: [ConcurrentAction; 5] = [
     // A stream that ends; an answer in one part; another one; a deadline; the caller leaves.
     |table, call| {
         table.hand_over(call, |_, _| parts(&[false]));
@@ -44,8 +44,8 @@ const ALL: [Happening; 5] = [
     |table, call| table.hand_over(call, |_, _| parts(&[false])),
     |table, call| table.fail(call, CallError::Unavailable(Text::from_static("gone"))),
     |table, call| match table.remove(call) {
-        true => Handed::Nothing,
-        false => Handed::Late,
+        true => HandOver::Nothing,
+        false => HandOver::Late,
     },
 ];
 
@@ -71,7 +71,7 @@ fn one_call() {
     let request = Event::new("1".into(), "/s".into(), "t".into()).unwrap();
     let entry = Entry {
         parts: sender,
-        asked: Arc::new(Asked {
+        asked: Arc::new(CallRequest {
             form: Form::Untouched,
             streamed: true,
             agent: Text::default(),
@@ -97,7 +97,7 @@ fn one_call() {
     });
     let happened = happening.map(|thread| thread.join().unwrap());
     drained.join().unwrap();
-    let has_left = happened.contains(&Handed::Nothing);
+    let has_left = happened.contains(&HandOver::Nothing);
     let (mut ends, mut after) = (0, 0);
     while let Ok(piece) = receiver.try_recv() {
         after += usize::from(ends > 0);

@@ -11,7 +11,9 @@ use crate::budget::Budget;
 use crate::calls::callid::{CallId, Replica, ReplyId};
 use crate::calls::error::CallError;
 use crate::calls::part::Part;
-use crate::calls::pending::{Asked, Entry, Fingerprint, Form, Handed, Parts, PendingCalls, Piece};
+use crate::calls::pending::{
+    CallRequest, Entry, Fingerprint, Form, HandOver, Parts, PendingCalls, Piece,
+};
 
 fn entry(capacity: usize) -> (Entry, mpsc::Receiver<Piece>) {
     let (parts, receiver) = mpsc::channel(capacity);
@@ -21,7 +23,7 @@ fn entry(capacity: usize) -> (Entry, mpsc::Receiver<Piece>) {
     (
         Entry {
             parts,
-            asked: Arc::new(Asked {
+            asked: Arc::new(CallRequest {
                 form: Form::Untouched,
                 streamed: true,
                 agent: Text::default(),
@@ -69,9 +71,9 @@ fn a_last_part_is_delivered_once() {
     );
     let (entry, mut receiver) = entry(8);
     assert!(table.register(call, entry));
-    assert_eq!(table.hand_over(call, |_, _| part(false)), Handed::Over);
-    assert_eq!(table.hand_over(call, |_, _| part(true)), Handed::Over);
-    assert_eq!(table.hand_over(call, |_, _| part(true)), Handed::Late);
+    assert_eq!(table.hand_over(call, |_, _| part(false)), HandOver::Over);
+    assert_eq!(table.hand_over(call, |_, _| part(true)), HandOver::Over);
+    assert_eq!(table.hand_over(call, |_, _| part(true)), HandOver::Late);
     assert!(!received(&mut receiver).unwrap().last);
     assert!(received(&mut receiver).unwrap().last);
     assert!(receiver.try_recv().is_err());
@@ -88,8 +90,8 @@ fn a_full_table_refuses_and_a_slow_caller_is_cut_off() {
     let (entry_1, receiver) = entry(1);
     assert!(table.register(first, entry_1));
     assert!(!table.register(second, entry(1).0));
-    assert_eq!(table.hand_over(first, |_, _| part(false)), Handed::Over);
-    assert_eq!(table.hand_over(first, |_, _| part(false)), Handed::Late);
+    assert_eq!(table.hand_over(first, |_, _| part(false)), HandOver::Over);
+    assert_eq!(table.hand_over(first, |_, _| part(false)), HandOver::Late);
     assert!(table.is_empty());
     drop(receiver);
 }
@@ -117,7 +119,7 @@ fn rendering_the_answer_of_one_call_holds_up_no_other() {
             others.expect("other calls come and go");
             part(true)
         });
-        assert_eq!(handed, Handed::Over);
+        assert_eq!(handed, HandOver::Over);
     });
 }
 

@@ -15,7 +15,7 @@ use tokio::sync::mpsc;
 use tokio::time::timeout_at;
 use tokio_util::sync::CancellationToken;
 
-use super::error::{CallError, Silence};
+use super::error::{CallError, NoAnswer};
 use super::service::{Calls, Request};
 use crate::account::{self, Line};
 use crate::bus::BusId;
@@ -80,10 +80,10 @@ impl Calls {
         Ok(())
     }
 
-    fn unpublished(&self, after: Duration, event: &Event, copy: &Outgoing) -> Silence {
-        Silence {
+    fn unpublished(&self, after: Duration, event: &Event, copy: &Outgoing) -> NoAnswer {
+        NoAnswer {
             cause: self.why_unpublished(copy),
-            ..Silence::unpublished(after, event)
+            ..NoAnswer::unpublished(after, event)
         }
     }
 

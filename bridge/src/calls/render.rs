@@ -26,20 +26,20 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use smallvec::smallvec;
 
+use super::answer_unit::{AnswerUnit, Body};
 use super::error::CallError;
 use super::part::Part;
-use super::said::{Body, Said};
 use crate::calls::callid::ReplyId;
-use crate::calls::pending::{Asked, Form, Parts, Progress};
+use crate::calls::pending::{CallRequest, Form, Parts, Progress};
 
 /// Renders one unit of a message for the caller.
 ///
 /// # Errors
 /// [`CallError::BadAnswer`] when the unit cannot be an answer: the call fails with the reason.
 pub(crate) fn parts_of(
-    asked: &Asked,
+    asked: &CallRequest,
     fold: &mut Option<Fold>,
-    said: &Said,
+    said: &AnswerUnit,
     limits: &Limits,
 ) -> Result<Parts, CallError> {
     match &asked.form {
@@ -62,7 +62,7 @@ pub(crate) fn parts_of(
 }
 
 /// Renders records that waited for an earlier one, after the wait.
-pub(crate) fn released(asked: &Asked, progress: &mut Progress) -> Parts {
+pub(crate) fn released(asked: &CallRequest, progress: &mut Progress) -> Parts {
     let Form::JsonRpc { id, .. } = &asked.form else {
         return Parts::new();
     };
@@ -75,7 +75,7 @@ pub(crate) fn released(asked: &Asked, progress: &mut Progress) -> Parts {
 }
 
 /// The agent's message as it is, for a caller that is no JSON-RPC client.
-fn untouched(asked: &Asked, said: &Said) -> Result<Parts, CallError> {
+fn untouched(asked: &CallRequest, said: &AnswerUnit) -> Result<Parts, CallError> {
     if said.is_request() && !matches!(said.body, Body::Json) {
         return Err(bad("it is a request, and an answer is needed"));
     }
@@ -88,7 +88,7 @@ fn untouched(asked: &Asked, said: &Said) -> Result<Parts, CallError> {
 
 /// How a JSON-RPC caller is answered.
 struct Reply<'a> {
-    asked: &'a Asked,
+    asked: &'a CallRequest,
     /// The caller's own id, as its JSON token.
     id: &'a Text,
     /// The caller's own progress token.
@@ -102,7 +102,7 @@ struct Reply<'a> {
 // === impl Reply ===
 
 impl Reply<'_> {
-    fn parts_of(&self, said: &Said, fold: &mut Option<Fold>) -> Result<Parts, CallError> {
+    fn parts_of(&self, said: &AnswerUnit, fold: &mut Option<Fold>) -> Result<Parts, CallError> {
         if let Body::Rpc(message) = &said.body
             && self.takes_questions
             && message.is_call()

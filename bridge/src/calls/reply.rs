@@ -28,14 +28,14 @@ use crate::route::NamedBy;
 
 /// The reply addresses of this replica, on every bus.
 #[derive(Debug, Clone)]
-pub struct ReplyLegs {
-    legs: Vec<ReplyLeg>,
+pub struct ReplyChannels {
+    channels: Vec<ReplyChannel>,
     replica: Replica,
 }
 
 /// The reply address of this replica on one bus.
 #[derive(Debug, Clone)]
-pub struct ReplyLeg {
+pub struct ReplyChannel {
     /// The bus.
     pub bus: BusId,
     place: ReplyAddress,
@@ -79,10 +79,10 @@ const REPLY_BUDGET_BYTES: usize = 64 << 20;
 /// Answers read and not yet handed over, at most.
 const REPLY_BUDGET_MESSAGES: usize = 65_536;
 
-// === impl ReplyLegs ===
+// === impl ReplyChannels ===
 
-impl ReplyLegs {
-    /// The reply legs of those buses that calls go to: `topic`, with that many partitions where there are partitions.
+impl ReplyChannels {
+    /// The reply channels of those buses that calls go to: `topic`, with that many partitions where there are partitions.
     #[must_use]
     pub fn new(
         buses: &Buses,
@@ -91,7 +91,7 @@ impl ReplyLegs {
         partitions: u16,
         replica: Replica,
     ) -> Self {
-        let leg = |(bus, entry): (BusId, &crate::bus::Bus)| {
+        let channel = |(bus, entry): (BusId, &crate::bus::Bus)| {
             let place = match entry.transport.binding() {
                 Binding::Kafka => ReplyAddress::Partitioned {
                     topic: topic.clone(),
@@ -101,7 +101,7 @@ impl ReplyLegs {
                     below: topic.clone(),
                 },
             };
-            ReplyLeg {
+            ReplyChannel {
                 bus,
                 place,
                 reading: watch::Sender::new(false),
@@ -110,7 +110,7 @@ impl ReplyLegs {
         };
         let called = buses.iter().filter(|(bus, _)| called.contains(bus));
         Self {
-            legs: called.map(leg).collect(),
+            channels: called.map(channel).collect(),
             replica,
         }
     }
@@ -136,8 +136,8 @@ impl ReplyLegs {
     ///
     /// # Errors
     /// When the reply topic is too long.
-    pub fn followed(&self, leg: &ReplyLeg) -> Result<Subscription, TopicError> {
-        let topic = match &leg.place {
+    pub fn followed(&self, channel: &ReplyChannel) -> Result<Subscription, TopicError> {
+        let topic = match &channel.place {
             ReplyAddress::Partitioned { topic, .. } => TopicFilter::from(topic.clone()),
             ReplyAddress::Subjects { below } => {
                 TopicFilter::new(format!("{below}.*.{FOLLOWED}.>"))?
@@ -157,33 +157,40 @@ impl ReplyLegs {
         call.replica() == self.replica
     }
 
-    /// All legs.
-    pub fn iter(&self) -> impl Iterator<Item = &ReplyLeg> {
-        self.legs.iter()
+    /// All channels.
+    pub fn iter(&self) -> impl Iterator<Item = &ReplyChannel> {
+        self.channels.iter()
     }
 
     /// Whether answers that come back on the bus are read now.
     #[must_use]
     pub fn is_reading(&self, bus: BusId) -> bool {
-        self.leg(bus).is_some_and(|leg| *leg.reading.borrow())
+        self.channel(bus)
+            .is_some_and(|channel| *channel.reading.borrow())
     }
 
     /// Waits until answers that come back on the bus are read. At once where none come back.
     pub async fn until_reading(&self, bus: BusId) {
-        if let Some(leg) = self.leg(bus) {
-            // The sender lives as long as the leg.
-            drop(leg.reading.subscribe().wait_for(|reading| *reading).await);
+        if let Some(channel) = self.channel(bus) {
+            // The sender lives as long as the channel.
+            drop(
+                channel
+                    .reading
+                    .subscribe()
+                    .wait_for(|reading| *reading)
+                    .await,
+            );
         }
     }
 
     /// Whether no answers come back to this replica: it makes no calls.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.legs.is_empty()
+        self.channels.is_empty()
     }
 
-    fn leg(&self, bus: BusId) -> Option<&ReplyLeg> {
-        self.legs.iter().find(|leg| leg.bus == bus)
+    fn channel(&self, bus: BusId) -> Option<&ReplyChannel> {
+        self.channels.iter().find(|channel| channel.bus == bus)
     }
 
     /// Puts the reply address of a call on an event that goes to `bus`; returns the headers the message needs besides.
@@ -194,10 +201,10 @@ impl ReplyLegs {
         event: &mut Event,
         address: &mut Address,
     ) -> Vec<(Text, Bytes)> {
-        let Some(leg) = self.leg(bus) else {
+        let Some(channel) = self.channel(bus) else {
             return Vec::new();
         };
-        match &leg.place {
+        match &channel.place {
             ReplyAddress::Partitioned { topic, partitions } => {
                 let partition = i32::from(home(id.call.replica(), partitions));
                 set(event, extension::REPLY_TO, topic.as_str());
@@ -228,7 +235,7 @@ impl ReplyLegs {
     /// The message again, on its way to the place on `bus` that the call id names.
     #[must_use]
     pub fn forward(&self, id: ReplyId, bus: BusId, mut message: Message) -> Option<Outgoing> {
-        let address = match &self.leg(bus)?.place {
+        let address = match &self.channel(bus)?.place {
             ReplyAddress::Partitioned { topic, partitions } => Address {
                 partition: Some(u32::from(home(id.call.replica(), partitions))),
                 ..Address::topic(topic.clone())
@@ -253,17 +260,21 @@ impl ReplyLegs {
 
     /// Notes that an answer was read in another place than its own: the reply topic may have grown.
     pub(crate) fn note_misplaced(&self, bus: BusId) {
-        if let Some(leg) = self.leg(bus) {
-            leg.misplaced.notify_one();
+        if let Some(channel) = self.channel(bus) {
+            channel.misplaced.notify_one();
         }
     }
 
-    /// What the reader of a leg subscribes to, where the reply topic has that many partitions.
+    /// What the reader of a channel subscribes to, where the reply topic has that many partitions.
     ///
     /// # Errors
     /// When the reply topic is too long to take the replica's name.
-    pub fn subscription(&self, leg: &ReplyLeg, there: u32) -> Result<Subscription, TopicError> {
-        let (topic, partition) = match &leg.place {
+    pub fn subscription(
+        &self,
+        channel: &ReplyChannel,
+        there: u32,
+    ) -> Result<Subscription, TopicError> {
+        let (topic, partition) = match &channel.place {
             ReplyAddress::Partitioned { topic, .. } => (
                 TopicFilter::from(topic.clone()),
                 Some(u32::from(home_of(self.replica, counted(there)))),
@@ -281,10 +292,10 @@ impl ReplyLegs {
         })
     }
 
-    /// What the reader of misplaced answers on a leg subscribes to, where answers can be misplaced.
+    /// What the reader of misplaced answers on a channel subscribes to, where answers can be misplaced.
     #[must_use]
-    pub fn misplaced(&self, leg: &ReplyLeg) -> Option<Subscription> {
-        match &leg.place {
+    pub fn misplaced(&self, channel: &ReplyChannel) -> Option<Subscription> {
+        match &channel.place {
             ReplyAddress::Partitioned { topic, .. } => Some(Subscription {
                 topics: vec![TopicFilter::from(topic.clone())],
                 reading: Reading::Group(Text::from(format!("{topic}.forward"))),
@@ -298,14 +309,14 @@ impl ReplyLegs {
     /// Whether several replicas read one reply place of the bus.
     #[must_use]
     pub fn is_shared(&self, bus: BusId) -> bool {
-        let place = self.leg(bus).map(|leg| &leg.place);
+        let place = self.channel(bus).map(|channel| &channel.place);
         matches!(place, Some(ReplyAddress::Partitioned { .. }))
     }
 
     /// Whether a message read at `topic` and `origin` is where the call id says it should be.
     #[must_use]
     pub fn is_home(&self, call: CallId, bus: BusId, topic: &Topic, origin: Option<&Text>) -> bool {
-        match self.leg(bus).map(|leg| &leg.place) {
+        match self.channel(bus).map(|channel| &channel.place) {
             Some(ReplyAddress::Partitioned {
                 topic: replies,
                 partitions,
@@ -322,9 +333,9 @@ impl ReplyLegs {
     }
 }
 
-// === impl ReplyLeg ===
+// === impl ReplyChannel ===
 
-impl ReplyLeg {
+impl ReplyChannel {
     /// Notes whether answers are read now.
     pub fn set_reading(&self, reading: bool) {
         self.reading.send_replace(reading);

@@ -10,7 +10,7 @@ use a2abus_transports::{
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::reply::ReplyLeg;
+use super::reply::ReplyChannel;
 use super::resolve::{ReadAt, Reader};
 use super::service::Calls;
 use crate::bus::Bus;
@@ -25,7 +25,7 @@ const RECOUNT_PAUSE: Duration = Duration::from_secs(5);
 
 /// Reads the answers of one bus.
 pub(crate) struct ReplyReader {
-    pub(crate) leg: ReplyLeg,
+    pub(crate) channel: ReplyChannel,
     pub(crate) bus: Bus,
     pub(crate) calls: Arc<Calls>,
 }
@@ -48,12 +48,12 @@ impl ReplyReader {
             };
             let began = Instant::now();
             readiness.set(condition.as_str(), Ok(()));
-            self.leg.set_reading(true);
+            self.channel.set_reading(true);
             while let Some(there) = self.read_all(&mut consumer, &stop).await {
                 let moving = self.read_among(there, &mut consumer);
                 stop.run_until_cancelled(moving).await;
             }
-            self.leg.set_reading(false);
+            self.channel.set_reading(false);
             if let Err(error) = consumer.close(CLOSE).await {
                 tracing::warn!(transport = %self.bus.name.text(), %error, "the reader of answers did not close cleanly");
             }
@@ -78,15 +78,15 @@ impl ReplyReader {
     /// Waits until the reply topic has another number of partitions than was known. The place of an answer follows from
     /// that number, so that all replicas must know the same.
     async fn until_resized(&self) -> u32 {
-        let Some((topic, _)) = self.leg.required_topic() else {
+        let Some((topic, _)) = self.channel.required_topic() else {
             return std::future::pending().await;
         };
         loop {
             tokio::time::sleep(RECOUNT_PAUSE).await;
-            drop(tokio::time::timeout(RECOUNT_EVERY, self.leg.until_misplaced()).await);
+            drop(tokio::time::timeout(RECOUNT_EVERY, self.channel.until_misplaced()).await);
             // An error says nothing about the number; the next time may.
             if let Ok(there) = self.bus.transport.partitions(topic).await
-                && self.leg.has_changed(there)
+                && self.channel.has_changed(there)
             {
                 return there;
             }
@@ -105,7 +105,7 @@ impl ReplyReader {
             }
         };
         new.assigned().await;
-        self.leg.found(there);
+        self.channel.found(there);
         tracing::info!(%transport, partitions = there, "the number of partitions of the reply topic has changed: answers are read from another one");
         let mut old = std::mem::replace(consumer, new);
         old.stop();
@@ -119,16 +119,19 @@ impl ReplyReader {
 
     async fn subscribe(&self) -> Result<Consumer, TransportError> {
         let mut there = 1;
-        if let Some((topic, partitions)) = self.leg.required_topic() {
+        if let Some((topic, partitions)) = self.channel.required_topic() {
             self.bus.transport.ensure_topic(topic, partitions).await?;
             there = self.bus.transport.partitions(topic).await?;
-            self.leg.found(there);
+            self.channel.found(there);
         }
         self.subscribe_among(there).await
     }
 
     async fn subscribe_among(&self, partitions: u32) -> Result<Consumer, TransportError> {
-        let subscription = self.calls.legs().subscription(&self.leg, partitions);
+        let subscription = self
+            .calls
+            .channels()
+            .subscription(&self.channel, partitions);
         let subscription = subscription.map_err(|error| {
             TransportError::new(TransportErrorKind::BadConfig, error.to_string())
         })?;
@@ -145,7 +148,7 @@ impl ReplyReader {
         );
         let _receive = span.entered();
         let rules = self.calls.rules();
-        let at = ReadAt::of(&delivery, &rules, self.leg.bus, Reader::ReplyLeg);
+        let at = ReadAt::of(&delivery, &rules, self.channel.bus, Reader::ReplyChannel);
         let binding = self.bus.transport.binding();
         if !self.calls.no_responders(at, binding) {
             // They are counted and logged; nothing is to be sent on from here.

@@ -9,15 +9,15 @@ use a2abus_transports::content_mode::{self, Binding, Content, ContentMode};
 use a2abus_transports::{Delivery, Message, NATS_STATUS_HEADER, Topic};
 
 use crate::bus::BusId;
-use crate::calls::answered::{Answered, Unanswerable};
+use crate::calls::answer_outcome::{AnswerOutcome, Unanswerable};
+use crate::calls::answer_unit::{self, AnswerUnit, Body};
 use crate::calls::callid::{CALL_ID_CHARS, CallId, ReplyId, shown_topic};
 use crate::calls::error::CallError;
-use crate::calls::pending::{Asked, Handed, Parts, Progress};
+use crate::calls::pending::{CallRequest, HandOver, Parts, Progress};
 use crate::calls::render;
 use crate::calls::reply::{FORWARDS, spring};
 use crate::calls::reply_place::attribute_header;
 use crate::calls::reply_token::Rejection;
-use crate::calls::said::{self, Body, Said};
 use crate::calls::service::Calls;
 use crate::rules::Rules;
 
@@ -43,9 +43,9 @@ pub struct ReadAt<'a> {
 /// The reader of a topic that may have answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reader {
-    /// The reply leg of this replica: what is there is for this replica, or for one that shares the place.
-    ReplyLeg,
-    /// A binding: what is at the place its call id names is read by the reply leg of that replica as well.
+    /// The reply channel of this replica: what is there is for this replica, or for one that shares the place.
+    ReplyChannel,
+    /// A binding: what is at the place its call id names is read by the reply channel of that replica as well.
     Binding,
 }
 
@@ -74,7 +74,7 @@ impl Calls {
     /// their order. `binding` is how its bus writes CloudEvents.
     /// Each is counted, and what reaches no caller is logged.
     #[must_use]
-    pub fn take_answers(&self, at: ReadAt<'_>, binding: Binding) -> Vec<Answered> {
+    pub fn take_answers(&self, at: ReadAt<'_>, binding: Binding) -> Vec<AnswerOutcome> {
         let answered = self.answers_in(at, binding);
         for answered in &answered {
             self.count_reply(answered.outcome());
@@ -85,7 +85,7 @@ impl Calls {
 
     /// What a message says to calls whose answers are followed and that this process has not made. What cannot be read is
     /// for the replica of its call to report.
-    pub(crate) fn to_others(&self, at: ReadAt<'_>, binding: Binding) -> Vec<(ReplyId, Said)> {
+    pub(crate) fn to_others(&self, at: ReadAt<'_>, binding: Binding) -> Vec<(ReplyId, AnswerUnit)> {
         let is_for_others = |id: &ReplyId| id.call.is_followed() && !self.is_made_here(id.call);
         let named = with_token(ids(of_message(at)));
         let is_status = at.message.headers.get(NATS_STATUS_HEADER).is_some();
@@ -105,7 +105,7 @@ impl Calls {
 
     /// Whether this process has made a call, and not long ago.
     fn is_made_here(&self, call: CallId) -> bool {
-        self.legs().is_ours(call)
+        self.channels().is_ours(call)
             && (self.pending().contains(call) || self.ended().reply_id(call).is_some())
     }
 
@@ -154,25 +154,25 @@ impl Calls {
         asked.is_some_and(|(id, asked)| self.is_proved(&asked, id) && asked.is_request(event))
     }
 
-    fn is_proved(&self, asked: &Asked, id: ReplyId) -> bool {
+    fn is_proved(&self, asked: &CallRequest, id: ReplyId) -> bool {
         self.tokens().verify(asked.id, id.token).is_ok()
     }
 
     /// Counts, logs and remembers that an answer to a call is rejected.
-    fn reject(&self, at: ReadAt<'_>, asked: &Asked, why: Rejection) {
+    fn reject(&self, at: ReadAt<'_>, asked: &CallRequest, why: Rejection) {
         asked.note_rejected(why);
-        let rejected = Answered::Rejected(asked.id.call, why);
+        let rejected = AnswerOutcome::Rejected(asked.id.call, why);
         self.count_reply(rejected.outcome());
         self.log_reply(&rejected, at.topic);
     }
 
-    fn log_reply(&self, answered: &Answered, topic: &Topic) {
+    fn log_reply(&self, answered: &AnswerOutcome, topic: &Topic) {
         match answered {
-            Answered::Rejected(call, why) => self.log_rejected(answered, *call, *why, topic),
-            Answered::Foreign(call) if !self.legs().is_ours(*call) => {
+            AnswerOutcome::Rejected(call, why) => self.log_rejected(answered, *call, *why, topic),
+            AnswerOutcome::Foreign(call) if !self.channels().is_ours(*call) => {
                 self.ended().log_foreign(*call, topic);
             }
-            Answered::Forward(forward) => {
+            AnswerOutcome::Forward(forward) => {
                 let call = forward.call.as_ref().and_then(|call| call.parse().ok());
                 if let Some(call) = call {
                     self.ended().log_foreign(call, topic);
@@ -182,7 +182,7 @@ impl Calls {
         }
     }
 
-    fn log_rejected(&self, answered: &Answered, call: CallId, why: Rejection, topic: &Topic) {
+    fn log_rejected(&self, answered: &AnswerOutcome, call: CallId, why: Rejection, topic: &Topic) {
         if let Some(suppressed) = self.ended().rejected.allow() {
             let agent = self.pending().agent_of(call);
             let topic = shown_topic(topic.as_str());
@@ -194,7 +194,7 @@ impl Calls {
         }
     }
 
-    fn answers_in(&self, at: ReadAt<'_>, binding: Binding) -> Vec<Answered> {
+    fn answers_in(&self, at: ReadAt<'_>, binding: Binding) -> Vec<AnswerOutcome> {
         let (event, units) = match said_in(at, binding) {
             Ok(said) => said,
             Err(error) => return vec![self.unreadable(at, error.kind().as_str(), &error)],
@@ -207,11 +207,17 @@ impl Calls {
         units.into_iter().map(take).collect()
     }
 
-    fn take_answer(&self, at: ReadAt<'_>, said: Said, batch: Option<Batch<'_>>) -> Answered {
+    fn take_answer(
+        &self,
+        at: ReadAt<'_>,
+        said: AnswerUnit,
+        batch: Option<Batch<'_>>,
+    ) -> AnswerOutcome {
         let Some(id) = call_of(at, &said, batch.is_some()) else {
             let damaged = self.damaged(at, &said);
-            return damaged
-                .unwrap_or_else(|| Answered::Uncorrelated(uncorrelated(said, batch.is_some())));
+            return damaged.unwrap_or_else(|| {
+                AnswerOutcome::Uncorrelated(uncorrelated(said, batch.is_some()))
+            });
         };
         let message = || match batch {
             Some(batch) => batch.alone(at.message, &said, id),
@@ -231,7 +237,7 @@ impl Calls {
     }
 
     /// An answer whose id begins with that of a call which waits here, and is none: its end was cut off, or changed.
-    fn damaged(&self, at: ReadAt<'_>, said: &Said) -> Option<Answered> {
+    fn damaged(&self, at: ReadAt<'_>, said: &AnswerUnit) -> Option<AnswerOutcome> {
         let attribute = |name| said.event.as_ref()?.extension_text(name).map(Text::as_str);
         let attributes = [extension::CALL_ID, extension::COLLABORATION_ID];
         let attributes = attributes.into_iter().filter_map(attribute);
@@ -247,7 +253,7 @@ impl Calls {
                 Rejection::WrongToken
             };
             asked.note_rejected(why);
-            Some(Answered::Rejected(call, why))
+            Some(AnswerOutcome::Rejected(call, why))
         })
     }
 
@@ -257,7 +263,7 @@ impl Calls {
         at: ReadAt<'_>,
         code: &'static str,
         error: &dyn std::error::Error,
-    ) -> Answered {
+    ) -> AnswerOutcome {
         let detail = error.to_string();
         match with_token(ids(of_message(at))) {
             Some(id) => {
@@ -265,7 +271,7 @@ impl Calls {
                 let message = || at.message.clone();
                 self.resolve(at, id, message, |_, _| Some(Err(error)))
             }
-            None => Answered::Uncorrelated(Unanswerable {
+            None => AnswerOutcome::Uncorrelated(Unanswerable {
                 code,
                 detail,
                 unit: None,
@@ -285,7 +291,7 @@ impl Calls {
         // The server answers on the subject of the request, which has the token; others do not know it.
         let message = || at.message.clone();
         let answered = self.resolve(at, id, message, |_, _| Some(Err(error)));
-        matches!(answered, Answered::Delivered)
+        matches!(answered, AnswerOutcome::Delivered)
     }
 
     /// Hands what an answer says to the call `id`, or sends `message` on to the replica that made the call.
@@ -294,14 +300,14 @@ impl Calls {
         at: ReadAt<'_>,
         id: ReplyId,
         message: impl FnOnce() -> Message,
-        parts: impl FnOnce(&Asked, &mut Progress) -> Option<Result<Parts, CallError>>,
-    ) -> Answered {
+        parts: impl FnOnce(&CallRequest, &mut Progress) -> Option<Result<Parts, CallError>>,
+    ) -> AnswerOutcome {
         let call = id.call;
-        let is_home = self.legs().is_home(call, at.bus, at.topic, at.origin);
+        let is_home = self.channels().is_home(call, at.bus, at.topic, at.origin);
         if is_home && at.reader == Reader::Binding {
-            return Answered::Foreign(call);
+            return AnswerOutcome::Foreign(call);
         }
-        if self.legs().is_ours(call) {
+        if self.channels().is_ours(call) {
             let mut verified = Ok(());
             let handed = self.pending().hand_over(call, |asked, progress| {
                 verified = self.tokens().verify(asked.id, id.token);
@@ -314,31 +320,34 @@ impl Calls {
                 }
             });
             return match (handed, verified) {
-                (_, Err(why)) => Answered::Rejected(call, why),
-                (Handed::Over, Ok(())) => Answered::Delivered,
-                (Handed::Late, Ok(())) => Answered::Late(call),
-                (Handed::Nothing, Ok(())) => Answered::Request(call),
+                (_, Err(why)) => AnswerOutcome::Rejected(call, why),
+                (HandOver::Over, Ok(())) => AnswerOutcome::Delivered,
+                (HandOver::Late, Ok(())) => AnswerOutcome::Late(call),
+                (HandOver::Nothing, Ok(())) => AnswerOutcome::Request(call),
             };
         }
-        if at.reader == Reader::ReplyLeg && !is_home && !self.legs().is_shared(at.bus) {
-            return Answered::Rejected(call, Rejection::WrongPlace);
+        if at.reader == Reader::ReplyChannel && !is_home && !self.channels().is_shared(at.bus) {
+            return AnswerOutcome::Rejected(call, Rejection::WrongPlace);
         }
-        if is_home || at.reader == Reader::ReplyLeg {
-            return Answered::Foreign(call);
+        if is_home || at.reader == Reader::ReplyChannel {
+            return AnswerOutcome::Foreign(call);
         }
-        self.legs().note_misplaced(at.bus);
+        self.channels().note_misplaced(at.bus);
         if at.message.headers.get(FORWARDS).is_some() {
-            return Answered::Looped(call);
+            return AnswerOutcome::Looped(call);
         }
-        match self.legs().forward(id, at.bus, message()) {
-            Some(forward) => Answered::Forward(Box::new(forward)),
-            None => Answered::Foreign(call),
+        match self.channels().forward(id, at.bus, message()) {
+            Some(forward) => AnswerOutcome::Forward(Box::new(forward)),
+            None => AnswerOutcome::Foreign(call),
         }
     }
 }
 
 /// The units of a message, and the event around them.
-fn said_in(at: ReadAt<'_>, binding: Binding) -> Result<(Option<Event>, said::Units), EventError> {
+fn said_in(
+    at: ReadAt<'_>,
+    binding: Binding,
+) -> Result<(Option<Event>, answer_unit::Units), EventError> {
     let limits = &at.rules.limits;
     let (event, body) = match content_mode::read(binding, at.message, limits)? {
         Content::Event(event) => (Some(event), at.message.body.clone()),
@@ -346,20 +355,20 @@ fn said_in(at: ReadAt<'_>, binding: Binding) -> Result<(Option<Event>, said::Uni
     };
     // An event in structured mode is its own body; in binary mode its data are the body.
     let body = event.as_ref().map_or(body, |event| Some(event.body()));
-    let units = said::units(&body.unwrap_or_default(), event.as_ref(), limits);
+    let units = answer_unit::units(&body.unwrap_or_default(), event.as_ref(), limits);
     Ok((event, units))
 }
 
 /// Whether an event carries a message that asks for something, whatever its headers say.
 fn is_asking(event: &Event, limits: &Limits) -> bool {
-    let units = said::units(&event.body(), None, limits);
-    units.iter().any(Said::is_request)
+    let units = answer_unit::units(&event.body(), None, limits);
+    units.iter().any(AnswerUnit::is_request)
 }
 
 /// Whether an event carries a message that answers something, whatever its headers say.
 fn is_answering(event: &Event, limits: &Limits) -> bool {
-    let units = said::units(&event.body(), None, limits);
-    units.iter().any(Said::is_answer)
+    let units = answer_unit::units(&event.body(), None, limits);
+    units.iter().any(AnswerUnit::is_answer)
 }
 
 /// The properties that all units of one message share.
@@ -375,7 +384,7 @@ struct Batch<'a> {
 
 impl Batch<'_> {
     /// One unit as a message of its own, which names its own call and no other.
-    fn alone(self, message: &Message, said: &Said, id: ReplyId) -> Message {
+    fn alone(self, message: &Message, said: &AnswerUnit, id: ReplyId) -> Message {
         let id = id.to_string();
         let written = self.event.and_then(|event| {
             let mut event = event.clone();
@@ -395,7 +404,7 @@ impl Batch<'_> {
     }
 }
 
-fn uncorrelated(said: Said, is_one_of_several: bool) -> Unanswerable {
+fn uncorrelated(said: AnswerUnit, is_one_of_several: bool) -> Unanswerable {
     let (code, detail) = match &said.body {
         Body::Broken { why, .. } => ("unreadable", why.to_string()),
         _ if said.is_request() => (
@@ -418,7 +427,7 @@ fn uncorrelated(said: Said, is_one_of_several: bool) -> Unanswerable {
 /// The call that an answer names. A message of one unit: by the `callid` of its event, its headers, the subject it came
 /// on, the `collaborationid` of its event, or what its body repeats, in this order. In a batch each unit names its own
 /// call, so that its body comes first. Any of those that name the same call may bring the token.
-fn call_of(at: ReadAt<'_>, said: &Said, is_one_of_several: bool) -> Option<ReplyId> {
+fn call_of(at: ReadAt<'_>, said: &AnswerUnit, is_one_of_several: bool) -> Option<ReplyId> {
     let event = said.event.as_ref();
     let attribute = |name| event.and_then(|event| event.extension_text(name));
     let attribute = |name| attribute(name).map(Text::as_str).into_iter();

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 use tracing::Level;
 
-use super::answered::Ended;
+use super::answer_outcome::EndedCalls;
 use super::error::CallError;
 use crate::budget::Budget;
 use crate::bus::delivery::Publisher;
@@ -20,11 +20,11 @@ use crate::bus::outbound::{Outbound, Outgoing};
 use crate::calls::callid::{CallId, ReplyId};
 use crate::calls::cancel::Canceller;
 use crate::calls::pending::PendingCalls;
-use crate::calls::reply::ReplyLegs;
+use crate::calls::reply::ReplyChannels;
 use crate::calls::reply_token::ReplyTokens;
+use crate::log_limit::{LogLimit, LogLimits};
 use crate::metrics::{Metrics, ReplyOutcome};
 use crate::rules::Rules;
-use crate::seldom::{LogLimits, Seldom};
 use crate::shares::Shares;
 
 /// The name of the HTTP listener as a binding: what routes match as `binding`, and part of `source`.
@@ -58,7 +58,7 @@ pub struct CallLimits {
 pub struct Calls {
     pub(super) outbound: Outbound,
     pub(super) publisher: Publisher,
-    pub(super) legs: ReplyLegs,
+    pub(super) channels: ReplyChannels,
     pub(super) pending: PendingCalls,
     pub(super) of_agents: Arc<Shares<Text>>,
     pub(super) of_callers: Arc<Shares<Text>>,
@@ -70,8 +70,8 @@ pub struct Calls {
     pub(super) canceller: Canceller,
     pub(super) metrics: Arc<Metrics>,
     pub(super) draining: AtomicBool,
-    pub(super) ended: Ended,
-    pub(super) cancels_lost: Seldom,
+    pub(super) ended: EndedCalls,
+    pub(super) cancels_lost: LogLimit,
     /// Copies for destinations that do not answer, which outlive their calls.
     pub(super) beside: TaskTracker,
     pub(super) room_beside: Arc<Semaphore>,
@@ -105,7 +105,7 @@ impl Calls {
     #[must_use]
     pub fn new(
         publisher: Publisher,
-        (legs, tokens): (ReplyLegs, ReplyTokens),
+        (channels, tokens): (ReplyChannels, ReplyTokens),
         limits: CallLimits,
         source: Text,
         canceller: Canceller,
@@ -117,7 +117,7 @@ impl Calls {
         Self {
             outbound: publisher.outbound().clone(),
             publisher,
-            legs,
+            channels,
             pending,
             of_agents: Shares::new(limits.max_pending_per_agent),
             of_callers: Shares::new(limits.max_pending_per_caller),
@@ -133,7 +133,7 @@ impl Calls {
             canceller,
             metrics,
             draining,
-            ended: Ended::new(log),
+            ended: EndedCalls::new(log),
             cancels_lost: log.seldom(Level::WARN, "more cancels were not published"),
             beside: TaskTracker::new(),
             room_beside: Arc::new(Semaphore::new(
@@ -150,7 +150,7 @@ impl Calls {
 
     /// Whether this is a call of this replica that no longer waits.
     pub(crate) fn has_ended(&self, call: CallId) -> bool {
-        self.legs.is_ours(call) && !self.pending.contains(call)
+        self.channels.is_ours(call) && !self.pending.contains(call)
     }
 
     /// Whether this proves to come from somebody who has the request of a call of this process, which waits or ended
@@ -175,8 +175,8 @@ impl Calls {
 
     /// Where answers come back to.
     #[must_use]
-    pub fn legs(&self) -> &ReplyLegs {
-        &self.legs
+    pub fn channels(&self) -> &ReplyChannels {
+        &self.channels
     }
 
     /// Verifies answers.
@@ -185,7 +185,7 @@ impl Calls {
     }
 
     /// The calls that ended lately.
-    pub(crate) fn ended(&self) -> &Ended {
+    pub(crate) fn ended(&self) -> &EndedCalls {
         &self.ended
     }
 
@@ -208,7 +208,7 @@ impl Calls {
     /// # Errors
     /// When the operating system gives no random numbers.
     pub(crate) fn new_call(&self) -> Result<CallId, CallError> {
-        let call = self.legs.new_call();
+        let call = self.channels.new_call();
         call.map_err(|error| CallError::Refused(error.to_string().into()))
     }
 
@@ -231,7 +231,7 @@ impl Calls {
 
     /// Whether the answer to this copy could not be read now.
     pub(crate) fn is_deaf(&self, copy: &Outgoing) -> bool {
-        copy.is_awaited && !self.legs.is_reading(copy.bus)
+        copy.is_awaited && !self.channels.is_reading(copy.bus)
     }
 
     /// Waits until the answers to copies that were read at `since` can be read, as long as a caller waits by default.
@@ -239,7 +239,7 @@ impl Calls {
     pub(crate) async fn until_answers_are_read(&self, copies: &[Outgoing], since: Instant) {
         let reading = async {
             for copy in copies {
-                self.legs.until_reading(copy.bus).await;
+                self.channels.until_reading(copy.bus).await;
             }
         };
         let deadline = since + self.limits.timeout;

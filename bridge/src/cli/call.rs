@@ -13,7 +13,7 @@ use tokio::time::timeout_at;
 use tokio_util::sync::CancellationToken;
 
 use crate::Bridge;
-use crate::calls::{CallError, Calls, Request, Silence};
+use crate::calls::{CallError, Calls, NoAnswer, Request};
 use crate::cli::output::Output;
 use crate::cli::{Misuse, load, telemetry};
 use crate::config::{AsText, LogFilter};
@@ -145,7 +145,7 @@ async fn make(
     // What the caller knows is how long all may take, not what was left of it after connecting.
     let with_whole_time = |error| match (error, args.timeout) {
         (CallError::Timeout(silence), Some(after)) => {
-            CallError::Timeout(Box::new(Silence { after, ..*silence }))
+            CallError::Timeout(Box::new(NoAnswer { after, ..*silence }))
         }
         (error, _) => error,
     };

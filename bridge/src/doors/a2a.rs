@@ -47,7 +47,7 @@ pub(crate) use self::limits::Limits;
 pub(in crate::doors) use self::limits::holding;
 pub(crate) use self::post::EXPOSED;
 pub(in crate::doors) use self::post::framed;
-pub(crate) use self::shared::{A2a, Live, Settings};
+pub(crate) use self::shared::{A2a, LiveSettings, Settings};
 pub(in crate::doors) use self::work::not_read;
 
 use std::sync::Arc;

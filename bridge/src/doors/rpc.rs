@@ -40,7 +40,7 @@ use crate::account::Line;
 use crate::budget::{BudgetExhausted, ClientBudget};
 use crate::calls::callid::CallId;
 use crate::calls::failure::{Failure, Reason, Recipient};
-use crate::calls::{Answer, CallError, Part, Reached};
+use crate::calls::{Answer, CallError, Part, SentCalls};
 use crate::http::body::BodyError;
 use crate::http::negotiate::Accepts;
 use crate::http::respond::{accepted, refusal};
@@ -328,7 +328,7 @@ fn read_head(
         accepts,
         hint: negotiate::hint(&head.headers),
         dialect: negotiate::dialect(&head.headers),
-        reached: Reached::default(),
+        reached: SentCalls::default(),
         results: Arc::clone(&door.results),
         key: None,
         is_resumed: false,

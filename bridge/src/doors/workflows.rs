@@ -66,7 +66,7 @@ use crate::workflows::{Member, Workflows};
 
 /// What the calls need.
 #[derive(Debug)]
-struct Rest {
+struct RestState {
     door: Door,
     workflows: Workflows,
     gate: Gate,
@@ -95,7 +95,7 @@ const OPENAPI: &str = include_str!("workflows/openapi.json");
 /// The calls of the executor, and `/health`.
 pub(crate) fn router(door: Door, workflows: Workflows) -> Router {
     let clock = &workflows.environment().clock;
-    let rest = Rest {
+    let rest = RestState {
         gate: Gate::new(clock),
         door,
         workflows,
@@ -108,7 +108,7 @@ pub(crate) fn router(door: Door, workflows: Workflows) -> Router {
         .with_state(Arc::new(rest))
 }
 
-async fn health(State(rest): State<Arc<Rest>>, method: Method) -> Response {
+async fn health(State(rest): State<Arc<RestState>>, method: Method) -> Response {
     let response = if is_read(&method) {
         let body = r#"{"status":"healthy","service":"a2e-server"}"#;
         json(StatusCode::OK, Bytes::from_static(body.as_bytes()))
@@ -121,7 +121,7 @@ async fn health(State(rest): State<Arc<Rest>>, method: Method) -> Response {
     response
 }
 
-async fn api(State(rest): State<Arc<Rest>>, request: Request<Body>) -> Response {
+async fn api(State(rest): State<Arc<RestState>>, request: Request<Body>) -> Response {
     let response = match rest.door.admit(&request) {
         Ok(_charge) => rest.respond(request).await,
         Err(refused) => refused,
@@ -132,9 +132,9 @@ async fn api(State(rest): State<Arc<Rest>>, request: Request<Body>) -> Response 
     response
 }
 
-// === impl Rest ===
+// === impl RestState ===
 
-impl Rest {
+impl RestState {
     async fn respond(&self, request: Request<Body>) -> Response {
         let (head, body) = request.into_parts();
         let caller = Caller::of(&head.headers, &self.workflows.directory());

@@ -23,8 +23,8 @@ use tower::ServiceExt as _;
 use super::open_connections::{ConnectionGuard, OpenConnections};
 use super::stall::Stalling;
 use super::streams::{ConnectionActivity, Stream, Streams};
+use crate::log_limit::LogLimit;
 use crate::metrics::Metrics;
-use crate::seldom::Seldom;
 use crate::shares::Share;
 
 /// Bounds on the connections of one listener.
@@ -60,9 +60,9 @@ pub(super) struct Shared {
     pub(super) name: &'static str,
     pub(super) metrics: Arc<Metrics>,
     /// Of connections that the bridge closed.
-    pub(super) closed: Arc<Seldom>,
+    pub(super) closed: Arc<LogLimit>,
     /// Of clients that wait for a connection to end.
-    pub(super) full: Arc<Seldom>,
+    pub(super) full: Arc<LogLimit>,
     pub(super) seats: Arc<OpenConnections>,
 }
 

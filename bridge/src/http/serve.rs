@@ -16,8 +16,8 @@ use tokio::time::sleep;
 use tracing::Level;
 
 use super::connection::{ConnectionBounds, Ending, Shared, Slot, serve_connection};
+use crate::log_limit::LogLimits;
 use crate::metrics::Metrics;
-use crate::seldom::LogLimits;
 use crate::shares::{Share, Shares, client};
 
 /// A door that is about to open.

@@ -6,7 +6,7 @@ use super::{DataLook, Pipeline, Routed, undelivered};
 use crate::bus::deadletter::{Reason, Stage};
 use crate::bus::outbound::{Outgoing, Provenance, RoutingError, Unit};
 use crate::calls::resolve::ReadAt;
-use crate::calls::{Answered, Unanswerable};
+use crate::calls::{AnswerOutcome, Unanswerable};
 use crate::clock;
 use crate::stage;
 
@@ -17,20 +17,20 @@ impl Pipeline {
     pub(super) fn answers(&self, at: ReadAt<'_>, routed: &mut Routed) {
         for answered in self.calls.take_answers(at, self.intake.binding) {
             match answered {
-                Answered::Forward(forward) => routed.copies.push(*forward),
-                Answered::Uncorrelated(Unanswerable { code, detail, unit }) => {
+                AnswerOutcome::Forward(forward) => routed.copies.push(*forward),
+                AnswerOutcome::Uncorrelated(Unanswerable { code, detail, unit }) => {
                     let unit = unit.map(|(index, bytes)| Unit { index, bytes });
                     let unit = unit.as_ref();
                     routed
                         .copies
                         .push(self.dead(at, unit, None, code, Stage::Resolve, &detail));
                 }
-                Answered::Delivered
-                | Answered::Late(_)
-                | Answered::Foreign(_)
-                | Answered::Rejected(..)
-                | Answered::Looped(_)
-                | Answered::Request(_) => {}
+                AnswerOutcome::Delivered
+                | AnswerOutcome::Late(_)
+                | AnswerOutcome::Foreign(_)
+                | AnswerOutcome::Rejected(..)
+                | AnswerOutcome::Looped(_)
+                | AnswerOutcome::Request(_) => {}
             }
         }
     }

@@ -17,7 +17,7 @@ use crate::account;
 use crate::bus::deadletter::Stage;
 use crate::bus::outbound::Unit;
 use crate::calls::CallError;
-use crate::calls::exchange::InHand;
+use crate::calls::exchange::RoutedRequest;
 use crate::calls::failure::{Failure, Reason as FailureReason, Recipient};
 use crate::calls::reply_place;
 use crate::calls::resolve::ReadAt;
@@ -158,7 +158,7 @@ impl Pipeline {
         let requester = self.requester_at(at, event, address, recipient);
         let agent = event.map_or_else(Text::default, account::agent_of);
         let how = self.failed(at, &agent, (failure, requester), routed);
-        routed.in_hand.push(InHand {
+        routed.in_hand.push(RoutedRequest {
             position,
             share,
             how,

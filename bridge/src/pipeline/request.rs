@@ -13,13 +13,15 @@ use crate::bus::deadletter::{Stage, Undelivered};
 use crate::bus::outbound::{Provenance, Unit};
 use crate::calls::callid::CallId;
 use crate::calls::exchange::room::Hold;
-use crate::calls::exchange::{Failed, How, InHand, Requester, Unsettled, Waits};
+use crate::calls::exchange::{
+    FailedRequest, RequestStatus, Requester, RoutedRequest, Unsettled, WaitingRequest,
+};
 use crate::calls::failure::{Failure, Recipient};
 use crate::calls::reply::spring;
 use crate::calls::reply_form::ReplyForm;
 use crate::calls::reply_place;
 use crate::calls::resolve::ReadAt;
-use crate::calls::{Answer, CallError, Exchange, Opened, Silence};
+use crate::calls::{Answer, CallError, Exchange, NoAnswer, Opened};
 use crate::clock;
 use crate::stage;
 
@@ -37,7 +39,7 @@ impl Pipeline {
     ) -> Result<Option<Requester>, reply_place::Refused> {
         let kind = event.extension_text(extension::MCP_TYPE);
         let is_other = kind.is_some_and(|kind| kind != Kind::Request.as_str());
-        if is_other || self.calls.legs().is_empty() {
+        if is_other || self.calls.channels().is_empty() {
             return Ok(None);
         }
         let named = reply_place::named_by(event, at.message);
@@ -134,7 +136,7 @@ impl Pipeline {
         };
         let agent = account::agent_of(&event);
         let how = match self.open(at, unit, event, &mut requester, routed) {
-            Ok((answer, room)) => How::Waits(Box::new(Waits {
+            Ok((answer, room)) => RequestStatus::Waits(Box::new(WaitingRequest {
                 answer,
                 requester,
                 room,
@@ -144,7 +146,7 @@ impl Pipeline {
                 self.failed(at, &agent, (failure, requester), routed)
             }
         };
-        routed.in_hand.push(InHand {
+        routed.in_hand.push(RoutedRequest {
             position,
             share,
             how,
@@ -158,10 +160,10 @@ impl Pipeline {
         agent: &Text,
         (failure, requester): (Failure, Requester),
         routed: &mut Routed,
-    ) -> How {
+    ) -> RequestStatus {
         let size = at.message.size_bytes();
         let room = self.waiting.enter(agent, size, &mut routed.room).ok();
-        How::Failed(Box::new(Failed {
+        RequestStatus::Failed(Box::new(FailedRequest {
             failure,
             requester,
             room,
@@ -226,7 +228,7 @@ impl Pipeline {
             Some((message, &unit.bytes))
         });
         if clock::is_expired(&event) {
-            return Err(CallError::Timeout(Box::new(Silence::expired(&event))));
+            return Err(CallError::Timeout(Box::new(NoAnswer::expired(&event))));
         }
         let left = clock::time_left(&event);
         self.calls.exchange(call, event, rpc, left)

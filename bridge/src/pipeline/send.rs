@@ -51,13 +51,13 @@ pub(super) struct InFlight {
 /// A copy that was handed to its bus.
 struct Copy {
     outgoing: Outgoing,
-    handed: Handed,
+    handed: SendResult,
     /// Where it was held before.
     _holder: Option<Holder>,
 }
 
 /// The result of handing a copy to its bus.
-enum Handed {
+enum SendResult {
     Waiting(Confirmation),
     Confirmed,
     Failed(TransportError),
@@ -209,7 +209,7 @@ impl Pipeline {
     /// Whether some copy was not even handed to its bus, and has to be sent again before anything later.
     pub(super) fn has_failed(&self, in_flight: &InFlight) -> bool {
         let holds = |copy: &Copy| {
-            matches!(&copy.handed, Handed::Failed(error)
+            matches!(&copy.handed, SendResult::Failed(error)
                 if self.publisher.failure_action(&copy.outgoing, error) == FailureAction::Hold)
         };
         in_flight.copies.iter().any(holds)
@@ -263,9 +263,9 @@ impl Pipeline {
         } = copy;
         loop {
             let failed = match handed {
-                Handed::Waiting(confirmation) => confirmation.await.err(),
-                Handed::Confirmed => None,
-                Handed::Failed(error) => Some(error),
+                SendResult::Waiting(confirmation) => confirmation.await.err(),
+                SendResult::Confirmed => None,
+                SendResult::Failed(error) => Some(error),
             };
             let Some(error) = failed else {
                 self.publisher.confirmed(&copy, sent.elapsed());
@@ -368,28 +368,28 @@ impl InFlight {
     /// Whether a bus did not take some copy.
     pub(super) fn has_failed_copy(&self) -> bool {
         let mut copies = self.copies.iter();
-        copies.any(|copy| matches!(copy.handed, Handed::Failed(_)))
+        copies.any(|copy| matches!(copy.handed, SendResult::Failed(_)))
     }
 
     /// Whether every copy is confirmed by now.
     pub(super) fn is_confirmed(&mut self) -> bool {
         self.copies.iter_mut().all(|copy| {
-            if let Handed::Waiting(confirmation) = &mut copy.handed
+            if let SendResult::Waiting(confirmation) = &mut copy.handed
                 && let Some(confirmed) = confirmation.now()
             {
                 copy.handed = match confirmed {
-                    Ok(_) => Handed::Confirmed,
-                    Err(error) => Handed::Failed(error),
+                    Ok(_) => SendResult::Confirmed,
+                    Err(error) => SendResult::Failed(error),
                 };
             }
-            matches!(copy.handed, Handed::Confirmed)
+            matches!(copy.handed, SendResult::Confirmed)
         })
     }
 }
 
-// === impl Handed ===
+// === impl SendResult ===
 
-impl From<Result<Confirmation, TransportError>> for Handed {
+impl From<Result<Confirmation, TransportError>> for SendResult {
     fn from(handed: Result<Confirmation, TransportError>) -> Self {
         match handed {
             Ok(confirmation) => Self::Waiting(confirmation),

@@ -14,10 +14,10 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::bridge::BindingService;
+use crate::log_limit::LogLimit;
 use crate::metrics::Metrics;
 use crate::readiness::Readiness;
 use crate::restart::{CLOSE, not_too_soon, start};
-use crate::seldom::Seldom;
 
 /// The cause until the group of a binding has assigned its partitions.
 const WAITING: &str = "waiting for partitions";
@@ -30,8 +30,8 @@ pub(super) struct Runner {
     pub(super) dead_letters: Option<AnyTransport>,
     pub(super) metrics: Arc<Metrics>,
     pub(super) grace: Duration,
-    pub(super) pauses: Seldom,
-    pub(super) resumptions: Seldom,
+    pub(super) pauses: LogLimit,
+    pub(super) resumptions: LogLimit,
 }
 
 // === impl Runner ===

@@ -33,8 +33,8 @@ use crate::calls::failure::{self, Failure, Recipient};
 use crate::calls::reply::spring;
 use crate::calls::reply_place::{ReplyPlaces, named_in};
 use crate::config::{BindingConfig, Name};
+use crate::log_limit::{LogLimit, LogLimits};
 use crate::pipeline::intake::Intake;
-use crate::seldom::{LogLimits, Seldom};
 
 /// A binding that reads announcements.
 #[derive(Debug)]
@@ -48,9 +48,9 @@ pub(crate) struct DiscoveryBinding {
     named_subjects: Vec<TopicFilter>,
     places: ReplyPlaces,
     publisher: Publisher,
-    waiting: Seldom,
-    refused: Seldom,
-    unanswered: Seldom,
+    waiting: LogLimit,
+    refused: LogLimit,
+    unanswered: LogLimit,
 }
 
 /// What a message asks for.

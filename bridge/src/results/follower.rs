@@ -28,39 +28,39 @@ use tokio_util::sync::CancellationToken;
 use super::Results;
 use super::fold::OpenedCall;
 use crate::bus::Bus;
+use crate::calls::answer_unit::AnswerUnit;
 use crate::calls::callid::{CallId, ReplyId, ReplyToken};
-use crate::calls::pending::{Asked, Fingerprint, Form, Progress};
-use crate::calls::reply::ReplyLeg;
+use crate::calls::pending::{CallRequest, Fingerprint, Form, Progress};
+use crate::calls::reply::ReplyChannel;
 use crate::calls::resolve::{ReadAt, Reader};
-use crate::calls::said::Said;
-use crate::calls::{Answered, Calls, Part, render};
+use crate::calls::{AnswerOutcome, Calls, Part, render};
+use crate::log_limit::LogLimit;
 use crate::metrics::Metrics;
 use crate::readiness::Readiness;
 use crate::restart::{CLOSE, not_too_soon, start};
-use crate::seldom::Seldom;
 use crate::state::{Cursor, StateError};
 use crate::tasks::Tasks;
 
 /// Reads on one bus.
 pub(crate) struct Follower {
-    pub(crate) leg: ReplyLeg,
+    pub(crate) channel: ReplyChannel,
     pub(crate) bus: Bus,
     pub(crate) calls: Arc<Calls>,
     pub(crate) results: Arc<Results>,
     /// The tasks of A2A callers, where there are any.
     pub(crate) tasks: Option<Arc<Tasks>>,
     pub(crate) metrics: Arc<Metrics>,
-    pub(crate) adopted: Seldom,
-    pub(crate) lost: Seldom,
-    pub(crate) rejected: Seldom,
+    pub(crate) adopted: LogLimit,
+    pub(crate) lost: LogLimit,
+    pub(crate) rejected: LogLimit,
 }
 
 /// The parts of the answer to one call that have been read.
 #[derive(Debug)]
 struct AnswerBuffer {
     /// Messages that are not rendered yet: the record of their call has not come.
-    messages: Vec<(Option<ReplyToken>, Said)>,
-    asked: Option<Asked>,
+    messages: Vec<(Option<ReplyToken>, AnswerUnit)>,
+    asked: Option<CallRequest>,
     progress: Progress,
     /// How many parts came before those that are held.
     before: usize,
@@ -165,12 +165,16 @@ impl Follower {
     }
 
     async fn subscribe(&self) -> Result<Consumer, TransportError> {
-        if let Some((topic, partitions)) = self.leg.required_topic() {
+        if let Some((topic, partitions)) = self.channel.required_topic() {
             self.bus.transport.ensure_topic(topic, partitions).await?;
         }
-        let subscription = self.calls.legs().followed(&self.leg).map_err(|error| {
-            TransportError::new(TransportErrorKind::BadConfig, error.to_string())
-        })?;
+        let subscription = self
+            .calls
+            .channels()
+            .followed(&self.channel)
+            .map_err(|error| {
+                TransportError::new(TransportErrorKind::BadConfig, error.to_string())
+            })?;
         self.bus.transport.subscribe(subscription).await
     }
 
@@ -218,7 +222,7 @@ impl Follower {
     /// Notes what a message says to calls that do not wait here.
     fn take(&self, reading: &mut SubscriptionState, delivery: Delivery) {
         let rules = self.calls.rules();
-        let at = ReadAt::of(&delivery, &rules, self.leg.bus, Reader::ReplyLeg);
+        let at = ReadAt::of(&delivery, &rules, self.channel.bus, Reader::ReplyChannel);
         let binding = self.bus.transport.binding();
         self.calls.no_responders(at, binding);
         for (ReplyId { call, token }, said) in self.calls.to_others(at, binding) {
@@ -295,7 +299,7 @@ impl Follower {
             // Parts of it may have come before this replica read.
             return DueAction::End;
         }
-        if self.calls.legs().is_ours(call) && !is_of_before {
+        if self.calls.channels().is_ours(call) && !is_of_before {
             return DueAction::End;
         }
         let is_late = opened.time_left().is_zero();
@@ -351,7 +355,7 @@ impl Follower {
             {
                 heard.bytes = heard.bytes.saturating_sub(bytes_of(&said));
                 self.calls
-                    .count_reply(Answered::Rejected(call, why).outcome());
+                    .count_reply(AnswerOutcome::Rejected(call, why).outcome());
                 if let Some(suppressed) = self.rejected.allow() {
                     tracing::warn!(%call, why = why.what(), suppressed, "an answer to a call of another replica was rejected");
                 }
@@ -474,7 +478,7 @@ impl Default for AnswerBuffer {
 
 impl AnswerBuffer {
     /// Holds a message; what it takes.
-    fn take(&mut self, token: Option<ReplyToken>, said: Said) -> usize {
+    fn take(&mut self, token: Option<ReplyToken>, said: AnswerUnit) -> usize {
         let bytes = bytes_of(&said);
         self.bytes += bytes;
         self.last = Instant::now();
@@ -515,12 +519,12 @@ impl AnswerBuffer {
 }
 
 /// What a message that is held takes, about.
-fn bytes_of(said: &Said) -> usize {
+fn bytes_of(said: &AnswerUnit) -> usize {
     said.unit.len() + MESSAGE_BYTES
 }
 
-fn asked(call: CallId, opened: &OpenedCall) -> Asked {
-    Asked {
+fn asked(call: CallId, opened: &OpenedCall) -> CallRequest {
+    CallRequest {
         form: Form::JsonRpc {
             id: opened.id.clone(),
             progress: opened.progress.clone(),

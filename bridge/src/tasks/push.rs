@@ -49,7 +49,7 @@ pub(crate) struct Authentication {
 
 /// A webhook of a task, as its records make it.
 #[derive(Debug, Clone)]
-pub(crate) struct Kept {
+pub(crate) struct StoredWebhook {
     pub(crate) task: Text,
     pub(crate) id: Text,
     pub(crate) webhook: Webhook,
@@ -99,7 +99,7 @@ pub(crate) struct WebhookFold;
 
 /// Which replica calls a webhook.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Turn {
+pub(crate) enum CallOwner {
     /// This replica, for longer than a call takes.
     Ours,
     /// Another one.
@@ -141,21 +141,21 @@ impl Webhooks {
     }
 
     /// The webhook of this id.
-    pub(crate) fn get(&self, task: &str, id: &str) -> Option<Kept> {
+    pub(crate) fn get(&self, task: &str, id: &str) -> Option<StoredWebhook> {
         self.kept(&key(task, id))
     }
 
     /// The webhook of this key.
-    pub(crate) fn kept(&self, key: &str) -> Option<Kept> {
+    pub(crate) fn kept(&self, key: &str) -> Option<StoredWebhook> {
         self.view.read(|kept| kept.get(key).cloned())
     }
 
     /// Those of a task, in the order of their ids.
-    pub(crate) fn of_task(&self, task: &str) -> Vec<Kept> {
+    pub(crate) fn of_task(&self, task: &str) -> Vec<StoredWebhook> {
         let mut found: Vec<_> = self
             .view
             .read(|kept| kept.group(task).map(|(_, kept)| kept.clone()).collect());
-        found.sort_by(|a: &Kept, b| a.id.cmp(&b.id));
+        found.sort_by(|a: &StoredWebhook, b| a.id.cmp(&b.id));
         found
     }
 
@@ -222,30 +222,34 @@ impl Webhooks {
     ///
     /// # Errors
     /// When the claim is not stored.
-    pub(crate) async fn claim(&self, key: &str) -> Result<Turn, StateError> {
+    pub(crate) async fn claim(&self, key: &str) -> Result<CallOwner, StateError> {
         let now = clock::milliseconds(clock::now());
-        let age = |kept: &Kept| Duration::from_millis(now.saturating_sub(kept.claimed));
+        let age = |kept: &StoredWebhook| Duration::from_millis(now.saturating_sub(kept.claimed));
         let Some(kept) = self.kept(key) else {
-            return Ok(Turn::Theirs);
+            return Ok(CallOwner::Theirs);
         };
         let is_ours = kept.owner == self.replica;
         if is_ours && age(&kept) < RENEW {
-            return Ok(Turn::Ours);
+            return Ok(CallOwner::Ours);
         }
         if !is_ours && age(&kept) < LEASE {
-            return Ok(Turn::Theirs);
+            return Ok(CallOwner::Theirs);
         }
         let owner = self.replica.clone();
         self.record(key, &Event::Claimed { owner }).await?;
         let kept = self.kept(key);
         let is_ours = kept.is_some_and(|kept| kept.owner == self.replica);
-        Ok(if is_ours { Turn::Ours } else { Turn::Theirs })
+        Ok(if is_ours {
+            CallOwner::Ours
+        } else {
+            CallOwner::Theirs
+        })
     }
 
     /// Leaves the webhooks that this replica owns to the others.
     pub(crate) async fn release(&self) {
         let now = clock::milliseconds(clock::now());
-        let is_owned = |kept: &Kept| {
+        let is_owned = |kept: &StoredWebhook| {
             let age = Duration::from_millis(now.saturating_sub(kept.claimed));
             kept.owner == self.replica && !kept.is_over && age < LEASE
         };
@@ -298,9 +302,9 @@ fn key(task: &str, id: &str) -> String {
 // === impl WebhookFold ===
 
 impl Fold for WebhookFold {
-    type Entry = Kept;
+    type Entry = StoredWebhook;
 
-    fn apply(&self, entry: &mut Option<Kept>, record: &Record) -> Applied {
+    fn apply(&self, entry: &mut Option<StoredWebhook>, record: &Record) -> Applied {
         match (body::read(record), entry) {
             (None, _) => Applied::Unknown,
             (
@@ -317,7 +321,7 @@ impl Fold for WebhookFold {
                 let Ok(after) = after.parse() else {
                     return Applied::Unknown;
                 };
-                *entry = Some(Kept {
+                *entry = Some(StoredWebhook {
                     task,
                     id,
                     webhook,
@@ -360,7 +364,7 @@ impl Fold for WebhookFold {
         }
     }
 
-    fn size_bytes(&self, kept: &Kept) -> usize {
+    fn size_bytes(&self, kept: &StoredWebhook) -> usize {
         let Webhook {
             url,
             token,
@@ -374,14 +378,14 @@ impl Fold for WebhookFold {
                 .and_then(|it| it.credentials.clone()),
         ];
         let texts: usize = texts.into_iter().flatten().map(String::len).sum();
-        size_of::<Kept>() + url.len() + texts + kept.task.len() + kept.id.len()
+        size_of::<StoredWebhook>() + url.len() + texts + kept.task.len() + kept.id.len()
     }
 
-    fn has_ended(&self, kept: &Kept) -> bool {
+    fn has_ended(&self, kept: &StoredWebhook) -> bool {
         kept.is_over
     }
 
-    fn group<'a>(&self, kept: &'a Kept) -> Option<&'a str> {
+    fn group<'a>(&self, kept: &'a StoredWebhook) -> Option<&'a str> {
         Some(&kept.task)
     }
 }
@@ -427,7 +431,7 @@ mod tests {
     }
 
     /// What events at these times make, and what each of them did.
-    fn fold(events: &[(u64, Event)]) -> (Option<Kept>, Vec<Applied>) {
+    fn fold(events: &[(u64, Event)]) -> (Option<StoredWebhook>, Vec<Applied>) {
         let mut entry = None;
         let applied = events.iter().zip(0..).map(|((time, event), offset)| {
             let record = Record {

@@ -57,10 +57,10 @@ use crate::bus::headers::PassedHeaders;
 use crate::bus::outbound::Outbound;
 use crate::calls::reply_place::{self, ReplyPlaces};
 use crate::config::BindingConfig;
+use crate::log_limit::{LogLimit, LogLimits};
 use crate::metrics;
 use crate::pipeline::held::Held;
 use crate::pipeline::intake::{Intake, Read, Refusal};
-use crate::seldom::{LogLimits, Seldom};
 
 /// A binding whose messages are workflows.
 #[derive(Debug)]
@@ -95,13 +95,13 @@ pub(crate) struct AnswerSettings {
 #[derive(Debug)]
 struct Log {
     /// Of workflows that do not become whole.
-    incomplete: Seldom,
+    incomplete: LogLimit,
     /// Of requests that are refused.
-    refused: Seldom,
+    refused: LogLimit,
     /// Of answers that are wanted where the binding does not allow it.
-    forbidden: Seldom,
+    forbidden: LogLimit,
     /// Of answers that are too large, or can go nowhere.
-    answers: Seldom,
+    answers: LogLimit,
 }
 
 /// Requests that are being served.

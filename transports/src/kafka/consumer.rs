@@ -28,7 +28,7 @@ use super::config::KafkaConfig;
 use super::error::{failed, is_outage};
 use super::health::{Events, Pulse};
 use super::intake::{Admission, Budget, Intake, Keeping};
-use super::rebalance::{Client, Context, Leave, list, store};
+use super::rebalance::{Client, Context, EndSignal, list, store};
 use super::record;
 use super::writer::position;
 use crate::delivery::{Acknowledger, Delivery};
@@ -77,7 +77,7 @@ pub(super) enum Source {
 struct Task {
     plan: Plan,
     intake: Arc<Intake>,
-    leave: Leave,
+    leave: EndSignal,
     /// Cancelled once the group has given us our share of the topics for the first time.
     assigned: CancellationToken,
     deliveries: mpsc::Sender<Delivery>,
@@ -113,7 +113,7 @@ struct Received {
 
 /// The reason for the backlog.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Blocked {
+enum BacklogReason {
     No,
     /// Partitions hold back too many offsets.
     Lanes,
@@ -148,7 +148,7 @@ pub(super) async fn start(mut plan: Plan) -> Result<Consumer, TransportError> {
     let task = Task {
         plan,
         intake: Arc::new(Intake::new(keeping, budget)),
-        leave: Leave::default(),
+        leave: EndSignal::default(),
         assigned: CancellationToken::new(),
         deliveries,
         lag: is_member.then_some(tell_lag),
@@ -319,9 +319,9 @@ impl<'a> Session<'a> {
         while !self.task.leave.stop.is_cancelled() {
             let blocked = self.hand_out();
             let polled = match (self.paused, blocked) {
-                (None, Blocked::Room { cost }) => self.be_patient(cost),
-                (None, Blocked::No) => self.poll(TICK),
-                (None, Blocked::Lanes) => {
+                (None, BacklogReason::Room { cost }) => self.be_patient(cost),
+                (None, BacklogReason::No) => self.poll(TICK),
+                (None, BacklogReason::Lanes) => {
                     self.keep_pace();
                     self.poll(TICK)
                 }
@@ -336,7 +336,7 @@ impl<'a> Session<'a> {
     }
 
     /// Moves records from the backlog to the channel, in order on each lane.
-    fn hand_out(&mut self) -> Blocked {
+    fn hand_out(&mut self) -> BacklogReason {
         let mut full = Vec::new();
         let mut index = 0;
         while let Some(next) = self.backlog.get(index) {
@@ -347,12 +347,12 @@ impl<'a> Session<'a> {
             let cost = next.message.size_bytes();
             let slot = match self.task.deliveries.try_reserve() {
                 Ok(slot) => slot,
-                Err(TrySendError::Full(())) => return Blocked::Room { cost },
+                Err(TrySendError::Full(())) => return BacklogReason::Room { cost },
                 // Nobody receives any more; what is out may still settle.
                 Err(TrySendError::Closed(())) => {
                     self.backlog.clear();
                     self.pause();
-                    return Blocked::No;
+                    return BacklogReason::No;
                 }
             };
             match self
@@ -366,7 +366,7 @@ impl<'a> Session<'a> {
                     }
                 }
                 Admission::Stale => drop(self.backlog.remove(index)),
-                Admission::NoRoom => return Blocked::Room { cost },
+                Admission::NoRoom => return BacklogReason::Room { cost },
                 Admission::LaneFull => {
                     full.push(next.lane);
                     index += 1;
@@ -374,9 +374,9 @@ impl<'a> Session<'a> {
             }
         }
         if full.is_empty() {
-            Blocked::No
+            BacklogReason::No
         } else {
-            Blocked::Lanes
+            BacklogReason::Lanes
         }
     }
 
@@ -389,11 +389,11 @@ impl<'a> Session<'a> {
     }
 
     /// Serves callbacks while everything is paused, and goes on when there is room again.
-    fn poll_paused(&mut self, since: Instant, blocked: Blocked) -> ControlFlow<End> {
+    fn poll_paused(&mut self, since: Instant, blocked: BacklogReason) -> ControlFlow<End> {
         let intake = &self.task.intake;
         let detached = self.task.deliveries.is_closed();
         let resume = match blocked {
-            Blocked::Room { cost } => {
+            BacklogReason::Room { cost } => {
                 intake.wait_for_room(cost, PAUSED_TICK);
                 false
             }
@@ -404,7 +404,7 @@ impl<'a> Session<'a> {
                 false
             }
             // Half, so that a budget that is always nearly spent does not pause and resume with every message.
-            Blocked::No | Blocked::Lanes => {
+            BacklogReason::No | BacklogReason::Lanes => {
                 intake.wait_for_half(PAUSED_TICK)
                     || (since.elapsed() > LONG_PAUSE && intake.wait_for_room(0, Duration::ZERO))
             }

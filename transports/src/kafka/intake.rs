@@ -68,7 +68,7 @@ pub(super) enum Admission {
 
 /// Partitions to pause and to resume.
 #[derive(Debug, Default)]
-pub(super) struct Pace {
+pub(super) struct FlowChange {
     /// All whose own records are too many, as `TOPIC/PARTITION`.
     pub(super) full: Vec<Text>,
     pub(super) pause: Vec<(Topic, i32)>,
@@ -310,9 +310,9 @@ impl Intake {
     }
 
     /// What to pause and resume, given whether everything should be paused.
-    pub(super) fn pace(&self, everything: bool) -> Pace {
+    pub(super) fn pace(&self, everything: bool) -> FlowChange {
         let mut state = self.state();
-        let mut pace = Pace::default();
+        let mut pace = FlowChange::default();
         for lane in 0..state.count() {
             let held = state.ledger.held(lane);
             let assigned = state.ledger.epoch(lane).is_some();

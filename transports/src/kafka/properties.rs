@@ -115,7 +115,7 @@ impl KafkaProperties {
     }
 
     /// The properties as they may be shown.
-    fn shown(&self) -> impl Iterator<Item = (&str, &str)> {
+    fn visible(&self) -> impl Iterator<Item = (&str, &str)> {
         self.0.iter().map(|(key, value)| {
             let value = secret(key).map_or(value.as_str(), |_| "***");
             (key.as_str(), value)
@@ -132,13 +132,13 @@ impl<K: Into<String>, V: Into<String>> FromIterator<(K, V)> for KafkaProperties 
 
 impl fmt::Debug for KafkaProperties {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_map().entries(self.shown()).finish()
+        f.debug_map().entries(self.visible()).finish()
     }
 }
 
 impl Serialize for KafkaProperties {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_map(self.shown())
+        serializer.collect_map(self.visible())
     }
 }
 

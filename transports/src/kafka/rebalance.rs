@@ -25,7 +25,7 @@ pub(super) type Client = BaseConsumer<Context>;
 pub(super) struct Context {
     events: Events,
     intake: Arc<Intake>,
-    leave: Leave,
+    leave: EndSignal,
     /// Cancelled at the first assignment.
     assigned: CancellationToken,
     /// How long a revocation may wait for deliveries that are out.
@@ -38,7 +38,7 @@ pub(super) struct Context {
 
 /// The signal that ends a subscription.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Leave {
+pub(super) struct EndSignal {
     /// Cancelled when it has to.
     pub(super) stop: CancellationToken,
     /// Set before, when deliveries that are out may still settle.
@@ -51,7 +51,7 @@ impl Context {
     pub(super) fn new(
         events: Events,
         intake: Arc<Intake>,
-        leave: Leave,
+        leave: EndSignal,
         assigned: CancellationToken,
         patience: Duration,
         lag: Option<watch::Sender<Option<u64>>>,

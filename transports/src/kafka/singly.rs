@@ -83,7 +83,7 @@ struct Refused {
 
 /// A message in flight, from before it is handed to a client until it has its answer.
 #[derive(Debug)]
-pub(super) struct Passage {
+pub(super) struct InFlight {
     singles: Arc<Singles>,
     traffic: Arc<Traffic>,
     /// Whether the message goes by itself.
@@ -94,14 +94,14 @@ pub(super) struct Passage {
 #[derive(Debug)]
 pub(super) struct Batched {
     pub(super) answer: Answer,
-    pub(super) passage: Passage,
+    pub(super) passage: InFlight,
 }
 
 /// A message that went out by itself.
 #[derive(Debug)]
 pub(super) struct Single {
     pub(super) answer: Answer,
-    pub(super) passage: Passage,
+    pub(super) passage: InFlight,
 }
 
 // === impl Batched, Single ===
@@ -152,7 +152,7 @@ impl Singles {
     ///
     /// # Errors
     /// `Saturated` when that takes too long.
-    pub(super) async fn pass(self: &Arc<Self>, topic: &Topic) -> Result<Passage, TransportError> {
+    pub(super) async fn pass(self: &Arc<Self>, topic: &Topic) -> Result<InFlight, TransportError> {
         let traffic = self.traffic(topic);
         // Counted before the look, so that whoever makes the topic small waits for this message.
         let passage = self.passage(&traffic, false);
@@ -177,9 +177,9 @@ impl Singles {
         })
     }
 
-    fn passage(self: &Arc<Self>, traffic: &Arc<Traffic>, is_single: bool) -> Passage {
+    fn passage(self: &Arc<Self>, traffic: &Arc<Traffic>, is_single: bool) -> InFlight {
         traffic.in_flight.fetch_add(1, Ordering::SeqCst);
-        Passage {
+        InFlight {
             singles: Arc::clone(self),
             traffic: Arc::clone(traffic),
             is_single,
@@ -187,7 +187,7 @@ impl Singles {
     }
 
     /// A passage to a topic that is small, or was; `None` while everybody waits.
-    fn enter(self: &Arc<Self>, traffic: &Arc<Traffic>) -> Option<Passage> {
+    fn enter(self: &Arc<Self>, traffic: &Arc<Traffic>) -> Option<InFlight> {
         let mut small = traffic.small();
         let is_single = match &*small {
             Some(Small {
@@ -329,7 +329,7 @@ impl Traffic {
     }
 }
 
-impl Drop for Passage {
+impl Drop for InFlight {
     fn drop(&mut self) {
         let is_last = self.traffic.in_flight.fetch_sub(1, Ordering::SeqCst) == 1;
         if is_last && self.traffic.is_small.load(Ordering::SeqCst) {

@@ -44,7 +44,7 @@ pub(super) type Waiter = oneshot::Sender<Result<Receipt, TransportError>>;
 
 /// One publication to be confirmed by the next flush.
 #[derive(Debug)]
-pub(super) struct Written {
+pub(super) struct Unflushed {
     /// The number of connections there had been before it was handed to the client.
     pub(super) connects: u64,
     pub(super) confirm: Waiter,
@@ -103,7 +103,7 @@ fn publish_error(error: PublishError, client: &Client, bytes: usize) -> Transpor
 pub(super) async fn flush_for(
     client: Client,
     link: Arc<Link>,
-    mut queue: mpsc::Receiver<Written>,
+    mut queue: mpsc::Receiver<Unflushed>,
     patience: Duration,
     stop: CancellationToken,
 ) {

@@ -37,7 +37,7 @@ pub(super) struct Probe {
 /// The first message of a server, after the word `INFO`.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct Greeting {
+struct ServerInfo {
     tls_required: bool,
     tls_available: bool,
 }
@@ -189,7 +189,7 @@ impl Probe {
 }
 
 /// Reads the greeting, and gives back the connection.
-async fn greet(stream: TcpStream) -> Result<(Greeting, TcpStream), String> {
+async fn greet(stream: TcpStream) -> Result<(ServerInfo, TcpStream), String> {
     let (mut line, mut stream) = (String::new(), BufReader::new(stream));
     let mut start = (&mut stream).take(MOST_BYTES);
     // What has been read until a failure is all that counts.

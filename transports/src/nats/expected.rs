@@ -36,7 +36,7 @@ pub(super) enum Notice {
 }
 
 /// Says that a question was not asked, unless it was, when it is dropped.
-pub(super) struct Unasked<'a> {
+pub(super) struct UnaskedGuard<'a> {
     pub(super) token: u64,
     /// Room to say it; `None` once it was asked.
     pub(super) room: Option<mpsc::PermitIterator<'a, Notice>>,
@@ -62,9 +62,9 @@ pub(super) enum Coverage {
     Untold(Option<TransportError>),
 }
 
-// === impl Unasked ===
+// === impl UnaskedGuard ===
 
-impl Drop for Unasked<'_> {
+impl Drop for UnaskedGuard<'_> {
     fn drop(&mut self) {
         if let Some(room) = self.room.as_mut().and_then(Iterator::next) {
             room.send(Notice::Unasked(self.token));

@@ -126,7 +126,7 @@ impl Link {
             .options()?
             .subscription_capacity(subscription_capacity)
             .event_callback(move |event| {
-                events.heard(&event);
+                events.on_event(&event);
                 std::future::ready(())
             })
             .reconnect_delay_callback(move |attempts| pauses.pause(attempts));
@@ -163,13 +163,13 @@ impl Link {
                 let Some(found) = stop.run_until_cancelled(self.probe.diagnose()).await else {
                     return;
                 };
-                let found = found.map_or_else(|| self.told("no connection"), Text::from);
+                let found = found.map_or_else(|| self.describe("no connection"), Text::from);
                 self.not_connected(found);
             }
         }
     }
 
-    fn heard(&self, event: &Event) {
+    fn on_event(&self, event: &Event) {
         match event {
             Event::Connected => {
                 tracing::debug!(servers = %self.servers, "connected to NATS");
@@ -199,7 +199,9 @@ impl Link {
 
     fn server_error(&self, error: &ServerError) {
         match error {
-            ServerError::AuthorizationViolation => self.blame(self.told("authorization violation")),
+            ServerError::AuthorizationViolation => {
+                self.blame(self.describe("authorization violation"))
+            }
             ServerError::SlowConsumer(_) => {
                 tracing::warn!("the NATS server says that this client reads too slowly");
             }
@@ -211,14 +213,14 @@ impl Link {
                 }
                 None => {
                     tracing::warn!(error = %text, "the NATS server reported an error");
-                    self.blame(self.told(text));
+                    self.blame(self.describe(text));
                 }
             },
         }
     }
 
     /// The message of a server or the client, with the servers that it concerns.
-    fn told(&self, text: &str) -> Text {
+    fn describe(&self, text: &str) -> Text {
         let (servers, user) = (&self.servers, &self.user);
         let is_log_in = ["uthorization", "uthentication", "signing nonce"]
             .iter()
@@ -251,9 +253,9 @@ impl Link {
             {
                 self.is_unclear.store(true, Ordering::Relaxed);
             }
-            ClientError::Other(text) => self.not_connected(self.told(text)),
+            ClientError::Other(text) => self.not_connected(self.describe(text)),
             ClientError::MaxReconnects | ClientError::ServerNotInPool => {
-                self.not_connected(self.told(&error.to_string()));
+                self.not_connected(self.describe(&error.to_string()));
             }
         }
     }
@@ -271,7 +273,7 @@ impl Link {
     fn became(&self, up: bool, epoch: u64) {
         if up {
             // What the next loss is due to unless something more is heard.
-            self.faults().connection = self.told("the connection was lost");
+            self.faults().connection = self.describe("the connection was lost");
         }
         self.connection.send_if_modified(|now| {
             let next = Connection { up, epoch };

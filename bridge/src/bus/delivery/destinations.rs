@@ -25,9 +25,9 @@ use self::log::{DestinationLog, DestinationName, Reminder};
 use crate::bus::outbound::Outgoing;
 use crate::bus::{BusId, Buses};
 use crate::calls::callid::shown_topic;
+use crate::log_limit::LogLimits;
 use crate::readiness::Readiness;
 use crate::route::NamedBy;
-use crate::seldom::LogLimits;
 
 /// The first and the longest wait before the next probe.
 pub(crate) const BACKOFF: (Duration, Duration) =

@@ -21,7 +21,7 @@ pub(super) struct Running<S> {
 
 /// The state of a request that was read.
 #[derive(Debug)]
-pub(super) enum Entered<S> {
+pub(super) enum EntryState<S> {
     /// It is a new one.
     New(S),
     /// It waits for the answer to the first one.
@@ -46,17 +46,17 @@ impl<S> Default for Running<S> {
 
 impl<S> Running<S> {
     /// Enters the request that was read at this position.
-    pub(super) fn enter(&self, position: &Text, share: S) -> Entered<S> {
+    pub(super) fn enter(&self, position: &Text, share: S) -> EntryState<S> {
         match self.running.entry(position.clone()) {
             Entry::Occupied(mut entry) => {
                 entry.get_mut().push(share);
-                Entered::Waits
+                EntryState::Waits
             }
             // What is answered is put there before it is taken out here.
-            Entry::Vacant(_) if self.answered().contains(position) => Entered::Answered(share),
+            Entry::Vacant(_) if self.answered().contains(position) => EntryState::Answered(share),
             Entry::Vacant(entry) => {
                 entry.insert(Vec::new());
-                Entered::New(share)
+                EntryState::New(share)
             }
         }
     }

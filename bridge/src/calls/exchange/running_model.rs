@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use a2abus_plugin::Text;
 use shuttle::thread;
 
-use self::running::{Entered, Running};
+use self::running::{EntryState, Running};
 
 /// Schedules of each kind that are tried.
 const SCHEDULES: usize = 3_000;
@@ -31,7 +31,7 @@ type Share = Arc<AtomicBool>;
 fn table() -> (Arc<Running<Share>>, Text) {
     let (table, position) = (Arc::new(Running::default()), Text::from_static("here"));
     let first = table.enter(&position, Share::default());
-    assert!(matches!(first, Entered::New(_)));
+    assert!(matches!(first, EntryState::New(_)));
     (table, position)
 }
 
@@ -46,7 +46,7 @@ fn given_up() {
     let may_answer = |share: &Share| share.load(Ordering::Relaxed).then_some(());
     let begun = table.begin_again(&position, may_answer);
     match (begun, entering.join().unwrap()) {
-        (Some(()), Entered::Waits) | (None, Entered::New(_)) => {}
+        (Some(()), EntryState::Waits) | (None, EntryState::New(_)) => {}
         (begun, entered) => panic!("lost, or answered twice: {begun:?} {entered:?}"),
     }
 }
@@ -60,7 +60,7 @@ fn answered() {
     });
     let waited = table.finish(&position).len();
     match (waited, entering.join().unwrap()) {
-        (1, Entered::Waits) | (0, Entered::Answered(_)) => {}
+        (1, EntryState::Waits) | (0, EntryState::Answered(_)) => {}
         (waited, entered) => panic!("lost, or answered twice: {waited} {entered:?}"),
     }
 }

@@ -16,7 +16,7 @@ const MOST_AGENTS: usize = 100;
 
 /// The interfaces that cards offer, with their URLs.
 #[derive(Debug, Clone)]
-pub(super) struct Offer {
+pub(super) struct OfferedInterfaces {
     /// As JSON-RPC.
     pub(super) json_rpc: String,
     /// As HTTP+JSON; what the paths of the binding are below.
@@ -26,7 +26,7 @@ pub(super) struct Offer {
 }
 
 /// The card of one agent.
-pub(super) fn of_agent(name: &str, agent: &AgentCardConfig, offer: &Offer) -> Value {
+pub(super) fn of_agent(name: &str, agent: &AgentCardConfig, offer: &OfferedInterfaces) -> Value {
     let skills = agent.skills.iter().map(|skill| written(&skill.id, skill));
     card(
         (name, &agent.description, &agent.version),
@@ -39,7 +39,7 @@ pub(super) fn of_agent(name: &str, agent: &AgentCardConfig, offer: &Offer) -> Va
 
 /// The card of the server: the skills of all agents, as `<agent>-<skill>`. An agent without skills is one skill,
 /// `<agent>-main`, as JAF writes it.
-pub(super) fn of_server(instance: &str, agents: &Agents, offer: &Offer) -> Value {
+pub(super) fn of_server(instance: &str, agents: &Agents, offer: &OfferedInterfaces) -> Value {
     let mut skills = Vec::new();
     let (mut inputs, mut outputs) = (Vec::new(), Vec::new());
     for (name, agent) in agents.iter().take(MOST_AGENTS) {
@@ -79,12 +79,12 @@ pub(super) fn of_server(instance: &str, agents: &Agents, offer: &Offer) -> Value
 
 fn card(
     (name, description, version): (&str, &str, &str),
-    offer: &Offer,
+    offer: &OfferedInterfaces,
     streaming: bool,
     (inputs, outputs): (&[String], &[String]),
     skills: &[Value],
 ) -> Value {
-    let Offer {
+    let OfferedInterfaces {
         json_rpc,
         http,
         push,

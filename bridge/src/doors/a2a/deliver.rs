@@ -28,12 +28,12 @@ use tokio_util::sync::CancellationToken;
 use tracing::Level;
 
 use super::hooks::PushSettings;
-use super::write::Of;
+use super::write::WriteContext;
+use crate::log_limit::{LogLimit, LogLimits};
 use crate::metrics::{Metrics, PushOutcome};
-use crate::seldom::{LogLimits, Seldom};
 use crate::shares::{Share, Shares};
 use crate::state::{Lagged, Position};
-use crate::tasks::push::{Kept, RENEW, Turn, is_set};
+use crate::tasks::push::{CallOwner, RENEW, StoredWebhook, is_set};
 use crate::tasks::{Task, Tasks};
 
 /// The task that calls webhooks.
@@ -46,19 +46,19 @@ pub(crate) struct Deliveries {
     pub(crate) timeout: Duration,
     /// How long one delivery is repeated.
     pub(crate) give_up_after: Duration,
-    retried: Seldom,
-    dropped: Seldom,
+    retried: LogLimit,
+    dropped: LogLimit,
 }
 
 /// The end of one delivery step.
-struct Landed {
+struct DeliveryStep {
     key: Text,
-    outcome: Outcome,
+    outcome: DeliveryResult,
     /// The part of its host in the calls.
     share: Share<String>,
 }
 
-enum Outcome {
+enum DeliveryResult {
     /// There is nothing to deliver.
     Idle,
     /// There may be more.
@@ -73,7 +73,7 @@ enum Outcome {
 
 /// A delivery that has failed.
 #[derive(Debug, Clone, Copy)]
-struct Failing {
+struct FailedDelivery {
     /// When the webhook itself failed first; `None` if it was not called.
     since: Option<Instant>,
     times: u32,
@@ -81,14 +81,14 @@ struct Failing {
 }
 
 /// The schedule of deliveries.
-struct Plan {
+struct DeliverySchedule {
     due: BTreeSet<(Instant, Text)>,
     flying: HashSet<Text>,
     /// Something has happened meanwhile.
     again: HashSet<Text>,
     /// They were set anew meanwhile.
     renewed: HashSet<Text>,
-    failing: HashMap<Text, Failing>,
+    failing: HashMap<Text, FailedDelivery>,
     /// Calls to each host.
     hosts: Arc<Shares<String>>,
     /// Those whose host has as many calls as it may.
@@ -112,7 +112,7 @@ enum Refused {
     ForGood(String),
 }
 
-type Flights<'a> = FuturesUnordered<BoxFuture<'a, Landed>>;
+type Flights<'a> = FuturesUnordered<BoxFuture<'a, DeliveryStep>>;
 
 /// Calls at a time, in all and to one host.
 const MOST: usize = 64;
@@ -162,7 +162,7 @@ impl Deliveries {
     }
 
     async fn deliver(&self) {
-        let mut plan = Plan::default();
+        let mut plan = DeliverySchedule::default();
         let mut flights = Flights::new();
         let mut looks = interval(LOOK);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -194,9 +194,14 @@ impl Deliveries {
     }
 
     /// One step for a webhook: its next event, if this replica may deliver it.
-    async fn step(&self, key: Text, failing: Option<Failing>, share: Share<String>) -> Landed {
+    async fn step(
+        &self,
+        key: Text,
+        failing: Option<FailedDelivery>,
+        share: Share<String>,
+    ) -> DeliveryStep {
         let outcome = self.try_step(&key, failing).await;
-        Landed {
+        DeliveryStep {
             key,
             outcome,
             share,
@@ -211,24 +216,24 @@ impl Deliveries {
         host.unwrap_or_default().to_owned()
     }
 
-    async fn try_step(&self, key: &Text, failing: Option<Failing>) -> Outcome {
+    async fn try_step(&self, key: &Text, failing: Option<FailedDelivery>) -> DeliveryResult {
         let webhooks = &self.push.webhooks;
         let Some(kept) = webhooks.kept(key) else {
-            return Outcome::Idle;
+            return DeliveryResult::Idle;
         };
         let Some(call) = self.next_call(&kept) else {
-            return Outcome::Idle;
+            return DeliveryResult::Idle;
         };
         match webhooks.claim(key).await {
-            Ok(Turn::Ours) => {}
-            Ok(Turn::Theirs) => return Outcome::Idle,
+            Ok(CallOwner::Ours) => {}
+            Ok(CallOwner::Theirs) => return DeliveryResult::Idle,
             Err(error) => {
                 tracing::warn!(webhook = %key, %error, "a webhook could not be claimed: trying again");
-                return Outcome::NotStored;
+                return DeliveryResult::NotStored;
             }
         }
         if failing.is_some_and(|failing| Instant::now() < failing.next) {
-            return Outcome::Wait;
+            return DeliveryResult::Wait;
         }
         let outcome = match self.send(&kept, call.body).await {
             Ok(()) => PushOutcome::Delivered,
@@ -244,7 +249,7 @@ impl Deliveries {
                     if let Some(suppressed) = self.retried.allow() {
                         tracing::warn!(webhook = %key, why, suppressed, "a push notification is sent again later");
                     }
-                    return Outcome::Failed;
+                    return DeliveryResult::Failed;
                 }
                 if let Some(suppressed) = self.dropped.allow() {
                     tracing::error!(webhook = %key, event = %call.reached, why, suppressed, "a push notification was given up");
@@ -255,17 +260,17 @@ impl Deliveries {
         match webhooks.done(key, call.reached, call.last).await {
             Ok(()) => {
                 self.metrics.push_delivery(outcome);
-                Outcome::Done
+                DeliveryResult::Done
             }
             Err(error) => {
                 tracing::warn!(webhook = %key, %error, "a delivery was not written down: it is repeated");
-                Outcome::NotStored
+                DeliveryResult::NotStored
             }
         }
     }
 
     /// The next event for a webhook.
-    fn next_call(&self, kept: &Kept) -> Option<Call> {
+    fn next_call(&self, kept: &StoredWebhook) -> Option<Call> {
         let task = self.tasks.get(&kept.task)?;
         if !task.has_news(kept.reached) {
             return None;
@@ -275,7 +280,7 @@ impl Deliveries {
             true => Dialect::A2a10,
             false => Dialect::A2a03,
         };
-        let of = Of::task(dialect, &kept.task, &task);
+        let of = WriteContext::task(dialect, &kept.task, &task);
         let whole = |body: String| Call {
             body: body.into(),
             reached: task.position,
@@ -298,7 +303,7 @@ impl Deliveries {
         })
     }
 
-    async fn send(&self, kept: &Kept, body: Bytes) -> Result<(), Refused> {
+    async fn send(&self, kept: &StoredWebhook, body: Bytes) -> Result<(), Refused> {
         let webhook = &kept.webhook;
         // What was allowed when it was set may be forbidden now.
         let target =
@@ -344,9 +349,9 @@ impl Deliveries {
     }
 }
 
-// === impl Plan ===
+// === impl DeliverySchedule ===
 
-impl Plan {
+impl DeliverySchedule {
     /// A webhook was set, maybe in place of one that failed.
     fn set(&mut self, key: Text) {
         self.failing.remove(&key);
@@ -408,11 +413,11 @@ impl Plan {
 
     fn land(
         &mut self,
-        Landed {
+        DeliveryStep {
             key,
             outcome,
             share,
-        }: Landed,
+        }: DeliveryStep,
     ) {
         let now = Instant::now();
         self.leave(share, now);
@@ -425,23 +430,23 @@ impl Plan {
             return;
         }
         match outcome {
-            Outcome::Idle => {
+            DeliveryResult::Idle => {
                 self.failing.remove(&key);
                 if again {
                     self.due.insert((now, key));
                 }
             }
-            Outcome::Done => {
+            DeliveryResult::Done => {
                 self.failing.remove(&key);
                 self.due.insert((now, key));
             }
-            Outcome::Wait => {
+            DeliveryResult::Wait => {
                 let next = self.failing.get(&key).map_or(now, |failing| failing.next);
                 self.due.insert((next.min(now + RENEW), key));
             }
-            Outcome::Failed | Outcome::NotStored => {
-                let was_called = matches!(outcome, Outcome::Failed);
-                let failing = Failing::after(self.failing.get(&key), was_called, now);
+            DeliveryResult::Failed | DeliveryResult::NotStored => {
+                let was_called = matches!(outcome, DeliveryResult::Failed);
+                let failing = FailedDelivery::after(self.failing.get(&key), was_called, now);
                 self.due
                     .insert((failing.next.min(now + RENEW), key.clone()));
                 self.failing.insert(key, failing);
@@ -463,9 +468,9 @@ impl Plan {
     }
 }
 
-// === impl Failing ===
+// === impl FailedDelivery ===
 
-impl Default for Plan {
+impl Default for DeliverySchedule {
     fn default() -> Self {
         Self {
             due: BTreeSet::new(),
@@ -479,7 +484,7 @@ impl Default for Plan {
     }
 }
 
-impl Failing {
+impl FailedDelivery {
     /// One more failure: of the webhook, or of the log before it was called.
     fn after(before: Option<&Self>, was_called: bool, now: Instant) -> Self {
         let times = before.map_or(0, |before| before.times + 1);
@@ -505,7 +510,7 @@ mod tests {
         let mut pauses = Vec::new();
         for _ in 0..8 {
             let now = Instant::now();
-            let next = Failing::after(failing.as_ref(), true, now);
+            let next = FailedDelivery::after(failing.as_ref(), true, now);
             assert_eq!(next.since, Some(start));
             pauses.push((next.next - now).as_secs());
             failing = Some(next);
@@ -514,14 +519,14 @@ mod tests {
         assert_eq!(pauses, [1, 2, 4, 8, 16, 32, 60, 60]);
     }
 
-    fn flying(plan: &mut Plan, key: &Text) -> Share<String> {
+    fn flying(plan: &mut DeliverySchedule, key: &Text) -> Share<String> {
         plan.flying.insert(key.clone());
         plan.hosts.take(&"host".to_owned()).unwrap()
     }
 
-    fn land(plan: &mut Plan, key: &Text, outcome: Outcome) {
+    fn land(plan: &mut DeliverySchedule, key: &Text, outcome: DeliveryResult) {
         let share = flying(plan, key);
-        plan.land(Landed {
+        plan.land(DeliveryStep {
             key: key.clone(),
             outcome,
             share,
@@ -530,16 +535,16 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn what_happens_during_a_step_is_looked_at_after_it() {
-        let mut plan = Plan::default();
+        let mut plan = DeliverySchedule::default();
         let key = Text::from("t/c");
         plan.flying.insert(key.clone());
         plan.add(vec![key.clone()]);
         assert!(plan.due.is_empty());
-        land(&mut plan, &key, Outcome::Idle);
+        land(&mut plan, &key, DeliveryResult::Idle);
         assert_eq!(plan.due.len(), 1);
         // A delivery that fails waits for its time, whatever else happens.
         plan.due.clear();
-        land(&mut plan, &key, Outcome::Failed);
+        land(&mut plan, &key, DeliveryResult::Failed);
         plan.add(vec![key]);
         assert_eq!(plan.due.len(), 1);
         assert!(plan.due.first().unwrap().0 > Instant::now());
@@ -547,9 +552,9 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_webhook_that_is_set_again_begins_anew() {
-        let mut plan = Plan::default();
+        let mut plan = DeliverySchedule::default();
         let key = Text::from("t/c");
-        land(&mut plan, &key, Outcome::Failed);
+        land(&mut plan, &key, DeliveryResult::Failed);
         plan.set(key.clone());
         assert!(plan.failing.is_empty());
         assert_eq!(plan.due.first().unwrap().0, Instant::now());
@@ -557,8 +562,8 @@ mod tests {
         plan.due.clear();
         let share = flying(&mut plan, &key);
         plan.set(key.clone());
-        let outcome = Outcome::Failed;
-        plan.land(Landed {
+        let outcome = DeliveryResult::Failed;
+        plan.land(DeliveryStep {
             key,
             outcome,
             share,
@@ -570,17 +575,17 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_time_of_a_webhook_begins_when_it_fails_itself() {
         let now = Instant::now();
-        let unclaimed = Failing::after(None, false, now);
+        let unclaimed = FailedDelivery::after(None, false, now);
         assert_eq!((unclaimed.since, unclaimed.times), (None, 0));
         tokio::time::advance(Duration::from_secs(600)).await;
         let now = Instant::now();
-        let failed = Failing::after(Some(&unclaimed), true, now);
+        let failed = FailedDelivery::after(Some(&unclaimed), true, now);
         assert_eq!((failed.since, failed.times), (Some(now), 1));
     }
 
     #[tokio::test(start_paused = true)]
     async fn one_host_has_a_part_of_the_calls() {
-        let mut plan = Plan::default();
+        let mut plan = DeliverySchedule::default();
         let keys: Vec<Text> = (0..=MOST_PER_HOST)
             .map(|key| key.to_string().into())
             .collect();

@@ -9,7 +9,7 @@ use futures_util::{StreamExt as _, stream};
 use tokio::time::{Instant, timeout_at};
 
 use super::form::Form;
-use super::write::{Of, Written};
+use super::write::{StreamEvent, WriteContext};
 use crate::budget::ClientBudget;
 use crate::calls::CallError;
 use crate::calls::failure::Failure;
@@ -54,7 +54,7 @@ impl Reader {
             Some(_) => None,
             None => Some(self.frame(
                 task.position,
-                &Of::task(self.form.dialect, &self.task, &task).first(&task),
+                &WriteContext::task(self.form.dialect, &self.task, &task).first(&task),
             )),
         };
         let is_over = task.status.state.is_terminal() && !subscription.has_missed();
@@ -72,7 +72,7 @@ impl Reader {
         frames_response(frames, purse)
     }
 
-    fn frame(&self, position: Position, written: &Written) -> Frame {
+    fn frame(&self, position: Position, written: &StreamEvent) -> Frame {
         Frame {
             event: written.event,
             id: Some(position.to_string()),
@@ -109,7 +109,7 @@ impl Following {
                     self.subscription = again;
                 }
                 Ok(Ok(Some(step))) => {
-                    let of = Of {
+                    let of = WriteContext {
                         dialect: self.reader.form.dialect,
                         task: Some(&self.reader.task),
                         context: Some(&self.context),

@@ -11,8 +11,8 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::follow::Reader;
-use super::work::{Reply, Turn, gone, not_found, not_read, not_stored, note};
-use super::write::{Of, state};
+use super::work::{A2aRequest, Reply, gone, not_found, not_read, not_stored, note};
+use super::write::{WriteContext, state};
 use crate::calls::failure::{Failure, Reason};
 use crate::doors::rpc::common::{Common, Target, With};
 use crate::state::Position;
@@ -66,7 +66,7 @@ const PAGE: (usize, usize) = (50, 100);
 const NOT_CANCELABLE: i64 = -32_002;
 
 /// The filter and page of a task list.
-struct Window {
+struct TaskFilter {
     skip: usize,
     size: usize,
     /// Since 1970.
@@ -74,9 +74,9 @@ struct Window {
     state: Option<State>,
 }
 
-// === impl Window ===
+// === impl TaskFilter ===
 
-impl Window {
+impl TaskFilter {
     fn of(params: &ListParams) -> Result<Self, Failure> {
         let size = params.page_size.unwrap_or(PAGE.0);
         if !(1..=PAGE.1).contains(&size) {
@@ -111,9 +111,9 @@ impl Window {
     }
 }
 
-// === impl Turn ===
+// === impl A2aRequest ===
 
-impl Turn<'_> {
+impl A2aRequest<'_> {
     /// A task that this path shows: of its agent, or of any.
     pub(super) async fn task(&self, id: &str) -> Result<Task, Failure> {
         let task = self.a2a.settings.tasks.find(id).await;
@@ -125,7 +125,7 @@ impl Turn<'_> {
     pub(super) async fn get(&self) -> Result<String, Failure> {
         let params: TaskParams = self.ask.params()?;
         let task = self.task(&params.id).await?;
-        let of = Of::task(self.ask.dialect, &params.id, &task);
+        let of = WriteContext::task(self.ask.dialect, &params.id, &task);
         Ok(of.whole(&task, params.history_length, true))
     }
 
@@ -139,12 +139,12 @@ impl Turn<'_> {
             }
         })?;
         let params = params.unwrap_or_default();
-        let Window {
+        let TaskFilter {
             skip,
             size,
             after,
             state: wanted_state,
-        } = Window::of(&params)?;
+        } = TaskFilter::of(&params)?;
         let agent = self.named();
         let wanted = |task: &Task| {
             agent.as_ref().is_none_or(|agent| task.agent == *agent)
@@ -161,7 +161,7 @@ impl Turn<'_> {
         let written: Vec<_> = tasks
             .iter()
             .map(|(id, task)| {
-                Of::task(self.ask.dialect, id, task).whole(task, history, has_artifacts)
+                WriteContext::task(self.ask.dialect, id, task).whole(task, history, has_artifacts)
             })
             .collect();
         let reached = skip.saturating_add(written.len());
@@ -245,7 +245,11 @@ impl Turn<'_> {
             let (id, timestamp) = (id.as_str(), task.status.timestamp.as_str());
             return Ok(json!({ "id": id, "cancelled": true, "timestamp": timestamp }).to_string());
         }
-        Ok(Of::task(self.ask.dialect, &id, &task).whole(&task, params.history_length, true))
+        Ok(WriteContext::task(self.ask.dialect, &id, &task).whole(
+            &task,
+            params.history_length,
+            true,
+        ))
     }
 
     /// Asks the agent to cancel, if it has named the task, and waits for its answer for a while. An agent that has not is

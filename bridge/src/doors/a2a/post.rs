@@ -18,7 +18,7 @@ use super::ask::{Ask, Version};
 use super::limits::{LIMIT, REMAINING, RESET, WINDOW, holding};
 use super::method::Method;
 use super::shared::A2a;
-use super::work::{Head, Reply, Turn};
+use super::work::{A2aRequest, Head, Reply};
 use crate::calls::failure::{Failure, Reason, Recipient};
 use crate::doors::Refusal;
 use crate::doors::permit::{Action, Principal, permit};
@@ -247,7 +247,7 @@ async fn reply(
         let message = "streaming is not available in a batch: send this request by itself";
         Err(Failure::new(Reason::StreamInBatch, message))
     } else {
-        let turn = Turn {
+        let turn = A2aRequest {
             a2a,
             common: common.clone(),
             head,

@@ -10,10 +10,10 @@ use serde_json::{Value, json};
 
 use super::hooks::PushSettings;
 use super::method::Push;
-use super::work::{Turn, gone, no_push, not_read, not_stored};
+use super::work::{A2aRequest, gone, no_push, not_read, not_stored};
 use crate::calls::failure::{Failure, Reason};
 use crate::tasks::Task;
-use crate::tasks::push::{Authentication, Kept, Webhook};
+use crate::tasks::push::{Authentication, StoredWebhook, Webhook};
 
 /// The parameters of every method, in both versions: a configuration of A2A 1.0 is flat, one of 0.3 is a member.
 #[derive(Deserialize)]
@@ -80,9 +80,9 @@ const LARGEST: usize = 4_096;
 /// The longest id.
 const LONGEST_ID: usize = 256;
 
-// === impl Turn ===
+// === impl A2aRequest ===
 
-impl Turn<'_> {
+impl A2aRequest<'_> {
     pub(super) async fn push(&self, what: Push) -> Result<String, Failure> {
         let push = self.a2a.settings.push.as_ref().ok_or_else(no_push)?;
         let params: Params = self.ask.params()?;
@@ -98,7 +98,7 @@ impl Turn<'_> {
                 let checked = push.check(params.into_wire(), is_1_0)?;
                 let id = self.set(push, &task, &kept, checked).await?;
                 let kept = push.webhooks.get(&task, &id).ok_or_else(|| gone(&task))?;
-                Ok(shown(&kept, is_1_0).to_string())
+                Ok(config_json(&kept, is_1_0).to_string())
             }
             Push::Get => {
                 let found = match &id {
@@ -106,11 +106,11 @@ impl Turn<'_> {
                     None => push.webhooks.of_task(&task).into_iter().next(),
                 };
                 let found = found.ok_or_else(|| no_webhook(&task, id.as_deref()))?;
-                Ok(shown(&found, is_1_0).to_string())
+                Ok(config_json(&found, is_1_0).to_string())
             }
             Push::List => {
                 let all = push.webhooks.of_task(&task);
-                let all: Value = all.iter().map(|kept| shown(kept, is_1_0)).collect();
+                let all: Value = all.iter().map(|kept| config_json(kept, is_1_0)).collect();
                 Ok(match is_1_0 {
                     true => json!({ "configs": all, "nextPageToken": "" }).to_string(),
                     false => all.to_string(),
@@ -279,7 +279,7 @@ impl Authentication {
 }
 
 /// A webhook as clients read it. Nobody reads credentials back.
-fn shown(kept: &Kept, is_1_0: bool) -> Value {
+fn config_json(kept: &StoredWebhook, is_1_0: bool) -> Value {
     let webhook = &kept.webhook;
     let mut config = json!({ "id": kept.id.as_str(), "url": webhook.url });
     if let Some(token) = &webhook.token {

@@ -39,7 +39,7 @@ use super::former;
 use super::method::{Method, Push};
 use super::post;
 use super::shared::A2a;
-use super::work::{Reply, Turn};
+use super::work::{A2aRequest, Reply};
 use crate::calls::failure::{Failure, Reason, Recipient};
 use crate::doors::Refusal;
 use crate::doors::rpc::At;
@@ -62,7 +62,7 @@ enum Resource {
 
 /// One request, as its path and verb have it.
 #[derive(Debug, Clone)]
-struct Asked {
+struct RestRequest {
     method: Method,
     task: Option<String>,
     config: Option<String>,
@@ -135,7 +135,7 @@ async fn serve(
     let mut names = names.unwrap_or_default();
     let asked = place
         .asked(request.method(), names.remove("task"))
-        .map(|(method, task)| Asked {
+        .map(|(method, task)| RestRequest {
             method,
             task,
             config: names.remove("config"),
@@ -207,7 +207,7 @@ fn media_type(dialect: Dialect) -> HeaderValue {
 async fn respond(
     a2a: Arc<A2a>,
     common: Common,
-    asked: Asked,
+    asked: RestRequest,
     parts: Parts,
     payload: Bytes,
 ) -> Result<Response, Refusal> {
@@ -218,7 +218,7 @@ async fn respond(
         (Version::V1_0, _) => Dialect::A2a10,
         (_, dialect) => dialect,
     };
-    let asked = Asked { dialect, ..asked };
+    let asked = RestRequest { dialect, ..asked };
     let form = Form {
         envelope: Envelope::Http,
         method: asked.method,
@@ -232,7 +232,7 @@ async fn respond(
     let done = match ask {
         Ok(ask) => {
             let head = post::head_of(a2a, &parts, version, dialect)?;
-            let turn = Turn {
+            let turn = A2aRequest {
                 a2a,
                 common,
                 head: &head,
@@ -317,9 +317,9 @@ impl Resource {
     }
 }
 
-// === impl Asked ===
+// === impl RestRequest ===
 
-impl Asked {
+impl RestRequest {
     /// Whether the version of the header is that of the path.
     fn check(&self, version: &Version) -> Result<(), Failure> {
         match (version, self.dialect) {

@@ -12,8 +12,8 @@ use sha2::{Digest as _, Sha256};
 use tokio::time::{Instant, timeout_at};
 
 use super::method::Method;
-use super::work::{Reply, Turn, gone, not_found, not_stored, of_call};
-use super::write::Of;
+use super::work::{A2aRequest, Reply, gone, not_found, not_stored, of_call};
+use super::write::WriteContext;
 use crate::calls::failure::{Failure, Reason};
 use crate::calls::{Answer, CallError};
 use crate::doors::rpc::common::With;
@@ -96,16 +96,16 @@ struct Outbound {
 }
 
 /// The first part of an answer.
-enum First {
+enum FirstPart {
     /// All of it.
     Reply(Reply),
     /// A task update; whether it is the last part.
     OfTask(Heard, bool),
 }
 
-// === impl Turn ===
+// === impl A2aRequest ===
 
-impl Turn<'_> {
+impl A2aRequest<'_> {
     pub(super) async fn send(self, agent: &Text) -> Result<Reply, Failure> {
         let params: SendParams = self.ask.params()?;
         let configuration = params.configuration.unwrap_or_default();
@@ -140,8 +140,8 @@ impl Turn<'_> {
         let until = self.end_of_patience(configuration.timeout.is_some());
         if !streams && !at_once && !outbound.goes_on {
             match self.first(&mut answer, &outbound.context, until).await? {
-                First::Reply(reply) => return Ok(reply),
-                First::OfTask(heard, last) => first = Some((heard, last)),
+                FirstPart::Reply(reply) => return Ok(reply),
+                FirstPart::OfTask(heard, last) => first = Some((heard, last)),
             }
         }
         self.begin(agent, &outbound).await?;
@@ -162,7 +162,7 @@ impl Turn<'_> {
             let _ = timeout_at(until, tasks.at_rest(&id)).await;
         }
         let task = tasks.get(&id).ok_or_else(|| gone(&outbound.task))?;
-        let of = Of::task(self.ask.dialect, &id, &task);
+        let of = WriteContext::task(self.ask.dialect, &id, &task);
         Ok(self.whole(&of.answer(&task, configuration.history_length)))
     }
 
@@ -197,7 +197,7 @@ impl Turn<'_> {
         answer: &mut Answer,
         context: &str,
         until: Instant,
-    ) -> Result<First, Failure> {
+    ) -> Result<FirstPart, Failure> {
         let is_jaf = self.ask.dialect == Dialect::JafDoc;
         loop {
             let Ok(part) = timeout_at(until, answer.next()).await else {
@@ -210,26 +210,26 @@ impl Turn<'_> {
             });
             let part = part.map_err(|error| of_call(&error))?;
             let last = part.last;
-            let of = Of {
+            let of = WriteContext {
                 dialect: self.ask.dialect,
                 task: None,
                 context: Some(context),
             };
             return Ok(match Said::of(part) {
                 Some(Said::Error(part)) => {
-                    First::Reply(match self.ask.form().agents_failure(part.body) {
+                    FirstPart::Reply(match self.ask.form().agents_failure(part.body) {
                         (Some(status), body) => Reply::WithStatus(status, body),
                         (None, body) => Reply::Whole(body),
                     })
                 }
                 Some(Said::Result(Heard::Message(message))) if last && !is_jaf => {
-                    First::Reply(self.whole(&of.message(&message)))
+                    FirstPart::Reply(self.whole(&of.message(&message)))
                 }
                 Some(Said::Result(Heard::Plain(json))) if last && !is_jaf => {
                     let message = Message::of_agent(vec![plain_part(json)]);
-                    First::Reply(self.whole(&of.message(&message)))
+                    FirstPart::Reply(self.whole(&of.message(&message)))
                 }
-                Some(Said::Result(heard)) => First::OfTask(heard, last),
+                Some(Said::Result(heard)) => FirstPart::OfTask(heard, last),
                 None if last => {
                     let error =
                         CallError::BadAnswer(Text::from_static("it is no JSON-RPC response"));

@@ -8,7 +8,7 @@ use arc_swap::ArcSwap;
 use bytesize::ByteSize;
 use http::{HeaderMap, StatusCode, Uri};
 
-use super::card::Offer;
+use super::card::OfferedInterfaces;
 use super::hooks::PushSettings;
 use super::limits::Limits;
 use crate::calls::failure::{Failure, Reason};
@@ -28,7 +28,7 @@ pub(crate) struct Settings {
     /// The name of this bridge, and so of the server in its card.
     pub(crate) instance: Text,
     /// What else a reload of the configuration replaces.
-    pub(crate) live: Arc<ArcSwap<Live>>,
+    pub(crate) live: Arc<ArcSwap<LiveSettings>>,
     /// The webhooks of tasks, if clients may set them.
     pub(crate) push: Option<Arc<PushSettings>>,
     /// What one client and one context may ask for at a time.
@@ -37,7 +37,7 @@ pub(crate) struct Settings {
 
 /// Settings of one moment.
 #[derive(Debug)]
-pub(crate) struct Live {
+pub(crate) struct LiveSettings {
     /// What the URLs of cards begin with, instead of the host that the request names.
     pub(super) public_url: Option<String>,
     /// What a message may hold.
@@ -61,9 +61,9 @@ pub(crate) struct A2a {
     pub(super) changed: SystemTime,
 }
 
-// === impl Live ===
+// === impl LiveSettings ===
 
-impl Live {
+impl LiveSettings {
     /// Those of a configuration.
     pub(crate) fn new(config: &A2aConfig) -> Self {
         Self {
@@ -92,13 +92,13 @@ impl Settings {
     /// Another configuration counts from now on, but for its webhooks.
     pub(crate) fn replace(&self, config: &Config) {
         self.registry.relist(config);
-        self.live.store(Arc::new(Live::new(&config.a2a)));
+        self.live.store(Arc::new(LiveSettings::new(&config.a2a)));
         self.at_a_time.replace(&config.a2a);
     }
 
     /// What the card of the server offers.
-    pub(super) fn offer(&self, base: &str) -> Offer {
-        Offer {
+    pub(super) fn offer(&self, base: &str) -> OfferedInterfaces {
+        OfferedInterfaces {
             json_rpc: format!("{base}/a2a"),
             http: base.to_owned(),
             push: self.push.is_some(),
@@ -106,9 +106,9 @@ impl Settings {
     }
 
     /// What the card of an agent offers.
-    pub(super) fn offer_of(&self, base: &str, name: &str) -> Offer {
+    pub(super) fn offer_of(&self, base: &str, name: &str) -> OfferedInterfaces {
         let url = agent_url(base, name);
-        Offer {
+        OfferedInterfaces {
             json_rpc: url.clone(),
             http: url,
             push: self.push.is_some(),

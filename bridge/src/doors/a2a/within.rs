@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::ask::{Ask, Version};
 use super::shared::A2a;
-use super::work::{Head, Reply, Turn};
+use super::work::{A2aRequest, Head, Reply};
 use crate::calls::failure::{Failure, Reason};
 use crate::doors::rpc::common::Common;
 
@@ -37,7 +37,7 @@ pub(in crate::doors) async fn ask(
         last_event: None,
         base: String::new(),
     };
-    let turn = Turn {
+    let turn = A2aRequest {
         a2a,
         common,
         head: &head,

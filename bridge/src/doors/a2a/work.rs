@@ -35,7 +35,7 @@ pub(super) struct Head {
 }
 
 /// One request while it is done.
-pub(super) struct Turn<'a> {
+pub(super) struct A2aRequest<'a> {
     pub(super) a2a: &'a Arc<A2a>,
     pub(super) common: Common,
     pub(super) head: &'a Head,
@@ -53,9 +53,9 @@ pub(super) enum Reply {
     WithStatus(StatusCode, Bytes),
 }
 
-// === impl Turn ===
+// === impl A2aRequest ===
 
-impl Turn<'_> {
+impl A2aRequest<'_> {
     /// Does it, and counts it.
     pub(super) async fn done(self) -> Result<Reply, Failure> {
         let metrics = Arc::clone(&self.a2a.door.metrics);

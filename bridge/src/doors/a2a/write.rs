@@ -11,35 +11,35 @@ use crate::tasks::{Event, Task, Update};
 
 /// A value that is serialised in one dialect.
 #[derive(Clone, Copy)]
-pub(super) struct As<'a, T> {
+pub(super) struct InDialect<'a, T> {
     it: &'a T,
-    of: Of<'a>,
+    of: WriteContext<'a>,
 }
 
 /// The dialect, task and context.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Of<'a> {
+pub(super) struct WriteContext<'a> {
     pub(super) dialect: Dialect,
     pub(super) task: Option<&'a str>,
     pub(super) context: Option<&'a str>,
 }
 
 /// A task with so much of its history, and with or without its artifacts.
-struct Shown<'a> {
+struct TaskView<'a> {
     task: &'a Task,
     history: &'a [Message],
     has_artifacts: bool,
 }
 
 /// One event of a stream: its type where the dialect names types, and its result.
-pub(super) struct Written {
+pub(super) struct StreamEvent {
     pub(super) event: Option<&'static str>,
     pub(super) result: String,
 }
 
-// === impl Of ===
+// === impl WriteContext ===
 
-impl<'a> Of<'a> {
+impl<'a> WriteContext<'a> {
     /// The context of this task.
     pub(super) fn task(dialect: Dialect, id: &'a str, task: &'a Task) -> Self {
         Self {
@@ -57,20 +57,20 @@ impl<'a> Of<'a> {
         self.dialect == Dialect::JafDoc
     }
 
-    fn write<T>(self, it: &'a T) -> As<'a, T> {
-        As { it, of: self }
+    fn write<T>(self, it: &'a T) -> InDialect<'a, T> {
+        InDialect { it, of: self }
     }
 
     /// A task by itself. `history` is how many messages of it are wanted at most; all without a number.
     pub(super) fn whole(self, task: &Task, history: Option<usize>, has_artifacts: bool) -> String {
         let wanted = history.unwrap_or(usize::MAX);
         let skipped = task.history.len().saturating_sub(wanted);
-        let shown = Shown {
+        let shown = TaskView {
             task,
             history: task.history.get(skipped..).unwrap_or_default(),
             has_artifacts,
         };
-        text(&Of::write(self, &shown))
+        text(&WriteContext::write(self, &shown))
     }
 
     /// The result of a send that a task answers.
@@ -87,7 +87,7 @@ impl<'a> Of<'a> {
 
     /// The result of a send that a message answers, without a task.
     pub(super) fn message(self, message: &Message) -> String {
-        let message = text(&Of::write(self, message));
+        let message = text(&WriteContext::write(self, message));
         if self.is_1_0() {
             return format!(r#"{{"message":{message}}}"#);
         }
@@ -101,14 +101,14 @@ impl<'a> Of<'a> {
 
     fn jaf_part(self, kind: &str, message: &Message, is_final: bool) -> String {
         let (task, context) = (json!(self.task), json!(self.context));
-        let message = text(&Of::write(self, message));
+        let message = text(&WriteContext::write(self, message));
         format!(
             r#"{{"kind":"{kind}","taskId":{task},"contextId":{context},"message":{message},"final":{is_final}}}"#
         )
     }
 
     /// The first event of a stream: the task as it is.
-    pub(super) fn first(self, task: &Task) -> Written {
+    pub(super) fn first(self, task: &Task) -> StreamEvent {
         if self.is_jaf() {
             return self.status(&task.status);
         }
@@ -118,7 +118,7 @@ impl<'a> Of<'a> {
         } else {
             whole
         };
-        Written {
+        StreamEvent {
             event: None,
             result,
         }
@@ -129,14 +129,14 @@ impl<'a> Of<'a> {
         self,
         step: &Update,
         task: impl FnOnce() -> Option<Task>,
-    ) -> Option<Written> {
+    ) -> Option<StreamEvent> {
         match &*step.event {
             Event::Status(status) if self.is_jaf() && status.state == State::Completed => {
                 let message = match &status.message {
                     Some(message) => message.clone(),
                     None => task()?.answer(),
                 };
-                Some(Written {
+                Some(StreamEvent {
                     event: Some("completion"),
                     result: self.completion(&message),
                 })
@@ -151,11 +151,14 @@ impl<'a> Of<'a> {
         }
     }
 
-    fn status(self, status: &Status) -> Written {
+    fn status(self, status: &Status) -> StreamEvent {
         let (task, context) = (json!(self.task), json!(self.context));
-        let (written, is_final) = (text(&Of::write(self, status)), status.state.is_at_rest());
+        let (written, is_final) = (
+            text(&WriteContext::write(self, status)),
+            status.state.is_at_rest(),
+        );
         let members = format!(r#""taskId":{task},"contextId":{context},"status":{written}"#);
-        Written {
+        StreamEvent {
             event: self.is_jaf().then_some("status-update"),
             result: if self.is_1_0() {
                 format!(r#"{{"statusUpdate":{{{members}}}}}"#)
@@ -165,21 +168,21 @@ impl<'a> Of<'a> {
         }
     }
 
-    fn artifact(self, artifact: &Artifact, append: bool, last: bool) -> Written {
+    fn artifact(self, artifact: &Artifact, append: bool, last: bool) -> StreamEvent {
         if self.is_jaf() {
             let mut message = Message::of_agent(artifact.parts.clone());
             message.id = artifact.id.clone();
-            return Written {
+            return StreamEvent {
                 event: Some("partial-completion"),
                 result: self.jaf_part("partial-completion", &message, false),
             };
         }
         let (task, context) = (json!(self.task), json!(self.context));
-        let artifact = text(&Of::write(self, artifact));
+        let artifact = text(&WriteContext::write(self, artifact));
         let members = format!(
             r#""taskId":{task},"contextId":{context},"artifact":{artifact},"append":{append},"lastChunk":{last}"#
         );
-        Written {
+        StreamEvent {
             event: None,
             result: if self.is_1_0() {
                 format!(r#"{{"artifactUpdate":{{{members}}}}}"#)
@@ -227,7 +230,7 @@ fn role(role: Role, dialect: Dialect) -> &'static str {
 
 // === the shapes ===
 
-impl Serialize for As<'_, Shown<'_>> {
+impl Serialize for InDialect<'_, TaskView<'_>> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let (task, of) = (self.it.task, self.of);
         let mut map = serializer.serialize_map(None)?;
@@ -249,7 +252,7 @@ impl Serialize for As<'_, Shown<'_>> {
     }
 }
 
-impl Serialize for As<'_, Status> {
+impl Serialize for InDialect<'_, Status> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let (status, of) = (self.it, self.of);
         let mut map = serializer.serialize_map(None)?;
@@ -262,7 +265,7 @@ impl Serialize for As<'_, Status> {
     }
 }
 
-impl Serialize for As<'_, Message> {
+impl Serialize for InDialect<'_, Message> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let (message, of) = (self.it, self.of);
         let mut map = serializer.serialize_map(None)?;
@@ -292,7 +295,7 @@ impl Serialize for As<'_, Message> {
     }
 }
 
-impl Serialize for As<'_, Artifact> {
+impl Serialize for InDialect<'_, Artifact> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let (artifact, of) = (self.it, self.of);
         let mut map = serializer.serialize_map(None)?;
@@ -312,7 +315,7 @@ impl Serialize for As<'_, Artifact> {
     }
 }
 
-impl Serialize for As<'_, Part> {
+impl Serialize for InDialect<'_, Part> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         if let Content::Other(whole) = &self.it.content {
             return whole.serialize(serializer);
@@ -325,7 +328,7 @@ impl Serialize for As<'_, Part> {
     }
 }
 
-impl As<'_, Part> {
+impl InDialect<'_, Part> {
     /// As A2A 1.0 has it: the name of the member tells what it is.
     fn current<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let part = self.it;

@@ -35,7 +35,7 @@ use crate::tasks::{Subscription, Task, Tasks};
 /// A request to create a task.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Wanted {
+struct TaskRequest {
     target_agent: String,
     message: Box<RawValue>,
     #[serde(default)]
@@ -55,7 +55,7 @@ enum Mode {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub(super) struct Create {
+pub(super) struct CreateQuery {
     mode: Mode,
 }
 
@@ -69,7 +69,7 @@ pub(super) struct List {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub(super) struct Wait {
+pub(super) struct WaitQuery {
     /// In milliseconds.
     timeout: Option<u64>,
 }
@@ -84,13 +84,13 @@ const PAGE: (usize, usize) = (100, 1_000);
 /// `POST /a2a/tasks`.
 pub(super) async fn create(
     State(a2a): State<Arc<A2a>>,
-    query: Result<Query<Create>, QueryRejection>,
+    query: Result<Query<CreateQuery>, QueryRejection>,
     request: Request<Body>,
 ) -> Response {
     let inside = Arc::clone(&a2a);
     let respond = move |common, _head, body: Bytes| async move {
-        let Query(Create { mode }) = query.map_err(|error| bad(&error))?;
-        let wanted: Wanted = serde_json::from_slice(&body).map_err(|error| bad(&error))?;
+        let Query(CreateQuery { mode }) = query.map_err(|error| bad(&error))?;
+        let wanted: TaskRequest = serde_json::from_slice(&body).map_err(|error| bad(&error))?;
         drop(body);
         created(&inside, common, &wanted, mode).await
     };
@@ -102,7 +102,7 @@ pub(super) async fn create(
 async fn created(
     a2a: &Arc<A2a>,
     mut common: Common,
-    wanted: &Wanted,
+    wanted: &TaskRequest,
     mode: Mode,
 ) -> Result<Response, Refusal> {
     common.target = Target::of_path(Ok(Path(wanted.target_agent.clone())));
@@ -119,7 +119,7 @@ async fn created(
     if mode == Mode::Sync
         && let Ok(Some(task)) = timeout(WAIT.0, a2a.settings.tasks.at_rest(&id)).await
     {
-        return Ok(document(StatusCode::OK, &shown(&id, &task)));
+        return Ok(document(StatusCode::OK, &task_json(&id, &task)));
     }
     let accepted = json!({
         "taskId": id.as_str(),
@@ -130,16 +130,16 @@ async fn created(
 }
 
 /// The message for the agent: the text or JSON of the client as one part, or its own message of A2A.
-fn message_of(wanted: &Wanted) -> String {
+fn message_of(wanted: &TaskRequest) -> String {
     #[derive(Deserialize)]
-    struct OfA2a {
+    struct A2aMessage {
         #[serde(rename = "parts")]
         _parts: Vec<Value>,
         #[serde(rename = "role")]
         _role: String,
     }
     let raw = wanted.message.get();
-    if serde_json::from_str::<OfA2a>(raw).is_ok() {
+    if serde_json::from_str::<A2aMessage>(raw).is_ok() {
         return raw.to_owned();
     }
     let part = match raw.as_bytes().first() {
@@ -189,7 +189,7 @@ fn listed(tasks: &Tasks, list: &List) -> Result<Response, Refusal> {
     let state = state.transpose()?;
     let wanted = |task: &Task| state.is_none_or(|state| word(task.status.state) == state);
     let (found, total) = tasks.list(None, wanted, (offset, limit));
-    let found: Vec<Value> = found.iter().map(|(id, task)| shown(id, task)).collect();
+    let found: Vec<Value> = found.iter().map(|(id, task)| task_json(id, task)).collect();
     let list = json!({
         "total": total,
         "count": found.len(),
@@ -211,7 +211,7 @@ pub(super) async fn read(
     let found = async {
         let _held = admitted?;
         let (id, task) = task(&a2a, name).await?;
-        Ok(document(StatusCode::OK, &shown(&id, &task)))
+        Ok(document(StatusCode::OK, &task_json(&id, &task)))
     };
     let response = found.await;
     answered(&a2a, &request, response)
@@ -221,22 +221,22 @@ pub(super) async fn read(
 pub(super) async fn wait(
     State(a2a): State<Arc<A2a>>,
     name: Result<Path<String>, PathRejection>,
-    query: Result<Query<Wait>, QueryRejection>,
+    query: Result<Query<WaitQuery>, QueryRejection>,
     request: Request<Body>,
 ) -> Response {
     let dialect = negotiate::dialect(request.headers());
     let admitted = admit(&a2a, &request);
     let waited = async {
         let _held = admitted?;
-        let Query(Wait { timeout: most }) = query.map_err(|error| bad(&error))?;
+        let Query(WaitQuery { timeout: most }) = query.map_err(|error| bad(&error))?;
         let most = most.map_or(WAIT.0, Duration::from_millis).min(WAIT.1);
         let (id, task) = task(&a2a, name).await?;
         match timeout(most, a2a.settings.tasks.at_rest(&id)).await {
-            Ok(Some(task)) => Ok(document(StatusCode::OK, &shown(&id, &task))),
+            Ok(Some(task)) => Ok(document(StatusCode::OK, &task_json(&id, &task))),
             Ok(None) => Err(refusal_of(not_found(&id))),
             Err(_) => {
                 let task = a2a.settings.tasks.get(&id).unwrap_or(task);
-                Ok(document(StatusCode::ACCEPTED, &shown(&id, &task)))
+                Ok(document(StatusCode::ACCEPTED, &task_json(&id, &task)))
             }
         }
     };
@@ -301,7 +301,7 @@ impl Following {
         let frame = Frame {
             event: None,
             id: Some(task.position.to_string()),
-            data: Bytes::from(shown(&self.id, &task).to_string()),
+            data: Bytes::from(task_json(&self.id, &task).to_string()),
         };
         let goes_on = !task.status.state.is_at_rest();
         Some((frame, goes_on.then_some(self)))
@@ -324,7 +324,7 @@ pub(super) async fn cancel(
         cancelled.map_err(refusal_of)?;
         let task = inside.settings.tasks.get(&id);
         let task = task.ok_or_else(|| refusal_of(not_found(&id)))?;
-        Ok(document(StatusCode::OK, &shown(&id, &task)))
+        Ok(document(StatusCode::OK, &task_json(&id, &task)))
     };
     let path = HttpPath::A2aTasks;
     let at = At::json_rpc(path, Target::InPayload, request.headers());
@@ -362,7 +362,7 @@ fn answered(a2a: &A2a, request: &Request<Body>, response: Result<Response, Refus
 }
 
 /// A task as clients of EventMesh read it.
-fn shown(id: &str, task: &Task) -> Value {
+fn task_json(id: &str, task: &Task) -> Value {
     let state = task.status.state;
     let mut shown = json!({
         "taskId": id,

@@ -59,7 +59,7 @@ impl Turn<'_> {
         if with.session.is_none() {
             return self.answered(with, told).await;
         }
-        let Ok(call) = self.common.calls.legs().new_followed_call() else {
+        let Ok(call) = self.common.calls.channels().new_followed_call() else {
             return self.failed(&Failure::call(&CallError::Unavailable(Text::default())));
         };
         (self.common.call, self.call) = (call, Some(call));

@@ -40,7 +40,7 @@ pub(super) async fn respond(door: &Door, common: &Common, units: Units) -> Respo
     // Those that the response names are known before it is made.
     let calls = asks.iter().filter(|ask| ask.is_ok()).take(NAMED);
     let calls: Vec<CallId> = calls
-        .map_while(|_| door.calls.legs().new_call().ok())
+        .map_while(|_| door.calls.channels().new_call().ok())
         .collect();
     let mut ids = calls.iter().copied();
     let answers = asks.into_iter().map(|ask| {

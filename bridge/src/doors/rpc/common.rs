@@ -23,7 +23,7 @@ use crate::calls::callid::{CallId, ReplyToken};
 use crate::calls::failure::{Failure, Recipient};
 use crate::calls::pending::Form;
 use crate::calls::question::Abilities;
-use crate::calls::{self, Answer, CallError, Calls, Prepared, Reached, Silence};
+use crate::calls::{self, Answer, CallError, Calls, NoAnswer, Prepared, SentCalls};
 use crate::clock;
 use crate::http::negotiate::Accepts;
 use crate::http::respond::json_response;
@@ -55,7 +55,7 @@ pub(in crate::doors) struct Common {
     /// The dialect of errors about units whose dialect is unknown.
     pub(in crate::doors) dialect: Dialect,
     /// How many of its calls and notifications an agent may have got.
-    pub(in crate::doors) reached: Reached,
+    pub(in crate::doors) reached: SentCalls,
     pub(in crate::doors) results: Arc<Results>,
     /// The key that it has claimed, as the log has it.
     pub(in crate::doors) key: Option<Text>,
@@ -245,7 +245,7 @@ impl Common {
         };
         let timeout = self.calls.patience(Some(timeout));
         match timeout.saturating_sub(self.arrived.elapsed()) {
-            Duration::ZERO => Err(CallError::Timeout(Box::new(Silence {
+            Duration::ZERO => Err(CallError::Timeout(Box::new(NoAnswer {
                 after: timeout,
                 agent: Text::default(),
                 published: None,

@@ -28,7 +28,7 @@ use crate::clock;
 use crate::doors::{Door, IDEMPOTENCY_KEY, Refusal};
 use crate::http::sse;
 use crate::metrics::IdempotencyOutcome as Outcome;
-use crate::results::{Claim, Kept, Results, Standing, digest_of, key_of};
+use crate::results::{Claim, Kept, KeyState, Results, digest_of, key_of};
 
 /// The header of an answer that was there before.
 const REPLAY: HeaderName = HeaderName::from_static("idempotent-replay");
@@ -40,7 +40,7 @@ const MARGIN: Duration = Duration::from_secs(5);
 const PIECES: usize = 16;
 
 /// A request that this replica answers.
-struct Work {
+struct ClaimedRequest {
     results: Arc<Results>,
     /// Where its claim is in the log.
     key: String,
@@ -78,7 +78,7 @@ where
     };
     let key = key_of(&common.caller, &key);
     let until = Instant::now() + door.calls.patience(common.timeout);
-    let mut unstarted = Unstarted {
+    let mut unstarted = ClaimGuard {
         results: &door.results,
         claimed: Some((key.clone(), claim.call.clone())),
     };
@@ -89,12 +89,12 @@ where
     drop(unstarted);
     common.key = Some(Text::from(key.as_str()));
     door.metrics.keyed(outcome_of(&standing));
-    if let Ok(Standing::Heard(call)) = &standing {
+    if let Ok(KeyState::Heard(call)) = &standing {
         (common.call, common.is_resumed) = (*call, true);
     }
     match standing {
-        Ok(Standing::Ours | Standing::Heard(_)) => {
-            let mine = Work {
+        Ok(KeyState::Ours | KeyState::Heard(_)) => {
+            let mine = ClaimedRequest {
                 results: Arc::clone(&door.results),
                 key,
                 call: common.call.to_string().into(),
@@ -104,7 +104,7 @@ where
             let done = mine.done(work(common, head, body)).await;
             done.map_err(|refusal| (refusal, None))
         }
-        Ok(Standing::Answered(kept)) => {
+        Ok(KeyState::Answered(kept)) => {
             common.note_refusal("replayed");
             Ok(replayed(&kept))
         }
@@ -122,15 +122,15 @@ fn id_of(body: &Bytes, hint: &Hint, limits: &Limits) -> Option<Text> {
 }
 
 /// A claim that nobody works on yet. It is given back when its caller leaves, or when nobody knows what became of it.
-struct Unstarted<'a> {
+struct ClaimGuard<'a> {
     results: &'a Arc<Results>,
     /// The key, and the call that claims it.
     claimed: Option<(String, Text)>,
 }
 
-// === impl Unstarted ===
+// === impl ClaimGuard ===
 
-impl Drop for Unstarted<'_> {
+impl Drop for ClaimGuard<'_> {
     fn drop(&mut self) {
         let Some((key, call)) = self.claimed.take() else {
             return;
@@ -147,7 +147,7 @@ async fn stand(
     key: &str,
     (claim, longest): (&mut Claim, Duration),
     until: Instant,
-) -> Result<Standing, Refusal> {
+) -> Result<KeyState, Refusal> {
     loop {
         claim.until = clock::milliseconds(clock::now() + longest);
         let standing = results.claim(key, claim).await;
@@ -157,7 +157,7 @@ async fn stand(
             let failure = Failure::new(Reason::AgentUnavailable, message);
             (StatusCode::SERVICE_UNAVAILABLE, failure)
         })?;
-        let Standing::Running(call) = &standing else {
+        let KeyState::Running(call) = &standing else {
             return Ok(standing);
         };
         let settled = results.until_settled(key, call);
@@ -167,40 +167,40 @@ async fn stand(
     }
 }
 
-fn outcome_of(standing: &Result<Standing, Refusal>) -> Outcome {
+fn outcome_of(standing: &Result<KeyState, Refusal>) -> Outcome {
     match standing {
-        Ok(Standing::Ours) => Outcome::First,
-        Ok(Standing::Answered(_)) => Outcome::Replayed,
-        Ok(Standing::Heard(_)) => Outcome::Resumed,
-        Ok(Standing::Differs(_)) => Outcome::Differs,
-        Ok(Standing::Running(_)) => Outcome::Running,
-        Ok(Standing::Lost(_) | Standing::Forgotten) => Outcome::Lost,
+        Ok(KeyState::Ours) => Outcome::First,
+        Ok(KeyState::Answered(_)) => Outcome::Replayed,
+        Ok(KeyState::Heard(_)) => Outcome::Resumed,
+        Ok(KeyState::Differs(_)) => Outcome::Differs,
+        Ok(KeyState::Running(_)) => Outcome::Running,
+        Ok(KeyState::Lost(_) | KeyState::Forgotten) => Outcome::Lost,
         Err(_) => Outcome::Unavailable,
     }
 }
 
 /// Why a request with a key is not answered.
-fn refused(standing: &Standing) -> Refusal {
+fn refused(standing: &KeyState) -> Refusal {
     let (status, reason, message, call) = match standing {
-        Standing::Differs(call) => (
+        KeyState::Differs(call) => (
             StatusCode::UNPROCESSABLE_ENTITY,
             Reason::KeyReused,
             "this Idempotency-Key was sent with another request: send a new key, or the same request",
             Some(call),
         ),
-        Standing::Running(call) => (
+        KeyState::Running(call) => (
             StatusCode::CONFLICT,
             Reason::InProgress,
             "the request with this Idempotency-Key is still being answered: send it again later",
             Some(call),
         ),
-        Standing::Lost(call) => (
+        KeyState::Lost(call) => (
             StatusCode::GATEWAY_TIMEOUT,
             Reason::AnswerLost,
             "the request with this Idempotency-Key was taken, and its answer is not known: its agent may have done the work; send it with a new key to have it done again",
             Some(call),
         ),
-        Standing::Heard(_) | Standing::Forgotten | Standing::Ours | Standing::Answered(_) => (
+        KeyState::Heard(_) | KeyState::Forgotten | KeyState::Ours | KeyState::Answered(_) => (
             StatusCode::GATEWAY_TIMEOUT,
             Reason::AnswerLost,
             "the request with this Idempotency-Key was answered, and the answer is not kept any more: send it with a new key to have it done again",
@@ -241,9 +241,9 @@ fn read_key(headers: &HeaderMap) -> Result<Option<String>, Refusal> {
     Err((StatusCode::BAD_REQUEST, failure))
 }
 
-// === impl Work ===
+// === impl ClaimedRequest ===
 
-impl Work {
+impl ClaimedRequest {
     /// Does it, whether its caller stays or not.
     async fn done(
         self,
@@ -296,11 +296,11 @@ impl Work {
         }
         let is_stream = sse::is_stream(response.headers());
         let (head, body) = response.into_parts();
-        let mut collected = Collected::new(self.common.purse.charge(0).ok(), self.most);
+        let mut collected = CollectedBody::new(self.common.purse.charge(0).ok(), self.most);
         let (mut pieces, receiver) = mpsc::channel(PIECES);
         let sent = if is_stream {
             let live = stream::unfold(receiver, |mut receiver| async move {
-                let piece: Piece = receiver.recv().await?;
+                let piece: BodyChunk = receiver.recv().await?;
                 Some((piece, receiver))
             });
             let live = Response::from_parts(head.clone(), Body::from_stream(live));
@@ -321,7 +321,7 @@ impl Work {
         }
     }
 
-    async fn keep(&self, head: &response::Parts, collected: &Collected) {
+    async fn keep(&self, head: &response::Parts, collected: &CollectedBody) {
         let reached = &self.common.reached;
         if reached.is_left() {
             return;
@@ -336,10 +336,10 @@ impl Work {
     }
 }
 
-type Piece = Result<Bytes, std::convert::Infallible>;
+type BodyChunk = Result<Bytes, std::convert::Infallible>;
 
 /// The body of a response, as far as it is there.
-struct Collected {
+struct CollectedBody {
     whole: BytesMut,
     /// The charge of `whole`; `None` once it is not stored any more.
     charge: Option<Charge>,
@@ -349,9 +349,9 @@ struct Collected {
     waiting: VecDeque<Bytes>,
 }
 
-// === impl Collected ===
+// === impl CollectedBody ===
 
-impl Collected {
+impl CollectedBody {
     fn new(charge: Option<Charge>, most: usize) -> Self {
         Self {
             whole: BytesMut::new(),
@@ -376,7 +376,7 @@ impl Collected {
 
     /// Reads a stream, and hands its pieces to a caller for as long as it listens. The answer of an agent does not wait for
     /// a caller that takes nothing; once it is too large to be kept, nobody else needs it, and it does.
-    async fn stream(&mut self, body: Body, to_caller: &mut mpsc::Sender<Piece>) {
+    async fn stream(&mut self, body: Body, to_caller: &mut mpsc::Sender<BodyChunk>) {
         let mut stream = body.into_data_stream();
         let mut is_there = true;
         loop {
@@ -415,7 +415,7 @@ impl Collected {
     }
 
     /// Hands over what the caller has not taken yet.
-    async fn hand_over(self, to_caller: &mpsc::Sender<Piece>) {
+    async fn hand_over(self, to_caller: &mpsc::Sender<BodyChunk>) {
         for piece in self.waiting {
             if to_caller.send(Ok(piece)).await.is_err() {
                 return;
@@ -460,14 +460,14 @@ mod tests {
     use crate::budget::Budget;
 
     /// A body of ten pieces, and where it is collected.
-    fn collected(most: usize) -> (Collected, Body, Vec<Bytes>) {
+    fn collected(most: usize) -> (CollectedBody, Body, Vec<Bytes>) {
         let gauge = prometheus::IntGauge::new("held", "Bytes.").unwrap();
         let refused = prometheus::IntCounter::new("refused", "Refusals.").unwrap();
         let purse = Budget::new(1 << 20, gauge, refused).purse(None);
         let pieces: Vec<Bytes> = (0..10).map(|n| Bytes::from(format!("piece {n}"))).collect();
-        let whole = pieces.clone().into_iter().map(Piece::Ok);
+        let whole = pieces.clone().into_iter().map(BodyChunk::Ok);
         let body = Body::from_stream(stream::iter(whole));
-        (Collected::new(purse.charge(0).ok(), most), body, pieces)
+        (CollectedBody::new(purse.charge(0).ok(), most), body, pieces)
     }
 
     #[tokio::test]

@@ -10,7 +10,7 @@ use http::StatusCode;
 use serde_json::{Map, Value, json};
 
 use super::answer::{self, Problem};
-use super::search::{Index, Kind, Thing};
+use super::search::{Index, Kind, SearchItem};
 use super::{catalogue, request};
 use crate::config::{ApiConfig, EndpointConfig};
 use crate::workflows::Member;
@@ -118,10 +118,10 @@ fn domains(member: &Member) -> BTreeSet<String> {
 }
 
 /// Everything that a search can find.
-fn things(member: &Member) -> Vec<Thing> {
-    let mut things: Vec<Thing> = operations(member).map(catalogue::operation).collect();
+fn things(member: &Member) -> Vec<SearchItem> {
+    let mut things: Vec<SearchItem> = operations(member).map(catalogue::operation).collect();
     for api in member.apis() {
-        things.push(Thing {
+        things.push(SearchItem {
             kind: Kind::Api,
             id: api.id.to_string(),
             description: api.description.clone().unwrap_or_default(),
@@ -134,7 +134,7 @@ fn things(member: &Member) -> Vec<Thing> {
                 .map(|endpoint| of_endpoint(api, endpoint)),
         );
     }
-    things.extend(member.credentials().iter().map(|credential| Thing {
+    things.extend(member.credentials().iter().map(|credential| SearchItem {
         kind: Kind::Credential,
         id: credential.id.to_string(),
         description: credential.description.clone().unwrap_or_default(),
@@ -144,7 +144,7 @@ fn things(member: &Member) -> Vec<Thing> {
     things
 }
 
-fn of_endpoint(api: &ApiConfig, endpoint: &EndpointConfig) -> Thing {
+fn of_endpoint(api: &ApiConfig, endpoint: &EndpointConfig) -> SearchItem {
     let method = endpoint.method.as_str();
     let parameters: Vec<_> = endpoint.parameters.keys().map(String::as_str).collect();
     let mut schema = Map::new();
@@ -154,7 +154,7 @@ fn of_endpoint(api: &ApiConfig, endpoint: &EndpointConfig) -> Thing {
         format!("{}{}", base_url(api), endpoint.path).into(),
     );
     schema.insert("parameters".to_owned(), endpoint.parameters.clone().into());
-    Thing {
+    SearchItem {
         kind: Kind::Endpoint,
         id: format!("{} {method} {}", api.id, endpoint.path),
         description: endpoint.description.clone().unwrap_or_default(),

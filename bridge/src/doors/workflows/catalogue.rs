@@ -3,10 +3,10 @@
 use a2abus_models::a2e_workflow::OperationType;
 use serde_json::{Value, json};
 
-use super::search::{Kind, Thing};
+use super::search::{Kind, SearchItem};
 
 /// An operation, with the JSON Schema of its configuration. Source: docs/protocols/a2e-workflows.md §4.
-pub(super) fn operation(operation: OperationType) -> Thing {
+pub(super) fn operation(operation: OperationType) -> SearchItem {
     let (description, words, schema) = match operation {
         OperationType::ApiCall => (
             "Sends an HTTP request to a registered API and stores the body of the answer.",
@@ -52,7 +52,7 @@ pub(super) fn operation(operation: OperationType) -> Thing {
             merge_data(),
         ),
     };
-    Thing {
+    SearchItem {
         kind: Kind::Operation,
         id: operation.as_str().to_owned(),
         description: description.to_owned(),

@@ -7,14 +7,14 @@ use axum::response::Response;
 use bytes::Bytes;
 use http::StatusCode;
 
-use super::Rest;
+use super::RestState;
 use super::answer::{self, Problem, replayed, value};
-use super::request::{self, Wait};
+use super::request::{self, WaitMode};
 use crate::workflows::NotBegun;
 
-// === impl Rest ===
+// === impl RestState ===
 
-impl Rest {
+impl RestState {
     pub(super) async fn validate(
         &self,
         agent: &Arc<Agent>,
@@ -36,13 +36,13 @@ impl Rest {
             match self.workflows.begin(agent, request.clone()).await {
                 Ok(Started::New(execution)) => {
                     let run = self.workflows.run(agent, execution, drop);
-                    if wait == Wait::Not {
+                    if wait == WaitMode::Not {
                         return Ok(accepted(run.execution_id()));
                     }
                     let record = run.ended().await.ok_or_else(Problem::draining)?;
                     return Ok(self.whole(agent, record, Record::answer).await);
                 }
-                Ok(Started::Running(follow)) if wait == Wait::Not => {
+                Ok(Started::Running(follow)) if wait == WaitMode::Not => {
                     return Ok(replayed(accepted(follow.execution_id())));
                 }
                 Ok(Started::Running(follow)) => match follow.ended().await {

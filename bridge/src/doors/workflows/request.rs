@@ -12,7 +12,7 @@ pub(super) struct Members(Object);
 
 /// Whether the answer waits for the end of the execution.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Wait {
+pub(super) enum WaitMode {
     /// It does.
     ForTheEnd,
     /// It does not.
@@ -21,14 +21,14 @@ pub(super) enum Wait {
 
 /// Which executions are listed.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Listing {
+pub(super) struct ExecutionFilter {
     pub(super) most: usize,
     pub(super) status: Option<Status>,
 }
 
 /// A search among the capabilities.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Wanted {
+pub(super) struct SearchQuery {
     pub(super) query: String,
     pub(super) most: usize,
 }
@@ -43,7 +43,7 @@ pub(super) fn validate(body: &Bytes) -> Result<Request, Problem> {
 }
 
 /// A workflow to be executed.
-pub(super) fn execute(body: &Bytes) -> Result<(Request, Wait), Problem> {
+pub(super) fn execute(body: &Bytes) -> Result<(Request, WaitMode), Problem> {
     let known = [
         "workflow", "input", "level", "onError", "async", "session", "validate",
     ];
@@ -63,14 +63,14 @@ pub(super) fn execute(body: &Bytes) -> Result<(Request, Wait), Problem> {
         Some(_) => return Err(wrong("session", "a string of 1 to 256 bytes")),
     };
     let wait = match members.flag("async")? {
-        Some(true) => Wait::Not,
-        Some(false) | None => Wait::ForTheEnd,
+        Some(true) => WaitMode::Not,
+        Some(false) | None => WaitMode::ForTheEnd,
     };
     Ok((request, wait))
 }
 
 /// A search.
-pub(super) fn search(body: &Bytes) -> Result<Wanted, Problem> {
+pub(super) fn search(body: &Bytes) -> Result<SearchQuery, Problem> {
     const DEFAULT: usize = 5;
     let members = Members::read(body, &["query", "top_k"])?;
     let query = members.required_text("query")?.to_owned();
@@ -85,12 +85,12 @@ pub(super) fn search(body: &Bytes) -> Result<Wanted, Problem> {
             _ => return Err(wrong("top_k", "a whole number from 1 to 100")),
         },
     };
-    Ok(Wanted { query, most })
+    Ok(SearchQuery { query, most })
 }
 
 /// A list of executions.
-pub(super) fn listing(query: Option<&str>) -> Result<Listing, Problem> {
-    let mut listing = Listing {
+pub(super) fn listing(query: Option<&str>) -> Result<ExecutionFilter, Problem> {
+    let mut listing = ExecutionFilter {
         most: 100,
         status: None,
     };
@@ -113,7 +113,7 @@ pub(super) fn listing(query: Option<&str>) -> Result<Listing, Problem> {
             (name, _) => {
                 let message = format!(
                     "unknown parameter {}; known are limit and status",
-                    shown(name)
+                    shorten(name)
                 );
                 return Err(Problem::malformed("unknown_field", message));
             }
@@ -123,7 +123,7 @@ pub(super) fn listing(query: Option<&str>) -> Result<Listing, Problem> {
 }
 
 /// A foreign name as far as a message repeats it.
-fn shown(name: &str) -> String {
+fn shorten(name: &str) -> String {
     const SHOWN: usize = 100;
     match name.char_indices().nth(SHOWN) {
         Some((end, _)) => format!("{:?}...", name.get(..end).unwrap_or_default()),
@@ -144,7 +144,7 @@ impl Members {
         })?;
         // One of the two would hold, and who read the body before may have looked at the other.
         if let Some(member) = json.first_repeated() {
-            let message = format!("{} is written twice: write it once", shown(&member));
+            let message = format!("{} is written twice: write it once", shorten(&member));
             return Err(Problem::malformed("invalid_field", message));
         }
         let Json::Object(members) = json else {
@@ -154,7 +154,7 @@ impl Members {
         // What is misspelt would be ignored otherwise, and a workflow run in another way than was meant.
         let mut names = members.iter().map(|(name, _)| name.as_str());
         if let Some(name) = names.find(|name| !known.contains(name)) {
-            let (name, known) = (shown(name), known.join(", "));
+            let (name, known) = (shorten(name), known.join(", "));
             let message = format!("unknown member {name}; known are {known}");
             return Err(Problem::malformed("unknown_field", message));
         }

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 /// Something that can be found.
 #[derive(Debug)]
-pub(super) struct Thing {
+pub(super) struct SearchItem {
     pub(super) kind: Kind,
     pub(super) id: String,
     pub(super) description: String,
@@ -41,7 +41,7 @@ pub(super) struct Index<'a> {
 
 #[derive(Debug)]
 struct Entry<'a> {
-    thing: &'a Thing,
+    thing: &'a SearchItem,
     counts: HashMap<String, f64>,
     length: f64,
 }
@@ -70,7 +70,7 @@ impl Kind {
 // === impl Index ===
 
 impl<'a> Index<'a> {
-    pub(super) fn new(things: &'a [Thing]) -> Self {
+    pub(super) fn new(things: &'a [SearchItem]) -> Self {
         let entries: Vec<Entry<'a>> = things.iter().map(Entry::new).collect();
         let mut holders: HashMap<String, usize> = HashMap::new();
         for word in entries.iter().flat_map(|entry| entry.counts.keys()) {
@@ -85,7 +85,7 @@ impl<'a> Index<'a> {
     }
 
     /// At most so many, the best first, each with its score; none that has no word of the query.
-    pub(super) fn best(&self, query: &str, most: usize) -> Vec<(&'a Thing, f64)> {
+    pub(super) fn best(&self, query: &str, most: usize) -> Vec<(&'a SearchItem, f64)> {
         let mut wanted = words(query);
         wanted.sort_unstable();
         wanted.dedup();
@@ -112,7 +112,7 @@ impl<'a> Index<'a> {
 }
 
 impl<'a> Entry<'a> {
-    fn new(thing: &'a Thing) -> Self {
+    fn new(thing: &'a SearchItem) -> Self {
         let mut counts: HashMap<String, f64> = HashMap::new();
         let weighted = [
             (thing.id.as_str(), OF_AN_ID),
@@ -183,8 +183,8 @@ fn stem(word: &str) -> String {
 mod tests {
     use super::*;
 
-    fn thing(id: &str, description: &str) -> Thing {
-        Thing {
+    fn thing(id: &str, description: &str) -> SearchItem {
+        SearchItem {
             kind: Kind::Endpoint,
             id: id.to_owned(),
             description: description.to_owned(),

@@ -8,7 +8,7 @@ use axum::response::Response;
 use http::StatusCode;
 use percent_encoding::percent_decode_str;
 
-use super::Rest;
+use super::RestState;
 use super::answer::{Problem, value};
 
 /// The storage of a name, of those that are read here: files are where the operator put them.
@@ -18,9 +18,9 @@ pub(super) fn of(name: &str) -> Option<Storage> {
         .find(|storage| storage.as_str() == name)
 }
 
-// === impl Rest ===
+// === impl RestState ===
 
-impl Rest {
+impl RestState {
     pub(super) async fn list(&self, agent: &Agent, storage: Storage) -> Result<Response, Problem> {
         permit(agent, storage)?;
         let executor = self.workflows.executor();

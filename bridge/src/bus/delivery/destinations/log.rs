@@ -8,14 +8,14 @@ use tracing::Level;
 use crate::bus::Buses;
 use crate::bus::outbound::Outgoing;
 use crate::calls::callid::shown_topic;
-use crate::seldom::{LogLimits, Seldom};
+use crate::log_limit::{LogLimit, LogLimits};
 
 #[derive(Debug)]
 pub(super) struct DestinationLog {
-    failures: Seldom,
-    reminders: Seldom,
-    recoveries: Seldom,
-    losses: Seldom,
+    failures: LogLimit,
+    reminders: LogLimit,
+    recoveries: LogLimit,
+    losses: LogLimit,
 }
 
 /// The name of a destination in logs and in `/readyz`.

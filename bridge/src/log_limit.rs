@@ -22,7 +22,7 @@ pub struct LogLimits(Arc<Mutex<Vec<Arc<Line>>>>);
 
 /// Decides whether a line of one kind is written. Safe to share; held for a few instructions.
 #[derive(Debug)]
-pub(crate) struct Seldom(Arc<Line>);
+pub(crate) struct LogLimit(Arc<Line>);
 
 /// One kind of line.
 #[derive(Debug)]
@@ -46,16 +46,16 @@ struct Window {
 impl LogLimits {
     /// A new kind of line. The first is written at once; `more` introduces the number of those that were suppressed
     /// since the last one.
-    pub(crate) fn seldom(&self, level: Level, more: &'static str) -> Seldom {
+    pub(crate) fn seldom(&self, level: Level, more: &'static str) -> LogLimit {
         self.add(level, None, more)
     }
 
     /// The same, for one binding.
-    pub(crate) fn seldom_of(&self, binding: &Text, level: Level, more: &'static str) -> Seldom {
+    pub(crate) fn seldom_of(&self, binding: &Text, level: Level, more: &'static str) -> LogLimit {
         self.add(level, Some(binding.clone()), more)
     }
 
-    fn add(&self, level: Level, binding: Option<Text>, more: &'static str) -> Seldom {
+    fn add(&self, level: Level, binding: Option<Text>, more: &'static str) -> LogLimit {
         let line = Arc::new(Line {
             level,
             binding,
@@ -67,7 +67,7 @@ impl LogLimits {
             }),
         });
         self.lines().push(Arc::clone(&line));
-        Seldom(line)
+        LogLimit(line)
     }
 
     /// Writes how many lines were suppressed in windows that are over, and that no later line has reported.
@@ -94,9 +94,9 @@ impl LogLimits {
     }
 }
 
-// === impl Seldom ===
+// === impl LogLimit ===
 
-impl Seldom {
+impl LogLimit {
     /// Whether to write the line: `Some` with the number of lines that were suppressed since the last one.
     pub(crate) fn allow(&self) -> Option<u64> {
         let mut window = self.0.window();
@@ -141,7 +141,7 @@ impl Line {
 mod tests {
     use super::*;
 
-    fn seldom() -> Seldom {
+    fn seldom() -> LogLimit {
         LogLimits::default().seldom(Level::WARN, "more")
     }
 

@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 
 /// One unit of a message that came to a place for answers.
 #[derive(Debug)]
-pub(crate) struct Said {
+pub(crate) struct AnswerUnit {
     /// Which unit of the message, from 0.
     pub(crate) index: usize,
     /// Its exact bytes in the message.
@@ -51,7 +51,7 @@ pub(crate) enum Body {
 }
 
 /// The units of one message; nearly every message has one.
-pub(crate) type Units = SmallVec<[Said; 1]>;
+pub(crate) type Units = SmallVec<[AnswerUnit; 1]>;
 
 /// The units that the body of a message holds; `event` are its CloudEvents headers, where it has them.
 pub(crate) fn units(body: &Bytes, event: Option<&Event>, limits: &Limits) -> Units {
@@ -59,14 +59,14 @@ pub(crate) fn units(body: &Bytes, event: Option<&Event>, limits: &Limits) -> Uni
     let units: Units = decoded
         .into_iter()
         .map(|unit| match unit {
-            Ok(unit) => Said::of_unit(unit, event, limits),
-            Err(refused) => Said::of_refused(refused, event),
+            Ok(unit) => AnswerUnit::of_unit(unit, event, limits),
+            Err(refused) => AnswerUnit::of_refused(refused, event),
         })
         .collect();
     let is_array = body.trim_ascii_start().first() == Some(&b'[');
     if is_array && units.iter().all(|said| matches!(said.body, Body::Json)) {
         // An array that holds no message is one value.
-        return SmallVec::from_iter([Said {
+        return SmallVec::from_iter([AnswerUnit {
             index: 0,
             unit: body.clone(),
             bytes: body.clone(),
@@ -77,9 +77,9 @@ pub(crate) fn units(body: &Bytes, event: Option<&Event>, limits: &Limits) -> Uni
     units
 }
 
-// === impl Said ===
+// === impl AnswerUnit ===
 
-impl Said {
+impl AnswerUnit {
     fn of_unit(unit: Unit, event: Option<&Event>, limits: &Limits) -> Self {
         let (index, family) = (unit.index, unit.because.family);
         if let Some(message) = unit.json_rpc {

@@ -12,13 +12,13 @@ use tracing::Level;
 use crate::bus::outbound::Outgoing;
 use crate::calls::callid::{CallId, Replica, ReplyId, shown_topic};
 use crate::calls::reply_token::Rejection;
+use crate::log_limit::{LogLimit, LogLimits};
 use crate::metrics::ReplyOutcome;
 use crate::recent::Recent;
-use crate::seldom::{LogLimits, Seldom};
 
 /// How one unit of a message on a reply topic was handled.
 #[derive(Debug)]
-pub enum Answered {
+pub enum AnswerOutcome {
     /// Its caller has it.
     Delivered,
     /// It answers a call of this replica that has ended: it comes too late, or a second time.
@@ -48,7 +48,7 @@ pub struct Unanswerable {
     pub unit: Option<(usize, Bytes)>,
 }
 
-impl Answered {
+impl AnswerOutcome {
     /// How metrics count it.
     #[must_use]
     pub fn outcome(&self) -> ReplyOutcome {
@@ -68,13 +68,13 @@ impl Answered {
 
 /// The calls that ended lately with their reply ids and agents, and the log of answers that reached no caller.
 #[derive(Debug)]
-pub(crate) struct Ended {
+pub(crate) struct EndedCalls {
     calls: Mutex<Recent<CallId, (ReplyId, Text)>>,
     /// The other replicas whose answers were read here, and when that was last logged.
     others: Mutex<Recent<Replica, Instant>>,
-    log: Seldom,
-    pub(crate) rejected: Seldom,
-    foreign: Seldom,
+    log: LogLimit,
+    pub(crate) rejected: LogLimit,
+    foreign: LogLimit,
 }
 
 /// The most calls that are remembered once they have ended.
@@ -84,9 +84,9 @@ const MAX_OTHERS: usize = 1_024;
 /// How often answers to calls of one other replica are logged: they are nothing unusual while it runs.
 const FOREIGN_EVERY: Duration = Duration::from_secs(600);
 
-// === impl Ended ===
+// === impl EndedCalls ===
 
-impl Ended {
+impl EndedCalls {
     pub(crate) fn new(log: &LogLimits) -> Self {
         Self {
             calls: Mutex::new(Recent::new(MAX_ENDED)),
@@ -127,26 +127,26 @@ impl Ended {
     }
 
     /// Logs what reached no caller, and why.
-    pub(crate) fn log(&self, answered: &Answered, topic: &Topic) {
+    pub(crate) fn log(&self, answered: &AnswerOutcome, topic: &Topic) {
         let (call, why) = match answered {
             // Replicas that share a reply partition read each other's answers.
-            Answered::Delivered
-            | Answered::Forward(_)
-            | Answered::Foreign(_)
-            | Answered::Rejected(..) => return,
-            Answered::Late(call) => (
+            AnswerOutcome::Delivered
+            | AnswerOutcome::Forward(_)
+            | AnswerOutcome::Foreign(_)
+            | AnswerOutcome::Rejected(..) => return,
+            AnswerOutcome::Late(call) => (
                 Some(*call),
                 "its call has ended: it came after the deadline, or a second time",
             ),
-            Answered::Looped(call) => (
+            AnswerOutcome::Looped(call) => (
                 Some(*call),
                 "another replica has sent it here, and it belongs elsewhere still: they disagree about the partitions of the reply topic",
             ),
-            Answered::Request(call) => (
+            AnswerOutcome::Request(call) => (
                 Some(*call),
                 "it is the request itself: something echoes requests to the reply address",
             ),
-            Answered::Uncorrelated(unit) => (None, unit.detail.as_str()),
+            AnswerOutcome::Uncorrelated(unit) => (None, unit.detail.as_str()),
         };
         let Some(suppressed) = self.log.allow() else {
             return;
