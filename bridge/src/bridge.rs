@@ -140,6 +140,10 @@ impl Bridge {
                     name: name.text().clone(),
                     source,
                 })?;
+            let certificates = transport.tls_findings();
+            for problem in certificates.invalid.iter().chain(&certificates.expiring) {
+                tracing::warn!(transport = %name, "{problem}");
+            }
             transports.insert(name.clone(), connected);
         }
         Self::build_on(config, transports).await

@@ -9,6 +9,7 @@ use std::any::Any;
 use std::sync::Arc;
 use std::time::Duration;
 
+use a2abus_plugin::Text;
 use a2abus_transports::{Health, Subscription, Transport as _};
 use axum::http::HeaderName;
 use tokio::net::TcpListener;
@@ -30,7 +31,7 @@ use crate::doors::a2a::{Deliveries, Settings};
 use crate::doors::admin::AdminDoor;
 use crate::doors::{self, Door, Mounted};
 use crate::http::{self, ConnectionBounds, Ending, Hosts, Listener};
-use crate::log_limit::LogLimits;
+use crate::log_limit::{LogLimit, LogLimits};
 use crate::metrics::Metrics;
 use crate::readiness::Readiness;
 use crate::registry::Registry;
@@ -48,6 +49,8 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 const BINDINGS_GRACE: Duration = Duration::from_secs(5);
 /// How often the log and the metrics catch up with what was suppressed or dropped.
 const REPORT_EVERY: Duration = Duration::from_secs(1);
+/// How often the log repeats why a bus is down.
+const REMIND_EVERY: Duration = Duration::from_secs(60);
 /// Connections to the admin listener, at most.
 const ADMIN_CONNECTIONS: usize = 64;
 /// How long a caller may take nothing of a response before its connection is closed.
@@ -194,6 +197,10 @@ impl Process {
                 bus.clone(),
                 Arc::clone(&self.calls),
                 Arc::clone(&self.readiness),
+                self.log.seldom(
+                    Level::WARN,
+                    "more causes of a transport that is not connected",
+                ),
                 self.order.rest.clone(),
             ));
         }
@@ -550,35 +557,57 @@ async fn watch_health(
     bus: Bus,
     calls: Arc<Calls>,
     readiness: Arc<Readiness>,
+    log: LogLimit,
     stop: CancellationToken,
 ) {
+    let transport = bus.name.text();
     let mut health = bus.transport.health();
     let condition = condition_of(&bus);
-    let mut was_up = false;
+    // What was last seen, if anything was.
+    let mut before: Option<Health> = None;
     loop {
         let now = health.borrow_and_update().clone();
-        match now {
+        match &now {
             Health::Up => {
-                tracing::info!(transport = %bus.name.text(), "connected");
-                was_up = true;
+                tracing::info!(%transport, "connected");
                 bus.metrics.up.set(1);
                 readiness.set(condition.as_str(), Ok(()));
             }
             Health::Down(cause) => {
-                if was_up {
-                    was_up = false;
-                    tracing::error!(transport = %bus.name.text(), %cause, "the transport is down: trying again until it is back");
-                } else {
-                    tracing::info!(transport = %bus.name.text(), "{cause}");
+                match before {
+                    Some(Health::Up) => {
+                        tracing::error!(%transport, %cause, "the transport is down: trying again until it is back");
+                    }
+                    Some(Health::Down(_)) => still_down(transport, cause, &log),
+                    None => tracing::info!(%transport, "{cause}"),
                 }
                 bus.metrics.up.set(0);
                 readiness.set(condition.as_str(), Err(cause.to_string()));
-                calls.fail_all(id, &cause);
+                calls.fail_all(id, cause);
             }
         }
         tokio::select! {
             changed = health.changed() => if changed.is_err() { return },
+            () = remind(transport, &now, &log) => {}
             () = stop.cancelled() => return,
         }
+        before = Some(now);
+    }
+}
+
+/// Logs now and then that a bus is down; for ever, whether it is or not.
+async fn remind(transport: &Text, health: &Health, log: &LogLimit) {
+    let Health::Down(cause) = health else {
+        return std::future::pending().await;
+    };
+    loop {
+        tokio::time::sleep(REMIND_EVERY).await;
+        still_down(transport, cause, log);
+    }
+}
+
+fn still_down(transport: &Text, cause: &Text, log: &LogLimit) {
+    if let Some(suppressed) = log.allow() {
+        tracing::warn!(%transport, %cause, suppressed, "the transport is not connected: trying again");
     }
 }

@@ -10,6 +10,8 @@ use crate::readiness::Readiness;
 
 /// The wait before something that failed to start is tried again: the first, and the longest.
 const RESTART: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(10));
+/// How often the log repeats why something does not start.
+const REPEAT: Duration = Duration::from_secs(60);
 /// A subscription that ended by itself earlier than this waits as long before it starts again: something ends it each time.
 const SHORT_LIFE: Duration = Duration::from_secs(10);
 /// How long buses and subscriptions may take to flush and close.
@@ -24,6 +26,7 @@ pub(crate) async fn start<F: Future<Output = Result<Consumer, TransportError>>>(
     attempt: impl Fn() -> F,
 ) -> Option<Consumer> {
     let mut wait = RESTART.0;
+    let mut logged: Option<(Instant, String)> = None;
     loop {
         let result = tokio::select! {
             result = attempt() => result,
@@ -32,8 +35,18 @@ pub(crate) async fn start<F: Future<Output = Result<Consumer, TransportError>>>(
         match result {
             Ok(started) => return Some(started),
             Err(error) => {
-                tracing::warn!(condition, error = %chain(&error), "a part of the bridge did not start; trying again");
-                readiness.set(condition, Err(chain(&error)));
+                let error = chain(&error);
+                let is_news =
+                    |(at, text): &(Instant, String)| *text != error || at.elapsed() >= REPEAT;
+                if logged.as_ref().is_none_or(is_news) {
+                    tracing::warn!(
+                        condition,
+                        error,
+                        "a part of the bridge did not start; trying again"
+                    );
+                    logged = Some((Instant::now(), error.clone()));
+                }
+                readiness.set(condition, Err(error));
             }
         }
         tokio::select! {

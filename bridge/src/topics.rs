@@ -12,6 +12,10 @@ use crate::access::{Storage, Use, What, Write};
 use crate::config::{Config, Name, TransportConfig};
 use crate::state::{Kind, LogLocation, LogSpec};
 
+/// What is said of topics that nobody knows yet.
+pub(crate) const NAMED: &str =
+    "their names come from events: create them when you deploy the agents";
+
 /// A resource that has to exist.
 #[derive(Debug)]
 pub(crate) struct Needed {

@@ -156,6 +156,7 @@ state: {{ log: bus }}
     let (text, status) = check(&file).await;
     assert_eq!(status, 1, "{text}");
     assert!(text.contains("ok       bus: connect\n"), "{text}");
+    let cure = ": `a2abus topics plan --acls` prints the permissions to grant";
     for wanted in [
         "FAILED   bus: read topic in in group readers (binding in): ",
         "FAILED   bus: find topic a2abus.dlq (dead letters of binding in): ",
@@ -164,7 +165,7 @@ state: {{ log: bus }}
     ] {
         let line = text.lines().find(|line| line.starts_with(wanted));
         assert!(
-            line.is_some_and(|line| line.contains("unauthorised")),
+            line.is_some_and(|line| line.contains("unauthorised") && line.ends_with(cure)),
             "{wanted}\n{text}"
         );
     }
@@ -281,11 +282,11 @@ default_route: [{{ transport: bus, topic: 'agents.{{targetagent}}' }}]
         "ok       bus: connect",
         "FAILED   bus: permission to publish agents.*: not permitted to user bridge",
         "FAILED   bus: permission to subscribe in.*: not permitted to user bridge",
-        "FAILED   bus: subscribe to in.* (binding core): subscribe to in.*: NATS does not permit it to user bridge (unauthorised)",
+        "FAILED   bus: subscribe to in.* (binding core): subscribe to in.*: NATS does not permit it to user bridge (unauthorised): `a2abus topics plan --acls` prints the permissions to grant",
         "WARNING  bus: stream for a2abus.dlq (dead letters of binding core): no JetStream stream takes it: dead letters are lost",
-        "FAILED   bus: stream for a2abus.dlq (dead letters of binding kept): no JetStream stream takes it: create one",
-        "FAILED   bus: consumer readers of stream KEPT (binding kept): find the JetStream stream KEPT (unknown_topic)",
-        "FAILED   bus: stream for stored (route stored): no JetStream stream takes it: create one",
+        "FAILED   bus: stream for a2abus.dlq (dead letters of binding kept): no stream takes it: `a2abus topics apply` creates one",
+        "FAILED   bus: consumer readers of stream KEPT (binding kept): find the JetStream stream KEPT (unknown_topic): `a2abus topics apply` creates it",
+        "FAILED   bus: stream for stored (route stored): no stream takes it: `a2abus topics apply` creates one",
     ] {
         assert!(text.lines().any(|line| line == wanted), "{wanted}\n{text}");
     }

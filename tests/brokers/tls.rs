@@ -217,6 +217,36 @@ async fn the_log_and_the_readiness_name_what_keeps_tls_from_coming_up() {
     within("the readiness names it", told).await;
     bridge.stop().await;
 
+    // One line says why, and another what therefore does not start.
+    let lines = logged(&config, "a part of the bridge did not start").await;
+    let told = lines.iter().filter(|line| line.contains(&trouble));
+    let told: Vec<&String> = told
+        .filter(|line| !line.contains("did not start"))
+        .collect();
+    assert!(
+        told.len() == 1 && told[0].contains("WARN") && told[0].contains("transport=bus"),
+        "{lines:?}"
+    );
+    assert!(
+        !lines.iter().any(|line| line.contains("async_nats")),
+        "{lines:?}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_log_names_a_certificate_that_has_expired() {
+    let ours = Authority::new();
+    ours.issue("old", "127.0.0.1", 2020);
+    let file = ours.file("old.pem").display().to_string();
+    // Nobody listens on this port.
+    let config = configuration("nats://127.0.0.1:1", &format!("tls: {{ ca_file: {file} }}"));
+    let lines = logged(&config, "WARN").await;
+    let trouble = format!("in {file} expired on 2020-01-01T00:00:00Z: renew it");
+    assert!(lines.last().unwrap().contains(&trouble), "{lines:?}");
+}
+
+/// The log of the program that serves this configuration, up to a line with these words.
+async fn logged(config: &str, last: &str) -> Vec<String> {
     let directory = tempfile::tempdir().unwrap();
     let doors = "http: { listen: '127.0.0.1:0' }\nadmin: { enabled: false }\n";
     let mut serving = Command::new(program())
@@ -229,13 +259,17 @@ async fn the_log_and_the_readiness_name_what_keeps_tls_from_coming_up() {
         .spawn()
         .unwrap();
     let mut log = BufReader::new(serving.stderr.take().unwrap()).lines();
+    let mut lines = Vec::new();
     let logged = async {
         while let Some(line) = log.next_line().await.unwrap() {
-            if line.contains("no connection to NATS") && line.contains(&trouble) {
+            let is_last = line.contains(last);
+            lines.push(line);
+            if is_last {
                 return;
             }
         }
         panic!("the bridge ended");
     };
-    within("the log names it", logged).await;
+    within("the log has the line", logged).await;
+    lines
 }

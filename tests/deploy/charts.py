@@ -13,7 +13,7 @@ import jsonschema
 import kubernetes_validate
 import yaml
 
-from common import CHART, HELM, PROGRAM, REPO, RUN, bridge_of, call, environment_of, objects, render, report
+from common import CHART, HELM, PROGRAM, REPO, RUN, bridge_of, call, environment_of, objects, render, report, undocumented
 
 # The oldest that the chart allows, one in between, and the newest that is known here.
 VERSIONS = ("1.30.0", "1.34.0", "1.37.0")
@@ -100,8 +100,10 @@ REFUSED += [
       for name in ("A2ABUS_HTTP__LISTEN", "A2ABUS_INSTANCE", "A2ABUS_ADMIN__ALLOWED_HOSTS", "POD_NAME")),
     ([*BUS, "--set", "persistence.enabled=true,env[0].name=A2ABUS_CALLS__REPLICA,env[0].value=x"], "`env` has A2ABUS_CALLS__REPLICA, which the chart sets"),
     ([*BUS, "--set", "env[0].name=TOKEN,env[1].name=TOKEN"], "`env` has TOKEN twice"),
-    *(([*BUS, "--set", f"image.repository={name}"], "at '/image/repository'")
-      for name in ("a2abus:0.1.0", "localhost:5000/a2abus:0.1.0", f"example.com/a2abus@sha256:{64 * '0'}")),
+    *(([*BUS, "--set", f"image.repository={name}"], f"`image.repository` is {name}: write the tag in `image.tag`")
+      for name in ("a2abus:0.1.0", "localhost:5000/a2abus:0.1.0")),
+    ([*BUS, "--set", f"image.repository=example.com/a2abus@sha256:{64 * '0'}"], "write the digest in `image.digest`"),
+    ([*BUS, "--set", "image.repository=https://example.com/a2abus"], "at '/image/repository'"),
     *(([*BUS, "--set", f"listenAddress={address}"], f"`listenAddress` is {address}, but")
       for address in ("127.0.0.1", "127.1.2.3", "[::1]", "[0:0:0:0:0:0:0:1]", "[::ffff:127.0.0.1]")),
     ([*SIDECAR, "--set", "listenAddress=127.0.0.1"], "`listenAddress` is 127.0.0.1, but"),
@@ -539,7 +541,7 @@ def kubernetes_in_five_minutes():
     (place / "helm").symlink_to(REPO / "helm")
     (place / "a2abus.yaml").write_text(re.search(r"<<'END'\n(.*?)^END$", text, re.M | re.S).group(1))
     done = call(PROGRAM, "check", "-c", place / "a2abus.yaml")
-    faults = [done.stdout] * done.returncode
+    faults = [done.stderr] * done.returncode
     (install,) = [shlex.split(command) for command in commands(text) if command.startswith("helm upgrade")]
     done = call(HELM, "template", *install[3:], "--kube-version", VERSIONS[1], cwd=place)
     report("README: Kubernetes in five minutes", faults + [done.stderr] * done.returncode)
@@ -552,14 +554,17 @@ def systemd_in_five_minutes():
     faults = [f"nothing of the unit is at {path}" for path in ("/usr/bin/a2abus", "/etc/a2abus/a2abus.yaml") if path not in unit]
     for words in map(shlex.split, commands(section("On Debian"))):
         if words[0] == "install":
+            if words[-2] == "-t":
+                words = [*words[:-2], f"{words[-1]}/{pathlib.Path(words[-3]).name}"]
             source, target = words[-2:]
             faults += [f"no file {source}"] * (not source.startswith("target/") and not (REPO / source).exists())
             target = place / target.removeprefix("/")
             stand_in = PROGRAM if source.startswith("target/") else REPO / source
             done = call(*words[:-2], stand_in, target)
             faults += [done.stderr] * done.returncode + [f"nothing is at {target}"] * (not target.exists())
+    faults += undocumented(place)
     done = call(place / "usr/bin/a2abus", "check", "-c", place / "etc/a2abus/a2abus.yaml")
-    report("README: systemd in five minutes", faults + [done.stdout] * done.returncode)
+    report("README: systemd in five minutes", faults + [done.stderr] * done.returncode)
 
 
 if __name__ == "__main__":

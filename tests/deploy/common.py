@@ -88,6 +88,14 @@ def new_root(name):
     return root
 
 
+def undocumented(root):
+    """The documents that the unit and the configuration name, and that are not installed below the root."""
+    files = [*root.rglob("a2abus.service"), root / "etc/a2abus/a2abus.yaml"]
+    named = {path for file in files for path in re.findall(r"/usr/share/doc/[\w./-]*\w", file.read_text())}
+    missing = [f"nothing is at {path}" for path in sorted(named) if not (root / path.removeprefix("/")).exists()]
+    return missing if named else ["they name no document"]
+
+
 def link(source, target):
     try:
         os.link(source, target)

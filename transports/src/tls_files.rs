@@ -60,11 +60,13 @@ impl TlsFiles<'_> {
         let mut findings = TlsFindings::default();
         if let Some(file) = self.authorities {
             let seen = certificates(file);
-            findings.of_certificates(CA_FILE, file, &seen, Serves::WhileOneIsValid, now);
+            let serves = Serves::WhileOneIsValid;
+            findings.of_certificates(CA_FILE, file, &seen, serves, now, self.renewal());
         }
         let seen = self.certificate.map(certificates);
         if let (Some(file), Some(seen)) = (self.certificate, &seen) {
-            findings.of_certificates(CERT_FILE, file, seen, Serves::WhileAllAreValid, now);
+            let serves = Serves::WhileAllAreValid;
+            findings.of_certificates(CERT_FILE, file, seen, serves, now, self.renewal());
         }
         if let Some(file) = self.key {
             let first = seen
@@ -75,6 +77,18 @@ impl TlsFiles<'_> {
             }
         }
         findings
+    }
+
+    /// What is done about a certificate that expires.
+    fn renewal(&self) -> &'static str {
+        match self.client {
+            // It reads the files when it is made.
+            #[cfg(feature = "kafka")]
+            TlsClient::OpenSsl { .. } => "renew it, and restart the bridge",
+            // It reads them for each connection.
+            #[cfg(feature = "nats")]
+            TlsClient::Rustls => "renew it",
+        }
     }
 
     /// Whether the key can be used, and belongs to the certificate.
@@ -92,7 +106,8 @@ impl TlsFiles<'_> {
                 )),
                 #[cfg(feature = "nats")]
                 TlsClient::Rustls => Err(format!(
-                    "the key in {shown} is encrypted, and a2abus cannot decrypt keys for NATS: use `openssl pkey`"
+                    "the key in {shown} is encrypted, and a2abus cannot decrypt keys for NATS: decrypt it by `openssl pkey -in {shown} \
+                    -out FILE`, and name that file here"
                 )),
             };
         }
@@ -136,6 +151,7 @@ impl TlsFindings {
         seen: &Result<Vec<CertificateDer<'_>>, String>,
         serves: Serves,
         now: SystemTime,
+        renewal: &str,
     ) {
         let seen = match seen {
             Ok(seen) => seen,
@@ -158,7 +174,7 @@ impl TlsFindings {
             Serves::WhileAllAreValid => parsed.iter().min_by_key(ends),
         };
         if let Some((_, certificate)) = deciding {
-            self.of_validity(key, file, certificate, now);
+            self.of_validity(key, file, certificate, now, renewal);
         }
     }
 
@@ -168,6 +184,7 @@ impl TlsFindings {
         file: &Path,
         certificate: &X509Certificate<'_>,
         now: SystemTime,
+        renewal: &str,
     ) {
         let Validity {
             not_before,
@@ -189,12 +206,12 @@ impl TlsFindings {
         } else if left.is_zero() {
             (
                 &mut self.invalid,
-                format!("{subject} expired on {ends}: renew it"),
+                format!("{subject} expired on {ends}: {renewal}"),
             )
         } else if left < SOON.min(lifetime / 10) {
             (
                 &mut self.expiring,
-                format!("{subject} expires on {ends}: renew it"),
+                format!("{subject} expires on {ends}: {renewal}"),
             )
         } else {
             return;
@@ -360,7 +377,7 @@ mod tests {
         assert_eq!(
             found([None, Some(&cert), Some(&locked)]),
             [format!(
-                "tls.key_file: the key in {shown}/locked is encrypted, and a2abus cannot decrypt keys for NATS: use `openssl pkey`"
+                "tls.key_file: the key in {shown}/locked is encrypted, and a2abus cannot decrypt keys for NATS: decrypt it by `openssl pkey -in {shown}/locked -out FILE`, and name that file here"
             )]
         );
     }

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use self::connect::Connected;
 use super::Status;
-use super::output::Output;
+use super::output::{Output, complain_line};
 use crate::config::{Config, Problem, Severity};
 
 /// Arguments of `a2abus check`.
@@ -25,7 +25,8 @@ Secrets are read to check that they exist; none is shown. Certificates and keys 
 other and are valid; one that expires soon is a warning. --connect publishes nothing and joins no group. So permission \
 to write to a Kafka topic is not tested, only that the topic is visible.
 
-Exit status 1 when the configuration is invalid or a test fails; warnings do not count.")]
+What is wrong with the file goes to standard error; the verdict on a valid file, the tests and --json go to standard \
+output. Exit status 1 when the configuration is invalid or a test fails; warnings do not count.")]
 pub(crate) struct CheckArgs {
     /// The configuration file.
     #[arg(
@@ -144,7 +145,7 @@ impl Report {
     /// As text: warnings, then errors, then the verdict, so that the most important line is the last on a terminal.
     fn print(&self, output: &mut Output) -> anyhow::Result<()> {
         for problem in self.warnings.iter().chain(&self.errors) {
-            output.line(problem.in_file(&self.file).to_string())?;
+            complain_line(&problem.in_file(&self.file).to_string());
         }
         for line in self.connected.iter().flat_map(Connected::lines) {
             output.line(line)?;
@@ -158,24 +159,29 @@ impl Report {
             0 => String::new(),
             n => format!(", {}", count(n, "warning")),
         };
-        output.line(match &self.counts {
-            Some(counts) => format!(
+        match &self.counts {
+            Some(counts) => output.line(format!(
                 "{}: OK: {}, {}, {}{warnings}",
                 self.file,
                 count(counts.transports, "transport"),
                 count(counts.bindings, "binding"),
                 count(counts.routes, "route"),
-            ),
+            )),
             None => {
                 let hint = match self.errors.len() {
                     _ if !self.lacks_secrets_alone => "",
-                    1 => ", in a secret or TLS file. Everything else is OK (--without-secrets skips this check).",
-                    _ => ", all in secrets and TLS files. Everything else is OK (--without-secrets skips this check).",
+                    1 => {
+                        ", in a secret or TLS file. Everything else is OK (--without-secrets skips this check)."
+                    }
+                    _ => {
+                        ", all in secrets and TLS files. Everything else is OK (--without-secrets skips this check)."
+                    }
                 };
                 let errors = count(self.errors.len(), "error");
-                format!("{}: {errors}{warnings}{hint}", self.file)
+                complain_line(&format!("{}: {errors}{warnings}{hint}", self.file));
+                Ok(())
             }
-        })
+        }
     }
 }
 

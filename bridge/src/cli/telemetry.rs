@@ -42,10 +42,17 @@ pub(crate) fn start(config: &TelemetryConfig) -> anyhow::Result<Option<LogLevels
     Ok((!is_fixed).then_some(levels))
 }
 
+/// The module of the NATS client.
+const NATS_CLIENT: &str = "async_nats";
+
 /// The filter that a text means. What a reload has changed is logged with any filter but one that names its target, or
-/// switches everything off.
+/// switches everything off. The INFO lines of the NATS client repeat, without the cause, what the bridge says.
 fn levels_of(text: &str) -> anyhow::Result<EnvFilter> {
-    let filter = EnvFilter::try_new(text)?;
+    let mut filter = EnvFilter::try_new(text)?;
+    let is_info = |part: &str| part.trim().eq_ignore_ascii_case("info");
+    if text.split(',').any(is_info) && !text.contains(NATS_CLIENT) {
+        filter = filter.add_directive(Directive::from_str(&format!("{NATS_CLIENT}=warn"))?);
+    }
     if text.contains(reload::TARGET) || filter.max_level_hint() == Some(LevelFilter::OFF) {
         return Ok(filter);
     }
@@ -62,4 +69,26 @@ fn levels<S: 'static>(handle: Handle<EnvFilter, S>) -> LogLevels {
             );
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn info_leaves_out_the_info_lines_of_the_nats_client() {
+        for (text, is_quiet) in [
+            ("info", true),
+            ("INFO,a2abus::access=off", true),
+            ("a2abus_bridge=debug, info", true),
+            ("info,async_nats=info", false),
+            ("debug", false),
+            ("warn", false),
+            ("off", false),
+        ] {
+            let filter = levels_of(text).unwrap().to_string();
+            let quiet = filter.split(',').any(|part| part == "async_nats=warn");
+            assert_eq!(quiet, is_quiet, "{text}: {filter}");
+        }
+    }
 }

@@ -9,7 +9,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use super::check::connect::rights;
+use super::check::connect::Rights;
 use super::output::Output;
 use super::reach::{self, chain};
 use super::{Misuse, Status, load};
@@ -168,9 +168,6 @@ enum State {
 const MOST_PARTITIONS: u32 = 100_000;
 const MOST_REPLICAS: u32 = 10_000;
 
-/// What is said of topics that nobody knows yet.
-const NAMED: &str = "their names come from events: create them when you deploy the agents";
-
 /// What is said of a right that this user does not have.
 const GRANT: &str = "this user lacks a permission: `a2abus topics plan --acls` prints those that the bridge needs; apply \
     also needs to create (`a2abus topics apply --help`)";
@@ -262,20 +259,18 @@ fn permissions(
     let mut output = Output::new();
     let (mut all, mut is_any) = (Map::new(), false);
     for (name, transport) in transports {
-        let lines = rights(transport, &access::uses(config, name));
+        let rights = Rights::of(name, transport, &access::uses(config, name));
         if format == Format::Json {
-            all.insert(name.to_string(), json!(lines));
+            all.insert(name.to_string(), json!(rights.lines));
             continue;
         }
-        if lines.is_empty() {
+        if rights.lines.is_empty() {
             continue;
         }
         is_any = true;
-        output.line(format!("# permissions that the bridge needs on {name}:"))?;
-        for line in lines {
+        for line in rights.shown() {
             output.line(line)?;
         }
-        output.line("# and permission to publish to the reply addresses of requesters on it")?;
     }
     if format == Format::Json {
         output.line(serde_json::to_vec(&json!({ "acls": all }))?)?;
@@ -336,7 +331,7 @@ async fn items(
 async fn state(connected: &AnyTransport, needed: &Needed, then: Then) -> State {
     if let Thing::Named(_) = needed.thing {
         return State::Unknown {
-            cause: NAMED.to_owned(),
+            cause: topics::NAMED.to_owned(),
         };
     }
     let failed = |error: TransportError| State::Failed {

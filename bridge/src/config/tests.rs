@@ -79,7 +79,9 @@ fn what_is_not_yaml_is_placed() {
 
 #[test]
 fn a_file_of_nothing_lacks_a_transport() {
-    let expected = ["f:1:1: transports: is missing: calls need a transport, and there is none"];
+    let expected = [
+        "f:1:1: transports: add a transport, of type kafka or nats: calls go to agents through it",
+    ];
     check("", &expected);
     check("# a comment", &expected);
     check("calls: {enabled: false}", &[]);
@@ -750,7 +752,7 @@ fn problems_are_written_as_json_too() {
             {"severity": "error", "line": 1, "column": 1, "path": "htp",
              "message": "unknown key: did you mean http?"},
             {"severity": "error", "line": 1, "column": 1, "path": "transports",
-             "message": "is missing: calls need a transport, and there is none"},
+             "message": "add a transport, of type kafka or nats: calls go to agents through it"},
             {"severity": "error", "variable": "A2ABUS_X", "path": "x",
              "message": "unknown key: the keys here are a2a, admin, agents, bindings, calls, default_route, http, instance, limits, registry, routes, state, telemetry, transports, workflows"},
         ]})

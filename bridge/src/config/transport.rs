@@ -112,7 +112,7 @@ impl TransportConfig {
     }
 
     /// What is wrong with the TLS files that it names, which are read for it.
-    pub(super) fn tls_findings(&self) -> TlsFindings {
+    pub(crate) fn tls_findings(&self) -> TlsFindings {
         match self {
             #[cfg(feature = "kafka")]
             Self::Kafka(config) => config.tls_findings(),

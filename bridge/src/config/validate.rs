@@ -508,7 +508,7 @@ impl<'a> Checker<'a> {
             let path = ValuePath::root().key("transports");
             self.error(
                 path,
-                "is missing: calls need a transport, and there is none",
+                "add a transport, of type kafka or nats: calls go to agents through it",
             );
         }
         if calls.timeout.0 > calls.max_timeout.0 {

@@ -678,18 +678,18 @@ fn check_prints_every_problem_and_ends_with_1() {
     );
     let file = file.to_str().unwrap();
     let ran = run(&["check", "-c", file], "");
-    assert_eq!((ran.status, ran.stderr.as_str()), (1, ""));
+    assert_eq!((ran.status, ran.stdout.as_str()), (1, ""));
     for wanted in ["type", "max_hops", "roots"] {
         let found = ran
-            .stdout
+            .stderr
             .lines()
             .any(|line| line.starts_with(file) && line.contains(wanted));
-        assert!(found, "{wanted}: {}", ran.stdout);
+        assert!(found, "{wanted}: {}", ran.stderr);
     }
     assert!(
-        ran.stdout.lines().last().unwrap().ends_with(": 3 errors"),
+        ran.stderr.lines().last().unwrap().ends_with(": 3 errors"),
         "{}",
-        ran.stdout
+        ran.stderr
     );
     let told = run(&["check", "--json", "-c", file], "").one();
     assert_eq!(
@@ -746,18 +746,18 @@ fn check_counts_the_environment_and_a_missing_file() {
         .into();
     assert_eq!(ran.status, 1);
     assert!(
-        ran.stdout.starts_with("A2ABUS_LIMITS__MAX_HOPS: "),
+        ran.stderr.starts_with("A2ABUS_LIMITS__MAX_HOPS: "),
         "{}",
-        ran.stdout
+        ran.stderr
     );
     let missing = run(&["check", "-c", "/nowhere/a2abus.yaml"], "");
     assert_eq!(missing.status, 1);
     assert!(
         missing
-            .stdout
+            .stderr
             .starts_with("/nowhere/a2abus.yaml: cannot be read"),
         "{}",
-        missing.stdout
+        missing.stderr
     );
 }
 
@@ -808,7 +808,7 @@ workflows:
         (16, "workflows.agents[1].keys[0]", &empty),
         (16, "workflows.agents[1].keys[1]", taken),
     ];
-    let lines: Vec<&str> = ran.stdout.lines().collect();
+    let lines: Vec<&str> = ran.stderr.lines().collect();
     for (told, (line, path, message)) in lines.iter().zip(expected) {
         assert!(told.starts_with(&format!("{file}:{line}:")), "{told}");
         assert!(told.ends_with(&format!(" {path}: {message}")), "{told}");
@@ -816,11 +816,11 @@ workflows:
     let verdict = format!(
         "{file}: 9 errors, all in secrets and TLS files. Everything else is OK (--without-secrets skips this check)."
     );
-    assert_eq!((ran.status, lines.len()), (1, 10), "{}", ran.stdout);
+    assert_eq!((ran.status, lines.len()), (1, 10), "{}", ran.stderr);
     assert_eq!(lines[9], verdict);
-    assert!(!ran.stdout.contains("canary"), "{}", ran.stdout);
+    assert!(!ran.stderr.contains("canary"), "{}", ran.stderr);
     let alone = run(&["check", "-c", file, "--without-secrets"], "");
-    assert_eq!(alone.status, 0, "{}", alone.stdout);
+    assert_eq!(alone.status, 0, "{}", alone.stderr);
 
     // What is switched off needs none.
     let text = std::fs::read_to_string(file).unwrap();
@@ -884,13 +884,20 @@ default_route: [{{transport: k, topic: t}}, {{transport: n, topic: t}}]
         ),
     ] {
         let ran = checked(tls);
-        assert_eq!(ran.status, 1, "{}", ran.stdout);
+        assert_eq!(ran.status, 1, "{}", ran.stderr);
         for bus in ["k", "n"] {
             let path = format!(" transports.{bus}.tls.{key}: ");
-            let mut lines = ran.stdout.lines();
+            let mut lines = ran.stderr.lines();
             let line = lines.find(|line| line.contains(&path) && line.contains(message));
-            assert!(line.is_some(), "{path}{message}\n{}", ran.stdout);
+            assert!(line.is_some(), "{path}{message}\n{}", ran.stderr);
         }
+    }
+    // The client of Kafka reads its files once.
+    let ran = checked("ca_file: DIR/old.pem").stderr;
+    for (bus, cure) in [("k", "renew it, and restart the bridge"), ("n", "renew it")] {
+        let path = format!(" transports.{bus}.tls.ca_file: ");
+        let line = ran.lines().find(|line| line.contains(&path)).unwrap();
+        assert!(line.ends_with(cure), "{line}");
     }
 }
 

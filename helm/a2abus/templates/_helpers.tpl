@@ -67,7 +67,6 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- if $config.Error }}{{ fail (printf "`configFile` is not YAML: %s" $config.Error) }}{{ end }}
 {{- $keys := .Files.Get "files/keys.json" | fromJson }}
 {{- $config = (include "a2abus.part" (dict "keys" $keys "value" $config "path" "" "shown" "") | fromJson).value }}
-{{- if not (or $config.transports .Values.existingConfigMap) }}{{ fail "`transports` of the configuration names no bus: write the configuration below `config`, or give your file by --set-file configFile=a2abus.yaml" }}{{ end }}
 {{- range $index, $binding := $config.bindings }}
 {{- if and (hasKey $binding "topics") (not (kindIs "slice" $binding.topics)) }}{{ fail (printf "`bindings[%d].topics` of the configuration must be a list: put it in brackets" $index) }}{{ end }}
 {{- end }}

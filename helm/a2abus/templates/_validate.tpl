@@ -1,9 +1,11 @@
 {{/* Refuses values that do not fit together; values.schema.json refuses those that are wrong by themselves. */}}
 {{- define "a2abus.check" -}}
 {{- $config := include "a2abus.config" . | fromJson }}
+{{- if not (or $config.transports .Values.existingConfigMap) }}{{ fail "`transports` of the configuration names no bus: write the configuration below `config`, or give your file by --set-file configFile=a2abus.yaml" }}{{ end }}
 {{- if eq false (dig "admin" "enabled" true $config) }}{{ fail "`admin.enabled` is false, but the probes of the pod ask the admin listener" }}{{ end }}
 {{- if eq (int .Values.ports.http) (int .Values.ports.admin) }}{{ fail (printf "`ports.http` and `ports.admin` are both %d" (int .Values.ports.http)) }}{{ end }}
 {{- if regexMatch "^(127\\.|\\[[0:]*1\\]$|\\[[0:]*:ffff:127\\.)" (lower .Values.listenAddress) }}{{ fail (printf "`listenAddress` is %s, but the kubelet and the Service ask the pod at its own address: leave it at 0.0.0.0, or [::] for IPv6" .Values.listenAddress) }}{{ end }}
+{{- include "a2abus.checkImage" . }}
 {{- include "a2abus.checkNames" . }}
 {{- include "a2abus.checkEnvironment" . }}
 {{- include "a2abus.checkVolumes" . }}
@@ -14,6 +16,12 @@
 {{- if hasKey $transport "instance_id" }}{{ fail (printf "`transports.%s.instance_id` is the name of one process, but all pods read this configuration, and each would end the subscriptions of the others: leave it out; with `persistence.enabled` each pod of a workload gets its own" $name) }}{{ end }}
 {{- end }}
 {{- end }}
+{{- end }}
+
+{{- define "a2abus.checkImage" -}}
+{{- $repository := .Values.image.repository }}
+{{- if contains "@" $repository }}{{ fail (printf "`image.repository` is %s: write the digest in `image.digest`" $repository) }}{{ end }}
+{{- if contains ":" (splitList "/" $repository | last) }}{{ fail (printf "`image.repository` is %s: write the tag in `image.tag`" $repository) }}{{ end }}
 {{- end }}
 
 {{/* The release's name is Helm's to check, but Services have narrower rules. */}}

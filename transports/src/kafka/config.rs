@@ -84,7 +84,8 @@ pub struct KafkaConfig {
     pub properties: KafkaProperties,
 }
 
-/// TLS to the brokers. The broker's certificate is always verified.
+/// TLS to the brokers. The broker's certificate is always verified. The files are read at the start: restart the bridge
+/// after you have renewed one.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct KafkaTls {

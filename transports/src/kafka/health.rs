@@ -218,6 +218,11 @@ fn plain(reason: &str) -> String {
     let words = if words.contains("Request not valid in current SASL state") {
         "this listener has no SASL: remove `sasl` from the transport, or use the port of a listener with SASL"
             .to_owned()
+    } else if words.contains("connecting to a PLAINTEXT broker listener?") {
+        "this listener has no TLS: remove `tls` from the transport, or use the port of a listener with TLS".to_owned()
+    } else if words.contains("connecting to a SSL listener?") {
+        "the broker ends the connection: if this listener has TLS, add `tls` to the transport"
+            .to_owned()
     } else if let Some((_, cause)) = words
         .rsplit_once(" failed: ")
         .filter(|_| words.starts_with("Connect to "))
@@ -349,6 +354,14 @@ mod tests {
             (
                 "sasl_plaintext://127.0.0.1:1/bootstrap: SASL SCRAM-SHA-512 mechanism handshake failed: Broker: Request not valid in current SASL state: broker's supported mechanisms:  (after 1ms in state AUTH_HANDSHAKE)",
                 "127.0.0.1:1: this listener has no SASL: remove `sasl` from the transport, or use the port of a listener with SASL",
+            ),
+            (
+                "ssl://127.0.0.1:1/bootstrap: SSL handshake failed: Disconnected: SSL connection closed by peer: connecting to a PLAINTEXT broker listener? (after 1ms in state SSL_HANDSHAKE)",
+                "127.0.0.1:1: this listener has no TLS: remove `tls` from the transport, or use the port of a listener with TLS",
+            ),
+            (
+                "127.0.0.1:1/bootstrap: Disconnected while requesting ApiVersion: might be caused by incorrect security.protocol configuration (connecting to a SSL listener?) or broker version is < 0.10 (see api.version.request) (after 3ms in state APIVERSION_QUERY)",
+                "127.0.0.1:1: the broker ends the connection: if this listener has TLS, add `tls` to the transport",
             ),
             ("anything else", "anything else"),
         ] {

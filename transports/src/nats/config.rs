@@ -75,7 +75,8 @@ pub struct NatsConfig {
     pub jetstream: JetStreamConfig,
 }
 
-/// TLS to the servers. The server's certificate is always verified.
+/// TLS to the servers. The server's certificate is always verified. The files are read for each connection: a renewed one
+/// needs no restart.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NatsTls {

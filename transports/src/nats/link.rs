@@ -265,7 +265,7 @@ impl Link {
             return;
         }
         if self.cause() != cause {
-            tracing::warn!(error = %cause, "no connection to NATS");
+            tracing::debug!(%cause, "no connection to NATS");
         }
         self.blame(cause);
     }

@@ -43,9 +43,12 @@ enum TestResult {
 
 /// The rights that the bridge needs on one bus, as its tools take them.
 #[derive(Debug, Serialize)]
-struct Rights {
+pub(crate) struct Rights {
     transport: String,
-    lines: Vec<String>,
+    pub(crate) lines: Vec<String>,
+    /// Agents may send requests on this bus, and name the topics where they expect the answers.
+    #[serde(skip)]
+    is_read: bool,
 }
 
 /// The tests of one transport.
@@ -63,11 +66,7 @@ pub(super) async fn test(config: &Config) -> Connected {
         let mut tester = Tester { name, tests };
         let needed = topics::needed(config, name, transport, &uses, Defaults::default());
         tester.transport(transport, &uses, &needed).await;
-        let rights = Rights {
-            transport: name.to_string(),
-            lines: rights(transport, &uses),
-        };
-        (tester.tests, rights)
+        (tester.tests, Rights::of(name, transport, &uses))
     }))
     .await;
     let mut connected = Connected::default();
@@ -78,16 +77,6 @@ pub(super) async fn test(config: &Config) -> Connected {
         }
     }
     connected
-}
-
-pub(crate) fn rights(transport: &TransportConfig, uses: &[Use]) -> Vec<String> {
-    match transport {
-        #[cfg(feature = "kafka")]
-        TransportConfig::Kafka(config) => access::kafka_acls(config, uses),
-        #[cfg(feature = "nats")]
-        TransportConfig::Nats(config) => access::nats_subjects(config, uses).block(),
-        TransportConfig::Memory(_) => Vec::new(),
-    }
 }
 
 /// Whether the bridge changes it into what the configuration lists.
@@ -116,16 +105,39 @@ impl Connected {
     /// As text: a line for each test, then the permissions.
     pub(super) fn lines(&self) -> Vec<String> {
         let mut lines: Vec<String> = self.tests.iter().map(Test::line).collect();
-        for rights in &self.rights {
+        lines.extend(self.rights.iter().flat_map(Rights::shown));
+        lines
+    }
+}
+
+// === impl Rights ===
+
+impl Rights {
+    pub(crate) fn of(name: &Name, transport: &TransportConfig, uses: &[Use]) -> Self {
+        let lines = match transport {
+            #[cfg(feature = "kafka")]
+            TransportConfig::Kafka(config) => access::kafka_acls(config, uses),
+            #[cfg(feature = "nats")]
+            TransportConfig::Nats(config) => access::nats_subjects(config, uses).block(),
+            TransportConfig::Memory(_) => Vec::new(),
+        };
+        let reads = |used: &Use| matches!(used.what, What::Read { .. } | What::Durable { .. });
+        Self {
+            transport: name.to_string(),
+            lines,
+            is_read: uses.iter().any(reads),
+        }
+    }
+
+    /// As text, with comments.
+    pub(crate) fn shown(&self) -> Vec<String> {
+        let name = &self.transport;
+        let mut lines = vec![format!("# permissions that the bridge needs on {name}:")];
+        lines.extend(self.lines.iter().cloned());
+        if self.is_read {
             lines.push(format!(
-                "# permissions that the bridge needs on {}:",
-                rights.transport
+                "# If agents send requests on {name}: also allow the bridge to write where they expect the answers."
             ));
-            lines.extend(rights.lines.iter().cloned());
-            lines.push(
-                "# and to publish to the reply addresses of those who send requests on it"
-                    .to_owned(),
-            );
         }
         lines
     }
@@ -160,7 +172,17 @@ impl Tester<'_> {
     fn result(&mut self, test: impl Into<String>, result: Result<(), TransportError>) {
         match result {
             Ok(()) => self.note(test, TestResult::Ok, None),
-            Err(error) => self.note(test, TestResult::Failed, Some(chain(&error))),
+            Err(error) => {
+                let cure = match error.kind() {
+                    TransportErrorKind::Unauthorised => {
+                        ": `a2abus topics plan --acls` prints the permissions to grant"
+                    }
+                    TransportErrorKind::UnknownTopic => ": `a2abus topics apply` creates it",
+                    _ => "",
+                };
+                let detail = format!("{}{cure}", chain(&error));
+                self.note(test, TestResult::Failed, Some(detail));
+            }
         }
     }
 
@@ -251,7 +273,7 @@ impl Tester<'_> {
             What::Write(write) => {
                 let Some(topic) = &write.topic else {
                     let test = format!("topics {} ({whose})", write.place);
-                    let detail = "the events name them".to_owned();
+                    let detail = topics::NAMED.to_owned();
                     return self.note(test, TestResult::Untested, Some(detail));
                 };
                 let test = format!("find topic {topic} ({whose})");
@@ -322,7 +344,7 @@ impl Tester<'_> {
             (Ok(None), true) => (TestResult::Ok, "the bridge makes it when it starts"),
             (Ok(None), false) => (
                 TestResult::Failed,
-                "it does not exist: see `a2abus topics plan`",
+                "it does not exist: `a2abus topics apply` creates it",
             ),
             (found, _) => return self.result(test, found.map(drop)),
         };
@@ -402,7 +424,7 @@ impl Tester<'_> {
                 }
                 let Some(topic) = &write.topic else {
                     let test = format!("streams for {} ({whose})", write.place);
-                    let detail = "the events name the subjects".to_owned();
+                    let detail = topics::NAMED.to_owned();
                     return self.note(test, TestResult::Untested, Some(detail));
                 };
                 let test = format!("stream for {topic} ({whose})");
@@ -416,7 +438,7 @@ impl Tester<'_> {
                         self.note(test, TestResult::Warning, Some(detail.to_owned()));
                     }
                     Ok(None) => {
-                        let detail = "no JetStream stream takes it: create one";
+                        let detail = "no stream takes it: `a2abus topics apply` creates one";
                         self.note(test, TestResult::Failed, Some(detail.to_owned()));
                     }
                     found => self.result(test, found.map(drop)),

@@ -5,10 +5,10 @@ use sha2::{Digest as _, Sha256};
 
 use super::super::output::Output;
 use super::super::{Misuse, Status};
-use super::{Common, NAMED, PlanArgs};
+use super::{Common, PlanArgs};
 use crate::access;
 use crate::config::{Config, Name, TransportConfig, TransportType};
-use crate::topics::{self, Thing};
+use crate::topics::{self, NAMED, Thing};
 
 /// Prints a KafkaTopic for each topic, and, with --acls, the KafkaUser with its ACLs, as Strimzi has them since 0.49.
 pub(super) fn strimzi(
