@@ -12,6 +12,7 @@ import nats
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from conformance import free_port
+from inspector import inspected
 from world import KAFKA, NATS, PATIENCE, RUN, until
 
 
@@ -188,6 +189,46 @@ async def restarted(base, server, site):
     return None
 
 
+def clients():
+    """The clients of the SDKs of MCP with all that a server can do."""
+    here = os.path.join(os.path.dirname(os.path.abspath(__file__)), "sdk")
+    yield "mcp 2.x", [os.environ["CLIENTS_PYTHON"], os.path.join(here, "capable_2.py")]
+    yield "mcp 1.x", [os.environ["CLIENTS_PYTHON_FORMER"], os.path.join(here, "capable_1.py")]
+    if os.environ["CLIENTS_NODE"]:
+        yield "@modelcontextprotocol/sdk", ["node", os.path.join(os.environ["CLIENTS_NODE"], "capable.mjs")]
+
+
+def looks():
+    """What the inspector asks of the server `everything`: its arguments, and whether the answer is the right one."""
+    names = lambda kind: lambda answer: [one["name"] for one in answer[kind]]
+    yield ["tools/list"], lambda answer: "echo" in names("tools")(answer)
+    echo = ["--tool-name", "echo", "--tool-arg", "message=hello"]
+    yield ["tools/call", *echo], lambda answer: "hello" in answer["content"][0]["text"]
+    yield ["resources/list"], lambda answer: len(answer["resources"]) > 0
+    yield ["prompts/list"], lambda answer: "args-prompt" in names("prompts")(answer)
+    oslo = ["--prompt-name", "args-prompt", "--prompt-args", "city=Oslo"]
+    yield ["prompts/get", *oslo], lambda answer: "Oslo" in answer["messages"][0]["content"]["text"]
+
+
+async def capable(base, server, directory, report):
+    """Every client with a server that has resources, prompts and questions, on each bus."""
+    way = "http" if server.endswith("-http") else "stdio"
+    for bus in ("kafka", "nats"):
+        url = f"{base}/mcp/agents/{bus}-{server}"
+        for name, command in clients():
+            run = asyncio.to_thread(
+                subprocess.run, [*command, url, way], capture_output=True, text=True, timeout=120
+            )
+            ended = await run
+            wrong = (ended.stdout + ended.stderr)[-1500:] if ended.returncode else None
+            report.note(f"{name} with all of {bus}-{server}", wrong)
+            print(f"{name} with all of {bus}-{server}: {'FAILED' if wrong else 'works'}", flush=True)
+        for (method, *arguments), is_right in looks() if os.environ["CLIENTS_INSPECTOR"] else ():
+            wrong = await asyncio.to_thread(inspected, url, method, arguments, is_right, directory)
+            report.note(f"inspector, {method} of {bus}-{server}", wrong)
+            print(f"inspector, {method} of {bus}-{server}: {'FAILED' if wrong else 'works'}", flush=True)
+
+
 async def attached(program, directory, report):
     """Calls a tool of each server in every way."""
     with open(os.path.join(directory, "note.txt"), "w") as note:
@@ -198,6 +239,10 @@ async def attached(program, directory, report):
     for site in running.values():
         await until(f"{site.command}", site.is_up)
     own |= {name: {"url": site.url, "protocol": site.protocol} for name, site in running.items()}
+    for server in own:
+        if server.startswith("everything"):
+            # It has questions for the client of its call.
+            own[server]["concurrency"] = 1
     topics = [topic("kafka", server) for server in own] + [f"{RUN}.attached.answers", f"{RUN}.attached.replies"]
     admin = AdminClient({"bootstrap.servers": KAFKA})
     for one in admin.create_topics([NewTopic(name, 1, 1) for name in topics]).values():
@@ -218,6 +263,8 @@ async def attached(program, directory, report):
                 wrong = None if '"result"' in answer and word in answer else answer[:500]
                 report.note(f"{server} by {way}", wrong)
                 print(f"attached {server} by {way}: {'FAILED' if wrong else 'works'}", flush=True)
+            if server.startswith("everything"):
+                await capable(base, server, directory, report)
         for server, site in running.items():
             wrong = await restarted(base, server, site)
             report.note(f"{server} killed and started again", wrong)
@@ -254,6 +301,7 @@ async def chain(program, directory, report):
     site = Site("mcp", "/mcp", lambda port: [python, os.path.join(here, "sites.py"), "mcp", str(port)], log)
     await until("the server of the chain", site.is_up)
     attach = [program, "attach", "chain", "-c", files["back"], "--url", site.url, "--topic", to["topic"]]
+    attach += ["--no-announce"]
     front = subprocess.Popen([program, "serve", "-c", files["front"]], stdout=log, stderr=log)
     back = subprocess.Popen(attach, stdout=log, stderr=log)
 

@@ -17,20 +17,25 @@ def calls(prefix, scheme):
     yield ["resources/list"], lambda answer: uri in [one["uri"] for one in answer["resources"]]
 
 
+def inspected(url, method, arguments, is_right, directory):
+    """Runs the inspector once; what is wrong with what it prints."""
+    inspect = [os.environ["CLIENTS_NODE_22"], os.environ["CLIENTS_INSPECTOR"], "--cli"]
+    run = [*inspect, url, "--transport", "http", "--method", method, *arguments]
+    # It keeps files in the home directory.
+    home = {**os.environ, "HOME": directory}
+    ended = subprocess.run(run, capture_output=True, text=True, timeout=60, cwd=directory, env=home)
+    try:
+        return None if is_right(json.loads(ended.stdout)) else ended.stdout[-500:]
+    except (ValueError, LookupError, TypeError) as error:
+        return f"{error}: {ended.stdout[-500:]}{ended.stderr[-500:]}"
+
+
 async def inspector(program, directory, report):
     """Runs the inspector once for each call."""
-    inspect = [os.environ["CLIENTS_NODE_22"], os.environ["CLIENTS_INSPECTOR"], "--cli"]
     servers = {"mcp/agents/everything": ("", ""), "mcp": ("everything.", "a2abus://everything/")}
     async with everything(program, directory) as base:
         for path, names in servers.items():
             for (method, *arguments), is_right in calls(*names):
-                run = [*inspect, f"{base}/{path}", "--transport", "http", "--method", method, *arguments]
-                # It keeps files in the home directory.
-                home = {**os.environ, "HOME": directory}
-                ended = subprocess.run(run, capture_output=True, text=True, timeout=60, cwd=directory, env=home)
-                try:
-                    wrong = None if is_right(json.loads(ended.stdout)) else ended.stdout[-500:]
-                except (ValueError, LookupError, TypeError) as error:
-                    wrong = f"{error}: {ended.stdout[-500:]}{ended.stderr[-500:]}"
+                wrong = inspected(f"{base}/{path}", method, arguments, is_right, directory)
                 report.note(f"inspector, {method} at /{path}", wrong)
                 print(f"inspector, {method} at /{path}: {'FAILED' if wrong else 'works'}", flush=True)
