@@ -195,7 +195,8 @@ impl<'a> SchemaWalker<'a> {
             tried.push(faults);
         }
         if let Some(message) = written_secret(node, shapes) {
-            return self.unless(path, false, Err(message));
+            // Where a text is allowed too, that was meant.
+            return self.fault(path, Expected::Type(String::new()), message);
         }
         let is_meant = |faults: &&Vec<Fault<'_>>| !faults.iter().any(|it| it.is_of_other(path));
         if let Some(meant) = tried.iter().filter(is_meant).map(Vec::len).min() {

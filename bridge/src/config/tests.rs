@@ -995,6 +995,22 @@ agents:
 }
 
 #[test]
+fn what_an_attached_server_gets_is_a_text() {
+    check_more(
+        "
+agents:
+  a: {to: {transport: k, topic: a}, attach: {command: [x], env: {PORT: 80, ON: true, KEY: {env: K}}}}
+  b: {to: {transport: k, topic: b}, attach: {url: 'http://b/', headers: {x-tenant: 1.10}}}
+",
+        &[
+            "f:2:72: agents.a.attach.env.PORT: a text is wanted, not a number: put it in quotes",
+            "f:2:80: agents.a.attach.env.ON: a text is wanted, not true or false: put it in quotes",
+            "f:3:84: agents.b.attach.headers.x-tenant: a text is wanted, not a number: put it in quotes",
+        ],
+    );
+}
+
+#[test]
 fn an_attached_agent_reads_one_topic() {
     check_more(
         "
