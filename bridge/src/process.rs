@@ -353,7 +353,8 @@ impl Process {
             }
             None => router,
         };
-        let router = router.merge(doors::mcp::router(door.clone(), self.order.drain.clone()));
+        let drain = self.order.drain.clone();
+        let router = router.merge(doors::mcp::router(door.clone(), drain, &self.log));
         let mounted = Mounted {
             router,
             exposed: exposed(),

@@ -30,7 +30,7 @@ use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 use tracing::Level;
 
-pub(crate) use self::fold::{Claim, Kept, OpenedCall};
+pub(crate) use self::fold::{Claim, Kept, OpenedCall, Skill};
 
 use self::fold::{ClaimOutcome, ClaimedKey, Entry, Event, FollowedCall, ResultFold};
 use crate::calls::callid::CallId;

@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use a2abus_plugin::Text;
 use dashmap::DashMap;
 
 /// What each holder has, and the most that any may have. Holders that have nothing take no memory.
@@ -140,6 +141,13 @@ pub fn client(address: IpAddr) -> IpAddr {
         IpAddr::V4(address) => address.into(),
         IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),
     }
+}
+
+/// The client that a caller's name stands for: that of an address, or the name itself.
+#[must_use]
+pub(crate) fn client_of(caller: &Text) -> Text {
+    let address = caller.parse().map(|address| client(address).to_string());
+    address.map_or_else(|_| caller.clone(), Text::from)
 }
 
 #[cfg(test)]

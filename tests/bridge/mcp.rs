@@ -821,6 +821,19 @@ async fn a_client_that_knows_only_the_first_transport_has_a_stream_and_a_url() {
         -32_700
     );
 
+    // So is a message that is refused before it is looked at, under its id.
+    let text = servers
+        .front
+        .to(&path, request(9, "ping", json!({})))
+        .header("content-type", "text/plain");
+    assert_eq!(text.send().await.unwrap().status(), 202);
+    let refused = read_events(&next().await)[0].json();
+    assert_eq!(refused["id"], 9, "{refused}");
+    assert_eq!(
+        refused["error"]["data"]["reason"], "content_type",
+        "{refused}"
+    );
+
     let hang = request(3, "tools/call", json!({ "name": "hang" }));
     assert_eq!(post(&path, hang).await, 202);
     while !servers.next_seen().await.1.contains("hang") {}

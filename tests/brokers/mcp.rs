@@ -14,7 +14,8 @@ use crate::replicas::Replica;
 /// Steps of one call.
 const STEPS: usize = 12;
 
-/// An agent that says one step for each message on `pace`, then the result. It shows what else it is sent.
+/// An agent that says one step for each message on `pace`, then the result: in the words of MCP, or of A2A if it is asked
+/// in these. It shows what else it is sent.
 async fn agent(
     nats: async_nats::Client,
     mut requests: async_nats::Subscriber,
@@ -28,6 +29,12 @@ async fn agent(
         sent.unwrap();
         nats.flush().await.unwrap();
     };
+    let is_a2a = request["method"] == "message/stream";
+    let status = |state: &str, is_final: bool| {
+        let status = json!({ "state": state });
+        let result = json!({ "kind": "status-update", "taskId": "t", "contextId": "c", "final": is_final, "status": status });
+        json!({ "jsonrpc": "2.0", "id": request["id"], "result": result })
+    };
     let token = &request["params"]["_meta"]["progressToken"];
     for step in 1..=STEPS {
         tokio::select! {
@@ -36,11 +43,20 @@ async fn agent(
             other = requests.next() => return serde_json::from_slice(&other.unwrap().payload).unwrap(),
         }
         let params = json!({ "progressToken": token, "progress": step });
-        say(json!({ "jsonrpc": "2.0", "method": "notifications/progress", "params": params }))
-            .await;
+        say(match is_a2a {
+            true => status("working", false),
+            false => {
+                json!({ "jsonrpc": "2.0", "method": "notifications/progress", "params": params })
+            }
+        })
+        .await;
     }
     paces.next().await.unwrap();
-    say(json!({ "jsonrpc": "2.0", "id": request["id"], "result": { "content": [] } })).await;
+    say(match is_a2a {
+        true => status("completed", true),
+        false => json!({ "jsonrpc": "2.0", "id": request["id"], "result": { "content": [] } }),
+    })
+    .await;
     Value::Null
 }
 
@@ -79,7 +95,7 @@ impl Session {
     }
 
     async fn call(&self, door: &str) -> Stream {
-        let params = json!({ "name": "walker.walk", "_meta": { "progressToken": "p" } });
+        let params = json!({ "name": "walker.walk", "arguments": { "text": "go" }, "_meta": { "progressToken": "p" } });
         let call = json!({ "jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": params });
         Stream::of(self.post(door, &call).send().await.unwrap())
     }
@@ -283,32 +299,91 @@ async fn a_cancel_and_the_end_of_a_session_count_at_every_replica() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_one_client_can_have_noted_as_over_is_bounded() {
+    let Some(nats) = named(Kind::Nats) else {
+        return;
+    };
+    let state = format!("{{ type: nats, servers: ['{nats}'] }}");
+    let bridge = Running::start(&config(&unique("walker"), &state, &nats)).await;
+    let limited = || {
+        let text = bridge.metrics.render().unwrap();
+        let line = r#"a2abus_limited_requests_total{limit="over"} "#;
+        let count = text.lines().find_map(|found| found.strip_prefix(line));
+        count.unwrap().parse::<usize>().unwrap()
+    };
+    let mut sent = 0;
+    loop {
+        let session = Session::open(&bridge.door).await;
+        let before = limited();
+        // One that nobody knows, until no more of them is taken.
+        while limited() == before {
+            let params = json!({ "requestId": sent });
+            let cancel =
+                json!({ "jsonrpc": "2.0", "method": "notifications/cancelled", "params": params });
+            let taken = session.post(&bridge.door, &cancel).send().await.unwrap();
+            assert_eq!(taken.status(), 202);
+            sent += 1;
+            assert!(sent < 10_000, "all are noted");
+        }
+        let end = session.with_id(session.http.delete(url(&bridge.door)));
+        let ended = end.send().await.unwrap();
+        if ended.status() == 429 {
+            assert!(ended.headers().contains_key("retry-after"));
+            break;
+        }
+        // The first was a minute ago by now, so that it counts no longer.
+        assert_eq!(ended.status(), 204);
+    }
+    assert!(sent > 500, "{sent} are too few for a client");
+    bridge.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_mcp_stream_goes_on_when_its_replica_is_killed() {
     let Some(nats) = named(Kind::Nats) else {
         return;
     };
+    let last = a_stream_goes_on_after_the_end(&nats, "description: Walks.").await;
+    assert_eq!(last["result"]["content"], json!([]), "{last}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_stream_of_a_skill_goes_on_when_its_replica_is_killed() {
+    let Some(nats) = named(Kind::Nats) else {
+        return;
+    };
+    let card = "description: Walks., protocol: a2a, skills: [ { id: walk, description: Walks. } ]";
+    let last = a_stream_goes_on_after_the_end(&nats, card).await;
+    let structured = &last["result"]["structuredContent"];
+    assert_eq!(structured["state"], "completed", "{last}");
+    assert_eq!(structured["taskId"], "t", "{last}");
+}
+
+/// Kills the replica of a call whose agent has this card; the last event that the client gets from the other one.
+async fn a_stream_goes_on_after_the_end(nats: &str, card: &str) -> Value {
     let subject = unique("walker");
     let state = format!("{{ type: nats, servers: ['{nats}'] }}");
-    let config = config(&subject, &state, &nats);
+    let config = config(&subject, &state, nats).replace("description: Walks.", card);
     let directory = tempfile::tempdir().unwrap();
     let mut one = Replica::start(directory.path(), 1, &config).await;
     let other = Replica::start(directory.path(), 2, &config).await;
     let session = Session::open(&one.door).await;
-    let walker = Walker::start(&nats, &subject).await;
+    let walker = Walker::start(nats, &subject).await;
     walker.proceed().await;
     let mut stream = session.call(&one.door).await;
-    let (mut last, begun) = stream.next().await.unwrap();
+    let (last, begun) = stream.next().await.unwrap();
     assert_eq!(step(&begun), Some(1));
     one.process.kill().await.unwrap();
     for _ in 0..STEPS {
         walker.proceed().await;
     }
     let mut stream = Stream::of(session.come_back(&other.door, &last).await);
-    let mut steps = vec![1];
-    while let Some((id, event)) = stream.next().await {
-        last = id;
+    let (mut steps, mut answer) = (vec![1], Value::Null);
+    while let Some((_, event)) = stream.next().await {
         steps.extend(step(&event));
+        answer = event;
     }
     let all: Vec<u64> = (1..=STEPS as u64).collect();
-    assert_eq!(steps, all, "no gap and no repeat, up to {last}");
+    assert_eq!(steps, all, "no gap and no repeat, up to {answer}");
+    answer
 }

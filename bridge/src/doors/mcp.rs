@@ -24,6 +24,7 @@ mod every;
 mod handshake;
 mod legacy;
 mod listen;
+mod over;
 mod post;
 mod revision;
 mod running;
@@ -41,15 +42,14 @@ use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::response::Response;
 use axum::routing::any;
-use bytes::Bytes;
 use http::header::{ACCEPT, ALLOW, HeaderName, HeaderValue};
 use http::request::Parts;
 use http::{HeaderMap, Method, Request, StatusCode};
-use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-use self::legacy::Streams;
+use self::legacy::{Post, Streams};
+use self::over::{NotNoted, Over};
 use self::running::Running;
 use self::session::{SESSION, Session};
 use super::permit::{Action, Principal, permit};
@@ -60,6 +60,7 @@ use crate::budget::Charge;
 use crate::calls::failure::{Failure, Reason, Recipient};
 use crate::http::respond::{accepted, refusal};
 use crate::metrics::HttpPath;
+use crate::seldom::LogLimits;
 
 /// The headers of responses that web pages may read.
 pub(crate) const EXPOSED: [HeaderName; 1] = [SESSION];
@@ -71,6 +72,7 @@ struct Mcp {
     /// The bridge drains: streams that would never end do.
     drain: CancellationToken,
     running: Arc<Running>,
+    over: Over,
     /// The streams of clients of 2024-11-05.
     streams: Arc<Streams>,
     /// Hears what is cancelled at other replicas.
@@ -78,10 +80,11 @@ struct Mcp {
 }
 
 /// The paths for MCP clients.
-pub(crate) fn router(door: Door, drain: CancellationToken) -> Router {
+pub(crate) fn router(door: Door, drain: CancellationToken, log: &LogLimits) -> Router {
     let running = Arc::<Running>::default();
     let hearing = Arc::clone(&running).follow(Arc::clone(&door.results));
     let mcp = Mcp {
+        over: Over::new(&door.results, &door.metrics, log),
         door,
         drain,
         running,
@@ -125,7 +128,10 @@ impl Mcp {
         if *request.method() == Method::POST {
             return match legacy::stream_of(&request) {
                 Some(stream) => self.posted(stream, (path, target), request).await,
-                None => post::serve(&self, path, target, request).await,
+                None => {
+                    let recipient = Recipient::unknown(Dialect::Mcp);
+                    post::serve(&self, (path, target), recipient, request).await
+                }
             };
         }
         let done = match self.admitted(&target, &request) {
@@ -154,17 +160,17 @@ impl Mcp {
         request: Request<Body>,
     ) -> Response {
         match self.whole(&stream, &target, request).await {
-            Ok((say, room, request)) => {
+            Ok((post, request)) => {
                 let results = Arc::clone(&self.door.results);
                 results.spawn(async move {
-                    let _room = room;
                     let answered = async {
-                        let response = post::serve(&self, path, target, request).await;
-                        legacy::forward(response, &say).await;
+                        let (at, sender) = ((path, target), post.sender.clone());
+                        let response = post::serve(&self, at, sender, request).await;
+                        legacy::forward(response, &post.say).await;
                     };
                     tokio::select! {
                         () = answered => {}
-                        () = say.closed() => {}
+                        () = post.say.closed() => {}
                     }
                 });
                 accepted()
@@ -182,7 +188,7 @@ impl Mcp {
         stream: &Text,
         target: &Target,
         request: Request<Body>,
-    ) -> Result<(mpsc::Sender<Bytes>, OwnedSemaphorePermit, Request<Body>), Refusal> {
+    ) -> Result<(Post, Request<Body>), Refusal> {
         let (_, _charge) = self.admitted(target, &request)?;
         let session = HeaderValue::try_from(stream.as_str()).ok();
         let Some((way, session)) = self.streams.of(stream).zip(session) else {
@@ -201,7 +207,12 @@ impl Mcp {
         let body = read_body(&self.door, &head.headers, body, &purse).await?;
         head.headers.insert(SESSION, session);
         head.headers.insert(ACCEPT, BOTH);
-        Ok((way.say, room, Request::from_parts(head, Body::from(body))))
+        let post = Post {
+            say: way.say,
+            sender: legacy::sender_of(&body),
+            _room: room,
+        };
+        Ok((post, Request::from_parts(head, Body::from(body))))
     }
 
     /// The sender of a request without a body, and what its head costs.
@@ -225,7 +236,7 @@ impl Mcp {
     ) -> Result<Response, Refusal> {
         match head.method {
             Method::GET => self.listen(target, principal, head).await,
-            Method::DELETE => self.end(&head.headers).await,
+            Method::DELETE => self.end(&principal.name, &head.headers).await,
             _ => {
                 let message = "MCP clients use POST, GET and DELETE";
                 let failure = Failure::new(Reason::InvalidRequest, message);
@@ -235,18 +246,26 @@ impl Mcp {
     }
 
     /// `DELETE`: ends a session, and cancels its requests.
-    async fn end(&self, headers: &HeaderMap) -> Result<Response, Refusal> {
-        let results = &self.door.results;
-        let session = Session::of(headers, results)?.ok_or_else(|| {
+    async fn end(&self, caller: &Text, headers: &HeaderMap) -> Result<Response, Refusal> {
+        let session = Session::of(headers, &self.door.results)?.ok_or_else(|| {
             let message = "DELETE ends a session: name it in Mcp-Session-Id";
             let failure = Failure::new(Reason::InvalidRequest, message);
             (StatusCode::BAD_REQUEST, failure)
         })?;
-        results.note_over(&session.key()).await.map_err(|error| {
-            tracing::warn!(%error, "the end of a session was not stored");
-            let message = "the end of the session cannot be stored now: try again later";
-            let failure = Failure::new(Reason::AgentUnavailable, message);
-            (StatusCode::SERVICE_UNAVAILABLE, failure)
+        let noted = self.over.note(caller, &session.key()).await;
+        noted.map_err(|error| match error {
+            NotNoted::TooOften { retry_after } => {
+                let message = "this client ends too many sessions: try again later";
+                let failure = Failure::new(Reason::RateLimited, message);
+                let failure = failure.detail("retryAfterSeconds", retry_after);
+                (StatusCode::TOO_MANY_REQUESTS, failure)
+            }
+            NotNoted::Failed(error) => {
+                tracing::warn!(%error, "the end of a session was not stored");
+                let message = "the end of the session cannot be stored now: try again later";
+                let failure = Failure::new(Reason::AgentUnavailable, message);
+                (StatusCode::SERVICE_UNAVAILABLE, failure)
+            }
         })?;
         let mut response = Response::new(Body::empty());
         *response.status_mut() = StatusCode::NO_CONTENT;

@@ -18,7 +18,6 @@ use std::future::{Future, ready};
 use std::sync::Arc;
 use std::time::Duration;
 
-use a2abus_plugin::protocol::dialect::Dialect;
 use a2abus_plugin::{Limits, Text, Unit, decode};
 use a2abus_transports::Message;
 use a2abus_transports::content_mode::{self, Binding, Content, ContentMode};
@@ -81,8 +80,8 @@ pub(super) struct At {
     pub(super) target: Target,
     /// The methods that it accepts.
     pub(super) methods: &'static [Method],
-    /// The dialect of its refusals.
-    pub(super) dialect: Dialect,
+    /// Whom a refusal is for that does not know its request.
+    pub(super) recipient: Recipient,
     /// The response to a request that is refused before it is read.
     pub(super) refusal: fn(StatusCode, &Failure, &Recipient) -> Response,
 }
@@ -96,7 +95,7 @@ impl At {
             path,
             target,
             methods: &[Method::POST],
-            dialect: negotiate::dialect(headers),
+            recipient: Recipient::unknown(negotiate::dialect(headers)),
             refusal,
         }
     }
@@ -114,8 +113,8 @@ where
     R: Future<Output = Result<Response, Refusal>> + Send + 'static,
 {
     let arrived = Instant::now();
-    let recipient = Recipient::unknown(at.dialect);
-    let (path, refused, dialect) = (at.path, at.refusal, at.dialect);
+    let recipient = at.recipient.clone();
+    let (path, refused) = (at.path, at.refusal);
     let permitted = permit(request.extensions(), Action::Call(at.target.name()));
     let Ok(call) = door.new_call(path, request.headers()) else {
         let failure = Failure::call(&CallError::Unavailable(Text::default()));
@@ -153,7 +152,7 @@ where
             took: arrived.elapsed(),
         };
         line.write();
-        let known = id.map(|id| Recipient::new(id, dialect));
+        let known = id.map(|id| Recipient::new(id, recipient.dialect()));
         refused(status, &failure, known.as_ref().unwrap_or(&recipient))
     });
     let headers = response.headers_mut();

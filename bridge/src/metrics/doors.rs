@@ -23,13 +23,15 @@ pub enum IdempotencyOutcome {
     Unavailable,
 }
 
-/// A limit of clients of the A2A interface.
+/// A limit of clients of the A2A interface, or of MCP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LimitScope {
     /// Requests of one client.
     Client,
     /// Tasks of one context.
     Context,
+    /// Cancels and ends of sessions of one client of MCP.
+    Over,
 }
 
 #[derive(Debug)]
@@ -49,7 +51,7 @@ const LIMITED: Definition = Definition {
     name: "a2abus_limited_requests_total",
     unit: "requests",
     labels: &["limit"],
-    help: "A2A requests refused because their client (a2a.max_requests_per_client) or their context (a2a.max_tasks_per_context) was at its limit.",
+    help: "A2A requests refused because their client (a2a.max_requests_per_client) or their context (a2a.max_tasks_per_context) was at its limit; cancels and ends of sessions of MCP clients that are not passed on to other replicas because their client sends too many (over).",
 };
 
 // === impl DoorMetrics ===
@@ -62,7 +64,7 @@ impl DoorMetrics {
             .collect();
         Ok(Self {
             keyed: per_word(&on.counters(KEYED)?, &words)?,
-            limited: per_word(&on.counters(LIMITED)?, &["client", "context"])?,
+            limited: per_word(&on.counters(LIMITED)?, &["client", "context", "over"])?,
         })
     }
 

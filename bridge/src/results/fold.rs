@@ -67,6 +67,9 @@ pub(crate) struct OpenedCall {
     /// The session of an MCP client that can come back for the rest of its stream, as the log has it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) session: Option<Text>,
+    /// The skill that it calls for that client: the parts become progress and a result of its tool.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) skill: Option<Skill>,
     /// The caller's own id, as its JSON token.
     pub(crate) id: Text,
     /// The caller's own progress token, as its JSON token.
@@ -80,6 +83,16 @@ pub(crate) struct OpenedCall {
     pub(crate) until: u64,
     /// When it was about to be published, in milliseconds since 1970.
     pub(crate) began: u64,
+}
+
+/// A call of a skill, as far as its answer depends on it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Skill {
+    /// The context of its message.
+    pub(crate) context: Text,
+    /// The client's own progress token, as its JSON token.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) progress: Option<Text>,
 }
 
 /// Who answers the request with a key.
@@ -365,6 +378,7 @@ mod tests {
             key: None,
             task: Some("t".into()),
             session: None,
+            skill: None,
             token: None,
             id: "1".into(),
             progress: None,

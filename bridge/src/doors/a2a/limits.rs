@@ -15,7 +15,7 @@ use crate::config::A2aConfig;
 use crate::doors::Refusal;
 use crate::http::sse;
 use crate::metrics::{LimitScope, Metrics};
-use crate::shares::{Share, Shares, client};
+use crate::shares::{Share, Shares, client_of};
 
 /// The bounds, and what is used of them.
 #[derive(Debug, Clone)]
@@ -118,10 +118,4 @@ pub(in crate::doors) fn holding(share: Option<Share<Text>>, response: Response) 
         });
         Body::from_stream(pieces)
     })
-}
-
-/// Clients of one network of IPv6 are one.
-fn client_of(caller: &Text) -> Text {
-    let address = caller.parse().map(|address| client(address).to_string());
-    address.map_or_else(|_| caller.clone(), Text::from)
 }

@@ -78,12 +78,13 @@ where
     let caller = caller.ok().map(|Principal { name }| name);
     let (limits, metrics) = (&a2a.settings.at_a_time, &a2a.door.metrics);
     // Who may not call at all is refused further on.
+    let recipient = at.recipient.clone();
     let share = caller.as_ref().map(|name| limits.request(name, 1, metrics));
     let mut response = match share.transpose() {
         Ok(share) => holding(share, rpc::serve(&a2a.door, at, request, answered).await),
         Err((status, failure)) => {
             metrics.http_request(at.path, status);
-            (at.refusal)(status, &failure, &Recipient::unknown(at.dialect))
+            (at.refusal)(status, &failure, &recipient)
         }
     };
     let is_stream = sse::is_stream(response.headers());

@@ -160,7 +160,7 @@ async fn serve(
         path: HttpPath::A2aRest,
         target,
         methods: &[Verb::GET, Verb::POST, Verb::DELETE],
-        dialect,
+        recipient: Recipient::unknown(dialect),
         refusal,
     };
     let inside = Arc::clone(a2a);

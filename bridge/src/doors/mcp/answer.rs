@@ -20,15 +20,15 @@ use super::post::Turn;
 use super::revision::Revision;
 use super::session::Session;
 use super::skill::told::Told;
-use super::stream::{self, Lasting};
-use crate::calls::callid::CallId;
+use super::stream::{self, Lasting, Recorded};
 use crate::calls::failure::{Failure, Reason};
 use crate::calls::question::Abilities;
-use crate::calls::{Answer, CallError, Part};
+use crate::calls::{CallError, Part};
 use crate::doors::rpc::common::With;
 use crate::doors::rpc::{CALL_ID, header_of, parts_of, status_of};
 use crate::http::respond::refusal;
 use crate::http::sse::{self, Frame};
+use crate::results::Skill;
 
 /// How long a client that takes a stream waits for the first part before the stream begins: until then its answer can
 /// have a status of its own, and later nobody in between takes the connection for dead.
@@ -50,10 +50,12 @@ type Heard = Result<Part, CallError>;
 impl Turn<'_> {
     /// Sends the request to its agent, and the answer to the client: as it is, or as `told` makes it.
     pub(super) async fn called(mut self, told: Option<Told>) -> Response {
+        let skill = told.as_ref().map(Told::skill);
         let with = With {
             // An agent that speaks A2A asks by the state of its task.
-            client: told.is_none().then(|| self.abilities()),
-            session: self.lasting().filter(|_| told.is_none()),
+            client: skill.is_none().then(|| self.abilities()),
+            session: self.lasting(skill.as_ref()),
+            skill,
             ..With::default()
         };
         if with.session.is_none() {
@@ -71,13 +73,16 @@ impl Turn<'_> {
 
     /// The session, as the log has it, of a request whose client can come back for the answer: it asks for progress, and
     /// takes a stream.
-    fn lasting(&self) -> Option<Text> {
+    fn lasting(&self, skill: Option<&Skill>) -> Option<Text> {
         let session = self.session.filter(|_| !self.era.is_alone())?;
         if session.revision() < Revision::V2025_03_26 {
             return None;
         }
         let message = self.unit.json_rpc.as_ref();
-        let asks = message.is_some_and(|message| message.progress.is_some());
+        let asks = match skill {
+            Some(skill) => skill.progress.is_some(),
+            None => message.is_some_and(|message| message.progress.is_some()),
+        };
         let is_whole = self.call.is_some() && self.common.key.is_none();
         let lasts = asks && is_whole && self.common.accepts.events();
         lasts.then(|| session.key())
@@ -92,7 +97,11 @@ impl Turn<'_> {
             return refusal(status, &Failure::call(error), &self.recipient);
         }
         let lasting = called.as_ref().ok().filter(|answer| answer.is_followed());
-        let lasting = lasting.map(Answer::call_id);
+        let lasting = lasting.map(|answer| Recorded {
+            call: answer.call_id(),
+            // What is recorded is what the agent says.
+            told: told.take(),
+        });
         let (era, is_kept) = (self.era, KEPT.contains(&self.method.as_str()));
         let cancelled = running.token().clone().cancelled_owned();
         let id = self.recipient.id().clone();
@@ -123,7 +132,7 @@ impl Turn<'_> {
     async fn respond(
         self,
         mut parts: impl Stream<Item = Heard> + Send + Unpin + 'static,
-        lasting: Option<CallId>,
+        lasting: Option<Recorded>,
     ) -> Response {
         let events = self.common.accepts.events();
         let first = match timeout(UNTIL_STREAM, parts.next()).await {
@@ -142,7 +151,13 @@ impl Turn<'_> {
             heard = parts.next().await;
         }
         match heard {
-            Some(Ok(part)) => self.whole(part.body),
+            Some(Ok(part)) => match lasting.and_then(|lasting| lasting.told) {
+                Some(mut told) => {
+                    let told = told.part(part, self.recipient.id());
+                    self.whole(told.map(|part| part.body).unwrap_or_default())
+                }
+                None => self.whole(part.body),
+            },
             Some(Err(error)) => match status_of(&error) {
                 Some(status) => refusal(status, &Failure::call(&error), &self.recipient),
                 None => self.failed(&Failure::call(&error)),
@@ -158,22 +173,23 @@ impl Turn<'_> {
     fn silent(
         self,
         parts: impl Stream<Item = Heard> + Send + 'static,
-        lasting: Option<CallId>,
+        lasting: Option<Recorded>,
     ) -> Response {
         let revision = self.session.map(Session::revision);
         let knows = revision.is_some_and(|revision| revision >= Revision::V2025_11_25);
-        let beginning = lasting.filter(|_| knows).map(stream::beginning);
+        let recorded = lasting.as_ref().filter(|_| knows);
+        let beginning = recorded.map(|recorded| stream::beginning(recorded.call));
         self.streamed(parts, (lasting, beginning))
     }
 
     fn streamed(
         self,
         parts: impl Stream<Item = Heard> + Send + 'static,
-        (lasting, beginning): (Option<CallId>, Option<Frame>),
+        (lasting, beginning): (Option<Recorded>, Option<Frame>),
     ) -> Response {
         let recipient = self.recipient;
-        if let Some(call) = lasting {
-            let frames = Lasting::frames(self.common.results, call, recipient, parts);
+        if let Some(recorded) = lasting {
+            let frames = Lasting::frames(self.common.results, recorded, recipient, parts);
             let frames = futures_util::stream::iter(beginning).chain(frames);
             return sse::frames_response(frames, self.common.purse);
         }

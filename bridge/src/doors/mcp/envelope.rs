@@ -2,7 +2,7 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use http::{HeaderMap, StatusCode};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -64,6 +64,10 @@ struct Meta<'a> {
     abilities: Option<&'a RawValue>,
     #[serde(rename = "io.modelcontextprotocol/logLevel", default, borrow)]
     log_level: Option<&'a RawValue>,
+    #[serde(default, borrow)]
+    traceparent: Option<&'a RawValue>,
+    #[serde(default, borrow)]
+    tracestate: Option<&'a RawValue>,
 }
 
 // === impl Params ===
@@ -106,6 +110,20 @@ impl<'a> Params<'a> {
             elicitation: has("elicitation"),
             roots: has("roots"),
         }
+    }
+
+    /// The trace context of a request, as the headers that would say it. Source: MCP 2026-07-28, "Trace context"; SEP-414.
+    pub(super) fn trace(&self) -> HeaderMap {
+        let meta = self.meta().unwrap_or_default();
+        let members = [
+            ("traceparent", meta.traceparent),
+            ("tracestate", meta.tracestate),
+        ];
+        let headers = members.into_iter().filter_map(|(name, value)| {
+            let value = HeaderValue::try_from(text(value)?).ok()?;
+            Some((HeaderName::from_static(name), value))
+        });
+        headers.collect()
     }
 
     fn meta(&self) -> Result<Meta<'a>, Failure> {

@@ -12,15 +12,19 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use a2abus_plugin::Text;
+use a2abus_plugin::protocol::dialect::Dialect;
 use axum::response::Response;
 use bytes::{Bytes, BytesMut};
 use futures_util::{Stream, StreamExt as _, stream};
 use http::{HeaderMap, Request};
-use tokio::sync::{Semaphore, mpsc};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 
 use super::revision::Revision;
 use super::session::{SESSION, Session};
+use crate::calls::failure::Recipient;
 use crate::http::sse::read::Events;
 use crate::http::sse::{Frame, is_stream};
 
@@ -34,6 +38,14 @@ pub(super) struct Way {
     pub(super) say: mpsc::Sender<Bytes>,
     /// Room for what its client posts, until that is answered.
     pub(super) posts: Arc<Semaphore>,
+}
+
+/// One message that is posted for a stream, until it is answered.
+pub(super) struct Post {
+    pub(super) say: mpsc::Sender<Bytes>,
+    /// Whom a refusal is for: on the stream nothing else says which request it answers.
+    pub(super) sender: Recipient,
+    pub(super) _room: OwnedSemaphorePermit,
 }
 
 /// A stream, until its client leaves.
@@ -64,6 +76,21 @@ pub(super) fn stream_of<B>(request: &Request<B>) -> Option<Text> {
         let (name, value) = member.split_once('=')?;
         (name == STREAM).then(|| value.into())
     })
+}
+
+/// The sender of one message, by its id.
+pub(super) fn sender_of(body: &[u8]) -> Recipient {
+    #[derive(Deserialize)]
+    struct Message<'a> {
+        #[serde(borrow)]
+        id: &'a RawValue,
+    }
+    let read: Option<Message<'_>> = serde_json::from_slice(body).ok();
+    let id = read.map(|message| message.id.get());
+    match id.filter(|id| !id.starts_with(['{', '['])) {
+        Some(id) => Recipient::new(id.into(), Dialect::Mcp),
+        None => Recipient::unknown(Dialect::Mcp),
+    }
 }
 
 // === impl Streams ===

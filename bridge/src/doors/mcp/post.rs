@@ -64,15 +64,15 @@ const ADDED: [&str; 2] = ["server/discover", "subscriptions/listen"];
 
 pub(super) async fn serve(
     mcp: &Arc<Mcp>,
-    path: HttpPath,
-    target: Target,
+    (path, target): (HttpPath, Target),
+    recipient: Recipient,
     request: Request<Body>,
 ) -> Response {
     let at = At {
         path,
         target,
         methods: &[Method::POST],
-        dialect: Dialect::Mcp,
+        recipient,
         refusal,
     };
     let inside = Arc::clone(mcp);
@@ -215,7 +215,15 @@ impl Posted {
         }
         let params = Params::read(&unit.bytes).map_err(bad)?;
         let era = Era::of(&params, &method, &self.head.headers)?;
-        let common = common.clone();
+        let mut common = common.clone();
+        if !self.head.headers.contains_key("traceparent") {
+            let trace = params.trace();
+            if trace.contains_key("traceparent") {
+                let passed = self.mcp.door.passed.of_request(&trace);
+                common.headers.retain(|header| header.name != "tracestate");
+                common.headers.extend(passed);
+            }
+        }
         Ok(Turn {
             mcp: &self.mcp,
             common,
@@ -229,11 +237,10 @@ impl Posted {
     }
 
     /// Cancels a request here, or at whichever replica has it.
-    async fn cancel(&self, key: &str) {
-        let results = &self.mcp.door.results;
+    async fn cancel(&self, caller: &Text, key: &str) {
         if !self.mcp.running.cancel(key)
-            && results.is_shared()
-            && let Err(error) = results.note_over(key).await
+            && self.mcp.door.results.is_shared()
+            && let Err(error) = self.mcp.over.note(caller, key).await
         {
             // A cancel has no answer, and a client may send it for nothing.
             tracing::debug!(%error, "a cancel does not reach other replicas");
@@ -246,7 +253,8 @@ impl Posted {
             "notifications/cancelled" => {
                 let params = Params::read(&unit.bytes).unwrap_or_default();
                 if let (Some(session), Some(id)) = (&self.session, params.request_id) {
-                    self.cancel(&session.key_of(id.get())).await;
+                    let key = session.key_of(id.get());
+                    self.cancel(&common.caller, &key).await;
                 }
                 accepted()
             }

@@ -22,12 +22,12 @@ use self::told::{Told, refused};
 use super::Mcp;
 use super::envelope::{Params, text};
 use super::post::Turn;
-use super::revision::Revision;
 use super::session::Session;
 use crate::calls::failure::Failure;
 use crate::config::{AgentCardConfig, AgentProtocol, SkillConfig};
 use crate::doors::rpc::common::Target;
 use crate::registry::queries::AgentQuery;
+use crate::results::Skill;
 use crate::tasks::model::new_id;
 
 /// What a tool takes.
@@ -273,11 +273,14 @@ impl Turn<'_> {
             "message/send"
         };
         let body = self.request(method, skill, (arguments, &context))?;
+        let skill = Skill {
+            context,
+            progress: token,
+        };
         let revision = self.session.map(Session::revision);
-        let has_links = revision.is_none_or(|revision| revision >= Revision::V2025_06_18);
         Ok((
             self.unit_of(&body)?,
-            Told::new(context, token, has_links, self.mcp.door.largest_body()),
+            Told::new(skill, revision, self.mcp.door.largest_body()),
         ))
     }
 

@@ -19,10 +19,12 @@ use http::{HeaderMap, StatusCode};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use tokio::sync::mpsc;
+use tokio::time::error::Elapsed;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::Mcp;
 use super::session::Session;
+use super::skill::told::Told;
 use crate::budget::ClientBudget;
 use crate::calls::callid::CallId;
 use crate::calls::failure::{Failure, Reason, Recipient};
@@ -42,10 +44,18 @@ const MARGIN: Duration = Duration::from_secs(10);
 /// How long a client may take to read one frame while its answer is recorded.
 const PATIENCE: Duration = Duration::from_secs(5);
 
+/// A call whose answer is recorded, as its agent says it.
+pub(super) struct Recorded {
+    pub(super) call: CallId,
+    /// What makes it the result of a tool.
+    pub(super) told: Option<Told>,
+}
+
 /// An answer whose parts are recorded.
 pub(super) struct Lasting {
     results: Arc<Results>,
     call: CallId,
+    told: Option<Told>,
     recipient: Recipient,
     /// Where the client gets its frames, for as long as it takes them.
     client: Option<mpsc::Sender<Frame>>,
@@ -59,7 +69,7 @@ impl Lasting {
     /// The frames of an answer, which is recorded to its end whether the client stays or not.
     pub(super) fn frames(
         results: Arc<Results>,
-        call: CallId,
+        Recorded { call, told }: Recorded,
         recipient: Recipient,
         parts: impl Stream<Item = Result<Part, CallError>> + Send + 'static,
     ) -> impl Stream<Item = Frame> + Send {
@@ -67,6 +77,7 @@ impl Lasting {
         let lasting = Self {
             results,
             call,
+            told,
             recipient,
             client: Some(client),
             count: Some(0),
@@ -92,15 +103,14 @@ impl Lasting {
                     (failure.render(&self.recipient), true)
                 }
             };
-            self.take((body, last)).await;
-            if last {
+            if self.take((body, last)).await {
                 return;
             }
         }
     }
 
-    /// Takes one part: nothing that a client knows by its id is missing on the log.
-    async fn take(&mut self, part: (Bytes, bool)) {
+    /// Takes one part: nothing that a client knows by its id is missing on the log. Whether it is the last one.
+    async fn take(&mut self, part: (Bytes, bool)) -> bool {
         let mut id = None;
         // Only this replica takes the answer to a question.
         if !is_question(&part.0)
@@ -110,10 +120,15 @@ impl Lasting {
             self.count = is_kept.then_some(count + 1);
             id = self.count.map(|count| event_id(self.call, count));
         }
+        let (body, last) = part;
+        let shown = shown(&mut self.told, (body, last), &self.recipient);
+        let Some((data, last)) = shown else {
+            return last;
+        };
         let frame = Frame {
             event: None,
             id,
-            data: part.0,
+            data,
         };
         // The answer is recorded whether its client reads or not; one that is too slow can come back for the rest.
         if let Some(client) = &self.client
@@ -121,7 +136,26 @@ impl Lasting {
         {
             self.client = None;
         }
+        last
     }
+}
+
+/// What a client gets for a part, if anything, and whether it is the last that it gets.
+fn shown(
+    told: &mut Option<Told>,
+    (body, last): (Bytes, bool),
+    recipient: &Recipient,
+) -> Option<(Bytes, bool)> {
+    let Some(told) = told else {
+        return Some((body, last));
+    };
+    let part = Part {
+        body,
+        last,
+        event: None,
+    };
+    let part = told.part(part, recipient.id())?;
+    Some((part.body, part.last))
 }
 
 /// The first frame of a stream that has nothing to say yet: from then on its client can come back.
@@ -186,8 +220,15 @@ impl Mcp {
             (StatusCode::SERVICE_UNAVAILABLE, failure)
         })?;
         let opened = opened.ok_or_else(unknown)?;
+        // Each part of a tool's result depends on those before it.
+        let most = self.door.largest_body();
+        let told = opened.skill.clone();
+        let told = told.map(|skill| Told::new(skill, Some(session.revision()), most));
+        let heard = if told.is_some() { 0 } else { taken };
         let rest = Rest {
-            pieces: Some(results.replay(call, taken)),
+            pieces: Some(results.replay(call, heard)),
+            told,
+            heard,
             call,
             taken,
             until: Instant::now() + opened.time_left() + MARGIN,
@@ -203,7 +244,11 @@ impl Mcp {
 struct Rest {
     /// `None` after the last one.
     pieces: Option<mpsc::Receiver<Piece>>,
+    told: Option<Told>,
+    /// How many parts came from the log, with those before it begins.
+    heard: usize,
     call: CallId,
+    /// How many of them the client has.
     taken: usize,
     until: Instant,
     recipient: Recipient,
@@ -220,27 +265,15 @@ impl Rest {
     }
 
     async fn next(&mut self) -> Option<Frame> {
-        let pieces = self.pieces.as_mut()?;
-        let failure = match timeout_at(self.until, pieces.recv()).await {
-            Ok(Some(Piece::Part(Ok(part)))) => {
-                self.taken += 1;
-                if part.last {
-                    self.pieces = None;
+        let failure = loop {
+            let pieces = self.pieces.as_mut()?;
+            match timeout_at(self.until, pieces.recv()).await {
+                Ok(Some(Piece::Part(Ok(part)))) => {
+                    if let Some(frame) = self.part(part) {
+                        return Some(frame);
+                    }
                 }
-                return Some(Frame {
-                    event: None,
-                    id: Some(event_id(self.call, self.taken)),
-                    data: part.body,
-                });
-            }
-            // The client may come back once more.
-            Ok(Some(Piece::Part(Err(CallError::Draining))) | None) => return None,
-            Ok(Some(Piece::Part(Err(error)))) => Failure::call(&error),
-            Ok(Some(Piece::Waiting | Piece::Said(_))) => return None,
-            Err(_late) => {
-                let message =
-                    "the answer was not recorded in time: its agent may have done the work";
-                Failure::new(Reason::AnswerLost, message)
+                other => break Self::failure(other)?,
             }
         };
         self.pieces = None;
@@ -249,6 +282,36 @@ impl Rest {
             id: None,
             data: failure.render(&self.recipient),
         })
+    }
+
+    /// The frame of a part that the client does not have.
+    fn part(&mut self, part: Part) -> Option<Frame> {
+        self.heard += 1;
+        let raw = (part.body, part.last);
+        let shown = shown(&mut self.told, raw, &self.recipient);
+        if part.last || shown.as_ref().is_some_and(|(_, last)| *last) {
+            self.pieces = None;
+        }
+        let (data, _) = shown.filter(|_| self.heard > self.taken)?;
+        Some(Frame {
+            event: None,
+            id: Some(event_id(self.call, self.heard)),
+            data,
+        })
+    }
+
+    /// Why nothing more comes, for the client; `None` where it may come back once more.
+    fn failure(ended: Result<Option<Piece>, Elapsed>) -> Option<Failure> {
+        match ended {
+            Ok(Some(Piece::Part(Err(CallError::Draining)))) | Ok(None) => None,
+            Ok(Some(Piece::Part(Err(error)))) => Some(Failure::call(&error)),
+            Ok(Some(Piece::Part(Ok(_)) | Piece::Waiting | Piece::Said(_))) => None,
+            Err(_late) => {
+                let message =
+                    "the answer was not recorded in time: its agent may have done the work";
+                Some(Failure::new(Reason::AnswerLost, message))
+            }
+        }
     }
 }
 

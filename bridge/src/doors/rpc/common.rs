@@ -30,7 +30,7 @@ use crate::http::respond::json_response;
 use crate::http::sse;
 use crate::registry::request::Method;
 use crate::registry::{Registry, RequestOrigin};
-use crate::results::{OpenedCall, Results};
+use crate::results::{OpenedCall, Results, Skill};
 
 /// The state that all units of one HTTP request share.
 #[derive(Debug, Clone)]
@@ -105,6 +105,8 @@ pub(in crate::doors) struct With<'a> {
     pub(in crate::doors) client: Option<Abilities>,
     /// The session whose client can come back for the answer, as the log has it.
     pub(in crate::doors) session: Option<Text>,
+    /// The skill that is called for that client.
+    pub(in crate::doors) skill: Option<Skill>,
 }
 
 // === impl Common ===
@@ -120,6 +122,7 @@ impl Common {
             task,
             client,
             session,
+            skill,
         }: With<'_>,
     ) -> Result<Answer, CallError> {
         if self.is_resumed && call == Some(self.call) {
@@ -129,7 +132,7 @@ impl Common {
         let mut request = self.request(unit, call)?;
         request.data = data;
         let mut prepared = self.calls.prepare(request, client)?;
-        if let Some(opened) = self.opened(call, (task, session), &prepared)
+        if let Some(opened) = self.opened(call, (task, session, skill), &prepared)
             && self.results.open_call(self.call, opened).await
         {
             prepared.followed();
@@ -142,7 +145,7 @@ impl Common {
     fn opened(
         &self,
         call: Option<CallId>,
-        (task, session): (Option<&Text>, Option<Text>),
+        (task, session, skill): (Option<&Text>, Option<Text>, Option<Skill>),
         prepared: &Prepared,
     ) -> Option<OpenedCall> {
         if call != Some(self.call) || !self.call.is_followed() {
@@ -157,6 +160,7 @@ impl Common {
             key: self.key.clone(),
             task: task.cloned(),
             session,
+            skill,
             token: asked.id.token.map(ReplyToken::hash),
             id: id.clone(),
             progress: progress.clone(),

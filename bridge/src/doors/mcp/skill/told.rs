@@ -10,6 +10,8 @@ use serde_json::json;
 use serde_json::value::RawValue;
 
 use crate::calls;
+use crate::doors::mcp::revision::Revision;
+use crate::results::Skill;
 use crate::tasks::Said;
 use crate::tasks::model::{Artifact, Content, Message, Part, Raw, State};
 use crate::tasks::read::Heard;
@@ -105,11 +107,16 @@ pub(super) fn refused(why: &str) -> String {
 // === impl Told ===
 
 impl Told {
-    pub(super) fn new(context: Text, token: Option<Text>, has_links: bool, most: usize) -> Self {
+    /// The answer to a call of a skill, for a client of this revision, of at most so many bytes.
+    pub(in crate::doors::mcp) fn new(
+        Skill { context, progress }: Skill,
+        revision: Option<Revision>,
+        most: usize,
+    ) -> Self {
         Self {
             context,
-            token,
-            has_links,
+            token: progress,
+            has_links: revision.is_none_or(|revision| revision >= Revision::V2025_06_18),
             steps: 0,
             state: None,
             task: None,
@@ -118,6 +125,14 @@ impl Told {
             plain: None,
             bytes: 0,
             most,
+        }
+    }
+
+    /// The call of a skill whose answer this is, as the log has it.
+    pub(in crate::doors::mcp) fn skill(&self) -> Skill {
+        Skill {
+            context: self.context.clone(),
+            progress: self.token.clone(),
         }
     }
 
@@ -369,7 +384,11 @@ mod tests {
 
     /// What a client gets for an answer in these parts, the last one being the last.
     fn told(token: Option<&str>, results: &[Value]) -> Vec<Value> {
-        let mut told = Told::new("c-1".into(), token.map(Text::from), true, 1 << 20);
+        let skill = Skill {
+            context: "c-1".into(),
+            progress: token.map(Text::from),
+        };
+        let mut told = Told::new(skill, None, 1 << 20);
         let parts = results.iter().enumerate().filter_map(|(index, answer)| {
             let mut body = json!({ "jsonrpc": "2.0", "id": 9 });
             body.as_object_mut()?.extend(answer.as_object()?.clone());
