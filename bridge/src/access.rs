@@ -76,7 +76,7 @@ pub(crate) struct Subjects {
 
 /// Everything that the bridge does on one bus.
 pub(crate) fn uses(config: &Config, transport: &Name) -> Vec<Use> {
-    let mut uses = Vec::new();
+    let mut uses = announcing(config, transport);
     let settings = config.transports.get(transport);
     let kind = settings.map(TransportConfig::transport_type);
     for binding in &config.bindings {
@@ -133,6 +133,23 @@ pub(crate) fn uses(config: &Config, transport: &Name) -> Vec<Use> {
         });
     }
     uses
+}
+
+/// Where the attached agents are announced.
+fn announcing(config: &Config, transport: &Name) -> Vec<Use> {
+    let agents = config.agents.iter().filter(|(_, agent)| {
+        let to = agent.to.as_ref();
+        to.is_some_and(|to| to.transport == *transport)
+    });
+    let uses = agents.filter_map(|(name, agent)| {
+        let topic = agent.attach.as_ref()?.announce.as_ref()?;
+        Some(Use {
+            whose: format!("agent {name}"),
+            // Without a stream the bridges that read at the moment hear it.
+            what: What::Write(Write::to(topic, Storage::Readers)),
+        })
+    });
+    uses.collect()
 }
 
 /// What requests for announced agents are written to.

@@ -19,6 +19,7 @@
 
 mod ask;
 mod card;
+mod herald;
 mod life;
 mod link;
 mod plain;
@@ -29,6 +30,8 @@ mod session;
 mod web;
 
 use std::collections::HashMap;
+use std::future::pending;
+use std::pin::pin;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -47,6 +50,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::Level;
 
 use self::ask::{Ask, Rejected, Request};
+pub(crate) use self::herald::Herald;
 use self::life::{Life, Up};
 use self::link::{Gone, Log as ServerLog, Parts};
 use self::plain::Plain;
@@ -72,6 +76,8 @@ pub(crate) struct AttachedBinding {
     /// Reads its messages.
     pub(crate) intake: Intake,
     peer: Arc<Peer>,
+    /// What announces it, if it is to be announced.
+    herald: Option<Herald>,
     postman: Postman,
     results: Arc<Results>,
     turns: Semaphore,
@@ -179,6 +185,19 @@ impl Peer {
         })
     }
 
+    /// Whether it has said what it is, where it can, and is not known to be away.
+    fn is_known(&self, registry: &Registry) -> bool {
+        match self {
+            Self::Mcp(server) => {
+                registry.is_described(&server.log.agent) && !server.life.is_failing()
+            }
+            Self::Plain(plain) => match plain.protocol {
+                AttachProtocol::A2a => registry.is_described(&plain.log.agent),
+                AttachProtocol::Mcp | AttachProtocol::Jsonrpc => true,
+            },
+        }
+    }
+
     /// Keeps the server up, and its card fresh, until `stop`.
     pub(crate) async fn run(self: Arc<Self>, stop: CancellationToken) {
         match &*self {
@@ -204,7 +223,7 @@ fn server_log(agent: &Text, metrics: &Metrics, limits: &LogLimits) -> Arc<Server
 
 impl AttachedBinding {
     pub(crate) fn new(
-        peer: Arc<Peer>,
+        (peer, herald): (Arc<Peer>, Option<Herald>),
         intake: Intake,
         postman: Postman,
         results: Arc<Results>,
@@ -220,6 +239,7 @@ impl AttachedBinding {
             },
             intake,
             peer,
+            herald,
             postman,
             results,
             turns: Semaphore::new(bounds.concurrency),
@@ -237,10 +257,21 @@ impl AttachedBinding {
     pub(crate) async fn run(&self, mut consumer: Consumer, stop: CancellationToken) -> Consumer {
         let mut work = Work::new();
         let mut is_open = true;
+        let assigned = consumer.assigned();
+        let announcing = async {
+            // Whoever hears of it may call it at once.
+            assigned.await;
+            match &self.herald {
+                Some(herald) => herald.run(|registry| self.peer.is_known(registry)).await,
+                None => pending().await,
+            }
+        };
+        let mut announcing = pin!(announcing);
         loop {
             tokio::select! {
                 biased;
                 Some(()) = work.next() => {}
+                () = &mut announcing, if is_open => {}
                 () = stop.cancelled(), if is_open => {
                     consumer.stop();
                     // What was received and not looked at is abandoned as it is dropped.

@@ -268,6 +268,11 @@ impl Registry {
         self.refresh();
     }
 
+    /// Whether the server of an attached agent has said anything about itself.
+    pub(crate) fn is_described(&self, agent: &Text) -> bool {
+        lock(&self.described).contains_key(agent)
+    }
+
     /// The agents of this moment.
     pub(crate) fn now(&self) -> Arc<Agents> {
         Arc::clone(&self.now.borrow())

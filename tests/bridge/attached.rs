@@ -225,6 +225,54 @@ async fn the_program_gets_its_own_environment_and_directory() {
     attached.end().await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn the_program_gets_the_trace_context_of_its_request() {
+    const TRACE: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+    let attached = Attached::open("").await;
+    let meta = async |request: reqwest::RequestBuilder| {
+        let request = request.header("content-type", "application/json");
+        let answer = request.send().await.unwrap().text().await.unwrap();
+        let answer: Value = serde_json::from_str(&answer).unwrap();
+        let meta = answer["result"]["content"][0]["text"].as_str().unwrap();
+        serde_json::from_str::<Value>(meta).unwrap()
+    };
+    for path in ["/mcp/agents/fixture", "/rpc/fixture"] {
+        let plain = attached.front.to(path, call("meta").to_string());
+        let traced = plain.try_clone().unwrap().header("traceparent", TRACE);
+        let seen = meta(traced.header("tracestate", "k=v")).await;
+        assert_eq!(seen["traceparent"], TRACE, "{path}: {seen}");
+        assert_eq!(seen["tracestate"], "k=v", "{path}: {seen}");
+        assert_eq!(meta(plain).await, Value::Null, "{path}");
+    }
+    // What the client says itself is not touched.
+    let mut own = call("meta");
+    own["params"]["_meta"] = json!({ "traceparent": TRACE, "x": 1 });
+    let own = attached.front.to("/rpc/fixture", own.to_string());
+    let seen = meta(own.header("traceparent", TRACE.replace("b7", "c8"))).await;
+    assert_eq!(seen, json!({ "traceparent": TRACE, "x": 1 }));
+    attached.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_program_gets_the_secrets_of_its_environment() {
+    let secret = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(secret.path(), "from a file\n").unwrap();
+    let env = format!(
+        ", FILE: {{ file: {:?} }}, OTHER: {{ env: PATH }}",
+        secret.path()
+    );
+    let attached = Attached::open(&env).await;
+    let path = std::env::var("PATH").unwrap();
+    for (name, value) in [("FILE", "from a file"), ("OTHER", path.as_str())] {
+        let mut read = call("variable");
+        read["params"]["arguments"] = json!({ "name": name });
+        let answer = attached.post("/rpc/fixture", &read).await;
+        let answer: Value = serde_json::from_str(&answer).unwrap();
+        assert_eq!(answer["result"]["content"][0]["text"], value, "{answer}");
+    }
+    attached.end().await;
+}
+
 /// Whether a process is there that has not ended.
 fn is_alive(process: &str) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();

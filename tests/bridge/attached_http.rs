@@ -151,6 +151,36 @@ async fn an_mcp_server_over_http_is_an_agent_at_every_door() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn the_trace_context_in_a_request_of_mcp_is_that_of_its_event() {
+    let attached = Attached::open().await;
+    let mut request = call("effect");
+    request["params"]["_meta"] = json!({ "traceparent": TRACE, "tracestate": "k=v" });
+    let other = TRACE.replace("b7", "c8");
+    for (path, header, expected) in [
+        ("/mcp/agents/mcp", None, TRACE),
+        // That of HTTP wins.
+        ("/mcp/agents/mcp", Some(&other), other.as_str()),
+    ] {
+        let mut post = attached.front.to(path, request.to_string());
+        post = post.header("content-type", "application/json");
+        if let Some(header) = header {
+            post = post.header("traceparent", header);
+        }
+        let answer = post.send().await.unwrap().text().await.unwrap();
+        assert!(answer.contains("done"), "{answer}");
+        let (headers, body) = attached.site.notes.of("tools/call").pop().unwrap();
+        assert_eq!(headers["traceparent"], expected);
+        assert_eq!(
+            headers.contains_key("tracestate"),
+            header.is_none(),
+            "{headers:?}"
+        );
+        assert_eq!(body["params"]["_meta"]["traceparent"], TRACE);
+    }
+    attached.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_card_of_an_agent_is_made_from_what_its_server_says() {
     let attached = Attached::open().await;
     let card = async |agent: &str| -> Value {
@@ -182,6 +212,35 @@ async fn the_card_of_an_agent_is_made_from_what_its_server_says() {
     // What is written wins.
     assert_eq!(card("rpc").await["description"], "Sums.");
     attached.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_a_card_no_more_is_read_than_a_card_may_have() {
+    let site = Site::start().await;
+    let config = format!(
+        "
+instance: test
+transports: {{ local: {{ type: memory }} }}
+agents:
+  endless:
+    description: It has no end.
+    to: {{ transport: local, topic: attached.endless }}
+    attach: {{ url: 'http://{}/endless', protocol: a2a }}
+http: {{ listen: '127.0.0.1:0' }}
+admin: {{ listen: '127.0.0.1:0' }}
+",
+        site.address
+    );
+    let front = Front::open_with(&config).await;
+    let begun = Instant::now();
+    let read = || site.notes.read_of_card.lock().unwrap().first().copied();
+    while read().is_none() {
+        assert!(begun.elapsed() < SOON, "it is read without an end");
+        sleep(Duration::from_millis(10)).await;
+    }
+    assert!(read() < Some(16 << 20), "{:?} bytes were read", read());
+    front.stop.cancel();
+    timeout(SOON, front.running).await.unwrap().unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -291,52 +350,129 @@ async fn what_is_no_answer_fails_its_call_alone() {
     attached.end().await;
 }
 
+/// An MCP client that can be asked.
+struct Client {
+    http: reqwest::Client,
+    url: String,
+    session: Option<String>,
+}
+
+impl Client {
+    async fn open(attached: &Attached) -> Self {
+        let mut client = Self {
+            http: reqwest::Client::new(),
+            url: format!("{}/mcp/agents/mcp", attached.front.base),
+            session: None,
+        };
+        let params = json!({ "protocolVersion": "2025-06-18", "capabilities": { "sampling": {} }, "clientInfo": { "name": "t", "version": "1" } });
+        let begin = json!({ "jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params });
+        let begun = client.post(&begin).await;
+        let session = begun.headers()["mcp-session-id"].to_str().unwrap();
+        client.session = Some(session.to_owned());
+        let initialized = json!({ "jsonrpc": "2.0", "method": "notifications/initialized" });
+        client.post(&initialized).await;
+        client
+    }
+
+    async fn post(&self, body: &Value) -> reqwest::Response {
+        let request = self.http.post(&self.url).timeout(SOON);
+        let mut request = request
+            .body(body.to_string())
+            .header("content-type", "application/json")
+            .header("accept", "application/json, text/event-stream");
+        if let Some(session) = &self.session {
+            request = request.header("mcp-session-id", session);
+        }
+        request.send().await.unwrap()
+    }
+
+    /// What a tool says; whatever it asks is answered by "blue".
+    async fn call(&self, tool: &str) -> String {
+        let mut response = self.post(&call(tool)).await;
+        let is_stream = response.headers()["content-type"] == "text/event-stream";
+        let (mut text, mut answered) = (String::new(), false);
+        while let Some(piece) = response.chunk().await.unwrap() {
+            text += std::str::from_utf8(&piece).unwrap();
+            let end = text.rfind("\n\n").filter(|_| is_stream);
+            let whole = end.map_or(0, |end| end + 2);
+            let events = read_events(&text[..whole]).into_iter();
+            let events = events.map(|event| event.json());
+            let mut questions = events.filter(|it| it["method"] == "sampling/createMessage");
+            if let Some(question) = questions.next().filter(|_| !answered) {
+                let content = json!({ "type": "text", "text": "blue" });
+                let said = json!({ "role": "assistant", "content": content, "model": "m" });
+                let said = json!({ "jsonrpc": "2.0", "id": question["id"], "result": said });
+                self.post(&said).await;
+                answered = true;
+            }
+        }
+        let last = match is_stream {
+            true => read_events(&text).pop().unwrap().json(),
+            false => serde_json::from_str(&text).unwrap(),
+        };
+        let said = last["result"]["content"][0]["text"].as_str();
+        said.unwrap_or_else(|| panic!("{text}")).to_owned()
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_question_of_the_server_goes_to_the_client_of_its_only_call() {
     let attached = Attached::open_with("concurrency: 1").await;
-    let url = format!("{}/mcp/agents/mcp", attached.front.base);
-    let client = reqwest::Client::new();
-    let post = async |body: &Value, session: Option<&str>| {
-        let request = client.post(&url).timeout(SOON).body(body.to_string());
-        let request = request
-            .header("content-type", "application/json")
-            .header("accept", "application/json, text/event-stream");
-        let request = match session {
-            Some(session) => request.header("mcp-session-id", session),
-            None => request,
-        };
-        request.send().await.unwrap()
+    let client = Client::open(&attached).await;
+    assert_eq!(client.call("ask").await, "blue");
+    assert_eq!(client.call("ask_beside").await, "blue");
+    attached.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_question_on_the_response_of_a_call_goes_to_its_client_whatever_else_the_server_does() {
+    let attached = Attached::open_with("concurrency: 2").await;
+    let client = Client::open(&attached).await;
+    let asking = async {
+        attached
+            .until("the other call", async || {
+                attached.site.notes.calls("hang") == 1
+            })
+            .await;
+        let said = client.call("ask").await;
+        (said, client.call("ask_beside").await)
     };
-    let params = json!({ "protocolVersion": "2025-06-18", "capabilities": { "sampling": {} }, "clientInfo": { "name": "t", "version": "1" } });
-    let begin = json!({ "jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params });
-    let begun = post(&begin, None).await;
-    let session = begun.headers()["mcp-session-id"]
-        .to_str()
-        .unwrap()
-        .to_owned();
-    let initialized = json!({ "jsonrpc": "2.0", "method": "notifications/initialized" });
-    post(&initialized, Some(&session)).await;
-    let mut stream = post(&call("ask"), Some(&session)).await;
-    let mut text = String::new();
-    let question = loop {
-        text += std::str::from_utf8(&stream.chunk().await.unwrap().unwrap()).unwrap();
-        let asked = read_events(&text).into_iter().map(|event| event.json());
-        if let Some(question) = asked
-            .into_iter()
-            .find(|it| it["method"] == "sampling/createMessage")
-        {
-            break question;
+    tokio::select! {
+        answer = attached.call("hang") => panic!("it is answered: {answer}"),
+        (named, unnamed) = asking => {
+            assert_eq!(named, "blue");
+            assert!(unnamed.contains("several calls"), "{unnamed}");
         }
-    };
-    let said =
-        json!({ "role": "assistant", "content": { "type": "text", "text": "blue" }, "model": "m" });
-    let said = json!({ "jsonrpc": "2.0", "id": question["id"], "result": said });
-    post(&said, Some(&session)).await;
-    while let Some(piece) = stream.chunk().await.unwrap() {
-        text += std::str::from_utf8(&piece).unwrap();
     }
-    let last = read_events(&text).pop().unwrap().json();
-    assert_eq!(last["result"]["content"][0]["text"], "blue", "{text}");
+    attached.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_can_ask_after_a_call_was_cancelled() {
+    let attached = Attached::open_with("concurrency: 1").await;
+    let client = Client::open(&attached).await;
+    let cancels = || attached.site.notes.of("notifications/cancelled").len();
+    let cancel = async |tool: &str| {
+        let before = cancels();
+        let begun = attached.until("the call", async || attached.site.notes.calls(tool) == 1);
+        tokio::select! {
+            answer = attached.call(tool) => panic!("it is answered: {answer}"),
+            () = begun => {}
+        }
+        let cancelled = attached.until("the cancel", async || cancels() > before);
+        cancelled.await;
+    };
+    // One that the server answers when it is cancelled.
+    cancel("obey").await;
+    let can_ask = attached.until("a question beside the calls", async || {
+        client.call("ask_beside").await == "blue"
+    });
+    can_ask.await;
+    // One that it never answers.
+    cancel("hang").await;
+    assert_eq!(client.call("ask").await, "blue");
+    let unknown = client.call("ask_beside").await;
+    assert!(unknown.contains("cancelled"), "{unknown}");
     attached.end().await;
 }
 

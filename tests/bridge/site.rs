@@ -36,6 +36,8 @@ pub(crate) struct Notes {
     /// Where each session hears what belongs to no request.
     beside: Mutex<Vec<mpsc::Sender<String>>>,
     pub(crate) looks: Mutex<usize>,
+    /// How much each reader of a card without an end has taken before it left.
+    pub(crate) read_of_card: Mutex<Vec<usize>>,
 }
 
 type Reply = Response<Body>;
@@ -74,6 +76,7 @@ impl Site {
                 .route("/rpc", any(rpc))
                 .route("/a2a", any(a2a))
                 .route("/.well-known/agent.json", get(card))
+                .route("/endless/.well-known/agent-card.json", get(endless_card))
                 .with_state(notes);
             axum::serve(listener, router).await.unwrap();
         });
@@ -248,19 +251,36 @@ async fn tool(notes: &Arc<Notes>, id: &Value, params: &Value) -> Reply {
             let step = |step: u32| json!({ "jsonrpc": "2.0", "method": "notifications/progress", "params": { "progressToken": token, "progress": step } });
             stream_of(&[step(1), step(2), answer(id, &text("done"))])
         }
-        "ask" => {
+        ask @ ("ask" | "ask_beside") => {
             let (tell, told) = oneshot::channel();
             notes.asked.lock().unwrap().insert("q".to_owned(), tell);
             let (say, reply) = events();
-            let id = id.clone();
+            let (id, notes, is_beside) = (id.clone(), Arc::clone(notes), ask == "ask_beside");
             tokio::spawn(async move {
                 let question = json!({ "jsonrpc": "2.0", "id": "q", "method": "sampling/createMessage", "params": { "messages": [], "maxTokens": 5 } });
-                say.send(event(&question)).await.unwrap();
+                match is_beside {
+                    true => notes.say_beside(&question).await,
+                    false => say.send(event(&question)).await.unwrap(),
+                }
                 let said: Value = told.await.unwrap();
-                let result = text(said["result"]["content"]["text"].as_str().unwrap());
+                let refused = said["error"]["message"].as_str();
+                let said = said["result"]["content"]["text"].as_str().or(refused);
+                let result = text(said.unwrap());
                 say.send(event(&answer(&id, &result))).await.unwrap();
             });
             reply
+        }
+        "obey" => {
+            let is_over = || {
+                let cancels = notes.of("notifications/cancelled");
+                cancels
+                    .iter()
+                    .any(|(_, it)| it["params"]["requestId"] == *id)
+            };
+            while !is_over() {
+                tokio::task::yield_now().await;
+            }
+            json_reply(&answer(id, &text("cancelled")))
         }
         "hang" => std::future::pending().await,
         "garbage" => reply(StatusCode::OK, "text/html", "<html>"),
@@ -306,6 +326,26 @@ async fn card() -> Reply {
         "skills": [{ "id": "add", "name": "Add", "description": "Adds.", "tags": ["sums"] }],
         "defaultInputModes": ["text/plain"], "defaultOutputModes": ["text/plain"],
     }))
+}
+
+/// A reader of a card without an end: the bytes that it has taken.
+struct Reading(usize, Arc<Notes>);
+
+impl Drop for Reading {
+    fn drop(&mut self) {
+        self.1.read_of_card.lock().unwrap().push(self.0);
+    }
+}
+
+/// A card without an end.
+async fn endless_card(State(notes): State<Arc<Notes>>) -> Reply {
+    let piece = Bytes::from(vec![b' '; 64 << 10]);
+    let reading = Reading(0, notes);
+    let body = stream::unfold(reading, move |mut reading| {
+        reading.0 += piece.len();
+        std::future::ready(Some((Ok::<_, Infallible>(piece.clone()), reading)))
+    });
+    reply(StatusCode::OK, "application/json", Body::from_stream(body))
 }
 
 async fn a2a(State(notes): State<Arc<Notes>>, headers: HeaderMap, body: Bytes) -> Reply {

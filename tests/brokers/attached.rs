@@ -2,12 +2,15 @@
 //! again after its bridge has died.
 
 use std::path::Path;
+use std::process::Stdio;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use support::battery::within;
 use support::running::Running;
 use support::server::{Kind, named};
 use tempfile::TempDir;
+use tokio::process::Command;
 
 use crate::plain::{Plain, next, unique};
 
@@ -176,4 +179,75 @@ calls: {{ timeout: 10s, stream_timeout: 10s, max_timeout: 10s, reply_topic: {nam
     assert!(answer["result"].is_object(), "{answer}");
     assert_eq!(effects(directory.path()), ["begun", "again"]);
     bridge.stop().await;
+}
+
+/// A server that another process attaches, with no word about it in the configuration of this one.
+async fn an_attached_agent_announces_itself(
+    u: &str,
+    transport: &str,
+    bus: [&str; 2],
+    topics: [&str; 2],
+) {
+    let [read, announce] = topics.map(|topic| format!("{u}.{topic}"));
+    let bridge = Running::start(&format!(
+        "
+instance: test
+transports: {{ bus: {transport} }}
+bindings: [{{ name: discovery, transport: bus, topics: ['{read}'], group: {u}, role: discovery, dead_letter: {{ topic: {u}.dlq }} }}]
+registry: {{ enabled: true, places: [{{ to: {{ transport: bus, topic: '{u}.agents.{{targetagent}}' }} }}] }}
+calls: {{ timeout: 1m, reply_topic: {u}.replies }}
+"
+    ))
+    .await;
+    let _attached = Command::new(support::server::program())
+        .args(["attach", "fixture"])
+        .args(bus)
+        .args(["--topic", &format!("{u}.agents.fixture")])
+        .args(["--reply-topic", &format!("{u}.replies*")])
+        .args(["--announce", &announce, "--", "python3", SERVER])
+        .stdin(Stdio::null())
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap();
+    let card = format!("{}/a2a/agents/fixture/card", bridge.door);
+    within("the agent is found", async {
+        while reqwest::get(&card).await.unwrap().status() != 200 {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    })
+    .await;
+    let card = reqwest::get(&card).await.unwrap().text().await.unwrap();
+    let card: Value = serde_json::from_str(&card).unwrap();
+    assert_eq!(card["skills"][0]["id"], "echo", "{card}");
+    let list = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/list" });
+    let tools = bridge.post("/mcp", list.to_string()).await;
+    assert!(tools.body.contains("fixture.echo"), "{}", tools.body);
+    let answer = bridge.post("/mcp/agents/fixture", call("echo")).await;
+    assert!(answer.body.contains("\"content\""), "{}", answer.body);
+    bridge.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_attached_agent_announces_itself_over_nats() {
+    let Some(nats) = named(Kind::Nats) else {
+        return;
+    };
+    let transport = format!("{{ type: nats, servers: ['{nats}'] }}");
+    let topics = ["discovery.*", "discovery.fixture"];
+    an_attached_agent_announces_itself(&unique("herald"), &transport, ["--nats", &nats], topics)
+        .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_attached_agent_announces_itself_over_kafka() {
+    let Some(kafka) = named(Kind::Kafka) else {
+        return;
+    };
+    let transport = format!("{{ type: kafka, brokers: ['{kafka}'] }}");
+    let (u, plain) = (unique("herald"), Plain::new(&kafka));
+    for topic in ["discovery", "agents.fixture"] {
+        plain.create(&format!("{u}.{topic}"), 1).await;
+    }
+    let topics = ["discovery", "discovery"];
+    an_attached_agent_announces_itself(&u, &transport, ["--kafka", &kafka], topics).await;
 }

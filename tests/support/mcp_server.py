@@ -47,7 +47,7 @@ TOOLS = [
     tool("echo", readOnlyHint=True),
     tool("again", idempotentHint=True),
     *map(tool, ["env", "effect", "hang", "crash", "progress", "garbage", "shout", "exact"]),
-    *map(tool, ["ask", "linger", "poke", "close", "processes"]),
+    *map(tool, ["ask", "linger", "poke", "close", "processes", "variable", "meta"]),
 ]
 
 
@@ -61,6 +61,10 @@ def call(number, params):
         return text(json.dumps(arguments))
     if name == "env":
         return text(" ".join(sorted(os.environ)) + " " + os.getcwd())
+    if name == "meta":
+        return text(json.dumps(params.get("_meta")))
+    if name == "variable":
+        return text(os.environ[arguments["name"]])
     if name in ("effect", "again"):
         effect(name)
         return text("done")

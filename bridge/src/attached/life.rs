@@ -100,6 +100,11 @@ impl Life {
         }
     }
 
+    /// Whether its last run ended before it was up.
+    pub(super) fn is_failing(&self) -> bool {
+        matches!(&*self.state.borrow(), State::Failing(_))
+    }
+
     /// It ended before it was up: calls fail with this.
     pub(super) fn fails(&self, why: String) {
         self.state.send_replace(State::Failing(why.into()));

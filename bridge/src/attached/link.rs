@@ -295,8 +295,9 @@ impl Link {
         open.questions.clear();
     }
 
-    /// Takes a message of the program; the request that it answers.
-    pub(super) fn hear(&self, line: &Bytes) -> Option<u64> {
+    /// Takes a message of the program; the request that it answers. `of` is the call whose response over HTTP has it: what
+    /// names no call belongs to that one.
+    pub(super) fn hear(&self, line: &Bytes, of: Option<u64>) -> Option<u64> {
         let message: Result<Message<'_>, _> = serde_json::from_slice(line);
         match message {
             Ok(Message {
@@ -304,7 +305,7 @@ impl Link {
                 id: Some(id),
                 ..
             }) => return self.answered(line, id),
-            Ok(message) if message.method.is_some() => self.said(line, &message),
+            Ok(message) if message.method.is_some() => self.said(line, &message, of),
             Ok(_) => self.strange(
                 "an attached server has written a message with neither a method nor an id",
             ),
@@ -331,11 +332,11 @@ impl Link {
         number
     }
 
-    fn said(&self, line: &Bytes, message: &Message<'_>) {
+    fn said(&self, line: &Bytes, message: &Message<'_>, of: Option<u64>) {
         match (message.method.as_deref().unwrap_or_default(), message.id) {
             ("ping", Some(id)) => self.answer(result(id.get(), "{}")),
             (method, Some(id)) => {
-                if let Err(Refused { code, why }) = self.question(line, id) {
+                if let Err(Refused { code, why }) = self.question(line, id, of) {
                     let why = format!("no client of a call can be asked for {method}: {why}");
                     self.dropped(method, code, &why);
                     self.answer(refusal(id.get(), code, &why));
@@ -345,7 +346,7 @@ impl Link {
             ("notifications/tools/list_changed", None) => self.lists_changed.notify_one(),
             (method, None) => {
                 let open = self.open();
-                match open.only(self.is_single) {
+                match open.owner(of, self.is_single) {
                     Ok((_, call)) => drop(self.part(call, line.clone())),
                     Err(Refused { code, why }) => self.dropped(method, code, why),
                 }
@@ -367,9 +368,9 @@ impl Link {
     }
 
     /// Passes a question on to the client of the call that it belongs to, under an id that nobody can guess.
-    fn question(&self, line: &Bytes, id: &RawValue) -> Result<(), Refused> {
+    fn question(&self, line: &Bytes, id: &RawValue, of: Option<u64>) -> Result<(), Refused> {
         let mut open = self.open();
-        let (number, call) = open.only(self.is_single)?;
+        let (number, call) = open.owner(of, self.is_single)?;
         if open.questions.len() >= MOST_QUESTIONS {
             return Err(Refused::now("too many questions are not answered yet"));
         }
@@ -515,8 +516,19 @@ impl Open {
         closed.map(|(_, question)| question.id).collect()
     }
 
-    /// The call that a message belongs to which names none, if it can belong to one only that takes it.
-    fn only(&self, is_single: bool) -> Result<(u64, &Call), Refused> {
+    /// The call that a message belongs to which names none: the one whose response has it, or else the only one that it can
+    /// belong to. That call takes it.
+    fn owner(&self, of: Option<u64>, is_single: bool) -> Result<(u64, &Call), Refused> {
+        if let Some(number) = of {
+            let call = self.calls.get(&number);
+            let call = call.ok_or(Refused::now("the call has ended"))?;
+            return match call.parts.takes_all {
+                true => Ok((number, call)),
+                false => Err(Refused::never(
+                    "the client of the call takes no such message",
+                )),
+            };
+        }
         if !is_single {
             let why = "the agent may work on several calls at a time, and the message names none";
             return Err(Refused::never(why));

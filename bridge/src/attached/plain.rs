@@ -25,6 +25,7 @@ use super::web::{NotSent, Web, messages, refused, unavailable};
 use crate::bus::delivery::jittered;
 use crate::calls::failure::{Failure, Reason};
 use crate::config::AttachProtocol;
+use crate::http::messages::Messages;
 use crate::registry::Registry;
 use crate::registry::card::Card;
 
@@ -250,7 +251,7 @@ impl Plain {
                 why = format!("HTTP {}", response.status());
                 continue;
             }
-            let document = messages(response).next().await;
+            let document = Messages::of(response, MOST_CARD).next().await;
             let document = document.map_err(|error| error.to_string())?;
             match Card::read(&document.unwrap_or_default(), MOST_CARD) {
                 Ok(card) => {

@@ -6,10 +6,15 @@ use std::process::{ExitStatus, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
+use a2abus_plugin::json::place_of;
+use a2abus_plugin::protocol::jsonrpc::splice;
 use bytes::Bytes;
 use futures_util::FutureExt as _;
 use futures_util::future::FusedFuture as _;
+use http::HeaderMap;
 use rustix::process::{Pid, Signal, kill_process_group};
+use serde::Deserialize;
+use serde_json::json;
 use serde_json::value::RawValue;
 use tokio::io::{AsyncRead, AsyncWriteExt as _};
 use tokio::process::{Child, ChildStdin, Command};
@@ -186,7 +191,7 @@ async fn read(stdout: impl AsyncRead + Unpin, link: &Link) {
                 "an attached program has written a line of more than {MOST} bytes"
             ));
         } else if !line.bytes.trim_ascii().is_empty() {
-            let _answered = link.hear(&line.bytes);
+            let _answered = link.hear(&line.bytes, None);
         }
     }
 }
@@ -198,12 +203,131 @@ async fn write(
     link: &Link,
 ) -> std::io::Error {
     while let Some(line) = queue.recv().await {
-        let Some((message, _)) = link.written(line) else {
+        let Some((message, call)) = link.written(line) else {
             continue;
+        };
+        let message = match &call {
+            Some(call) => traced(message, &call.headers),
+            None => message,
         };
         if let Err(error) = stdin.write_all(&on_one_line(&message)).await {
             return error;
         }
     }
     std::io::ErrorKind::BrokenPipe.into()
+}
+
+/// A request with the trace context of its headers in `params._meta`, if it has none there. Nothing else changes.
+/// Source: MCP 2026-07-28, "Trace context"; SEP-414.
+fn traced(message: Bytes, headers: &HeaderMap) -> Bytes {
+    #[derive(Deserialize)]
+    struct Message<'a> {
+        #[serde(default, borrow)]
+        params: Option<&'a RawValue>,
+    }
+    #[derive(Deserialize)]
+    struct Params<'a> {
+        #[serde(rename = "_meta", default, borrow)]
+        meta: Option<&'a RawValue>,
+    }
+    #[derive(Deserialize)]
+    struct Meta<'a> {
+        #[serde(default, borrow)]
+        traceparent: Option<&'a RawValue>,
+    }
+    let Some(members) = trace_members(headers) else {
+        return message;
+    };
+    // What cannot be read, such as a member that occurs twice, stays as it is.
+    let read = || {
+        let found: Message<'_> = serde_json::from_slice(&message).ok()?;
+        let Some(params) = found.params else {
+            let start = message.iter().position(|byte| *byte == b'{')? + 1;
+            return Some((start, format!(r#""params":{{"_meta":{{{members}}}}},"#)));
+        };
+        let inside: Params<'_> = serde_json::from_str(params.get()).ok()?;
+        let Some(meta) = inside.meta else {
+            let (start, comma) = within(&message, params);
+            return Some((start, format!(r#""_meta":{{{members}}}{comma}"#)));
+        };
+        let own: Meta<'_> = serde_json::from_str(meta.get()).ok()?;
+        let (start, comma) = within(&message, meta);
+        own.traceparent
+            .is_none()
+            .then(|| (start, format!("{members}{comma}")))
+    };
+    match read() {
+        Some((start, inserted)) => splice(&message, start..start, &inserted),
+        None => message,
+    }
+}
+
+/// Where members can be inserted into an object, and what parts them from those that it has.
+fn within(message: &Bytes, object: &RawValue) -> (usize, &'static str) {
+    let start = place_of(message, object.get()).start + 1;
+    let rest = object.get().get(1..).unwrap_or_default();
+    match rest.trim_ascii_start().starts_with('}') {
+        true => (start, ""),
+        false => (start, ","),
+    }
+}
+
+/// The trace context of headers, as members of a JSON object.
+fn trace_members(headers: &HeaderMap) -> Option<String> {
+    let parent = json!(headers.get("traceparent")?.to_str().ok()?);
+    let state = headers.get("tracestate").and_then(|it| it.to_str().ok());
+    let state = state.map(|state| format!(r#","tracestate":{}"#, json!(state)));
+    Some(format!(
+        r#""traceparent":{parent}{}"#,
+        state.unwrap_or_default()
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+
+    use super::*;
+
+    #[test]
+    fn a_request_gets_the_trace_context_where_it_has_none() {
+        let mut headers = HeaderMap::new();
+        let said = |headers: &HeaderMap, message: &'static str| {
+            let message = Bytes::from_static(message.as_bytes());
+            String::from_utf8(traced(message, headers).to_vec()).unwrap()
+        };
+        let bare = r#"{"id":1,"method":"m"}"#;
+        assert_eq!(said(&headers, bare), bare);
+        headers.insert("traceparent", HeaderValue::from_static("00-a-b-01"));
+        headers.insert("tracestate", HeaderValue::from_static("k=\"v\""));
+        let added = r#""traceparent":"00-a-b-01","tracestate":"k=\"v\"""#;
+        for (message, expected) in [
+            (
+                bare,
+                format!(r#"{{"params":{{"_meta":{{{added}}}}},"id":1,"method":"m"}}"#),
+            ),
+            (
+                r#" {"params":{ },"id":1}"#,
+                format!(r#" {{"params":{{"_meta":{{{added}}} }},"id":1}}"#),
+            ),
+            (
+                r#"{"params":{ "n":1.0e2},"id":1}"#,
+                format!(r#"{{"params":{{"_meta":{{{added}}}, "n":1.0e2}},"id":1}}"#),
+            ),
+            (
+                r#"{"params":{"n":1,"_meta":{"progressToken":7}},"id":1}"#,
+                format!(r#"{{"params":{{"n":1,"_meta":{{{added},"progressToken":7}}}},"id":1}}"#),
+            ),
+        ] {
+            assert_eq!(said(&headers, message), expected);
+        }
+        for kept in [
+            r#"{"params":{"_meta":{"traceparent":"own"}},"id":1}"#,
+            r#"{"params":[1],"id":1}"#,
+            r#"{"params":{"_meta":7},"id":1}"#,
+            r#"{"params":{"_meta":{},"_meta":{}},"id":1}"#,
+        ] {
+            assert_eq!(said(&headers, kept), kept);
+        }
+    }
 }

@@ -60,6 +60,8 @@ const PAUSES: [Duration; 3] = [
     Duration::from_secs(4),
     Duration::from_secs(15),
 ];
+/// How long the answer to a cancelled call is waited for. With it the server is done with that call.
+const PARTING: Duration = Duration::from_secs(2);
 /// Why a session ends that the server does not know any more.
 const LOST: &str = "it does not know its session any more";
 
@@ -179,9 +181,14 @@ impl Running<'_> {
         match self.link.written(line) {
             None => Ok(()),
             Some((bytes, Some(call))) => {
-                let over = call.over.clone();
-                let called = over.run_until_cancelled(self.call(bytes, &call)).await;
-                called.unwrap_or(Ok(()))
+                let parting = async {
+                    call.over.cancelled().await;
+                    sleep(PARTING).await;
+                };
+                tokio::select! {
+                    called = self.call(bytes, &call) => called,
+                    () = parting => Ok(()),
+                }
             }
             Some((bytes, None)) => match timeout(PATIENCE, self.tell(bytes)).await {
                 Ok(told) => told,
@@ -215,13 +222,14 @@ impl Running<'_> {
             self.link.unwritten(call.number);
         }
         let mut messages = messages(response);
+        let of = Some(call.number);
         loop {
             match messages.next().await {
-                Ok(Some(message)) if self.link.hear(&message) == Some(call.number) => {
+                Ok(Some(message)) if self.link.hear(&message, of) == of => {
                     // So that its connection can be used again.
                     let rest = async {
                         while let Ok(Some(message)) = messages.next().await {
-                            let _answered = self.link.hear(&message);
+                            let _answered = self.link.hear(&message, of);
                         }
                     };
                     let _ = timeout(REST, rest).await;
@@ -308,7 +316,7 @@ impl Running<'_> {
                         }
                         while let Ok(Some(message)) = messages.next().await {
                             failed = 0;
-                            let _answered = self.link.hear(&message);
+                            let _answered = self.link.hear(&message, None);
                         }
                     }
                     _ => {}

@@ -3,12 +3,13 @@
 use std::fmt::Display;
 use std::sync::Arc;
 
-use a2abus_plugin::{MapOptions, Source};
+use a2abus_plugin::{MapOptions, Source, Text};
 use a2abus_transports::Subscription;
 use a2abus_transports::content_mode::Binding;
+use tracing::Level;
 
 use super::{BindingService, BridgeError};
-use crate::attached::{AttachedBinding, Bounds, Peer, Postman};
+use crate::attached::{AttachedBinding, Bounds, Herald, Peer, Postman};
 use crate::bus::deadletter::{DeadLetters, Log};
 use crate::bus::delivery::Publisher;
 use crate::bus::headers::PassedHeaders;
@@ -18,7 +19,7 @@ use crate::calls::exchange::Exchanges;
 use crate::calls::exchange::room::WaitingRoom;
 use crate::calls::reply_place::ReplyPlaces;
 use crate::calls::{Calls, DOOR, UNKNOWN_CALLER};
-use crate::config::{AgentCardConfig, BindingConfig, Config, Name, OnUnknown, Role};
+use crate::config::{AgentCardConfig, AttachConfig, BindingConfig, Config, Name, OnUnknown, Role};
 use crate::log_limit::LogLimits;
 use crate::metrics::Metrics;
 use crate::pipeline::claims::Claims;
@@ -217,8 +218,10 @@ impl Parts<'_> {
         let places = self.reply_places(binding, &intake)?;
         let (metrics, log) = (self.metrics, self.log);
         let peer = Peer::new(name.text(), attach, self.registry, metrics, log);
+        let peer = Arc::new(peer.map_err(in_binding(binding))?);
+        let herald = self.herald(name.text(), attach, &intake, binding);
         let binding = AttachedBinding::new(
-            Arc::new(peer.map_err(in_binding(binding))?),
+            (peer, herald),
             intake,
             Postman {
                 places,
@@ -235,6 +238,26 @@ impl Parts<'_> {
             self.log,
         );
         Ok(BindingService::Agent(Box::new(binding)))
+    }
+
+    /// What announces an attached agent.
+    fn herald(
+        &self,
+        agent: &Text,
+        attach: &AttachConfig,
+        intake: &Intake,
+        binding: &BindingConfig,
+    ) -> Option<Herald> {
+        let more = "more announcements of an attached agent were not published";
+        Some(Herald {
+            agent: agent.clone(),
+            requests: binding.topics.first()?.as_str().into(),
+            topic: attach.announce.as_ref()?.0.clone(),
+            bus: intake.bus,
+            registry: Arc::clone(self.registry),
+            publisher: self.publisher.clone(),
+            failed: self.log.seldom_of(agent, Level::WARN, more),
+        })
     }
 
     /// What reads announcements of agents.

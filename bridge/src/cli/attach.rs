@@ -9,8 +9,8 @@ use clap::{ArgGroup, Args, ValueEnum};
 use serde_json::{Value, json};
 
 use super::serve::{Signals, serve};
-use super::{Misuse, checked, load};
-use crate::config::{Config, StateConfig, StateLog};
+use super::{Misuse, checked, load, telemetry};
+use crate::config::{Config, StateConfig, StateLog, TransportType};
 
 /// Arguments of `a2abus attach`.
 #[derive(Debug, Args)]
@@ -24,8 +24,10 @@ use crate::config::{Config, StateConfig, StateLog};
   a2abus attach sums -c a2abus.yaml --url https://sums.example.com/rpc --protocol jsonrpc --header authorization=SUMS_TOKEN
 
 Runs until SIGTERM or Ctrl-C: reads the topic, calls the server, and publishes each answer where its request says. \
-Another bridge routes calls to it with `agents.NAME.to`. With -c it uses the transports of the file, and its bindings, \
-other agents and listeners are not started. The topic must exist, or the broker must create it."
+A bridge whose binding with `role: discovery` reads the topic of --announce finds the agent; \
+any other routes calls to it with `agents.NAME.to`. With -c it uses the transports of the file and a state on the bus; \
+its bindings, other agents and listeners are not started. With another state, or without -c, the record of what was \
+done ends with the process. The topic must exist, or the broker must create it."
 )]
 pub(crate) struct AttachArgs {
     /// The name of the agent.
@@ -64,6 +66,12 @@ pub(crate) struct AttachArgs {
     /// A topic to which requests may direct their answers; a pattern may have *.
     #[arg(long = "reply-topic", value_name = "PATTERN")]
     reply_topics: Vec<String>,
+    /// The topic where other bridges hear of the agent [default: agents.discovery, on NATS agents.discovery.NAME].
+    #[arg(long, value_name = "TOPIC", conflicts_with = "no_announce")]
+    announce: Option<String>,
+    /// Other bridges find the agent only if they list it.
+    #[arg(long)]
+    no_announce: bool,
     /// Most calls at a time; with 1 an MCP server may ask the client of its call.
     #[arg(long, value_name = "CALLS")]
     concurrency: Option<u32>,
@@ -77,8 +85,17 @@ enum Protocol {
     Jsonrpc,
 }
 
+/// Where agents are announced by default.
+const DISCOVERY: &str = "agents.discovery";
 /// What the only bus is called where no file names one.
 const BUS: &str = "bus";
+
+/// The configuration of one agent.
+struct Attached {
+    config: Config,
+    /// The state of the file is in files, which one process has.
+    is_state_left: bool,
+}
 
 /// Runs until a signal.
 ///
@@ -86,24 +103,38 @@ const BUS: &str = "bus";
 /// [`Misuse`] when an argument is wrong; else when the configuration is, or the bridge cannot start.
 pub(crate) async fn run(args: AttachArgs) -> anyhow::Result<()> {
     let mut signals = Signals::new()?;
-    let config = match &args.config {
+    let Attached {
+        config,
+        is_state_left,
+    } = match &args.config {
         Some(file) => args.with_file(file)?,
         None => args.without_file()?,
     };
-    serve(config, &mut signals).await
+    let levels = telemetry::start(&config.telemetry)?;
+    if is_state_left {
+        tracing::warn!(
+            "the state of the configuration is in files of the bridge that serves: what this process did is kept in memory, \
+             and a call that is delivered again after a restart of it is done again; with a state on the bus it is not"
+        );
+    }
+    serve(config, levels, &mut signals).await
 }
 
 // === impl AttachArgs ===
 
 impl AttachArgs {
     /// The transports of a file, and this agent alone.
-    fn with_file(&self, file: &Path) -> anyhow::Result<Config> {
+    fn with_file(&self, file: &Path) -> anyhow::Result<Attached> {
+        let written = load(file)?;
         let transport = match &self.transport {
             Some(transport) => transport.clone(),
-            None => only_transport(&load(file)?)?,
+            None => only_transport(&written)?,
         };
+        let kinds = written.transports.iter();
+        let mut kinds = kinds.filter(|(name, _)| name.as_str() == transport);
+        let kind = kinds.next().map(|(_, settings)| settings.transport_type());
         let own = [
-            ("A2ABUS_AGENTS", self.agents(&transport)?.to_string()),
+            ("A2ABUS_AGENTS", self.agents(&transport, kind)?.to_string()),
             ("A2ABUS_A2A__DEFAULT_AGENT", self.name.clone()),
             ("A2ABUS_BINDINGS", "[]".to_owned()),
             ("A2ABUS_ROUTES", "[]".to_owned()),
@@ -115,32 +146,58 @@ impl AttachArgs {
         let loaded = Config::load(file, std::env::vars_os().chain(own));
         let mut config = checked(loaded, &file.display().to_string())?;
         // The file of the state and the number of the replica are those of the bridge that serves.
-        if config.state.place() == StateLog::Embedded {
+        let is_state_left = config.state.place() == StateLog::Embedded;
+        if is_state_left {
             config.state = StateConfig::default();
         }
         config.calls.replica = None;
         // A reload would bring back what else is in the file.
         config.file = None;
-        Ok(config)
+        Ok(Attached {
+            config,
+            is_state_left,
+        })
     }
 
     /// One bus, and this agent.
-    fn without_file(&self) -> anyhow::Result<Config> {
-        let transport = match (&self.kafka, &self.nats) {
-            (Some(broker), _) => json!({ "type": "kafka", "brokers": [broker] }),
-            (None, Some(server)) => json!({ "type": "nats", "servers": [server] }),
+    fn without_file(&self) -> anyhow::Result<Attached> {
+        let (transport, kind) = match (&self.kafka, &self.nats) {
+            (Some(broker), _) => (
+                json!({ "type": "kafka", "brokers": [broker] }),
+                TransportType::Kafka,
+            ),
+            (None, Some(server)) => (
+                json!({ "type": "nats", "servers": [server] }),
+                TransportType::Nats,
+            ),
             (None, None) => return Err(Misuse("give --kafka, --nats or -c".to_owned()).into()),
         };
         let document = json!({
-            "transports": { BUS: transport }, "agents": self.agents(BUS)?,
+            "transports": { BUS: transport }, "agents": self.agents(BUS, Some(kind))?,
             "http": { "enabled": false }, "admin": { "enabled": false },
         });
         let file = "a2abus attach";
-        checked(Config::read(file, &document.to_string(), []), file)
+        Ok(Attached {
+            config: checked(Config::read(file, &document.to_string(), []), file)?,
+            is_state_left: false,
+        })
     }
 
-    /// The section `agents`.
-    fn agents(&self, transport: &str) -> anyhow::Result<Value> {
+    /// Where other bridges hear of the agent.
+    fn announced(&self, kind: Option<TransportType>) -> Option<String> {
+        if self.no_announce {
+            return None;
+        }
+        let default = match kind {
+            // There the last word of the subject says who may announce whom.
+            Some(TransportType::Nats) => format!("{DISCOVERY}.{}", self.name),
+            Some(TransportType::Kafka | TransportType::Memory) | None => DISCOVERY.to_owned(),
+        };
+        Some(self.announce.clone().unwrap_or(default))
+    }
+
+    /// The section `agents`; `kind` is that of the transport, if there is one of this name.
+    fn agents(&self, transport: &str, kind: Option<TransportType>) -> anyhow::Result<Value> {
         let topic = self.topic.clone();
         let topic = topic.unwrap_or_else(|| format!("agents.{}", self.name));
         let headers = self.headers.iter().map(|header| {
@@ -157,6 +214,7 @@ impl AttachArgs {
             None => json!({ "command": self.command }),
         };
         attach["reply_topics"] = json!(self.reply_topics);
+        attach["announce"] = json!(self.announced(kind));
         if let Some(concurrency) = self.concurrency {
             attach["concurrency"] = concurrency.into();
         }
@@ -216,8 +274,19 @@ mod tests {
             "w --kafka 127.0.0.1:9092 --url http://127.0.0.1:8000/mcp --header authorization=T",
             "p --nats nats://a:1 --url http://b:2/ --protocol a2a --topic t --concurrency 1",
         ] {
-            let config = args(line).unwrap().without_file().unwrap();
+            let config = args(line).unwrap().without_file().unwrap().config;
             assert_eq!(config.bindings.len(), 1, "{line}");
+        }
+        for (line, announced) in [
+            ("a --nats nats://a:1 -- x", Some("agents.discovery.a")),
+            ("a --kafka a:1 -- x", Some("agents.discovery")),
+            ("a --kafka a:1 --announce t -- x", Some("t")),
+            ("a --kafka a:1 --no-announce -- x", None),
+        ] {
+            let config = args(line).unwrap().without_file().unwrap().config;
+            let attach = config.agents.values().next().unwrap().attach.as_ref();
+            let topic = attach.unwrap().announce.as_ref();
+            assert_eq!(topic.map(|topic| topic.as_str()), announced, "{line}");
         }
         for line in [
             "w --kafka 127.0.0.1:9092",
@@ -244,7 +313,7 @@ a2a: { default_agent: other }
             "Mine -c {} --url http://b/ --protocol jsonrpc",
             file.display()
         );
-        let config = args(&line).unwrap().with_file(&file).unwrap();
+        let config = args(&line).unwrap().with_file(&file).unwrap().config;
         let names: Vec<&str> = config.agents.keys().map(|name| name.as_str()).collect();
         assert_eq!(names, ["Mine"]);
         let topics = config.bindings.iter().flat_map(|binding| &binding.topics);

@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::cli::{load, telemetry};
 use crate::config::Config;
-use crate::{Bridge, Reloads};
+use crate::{Bridge, LogLevels, Reloads};
 
 /// Arguments of `a2abus serve`.
 #[derive(Debug, Args)]
@@ -68,18 +68,22 @@ pub(crate) fn run(args: &ServeArgs, listening: Listening) -> anyhow::Result<()> 
         mut signals,
     } = listening;
     let config = load(&args.config)?;
-    let done = runtime.block_on(serve(config, &mut signals));
+    let levels = telemetry::start(&config.telemetry)?;
+    let done = runtime.block_on(serve(config, levels, &mut signals));
     // Requests to a bus that are still pending do not keep the process alive.
     runtime.shutdown_background();
     done
 }
 
-/// Runs the bridge of a configuration until a signal.
+/// Runs the bridge of a configuration until a signal. `levels` sets the log levels while it runs.
 ///
 /// # Errors
 /// When a listener cannot be opened, or a client cannot be made.
-pub(super) async fn serve(config: Config, signals: &mut Signals) -> anyhow::Result<()> {
-    let levels = telemetry::start(&config.telemetry)?;
+pub(super) async fn serve(
+    config: Config,
+    levels: Option<LogLevels>,
+    signals: &mut Signals,
+) -> anyhow::Result<()> {
     let mut bridge = Bridge::build(config).await?;
     if let Some(levels) = levels {
         bridge = bridge.with_log_levels(levels);

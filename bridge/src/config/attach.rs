@@ -53,6 +53,11 @@ pub struct AttachConfig {
     pub stream: Option<Name>,
     /// The durable JetStream consumer that remembers the position (NATS only, with `stream`).
     pub durable: Option<Name>,
+    /// A topic on the transport of `to`, where the card is published when it changes and every 30 s: a bridge whose binding
+    /// with `role: discovery` reads it finds the agent, for 90 s after each time.
+    ///
+    /// Wrong: without it only bridges that list the agent find it.
+    pub announce: Option<AsText<Topic>>,
     /// The topics to which a request may direct its answer, as `reply_topics` of a binding.
     #[serde(default)]
     pub reply_topics: Vec<AsText<Pattern>>,

@@ -59,8 +59,8 @@ use super::{Door, Refusal};
 use crate::budget::Charge;
 use crate::calls::failure::{Failure, Reason, Recipient};
 use crate::http::respond::{accepted, refusal};
+use crate::log_limit::LogLimits;
 use crate::metrics::HttpPath;
-use crate::seldom::LogLimits;
 
 /// The headers of responses that web pages may read.
 pub(crate) const EXPOSED: [HeaderName; 1] = [SESSION];

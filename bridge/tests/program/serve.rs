@@ -576,3 +576,60 @@ fn a_task_whose_bridge_was_killed_ends() {
     let task = a2a(&second, "tasks/get", &json!({ "id": task["id"] }));
     assert_eq!(task["status"]["state"], "failed", "{task}");
 }
+
+/// How much memory a bridge has that has so many attached servers, which nobody calls.
+fn resident_kib(servers: usize) -> u64 {
+    let server = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../tests/support/mcp_server.py"
+    );
+    let agents: String = (0..servers)
+        .map(|number| format!("  a{number}: {{ to: {{ transport: local, topic: t.{number} }}, attach: {{ command: [python3, {server:?}] }} }}\n"))
+        .collect();
+    let served = Served::start(&format!("{CONFIG}agents:\n{agents}"));
+    for _ in 0..servers {
+        served.next_line(|line| line["message"] == "the server of an attached agent is up");
+    }
+    let status = std::fs::read_to_string(format!("/proc/{}/status", served.child.id())).unwrap();
+    let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kib = resident.unwrap().trim().trim_end_matches(" kB");
+    kib.parse().unwrap()
+}
+
+#[test]
+fn an_idle_attached_server_costs_the_bridge_less_than_a_mebibyte() {
+    const MORE: u64 = 20;
+    let (few, many) = (resident_kib(1), resident_kib(1 + MORE as usize));
+    let each = many.saturating_sub(few) / MORE;
+    println!("{few} KiB with 1 idle server, {many} KiB with 21: {each} KiB for each");
+    assert!(each < 1_024, "{each} KiB for each idle server");
+}
+
+#[test]
+fn attach_says_that_it_leaves_the_files_of_a_state_to_the_bridge_that_serves() {
+    let directory = TempDir::new().unwrap();
+    let file = directory.path().join("a2abus.yaml");
+    let config = format!(
+        "transports: {{ local: {{ type: memory }} }}\nstate: {{ log: embedded, directory: {:?} }}\n",
+        directory.path()
+    );
+    std::fs::write(&file, config).unwrap();
+    let mut child = Command::new(env!("CARGO_BIN_EXE_a2abus"))
+        .args(["attach", "sums", "--protocol", "jsonrpc"])
+        .args(["--url", "http://127.0.0.1:9/", "-c"])
+        .arg(&file)
+        .stdin(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(child.stderr.take().unwrap()).lines();
+    let mut lines = lines.map_while(Result::ok);
+    let before = lines.by_ref().take_while(|line| !line.contains("started"));
+    let said: Vec<String> = before.collect();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let says = |line: &String| line.contains("WARN") && line.contains("kept in memory");
+    assert!(said.iter().any(says), "{said:?}");
+    let files = std::fs::read_dir(directory.path()).unwrap().count();
+    assert_eq!(files, 1, "the files belong to another process");
+}

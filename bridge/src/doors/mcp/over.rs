@@ -9,9 +9,9 @@ use a2abus_executor::{Clock, Limit, Quotas, SystemClock, Window};
 use a2abus_plugin::Text;
 use tracing::Level;
 
+use crate::log_limit::{LogLimit, LogLimits};
 use crate::metrics::{LimitScope, Metrics};
 use crate::results::Results;
-use crate::seldom::{LogLimits, Seldom};
 use crate::shares::client_of;
 use crate::state::StateError;
 
@@ -21,7 +21,7 @@ pub(super) struct Over {
     results: Arc<Results>,
     metrics: Arc<Metrics>,
     quotas: Quotas,
-    refused: Seldom,
+    refused: LogLimit,
 }
 
 /// Why something is not noted.

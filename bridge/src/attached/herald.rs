@@ -1,0 +1,123 @@
+//! Announces an attached agent on the bus, so that bridges that do not list it find it.
+//!
+//! ```text
+//! card ── comes, changes, every 30 s ──> topic of announcements ──> registry of another bridge
+//! ```
+//!
+//! Nothing takes it back: another process may have the same agent. It is forgotten with the lease that its card asks for.
+//!
+//! Source: docs/protocols/mcp.md §11.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use a2abus_plugin::Text;
+use a2abus_transports::{Address, Message, Topic};
+use serde_json::json;
+use tokio::time::timeout;
+
+use crate::bus::BusId;
+use crate::bus::delivery::{Publisher, jittered};
+use crate::bus::outbound::Outgoing;
+use crate::config::AgentCardConfig;
+use crate::log_limit::LogLimit;
+use crate::names::Mode;
+use crate::registry::card::EXTENSION;
+use crate::registry::{Agents, Registry};
+use crate::route::NamedBy;
+
+/// Announces one agent.
+#[derive(Debug)]
+pub(crate) struct Herald {
+    pub(crate) agent: Text,
+    /// Where it gets its requests.
+    pub(crate) requests: Text,
+    /// Where its card is published.
+    pub(crate) topic: Topic,
+    pub(crate) bus: BusId,
+    pub(crate) registry: Arc<Registry>,
+    pub(crate) publisher: Publisher,
+    pub(crate) failed: LogLimit,
+}
+
+/// How long it is known after an announcement, and how often there is one: two may get lost.
+const LEASE: &str = "90s";
+const EVERY: Duration = Duration::from_secs(30);
+/// How often it is looked whether there is something to announce.
+const LOOK: Duration = Duration::from_secs(1);
+/// The most that a card has, as `registry.max_card` is by default, and the most skills of one.
+const MOST_BYTES: usize = 64 << 10;
+const MOST_SKILLS: usize = 100;
+
+// === impl Herald ===
+
+impl Herald {
+    /// Announces the agent again and again, while it `can_be_shown`.
+    pub(super) async fn run(&self, can_be_shown: impl Fn(&Registry) -> bool) {
+        let card = |agents: &Agents| agents.get(&self.agent).map(|(_, card)| Arc::clone(card));
+        let mut agents = self.registry.watch();
+        loop {
+            let shown = card(&agents.borrow_and_update());
+            let pause = match &shown {
+                Some(shown) if can_be_shown(&self.registry) => {
+                    self.announce(shown).await;
+                    EVERY
+                }
+                _ => LOOK,
+            };
+            let changed = agents.wait_for(|agents| card(agents) != shown);
+            // The registry, which is held here, does not end.
+            let _ = timeout(jittered(pause), changed).await;
+        }
+    }
+
+    /// Publishes the card once.
+    async fn announce(&self, card: &AgentCardConfig) {
+        let mut message = Message::plain(self.document(card));
+        message.key = Some(self.agent.as_bytes().to_vec().into());
+        let copy = Outgoing {
+            bus: self.bus,
+            address: Address::topic(self.topic.clone()),
+            message,
+            named_by: NamedBy::Config,
+            mode: Mode::default(),
+            agent: None,
+            call: None,
+            is_awaited: false,
+            expires: None,
+            unit: None,
+            dead_letter: None,
+        };
+        if let Err(error) = self.publisher.once(&copy).await
+            && let Some(suppressed) = self.failed.allow()
+        {
+            let (agent, topic) = (&self.agent, &self.topic);
+            tracing::warn!(%agent, %topic, %error, suppressed, "an attached agent is not announced: other bridges do not find it");
+        }
+    }
+
+    /// The card with the extension of the bus; of many skills the first ones.
+    fn document(&self, card: &AgentCardConfig) -> String {
+        let mut most = MOST_SKILLS;
+        loop {
+            let skills = &card.skills[..card.skills.len().min(most)];
+            let bus = json!({
+                "agent": self.agent.as_str(), "topic": self.requests.as_str(), "lease": LEASE,
+                "protocol": card.speaks(),
+            });
+            let document = json!({
+                "name": self.agent.as_str(), "description": card.description, "version": card.version,
+                "capabilities": {
+                    "streaming": card.streaming, "extensions": [{ "uri": EXTENSION, "params": bus }],
+                },
+                "skills": skills,
+                "defaultInputModes": card.input_modes, "defaultOutputModes": card.output_modes,
+            });
+            let document = document.to_string();
+            if document.len() <= MOST_BYTES || most == 0 {
+                return document;
+            }
+            most = skills.len() / 2;
+        }
+    }
+}
