@@ -2,10 +2,13 @@
 //! bodies of about 200 bytes, and the time to the first event of a stream.
 //!
 //! The bridge calls an agent in this process over the memory transport: as `POST /rpc/{agent}`, as `message/send` that is
-//! answered with a message, as `message/send` that makes a task, and as `tools/call` of MCP. The baseline is axum that sends the body back. The
-//! client is in this process too, and costs the same in every row.
+//! answered with a message, as `message/send` that makes a task, and as `tools/call` of MCP. The baseline is axum that
+//! sends the body back. The client is in this process too, and costs the same in every row. The baseline has no agent and
+//! no bus; the agent's answers are written before, so that it costs little.
 //!
-//! `A2ABUS_BENCH_SECONDS` (3) is how long each row takes.
+//! The rows take turns; printed are the medians: requests per second, and the CPU time of the process per request.
+//! `A2ABUS_BENCH_SECONDS` (1) is how long a turn takes, `A2ABUS_BENCH_ROUNDS` (3) how many there are. With an argument
+//! only the rows whose names contain it run, beside the baseline.
 #![allow(
     missing_docs,
     clippy::expect_used,
@@ -28,17 +31,23 @@ use a2abus_transports::{
 };
 use axum::Router;
 use axum::routing::post;
+use bench_support::{cpu_us, median};
 use bytes::Bytes;
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
+/// The allocator of the program.
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
 const CONNECTIONS: usize = 32;
 const STREAMS: usize = 2_000;
 const READY: Duration = Duration::from_secs(30);
+const AGENT: &str = "/a2a/agents/weather";
 
 const CONFIG: &str = "
 transports: { bus: { type: memory } }
@@ -65,38 +74,49 @@ fn tool(name: &str) -> String {
     json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params }).to_string()
 }
 
-/// What the agent sends for a request, in order.
-fn answers(request: &Value) -> Vec<Value> {
-    if request["method"] == "tools/call" {
-        let content = json!([{ "type": "text", "text": "22 degrees" }]);
-        return vec![json!({ "content": content, "isError": false })];
+/// What the agent sends for a request, in order: the results of JSON-RPC responses.
+fn answers(request: &[u8]) -> &'static [&'static str] {
+    const TOOL: &[&str] = &[r#"{"content":[{"type":"text","text":"22 degrees"}],"isError":false}"#];
+    const TASK: &[&str] =
+        &[r#"{"kind":"task","id":"t","contextId":"c","status":{"state":"completed"}}"#];
+    const STREAM: &[&str] = &[
+        r#"{"kind":"status-update","taskId":"t","contextId":"c","final":false,"status":{"state":"working"}}"#,
+        r#"{"kind":"status-update","taskId":"t","contextId":"c","final":true,"status":{"state":"completed"}}"#,
+    ];
+    const MESSAGE: &[&str] = &[
+        r#"{"kind":"message","role":"agent","messageId":"a","parts":[{"kind":"text","text":"22 degrees"}]}"#,
+    ];
+    let says = |what: &str| find(request, what.as_bytes()).is_some();
+    if says(r#""method":"tools/call""#) {
+        TOOL
+    } else if says(r#""text":"task""#) {
+        TASK
+    } else if says(r#""text":"stream""#) {
+        STREAM
+    } else {
+        MESSAGE
     }
-    let said = request["params"]["message"]["parts"][0]["text"].as_str();
-    let status = |state: &str, last: bool| json!({"kind": "status-update", "taskId": "t", "contextId": "c", "final": last, "status": {"state": state}});
-    match said.unwrap_or_default() {
-        "task" => vec![json!({
-            "kind": "task", "id": "t", "contextId": "c", "status": {"state": "completed"},
-        })],
-        "stream" => vec![status("working", false), status("completed", true)],
-        _ => vec![json!({
-            "kind": "message", "role": "agent", "messageId": "a", "parts": [{"kind": "text", "text": "22 degrees"}],
-        })],
-    }
+}
+
+/// The id of a request, as the bridge has put it in.
+fn id_of(request: &[u8]) -> &str {
+    const MEMBER: &[u8] = br#""id":""#;
+    let rest = find(request, MEMBER).and_then(|at| request.get(at + MEMBER.len()..));
+    let id = rest.and_then(|rest| rest.split(|byte| *byte == b'"').next());
+    std::str::from_utf8(id.expect("a request")).expect("an id of the bridge")
 }
 
 async fn agent(memory: Memory, mut requests: Consumer) {
     while let Some(delivery) = requests.recv().await {
-        let request: Value =
-            serde_json::from_slice(delivery.message.body.as_deref().unwrap_or_default())
-                .expect("a request");
+        let request = delivery.message.body.unwrap_or_default();
         let _settled = delivery.acknowledger.settle(Outcome::Settled);
         let Some(reply_to) = delivery.reply_to else {
             continue;
         };
+        let (id, to) = (id_of(&request), Address::topic(reply_to));
         for result in answers(&request) {
-            let answer = json!({"jsonrpc": "2.0", "id": request["id"], "result": result});
-            let to = Address::topic(reply_to.clone());
-            let sent = memory.send(&to, Message::plain(answer.to_string())).await;
+            let answer = format!(r#"{{"jsonrpc":"2.0","id":"{id}","result":{result}}}"#);
+            let sent = memory.send(&to, Message::plain(answer)).await;
             sent.expect("it takes it").await.expect("it stores it");
         }
     }
@@ -196,10 +216,31 @@ fn is_whole(bytes: &[u8]) -> bool {
     bytes.len() >= end + 4 + digits.trim().parse::<usize>().expect("a number")
 }
 
-/// Requests per second on all connections.
-async fn throughput(address: SocketAddr, path: &'static str, body: &str, seconds: u64) -> f64 {
+/// What is asked of whom.
+struct Row {
+    name: &'static str,
+    address: SocketAddr,
+    path: &'static str,
+    body: String,
+}
+
+/// Requests per second, and CPU time of this process per request in microseconds.
+struct Cost {
+    per_second: f64,
+    cpu_us: f64,
+}
+
+/// What requests on all connections cost.
+async fn measure(row: &Row, seconds: u64) -> Cost {
+    let Row {
+        address,
+        path,
+        body,
+        ..
+    } = row;
+    let (address, path) = (*address, *path);
     let until = Instant::now() + Duration::from_secs(seconds);
-    let begun = Instant::now();
+    let (cpu, begun) = (cpu_us(), Instant::now());
     let mut clients = tokio::task::JoinSet::new();
     for _ in 0..CONNECTIONS {
         let body = body.to_owned();
@@ -213,8 +254,35 @@ async fn throughput(address: SocketAddr, path: &'static str, body: &str, seconds
             requests
         });
     }
-    let requests: u32 = clients.join_all().await.into_iter().sum();
-    f64::from(requests) / begun.elapsed().as_secs_f64()
+    let requests = f64::from(clients.join_all().await.into_iter().sum::<u32>());
+    Cost {
+        per_second: requests / begun.elapsed().as_secs_f64(),
+        cpu_us: (cpu_us() - cpu) / requests,
+    }
+}
+
+/// Takes turns between the rows, the first of which is the baseline, and prints the medians.
+async fn compare(rows: &[Row], rounds: usize, seconds: u64) {
+    let mut costs: Vec<Vec<Cost>> = rows.iter().map(|_| Vec::new()).collect();
+    for round in 0..=rounds {
+        for (row, costs) in rows.iter().zip(&mut costs) {
+            let cost = measure(row, seconds).await;
+            // The first warms up.
+            if round > 0 {
+                costs.push(cost);
+            }
+        }
+    }
+    let of = |costs: &[Cost], field: fn(&Cost) -> f64| median(costs.iter().map(field).collect());
+    let echo = of(&costs[0], |cost| cost.per_second);
+    for (row, costs) in rows.iter().zip(&costs) {
+        let (rate, cpu) = (
+            of(costs, |cost| cost.per_second),
+            of(costs, |cost| cost.cpu_us),
+        );
+        let (name, ratio) = (row.name, rate / echo);
+        println!("{name:<38} {rate:>8.0} requests/s, {ratio:.2} of the echo, {cpu:>6.1} us CPU");
+    }
 }
 
 /// The times to the first event of a stream, sorted, one stream after the other.
@@ -234,47 +302,53 @@ async fn first_events(address: SocketAddr, path: &str) -> Vec<Duration> {
     times
 }
 
+fn rows(echo: SocketAddr, bridge: SocketAddr) -> Vec<Row> {
+    let plain = message("message/send", "message");
+    let row = |name, path, body: &String| Row {
+        name,
+        address: bridge,
+        path,
+        body: body.clone(),
+    };
+    vec![
+        Row {
+            address: echo,
+            ..row("axum echo", "/rpc/weather", &plain)
+        },
+        row("POST /rpc/weather", "/rpc/weather", &plain),
+        row("message/send, answered with a message", AGENT, &plain),
+        row(
+            "message/send, answered with a task",
+            AGENT,
+            &message("message/send", "task"),
+        ),
+        row("tools/call at /mcp", "/mcp", &tool("weather.now")),
+        row(
+            "tools/call at /mcp/agents/weather",
+            "/mcp/agents/weather",
+            &tool("now"),
+        ),
+    ]
+}
+
+fn setting(name: &str, default: usize) -> usize {
+    let set = std::env::var(name).ok();
+    set.and_then(|text| text.parse().ok()).unwrap_or(default)
+}
+
 fn main() {
-    let seconds = std::env::var("A2ABUS_BENCH_SECONDS");
-    let seconds = seconds.ok().and_then(|text| text.parse().ok()).unwrap_or(3);
+    let seconds = setting("A2ABUS_BENCH_SECONDS", 1) as u64;
+    let rounds = setting("A2ABUS_BENCH_ROUNDS", 3);
+    let only = std::env::args().skip(1).find(|arg| !arg.starts_with('-'));
     let stop = CancellationToken::new();
     let runtime = Runtime::new().expect("a runtime");
     runtime.block_on(async {
-        let echo = echo().await;
         let (bridge, running) = bridge(&stop).await;
-        const AGENT: &str = "/a2a/agents/weather";
-        let plain = message("message/send", "message");
-        let task = message("message/send", "task");
-        let (of_all, of_one) = (tool("weather.now"), tool("now"));
-        let rows = [
-            ("axum echo", echo, "/rpc/weather", &plain),
-            ("POST /rpc/weather", bridge, "/rpc/weather", &plain),
-            (
-                "message/send, answered with a message",
-                bridge,
-                AGENT,
-                &plain,
-            ),
-            ("message/send, answered with a task", bridge, AGENT, &task),
-            ("tools/call at /mcp", bridge, "/mcp", &of_all),
-            (
-                "tools/call at /mcp/agents/weather",
-                bridge,
-                "/mcp/agents/weather",
-                &of_one,
-            ),
-        ];
-        let mut baseline = None;
-        for (name, address, path, body) in rows {
-            // The first second warms up.
-            throughput(address, path, body, 1).await;
-            let rate = throughput(address, path, body, seconds).await;
-            let baseline = *baseline.get_or_insert(rate);
-            println!(
-                "{name}: {rate:.0} requests/s, {:.2} of the echo",
-                rate / baseline
-            );
+        let mut rows = rows(echo().await, bridge);
+        if let Some(only) = &only {
+            rows.retain(|row| row.address != bridge || row.name.contains(only));
         }
+        compare(&rows, rounds, seconds).await;
         for path in ["/rpc/weather", AGENT] {
             let times = first_events(bridge, path).await;
             let at = |share: usize| {

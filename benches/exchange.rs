@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 use a2abus_executor::ClientOptions;
 use async_nats::Client;
 use axum::body::Body;
-use bench_support::{SMALL_REQUEST, answer_to, run_bridge};
+use bench_support::{SMALL_REQUEST, answer_to, cpu_us, median, run_bridge};
 use bytes::Bytes;
 use futures_util::{StreamExt as _, stream};
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
@@ -57,26 +57,6 @@ struct Cost {
     per_second: f64,
     median_us: f64,
     cpu_us: f64,
-}
-
-/// CPU time of this process, in microseconds.
-fn cpu_us() -> f64 {
-    let stat = std::fs::read_to_string("/proc/self/stat").expect("Linux");
-    // The name of the program, in parentheses, may hold spaces.
-    let fields = stat.rsplit(')').next().expect("the fields after the name");
-    let ticks: Vec<f64> = fields
-        .split_whitespace()
-        .skip(11)
-        .take(2)
-        .map(|field| field.parse().expect("a number"))
-        .collect();
-    // A tick is 10 ms on Linux.
-    (ticks[0] + ticks[1]) * 10_000.0
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
 }
 
 async fn measure(load: Load, request: impl AsyncFn()) -> Cost {
