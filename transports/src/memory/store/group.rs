@@ -69,7 +69,7 @@ impl Group {
             return;
         }
         let wanted = self.partition;
-        let name = topic.name.clone();
+        let able = self.able(&topic.name);
         for (number, lane) in topic.lanes.iter_mut().enumerate() {
             if wanted.is_some_and(|wanted| wanted != number) || lane.cursor(id).is_some() {
                 continue;
@@ -79,20 +79,16 @@ impl Group {
                 Keeping::Live => lane.end(),
             };
             let mut cursor = Cursor::new(id, self.keeping, next);
-            cursor.target = self.target(&name, index + number);
+            cursor.target = target(&able, index + number);
             lane.cursors.push(cursor);
         }
     }
 
-    /// The member that reads a lane: each lane of a topic another one, as far as members go.
-    fn target(&self, topic: &Topic, turn: usize) -> Option<u64> {
-        let able = || {
-            self.members
-                .iter()
-                .filter(|(_, member)| member.accepting && matches(&member.filters, topic))
-        };
-        let turn = turn.checked_rem(able().count())?;
-        able().nth(turn).map(|(id, _)| *id)
+    /// The members that read the lanes of a topic.
+    fn able(&self, topic: &Topic) -> Vec<u64> {
+        let members = self.members.iter();
+        let able = members.filter(|(_, it)| it.accepting && matches(&it.filters, topic));
+        able.map(|(id, _)| *id).collect()
     }
 
     pub(super) fn member(&mut self, id: u64) -> Option<&mut Member> {
@@ -106,6 +102,11 @@ impl Group {
     pub(super) fn hold(&mut self, until: Instant, key: LaneKey) {
         self.held.push((until, key));
     }
+}
+
+/// The one of these members that reads a lane: each lane of a topic another one, as far as members go.
+fn target(able: &[u64], turn: usize) -> Option<u64> {
+    able.get(turn.checked_rem(able.len())?).copied()
 }
 
 fn matches(filters: &[TopicFilter], topic: &Topic) -> bool {
@@ -242,11 +243,12 @@ impl State {
         }
         let mut lanes = Vec::new();
         for (index, topic) in self.topics.iter_mut().enumerate() {
+            let able = group.able(&topic.name);
             for (number, lane) in topic.lanes.iter_mut().enumerate() {
                 let Some(cursor) = lane.cursor(id) else {
                     continue;
                 };
-                cursor.target = group.target(&topic.name, index + number);
+                cursor.target = target(&able, index + number);
                 if cursor.place == CursorState::Ready {
                     cursor.place = CursorState::Idle;
                 }
