@@ -146,8 +146,12 @@ pub fn client(address: IpAddr) -> IpAddr {
 /// The client that a caller's name stands for: that of an address, or the name itself.
 #[must_use]
 pub(crate) fn client_of(caller: &Text) -> Text {
-    let address = caller.parse().map(|address| client(address).to_string());
-    address.map_or_else(|_| caller.clone(), Text::from)
+    // Only the addresses of IPv6 have another name than their client.
+    let address = caller.contains(':').then(|| caller.parse());
+    match address {
+        Some(Ok(address)) => client(address).to_string().into(),
+        Some(Err(_)) | None => caller.clone(),
+    }
 }
 
 #[cfg(test)]
@@ -156,9 +160,10 @@ mod tests {
 
     #[test]
     fn the_addresses_of_one_network_are_one_client() {
-        let check = |address: &str, expected: &str| {
-            let address: IpAddr = address.parse().unwrap();
+        let check = |text: &str, expected: &str| {
+            let address: IpAddr = text.parse().unwrap();
             assert_eq!(client(address).to_string(), expected);
+            assert_eq!(client_of(&text.into()), expected);
         };
         check("192.0.2.7", "192.0.2.7");
         check("::ffff:192.0.2.7", "192.0.2.7");

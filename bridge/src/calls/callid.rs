@@ -80,6 +80,12 @@ impl CallId {
         self.0 & FOLLOWED != 0
     }
 
+    /// Its text.
+    #[must_use]
+    pub fn text(self) -> Text {
+        text_of(&base32(self.0)).into()
+    }
+
     /// The replica that made the call.
     #[must_use]
     pub fn replica(self) -> Replica {
@@ -107,7 +113,7 @@ impl fmt::Display for Replica {
 
 impl fmt::Display for CallId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write_base32(self.0, f)
+        f.write_str(text_of(&base32(self.0)))
     }
 }
 
@@ -143,21 +149,24 @@ pub(crate) fn shown_topic(topic: &str) -> Cow<'_, str> {
 }
 
 /// 128 bits as 26 characters, which hold 130 bits: the two lowest of the last are zero.
-fn write_base32(bits: u128, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+fn base32(bits: u128) -> [u8; CALL_ID_CHARS] {
+    /// What one 64-bit word holds: 12 characters, which are 60 bits.
+    const WORD: usize = 12;
+    let words = [(bits >> 68) as u64, (bits >> 8) as u64, (bits << 52) as u64];
     let mut text = [0; CALL_ID_CHARS];
-    for (index, slot) in text.iter_mut().enumerate() {
-        let shift = 123_i32 - 5 * index as i32;
-        let five = if shift >= 0 {
-            bits >> shift
-        } else {
-            bits << -shift
-        };
-        *slot = ALPHABET
-            .get((five & 31) as usize)
-            .copied()
-            .unwrap_or_default();
+    for (characters, word) in text.chunks_mut(WORD).zip(words) {
+        let mut shift = 5 * WORD;
+        for character in characters {
+            shift -= 5;
+            *character = ALPHABET[(word >> shift & 31) as usize];
+        }
     }
-    f.write_str(std::str::from_utf8(&text).unwrap_or_default())
+    text
+}
+
+/// Base32 as text.
+fn text_of(base32: &[u8]) -> &str {
+    std::str::from_utf8(base32).unwrap_or_default()
 }
 
 fn read_base32(text: &str) -> Option<u128> {
@@ -198,11 +207,26 @@ impl fmt::Debug for ReplyToken {
 
 // === impl ReplyId ===
 
+impl ReplyId {
+    /// Its text.
+    #[must_use]
+    pub fn text(self) -> Text {
+        let mut text = [0; 2 * CALL_ID_CHARS];
+        let (call, token) = text.split_at_mut(CALL_ID_CHARS);
+        call.copy_from_slice(&base32(self.call.0));
+        let Some(ReplyToken(bytes)) = self.token else {
+            return text_of(call).into();
+        };
+        token.copy_from_slice(&base32(u128::from_be_bytes(bytes)));
+        text_of(&text).into()
+    }
+}
+
 impl fmt::Display for ReplyId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(&self.call, f)?;
         match self.token {
-            Some(ReplyToken(bytes)) => write_base32(u128::from_be_bytes(bytes), f),
+            Some(ReplyToken(bytes)) => f.write_str(text_of(&base32(u128::from_be_bytes(bytes)))),
             None => Ok(()),
         }
     }
@@ -233,7 +257,7 @@ pub fn logged_call_id(event: &Event) -> Option<Text> {
 
 /// The call id alone of a reply id; other text as it is.
 pub(crate) fn without_token(text: &Text) -> Text {
-    let call = text.parse().map(|id: ReplyId| id.call.to_string().into());
+    let call = text.parse().map(|id: ReplyId| id.call.text());
     call.unwrap_or_else(|_| text.clone())
 }
 

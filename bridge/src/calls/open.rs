@@ -25,7 +25,7 @@ use crate::calls::question::Abilities;
 use crate::calls::reply_form::ReplyForm;
 use crate::clock;
 use crate::rules::Rules;
-use crate::shares::{Share, client};
+use crate::shares::{Share, client_of};
 
 /// A request that expects an answer, before it is routed.
 #[derive(Debug)]
@@ -113,7 +113,7 @@ impl Calls {
         let rpc = message.json_rpc.as_ref();
         let rpc = rpc.map(|rpc| (rpc, &message.bytes));
         let mut exchange = self.exchange(call, event, rpc, timeout)?;
-        exchange.event.set("id", Text::from(call.to_string()))?;
+        exchange.event.set("id", call.text())?;
         exchange.is_of(client);
         let from = Self::of_caller(&rules, &exchange.plain, &headers);
         let copies = self.route_call(&exchange, from);
@@ -144,7 +144,7 @@ impl Calls {
         let expiry = clock::rfc3339(clock::now() + patience);
         let target = event.extension_text(extension::TARGET_AGENT);
         let reply_id = self.tokens.reply_id(call, target, &expiry);
-        let id = Text::from(reply_id.to_string());
+        let id = reply_id.text();
         let (form, dialect, streamed) = match rpc {
             None => (Form::Untouched, Dialect::JsonRpc, true),
             Some((message, bytes)) => {
@@ -274,9 +274,7 @@ impl Calls {
     fn shares(&self, agent: Text, caller: Option<&Text>) -> Result<Vec<Share<Text>>, CallError> {
         let mut shares = Vec::with_capacity(2);
         if let Some(caller) = caller {
-            let address = caller.parse().map(|address| client(address).to_string());
-            let client = address.map_or_else(|_| caller.clone(), Text::from);
-            let share = self.of_callers.take(&client);
+            let share = self.of_callers.take(&client_of(caller));
             shares.push(share.ok_or(CallError::Exhausted(Bound::Caller))?);
         }
         let share = self.of_agents.take(&agent);

@@ -59,7 +59,7 @@ impl ReplyTokens {
             ReplyTokenMode::IfPresent | ReplyTokenMode::Required => {
                 let mut mac = self.key.clone();
                 // The call id has one length, and no deadline holds the zero byte.
-                mac.update(call.to_string().as_bytes());
+                mac.update(call.text().as_bytes());
                 mac.update(deadline.as_bytes());
                 mac.update(&[0]);
                 mac.update(target.map_or(b"", |target| target.as_bytes()));

@@ -151,6 +151,9 @@ impl Registry {
         question: AgentQuery,
         caller: Text,
     ) -> Option<Arc<QueryResult>> {
+        if let Some(cached) = self.asked.cached(agent, question) {
+            return Some(cached);
+        }
         let mut found = self.query_all(vec![agent.clone()], question, caller).await;
         found.remove(agent)
     }
