@@ -2,6 +2,8 @@
 //!
 //! Source: docs/protocols/a2a.md §2, §3 and §9.
 
+use std::borrow::Cow;
+
 use a2abus_plugin::protocol::dialect::Dialect;
 use a2abus_plugin::protocol::jsonrpc::RpcBody;
 use a2abus_plugin::{Refused, Text, Unit};
@@ -107,10 +109,11 @@ pub(super) const VERSIONS: [&str; 2] = ["1.0", "0.3"];
 const VERSION: &str = "A2A-Version";
 
 #[derive(Deserialize)]
-struct Request {
-    method: String,
-    #[serde(default)]
-    params: Option<Box<RawValue>>,
+struct Request<'a> {
+    #[serde(borrow)]
+    method: Cow<'a, str>,
+    #[serde(borrow, default)]
+    params: Option<&'a RawValue>,
 }
 
 // === impl Version ===
@@ -183,13 +186,13 @@ impl Ask {
         let id = id.unwrap_or_else(no_id);
         let is_jaf = message.dialect == Dialect::JafDoc;
         let refuse = |failure, dialect| (failure, Recipient::new(id.clone(), dialect));
-        let request: Request = serde_json::from_slice(&unit.bytes).map_err(|error| {
+        let request: Request<'_> = serde_json::from_slice(&unit.bytes).map_err(|error| {
             let failure = Failure::new(Reason::InvalidRequest, error.to_string());
             refuse(failure, fallback)
         })?;
         let ((name, method), dialect) = Self::known(&request.method, version, is_jaf)
             .map_err(|failure| refuse(failure, version.dialect(fallback)))?;
-        let params = request.params.as_ref().map_or("{}", |params| params.get());
+        let params = request.params.map_or("{}", RawValue::get);
         if !params.starts_with('{') && params != "null" {
             let failure = Failure::new(Reason::InvalidParams, "params must be an object");
             return Err(refuse(failure, dialect));
@@ -245,7 +248,7 @@ impl Ask {
     ///
     /// # Errors
     /// When they are not of the form that the method has.
-    pub(super) fn params<T: for<'de> Deserialize<'de>>(&self) -> Result<T, Failure> {
+    pub(super) fn params<'a, T: Deserialize<'a>>(&'a self) -> Result<T, Failure> {
         #[derive(Deserialize)]
         struct Params<T> {
             params: Option<T>,

@@ -24,10 +24,11 @@ use crate::tasks::{Created, Event, Origin, Said, Task, plain_part};
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct SendParams {
-    message: Option<Box<RawValue>>,
-    #[serde(default)]
-    configuration: Option<Configuration>,
+struct SendParams<'a> {
+    #[serde(borrow)]
+    message: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    configuration: Option<Configuration<'a>>,
 }
 
 #[derive(Default, Deserialize)]
@@ -36,7 +37,7 @@ struct SendParams {
     default,
     expecting = "a configuration, which is an object"
 )]
-struct Configuration {
+struct Configuration<'a> {
     /// In milliseconds. It is read with the request; here it is checked.
     #[serde(deserialize_with = "crate::count::read")]
     timeout: Option<usize>,
@@ -45,10 +46,10 @@ struct Configuration {
     return_immediately: Option<bool>,
     #[serde(alias = "history_length", deserialize_with = "crate::count::read")]
     history_length: Option<usize>,
-    #[serde(alias = "push_notification_config")]
-    push_notification_config: Option<Box<RawValue>>,
-    #[serde(alias = "task_push_notification_config")]
-    task_push_notification_config: Option<Box<RawValue>>,
+    #[serde(borrow, alias = "push_notification_config")]
+    push_notification_config: Option<&'a RawValue>,
+    #[serde(borrow, alias = "task_push_notification_config")]
+    task_push_notification_config: Option<&'a RawValue>,
 }
 
 /// Where a message says which task and conversation it is part of.
@@ -59,30 +60,6 @@ struct Addressed<'a> {
     task_id: Option<&'a RawValue>,
     #[serde(borrow, default, alias = "context_id")]
     context_id: Option<&'a RawValue>,
-}
-
-#[derive(Deserialize)]
-struct Framing<'a> {
-    #[serde(borrow)]
-    params: Sent<'a>,
-}
-
-#[derive(Deserialize)]
-struct Sent<'a> {
-    #[serde(borrow)]
-    message: &'a RawValue,
-    #[serde(borrow, default)]
-    configuration: Option<Private<'a>>,
-}
-
-/// The members that are not forwarded to the agent.
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Private<'a> {
-    #[serde(borrow, default, alias = "push_notification_config")]
-    push_notification_config: Option<&'a RawValue>,
-    #[serde(borrow, default, alias = "task_push_notification_config")]
-    task_push_notification_config: Option<&'a RawValue>,
 }
 
 /// A message that is ready to be sent.
@@ -107,21 +84,21 @@ enum FirstPart {
 
 impl A2aRequest<'_> {
     pub(super) async fn send(self, agent: &Text) -> Result<Reply, Failure> {
-        let params: SendParams = self.ask.params()?;
+        let params: SendParams<'_> = self.ask.params()?;
         let configuration = params.configuration.unwrap_or_default();
         if configuration.timeout == Some(0) {
             let message = "configuration.timeout is a positive number of milliseconds";
             return Err(Failure::bad_params(message));
         }
-        let former = configuration.push_notification_config.as_deref();
-        let current = configuration.task_push_notification_config.as_deref();
+        let webhooks = configuration.webhooks();
+        let [current, former] = webhooks;
         let webhook = self.brought(current.or(former))?;
         let streams = self.ask.method == Method::Stream;
         if streams && !self.agent(agent)?.streaming {
             let message = "this agent does not stream: send the message without streaming";
             return Err(Failure::new(Reason::Unsupported, message));
         }
-        let outbound = self.outbound(agent, params.message.as_deref()).await?;
+        let outbound = self.outbound(agent, params.message, webhooks).await?;
         if let Some(webhook) = &webhook {
             self.check_brought(&outbound.task, webhook)?;
         }
@@ -144,10 +121,10 @@ impl A2aRequest<'_> {
                 FirstPart::OfTask(heard, last) => first = Some((heard, last)),
             }
         }
-        self.begin(agent, &outbound).await?;
+        Box::pin(self.begin(agent, &outbound)).await?;
         drop(room);
         let kept = match webhook {
-            Some(webhook) => self.keep_brought(&outbound.task, webhook).await,
+            Some(webhook) => Box::pin(self.keep_brought(&outbound.task, webhook)).await,
             None => Ok(()),
         };
         let (tasks, id) = (&self.a2a.settings.tasks, outbound.task.clone());
@@ -265,23 +242,26 @@ impl A2aRequest<'_> {
         &self,
         agent: &Text,
         message: Option<&RawValue>,
+        webhooks: [Option<&RawValue>; 2],
     ) -> Result<Outbound, Failure> {
         let raw = message.ok_or_else(|| bad_message(&BadMessage::Missing(vec!["message"])))?;
         let message = read::message(raw).map_err(|error| bad_message(&error))?;
         self.check_size(&message)?;
         let bytes = &self.ask.unit.bytes;
-        let framing: Framing<'_> = parse(bytes)?;
-        let raw = framing.params.message.get();
+        let raw = raw.get();
         let addressed: Addressed<'_> = parse(raw.as_bytes())?;
         let (task_id, context_id) = (text_of(addressed.task_id)?, text_of(addressed.context_id)?);
         let task = match &task_id {
             Some((id, _)) => {
                 let context = context_id.as_ref().map(|(id, _)| id);
-                Some(self.continued(agent, id, context).await?)
+                Some(Box::pin(self.continued(agent, id, context)).await?)
             }
             None => None,
         };
-        let mut edits = framing.params.without_webhooks(bytes);
+        // The bridge calls the webhooks. An agent would call them again, and they hold secrets of the client.
+        let private = webhooks.into_iter().flatten();
+        let private = private.map(|raw| (place_of(bytes, raw.get()), "null".to_owned()));
+        let mut edits: Vec<_> = private.collect();
         let context = match (&context_id, &task) {
             (Some((context, _)), _) => Text::from(context.as_str()),
             (None, task) => {
@@ -427,18 +407,13 @@ impl A2aRequest<'_> {
     }
 }
 
-impl Sent<'_> {
-    /// The edits that remove webhooks: the bridge calls them. An agent would call them again, and they hold secrets of
-    /// the client.
-    fn without_webhooks(&self, bytes: &[u8]) -> Vec<(std::ops::Range<usize>, String)> {
-        let private = self.configuration.iter().flat_map(|it| {
-            [
-                it.push_notification_config,
-                it.task_push_notification_config,
-            ]
-        });
-        let places = private.flatten().map(|raw| place_of(bytes, raw.get()));
-        places.map(|place| (place, "null".to_owned())).collect()
+impl<'a> Configuration<'a> {
+    /// The webhooks that the client brings, the one that counts first.
+    fn webhooks(&self) -> [Option<&'a RawValue>; 2] {
+        [
+            self.task_push_notification_config,
+            self.push_notification_config,
+        ]
     }
 }
 
