@@ -2,16 +2,14 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use a2abus_plugin::Text;
 use a2abus_plugin::protocol::dialect::Dialect;
 use a2abus_transports::{Health, Transport as _, TransportError};
 use bytes::Bytes;
-use futures_util::StreamExt as _;
+use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
-use futures_util::stream::FuturesUnordered;
 use tokio::sync::mpsc;
 
 use super::error::{CallError, NoAnswer};
@@ -34,8 +32,9 @@ const GAP_PATIENCE: Duration = Duration::from_secs(2);
 pub struct Answer {
     id: ReplyId,
     parts: mpsc::Receiver<Piece>,
-    /// The copies of the request that the bus has not confirmed. None where a binding publishes it.
-    publishing: FuturesUnordered<BoxFuture<'static, Published>>,
+    /// The copy of the request that is to be answered, while the bus has not confirmed it. None where a binding publishes
+    /// it.
+    publishing: Publishing,
     /// When the wait for the next part is over.
     deadline: Instant,
     /// When the whole answer must be there.
@@ -84,6 +83,9 @@ struct SentCallCounts {
 /// A copy of a request, and what became of it.
 type Published = (Outgoing, Result<(), TransportError>);
 
+/// A copy that its bus has not confirmed.
+struct Publishing(Option<BoxFuture<'static, Published>>);
+
 // === impl Opened ===
 
 impl Opened {
@@ -93,7 +95,7 @@ impl Opened {
         Answer {
             id: self.id,
             parts: self.parts,
-            publishing: FuturesUnordered::new(),
+            publishing: Publishing(None),
             deadline: started + self.patience,
             last_deadline: started + self.whole,
             gap_deadline: None,
@@ -218,25 +220,23 @@ impl Answer {
         if let Some(cause) = self.bus_is_away(&copies) {
             return Err(self.fail(CallError::Unavailable(cause)));
         }
-        let (answered, others): (Vec<_>, Vec<_>) =
-            copies.into_iter().partition(|copy| copy.call.is_some());
-        for copy in answered {
+        let mut others = copies;
+        let answered = others.iter().position(|copy| copy.call.is_some());
+        if let Some(copy) = answered.map(|index| others.remove(index)) {
             let publisher = self.calls.publisher.clone();
             let has_arrived = Arc::clone(&self.may_have_arrived);
-            self.publishing.push(Box::pin(async move {
+            self.publishing = Publishing(Some(Box::pin(async move {
                 let handed_over = || has_arrived.store(true, Ordering::Relaxed);
                 let published = publisher.for_caller(&copy, handed_over).await;
                 (copy, published)
-            }));
-        }
-        let begin = std::future::poll_fn(|context| {
-            while let Poll::Ready(Some(published)) = self.publishing.poll_next_unpin(context) {
+            })));
+            if let Some(published) = self.publishing.decided().now_or_never() {
                 self.note(&published);
             }
-            Poll::Ready(())
-        });
-        begin.await;
-        self.calls.publish_beside(others, self.last_deadline).await;
+        }
+        if !others.is_empty() {
+            Box::pin(self.calls.publish_beside(others, self.last_deadline)).await;
+        }
         Ok(())
     }
 
@@ -315,7 +315,7 @@ impl Answer {
                     // The channel closes without an end only when the caller left no room for a part.
                     None => return Err(CallError::SlowCaller),
                 },
-                Some(published) = self.publishing.next() => self.note(&published),
+                published = self.publishing.decided() => self.note(&published),
                 () = tokio::time::sleep_until(wake.into()) => {
                     // The missing record does not come: what waited for it is what there is.
                     self.gap_deadline = None;
@@ -355,7 +355,7 @@ impl Answer {
     /// Sends something to the place where the request went. Failures are counted and logged there.
     async fn say_to_agent(&mut self, answer: Bytes) {
         let copies = self.calls.copies_beside(&self.cancel, &answer, "client");
-        self.calls.publish_beside(copies, self.last_deadline).await;
+        Box::pin(self.calls.publish_beside(copies, self.last_deadline)).await;
     }
 
     /// Ends the call because its caller waits no longer.
@@ -366,7 +366,7 @@ impl Answer {
     /// Nobody has answered: whom the request is for, and where it is if the bus has confirmed it.
     fn silence(&self) -> CallError {
         let (calls, copies) = (&self.calls, self.cancel.copies());
-        let is_published = self.may_have_arrived() && self.publishing.is_empty();
+        let is_published = self.may_have_arrived() && self.publishing.0.is_none();
         let asked = || copies.iter().filter(|copy| copy.call.is_some());
         let places = || asked().map(|copy| calls.name_of(copy));
         let cause = || copies.iter().find_map(|copy| calls.why_unpublished(copy));
@@ -441,5 +441,27 @@ impl Drop for Answer {
             self.account.cancelled();
             self.cancel();
         }
+    }
+}
+
+// === impl Publishing ===
+
+impl Publishing {
+    /// Waits until the bus has decided about the copy; for ever where there is none. Cancel-safe.
+    async fn decided(&mut self) -> Published {
+        let Some(under_way) = &mut self.0 else {
+            return std::future::pending().await;
+        };
+        let published = under_way.await;
+        self.0 = None;
+        published
+    }
+}
+
+impl std::fmt::Debug for Publishing {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Publishing")
+            .field(&self.0.is_some())
+            .finish()
     }
 }

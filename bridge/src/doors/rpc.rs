@@ -37,7 +37,7 @@ use super::permit::{Action, Principal, permit};
 use super::{Door, Refusal};
 use crate::account::Line;
 use crate::budget::{BudgetExhausted, ClientBudget};
-use crate::calls::callid::CallId;
+use crate::calls::callid::{CALL_ID_CHARS, CallId};
 use crate::calls::failure::{Failure, Reason, Recipient};
 use crate::calls::{Answer, CallError, Part, SentCalls};
 use crate::http::body::BodyError;
@@ -57,7 +57,8 @@ pub(super) async fn to_any_agent(
 ) -> Response {
     let at = At::json_rpc(HttpPath::Rpc, Target::InPayload, request.headers());
     let inside = Arc::clone(&door);
-    let respond = |common, head, payload| respond(inside, common, head, payload);
+    // In a box, since it is moved several times before it is polled, and so is what waits for it.
+    let respond = |common, head, payload| Box::pin(respond(inside, common, head, payload));
     serve(&door, at, request, respond).await
 }
 
@@ -70,7 +71,7 @@ pub(super) async fn to_agent(
     let target = Target::of_path(path);
     let at = At::json_rpc(HttpPath::RpcAgent, target, request.headers());
     let inside = Arc::clone(&door);
-    let respond = |common, head, payload| respond(inside, common, head, payload);
+    let respond = |common, head, payload| Box::pin(respond(inside, common, head, payload));
     serve(&door, at, request, respond).await
 }
 
@@ -178,9 +179,15 @@ async fn take_in(
 
 /// The value of [`CALL_ID`].
 pub(super) fn header_of(calls: &[CallId]) -> HeaderValue {
-    let calls: Vec<_> = calls.iter().map(ToString::to_string).collect();
+    let mut text = String::with_capacity(calls.len() * (CALL_ID_CHARS + 2));
+    for call in calls {
+        if !text.is_empty() {
+            text.push_str(", ");
+        }
+        text.push_str(&call.text());
+    }
     // Base32 and commas are legal.
-    HeaderValue::try_from(calls.join(", ")).unwrap_or(HeaderValue::from_static(""))
+    HeaderValue::try_from(text).unwrap_or(HeaderValue::from_static(""))
 }
 
 /// Any other path.

@@ -56,7 +56,7 @@ pub(super) async fn serve(a2a: &Arc<A2a>, target: Target, request: Request<Body>
     let at = At::json_rpc(path, target, request.headers());
     let inside = Arc::clone(a2a);
     framed(a2a, at, request, |common, head, body| {
-        respond(inside, common, head, body)
+        Box::pin(respond(inside, common, head, body))
     })
     .await
 }

@@ -78,13 +78,14 @@ impl A2aRequest<'_> {
         } else if self.common.target == Target::NotAName {
             return Err(self.unknown_agent(""));
         }
+        // In boxes, so that a message, which most requests are, has no room for them.
         let result = match method {
-            Method::Get => self.get().await?,
-            Method::List => self.list().await?,
-            Method::Cancel => self.cancel().await?,
-            Method::Follow => return self.follow().await,
+            Method::Get => Box::pin(self.get()).await?,
+            Method::List => Box::pin(self.list()).await?,
+            Method::Cancel => Box::pin(self.cancel()).await?,
+            Method::Follow => return Box::pin(self.follow()).await,
             Method::Card => self.card(),
-            Method::Push(what) => self.push(what).await?,
+            Method::Push(what) => Box::pin(self.push(what)).await?,
             Method::Send | Method::Stream => String::new(),
         };
         let agent = self.named().unwrap_or_default();

@@ -59,13 +59,13 @@ impl Turn<'_> {
             ..With::default()
         };
         if with.session.is_none() {
-            return self.answered(with, told).await;
+            return Box::pin(self.answered(with, told)).await;
         }
         let Ok(call) = self.common.calls.channels().new_followed_call() else {
             return self.failed(&Failure::call(&CallError::Unavailable(Text::default())));
         };
         (self.common.call, self.call) = (call, Some(call));
-        let mut response = self.answered(with, told).await;
+        let mut response = Box::pin(self.answered(with, told)).await;
         let headers = response.headers_mut();
         headers.insert(CALL_ID, header_of(&[call]));
         response

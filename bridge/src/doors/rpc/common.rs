@@ -133,7 +133,7 @@ impl Common {
         request.data = data;
         let mut prepared = self.calls.prepare(request, client)?;
         if let Some(opened) = self.opened(call, (task, session, skill), &prepared)
-            && self.results.open_call(self.call, opened).await
+            && Box::pin(self.results.open_call(self.call, opened)).await
         {
             prepared.followed();
         }
@@ -187,9 +187,10 @@ impl Common {
             ..RequestOrigin::default()
         };
         let (params, named) = (asked.params.as_deref(), self.target.name());
+        // In a box, so that the requests that are not for the registry have no room for it.
         let answered = match &self.may_announce {
             Err(failure) if method.is_change() => Err(failure.clone()),
-            _ => self.registry.answer(method, params, named, origin).await,
+            _ => Box::pin(self.registry.answer(method, params, named, origin)).await,
         };
         if let Err(failure) = &answered {
             self.note_refusal(failure.word());

@@ -82,7 +82,7 @@ where
         results: &door.results,
         claimed: Some((key.clone(), claim.call.clone())),
     };
-    let standing = stand(&door.results, &key, (&mut claim, longest), until).await;
+    let standing = Box::pin(stand(&door.results, &key, (&mut claim, longest), until)).await;
     if standing.is_ok() {
         unstarted.claimed = None;
     }
@@ -101,7 +101,7 @@ where
                 common: common.clone(),
                 most: door.largest_body(),
             };
-            let done = mine.done(work(common, head, body)).await;
+            let done = Box::pin(mine.done(work(common, head, body))).await;
             done.map_err(|refusal| (refusal, None))
         }
         Ok(KeyState::Answered(kept)) => {
