@@ -1,0 +1,555 @@
+//! Announcements: who may announce an agent, for how long, and what the log keeps of it.
+
+use std::hash::{BuildHasher as _, RandomState};
+use std::pin::pin;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use a2abus_plugin::Text;
+use bytes::Bytes;
+use futures_util::{StreamExt as _, stream};
+use tokio::time::Instant;
+
+use super::agents::{Agent, Agents};
+use super::card::{Card, Faults, check_name};
+use super::destinations::AllowedDestinations;
+use super::record::{self, AHEAD, AgentFold, AnnouncedAgent, Leases, Owner};
+use super::{Announcement, AnnouncementError, BEHIND, RequestOrigin, lock};
+use crate::bus::outbound::Outbound;
+use crate::clock;
+use crate::log_limit::LogLimit;
+use crate::metrics::{Metrics, RegistryEvent};
+use crate::names::Name;
+use crate::state::{Record, StateError, View};
+
+/// How long a record may take until it is read back.
+const APPLIED: Duration = Duration::from_secs(10);
+/// How often a record is written again that others have overtaken.
+const MOST_TRIES: usize = 5;
+/// How long an announcement stays in the log after its lease has run out.
+const FORGET_AFTER: Duration = Duration::from_secs(10 * 60);
+/// How many of these are removed at a time.
+const FORGOTTEN_AT_A_TIME: usize = 16;
+/// Agents that are written at a time.
+const WRITERS: u64 = 64;
+/// Announcements in the log for each agent that may be there.
+const CROWD: usize = 4;
+
+/// The agents that announce themselves, and how long they stay.
+#[derive(Debug)]
+pub(super) struct Announcements {
+    pub(super) view: View<AgentFold>,
+    pub(super) places: AllowedDestinations,
+    pub(super) leases: Leases,
+    pub(super) max_agents: usize,
+    pub(super) max_card: usize,
+    pub(super) outbound: Outbound,
+    pub(super) metrics: Arc<Metrics>,
+    pub(super) writing: AgentLocks,
+    /// When the next lease runs out. Held while the list of agents is rebuilt.
+    pub(super) next_expiry: Mutex<Option<Instant>>,
+    pub(super) log: RegistryLogs,
+}
+
+/// Locks: only one task of this process writes an agent's record at a time.
+#[derive(Debug)]
+pub(super) struct AgentLocks {
+    locks: Vec<tokio::sync::Mutex<()>>,
+    hasher: RandomState,
+}
+
+/// Limits for log lines that any client can cause.
+#[derive(Debug)]
+pub(super) struct RegistryLogs {
+    pub(super) refused: LogLimit,
+    pub(super) changed: LogLimit,
+}
+
+// === impl AgentLocks ===
+
+impl AgentLocks {
+    /// Waits until nobody else writes the agent of this name.
+    async fn of(&self, name: &str) -> Option<tokio::sync::MutexGuard<'_, ()>> {
+        let lock = self.hasher.hash_one(name) % WRITERS;
+        match self.locks.get(usize::try_from(lock).unwrap_or_default()) {
+            Some(lock) => Some(lock.lock().await),
+            None => None,
+        }
+    }
+}
+
+impl Default for AgentLocks {
+    fn default() -> Self {
+        Self {
+            locks: (0..WRITERS)
+                .map(|_| tokio::sync::Mutex::default())
+                .collect(),
+            hasher: RandomState::new(),
+        }
+    }
+}
+
+// === impl Announcements ===
+
+impl Announcements {
+    pub(super) async fn register(
+        &self,
+        document: &[u8],
+        claim: &Announcement,
+    ) -> Result<Name, AnnouncementError> {
+        let card = Card::read(document, self.max_card).map_err(AnnouncementError::Invalid)?;
+        let name = self
+            .admitted(&card, claim)
+            .map_err(AnnouncementError::Invalid)?;
+        if self.is_full(self.max_agents) && self.live(name.as_str()).is_none() {
+            return Err(AnnouncementError::Full(self.max_agents));
+        }
+        let transport = claim.origin.transport.as_ref();
+        let transport = transport.filter(|name| self.places.has(name));
+        let body = record::write(document, &claim.owner, transport, claim.lease)
+            .map_err(|error| AnnouncementError::Invalid(Faults::one(error.to_string())))?;
+        self.store(name.as_str(), |there| {
+            check_owner(name.as_str(), there, &claim.owner)?;
+            Ok(Some(body.clone()))
+        })
+        .await?;
+        // Others may have come at the same time. Rather one too few than one that replaces an agent of before.
+        if self.is_full(self.max_agents + 1) {
+            self.store(name.as_str(), |_| Ok(None)).await?;
+            return Err(AnnouncementError::Full(self.max_agents));
+        }
+        Ok(name)
+    }
+
+    /// The name of the agent, if the announcement may have it and its requests can go where the card says.
+    fn admitted(&self, card: &Card, claim: &Announcement) -> Result<Name, Faults> {
+        let name = claim.agent.as_ref().or(card.agent.as_ref());
+        let name = name.ok_or_else(|| Faults::one("the card names no agent"))?;
+        let name = check_name(name).map_err(Faults::one)?;
+        let mut faults = forged(name.as_str(), &claim.origin).0;
+        let transport = claim.origin.transport.as_ref();
+        let transport = transport.filter(|name| self.places.has(name));
+        let transport = card.transport.as_ref().or(transport);
+        if let Err(fault) = self.places.route(&name, transport, card) {
+            faults.push(fault);
+        }
+        if faults.is_empty() {
+            Ok(name)
+        } else {
+            Err(Faults(faults))
+        }
+    }
+
+    pub(super) async fn renew(
+        &self,
+        claim: &Announcement,
+    ) -> Result<AnnouncedAgent, AnnouncementError> {
+        let name = claimed(claim)?;
+        self.store(&name, |there| {
+            check_owner(&name, there, &claim.owner)?;
+            let there = there.ok_or_else(|| AnnouncementError::Unknown(name.clone()))?;
+            Ok(Some(there.body.clone()))
+        })
+        .await?;
+        self.live(&name).ok_or(AnnouncementError::Unknown(name))
+    }
+
+    pub(super) async fn remove(&self, claim: &Announcement) -> Result<(), AnnouncementError> {
+        let name = claimed(claim)?;
+        self.store(&name, |there| {
+            check_owner(&name, there, &claim.owner)?;
+            let there = there.ok_or_else(|| AnnouncementError::Unknown(name.clone()));
+            there.map(|_| None)
+        })
+        .await
+    }
+
+    pub(super) fn next_expiry(&self) -> MutexGuard<'_, Option<Instant>> {
+        lock(&self.next_expiry)
+    }
+
+    async fn store(
+        &self,
+        name: &str,
+        wanted: impl Fn(Option<&AnnouncedAgent>) -> Result<Option<Bytes>, AnnouncementError>,
+    ) -> Result<(), AnnouncementError> {
+        let _alone = self.writing.of(name).await;
+        store(&self.view, self.leases, name, wanted).await
+    }
+
+    pub(super) fn live(&self, name: &str) -> Option<AnnouncedAgent> {
+        let found = self.view.read(|agents| agents.get(name).cloned());
+        found.filter(|agent| is_live(agent, self.leases))
+    }
+
+    /// Whether there are `most` agents, or so many announcements whose lease has run out that there is no room for more.
+    fn is_full(&self, most: usize) -> bool {
+        self.view.read(|agents| {
+            let live = agents
+                .iter()
+                .filter(|(_, agent)| is_live(agent, self.leases));
+            // Most of the time nobody has to be counted.
+            agents.len() >= most && (agents.len() >= CROWD * most || live.count() >= most)
+        })
+    }
+
+    /// The agents of this moment, and when the next lease runs out.
+    pub(super) fn agents(&self, listed: &Agents, before: &Agents) -> (Agents, Option<Instant>) {
+        let now = clock::milliseconds(clock::now());
+        let mut agents = listed.clone();
+        let mut next: Option<u64> = None;
+        self.view.read(|entries| {
+            for (name, entry) in entries
+                .iter()
+                .filter(|(_, it)| it.is_live(now, self.leases))
+            {
+                let expires = entry.expires(self.leases);
+                next = Some(next.map_or(expires, |next| next.min(expires)));
+                // The configuration wins.
+                if listed.agents.contains_key(name) {
+                    continue;
+                }
+                let same = before.agents.get(name).filter(|agent| agent.is_of(entry));
+                let agent = same.cloned().or_else(|| self.agent(name, entry));
+                if let Some(agent) = agent {
+                    agents.agents.insert(name.into(), agent);
+                }
+            }
+        });
+        // Writers of the log may have written more than this replica takes: all replicas take the same.
+        let most = listed.agents.len().saturating_add(self.max_agents);
+        while agents.agents.len() > most {
+            let last = agents
+                .agents
+                .iter()
+                .rfind(|(_, agent)| agent.card.is_some());
+            let Some(name) = last.map(|(name, _)| name.clone()) else {
+                break;
+            };
+            agents.agents.remove(&name);
+            self.refused(&name, &AnnouncementError::Full(self.max_agents));
+        }
+        let in_ms =
+            |expires: u64| Instant::now() + Duration::from_millis(expires.saturating_sub(now));
+        (agents, next.map(in_ms))
+    }
+
+    /// An agent that is new here; `None` where its requests may not go where its card says.
+    fn agent(&self, name: &str, entry: &AnnouncedAgent) -> Option<Agent> {
+        let routed = check_name(name)
+            .and_then(|name| self.places.route(&name, entry.transport(), &entry.card));
+        match routed {
+            Ok(route) => Some(Agent {
+                shown: Arc::new(entry.card.shown.clone()),
+                written: None,
+                card: Some(Arc::clone(&entry.card)),
+                route: route.map(Arc::new),
+            }),
+            Err(fault) => {
+                self.refused(name, &AnnouncementError::Invalid(Faults::one(fault)));
+                None
+            }
+        }
+    }
+
+    /// Whether a record changes more than how long an agent is known. One that cannot be used is reported here: who wrote
+    /// it into the log itself has no other answer.
+    pub(super) fn noticed(&self, now: &Agents, record: &Record) -> bool {
+        let entry = self.view.read(|agents| agents.get(&record.key).cloned());
+        match (&entry, &record.body) {
+            (Some(entry), _) => {
+                let known = now.agents.get(&record.key);
+                known.is_none_or(|known| known.card.is_some() && !known.is_of(entry))
+            }
+            (None, Some(body)) => {
+                if let Err(faults) = AnnouncedAgent::read(record, body) {
+                    self.metrics.registry(RegistryEvent::Refused);
+                    self.refused(&record.key, &AnnouncementError::Invalid(faults));
+                }
+                true
+            }
+            (None, None) => true,
+        }
+    }
+
+    fn refused(&self, agent: &str, refused: &AnnouncementError) {
+        if let Some(suppressed) = self.log.refused.allow() {
+            let agent: String = agent.chars().take(64).collect();
+            tracing::warn!(agent, %refused, suppressed, "an announcement in the log cannot be used");
+        }
+    }
+
+    pub(super) fn report(&self, before: &Agents, after: &Agents) {
+        for name in after
+            .agents
+            .keys()
+            .filter(|name| !before.agents.contains_key(*name))
+        {
+            if let Some(suppressed) = self.log.changed.allow() {
+                tracing::info!(agent = %name, suppressed, "an agent has announced itself");
+            }
+        }
+        for name in before
+            .agents
+            .keys()
+            .filter(|name| !after.agents.contains_key(*name))
+        {
+            let has_expired = self.view.read(|agents| agents.get(name).is_some());
+            if has_expired {
+                self.metrics.registry(RegistryEvent::Expired);
+            }
+            if let Some(suppressed) = self.log.changed.allow() {
+                let why = if has_expired {
+                    "its lease has run out"
+                } else {
+                    "it was removed"
+                };
+                tracing::info!(agent = %name, why, suppressed, "an agent is not known any more");
+            }
+        }
+        let announced = after.agents.values().filter(|agent| agent.card.is_some());
+        self.metrics.announced_agents(announced.count());
+    }
+
+    /// Removes announcements from the log whose lease ran out long ago, or at all where there are many.
+    pub(super) async fn forget(&self) {
+        let now = clock::milliseconds(clock::now());
+        let is_crowded = self.view.read(|agents| agents.len() > 2 * self.max_agents);
+        let age = if is_crowded { AHEAD } else { FORGET_AFTER };
+        let oldest = now.saturating_sub(clock::whole_milliseconds(age));
+        let is_old = |agent: &AnnouncedAgent| agent.expires(self.leases) < oldest;
+        let old: Vec<Text> = self.view.read(|agents| {
+            let old = agents.iter().filter(|(_, agent)| is_old(agent));
+            old.map(|(name, _)| Text::from(name)).collect()
+        });
+        let forgotten = stream::iter(old).map(|name| async move {
+            let done = self.forget_one(&name, is_old).await;
+            done.map_err(|error| (name, error))
+        });
+        let mut forgotten = pin!(forgotten.buffer_unordered(FORGOTTEN_AT_A_TIME));
+        while let Some(done) = forgotten.next().await {
+            if let Err((name, error)) = done {
+                tracing::debug!(agent = %name, %error, "an old announcement was not removed: trying again later");
+                return;
+            }
+        }
+    }
+
+    /// Removes one, unless it comes back meanwhile: what the removal has overtaken is written once more.
+    async fn forget_one(
+        &self,
+        name: &Text,
+        is_old: impl Fn(&AnnouncedAgent) -> bool,
+    ) -> Result<(), StateError> {
+        let (old, mut following) = self.view.follow(Some(name), BEHIND, |agents| {
+            let old = agents.get(name).filter(|agent| is_old(agent));
+            old.map(|agent| agent.at)
+        });
+        let Some(old) = old else { return Ok(()) };
+        let removed = match self.view.commit_next(name, None, Some(old), APPLIED).await {
+            Ok(removed) => removed,
+            Err(StateError::Overtaken { .. }) => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        let mut again = None;
+        while let Some(record) = following.now() {
+            if record.position < removed {
+                again = record.body;
+            }
+        }
+        if let Some(body) = again {
+            self.view.append(name, Some(body)).await?;
+        }
+        Ok(())
+    }
+}
+
+/// Writes what is wanted over the announcement that is there, if its lease has not run out; `None` removes it. The log
+/// keeps the last record of a key whatever others make of it. JetStream refuses a record that overwrites one that this
+/// replica has not seen: then it looks again. Elsewhere a record that another replica has written meanwhile is looked for
+/// afterwards, and what is wanted over that one, or the record itself where nothing is, is written in the end.
+async fn store(
+    view: &View<AgentFold>,
+    leases: Leases,
+    name: &str,
+    wanted: impl Fn(Option<&AnnouncedAgent>) -> Result<Option<Bytes>, AnnouncementError>,
+) -> Result<(), AnnouncementError> {
+    let (mut seen, mut tries) = (None, 0);
+    let (stored, body, mut following) = loop {
+        let (there, following) =
+            view.follow(Some(name), BEHIND, |agents| agents.get(name).cloned());
+        let last = seen.max(there.as_ref().map(|agent| agent.at));
+        let body = wanted(there.filter(|agent| is_live(agent, leases)).as_ref())?;
+        match view.commit_next(name, body.clone(), last, APPLIED).await {
+            Ok(stored) => break (stored, body, following),
+            // It may be a removal, which leaves no entry.
+            Err(StateError::Overtaken {
+                last: Some(last), ..
+            }) if seen < Some(last) => {
+                let applied = view.applied(last, APPLIED).await;
+                applied.map_err(AnnouncementError::NotStored)?;
+                seen = Some(last);
+            }
+            // The server does not say by which.
+            Err(StateError::Overtaken { .. }) if tries < MOST_TRIES => {
+                tries += 1;
+                view.latest(APPLIED)
+                    .await
+                    .map_err(AnnouncementError::NotStored)?;
+            }
+            Err(error) => return Err(AnnouncementError::NotStored(error)),
+        }
+    };
+    let mut overtaken = None;
+    while let Some(record) = following.now() {
+        if record.position < stored {
+            overtaken = Some(record);
+        }
+    }
+    let Some(record) = overtaken else {
+        return Ok(());
+    };
+    let there = record.body.as_ref();
+    let there = there.and_then(|body| AnnouncedAgent::read(&record, body).ok());
+    let (right, done) = match wanted(there.filter(|agent| is_live(agent, leases)).as_ref()) {
+        Ok(right) => (right, Ok(())),
+        Err(refused) => (record.body, Err(refused)),
+    };
+    if right != body {
+        let again = view.commit(name, right, APPLIED).await;
+        again.map_err(AnnouncementError::NotStored)?;
+    }
+    done
+}
+
+fn is_live(agent: &AnnouncedAgent, leases: Leases) -> bool {
+    agent.is_live(clock::milliseconds(clock::now()), leases)
+}
+
+/// Two organisations may have agents of one name; the first has it here.
+fn check_owner(
+    name: &str,
+    there: Option<&AnnouncedAgent>,
+    owner: &Owner,
+) -> Result<(), AnnouncementError> {
+    match there {
+        Some(known) if known.owner != *owner && known.owner != Owner::default() => {
+            Err(AnnouncementError::Taken {
+                agent: name.into(),
+                org: known.owner.org.clone().unwrap_or_default(),
+                unit: known.owner.unit.clone().unwrap_or_default(),
+            })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The agent that a claim names, if its message may be from it.
+fn claimed(claim: &Announcement) -> Result<Text, AnnouncementError> {
+    let name = claim.agent.clone().unwrap_or_default();
+    let forged = forged(&name, &claim.origin);
+    if forged.0.is_empty() {
+        Ok(name)
+    } else {
+        Err(AnnouncementError::Invalid(forged))
+    }
+}
+
+/// What a message shows about its sender and its agent's name does not fit.
+fn forged(name: &str, origin: &RequestOrigin) -> Faults {
+    let others = origin.shows.iter().filter(|shown| shown.as_str() != name);
+    let faults = others.map(|shown| {
+        let shown: String = shown.chars().take(64).collect();
+        format!("the agent is {name:?}, but the key or subject of the message says {shown:?}")
+    });
+    Faults(faults.collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use futures_util::FutureExt as _;
+
+    use super::*;
+    use crate::state::{AGENTS, Kind, Log as _, LogSpec, MemoryLog, ViewOptions};
+
+    const LEASES: Leases = Leases {
+        default: Duration::from_secs(600),
+        longest: Duration::from_secs(600),
+    };
+
+    fn owner(org: &str) -> Owner {
+        Owner {
+            org: Some(org.into()),
+            unit: None,
+        }
+    }
+
+    fn card(description: &str, owner: &Owner) -> Bytes {
+        let card = format!(r#"{{"name":"weather","description":"{description}"}}"#);
+        record::write(card.as_bytes(), owner, None, None).unwrap()
+    }
+
+    /// Writes over what is there, while somebody else writes `other` between the look at it and the record; what came of
+    /// it, and who has the agent then.
+    async fn at_the_same_time(
+        before: Option<Bytes>,
+        other: Bytes,
+        wanted: impl Fn(Option<&AnnouncedAgent>) -> Result<Option<Bytes>, AnnouncementError>,
+    ) -> (Result<(), AnnouncementError>, Option<Bytes>) {
+        // One that keeps what is overwritten for a while, as Kafka does.
+        let kind = Kind::Events {
+            max_age: Duration::from_secs(600),
+        };
+        let log = MemoryLog::new(LogSpec { kind, ..AGENTS }, 1 << 20);
+        let options = ViewOptions {
+            memory_bytes: 1 << 20,
+        };
+        let (view, _task) = View::start(log.clone(), AgentFold, options);
+        if before.is_some() {
+            view.commit("weather", before, APPLIED).await.unwrap();
+        }
+        let is_first = Cell::new(true);
+        let wanted = |there: Option<&AnnouncedAgent>| {
+            let wanted = wanted(there);
+            if is_first.replace(false) {
+                let appended = log.append("weather", Some(other.clone())).now_or_never();
+                appended.unwrap().unwrap();
+            }
+            wanted
+        };
+        let done = store(&view, LEASES, "weather", wanted).await;
+        let last = view.read(|agents| agents.get("weather").map(|agent| agent.body.clone()));
+        (done, last)
+    }
+
+    #[tokio::test]
+    async fn of_two_owners_who_come_at_the_same_time_the_first_has_the_agent() {
+        let (first, second) = (owner("one"), owner("two"));
+        let theirs = card("Rain.", &first);
+        let (done, last) = at_the_same_time(None, theirs.clone(), |there| {
+            check_owner("weather", there, &second)?;
+            Ok(Some(card("Sun.", &second)))
+        })
+        .await;
+        assert!(
+            matches!(done, Err(AnnouncementError::Taken { .. })),
+            "{done:?}"
+        );
+        assert_eq!(last, Some(theirs));
+    }
+
+    #[tokio::test]
+    async fn a_renewal_takes_nothing_back_that_was_written_meanwhile() {
+        let owner = owner("one");
+        let (old, new) = (card("Rain.", &owner), card("Sun.", &owner));
+        let renewal = |there: Option<&AnnouncedAgent>| {
+            let there = there.ok_or(AnnouncementError::Unknown("weather".into()))?;
+            Ok(Some(there.body.clone()))
+        };
+        let (done, last) = at_the_same_time(Some(old), new.clone(), renewal).await;
+        assert!(done.is_ok(), "{done:?}");
+        assert_eq!(last, Some(new));
+    }
+}
