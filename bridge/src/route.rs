@@ -19,7 +19,7 @@ mod tests;
 use std::collections::HashMap;
 
 use a2abus_plugin::{Event, Text, Value, extension};
-use a2abus_transports::{Address, Guarantee};
+use a2abus_transports::{Address, Guarantee, Topic};
 use bytes::Bytes;
 
 pub use self::error::RouteError;
@@ -88,6 +88,8 @@ pub struct Route {
 pub struct Destination {
     transport: Name,
     topic: Template,
+    /// The topic, where it is the same for every event.
+    fixed_topic: Option<Topic>,
     key: Option<Template>,
     mode: Mode,
     names: Names,
@@ -406,6 +408,7 @@ fn hops(event: &Event) -> u32 {
 impl Destination {
     fn new(config: &DestinationConfig) -> Self {
         let topic = config.topic.0.clone();
+        let fixed_topic = template::fixed_topic(&topic);
         let from_event = |part: &TemplatePart| matches!(part, TemplatePart::Attribute(_));
         let is_from_event = topic.parts().iter().any(from_event);
         Self {
@@ -416,6 +419,7 @@ impl Destination {
             },
             transport: config.transport.clone(),
             topic,
+            fixed_topic,
             key: config.key.as_ref().map(|key| key.0.clone()),
             mode: config.mode,
             names: config.names,
@@ -456,7 +460,11 @@ impl Destination {
         binding: &str,
         source_key: Option<&Bytes>,
     ) -> Result<Resolved<'_>, RouteError> {
-        let mut address = Address::topic(template::topic(&self.topic, event, binding, self.names)?);
+        let topic = match &self.fixed_topic {
+            Some(topic) => topic.clone(),
+            None => template::topic(&self.topic, event, binding, self.names)?,
+        };
+        let mut address = Address::topic(topic);
         address.guarantee = self.guarantee.clone();
         let key = self
             .key

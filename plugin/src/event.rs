@@ -39,7 +39,7 @@ impl Value {
     pub fn to_text(&self) -> Text {
         match self {
             Self::String(text) => text.clone(),
-            Self::Integer(number) => Text::from(number.to_string()),
+            Self::Integer(number) => Text::from(itoa::Buffer::new().format(*number)),
             Self::Boolean(true) => Text::from_static("true"),
             Self::Boolean(false) => Text::from_static("false"),
         }

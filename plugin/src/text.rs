@@ -5,13 +5,16 @@ use std::fmt;
 use std::ops::Deref;
 
 use bytes::Bytes;
-use smol_str::SmolStr;
+use smol_str::{SmolStr, SmolStrBuilder};
 
 /// UTF-8 text, cheap to clone: up to 23 bytes lie in the value itself, longer text is shared, a constant is static.
 ///
 /// Nothing refers to the payload a value was read from, so that a name does not keep a megabyte alive.
 #[derive(Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Text(SmolStr);
+
+/// Bytes that lie in a [`Text`] itself.
+const INLINE: usize = 23;
 
 impl Text {
     /// Text over static memory; never allocates.
@@ -23,6 +26,11 @@ impl Text {
     /// The parts, one after the other; put together on the stack where they are short enough.
     #[must_use]
     pub fn concat(parts: &[&str]) -> Self {
+        if parts.iter().map(|part| part.len()).sum::<usize>() <= INLINE {
+            let mut text = SmolStrBuilder::new();
+            parts.iter().for_each(|part| text.push_str(part));
+            return Self(text.finish());
+        }
         let mut buffer = [0_u8; 128];
         let mut at = 0;
         for part in parts {

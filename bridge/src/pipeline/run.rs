@@ -8,7 +8,7 @@
 //! What needs no wait is done at once: buses mostly have room, and mostly confirm in order. So of the messages of a lane
 //! that are in flight only the first is waited for; those behind it are looked at when it is decided.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
 use a2abus_transports::Delivery;
 use futures_util::FutureExt as _;
@@ -25,7 +25,8 @@ use super::{Pipeline, Received};
 /// A binding while it runs.
 pub(super) struct Run<'p> {
     pipeline: &'p Pipeline,
-    lanes: HashMap<u32, BindingLane>,
+    /// A few, looked up several times for each message: without a hash.
+    lanes: BTreeMap<u32, BindingLane>,
     /// The work of lanes that has to wait, with its lane: one for each at most.
     pub(super) waiting: FuturesUnordered<BoxFuture<'p, (u32, Done)>>,
     /// The first message in flight of each lane, and those of which a copy failed at once, until they are decided.
@@ -51,7 +52,7 @@ impl<'p> Run<'p> {
     pub(super) fn new(pipeline: &'p Pipeline) -> Self {
         Self {
             pipeline,
-            lanes: HashMap::new(),
+            lanes: BTreeMap::new(),
             waiting: FuturesUnordered::new(),
             unconfirmed: FuturesUnordered::new(),
         }

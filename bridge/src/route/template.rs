@@ -29,6 +29,18 @@ pub(super) fn topic(
             }
         }
     }
+    checked(topic)
+}
+
+/// The topic of a template without attributes; `None` for any other, and where it is no legal topic.
+pub(super) fn fixed_topic(template: &Template) -> Option<Topic> {
+    match template.parts() {
+        [TemplatePart::Literal(text)] => checked(text.to_string()).ok(),
+        _ => None,
+    }
+}
+
+fn checked(topic: String) -> Result<Topic, RouteError> {
     if topic.starts_with('_') {
         return Err(RouteError::BadTopic(format!(
             "{topic:?} is reserved: a topic must not begin with '_'"

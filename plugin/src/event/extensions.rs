@@ -12,6 +12,8 @@ pub(crate) struct Extensions {
     count: usize,
     /// What has no room there.
     far: Vec<Extension>,
+    /// One bit for each name, shared by several: most names that are looked up are not there.
+    names: u64,
 }
 
 type Extension = (Text, Value);
@@ -26,6 +28,7 @@ impl Extensions {
     /// processor wait.
     #[inline(always)]
     pub(crate) fn push(&mut self, name: Text, value: Value) {
+        self.names |= bit(&name);
         match self.near.get_mut(self.count) {
             Some(free) if free.is_none() => {
                 *free = Some((name, value));
@@ -37,6 +40,14 @@ impl Extensions {
 
     /// Takes the one of this name away.
     pub(crate) fn remove(&mut self, name: &str) {
+        if self.names & bit(name) == 0 {
+            return;
+        }
+        self.take(name);
+        self.names = self.iter().fold(0, |names, (name, _)| names | bit(name));
+    }
+
+    fn take(&mut self, name: &str) {
         let Some(at) = self
             .near
             .iter()
@@ -59,11 +70,17 @@ impl Extensions {
     }
 
     pub(crate) fn get(&self, name: &str) -> Option<&Value> {
+        if self.names & bit(name) == 0 {
+            return None;
+        }
         let mut all = self.iter();
         all.find(|(known, _)| known == name).map(|(_, value)| value)
     }
 
     pub(crate) fn get_mut(&mut self, name: &str) -> Option<&mut Value> {
+        if self.names & bit(name) == 0 {
+            return None;
+        }
         let mut all = self.near.iter_mut().flatten().chain(&mut self.far);
         all.find(|(known, _)| known == name).map(|(_, value)| value)
     }
@@ -71,4 +88,14 @@ impl Extensions {
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Extension> {
         self.near.iter().flatten().chain(&self.far)
     }
+}
+
+/// The bit of a name in [`Extensions::names`].
+fn bit(name: &str) -> u64 {
+    let bytes = name.as_bytes();
+    let (Some(first), Some(last)) = (bytes.first(), bytes.last()) else {
+        return 1;
+    };
+    let mixed = usize::from(*first) * 7 + usize::from(*last) * 3 + bytes.len();
+    1 << (mixed % 64)
 }

@@ -21,9 +21,19 @@ const ENCODED: &AsciiSet = &CONTROLS.add(b' ').add(b'"').add(b'%');
 
 /// Writes header text: a space, `"`, `%` and everything outside U+0021 to U+007E as the percent-encoded bytes of UTF-8.
 pub(super) fn encode(value: &str, out: &mut BytesMut) {
+    if is_plain(value) {
+        return out.extend_from_slice(value.as_bytes());
+    }
     for part in utf8_percent_encode(value, ENCODED) {
         out.extend_from_slice(part.as_bytes());
     }
+}
+
+/// Whether nothing has to be encoded, as in nearly every value. Looks at all bytes at once instead of stopping at the
+/// first that decides.
+fn is_plain(value: &str) -> bool {
+    let is_plain = |byte| matches!(byte, b'!' | b'#' | b'$' | b'&'..=b'~');
+    value.bytes().fold(true, |all, byte| all & is_plain(byte))
 }
 
 fn trim(value: &[u8]) -> &[u8] {

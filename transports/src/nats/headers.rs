@@ -36,17 +36,23 @@ pub(super) fn write(
     headers: &Headers,
     own: Option<(&str, &str)>,
 ) -> Result<Option<HeaderMap>, TransportError> {
-    let sent = headers.iter().filter(|header| !is_reserved(&header.name));
-    let sent = sent.filter_map(|header| Some((header.name.as_str(), &header.value.as_ref()?[..])));
+    let size = |name: &str, value: &[u8]| name.len() + value.len() + ": \r\n".len();
+    let all = headers
+        .iter()
+        .map(|header| size(&header.name, header.value.as_deref().unwrap_or_default()));
     let own = own.map(|(name, value)| (name, value.as_bytes()));
-    let size = |(name, value): (&str, &[u8])| name.len() + value.len() + ": \r\n".len();
-    let mut lines = String::with_capacity(sent.clone().chain(own).map(size).sum());
+    let room = all.sum::<usize>() + own.map_or(0, |(name, value)| size(name, value));
+    let mut lines = Vec::with_capacity(room);
     let mut first = None;
-    for (name, value) in sent.chain(own) {
-        let value = checked(name, value)?;
+    let mut separators = 0;
+    for (name, value) in sent(headers).chain(own) {
+        if !is_name(name) {
+            return Err(bad_name(name));
+        }
         if first.is_some() {
+            separators += 1;
             for part in ["\r\n", name, ": "] {
-                lines.push_str(part);
+                lines.extend_from_slice(part.as_bytes());
             }
         } else if name == "ce-specversion" {
             first = Some(SPEC_VERSION);
@@ -54,26 +60,44 @@ pub(super) fn write(
             let name = HeaderName::from_str(name).map_err(|_| bad_name(name))?;
             first = Some(name);
         }
-        lines.push_str(value);
+        lines.extend_from_slice(value);
     }
     // A map without entries would still be written as an empty header block.
     let Some(first) = first else { return Ok(None) };
+    // All values at once: there are no other line ends than those between the lines.
+    let line_ends = lines.iter().filter(|byte| is_line_end(byte)).count();
+    let Some(lines) = String::from_utf8(lines)
+        .ok()
+        .filter(|_| line_ends == 2 * separators)
+    else {
+        return Err(bad_value(sent(headers).chain(own)));
+    };
     let mut map = HeaderMap::new();
     map.insert(first, lines_value(lines)?);
     Ok(Some(map))
 }
 
-/// The text of a value, if it and its name can be a NATS header.
-fn checked<'v>(name: &str, value: &'v [u8]) -> Result<&'v str, TransportError> {
-    if !is_name(name) {
-        return Err(bad_name(name));
+/// The headers that are written.
+fn sent(headers: &Headers) -> impl Iterator<Item = (&str, &[u8])> + Clone {
+    let sent = headers.iter().filter(|header| !is_reserved(&header.name));
+    sent.filter_map(|header| Some((header.name.as_str(), &header.value.as_ref()?[..])))
+}
+
+fn is_line_end(byte: &u8) -> bool {
+    matches!(byte, b'\r' | b'\n')
+}
+
+/// The error of headers one of which has a value that NATS cannot carry.
+fn bad_value<'h>(mut headers: impl Iterator<Item = (&'h str, &'h [u8])> + Clone) -> TransportError {
+    let not_utf8 = headers
+        .clone()
+        .find(|(_, value)| std::str::from_utf8(value).is_err());
+    if let Some((name, _)) = not_utf8 {
+        return bad_message(name, "its value is not UTF-8");
     }
-    let value =
-        std::str::from_utf8(value).map_err(|_| bad_message(name, "its value is not UTF-8"))?;
-    if value.bytes().any(|byte| matches!(byte, b'\r' | b'\n')) {
-        return Err(bad_message(name, "its value contains a line end"));
-    }
-    Ok(value)
+    let broken = headers.find(|(_, value)| value.iter().any(is_line_end));
+    let name = broken.map_or("", |(name, _)| name);
+    bad_message(name, "its value contains a line end")
 }
 
 /// A value of several lines, each of which is checked. Only when it is deserialised does the client take one.
