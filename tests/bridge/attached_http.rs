@@ -428,6 +428,9 @@ async fn a_question_of_the_server_goes_to_the_client_of_its_only_call() {
 async fn a_question_on_the_response_of_a_call_goes_to_its_client_whatever_else_the_server_does() {
     let attached = Attached::open_with("concurrency: 2").await;
     let client = Client::open(&attached).await;
+    let (_, told) = attached.site.notes.of("initialize").remove(0);
+    let elicitation = &told["params"]["capabilities"]["elicitation"];
+    assert!(elicitation.is_object(), "{told}");
     let asking = async {
         attached
             .until("the other call", async || {

@@ -104,6 +104,9 @@ REFUSED += [
       for name in ("a2abus:0.1.0", "localhost:5000/a2abus:0.1.0")),
     ([*BUS, "--set", f"image.repository=example.com/a2abus@sha256:{64 * '0'}"], "write the digest in `image.digest`"),
     ([*BUS, "--set", "image.repository=https://example.com/a2abus"], "at '/image/repository'"),
+    ([*BUS, "--set", "config.transports.nats.auth.token=hunter2"], "`transports.nats.auth.token` of the configuration is a secret in plain text"),
+    ([*BUS, "--set", "networkPolicy.enabled=true,config.agents.files.attach.url=http://mcp.tools.svc:8000/mcp"],
+      "`networkPolicy` keeps the bridge away from `agents.files.attach.url`"),
     *(([*BUS, "--set", f"listenAddress={address}"], f"`listenAddress` is {address}, but")
       for address in ("127.0.0.1", "127.1.2.3", "[::1]", "[0:0:0:0:0:0:0:1]", "[::ffff:127.0.0.1]")),
     ([*SIDECAR, "--set", "listenAddress=127.0.0.1"], "`listenAddress` is 127.0.0.1, but"),

@@ -12,15 +12,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use a2abus_plugin::Text;
-use a2abus_transports::{Address, Message, Topic};
+use a2abus_transports::{Address, Message, Topic, TransportError, TransportErrorKind};
 use serde_json::json;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use crate::bus::BusId;
 use crate::bus::delivery::{Publisher, jittered};
 use crate::bus::outbound::Outgoing;
 use crate::config::AgentCardConfig;
-use crate::log_limit::LogLimit;
 use crate::names::Mode;
 use crate::registry::card::EXTENSION;
 use crate::registry::{Agents, Registry};
@@ -37,12 +36,13 @@ pub(crate) struct Herald {
     pub(crate) bus: BusId,
     pub(crate) registry: Arc<Registry>,
     pub(crate) publisher: Publisher,
-    pub(crate) failed: LogLimit,
 }
 
 /// How long it is known after an announcement, and how often there is one: two may get lost.
 const LEASE: &str = "90s";
 const EVERY: Duration = Duration::from_secs(30);
+/// How often the same failure is logged.
+const REMIND: Duration = Duration::from_secs(3600);
 /// How often it is looked whether there is something to announce.
 const LOOK: Duration = Duration::from_secs(1);
 /// The most that a card has, as `registry.max_card` is by default, and the most skills of one.
@@ -56,11 +56,12 @@ impl Herald {
     pub(super) async fn run(&self, can_be_shown: impl Fn(&Registry) -> bool) {
         let card = |agents: &Agents| agents.get(&self.agent).map(|(_, card)| Arc::clone(card));
         let mut agents = self.registry.watch();
+        let mut reported = None;
         loop {
             let shown = card(&agents.borrow_and_update());
             let pause = match &shown {
                 Some(shown) if can_be_shown(&self.registry) => {
-                    self.announce(shown).await;
+                    self.note(self.announce(shown).await, &mut reported);
                     EVERY
                 }
                 _ => LOOK,
@@ -72,7 +73,7 @@ impl Herald {
     }
 
     /// Publishes the card once.
-    async fn announce(&self, card: &AgentCardConfig) {
+    async fn announce(&self, card: &AgentCardConfig) -> Result<(), TransportError> {
         let mut message = Message::plain(self.document(card));
         message.key = Some(self.agent.as_bytes().to_vec().into());
         let copy = Outgoing {
@@ -88,11 +89,27 @@ impl Herald {
             unit: None,
             dead_letter: None,
         };
-        if let Err(error) = self.publisher.once(&copy).await
-            && let Some(suppressed) = self.failed.allow()
-        {
-            let (agent, topic) = (&self.agent, &self.topic);
-            tracing::warn!(%agent, %topic, %error, suppressed, "an attached agent is not announced: other bridges do not find it");
+        self.publisher.once(&copy).await
+    }
+
+    /// Logs why a card was not published: once for each cause, and again each hour.
+    fn note(
+        &self,
+        announced: Result<(), TransportError>,
+        reported: &mut Option<(TransportErrorKind, Instant)>,
+    ) {
+        let Err(error) = announced else {
+            *reported = None;
+            return;
+        };
+        let is_known = |(kind, at): (_, Instant)| kind == error.kind() && at.elapsed() < REMIND;
+        if !reported.is_some_and(is_known) {
+            *reported = Some((error.kind(), Instant::now()));
+            tracing::warn!(
+                agent = %self.agent, topic = %self.topic, %error,
+                "the card of an attached agent was not published, so other bridges cannot find it: create the topic \
+                 and allow the bridge to write to it, or leave out `announce` (--no-announce)"
+            );
         }
     }
 

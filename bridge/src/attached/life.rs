@@ -127,9 +127,9 @@ impl Life {
         Ended::Failed(why, was_up)
     }
 
-    /// The parameters of `initialize`.
-    pub(super) fn introduction(&self) -> String {
-        let abilities = match self.is_single {
+    /// The parameters of `initialize`, to a server that `can_ask` the clients of its calls.
+    pub(super) fn introduction(can_ask: bool) -> String {
+        let abilities = match can_ask {
             true => json!({ "sampling": {}, "elicitation": {}, "roots": {} }),
             false => json!({}),
         };

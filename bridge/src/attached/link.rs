@@ -410,10 +410,10 @@ impl Link {
     fn dropped(&self, method: &str, code: i32, why: &str) {
         self.log.drops.inc();
         if code == Refused::NEVER {
-            tracing::debug!(agent = %self.log.agent, method, why, "a message of an attached server that names no call goes to nobody");
+            tracing::debug!(agent = %self.log.agent, method, why, "a message from an attached server was dropped: no waiting call can take it");
         } else if let Some(suppressed) = self.log.dropped.allow() {
             let agent = &self.log.agent;
-            tracing::warn!(%agent, method, why, suppressed, "a message of an attached server that names no call goes to nobody");
+            tracing::warn!(%agent, method, why, suppressed, "a message from an attached server was dropped: no waiting call can take it");
         }
     }
 

@@ -13,7 +13,7 @@ use futures_util::FutureExt as _;
 use futures_util::future::FusedFuture as _;
 use http::HeaderMap;
 use rustix::process::{Pid, Signal, kill_process_group};
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 use serde_json::json;
 use serde_json::value::RawValue;
 use tokio::io::{AsyncRead, AsyncWriteExt as _};
@@ -168,7 +168,9 @@ impl Program {
 /// Its answer to `initialize`.
 async fn initialize(life: &Life, link: &Arc<Link>) -> Result<Box<RawValue>, String> {
     let gone = |Gone| "it has ended before it answered initialize".to_owned();
-    let answer = link.ask("initialize", &life.introduction()).await;
+    let answer = link
+        .ask("initialize", &Life::introduction(life.is_single))
+        .await;
     let answer = answer.map_err(gone)?;
     let profile = profile(&answer.map_err(|failure| failure.message().to_owned())?)?;
     let initialized = Bytes::from_static(INITIALIZED.as_bytes());
@@ -222,44 +224,55 @@ async fn write(
 fn traced(message: Bytes, headers: &HeaderMap) -> Bytes {
     #[derive(Deserialize)]
     struct Message<'a> {
-        #[serde(default, borrow)]
+        #[serde(default, borrow, deserialize_with = "present")]
         params: Option<&'a RawValue>,
     }
     #[derive(Deserialize)]
     struct Params<'a> {
-        #[serde(rename = "_meta", default, borrow)]
+        #[serde(rename = "_meta", default, borrow, deserialize_with = "present")]
         meta: Option<&'a RawValue>,
     }
     #[derive(Deserialize)]
     struct Meta<'a> {
-        #[serde(default, borrow)]
+        #[serde(default, borrow, deserialize_with = "present")]
         traceparent: Option<&'a RawValue>,
+        #[serde(default, borrow, deserialize_with = "present")]
+        tracestate: Option<&'a RawValue>,
     }
     let Some(members) = trace_members(headers) else {
         return message;
     };
-    // What cannot be read, such as a member that occurs twice, stays as it is.
+    // What is no object, or has a member twice, stays as it is.
     let read = || {
-        let found: Message<'_> = serde_json::from_slice(&message).ok()?;
-        let Some(params) = found.params else {
-            let start = message.iter().position(|byte| *byte == b'{')? + 1;
+        let text = std::str::from_utf8(&message).ok()?;
+        let Some(params) = object::<Message<'_>>(text)?.params else {
+            let start = text.find('{')? + 1;
             return Some((start, format!(r#""params":{{"_meta":{{{members}}}}},"#)));
         };
-        let inside: Params<'_> = serde_json::from_str(params.get()).ok()?;
-        let Some(meta) = inside.meta else {
+        let Some(meta) = object::<Params<'_>>(params.get())?.meta else {
             let (start, comma) = within(&message, params);
             return Some((start, format!(r#""_meta":{{{members}}}{comma}"#)));
         };
-        let own: Meta<'_> = serde_json::from_str(meta.get()).ok()?;
+        let own: Meta<'_> = object(meta.get())?;
         let (start, comma) = within(&message, meta);
-        own.traceparent
-            .is_none()
+        (own.traceparent.is_none() && own.tracestate.is_none())
             .then(|| (start, format!("{members}{comma}")))
     };
     match read() {
         Some((start, inserted)) => splice(&message, start..start, &inserted),
         None => message,
     }
+}
+
+/// Members of an object; `None` for any other value: a struct would be read from an array too.
+fn object<'a, T: Deserialize<'a>>(text: &'a str) -> Option<T> {
+    let is_object = text.trim_ascii_start().starts_with('{');
+    is_object.then(|| serde_json::from_str(text).ok())?
+}
+
+/// A member that is there, `null` included.
+fn present<'a, D: Deserializer<'a>>(value: D) -> Result<Option<&'a RawValue>, D::Error> {
+    Deserialize::deserialize(value).map(Some)
 }
 
 /// Where members can be inserted into an object, and what parts them from those that it has.
@@ -323,8 +336,16 @@ mod tests {
         }
         for kept in [
             r#"{"params":{"_meta":{"traceparent":"own"}},"id":1}"#,
+            r#"{"params":{"_meta":{"tracestate":"own"}},"id":1}"#,
+            r#"{"params":{"_meta":{"traceparent":null}},"id":1}"#,
+            r#"{"params":[],"id":1}"#,
             r#"{"params":[1],"id":1}"#,
+            r#"{"params":[{}],"id":1}"#,
+            r#"{"params":null,"id":1}"#,
             r#"{"params":{"_meta":7},"id":1}"#,
+            r#"{"params":{"_meta":[]},"id":1}"#,
+            r#"{"params":{"_meta":null},"id":1}"#,
+            r#"[{"params":{}}]"#,
             r#"{"params":{"_meta":{},"_meta":{}},"id":1}"#,
         ] {
             assert_eq!(said(&headers, kept), kept);

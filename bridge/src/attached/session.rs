@@ -70,7 +70,7 @@ const LOST: &str = "it does not know its session any more";
 impl Session {
     /// One session, from its begin to its end.
     pub(super) async fn once(&self, life: &Life, stop: &CancellationToken) -> Ended {
-        let beginning = timeout(START, self.begin(life));
+        let beginning = timeout(START, self.begin());
         let (headers, profile) = match stop.run_until_cancelled(beginning).await {
             None => return life.down(None),
             Some(Ok(Ok(begun))) => begun,
@@ -102,13 +102,14 @@ impl Session {
     }
 
     /// Begins a session: the headers of its requests, and what the server says of itself.
-    async fn begin(&self, life: &Life) -> Result<(HeaderMap, Box<RawValue>), String> {
+    async fn begin(&self) -> Result<(HeaderMap, Box<RawValue>), String> {
         #[derive(Deserialize)]
         struct Profile {
             #[serde(rename = "protocolVersion", default)]
             revision: Option<String>,
         }
-        let params = life.introduction();
+        // The response that a question comes on says which call it is of.
+        let params = Life::introduction(true);
         let body = format!(r#"{{"jsonrpc":"2.0","id":0,"method":"initialize","params":{params}}}"#);
         let response = self.web.post(body.into(), HeaderMap::new()).await;
         let response = response.map_err(|error| error.why)?;

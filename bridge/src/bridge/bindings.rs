@@ -6,7 +6,6 @@ use std::sync::Arc;
 use a2abus_plugin::{MapOptions, Source, Text};
 use a2abus_transports::Subscription;
 use a2abus_transports::content_mode::Binding;
-use tracing::Level;
 
 use super::{BindingService, BridgeError};
 use crate::attached::{AttachedBinding, Bounds, Herald, Peer, Postman};
@@ -248,7 +247,6 @@ impl Parts<'_> {
         intake: &Intake,
         binding: &BindingConfig,
     ) -> Option<Herald> {
-        let more = "more announcements of an attached agent were not published";
         Some(Herald {
             agent: agent.clone(),
             requests: binding.topics.first()?.as_str().into(),
@@ -256,7 +254,6 @@ impl Parts<'_> {
             bus: intake.bus,
             registry: Arc::clone(self.registry),
             publisher: self.publisher.clone(),
-            failed: self.log.seldom_of(agent, Level::WARN, more),
         })
     }
 

@@ -184,16 +184,21 @@ impl AttachArgs {
     }
 
     /// Where other bridges hear of the agent.
-    fn announced(&self, kind: Option<TransportType>) -> Option<String> {
-        if self.no_announce {
-            return None;
+    fn announced(&self, kind: Option<TransportType>) -> Result<Option<String>, Misuse> {
+        if self.no_announce || self.announce.is_some() {
+            return Ok(self.announce.clone());
         }
-        let default = match kind {
+        Ok(Some(match kind {
             // There the last word of the subject says who may announce whom.
+            Some(TransportType::Nats) if self.name.contains('.') => {
+                return Err(Misuse(format!(
+                    "{}: announcements on NATS need a name without dots: write another name, or --no-announce",
+                    self.name
+                )));
+            }
             Some(TransportType::Nats) => format!("{DISCOVERY}.{}", self.name),
             Some(TransportType::Kafka | TransportType::Memory) | None => DISCOVERY.to_owned(),
-        };
-        Some(self.announce.clone().unwrap_or(default))
+        }))
     }
 
     /// The section `agents`; `kind` is that of the transport, if there is one of this name.
@@ -214,7 +219,7 @@ impl AttachArgs {
             None => json!({ "command": self.command }),
         };
         attach["reply_topics"] = json!(self.reply_topics);
-        attach["announce"] = json!(self.announced(kind));
+        attach["announce"] = json!(self.announced(kind)?);
         if let Some(concurrency) = self.concurrency {
             attach["concurrency"] = concurrency.into();
         }

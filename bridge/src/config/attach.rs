@@ -42,8 +42,8 @@ pub struct AttachConfig {
     pub env: BTreeMap<String, TextOrSecret>,
     /// The working directory of the program. By default that of the bridge.
     pub directory: Option<PathBuf>,
-    /// Most calls at a time; further ones wait. With 1 an MCP server may ask the client of its call (sampling,
-    /// elicitation, roots) and log to it: with more nothing says which call is meant.
+    /// Most calls at a time; further ones wait. With 1 an MCP program may ask the client of its call (sampling,
+    /// elicitation, roots) and log to it: with more nothing says which call is meant. Over HTTP the response says it.
     ///
     /// Wrong: with many, a server that works on one call at a time lets calls run into their deadline.
     #[serde(default = "default_concurrency")]

@@ -184,6 +184,13 @@ impl<'a> SchemaWalker<'a> {
     /// One of several shapes has to fit. If none does: the problems of the one that was meant, or else what the shapes
     /// are.
     fn choice(&mut self, node: &'a Node, path: &ValuePath, shapes: &'a [Value]) {
+        // That a value may be left out says nothing about one that is there.
+        let is_there = !node.is_a("null");
+        let is_null = |shape: &Value| shape.get("type").is_some_and(|name| name == "null");
+        let mut given = shapes.iter().filter(|shape| !(is_there && is_null(shape)));
+        if let (Some(only), None) = (given.next(), given.next()) {
+            return self.value(node, path, only);
+        }
         let mut tried = Vec::new();
         for shape in shapes {
             let before = std::mem::take(&mut self.faults);
@@ -195,7 +202,7 @@ impl<'a> SchemaWalker<'a> {
             tried.push(faults);
         }
         if let Some(message) = written_secret(node, shapes) {
-            // Where a text is allowed too, that was meant.
+            // Where plain text is allowed too, it is a text of the wrong type.
             return self.fault(path, Expected::Type(String::new()), message);
         }
         let is_meant = |faults: &&Vec<Fault<'_>>| !faults.iter().any(|it| it.is_of_other(path));

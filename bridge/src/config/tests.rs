@@ -776,6 +776,14 @@ transports:
         "f:6:53: transports.k.sasl.password: secrets must not be in this file: write {env: NAME} or {file: PATH}"
     );
     assert!(!said.join("\n").contains("hunter2"), "{said:?}");
+
+    // One that may be left out is told in the same way.
+    let nats = "transports: {n: {type: nats, servers: [a:1], auth: {token: hunter2}}}";
+    let said = problems(nats, &[]);
+    assert_eq!(
+        said[0],
+        "f:1:60: transports.n.auth.token: secrets must not be in this file: write {env: NAME} or {file: PATH}"
+    );
 }
 
 #[test]

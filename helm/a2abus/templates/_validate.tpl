@@ -9,11 +9,30 @@
 {{- include "a2abus.checkNames" . }}
 {{- include "a2abus.checkEnvironment" . }}
 {{- include "a2abus.checkVolumes" . }}
+{{- include "a2abus.checkSecrets" $config }}
+{{- if and .Values.networkPolicy.enabled (not .Values.networkPolicy.egress) }}
+{{- range $name, $agent := $config.agents }}
+{{- if dig "attach" "url" "" ($agent | default dict) }}{{ fail (printf "`networkPolicy` keeps the bridge away from `agents.%s.attach.url`: set `networkPolicy.egress`, as [{to: [{namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: tools}}}], ports: [{port: 8000}]}]" $name) }}{{ end }}
+{{- end }}
+{{- end }}
 {{- if eq .Values.mode "workload" }}{{ include "a2abus.checkWorkload" . }}{{ else }}{{ include "a2abus.checkSidecar" . }}{{ end }}
 {{- if not .Values.persistence.enabled }}
 {{- if hasKey ($config.calls | default dict) "replica" }}{{ fail "`calls.replica` is the number of one replica, but all pods read this configuration: leave it out; with `persistence.enabled` each pod of a workload gets its own" }}{{ end }}
 {{- range $name, $transport := $config.transports }}
 {{- if hasKey $transport "instance_id" }}{{ fail (printf "`transports.%s.instance_id` is the name of one process, but all pods read this configuration, and each would end the subscriptions of the others: leave it out; with `persistence.enabled` each pod of a workload gets its own" $name) }}{{ end }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- /* A secret in the configuration would be readable in the ConfigMap and in the Helm release. */}}
+{{- define "a2abus.checkSecrets" -}}
+{{- $keys := dict "sasl" (list "password") "auth" (list "password" "token" "nkey") "tls" (list "key_password") }}
+{{- range $name, $transport := .transports }}
+{{- range $section, $secrets := $keys }}
+{{- $given := dig $section dict ($transport | default dict) }}
+{{- range $secrets }}
+{{- if and (kindIs "map" $given) (hasKey $given .) }}{{ if not (kindIs "map" (get $given .)) }}{{ fail (printf "`transports.%s.%s.%s` of the configuration is a secret in plain text: name an existing Secret in `secrets`, and write {file: /run/secrets/NAME/KEY}" $name $section .) }}{{ end }}{{ end }}
+{{- end }}
 {{- end }}
 {{- end }}
 {{- end }}

@@ -1,7 +1,7 @@
 //! What is over, for other replicas to hear: ends of sessions, and cancels of requests that are not answered here.
 //!
-//! Whether another replica has a session or a request is not known here, and anybody can name some, so that each client may
-//! note only so many of them.
+//! Whether another replica has a session or a request is not known here, and anybody can make up ids. So the number that
+//! each client may record is limited.
 
 use std::sync::Arc;
 
@@ -27,8 +27,8 @@ pub(super) struct Over {
 /// Why something is not noted.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum NotNoted {
-    /// Its client has noted too much of late.
-    #[error("this client has cancelled and ended too much of late")]
+    /// Its client has sent too many cancels and session ends recently.
+    #[error("this client has sent too many cancels and session ends recently")]
     TooOften {
         /// Seconds until it may again.
         retry_after: u32,
@@ -38,11 +38,8 @@ pub(super) enum NotNoted {
     Failed(#[from] StateError),
 }
 
-/// How much one client may note. What is noted is kept for a day.
-const MOST: [Limit; 2] = [
-    Limit::new(600, Window::Minute),
-    Limit::new(10_000, Window::Hour),
-];
+/// How much one client may note; behind a proxy, all clients together. What is noted is kept for a day.
+const MOST: [Limit; 1] = [Limit::new(600, Window::Minute)];
 /// The clients that are remembered.
 const MOST_CLIENTS: usize = 1_024;
 
