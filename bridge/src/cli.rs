@@ -23,7 +23,6 @@ mod workflow;
 use std::path::Path;
 use std::process::ExitCode;
 
-use anyhow::bail;
 use clap::{Parser, Subcommand};
 use tokio::runtime::Runtime;
 
@@ -174,21 +173,16 @@ pub fn complain(error: &anyhow::Error) {
 /// # Errors
 /// When the configuration is invalid.
 pub(crate) fn load(path: &Path) -> anyhow::Result<Config> {
-    let loaded = Config::load(path, std::env::vars_os());
-    checked(loaded, &path.display().to_string())
+    let config = checked(Config::load(path, std::env::vars_os()))?;
+    for warning in &config.warnings {
+        complain_line(&warning.in_file(&path.display().to_string()).to_string());
+    }
+    Ok(config)
 }
 
-/// A configuration that was read; what is wrong with it, or probably not meant, goes to standard error.
-fn checked(loaded: Result<Config, ConfigErrors>, file: &str) -> anyhow::Result<Config> {
-    match loaded {
-        Ok(config) => {
-            for warning in &config.warnings {
-                complain_line(&warning.in_file(file).to_string());
-            }
-            Ok(config)
-        }
-        Err(errors) => bail!(refused(&errors)),
-    }
+/// A configuration that was read; its errors go to standard error.
+fn checked(loaded: Result<Config, ConfigErrors>) -> anyhow::Result<Config> {
+    loaded.map_err(|errors| anyhow::Error::msg(refused(&errors)))
 }
 
 fn refused(errors: &ConfigErrors) -> String {

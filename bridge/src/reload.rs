@@ -222,11 +222,12 @@ impl ConfigReloader {
     fn read(&mut self, is_asked: bool) {
         let taken = Config::load(&self.file, std::env::vars_os())
             .map_err(Refusal::from)
-            .and_then(|next| self.take(&next));
+            .and_then(|next| Ok((self.take(&next)?, next.warnings)));
         match taken {
             // A file as the one in use says nothing, unless it takes the place of a wrong one.
-            Ok((0, later)) if later.is_empty() && !is_asked && !self.is_degraded => {}
-            Ok((applied, later)) => {
+            Ok(((0, later), _)) if later.is_empty() && !is_asked && !self.is_degraded => {}
+            Ok(((applied, later), warnings)) => {
+                log_warnings(&self.file.display().to_string(), &warnings);
                 self.is_degraded = !later.is_empty();
                 self.report(applied, &later);
             }
@@ -440,6 +441,13 @@ impl Refusal {
         let line = |problem: &Problem| problem.in_file(problems.file()).to_string();
         let lines = |some: Vec<&Problem>| some.into_iter().map(line).collect();
         (lines(errors), lines(warnings))
+    }
+}
+
+/// Logs what is legal in a configuration, but probably not meant.
+pub(crate) fn log_warnings(file: &str, warnings: &[Problem]) {
+    for warning in warnings.iter().take(MAX_LINES) {
+        tracing::warn!("{}", warning.in_file(file));
     }
 }
 

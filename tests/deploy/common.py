@@ -110,17 +110,20 @@ def add_libraries(root):
         shutil.copy2(os.path.realpath(library), target)
 
 
+def inside(root):
+    """What a command follows that runs inside a root, as a user without rights where this one may change users."""
+    user = 65532
+    if os.geteuid() == 0:
+        return [which("setpriv"), "--no-new-privs", which("chroot"), f"--userspec={user}:{user}", "--groups=", root]
+    return [which("unshare"), "--map-root-user", which("chroot"), root]
+
+
 class Process:
-    """A command inside a root, as a user without rights where this one may change users."""
+    """A command inside a root."""
 
     def __init__(self, root, command, environment):
-        user = 65532
-        if os.geteuid() == 0:
-            enter = [which("setpriv"), "--no-new-privs", which("chroot"), f"--userspec={user}:{user}", "--groups=", root]
-        else:
-            enter = [which("unshare"), "--map-root-user", which("chroot"), root]
         self.log = open(root / "log", "w+")
-        self.child = subprocess.Popen([*enter, *command], env=environment, stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log)
+        self.child = subprocess.Popen([*inside(root), *command], env=environment, stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log)
 
     def __enter__(self):
         return self

@@ -19,7 +19,7 @@ import nats
 import promql_parser
 import yaml
 
-from common import CHART, DEADLINE, PROGRAM, REPO, RUN, Process, ask, bridge_of, call, environment_of, get, new_root, objects, render, report, undocumented
+from common import CHART, DEADLINE, PROGRAM, REPO, RUN, Process, ask, bridge_of, call, environment_of, get, inside, new_root, objects, render, report, undocumented
 
 KAFKA = os.environ["A2ABUS_TEST_KAFKA"]
 NATS = os.environ["A2ABUS_TEST_NATS"]
@@ -208,7 +208,7 @@ def with_route():
     return yaml.safe_dump(more)
 
 
-def reloaded(name, ports):
+def reloaded(name, ports, faults=()):
     """The bridge has read its changed configuration, and the new route leads to an agent."""
     wanted = 'a2abus_config_reloads_total{result="applied"} 1'
     until, text = time.monotonic() + DEADLINE, ""
@@ -216,7 +216,7 @@ def reloaded(name, ports):
         time.sleep(0.1)
         _, text = get(f"http://127.0.0.1:{ports['admin']}/metrics")
     shown = [line for line in text.splitlines() if line.startswith("a2abus_config_")]
-    report(f"{name}: a changed route is in use", ask(ports["http"], "moved", {"n": 4}) if wanted in text else shown)
+    report(f"{name}: a changed route is in use", [*faults, *(ask(ports["http"], "moved", {"n": 4}) if wanted in text else shown)])
 
 
 def probes(documents, ports):
@@ -325,12 +325,28 @@ def service(root, shipped):
         report("systemd: is told that the service is up", [] if told else ["something else"])
         report("systemd: the command of the unit becomes ready", bridge.until_ready(ports["admin"]))
         report("systemd: a call on Kafka", ask(ports["http"], "weather", {"n": 4}))
+        shipped.write_text("routes: {}\n")
+        failed = reload(root, unit, variables, bridge)
+        report("systemd: ExecReload fails where the file is wrong", [] if "routes" in failed else [failed or "it succeeds"])
+        report("systemd: a call after that", ask(ports["http"], "weather", {"n": 5}))
         shipped.write_text(with_route())
-        order = re.search(r"^ExecReload=/bin/kill -(\w+) \$MAINPID$", unit, re.M).group(1)
-        bridge.child.send_signal(signal.Signals[f"SIG{order}"])
-        reloaded("systemd: ExecReload", ports)
+        failed = reload(root, unit, variables, bridge)
+        reloaded("systemd: ExecReload", ports, [failed] if failed else [])
         stop = int(re.search(r"^TimeoutStopSec=(\d+)$", unit, re.M).group(1))
         report("systemd: stops within TimeoutStopSec", bridge.stop(stop))
+
+
+def reload(root, unit, variables, bridge):
+    """Runs the commands of ExecReload, as systemd does: the first that fails is the last. What that one says."""
+    for line in re.findall(r"^ExecReload=(.*)$", unit, re.M):
+        command = shlex.split(line.replace("$MAINPID", str(bridge.child.pid)))
+        if command[0] == "/bin/kill":
+            bridge.child.send_signal(signal.Signals[f"SIG{command[1][1:]}"])
+            continue
+        done = call(*inside(root), *command, env=variables)
+        if done.returncode != 0:
+            return done.stdout + done.stderr
+    return ""
 
 
 def laptop():

@@ -9,8 +9,12 @@ use clap::{ArgGroup, Args, ValueEnum};
 use serde_json::{Value, json};
 
 use super::serve::{Signals, serve};
-use super::{Misuse, checked, load, telemetry};
+use super::{Misuse, checked, telemetry};
 use crate::config::{Config, StateConfig, StateLog, TransportType};
+use crate::reload::log_warnings;
+
+/// What problems name where there is no file.
+const NO_FILE: &str = "a2abus attach";
 
 /// Arguments of `a2abus attach`.
 #[derive(Debug, Args)]
@@ -111,6 +115,8 @@ pub(crate) async fn run(args: AttachArgs) -> anyhow::Result<()> {
         None => args.without_file()?,
     };
     let levels = telemetry::start(&config.telemetry)?;
+    let file = args.config.as_deref().unwrap_or(Path::new(NO_FILE));
+    log_warnings(&file.display().to_string(), &config.warnings);
     if is_state_left {
         tracing::warn!(
             "the state of the configuration is in files of the bridge that serves: what this process did is kept in memory, \
@@ -125,7 +131,7 @@ pub(crate) async fn run(args: AttachArgs) -> anyhow::Result<()> {
 impl AttachArgs {
     /// The transports of a file, and this agent alone.
     fn with_file(&self, file: &Path) -> anyhow::Result<Attached> {
-        let written = load(file)?;
+        let written = checked(Config::load(file, std::env::vars_os()))?;
         let transport = match &self.transport {
             Some(transport) => transport.clone(),
             None => only_transport(&written)?,
@@ -144,7 +150,7 @@ impl AttachArgs {
         ];
         let own = own.map(|(name, value)| (OsString::from(name), OsString::from(value)));
         let loaded = Config::load(file, std::env::vars_os().chain(own));
-        let mut config = checked(loaded, &file.display().to_string())?;
+        let mut config = checked(loaded)?;
         // The file of the state and the number of the replica are those of the bridge that serves.
         let is_state_left = config.state.place() == StateLog::Embedded;
         if is_state_left {
@@ -176,9 +182,8 @@ impl AttachArgs {
             "transports": { BUS: transport }, "agents": self.agents(BUS, Some(kind))?,
             "http": { "enabled": false }, "admin": { "enabled": false },
         });
-        let file = "a2abus attach";
         Ok(Attached {
-            config: checked(Config::read(file, &document.to_string(), []), file)?,
+            config: checked(Config::read(NO_FILE, &document.to_string(), []))?,
             is_state_left: false,
         })
     }

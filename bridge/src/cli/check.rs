@@ -2,6 +2,7 @@
 
 pub(super) mod connect;
 
+use std::fmt;
 use std::path::PathBuf;
 
 use clap::Args;
@@ -71,6 +72,7 @@ struct Counts {
     transports: usize,
     bindings: usize,
     routes: usize,
+    agents: usize,
 }
 
 /// Checks the configuration.
@@ -115,6 +117,7 @@ impl Report {
                         transports: config.transports.len(),
                         bindings: config.bindings.len(),
                         routes: config.routes.len(),
+                        agents: config.agents.len(),
                     }),
                     errors: Vec::new(),
                     warnings: config.warnings,
@@ -160,13 +163,7 @@ impl Report {
             n => format!(", {}", count(n, "warning")),
         };
         match &self.counts {
-            Some(counts) => output.line(format!(
-                "{}: OK: {}, {}, {}{warnings}",
-                self.file,
-                count(counts.transports, "transport"),
-                count(counts.bindings, "binding"),
-                count(counts.routes, "route"),
-            )),
+            Some(counts) => output.line(format!("{}: OK: {counts}{warnings}", self.file)),
             None => {
                 let hint = match self.errors.len() {
                     _ if !self.lacks_secrets_alone => "",
@@ -182,6 +179,22 @@ impl Report {
                 Ok(())
             }
         }
+    }
+}
+
+// === impl Counts ===
+
+/// What there is; what there is none of is left out.
+impl fmt::Display for Counts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let others = [
+            (self.bindings, "binding"),
+            (self.routes, "route"),
+            (self.agents, "agent"),
+        ];
+        f.write_str(&count(self.transports, "transport"))?;
+        let mut others = others.into_iter().filter(|(n, _)| *n > 0);
+        others.try_for_each(|(n, noun)| write!(f, ", {}", count(n, noun)))
     }
 }
 

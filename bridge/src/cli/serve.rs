@@ -13,8 +13,9 @@ use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-use crate::cli::{load, telemetry};
+use crate::cli::{checked, telemetry};
 use crate::config::Config;
+use crate::reload::log_warnings;
 use crate::{Bridge, LogLevels, Reloads};
 
 /// Arguments of `a2abus serve`.
@@ -67,8 +68,9 @@ pub(crate) fn run(args: &ServeArgs, listening: Listening) -> anyhow::Result<()> 
         runtime,
         mut signals,
     } = listening;
-    let config = load(&args.config)?;
+    let config = checked(Config::load(&args.config, std::env::vars_os()))?;
     let levels = telemetry::start(&config.telemetry)?;
+    log_warnings(&args.config.display().to_string(), &config.warnings);
     let done = runtime.block_on(serve(config, levels, &mut signals));
     // Requests to a bus that are still pending do not keep the process alive.
     runtime.shutdown_background();

@@ -36,6 +36,9 @@ pub(super) type Member = (String, SourceLocation, Node);
 /// The prefix of environment variables.
 const PREFIX: &str = "A2ABUS_";
 
+/// The keys of a reference to a secret.
+const FORMS_OF_SECRETS: [&str; 3] = ["env", "file", "sha256"];
+
 /// Variables with the prefix that are not configuration: the command line's own, and those of the tests.
 const NOT_CONFIGURATION: &[&str] = &[
     "A2ABUS_CONFIG",
@@ -138,6 +141,14 @@ fn words(error: &serde_saphyr::Error) -> String {
 // === impl Node ===
 
 impl Node {
+    /// The variable that set the value.
+    pub(super) fn variable(&self) -> Option<&str> {
+        match &self.site {
+            SourceLocation::Environment { variable } => Some(variable),
+            SourceLocation::File { .. } | SourceLocation::Whole {} => None,
+        }
+    }
+
     pub(super) fn is_map(&self) -> bool {
         matches!(self.content, Content::Map(_))
     }
@@ -250,6 +261,8 @@ impl Node {
                     })
             }
             Content::Map(members) => {
+                // One reference to a secret takes the place of another: `__ENV` that of `{file: PATH}`.
+                members.retain(|(key, at, node)| !is_replaced(key, at, node, word));
                 let index = members
                     .iter()
                     .position(|(key, _, _)| same_key(key, word))
@@ -314,6 +327,14 @@ impl Node {
         };
         members.push(("instance".to_owned(), site, node));
     }
+}
+
+/// Whether a member of the file is a reference to a secret, and a word of a variable begins another one.
+fn is_replaced(key: &str, site: &SourceLocation, node: &Node, word: &str) -> bool {
+    let refers = |word: &str| FORMS_OF_SECRETS.iter().any(|form| same_key(form, word));
+    let is_text = matches!(node.content, Content::Scalar(Value::String(_)));
+    let is_file = matches!(site, SourceLocation::File { .. });
+    is_file && is_text && refers(key) && refers(word) && !same_key(key, word)
 }
 
 /// Variables cannot hold `-` and `.`, and are written in capitals.

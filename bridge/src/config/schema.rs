@@ -201,7 +201,7 @@ impl<'a> SchemaWalker<'a> {
             }
             tried.push(faults);
         }
-        if let Some(message) = written_secret(node, shapes) {
+        if let Some(message) = written_secret(node, path, shapes) {
             // Where plain text is allowed too, it is a text of the wrong type.
             return self.fault(path, Expected::Type(String::new()), message);
         }
@@ -356,23 +356,30 @@ fn keys(schema: &Value) -> Vec<&str> {
         .unwrap_or_default()
 }
 
-/// A secret that stands in the file itself, where a reference to it is needed.
-fn written_secret(node: &Node, shapes: &[Value]) -> Option<String> {
+/// A secret that stands in the file or in a variable of the configuration, where a reference to it is needed.
+fn written_secret(node: &Node, path: &ValuePath, shapes: &[Value]) -> Option<String> {
     if !matches!(&node.content, Content::Scalar(value) if !value.is_null()) {
         return None;
     }
     let mut forms = Vec::new();
     for shape in shapes {
         forms.push(match *keys(shape).first()? {
-            "env" => "{env: NAME}",
-            "file" => "{file: PATH}",
-            "sha256" => "{sha256: HEX}",
+            "env" => ("env", "NAME"),
+            "file" => ("file", "PATH"),
+            "sha256" => ("sha256", "HEX"),
             _ => return None,
         });
     }
     forms.sort_unstable();
-    let forms = forms.join(" or ");
-    Some(format!("secrets must not be in this file: write {forms}"))
+    // The name of a variable may stand for the value itself, or for a section or list around it.
+    let is_own = |name: &&str| name.split("__").count() == path.steps().len();
+    let form = |(key, value): (&str, &str)| match node.variable().filter(is_own) {
+        Some(name) => format!("{name}__{}={value}", key.to_ascii_uppercase()),
+        None => format!("{{{key}: {value}}}"),
+    };
+    let forms = Vec::from_iter(forms.into_iter().map(form)).join(" or ");
+    let place = node.variable().unwrap_or("this file");
+    Some(format!("secrets must not be in {place}: write {forms}"))
 }
 
 fn type_name(json_type: &str) -> Option<&'static str> {

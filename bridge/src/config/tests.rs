@@ -784,6 +784,46 @@ transports:
         said[0],
         "f:1:60: transports.n.auth.token: secrets must not be in this file: write {env: NAME} or {file: PATH}"
     );
+
+    // Nor is one in a variable.
+    let variables = [
+        ("A2ABUS_TRANSPORTS__N__AUTH__TOKEN", "hunter2"),
+        ("A2ABUS_WORKFLOWS__CREDENTIALS", r#"[{"value": "hunter3"}]"#),
+    ];
+    let said = problems(nats, &variables);
+    let variable = "A2ABUS_TRANSPORTS__N__AUTH__TOKEN";
+    assert_eq!(
+        said[0],
+        format!(
+            "{variable}: transports.n.auth.token: secrets must not be in {variable}: write {variable}__ENV=NAME or {variable}__FILE=PATH"
+        )
+    );
+    assert!(
+        said.contains(&"A2ABUS_WORKFLOWS__CREDENTIALS: workflows.credentials[0].value: secrets must not be in A2ABUS_WORKFLOWS__CREDENTIALS: write {env: NAME} or {file: PATH}".to_owned()),
+        "{said:?}"
+    );
+    assert!(!said.join("\n").contains("hunter"), "{said:?}");
+}
+
+#[test]
+fn a_variable_names_another_place_of_a_secret() {
+    let written =
+        "transports: {n: {type: nats, servers: ['nats://a:1'], auth: {token: {file: /t}}}}";
+    let absent = "transports: {n: {type: nats, servers: ['nats://a:1']}}";
+    for (key, value) in [("ENV", "TOKEN"), ("FILE", "/other")] {
+        let name = format!("A2ABUS_TRANSPORTS__N__AUTH__TOKEN__{key}");
+        for file in [written, absent] {
+            let config = read(file, &[(&name, value)]).unwrap();
+            let token = &config.document["transports"]["n"]["auth"]["token"];
+            let (key, value) = (key.to_ascii_lowercase(), Value::from(value));
+            assert_eq!(*token, Value::Object([(key, value)].into_iter().collect()));
+        }
+    }
+    let both = [
+        ("A2ABUS_TRANSPORTS__N__AUTH__TOKEN__ENV", "TOKEN"),
+        ("A2ABUS_TRANSPORTS__N__AUTH__TOKEN__FILE", "/t"),
+    ];
+    assert_ne!(problems(absent, &both), Vec::<String>::new());
 }
 
 #[test]

@@ -669,6 +669,22 @@ fn check_counts_what_a_right_configuration_holds() {
         (&told["ok"], &told["bindings"], &told["errors"]),
         (&json!(true), &json!(2), &json!([]))
     );
+    // What there is none of is not counted, and attached agents have a binding and a route.
+    let doors = "transports: { n: { type: memory } }\n";
+    let agent = "agents: { sums: { attach: { url: 'http://127.0.0.1:9/', protocol: jsonrpc }, to: { transport: n, topic: agents.sums } } }\n";
+    for (text, counts) in [
+        (doors.to_owned(), "1 transport"),
+        (
+            format!("{doors}{agent}"),
+            "1 transport, 1 binding, 1 route, 1 agent",
+        ),
+    ] {
+        let (_folder, file) = self::config(&text);
+        let file = file.to_str().unwrap();
+        let ran = run(&["check", "-c", file], "");
+        let verdict = format!("{file}: OK: {counts}");
+        assert_eq!(ran.stdout.trim_end(), verdict, "{}", ran.stderr);
+    }
 }
 
 #[test]
@@ -715,9 +731,8 @@ default_route: [{ transport: k, topic: 'agents.{targetagent}' }]
     let ran = run(&["check", "--connect", "-c", file], "");
     assert_eq!(ran.status, 1, "{}", ran.stdout);
     for name in ["k", "n"] {
-        let failed = format!(
-            "FAILED   {name}: connect: no connection within 10 s: 127.0.0.1:1: connection refused\n"
-        );
+        let failed =
+            format!("FAILED   {name}: connect: no connection: 127.0.0.1:1: connection refused\n");
         assert!(ran.stdout.contains(&failed), "{}", ran.stdout);
     }
     let verdict = format!("{file}: 2 connection tests failed\n");

@@ -52,8 +52,7 @@ impl Served {
         let (tell, log) = mpsc::channel();
         std::thread::spawn(move || {
             for line in lines.map_while(Result::ok) {
-                // Warnings of the configuration are for people.
-                let line = serde_json::from_str(&line).unwrap_or(Value::Null);
+                let line = serde_json::from_str(&line).unwrap_or(Value::String(line));
                 if tell.send(line).is_err() {
                     return;
                 }
@@ -75,11 +74,12 @@ impl Served {
         served
     }
 
-    /// The next line of the log of which this holds.
+    /// The next line of the log of which this holds. Every line is one of the log.
     #[track_caller]
     fn next_line(&self, is: impl Fn(&Value) -> bool) -> Value {
         loop {
             match self.log.recv_timeout(SOON) {
+                Ok(Value::String(line)) => panic!("not in the form of the log: {line}"),
                 Ok(line) if is(&line) => return line,
                 Ok(_) => {}
                 Err(error) => panic!("no such line: {error}"),
@@ -297,6 +297,37 @@ fn what_a_reload_has_changed_is_logged_with_any_level() {
     assert_eq!(waits["setting"], "calls.timeout");
     served.signal(&["TERM"]);
     assert_eq!(served.wait(), 0);
+}
+
+#[test]
+fn warnings_about_the_configuration_are_lines_of_the_log() {
+    let config = format!("state: {{ directory: /tmp }}{CONFIG}");
+    let is_warning = |line: &Value| {
+        let message = line["message"].as_str().unwrap_or_default();
+        line["level"] == "WARN" && message.contains("a2abus.yaml:1:21: warning: state.directory: ")
+    };
+    let directory = TempDir::new().unwrap();
+    let file = directory.path().join("a2abus.yaml");
+    std::fs::write(&file, &config).unwrap();
+    let mut child = Command::new(env!("CARGO_BIN_EXE_a2abus"))
+        .args(["serve", "-c", file.to_str().unwrap()])
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(child.stderr.take().unwrap()).lines();
+    let lines = lines.map(|line| serde_json::from_str::<Value>(&line.unwrap()).unwrap());
+    let before: Vec<Value> = lines
+        .take_while(|line| line["message"] != "started")
+        .collect();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(before.iter().any(is_warning), "{before:?}");
+
+    // So are those of a file that takes the place of another.
+    let served = Served::start(CONFIG);
+    std::fs::write(served.directory.path().join("a2abus.yaml"), config).unwrap();
+    served.signal(&["HUP"]);
+    served.next_line(is_warning);
 }
 
 #[test]
