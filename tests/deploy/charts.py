@@ -55,7 +55,7 @@ REFUSED = [
     ([*BUS, "--set-json", 'keda={"enabled":true,"minReplicas":9,"triggers":[{"type":"cron","metadata":{}}]}'], "`keda.minReplicas` (9) is more than"),
     ([*BUS, "--set", "config.calls.replica=0"], "`calls.replica` is the number of one replica"),
     (["--set-json", f"config={NAMED}", "--set", "config.calls=null"], "`transports.kafka.instance_id` is the name of one process"),
-    (["--set", "mode=sidecar", "--set", "persistence.enabled=true", *BUS], "`persistence` needs `mode: workload`"),
+    (["--set", "mode=sidecar", "--set", "persistence.enabled=true", *BUS], "only `mode: workload` uses `persistence.enabled`: "),
     (["--set", "mode=sidecar", "--set-json", f"config={NAMED}", "--set", "config.calls=null"], "`transports.kafka.instance_id` is the name of one process"),
 ]
 # A Kafka transport more, and its twin by the name of its variable.
@@ -84,10 +84,12 @@ REFUSED += [
     ([*BUS, "--set", "secrets[0].name=kafka,extraVolumeMounts[0].mountPath=/run/secrets/kafka,extraVolumeMounts[0].name=a"], "something else is mounted"),
     (["--set-json", TWINS, "--set", "persistence.enabled=true"], "have one environment variable, A2ABUS_TRANSPORTS__A_B__INSTANCE_ID"),
     ([*BUS, "--set", "networkPolicy.enabled=true,serviceMonitor.enabled=true"], "set `networkPolicy.monitoring`"),
-    *(([*SIDECAR, "--set", f"{name}.enabled=true"], f"`{name}` needs `mode: workload`")
+    *(([*SIDECAR, "--set", f"{name}.enabled=true"], f"only `mode: workload` uses `{name}.enabled`: ")
       for name in ("ingress", "gateway", "networkPolicy", "autoscaling", "keda", "serviceMonitor", "prometheusRule", "dashboard")),
-    ([*SIDECAR, "--set", "podLabels.team=agents"], "`podLabels` needs `mode: workload`"),
-    ([*SIDECAR, "--set", "imagePullSecrets[0].name=registry"], "`imagePullSecrets` needs `mode: workload`"),
+    ([*SIDECAR, "--set", "podLabels.team=agents"], "uses `podLabels.team`: "),
+    ([*SIDECAR, "--set", "imagePullSecrets[0].name=registry"], "uses `imagePullSecrets`: "),
+    ([*SIDECAR, "--set", "replicas=3,service.port=81,podDisruptionBudget.minAvailable=1,serviceAccount.create=false,podSecurityContext.runAsUser=1,test.agent=a"],
+      "uses `podDisruptionBudget.minAvailable`, `podSecurityContext.runAsUser`, `replicas`, `service.port`, `serviceAccount.create`, `test.agent`: "),
 ]
 POLICY = [*BUS, "--set", "networkPolicy.enabled=true"]
 ENABLED_NO = "transports: {nats: {type: nats\\, servers: [nats://nats]}}\nhttp: {enabled: no}\n"
@@ -100,6 +102,14 @@ REFUSED += [
       for name in ("A2ABUS_HTTP__LISTEN", "A2ABUS_INSTANCE", "A2ABUS_ADMIN__ALLOWED_HOSTS", "POD_NAME")),
     ([*BUS, "--set", "persistence.enabled=true,env[0].name=A2ABUS_CALLS__REPLICA,env[0].value=x"], "`env` has A2ABUS_CALLS__REPLICA, which the chart sets"),
     ([*BUS, "--set", "env[0].name=TOKEN,env[1].name=TOKEN"], "`env` has TOKEN twice"),
+    ([*BUS, "--set", "env[0].name=A2ABUS_http__listen,env[0].value=x"], "`env` has A2ABUS_http__listen, which the chart sets"),
+    *(([*BUS, "--set", f"env[0].name=A2ABUS_{name},env[0].value=x"], f"`env` has A2ABUS_{name}, and the chart would not see it: set `{path}` in the configuration")
+      for name, path in (("HTTP__DRAIN_GRACE", "http.drain_grace"), ("CALLS__REPLICA", "calls.replica"), ("STATE__LOG", "state.log"), ("STATE", "state"),
+        ("WORKFLOWS__DATA_DIRECTORY", "workflows.data_directory"), ("TRANSPORTS__MY_BUS__INSTANCE_ID", "transports.my_bus.instance_id"), ("http__enabled", "http.enabled"))),
+    (["--set", "existingConfigMap=other,env[0].name=A2ABUS_CALLS__REPLICA,env[0].value=x"], "`env` has A2ABUS_CALLS__REPLICA, and the chart would not see it"),
+    ([*BUS, "--set", "config.transports.nats.tls.ca_file=/run/secrets/nats/ca.crt,secrets[0].name=nats-ca"],
+      "the configuration names /run/secrets/nats/ca.crt, but nothing is mounted there: add `{name: nats}` to `secrets`"),
+    ([*BUS, "--set", "secrets=null"], "missing property 'secrets'"),
     *(([*BUS, "--set", f"image.repository={name}"], f"`image.repository` is {name}: write the tag in `image.tag`")
       for name in ("a2abus:0.1.0", "localhost:5000/a2abus:0.1.0")),
     ([*BUS, "--set", f"image.repository=example.com/a2abus@sha256:{64 * '0'}"], "write the digest in `image.digest`"),
@@ -157,6 +167,7 @@ def main():
         refused(more, message)
     refused(BUS, "set `fullnameOverride`", release="1bus")
     refused(BUS, "set `fullnameOverride`", release="my.bus")
+    accepted()
     environments()
     written_otherwise()
     names_of_secrets()
@@ -322,6 +333,26 @@ def variables(*more):
     """The names and values of the environment that the chart renders."""
     _, container = bridge_of(objects(render(CHART, None, VERSIONS[1], *more)))
     return {entry["name"]: entry.get("value", entry.get("valueFrom")) for entry in container["env"]}
+
+
+def accepted():
+    """Values that look like some that are refused."""
+    faults = []
+    for more in (
+        ["--set", "resources=null"],
+        ["--set", "resources.requests=null,resources.limits=null"],
+        ["--set", "env[0].name=A2ABUS_TELEMETRY__LOG,env[0].value=debug"],
+        ["--set", "env[0].name=A2ABUS_TRANSPORTS__NATS__AUTH__USER,env[0].value=me"],
+        ["--set", "config.transports.nats.tls.ca_file=/run/secrets/a/b/ca.crt,extraVolumeMounts[0].mountPath=/run/secrets/a/,extraVolumeMounts[0].name=a"],
+        ["--set", "config.transports.nats.tls.ca_file=/run/secrets/a/ca.crt,csiSecrets[0].name=a,csiSecrets[0].secretProviderClass=a"],
+    ):
+        try:
+            render(CHART, None, VERSIONS[1], *BUS, *more)
+        except ValueError as error:
+            faults.append(f"{more}: {error}")
+    report("values that look like some that are refused", faults)
+    known, values = (yaml.safe_load((CHART / name).read_text()) for name in ("files/workload.yaml", "values.yaml"))
+    report("defaults of a workload", [f"{name}: {values[name]}" for name, default in known.items() if values[name] != default])
 
 
 def environments():

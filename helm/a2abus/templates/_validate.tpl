@@ -57,15 +57,26 @@
 {{- end }}
 {{- end }}
 
-{{/* Of two variables with one name the later would win, and nothing would say so. */}}
+{{/*
+Of two variables with one name the later would win, and nothing would say so. Nor does the chart see a key that a variable
+sets: it reads the configuration. The bridge takes small letters, too.
+*/}}
 {{- define "a2abus.checkEnvironment" -}}
 {{- $ours := list }}
 {{- range include "a2abus.environment" (dict "root" . "listen" .Values.listenAddress) | fromYamlArray }}{{ $ours = append $ours .name }}{{ end }}
+{{- $transport := "TRANSPORTS(__([^_]|_[^_])+(__(%s)(__.*)?)?)?" }}
+{{- $read := list "CALLS(__REPLICA)?" (printf $transport "INSTANCE_ID") }}
+{{- if not .Values.existingConfigMap }}
+{{- $read = list "INSTANCE" "HTTP(__(ENABLED|LISTEN|ALLOWED_HOSTS|DRAIN_GRACE)(__.*)?)?" "ADMIN(__.*)?" "CALLS(__(ENABLED|REPLICA|REPLY_PARTITIONS))?" "STATE(__(LOG|DIRECTORY))?" "WORKFLOWS(__DATA_DIRECTORY)?" "REGISTRY(__ENABLED)?" "BINDINGS(__.*)?" "AGENTS(__.*)?" (printf $transport "TYPE|BROKERS|SERVERS|INSTANCE_ID") }}
+{{- end }}
 {{- $names := list }}
 {{- range .Values.env }}
-{{- if has .name $ours }}{{ fail (printf "`env` has %s, which the chart sets: leave it out, and use `ports`, `listenAddress`, `persistence` or the configuration" .name) }}{{ end }}
-{{- if has .name $names }}{{ fail (printf "`env` has %s twice" .name) }}{{ end }}
-{{- $names = append $names .name }}
+{{- $name := .name }}
+{{- if hasPrefix "A2ABUS_" $name }}{{ $name = upper $name }}{{ end }}
+{{- if has $name $ours }}{{ fail (printf "`env` has %s, which the chart sets: leave it out, and use `ports`, `listenAddress`, `persistence` or the configuration" .name) }}{{ end }}
+{{- if and (hasKey . "value") (regexMatch (printf "^A2ABUS_(%s)$" (join "|" $read)) $name) }}{{ fail (printf "`env` has %s, and the chart would not see it: set `%s` in the configuration" .name (trimPrefix "A2ABUS_" $name | lower | replace "__" ".")) }}{{ end }}
+{{- if has $name $names }}{{ fail (printf "`env` has %s twice" .name) }}{{ end }}
+{{- $names = append $names $name }}
 {{- end }}
 {{- end }}
 
@@ -98,26 +109,35 @@
 {{- if has (toString .mountPath) $paths }}{{ fail (printf "`extraVolumeMounts`: something else is mounted at %q" (toString .mountPath)) }}{{ end }}
 {{- $paths = append $paths (toString .mountPath) }}
 {{- end }}
+{{- range regexFindAll "\"/run/secrets/[^/\"]+/[^\"]+\"" (include "a2abus.config" .) -1 }}
+{{- $file := trimAll "\"" . }}
+{{- $isThere := false }}
+{{- range $paths }}{{ if hasPrefix (print (trimSuffix "/" .) "/") $file }}{{ $isThere = true }}{{ end }}{{ end }}
+{{- if not $isThere }}{{ fail (printf "the configuration names %s, but nothing is mounted there: add `{name: %s}` to `secrets`" $file (regexReplaceAll "^/run/secrets/([^/]*).*$" $file "${1}")) }}{{ end }}
+{{- end }}
 {{- end }}
 
-{{/* What belongs to the pod, or stands beside it, is for the chart of the agent to set. */}}
+{{/* What belongs to the pod, or stands beside it, is for the chart of the agent to set: files/workload.yaml has it. */}}
 {{- define "a2abus.checkSidecar" -}}
-{{- if .Values.persistence.enabled }}{{ fail "`persistence` needs `mode: workload`: the pods of a sidecar are those of the agent, and their volumes too (`extraVolumes`, `extraVolumeMounts`)" }}{{ end }}
-{{- range $name := list "ingress" "gateway" }}
-{{- if (get $.Values $name).enabled }}{{ fail (printf "`%s` needs `mode: workload`: only the agent beside a sidecar can call it" $name) }}{{ end }}
+{{- $given := list }}
+{{- range $name, $default := .Files.Get "files/workload.yaml" | fromYaml }}
+{{- $value := get $.Values $name }}
+{{- if not (kindIs "map" $default) }}
+{{- if ne (toJson $value) (toJson $default) }}{{ $given = append $given $name }}{{ end }}
+{{- else }}
+{{- range $key, $member := $value }}
+{{- if and (not (kindIs "invalid" $member)) (ne (toJson $member) (toJson (get $default $key))) }}{{ $given = append $given (print $name "." $key) }}{{ end }}
 {{- end }}
-{{- range $name := list "networkPolicy" "autoscaling" "keda" "serviceMonitor" "prometheusRule" "dashboard" }}
-{{- if (get $.Values $name).enabled }}{{ fail (printf "`%s` needs `mode: workload`: the pods of a sidecar are those of the agent, whose chart must have it" $name) }}{{ end }}
 {{- end }}
-{{- range $name := list "imagePullSecrets" "podAnnotations" "podLabels" "nodeSelector" "tolerations" "affinity" "priorityClassName" "topologySpreadConstraints" }}
-{{- if get $.Values $name }}{{ fail (printf "`%s` needs `mode: workload`: the pods of a sidecar are those of the agent, whose chart must have it" $name) }}{{ end }}
 {{- end }}
+{{- with $given }}{{ fail (printf "only `mode: workload` uses `%s`: the pods of a sidecar, and what stands beside them, are those of the agent, whose chart must have it" (join "`, `" .)) }}{{ end }}
 {{- end }}
 
 {{- define "a2abus.checkWorkload" -}}
 {{- $config := include "a2abus.config" . | fromJson }}
 {{- if and .Values.autoscaling.enabled .Values.keda.enabled }}{{ fail "`autoscaling` and `keda` cannot both decide the number of replicas" }}{{ end }}
-{{- $requests := dig "requests" "cpu" "" .Values.resources | default (dig "limits" "cpu" "" .Values.resources) }}
+{{- $resources := .Values.resources | default dict }}
+{{- $requests := dig "requests" "cpu" "" $resources | default (dig "limits" "cpu" "" $resources) }}
 {{- if and .Values.autoscaling.enabled (not $requests) }}{{ fail "`autoscaling` scales on a percentage of `resources.requests.cpu`, which is not set" }}{{ end }}
 {{- $most := include "a2abus.mostReplicas" . | int }}
 {{- if eq "embedded" (dig "state" "log" "" $config) }}
