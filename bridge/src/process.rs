@@ -577,7 +577,7 @@ async fn watch_health(
             Health::Down(cause) => {
                 match before {
                     Some(Health::Up) => {
-                        tracing::error!(%transport, %cause, "the transport is down: trying again until it is back");
+                        tracing::warn!(%transport, %cause, "the transport is down: trying again until it is back");
                     }
                     Some(Health::Down(_)) => still_down(transport, cause, &log),
                     None => tracing::info!(%transport, "{cause}"),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use a2abus_transports::{Consumer, TransportError};
+use a2abus_transports::{Consumer, TransportError, TransportErrorKind};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -35,6 +35,8 @@ pub(crate) async fn start<F: Future<Output = Result<Consumer, TransportError>>>(
         match result {
             Ok(started) => return Some(started),
             Err(error) => {
+                let cure = (error.kind() == TransportErrorKind::Unauthorised)
+                    .then_some("`a2abus topics plan --acls` prints the permissions to grant");
                 let error = chain(&error);
                 let is_news =
                     |(at, text): &(Instant, String)| *text != error || at.elapsed() >= REPEAT;
@@ -42,6 +44,7 @@ pub(crate) async fn start<F: Future<Output = Result<Consumer, TransportError>>>(
                     tracing::warn!(
                         condition,
                         error,
+                        cure,
                         "a part of the bridge did not start; trying again"
                     );
                     logged = Some((Instant::now(), error.clone()));

@@ -14,6 +14,7 @@ use support::server::{Kind, Private, program, script};
 use tokio::process::Command;
 
 use crate::plain::{Plain, next};
+use crate::tls::logged;
 
 const REQUEST: &str =
     r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"_agentId":"weather"}}"#;
@@ -348,6 +349,52 @@ default_route: [{{ transport: bus, topic: 'agents.{{targetagent}}' }}]
     let (answer, ()) = tokio::join!(bridge.post("/rpc/weather", REQUEST), answered);
     assert!(answer.body.contains(r#""result":"#), "{}", answer.body);
     bridge.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_nats_refuses_is_told_once_with_what_helps() {
+    let Some(Guarded {
+        server,
+        directory,
+        file,
+    }) = Guarded::start().await
+    else {
+        return;
+    };
+    let password = directory.path().join("password");
+    let address = server.address();
+    let config = format!(
+        "
+instance: test
+transports:
+  bus: {{ type: nats, servers: ['nats://{address}'], auth: {{ user: bridge, password: {{ file: {} }} }} }}
+bindings: [{{ name: core, transport: bus, topics: ['in.*'] }}]
+default_route: [{{ transport: bus, topic: 'agents.{{targetagent}}' }}]
+",
+        password.display()
+    );
+    let lines = logged(&config, "Subscription to \"in.*").await;
+    let last = lines.last().unwrap();
+    let cure = "`a2abus topics plan --acls` prints those to grant";
+    assert!(last.contains("ERROR") && last.contains(cure), "{lines:?}");
+
+    std::fs::write(&password, "wrong").unwrap();
+    std::fs::write(&file, &config).unwrap();
+    let (text, _) = check(&file).await;
+    let cause = format!(
+        "{address}: authorization violation for user bridge: check `auth`, and the users of the server"
+    );
+    let refused = format!("FAILED   bus: connect: no connection: {cause}");
+    assert!(text.lines().any(|line| line == refused), "{text}");
+    // The client tries some times before this line.
+    let lines = logged(&config, "a part of the bridge did not start").await;
+    let before = lines.split_last().unwrap().1.iter();
+    let told = before.filter(|line| line.contains("authorization violation"));
+    let told: Vec<&String> = told.collect();
+    assert!(
+        told.len() == 1 && told[0].contains("WARN") && told[0].contains(&cause),
+        "{lines:?}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -37,10 +37,12 @@ pub use properties::KafkaProperties;
 
 use crate::error::{TransportError, TransportErrorKind};
 use crate::message::{Message, Topic};
-use crate::transport::{Address, Confirmation, Consumer, Health, Reading, Subscription, Transport};
+use crate::transport::{
+    Address, CONNECTING, Confirmation, Consumer, Health, Reading, Subscription, Transport,
+};
 use consumer::{Plan, Source};
 use error::failed;
-use health::{CONNECTING, Events, PROBE_TIMEOUT, PROBE_TOPIC, Pulse};
+use health::{Events, PROBE_TIMEOUT, PROBE_TOPIC, Pulse};
 use intake::Budget;
 use producer::{BatchClient, Producer};
 use topics::{Existence, Topics};
@@ -94,7 +96,7 @@ impl Kafka {
         TransportError::unless_right("Kafka", &config.tls_findings().unusable)?;
         let config = Arc::new(config);
         let pulse = Arc::new(Pulse::default());
-        let connecting = format!("{CONNECTING} {}", config.brokers.join(", "));
+        let connecting = format!("{CONNECTING} Kafka at {}", config.brokers.join(", "));
         let (changes, health) = watch::channel(Health::Down(connecting.into()));
         let topics = Arc::new(Topics::default());
         let producer = Arc::new(Producer::start(&config, &pulse, &topics)?);

@@ -95,6 +95,17 @@ pub enum Health {
     Down(Text),
 }
 
+/// What the cause begins with before anything is known; the brokers or servers follow.
+pub(crate) const CONNECTING: &str = "connecting to";
+
+impl Health {
+    /// Whether nothing is known yet: no attempt to connect has succeeded or failed.
+    #[must_use]
+    pub fn is_unknown(&self) -> bool {
+        matches!(self, Self::Down(cause) if cause.starts_with(CONNECTING))
+    }
+}
+
 /// What to read and how.
 #[derive(Debug, Clone)]
 pub struct Subscription {

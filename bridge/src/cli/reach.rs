@@ -9,6 +9,8 @@ use crate::config::TransportConfig;
 
 /// How long a bus may take to be reached.
 const CONNECT: Duration = Duration::from_secs(10);
+/// How long it may take once its client has said why there is no connection: another of its servers may answer.
+const REFUSED: Duration = Duration::from_secs(2);
 /// How long a connection may take to end.
 const CLOSE: Duration = Duration::from_secs(2);
 
@@ -20,19 +22,24 @@ pub(super) async fn connect(config: &TransportConfig) -> Result<AnyTransport, St
     let config = config.without_management();
     let transport = config.connect().await.map_err(|error| chain(&error))?;
     let mut health = transport.health();
-    let up = timeout(CONNECT, health.wait_for(|health| *health == Health::Up)).await;
-    if up.is_ok_and(|up| up.is_ok()) {
+    let connected = timeout(CONNECT, async {
+        // Both end with an error only when the client is gone.
+        let _ = health.wait_for(|health| !health.is_unknown()).await;
+        let is_up = health.wait_for(|health| *health == Health::Up);
+        timeout(REFUSED, is_up).await.is_ok_and(|up| up.is_ok())
+    });
+    if connected.await.unwrap_or_default() {
         return Ok(transport);
     }
-    let cause = match &*transport.health().borrow() {
-        Health::Down(cause) => cause.to_string(),
-        Health::Up => "it came up too late".to_owned(),
-    };
+    let now = transport.health().borrow().clone();
     close(&transport).await;
-    Err(format!(
-        "no connection within {} s: {cause}",
-        CONNECT.as_secs()
-    ))
+    Err(match &now {
+        Health::Up => "it came up too late".to_owned(),
+        Health::Down(cause) if now.is_unknown() => {
+            format!("no connection within {} s: {cause}", CONNECT.as_secs())
+        }
+        Health::Down(cause) => format!("no connection: {cause}"),
+    })
 }
 
 /// Ends a connection. What is not closed in time ends with the process.

@@ -45,13 +45,19 @@ pub(crate) fn start(config: &TelemetryConfig) -> anyhow::Result<Option<LogLevels
 /// The module of the NATS client.
 const NATS_CLIENT: &str = "async_nats";
 
+/// The levels at which the NATS client says nothing, unless the filter names it.
+const WITHOUT_NATS_CLIENT: [&str; 3] = ["info", "warn", "error"];
+
 /// The filter that a text means. What a reload has changed is logged with any filter but one that names its target, or
-/// switches everything off. The INFO lines of the NATS client repeat, without the cause, what the bridge says.
+/// switches everything off. The NATS client repeats at each attempt, and without the cause, what the bridge says once.
 fn levels_of(text: &str) -> anyhow::Result<EnvFilter> {
     let mut filter = EnvFilter::try_new(text)?;
-    let is_info = |part: &str| part.trim().eq_ignore_ascii_case("info");
-    if text.split(',').any(is_info) && !text.contains(NATS_CLIENT) {
-        filter = filter.add_directive(Directive::from_str(&format!("{NATS_CLIENT}=warn"))?);
+    let is_quiet = |part: &str| {
+        let mut levels = WITHOUT_NATS_CLIENT.iter();
+        levels.any(|level| part.trim().eq_ignore_ascii_case(level))
+    };
+    if text.split(',').any(is_quiet) && !text.contains(NATS_CLIENT) {
+        filter = filter.add_directive(Directive::from_str(&format!("{NATS_CLIENT}=off"))?);
     }
     if text.contains(reload::TARGET) || filter.max_level_hint() == Some(LevelFilter::OFF) {
         return Ok(filter);
@@ -76,18 +82,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn info_leaves_out_the_info_lines_of_the_nats_client() {
+    fn info_and_above_leave_out_the_lines_of_the_nats_client() {
         for (text, is_quiet) in [
             ("info", true),
             ("INFO,a2abus::access=off", true),
             ("a2abus_bridge=debug, info", true),
             ("info,async_nats=info", false),
             ("debug", false),
-            ("warn", false),
+            ("warn", true),
+            ("a2abus_bridge=debug,Error", true),
+            ("async_nats=error", false),
             ("off", false),
         ] {
             let filter = levels_of(text).unwrap().to_string();
-            let quiet = filter.split(',').any(|part| part == "async_nats=warn");
+            let quiet = filter.split(',').any(|part| part == "async_nats=off");
             assert_eq!(quiet, is_quiet, "{text}: {filter}");
         }
     }

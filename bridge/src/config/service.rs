@@ -200,8 +200,8 @@ pub struct LimitsConfig {
 #[serde(deny_unknown_fields, default)]
 pub struct TelemetryConfig {
     /// What to log: levels by module, as `info,a2abus_bridge=debug`. The access log is `a2abus::access`: one INFO line
-    /// for each request; `info,a2abus::access=off` switches it off. `info` leaves out the INFO lines of the NATS client,
-    /// which repeat those of the bridge; `info,async_nats=info` shows them.
+    /// for each request; `info,a2abus::access=off` switches it off. The lines of the NATS client are left out, because they
+    /// repeat those of the bridge; `info,async_nats=info` shows them.
     pub log: AsText<LogFilter>,
     /// The format of log lines.
     pub log_format: LogFormat,

@@ -225,7 +225,7 @@ impl Task {
                     );
                 }
                 End::Broken(code) => {
-                    tracing::error!(%code, "the Kafka consumer failed and is replaced");
+                    tracing::warn!(%code, "the Kafka consumer failed and is replaced");
                     drop(session);
                     self.intake.revoke_all();
                 }
@@ -248,7 +248,7 @@ impl Task {
             }
             match Session::open(self) {
                 Ok(session) => return Some(session),
-                Err(error) => tracing::error!(%error, "the Kafka consumer cannot be replaced yet"),
+                Err(error) => tracing::warn!(%error, "the Kafka consumer cannot be replaced yet"),
             }
         }
     }

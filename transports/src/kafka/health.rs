@@ -15,8 +15,6 @@ use crate::transport::Health;
 
 /// A topic that most clusters have; whether it exists or may be seen does not matter, only that somebody answers.
 pub(super) const PROBE_TOPIC: &str = "__consumer_offsets";
-/// What the cause begins with before anything is known; the brokers follow.
-pub(super) const CONNECTING: &str = "connecting to Kafka at";
 /// How long an answer to a probe may take.
 pub(super) const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Probes in a row that fail before the cluster is down: one may meet a broker that is just going, or a busy moment, and
@@ -172,8 +170,12 @@ pub(super) fn watch(
             }
             Err(error) => {
                 failures = failures.saturating_add(1);
-                let is_down = failures >= FAILURES || pulse.state().all_down;
-                is_down.then(|| Health::Down(pulse.cause(&error)))
+                let state = pulse.state();
+                let is_down = failures >= FAILURES || state.all_down;
+                // That nobody answers yet is no news; why a client cannot connect is.
+                let is_news = state.complaint.is_some() || !health.borrow().is_unknown();
+                drop(state);
+                (is_down && is_news).then(|| Health::Down(pulse.cause(&error)))
             }
         };
         if let Some(found) = found {
@@ -189,7 +191,7 @@ pub(super) fn watch(
 fn change(current: &mut Health, found: &Health) -> bool {
     let changed = match (&*current, found) {
         (Health::Up, Health::Up) => false,
-        (Health::Down(cause), Health::Down(_)) => cause.starts_with(CONNECTING),
+        (Health::Down(_), Health::Down(_)) => current.is_unknown(),
         (Health::Up, Health::Down(_)) | (Health::Down(_), Health::Up) => true,
     };
     if changed {
@@ -306,6 +308,7 @@ mod tests {
 
     use super::*;
     use crate::error::TransportErrorKind;
+    use crate::transport::CONNECTING;
 
     /// The result of one probe.
     #[derive(Debug, Clone, Copy)]

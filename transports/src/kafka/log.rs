@@ -97,7 +97,7 @@ impl Kafka {
         let client = reading.client()?;
         super::spawn("a2abus-kafka-log", move || {
             if let Err(error) = reading.read(&client) {
-                tracing::error!(%error, topic = %reading.topic, "the Kafka reader of a log failed");
+                tracing::warn!(%error, topic = %reading.topic, "the Kafka reader of a log failed");
             }
         })?;
         Ok(reader)

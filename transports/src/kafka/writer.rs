@@ -302,7 +302,7 @@ fn replace<S: Sent>(writer: &Writer<S>, code: Code, reason: &str) {
     match writer.replace() {
         Ok(()) => tracing::warn!(%code, reason, "the Kafka producer failed and was replaced"),
         Err(error) => {
-            tracing::error!(%code, reason, %error, "the Kafka producer failed and cannot be replaced yet");
+            tracing::warn!(%code, reason, %error, "the Kafka producer failed and cannot be replaced yet");
         }
     }
 }

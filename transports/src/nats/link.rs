@@ -5,7 +5,7 @@
 //!            state --every 250 ms--^   (the client drops events when many come at once)
 //! ```
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use super::config::NatsConfig;
 use super::diagnose::Probe;
 use crate::error::{TransportError, TransportErrorKind};
-use crate::transport::Health;
+use crate::transport::{CONNECTING, Health};
 
 /// The connection at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,6 +48,7 @@ pub(super) struct Link {
     /// Messages that were received and dropped because nobody took them in time.
     dropped: AtomicU64,
     logged: std::sync::Mutex<Logged>,
+    told: std::sync::Mutex<ToldRefusals>,
     closed: AtomicBool,
     faults: std::sync::Mutex<Faults>,
     /// The servers and who logs in there, as people name them.
@@ -67,6 +68,11 @@ struct Logged {
     total: u64,
 }
 
+/// The log lines about refused permissions: by the words of the server, when the last one was written, and how many were
+/// left out since.
+#[derive(Debug, Default)]
+struct ToldRefusals(HashMap<Text, (Instant, u64)>);
+
 /// Why the transport is not healthy.
 #[derive(Debug)]
 struct Faults {
@@ -81,6 +87,15 @@ const COMPARE_EVERY: Duration = Duration::from_millis(250);
 
 /// Refused permissions kept for slow listeners, at most.
 const REFUSALS: usize = 64;
+
+/// What helps where the server refuses the log-in.
+const CHECK_USER: &str = "check `auth`, and the users of the server";
+
+/// How often the log says that a permission is refused.
+const REFUSAL_LOGGED_EVERY: Duration = Duration::from_secs(60);
+
+/// Refused permissions that the log names in that time, at most: subjects may come from messages.
+const MOST_TOLD: usize = 64;
 
 /// How often the log says that messages are dropped.
 const DROPS_LOGGED_EVERY: Duration = Duration::from_secs(10);
@@ -100,7 +115,7 @@ impl Link {
         subscription_capacity: usize,
     ) -> Result<(Arc<Self>, Client), TransportError> {
         let servers = Text::from(config.server_names());
-        let connecting = Text::from(format!("connecting to NATS at {servers}"));
+        let connecting = Text::from(format!("{CONNECTING} NATS at {servers}"));
         let link = Arc::new(Self {
             connection: watch::Sender::new(Connection {
                 up: false,
@@ -111,6 +126,7 @@ impl Link {
             overrun: watch::Sender::new(0),
             dropped: AtomicU64::new(0),
             logged: std::sync::Mutex::default(),
+            told: std::sync::Mutex::default(),
             closed: AtomicBool::new(false),
             faults: std::sync::Mutex::new(Faults {
                 connection: connecting,
@@ -207,7 +223,7 @@ impl Link {
             }
             ServerError::Other(text) => match Refusal::parse(text) {
                 Some(refusal) => {
-                    tracing::error!(user = %self.user, error = %text, "NATS refused a permission");
+                    self.log_refusal(text);
                     // Nobody listens when nothing is being asked for; then the log line is all there is to do.
                     let _ = self.refusals.send(refusal);
                 }
@@ -219,6 +235,21 @@ impl Link {
         }
     }
 
+    fn log_refusal(&self, text: &str) {
+        let told = self.told.lock();
+        let mut told = told.unwrap_or_else(std::sync::PoisonError::into_inner);
+        let Some(suppressed) = told.allow(text, Instant::now()) else {
+            return;
+        };
+        drop(told);
+        tracing::error!(
+            user = %self.user,
+            error = %text,
+            suppressed,
+            "NATS refused a permission: `a2abus topics plan --acls` prints those to grant"
+        );
+    }
+
     /// The message of a server or the client, with the servers that it concerns.
     fn describe(&self, text: &str) -> Text {
         let (servers, user) = (&self.servers, &self.user);
@@ -226,7 +257,7 @@ impl Link {
             .iter()
             .any(|word| text.contains(word));
         Text::from(if is_log_in {
-            format!("{servers}: {text} for {user}")
+            format!("{servers}: {text} for {user}: {CHECK_USER}")
         } else {
             format!("{servers}: {text}")
         })
@@ -431,6 +462,30 @@ impl Link {
     }
 }
 
+// === impl ToldRefusals ===
+
+impl ToldRefusals {
+    /// Whether a line about a refusal is written now: then, how many like it were left out since the last one.
+    fn allow(&mut self, text: &str, now: Instant) -> Option<u64> {
+        if let Some((at, left_out)) = self.0.get_mut(text) {
+            if now < *at + REFUSAL_LOGGED_EVERY {
+                *left_out += 1;
+                return None;
+            }
+            *at = now;
+            return Some(std::mem::take(left_out));
+        }
+        if self.0.len() >= MOST_TOLD {
+            self.0.retain(|_, (at, _)| now < *at + REFUSAL_LOGGED_EVERY);
+        }
+        if self.0.len() >= MOST_TOLD {
+            return None;
+        }
+        self.0.insert(Text::from(text), (now, 0));
+        Some(0)
+    }
+}
+
 // === impl Refusal ===
 
 impl Refusal {
@@ -480,6 +535,18 @@ mod tests {
         ] {
             assert_eq!(Refusal::parse(text), expected);
         }
+    }
+
+    #[test]
+    fn a_refused_permission_is_logged_once_a_minute_for_each_subject() {
+        let (mut told, now) = (ToldRefusals::default(), Instant::now());
+        assert_eq!(told.allow("a", now), Some(0));
+        assert_eq!(told.allow("a", now), None);
+        assert_eq!(told.allow("b", now), Some(0));
+        assert_eq!(told.allow("a", now + REFUSAL_LOGGED_EVERY), Some(1));
+        let later = now + REFUSAL_LOGGED_EVERY * 3;
+        let more = (0..MOST_TOLD * 2).filter(|n| told.allow(&n.to_string(), later).is_some());
+        assert_eq!(more.count(), MOST_TOLD);
     }
 
     #[test]
