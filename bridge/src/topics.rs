@@ -69,6 +69,8 @@ enum Must {
     Anything,
     Be(Value),
     AtLeast(u64),
+    /// At least two where there are three copies or more.
+    InSync,
     /// These subjects are all among those that it stores.
     Cover(Vec<String>),
 }
@@ -135,6 +137,7 @@ fn kafka_topics(
                     if write.storage != Storage::Readers {
                         at_start = AtStart::CreatesPartitions;
                         settings.push(Setting::created("partitions", Some(json!(1))));
+                        settings.push(in_sync(defaults));
                     }
                     needs.add(topic, &used.whose, at_start, settings);
                 }
@@ -249,13 +252,19 @@ fn log_settings(spec: &LogSpec, bytes: u64, defaults: Defaults) -> Vec<Setting> 
         }
         Kind::Latest => settings.push(Setting::be("cleanup.policy", json!("compact"))),
     }
-    // With one copy that is in sync, a confirmed record is lost with its broker.
-    let copies = defaults.replicas.filter(|replicas| *replicas >= 3);
-    settings.push(Setting::created(
-        "min.insync.replicas",
-        copies.map(|_| json!(2)),
-    ));
+    settings.push(in_sync(defaults));
     settings
+}
+
+/// How many copies must have a record before it is confirmed. With one, a confirmed record is lost with its broker.
+#[cfg(feature = "kafka")]
+fn in_sync(defaults: Defaults) -> Setting {
+    let copies = defaults.replicas.filter(|replicas| *replicas >= 3);
+    Setting {
+        name: "min.insync.replicas",
+        create: copies.map(|_| json!(2)),
+        must: Must::InSync,
+    }
 }
 
 #[cfg(feature = "kafka")]
@@ -566,7 +575,7 @@ impl Needed {
             (_, Must::Anything) => false,
             (AtStart::CreatesPartitions, _) => !RIGHT_BY_DEFAULT.contains(&setting.name),
             // Somebody asks for more copies than the configuration.
-            (_, Must::AtLeast(_)) => setting.name.ends_with("replicas"),
+            (_, Must::AtLeast(_) | Must::InSync) => setting.name.ends_with("replicas"),
             _ => false,
         };
         let words = |setting: &Setting| {
@@ -663,6 +672,11 @@ impl Setting {
                 return None;
             }
             Must::AtLeast(least) => format!("must be at least {least}"),
+            Must::InSync => {
+                let copies = found.get("replicas").and_then(Value::as_u64);
+                let copies = copies.filter(|copies| *copies >= 3 && is.as_u64() < Some(2))?;
+                format!("must be at least 2 of {copies} replicas")
+            }
             Must::Cover(subjects) => match lacking(found, subjects) {
                 missing if missing.is_empty() => return None,
                 missing => format!("lacks {}", missing.join(", ")),
@@ -743,6 +757,36 @@ mod tests {
         assert_eq!(needed.lacks_at_start(), Some(Vec::new()));
         needed.at_start = AtStart::Waits;
         assert_eq!(needed.lacks_at_start(), None);
+    }
+
+    #[test]
+    #[cfg(feature = "kafka")]
+    fn of_three_copies_two_must_confirm() {
+        let needed = |replicas| Needed {
+            thing: Thing::Topic(Topic::from_static("t")),
+            whose: BTreeSet::new(),
+            settings: vec![in_sync(Defaults {
+                replicas,
+                ..Defaults::default()
+            })],
+            at_start: AtStart::Creates,
+        };
+        for (replicas, created) in [(None, None), (Some(2), None), (Some(3), Some(&json!(2)))] {
+            let creation = needed(replicas).creation();
+            assert_eq!(creation.get("min.insync.replicas"), created);
+        }
+        let lacks = vec!["min.insync.replicas=2".to_owned()];
+        assert_eq!(needed(Some(3)).lacks_at_start(), Some(lacks));
+        assert_eq!(needed(None).lacks_at_start(), Some(Vec::new()));
+        let wrong = "min.insync.replicas is 1, must be at least 2 of 3 replicas";
+        for (replicas, in_sync, expected) in [(3, 1, Some(wrong)), (3, 2, None), (2, 1, None)] {
+            let found = json!({"replicas": replicas, "min.insync.replicas": in_sync});
+            // Whether or not somebody asks for copies.
+            for asked in [None, Some(3)] {
+                let differences = needed(asked).differences(found.as_object().unwrap());
+                assert_eq!(differences, Vec::from_iter(expected.map(str::to_owned)));
+            }
+        }
     }
 
     #[test]
