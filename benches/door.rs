@@ -201,19 +201,24 @@ impl Connection {
 }
 
 fn find(bytes: &[u8], what: &[u8]) -> Option<usize> {
-    bytes.windows(what.len()).position(|window| window == what)
+    memchr::memmem::find(bytes, what)
 }
 
 /// Whether these bytes are a whole response with a `Content-Length` and the status 200.
 fn is_whole(bytes: &[u8]) -> bool {
+    const LENGTH: &[u8] = b"content-length: ";
     let Some(end) = find(bytes, b"\r\n\r\n") else {
         return false;
     };
-    let head = String::from_utf8_lossy(&bytes[..end]).to_lowercase();
-    assert!(head.starts_with("http/1.1 200"), "{head}");
-    let length = head.split("content-length: ").nth(1).expect("a length");
-    let digits = length.split("\r\n").next().expect("a line");
-    bytes.len() >= end + 4 + digits.trim().parse::<usize>().expect("a number")
+    let head = &bytes[..end];
+    let shown = || String::from_utf8_lossy(head);
+    assert!(head.starts_with(b"HTTP/1.1 200"), "{}", shown());
+    let at = find(head, LENGTH).unwrap_or_else(|| panic!("no length: {}", shown()));
+    let digits = head[at + LENGTH.len()..].iter();
+    let length = digits
+        .take_while(|byte| byte.is_ascii_digit())
+        .fold(0, |length, digit| 10 * length + usize::from(digit - b'0'));
+    bytes.len() >= end + 4 + length
 }
 
 /// What is asked of whom.

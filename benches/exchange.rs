@@ -5,8 +5,10 @@
 //! of its own. Kafka to NATS core: by hand, a consumer of a group that stores its offset when the answer is confirmed.
 //! Neither baseline detects, maps, bounds or reports anything.
 //!
-//! An attached HTTP server, called over NATS core: by hand, the same POST to the server itself, by the client that the
-//! bridge has.
+//! An attached HTTP server, called over NATS core, beside two ways by hand: the same POST to the server itself, by the
+//! client that the bridge has; and a subscription whose every message becomes that POST. The server is an echo in this
+//! process, which works for some microseconds; `A2ABUS_BENCH_MCP` names the URL of a real MCP server with a tool `echo`,
+//! as `server-everything` is one.
 //!
 //! The two take turns, so that both meet the same machine. Printed for each: requests per second, the median time, and
 //! the CPU time of this process per request (which includes the requester and the agent, the same for both); medians
@@ -386,47 +388,145 @@ async fn http_service() -> String {
     format!("http://{address}/")
 }
 
-async fn attached(url: &str, scale: usize, stop: &CancellationToken) {
-    let (service, through) = (
-        http_service().await,
-        format!("attached.{}", std::process::id()),
-    );
-    let config = format!(
-        "transports: {{ nats: {{ type: nats, servers: ['{url}'] }} }}
-agents: {{ weather: {{ to: {{ transport: nats, topic: {through} }}, attach: {{ url: '{service}', protocol: jsonrpc, concurrency: 64 }} }} }}
-http: {{ enabled: false }}
-admin: {{ enabled: false }}"
-    );
-    run_bridge(&config, stop).await;
-    let client = async_nats::connect(url).await.expect("the server answers");
+/// A client of HTTP servers, as the bridge has it.
+fn http_client() -> Arc<a2abus_executor::Client> {
     let options = ClientOptions {
         idle_per_host: Some(64),
         ..ClientOptions::default()
     };
-    let direct = a2abus_executor::Client::new(&options).expect("a client");
-    let body = Bytes::from_static(SMALL_REQUEST.as_bytes());
+    Arc::new(a2abus_executor::Client::new(&options).expect("a client"))
+}
+
+/// What a server is asked, and how.
+struct Posted {
+    url: String,
+    headers: Vec<(&'static str, String)>,
+    body: Bytes,
+}
+
+/// Asks a server, and reads its answer to the end.
+async fn post(client: &a2abus_executor::Client, posted: &Posted, body: Bytes) -> Bytes {
+    let mut request = axum::http::Request::post(&posted.url);
+    for (name, value) in &posted.headers {
+        request = request.header(*name, value);
+    }
+    let response = client.open(request.body(body).expect("a request")).await;
+    let body = Body::new(response.expect("a response").into_body());
+    let answer = axum::body::to_bytes(body, 1 << 20).await;
+    answer.expect("an answer")
+}
+
+/// Forwards requests from a subject to a server, and its answers back.
+async fn http_forwarder(url: &str, from: &str, posted: Arc<Posted>) {
+    let nats = async_nats::connect(url).await.expect("the server answers");
+    let mut requests = nats.subscribe(from.to_owned()).await.expect("subscribed");
+    nats.flush().await.expect("flushed");
+    let client = http_client();
+    tokio::spawn(async move {
+        while let Some(request) = requests.next().await {
+            let (nats, client, posted) = (nats.clone(), Arc::clone(&client), Arc::clone(&posted));
+            tokio::spawn(async move {
+                let Some(reply) = request.reply else { return };
+                let answer = post(&client, &posted, request.payload).await;
+                nats.publish(reply, answer).await.expect("published");
+            });
+        }
+    });
+}
+
+/// Compares three ways to a server: directly, over NATS with a forwarder by hand, over NATS with the bridge.
+async fn attached(
+    url: &str,
+    (name, protocol, posted): (&str, &str, Posted),
+    scale: usize,
+    stop: &CancellationToken,
+) {
+    let [hand, through] =
+        ["hand", "bridge"].map(|way| format!("attached.{protocol}.{way}.{}", std::process::id()));
+    let posted = Arc::new(posted);
+    let service = &posted.url;
+    http_forwarder(url, &hand, Arc::clone(&posted)).await;
+    let config = format!(
+        "transports: {{ nats: {{ type: nats, servers: ['{url}'] }} }}
+agents: {{ weather: {{ to: {{ transport: nats, topic: {through} }}, attach: {{ url: '{service}', protocol: {protocol}, concurrency: 64 }} }} }}
+http: {{ enabled: false }}
+admin: {{ enabled: false }}"
+    );
+    run_bridge(&config, stop).await;
+    let nats = async_nats::connect(url).await.expect("the server answers");
+    let direct = http_client();
+    let request = async |subject: &String| {
+        let answer = nats.request(subject.clone(), posted.body.clone()).await;
+        let answer = answer.expect("an answer").payload;
+        assert!(
+            answer.windows(8).any(|part| part == b"\"result\""),
+            "{answer:?}"
+        );
+    };
     for in_flight in [1, 64] {
         let load = Load {
             requests: scale * if in_flight == 1 { 1 } else { 8 },
             in_flight,
         };
+        let straight = async || {
+            let answer = post(&direct, &posted, posted.body.clone()).await;
+            assert!(!answer.is_empty());
+        };
+        let name = format!("request from NATS core to {name}");
         compare(
-            "request from NATS core to an attached HTTP server",
+            &format!("{name}, bridge and direct POST"),
             load,
+            &straight,
             async || {
-                let request = axum::http::Request::post(&service).body(body.clone());
-                let response = direct.open(request.expect("a request")).await;
-                let body = Body::new(response.expect("a response").into_body());
-                let answer = axum::body::to_bytes(body, 1 << 20).await;
-                assert!(!answer.expect("an answer").is_empty());
+                request(&through).await;
             },
+        )
+        .await;
+        compare(
+            &format!("{name}, bridge and forwarder by hand"),
+            load,
+            async || request(&hand).await,
             async || {
-                let answer = client.request(through.clone(), body.clone()).await;
-                assert!(!answer.expect("an answer").payload.is_empty());
+                request(&through).await;
             },
         )
         .await;
     }
+}
+
+/// A call of `echo` of an MCP server, in a session of its own.
+async fn mcp_call(url: &str) -> Posted {
+    let json = |value: serde_json::Value| Bytes::from(value.to_string());
+    let call = serde_json::json!({"jsonrpc": "2.0", "id": "1", "method": "tools/call",
+        "params": {"name": "echo", "arguments": {"message": "hello"}}});
+    let version = "2025-06-18";
+    let mut posted = Posted {
+        url: url.to_owned(),
+        headers: vec![
+            ("content-type", "application/json".to_owned()),
+            ("accept", "application/json, text/event-stream".to_owned()),
+        ],
+        body: json(call),
+    };
+    let hello = serde_json::json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {
+        "protocolVersion": version, "capabilities": {}, "clientInfo": {"name": "bench", "version": "1"}}});
+    let mut request = axum::http::Request::post(url);
+    for (name, value) in &posted.headers {
+        request = request.header(*name, value);
+    }
+    let client = http_client();
+    let response = client.open(request.body(json(hello)).expect("a request"));
+    let response = response.await.expect("a response");
+    let session = response.headers().get("mcp-session-id").cloned();
+    if let Some(session) = session {
+        let session = session.to_str().expect("ASCII").to_owned();
+        posted.headers.push(("mcp-session-id", session));
+    }
+    let version = ("mcp-protocol-version", version.to_owned());
+    posted.headers.push(version);
+    let ready = serde_json::json!({"jsonrpc": "2.0", "method": "notifications/initialized"});
+    post(&client, &posted, json(ready)).await;
+    posted
 }
 
 fn main() {
@@ -448,7 +548,18 @@ fn main() {
     let stop = CancellationToken::new();
     runtime.block_on(async {
         nats(&url, scale, &stop).await;
-        attached(&url, scale, &stop).await;
+        let echo = Posted {
+            url: http_service().await,
+            headers: Vec::new(),
+            body: Bytes::from_static(SMALL_REQUEST.as_bytes()),
+        };
+        let echo = ("an attached echo in this process", "jsonrpc", echo);
+        attached(&url, echo, scale, &stop).await;
+        if let Some(server) = address("A2ABUS_BENCH_MCP") {
+            let call = mcp_call(&server).await;
+            let server = ("the attached MCP server", "mcp", call);
+            attached(&url, server, scale / 4, &stop).await;
+        }
         match address("A2ABUS_TEST_KAFKA") {
             Some(brokers) => kafka(&brokers, &url, scale, &stop).await,
             None => println!("skipped: A2ABUS_TEST_KAFKA names no server"),

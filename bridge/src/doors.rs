@@ -94,7 +94,7 @@ impl Door {
 
     /// The share of the sender in the memory for requests.
     pub(crate) fn purse(&self, extensions: &Extensions) -> ClientBudget {
-        let peer = extensions.get::<Peer>().map(|Peer(address)| *address);
+        let peer = extensions.get::<Peer>().map(|peer| peer.address);
         self.calls.budget().purse(peer)
     }
 

@@ -71,9 +71,11 @@ pub enum ClientError {
 
 type Pool = legacy::Client<Connector, Full<Bytes>>;
 
-/// How many connections are kept for each host where nobody says so, and for how long.
+/// How many connections are kept for each host where nobody says so.
 const MAX_IDLE_PER_HOST: usize = 8;
-const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long they are kept. Many servers close a connection that was idle for 5 s (Node.js and uvicorn by default): a
+/// request that is sent while they do fails, and cannot be repeated, since the server may have read it.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(4);
 /// How much is read of an answer that is no success; it is only shown to a person.
 const MAX_FAILURE_BYTES: usize = 64 << 10;
 

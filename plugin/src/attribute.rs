@@ -97,15 +97,14 @@ impl EventId {
     /// The number as a UUID is written.
     #[must_use]
     pub fn of_uuid(uuid: u128) -> Self {
-        let part = |shift: u32, digits: u32| uuid >> shift & ((1 << (4 * digits)) - 1);
-        Self(Text::from(format!(
-            "{:08x}-{:04x}-{:04x}-{:04x}-{:012x}",
-            part(96, 8),
-            part(80, 4),
-            part(64, 4),
-            part(48, 4),
-            part(0, 12)
-        )))
+        const DIGITS: &[u8; 16] = b"0123456789abcdef";
+        let mut text = *b"00000000-0000-0000-0000-000000000000";
+        let mut shift = 128;
+        for character in text.iter_mut().filter(|character| **character != b'-') {
+            shift -= 4;
+            *character = DIGITS[(uuid >> shift & 15) as usize];
+        }
+        Self(Text::from_utf8(&text).unwrap_or_default())
     }
 }
 

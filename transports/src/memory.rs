@@ -46,7 +46,8 @@ use store::{SendResult, Store};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct MemoryConfig {
-    /// Partitions of a topic that its first use creates. Count; default 4; 1 to 65535.
+    /// Partitions of a topic that its first use creates. Count; default 4; 1 to 65535. A topic that a message creates, and
+    /// that only live readers match, has one.
     pub partitions: NonZeroU16,
     /// Messages one topic holds, at most. Count; default 65536; at least 1. A further send waits, and after 30 s fails as
     /// `saturated`. Too small: senders wait for their readers.

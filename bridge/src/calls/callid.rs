@@ -105,9 +105,18 @@ impl Replica {
     }
 }
 
+impl Replica {
+    /// Its text: four hexadecimal digits.
+    pub(crate) fn text(self) -> Text {
+        const DIGITS: &[u8; 16] = b"0123456789abcdef";
+        let digits = [12, 8, 4, 0].map(|shift| DIGITS[usize::from(self.0 >> shift & 15)]);
+        text_of(&digits).into()
+    }
+}
+
 impl fmt::Display for Replica {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:04x}", self.0)
+        f.write_str(&self.text())
     }
 }
 

@@ -156,7 +156,7 @@ impl Calls {
                     bytes,
                     own,
                     progress,
-                    &format!("\"{id}\""),
+                    &Text::concat(&["\"", &id, "\""]),
                 ))));
                 let form = Form::JsonRpc {
                     id: own.token().clone(),
@@ -321,7 +321,7 @@ impl Calls {
     /// The event of a request or notification, for the target that the path names.
     pub(super) fn event(&self, request: Request) -> Result<Event, CallError> {
         let context = MapContext {
-            source: Source::new(format!("{}/{}", self.source, request.caller))?,
+            source: Source::new(Text::concat(&[&self.source, "/", &request.caller]))?,
             time: Some(clock::time()),
             // A call has its call id in place of this one.
             ids: Ids::Fresh(&clock::new_event_id),

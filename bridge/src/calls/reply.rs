@@ -321,12 +321,19 @@ impl ReplyChannels {
                 topic: replies,
                 partitions,
             }) => {
-                let here = format!("k:{replies}/{}/", home(call.replica(), partitions));
-                replies == topic && origin.is_some_and(|origin| origin.starts_with(&here))
+                let of_topic = |origin: &'_ Text| {
+                    let rest = origin.strip_prefix("k:")?.strip_prefix(replies.as_str())?;
+                    let (partition, _) = rest.strip_prefix('/')?.split_once('/')?;
+                    partition.parse().ok()
+                };
+                let read = origin.filter(|_| replies == topic).and_then(of_topic);
+                read == Some(home(call.replica(), partitions))
             }
             Some(ReplyAddress::Subjects { below }) => {
-                let replica = format!("{below}.{}.", call.replica());
-                topic.as_str().starts_with(&replica)
+                let words = topic.as_str().strip_prefix(below.as_str());
+                let words = words.and_then(|words| words.strip_prefix('.'));
+                let replica = words.and_then(|words| words.split_once('.'));
+                replica.is_some_and(|(replica, _)| *replica == *call.replica().text())
             }
             None => false,
         }
@@ -388,10 +395,13 @@ fn counted(partitions: u32) -> u16 {
 
 fn subject_of(below: &Topic, id: ReplyId) -> Result<Topic, TopicError> {
     let replica = id.call.replica();
-    if id.call.is_followed() {
-        return Topic::new(format!("{below}.{replica}.{FOLLOWED}.{id}"));
-    }
-    Topic::new(format!("{below}.{replica}.{id}"))
+    let (replica, id_text) = (replica.text(), id.text());
+    let below = below.as_str();
+    Topic::new(if id.call.is_followed() {
+        Text::concat(&[below, ".", &replica, ".", FOLLOWED, ".", &id_text])
+    } else {
+        Text::concat(&[below, ".", &replica, ".", &id_text])
+    })
 }
 
 /// Sets an extension whose name is ours and whose value is a checked name or a number: it cannot be refused.

@@ -282,9 +282,12 @@ impl Calls {
     /// Fails the call whose request found nobody listening. NATS says so once, on the reply subject, to any of the
     /// subscriptions that the publishing connection has for it.
     pub fn no_responders(&self, at: ReadAt<'_>, binding: Binding) -> bool {
-        let status = at.message.headers.get(NATS_STATUS_HEADER);
-        let is_503 = binding == Binding::Nats && status.is_some_and(|status| status == "503");
-        let Some(id) = last_word(at.topic).filter(|_| is_503) else {
+        let status = || at.message.headers.get(NATS_STATUS_HEADER);
+        let is_503 = binding == Binding::Nats && status().is_some_and(|status| status == "503");
+        if !is_503 {
+            return false;
+        }
+        let Some(id) = last_word(at.topic) else {
             return false;
         };
         let error = CallError::nobody_there();

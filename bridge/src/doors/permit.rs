@@ -35,9 +35,7 @@ pub(crate) enum Action<'a> {
 /// Why it may not.
 pub(crate) fn permit(extensions: &Extensions, action: Action<'_>) -> Result<Principal, Failure> {
     let peer = extensions.get::<Peer>();
-    let name = peer.map_or(Text::from_static(UNKNOWN_CALLER), |Peer(address)| {
-        address.to_string().into()
-    });
+    let name = peer.map_or(Text::from_static(UNKNOWN_CALLER), |peer| peer.name.clone());
     tracing::trace!(principal = %name, ?action, "permitted");
     Ok(Principal { name })
 }

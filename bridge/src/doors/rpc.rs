@@ -18,6 +18,7 @@ use std::future::{Future, ready};
 use std::sync::Arc;
 use std::time::Duration;
 
+use a2abus_plugin::protocol::dialect::Dialect;
 use a2abus_plugin::{Limits, Text, Unit, decode};
 use a2abus_transports::Message;
 use a2abus_transports::content_mode::{self, Binding, Content, ContentMode};
@@ -320,6 +321,7 @@ fn read_head(
             Failure::new(Reason::ContentType, message),
         )
     })?;
+    let hint = negotiate::hint(&head.headers);
     Ok(Common {
         calls: Arc::clone(&door.calls),
         registry: Arc::clone(&door.registry),
@@ -332,8 +334,8 @@ fn read_head(
         timeout,
         arrived: Instant::now(),
         accepts,
-        hint: negotiate::hint(&head.headers),
-        dialect: negotiate::dialect(&head.headers),
+        dialect: hint.dialect().unwrap_or(Dialect::JsonRpc),
+        hint,
         reached: SentCalls::default(),
         results: Arc::clone(&door.results),
         key: None,

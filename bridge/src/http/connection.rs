@@ -6,6 +6,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use a2abus_plugin::Text;
 use axum::Router;
 use axum::body::Body;
 use axum::response::Response;
@@ -74,8 +75,12 @@ pub(super) struct Slot {
 }
 
 /// The address of the client, noted in each request.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Peer(pub(crate) IpAddr);
+#[derive(Debug, Clone)]
+pub(crate) struct Peer {
+    pub(crate) address: IpAddr,
+    /// The address as text.
+    pub(crate) name: Text,
+}
 
 /// Why and how the bridge ends a connection.
 enum End {
@@ -132,12 +137,14 @@ pub(super) async fn serve_connection(
     }
     let streams = Streams::new();
     let mut watch = ConnectionMonitor::new(&streams, shared.seats.take(&streams), shared.bounds);
-    let from = Peer(peer.ip().to_canonical());
+    let address = peer.ip().to_canonical();
+    let name = address.to_string().into();
+    let from = Peer { address, name };
     let (ending, router) = (&shared.ending, &shared.router);
     let service = hyper::service::service_fn(move |request: http::Request<Incoming>| {
         answer(
             router.clone(),
-            from,
+            from.clone(),
             ending.clone(),
             streams.begin(),
             request,

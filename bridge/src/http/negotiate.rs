@@ -7,20 +7,20 @@ use std::time::Duration;
 use a2abus_plugin::Hint;
 use a2abus_plugin::protocol::dialect::Dialect;
 use http::header::{ACCEPT, CONTENT_TYPE};
-use http::{HeaderMap, HeaderValue};
+use http::{HeaderMap, HeaderName, HeaderValue};
 
 /// The header that says how long the caller waits, in milliseconds.
-pub(crate) const TIMEOUT_HEADER: &str = "x-a2a-timeout";
+pub(crate) static TIMEOUT_HEADER: HeaderName = HeaderName::from_static("x-a2a-timeout");
 
 /// Longer timeouts count as this one; calls are capped far below it.
 const MAX_TIMEOUT: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// The headers that help decoding. Source: docs/protocols/a2a.md §6.
-const HINT_HEADERS: [&str; 4] = [
-    "content-type",
-    "a2a-version",
-    "x-a2a-version",
-    "x-a2a-client",
+static HINT_HEADERS: [HeaderName; 4] = [
+    CONTENT_TYPE,
+    HeaderName::from_static("a2a-version"),
+    HeaderName::from_static("x-a2a-version"),
+    HeaderName::from_static("x-a2a-client"),
 ];
 
 /// The response types that the caller accepts.
@@ -154,7 +154,7 @@ fn is_json_type(main: &str, sub: &str) -> bool {
 
 /// How long the caller waits, when it says so.
 pub(crate) fn timeout(headers: &HeaderMap) -> Result<Option<Duration>, BadTimeout> {
-    let Some(value) = headers.get(TIMEOUT_HEADER) else {
+    let Some(value) = headers.get(&TIMEOUT_HEADER) else {
         return Ok(None);
     };
     let digits = value.to_str().map_err(|_| BadTimeout)?.trim();
@@ -171,9 +171,9 @@ pub(crate) fn timeout(headers: &HeaderMap) -> Result<Option<Duration>, BadTimeou
 /// Reads the headers that describe the payload.
 pub(crate) fn hint(headers: &HeaderMap) -> Hint {
     let mut hint = Hint::default();
-    for name in HINT_HEADERS {
+    for name in &HINT_HEADERS {
         if let Some(value) = headers.get(name).and_then(|value| value.to_str().ok()) {
-            hint.header(name, value);
+            hint.header(name.as_str(), value);
         }
     }
     hint
@@ -261,7 +261,7 @@ mod tests {
     fn the_timeout_is_a_positive_integer_of_milliseconds() {
         let check = |value: &str, expected| {
             assert_eq!(
-                timeout(&headers(TIMEOUT_HEADER, value)),
+                timeout(&headers("x-a2a-timeout", value)),
                 expected,
                 "{value:?}"
             );

@@ -537,9 +537,8 @@ mod tests {
 
     #[tokio::test]
     async fn requests_know_where_they_come_from() {
-        let show = |axum::Extension(Peer(address)): axum::Extension<Peer>| async move {
-            address.to_string()
-        };
+        let show =
+            |axum::Extension(peer): axum::Extension<Peer>| async move { peer.name.to_string() };
         let server = start(Router::new().route("/", get(show)), BOUNDS).await;
         let mut client = send(
             &server,

@@ -345,6 +345,16 @@ impl State {
         Ok(index)
     }
 
+    /// The lanes of a topic that its first message creates: one where a wildcard of live readers alone matches it, as the
+    /// reply subject of a call, which has one message.
+    fn lanes_of_new(&self, name: &Topic) -> usize {
+        let readers = || self.groups.values().filter(|group| group.reads(name));
+        if readers().next().is_some() && readers().all(Group::is_live) {
+            return 1;
+        }
+        usize::from(self.config.partitions.get())
+    }
+
     /// Makes room for topics: those that nobody asked for by name and of which live readers have read everything go, as
     /// the reply subjects of calls that are over.
     fn forget_read_topics(&mut self) {
@@ -377,8 +387,10 @@ impl State {
             );
             return Err(TransportError::too_large(content, limit));
         }
-        let partitions = usize::from(self.config.partitions.get());
-        let topic = self.topic(&to.topic, partitions)?;
+        let topic = match self.by_name.get(&to.topic) {
+            Some(index) => *index,
+            None => self.topic(&to.topic, self.lanes_of_new(&to.topic))?,
+        };
         let unknown = || {
             TransportError::new(
                 TransportErrorKind::UnknownTopic,
@@ -501,7 +513,9 @@ struct OutstandingDelivery {
 }
 
 fn position(topic: &Topic, lane: usize, offset: u64) -> Text {
-    Text::from(format!("m:{topic}/{lane}/{offset}"))
+    let (mut first, mut second) = (itoa::Buffer::new(), itoa::Buffer::new());
+    let (lane, offset) = (first.format(lane), second.format(offset));
+    Text::concat(&["m:", topic.as_str(), "/", lane, "/", offset])
 }
 
 /// The answer to a verdict about a delivery that is not out any more. To abandon it is what happened to it anyway.

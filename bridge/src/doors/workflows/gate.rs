@@ -80,8 +80,8 @@ impl Gate {
             }
             Caller::Unknown | Caller::WrongKey => {
                 let peer = head.extensions.get::<Peer>();
-                let peer = peer.map_or_else(String::new, |Peer(address)| address.to_string());
-                self.of_peers.admit(&peer, &WITHOUT_KEY)
+                let peer = peer.map_or("", |peer| &peer.name);
+                self.of_peers.admit(peer, &WITHOUT_KEY)
             }
         }
     }

@@ -63,9 +63,19 @@ impl Group {
         }
     }
 
+    /// Whether it subscribed to a topic.
+    pub(super) fn reads(&self, topic: &Topic) -> bool {
+        matches(&self.filters, topic)
+    }
+
+    /// Whether it is a live reader of whole topics.
+    pub(super) fn is_live(&self) -> bool {
+        self.keeping == Keeping::Live && self.partition.is_none()
+    }
+
     /// Gives the group a cursor on every lane of a topic that it subscribed to and does not read yet.
     pub(super) fn attach(&self, id: u64, index: usize, topic: &mut TopicLog) {
-        if !matches(&self.filters, &topic.name) {
+        if !self.reads(&topic.name) {
             return;
         }
         let wanted = self.partition;
