@@ -30,7 +30,7 @@ use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 use tracing::Level;
 
-pub(crate) use self::fold::{Claim, Kept, OpenedCall, Skill};
+pub(crate) use self::fold::{Author, Claim, Kept, OpenedCall, RecordedPart, Skill};
 
 use self::fold::{ClaimOutcome, ClaimedKey, Entry, Event, FollowedCall, ResultFold};
 use crate::calls::callid::CallId;
@@ -244,13 +244,9 @@ impl Results {
         &self,
         call: CallId,
         index: usize,
-        (body, last): &(Bytes, bool),
+        part: RecordedPart,
     ) -> Result<(), StateError> {
-        let event = Event::Part {
-            index,
-            last: *last,
-            body: String::from_utf8_lossy(body).into_owned().into(),
-        };
+        let event = Event::Part { index, part };
         self.append(&call_key(&call.to_string()), &event).await
     }
 
@@ -266,18 +262,24 @@ impl Results {
         let (agent, left) = opened.map_or_else(Default::default, |(opened, _)| {
             (opened.agent.clone(), opened.time_left())
         });
-        let pieces = self.replay(call, taken);
+        let pieces = self.replay(call, taken, as_piece);
         calls.resume(call, (agent, left), taken, pieces)
     }
 
-    /// The recorded parts of the answer to a call after its first `taken`, and those that will be.
-    pub(crate) fn replay(self: &Arc<Self>, call: CallId, taken: usize) -> mpsc::Receiver<Piece> {
-        let (pieces, receiver) = mpsc::channel(BEHIND);
+    /// The recorded parts of the answer to a call after its first `taken`, and those that will be, each `made` into what
+    /// its receiver reads.
+    pub(crate) fn replay<T: Send + 'static>(
+        self: &Arc<Self>,
+        call: CallId,
+        taken: usize,
+        made: fn(Result<RecordedPart, CallError>) -> T,
+    ) -> mpsc::Receiver<T> {
+        let (parts, receiver) = mpsc::channel(BEHIND);
         let results = Arc::clone(self);
         self.feeds.spawn(async move {
             tokio::select! {
-                () = results.feed(call, taken, &pieces) => {}
-                () = pieces.closed() => {}
+                () = results.feed(call, taken, (&parts, made)) => {}
+                () = parts.closed() => {}
             }
         });
         receiver
@@ -308,7 +310,7 @@ impl Results {
     }
 
     /// Records a part for a client that may come back for it; whether it is recorded.
-    pub(crate) async fn keep_part(&self, call: CallId, index: usize, part: &(Bytes, bool)) -> bool {
+    pub(crate) async fn keep_part(&self, call: CallId, index: usize, part: RecordedPart) -> bool {
         let recorded = self.record_part(call, index, part).await;
         if let Err(error) = &recorded
             && let Some(suppressed) = self.unfollowed.allow()
@@ -339,7 +341,12 @@ impl Results {
     }
 
     /// Hands over the parts of an answer as they are recorded.
-    async fn feed(&self, call: CallId, mut next: usize, pieces: &mpsc::Sender<Piece>) {
+    async fn feed<T>(
+        &self,
+        call: CallId,
+        mut next: usize,
+        (receiver, made): (&mpsc::Sender<T>, fn(Result<RecordedPart, CallError>) -> T),
+    ) {
         let call = call.to_string();
         let key = call_key(&call);
         loop {
@@ -348,21 +355,17 @@ impl Results {
             });
             let Some(parts) = parts else {
                 let why = CallError::BadAnswer(Text::from_static("it is not kept any more"));
-                return drop(pieces.send(Piece::Part(Err(why))).await);
+                return drop(receiver.send(made(Err(why))).await);
             };
-            for (body, last) in parts {
-                let part = Part {
-                    body: Bytes::copy_from_slice(body.as_bytes()),
-                    last,
-                    event: None,
-                };
-                if pieces.send(Piece::Part(Ok(part))).await.is_err() || last {
+            for part in parts {
+                let last = part.last;
+                if receiver.send(made(Ok(part))).await.is_err() || last {
                     return;
                 }
                 next += 1;
             }
             if matches!(following.next().await, Ok(None)) {
-                return drop(pieces.send(Piece::Part(Err(CallError::Draining))).await);
+                return drop(receiver.send(made(Err(CallError::Draining))).await);
             }
         }
     }
@@ -377,6 +380,14 @@ impl Results {
         self.work.close();
         self.work.wait().await;
     }
+}
+
+fn as_piece(recorded: Result<RecordedPart, CallError>) -> Piece {
+    Piece::Part(recorded.map(|RecordedPart { body, last, by: _ }| Part {
+        body: Bytes::copy_from_slice(body.as_bytes()),
+        last,
+        event: None,
+    }))
 }
 
 /// The key of a call in the log.

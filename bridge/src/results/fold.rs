@@ -43,13 +43,31 @@ pub(crate) enum Event {
     Part {
         /// Which part, from 0.
         index: usize,
-        /// Whether it is the last one.
-        last: bool,
-        /// The part, as its caller gets it.
-        body: Text,
+        #[serde(flatten)]
+        part: RecordedPart,
     },
     /// A session of an MCP client has ended, or it has cancelled a request of one.
     Over,
+}
+
+/// A part of an answer, as its caller gets it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct RecordedPart {
+    /// Whether it is the last one.
+    pub(crate) last: bool,
+    pub(crate) body: Text,
+    #[serde(default, skip_serializing_if = "Author::is_agent")]
+    pub(crate) by: Author,
+}
+
+/// Who wrote a part.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Author {
+    #[default]
+    Agent,
+    /// The bridge: the error of a call that the agent did not answer.
+    Bridge,
 }
 
 /// What other replicas need to take the answer to a call.
@@ -140,9 +158,9 @@ pub(crate) struct FollowedCall {
     pub(crate) opened: Arc<OpenedCall>,
     /// Where the record of the call is.
     pub(crate) at: Position,
-    /// The parts that are recorded, by their number, and which is the last. The first ones may be missing: its task has
-    /// them, or the replica that has them is still about to record them.
-    parts: BTreeMap<usize, (Text, bool)>,
+    /// The parts that are recorded, by their number. The first ones may be missing: its task has them, or the replica that
+    /// has them is still about to record them.
+    parts: BTreeMap<usize, RecordedPart>,
     bytes: usize,
 }
 
@@ -224,6 +242,23 @@ impl Entry {
     }
 }
 
+// === impl RecordedPart, Author ===
+
+impl RecordedPart {
+    pub(crate) fn new(body: &Bytes, last: bool, by: Author) -> Self {
+        let body = String::from_utf8_lossy(body).into_owned().into();
+        Self { last, body, by }
+    }
+}
+
+impl Author {
+    /// Serde asks by reference.
+    #[expect(clippy::trivially_copy_pass_by_ref)]
+    fn is_agent(&self) -> bool {
+        *self == Self::Agent
+    }
+}
+
 // === impl OpenedCall, FollowedCall ===
 
 impl OpenedCall {
@@ -245,7 +280,7 @@ impl FollowedCall {
     }
 
     /// The parts from this one on, counted from 0, up to the first that is missing.
-    pub(crate) fn parts_from(&self, first: usize) -> Vec<(Text, bool)> {
+    pub(crate) fn parts_from(&self, first: usize) -> Vec<RecordedPart> {
         let numbered = self.parts.range(first..).zip(first..);
         let next = numbered.take_while(|((number, _), expected)| **number == *expected);
         next.map(|((_, part), _)| part.clone()).collect()
@@ -258,7 +293,7 @@ impl FollowedCall {
 
     /// How many parts are recorded from the first one on; all that there can be once the last one is.
     pub(crate) fn count(&self) -> usize {
-        let is_whole = self.parts.values().any(|(_, last)| *last);
+        let is_whole = self.parts.values().any(|part| part.last);
         let numbered = self.parts.keys().zip(0..);
         let in_order = numbered.take_while(|(number, expected)| *number == expected);
         if is_whole {
@@ -271,15 +306,15 @@ impl FollowedCall {
     /// Whether a part is not recorded yet, and none after which nothing comes.
     fn is_new(&self, index: usize) -> bool {
         let last = self.parts.last_key_value();
-        let is_after_last = last.is_some_and(|(number, (_, last))| *last && index > *number);
+        let is_after_last = last.is_some_and(|(number, part)| part.last && index > *number);
         !is_after_last && !self.parts.contains_key(&index)
     }
 
     /// Takes a part. Several replicas may record the same one, and each may begin with another.
     fn take(&mut self, event: Event, bytes: usize) -> Applied {
         match event {
-            Event::Part { index, last, body } if self.is_new(index) => {
-                self.parts.insert(index, (body, last));
+            Event::Part { index, part } if self.is_new(index) => {
+                self.parts.insert(index, part);
                 self.bytes += bytes;
                 Applied::Changed
             }
@@ -390,16 +425,33 @@ mod tests {
     }
 
     fn part(index: usize, last: bool) -> Event {
+        let body = Bytes::from(index.to_string());
         Event::Part {
             index,
-            last,
-            body: index.to_string().into(),
+            part: RecordedPart::new(&body, last, Author::Agent),
         }
     }
 
     fn bodies(followed: &FollowedCall, first: usize) -> Vec<String> {
         let parts = followed.parts_from(first).into_iter();
-        parts.map(|(body, _)| body.to_string()).collect()
+        parts.map(|part| part.body.to_string()).collect()
+    }
+
+    #[test]
+    fn a_part_of_an_agent_is_recorded_as_before() {
+        let text = |by| {
+            let part = RecordedPart::new(&Bytes::from_static(b"x"), true, by);
+            serde_json::to_string(&Event::Part { index: 2, part }).unwrap()
+        };
+        let of_agent = r#"{"part":{"index":2,"last":true,"body":"x"}}"#;
+        assert_eq!(text(Author::Agent), of_agent);
+        let read: Event = serde_json::from_str(&text(Author::Bridge)).unwrap();
+        assert!(
+            matches!(read, Event::Part { part, index: 2 } if part.by == Author::Bridge),
+            "{}",
+            text(Author::Bridge)
+        );
+        serde_json::from_str::<Event>(of_agent).unwrap();
     }
 
     #[test]

@@ -19,14 +19,13 @@ use a2abus_plugin::Text;
 use a2abus_transports::{
     Consumer, Delivery, Outcome, Transport as _, TransportError, TransportErrorKind,
 };
-use bytes::Bytes;
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
 use super::Results;
-use super::fold::OpenedCall;
+use super::fold::{Author, OpenedCall, RecordedPart};
 use crate::bus::Bus;
 use crate::calls::answer_unit::AnswerUnit;
 use crate::calls::callid::{CallId, ReplyId, ReplyToken};
@@ -274,7 +273,9 @@ impl Follower {
                 DueAction::Record(of) if to_record.len() < room && !heard.is_being_recorded => {
                     heard.is_being_recorded = true;
                     let parts = heard.parts.iter().skip(heard.recorded - heard.before);
-                    let parts = parts.map(|part| (part.body.clone(), part.last)).collect();
+                    let recorded =
+                        |part: &Part| RecordedPart::new(&part.body, part.last, Author::Agent);
+                    let parts = parts.map(recorded).collect();
                     to_record.push(self.record(of, heard.recorded, parts));
                 }
                 DueAction::Record(_) => {}
@@ -387,9 +388,10 @@ impl Follower {
         &self,
         of: AdoptedCall,
         first: usize,
-        parts: Vec<(Bytes, bool)>,
+        parts: Vec<RecordedPart>,
     ) -> RecordingResult {
-        for (count, part) in parts.iter().enumerate() {
+        let total = parts.len();
+        for (count, part) in parts.into_iter().enumerate() {
             let recorded = self.results.record_part(of.call, first + count, part);
             if let Err(error) = recorded.await {
                 let error = Some(error);
@@ -398,7 +400,7 @@ impl Follower {
         }
         RecordingResult {
             of,
-            count: parts.len(),
+            count: total,
             error: None,
         }
     }

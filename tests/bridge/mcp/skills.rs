@@ -282,6 +282,43 @@ async fn the_stream_of_a_skill_goes_on_where_it_was_cut_off() {
 }
 
 #[tokio::test]
+async fn a_skill_without_an_answer_fails_with_an_error_of_the_bridge() {
+    let servers = Servers::open_with(CONFIG).await;
+    let path = "/mcp/agents/trips";
+    let session = servers.session(path, "2025-11-25").await;
+    let timed_out = |answer: &Value| {
+        assert_eq!(answer["error"]["code"], -32_603, "{answer}");
+        assert_eq!(answer["error"]["data"]["reason"], "timeout", "{answer}");
+        assert_eq!(answer["id"], 4, "{answer}");
+    };
+    let called = async |params: Value| {
+        let called = servers.post(path, request(4, "tools/call", params));
+        let called = called.header("mcp-session-id", &session);
+        let called = called.header("x-a2a-timeout", "1000").send().await;
+        called.unwrap().text().await.unwrap()
+    };
+    let arguments = json!({ "text": "hang" });
+    let params =
+        json!({ "name": "plan", "arguments": arguments, "_meta": { "progressToken": 5 } });
+    let events = read_events(&called(params).await);
+    assert_eq!(events.len(), 2, "{events:?}");
+    timed_out(&events[1].json());
+    // A client that comes back gets the same.
+    let get = Client::new()
+        .get(format!("{}{path}", servers.front.base))
+        .header("accept", "text/event-stream")
+        .header("mcp-session-id", &session)
+        .header("last-event-id", events[0].id.as_ref().unwrap());
+    let rest = read_events(&get.send().await.unwrap().text().await.unwrap());
+    assert_eq!(rest.len(), 1, "{rest:?}");
+    timed_out(&rest[0].json());
+    assert_eq!(rest[0].id, events[1].id);
+    // So does a client that cannot.
+    let whole = called(json!({ "name": "plan", "arguments": arguments })).await;
+    timed_out(&serde_json::from_str(&whole).unwrap());
+}
+
+#[tokio::test]
 async fn what_the_bridge_says_itself_has_the_members_of_the_revision() {
     let servers = Servers::open_with(CONFIG).await;
     let ask = async |method: &str, params: Value| {

@@ -104,11 +104,11 @@ impl Turn<'_> {
         });
         let (era, is_kept) = (self.era, KEPT.contains(&self.method.as_str()));
         let cancelled = running.token().clone().cancelled_owned();
-        let id = self.recipient.id().clone();
+        let recipient = self.recipient.clone();
         let parts = parts_of(called)
             .filter_map(move |part| {
                 let part = match (&mut told, part) {
-                    (Some(told), Ok(part)) => told.part(part, &id).map(Ok),
+                    (Some(told), Ok(part)) => told.part(part, &recipient).map(Ok),
                     (_, part) => Some(part),
                 };
                 ready(part.and_then(|part| shaped(part, era, is_kept)))
@@ -153,7 +153,7 @@ impl Turn<'_> {
         match heard {
             Some(Ok(part)) => match lasting.and_then(|lasting| lasting.told) {
                 Some(mut told) => {
-                    let told = told.part(part, self.recipient.id());
+                    let told = told.part(part, &self.recipient);
                     self.whole(told.map(|part| part.body).unwrap_or_default())
                 }
                 None => self.whole(part.body),

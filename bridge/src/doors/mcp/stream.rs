@@ -7,6 +7,7 @@
 //!
 //! When the replica that has the call stops, another one takes the answer and records it ([`crate::results::follower`]).
 
+use std::convert::identity;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +20,6 @@ use http::{HeaderMap, StatusCode};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use tokio::sync::mpsc;
-use tokio::time::error::Elapsed;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::Mcp;
@@ -28,12 +28,11 @@ use super::skill::told::Told;
 use crate::budget::ClientBudget;
 use crate::calls::callid::CallId;
 use crate::calls::failure::{Failure, Reason, Recipient};
-use crate::calls::pending::Piece;
 use crate::calls::{CallError, Part};
 use crate::doors::Refusal;
 use crate::doors::a2a::not_read;
 use crate::http::sse::{Frame, frames_response};
-use crate::results::Results;
+use crate::results::{Author, RecordedPart, Results};
 
 /// The header with which a client comes back.
 const LAST_EVENT: &str = "last-event-id";
@@ -92,36 +91,39 @@ impl Lasting {
     async fn record(mut self, parts: impl Stream<Item = Result<Part, CallError>> + Send) {
         let mut parts = pin!(parts);
         loop {
-            let (body, last) = match parts.next().await {
-                Some(Ok(part)) => (part.body, part.last),
+            let (body, last, by) = match parts.next().await {
+                Some(Ok(part)) => (part.body, part.last, Author::Agent),
                 // Another replica goes on with it, and the client comes back there.
                 Some(Err(CallError::Draining)) => return,
-                Some(Err(error)) => (Failure::call(&error).render(&self.recipient), true),
+                Some(Err(error)) => self.failed(&Failure::call(&error)),
                 None => {
                     let message = "the client has cancelled this request";
-                    let failure = Failure::new(Reason::Cancelled, message);
-                    (failure.render(&self.recipient), true)
+                    self.failed(&Failure::new(Reason::Cancelled, message))
                 }
             };
-            if self.take((body, last)).await {
+            if self.take((body, last), by).await {
                 return;
             }
         }
     }
 
+    fn failed(&self, failure: &Failure) -> (Bytes, bool, Author) {
+        (failure.render(&self.recipient), true, Author::Bridge)
+    }
+
     /// Takes one part: nothing that a client knows by its id is missing on the log. Whether it is the last one.
-    async fn take(&mut self, part: (Bytes, bool)) -> bool {
+    async fn take(&mut self, (body, last): (Bytes, bool), by: Author) -> bool {
         let mut id = None;
         // Only this replica takes the answer to a question.
-        if !is_question(&part.0)
+        if !is_question(&body)
             && let Some(count) = self.count
         {
-            let is_kept = self.results.keep_part(self.call, count, &part).await;
+            let part = RecordedPart::new(&body, last, by);
+            let is_kept = self.results.keep_part(self.call, count, part).await;
             self.count = is_kept.then_some(count + 1);
             id = self.count.map(|count| event_id(self.call, count));
         }
-        let (body, last) = part;
-        let shown = shown(&mut self.told, (body, last), &self.recipient);
+        let shown = shown(&mut self.told, (body, last), by, &self.recipient);
         let Some((data, last)) = shown else {
             return last;
         };
@@ -140,13 +142,14 @@ impl Lasting {
     }
 }
 
-/// What a client gets for a part, if anything, and whether it is the last that it gets.
+/// What a client gets for a part, if anything, and whether it is the last that it gets. An error of the bridge stays one.
 fn shown(
     told: &mut Option<Told>,
     (body, last): (Bytes, bool),
+    by: Author,
     recipient: &Recipient,
 ) -> Option<(Bytes, bool)> {
-    let Some(told) = told else {
+    let Some(told) = told.as_mut().filter(|_| by == Author::Agent) else {
         return Some((body, last));
     };
     let part = Part {
@@ -154,7 +157,7 @@ fn shown(
         last,
         event: None,
     };
-    let part = told.part(part, recipient.id())?;
+    let part = told.part(part, recipient)?;
     Some((part.body, part.last))
 }
 
@@ -226,7 +229,7 @@ impl Mcp {
         let told = told.map(|skill| Told::new(skill, Some(session.revision()), most));
         let heard = if told.is_some() { 0 } else { taken };
         let rest = Rest {
-            pieces: Some(results.replay(call, heard)),
+            parts: Some(results.replay(call, heard, identity)),
             told,
             heard,
             call,
@@ -243,7 +246,7 @@ impl Mcp {
 /// The rest of a recorded answer.
 struct Rest {
     /// `None` after the last one.
-    pieces: Option<mpsc::Receiver<Piece>>,
+    parts: Option<mpsc::Receiver<Result<RecordedPart, CallError>>>,
     told: Option<Told>,
     /// How many parts came from the log, with those before it begins.
     heard: usize,
@@ -266,17 +269,24 @@ impl Rest {
 
     async fn next(&mut self) -> Option<Frame> {
         let failure = loop {
-            let pieces = self.pieces.as_mut()?;
-            match timeout_at(self.until, pieces.recv()).await {
-                Ok(Some(Piece::Part(Ok(part)))) => {
+            let parts = self.parts.as_mut()?;
+            match timeout_at(self.until, parts.recv()).await {
+                Ok(Some(Ok(part))) => {
                     if let Some(frame) = self.part(part) {
                         return Some(frame);
                     }
                 }
-                other => break Self::failure(other)?,
+                // The client may come back once more.
+                Ok(Some(Err(CallError::Draining)) | None) => return None,
+                Ok(Some(Err(error))) => break Failure::call(&error),
+                Err(_late) => {
+                    let message =
+                        "the answer was not recorded in time: its agent may have done the work";
+                    break Failure::new(Reason::AnswerLost, message);
+                }
             }
         };
-        self.pieces = None;
+        self.parts = None;
         Some(Frame {
             event: None,
             id: None,
@@ -285,12 +295,12 @@ impl Rest {
     }
 
     /// The frame of a part that the client does not have.
-    fn part(&mut self, part: Part) -> Option<Frame> {
+    fn part(&mut self, RecordedPart { body, last, by }: RecordedPart) -> Option<Frame> {
         self.heard += 1;
-        let raw = (part.body, part.last);
-        let shown = shown(&mut self.told, raw, &self.recipient);
-        if part.last || shown.as_ref().is_some_and(|(_, last)| *last) {
-            self.pieces = None;
+        let body = Bytes::copy_from_slice(body.as_bytes());
+        let shown = shown(&mut self.told, (body, last), by, &self.recipient);
+        if last || shown.as_ref().is_some_and(|(_, last)| *last) {
+            self.parts = None;
         }
         let (data, _) = shown.filter(|_| self.heard > self.taken)?;
         Some(Frame {
@@ -298,20 +308,6 @@ impl Rest {
             id: Some(event_id(self.call, self.heard)),
             data,
         })
-    }
-
-    /// Why nothing more comes, for the client; `None` where it may come back once more.
-    fn failure(ended: Result<Option<Piece>, Elapsed>) -> Option<Failure> {
-        match ended {
-            Ok(Some(Piece::Part(Err(CallError::Draining)))) | Ok(None) => None,
-            Ok(Some(Piece::Part(Err(error)))) => Some(Failure::call(&error)),
-            Ok(Some(Piece::Part(Ok(_)) | Piece::Waiting | Piece::Said(_))) => None,
-            Err(_late) => {
-                let message =
-                    "the answer was not recorded in time: its agent may have done the work";
-                Some(Failure::new(Reason::AnswerLost, message))
-            }
-        }
     }
 }
 

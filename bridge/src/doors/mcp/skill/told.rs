@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use serde_json::value::RawValue;
 
+use crate::calls::failure::{Failure, Reason, Recipient};
 use crate::calls;
 use crate::doors::mcp::revision::Revision;
 use crate::results::Skill;
@@ -136,19 +137,22 @@ impl Told {
         }
     }
 
-    /// What the client gets for a part of the answer to the request with this id; `None` for nothing.
+    /// What its client gets for a part of the answer; `None` for nothing.
     pub(in crate::doors::mcp) fn part(
         &mut self,
         part: calls::Part,
-        id: &str,
+        recipient: &Recipient,
     ) -> Option<calls::Part> {
         let last = part.last;
         self.bytes = self.bytes.saturating_add(part.body.len());
         let body = match Said::of(part) {
-            _ if self.bytes > self.most => refused(&format!(
-                "the answer of the agent has more than {} bytes",
-                self.most
-            )),
+            _ if self.bytes > self.most => {
+                let most = self.most;
+                let message = format!("the answer of the agent has more than {most} bytes");
+                return Some(ended(
+                    Failure::new(Reason::BadAgentReply, message).render(recipient),
+                ));
+            }
             Some(Said::Error(part)) => self.failed(&part.body),
             Some(Said::Result(heard)) => {
                 let step = (!last).then(|| step(&heard));
@@ -162,12 +166,7 @@ impl Told {
             // Progress in another protocol's words.
             None => return None,
         };
-        let body = jsonrpc::result(id, &body);
-        Some(calls::Part {
-            body,
-            last: true,
-            event: None,
-        })
+        Some(ended(jsonrpc::result(recipient.id(), &body)))
     }
 
     /// A step of the work, for a client that asked for progress.
@@ -325,6 +324,15 @@ impl Told {
     }
 }
 
+/// The last part that a client gets.
+fn ended(body: Bytes) -> calls::Part {
+    calls::Part {
+        body,
+        last: true,
+        event: None,
+    }
+}
+
 /// A file that is nowhere but in its result.
 fn file_uri(name: &str) -> String {
     let mut uri = String::from("urn:a2a:file:");
@@ -380,6 +388,7 @@ fn words(json: &RawValue) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use a2abus_plugin::protocol::dialect::Dialect;
     use serde_json::Value;
 
     /// What a client gets for an answer in these parts, the last one being the last.
@@ -397,7 +406,7 @@ mod tests {
                 last: index + 1 == results.len(),
                 event: None,
             };
-            told.part(part, "9")
+            told.part(part, &Recipient::new("9".into(), Dialect::Mcp))
         });
         let parts = parts.map(|part| serde_json::from_slice(&part.body).unwrap());
         parts.collect()
