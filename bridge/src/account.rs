@@ -111,8 +111,8 @@ impl Account {
     }
 
     /// The last part reached the caller.
-    pub(crate) fn answered(&mut self) {
-        self.close(CallOutcome::Answered, CallOutcome::Answered.as_str());
+    pub(crate) fn answered(&mut self, outcome: CallOutcome) {
+        self.close(outcome, outcome.as_str());
     }
 
     /// The call failed.

@@ -19,6 +19,7 @@
 
 mod ask;
 mod card;
+mod health;
 mod herald;
 mod life;
 mod link;
@@ -50,10 +51,12 @@ use tokio_util::sync::CancellationToken;
 use tracing::Level;
 
 use self::ask::{Ask, Rejected, Request};
+use self::health::Health;
 pub(crate) use self::herald::Herald;
 use self::life::{Life, Up};
 use self::link::{Gone, Log as ServerLog, Parts};
 use self::plain::Plain;
+use self::postman::Answer;
 pub(crate) use self::postman::Postman;
 use self::program::Program;
 use self::server::{Server, Way};
@@ -67,8 +70,9 @@ use crate::log_limit::{LogLimit, LogLimits};
 use crate::metrics::Metrics;
 use crate::pipeline::held::Held;
 use crate::pipeline::intake::{Intake, Read};
+use crate::readiness::Readiness;
 use crate::registry::Registry;
-use crate::results::{Claim, Kept, KeyState, Results};
+use crate::results::{Claim, KeyState, Results};
 
 /// The requests for one attached agent.
 #[derive(Debug)]
@@ -121,7 +125,7 @@ struct Log {
 
 /// The result of a request.
 struct Worked {
-    answer: Bytes,
+    answer: Answer,
     /// The server may have acted on it.
     is_begun: bool,
 }
@@ -144,56 +148,63 @@ impl Peer {
     pub(crate) fn new(
         agent: &Text,
         config: &AttachConfig,
-        registry: &Arc<Registry>,
+        (registry, readiness): (&Arc<Registry>, &Arc<Readiness>),
         metrics: &Metrics,
         limits: &LogLimits,
     ) -> Result<Self, String> {
+        let health = Health::new(agent, readiness, registry);
         let (log, concurrency) = (
             server_log(agent, metrics, limits),
             config.concurrency as usize,
         );
-        let mcp = |way| {
+        let mcp = |way, health| {
             Self::Mcp(Server {
-                life: Life::new(concurrency == 1, registry, &log),
+                life: Life::new(concurrency == 1, registry, health, &log),
                 way,
-                starts: metrics.attached_starts(agent),
+                starts: metrics.attached().starts(agent),
                 log: Arc::clone(&log),
             })
         };
         let Some(url) = &config.url else {
-            return Ok(mcp(Way::Program(Program {
+            let program = Way::Program(Program {
                 command: config.command.clone().unwrap_or_default(),
                 env: config.env.clone(),
                 directory: config.directory.clone(),
                 log: Arc::clone(&log),
-            })));
+            });
+            return Ok(mcp(program, health));
         };
         let url = url_of(url).map_err(|error| error.to_string())?;
         let web = Web::new(url, &config.headers, concurrency).map_err(|error| error.to_string())?;
         Ok(match config.protocol {
-            AttachProtocol::Mcp => mcp(Way::Session(Session {
-                web,
-                concurrency,
-                log: Arc::clone(&log),
-            })),
+            AttachProtocol::Mcp => {
+                let log = Arc::clone(&log);
+                let session = Session {
+                    web,
+                    concurrency,
+                    log,
+                };
+                mcp(Way::Session(session), health)
+            }
             protocol @ (AttachProtocol::A2a | AttachProtocol::Jsonrpc) => Self::Plain(Plain {
                 web,
                 protocol,
                 registry: Arc::clone(registry),
+                health,
                 log,
             }),
         })
     }
 
-    /// Whether it has said what it is, where it can, and is not known to be away.
+    /// Whether it can be reached, and has said what it is, where it can.
     fn is_known(&self, registry: &Registry) -> bool {
         match self {
-            Self::Mcp(server) => {
-                registry.is_described(&server.log.agent) && !server.life.is_failing()
-            }
+            Self::Mcp(server) => registry.is_described(&server.log.agent) && server.life.is_up(),
             Self::Plain(plain) => match plain.protocol {
-                AttachProtocol::A2a => registry.is_described(&plain.log.agent),
-                AttachProtocol::Mcp | AttachProtocol::Jsonrpc => true,
+                AttachProtocol::A2a => {
+                    registry.is_described(&plain.log.agent) && plain.health.is_up()
+                }
+                AttachProtocol::Mcp | AttachProtocol::Jsonrpc => plain.health.is_up(),
             },
         }
     }
@@ -213,7 +224,9 @@ fn server_log(agent: &Text, metrics: &Metrics, limits: &LogLimits) -> Arc<Server
         agent: agent.clone(),
         strange: warn("more mistakes of an attached server"),
         dropped: warn("more messages of an attached server went to nobody"),
-        drops: metrics.attached_drops(agent),
+        drops: metrics.attached().drops(agent),
+        unusable: metrics.attached().unusable_skills(agent),
+        left_out: Mutex::default(),
         ends: warn("more ends of an attached server"),
         stderr: limits.seldom_of(agent, Level::INFO, "more lines of an attached server's log"),
     })
@@ -378,8 +391,8 @@ impl AttachedBinding {
 
     /// Answers a request that comes too late. It is not done.
     async fn expired(&self, request: Box<Request>, held: Arc<Held>) {
-        let answer = late("the request came after its deadline, and was not begun");
-        let answer = answer.render(&request.recipient());
+        let failure = late("the request came after its deadline, and was not begun");
+        let answer = Answer::failed(&failure, &request.recipient());
         self.publish(&request, answer, &held).await;
         held.done();
     }
@@ -422,7 +435,7 @@ impl AttachedBinding {
         held.done();
     }
 
-    async fn publish(&self, request: &Request, answer: Bytes, held: &Held) {
+    async fn publish(&self, request: &Request, answer: Answer, held: &Held) {
         let answer = (request.identity.as_ref(), answer);
         let published = self
             .postman
@@ -438,8 +451,8 @@ impl AttachedBinding {
         request: &Request,
         claim: Option<&(String, Claim)>,
         until: Instant,
-    ) -> Bytes {
-        let failed = |failure: Failure| failure.render(&request.recipient());
+    ) -> Answer {
+        let failed = |failure: Failure| Answer::failed(&failure, &request.recipient());
         let is_repeatable = match &*self.peer {
             Peer::Plain(plain) => request.is_repeatable(plain.protocol, |_| false),
             Peer::Mcp(server) => {
@@ -452,7 +465,7 @@ impl AttachedBinding {
                     return failed(Failure::new(failure::Reason::Unsupported, NO_A2A));
                 }
                 if request.method == "initialize" {
-                    return jsonrpc::result(&request.id, up.profile.get());
+                    return Answer::from(jsonrpc::result(&request.id, up.profile.get()));
                 }
                 request.is_repeatable(AttachProtocol::Mcp, |tool| up.link.is_repeatable(tool))
             }
@@ -467,8 +480,13 @@ impl AttachedBinding {
     }
 
     /// The answer to a request that is done once, however often it is delivered.
-    async fn once(&self, request: &Request, (key, claim): (&str, &Claim), until: Instant) -> Bytes {
-        let failed = |failure: Failure| failure.render(&request.recipient());
+    async fn once(
+        &self,
+        request: &Request,
+        (key, claim): (&str, &Claim),
+        until: Instant,
+    ) -> Answer {
+        let failed = |failure: Failure| Answer::failed(&failure, &request.recipient());
         loop {
             let Ok(turn) = timeout_at(until, self.turns.acquire()).await else {
                 return failed(late(BUSY));
@@ -480,18 +498,12 @@ impl AttachedBinding {
                         self.results.release(key, &claim.call).await;
                         return answer;
                     }
-                    let text = String::from_utf8_lossy(&answer).into_owned();
-                    let kept = Kept {
-                        status: 200,
-                        headers: Vec::new(),
-                        body: text.into(),
-                    };
-                    self.results.keep(key, &claim.call, kept).await;
+                    self.results.keep(key, &claim.call, answer.kept()).await;
                     return answer;
                 }
                 // Another request, at a place that was used before.
                 Ok(KeyState::Differs(_)) => return self.worked(request, until).await.answer,
-                Ok(KeyState::Answered(kept)) => return Bytes::from(kept.body.to_string()),
+                Ok(KeyState::Answered(kept)) => return Answer::from(&*kept),
                 Ok(KeyState::Running(call)) => {
                     drop(turn);
                     let settled = self.results.until_settled(key, &call);
@@ -540,7 +552,10 @@ impl AttachedBinding {
             Err(_) => Err(late("its server has not answered in time")),
         };
         Worked {
-            answer: answer.unwrap_or_else(|failure| failure.render(&request.recipient())),
+            answer: match answer {
+                Ok(body) => Answer::from(body),
+                Err(failure) => Answer::failed(&failure, &request.recipient()),
+            },
             is_begun: reached.load(Ordering::Acquire),
         }
     }
@@ -569,7 +584,7 @@ impl AttachedBinding {
         self.dead_letter(&held, body, &reason).await;
         if requester.waits() {
             let id = id.unwrap_or(Text::from_static("null"));
-            let error = failure.render(&Recipient::new(id, Dialect::Mcp));
+            let error = Answer::failed(&failure, &Recipient::new(id, Dialect::Mcp));
             let answer = (held.origin.as_ref(), error);
             let published = self.postman.answer(&self.intake, &requester, answer);
             if let Err(error) = published.await {

@@ -174,8 +174,7 @@ impl Bridge {
         let buses = outbound.buses().clone();
         let readiness = Arc::new(Readiness::new());
         let log = LogLimits::default();
-        let destinations = Destinations::new(buses.clone(), Arc::clone(&readiness), &log);
-        let publisher = Publisher::new(outbound.clone(), Arc::new(destinations));
+        let publisher = publisher(&outbound, &readiness, &log);
         let (calls, cancels) = calls(&config, &called, &publisher, &metrics, &log)?;
         let exchanges = Arc::new(Exchanges::new(outbound.clone(), publisher.clone(), &log));
         let state = Arc::new(Logs::new(&config, &buses, &readiness, &metrics));
@@ -190,6 +189,7 @@ impl Bridge {
             exchanges: &exchanges,
             calls: &calls,
             metrics: &metrics,
+            readiness: &readiness,
             log: &log,
         };
         let (workflows, watch) = workflows(&config, world, &state, &metrics).await?;
@@ -532,6 +532,12 @@ fn metrics(config: &Config) -> Result<Arc<Metrics>, BridgeError> {
         .agents()
         .set_most(config.telemetry.max_agents as usize);
     Ok(Arc::new(metrics))
+}
+
+/// What publishes on the buses, and knows which destinations take no messages.
+fn publisher(outbound: &Outbound, readiness: &Arc<Readiness>, log: &LogLimits) -> Publisher {
+    let destinations = Destinations::new(outbound.buses().clone(), Arc::clone(readiness), log);
+    Publisher::new(outbound.clone(), Arc::new(destinations))
 }
 
 /// The answers to requests with a key and to those of attached agents, if there is anybody who asks.

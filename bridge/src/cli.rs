@@ -180,8 +180,8 @@ pub(crate) fn load(path: &Path) -> anyhow::Result<Config> {
     Ok(config)
 }
 
-/// A configuration that was read; its errors go to standard error.
-fn checked(loaded: Result<Config, ConfigErrors>) -> anyhow::Result<Config> {
+/// What was read of a configuration; its errors go to standard error.
+fn checked<T>(loaded: Result<T, ConfigErrors>) -> anyhow::Result<T> {
     loaded.map_err(|errors| anyhow::Error::msg(refused(&errors)))
 }
 

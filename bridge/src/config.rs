@@ -54,6 +54,7 @@ pub(crate) use self::condition::{Anchor, Condition, condition_holds};
 pub use self::file::{Config, json_schema};
 pub use self::problem::{ConfigErrors, Problem, Severity, SourceLocation};
 pub use self::reference::reference;
+pub(crate) use self::registry::MAX_CARD_BYTES;
 pub use self::registry::{PlaceConfig, RegistryConfig, UnknownAgents};
 pub(crate) use self::routing::answering;
 pub use self::routing::{
@@ -127,19 +128,48 @@ impl Config {
         Self::read_with(file, text, environment, Secrets::Named)
     }
 
+    /// The text of a file, for [`Config::read`].
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub(crate) fn text_of(path: &Path) -> Result<String, ConfigErrors> {
+        read_file(path)
+            .map_err(|error| ConfigErrors::unreadable(&path.display().to_string(), &error))
+    }
+
+    /// The transports that a text and the environment name, with their types where they are known. Nothing else is checked.
+    ///
+    /// # Errors
+    /// When the text is not YAML.
+    pub(crate) fn transports_of(
+        file: &str,
+        text: &str,
+        environment: impl IntoIterator<Item = (OsString, OsString)>,
+    ) -> Result<Vec<(String, Option<TransportType>)>, ConfigErrors> {
+        let mut problems = ConfigErrors::new(file);
+        let Some(root) = raw::read(text, environment, &mut problems) else {
+            return Err(problems);
+        };
+        let root = root.to_json();
+        let transports = root.get("transports").and_then(Value::as_object);
+        let named = transports.into_iter().flatten().map(|(name, settings)| {
+            let kind = settings.get("type").cloned().unwrap_or_default();
+            (name.clone(), serde_json::from_value(kind).ok())
+        });
+        Ok(named.collect())
+    }
+
     fn load_with(
         path: &Path,
         environment: impl IntoIterator<Item = (OsString, OsString)>,
         secrets: Secrets,
     ) -> Result<Self, ConfigErrors> {
         let file = path.display().to_string();
-        match read_file(path) {
-            Ok(text) => Self::read_with(&file, &text, environment, secrets).map(|config| Self {
-                file: Some(path.to_owned()),
-                ..config
-            }),
-            Err(error) => Err(ConfigErrors::unreadable(&file, &error)),
-        }
+        let text = Self::text_of(path)?;
+        Self::read_with(&file, &text, environment, secrets).map(|config| Self {
+            file: Some(path.to_owned()),
+            ..config
+        })
     }
 
     fn read_with(

@@ -9,6 +9,7 @@
 
 mod a2a;
 mod agents;
+mod attached;
 mod doors;
 mod label;
 mod registrar;
@@ -41,6 +42,7 @@ pub use self::state::StateMetrics;
 pub use self::workflows::{RefusalReason, ReloadOutcome};
 
 use self::a2a::A2aMetrics;
+use self::attached::AttachedMetrics;
 use self::doors::DoorMetrics;
 use self::registrar::{CALL_SECONDS, Registrar, add_one, per_word};
 use self::registry::RegistryMetrics;
@@ -99,8 +101,7 @@ pub struct Metrics {
     reload: ReloadMetrics,
     workflows: WorkflowMetrics,
     state: StateFamilies,
-    /// Starts, and messages that nobody gets.
-    attached: [IntCounterVec; 2],
+    attached: AttachedMetrics,
     announcements: RegistryMetrics,
     a2a: A2aMetrics,
     doors: DoorMetrics,
@@ -205,7 +206,7 @@ impl Metrics {
             reload: ReloadMetrics::new(&mut on)?,
             workflows: WorkflowMetrics::new(&mut on)?,
             state: StateFamilies::new(&mut on)?,
-            attached: [on.counters(ATTACHED)?, on.counters(ATTACHED_DROPS)?],
+            attached: AttachedMetrics::new(&mut on)?,
             announcements: RegistryMetrics::new(&mut on)?,
             a2a: A2aMetrics::new(&mut on)?,
             doors: DoorMetrics::new(&mut on)?,
@@ -351,14 +352,9 @@ impl Metrics {
         self.a2a.task_started();
     }
 
-    /// How often the program of an attached agent was started.
-    pub(crate) fn attached_starts(&self, agent: &str) -> IntCounter {
-        self.attached[0].with_label_values(&[agent])
-    }
-
-    /// Messages of the program of an attached agent that nobody gets.
-    pub(crate) fn attached_drops(&self, agent: &str) -> IntCounter {
-        self.attached[1].with_label_values(&[agent])
+    /// Those of attached agents.
+    pub(crate) fn attached(&self) -> &AttachedMetrics {
+        &self.attached
     }
 
     /// Counts a task that has ended in this state.
@@ -509,18 +505,6 @@ fn per_unit(units: &IntCounterVec) -> Result<Vec<IntCounter>, Error> {
 
 // === the metrics ===
 
-const ATTACHED: Definition = Definition {
-    name: "a2abus_attached_starts_total",
-    unit: "starts",
-    labels: &["agent"],
-    help: "Starts of the program of an attached agent: 1, and one for each time it has ended.",
-};
-const ATTACHED_DROPS: Definition = Definition {
-    name: "a2abus_attached_dropped_total",
-    unit: "messages",
-    labels: &["agent"],
-    help: "Messages of the program of an attached agent that nobody gets: they name no call and can belong to none, or to several, or the bus takes no more.",
-};
 const RECEIVED: Definition = Definition {
     name: "a2abus_received_total",
     unit: "messages",
@@ -735,7 +719,7 @@ mod tests {
     #[test]
     fn every_metric_has_help_and_a_name_that_tells_its_unit() {
         let metrics = Metrics::new().unwrap();
-        assert_eq!(metrics.definitions().len(), 63);
+        assert_eq!(metrics.definitions().len(), 64);
         // What a gauge without a unit suffix counts is its noun.
         let gauges = [
             "a2abus_config_last_reload_successful",
@@ -750,6 +734,7 @@ mod tests {
             "a2abus_workflow_executions",
             "a2abus_transport_up",
             "a2abus_announced_agents",
+            "a2abus_attached_unusable_skills",
             "a2abus_state_entries",
             "a2abus_state_behind",
             "a2abus_build_info",

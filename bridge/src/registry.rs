@@ -58,8 +58,8 @@ pub(crate) struct Registry {
     calls: Option<Arc<Calls>>,
     /// Their answers.
     asked: AgentQueries,
-    /// How attached servers describe themselves. Held while the list of agents is rebuilt.
-    described: Mutex<BTreeMap<Text, AgentCardConfig>>,
+    /// What is known of attached servers. Held while the list of agents is rebuilt.
+    attached: Mutex<AttachedServers>,
 }
 
 /// An announcement, with the proof of who sent it.
@@ -114,6 +114,15 @@ const BEHIND: usize = 1_024;
 /// How often announcements are looked for whose lease has run out long ago.
 const FORGET_EVERY: Duration = Duration::from_secs(60);
 
+/// What is known of attached servers, by agent.
+#[derive(Debug, Default)]
+struct AttachedServers {
+    /// How they describe themselves.
+    described: BTreeMap<Text, AgentCardConfig>,
+    /// Why those that cannot be reached cannot.
+    away: BTreeMap<Text, Text>,
+}
+
 // === impl Registry ===
 
 impl Registry {
@@ -158,7 +167,7 @@ impl Registry {
             announced,
             calls: config.calls.enabled.then(|| Arc::clone(calls)),
             asked: AgentQueries::default(),
-            described: Mutex::default(),
+            attached: Mutex::default(),
         }))
     }
 
@@ -170,9 +179,12 @@ impl Registry {
     /// The agents of another configuration are listed from now on. Agents whose card stays the same stay as they are.
     pub(crate) fn relist(&self, config: &Config) {
         let mut listed = Agents::listed(config);
-        let described = lock(&self.described);
-        for (name, said) in described.iter() {
+        let attached = lock(&self.attached);
+        for (name, said) in &attached.described {
             listed.complete(name, said);
+        }
+        for (name, why) in &attached.away {
+            listed.set_away(name, Some(why));
         }
         let before = self.listed.load();
         for (name, agent) in &mut listed.agents {
@@ -184,7 +196,7 @@ impl Registry {
         }
         let is_same = listed.is_as(&before) && listed.default == before.default;
         self.listed.store(Arc::new(listed));
-        drop(described);
+        drop(attached);
         if !is_same {
             self.refresh();
         }
@@ -192,21 +204,38 @@ impl Registry {
 
     /// The server of an attached agent says this about itself. What the configuration says of the agent wins.
     pub(crate) fn describe(&self, agent: &Text, said: AgentCardConfig) {
-        let mut described = lock(&self.described);
+        let mut attached = lock(&self.attached);
         let mut listed = Agents::clone(&self.listed.load());
         let is_new = listed.complete(agent, &said);
-        described.insert(agent.clone(), said);
+        attached.described.insert(agent.clone(), said);
         if !is_new {
             return;
         }
         self.listed.store(Arc::new(listed));
-        drop(described);
+        drop(attached);
+        self.refresh();
+    }
+
+    /// The server of an attached agent cannot be reached, and why; `None` if it can again.
+    pub(crate) fn set_away(&self, agent: &Text, why: Option<Text>) {
+        let mut attached = lock(&self.attached);
+        let mut listed = Agents::clone(&self.listed.load());
+        let is_new = listed.set_away(agent, why.as_ref());
+        match why {
+            Some(why) => attached.away.insert(agent.clone(), why),
+            None => attached.away.remove(agent),
+        };
+        if !is_new {
+            return;
+        }
+        self.listed.store(Arc::new(listed));
+        drop(attached);
         self.refresh();
     }
 
     /// Whether the server of an attached agent has said anything about itself.
     pub(crate) fn is_described(&self, agent: &Text) -> bool {
-        lock(&self.described).contains_key(agent)
+        lock(&self.attached).described.contains_key(agent)
     }
 
     /// The agents of this moment.

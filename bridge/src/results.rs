@@ -278,7 +278,7 @@ impl Results {
         let results = Arc::clone(self);
         self.feeds.spawn(async move {
             tokio::select! {
-                () = results.feed(call, taken, (&parts, made)) => {}
+                () = results.feed(call, taken, &parts, made) => {}
                 () = parts.closed() => {}
             }
         });
@@ -345,7 +345,8 @@ impl Results {
         &self,
         call: CallId,
         mut next: usize,
-        (receiver, made): (&mpsc::Sender<T>, fn(Result<RecordedPart, CallError>) -> T),
+        receiver: &mpsc::Sender<T>,
+        made: fn(Result<RecordedPart, CallError>) -> T,
     ) {
         let call = call.to_string();
         let key = call_key(&call);

@@ -22,6 +22,8 @@ pub const MESSAGE_TYPE: &str = "messagetype";
 pub const SEQ: &str = "seq";
 /// The error code of a JSON-RPC response that carries an error (CloudEvents Integer).
 pub const RPC_ERROR_CODE: &str = "rpcerrorcode";
+/// Why the agent's bridge has answered in place of the agent: `data.reason` of the error. Set by the bridge.
+pub const FAILURE_REASON: &str = "failurereason";
 /// Whether a part of an answer is the last one (CloudEvents Boolean).
 pub const IS_FINAL: &str = "isfinal";
 /// Where the answer goes: a topic or subject. Set by the bridge.

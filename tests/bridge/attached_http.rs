@@ -1,10 +1,12 @@
 //! Attached HTTP servers: of MCP, of A2A and of plain JSON-RPC, called through every door, and what becomes of calls when
 //! they misbehave.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::a2a::read_events;
@@ -215,6 +217,87 @@ async fn the_card_of_an_agent_is_made_from_what_its_server_says() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn skills_that_cannot_be_tools_are_left_out_and_counted() {
+    let attached = Attached::open().await;
+    let ids = async |agent: &str| -> Vec<String> {
+        let url = format!("{}/a2a/agents/{agent}/card", attached.front.base);
+        let card = reqwest::get(url).await.unwrap().text().await.unwrap();
+        let card: Value = serde_json::from_str(&card).unwrap();
+        let skills = card["skills"].as_array().unwrap().iter();
+        skills
+            .map(|skill| skill["id"].as_str().unwrap().to_owned())
+            .collect()
+    };
+    for (agent, expected) in [
+        ("mcp", &["echo", "effect", "hang"][..]),
+        ("a2a", &["add"][..]),
+    ] {
+        let is_described = attached.until("the card", async || ids(agent).await == expected);
+        is_described.await;
+        let metrics = attached.front.admin("/metrics").await;
+        let line = format!("a2abus_attached_unusable_skills{{agent=\"{agent}\"}} 2");
+        assert!(metrics.contains(&line), "{line}\n{metrics}");
+    }
+    let list = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/list" });
+    let list = attached.ask("/mcp", &list).await;
+    let tools = list["result"]["tools"].as_array().unwrap().iter();
+    let names: Vec<_> = tools.map(|tool| tool["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["a2a.add", "mcp.echo", "mcp.effect", "mcp.hang"]);
+    attached.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn cancelled_calls_leave_their_places_to_others_at_once() {
+    // At most 100 calls are posted at a time, with 64 other messages.
+    let attached = Attached::open_with("concurrency: 100").await;
+    let notes = &attached.site.notes;
+    let begun = Instant::now();
+    // The connection of a cancelled call stays open for 2 s.
+    loop {
+        for _ in 0..2 {
+            let before = notes.calls("hang");
+            let mut calls = JoinSet::new();
+            for _ in 0..100 {
+                let request = attached.front.to("/rpc/mcp", call("hang").to_string());
+                calls.spawn(request.header("content-type", "application/json").send());
+            }
+            let arrived = async || notes.calls("hang") == before + 100;
+            attached.until("the calls", arrived).await;
+            calls.shutdown().await;
+        }
+        let answer = attached.call("echo").await;
+        assert!(answer["result"].is_object(), "{answer}");
+        if notes.hanging.load(Ordering::SeqCst) > 164 {
+            break;
+        }
+        assert!(begun.elapsed() < SOON, "a call waits for cancelled ones");
+    }
+    attached.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_headers_of_a_request_have_one_bound() {
+    let attached = Attached::open().await;
+    let mut request = call("effect");
+    request["params"]["_meta"] = json!({ "traceparent": TRACE, "tracestate": "k=v" });
+    let mut post = attached.front.to("/mcp/agents/mcp", request.to_string());
+    post = post.header("content-type", "application/json");
+    for number in 0..70 {
+        post = post.header(format!("x-b3-{number}"), "1");
+    }
+    let answer = post.send().await.unwrap().text().await.unwrap();
+    assert!(answer.contains("done"), "{answer}");
+    let (headers, _) = attached.site.notes.of("tools/call").pop().unwrap();
+    let passed = headers.keys().filter(|name| {
+        let name = name.as_str();
+        name.starts_with("x-b3-") || name.starts_with("trace")
+    });
+    assert_eq!(passed.count(), 64);
+    assert_eq!(headers["traceparent"], TRACE);
+    attached.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn of_a_card_no_more_is_read_than_a_card_may_have() {
     let site = Site::start().await;
     let config = format!(
@@ -328,6 +411,114 @@ async fn calls_of_a_server_that_ends_fail_with_the_cause() {
     }
     assert_eq!(attached.site.notes.calls("effect"), 0);
     attached.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_is_away_is_shown_as_such_and_its_calls_are_not_answered() {
+    let mut attached = Attached::open().await;
+    let send = message("message/send", &json!({ "blocking": true }));
+    let calls = [("mcp", call("effect")), ("a2a", send), ("rpc", rpc("add"))];
+    let available = async |attached: &Attached, agent: &str| -> (Value, String) {
+        let url = format!("{}/a2a/agents/{agent}", attached.front.base);
+        let text = reqwest::get(url).await.unwrap().text().await.unwrap();
+        let entry: Value = serde_json::from_str(&text).unwrap();
+        let cause = entry["cause"].as_str().unwrap_or_default().to_owned();
+        (entry["available"].clone(), cause)
+    };
+    for (agent, body) in &calls {
+        let answer = attached.ask(&format!("/rpc/{agent}"), body).await;
+        assert!(answer["result"] != Value::Null, "{agent}: {answer}");
+        assert_eq!(available(&attached, agent).await.0, true, "{agent}");
+    }
+    attached.site.end();
+    for (agent, body) in &calls {
+        let is_unavailable = async || {
+            let answer = attached.ask(&format!("/rpc/{agent}"), body).await;
+            reason(&answer) == "agent_unavailable"
+        };
+        attached.until("an error", is_unavailable).await;
+        let is_shown = async || {
+            let (is_available, cause) = available(&attached, agent).await;
+            is_available == false && cause.contains("refused")
+        };
+        attached.until("the cause in the list", is_shown).await;
+        let ready: Value = serde_json::from_str(&attached.front.admin("/readyz").await).unwrap();
+        let name = format!("agent {agent}");
+        let mut degraded = ready["degraded"].as_array().unwrap().iter();
+        let shown = degraded.find(|it| it["name"] == name.as_str());
+        let shown = shown.unwrap_or_else(|| panic!("{agent}: {ready}"));
+        assert!(
+            shown["cause"].as_str().unwrap().contains("refused"),
+            "{ready}"
+        );
+        assert_eq!(ready["ready"], true, "{ready}");
+        let metrics = attached.front.admin("/metrics").await;
+        let count = |outcome: &str| {
+            let start =
+                format!("a2abus_agent_calls_total{{agent=\"{agent}\",outcome=\"{outcome}\"}} ");
+            let mut lines = metrics.lines();
+            lines
+                .find_map(|line| line.strip_prefix(&start))
+                .map(str::to_owned)
+        };
+        assert_eq!(
+            count("answered").as_deref(),
+            Some("1"),
+            "{agent}: {metrics}"
+        );
+        assert!(count("unavailable").is_some(), "{agent}: {metrics}");
+    }
+    attached.site.begin().await;
+    for (agent, body) in &calls {
+        let is_back = async || {
+            let answer = attached.ask(&format!("/rpc/{agent}"), body).await;
+            answer["result"] != Value::Null && available(&attached, agent).await.0 == true
+        };
+        attached.until("the server", is_back).await;
+    }
+    let ready = attached.front.admin("/readyz").await;
+    assert!(!ready.contains("degraded"), "{ready}");
+    attached.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_nobody_calls_is_shown_as_away_too() {
+    let address = Site::start().await.address;
+    let agents = ["mcp", "a2a", "jsonrpc"];
+    let agent = |protocol: &str| {
+        format!(
+            "
+  {protocol}:
+    description: Nobody is there.
+    to: {{ transport: local, topic: attached.{protocol} }}
+    attach: {{ url: 'http://{address}/', protocol: {protocol} }}"
+        )
+    };
+    let config = format!(
+        "
+instance: test
+transports: {{ local: {{ type: memory }} }}
+agents:{}
+http: {{ listen: '127.0.0.1:0' }}
+admin: {{ listen: '127.0.0.1:0' }}
+",
+        agents.map(agent).concat()
+    );
+    let front = Front::open_with(&config).await;
+    let begun = Instant::now();
+    loop {
+        let ready = front.admin("/readyz").await;
+        if agents
+            .iter()
+            .all(|it| ready.contains(&format!("agent {it}")))
+        {
+            break;
+        }
+        assert!(begun.elapsed() < SOON, "{ready}");
+        sleep(Duration::from_millis(10)).await;
+    }
+    front.stop.cancel();
+    timeout(SOON, front.running).await.unwrap().unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]

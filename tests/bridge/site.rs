@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::convert::Infallible;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use axum::Router;
@@ -36,6 +37,8 @@ pub(crate) struct Notes {
     /// Where each session hears what belongs to no request.
     beside: Mutex<Vec<mpsc::Sender<String>>>,
     pub(crate) looks: Mutex<usize>,
+    /// Calls of `hang` whose connections are open.
+    pub(crate) hanging: AtomicUsize,
     /// How much each reader of a card without an end has taken before it left.
     pub(crate) read_of_card: Mutex<Vec<usize>>,
 }
@@ -233,6 +236,8 @@ async fn called(notes: &Arc<Notes>, body: &Value) -> Reply {
                 tool("echo", true),
                 tool("effect", false),
                 tool("hang", false),
+                tool("echo", true),
+                tool("bad\n", true),
             ];
             json_reply(&answer(id, &json!({ "tools": tools })))
         }
@@ -282,10 +287,29 @@ async fn tool(notes: &Arc<Notes>, id: &Value, params: &Value) -> Reply {
             }
             json_reply(&answer(id, &text("cancelled")))
         }
-        "hang" => std::future::pending().await,
+        "hang" => {
+            let _open = Hanging::new(notes);
+            std::future::pending().await
+        }
         "garbage" => reply(StatusCode::OK, "text/html", "<html>"),
         "away" => reply(StatusCode::SERVICE_UNAVAILABLE, "text/html", "<html>"),
         _ => json_reply(&answer(id, &text("done"))),
+    }
+}
+
+/// A call that is never answered, while its connection is open.
+struct Hanging(Arc<Notes>);
+
+impl Hanging {
+    fn new(notes: &Arc<Notes>) -> Self {
+        notes.hanging.fetch_add(1, Ordering::SeqCst);
+        Self(Arc::clone(notes))
+    }
+}
+
+impl Drop for Hanging {
+    fn drop(&mut self) {
+        self.0.hanging.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
@@ -323,7 +347,11 @@ async fn card() -> Reply {
     json_reply(&json!({
         "name": "Site", "description": "A site of tests.", "version": "3.1", "url": "http://elsewhere.invalid/",
         "protocolVersion": "0.3.0", "capabilities": { "streaming": true },
-        "skills": [{ "id": "add", "name": "Add", "description": "Adds.", "tags": ["sums"] }],
+        "skills": [
+            { "id": "add", "name": "Add", "description": "Adds.", "tags": ["sums"] },
+            { "id": "add", "description": "Adds again." },
+            { "id": "a\u{0}", "description": "Has no name." },
+        ],
         "defaultInputModes": ["text/plain"], "defaultOutputModes": ["text/plain"],
     }))
 }

@@ -30,7 +30,9 @@ pub enum TransportErrorKind {
     TooLarge,
     /// The topic, stream or consumer does not exist.
     UnknownTopic,
-    /// Credentials were refused, or do not allow this.
+    /// The server refused the credentials.
+    Unauthenticated,
+    /// The credentials do not allow this.
     Unauthorised,
     /// The message cannot be expressed on this transport.
     BadMessage,
@@ -59,6 +61,7 @@ impl TransportErrorKind {
             Self::Full => "full",
             Self::TooLarge => "too_large",
             Self::UnknownTopic => "unknown_topic",
+            Self::Unauthenticated => "unauthenticated",
             Self::Unauthorised => "unauthorised",
             Self::BadMessage => "bad_message",
             Self::BadConfig => "bad_config",
@@ -84,6 +87,7 @@ impl TransportErrorKind {
             Self::TooLarge | Self::BadMessage => Disposition::DeadLetter,
             Self::Full
             | Self::UnknownTopic
+            | Self::Unauthenticated
             | Self::Unauthorised
             | Self::BadConfig
             | Self::Fenced => Disposition::Pause,

@@ -130,7 +130,7 @@ impl Kafka {
                     TransportErrorKind::Disconnected | TransportErrorKind::TimedOut
                 );
                 if silence && self.shared.pulse.is_refused() {
-                    let refused = TransportError::new(TransportErrorKind::Unauthorised, what);
+                    let refused = TransportError::new(TransportErrorKind::Unauthenticated, what);
                     return Err(refused.caused_by(error));
                 }
                 Err(error)

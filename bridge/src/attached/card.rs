@@ -1,10 +1,13 @@
 //! The card of an attached agent, from its server's description of itself.
 
+use std::collections::HashSet;
+
 use a2abus_plugin::Text;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use crate::config::{AgentCardConfig, SkillConfig};
+use crate::registry::card::{LeftOut, TWICE};
 
 /// A tool of an MCP server, as far as it is looked at.
 #[derive(Debug, Deserialize)]
@@ -54,6 +57,7 @@ const DESCRIPTION: usize = 4_096;
 const VERSION: usize = 64;
 const WORD: usize = 256;
 const MOST_SKILLS: usize = 1_000;
+const TOO_MANY: &str = "comes after 1000 other tools";
 
 // === impl Tool ===
 
@@ -63,40 +67,60 @@ impl Tool {
         self.annotations.reads || self.annotations.is_idempotent
     }
 
-    fn skill(self) -> Option<SkillConfig> {
-        let id = text(Some(self.name), WORD)?;
+    fn skill(self) -> SkillConfig {
         let name = text(self.title.or(self.annotations.title), WORD);
         let description = text(self.description, DESCRIPTION);
-        Some(SkillConfig {
-            description: description.unwrap_or_else(|| format!("The tool {id}.")),
-            id,
+        SkillConfig {
+            description: description.unwrap_or_else(|| format!("The tool {}.", self.name)),
+            id: self.name,
             name,
             tags: vec!["mcp".to_owned()],
             examples: Vec::new(),
-        })
+        }
     }
 }
 
-/// The card of an MCP server: its tools are its skills.
-pub(super) fn of_tools(agent: &Text, profile: &RawValue, tools: Vec<Tool>) -> AgentCardConfig {
+/// The card of an MCP server: its tools are its skills, but for those whose names nobody else takes.
+pub(super) fn of_tools(
+    agent: &Text,
+    profile: &RawValue,
+    tools: Vec<Tool>,
+) -> (AgentCardConfig, LeftOut) {
     let profile: Profile = serde_json::from_str(profile.get()).unwrap_or_default();
     let server = profile.server;
     let described = text(server.description, DESCRIPTION);
     let described = described.or_else(|| text(profile.instructions, DESCRIPTION));
     let called = text(server.title.or(server.name), WORD);
     let called = called.unwrap_or_else(|| agent.to_string());
-    let skills = tools.into_iter().filter_map(Tool::skill);
-    AgentCardConfig {
+    let (skills, left_out) = skills(tools);
+    let card = AgentCardConfig {
         description: described.unwrap_or_else(|| format!("The MCP server {called}.")),
         version: text(server.version, VERSION).unwrap_or_else(|| "1.0.0".to_owned()),
         to: None,
         attach: None,
         protocol: None,
-        skills: skills.take(MOST_SKILLS).collect(),
+        skills,
         streaming: false,
         input_modes: vec!["application/json".to_owned()],
         output_modes: ["text/plain", "application/json"].map(str::to_owned).into(),
+    };
+    (card, left_out)
+}
+
+fn skills(tools: Vec<Tool>) -> (Vec<SkillConfig>, LeftOut) {
+    let (mut seen, mut skills) = (HashSet::new(), Vec::new());
+    let mut left_out = LeftOut::default();
+    for (index, tool) in tools.into_iter().enumerate() {
+        let is_new = seen.insert(tool.name.clone());
+        let checked = SkillConfig::check_id(&tool.name);
+        let checked = checked.and(is_new.then_some(()).ok_or(TWICE));
+        let has_room = skills.len() < MOST_SKILLS;
+        match checked.and(has_room.then_some(()).ok_or(TOO_MANY)) {
+            Ok(()) => skills.push(tool.skill()),
+            Err(why) => left_out.add(&format!("/tools/{index}/name"), why),
+        }
     }
+    (skills, left_out)
 }
 
 /// A text that says something, up to so many characters.
@@ -115,10 +139,10 @@ mod tests {
         let profile = RawValue::from_string(profile.to_owned()).unwrap();
         let tools = r#"[
             {"name":"read","title":"Read","description":"Reads.","annotations":{"readOnlyHint":true}},
-            {"name":"write","inputSchema":{}}, {"name":" "}]"#;
+            {"name":"write","inputSchema":{}}, {"name":" "}, {"name":"read"}, {"name":"a\u0000"}]"#;
         let tools: Vec<Tool> = serde_json::from_str(tools).unwrap();
         assert!(tools[0].is_repeatable() && !tools[1].is_repeatable());
-        let card = of_tools(&"f".into(), &profile, tools);
+        let (card, left_out) = of_tools(&"f".into(), &profile, tools);
         assert_eq!(card.description, "The MCP server files.");
         assert_eq!(card.version, "2.1");
         let skills = card.skills.iter();
@@ -126,5 +150,6 @@ mod tests {
             .map(|skill| (skill.id.as_str(), skill.description.as_str()))
             .collect();
         assert_eq!(skills, [("read", "Reads."), ("write", "The tool write.")]);
+        assert_eq!(left_out.count, 3);
     }
 }

@@ -19,9 +19,9 @@ use tokio::time::{Instant, timeout};
 use crate::bus::BusId;
 use crate::bus::delivery::{Publisher, jittered};
 use crate::bus::outbound::Outgoing;
-use crate::config::AgentCardConfig;
+use crate::config::{AgentCardConfig, MAX_CARD_BYTES};
 use crate::names::Mode;
-use crate::registry::card::EXTENSION;
+use crate::registry::card::{EXTENSION, ITEMS};
 use crate::registry::{Agents, Registry};
 use crate::route::NamedBy;
 
@@ -45,9 +45,14 @@ const EVERY: Duration = Duration::from_secs(30);
 const REMIND: Duration = Duration::from_secs(3600);
 /// How often it is looked whether there is something to announce.
 const LOOK: Duration = Duration::from_secs(1);
-/// The most that a card has, as `registry.max_card` is by default, and the most skills of one.
-const MOST_BYTES: usize = 64 << 10;
-const MOST_SKILLS: usize = 100;
+/// Why a card is not announced.
+#[derive(Debug, thiserror::Error)]
+enum Unannounced {
+    #[error("without its skills it has more than {MAX_CARD_BYTES} bytes")]
+    TooLarge,
+    #[error(transparent)]
+    Transport(#[from] TransportError),
+}
 
 // === impl Herald ===
 
@@ -73,8 +78,9 @@ impl Herald {
     }
 
     /// Publishes the card once.
-    async fn announce(&self, card: &AgentCardConfig) -> Result<(), TransportError> {
-        let mut message = Message::plain(self.document(card));
+    async fn announce(&self, card: &AgentCardConfig) -> Result<(), Unannounced> {
+        let document = self.document(card).ok_or(Unannounced::TooLarge)?;
+        let mut message = Message::plain(document);
         message.key = Some(self.agent.as_bytes().to_vec().into());
         let copy = Outgoing {
             bus: self.bus,
@@ -89,13 +95,13 @@ impl Herald {
             unit: None,
             dead_letter: None,
         };
-        self.publisher.once(&copy).await
+        Ok(self.publisher.once(&copy).await?)
     }
 
     /// Logs why a card was not published: once for each cause, and again each hour.
     fn note(
         &self,
-        announced: Result<(), TransportError>,
+        announced: Result<(), Unannounced>,
         reported: &mut Option<(TransportErrorKind, Instant)>,
     ) {
         let Err(error) = announced else {
@@ -107,15 +113,14 @@ impl Herald {
             *reported = Some((error.kind(), Instant::now()));
             tracing::warn!(
                 agent = %self.agent, topic = %self.topic, %error,
-                "the card of an attached agent was not published, so other bridges cannot find it: create the topic \
-                 and allow the bridge to write to it, or leave out `announce` (--no-announce)"
+                "the card of an attached agent was not published, so other bridges cannot find it: {}", error.cure()
             );
         }
     }
 
-    /// The card with the extension of the bus; of many skills the first ones.
-    fn document(&self, card: &AgentCardConfig) -> String {
-        let mut most = MOST_SKILLS;
+    /// The card with the extension of the bus; of many skills the first ones. `None` if it is too large without any.
+    fn document(&self, card: &AgentCardConfig) -> Option<String> {
+        let mut most = ITEMS;
         loop {
             let skills = &card.skills[..card.skills.len().min(most)];
             let bus = json!({
@@ -131,10 +136,33 @@ impl Herald {
                 "defaultInputModes": card.input_modes, "defaultOutputModes": card.output_modes,
             });
             let document = document.to_string();
-            if document.len() <= MOST_BYTES || most == 0 {
-                return document;
+            if document.len() as u64 <= MAX_CARD_BYTES {
+                return Some(document);
+            }
+            if skills.is_empty() {
+                return None;
             }
             most = skills.len() / 2;
+        }
+    }
+}
+
+// === impl Unannounced ===
+
+impl Unannounced {
+    fn kind(&self) -> TransportErrorKind {
+        match self {
+            Self::TooLarge => TransportErrorKind::TooLarge,
+            Self::Transport(error) => error.kind(),
+        }
+    }
+
+    fn cure(&self) -> &'static str {
+        match self {
+            Self::TooLarge => "write a shorter `description`, or fewer media types, in `agents`",
+            Self::Transport(_) => {
+                "create the topic and allow the bridge to write to it, or leave out `announce` (--no-announce)"
+            }
         }
     }
 }

@@ -13,6 +13,7 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 use super::card;
+use super::health::Health;
 use super::link::{Link, Log};
 use crate::calls::failure::{Failure, Reason};
 use crate::registry::Registry;
@@ -24,6 +25,7 @@ pub(super) struct Life {
     pub(super) is_single: bool,
     state: watch::Sender<State>,
     registry: Arc<Registry>,
+    health: Health,
     log: Arc<Log>,
 }
 
@@ -66,11 +68,17 @@ const MOST_PAGES: usize = 50;
 // === impl Life ===
 
 impl Life {
-    pub(super) fn new(is_single: bool, registry: &Arc<Registry>, log: &Arc<Log>) -> Self {
+    pub(super) fn new(
+        is_single: bool,
+        registry: &Arc<Registry>,
+        health: Health,
+        log: &Arc<Log>,
+    ) -> Self {
         Self {
             is_single,
             state: watch::Sender::new(State::Starting),
             registry: Arc::clone(registry),
+            health,
             log: Arc::clone(log),
         }
     }
@@ -100,13 +108,14 @@ impl Life {
         }
     }
 
-    /// Whether its last run ended before it was up.
-    pub(super) fn is_failing(&self) -> bool {
-        matches!(&*self.state.borrow(), State::Failing(_))
+    /// Whether its last run is up.
+    pub(super) fn is_up(&self) -> bool {
+        self.health.is_up()
     }
 
     /// It ended before it was up: calls fail with this.
     pub(super) fn fails(&self, why: String) {
+        self.health.away(&why);
         self.state.send_replace(State::Failing(why.into()));
     }
 
@@ -124,6 +133,9 @@ impl Life {
             }
             was_up
         });
+        if was_up {
+            self.health.away(&why);
+        }
         Ended::Failed(why, was_up)
     }
 
@@ -148,6 +160,7 @@ impl Life {
             profile: profile.clone(),
         };
         self.state.send_replace(State::Up(Arc::new(up)));
+        self.health.up();
         tracing::info!(agent = %self.log.agent, "the server of an attached agent is up");
         loop {
             link.tools_changed().await;
@@ -195,7 +208,8 @@ impl Life {
         let safe = tools.iter().filter(|tool| tool.is_repeatable());
         let safe: HashSet<Text> = safe.map(|tool| tool.name.as_str().into()).collect();
         link.set_repeatable(safe);
-        let card = card::of_tools(&self.log.agent, profile, tools);
+        let (card, left_out) = card::of_tools(&self.log.agent, profile, tools);
+        self.log.leaves_out(&left_out);
         self.registry.describe(&self.log.agent, card);
     }
 }

@@ -13,7 +13,7 @@ use a2abus_plugin::protocol::jsonrpc::{Id, JsonRpc, error, result, splice};
 use a2abus_plugin::{Kind, Text};
 use bytes::Bytes;
 use http::HeaderMap;
-use prometheus::IntCounter;
+use prometheus::{IntCounter, IntGauge};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::sync::{Notify, mpsc, oneshot};
@@ -22,6 +22,7 @@ use tokio_util::sync::CancellationToken;
 use crate::calls::failure::Failure;
 use crate::calls::with_token;
 use crate::log_limit::LogLimit;
+use crate::registry::card::LeftOut;
 
 /// The connection to the program, and the requests that it has not answered.
 #[derive(Debug)]
@@ -47,6 +48,10 @@ pub(super) struct Log {
     pub(super) stderr: LogLimit,
     /// Messages of the program that nobody gets.
     pub(super) drops: IntCounter,
+    /// Skills that its card leaves out.
+    pub(super) unusable: IntGauge,
+    /// Why, as it was logged.
+    pub(super) left_out: Mutex<LeftOut>,
 }
 
 /// A message to the program.
@@ -148,6 +153,25 @@ struct Message<'a> {
 struct Params<'a> {
     #[serde(rename = "progressToken", default, borrow)]
     progress: Option<&'a RawValue>,
+}
+
+// === impl Log ===
+
+impl Log {
+    /// Counts what the card of the server leaves out, and logs it once.
+    pub(super) fn leaves_out(&self, left_out: &LeftOut) {
+        self.unusable
+            .set(i64::try_from(left_out.count).unwrap_or(i64::MAX));
+        let mut logged = lock(&self.left_out);
+        if *logged == *left_out {
+            return;
+        }
+        logged.clone_from(left_out);
+        if left_out.count > 0 || !left_out.faults.0.is_empty() {
+            let (agent, count, why) = (&self.agent, left_out.count, &left_out.faults);
+            tracing::warn!(%agent, count, %why, "skills of an attached server are left out: their ids are no names of tools");
+        }
+    }
 }
 
 // === impl Link ===

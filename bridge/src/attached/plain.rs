@@ -15,10 +15,11 @@ use http::{Method, StatusCode, Uri};
 use serde::Deserialize;
 use serde_json::json;
 use serde_json::value::RawValue;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::ask::Request;
+use super::health::Health;
 use super::life::MOST;
 use super::link::{Log, Parts};
 use super::web::{NotSent, Web, messages, refused, unavailable};
@@ -35,6 +36,7 @@ pub(crate) struct Plain {
     pub(super) web: Web,
     pub(super) protocol: AttachProtocol,
     pub(super) registry: Arc<Registry>,
+    pub(super) health: Health,
     pub(super) log: Arc<Log>,
 }
 
@@ -63,8 +65,10 @@ const LOOKS: [Duration; 4] = [
     Duration::from_secs(1),
     Duration::from_secs(3),
 ];
-/// How often the card is read, while it is there and while it is not.
+/// How often the card is read, and how often it is seen whether the server can be reached.
 const FRESH: Duration = Duration::from_secs(300);
+const PROBE: Duration = Duration::from_secs(30);
+/// The same of a server that cannot be reached, or whose card is missing.
 const MISSING: Duration = Duration::from_secs(10);
 /// The largest card.
 const MOST_CARD: usize = 1 << 20;
@@ -135,6 +139,7 @@ impl Plain {
         loop {
             parts.reached.store(true, Ordering::Release);
             let posted = self.web.post(request.body.clone(), headers.clone()).await;
+            self.note(&posted);
             let error = match posted {
                 Ok(response) => return Ok(response),
                 Err(error) => error,
@@ -213,30 +218,56 @@ impl Plain {
         }
     }
 
-    /// Reads the card of an A2A server until `stop`, again and again.
-    pub(super) async fn run(&self, stop: CancellationToken) {
-        if self.protocol != AttachProtocol::A2a {
-            return stop.cancelled().await;
+    /// Notes whether the server can be reached.
+    fn note<T>(&self, asked: &Result<T, NotSent>) {
+        match asked {
+            Ok(_) => self.health.up(),
+            Err(error) if !error.may_be_sent => self.health.away(&error.why),
+            // It was there, and may be.
+            Err(_) => {}
         }
+    }
+
+    /// Reads the card of an A2A server, and sees whether any server can be reached, until `stop`.
+    pub(super) async fn run(&self, stop: CancellationToken) {
+        let has_card = self.protocol == AttachProtocol::A2a;
+        let mut read: Option<Instant> = None;
         loop {
+            let is_due = has_card && read.is_none_or(|read| read.elapsed() >= FRESH);
             let looking = async {
-                let looked = timeout(PATIENCE, self.look()).await;
-                let looked =
-                    looked.unwrap_or_else(|_| Err("it has not shown it in time".to_owned()));
-                let pause = match looked {
-                    Ok(()) => FRESH,
-                    Err(why) => {
-                        if let Some(suppressed) = self.log.ends.allow() {
-                            tracing::warn!(agent = %self.log.agent, why, suppressed, "the card of an attached A2A server cannot be read");
-                        }
-                        MISSING
-                    }
-                };
-                sleep(jittered(pause)).await;
+                match is_due {
+                    true if self.card().await => read = Some(Instant::now()),
+                    true => {}
+                    false => self.probe().await,
+                }
+                let is_well = self.health.is_up() && (read.is_some() || !has_card);
+                sleep(jittered(if is_well { PROBE } else { MISSING })).await;
             };
             if stop.run_until_cancelled(looking).await.is_none() {
                 return;
             }
+        }
+    }
+
+    /// Reads the card, and logs why that is not possible; whether it is known now.
+    async fn card(&self) -> bool {
+        let looked = timeout(PATIENCE, self.look()).await;
+        let looked = looked.unwrap_or_else(|_| Err("it has not shown it in time".to_owned()));
+        if let Err(why) = &looked
+            && let Some(suppressed) = self.log.ends.allow()
+        {
+            tracing::warn!(agent = %self.log.agent, why, suppressed, "the card of an attached A2A server cannot be read");
+        }
+        looked.is_ok()
+    }
+
+    /// Sees whether the server can be reached. Any response says so.
+    async fn probe(&self) {
+        let url = self.web.url().clone();
+        let asked = timeout(PATIENCE, self.web.ask(Method::HEAD, url, HeaderMap::new())).await;
+        // That it is slow says nothing.
+        if let Ok(asked) = asked {
+            self.note(&asked);
         }
     }
 
@@ -246,6 +277,7 @@ impl Plain {
         for url in self.places() {
             let headers = version(Dialect::A2a10).into_iter().collect();
             let response = self.web.ask(Method::GET, url, headers).await;
+            self.note(&response);
             let response = response.map_err(|error| error.why)?;
             if response.status() != StatusCode::OK {
                 why = format!("HTTP {}", response.status());
@@ -253,8 +285,9 @@ impl Plain {
             }
             let document = Messages::of(response, MOST_CARD).next().await;
             let document = document.map_err(|error| error.to_string())?;
-            match Card::read(&document.unwrap_or_default(), MOST_CARD) {
-                Ok(card) => {
+            match Card::read_usable(&document.unwrap_or_default(), MOST_CARD) {
+                Ok((card, left_out)) => {
+                    self.log.leaves_out(&left_out);
                     self.registry.describe(&self.log.agent, card.shown);
                     return Ok(());
                 }

@@ -10,11 +10,12 @@ use crate::bus::deadletter::{Reason, Stage};
 use crate::bus::delivery::Publisher;
 use crate::bus::headers::PassedHeaders;
 use crate::bus::outbound::{Provenance, RoutingError};
+use crate::calls::failure::{Failure, Recipient};
 use crate::calls::reply::spring;
 use crate::calls::reply_place::{Refused, ReplyPlaces, named_by, named_in};
 use crate::clock;
 use crate::pipeline::intake::Intake;
-use crate::results::digest_of;
+use crate::results::{Kept, digest_of};
 
 /// Publishes the answers of one agent.
 #[derive(Debug)]
@@ -45,6 +46,13 @@ pub(super) struct Requester {
     headers: Vec<Header>,
 }
 
+/// An answer for a requester.
+pub(super) struct Answer {
+    pub(super) body: Bytes,
+    /// Why the bridge has given it in place of the server.
+    pub(super) failure: Option<Text>,
+}
+
 /// Why an answer is not on the bus, and never will be.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Undeliverable {
@@ -52,6 +60,48 @@ pub(super) enum Undeliverable {
     Routing(#[from] RoutingError),
     #[error("{0}")]
     Transport(TransportError),
+}
+
+// === impl Answer ===
+
+impl Answer {
+    /// The bridge's own.
+    pub(super) fn failed(failure: &Failure, recipient: &Recipient) -> Self {
+        Self {
+            body: failure.render(recipient),
+            failure: Some(Text::from_static(failure.word())),
+        }
+    }
+
+    /// As the log keeps it.
+    pub(super) fn kept(&self) -> Kept {
+        let failure = self.failure.iter();
+        Kept {
+            status: 200,
+            headers: failure
+                .map(|why| (Text::from_static(extension::FAILURE_REASON), why.clone()))
+                .collect(),
+            body: String::from_utf8_lossy(&self.body).into_owned().into(),
+        }
+    }
+}
+
+impl From<Bytes> for Answer {
+    fn from(body: Bytes) -> Self {
+        let failure = None;
+        Self { body, failure }
+    }
+}
+
+impl From<&Kept> for Answer {
+    fn from(kept: &Kept) -> Self {
+        let mut headers = kept.headers.iter();
+        let failure = headers.find(|(name, _)| *name == extension::FAILURE_REASON);
+        Self {
+            body: Bytes::from(kept.body.to_string()),
+            failure: failure.map(|(_, why)| why.clone()),
+        }
+    }
 }
 
 // === impl Requester ===
@@ -160,7 +210,7 @@ impl Postman {
         &self,
         intake: &Intake,
         requester: &Requester,
-        (identity, body): (Option<&Text>, Bytes),
+        (identity, Answer { body, failure }): (Option<&Text>, Answer),
     ) -> Result<(), Undeliverable> {
         let id = match identity {
             Some(identity) => digest_of([identity.as_bytes(), &body]),
@@ -168,9 +218,12 @@ impl Postman {
         };
         let mut event = self.event(intake, requester, (id, Kind::Response), body);
         if let Ok(event) = &mut event {
-            event
-                .set(extension::IS_FINAL, true)
-                .map_err(RoutingError::Unwritable)?;
+            let last = event.set(extension::IS_FINAL, true);
+            last.map_err(RoutingError::Unwritable)?;
+            if let Some(why) = failure {
+                let failed = event.set(extension::FAILURE_REASON, why);
+                failed.map_err(RoutingError::Unwritable)?;
+            }
         }
         self.publish(intake, requester, event).await
     }

@@ -11,9 +11,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures_util::StreamExt as _;
-use futures_util::future::pending;
+use futures_util::future::{BoxFuture, pending};
 use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt as _, StreamExt as _};
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 use http::{Method, Response, StatusCode};
 use hyper::body::Incoming;
@@ -46,6 +46,14 @@ struct Running<'s> {
     link: Arc<Link>,
 }
 
+/// What became of a message that was posted.
+enum Posted<'s> {
+    /// It is over. An error ends the session.
+    Over(Result<(), String>),
+    /// Nobody waits for the answer any more; this is the rest of it.
+    Cancelled(BoxFuture<'s, Result<(), String>>),
+}
+
 const ID: HeaderName = HeaderName::from_static("mcp-session-id");
 const REVISION: HeaderName = HeaderName::from_static("mcp-protocol-version");
 /// How long the server may take to take what has no answer, to answer a ping, and to end a session.
@@ -62,6 +70,8 @@ const PAUSES: [Duration; 3] = [
 ];
 /// How long the answer to a cancelled call is waited for. With it the server is done with that call.
 const PARTING: Duration = Duration::from_secs(2);
+/// Cancelled calls whose answers are waited for, at most.
+const MOST_CANCELLED: usize = 256;
 /// Why a session ends that the server does not know any more.
 const LOST: &str = "it does not know its session any more";
 
@@ -160,10 +170,20 @@ impl Running<'_> {
     /// Posts the messages of the link; why that is not possible any more.
     async fn carry(&self, mut queue: mpsc::Receiver<Line>) -> String {
         let mut posts = FuturesUnordered::new();
+        let mut cancelled = FuturesUnordered::new();
         loop {
             tokio::select! {
-                Some(posted) = posts.next() => {
-                    if let Err(why) = posted {
+                Some(posted) = posts.next() => match posted {
+                    Posted::Over(Ok(())) => {}
+                    Posted::Over(Err(why)) => return why,
+                    // Other calls need not wait for it. Of too many the connection is closed at once.
+                    Posted::Cancelled(call) if cancelled.len() < MOST_CANCELLED => {
+                        cancelled.push(timeout(PARTING, call));
+                    }
+                    Posted::Cancelled(_) => {}
+                },
+                Some(heard) = cancelled.next() => {
+                    if let Ok(Err(why)) = heard {
                         return why;
                     }
                 }
@@ -177,36 +197,34 @@ impl Running<'_> {
         }
     }
 
-    /// Posts one message, and hears what comes back. An error ends the session.
-    async fn deliver(&self, line: Line) -> Result<(), String> {
+    /// Posts one message, and hears what comes back until nobody waits for it. An error ends the session.
+    async fn deliver(&self, line: Line) -> Posted<'_> {
         match self.link.written(line) {
-            None => Ok(()),
+            None => Posted::Over(Ok(())),
             Some((bytes, Some(call))) => {
-                let parting = async {
-                    call.over.cancelled().await;
-                    sleep(PARTING).await;
-                };
+                let over = call.over.clone();
+                let mut called = self.call(bytes, call).boxed();
                 tokio::select! {
-                    called = self.call(bytes, &call) => called,
-                    () = parting => Ok(()),
+                    called = &mut called => Posted::Over(called),
+                    () = over.cancelled() => Posted::Cancelled(called),
                 }
             }
             Some((bytes, None)) => match timeout(PATIENCE, self.tell(bytes)).await {
-                Ok(told) => told,
+                Ok(told) => Posted::Over(told),
                 Err(_) => {
                     self.link
                         .strange("an attached server has not taken a message in time");
-                    Ok(())
+                    Posted::Over(Ok(()))
                 }
             },
         }
     }
 
     /// Posts a request, and hears its answer.
-    async fn call(&self, bytes: Bytes, call: &Begun) -> Result<(), String> {
+    async fn call(&self, bytes: Bytes, call: Begun) -> Result<(), String> {
         let response = match self.post(bytes, call.headers.clone()).await {
             Ok(response) => response,
-            Err(error) => return self.unanswered(call, &error).await,
+            Err(error) => return self.unanswered(&call, &error).await,
         };
         let status = response.status();
         let is_doubtful = match status {
@@ -251,7 +269,7 @@ impl Running<'_> {
                     let why = error.to_string();
                     return self
                         .unanswered(
-                            call,
+                            &call,
                             &NotSent {
                                 may_be_sent: true,
                                 why,

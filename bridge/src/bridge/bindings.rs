@@ -24,6 +24,7 @@ use crate::metrics::Metrics;
 use crate::pipeline::claims::Claims;
 use crate::pipeline::intake::Intake;
 use crate::pipeline::{CopiesInHand, DataLook, Pipeline};
+use crate::readiness::Readiness;
 use crate::registry::Registry;
 use crate::registry::discovery::DiscoveryBinding;
 use crate::results::Results;
@@ -39,6 +40,7 @@ pub(super) struct Parts<'a> {
     pub(super) exchanges: &'a Arc<Exchanges>,
     pub(super) calls: &'a Arc<Calls>,
     pub(super) metrics: &'a Arc<Metrics>,
+    pub(super) readiness: &'a Arc<Readiness>,
     pub(super) log: &'a LogLimits,
 }
 
@@ -216,7 +218,8 @@ impl Parts<'_> {
         let intake = self.intake(binding)?;
         let places = self.reply_places(binding, &intake)?;
         let (metrics, log) = (self.metrics, self.log);
-        let peer = Peer::new(name.text(), attach, self.registry, metrics, log);
+        let shown = (self.registry, self.readiness);
+        let peer = Peer::new(name.text(), attach, shown, metrics, log);
         let peer = Arc::new(peer.map_err(in_binding(binding))?);
         let herald = self.herald(name.text(), attach, &intake, binding);
         let binding = AttachedBinding::new(

@@ -47,6 +47,8 @@ pub const DOOR_HEADERS: [&str; 13] = [
     "x-a2a-priority",
 ];
 
+/// The header that a request may have several times.
+const TRACE_STATE: &str = "tracestate";
 /// What headers of others begin with, in any case: those of CloudEvents on each transport, of Spring for Kafka, of the
 /// NATS server, and our own.
 const RESERVED: [&str; 5] = ["ce_", "ce-", "kafka_", "nats-", "bus-"];
@@ -111,20 +113,33 @@ impl PassedHeaders {
     }
 }
 
-/// As many as fit.
+/// As many as fit. Several `tracestate` are one list. Source: W3C Trace Context, section 3.3.1.
 fn bounded(headers: impl Iterator<Item = Header>) -> Vec<Header> {
     let mut left = MAX_BYTES;
     let mut passed = Vec::new();
     for header in headers {
         let size = header.name.len() + header.value.as_ref().map_or(0, Bytes::len);
+        let is_state = header.name.eq_ignore_ascii_case(TRACE_STATE);
         if size > left || passed.len() == MAX_HEADERS {
             tracing::debug!(header = %header.name, size, "a header is left out: too many headers, or too large");
             continue;
         }
         left -= size;
-        passed.push(header);
+        let mut earlier = passed.iter_mut();
+        match earlier.find(|it: &&mut Header| is_state && it.name.eq_ignore_ascii_case(TRACE_STATE))
+        {
+            Some(list) => join(list, header),
+            None => passed.push(header),
+        }
     }
     passed
+}
+
+fn join(list: &mut Header, next: Header) {
+    list.value = match (list.value.take(), next.value) {
+        (Some(first), Some(next)) => Some([&first[..], b",", &next[..]].concat().into()),
+        (first, next) => first.or(next),
+    };
 }
 
 /// Whether a bus can carry a header: NATS and HTTP take lines of visible ASCII, and no null.
@@ -170,6 +185,40 @@ mod tests {
         );
         assert_eq!(passed(&["tenant", "[x"], &headers), ["tenant"]);
         assert!(passed(&[], &headers).is_empty());
+    }
+
+    #[test]
+    fn several_states_of_a_trace_are_one_list() {
+        let mut headers = HeaderMap::new();
+        for (name, value) in [
+            ("b3", "1"),
+            ("tracestate", "a=1,b=2"),
+            ("b3", "2"),
+            ("tracestate", "c=3"),
+        ] {
+            headers.append(name, value.parse().unwrap());
+        }
+        let patterns = TRACE_HEADERS.map(|text| Pattern::read(text).unwrap());
+        let passed = PassedHeaders::new(&patterns).unwrap().of_request(&headers);
+        let passed: Vec<_> = passed
+            .iter()
+            .map(|header| (header.name.as_str(), header.value.as_deref().unwrap()))
+            .collect();
+        let expected: [(_, &[u8]); 3] =
+            [("b3", b"1"), ("b3", b"2"), ("tracestate", b"a=1,b=2,c=3")];
+        assert_eq!(passed, expected);
+        let mut message = Message::plain("x");
+        message
+            .headers
+            .push("Tracestate", Bytes::from_static(b"a=1"));
+        message
+            .headers
+            .push("tracestate", Bytes::from_static(b"b=2"));
+        let passed = PassedHeaders::new(&patterns)
+            .unwrap()
+            .of(Binding::Kafka, &message);
+        assert_eq!(passed.len(), 1);
+        assert_eq!(passed[0].value.as_deref(), Some(&b"a=1,b=2"[..]));
     }
 
     #[test]

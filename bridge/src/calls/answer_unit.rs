@@ -80,6 +80,18 @@ pub(crate) fn units(body: &Bytes, event: Option<&Event>, limits: &Limits) -> Uni
 // === impl AnswerUnit ===
 
 impl AnswerUnit {
+    /// The event of an error that the agent's bridge has answered with in its place.
+    pub(crate) fn failure(&self) -> Option<&Event> {
+        let Body::Rpc(message) = &self.body else {
+            return None;
+        };
+        let event = self.event.as_ref();
+        event.filter(|event| {
+            let is_error = matches!(message.body, RpcBody::Error(_));
+            is_error && event.attribute(extension::FAILURE_REASON).is_some()
+        })
+    }
+
     fn of_unit(unit: Unit, event: Option<&Event>, limits: &Limits) -> Self {
         let (index, family) = (unit.index, unit.because.family);
         if let Some(message) = unit.json_rpc {

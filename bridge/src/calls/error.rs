@@ -157,6 +157,9 @@ impl CallError {
                 }
                 Guarantee::Default => format!("{name} does not exist"),
             },
+            TransportErrorKind::Unauthenticated => {
+                format!("the bus refuses the credentials of the bridge, and so messages for {name}")
+            }
             TransportErrorKind::Unauthorised => format!("the bridge may not publish to {name}"),
             TransportErrorKind::Full => format!("{name} is full"),
             kind => format!("{name} takes no messages ({})", kind.as_str()),
@@ -271,6 +274,7 @@ impl DestinationRefused {
                 "check the name of the agent, or create it"
             }
             (TransportErrorKind::UnknownTopic, NamedBy::Config) => "create it, or change the route",
+            (TransportErrorKind::Unauthenticated, _) => "correct the credentials of the transport",
             (TransportErrorKind::Unauthorised, _) => "grant the permission, or change the route",
             (TransportErrorKind::Full, _) => "make room in it",
             _ => "repair it, or change the route",

@@ -141,7 +141,7 @@ impl Reply<'_> {
         Ok(smallvec![Part {
             body,
             last,
-            event: None
+            event: said.failure().cloned().map(Box::new),
         }])
     }
 

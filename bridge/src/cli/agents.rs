@@ -34,7 +34,8 @@ pub(crate) struct AgentsArgs {
 
 #[derive(Debug, Subcommand)]
 enum AgentsCommand {
-    /// Lists the agents: name, where they are from, when the lease runs out, and what they do.
+    /// Lists the agents: name, where they are from, when the lease runs out, what they do, and whether they can be
+    /// reached.
     #[command(visible_alias = "list")]
     Ls {
         #[command(flatten)]
@@ -160,7 +161,7 @@ impl BridgeArgs {
         if entries.is_empty() {
             return output.line("no agents");
         }
-        let rows: Vec<[String; 5]> = entries.iter().map(row).collect();
+        let rows: Vec<[String; 6]> = entries.iter().map(row).collect();
         for line in table(&rows) {
             output.line(line)?;
         }
@@ -185,6 +186,7 @@ impl BridgeArgs {
                 "expires  {}",
                 shown["expiresAt"].as_str().unwrap_or("never")
             ));
+            lines.push(format!("health   {}", health(&shown)));
             let skills = shown["card"]["skills"].as_array();
             for skill in skills.into_iter().flatten() {
                 let text = |name: &str| skill[name].as_str().unwrap_or("-");
@@ -325,7 +327,7 @@ impl BridgeArgs {
 }
 
 /// An agent as a row of the list.
-fn row(entry: &Value) -> [String; 5] {
+fn row(entry: &Value) -> [String; 6] {
     let text = |value: &Value| value.as_str().unwrap_or("-").to_owned();
     let expires = entry["expires_at"].as_str().unwrap_or("never");
     [
@@ -334,19 +336,37 @@ fn row(entry: &Value) -> [String; 5] {
         expires.to_owned(),
         text(&entry["transport"]),
         text(&entry["card"]["description"]).replace('\n', " "),
+        health(entry),
     ]
 }
 
+/// Whether its server can be reached; why not.
+fn health(entry: &Value) -> String {
+    match (&entry["available"], entry["cause"].as_str()) {
+        (Value::Bool(false), Some(cause)) => format!("degraded: {cause}"),
+        (Value::Bool(false), None) => "degraded".to_owned(),
+        _ => "ok".to_owned(),
+    }
+}
+
 /// The lines of a table, under a head, each column as wide as its widest cell.
-fn table(rows: &[[String; 5]]) -> Vec<String> {
-    let head = ["AGENT", "SOURCE", "EXPIRES", "TRANSPORT", "DESCRIPTION"].map(str::to_owned);
-    let mut widths = [0; 5];
+fn table(rows: &[[String; 6]]) -> Vec<String> {
+    let head = [
+        "AGENT",
+        "SOURCE",
+        "EXPIRES",
+        "TRANSPORT",
+        "DESCRIPTION",
+        "HEALTH",
+    ]
+    .map(str::to_owned);
+    let mut widths = [0; 6];
     for row in rows.iter().chain([&head]) {
         for (width, cell) in widths.iter_mut().zip(row) {
             *width = (*width).max(cell.chars().count());
         }
     }
-    let line = |row: &[String; 5]| {
+    let line = |row: &[String; 6]| {
         let cells = row.iter().zip(widths);
         let cells = cells.map(|(cell, width)| format!("{cell:<width$}"));
         cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()

@@ -131,16 +131,18 @@ pub(crate) async fn run(args: AttachArgs) -> anyhow::Result<()> {
 impl AttachArgs {
     /// The transports of a file, and this agent alone.
     fn with_file(&self, file: &Path) -> anyhow::Result<Attached> {
-        let written = checked(Config::load(file, std::env::vars_os()))?;
+        let name = file.display().to_string();
+        // Read once: it may be a pipe, and it may change.
+        let text = checked(Config::text_of(file))?;
+        let transports = checked(Config::transports_of(&name, &text, std::env::vars_os()))?;
         let transport = match &self.transport {
-            Some(transport) => transport.clone(),
-            None => only_transport(&written)?,
+            Some(transport) => transport,
+            None => only_transport(&transports)?,
         };
-        let kinds = written.transports.iter();
-        let mut kinds = kinds.filter(|(name, _)| name.as_str() == transport);
-        let kind = kinds.next().map(|(_, settings)| settings.transport_type());
+        let kind = transports.iter().find(|(name, _)| name == transport);
+        let kind = kind.and_then(|(_, kind)| *kind);
         let own = [
-            ("A2ABUS_AGENTS", self.agents(&transport, kind)?.to_string()),
+            ("A2ABUS_AGENTS", self.agents(transport, kind)?.to_string()),
             ("A2ABUS_A2A__DEFAULT_AGENT", self.name.clone()),
             ("A2ABUS_BINDINGS", "[]".to_owned()),
             ("A2ABUS_ROUTES", "[]".to_owned()),
@@ -149,7 +151,8 @@ impl AttachArgs {
             ("A2ABUS_WORKFLOWS__ENABLED", "false".to_owned()),
         ];
         let own = own.map(|(name, value)| (OsString::from(name), OsString::from(value)));
-        let loaded = Config::load(file, std::env::vars_os().chain(own));
+        // It has no file: a reload would bring back what else is in that one.
+        let loaded = Config::read(&name, &text, std::env::vars_os().chain(own));
         let mut config = checked(loaded)?;
         // The file of the state and the number of the replica are those of the bridge that serves.
         let is_state_left = config.state.place() == StateLog::Embedded;
@@ -157,8 +160,6 @@ impl AttachArgs {
             config.state = StateConfig::default();
         }
         config.calls.replica = None;
-        // A reload would bring back what else is in the file.
-        config.file = None;
         Ok(Attached {
             config,
             is_state_left,
@@ -234,18 +235,14 @@ impl AttachArgs {
 }
 
 /// The only transport of a configuration.
-fn only_transport(config: &Config) -> anyhow::Result<String> {
-    let mut names = config.transports.keys();
-    match (names.next(), names.next()) {
-        (Some(only), None) => Ok(only.to_string()),
-        _ => {
-            let names = config.transports.keys().map(ToString::to_string);
-            let names = names.collect::<Vec<_>>().join(", ");
-            let message =
-                format!("the file has these transports: {names}; choose one by --transport");
-            Err(Misuse(message).into())
-        }
+fn only_transport(transports: &[(String, Option<TransportType>)]) -> anyhow::Result<&String> {
+    if let [(only, _)] = transports {
+        return Ok(only);
     }
+    let names: Vec<&str> = transports.iter().map(|(name, _)| name.as_str()).collect();
+    let names = names.join(", ");
+    let message = format!("the file has these transports: {names}; choose one by --transport");
+    Err(Misuse(message).into())
 }
 
 // === impl Protocol ===
@@ -306,6 +303,29 @@ mod tests {
         ] {
             assert!(args(line).is_err(), "{line}");
         }
+    }
+
+    #[test]
+    fn a_file_is_read_once() {
+        let directory = tempfile::TempDir::new().unwrap();
+        let pipe = directory.path().join("pipe");
+        let made = std::process::Command::new("mkfifo").arg(&pipe).status();
+        assert!(made.unwrap().success());
+        let line = format!("mine -c {} --url http://b/", pipe.display());
+        let (tell, told) = std::sync::mpsc::channel();
+        let reader = pipe.clone();
+        std::thread::spawn(move || {
+            let attached = args(&line).unwrap().with_file(&reader).unwrap();
+            tell.send(attached.config.agents.len()).unwrap();
+        });
+        std::fs::write(
+            &pipe,
+            "transports: { k: { type: kafka, brokers: ['a:1'] } }",
+        )
+        .unwrap();
+        // Who reads it again waits for ever.
+        let agents = told.recv_timeout(std::time::Duration::from_secs(60));
+        assert_eq!(agents, Ok(1));
     }
 
     #[test]

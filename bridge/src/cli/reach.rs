@@ -11,6 +11,8 @@ use crate::config::TransportConfig;
 const CONNECT: Duration = Duration::from_secs(10);
 /// How long it may take once its client has said why there is no connection: another of its servers may answer.
 const REFUSED: Duration = Duration::from_secs(2);
+/// What is said of a log-in that the bus refuses.
+pub(super) const LOG_IN: &str = "correct the user, password or certificate of this transport";
 /// How long a connection may take to end.
 const CLOSE: Duration = Duration::from_secs(2);
 

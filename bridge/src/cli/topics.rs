@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 
 use super::check::connect::Rights;
 use super::output::Output;
-use super::reach::{self, chain};
+use super::reach::{self, LOG_IN, chain};
 use super::{Misuse, Status, load};
 use crate::access;
 use crate::config::{Config, Name, TransportConfig};
@@ -336,6 +336,7 @@ async fn state(connected: &AnyTransport, needed: &Needed, then: Then) -> State {
     }
     let failed = |error: TransportError| State::Failed {
         cause: match error.kind() {
+            TransportErrorKind::Unauthenticated => format!("{}: {LOG_IN}", chain(&error)),
             TransportErrorKind::Unauthorised => format!("{}: {GRANT}", chain(&error)),
             _ => chain(&error),
         },

@@ -186,8 +186,28 @@ impl Default for A2aConfig {
     }
 }
 
+/// The longest id of a skill, in characters.
+const MAX_SKILL_ID: usize = 256;
 /// The name of the route of an agent begins with this.
 const ROUTE_PREFIX: &str = "agent-";
+
+// === impl SkillConfig ===
+
+impl SkillConfig {
+    /// Whether a skill may have this id: MCP clients get it as the name of a tool.
+    ///
+    /// # Errors
+    /// Why not.
+    pub(crate) fn check_id(id: &str) -> Result<(), &'static str> {
+        if id.trim().is_empty() || id.chars().count() > MAX_SKILL_ID {
+            return Err("is not a text of 1 to 256 characters");
+        }
+        if id.contains(char::is_control) {
+            return Err("has a control character");
+        }
+        Ok(())
+    }
+}
 
 // === impl AgentCardConfig ===
 

@@ -75,6 +75,9 @@ pub enum UnknownAgents {
 
 // === impl RegistryConfig ===
 
+/// The default of `registry.max_card`: what a bridge may expect others to take.
+pub(crate) const MAX_CARD_BYTES: u64 = 64 << 10;
+
 impl Default for RegistryConfig {
     fn default() -> Self {
         Self {
@@ -83,7 +86,7 @@ impl Default for RegistryConfig {
             lease: AsText(Duration::from_secs(60)),
             max_lease: AsText(Duration::from_secs(24 * 60 * 60)),
             max_agents: 10_000,
-            max_card: AsText(ByteSize::kib(64)),
+            max_card: AsText(ByteSize::b(MAX_CARD_BYTES)),
             unknown_agents: UnknownAgents::Any,
         }
     }

@@ -1059,6 +1059,33 @@ agents:
 }
 
 #[test]
+fn a_card_is_not_announced_where_something_else_is_read() {
+    check(
+        "\
+transports:
+  k: {type: kafka, brokers: ['b:1']}
+  n: {type: nats, servers: ['nats://b:1']}
+calls: {reply_topic: answers}
+agents:
+  a: {to: {transport: k, topic: t.a}, attach: {command: [x], announce: t.a}}
+  b: {to: {transport: k, topic: t.b}, attach: {command: [x], announce: t.a}}
+  c: {to: {transport: k, topic: t.c}, attach: {command: [x], announce: answers}}
+  d: {to: {transport: k, topic: t.d}, attach: {command: [x], announce: mine.d, reply_topics: ['mine.*']}}
+  e: {to: {transport: n, topic: t.e}, attach: {command: [x], announce: answers.e}}
+  f: {to: {transport: n, topic: t.f}, attach: {command: [x], announce: t.a}}
+  g: {to: {transport: k, topic: t.g}, attach: {command: [x], announce: answers.g}}
+",
+        &[
+            "f:6:72: agents.a.attach.announce: is the topic of the requests of agent a, which takes no cards: write one for cards alone, as agents.discovery",
+            "f:7:72: agents.b.attach.announce: is the topic of the requests of agent a, which takes no cards: write one for cards alone, as agents.discovery",
+            "f:8:72: agents.c.attach.announce: is a topic for answers (reply_topics or calls.reply_topic): write one for cards alone, as agents.discovery",
+            "f:9:72: agents.d.attach.announce: is a topic for answers (reply_topics or calls.reply_topic): write one for cards alone, as agents.discovery",
+            "f:10:72: agents.e.attach.announce: is a topic for answers (reply_topics or calls.reply_topic): write one for cards alone, as agents.discovery",
+        ],
+    );
+}
+
+#[test]
 fn an_attached_agent_reads_one_topic() {
     check_more(
         "

@@ -20,7 +20,7 @@ pub enum TransportConfig {
 }
 
 /// Which bus it is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TransportType {
     /// Apache Kafka.

@@ -197,7 +197,7 @@ impl A2a {
             Page::Agents => {
                 let all = agents.iter();
                 let all: Vec<_> = all
-                    .map(|(name, agent)| agents::entry(name, agent, &base))
+                    .map(|(name, agent)| agents::entry(&agents, name, agent, &base))
                     .collect();
                 json!({ "agents": all })
             }
@@ -227,7 +227,7 @@ impl A2a {
     fn entry(&self, name: &str, base: &str) -> Result<Value, super::Refusal> {
         let agents = self.settings.registry.now();
         let (name, agent) = agents.get(name).ok_or_else(|| unknown(name, &agents))?;
-        let mut entry = agents::entry(name, agent, base);
+        let mut entry = agents::entry(&agents, name, agent, base);
         if let Some(announced) = self.settings.registry.announced(name) {
             let expires = clock::since_1970(self.settings.registry.expires(&announced));
             entry["expiresAt"] = clock::rfc3339(expires).as_str().into();

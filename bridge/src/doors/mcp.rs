@@ -47,6 +47,7 @@ use http::request::Parts;
 use http::{HeaderMap, Method, Request, StatusCode};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
+use tracing::Level;
 
 use self::legacy::{Post, Streams};
 use self::over::{NotNoted, Over};
@@ -59,7 +60,7 @@ use super::{Door, Refusal};
 use crate::budget::Charge;
 use crate::calls::failure::{Failure, Reason, Recipient};
 use crate::http::respond::{accepted, refusal};
-use crate::log_limit::LogLimits;
+use crate::log_limit::{LogLimit, LogLimits};
 use crate::metrics::HttpPath;
 
 /// The headers of responses that web pages may read.
@@ -73,6 +74,8 @@ struct Mcp {
     drain: CancellationToken,
     running: Arc<Running>,
     over: Over,
+    /// Items of agents that no list of all agents shows.
+    unlisted: LogLimit,
     /// The streams of clients of 2024-11-05.
     streams: Arc<Streams>,
     /// Hears what is cancelled at other replicas.
@@ -85,6 +88,7 @@ pub(crate) fn router(door: Door, drain: CancellationToken, log: &LogLimits) -> R
     let hearing = Arc::clone(&running).follow(Arc::clone(&door.results));
     let mcp = Mcp {
         over: Over::new(&door.results, &door.metrics, log),
+        unlisted: log.seldom(Level::WARN, "more names of agents are not listed"),
         door,
         drain,
         running,

@@ -32,6 +32,8 @@ pub(super) struct Agent {
     /// The card that it announced; `None` for one that the configuration lists.
     pub(super) card: Option<Arc<Card>>,
     pub(super) route: Option<Arc<Route>>,
+    /// Why its server, which this bridge has attached, cannot be reached.
+    pub(super) away: Option<Text>,
 }
 
 // === impl Agents ===
@@ -46,6 +48,7 @@ impl Agents {
                 written,
                 card: None,
                 route: None,
+                away: None,
             };
             (name.text().clone(), agent)
         });
@@ -73,10 +76,21 @@ impl Agents {
         is_new
     }
 
+    /// Notes why the server of an attached agent cannot be reached; whether that is news.
+    pub(super) fn set_away(&mut self, name: &Text, why: Option<&Text>) -> bool {
+        let attached = self.agents.get_mut(name).filter(|it| it.written.is_some());
+        let Some(agent) = attached.filter(|it| it.away.as_ref() != why) else {
+            return false;
+        };
+        agent.away = why.cloned();
+        true
+    }
+
     /// Whether they are the same agents with the same cards.
     pub(crate) fn is_as(&self, other: &Self) -> bool {
         let same = |(one, other): ((&Text, &Agent), (&Text, &Agent))| {
-            one.0 == other.0 && Arc::ptr_eq(&one.1.shown, &other.1.shown)
+            let is_shown_as = Arc::ptr_eq(&one.1.shown, &other.1.shown);
+            one.0 == other.0 && is_shown_as && one.1.away == other.1.away
         };
         self.agents.len() == other.agents.len() && self.agents.iter().zip(&other.agents).all(same)
     }
@@ -90,6 +104,11 @@ impl Agents {
     /// The agents in the order of their names.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&Text, &Arc<AgentCardConfig>)> {
         self.agents.iter().map(|(name, agent)| (name, &agent.shown))
+    }
+
+    /// Why the server of an agent that this bridge has attached cannot be reached; `None` if it can, or of any other agent.
+    pub(crate) fn away(&self, name: &str) -> Option<&Text> {
+        self.agents.get(name)?.away.as_ref()
     }
 
     /// Whether it has announced itself; `false` for one that the configuration lists.

@@ -244,6 +244,7 @@ impl Announcements {
                 written: None,
                 card: Some(Arc::clone(&entry.card)),
                 route: route.map(Arc::new),
+                away: None,
             }),
             Err(fault) => {
                 self.refused(name, &AnnouncementError::Invalid(Faults::one(fault)));

@@ -40,6 +40,17 @@ pub(crate) struct Card {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Faults(pub(crate) Vec<String>);
 
+/// What a card leaves out of the description that a server gives of itself.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct LeftOut {
+    /// How many skills.
+    pub(crate) count: usize,
+    /// Why.
+    pub(crate) faults: Faults,
+}
+
+/// Why the second skill of the same id is not taken.
+pub(crate) const TWICE: &str = "is the id of an earlier skill";
 /// The longest description, in characters.
 const DESCRIPTION: usize = 4_096;
 /// The longest name, id, tag or media type.
@@ -47,7 +58,7 @@ const WORD: usize = 256;
 /// The longest version.
 const VERSION: usize = 64;
 /// Most skills of a card, and most tags, examples and media types of one list.
-const ITEMS: usize = 100;
+pub(crate) const ITEMS: usize = 100;
 /// Most faults that are reported.
 const MOST_FAULTS: usize = 20;
 
@@ -63,6 +74,11 @@ impl Faults {
         if self.0.len() < MOST_FAULTS {
             self.0.push(format!("{place}: {what}"));
         }
+    }
+
+    fn extend(&mut self, others: &Self) {
+        let room = MOST_FAULTS.saturating_sub(self.0.len());
+        self.0.extend(others.0.iter().take(room).cloned());
     }
 }
 
@@ -80,6 +96,22 @@ impl Card {
     /// # Errors
     /// Everything that is wrong with it.
     pub(crate) fn read(document: &[u8], most_bytes: usize) -> Result<Self, Faults> {
+        let (card, LeftOut { faults, .. }) = Self::read_usable(document, most_bytes)?;
+        if faults.0.is_empty() {
+            Ok(card)
+        } else {
+            Err(faults)
+        }
+    }
+
+    /// As [`Card::read`], without the skills that cannot be used.
+    ///
+    /// # Errors
+    /// Everything else that is wrong with it; or with its skills, where that is not all.
+    pub(crate) fn read_usable(
+        document: &[u8],
+        most_bytes: usize,
+    ) -> Result<(Self, LeftOut), Faults> {
         if document.len() > most_bytes {
             let has = document.len();
             return Err(Faults::one(format!(
@@ -92,12 +124,41 @@ impl Card {
             return Err(Faults::one("the card is not a JSON object"));
         };
         let mut faults = Faults::default();
-        let card = Reader(&mut faults).card(&members);
+        let (mut card, mut left_out) = (Reader(&mut faults).card(&members), LeftOut::default());
+        card.shown.skills = left_out.skills_of(&members);
         if faults.0.is_empty() {
-            Ok(card)
-        } else {
-            Err(faults)
+            return Ok((card, left_out));
         }
+        faults.extend(&left_out.faults);
+        Err(faults)
+    }
+}
+
+// === impl LeftOut ===
+
+impl LeftOut {
+    /// Leaves one out; `place` is where it is, and `why` what is wrong with it.
+    pub(crate) fn add(&mut self, place: &str, why: &str) {
+        self.count += 1;
+        self.faults.add(place, why);
+    }
+
+    /// The skills of a card that can be used.
+    fn skills_of(&mut self, members: &Map<String, Value>) -> Vec<SkillConfig> {
+        let (mut seen, mut skills) = (HashSet::new(), Vec::new());
+        let items = Reader(&mut self.faults).list(members, "", "skills");
+        for (index, item) in items.into_iter().enumerate() {
+            let place = format!("/skills/{index}");
+            let mut faults = Faults::default();
+            let skill = Reader(&mut faults).skill(&item, &place, &mut seen);
+            if faults.0.is_empty() {
+                skills.extend(skill);
+            } else {
+                self.count += 1;
+                self.faults.extend(&faults);
+            }
+        }
+        skills
     }
 }
 
@@ -141,7 +202,7 @@ impl Reader<'_> {
                 description: description.unwrap_or_default(),
                 version: version.unwrap_or_else(|| "1.0.0".to_owned()),
                 to: None,
-                skills: self.skills(members),
+                skills: Vec::new(),
                 protocol,
                 streaming,
                 input_modes: self.modes(members, ["defaultInputModes", "inputModes"]),
@@ -202,31 +263,33 @@ impl Reader<'_> {
         }
     }
 
-    fn skills(&mut self, members: &Map<String, Value>) -> Vec<SkillConfig> {
-        let mut seen = HashSet::new();
-        let mut skills = Vec::new();
-        for (index, item) in self.list(members, "", "skills").into_iter().enumerate() {
-            let place = format!("/skills/{index}");
-            let Value::Object(skill) = item else {
-                self.0.add(&place, "is not an object");
-                continue;
-            };
-            let id = self.text(&skill, &place, "id", WORD, true);
-            let id = id.unwrap_or_default();
-            if !id.is_empty() && !seen.insert(id.clone()) {
-                let what = "is the id of an earlier skill";
-                self.0.add(&format!("{place}/id"), what);
+    fn skill(
+        &mut self,
+        item: &Value,
+        place: &str,
+        seen: &mut HashSet<String>,
+    ) -> Option<SkillConfig> {
+        let Value::Object(skill) = item else {
+            self.0.add(place, "is not an object");
+            return None;
+        };
+        let id = self.text(skill, place, "id", WORD, true);
+        let id = id.unwrap_or_default();
+        if !id.is_empty() {
+            let checked = SkillConfig::check_id(&id);
+            let is_new = seen.insert(id.clone());
+            if let Err(why) = checked.and(is_new.then_some(()).ok_or(TWICE)) {
+                self.0.add(&format!("{place}/id"), why);
             }
-            let description = self.text(&skill, &place, "description", DESCRIPTION, true);
-            skills.push(SkillConfig {
-                id,
-                name: self.text(&skill, &place, "name", WORD, false),
-                description: description.unwrap_or_default(),
-                tags: self.texts(&skill, &place, "tags", WORD),
-                examples: self.texts(&skill, &place, "examples", DESCRIPTION),
-            });
         }
-        skills
+        let description = self.text(skill, place, "description", DESCRIPTION, true);
+        Some(SkillConfig {
+            id,
+            name: self.text(skill, place, "name", WORD, false),
+            description: description.unwrap_or_default(),
+            tags: self.texts(skill, place, "tags", WORD),
+            examples: self.texts(skill, place, "examples", DESCRIPTION),
+        })
     }
 
     /// Media types under the first of these names that is there.
@@ -402,6 +465,29 @@ mod tests {
                 .unwrap_err()
                 .to_string()
                 .contains("12 bytes")
+        );
+    }
+
+    #[test]
+    fn a_server_is_known_without_the_skills_that_cannot_be_used() {
+        let skill = |id: &str| json!({ "id": id, "description": "d" });
+        let skills = ["a", "b", "a", "c\u{0}", "d\ne"].map(skill);
+        let card = json!({ "name": "n", "description": "d", "skills": skills });
+        let document = card.to_string();
+        assert_eq!(
+            Card::read(document.as_bytes(), 1 << 10)
+                .unwrap_err()
+                .0
+                .len(),
+            3
+        );
+        let (card, left_out) = Card::read_usable(document.as_bytes(), 1 << 10).unwrap();
+        let ids: Vec<_> = card.shown.skills.iter().map(|skill| &skill.id).collect();
+        assert_eq!(ids, ["a", "b"]);
+        assert_eq!(left_out.count, 3);
+        assert_eq!(
+            left_out.faults.0[0],
+            "/skills/2/id: is the id of an earlier skill"
         );
     }
 

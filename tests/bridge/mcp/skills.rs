@@ -298,8 +298,7 @@ async fn a_skill_without_an_answer_fails_with_an_error_of_the_bridge() {
         called.unwrap().text().await.unwrap()
     };
     let arguments = json!({ "text": "hang" });
-    let params =
-        json!({ "name": "plan", "arguments": arguments, "_meta": { "progressToken": 5 } });
+    let params = json!({ "name": "plan", "arguments": arguments, "_meta": { "progressToken": 5 } });
     let events = read_events(&called(params).await);
     assert_eq!(events.len(), 2, "{events:?}");
     timed_out(&events[1].json());

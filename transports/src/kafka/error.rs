@@ -104,6 +104,7 @@ pub(super) fn kind(code: Code) -> Kind {
         | Code::UnknownTopicId
         | Code::InvalidTopic => Kind::UnknownTopic,
 
+        code if is_unauthenticated(code) => Kind::Unauthenticated,
         code if is_unauthorised(code) => Kind::Unauthorised,
 
         // The topic refuses this very record: without a key where it is compacted, a time it does not take.
@@ -166,19 +167,27 @@ fn is_misconfigured(code: Code) -> bool {
 }
 
 /// The credentials are not accepted, or lack permission.
-fn is_unauthorised(code: Code) -> bool {
+/// The brokers do not take the credentials.
+fn is_unauthenticated(code: Code) -> bool {
     matches!(
         code,
         Code::Authentication
             | Code::SaslAuthenticationFailed
             | Code::IllegalSASLState
-            | Code::SecurityDisabled
+            | Code::DelegationTokenExpired
+    )
+}
+
+/// The credentials do not allow something.
+fn is_unauthorised(code: Code) -> bool {
+    matches!(
+        code,
+        Code::SecurityDisabled
             | Code::TopicAuthorizationFailed
             | Code::GroupAuthorizationFailed
             | Code::ClusterAuthorizationFailed
             | Code::TransactionalIdAuthorizationFailed
             | Code::DelegationTokenAuthorizationFailed
-            | Code::DelegationTokenExpired
     )
 }
 
@@ -217,7 +226,7 @@ mod tests {
     fn codes_have_the_kind_that_tells_what_to_do() {
         for (code, expected) in [
             (Code::TopicAuthorizationFailed, Kind::Unauthorised),
-            (Code::SaslAuthenticationFailed, Kind::Unauthorised),
+            (Code::SaslAuthenticationFailed, Kind::Unauthenticated),
             (Code::UnknownTopicOrPartition, Kind::UnknownTopic),
             (Code::UnknownTopic, Kind::UnknownTopic),
             (Code::UnknownPartition, Kind::UnknownTopic),

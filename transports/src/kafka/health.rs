@@ -187,11 +187,12 @@ pub(super) fn watch(
     }
 }
 
-/// The first cause of an outage stands until the outage is over: clients word the same refusal in many ways.
+/// Of an outage the newest cause is shown: the first one may be over while another keeps the cluster away. The same words
+/// about another broker are no news.
 fn change(current: &mut Health, found: &Health) -> bool {
     let changed = match (&*current, found) {
         (Health::Up, Health::Up) => false,
-        (Health::Down(_), Health::Down(_)) => current.is_unknown(),
+        (Health::Down(shown), Health::Down(newest)) => words(shown) != words(newest),
         (Health::Up, Health::Down(_)) | (Health::Down(_), Health::Up) => true,
     };
     if changed {
@@ -202,6 +203,11 @@ fn change(current: &mut Health, found: &Health) -> bool {
         current.clone_from(found);
     }
     changed
+}
+
+/// A cause without the broker that it is about.
+fn words(cause: &str) -> &str {
+    cause.split_once(": ").map_or(cause, |(_, words)| words)
 }
 
 /// A client's message about a broker, human-readable: `127.0.0.1:9092: connection refused`.
@@ -380,6 +386,23 @@ mod tests {
         assert_eq!(pulse.fold(now + FOLD / 2), None);
         assert_eq!(pulse.fold(now + FOLD), Some(2));
         assert_eq!(pulse.fold(now + FOLD * 2), Some(0));
+    }
+
+    #[test]
+    fn of_an_outage_the_newest_cause_is_shown() {
+        let (pulse, health) = (Pulse::default(), watch::Sender::new(Health::Up));
+        let script = RefCell::new(["first", "first", "second", "second"].iter());
+        watch(&pulse, &health, || {
+            let Some(cause) = script.borrow_mut().next() else {
+                pulse.stop();
+                return Err(TransportError::new(TransportErrorKind::TimedOut, "second"));
+            };
+            Err(TransportError::new(TransportErrorKind::TimedOut, *cause))
+        });
+        let Health::Down(cause) = health.borrow().clone() else {
+            panic!("it is not down");
+        };
+        assert!(cause.starts_with("second"), "{cause}");
     }
 
     #[test]

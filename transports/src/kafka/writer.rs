@@ -390,9 +390,9 @@ fn refused(what: &str, error: KafkaError, broken: Option<Code>) -> TransportErro
     let error = failed(what, error);
     match (broken.map(super::error::kind), error.kind()) {
         (
-            Some(TransportErrorKind::Unauthorised),
+            Some(kind @ (TransportErrorKind::Unauthenticated | TransportErrorKind::Unauthorised)),
             TransportErrorKind::Closed | TransportErrorKind::Fatal,
-        ) => TransportError::new(TransportErrorKind::Unauthorised, what).caused_by(error),
+        ) => TransportError::new(kind, what).caused_by(error),
         (Some(_), TransportErrorKind::Closed) => {
             TransportError::new(TransportErrorKind::Fatal, what).caused_by(error)
         }

@@ -5,7 +5,7 @@ use a2abus_transports::{AnyTransport, Transport as _, TransportError, TransportE
 use futures_util::future::join_all;
 use serde::Serialize;
 
-use super::super::reach::{self, chain};
+use super::super::reach::{self, LOG_IN, chain};
 use crate::access::{self, Use, What};
 use crate::config::{Config, Name, TransportConfig};
 use crate::state::LogLocation;
@@ -157,6 +157,18 @@ impl Test {
     }
 }
 
+/// The fix for an error, if its kind says it.
+fn cure(kind: TransportErrorKind) -> Option<&'static str> {
+    match kind {
+        TransportErrorKind::Unauthenticated => Some(LOG_IN),
+        TransportErrorKind::Unauthorised => {
+            Some("`a2abus topics plan --acls` prints the permissions to grant")
+        }
+        TransportErrorKind::UnknownTopic => Some("`a2abus topics apply` creates it"),
+        _ => None,
+    }
+}
+
 // === impl Tester ===
 
 impl Tester<'_> {
@@ -173,14 +185,10 @@ impl Tester<'_> {
         match result {
             Ok(()) => self.note(test, TestResult::Ok, None),
             Err(error) => {
-                let cure = match error.kind() {
-                    TransportErrorKind::Unauthorised => {
-                        ": `a2abus topics plan --acls` prints the permissions to grant"
-                    }
-                    TransportErrorKind::UnknownTopic => ": `a2abus topics apply` creates it",
-                    _ => "",
+                let detail = match cure(error.kind()) {
+                    Some(cure) => format!("{}: {cure}", chain(&error)),
+                    None => chain(&error),
                 };
-                let detail = format!("{}{cure}", chain(&error));
                 self.note(test, TestResult::Failed, Some(detail));
             }
         }
@@ -445,5 +453,17 @@ impl Tester<'_> {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_log_in_that_is_refused_is_no_question_of_permissions() {
+        let cure = |kind| cure(kind).unwrap();
+        assert!(cure(TransportErrorKind::Unauthenticated).contains("password"));
+        assert!(cure(TransportErrorKind::Unauthorised).contains("permissions"));
     }
 }

@@ -4,12 +4,16 @@ use http::{HeaderName, HeaderValue};
 
 use super::{Checker, already};
 use crate::config::path::ValuePath;
-use crate::config::{AgentCardConfig, AttachProtocol, TextOrSecret, TransportType};
+use crate::config::{
+    AgentCardConfig, AttachProtocol, ConditionConfig, SkillConfig, TextOrSecret, TransportType,
+    condition_holds,
+};
 
 pub(super) fn check(checker: &mut Checker<'_>) {
     names(checker);
     descriptions(checker);
     attached(checker);
+    announced(checker);
     servers(checker);
     skills(checker);
     default_agent(checker);
@@ -69,6 +73,58 @@ fn attached(checker: &mut Checker<'_>) {
             let message =
                 "is missing: to.stored needs a stream, so read it with stream and durable";
             checker.error(path.key("attach").key("durable"), message);
+        }
+    }
+}
+
+/// Cards are not announced where somebody reads something else.
+fn announced(checker: &mut Checker<'_>) {
+    const CURE: &str = "write one for cards alone, as agents.discovery";
+    let sections = checker.sections;
+    for (name, agent) in &sections.agents {
+        let agent = agent.as_ref();
+        let Some((to, attach)) = agent.and_then(|it| Some((it.to.as_ref()?, it.attach.as_ref()?)))
+        else {
+            continue;
+        };
+        let Some(announce) = &attach.announce else {
+            continue;
+        };
+        let path = ValuePath::root().key("agents").key(name);
+        let path = path.key("attach").key("announce");
+        let mut agents = sections.agents.iter();
+        let reads = agents.find(|(_, other)| {
+            let place = other.as_ref().filter(|other| other.attach.is_some());
+            let place = place.and_then(|other| other.to.as_ref());
+            place.is_some_and(|place| {
+                place.transport == to.transport
+                    && place.topic.0.as_literal() == Some(announce.as_str())
+            })
+        });
+        if let Some((reader, _)) = reads {
+            let message = format!(
+                "is the topic of the requests of agent {reader}, which takes no cards: {CURE}"
+            );
+            checker.error(path, message);
+            continue;
+        }
+        let named = attach.reply_topics.iter().any(|pattern| {
+            let pattern = ConditionConfig::Pattern(pattern.clone());
+            condition_holds(&pattern, announce.as_str())
+        });
+        let kind = checker.transport_type(&to.transport);
+        let calls = sections.calls.as_ref().map(|calls| &calls.reply_topic.0);
+        let is_of_calls = calls.is_some_and(|calls| match kind {
+            Some(TransportType::Kafka) => **announce == *calls,
+            Some(TransportType::Nats | TransportType::Memory) | None => {
+                let rest = announce.as_str().strip_prefix(calls.as_str());
+                rest.is_some_and(|rest| rest.starts_with('.'))
+            }
+        });
+        if named || is_of_calls {
+            let message =
+                format!("is a topic for answers (reply_topics or calls.reply_topic): {CURE}");
+            checker.error(path, message);
         }
     }
 }
@@ -158,6 +214,11 @@ fn skills(checker: &mut Checker<'_>) {
     for (name, agent) in &checker.sections.agents {
         let path = section.key(name).key("skills");
         let skills = agent.iter().flat_map(|agent| &agent.skills).enumerate();
+        for (index, skill) in skills.clone() {
+            if let Err(why) = SkillConfig::check_id(&skill.id) {
+                checker.error(path.index(index).key("id"), why);
+            }
+        }
         let ids = skills.map(|(index, skill)| (path.index(index).key("id"), &skill.id));
         checker.unique(ids, |first| already("id", first));
     }

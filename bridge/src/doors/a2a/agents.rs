@@ -141,15 +141,20 @@ pub(super) fn is_watched(headers: &HeaderMap) -> bool {
 }
 
 /// An agent in the list of agents.
-pub(super) fn entry(name: &Text, agent: &AgentCardConfig, base: &str) -> Value {
-    json!({
+pub(super) fn entry(agents: &Agents, name: &Text, agent: &AgentCardConfig, base: &str) -> Value {
+    let away = agents.away(name);
+    let mut entry = json!({
         "name": name.as_str(),
         "description": agent.description,
         "version": agent.version,
         "url": agent_url(base, name),
         "cardUrl": format!("{base}/a2a/agents/{name}/card"),
-        "available": true,
-    })
+        "available": away.is_none(),
+    });
+    if let Some(why) = away {
+        entry["cause"] = why.as_str().into();
+    }
+    entry
 }
 
 // === impl Announced ===
@@ -258,13 +263,19 @@ impl Watching {
         for (name, agent) in now.iter() {
             let change = match before.get(name) {
                 None => "registered",
-                Some((_, known)) if !Arc::ptr_eq(known, agent) => "changed",
+                Some((_, known))
+                    if !Arc::ptr_eq(known, agent) || before.away(name) != now.away(name) =>
+                {
+                    "changed"
+                }
                 Some(_) => continue,
             };
-            changes.push(json!({ "change": change, "agent": entry(name, agent, &self.base) }));
+            changes.push(json!({ "change": change, "agent": entry(now, name, agent, &self.base) }));
         }
         for (name, agent) in before.iter().filter(|(name, _)| now.get(name).is_none()) {
-            changes.push(json!({ "change": "removed", "agent": entry(name, agent, &self.base) }));
+            changes.push(
+                json!({ "change": "removed", "agent": entry(before, name, agent, &self.base) }),
+            );
         }
         changes
     }

@@ -3,7 +3,7 @@
 //! an agent is one of the default agent, where there is one.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use a2abus_plugin::json::place_of;
 use a2abus_plugin::protocol::jsonrpc::splice;
@@ -14,11 +14,12 @@ use serde::Deserialize;
 use serde_json::json;
 use serde_json::value::RawValue;
 
+use super::Mcp;
 use super::envelope::{Params, is_object, text};
 use super::post::Turn;
 use super::skill;
 use crate::calls::failure::Failure;
-use crate::config::{AgentCardConfig, AgentProtocol};
+use crate::config::{AgentCardConfig, AgentProtocol, SkillConfig};
 use crate::doors::rpc::common::Target;
 use crate::registry::queries::AgentQuery;
 
@@ -39,6 +40,14 @@ const SCHEME: &str = "a2abus://";
 // === impl Naming ===
 
 impl Naming {
+    /// That of items with this member.
+    fn of(member: &str) -> Self {
+        match member {
+            "name" => Self::Name,
+            _ => Self::Uri,
+        }
+    }
+
     fn join(self, agent: &str, name: &str) -> String {
         match self {
             Self::Name => format!("{agent}.{name}"),
@@ -91,6 +100,8 @@ impl Turn<'_> {
         let names = to_ask.map(|(name, _)| name.clone()).collect();
         let caller = self.common.caller.clone();
         let found = registry.query_all(names, question, caller).await;
+        let is_agent = |name: &str| agents.get(name).is_some();
+        let mut names = HashSet::new();
         let items = agents.iter().flat_map(|(agent, card)| {
             let found = found.get(agent).map(|found| found.items());
             let found = found.unwrap_or_default();
@@ -100,7 +111,18 @@ impl Turn<'_> {
                 Cow::Borrowed(found)
             };
             let renamed = own.iter().filter_map(|item| renamed(agent, item, member));
-            renamed.collect::<Vec<_>>()
+            let listed = renamed.filter_map(|Renamed { own, name, item }| {
+                let naming = Naming::of(member);
+                let leads_back = naming.split(&name, is_agent) == Some((agent.as_str(), &own));
+                let is_legal = naming == Naming::Uri || SkillConfig::check_id(&own).is_ok();
+                if leads_back && is_legal && !names.contains(&name) {
+                    names.insert(name);
+                    return Some(item);
+                }
+                self.mcp.is_unlisted(agent, &own);
+                None
+            });
+            listed.collect::<Vec<_>>()
         });
         let (mut page, mut next) = (String::new(), None);
         for (index, item) in items.enumerate().skip(start) {
@@ -184,20 +206,36 @@ impl Turn<'_> {
     }
 }
 
-/// An item of a list, under the name that clients of all agents use; `None` where it has none.
-fn renamed(agent: &str, item: &RawValue, member: &str) -> Option<String> {
+// === impl Mcp ===
+
+impl Mcp {
+    /// Logs that clients of all agents do not find something.
+    fn is_unlisted(&self, agent: &Text, name: &str) {
+        if let Some(suppressed) = self.unlisted.allow() {
+            tracing::warn!(%agent, name, suppressed, "a tool, prompt or resource is not in the lists of all agents: its name is that of another one, or has a control character");
+        }
+    }
+}
+
+/// An item of a list, under the name that clients of all agents use.
+struct Renamed {
+    /// The agent's own name of it.
+    own: String,
+    name: String,
+    item: String,
+}
+
+/// An item under the name that clients of all agents use; `None` where it has none.
+fn renamed(agent: &str, item: &RawValue, member: &str) -> Option<Renamed> {
     let members: HashMap<Cow<'_, str>, &RawValue> = serde_json::from_str(item.get()).ok()?;
     let raw = members.get(member)?;
     let own = text(Some(raw))?;
-    let naming = if member == "name" {
-        Naming::Name
-    } else {
-        Naming::Uri
-    };
+    let name = Naming::of(member).join(agent, &own);
     let bytes = Bytes::copy_from_slice(item.get().as_bytes());
     let place = place_of(item.get().as_bytes(), raw.get());
-    let renamed = splice(&bytes, place, &json!(naming.join(agent, &own)).to_string());
-    String::from_utf8(renamed.into()).ok()
+    let renamed = splice(&bytes, place, &json!(name).to_string());
+    let item = String::from_utf8(renamed.into()).ok()?;
+    Some(Renamed { own, name, item })
 }
 
 fn unknown(naming: Naming, name: &str) -> Failure {
@@ -236,6 +274,13 @@ mod tests {
     fn only_the_name_of_an_item_changes() {
         let item = RawValue::from_string(r#"{ "n":1.0, "name" : "x\u0041", "name2":"x" }"#.into());
         let renamed = renamed("agent", &item.unwrap(), "name").unwrap();
-        assert_eq!(renamed, r#"{ "n":1.0, "name" : "agent.xA", "name2":"x" }"#);
+        assert_eq!(
+            renamed.item,
+            r#"{ "n":1.0, "name" : "agent.xA", "name2":"x" }"#
+        );
+        assert_eq!(
+            (renamed.own, renamed.name),
+            ("xA".into(), "agent.xA".into())
+        );
     }
 }

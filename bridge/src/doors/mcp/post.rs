@@ -217,11 +217,12 @@ impl Posted {
         let era = Era::of(&params, &method, &self.head.headers)?;
         let mut common = common.clone();
         if !self.head.headers.contains_key("traceparent") {
-            let trace = params.trace();
-            if trace.contains_key("traceparent") {
-                let passed = self.mcp.door.passed.of_request(&trace);
-                common.headers.retain(|header| header.name != "tracestate");
-                common.headers.extend(passed);
+            let mut headers = params.trace();
+            if headers.contains_key("traceparent") {
+                let mut others = self.head.headers.clone();
+                others.remove("tracestate");
+                headers.extend(others);
+                common.headers = self.mcp.door.passed.of_request(&headers);
             }
         }
         Ok(Turn {

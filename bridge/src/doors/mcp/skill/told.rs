@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use serde_json::value::RawValue;
 
-use crate::calls::failure::{Failure, Reason, Recipient};
 use crate::calls;
+use crate::calls::failure::{Failure, Reason, Recipient};
 use crate::doors::mcp::revision::Revision;
 use crate::results::Skill;
 use crate::tasks::Said;

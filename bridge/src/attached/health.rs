@@ -1,0 +1,74 @@
+//! Whether the server of an attached agent can be reached: in `/readyz`, in the lists of agents, and for what announces it.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use a2abus_plugin::Text;
+
+use crate::readiness::Readiness;
+use crate::registry::Registry;
+
+/// Whether one server can be reached.
+#[derive(Debug)]
+pub(super) struct Health {
+    agent: Text,
+    readiness: Arc<Readiness>,
+    registry: Arc<Registry>,
+    reach: Mutex<Reach>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Reach {
+    /// It was not tried yet.
+    Unknown,
+    Up,
+    /// It cannot be reached, and why.
+    Away(Text),
+}
+
+// === impl Health ===
+
+impl Health {
+    pub(super) fn new(agent: &Text, readiness: &Arc<Readiness>, registry: &Arc<Registry>) -> Self {
+        Self {
+            agent: agent.clone(),
+            readiness: Arc::clone(readiness),
+            registry: Arc::clone(registry),
+            reach: Mutex::new(Reach::Unknown),
+        }
+    }
+
+    /// Whether it was reached, and has not been away since.
+    pub(super) fn is_up(&self) -> bool {
+        *self.reach.lock().unwrap_or_else(PoisonError::into_inner) == Reach::Up
+    }
+
+    /// It was reached.
+    pub(super) fn up(&self) {
+        self.set(Reach::Up);
+    }
+
+    /// It cannot be reached.
+    pub(super) fn away(&self, why: &str) {
+        self.set(Reach::Away(why.into()));
+    }
+
+    /// Everybody is told under the lock, so that the last word is the same for all.
+    fn set(&self, new: Reach) {
+        let mut reach = self.reach.lock().unwrap_or_else(PoisonError::into_inner);
+        if *reach == new {
+            return;
+        }
+        let condition = format!("agent {}", self.agent);
+        match &new {
+            Reach::Up | Reach::Unknown => {
+                self.readiness.restored(&condition);
+                self.registry.set_away(&self.agent, None);
+            }
+            Reach::Away(why) => {
+                self.readiness.degraded(condition, why.to_string());
+                self.registry.set_away(&self.agent, Some(why.clone()));
+            }
+        }
+        *reach = new;
+    }
+}

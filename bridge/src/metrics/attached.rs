@@ -1,0 +1,59 @@
+//! Metrics of attached agents.
+
+use prometheus::{Error, IntCounter, IntCounterVec, IntGauge, IntGaugeVec};
+
+use super::registrar::{Definition, Registrar};
+
+/// The metrics of attached agents.
+#[derive(Debug)]
+pub(crate) struct AttachedMetrics {
+    starts: IntCounterVec,
+    drops: IntCounterVec,
+    unusable_skills: IntGaugeVec,
+}
+
+// === impl AttachedMetrics ===
+
+impl AttachedMetrics {
+    pub(super) fn new(on: &mut Registrar) -> Result<Self, Error> {
+        Ok(Self {
+            starts: on.counters(STARTS)?,
+            drops: on.counters(DROPS)?,
+            unusable_skills: on.gauges(UNUSABLE_SKILLS)?,
+        })
+    }
+
+    /// How often the program of an agent was started.
+    pub(crate) fn starts(&self, agent: &str) -> IntCounter {
+        self.starts.with_label_values(&[agent])
+    }
+
+    /// Messages of its server that nobody gets.
+    pub(crate) fn drops(&self, agent: &str) -> IntCounter {
+        self.drops.with_label_values(&[agent])
+    }
+
+    /// Skills that its card leaves out.
+    pub(crate) fn unusable_skills(&self, agent: &str) -> IntGauge {
+        self.unusable_skills.with_label_values(&[agent])
+    }
+}
+
+const STARTS: Definition = Definition {
+    name: "a2abus_attached_starts_total",
+    unit: "starts",
+    labels: &["agent"],
+    help: "Starts of the program of an attached agent: 1, and one for each time it has ended.",
+};
+const DROPS: Definition = Definition {
+    name: "a2abus_attached_dropped_total",
+    unit: "messages",
+    labels: &["agent"],
+    help: "Messages of the program of an attached agent that nobody gets: they name no call and can belong to none, or to several, or the bus takes no more.",
+};
+const UNUSABLE_SKILLS: Definition = Definition {
+    name: "a2abus_attached_unusable_skills",
+    unit: "skills",
+    labels: &["agent"],
+    help: "Skills or tools of an attached server that its card leaves out: an id that an earlier one has, or that is no name of a tool.",
+};
