@@ -13,15 +13,15 @@ use crate::state::{AGENTS, EXECUTIONS, LOGS, LogLocation, LogSpec, PUSH, STORAGE
 
 /// One thing that the bridge does on one bus.
 #[derive(Debug)]
-pub(crate) struct Use {
+pub(crate) struct Access {
     /// Whose it is, as `binding requests`.
     pub(crate) whose: String,
-    pub(crate) what: What,
+    pub(crate) what: Operation,
 }
 
 /// What is done.
 #[derive(Debug)]
-pub(crate) enum What {
+pub(crate) enum Operation {
     /// Topics are read as a member of a group.
     Read {
         topics: Vec<TopicFilter>,
@@ -75,7 +75,7 @@ pub(crate) struct Subjects {
 }
 
 /// Everything that the bridge does on one bus.
-pub(crate) fn uses(config: &Config, transport: &Name) -> Vec<Use> {
+pub(crate) fn uses(config: &Config, transport: &Name) -> Vec<Access> {
     let mut uses = announcing(config, transport);
     let settings = config.transports.get(transport);
     let kind = settings.map(TransportConfig::transport_type);
@@ -83,16 +83,16 @@ pub(crate) fn uses(config: &Config, transport: &Name) -> Vec<Use> {
         let whose = format!("binding {}", binding.name);
         if binding.transport == *transport {
             let what = match (&binding.stream, &binding.durable) {
-                (Some(stream), Some(name)) => What::Durable {
+                (Some(stream), Some(name)) => Operation::Durable {
                     stream: stream.clone(),
                     name: name.clone(),
                 },
-                _ => What::Read {
+                _ => Operation::Read {
                     topics: binding.topics.iter().map(|topic| topic.0.clone()).collect(),
                     group: binding.group.clone(),
                 },
             };
-            uses.push(Use {
+            uses.push(Access {
                 whose: whose.clone(),
                 what,
             });
@@ -110,16 +110,16 @@ pub(crate) fn uses(config: &Config, transport: &Name) -> Vec<Use> {
                 Storage::Stream
             };
             let whose = format!("dead letters of {whose}");
-            let what = What::Write(Write::to(&binding.dead_letter.topic, storage));
-            uses.push(Use { whose, what });
+            let what = Operation::Write(Write::to(&binding.dead_letter.topic, storage));
+            uses.push(Access { whose, what });
         }
     }
     let mut is_called = false;
     for (whose, destination, answers) in destinations(config) {
         if destination.transport == *transport {
             is_called |= answers;
-            let what = What::Write(Write::of(destination));
-            uses.push(Use { whose, what });
+            let what = Operation::Write(Write::of(destination));
+            uses.push(Access { whose, what });
         }
     }
     let announced = announced(config, transport);
@@ -127,41 +127,41 @@ pub(crate) fn uses(config: &Config, transport: &Name) -> Vec<Use> {
     uses.extend(announced);
     uses.extend(state(config, transport, kind));
     if config.calls.enabled && is_called && kind != Some(TransportType::Memory) {
-        uses.push(Use {
+        uses.push(Access {
             whose: "answers".to_owned(),
-            what: What::Replies(config.calls.reply_topic.0.clone()),
+            what: Operation::Replies(config.calls.reply_topic.0.clone()),
         });
     }
     uses
 }
 
 /// Where the attached agents are announced.
-fn announcing(config: &Config, transport: &Name) -> Vec<Use> {
+fn announcing(config: &Config, transport: &Name) -> Vec<Access> {
     let agents = config.agents.iter().filter(|(_, agent)| {
         let to = agent.to.as_ref();
         to.is_some_and(|to| to.transport == *transport)
     });
     let uses = agents.filter_map(|(name, agent)| {
         let topic = agent.attach.as_ref()?.announce.as_ref()?;
-        Some(Use {
+        Some(Access {
             whose: format!("agent {name}"),
             // Without a stream the bridges that read at the moment hear it.
-            what: What::Write(Write::to(topic, Storage::Readers)),
+            what: Operation::Write(Write::to(topic, Storage::Readers)),
         })
     });
     uses.collect()
 }
 
 /// What requests for announced agents are written to.
-fn announced(config: &Config, transport: &Name) -> Vec<Use> {
+fn announced(config: &Config, transport: &Name) -> Vec<Access> {
     let here = places(config).filter(|place| place.to.transport == *transport);
     let writes = here.flat_map(|place| {
         let named = place.topics.iter().map(|topics| Write::matching(topics));
         std::iter::once(Write::of(&place.to)).chain(named)
     });
-    let uses = writes.map(|write| Use {
+    let uses = writes.map(|write| Access {
         whose: "registry".to_owned(),
-        what: What::Write(write),
+        what: Operation::Write(write),
     });
     uses.collect()
 }
@@ -173,7 +173,7 @@ pub(crate) fn places(config: &Config) -> impl Iterator<Item = &PlaceConfig> {
 }
 
 /// The logs of the state, where they are on this bus.
-fn state(config: &Config, transport: &Name, kind: Option<TransportType>) -> Vec<Use> {
+fn state(config: &Config, transport: &Name, kind: Option<TransportType>) -> Vec<Access> {
     if config.state.place() != StateLog::Transport(transport) {
         return Vec::new();
     }
@@ -187,15 +187,15 @@ fn state(config: &Config, transport: &Name, kind: Option<TransportType>) -> Vec<
 }
 
 /// What a log of the state is on a bus of this type; `None` where it cannot be.
-pub(crate) fn log_use(config: &Config, kind: TransportType, spec: LogSpec) -> Option<Use> {
+pub(crate) fn log_use(config: &Config, kind: TransportType, spec: LogSpec) -> Option<Access> {
     let place = match kind {
         TransportType::Kafka => LogLocation::on_kafka(&spec, &config.state.prefix.0),
         TransportType::Nats => LogLocation::on_jetstream(&spec, &config.state.prefix.0),
         TransportType::Memory => None,
     };
-    Some(Use {
+    Some(Access {
         whose: format!("state {}", spec.name),
-        what: What::State {
+        what: Operation::State {
             spec,
             place: place?,
             is_created: config.state.create,
@@ -215,13 +215,13 @@ fn destinations(config: &Config) -> impl Iterator<Item = (String, &DestinationCo
     })
 }
 
-// === impl Use ===
+// === impl Access ===
 
-impl Use {
+impl Access {
     /// Where it is, if it is a log of the state.
     pub(crate) fn place(&self) -> Option<&LogLocation> {
         match &self.what {
-            What::State { place, .. } => Some(place),
+            Operation::State { place, .. } => Some(place),
             _ => None,
         }
     }
@@ -317,7 +317,7 @@ pub(crate) struct Resource {
 
 /// What the user of the bridge may do with what.
 #[cfg(feature = "kafka")]
-pub(crate) fn kafka_rights(uses: &[Use]) -> BTreeMap<Resource, BTreeSet<&'static str>> {
+pub(crate) fn kafka_rights(uses: &[Access]) -> BTreeMap<Resource, BTreeSet<&'static str>> {
     let mut rights = rights_to_work(uses);
     for (resource, operations) in &mut rights {
         // Not for the bridge, but for `topics plan`, which compares topics whose name is known.
@@ -329,7 +329,7 @@ pub(crate) fn kafka_rights(uses: &[Use]) -> BTreeMap<Resource, BTreeSet<&'static
 }
 
 #[cfg(feature = "kafka")]
-fn rights_to_work(uses: &[Use]) -> BTreeMap<Resource, BTreeSet<&'static str>> {
+fn rights_to_work(uses: &[Access]) -> BTreeMap<Resource, BTreeSet<&'static str>> {
     let mut rights: BTreeMap<Resource, BTreeSet<&'static str>> = BTreeMap::new();
     let mut give = |resource: Resource, operations: &[&'static str]| {
         rights.entry(resource).or_default().extend(operations);
@@ -341,7 +341,7 @@ fn rights_to_work(uses: &[Use]) -> BTreeMap<Resource, BTreeSet<&'static str>> {
     };
     for used in uses {
         match &used.what {
-            What::Read {
+            Operation::Read {
                 topics,
                 group: name,
             } => {
@@ -350,8 +350,8 @@ fn rights_to_work(uses: &[Use]) -> BTreeMap<Resource, BTreeSet<&'static str>> {
                 }
                 give(literal("group", name.as_str()), &["Read"]);
             }
-            What::Durable { .. } => {}
-            What::Write(write) => match &write.topic {
+            Operation::Durable { .. } => {}
+            Operation::Write(write) => match &write.topic {
                 // The bridge makes the topics of dead letters that are missing.
                 Some(name) if write.storage != Storage::Readers => {
                     give(
@@ -371,14 +371,14 @@ fn rights_to_work(uses: &[Use]) -> BTreeMap<Resource, BTreeSet<&'static str>> {
                     give(prefixed, &["Write", "Describe"]);
                 }
             },
-            What::Replies(name) => {
+            Operation::Replies(name) => {
                 give(
                     literal("topic", name.as_str()),
                     &["Read", "Write", "Describe", "Create"],
                 );
                 give(literal("group", &format!("{name}.forward")), &["Read"]);
             }
-            What::State {
+            Operation::State {
                 place, is_created, ..
             } => {
                 if let LogLocation::Topic(name) = place {
@@ -403,7 +403,7 @@ fn log_operations(is_created: bool) -> &'static [&'static str] {
 #[cfg(feature = "kafka")]
 pub(crate) fn kafka_acls(
     config: &a2abus_transports::kafka::KafkaConfig,
-    uses: &[Use],
+    uses: &[Access],
 ) -> Vec<String> {
     let user = config
         .sasl
@@ -439,7 +439,7 @@ const USER_INFO: &str = "$SYS.REQ.USER.INFO";
 #[cfg(feature = "nats")]
 pub(crate) fn nats_subjects(
     config: &a2abus_transports::nats::NatsConfig,
-    uses: &[Use],
+    uses: &[Access],
 ) -> Subjects {
     let mut subjects = Subjects::default();
     let api = |request: String| match &config.jetstream.domain {
@@ -453,11 +453,11 @@ pub(crate) fn nats_subjects(
     subjects.subscribe.insert(inbox);
     for used in uses {
         match &used.what {
-            What::Read { topics, .. } => {
+            Operation::Read { topics, .. } => {
                 let topics = topics.iter().map(|topic| topic.as_str().to_owned());
                 subjects.subscribe.extend(topics);
             }
-            What::Durable { stream, name } => {
+            Operation::Durable { stream, name } => {
                 let read = durable_requests(config, stream, name).into_iter();
                 subjects.publish.extend(read.map(api));
                 // Servers of a domain put it, and the account, before the stream.
@@ -466,7 +466,7 @@ pub(crate) fn nats_subjects(
                     None => format!("$JS.ACK.{stream}.{name}.>"),
                 });
             }
-            What::Write(write) => {
+            Operation::Write(write) => {
                 subjects.publish.insert(write.pattern.clone());
                 if write.storage != Storage::Readers {
                     subjects.publish.insert(api("STREAM.NAMES".to_owned()));
@@ -474,11 +474,11 @@ pub(crate) fn nats_subjects(
                     subjects.publish.insert(api("STREAM.INFO.*".to_owned()));
                 }
             }
-            What::Replies(topic) => {
+            Operation::Replies(topic) => {
                 subjects.subscribe.insert(format!("{topic}.>"));
                 subjects.publish.insert(format!("{topic}.>"));
             }
-            What::State {
+            Operation::State {
                 place: LogLocation::Stream { name, prefix },
                 is_created,
                 ..
@@ -487,7 +487,7 @@ pub(crate) fn nats_subjects(
                 let requests = log_requests(name, *is_created).into_iter();
                 subjects.publish.extend(requests.map(api));
             }
-            What::State { .. } => {}
+            Operation::State { .. } => {}
         }
     }
     let requests = stream_requests(&config.jetstream);

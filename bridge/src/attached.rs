@@ -219,7 +219,7 @@ impl Peer {
 }
 
 fn server_log(agent: &Text, metrics: &Metrics, limits: &LogLimits) -> Arc<ServerLog> {
-    let warn = |more| limits.seldom_of(agent, Level::WARN, more);
+    let warn = |more| limits.limit_of(agent, Level::WARN, more);
     Arc::new(ServerLog {
         agent: agent.clone(),
         strange: warn("more mistakes of an attached server"),
@@ -228,7 +228,7 @@ fn server_log(agent: &Text, metrics: &Metrics, limits: &LogLimits) -> Arc<Server
         unusable: metrics.attached().unusable_skills(agent),
         left_out: Mutex::default(),
         ends: warn("more ends of an attached server"),
-        stderr: limits.seldom_of(agent, Level::INFO, "more lines of an attached server's log"),
+        stderr: limits.limit_of(agent, Level::INFO, "more lines of an attached server's log"),
     })
 }
 
@@ -243,12 +243,12 @@ impl AttachedBinding {
         bounds: Bounds,
         log: &LogLimits,
     ) -> Self {
-        let seldom = |more| log.seldom_of(&intake.name, Level::WARN, more);
+        let limit = |more| log.limit_of(&intake.name, Level::WARN, more);
         Self {
             log: Log {
-                refused: seldom("more messages were no requests for this agent"),
-                unanswered: seldom("more answers were not delivered"),
-                unclaimed: seldom("more requests wait to be recorded"),
+                refused: limit("more messages were no requests for this agent"),
+                unanswered: limit("more answers were not delivered"),
+                unclaimed: limit("more requests wait to be recorded"),
             },
             intake,
             peer,

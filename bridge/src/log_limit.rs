@@ -46,12 +46,12 @@ struct Window {
 impl LogLimits {
     /// A new kind of line. The first is written at once; `more` introduces the number of those that were suppressed
     /// since the last one.
-    pub(crate) fn seldom(&self, level: Level, more: &'static str) -> LogLimit {
+    pub(crate) fn limit(&self, level: Level, more: &'static str) -> LogLimit {
         self.add(level, None, more)
     }
 
     /// The same, for one binding.
-    pub(crate) fn seldom_of(&self, binding: &Text, level: Level, more: &'static str) -> LogLimit {
+    pub(crate) fn limit_of(&self, binding: &Text, level: Level, more: &'static str) -> LogLimit {
         self.add(level, Some(binding.clone()), more)
     }
 
@@ -141,34 +141,34 @@ impl Line {
 mod tests {
     use super::*;
 
-    fn seldom() -> LogLimit {
-        LogLimits::default().seldom(Level::WARN, "more")
+    fn limit() -> LogLimit {
+        LogLimits::default().limit(Level::WARN, "more")
     }
 
     #[tokio::test(start_paused = true)]
     async fn what_is_suppressed_is_counted_and_reported_once() {
-        let seldom = seldom();
+        let limit = limit();
         for _ in 0..MOST {
-            assert_eq!(seldom.allow(), Some(0));
+            assert_eq!(limit.allow(), Some(0));
         }
         for _ in 0..7 {
-            assert_eq!(seldom.allow(), None);
+            assert_eq!(limit.allow(), None);
         }
-        assert_eq!(seldom.0.unreported(), None, "the window is not over");
+        assert_eq!(limit.0.unreported(), None, "the window is not over");
         tokio::time::advance(WINDOW).await;
-        assert_eq!(seldom.0.unreported(), Some(7));
-        assert_eq!(seldom.0.unreported(), Some(0));
-        assert_eq!(seldom.allow(), Some(0));
+        assert_eq!(limit.0.unreported(), Some(7));
+        assert_eq!(limit.0.unreported(), Some(0));
+        assert_eq!(limit.allow(), Some(0));
     }
 
     #[tokio::test(start_paused = true)]
     async fn the_first_line_of_the_next_window_reports_the_last() {
-        let seldom = seldom();
+        let limit = limit();
         for _ in 0..MOST + 3 {
-            seldom.allow();
+            limit.allow();
         }
         tokio::time::advance(WINDOW).await;
-        assert_eq!(seldom.allow(), Some(3));
-        assert_eq!(seldom.0.unreported(), None);
+        assert_eq!(limit.allow(), Some(3));
+        assert_eq!(limit.0.unreported(), None);
     }
 }

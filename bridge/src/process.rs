@@ -197,7 +197,7 @@ impl Process {
                 bus.clone(),
                 Arc::clone(&self.calls),
                 Arc::clone(&self.readiness),
-                self.log.seldom(
+                self.log.limit(
                     Level::WARN,
                     "more causes of a transport that is not connected",
                 ),
@@ -233,7 +233,7 @@ impl Process {
         let Some(results) = shared.cloned() else {
             return;
         };
-        let line = |what| self.log.seldom(Level::WARN, what);
+        let line = |what| self.log.limit(Level::WARN, what);
         for channel in self.calls.channels().iter() {
             let Some(bus) = self.buses.get(channel.bus) else {
                 continue;
@@ -295,8 +295,8 @@ impl Process {
         let dead_letters = self.buses.get(intake.dead_letters.bus);
         let (log, name) = (&self.log, &intake.name);
         let runner = Runner {
-            pauses: log.seldom_of(name, Level::WARN, "more partitions were paused"),
-            resumptions: log.seldom_of(name, Level::INFO, "more partitions are read again"),
+            pauses: log.limit_of(name, Level::WARN, "more partitions were paused"),
+            resumptions: log.limit_of(name, Level::INFO, "more partitions are read again"),
             work,
             subscription,
             transport: bus.transport.clone(),

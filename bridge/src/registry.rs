@@ -154,8 +154,8 @@ impl Registry {
                 writing: AgentLocks::default(),
                 next_expiry: Mutex::new(None),
                 log: RegistryLogs {
-                    refused: log.seldom(Level::WARN, "more announcements were refused"),
-                    changed: log.seldom(Level::INFO, "more agents came or went"),
+                    refused: log.limit(Level::WARN, "more announcements were refused"),
+                    changed: log.limit(Level::INFO, "more agents came or went"),
                 },
             }),
             // The patterns were read with the configuration.

@@ -30,11 +30,11 @@ use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 use tracing::Level;
 
-pub(crate) use self::fold::{Author, Claim, Kept, OpenedCall, RecordedPart, Skill};
+pub(crate) use self::fold::{Author, Claim, OpenedCall, RecordedPart, Skill, StoredResponse};
 
 use self::fold::{ClaimOutcome, ClaimedKey, Entry, Event, FollowedCall, ResultFold};
 use crate::calls::callid::CallId;
-use crate::calls::pending::Piece;
+use crate::calls::pending::CallerMessage;
 use crate::calls::{Answer, CallError, Calls, Part};
 use crate::clock;
 use crate::log_limit::{LogLimit, LogLimits};
@@ -65,7 +65,7 @@ pub(crate) enum KeyState {
     /// It is to be answered by this call, whose replica does not take its answer: another one has recorded it.
     Heard(CallId),
     /// It was answered.
-    Answered(Arc<Kept>),
+    Answered(Arc<StoredResponse>),
     /// This call has claimed it, and its answer is unknown: it was not stored, or its replica has stopped.
     Lost(Text),
     /// It was answered, and that is forgotten.
@@ -96,8 +96,8 @@ impl Results {
             work: TaskTracker::new(),
             feeds: TaskTracker::new(),
             is_shared: logs.is_shared(),
-            lost: log.seldom(Level::ERROR, "more answers were not kept"),
-            unfollowed: log.seldom(Level::WARN, "more calls were not recorded"),
+            lost: log.limit(Level::ERROR, "more answers were not kept"),
+            unfollowed: log.limit(Level::WARN, "more calls were not recorded"),
         }))
     }
 
@@ -156,7 +156,7 @@ impl Results {
     }
 
     /// Keeps the answer to a claimed request. One that the log does not take is not kept.
-    pub(crate) async fn keep(&self, key: &str, call: &Text, response: Kept) {
+    pub(crate) async fn keep(&self, key: &str, call: &Text, response: StoredResponse) {
         let answered = Event::Answered {
             call: call.clone(),
             response,
@@ -383,8 +383,8 @@ impl Results {
     }
 }
 
-fn as_piece(recorded: Result<RecordedPart, CallError>) -> Piece {
-    Piece::Part(recorded.map(|RecordedPart { body, last, by: _ }| Part {
+fn as_piece(recorded: Result<RecordedPart, CallError>) -> CallerMessage {
+    CallerMessage::Part(recorded.map(|RecordedPart { body, last, by: _ }| Part {
         body: Bytes::copy_from_slice(body.as_bytes()),
         last,
         event: None,

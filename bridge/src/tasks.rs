@@ -28,7 +28,7 @@ pub(crate) use self::fold::{Created, Event, Origin, Task};
 
 use self::fold::TaskFold;
 use self::model::{Artifact, Content, Message, Part, State, Status};
-use self::read::{Heard, HeardTask};
+use self::read::{AnswerPart, ReportedTask};
 use crate::calls::callid::CallId;
 use crate::calls::failure::Failure;
 use crate::calls::{self, Answer, CallError};
@@ -49,9 +49,9 @@ pub(crate) struct Tasks {
 
 /// A part of an agent's answer, as JSON-RPC.
 #[derive(Debug)]
-pub(crate) enum Said {
+pub(crate) enum AgentAnswer {
     /// A result.
-    Result(Heard),
+    Result(AnswerPart),
     /// The error that the agent answered with, as the whole response.
     Error(calls::Part),
 }
@@ -101,7 +101,7 @@ impl Tasks {
         Ok(Arc::new(Self {
             view: logs.view(TASKS, TaskFold).await?,
             drivers: TaskTracker::new(),
-            lost: log.seldom(Level::ERROR, "more events of tasks were not stored"),
+            lost: log.limit(Level::ERROR, "more events of tasks were not stored"),
             metrics: Arc::clone(metrics),
         }))
     }
@@ -238,7 +238,12 @@ impl Tasks {
     }
 
     /// Follows what the agent says about a task until its answer ends. `first` is what was heard of it already.
-    pub(crate) fn drive(self: &Arc<Self>, id: Text, answer: Answer, first: Option<(Heard, bool)>) {
+    pub(crate) fn drive(
+        self: &Arc<Self>,
+        id: Text,
+        answer: Answer,
+        first: Option<(AnswerPart, bool)>,
+    ) {
         let tasks = Arc::clone(self);
         self.drivers.spawn(async move {
             if let Err(error) = tasks.driven(&id, answer, first).await
@@ -279,7 +284,7 @@ impl Tasks {
         &self,
         id: &Text,
         mut answer: Answer,
-        first: Option<(Heard, bool)>,
+        first: Option<(AnswerPart, bool)>,
     ) -> Result<(), StateError> {
         if let Some((heard, last)) = first {
             let from = Origin::of_part(&answer);
@@ -334,9 +339,9 @@ impl Tasks {
             }
             Some(Ok(part)) => {
                 let last = part.last;
-                match Said::of(part) {
-                    Some(Said::Result(heard)) => self.hear_from(id, heard, &from).await?,
-                    Some(Said::Error(part)) => self.fail(id, &message_of(&part)).await?,
+                match AgentAnswer::of(part) {
+                    Some(AgentAnswer::Result(heard)) => self.hear_from(id, heard, &from).await?,
+                    Some(AgentAnswer::Error(part)) => self.fail(id, &message_of(&part)).await?,
                     // Progress in another protocol's words.
                     None => self.record_taken(id, &from).await?,
                 }
@@ -363,7 +368,11 @@ impl Tasks {
     }
 
     /// Records what an agent has said about a task.
-    pub(crate) async fn record_update(&self, id: &Text, heard: Heard) -> Result<(), StateError> {
+    pub(crate) async fn record_update(
+        &self,
+        id: &Text,
+        heard: AnswerPart,
+    ) -> Result<(), StateError> {
         for (_, event) in self.events_of(id, heard) {
             self.record(id, &event).await?;
         }
@@ -371,7 +380,12 @@ impl Tasks {
     }
 
     /// Records what an agent has said in a part of the answer to a call.
-    async fn hear_from(&self, id: &Text, heard: Heard, from: &Origin) -> Result<(), StateError> {
+    async fn hear_from(
+        &self,
+        id: &Text,
+        heard: AnswerPart,
+        from: &Origin,
+    ) -> Result<(), StateError> {
         let events = self.events_of(id, heard);
         let Some(last) = events.last().map(|(number, _)| *number) else {
             return self.record_taken(id, from).await;
@@ -393,23 +407,23 @@ impl Tasks {
 
     /// What a part of an answer says, in an order that is the same for every replica: with a number for each event,
     /// though not all have news.
-    fn events_of(&self, id: &Text, heard: Heard) -> Vec<(u32, Event)> {
+    fn events_of(&self, id: &Text, heard: AnswerPart) -> Vec<(u32, Event)> {
         let numbered = |events: Vec<Event>| (1..).zip(events).collect();
         let named = |task: Option<Text>| task.map(|task| Event::Named { task });
         match heard {
-            Heard::Task(heard) => match self.get(id) {
+            AnswerPart::Task(heard) => match self.get(id) {
                 Some(task) => news(heard, &task),
                 None => Vec::new(),
             },
-            Heard::Message(message) => numbered(vec![Event::Status(Status::now(
+            AnswerPart::Message(message) => numbered(vec![Event::Status(Status::now(
                 State::Completed,
                 Some(message),
             ))]),
-            Heard::Status { task, status } => {
+            AnswerPart::Status { task, status } => {
                 let event = Event::Status(status);
                 numbered(named(task).into_iter().chain([event]).collect())
             }
-            Heard::Artifact {
+            AnswerPart::Artifact {
                 task,
                 artifact,
                 append,
@@ -422,7 +436,7 @@ impl Tasks {
                 };
                 numbered(named(task).into_iter().chain([event]).collect())
             }
-            Heard::Plain(json) => {
+            AnswerPart::Plain(json) => {
                 let artifact = Artifact {
                     id: Text::from_static("result"),
                     name: None,
@@ -453,10 +467,10 @@ pub(crate) fn plain_part(json: model::Raw) -> Part {
 }
 
 /// What a task that an agent shows has beyond what is known of it, each with its number in what it shows.
-fn news(heard: HeardTask, task: &Task) -> Vec<(u32, Event)> {
+fn news(heard: ReportedTask, task: &Task) -> Vec<(u32, Event)> {
     let named = heard.id.map(|task| Event::Named { task });
     let said = heard.history.into_iter();
-    let said = said.map(|message| Event::Said { message });
+    let said = said.map(|message| Event::AgentAnswer { message });
     let artifacts = heard.artifacts.into_iter();
     let artifacts = artifacts.map(|artifact| Event::Artifact {
         artifact,
@@ -496,9 +510,9 @@ fn message_of(part: &calls::Part) -> String {
     )
 }
 
-// === impl Said ===
+// === impl AgentAnswer ===
 
-impl Said {
+impl AgentAnswer {
     /// What a part says; `None` where it is no response.
     pub(crate) fn of(part: calls::Part) -> Option<Self> {
         #[derive(Deserialize)]

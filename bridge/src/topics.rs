@@ -8,7 +8,7 @@ use std::time::Duration;
 use a2abus_transports::Topic;
 use serde_json::{Map, Value, json};
 
-use crate::access::{Storage, Use, What, Write};
+use crate::access::{Access, Operation, Storage, Write};
 use crate::config::{Config, Name, TransportConfig};
 use crate::state::{Kind, LogLocation, LogSpec};
 
@@ -18,17 +18,17 @@ pub(crate) const NAMED: &str =
 
 /// A resource that has to exist.
 #[derive(Debug)]
-pub(crate) struct Needed {
-    pub(crate) thing: Thing,
+pub(crate) struct Requirement {
+    pub(crate) resource: Resource,
     /// The users of it, for example `binding requests`.
     pub(crate) whose: BTreeSet<String>,
     pub(crate) settings: Vec<Setting>,
-    pub(crate) at_start: AtStart,
+    pub(crate) if_missing: IfMissing,
 }
 
 /// What the bridge does at start-up if the resource is missing.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum AtStart {
+pub(crate) enum IfMissing {
     /// It waits until somebody creates it.
     #[default]
     Waits,
@@ -40,7 +40,7 @@ pub(crate) enum AtStart {
 
 /// What it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Thing {
+pub(crate) enum Resource {
     /// A topic of Kafka.
     Topic(Topic),
     /// A stream of JetStream; with a subject, any stream that stores it will do.
@@ -60,12 +60,12 @@ pub(crate) struct Setting {
     pub(crate) name: &'static str,
     /// What it is created with; `None` leaves it to the server.
     pub(crate) create: Option<Value>,
-    must: Must,
+    must: Constraint,
 }
 
 /// The value that an existing resource must have.
 #[derive(Debug)]
-enum Must {
+enum Constraint {
     Anything,
     Be(Value),
     AtLeast(u64),
@@ -94,13 +94,13 @@ const NANOSECONDS: [&str; 3] = ["ack_wait", "duplicate_window", "max_age"];
 const REPLY_RETENTION: Duration = Duration::from_secs(60 * 60);
 
 /// What a transport needs.
-pub(crate) fn needed(
+pub(crate) fn requirements(
     config: &Config,
     name: &Name,
     transport: &TransportConfig,
-    uses: &[Use],
+    uses: &[Access],
     defaults: Defaults,
-) -> Vec<Needed> {
+) -> Vec<Requirement> {
     match transport {
         #[cfg(feature = "kafka")]
         TransportConfig::Kafka(kafka) => kafka_topics(config, kafka, uses, defaults),
@@ -117,37 +117,38 @@ pub(crate) fn needed(
 fn kafka_topics(
     config: &Config,
     kafka: &a2abus_transports::kafka::KafkaConfig,
-    uses: &[Use],
+    uses: &[Access],
     defaults: Defaults,
-) -> Vec<Needed> {
+) -> Vec<Requirement> {
     let bytes = u64::from(kafka.max_message_bytes);
     let mut needs = TopicNeeds::default();
     let mut named = Vec::new();
     for used in uses {
         match &used.what {
-            What::Read { topics, .. } => {
+            Operation::Read { topics, .. } => {
                 for topic in topics.iter().filter_map(|filter| filter.as_topic()) {
-                    needs.add(&topic, &used.whose, AtStart::Waits, Vec::new());
+                    needs.add(&topic, &used.whose, IfMissing::Waits, Vec::new());
                 }
             }
-            What::Durable { .. } => {}
-            What::Write(write) => match &write.topic {
+            Operation::Durable { .. } => {}
+            Operation::Write(write) => match &write.topic {
                 Some(topic) => {
-                    let (mut at_start, mut settings) = (AtStart::Waits, vec![message_bytes(bytes)]);
+                    let (mut if_missing, mut settings) =
+                        (IfMissing::Waits, vec![message_bytes(bytes)]);
                     if write.storage != Storage::Readers {
-                        at_start = AtStart::CreatesPartitions;
+                        if_missing = IfMissing::CreatesPartitions;
                         settings.push(Setting::created("partitions", Some(json!(1))));
                         settings.push(in_sync(defaults));
                     }
-                    needs.add(topic, &used.whose, at_start, settings);
+                    needs.add(topic, &used.whose, if_missing, settings);
                 }
-                None => named.push(Needed::named(write, &used.whose)),
+                None => named.push(Requirement::named(write, &used.whose)),
             },
-            What::Replies(topic) => {
+            Operation::Replies(topic) => {
                 let settings = reply_settings(config, bytes);
-                needs.add(topic, &used.whose, AtStart::CreatesPartitions, settings);
+                needs.add(topic, &used.whose, IfMissing::CreatesPartitions, settings);
             }
-            What::State {
+            Operation::State {
                 spec,
                 place: LogLocation::Topic(topic),
                 is_created,
@@ -155,7 +156,7 @@ fn kafka_topics(
                 let settings = log_settings(spec, bytes, defaults);
                 needs.add(topic, &used.whose, created(*is_created), settings);
             }
-            What::State { .. } => {}
+            Operation::State { .. } => {}
         }
     }
     needs.with(defaults).chain(named).collect()
@@ -171,28 +172,28 @@ struct TopicNeeds(BTreeMap<Topic, TopicNeed>);
 #[derive(Default)]
 struct TopicNeed {
     whose: BTreeSet<String>,
-    at_start: AtStart,
+    if_missing: IfMissing,
     settings: Vec<Setting>,
 }
 
 #[cfg(feature = "kafka")]
 impl TopicNeeds {
     /// One more use of a topic. Its settings win over those of earlier uses.
-    fn add(&mut self, topic: &Topic, whose: &str, at_start: AtStart, more: Vec<Setting>) {
+    fn add(&mut self, topic: &Topic, whose: &str, if_missing: IfMissing, more: Vec<Setting>) {
         let need = self.0.entry(topic.clone()).or_default();
         need.whose.insert(whose.to_owned());
-        need.at_start = need.at_start.max(at_start);
+        need.if_missing = need.if_missing.max(if_missing);
         for setting in more {
             put(&mut need.settings, setting);
         }
     }
 
     /// The topics with all their settings.
-    fn with(self, defaults: Defaults) -> impl Iterator<Item = Needed> {
+    fn with(self, defaults: Defaults) -> impl Iterator<Item = Requirement> {
         self.0.into_iter().map(move |(topic, need)| {
             let TopicNeed {
                 whose,
-                at_start,
+                if_missing,
                 mut settings,
             } = need;
             if settings.iter().all(|setting| setting.name != "partitions") {
@@ -206,11 +207,11 @@ impl TopicNeeds {
                 // Compaction would drop all but the last message of a key.
                 settings.push(Setting::be("cleanup.policy", json!("delete")));
             }
-            Needed {
-                thing: Thing::Topic(topic),
+            Requirement {
+                resource: Resource::Topic(topic),
                 whose,
                 settings,
-                at_start,
+                if_missing,
             }
         })
     }
@@ -263,7 +264,7 @@ fn in_sync(defaults: Defaults) -> Setting {
     Setting {
         name: "min.insync.replicas",
         create: copies.map(|_| json!(2)),
-        must: Must::InSync,
+        must: Constraint::InSync,
     }
 }
 
@@ -280,13 +281,13 @@ fn nats_streams(
     config: &Config,
     transport: &Name,
     nats: &a2abus_transports::nats::NatsConfig,
-    uses: &[Use],
+    uses: &[Access],
     defaults: Defaults,
-) -> Vec<Needed> {
+) -> Vec<Requirement> {
     let copies = defaults.replicas;
-    let at_start = created(nats.jetstream.manage);
+    let if_missing = created(nats.jetstream.manage);
     let streams = nats.jetstream.streams.iter();
-    let mut streams: Vec<Needed> = streams.map(|stream| listed(stream, at_start)).collect();
+    let mut streams: Vec<Requirement> = streams.map(|stream| listed(stream, if_missing)).collect();
     let mut consumers = Vec::new();
     let bindings = config.bindings.iter();
     for binding in bindings.filter(|binding| binding.transport == *transport) {
@@ -298,31 +299,31 @@ fn nats_streams(
         let topics: Vec<String> = topics.collect();
         let whose = format!("binding {}", binding.name);
         read_stream(&mut streams, stream, &topics, &whose, copies);
-        consumers.push(Needed {
-            thing: Thing::Consumer {
+        consumers.push(Requirement {
+            resource: Resource::Consumer {
                 stream: stream.to_string(),
                 name: name.to_string(),
             },
             whose: BTreeSet::from([whose]),
             settings: consumer(&nats.jetstream, &topics, binding.budget_messages),
-            at_start,
+            if_missing,
         });
     }
     for used in uses {
         match &used.what {
-            What::State {
+            Operation::State {
                 spec,
                 place,
                 is_created,
             } => {
                 let log = log_stream(spec, place, &used.whose, copies);
-                streams.extend(log.map(|log| Needed {
-                    at_start: created(*is_created),
+                streams.extend(log.map(|log| Requirement {
+                    if_missing: created(*is_created),
                     ..log
                 }));
             }
             // A subject of core NATS needs nothing.
-            What::Write(write) if write.storage != Storage::Readers => {
+            Operation::Write(write) if write.storage != Storage::Readers => {
                 store(&mut streams, write, &used.whose, copies);
             }
             _ => {}
@@ -334,39 +335,42 @@ fn nats_streams(
 /// The stream that a binding reads these subjects from.
 #[cfg(feature = "nats")]
 fn read_stream(
-    streams: &mut Vec<Needed>,
+    streams: &mut Vec<Requirement>,
     stream: &Name,
     topics: &[String],
     whose: &str,
     copies: Option<u32>,
 ) {
     let known = streams.iter_mut().find(
-        |needed| matches!(&needed.thing, Thing::Stream { name, .. } if *name == stream.as_str()),
+        |requirement| matches!(&requirement.resource, Resource::Stream { name, .. } if *name == stream.as_str()),
     );
     match known {
-        Some(needed) => {
-            needed.cover(topics);
-            needed.whose.insert(whose.to_owned());
+        Some(requirement) => {
+            requirement.cover(topics);
+            requirement.whose.insert(whose.to_owned());
         }
         None => {
             let (name, topics) = (stream.to_string(), topics.to_vec());
-            streams.push(Needed::stream(name, None, whose, topics, copies));
+            streams.push(Requirement::stream(name, None, whose, topics, copies));
         }
     }
 }
 
 /// The stream that stores what is written.
 #[cfg(feature = "nats")]
-fn store(streams: &mut Vec<Needed>, write: &Write, whose: &str, copies: Option<u32>) {
+fn store(streams: &mut Vec<Requirement>, write: &Write, whose: &str, copies: Option<u32>) {
     let subject = write.pattern.clone();
-    if let Some(needed) = streams.iter_mut().find(|needed| needed.stores(&subject)) {
-        needed.whose.insert(whose.to_owned());
+    if let Some(requirement) = streams
+        .iter_mut()
+        .find(|requirement| requirement.stores(&subject))
+    {
+        requirement.whose.insert(whose.to_owned());
         return;
     }
     // A stream for itself: which one of several may have it, nobody has said.
     let name = subject.replace(['.', '*', '>'], "_").to_uppercase();
     let (only, subjects) = (Some(subject.clone()), vec![subject]);
-    streams.push(Needed::stream(name, only, whose, subjects, copies));
+    streams.push(Requirement::stream(name, only, whose, subjects, copies));
 }
 
 /// The stream of a log of the state.
@@ -376,12 +380,12 @@ fn log_stream(
     place: &LogLocation,
     whose: &str,
     copies: Option<u32>,
-) -> Option<Needed> {
+) -> Option<Requirement> {
     let LogLocation::Stream { name, prefix } = place else {
         return None;
     };
     let subjects = vec![format!("{prefix}.>")];
-    let mut needed = Needed::stream(name.clone(), None, whose, subjects, copies);
+    let mut requirement = Requirement::stream(name.clone(), None, whose, subjects, copies);
     let (max_age, last) = match spec.kind {
         Kind::Events { max_age } => (nanoseconds(max_age), -1),
         Kind::Latest => (0, 1),
@@ -394,24 +398,28 @@ fn log_stream(
         Setting::be("max_age", json!(max_age)),
         Setting::be("max_msgs_per_subject", json!(last)),
     ] {
-        put(&mut needed.settings, setting);
+        put(&mut requirement.settings, setting);
     }
-    Some(needed)
+    Some(requirement)
 }
 
 /// The thing that a log of the state needs, on the bus of this transport.
-pub(crate) fn of_log(config: &Config, transport: &TransportConfig, used: &Use) -> Option<Needed> {
+pub(crate) fn of_log(
+    config: &Config,
+    transport: &TransportConfig,
+    used: &Access,
+) -> Option<Requirement> {
     let uses = std::slice::from_ref(used);
     let defaults = Defaults::default();
     match transport {
         #[cfg(feature = "kafka")]
         TransportConfig::Kafka(kafka) => {
-            let mut needed = kafka_topics(config, kafka, uses, defaults);
-            needed.pop()
+            let mut requirements = kafka_topics(config, kafka, uses, defaults);
+            requirements.pop()
         }
         #[cfg(feature = "nats")]
         TransportConfig::Nats(_) => match &used.what {
-            What::State { spec, place, .. } => log_stream(spec, place, &used.whose, None),
+            Operation::State { spec, place, .. } => log_stream(spec, place, &used.whose, None),
             _ => None,
         },
         TransportConfig::Memory(_) => None,
@@ -420,7 +428,7 @@ pub(crate) fn of_log(config: &Config, transport: &TransportConfig, used: &Use) -
 
 /// A stream as the configuration lists it.
 #[cfg(feature = "nats")]
-fn listed(stream: &a2abus_transports::nats::StreamConfig, at_start: AtStart) -> Needed {
+fn listed(stream: &a2abus_transports::nats::StreamConfig, if_missing: IfMissing) -> Requirement {
     let storage = match stream.storage {
         a2abus_transports::nats::StreamStorage::File => "file",
         a2abus_transports::nats::StreamStorage::Memory => "memory",
@@ -428,10 +436,10 @@ fn listed(stream: &a2abus_transports::nats::StreamConfig, at_start: AtStart) -> 
     let subjects = Setting {
         name: "subjects",
         create: Some(json!(stream.subjects)),
-        must: Must::Cover(stream.subjects.clone()),
+        must: Constraint::Cover(stream.subjects.clone()),
     };
-    Needed {
-        thing: Thing::Stream {
+    Requirement {
+        resource: Resource::Stream {
             name: stream.name.clone(),
             subject: None,
         },
@@ -446,7 +454,7 @@ fn listed(stream: &a2abus_transports::nats::StreamConfig, at_start: AtStart) -> 
                 json!(nanoseconds(stream.duplicate_window)),
             ),
         ],
-        at_start,
+        if_missing,
     }
 }
 
@@ -504,16 +512,16 @@ fn covers(filter: &str, subject: &str) -> bool {
     }
 }
 
-// === impl Needed ===
+// === impl Requirement ===
 
-impl Needed {
+impl Requirement {
     /// Something that cannot be created, since its name has attributes in it.
     fn named(write: &Write, whose: &str) -> Self {
         Self {
-            thing: Thing::Named(write.place.clone()),
+            resource: Resource::Named(write.place.clone()),
             whose: BTreeSet::from([whose.to_owned()]),
             settings: Vec::new(),
-            at_start: AtStart::Waits,
+            if_missing: IfMissing::Waits,
         }
     }
 
@@ -528,17 +536,17 @@ impl Needed {
         let stored = Setting {
             name: "subjects",
             create: Some(json!(subjects)),
-            must: Must::Cover(subjects),
+            must: Constraint::Cover(subjects),
         };
         Self {
-            thing: Thing::Stream { name, subject },
+            resource: Resource::Stream { name, subject },
             whose: BTreeSet::from([whose.to_owned()]),
             settings: vec![
                 stored,
                 Setting::created("storage", Some(json!("file"))),
                 Setting::asked("num_replicas", copies),
             ],
-            at_start: AtStart::Waits,
+            if_missing: IfMissing::Waits,
         }
     }
 
@@ -546,7 +554,7 @@ impl Needed {
     #[cfg(feature = "nats")]
     fn cover(&mut self, more: &[String]) {
         for setting in &mut self.settings {
-            if let Must::Cover(subjects) = &mut setting.must {
+            if let Constraint::Cover(subjects) = &mut setting.must {
                 subjects.extend(more.iter().cloned());
             }
         }
@@ -556,7 +564,7 @@ impl Needed {
     #[cfg(feature = "nats")]
     fn stores(&self, subject: &str) -> bool {
         self.settings.iter().any(|setting| {
-            matches!(&setting.must, Must::Cover(subjects) if subjects.iter().any(|filter| covers(filter, subject)))
+            matches!(&setting.must, Constraint::Cover(subjects) if subjects.iter().any(|filter| covers(filter, subject)))
         })
     }
 
@@ -571,11 +579,11 @@ impl Needed {
     /// What it lacks if the bridge creates it when it starts, as `max.message.bytes=2000000`; `None` when the bridge does
     /// not create it.
     pub(crate) fn lacks_at_start(&self) -> Option<Vec<String>> {
-        let is_left_out = |setting: &&Setting| match (self.at_start, &setting.must) {
-            (_, Must::Anything) => false,
-            (AtStart::CreatesPartitions, _) => !RIGHT_BY_DEFAULT.contains(&setting.name),
+        let is_left_out = |setting: &&Setting| match (self.if_missing, &setting.must) {
+            (_, Constraint::Anything) => false,
+            (IfMissing::CreatesPartitions, _) => !RIGHT_BY_DEFAULT.contains(&setting.name),
             // Somebody asks for more copies than the configuration.
-            (_, Must::AtLeast(_) | Must::InSync) => setting.name.ends_with("replicas"),
+            (_, Constraint::AtLeast(_) | Constraint::InSync) => setting.name.ends_with("replicas"),
             _ => false,
         };
         let words = |setting: &Setting| {
@@ -583,7 +591,7 @@ impl Needed {
             Some(format!("{name}={}", words(name, value)))
         };
         let left_out = self.settings.iter().filter(is_left_out);
-        (self.at_start != AtStart::Waits).then(|| left_out.filter_map(words).collect())
+        (self.if_missing != IfMissing::Waits).then(|| left_out.filter_map(words).collect())
     }
 
     /// Where a thing that exists is not as it has to be, in words.
@@ -595,10 +603,10 @@ impl Needed {
     }
 }
 
-fn created(is_created: bool) -> AtStart {
+fn created(is_created: bool) -> IfMissing {
     match is_created {
-        true => AtStart::Creates,
-        false => AtStart::Waits,
+        true => IfMissing::Creates,
+        false => IfMissing::Waits,
     }
 }
 
@@ -608,9 +616,9 @@ fn put(settings: &mut Vec<Setting>, setting: Setting) {
     settings.push(setting);
 }
 
-// === impl Thing ===
+// === impl Resource ===
 
-impl Thing {
+impl Resource {
     /// What kind of thing it is, and its name.
     pub(crate) fn names(&self) -> (&'static str, String) {
         match self {
@@ -633,7 +641,7 @@ impl Thing {
 
 impl Setting {
     fn created(name: &'static str, create: Option<Value>) -> Self {
-        let must = Must::Anything;
+        let must = Constraint::Anything;
         Self { name, create, must }
     }
 
@@ -641,7 +649,7 @@ impl Setting {
         Self {
             name,
             create: Some(value.clone()),
-            must: Must::Be(value),
+            must: Constraint::Be(value),
         }
     }
 
@@ -654,7 +662,7 @@ impl Setting {
     }
 
     fn at_least(name: &'static str, least: u64, create: Option<Value>) -> Self {
-        let must = Must::AtLeast(least);
+        let must = Constraint::AtLeast(least);
         Self { name, create, must }
     }
 
@@ -662,22 +670,24 @@ impl Setting {
         let name = self.name;
         let is = found.get(name).unwrap_or(&Value::Null);
         let wanted = match &self.must {
-            Must::Anything => return None,
-            Must::Be(value) if is == value => return None,
+            Constraint::Anything => return None,
+            Constraint::Be(value) if is == value => return None,
             // Servers leave out what is zero.
-            Must::Be(value) if is.is_null() && *value == json!(0) => return None,
-            Must::Be(value) => format!("must be {}", words(name, value)),
+            Constraint::Be(value) if is.is_null() && *value == json!(0) => return None,
+            Constraint::Be(value) => format!("must be {}", words(name, value)),
             // -1 is no limit.
-            Must::AtLeast(least) if is.as_i64() == Some(-1) || is.as_u64() >= Some(*least) => {
+            Constraint::AtLeast(least)
+                if is.as_i64() == Some(-1) || is.as_u64() >= Some(*least) =>
+            {
                 return None;
             }
-            Must::AtLeast(least) => format!("must be at least {least}"),
-            Must::InSync => {
+            Constraint::AtLeast(least) => format!("must be at least {least}"),
+            Constraint::InSync => {
                 let copies = found.get("replicas").and_then(Value::as_u64);
                 let copies = copies.filter(|copies| *copies >= 3 && is.as_u64() < Some(2))?;
                 format!("must be at least 2 of {copies} replicas")
             }
-            Must::Cover(subjects) => match lacking(found, subjects) {
+            Constraint::Cover(subjects) => match lacking(found, subjects) {
                 missing if missing.is_empty() => return None,
                 missing => format!("lacks {}", missing.join(", ")),
             },
@@ -738,8 +748,8 @@ mod tests {
 
     #[test]
     fn what_the_bridge_creates_lacks_what_a_broker_does_not_do_by_default() {
-        let mut needed = Needed {
-            thing: Thing::Topic(Topic::from_static("t")),
+        let mut requirement = Requirement {
+            resource: Resource::Topic(Topic::from_static("t")),
             whose: BTreeSet::new(),
             settings: vec![
                 Setting::at_least("partitions", 32, Some(json!(32))),
@@ -747,43 +757,43 @@ mod tests {
                 Setting::be("cleanup.policy", json!("delete")),
                 message_bytes(DEFAULT_MESSAGE_BYTES),
             ],
-            at_start: AtStart::CreatesPartitions,
+            if_missing: IfMissing::CreatesPartitions,
         };
-        assert_eq!(needed.lacks_at_start(), Some(Vec::new()));
-        put(&mut needed.settings, message_bytes(2_000_000));
+        assert_eq!(requirement.lacks_at_start(), Some(Vec::new()));
+        put(&mut requirement.settings, message_bytes(2_000_000));
         let lacks = vec!["max.message.bytes=2000000".to_owned()];
-        assert_eq!(needed.lacks_at_start(), Some(lacks));
-        needed.at_start = AtStart::Creates;
-        assert_eq!(needed.lacks_at_start(), Some(Vec::new()));
-        needed.at_start = AtStart::Waits;
-        assert_eq!(needed.lacks_at_start(), None);
+        assert_eq!(requirement.lacks_at_start(), Some(lacks));
+        requirement.if_missing = IfMissing::Creates;
+        assert_eq!(requirement.lacks_at_start(), Some(Vec::new()));
+        requirement.if_missing = IfMissing::Waits;
+        assert_eq!(requirement.lacks_at_start(), None);
     }
 
     #[test]
     #[cfg(feature = "kafka")]
     fn of_three_copies_two_must_confirm() {
-        let needed = |replicas| Needed {
-            thing: Thing::Topic(Topic::from_static("t")),
+        let requirement = |replicas| Requirement {
+            resource: Resource::Topic(Topic::from_static("t")),
             whose: BTreeSet::new(),
             settings: vec![in_sync(Defaults {
                 replicas,
                 ..Defaults::default()
             })],
-            at_start: AtStart::Creates,
+            if_missing: IfMissing::Creates,
         };
         for (replicas, created) in [(None, None), (Some(2), None), (Some(3), Some(&json!(2)))] {
-            let creation = needed(replicas).creation();
+            let creation = requirement(replicas).creation();
             assert_eq!(creation.get("min.insync.replicas"), created);
         }
         let lacks = vec!["min.insync.replicas=2".to_owned()];
-        assert_eq!(needed(Some(3)).lacks_at_start(), Some(lacks));
-        assert_eq!(needed(None).lacks_at_start(), Some(Vec::new()));
+        assert_eq!(requirement(Some(3)).lacks_at_start(), Some(lacks));
+        assert_eq!(requirement(None).lacks_at_start(), Some(Vec::new()));
         let wrong = "min.insync.replicas is 1, must be at least 2 of 3 replicas";
         for (replicas, in_sync, expected) in [(3, 1, Some(wrong)), (3, 2, None), (2, 1, None)] {
             let found = json!({"replicas": replicas, "min.insync.replicas": in_sync});
             // Whether or not somebody asks for copies.
             for asked in [None, Some(3)] {
-                let differences = needed(asked).differences(found.as_object().unwrap());
+                let differences = requirement(asked).differences(found.as_object().unwrap());
                 assert_eq!(differences, Vec::from_iter(expected.map(str::to_owned)));
             }
         }
@@ -791,8 +801,8 @@ mod tests {
 
     #[test]
     fn differences_name_what_is_and_what_must_be() {
-        let needed = Needed {
-            thing: Thing::Topic(Topic::from_static("t")),
+        let requirement = Requirement {
+            resource: Resource::Topic(Topic::from_static("t")),
             whose: BTreeSet::new(),
             settings: vec![
                 Setting::at_least("partitions", 32, None),
@@ -800,11 +810,11 @@ mod tests {
                 Setting::be("cleanup.policy", json!("delete")),
                 Setting::created("replicas", Some(json!(3))),
             ],
-            at_start: AtStart::CreatesPartitions,
+            if_missing: IfMissing::CreatesPartitions,
         };
         let found = json!({"partitions": 3, "retention.ms": -1, "cleanup.policy": "compact"});
         assert_eq!(
-            needed.differences(found.as_object().unwrap()),
+            requirement.differences(found.as_object().unwrap()),
             [
                 "partitions is 3, must be at least 32",
                 "cleanup.policy is compact, must be delete"

@@ -15,7 +15,7 @@ use crate::calls::reply::spring;
 use crate::calls::reply_place::{Refused, ReplyPlaces, named_by, named_in};
 use crate::clock;
 use crate::pipeline::intake::Intake;
-use crate::results::{Kept, digest_of};
+use crate::results::{StoredResponse, digest_of};
 
 /// Publishes the answers of one agent.
 #[derive(Debug)]
@@ -74,9 +74,9 @@ impl Answer {
     }
 
     /// As the log keeps it.
-    pub(super) fn kept(&self) -> Kept {
+    pub(super) fn kept(&self) -> StoredResponse {
         let failure = self.failure.iter();
-        Kept {
+        StoredResponse {
             status: 200,
             headers: failure
                 .map(|why| (Text::from_static(extension::FAILURE_REASON), why.clone()))
@@ -93,8 +93,8 @@ impl From<Bytes> for Answer {
     }
 }
 
-impl From<&Kept> for Answer {
-    fn from(kept: &Kept) -> Self {
+impl From<&StoredResponse> for Answer {
+    fn from(kept: &StoredResponse) -> Self {
         let mut headers = kept.headers.iter();
         let failure = headers.find(|(name, _)| *name == extension::FAILURE_REASON);
         Self {

@@ -130,15 +130,15 @@ impl Log {
     /// The lines of this binding.
     #[must_use]
     pub fn new(binding: &Text, limits: &LogLimits) -> Self {
-        let seldom = |level, more| limits.seldom_of(binding, level, more);
+        let limit = |level, more| limits.limit_of(binding, level, more);
         Self {
-            dead_letters: seldom(Level::WARN, "more messages became dead letters"),
-            drops: seldom(Level::WARN, "more messages were dropped"),
-            reductions: seldom(
+            dead_letters: limit(Level::WARN, "more messages became dead letters"),
+            drops: limit(Level::WARN, "more messages were dropped"),
+            reductions: limit(
                 Level::ERROR,
                 "more dead letters were stored without their bodies",
             ),
-            losses: seldom(Level::ERROR, "more dead letters were lost"),
+            losses: limit(Level::ERROR, "more dead letters were lost"),
         }
     }
 }

@@ -21,7 +21,7 @@ use crate::account::Account;
 use crate::bus::outbound::Outgoing;
 use crate::calls::callid::{CallId, ReplyId};
 use crate::calls::cancel::Cancel;
-use crate::calls::pending::{CallRequest, HandOver, Piece};
+use crate::calls::pending::{CallRequest, CallerMessage, HandOver};
 use crate::calls::question::{Abilities, Question};
 
 /// How long records wait for an earlier one that does not come. Source: docs/design.md §5.
@@ -31,7 +31,7 @@ const GAP_PATIENCE: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub struct Answer {
     id: ReplyId,
-    parts: mpsc::Receiver<Piece>,
+    parts: mpsc::Receiver<CallerMessage>,
     /// The copy of the request that is to be answered, while the bus has not confirmed it. None where a binding publishes
     /// it.
     publishing: Publishing,
@@ -185,7 +185,7 @@ impl Answer {
     pub(super) fn resumed(
         call: CallId,
         left: Duration,
-        parts: mpsc::Receiver<Piece>,
+        parts: mpsc::Receiver<CallerMessage>,
         account: Account,
         calls: &Arc<Calls>,
     ) -> Self {
@@ -300,16 +300,16 @@ impl Answer {
             tokio::select! {
                 biased;
                 piece = self.parts.recv() => match piece {
-                    Some(Piece::Part(Ok(part))) => match self.questioned(part).await {
+                    Some(CallerMessage::Part(Ok(part))) => match self.questioned(part).await {
                         Some(part) => return Ok(part),
                         None => self.deadline = Instant::now() + self.patience,
                     },
-                    Some(Piece::Part(Err(error))) => return Err(error),
-                    Some(Piece::Said(answer)) => {
+                    Some(CallerMessage::Part(Err(error))) => return Err(error),
+                    Some(CallerMessage::ClientAnswer(answer)) => {
                         self.deadline = Instant::now() + self.patience;
                         self.say_to_agent(answer).await;
                     }
-                    Some(Piece::Waiting) => {
+                    Some(CallerMessage::Waiting) => {
                         self.gap_deadline.get_or_insert_with(|| Instant::now() + GAP_PATIENCE);
                     }
                     // The channel closes without an end only when the caller left no room for a part.

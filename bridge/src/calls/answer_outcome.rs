@@ -91,9 +91,9 @@ impl EndedCalls {
         Self {
             calls: Mutex::new(Recent::new(MAX_ENDED)),
             others: Mutex::new(Recent::new(MAX_OTHERS)),
-            log: log.seldom(Level::WARN, "more answers reached no caller"),
-            rejected: log.seldom(Level::WARN, "more answers were rejected"),
-            foreign: log.seldom(Level::INFO, "more answers were for calls of other replicas"),
+            log: log.limit(Level::WARN, "more answers reached no caller"),
+            rejected: log.limit(Level::WARN, "more answers were rejected"),
+            foreign: log.limit(Level::INFO, "more answers were for calls of other replicas"),
         }
     }
 

@@ -43,7 +43,7 @@ impl Canceller {
     #[must_use]
     pub fn channel(dropped: IntCounter, log: &LogLimits) -> (Self, mpsc::Receiver<Cancel>) {
         let (queue, receiver) = mpsc::channel(QUEUE_CANCELS);
-        let log = log.seldom(Level::WARN, "more cancels were dropped");
+        let log = log.limit(Level::WARN, "more cancels were dropped");
         (
             Self {
                 queue,

@@ -112,9 +112,9 @@ impl Exchanges {
             hasher: RandomState::new(),
             tasks: TaskTracker::new(),
             stop: CancellationToken::new(),
-            undelivered: log.seldom(Level::WARN, "more answers did not reach their requesters"),
-            left: log.seldom(Level::INFO, "more requests are answered by other replicas"),
-            again: log.seldom(Level::INFO, "more requests were redelivered"),
+            undelivered: log.limit(Level::WARN, "more answers did not reach their requesters"),
+            left: log.limit(Level::INFO, "more requests are answered by other replicas"),
+            again: log.limit(Level::INFO, "more requests were redelivered"),
         }
     }
 

@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 use super::answer::{Answer, Prepared};
 use super::callid::CallId;
 use super::error::CallError;
-use super::pending::Piece;
+use super::pending::CallerMessage;
 use super::question::Abilities;
 use super::service::{Calls, Request};
 use crate::account::Account;
@@ -54,7 +54,7 @@ impl Calls {
         call: CallId,
         (agent, left): (Text, Duration),
         taken: usize,
-        parts: mpsc::Receiver<Piece>,
+        parts: mpsc::Receiver<CallerMessage>,
     ) -> Answer {
         let account = Account::open(&self.metrics, call, agent, Instant::now());
         let mut answer = Answer::resumed(call, left, parts, account, self);

@@ -20,7 +20,7 @@ use crate::bus::outbound::{Outgoing, Provenance, RoutingError, TrackedRequest};
 use crate::calls::callid::{CallId, ReplyId};
 use crate::calls::cancel::Cancel;
 use crate::calls::failure::Recipient;
-use crate::calls::pending::{CallRequest, Entry, Fingerprint, Form, Piece};
+use crate::calls::pending::{CallRequest, CallerMessage, Entry, Fingerprint, Form};
 use crate::calls::question::Abilities;
 use crate::calls::reply_form::ReplyForm;
 use crate::clock;
@@ -52,7 +52,7 @@ pub(crate) struct Exchange {
 /// A call that is registered and not yet published.
 pub(crate) struct Opened {
     pub(super) id: ReplyId,
-    pub(super) parts: mpsc::Receiver<Piece>,
+    pub(super) parts: mpsc::Receiver<CallerMessage>,
     pub(super) cancel: Cancel,
     pub(super) patience: Duration,
     /// How long the whole answer may take.

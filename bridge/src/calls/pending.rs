@@ -39,7 +39,7 @@ pub struct PendingCalls {
 #[derive(Debug)]
 pub struct Entry {
     /// Takes the parts to the caller.
-    pub parts: mpsc::Sender<Piece>,
+    pub parts: mpsc::Sender<CallerMessage>,
     /// The settings for rendering an answer.
     pub asked: Arc<CallRequest>,
     /// The buses the request went to.
@@ -86,13 +86,13 @@ pub struct Progress {
 
 /// A message from the reader of answers to the caller.
 #[derive(Debug)]
-pub enum Piece {
+pub enum CallerMessage {
     /// A part of the answer, or why there is none.
     Part(Result<Part, CallError>),
     /// Records came that wait for an earlier one.
     Waiting,
     /// The client's answer to a question of the agent, in the other direction.
-    Said(Bytes),
+    ClientAnswer(Bytes),
 }
 
 /// The form in which a caller is answered.
@@ -298,7 +298,7 @@ impl PendingCalls {
         };
         let over = &mut progress.is_over;
         match rendered {
-            Err(error) => self.deliver(call, &sender, Piece::Part(Err(error)), true, over),
+            Err(error) => self.deliver(call, &sender, CallerMessage::Part(Err(error)), true, over),
             Ok(parts) => self.deliver_all(call, &sender, &purse, parts, over),
         }
     }
@@ -306,13 +306,13 @@ impl PendingCalls {
     fn deliver_all(
         &self,
         call: CallId,
-        to: &mpsc::Sender<Piece>,
+        to: &mpsc::Sender<CallerMessage>,
         purse: &ClientBudget,
         parts: Parts,
         over: &mut bool,
     ) -> HandOver {
         if parts.is_empty() {
-            return self.deliver(call, to, Piece::Waiting, false, over);
+            return self.deliver(call, to, CallerMessage::Waiting, false, over);
         }
         let mut handed = HandOver::Late;
         for part in parts {
@@ -320,7 +320,7 @@ impl PendingCalls {
             let last = part.last || body.is_err();
             let part = body.map(|body| Part { body, ..part });
             let part = part.map_err(|spent| CallError::Exhausted(spent.into()));
-            handed = self.deliver(call, to, Piece::Part(part), last, over);
+            handed = self.deliver(call, to, CallerMessage::Part(part), last, over);
             if last || handed == HandOver::Late {
                 break;
             }
@@ -331,8 +331,8 @@ impl PendingCalls {
     fn deliver(
         &self,
         call: CallId,
-        to: &mpsc::Sender<Piece>,
-        piece: Piece,
+        to: &mpsc::Sender<CallerMessage>,
+        piece: CallerMessage,
         ends: bool,
         over: &mut bool,
     ) -> HandOver {
@@ -354,7 +354,12 @@ impl PendingCalls {
     }
 
     /// Hands something to whoever waits for the answer to a call; whether somebody does, and has room for it.
-    pub fn say(&self, call: CallId, piece: impl FnOnce(Bytes) -> Piece, body: Bytes) -> bool {
+    pub fn say(
+        &self,
+        call: CallId,
+        piece: impl FnOnce(Bytes) -> CallerMessage,
+        body: Bytes,
+    ) -> bool {
         self.table.get(&call).is_some_and(|entry| {
             let held = entry.purse.hold(body);
             held.is_ok_and(|body| entry.parts.try_send(piece(body)).is_ok())

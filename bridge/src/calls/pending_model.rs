@@ -22,7 +22,9 @@ use prometheus::{IntCounter, IntGauge};
 use shuttle::thread;
 use tokio::sync::mpsc;
 
-use self::pending::{CallRequest, Entry, Fingerprint, Form, HandOver, Parts, PendingCalls, Piece};
+use self::pending::{
+    CallRequest, CallerMessage, Entry, Fingerprint, Form, HandOver, Parts, PendingCalls,
+};
 use crate::budget::Budget;
 use crate::calls::callid::{CallId, Replica, ReplyId};
 use crate::calls::error::CallError;
@@ -102,8 +104,8 @@ fn one_call() {
     while let Ok(piece) = receiver.try_recv() {
         after += usize::from(ends > 0);
         ends += usize::from(match piece {
-            Piece::Part(part) => part.is_err() || part.is_ok_and(|part| part.last),
-            Piece::Waiting | Piece::Said(_) => false,
+            CallerMessage::Part(part) => part.is_err() || part.is_ok_and(|part| part.last),
+            CallerMessage::Waiting | CallerMessage::ClientAnswer(_) => false,
         });
     }
     // Either its caller has left, or it has its end.

@@ -12,10 +12,10 @@ use crate::calls::callid::{CallId, Replica, ReplyId};
 use crate::calls::error::CallError;
 use crate::calls::part::Part;
 use crate::calls::pending::{
-    CallRequest, Entry, Fingerprint, Form, HandOver, Parts, PendingCalls, Piece,
+    CallRequest, CallerMessage, Entry, Fingerprint, Form, HandOver, Parts, PendingCalls,
 };
 
-fn entry(capacity: usize) -> (Entry, mpsc::Receiver<Piece>) {
+fn entry(capacity: usize) -> (Entry, mpsc::Receiver<CallerMessage>) {
     let (parts, receiver) = mpsc::channel(capacity);
     let request = Event::new("1".into(), "/s".into(), "t".into()).unwrap();
     let refused = prometheus::IntCounter::new("refused", "Refusals.").unwrap();
@@ -45,10 +45,10 @@ fn entry(capacity: usize) -> (Entry, mpsc::Receiver<Piece>) {
     )
 }
 
-fn received(receiver: &mut mpsc::Receiver<Piece>) -> Result<Part, CallError> {
+fn received(receiver: &mut mpsc::Receiver<CallerMessage>) -> Result<Part, CallError> {
     match receiver.try_recv().unwrap() {
-        Piece::Part(part) => part,
-        Piece::Waiting | Piece::Said(_) => panic!("a part is missing"),
+        CallerMessage::Part(part) => part,
+        CallerMessage::Waiting | CallerMessage::ClientAnswer(_) => panic!("a part is missing"),
     }
 }
 

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::service::Calls;
 use crate::calls::callid::ReplyId;
-use crate::calls::pending::{Form, Piece};
+use crate::calls::pending::{CallerMessage, Form};
 
 /// The questions that a client supports.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -114,7 +114,8 @@ impl Calls {
             return false;
         }
         let answer = splice(&unit.bytes, id.span(), &own);
-        self.pending().say(reply_id.call, Piece::Said, answer)
+        self.pending()
+            .say(reply_id.call, CallerMessage::ClientAnswer, answer)
     }
 }
 

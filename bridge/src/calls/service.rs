@@ -134,7 +134,7 @@ impl Calls {
             metrics,
             draining,
             ended: EndedCalls::new(log),
-            cancels_lost: log.seldom(Level::WARN, "more cancels were not published"),
+            cancels_lost: log.limit(Level::WARN, "more cancels were not published"),
             beside: TaskTracker::new(),
             room_beside: Arc::new(Semaphore::new(
                 limits.max_pending.min(Semaphore::MAX_PERMITS),

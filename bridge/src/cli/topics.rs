@@ -15,8 +15,8 @@ use super::reach::{self, LOG_IN, chain};
 use super::{Misuse, Status, load};
 use crate::access;
 use crate::config::{Config, Name, TransportConfig};
-use crate::topics::on_bus::{self, Found};
-use crate::topics::{self, Defaults, Needed, Thing, words};
+use crate::topics::on_bus::{self, ResourceState};
+use crate::topics::{self, Defaults, Requirement, Resource, words};
 
 /// Arguments of `a2abus topics`.
 #[derive(Debug, Args)]
@@ -119,7 +119,7 @@ enum PlanFormat {
 
 /// Whether missing resources are created.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Then {
+enum Action {
     Look,
     Create,
 }
@@ -150,7 +150,7 @@ enum State {
         lacks_at_start: Vec<String>,
     },
     /// It is missing, and the bridge creates it when it starts.
-    AtStart,
+    IfMissing,
     Created,
     Differs {
         differences: Vec<String>,
@@ -182,7 +182,7 @@ pub(crate) async fn run(args: TopicsArgs) -> anyhow::Result<Status> {
         TopicsCommand::Apply(ApplyArgs { common, output }) => {
             let config = load(&common.config)?;
             let transports = chosen(&config, &common)?;
-            items(&config, &transports, &common, Then::Create, output).await
+            items(&config, &transports, &common, Action::Create, output).await
         }
     }
 }
@@ -206,7 +206,7 @@ async fn plan(args: &PlanArgs) -> anyhow::Result<Status> {
     };
     match args.acls {
         true => permissions(&config, &transports, format),
-        false => items(&config, &transports, common, Then::Look, format).await,
+        false => items(&config, &transports, common, Action::Look, format).await,
     }
 }
 
@@ -284,25 +284,25 @@ async fn items(
     config: &Config,
     transports: &[(&Name, &TransportConfig)],
     common: &Common,
-    then: Then,
+    then: Action,
     format: Format,
 ) -> anyhow::Result<Status> {
     let (mut items, mut output) = (Vec::new(), Output::new());
     for (name, transport) in transports {
         let uses = access::uses(config, name);
-        let needed = topics::needed(config, name, transport, &uses, common.defaults());
-        if needed.is_empty() {
+        let requirements = topics::requirements(config, name, transport, &uses, common.defaults());
+        if requirements.is_empty() {
             continue;
         }
         let connected = reach::connect(transport).await;
-        for thing in needed {
+        for requirement in requirements {
             let state = match &connected {
-                Ok(connected) => state(connected, &thing, then).await,
+                Ok(connected) => state(connected, &requirement, then).await,
                 Err(cause) => State::Failed {
                     cause: cause.clone(),
                 },
             };
-            items.push(Item::new(name, thing, state));
+            items.push(Item::new(name, requirement, state));
         }
         if let Ok(connected) = connected {
             reach::close(&connected).await;
@@ -328,8 +328,8 @@ async fn items(
     })
 }
 
-async fn state(connected: &AnyTransport, needed: &Needed, then: Then) -> State {
-    if let Thing::Named(_) = needed.thing {
+async fn state(connected: &AnyTransport, requirement: &Requirement, then: Action) -> State {
+    if let Resource::Named(_) = requirement.resource {
         return State::Unknown {
             cause: topics::NAMED.to_owned(),
         };
@@ -341,15 +341,15 @@ async fn state(connected: &AnyTransport, needed: &Needed, then: Then) -> State {
             _ => chain(&error),
         },
     };
-    match on_bus::find(connected, needed).await {
-        Ok(Found::There(same)) if same.is_empty() => State::Ok,
-        Ok(Found::There(differences)) => State::Differs { differences },
-        Ok(Found::Missing) if then == Then::Create => {
-            let created = on_bus::create(connected, needed).await;
+    match on_bus::find(connected, requirement).await {
+        Ok(ResourceState::There(same)) if same.is_empty() => State::Ok,
+        Ok(ResourceState::There(differences)) => State::Differs { differences },
+        Ok(ResourceState::Missing) if then == Action::Create => {
+            let created = on_bus::create(connected, requirement).await;
             created.map_or_else(failed, |()| State::Created)
         }
-        Ok(Found::Missing) => match needed.lacks_at_start() {
-            Some(lacks) if lacks.is_empty() => State::AtStart,
+        Ok(ResourceState::Missing) => match requirement.lacks_at_start() {
+            Some(lacks) if lacks.is_empty() => State::IfMissing,
             lacks => State::Missing {
                 lacks_at_start: lacks.unwrap_or_default(),
             },
@@ -375,7 +375,7 @@ impl State {
     fn is_right(&self) -> bool {
         matches!(
             self,
-            Self::Ok | Self::AtStart | Self::Created | Self::Unknown { .. }
+            Self::Ok | Self::IfMissing | Self::Created | Self::Unknown { .. }
         )
     }
 }
@@ -383,21 +383,21 @@ impl State {
 // === impl Item ===
 
 impl Item {
-    fn new(transport: &Name, needed: Needed, state: State) -> Self {
-        let settings = needed.creation();
-        let (kind, name) = match (&needed.thing, &state) {
+    fn new(transport: &Name, requirement: Requirement, state: State) -> Self {
+        let settings = requirement.creation();
+        let (kind, name) = match (&requirement.resource, &state) {
             // It has the name that it is created with.
             (
-                Thing::Stream { name, .. },
-                State::Missing { .. } | State::AtStart | State::Created | State::Failed { .. },
+                Resource::Stream { name, .. },
+                State::Missing { .. } | State::IfMissing | State::Created | State::Failed { .. },
             ) => ("stream", name.clone()),
-            (thing, _) => thing.names(),
+            (resource, _) => resource.names(),
         };
         Self {
             transport: transport.to_string(),
             kind,
             name,
-            whose: needed.whose.into_iter().collect(),
+            whose: requirement.whose.into_iter().collect(),
             state,
             needed: settings,
         }
@@ -422,7 +422,7 @@ impl Item {
                 );
                 ("MISSING", detail)
             }
-            State::AtStart => {
+            State::IfMissing => {
                 let detail = format!(": {}; the bridge creates it when it starts", settings());
                 ("at start", detail)
             }

@@ -88,7 +88,7 @@ pub(crate) fn router(door: Door, drain: CancellationToken, log: &LogLimits) -> R
     let hearing = Arc::clone(&running).follow(Arc::clone(&door.results));
     let mcp = Mcp {
         over: Over::new(&door.results, &door.metrics, log),
-        unlisted: log.seldom(Level::WARN, "more names of agents are not listed"),
+        unlisted: log.limit(Level::WARN, "more names of agents are not listed"),
         door,
         drain,
         running,

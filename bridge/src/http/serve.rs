@@ -92,8 +92,8 @@ pub async fn serve(listener: Listener) {
         name,
         metrics,
         seats: Arc::default(),
-        closed: Arc::new(log.seldom(Level::WARN, "more connections were closed")),
-        full: Arc::new(log.seldom(Level::WARN, "more clients had to wait for a connection")),
+        closed: Arc::new(log.limit(Level::WARN, "more connections were closed")),
+        full: Arc::new(log.limit(Level::WARN, "more clients had to wait for a connection")),
     };
     let mut connections = JoinSet::new();
     // A client that is accepted and waits for room.

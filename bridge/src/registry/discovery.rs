@@ -99,13 +99,13 @@ impl DiscoveryBinding {
         Self {
             named_subjects: subjects.filter(is_named).collect(),
             transport: config.transport.clone(),
-            waiting: log.seldom_of(
+            waiting: log.limit_of(
                 &intake.name,
                 Level::WARN,
                 "more announcements wait to be stored",
             ),
-            refused: log.seldom_of(&intake.name, Level::WARN, "more announcements were refused"),
-            unanswered: log.seldom_of(
+            refused: log.limit_of(&intake.name, Level::WARN, "more announcements were refused"),
+            unanswered: log.limit_of(
                 &intake.name,
                 Level::WARN,
                 "more answers to announcements were not published",

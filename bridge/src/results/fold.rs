@@ -25,7 +25,7 @@ pub(crate) enum Event {
         /// The call of the claim.
         call: Text,
         /// The answer.
-        response: Kept,
+        response: StoredResponse,
     },
     /// It was answered, and the answer cannot be kept.
     Unkept {
@@ -126,7 +126,7 @@ pub(crate) struct Claim {
 
 /// A response as it is kept.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Kept {
+pub(crate) struct StoredResponse {
     /// Its status.
     pub(crate) status: u16,
     /// Its headers.
@@ -147,7 +147,7 @@ pub(crate) struct ClaimedKey {
 #[derive(Debug, Clone)]
 pub(crate) enum ClaimOutcome {
     /// With this answer.
-    Answered(Arc<Kept>),
+    Answered(Arc<StoredResponse>),
     /// With one that is not kept.
     Unkept,
 }
@@ -369,7 +369,7 @@ mod tests {
     fn answered(call: &str, body: &str) -> Event {
         Event::Answered {
             call: call.into(),
-            response: Kept {
+            response: StoredResponse {
                 status: 200,
                 headers: Vec::new(),
                 body: body.into(),

@@ -16,7 +16,7 @@ use super::log::{
     Batch, Bounds, Cursor, Log, LogSpec, Position, Reader, Record, StateError, check_key,
 };
 use crate::names::{escape, unescape};
-use crate::topics::{Needed, on_bus};
+use crate::topics::{Requirement, on_bus};
 
 /// A log on a bus. Its topic or stream has to exist.
 #[derive(Debug, Clone)]
@@ -28,7 +28,7 @@ struct Shared {
     transport: AnyTransport,
     place: LogLocation,
     /// How it is created if it is missing.
-    missing: Option<Needed>,
+    missing: Option<Requirement>,
 }
 
 /// Carries a key that its subject does not show.
@@ -55,7 +55,7 @@ impl BusLog {
         spec: LogSpec,
         transport: AnyTransport,
         place: LogLocation,
-        missing: Needed,
+        missing: Requirement,
     ) -> Self {
         Self(Arc::new(Shared {
             spec,

@@ -172,7 +172,7 @@ impl OnBus {
     fn open(&self, spec: LogSpec) -> Result<BusLog, StateError> {
         let name = spec.name;
         let used = access::log_use(&self.config, self.settings.transport_type(), spec.clone());
-        let place = used.as_ref().and_then(access::Use::place);
+        let place = used.as_ref().and_then(access::Access::place);
         let (Some(used), Some(place)) = (&used, place) else {
             let what = format!("keep the state on {}: it has no logs", self.name);
             let error = TransportError::new(TransportErrorKind::BadConfig, what);

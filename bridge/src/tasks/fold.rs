@@ -33,7 +33,7 @@ pub(crate) enum Event {
         task: Text,
     },
     /// The agent has said something that changes no state.
-    Said {
+    AgentAnswer {
         /// What.
         message: Message,
     },
@@ -302,7 +302,7 @@ impl Task {
                 self.changes(goes_on, record);
                 self.keep(message.clone());
             }
-            Event::Said { message } => self.remember(message.clone()),
+            Event::AgentAnswer { message } => self.remember(message.clone()),
             Event::Status(status) => self.changes(status.clone(), record),
             Event::Artifact {
                 artifact, append, ..
@@ -466,7 +466,7 @@ mod tests {
         let again = || Event::Continued {
             message: message("first"),
         };
-        let said = || Event::Said {
+        let said = || Event::AgentAnswer {
             message: message("said"),
         };
         let (task, _) = fold(&[created(), again(), said(), said(), again()]);

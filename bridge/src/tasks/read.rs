@@ -11,9 +11,9 @@ use super::model::{Artifact, Content, Message, Part, Raw, Role, State, Status, n
 
 /// One part of an agent's answer.
 #[derive(Debug, Clone)]
-pub(crate) enum Heard {
+pub(crate) enum AnswerPart {
     /// A task as it is.
-    Task(HeardTask),
+    Task(ReportedTask),
     /// A message, which answers by itself.
     Message(Message),
     /// A change of state of its task.
@@ -40,7 +40,7 @@ pub(crate) enum Heard {
 
 /// A task as an agent reports it.
 #[derive(Debug, Clone)]
-pub(crate) struct HeardTask {
+pub(crate) struct ReportedTask {
     /// The agent's own id.
     pub(crate) id: Option<Text>,
     pub(crate) status: Option<Status>,
@@ -240,8 +240,8 @@ fn is_object(raw: &RawValue) -> bool {
 }
 
 /// Reads the result of an agent's answer.
-pub(crate) fn result(json: &RawValue) -> Heard {
-    let plain = || Heard::Plain(json.to_owned());
+pub(crate) fn result(json: &RawValue) -> AnswerPart {
+    let plain = || AnswerPart::Plain(json.to_owned());
     if !is_object(json) {
         return plain();
     }
@@ -259,19 +259,19 @@ pub(crate) fn result(json: &RawValue) -> Heard {
         return inner.ok().and_then(read_update).unwrap_or_else(plain);
     }
     if let (None, None, Some(inner)) = (&wire.kind, &wire.status, &wire.message) {
-        return message(inner).map_or_else(|_| plain(), Heard::Message);
+        return message(inner).map_or_else(|_| plain(), AnswerPart::Message);
     }
     if wire.kind.as_deref() == Some("message") || (wire.role.is_some() && wire.parts.is_some()) {
-        return read_message(json).map_or_else(plain, Heard::Message);
+        return read_message(json).map_or_else(plain, AnswerPart::Message);
     }
     read_update(wire).unwrap_or_else(plain)
 }
 
 /// A task or an update of one.
-fn read_update(wire: WireResult) -> Option<Heard> {
+fn read_update(wire: WireResult) -> Option<AnswerPart> {
     let task = wire.task_id.clone();
     match wire.kind.as_deref() {
-        Some("completion") => Some(Heard::Status {
+        Some("completion") => Some(AnswerPart::Status {
             task,
             status: Status::now(
                 State::Completed,
@@ -280,7 +280,7 @@ fn read_update(wire: WireResult) -> Option<Heard> {
         }),
         Some("partial-completion") => {
             let message = read_message(wire.message.as_deref()?)?;
-            Some(Heard::Artifact {
+            Some(AnswerPart::Artifact {
                 task,
                 artifact: Artifact {
                     id: message.id,
@@ -293,20 +293,20 @@ fn read_update(wire: WireResult) -> Option<Heard> {
                 last: false,
             })
         }
-        _ if wire.artifact.is_some() => Some(Heard::Artifact {
+        _ if wire.artifact.is_some() => Some(AnswerPart::Artifact {
             task,
             artifact: artifact_of(wire.artifact?)?,
             append: wire.append.unwrap_or(false),
             last: wire.last_chunk.unwrap_or(false),
         }),
-        Some("status-update") | None if wire.task_id.is_some() => Some(Heard::Status {
+        Some("status-update") | None if wire.task_id.is_some() => Some(AnswerPart::Status {
             task,
             status: status_of(wire.status?)?,
         }),
         Some("task") | None if wire.status.is_some() => {
             let history = wire.history.unwrap_or_default();
             let artifacts = wire.artifacts.unwrap_or_default();
-            Some(Heard::Task(HeardTask {
+            Some(AnswerPart::Task(ReportedTask {
                 id: wire.id,
                 status: wire.status.and_then(status_of),
                 artifacts: artifacts.into_iter().filter_map(artifact_of).collect(),

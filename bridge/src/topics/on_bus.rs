@@ -3,11 +3,11 @@
 use a2abus_transports::{AnyTransport, TransportError, TransportErrorKind};
 use serde_json::{Map, Value, json};
 
-use super::{Needed, Thing, lacking, words};
+use super::{Requirement, Resource, lacking, words};
 
 /// The state of a required resource.
 #[derive(Debug)]
-pub(crate) enum Found {
+pub(crate) enum ResourceState {
     Missing,
     /// It exists. Where it is not as it has to be, in words.
     There(Vec<String>),
@@ -19,22 +19,22 @@ pub(crate) enum Found {
 /// `Unauthorised` when this user may not see it or its settings; or what kept the bus from saying so.
 pub(crate) async fn find(
     connected: &AnyTransport,
-    needed: &Needed,
-) -> Result<Found, TransportError> {
-    let found = settings(connected, needed).await?;
-    Ok(found.map_or(Found::Missing, |found| {
-        Found::There(needed.differences(&found))
+    requirement: &Requirement,
+) -> Result<ResourceState, TransportError> {
+    let found = settings(connected, requirement).await?;
+    Ok(found.map_or(ResourceState::Missing, |found| {
+        ResourceState::There(requirement.differences(&found))
     }))
 }
 
 /// The settings of an existing thing by name; `None` when it does not exist.
 async fn settings(
     connected: &AnyTransport,
-    needed: &Needed,
+    requirement: &Requirement,
 ) -> Result<Option<Map<String, Value>>, TransportError> {
-    match (connected, &needed.thing) {
+    match (connected, &requirement.resource) {
         #[cfg(feature = "kafka")]
-        (AnyTransport::Kafka(kafka), Thing::Topic(topic)) => {
+        (AnyTransport::Kafka(kafka), Resource::Topic(topic)) => {
             let Some(topic) = kafka.topic_settings(topic).await? else {
                 return Ok(None);
             };
@@ -45,7 +45,7 @@ async fn settings(
             Ok(Some(found))
         }
         #[cfg(feature = "nats")]
-        (AnyTransport::Nats(nats), Thing::Stream { name, subject }) => {
+        (AnyTransport::Nats(nats), Resource::Stream { name, subject }) => {
             let name = match subject {
                 Some(subject) => nats.stream_of(subject).await?,
                 None => Some(name.clone()),
@@ -56,7 +56,7 @@ async fn settings(
             }
         }
         #[cfg(feature = "nats")]
-        (AnyTransport::Nats(nats), Thing::Consumer { stream, name }) => {
+        (AnyTransport::Nats(nats), Resource::Consumer { stream, name }) => {
             Ok(object(nats.consumer_config(stream, name).await?))
         }
         _ => Ok(None),
@@ -86,12 +86,12 @@ fn object(value: Option<Value>) -> Option<Map<String, Value>> {
 /// When it cannot be created. A consumer of a stream that does not store its subjects would read nothing: `BadConfig`.
 pub(crate) async fn create(
     connected: &AnyTransport,
-    needed: &Needed,
+    requirement: &Requirement,
 ) -> Result<(), TransportError> {
-    let mut settings = needed.creation();
-    match (connected, &needed.thing) {
+    let mut settings = requirement.creation();
+    match (connected, &requirement.resource) {
         #[cfg(feature = "kafka")]
-        (AnyTransport::Kafka(kafka), Thing::Topic(topic)) => {
+        (AnyTransport::Kafka(kafka), Resource::Topic(topic)) => {
             let mut count = |name| {
                 let count = settings.remove(name)?.as_u64()?;
                 u32::try_from(count).ok()
@@ -106,11 +106,11 @@ pub(crate) async fn create(
                 .await
         }
         #[cfg(feature = "nats")]
-        (AnyTransport::Nats(nats), Thing::Stream { name, .. }) => {
+        (AnyTransport::Nats(nats), Resource::Stream { name, .. }) => {
             nats.create_stream(name, Value::Object(settings)).await
         }
         #[cfg(feature = "nats")]
-        (AnyTransport::Nats(nats), Thing::Consumer { stream, name }) => {
+        (AnyTransport::Nats(nats), Resource::Consumer { stream, name }) => {
             must_store(object(nats.stream_config(stream).await?), stream, &settings)?;
             nats.create_consumer(stream, name, Value::Object(settings))
                 .await

@@ -528,7 +528,7 @@ impl WorkflowBinding {
 
 impl Log {
     fn new(binding: &Text, limits: &LogLimits) -> Self {
-        let seldom = |more| limits.seldom_of(binding, Level::WARN, more);
+        let seldom = |more| limits.limit_of(binding, Level::WARN, more);
         Self {
             incomplete: seldom("more workflows that came line by line were not executed"),
             refused: seldom("more requests to the executor were refused"),

@@ -40,14 +40,14 @@ struct State {
     stopped: bool,
     /// A client reported that it has no broker left, since the last probe that was answered.
     all_down: bool,
-    complaint: Option<Complaint>,
+    last_error: Option<ReportedError>,
     /// When a line about a connection was last logged, and how many were left out since.
     folded: Option<(Instant, u64)>,
 }
 
 /// The last error a client reported, which says more than the timeout of a probe does.
 #[derive(Debug, Clone)]
-struct Complaint {
+struct ReportedError {
     reason: String,
     /// The brokers answer, but not to us.
     refused: bool,
@@ -91,15 +91,15 @@ impl Pulse {
     /// Whether the brokers refuse our credentials: no question to them is answered then.
     pub(super) fn is_refused(&self) -> bool {
         self.state()
-            .complaint
+            .last_error
             .as_ref()
-            .is_some_and(|complaint| complaint.refused)
+            .is_some_and(|last_error| last_error.refused)
     }
 
-    fn suspect(&self, complaint: Complaint) {
+    fn suspect(&self, last_error: ReportedError) {
         let mut state = self.state();
         state.suspected = true;
-        state.complaint = Some(complaint);
+        state.last_error = Some(last_error);
         drop(state);
         self.changed.notify_all();
     }
@@ -145,8 +145,8 @@ impl Pulse {
 
     /// Why the cluster does not answer.
     fn cause(&self, error: &TransportError) -> Text {
-        match &self.state().complaint {
-            Some(complaint) => Text::from(complaint.reason.as_str()),
+        match &self.state().last_error {
+            Some(last_error) => Text::from(last_error.reason.as_str()),
             None => Text::from(error.to_string()),
         }
     }
@@ -163,7 +163,7 @@ pub(super) fn watch(
         let found = match probe() {
             Ok(()) => {
                 let mut state = pulse.state();
-                state.complaint = None;
+                state.last_error = None;
                 state.all_down = false;
                 failures = 0;
                 Some(Health::Up)
@@ -173,7 +173,7 @@ pub(super) fn watch(
                 let state = pulse.state();
                 let is_down = failures >= FAILURES || state.all_down;
                 // That nobody answers yet is no news; why a client cannot connect is.
-                let is_news = state.complaint.is_some() || !health.borrow().is_unknown();
+                let is_news = state.last_error.is_some() || !health.borrow().is_unknown();
                 drop(state);
                 (is_down && is_news).then(|| Health::Down(pulse.cause(&error)))
             }
@@ -300,7 +300,7 @@ impl ClientContext for Events {
         if code == Code::AllBrokersDown {
             self.pulse.all_down();
         } else if refused || is_outage(code) {
-            self.pulse.suspect(Complaint {
+            self.pulse.suspect(ReportedError {
                 reason: plain(reason),
                 refused,
             });

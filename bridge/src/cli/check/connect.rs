@@ -6,11 +6,11 @@ use futures_util::future::join_all;
 use serde::Serialize;
 
 use super::super::reach::{self, LOG_IN, chain};
-use crate::access::{self, Use, What};
+use crate::access::{self, Access, Operation};
 use crate::config::{Config, Name, TransportConfig};
 use crate::state::LogLocation;
-use crate::topics::on_bus::{self, Found};
-use crate::topics::{self, Defaults, Needed, Thing};
+use crate::topics::on_bus::{self, ResourceState};
+use crate::topics::{self, Defaults, Requirement, Resource};
 
 /// The results of all tests.
 #[derive(Debug, Default, Serialize)]
@@ -64,8 +64,9 @@ pub(super) async fn test(config: &Config) -> Connected {
         let uses = access::uses(config, name);
         let tests = Vec::new();
         let mut tester = Tester { name, tests };
-        let needed = topics::needed(config, name, transport, &uses, Defaults::default());
-        tester.transport(transport, &uses, &needed).await;
+        let requirements =
+            topics::requirements(config, name, transport, &uses, Defaults::default());
+        tester.transport(transport, &uses, &requirements).await;
         (tester.tests, Rights::of(name, transport, &uses))
     }))
     .await;
@@ -80,10 +81,10 @@ pub(super) async fn test(config: &Config) -> Connected {
 }
 
 /// Whether the bridge changes it into what the configuration lists.
-fn is_updated(config: &TransportConfig, thing: &Thing, differences: &[String]) -> bool {
-    match (config, thing) {
+fn is_updated(config: &TransportConfig, resource: &Resource, differences: &[String]) -> bool {
+    match (config, resource) {
         #[cfg(feature = "nats")]
-        (TransportConfig::Nats(nats), Thing::Stream { name, .. }) => {
+        (TransportConfig::Nats(nats), Resource::Stream { name, .. }) => {
             let mut listed = nats.jetstream.streams.iter();
             // Nobody can change where a stream is stored.
             let can_change = !differences.iter().any(|it| it.starts_with("storage "));
@@ -113,7 +114,7 @@ impl Connected {
 // === impl Rights ===
 
 impl Rights {
-    pub(crate) fn of(name: &Name, transport: &TransportConfig, uses: &[Use]) -> Self {
+    pub(crate) fn of(name: &Name, transport: &TransportConfig, uses: &[Access]) -> Self {
         let lines = match transport {
             #[cfg(feature = "kafka")]
             TransportConfig::Kafka(config) => access::kafka_acls(config, uses),
@@ -121,7 +122,12 @@ impl Rights {
             TransportConfig::Nats(config) => access::nats_subjects(config, uses).block(),
             TransportConfig::Memory(_) => Vec::new(),
         };
-        let reads = |used: &Use| matches!(used.what, What::Read { .. } | What::Durable { .. });
+        let reads = |used: &Access| {
+            matches!(
+                used.what,
+                Operation::Read { .. } | Operation::Durable { .. }
+            )
+        };
         Self {
             transport: name.to_string(),
             lines,
@@ -194,13 +200,18 @@ impl Tester<'_> {
         }
     }
 
-    async fn transport(&mut self, config: &TransportConfig, uses: &[Use], needed: &[Needed]) {
+    async fn transport(
+        &mut self,
+        config: &TransportConfig,
+        uses: &[Access],
+        requirements: &[Requirement],
+    ) {
         match reach::connect(config).await {
             Ok(transport) => {
                 self.note("connect", TestResult::Ok, None);
                 self.uses(config, &transport, uses).await;
-                for thing in needed {
-                    self.settings(config, &transport, thing).await;
+                for requirement in requirements {
+                    self.settings(config, &transport, requirement).await;
                 }
                 reach::close(&transport).await;
             }
@@ -208,7 +219,7 @@ impl Tester<'_> {
         }
     }
 
-    async fn uses(&mut self, config: &TransportConfig, transport: &AnyTransport, uses: &[Use]) {
+    async fn uses(&mut self, config: &TransportConfig, transport: &AnyTransport, uses: &[Access]) {
         match (transport, config) {
             #[cfg(feature = "kafka")]
             (AnyTransport::Kafka(kafka), _) => {
@@ -233,13 +244,13 @@ impl Tester<'_> {
         &mut self,
         config: &TransportConfig,
         transport: &AnyTransport,
-        needed: &Needed,
+        requirement: &Requirement,
     ) {
-        let (kind, name) = needed.thing.names();
-        let whose = Vec::from_iter(needed.whose.iter().map(String::as_str)).join(", ");
+        let (kind, name) = requirement.resource.names();
+        let whose = Vec::from_iter(requirement.whose.iter().map(String::as_str)).join(", ");
         let test = format!("settings of {kind} {name} ({whose})");
-        match on_bus::find(transport, needed).await {
-            Ok(Found::Missing) => match needed.lacks_at_start() {
+        match on_bus::find(transport, requirement).await {
+            Ok(ResourceState::Missing) => match requirement.lacks_at_start() {
                 Some(lacks) if !lacks.is_empty() => {
                     let lacks = lacks.join(" ");
                     let detail = format!(
@@ -249,13 +260,17 @@ impl Tester<'_> {
                 }
                 _ => {}
             },
-            Ok(Found::There(same)) if same.is_empty() => self.note(test, TestResult::Ok, None),
-            Ok(Found::There(differences)) if is_updated(config, &needed.thing, &differences) => {
+            Ok(ResourceState::There(same)) if same.is_empty() => {
+                self.note(test, TestResult::Ok, None)
+            }
+            Ok(ResourceState::There(differences))
+                if is_updated(config, &requirement.resource, &differences) =>
+            {
                 let differences = differences.join("; ");
                 let detail = format!("{differences}: the bridge updates it when it starts");
                 self.note(test, TestResult::Warning, Some(detail));
             }
-            Ok(Found::There(differences)) => {
+            Ok(ResourceState::There(differences)) => {
                 self.note(test, TestResult::Failed, Some(differences.join("; ")));
             }
             // The bridge itself does not ask for them.
@@ -267,18 +282,18 @@ impl Tester<'_> {
     }
 
     #[cfg(feature = "kafka")]
-    async fn kafka(&mut self, kafka: &a2abus_transports::kafka::Kafka, used: &Use) {
+    async fn kafka(&mut self, kafka: &a2abus_transports::kafka::Kafka, used: &Access) {
         let whose = &used.whose;
         match &used.what {
-            What::Read { topics, group } => {
+            Operation::Read { topics, group } => {
                 for topic in topics.iter().filter_map(|filter| filter.as_topic()) {
                     let test = format!("read topic {topic} in group {group} ({whose})");
                     let read = kafka.test_read(&topic, Some(group.as_str())).await;
                     self.result(test, read);
                 }
             }
-            What::Durable { .. } => {}
-            What::Write(write) => {
+            Operation::Durable { .. } => {}
+            Operation::Write(write) => {
                 let Some(topic) = &write.topic else {
                     let test = format!("topics {} ({whose})", write.place);
                     let detail = topics::NAMED.to_owned();
@@ -297,13 +312,13 @@ impl Tester<'_> {
                     found => self.result(test, found),
                 }
             }
-            What::State {
+            Operation::State {
                 place: LogLocation::Topic(topic),
                 is_created,
                 ..
             } => self.kafka_log(kafka, topic, *is_created, whose).await,
-            What::State { .. } => {}
-            What::Replies(topic) => {
+            Operation::State { .. } => {}
+            Operation::Replies(topic) => {
                 let test = format!("read topic {topic} ({whose})");
                 match kafka
                     .test_read(topic, Some(&format!("{topic}.forward")))
@@ -398,35 +413,35 @@ impl Tester<'_> {
         &mut self,
         nats: &a2abus_transports::nats::Nats,
         config: &a2abus_transports::nats::NatsConfig,
-        used: &Use,
+        used: &Access,
     ) {
         let whose = &used.whose;
         match &used.what {
-            What::Read { topics, .. } => {
+            Operation::Read { topics, .. } => {
                 for topic in topics {
                     let test = format!("subscribe to {} ({whose})", topic.as_str());
                     let subscribed = nats.test_subscribe(topic.as_str()).await;
                     self.result(test, subscribed);
                 }
             }
-            What::Replies(topic) => {
+            Operation::Replies(topic) => {
                 let subjects = format!("{topic}.>");
                 let subscribed = nats.test_subscribe(&subjects).await;
                 self.result(format!("subscribe to {subjects} ({whose})"), subscribed);
             }
-            What::State {
+            Operation::State {
                 place: LogLocation::Stream { name, .. },
                 is_created,
                 ..
             } => self.nats_log(nats, name, *is_created, whose).await,
-            What::State { .. } => {}
-            What::Durable { stream, name } => {
+            Operation::State { .. } => {}
+            Operation::Durable { stream, name } => {
                 let test = format!("consumer {name} of stream {stream} ({whose})");
                 let found = nats.test_durable(&config.jetstream, stream.as_str(), name.as_str());
                 let found = found.await;
                 self.result(test, found);
             }
-            What::Write(write) => {
+            Operation::Write(write) => {
                 if write.storage == access::Storage::Readers {
                     return;
                 }

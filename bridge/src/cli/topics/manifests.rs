@@ -8,7 +8,7 @@ use super::super::{Misuse, Status};
 use super::{Common, PlanArgs};
 use crate::access;
 use crate::config::{Config, Name, TransportConfig, TransportType};
-use crate::topics::{self, NAMED, Thing};
+use crate::topics::{self, NAMED, Resource};
 
 /// Prints a KafkaTopic for each topic, and, with --acls, the KafkaUser with its ACLs, as Strimzi has them since 0.49.
 pub(super) fn strimzi(
@@ -20,18 +20,18 @@ pub(super) fn strimzi(
     let is_kafka = |transport: &TransportConfig| transport.transport_type() == TransportType::Kafka;
     for (name, transport) in of_type(transports, is_kafka, ("strimzi", "Kafka"), &mut output)? {
         let uses = access::uses(config, name);
-        let all = topics::needed(config, name, transport, &uses, args.common.defaults());
+        let all = topics::requirements(config, name, transport, &uses, args.common.defaults());
         if all.is_empty() {
             output.line(format!("# {name}: the configuration needs no topics there"))?;
         }
-        for needed in all {
-            let Thing::Topic(topic) = &needed.thing else {
-                let whose = Vec::from_iter(needed.whose.iter().cloned()).join(", ");
-                let (_, place) = needed.thing.names();
+        for requirement in all {
+            let Resource::Topic(topic) = &requirement.resource else {
+                let whose = Vec::from_iter(requirement.whose.iter().cloned()).join(", ");
+                let (_, place) = requirement.resource.names();
                 output.line(format!("# {name}: topics {place} ({whose}): {NAMED}"))?;
                 continue;
             };
-            let mut settings = needed.creation();
+            let mut settings = requirement.creation();
             let mut spec = Map::new();
             let resource = resource_name(topic.as_str());
             if resource != topic.as_str() {
@@ -72,7 +72,7 @@ fn strimzi_resource(kind: &str, name: &str, cluster: &str, spec: &Value) -> Valu
 }
 
 #[cfg(feature = "kafka")]
-fn user_spec(kafka: &a2abus_transports::kafka::KafkaConfig, uses: &[access::Use]) -> Value {
+fn user_spec(kafka: &a2abus_transports::kafka::KafkaConfig, uses: &[access::Access]) -> Value {
     use a2abus_transports::kafka::SaslMechanism;
 
     let acls: Vec<Value> = access::kafka_rights(uses)
@@ -112,23 +112,23 @@ pub(super) fn nack(
     let is_nats = |transport: &TransportConfig| transport.transport_type() == TransportType::Nats;
     for (name, transport) in of_type(transports, is_nats, ("nack", "NATS"), &mut output)? {
         let uses = access::uses(config, name);
-        let all = topics::needed(config, name, transport, &uses, common.defaults());
+        let all = topics::requirements(config, name, transport, &uses, common.defaults());
         if all.is_empty() {
             output.line(format!(
                 "# {name}: the configuration needs no streams there"
             ))?;
         }
-        for needed in all {
-            let (kind, resource, mut spec) = match &needed.thing {
-                Thing::Stream { name, .. } => ("Stream", name.clone(), json!({ "name": name })),
-                Thing::Consumer { stream, name } => (
+        for requirement in all {
+            let (kind, resource, mut spec) = match &requirement.resource {
+                Resource::Stream { name, .. } => ("Stream", name.clone(), json!({ "name": name })),
+                Resource::Consumer { stream, name } => (
                     "Consumer",
                     format!("{stream}-{name}"),
                     json!({ "streamName": stream, "durableName": name }),
                 ),
-                Thing::Topic(_) | Thing::Named(_) => continue,
+                Resource::Topic(_) | Resource::Named(_) => continue,
             };
-            for (setting, value) in needed.creation() {
+            for (setting, value) in requirement.creation() {
                 if let Some((name, value)) = nack_setting(&setting, value) {
                     spec[name] = value;
                 }

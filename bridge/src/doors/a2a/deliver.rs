@@ -150,8 +150,8 @@ impl Deliveries {
             metrics: Arc::clone(metrics),
             timeout,
             give_up_after,
-            retried: log.seldom(Level::WARN, "more push notifications are sent again later"),
-            dropped: log.seldom(Level::ERROR, "more push notifications were given up"),
+            retried: log.limit(Level::WARN, "more push notifications are sent again later"),
+            dropped: log.limit(Level::ERROR, "more push notifications were given up"),
         }
     }
 

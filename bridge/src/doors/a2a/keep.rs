@@ -17,8 +17,8 @@ use crate::calls::failure::{Failure, Reason};
 use crate::doors::rpc::common::{Common, Target, With};
 use crate::state::Position;
 use crate::tasks::model::{State, Status};
-use crate::tasks::read::Heard;
-use crate::tasks::{Event, Said, Subscription, Task};
+use crate::tasks::read::AnswerPart;
+use crate::tasks::{AgentAnswer, Event, Subscription, Task};
 
 // Clients of A2A 1.0 may write the names of members as its `.proto` has them: `history_length`.
 #[derive(Deserialize)]
@@ -53,7 +53,7 @@ struct ListParams {
 
 /// An agent's answer to a cancel.
 enum Cancelled {
-    Yes(Option<Box<Heard>>),
+    Yes(Option<Box<AnswerPart>>),
     No,
 }
 
@@ -287,11 +287,13 @@ impl A2aRequest<'_> {
         let Some(Ok(part)) = part else {
             return Ok(Cancelled::Yes(None));
         };
-        Ok(match Said::of(part) {
-            Some(Said::Error(part)) if code_of(&part.body) == Some(NOT_CANCELABLE) => Cancelled::No,
-            Some(Said::Result(heard @ (Heard::Task(_) | Heard::Status { .. }))) => {
-                Cancelled::Yes(Some(Box::new(heard)))
+        Ok(match AgentAnswer::of(part) {
+            Some(AgentAnswer::Error(part)) if code_of(&part.body) == Some(NOT_CANCELABLE) => {
+                Cancelled::No
             }
+            Some(AgentAnswer::Result(
+                heard @ (AnswerPart::Task(_) | AnswerPart::Status { .. }),
+            )) => Cancelled::Yes(Some(Box::new(heard))),
             Some(_) | None => Cancelled::Yes(None),
         })
     }

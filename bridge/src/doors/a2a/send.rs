@@ -19,8 +19,8 @@ use crate::calls::{Answer, CallError};
 use crate::doors::rpc::common::With;
 use crate::shares::Share;
 use crate::tasks::model::{Content, Message, new_id};
-use crate::tasks::read::{self, BadMessage, Heard};
-use crate::tasks::{Created, Event, Origin, Said, Task, plain_part};
+use crate::tasks::read::{self, AnswerPart, BadMessage};
+use crate::tasks::{AgentAnswer, Created, Event, Origin, Task, plain_part};
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -77,7 +77,7 @@ enum FirstPart {
     /// All of it.
     Reply(Reply),
     /// A task update; whether it is the last part.
-    OfTask(Heard, bool),
+    OfTask(AnswerPart, bool),
 }
 
 // === impl A2aRequest ===
@@ -192,21 +192,21 @@ impl A2aRequest<'_> {
                 task: None,
                 context: Some(context),
             };
-            return Ok(match Said::of(part) {
-                Some(Said::Error(part)) => {
+            return Ok(match AgentAnswer::of(part) {
+                Some(AgentAnswer::Error(part)) => {
                     FirstPart::Reply(match self.ask.form().agents_failure(part.body) {
                         (Some(status), body) => Reply::WithStatus(status, body),
                         (None, body) => Reply::Whole(body),
                     })
                 }
-                Some(Said::Result(Heard::Message(message))) if last && !is_jaf => {
+                Some(AgentAnswer::Result(AnswerPart::Message(message))) if last && !is_jaf => {
                     FirstPart::Reply(self.whole(&of.message(&message)))
                 }
-                Some(Said::Result(Heard::Plain(json))) if last && !is_jaf => {
+                Some(AgentAnswer::Result(AnswerPart::Plain(json))) if last && !is_jaf => {
                     let message = Message::of_agent(vec![plain_part(json)]);
                     FirstPart::Reply(self.whole(&of.message(&message)))
                 }
-                Some(Said::Result(heard)) => FirstPart::OfTask(heard, last),
+                Some(AgentAnswer::Result(heard)) => FirstPart::OfTask(heard, last),
                 None if last => {
                     let error =
                         CallError::BadAnswer(Text::from_static("it is no JSON-RPC response"));

@@ -52,7 +52,7 @@ impl Over {
             results: Arc::clone(results),
             metrics: Arc::clone(metrics),
             quotas: Quotas::new(clock, MOST_CLIENTS),
-            refused: log.seldom(
+            refused: log.limit(
                 Level::WARN,
                 "more cancels and ends of sessions of MCP clients were not passed on",
             ),

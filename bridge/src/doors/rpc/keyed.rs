@@ -28,7 +28,7 @@ use crate::clock;
 use crate::doors::{Door, IDEMPOTENCY_KEY, Refusal};
 use crate::http::sse;
 use crate::metrics::IdempotencyOutcome as Outcome;
-use crate::results::{Claim, Kept, KeyState, Results, digest_of, key_of};
+use crate::results::{Claim, KeyState, Results, StoredResponse, digest_of, key_of};
 
 /// The header of an answer that was there before.
 const REPLAY: HeaderName = HeaderName::from_static("idempotent-replay");
@@ -425,19 +425,19 @@ impl CollectedBody {
 }
 
 /// A response as it is kept; `None` where it is no text.
-fn kept(head: &response::Parts, body: &[u8]) -> Option<Kept> {
+fn kept(head: &response::Parts, body: &[u8]) -> Option<StoredResponse> {
     let headers = head.headers.iter().filter_map(|(name, value)| {
         let value = value.to_str().ok()?;
         Some((name.as_str().into(), value.into()))
     });
-    Some(Kept {
+    Some(StoredResponse {
         status: head.status.as_u16(),
         headers: headers.collect(),
         body: std::str::from_utf8(body).ok()?.into(),
     })
 }
 
-fn replayed(kept: &Kept) -> Response {
+fn replayed(kept: &StoredResponse) -> Response {
     let body = Bytes::copy_from_slice(kept.body.as_bytes());
     let mut response = Response::new(Body::from(body));
     *response.status_mut() = StatusCode::from_u16(kept.status).unwrap_or_default();

@@ -35,11 +35,11 @@ pub(super) struct Reminder {
 
 impl DestinationLog {
     pub(super) fn new(log: &LogLimits) -> Self {
-        let warn = |what| log.seldom(Level::WARN, what);
+        let warn = |what| log.limit(Level::WARN, what);
         Self {
             failures: warn("more destinations began to fail"),
             reminders: warn("more reminders of destinations that still fail"),
-            recoveries: log.seldom(Level::INFO, "more destinations accept messages again"),
+            recoveries: log.limit(Level::INFO, "more destinations accept messages again"),
             losses: warn("more messages of callers were not published"),
         }
     }

@@ -13,9 +13,9 @@ use crate::calls;
 use crate::calls::failure::{Failure, Reason, Recipient};
 use crate::doors::mcp::revision::Revision;
 use crate::results::Skill;
-use crate::tasks::Said;
+use crate::tasks::AgentAnswer;
 use crate::tasks::model::{Artifact, Content, Message, Part, Raw, State};
-use crate::tasks::read::Heard;
+use crate::tasks::read::AnswerPart;
 
 /// The messages of an agent so far, as a tool result.
 #[derive(Debug)]
@@ -145,7 +145,7 @@ impl Told {
     ) -> Option<calls::Part> {
         let last = part.last;
         self.bytes = self.bytes.saturating_add(part.body.len());
-        let body = match Said::of(part) {
+        let body = match AgentAnswer::of(part) {
             _ if self.bytes > self.most => {
                 let most = self.most;
                 let message = format!("the answer of the agent has more than {most} bytes");
@@ -153,8 +153,8 @@ impl Told {
                     Failure::new(Reason::BadAgentReply, message).render(recipient),
                 ));
             }
-            Some(Said::Error(part)) => self.failed(&part.body),
-            Some(Said::Result(heard)) => {
+            Some(AgentAnswer::Error(part)) => self.failed(&part.body),
+            Some(AgentAnswer::Result(heard)) => {
                 let step = (!last).then(|| step(&heard));
                 self.hear(heard);
                 match step {
@@ -184,9 +184,9 @@ impl Told {
         })
     }
 
-    fn hear(&mut self, heard: Heard) {
+    fn hear(&mut self, heard: AnswerPart) {
         match heard {
-            Heard::Task(task) => {
+            AnswerPart::Task(task) => {
                 self.task = task.id.or(self.task.take());
                 if let Some(status) = task.status {
                     self.state = Some(status.state);
@@ -199,13 +199,13 @@ impl Told {
                     self.said = task.history.into_iter().next_back();
                 }
             }
-            Heard::Message(message) => self.said = Some(message),
-            Heard::Status { task, status } => {
+            AnswerPart::Message(message) => self.said = Some(message),
+            AnswerPart::Status { task, status } => {
                 self.task = task.or(self.task.take());
                 self.state = Some(status.state);
                 self.said = status.message;
             }
-            Heard::Artifact {
+            AnswerPart::Artifact {
                 task,
                 artifact,
                 append,
@@ -214,7 +214,7 @@ impl Told {
                 self.task = task.or(self.task.take());
                 self.add(artifact, append);
             }
-            Heard::Plain(json) => self.plain = Some(json),
+            AnswerPart::Plain(json) => self.plain = Some(json),
         }
     }
 
@@ -348,17 +348,17 @@ fn file_uri(name: &str) -> String {
 }
 
 /// What a step says, for people.
-fn step(heard: &Heard) -> String {
+fn step(heard: &AnswerPart) -> String {
     let said = |message: &Option<Message>| message.as_ref().map(|it| text_of(&it.parts));
     let (state, text) = match heard {
-        Heard::Task(task) => match &task.status {
+        AnswerPart::Task(task) => match &task.status {
             Some(status) => (Some(status.state), said(&status.message)),
             None => (None, None),
         },
-        Heard::Status { status, .. } => (Some(status.state), said(&status.message)),
-        Heard::Message(message) => (None, Some(text_of(&message.parts))),
-        Heard::Artifact { artifact, .. } => (None, Some(text_of(&artifact.parts))),
-        Heard::Plain(json) => (None, Some(json.get().to_owned())),
+        AnswerPart::Status { status, .. } => (Some(status.state), said(&status.message)),
+        AnswerPart::Message(message) => (None, Some(text_of(&message.parts))),
+        AnswerPart::Artifact { artifact, .. } => (None, Some(text_of(&artifact.parts))),
+        AnswerPart::Plain(json) => (None, Some(json.get().to_owned())),
     };
     match (state, text.filter(|text| !text.is_empty())) {
         (_, Some(text)) => text,
