@@ -21,10 +21,10 @@ mod ask;
 mod card;
 mod health;
 mod herald;
-mod life;
+mod lifecycle;
 mod link;
 mod plain;
-mod postman;
+mod replies;
 mod program;
 mod server;
 mod session;
@@ -53,13 +53,13 @@ use tracing::Level;
 use self::ask::{Ask, Rejected, Request};
 use self::health::Health;
 pub(crate) use self::herald::Herald;
-use self::life::{Life, Up};
-use self::link::{Gone, Log as ServerLog, Parts};
+use self::lifecycle::{Lifecycle, RunningServer};
+use self::link::{Disconnected, Log as ServerLog, Parts};
 use self::plain::Plain;
-use self::postman::Answer;
-pub(crate) use self::postman::Postman;
+use self::replies::Answer;
+pub(crate) use self::replies::ReplyPublisher;
 use self::program::Program;
-use self::server::{Server, Way};
+use self::server::{Server, ServerTransport};
 use self::session::Session;
 use self::web::{Web, url_of};
 use crate::bus::deadletter::{Reason, Undelivered};
@@ -79,10 +79,10 @@ use crate::results::{Claim, KeyState, Results};
 pub(crate) struct AttachedBinding {
     /// Reads its messages.
     pub(crate) intake: Intake,
-    peer: Arc<Peer>,
+    peer: Arc<Upstream>,
     /// What announces it, if it is to be announced.
     herald: Option<Herald>,
-    postman: Postman,
+    postman: ReplyPublisher,
     results: Arc<Results>,
     turns: Semaphore,
     longest: Duration,
@@ -93,7 +93,7 @@ pub(crate) struct AttachedBinding {
 
 /// The server of an attached agent.
 #[derive(Debug)]
-pub(crate) enum Peer {
+pub(crate) enum Upstream {
     /// One of MCP, whose client is the bridge.
     Mcp(Server),
     /// One that takes requests as they are.
@@ -124,7 +124,7 @@ struct Log {
 }
 
 /// The result of a request.
-struct Worked {
+struct CallResult {
     answer: Answer,
     /// The server may have acted on it.
     is_begun: bool,
@@ -138,9 +138,9 @@ const QUEUE: usize = 64;
 /// Between two attempts to claim a request.
 const PAUSE: Duration = Duration::from_secs(1);
 
-// === impl Peer ===
+// === impl Upstream ===
 
-impl Peer {
+impl Upstream {
     /// The server that the configuration of an agent names.
     ///
     /// # Errors
@@ -159,14 +159,14 @@ impl Peer {
         );
         let mcp = |way, health| {
             Self::Mcp(Server {
-                life: Life::new(concurrency == 1, registry, health, &log),
+                life: Lifecycle::new(concurrency == 1, registry, health, &log),
                 way,
                 starts: metrics.attached().starts(agent),
                 log: Arc::clone(&log),
             })
         };
         let Some(url) = &config.url else {
-            let program = Way::Program(Program {
+            let program = ServerTransport::Program(Program {
                 command: config.command.clone().unwrap_or_default(),
                 env: config.env.clone(),
                 directory: config.directory.clone(),
@@ -184,7 +184,7 @@ impl Peer {
                     concurrency,
                     log,
                 };
-                mcp(Way::Session(session), health)
+                mcp(ServerTransport::Session(session), health)
             }
             protocol @ (AttachProtocol::A2a | AttachProtocol::Jsonrpc) => Self::Plain(Plain {
                 web,
@@ -236,9 +236,9 @@ fn server_log(agent: &Text, metrics: &Metrics, limits: &LogLimits) -> Arc<Server
 
 impl AttachedBinding {
     pub(crate) fn new(
-        (peer, herald): (Arc<Peer>, Option<Herald>),
+        (peer, herald): (Arc<Upstream>, Option<Herald>),
         intake: Intake,
-        postman: Postman,
+        postman: ReplyPublisher,
         results: Arc<Results>,
         bounds: Bounds,
         log: &LogLimits,
@@ -262,7 +262,7 @@ impl AttachedBinding {
     }
 
     /// The server.
-    pub(crate) fn peer(&self) -> &Arc<Peer> {
+    pub(crate) fn peer(&self) -> &Arc<Upstream> {
         &self.peer
     }
 
@@ -369,10 +369,10 @@ impl AttachedBinding {
     }
 
     /// The MCP server, if it answers now.
-    fn now_up(&self) -> Option<Arc<Up>> {
+    fn now_up(&self) -> Option<Arc<RunningServer>> {
         match &*self.peer {
-            Peer::Mcp(server) => server.life.now_up(),
-            Peer::Plain(_) => None,
+            Upstream::Mcp(server) => server.life.now_up(),
+            Upstream::Plain(_) => None,
         }
     }
 
@@ -400,10 +400,10 @@ impl AttachedBinding {
     /// Brings a notification to the server.
     async fn pass_on(&self, message: Bytes, held: Arc<Held>) {
         match (&*self.peer, self.now_up()) {
-            (Peer::Plain(plain), _) => plain.notify(message).await,
+            (Upstream::Plain(plain), _) => plain.notify(message).await,
             // It has ended meanwhile, as if it were not up.
-            (Peer::Mcp(_), Some(up)) => drop(up.link.send(message).await),
-            (Peer::Mcp(_), None) => {
+            (Upstream::Mcp(_), Some(up)) => drop(up.link.send(message).await),
+            (Upstream::Mcp(_), None) => {
                 tracing::debug!(binding = %self.intake.name, "a message for a server that is not up")
             }
         }
@@ -454,8 +454,8 @@ impl AttachedBinding {
     ) -> Answer {
         let failed = |failure: Failure| Answer::failed(&failure, &request.recipient());
         let is_repeatable = match &*self.peer {
-            Peer::Plain(plain) => request.is_repeatable(plain.protocol, |_| false),
-            Peer::Mcp(server) => {
+            Upstream::Plain(plain) => request.is_repeatable(plain.protocol, |_| false),
+            Upstream::Mcp(server) => {
                 let up = match timeout_at(until, server.life.up()).await {
                     Ok(Ok(up)) => up,
                     Ok(Err(failure)) => return failed(failure),
@@ -493,7 +493,7 @@ impl AttachedBinding {
             };
             match self.results.claim(key, claim).await {
                 Ok(KeyState::Ours) => {
-                    let Worked { answer, is_begun } = self.worked(request, until).await;
+                    let CallResult { answer, is_begun } = self.worked(request, until).await;
                     if !is_begun {
                         self.results.release(key, &claim.call).await;
                         return answer;
@@ -528,7 +528,7 @@ impl AttachedBinding {
     }
 
     /// What the server answers, while what it says before is published.
-    async fn worked(&self, request: &Request, until: Instant) -> Worked {
+    async fn worked(&self, request: &Request, until: Instant) -> CallResult {
         let (say, mut said) = mpsc::channel(QUEUE);
         let parts = Parts {
             say,
@@ -551,7 +551,7 @@ impl AttachedBinding {
             Ok(answer) => answer,
             Err(_) => Err(late("its server has not answered in time")),
         };
-        Worked {
+        CallResult {
             answer: match answer {
                 Ok(body) => Answer::from(body),
                 Err(failure) => Answer::failed(&failure, &request.recipient()),
@@ -563,8 +563,8 @@ impl AttachedBinding {
     /// The answer of the server.
     async fn with_server(&self, request: &Request, parts: Parts) -> Result<Bytes, Failure> {
         match &*self.peer {
-            Peer::Plain(plain) => plain.request(request, &parts).await,
-            Peer::Mcp(server) => with_mcp(server, request, parts).await,
+            Upstream::Plain(plain) => plain.request(request, &parts).await,
+            Upstream::Mcp(server) => with_mcp(server, request, parts).await,
         }
     }
 
@@ -660,7 +660,7 @@ impl AttachedBinding {
 /// The answer of an MCP server. A run that ends before it has the request leaves it to the next one.
 async fn with_mcp(server: &Server, request: &Request, parts: Parts) -> Result<Bytes, Failure> {
     loop {
-        let up: Arc<Up> = server.life.up().await?;
+        let up: Arc<RunningServer> = server.life.up().await?;
         let link = &up.link;
         let how = (parts.clone(), request.requester.traced());
         let answer = match link.request(&request.body, &request.message, how).await {
@@ -669,10 +669,10 @@ async fn with_mcp(server: &Server, request: &Request, parts: Parts) -> Result<By
         };
         match answer {
             Ok(answer) => return answer,
-            Err(Gone) if parts.reached.load(Ordering::Acquire) => {
+            Err(Disconnected) if parts.reached.load(Ordering::Acquire) => {
                 return Err(Failure::new(failure::Reason::AgentUnavailable, GONE));
             }
-            Err(Gone) => {}
+            Err(Disconnected) => {}
         }
     }
 }

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::postman::Requester;
+use super::replies::Requester;
 use crate::bus::deadletter::{Reason, Stage};
 use crate::calls::failure::{self, Failure, Recipient};
 use crate::clock;

@@ -59,12 +59,12 @@ pub(super) struct Log {
 pub(super) struct Line {
     bytes: Bytes,
     /// The call that it begins.
-    call: Option<Begun>,
+    call: Option<StartedCall>,
 }
 
 /// The call that a message begins.
 #[derive(Debug, Clone)]
-pub(super) struct Begun {
+pub(super) struct StartedCall {
     pub(super) number: u64,
     /// Cancelled when nobody waits for its answer any more.
     pub(super) over: CancellationToken,
@@ -126,13 +126,13 @@ pub(super) type Part = (Kind, Bytes);
 #[derive(Debug)]
 pub(super) struct Waiting {
     link: Arc<Link>,
-    begun: Begun,
+    begun: StartedCall,
     answer: oneshot::Receiver<Result<Bytes, Failure>>,
 }
 
 /// The program has ended.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Gone;
+pub(super) struct Disconnected;
 
 /// The most questions that are open, and the most abandoned calls that are told apart.
 const MOST_QUESTIONS: usize = 1_000;
@@ -195,9 +195,9 @@ impl Link {
         body: &Bytes,
         message: &JsonRpc,
         (parts, headers): (Parts, HeaderMap),
-    ) -> Result<Waiting, Gone> {
+    ) -> Result<Waiting, Disconnected> {
         let Some(id) = &message.id else {
-            return Err(Gone);
+            return Err(Disconnected);
         };
         let progress = message.progress.as_deref();
         let own = (id.token().clone(), progress.map(|it| it.token().clone()));
@@ -213,7 +213,7 @@ impl Link {
         self: &Arc<Self>,
         method: &str,
         params: &str,
-    ) -> Result<Result<Bytes, Failure>, Gone> {
+    ) -> Result<Result<Bytes, Failure>, Disconnected> {
         let (say, _) = mpsc::channel(1);
         let parts = Parts {
             say,
@@ -228,23 +228,23 @@ impl Link {
         waiting.answer().await
     }
 
-    async fn begin_with(&self, bytes: Bytes, waiting: &Waiting) -> Result<(), Gone> {
+    async fn begin_with(&self, bytes: Bytes, waiting: &Waiting) -> Result<(), Disconnected> {
         let call = Some(waiting.begun.clone());
         let sent = self.input.send(Line { bytes, call }).await;
-        sent.map_err(|_| Gone)
+        sent.map_err(|_| Disconnected)
     }
 
     /// Sends what has no answer.
-    pub(super) async fn send(&self, message: Bytes) -> Result<(), Gone> {
+    pub(super) async fn send(&self, message: Bytes) -> Result<(), Disconnected> {
         let line = Line {
             bytes: message,
             call: None,
         };
-        self.input.send(line).await.map_err(|_| Gone)
+        self.input.send(line).await.map_err(|_| Disconnected)
     }
 
     /// A message that is about to be written, and the call that it begins; `None` of a call that nobody waits for any more.
-    pub(super) fn written(&self, line: Line) -> Option<(Bytes, Option<Begun>)> {
+    pub(super) fn written(&self, line: Line) -> Option<(Bytes, Option<StartedCall>)> {
         if let Some(begun) = &line.call {
             let open = self.open();
             let reached = &open.calls.get(&begun.number)?.parts.reached;
@@ -269,7 +269,7 @@ impl Link {
     }
 
     /// Brings the answer of a client to the program, under the program's own id; whether it answers an open question.
-    pub(super) async fn reply(&self, body: &Bytes, id: &Id) -> Result<bool, Gone> {
+    pub(super) async fn reply(&self, body: &Bytes, id: &Id) -> Result<bool, Disconnected> {
         let question = self.open().questions.remove(id.token());
         let Some(question) = question else {
             return Ok(false);
@@ -283,12 +283,12 @@ impl Link {
         (id, progress): (Text, Option<Text>),
         parts: Parts,
         headers: HeaderMap,
-    ) -> Result<Waiting, Gone> {
+    ) -> Result<Waiting, Disconnected> {
         let (said, answer) = oneshot::channel();
         let over = CancellationToken::new();
         let mut open = self.open();
         if open.is_closed {
-            return Err(Gone);
+            return Err(Disconnected);
         }
         open.last += 1;
         let number = open.last;
@@ -302,7 +302,7 @@ impl Link {
         open.calls.insert(number, call);
         Ok(Waiting {
             link: Arc::clone(self),
-            begun: Begun {
+            begun: StartedCall {
                 number,
                 over,
                 headers,
@@ -473,8 +473,8 @@ impl Link {
 
 impl Waiting {
     /// The answer, with the requester's own id, or why there is none. Dropping this cancels the request.
-    pub(super) async fn answer(mut self) -> Result<Result<Bytes, Failure>, Gone> {
-        (&mut self.answer).await.map_err(|_| Gone)
+    pub(super) async fn answer(mut self) -> Result<Result<Bytes, Failure>, Disconnected> {
+        (&mut self.answer).await.map_err(|_| Disconnected)
     }
 }
 

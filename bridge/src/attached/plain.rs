@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::ask::Request;
 use super::health::Health;
-use super::life::MOST;
+use super::lifecycle::MOST;
 use super::link::{Log, Parts};
 use super::web::{NotSent, Web, messages, refused, unavailable};
 use crate::bus::delivery::jittered;
@@ -41,7 +41,7 @@ pub(crate) struct Plain {
 }
 
 /// The kind of a message in a response.
-enum Said {
+enum MessageKind {
     Answer,
     Part(Kind),
     /// A task that goes on, in the answer to a request that does not stream.
@@ -92,17 +92,17 @@ impl Plain {
         loop {
             match messages.next().await {
                 Ok(Some(message)) => match said(&message, &request.message) {
-                    Said::Answer => return Ok(message),
-                    Said::Unfinished if self.follows(request) => {
+                    MessageKind::Answer => return Ok(message),
+                    MessageKind::Unfinished if self.follows(request) => {
                         return self.finished(request, message, parts).await;
                     }
-                    Said::Unfinished => return Ok(message),
+                    MessageKind::Unfinished => return Ok(message),
                     // Without a receiver its deadline has just passed.
-                    Said::Part(kind) => drop(parts.say.send((kind, message)).await),
-                    Said::Strange if status.is_success() => {
+                    MessageKind::Part(kind) => drop(parts.say.send((kind, message)).await),
+                    MessageKind::Strange if status.is_success() => {
                         self.strange("a message that answers nothing")
                     }
-                    Said::Strange => return Err(refused(status)),
+                    MessageKind::Strange => return Err(refused(status)),
                 },
                 Ok(None) if status.is_success() => {
                     let why = "its response has no answer; the request may have been executed";
@@ -187,8 +187,8 @@ impl Plain {
                 continue;
             };
             match said(&now, &request.message) {
-                Said::Unfinished | Said::Part(_) => {}
-                Said::Answer | Said::Strange => return Ok(now),
+                MessageKind::Unfinished | MessageKind::Part(_) => {}
+                MessageKind::Answer | MessageKind::Strange => return Ok(now),
             }
         }
     }
@@ -321,32 +321,32 @@ fn version(dialect: Dialect) -> Option<(HeaderName, HeaderValue)> {
 }
 
 /// The kind of a message in the response to this request.
-fn said(message: &Bytes, request: &JsonRpc) -> Said {
+fn said(message: &Bytes, request: &JsonRpc) -> MessageKind {
     let mut limits = Limits::default();
     limits.max_bytes = MOST;
     let unit = decode(message, &Hint::default(), &limits).into_only();
     let Ok(Ok(unit)) = unit else {
-        return Said::Strange;
+        return MessageKind::Strange;
     };
     let Some(said) = unit.json_rpc else {
-        return Said::Strange;
+        return MessageKind::Strange;
     };
     let id = |of: &JsonRpc| of.id.as_ref().map(|id| id.token().clone());
     let is_of_request = id(&said) == id(request);
     let streams = matches!(request.body, RpcBody::Call { streaming: true });
     match said.body {
-        RpcBody::Call { .. } if said.id.is_none() => Said::Part(Kind::Notification),
+        RpcBody::Call { .. } if said.id.is_none() => MessageKind::Part(Kind::Notification),
         // Nobody can answer it.
-        RpcBody::Call { .. } => Said::Strange,
+        RpcBody::Call { .. } => MessageKind::Strange,
         // A server that could not read the request has no id of it.
         RpcBody::Error(_) if is_of_request || said.id.as_ref().is_none_or(jsonrpc::Id::is_null) => {
-            Said::Answer
+            MessageKind::Answer
         }
-        _ if !is_of_request => Said::Strange,
-        RpcBody::Result(jsonrpc::Part::Partial) => Said::Part(Kind::Stream),
-        RpcBody::Result(jsonrpc::Part::Snapshot) if streams => Said::Part(Kind::Stream),
-        RpcBody::Result(jsonrpc::Part::Snapshot) => Said::Unfinished,
-        RpcBody::Result(jsonrpc::Part::Final) | RpcBody::Error(_) => Said::Answer,
+        _ if !is_of_request => MessageKind::Strange,
+        RpcBody::Result(jsonrpc::Part::Partial) => MessageKind::Part(Kind::Stream),
+        RpcBody::Result(jsonrpc::Part::Snapshot) if streams => MessageKind::Part(Kind::Stream),
+        RpcBody::Result(jsonrpc::Part::Snapshot) => MessageKind::Unfinished,
+        RpcBody::Result(jsonrpc::Part::Final) | RpcBody::Error(_) => MessageKind::Answer,
     }
 }
 
@@ -412,11 +412,11 @@ mod tests {
 
     fn word(message: &str, method: &str) -> &'static str {
         match said(&Bytes::from(message.to_owned()), &request(method)) {
-            Said::Answer => "answer",
-            Said::Part(Kind::Stream) => "part",
-            Said::Part(_) => "notification",
-            Said::Unfinished => "unfinished",
-            Said::Strange => "strange",
+            MessageKind::Answer => "answer",
+            MessageKind::Part(Kind::Stream) => "part",
+            MessageKind::Part(_) => "notification",
+            MessageKind::Unfinished => "unfinished",
+            MessageKind::Strange => "strange",
         }
     }
 

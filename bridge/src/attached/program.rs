@@ -22,8 +22,8 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use super::life::{Ended, INITIALIZED, Life, MOST, QUEUE, START, profile};
-use super::link::{Gone, Line, Link, Log};
+use super::lifecycle::{RunEnd, INITIALIZED, Lifecycle, MOST, QUEUE, START, profile};
+use super::link::{Disconnected, Line, Link, Log};
 use crate::config::TextOrSecret;
 use crate::lines::{Lines, on_one_line};
 
@@ -51,15 +51,15 @@ const ENVIRONMENT: [&str; 9] = [
 
 impl Program {
     /// One run of the program.
-    pub(super) async fn once(&self, life: &Life, stop: &CancellationToken) -> Ended {
+    pub(super) async fn once(&self, life: &Lifecycle, stop: &CancellationToken) -> RunEnd {
         let mut child = match self.spawn() {
             Ok(child) => child,
-            Err(why) => return Ended::Failed(why, false),
+            Err(why) => return RunEnd::Failed(why, false),
         };
         let group = child.id().and_then(|id| Pid::from_raw(id.try_into().ok()?));
         let pipes = (child.stdin.take(), child.stdout.take(), child.stderr.take());
         let (Some(stdin), Some(stdout), Some(stderr)) = pipes else {
-            return Ended::Failed("it has no pipes".to_owned(), false);
+            return RunEnd::Failed("it has no pipes".to_owned(), false);
         };
         let (input, queue) = mpsc::channel(QUEUE);
         let link = Link::new(input, life.is_single, Arc::clone(&self.log));
@@ -76,7 +76,7 @@ impl Program {
             why = self.greet(life, &link) => Some(why),
         };
         let ended = life.down(why);
-        if matches!(ended, Ended::Failed(..)) && !listening.is_terminated() {
+        if matches!(ended, RunEnd::Failed(..)) && !listening.is_terminated() {
             // Its last answers.
             let _ = timeout(LAST_LINES, &mut listening).await;
         }
@@ -143,7 +143,7 @@ impl Program {
     }
 
     /// Begins as an MCP client, and keeps up with its tools. Why it failed.
-    async fn greet(&self, life: &Life, link: &Arc<Link>) -> String {
+    async fn greet(&self, life: &Lifecycle, link: &Arc<Link>) -> String {
         match timeout(START, initialize(life, link)).await {
             Err(_) => format!("it has not answered initialize within {START:?}"),
             Ok(Err(why)) => why,
@@ -166,10 +166,10 @@ impl Program {
 }
 
 /// Its answer to `initialize`.
-async fn initialize(life: &Life, link: &Arc<Link>) -> Result<Box<RawValue>, String> {
-    let gone = |Gone| "it has ended before it answered initialize".to_owned();
+async fn initialize(life: &Lifecycle, link: &Arc<Link>) -> Result<Box<RawValue>, String> {
+    let gone = |Disconnected| "it has ended before it answered initialize".to_owned();
     let answer = link
-        .ask("initialize", &Life::introduction(life.is_single))
+        .ask("initialize", &Lifecycle::introduction(life.is_single))
         .await;
     let answer = answer.map_err(gone)?;
     let profile = profile(&answer.map_err(|failure| failure.message().to_owned())?)?;

@@ -12,7 +12,7 @@ use prometheus::IntCounter;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
-use super::life::{Ended, Life};
+use super::lifecycle::{RunEnd, Lifecycle};
 use super::link::Log;
 use super::program::Program;
 use super::session::Session;
@@ -21,15 +21,15 @@ use crate::bus::delivery::jittered;
 /// An attached MCP server.
 #[derive(Debug)]
 pub(crate) struct Server {
-    pub(super) life: Life,
-    pub(super) way: Way,
+    pub(super) life: Lifecycle,
+    pub(super) way: ServerTransport,
     pub(super) starts: IntCounter,
     pub(super) log: Arc<Log>,
 }
 
 /// The transport to a server.
 #[derive(Debug)]
-pub(super) enum Way {
+pub(super) enum ServerTransport {
     Program(Program),
     Session(Session),
 }
@@ -46,18 +46,18 @@ impl Server {
     /// Keeps the server up until `stop`, and ends it then.
     pub(super) async fn run(&self, stop: CancellationToken) {
         let longest = match &self.way {
-            Way::Program(_) => PAUSES[1],
-            Way::Session(_) => LONGEST_OF_SESSION,
+            ServerTransport::Program(_) => PAUSES[1],
+            ServerTransport::Session(_) => LONGEST_OF_SESSION,
         };
         let mut pause = PAUSES[0];
         loop {
             let began = Instant::now();
             self.starts.inc();
             let ended = match &self.way {
-                Way::Program(program) => program.once(&self.life, &stop).await,
-                Way::Session(session) => session.once(&self.life, &stop).await,
+                ServerTransport::Program(program) => program.once(&self.life, &stop).await,
+                ServerTransport::Session(session) => session.once(&self.life, &stop).await,
             };
-            let Ended::Failed(why, was_up) = ended else {
+            let RunEnd::Failed(why, was_up) = ended else {
                 return;
             };
             if began.elapsed() > STEADY {
@@ -66,8 +66,8 @@ impl Server {
             self.report(&why, pause);
             if !was_up {
                 let why = match &self.way {
-                    Way::Program(_) => format!("the program of this agent does not start: {why}"),
-                    Way::Session(_) => format!("the server of this agent is away: {why}"),
+                    ServerTransport::Program(_) => format!("the program of this agent does not start: {why}"),
+                    ServerTransport::Session(_) => format!("the server of this agent is away: {why}"),
                 };
                 self.life.fails(why);
             }
@@ -88,10 +88,10 @@ impl Server {
         };
         let (agent, pause_ms) = (&self.log.agent, pause.as_millis());
         match &self.way {
-            Way::Program(_) => {
+            ServerTransport::Program(_) => {
                 tracing::error!(%agent, why, pause_ms, suppressed, "the program of an attached agent has ended: its calls fail, and it is started again");
             }
-            Way::Session(_) => {
+            ServerTransport::Session(_) => {
                 tracing::error!(%agent, why, pause_ms, suppressed, "the session with the server of an attached agent has ended: its calls fail, and another one is begun");
             }
         }

@@ -23,8 +23,8 @@ use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::life::{Ended, INITIALIZED, Life, QUEUE, START, profile};
-use super::link::{Begun, Line, Link, Log};
+use super::lifecycle::{RunEnd, INITIALIZED, Lifecycle, QUEUE, START, profile};
+use super::link::{StartedCall, Line, Link, Log};
 use super::web::{NotSent, Web, messages, refused, unavailable};
 use crate::bus::delivery::jittered;
 use crate::http::messages::Messages;
@@ -79,7 +79,7 @@ const LOST: &str = "it does not know its session any more";
 
 impl Session {
     /// One session, from its begin to its end.
-    pub(super) async fn once(&self, life: &Life, stop: &CancellationToken) -> Ended {
+    pub(super) async fn once(&self, life: &Lifecycle, stop: &CancellationToken) -> RunEnd {
         let beginning = timeout(START, self.begin());
         let (headers, profile) = match stop.run_until_cancelled(beginning).await {
             None => return life.down(None),
@@ -105,7 +105,7 @@ impl Session {
         };
         let ended = life.down(why);
         link.close();
-        if matches!(ended, Ended::Stopped) {
+        if matches!(ended, RunEnd::Stopped) {
             running.end().await;
         }
         ended
@@ -119,7 +119,7 @@ impl Session {
             revision: Option<String>,
         }
         // The response that a question comes on says which call it is of.
-        let params = Life::introduction(true);
+        let params = Lifecycle::introduction(true);
         let body = format!(r#"{{"jsonrpc":"2.0","id":0,"method":"initialize","params":{params}}}"#);
         let response = self.web.post(body.into(), HeaderMap::new()).await;
         let response = response.map_err(|error| error.why)?;
@@ -221,7 +221,7 @@ impl Running<'_> {
     }
 
     /// Posts a request, and hears its answer.
-    async fn call(&self, bytes: Bytes, call: Begun) -> Result<(), String> {
+    async fn call(&self, bytes: Bytes, call: StartedCall) -> Result<(), String> {
         let response = match self.post(bytes, call.headers.clone()).await {
             Ok(response) => response,
             Err(error) => return self.unanswered(&call, &error).await,
@@ -282,7 +282,7 @@ impl Running<'_> {
     }
 
     /// There is no answer to a call. That the server is gone ends the session.
-    async fn unanswered(&self, call: &Begun, error: &NotSent) -> Result<(), String> {
+    async fn unanswered(&self, call: &StartedCall, error: &NotSent) -> Result<(), String> {
         if !error.may_be_sent {
             // The next session has it.
             self.link.unwritten(call.number);

@@ -11,7 +11,7 @@ use http::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, USE
 use http::{Method, Request, Response, StatusCode, Uri};
 use hyper::body::Incoming;
 
-use super::life::MOST;
+use super::lifecycle::MOST;
 use crate::calls::failure::{Failure, Reason};
 use crate::config::TextOrSecret;
 use crate::http::messages::Messages;

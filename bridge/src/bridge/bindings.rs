@@ -8,7 +8,7 @@ use a2abus_transports::Subscription;
 use a2abus_transports::content_mode::Binding;
 
 use super::{BindingService, BridgeError};
-use crate::attached::{AttachedBinding, Bounds, Herald, Peer, Postman};
+use crate::attached::{AttachedBinding, Bounds, Herald, Upstream, ReplyPublisher};
 use crate::bus::deadletter::{DeadLetters, Log};
 use crate::bus::delivery::Publisher;
 use crate::bus::headers::PassedHeaders;
@@ -219,13 +219,13 @@ impl Parts<'_> {
         let places = self.reply_places(binding, &intake)?;
         let (metrics, log) = (self.metrics, self.log);
         let shown = (self.registry, self.readiness);
-        let peer = Peer::new(name.text(), attach, shown, metrics, log);
+        let peer = Upstream::new(name.text(), attach, shown, metrics, log);
         let peer = Arc::new(peer.map_err(in_binding(binding))?);
         let herald = self.herald(name.text(), attach, &intake, binding);
         let binding = AttachedBinding::new(
             (peer, herald),
             intake,
-            Postman {
+            ReplyPublisher {
                 places,
                 passed: passed(binding)?,
                 publisher: self.publisher.clone(),

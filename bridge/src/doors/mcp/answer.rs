@@ -15,12 +15,12 @@ use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 use tokio::time::timeout;
 
-use super::envelope::{Era, is_object};
-use super::post::Turn;
+use super::envelope::{ProtocolMode, is_object};
+use super::post::McpRequest;
 use super::revision::Revision;
 use super::session::Session;
-use super::skill::told::Told;
-use super::stream::{self, Lasting, Recorded};
+use super::skill::response::SkillResponse;
+use super::stream::{self, ResumableStream, Recorded};
 use crate::calls::failure::{Failure, Reason};
 use crate::calls::question::Abilities;
 use crate::calls::{CallError, Part};
@@ -45,12 +45,12 @@ const KEPT: [&str; 5] = [
 
 type Heard = Result<Part, CallError>;
 
-// === impl Turn ===
+// === impl McpRequest ===
 
-impl Turn<'_> {
+impl McpRequest<'_> {
     /// Sends the request to its agent, and the answer to the client: as it is, or as `told` makes it.
-    pub(super) async fn called(mut self, told: Option<Told>) -> Response {
-        let skill = told.as_ref().map(Told::skill);
+    pub(super) async fn called(mut self, told: Option<SkillResponse>) -> Response {
+        let skill = told.as_ref().map(SkillResponse::skill);
         let with = With {
             // An agent that speaks A2A asks by the state of its task.
             client: skill.is_none().then(|| self.abilities()),
@@ -88,7 +88,7 @@ impl Turn<'_> {
         lasts.then(|| session.key())
     }
 
-    async fn answered(self, with: With<'_>, mut told: Option<Told>) -> Response {
+    async fn answered(self, with: With<'_>, mut told: Option<SkillResponse>) -> Response {
         let running = self.mcp.running.begin(self.session, self.recipient.id());
         let called = self.common.call(self.unit.clone(), self.call, with).await;
         if let Err(error) = &called
@@ -189,7 +189,7 @@ impl Turn<'_> {
     ) -> Response {
         let recipient = self.recipient;
         if let Some(recorded) = lasting {
-            let frames = Lasting::frames(self.common.results, recorded, recipient, parts);
+            let frames = ResumableStream::frames(self.common.results, recorded, recipient, parts);
             let frames = futures_util::stream::iter(beginning).chain(frames);
             return sse::frames_response(frames, self.common.purse);
         }
@@ -209,8 +209,8 @@ impl Turn<'_> {
     /// A response that is one message. That of a request that stands alone says by its status what failed.
     pub(super) fn whole(&self, body: Bytes) -> Response {
         let status = match self.era {
-            Era::Sessions => StatusCode::OK,
-            Era::Alone { .. } => status_of_error(&body),
+            ProtocolMode::Sessions => StatusCode::OK,
+            ProtocolMode::Alone { .. } => status_of_error(&body),
         };
         let mut response = self.common.whole(body);
         if status != StatusCode::OK && !self.common.accepts.is_events_only() {
@@ -223,8 +223,8 @@ impl Turn<'_> {
     pub(super) fn result(&self, result: &str) -> Response {
         let body = jsonrpc::result(self.recipient.id(), result);
         self.whole(match self.era {
-            Era::Sessions => body,
-            Era::Alone { .. } => completed(&body, KEPT.contains(&self.method.as_str())),
+            ProtocolMode::Sessions => body,
+            ProtocolMode::Alone { .. } => completed(&body, KEPT.contains(&self.method.as_str())),
         })
     }
 }
@@ -251,8 +251,8 @@ fn status_of_error(body: &[u8]) -> StatusCode {
 }
 
 /// A part as the client's revision has it; `None` for one that it has not asked for.
-fn shaped(part: Heard, era: Era, is_kept: bool) -> Option<Heard> {
-    let Era::Alone { logs } = era else {
+fn shaped(part: Heard, era: ProtocolMode, is_kept: bool) -> Option<Heard> {
+    let ProtocolMode::Alone { logs } = era else {
         return Some(part);
     };
     Some(match part {

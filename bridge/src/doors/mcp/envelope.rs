@@ -42,7 +42,7 @@ pub(super) struct Params<'a> {
 
 /// The session model of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Era {
+pub(super) enum ProtocolMode {
     /// As in the revisions with sessions.
     Sessions,
     /// As in 2026-07-28: a request stands alone.
@@ -135,7 +135,7 @@ impl<'a> Params<'a> {
     }
 }
 
-impl Era {
+impl ProtocolMode {
     /// The era of a request, whose headers say the same as its body.
     ///
     /// # Errors
@@ -170,7 +170,7 @@ fn alone(
     params: &Params<'_>,
     method: &str,
     headers: &HeaderMap,
-) -> Result<Era, Failure> {
+) -> Result<ProtocolMode, Failure> {
     for (key, value) in [(VERSION_KEY, meta.version), (ABILITIES_KEY, meta.abilities)] {
         if value.is_none() {
             return Err(Failure::bad_params(&format!("params._meta has no {key}")));
@@ -197,7 +197,7 @@ fn alone(
         let served = vec![Revision::V2026_07_28.as_str()];
         return Err(not_served(&version, served));
     }
-    Ok(Era::Alone {
+    Ok(ProtocolMode::Alone {
         logs: meta.log_level.is_some_and(|level| level.get() != "null"),
     })
 }

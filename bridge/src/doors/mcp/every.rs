@@ -16,7 +16,7 @@ use serde_json::value::RawValue;
 
 use super::Mcp;
 use super::envelope::{Params, is_object, text};
-use super::post::Turn;
+use super::post::McpRequest;
 use super::skill;
 use crate::calls::failure::Failure;
 use crate::config::{AgentCardConfig, AgentProtocol, SkillConfig};
@@ -67,9 +67,9 @@ impl Naming {
     }
 }
 
-// === impl Turn ===
+// === impl McpRequest ===
 
-impl Turn<'_> {
+impl McpRequest<'_> {
     pub(super) async fn of_every_agent(self) -> Response {
         let (question, member) = match self.method.as_str() {
             "tools/list" => (AgentQuery::Tools, "name"),

@@ -30,11 +30,11 @@ use crate::http::sse::{Frame, is_stream};
 
 /// The streams that are open here, by the session that each stands for.
 #[derive(Debug, Default)]
-pub(super) struct Streams(Mutex<HashMap<Text, Way>>);
+pub(super) struct Streams(Mutex<HashMap<Text, StreamHandle>>);
 
 /// The handle of an open stream.
 #[derive(Debug, Clone)]
-pub(super) struct Way {
+pub(super) struct StreamHandle {
     pub(super) say: mpsc::Sender<Bytes>,
     /// Room for what its client posts, until that is answered.
     pub(super) posts: Arc<Semaphore>,
@@ -49,7 +49,7 @@ pub(super) struct Post {
 }
 
 /// A stream, until its client leaves.
-struct Open {
+struct OpenStream {
     streams: Arc<Streams>,
     session: Text,
     said: mpsc::Receiver<Bytes>,
@@ -110,8 +110,8 @@ impl Streams {
     {
         let (say, said) = mpsc::channel(QUEUE);
         let posts = Arc::new(Semaphore::new(POSTS));
-        self.all().insert(session.id().clone(), Way { say, posts });
-        let open = Open {
+        self.all().insert(session.id().clone(), StreamHandle { say, posts });
+        let open = OpenStream {
             streams: Arc::clone(self),
             session: session.id().clone(),
             said,
@@ -136,19 +136,19 @@ impl Streams {
     }
 
     /// The handle of an open stream.
-    pub(super) fn of(&self, session: &str) -> Option<Way> {
+    pub(super) fn of(&self, session: &str) -> Option<StreamHandle> {
         self.all().get(session).cloned()
     }
 
     // Every change leaves it whole, so that a lock poisoned by a panic elsewhere is as good as any.
-    fn all(&self) -> MutexGuard<'_, HashMap<Text, Way>> {
+    fn all(&self) -> MutexGuard<'_, HashMap<Text, StreamHandle>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-// === impl Open ===
+// === impl OpenStream ===
 
-impl Open {
+impl OpenStream {
     async fn next(&mut self) -> Option<Bytes> {
         loop {
             tokio::select! {
@@ -162,7 +162,7 @@ impl Open {
     }
 }
 
-impl Drop for Open {
+impl Drop for OpenStream {
     fn drop(&mut self) {
         self.streams.all().remove(&self.session);
     }

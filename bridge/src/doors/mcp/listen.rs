@@ -21,7 +21,7 @@ use super::Mcp;
 use super::envelope::Params;
 use super::handshake::Profile;
 use super::legacy::is_former;
-use super::post::Turn;
+use super::post::McpRequest;
 use super::revision::Revision;
 use super::session::Session;
 use crate::calls::failure::{Failure, Reason};
@@ -55,7 +55,7 @@ struct Listening {
 
 /// The notifications that a client of the newest revision subscribes to.
 #[derive(Debug, Default, Deserialize)]
-struct Wanted {
+struct ListSubscriptions {
     #[serde(rename = "toolsListChanged", default)]
     tools: bool,
     #[serde(rename = "promptsListChanged", default)]
@@ -136,9 +136,9 @@ fn names_events(headers: &http::HeaderMap) -> bool {
     })
 }
 
-// === impl Turn ===
+// === impl McpRequest ===
 
-impl Turn<'_> {
+impl McpRequest<'_> {
     /// `subscriptions/listen`.
     pub(super) async fn listen(self) -> Response {
         if !self.common.accepts.events() {
@@ -164,7 +164,7 @@ impl Turn<'_> {
         let params = Params::read(&self.unit.bytes)?;
         let bad = || Failure::bad_params("params.notifications says what to listen to");
         let wanted = params.notifications.ok_or_else(bad)?;
-        let wanted: Wanted = serde_json::from_str(wanted.get()).map_err(|_| bad())?;
+        let wanted: ListSubscriptions = serde_json::from_str(wanted.get()).map_err(|_| bad())?;
         let wanted = [wanted.tools, wanted.prompts, wanted.resources];
         let lists = LISTS.into_iter().zip(wanted);
         let lists = lists.filter(|(list, wanted)| *wanted && profile.has(list));

@@ -13,7 +13,7 @@ use http::request::Parts;
 use http::{HeaderValue, Method, Request, StatusCode};
 
 use super::Mcp;
-use super::envelope::{Era, Params};
+use super::envelope::{ProtocolMode, Params};
 use super::revision::Revision;
 use super::session::{SESSION, Session};
 use crate::calls::callid::CallId;
@@ -28,7 +28,7 @@ use crate::http::respond::{accepted, json_response, refusal};
 use crate::metrics::HttpPath;
 
 /// One request while it is answered.
-pub(super) struct Turn<'a> {
+pub(super) struct McpRequest<'a> {
     pub(super) mcp: &'a Arc<Mcp>,
     pub(super) common: Common,
     /// The id of its call; in a batch each request gets one of its own.
@@ -38,7 +38,7 @@ pub(super) struct Turn<'a> {
     pub(super) method: Text,
     /// The recipient of errors.
     pub(super) recipient: Recipient,
-    pub(super) era: Era,
+    pub(super) era: ProtocolMode,
 }
 
 /// What the messages of one HTTP request have in common.
@@ -205,7 +205,7 @@ impl Posted {
         (common, call): (&Common, Option<CallId>),
         unit: Unit,
         recipient: Recipient,
-    ) -> Result<Turn<'_>, Refusal> {
+    ) -> Result<McpRequest<'_>, Refusal> {
         let bad = |failure| (StatusCode::BAD_REQUEST, failure);
         check_id(recipient.id()).map_err(bad)?;
         let method = Text::from(unit.method().unwrap_or_default());
@@ -214,7 +214,7 @@ impl Posted {
             return Err(bad(Failure::new(Reason::InvalidRequest, message)));
         }
         let params = Params::read(&unit.bytes).map_err(bad)?;
-        let era = Era::of(&params, &method, &self.head.headers)?;
+        let era = ProtocolMode::of(&params, &method, &self.head.headers)?;
         let mut common = common.clone();
         if !self.head.headers.contains_key("traceparent") {
             let mut headers = params.trace();
@@ -225,7 +225,7 @@ impl Posted {
                 common.headers = self.mcp.door.passed.of_request(&headers);
             }
         }
-        Ok(Turn {
+        Ok(McpRequest {
             mcp: &self.mcp,
             common,
             call,
@@ -285,14 +285,14 @@ fn check_id(token: &str) -> Result<(), Failure> {
     Err(Failure::new(Reason::InvalidRequest, message))
 }
 
-// === impl Turn ===
+// === impl McpRequest ===
 
-impl Turn<'_> {
+impl McpRequest<'_> {
     async fn done(self) -> Response {
         let method = self.method.clone();
         let is_known = match self.era {
-            Era::Sessions => !ADDED.contains(&method.as_str()),
-            Era::Alone { .. } => !REMOVED.contains(&method.as_str()),
+            ProtocolMode::Sessions => !ADDED.contains(&method.as_str()),
+            ProtocolMode::Alone { .. } => !REMOVED.contains(&method.as_str()),
         };
         match method.as_str() {
             _ if !is_known => self.failed(&Failure::unknown_method(&method, Vec::new())),

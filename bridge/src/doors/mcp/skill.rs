@@ -6,7 +6,7 @@
 //!
 //! Source: docs/protocols/mcp.md §12.
 
-pub(super) mod told;
+pub(super) mod response;
 
 use std::sync::Arc;
 
@@ -18,10 +18,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use self::told::{Told, refused};
+use self::response::{SkillResponse, refused};
 use super::Mcp;
 use super::envelope::{Params, text};
-use super::post::Turn;
+use super::post::McpRequest;
 use super::session::Session;
 use crate::calls::failure::Failure;
 use crate::config::{AgentCardConfig, AgentProtocol, SkillConfig};
@@ -200,9 +200,9 @@ fn tool(skill: &SkillConfig) -> Option<Box<RawValue>> {
     RawValue::from_string(tool.to_string()).ok()
 }
 
-// === impl Turn ===
+// === impl McpRequest ===
 
-impl Turn<'_> {
+impl McpRequest<'_> {
     /// A request to one agent, or to whomever its params name.
     pub(super) async fn asked(self) -> Response {
         let named = || {
@@ -262,7 +262,7 @@ impl Turn<'_> {
         skill: &str,
         arguments: &Arguments<'_>,
         streams: bool,
-    ) -> Result<(Unit, Told), Failure> {
+    ) -> Result<(Unit, SkillResponse), Failure> {
         let message = self.unit.json_rpc.as_ref();
         let token = message.and_then(|message| message.progress.as_deref());
         let token = token.map(|token| token.token().clone());
@@ -280,7 +280,7 @@ impl Turn<'_> {
         let revision = self.session.map(Session::revision);
         Ok((
             self.unit_of(&body)?,
-            Told::new(skill, revision, self.mcp.door.largest_body()),
+            SkillResponse::new(skill, revision, self.mcp.door.largest_body()),
         ))
     }
 

@@ -24,7 +24,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use super::Mcp;
 use super::session::Session;
-use super::skill::told::Told;
+use super::skill::response::SkillResponse;
 use crate::budget::ClientBudget;
 use crate::calls::callid::CallId;
 use crate::calls::failure::{Failure, Reason, Recipient};
@@ -47,14 +47,14 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub(super) struct Recorded {
     pub(super) call: CallId,
     /// What makes it the result of a tool.
-    pub(super) told: Option<Told>,
+    pub(super) told: Option<SkillResponse>,
 }
 
 /// An answer whose parts are recorded.
-pub(super) struct Lasting {
+pub(super) struct ResumableStream {
     results: Arc<Results>,
     call: CallId,
-    told: Option<Told>,
+    told: Option<SkillResponse>,
     recipient: Recipient,
     /// Where the client gets its frames, for as long as it takes them.
     client: Option<mpsc::Sender<Frame>>,
@@ -62,9 +62,9 @@ pub(super) struct Lasting {
     count: Option<usize>,
 }
 
-// === impl Lasting ===
+// === impl ResumableStream ===
 
-impl Lasting {
+impl ResumableStream {
     /// The frames of an answer, which is recorded to its end whether the client stays or not.
     pub(super) fn frames(
         results: Arc<Results>,
@@ -144,7 +144,7 @@ impl Lasting {
 
 /// What a client gets for a part, if anything, and whether it is the last that it gets. An error of the bridge stays one.
 fn shown(
-    told: &mut Option<Told>,
+    told: &mut Option<SkillResponse>,
     (body, last): (Bytes, bool),
     by: Author,
     recipient: &Recipient,
@@ -226,9 +226,9 @@ impl Mcp {
         // Each part of a tool's result depends on those before it.
         let most = self.door.largest_body();
         let told = opened.skill.clone();
-        let told = told.map(|skill| Told::new(skill, Some(session.revision()), most));
+        let told = told.map(|skill| SkillResponse::new(skill, Some(session.revision()), most));
         let heard = if told.is_some() { 0 } else { taken };
-        let rest = Rest {
+        let rest = ResumedStream {
             parts: Some(results.replay(call, heard, identity)),
             told,
             heard,
@@ -244,10 +244,10 @@ impl Mcp {
 }
 
 /// The rest of a recorded answer.
-struct Rest {
+struct ResumedStream {
     /// `None` after the last one.
     parts: Option<mpsc::Receiver<Result<RecordedPart, CallError>>>,
-    told: Option<Told>,
+    told: Option<SkillResponse>,
     /// How many parts came from the log, with those before it begins.
     heard: usize,
     call: CallId,
@@ -257,9 +257,9 @@ struct Rest {
     recipient: Recipient,
 }
 
-// === impl Rest ===
+// === impl ResumedStream ===
 
-impl Rest {
+impl ResumedStream {
     fn frames(self) -> impl Stream<Item = Frame> + Send {
         stream::unfold(self, |mut rest| async {
             let frame = rest.next().await?;

@@ -19,7 +19,7 @@ use crate::tasks::read::AnswerPart;
 
 /// The messages of an agent so far, as a tool result.
 #[derive(Debug)]
-pub(in crate::doors::mcp) struct Told {
+pub(in crate::doors::mcp) struct SkillResponse {
     context: Text,
     /// The client's progress token, as its JSON token.
     token: Option<Text>,
@@ -105,9 +105,9 @@ pub(super) fn refused(why: &str) -> String {
     json!({ "content": content, "isError": true }).to_string()
 }
 
-// === impl Told ===
+// === impl SkillResponse ===
 
-impl Told {
+impl SkillResponse {
     /// The answer to a call of a skill, for a client of this revision, of at most so many bytes.
     pub(in crate::doors::mcp) fn new(
         Skill { context, progress }: Skill,
@@ -397,7 +397,7 @@ mod tests {
             context: "c-1".into(),
             progress: token.map(Text::from),
         };
-        let mut told = Told::new(skill, None, 1 << 20);
+        let mut told = SkillResponse::new(skill, None, 1 << 20);
         let parts = results.iter().enumerate().filter_map(|(index, answer)| {
             let mut body = json!({ "jsonrpc": "2.0", "id": 9 });
             body.as_object_mut()?.extend(answer.as_object()?.clone());

@@ -19,7 +19,7 @@ use crate::results::{StoredResponse, digest_of};
 
 /// Publishes the answers of one agent.
 #[derive(Debug)]
-pub(crate) struct Postman {
+pub(crate) struct ReplyPublisher {
     /// Where answers may go.
     pub(crate) places: ReplyPlaces,
     /// The headers that they keep.
@@ -155,9 +155,9 @@ impl Undeliverable {
     }
 }
 
-// === impl Postman ===
+// === impl ReplyPublisher ===
 
-impl Postman {
+impl ReplyPublisher {
     pub(super) fn agent(&self) -> &Text {
         &self.agent
     }

@@ -20,7 +20,7 @@ use crate::registry::Registry;
 
 /// The state of one server over all its runs.
 #[derive(Debug)]
-pub(super) struct Life {
+pub(super) struct Lifecycle {
     /// Whether it works on one call at a time.
     pub(super) is_single: bool,
     state: watch::Sender<State>,
@@ -33,21 +33,21 @@ pub(super) struct Life {
 enum State {
     /// It is about to be up.
     Starting,
-    Up(Arc<Up>),
+    RunningServer(Arc<RunningServer>),
     /// It ended before it was up, and why.
     Failing(Arc<str>),
 }
 
 /// A server that answers.
 #[derive(Debug)]
-pub(super) struct Up {
+pub(super) struct RunningServer {
     pub(super) link: Arc<Link>,
     /// Its answer to `initialize`.
     pub(super) profile: Box<RawValue>,
 }
 
 /// How a run ended.
-pub(super) enum Ended {
+pub(super) enum RunEnd {
     /// The bridge ends.
     Stopped,
     /// Why, and whether it was up before.
@@ -65,9 +65,9 @@ pub(super) const INITIALIZED: &str = r#"{"jsonrpc":"2.0","method":"notifications
 /// The most pages of its list of tools.
 const MOST_PAGES: usize = 50;
 
-// === impl Life ===
+// === impl Lifecycle ===
 
-impl Life {
+impl Lifecycle {
     pub(super) fn new(
         is_single: bool,
         registry: &Arc<Registry>,
@@ -87,11 +87,11 @@ impl Life {
     ///
     /// # Errors
     /// Why it does not start.
-    pub(super) async fn up(&self) -> Result<Arc<Up>, Failure> {
+    pub(super) async fn up(&self) -> Result<Arc<RunningServer>, Failure> {
         let mut state = self.state.subscribe();
         let settled = state.wait_for(|state| !matches!(state, State::Starting));
         match settled.await.map(|state| state.clone()) {
-            Ok(State::Up(up)) => Ok(up),
+            Ok(State::RunningServer(up)) => Ok(up),
             Ok(State::Failing(why)) => Err(Failure::new(Reason::AgentUnavailable, &*why)),
             Ok(State::Starting) | Err(_) => {
                 let message = "the server of this agent is not running";
@@ -101,9 +101,9 @@ impl Life {
     }
 
     /// The server, if it answers now.
-    pub(super) fn now_up(&self) -> Option<Arc<Up>> {
+    pub(super) fn now_up(&self) -> Option<Arc<RunningServer>> {
         match &*self.state.borrow() {
-            State::Up(up) => Some(Arc::clone(up)),
+            State::RunningServer(up) => Some(Arc::clone(up)),
             State::Starting | State::Failing(_) => None,
         }
     }
@@ -120,14 +120,14 @@ impl Life {
     }
 
     /// No call is for this run any more: those that come now wait for the next one.
-    pub(super) fn down(&self, why: Option<String>) -> Ended {
+    pub(super) fn down(&self, why: Option<String>) -> RunEnd {
         let Some(why) = why else {
             let message = "the bridge is shutting down and has stopped the server of this agent";
             self.state.send_replace(State::Failing(message.into()));
-            return Ended::Stopped;
+            return RunEnd::Stopped;
         };
         let was_up = self.state.send_if_modified(|state| {
-            let was_up = matches!(state, State::Up(_));
+            let was_up = matches!(state, State::RunningServer(_));
             if was_up {
                 *state = State::Starting;
             }
@@ -136,7 +136,7 @@ impl Life {
         if was_up {
             self.health.away(&why);
         }
-        Ended::Failed(why, was_up)
+        RunEnd::Failed(why, was_up)
     }
 
     /// The parameters of `initialize`, to a server that `can_ask` the clients of its calls.
@@ -155,11 +155,11 @@ impl Life {
     /// Takes calls for a server that has begun, and keeps up with its tools.
     pub(super) async fn serve<T>(&self, link: &Arc<Link>, profile: Box<RawValue>) -> T {
         self.know_tools(link, &profile).await;
-        let up = Up {
+        let up = RunningServer {
             link: Arc::clone(link),
             profile: profile.clone(),
         };
-        self.state.send_replace(State::Up(Arc::new(up)));
+        self.state.send_replace(State::RunningServer(Arc::new(up)));
         self.health.up();
         tracing::info!(agent = %self.log.agent, "the server of an attached agent is up");
         loop {
