@@ -24,8 +24,8 @@ mod herald;
 mod lifecycle;
 mod link;
 mod plain;
-mod replies;
 mod program;
+mod replies;
 mod server;
 mod session;
 mod web;
@@ -56,9 +56,9 @@ pub(crate) use self::herald::Herald;
 use self::lifecycle::{Lifecycle, RunningServer};
 use self::link::{Disconnected, Log as ServerLog, Parts};
 use self::plain::Plain;
+use self::program::Program;
 use self::replies::Answer;
 pub(crate) use self::replies::ReplyPublisher;
-use self::program::Program;
 use self::server::{Server, ServerTransport};
 use self::session::Session;
 use self::web::{Web, url_of};
@@ -595,7 +595,7 @@ impl AttachedBinding {
     }
 
     /// An answer that can go nowhere makes its request a dead letter: sent again, it gets the same answer.
-    async fn unanswered(&self, held: &Held, error: &postman::Undeliverable) {
+    async fn unanswered(&self, held: &Held, error: &replies::Undeliverable) {
         if let Some(suppressed) = self.log.unanswered.allow() {
             let origin = held.origin.as_deref().unwrap_or("unknown");
             tracing::warn!(binding = %self.intake.name, origin, %error, suppressed, "an answer is not delivered");
