@@ -28,6 +28,8 @@ NAMED = '{"transports":{"kafka":{"type":"kafka","brokers":"kafka,other:9093","in
 REFUSED = [
     ([], "names no bus"),
     ([*BUS, "--set", "existingConfigMap=other"], "give the configuration once"),
+    (["--set-json", 'config={"transports":{"nats":{"type":"nats","servers":["nats://user:secret@nats:4222"]}}}'], "has a password in plain text"),
+    ([*BUS, "--set-json", 'config.agents={"a":{"to":{"transport":"nats","topic":"a"},"attach":{"url":"http://a/mcp","headers":{"Authorization":"Bearer secret"}}}}'], "headers.Authorization` of the configuration is a secret in plain text"),
     ([*BUS, "--set", "replica=3"], "replica"),
     ([*BUS, "--set", "replicas=0"], "replicas"),
     (["--set-json", f"config={NAMED}", "--set", "persistence.enabled=true,replicas=40"], "reply_partitions"),

@@ -22,7 +22,7 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use super::lifecycle::{RunEnd, INITIALIZED, Lifecycle, MOST, QUEUE, START, profile};
+use super::lifecycle::{INITIALIZED, Lifecycle, MOST, QUEUE, RunEnd, START, profile};
 use super::link::{Disconnected, Line, Link, Log};
 use crate::config::TextOrSecret;
 use crate::lines::{Lines, on_one_line};

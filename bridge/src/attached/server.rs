@@ -12,7 +12,7 @@ use prometheus::IntCounter;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
-use super::lifecycle::{RunEnd, Lifecycle};
+use super::lifecycle::{Lifecycle, RunEnd};
 use super::link::Log;
 use super::program::Program;
 use super::session::Session;
@@ -66,8 +66,12 @@ impl Server {
             self.report(&why, pause);
             if !was_up {
                 let why = match &self.way {
-                    ServerTransport::Program(_) => format!("the program of this agent does not start: {why}"),
-                    ServerTransport::Session(_) => format!("the server of this agent is away: {why}"),
+                    ServerTransport::Program(_) => {
+                        format!("the program of this agent does not start: {why}")
+                    }
+                    ServerTransport::Session(_) => {
+                        format!("the server of this agent is away: {why}")
+                    }
                 };
                 self.life.fails(why);
             }

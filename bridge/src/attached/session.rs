@@ -23,8 +23,8 @@ use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::lifecycle::{RunEnd, INITIALIZED, Lifecycle, QUEUE, START, profile};
-use super::link::{StartedCall, Line, Link, Log};
+use super::lifecycle::{INITIALIZED, Lifecycle, QUEUE, RunEnd, START, profile};
+use super::link::{Line, Link, Log, StartedCall};
 use super::web::{NotSent, Web, messages, refused, unavailable};
 use crate::bus::delivery::jittered;
 use crate::http::messages::Messages;

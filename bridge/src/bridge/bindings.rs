@@ -8,7 +8,7 @@ use a2abus_transports::Subscription;
 use a2abus_transports::content_mode::Binding;
 
 use super::{BindingService, BridgeError};
-use crate::attached::{AttachedBinding, Bounds, Herald, Upstream, ReplyPublisher};
+use crate::attached::{AttachedBinding, Bounds, Herald, ReplyPublisher, Upstream};
 use crate::bus::deadletter::{DeadLetters, Log};
 use crate::bus::delivery::Publisher;
 use crate::bus::headers::PassedHeaders;

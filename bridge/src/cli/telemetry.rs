@@ -8,7 +8,7 @@ use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::{Directive, LevelFilter};
 use tracing_subscriber::reload::Handle;
 
-use crate::config::{LogFormat, TelemetryConfig};
+use crate::config::{LogFilter, LogFormat, TelemetryConfig, TextFormat as _};
 use crate::{LogLevels, reload};
 
 /// Starts logging as configured, and returns what sets the levels while the process runs. The variable `A2ABUS_LOG` wins
@@ -19,9 +19,12 @@ use crate::{LogLevels, reload};
 pub(crate) fn start(config: &TelemetryConfig) -> anyhow::Result<Option<LogLevels>> {
     let variable = std::env::var("A2ABUS_LOG").ok();
     let is_fixed = variable.is_some();
-    let filter = variable.unwrap_or_else(|| config.log.0.as_str().to_owned());
-    let filter =
-        levels_of(&filter).with_context(|| format!("the log filter {filter:?} cannot be read"))?;
+    let filter = match variable {
+        Some(text) => LogFilter::read(&text).map_err(|why| anyhow::anyhow!("A2ABUS_LOG: {why}"))?,
+        None => config.log.0.clone(),
+    };
+    let filter = levels_of(filter.as_str())
+        .with_context(|| format!("the log filter {:?} cannot be read", filter.as_str()))?;
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(io::stderr)

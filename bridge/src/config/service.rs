@@ -144,10 +144,10 @@ pub struct HttpConfig {
     pub max_connections_per_client: Option<u32>,
     /// The names, without a port, that clients may send in `Host`. Addresses and `localhost` are always accepted; any
     /// other name is refused with 421, so that no web page can point its own name at this listener. `*` accepts any
-    /// name.
+    /// name; there are no other wildcards.
     ///
     /// Wrong: clients that use a name that is not listed are refused; `*` lets web pages of other sites in.
-    #[schemars(inner(length(min = 1, max = 256)))]
+    #[schemars(inner(length(min = 1, max = 256), regex(pattern = r"^(\*|[A-Za-z0-9._-]+)$")))]
     pub allowed_hosts: Vec<String>,
     /// How long the process may finish work in progress after SIGTERM.
     ///
@@ -168,7 +168,7 @@ pub struct AdminConfig {
     /// Wrong: it has no authentication: keep it off public addresses.
     pub listen: AsText<SocketAddr>,
     /// The names that a request may have in `Host`, as for `http.allowed_hosts`.
-    #[schemars(inner(length(min = 1, max = 256)))]
+    #[schemars(inner(length(min = 1, max = 256), regex(pattern = r"^(\*|[A-Za-z0-9._-]+)$")))]
     pub allowed_hosts: Vec<String>,
 }
 

@@ -159,6 +159,30 @@ bindings:
 }
 
 #[test]
+fn a_level_that_does_not_exist_is_refused_and_no_host_has_a_scheme() {
+    let file = |log: &str, host: &str| {
+        format!("\ntelemetry: {{log: '{log}'}}\nhttp: {{allowed_hosts: ['{host}']}}\n")
+    };
+    let not_a_filter = "f:1:18: telemetry.log: not a log filter: write levels, as info or info,a2abus_bridge=debug";
+    check_more(&file("warn;a2abus=debug", "a.example.com"), &[not_a_filter]);
+    for log in ["inf", "verbose", "info,,a2abu"] {
+        check_more(
+            &file(log, "a.example.com"),
+            &[&format!(
+                "f:1:18: telemetry.log: there is no level {:?}: write error, warn, info, debug, trace or off; for one target TARGET=LEVEL",
+                log.rsplit(',').next().unwrap_or_default()
+            )],
+        );
+    }
+    for host in ["*.example.com", "https://b.example.com", "a:8080"] {
+        check_more(
+            &file("info,a2abus=debug,[span]=off", host),
+            &["f:2:24: http.allowed_hosts[0]: must match the pattern ^(\\*|[A-Za-z0-9._-]+)$"],
+        );
+    }
+}
+
+#[test]
 fn limits_are_said_with_what_is_beyond_them() {
     check_more(
         "

@@ -18,6 +18,7 @@ use bytesize::ByteSize;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use tracing_subscriber::filter::LevelFilter;
 
 use super::nearest::nearest;
 use crate::names::{Attribute, GlobText, Name, Pattern, Template};
@@ -244,12 +245,29 @@ impl TextFormat for &'static Conversion {
 impl TextFormat for LogFilter {
     const FORMAT: &'static str = "log-filter";
 
+    /// A bare word is a level, and the name of a target is a path: `EnvFilter` takes anything for a target, and then
+    /// writes nothing of all the others.
     fn read(text: &str) -> Result<Self, String> {
+        let not_a_filter =
+            || "not a log filter: write levels, as info or info,a2abus_bridge=debug".to_owned();
+        // The fields of a span may have commas.
+        let words = text.split(',').filter(|_| !text.contains('{'));
+        for word in words.map(str::trim).filter(|word| !word.is_empty()) {
+            let of_path = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | ':' | '-' | '.');
+            match word.split_once(['=', '[']) {
+                Some((target, _)) if target.chars().all(of_path) => {}
+                Some(_) => return Err(not_a_filter()),
+                None if word.parse::<LevelFilter>().is_ok() => {}
+                None => {
+                    return Err(format!(
+                        "there is no level {word:?}: write error, warn, info, debug, trace or off; for one target TARGET=LEVEL"
+                    ));
+                }
+            }
+        }
         tracing_subscriber::EnvFilter::try_new(text)
             .map(|_| Self(text.into()))
-            .map_err(|_| {
-                "not a log filter: write levels, as info or info,a2abus_bridge=debug".into()
-            })
+            .map_err(|_| not_a_filter())
     }
 
     fn write(&self) -> String {

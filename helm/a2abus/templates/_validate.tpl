@@ -34,6 +34,17 @@
 {{- if and (kindIs "map" $given) (hasKey $given .) }}{{ if not (kindIs "map" (get $given .)) }}{{ fail (printf "`transports.%s.%s.%s` of the configuration is a secret in plain text: name an existing Secret in `secrets`, and write {file: /run/secrets/NAME/KEY}" $name $section .) }}{{ end }}{{ end }}
 {{- end }}
 {{- end }}
+{{- $servers := dig "servers" list ($transport | default dict) }}
+{{- if kindIs "slice" $servers }}
+{{- range $servers }}
+{{- if regexMatch "^[a-z+]+://[^/]*:[^/]*@" (toString .) }}{{ fail (printf "`transports.%s.servers` has a password in plain text: write it in `auth`, by reference" $name) }}{{ end }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- range $name, $agent := .agents }}
+{{- range $header, $value := dig "attach" "headers" dict ($agent | default dict) }}
+{{- if and (has (lower $header) (list "authorization" "proxy-authorization" "cookie" "x-api-key")) (not (kindIs "map" $value)) }}{{ fail (printf "`agents.%s.attach.headers.%s` of the configuration is a secret in plain text: name an existing Secret in `secrets`, and write {file: /run/secrets/NAME/KEY}" $name $header) }}{{ end }}
+{{- end }}
 {{- end }}
 {{- end }}
 

@@ -20,7 +20,7 @@ use super::post::McpRequest;
 use super::revision::Revision;
 use super::session::Session;
 use super::skill::response::SkillResponse;
-use super::stream::{self, ResumableStream, Recorded};
+use super::stream::{self, Recorded, ResumableStream};
 use crate::calls::failure::{Failure, Reason};
 use crate::calls::question::Abilities;
 use crate::calls::{CallError, Part};

@@ -110,7 +110,8 @@ impl Streams {
     {
         let (say, said) = mpsc::channel(QUEUE);
         let posts = Arc::new(Semaphore::new(POSTS));
-        self.all().insert(session.id().clone(), StreamHandle { say, posts });
+        self.all()
+            .insert(session.id().clone(), StreamHandle { say, posts });
         let open = OpenStream {
             streams: Arc::clone(self),
             session: session.id().clone(),

@@ -13,7 +13,7 @@ use http::request::Parts;
 use http::{HeaderValue, Method, Request, StatusCode};
 
 use super::Mcp;
-use super::envelope::{ProtocolMode, Params};
+use super::envelope::{Params, ProtocolMode};
 use super::revision::Revision;
 use super::session::{SESSION, Session};
 use crate::calls::callid::CallId;
