@@ -384,10 +384,8 @@ impl Results {
 }
 
 fn as_piece(recorded: Result<RecordedPart, CallError>) -> CallerMessage {
-    CallerMessage::Part(recorded.map(|RecordedPart { body, last, by: _ }| Part {
-        body: Bytes::copy_from_slice(body.as_bytes()),
-        last,
-        event: None,
+    CallerMessage::Part(recorded.map(|RecordedPart { body, last, by: _ }| {
+        Part::new(Bytes::copy_from_slice(body.as_bytes()), last)
     }))
 }
 

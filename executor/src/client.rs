@@ -17,7 +17,7 @@ use a2abus_models::a2e_workflow::operation::Method;
 use bytes::{Bytes, BytesMut};
 use futures_util::future::BoxFuture;
 use http::header::{ACCEPT, ACCEPT_ENCODING, CONTENT_LENGTH, HeaderMap, USER_AGENT};
-use http::{HeaderName, HeaderValue, Request, Response};
+use http::{HeaderName, HeaderValue, Request, Response, Uri};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper_util::client::legacy;
@@ -33,6 +33,7 @@ pub use resolve::{Resolve, SystemResolver};
 /// An [`HttpClient`] over HTTP/1.1 and TLS. Its connections live in the runtime of tokio it is
 /// used in; those that may reach any address are kept apart from the others.
 pub struct Client {
+    connector: Connector,
     registered: Pool,
     global: Pool,
 }
@@ -92,16 +93,17 @@ impl Client {
             Some(resolver) => Arc::clone(resolver),
             None => Arc::new(SystemResolver),
         };
+        let connector = |reach| Connector::new(reach, Arc::clone(&resolver), Arc::clone(&tls));
         let pool = |reach| {
-            let connector = Connector::new(reach, Arc::clone(&resolver), Arc::clone(&tls));
             legacy::Client::builder(TokioExecutor::new())
                 .timer(TokioTimer::new())
                 .pool_timer(TokioTimer::new())
                 .pool_idle_timeout(IDLE_TIMEOUT)
                 .pool_max_idle_per_host(options.idle_per_host.unwrap_or(MAX_IDLE_PER_HOST))
-                .build(connector)
+                .build(connector(reach))
         };
         Ok(Self {
+            connector: connector(Reach::Registered),
             registered: pool(Reach::Registered),
             global: pool(Reach::Global),
         })
@@ -121,6 +123,18 @@ impl Client {
         let sent = self.registered.request(request).await;
         sent.map_err(|error| NotOpened {
             may_be_sent: !error.is_connect(),
+            why: innermost(&error).to_string(),
+        })
+    }
+
+    /// Connects to a URL that the operator wrote, with TLS where it says so, and closes the connection.
+    ///
+    /// # Errors
+    /// Why there is no connection.
+    pub async fn reach(&self, url: Uri) -> Result<(), NotOpened> {
+        let connected = self.connector.clone().connect(url).await;
+        connected.map(drop).map_err(|error| NotOpened {
+            may_be_sent: false,
             why: innermost(&error).to_string(),
         })
     }

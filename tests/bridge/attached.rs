@@ -352,6 +352,7 @@ async fn what_is_no_request_is_a_dead_letter_and_its_sender_hears_why() {
             answer.acknowledger.settle(Outcome::Settled).unwrap();
             let error: Value = serde_json::from_slice(&body).unwrap();
             assert!(error["error"].is_object(), "{error}");
+            assert!(answer.message.headers.get("ce_failurereason").is_none());
         }
     }
     assert!(

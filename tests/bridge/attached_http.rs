@@ -1,11 +1,16 @@
 //! Attached HTTP servers: of MCP, of A2A and of plain JSON-RPC, called through every door, and what becomes of calls when
 //! they misbehave.
 
+use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use a2abus_transports::{
+    Address, Consumer, Message, Outcome, Reading, Subscription, Topic, TopicFilter, Transport as _,
+};
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -517,6 +522,102 @@ admin: {{ listen: '127.0.0.1:0' }}
         assert!(begun.elapsed() < SOON, "{ready}");
         sleep(Duration::from_millis(10)).await;
     }
+    front.stop.cancel();
+    timeout(SOON, front.running).await.unwrap().unwrap();
+}
+
+/// A bridge whose agent `silent` is a server at this address, read by a binding too.
+async fn silent(address: SocketAddr) -> Front {
+    let config = format!(
+        "
+instance: test
+transports: {{ local: {{ type: memory }} }}
+agents:
+  silent:
+    description: Says nothing.
+    to: {{ transport: local, topic: attached.silent }}
+    attach: {{ url: 'http://{address}/', protocol: jsonrpc, announce: cards }}
+bindings:
+  - {{ name: requests, transport: local, topics: [requests], reply_topics: [answers] }}
+http: {{ listen: '127.0.0.1:0' }}
+admin: {{ listen: '127.0.0.1:0' }}
+"
+    );
+    Front::open_with(&config).await
+}
+
+async fn consumer(front: &Front, topic: &str) -> Consumer {
+    let subscription = Subscription {
+        topics: vec![TopicFilter::new(topic.to_owned()).unwrap()],
+        reading: Reading::Group("test".into()),
+        budget_bytes: 1 << 20,
+        budget_messages: 100,
+    };
+    front.memory.subscribe(subscription).await.unwrap()
+}
+
+async fn next(consumer: &mut Consumer) -> Message {
+    let delivery = timeout(SOON, consumer.recv()).await.unwrap().unwrap();
+    delivery.acknowledger.settle(Outcome::Settled).unwrap();
+    delivery.message
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_asks_by_an_event_gets_its_own_id_in_the_error_of_a_server_that_is_away() {
+    let front = silent(Site::start().await.address).await;
+    let mut answers = consumer(&front, "answers").await;
+    let event = [
+        ("specversion", "1.0"),
+        ("id", "e-1"),
+        ("source", "/test"),
+        ("type", "test"),
+        ("targetagent", "silent"),
+        ("replyto", "answers"),
+    ];
+    let ask = r#"{"jsonrpc":"2.0","id":7.0,"method":"add","params":{}}"#;
+    let mut message = Message::plain(ask);
+    let mut posted = front.to("/rpc", ask);
+    for (name, value) in event {
+        message.headers.push(format!("ce_{name}"), value);
+        posted = posted.header(format!("ce-{name}"), value);
+    }
+    message.headers.push("content-type", "application/json");
+    let place = Address::topic(Topic::new("requests").unwrap());
+    let sent = front.memory.send(&place, message).await.unwrap();
+    sent.await.unwrap();
+    let heard = next(&mut answers).await.body.unwrap_or_default();
+    let posted = posted.header("content-type", "application/json");
+    let response = posted.send().await.unwrap().text().await.unwrap();
+    for text in [std::str::from_utf8(&heard).unwrap(), &response] {
+        let answer: Value = serde_json::from_str(text).unwrap();
+        assert_eq!(answer["id"].to_string(), "7.0", "{text}");
+        assert_eq!(reason(&answer), "agent_unavailable", "{text}");
+    }
+    front.stop.cancel();
+    timeout(SOON, front.running).await.unwrap().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_is_there_once_it_takes_connections_whatever_it_does_with_them() {
+    let address = Site::start().await.address;
+    let front = silent(address).await;
+    let mut cards = consumer(&front, "cards").await;
+    let begun = Instant::now();
+    while !front.admin("/readyz").await.contains("agent silent") {
+        assert!(begun.elapsed() < SOON, "it is away");
+        sleep(Duration::from_millis(10)).await;
+    }
+    let listener = TcpListener::bind(address).await.unwrap();
+    let closing = tokio::spawn(async move {
+        loop {
+            drop(listener.accept().await);
+        }
+    });
+    let card = next(&mut cards).await.body.unwrap_or_default();
+    let card: Value = serde_json::from_slice(&card).unwrap();
+    assert_eq!(card["name"], "silent");
+    assert!(!front.admin("/readyz").await.contains("degraded"));
+    closing.abort();
     front.stop.cancel();
     timeout(SOON, front.running).await.unwrap().unwrap();
 }

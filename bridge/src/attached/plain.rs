@@ -218,13 +218,11 @@ impl Plain {
         }
     }
 
-    /// Notes whether the server can be reached.
+    /// Notes whether the server can be reached: whether there is a connection, whatever comes of it.
     fn note<T>(&self, asked: &Result<T, NotSent>) {
         match asked {
-            Ok(_) => self.health.up(),
             Err(error) if !error.may_be_sent => self.health.away(&error.why),
-            // It was there, and may be.
-            Err(_) => {}
+            Ok(_) | Err(_) => self.health.up(),
         }
     }
 
@@ -235,10 +233,9 @@ impl Plain {
         loop {
             let is_due = has_card && read.is_none_or(|read| read.elapsed() >= FRESH);
             let looking = async {
-                match is_due {
-                    true if self.card().await => read = Some(Instant::now()),
-                    true => {}
-                    false => self.probe().await,
+                self.probe().await;
+                if is_due && self.card().await {
+                    read = Some(Instant::now());
                 }
                 let is_well = self.health.is_up() && (read.is_some() || !has_card);
                 sleep(jittered(if is_well { PROBE } else { MISSING })).await;
@@ -261,14 +258,15 @@ impl Plain {
         looked.is_ok()
     }
 
-    /// Sees whether the server can be reached. Any response says so.
+    /// Sees whether the server can be reached.
     async fn probe(&self) {
-        let url = self.web.url().clone();
-        let asked = timeout(PATIENCE, self.web.ask(Method::HEAD, url, HeaderMap::new())).await;
-        // That it is slow says nothing.
-        if let Ok(asked) = asked {
-            self.note(&asked);
-        }
+        let reached = timeout(PATIENCE, self.web.reach()).await;
+        self.note(&reached.unwrap_or_else(|_| {
+            Err(NotSent {
+                may_be_sent: false,
+                why: "there is no connection in time".to_owned(),
+            })
+        }));
     }
 
     /// Reads the card, and shows it as that of the agent; why that is not possible.

@@ -10,7 +10,7 @@ use crate::bus::deadletter::{Reason, Stage};
 use crate::bus::delivery::Publisher;
 use crate::bus::headers::PassedHeaders;
 use crate::bus::outbound::{Provenance, RoutingError};
-use crate::calls::failure::{Failure, Recipient};
+use crate::calls::failure::{self, Failure, Recipient};
 use crate::calls::reply::spring;
 use crate::calls::reply_place::{Refused, ReplyPlaces, named_by, named_in};
 use crate::clock;
@@ -49,7 +49,7 @@ pub(super) struct Requester {
 /// An answer for a requester.
 pub(super) struct Answer {
     pub(super) body: Bytes,
-    /// Why the bridge has given it in place of the server.
+    /// Why the bridge has given it in place of the server: `agent_unavailable` or `timeout`.
     pub(super) failure: Option<Text>,
 }
 
@@ -67,9 +67,13 @@ pub(super) enum Undeliverable {
 impl Answer {
     /// The bridge's own.
     pub(super) fn failed(failure: &Failure, recipient: &Recipient) -> Self {
+        let stands_in = matches!(
+            failure.reason(),
+            failure::Reason::AgentUnavailable | failure::Reason::Timeout
+        );
         Self {
             body: failure.render(recipient),
-            failure: Some(Text::from_static(failure.word())),
+            failure: stands_in.then_some(Text::from_static(failure.word())),
         }
     }
 

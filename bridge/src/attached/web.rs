@@ -106,11 +106,17 @@ impl Web {
         self.send(request).await
     }
 
+    /// Connects to the server, and asks nothing.
+    ///
+    /// # Errors
+    /// Why there is no connection.
+    pub(super) async fn reach(&self) -> Result<(), NotSent> {
+        self.configured().map_err(NotSent::before)?;
+        Ok(self.client.reach(self.url.clone()).await?)
+    }
+
     async fn send(&self, mut request: Request<Bytes>) -> Result<Response<Incoming>, NotSent> {
-        let own = self.configured().map_err(|why| NotSent {
-            may_be_sent: false,
-            why,
-        })?;
+        let own = self.configured().map_err(NotSent::before)?;
         let headers = request.headers_mut();
         headers.insert(USER_AGENT, AGENT);
         headers.extend(own);
@@ -170,6 +176,12 @@ pub(super) fn messages(response: Response<Incoming>) -> Messages<Incoming> {
 // === impl NotSent ===
 
 impl NotSent {
+    /// The server has got nothing.
+    fn before(why: String) -> Self {
+        let may_be_sent = false;
+        Self { may_be_sent, why }
+    }
+
     /// What its caller is told.
     pub(super) fn failure(&self) -> Failure {
         unavailable(&match self.may_be_sent {

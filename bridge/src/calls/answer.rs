@@ -278,7 +278,7 @@ impl Answer {
                 };
                 if part.last {
                     self.end();
-                    self.account.answered(part.outcome());
+                    self.account.answered(part.outcome);
                 } else {
                     self.cancel.note_part(&part.body);
                 }

@@ -10,6 +10,8 @@ use a2abus_plugin::{
 use bytes::Bytes;
 use smallvec::SmallVec;
 
+use crate::metrics::CallOutcome;
+
 /// One unit of a message that came to a place for answers.
 #[derive(Debug)]
 pub(crate) struct AnswerUnit {
@@ -80,16 +82,22 @@ pub(crate) fn units(body: &Bytes, event: Option<&Event>, limits: &Limits) -> Uni
 // === impl AnswerUnit ===
 
 impl AnswerUnit {
-    /// The event of an error that the agent's bridge has answered with in its place.
-    pub(crate) fn failure(&self) -> Option<&Event> {
-        let Body::Rpc(message) = &self.body else {
-            return None;
+    /// How a call ends that this answers: an error says so itself where a bridge has given it in place of its server.
+    pub(crate) fn outcome(&self) -> CallOutcome {
+        let Body::Rpc(JsonRpc {
+            body: RpcBody::Error(_),
+            ..
+        }) = &self.body
+        else {
+            return CallOutcome::Answered;
         };
         let event = self.event.as_ref();
-        event.filter(|event| {
-            let is_error = matches!(message.body, RpcBody::Error(_));
-            is_error && event.attribute(extension::FAILURE_REASON).is_some()
-        })
+        let reason = event.and_then(|event| event.extension_text(extension::FAILURE_REASON));
+        match reason.map(Text::as_str) {
+            Some("agent_unavailable") => CallOutcome::Unavailable,
+            Some("timeout") => CallOutcome::Timeout,
+            _ => CallOutcome::Answered,
+        }
     }
 
     fn of_unit(unit: Unit, event: Option<&Event>, limits: &Limits) -> Self {

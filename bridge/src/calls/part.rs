@@ -1,6 +1,6 @@
 //! One part of an answer, as its caller gets it.
 
-use a2abus_plugin::{Event, Text, extension};
+use a2abus_plugin::Event;
 use bytes::Bytes;
 
 use crate::metrics::CallOutcome;
@@ -13,22 +13,21 @@ pub struct Part {
     /// Whether it is the last one.
     pub last: bool,
     /// The CloudEvent that the agent sent, for callers that are answered with it as it is.
-    /// Of an error that the agent's bridge has answered with, the event that says so.
     pub event: Option<Box<Event>>,
+    /// How a call ends whose last part this is.
+    pub outcome: CallOutcome,
 }
 
 // === impl Part ===
 
 impl Part {
-    /// How a call ends whose last part this is.
-    pub(crate) fn outcome(&self) -> CallOutcome {
-        let event = self.event.as_deref();
-        let reason = event.and_then(|event| event.extension_text(extension::FAILURE_REASON));
-        match reason.map(Text::as_str) {
-            None => CallOutcome::Answered,
-            Some("agent_unavailable") => CallOutcome::Unavailable,
-            Some("timeout") => CallOutcome::Timeout,
-            Some(_) => CallOutcome::Failed,
+    /// A part that is no event.
+    pub(crate) fn new(body: Bytes, last: bool) -> Self {
+        Self {
+            body,
+            last,
+            event: None,
+            outcome: CallOutcome::Answered,
         }
     }
 }

@@ -53,11 +53,7 @@ const ALL: [ConcurrentAction; 5] = [
 
 #[allow(clippy::unnecessary_wraps)]
 fn parts(last: &[bool]) -> Option<Result<Parts, CallError>> {
-    let part = |last: &bool| Part {
-        body: Bytes::from_static(b"{}"),
-        last: *last,
-        event: None,
-    };
+    let part = |last: &bool| Part::new(Bytes::from_static(b"{}"), *last);
     Some(Ok(last.iter().map(part).collect()))
 }
 

@@ -59,8 +59,7 @@ fn gauge() -> IntGauge {
 #[allow(clippy::unnecessary_wraps)]
 fn part(last: bool) -> Option<Result<Parts, CallError>> {
     let body = Bytes::from_static(b"{}");
-    let event = None;
-    Some(Ok(smallvec::smallvec![Part { body, last, event }]))
+    Some(Ok(smallvec::smallvec![Part::new(body, last)]))
 }
 
 #[test]

@@ -83,6 +83,7 @@ fn untouched(asked: &CallRequest, said: &AnswerUnit) -> Result<Parts, CallError>
         body: said.bytes.clone(),
         last: said.is_last(asked.streamed),
         event: said.event.clone().map(Box::new),
+        outcome: said.outcome(),
     }])
 }
 
@@ -108,11 +109,7 @@ impl Reply<'_> {
             && message.is_call()
             && message.id.is_some()
         {
-            return Ok(smallvec![Part {
-                body: said.bytes.clone(),
-                last: false,
-                event: None
-            }]);
+            return Ok(smallvec![Part::new(said.bytes.clone(), false)]);
         }
         let last = said.is_last(self.asked.streamed);
         if said.is_progress() && !self.asked.streamed {
@@ -139,9 +136,8 @@ impl Reply<'_> {
             },
         };
         Ok(smallvec![Part {
-            body,
-            last,
-            event: said.failure().cloned().map(Box::new),
+            outcome: said.outcome(),
+            ..Part::new(body, last)
         }])
     }
 
@@ -276,11 +272,7 @@ impl Reply<'_> {
             let message = text("error").or_else(|| text("message"));
             self.error(message.unwrap_or("Agent error"), data.as_bytes())
         };
-        Some(Part {
-            body,
-            last,
-            event: None,
-        })
+        Some(Part::new(body, last))
     }
 
     /// The caller as the agent knows it: by the id that it repeats.
@@ -311,11 +303,7 @@ fn part_of_step(id: &Text, step: FoldStep) -> Option<Part> {
         // A notification: it has no id.
         (None, None) => message.to_string().into(),
     };
-    Some(Part {
-        body,
-        last,
-        event: None,
-    })
+    Some(Part::new(body, last))
 }
 
 #[derive(Deserialize)]

@@ -63,7 +63,7 @@ impl Connector {
         }
     }
 
-    async fn connect(self, uri: Uri) -> Result<Stream, ConnectError> {
+    pub(super) async fn connect(self, uri: Uri) -> Result<Stream, ConnectError> {
         let host = uri.host().ok_or(ConnectError::NoHost)?;
         let has_tls = uri.scheme_str() == Some("https");
         let port = uri.port_u16().unwrap_or(if has_tls { 443 } else { 80 });

@@ -152,12 +152,7 @@ fn shown(
     let Some(told) = told.as_mut().filter(|_| by == Author::Agent) else {
         return Some((body, last));
     };
-    let part = Part {
-        body,
-        last,
-        event: None,
-    };
-    let part = told.part(part, recipient)?;
+    let part = told.part(Part::new(body, last), recipient)?;
     Some((part.body, part.last))
 }
 

@@ -79,11 +79,7 @@ impl Reply {
     /// The error as the caller reads it.
     pub(super) fn failure(&self, failure: &Failure) -> Part {
         match self {
-            Self::Message(recipient) => Part {
-                body: failure.render(recipient),
-                last: true,
-                event: None,
-            },
+            Self::Message(recipient) => Part::new(failure.render(recipient), true),
             Self::Event(envelope) => written(envelope.form.failure(failure), true),
         }
     }
@@ -131,9 +127,8 @@ fn written(event: Event, last: bool) -> Part {
     let mut body = Vec::new();
     format::write(&event, &mut body);
     Part {
-        body: body.into(),
-        last,
         event: Some(Box::new(event)),
+        ..Part::new(body.into(), last)
     }
 }
 

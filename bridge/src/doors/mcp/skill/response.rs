@@ -177,11 +177,7 @@ impl SkillResponse {
         let body = format!(
             r#"{{"jsonrpc":"2.0","method":"notifications/progress","params":{{"progressToken":{token},"progress":{steps},"message":{step}}}}}"#
         );
-        Some(calls::Part {
-            body: body.into(),
-            last: false,
-            event: None,
-        })
+        Some(calls::Part::new(body.into(), false))
     }
 
     fn hear(&mut self, heard: AnswerPart) {
@@ -326,11 +322,7 @@ impl SkillResponse {
 
 /// The last part that a client gets.
 fn ended(body: Bytes) -> calls::Part {
-    calls::Part {
-        body,
-        last: true,
-        event: None,
-    }
+    calls::Part::new(body, true)
 }
 
 /// A file that is nowhere but in its result.
@@ -401,11 +393,8 @@ mod tests {
         let parts = results.iter().enumerate().filter_map(|(index, answer)| {
             let mut body = json!({ "jsonrpc": "2.0", "id": 9 });
             body.as_object_mut()?.extend(answer.as_object()?.clone());
-            let part = calls::Part {
-                body: body.to_string().into(),
-                last: index + 1 == results.len(),
-                event: None,
-            };
+            let last = index + 1 == results.len();
+            let part = calls::Part::new(body.to_string().into(), last);
             told.part(part, &Recipient::new("9".into(), Dialect::Mcp))
         });
         let parts = parts.map(|part| serde_json::from_slice(&part.body).unwrap());
