@@ -58,7 +58,7 @@ pub(crate) struct Registry {
     calls: Option<Arc<Calls>>,
     /// Their answers.
     asked: AgentQueries,
-    /// What is known of attached servers. Held while the list of agents is rebuilt.
+    /// What is known of attached servers. Held while the list of agents is rebuilt, and while it is published.
     attached: Mutex<AttachedServers>,
 }
 
@@ -390,8 +390,9 @@ impl Registry {
         }
     }
 
-    /// Makes the agents of this moment, and their routes.
+    /// Makes the agents of this moment, and their routes: one at a time, so that the newest list is published last.
     fn refresh(&self) {
+        let _attached = lock(&self.attached);
         let listed = self.listed.load();
         let Some(announcements) = &self.announced else {
             let mut agents = Agents::clone(&listed);

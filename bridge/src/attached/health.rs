@@ -52,7 +52,7 @@ impl Health {
         self.set(Reach::Away(why.into()));
     }
 
-    /// Everybody is told under the lock, so that the last word is the same for all.
+    /// Readiness and the registry are told under the lock, so that both hear the same last word.
     fn set(&self, new: Reach) {
         let mut reach = self.reach.lock().unwrap_or_else(PoisonError::into_inner);
         if *reach == new {

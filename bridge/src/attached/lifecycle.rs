@@ -113,6 +113,11 @@ impl Lifecycle {
         self.health.is_up()
     }
 
+    /// It cannot be reached until it has been started again: calls wait for that.
+    pub(super) fn away(&self, why: &str) {
+        self.health.away(why);
+    }
+
     /// It ended before it was up: calls fail with this.
     pub(super) fn fails(&self, why: String) {
         self.health.away(&why);
@@ -133,9 +138,6 @@ impl Lifecycle {
             }
             was_up
         });
-        if was_up {
-            self.health.away(&why);
-        }
         RunEnd::Failed(why, was_up)
     }
 

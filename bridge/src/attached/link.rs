@@ -169,7 +169,7 @@ impl Log {
         logged.clone_from(left_out);
         if left_out.count > 0 || !left_out.faults.0.is_empty() {
             let (agent, count, why) = (&self.agent, left_out.count, &left_out.faults);
-            tracing::warn!(%agent, count, %why, "skills of an attached server are left out: their ids are no names of tools");
+            tracing::warn!(%agent, count, %why, "unusable skills of an attached server are left out");
         }
     }
 }

@@ -64,16 +64,18 @@ impl Server {
                 pause = PAUSES[0];
             }
             self.report(&why, pause);
-            if !was_up {
-                let why = match &self.way {
-                    ServerTransport::Program(_) => {
-                        format!("the program of this agent does not start: {why}")
-                    }
-                    ServerTransport::Session(_) => {
-                        format!("the server of this agent is away: {why}")
-                    }
-                };
-                self.life.fails(why);
+            match (&self.way, was_up) {
+                (ServerTransport::Program(_), true) => self.life.away(&why),
+                // The server may be there: the next session shows it.
+                (ServerTransport::Session(_), true) => {}
+                (ServerTransport::Program(_), false) => {
+                    let why = format!("the program of this agent does not start: {why}");
+                    self.life.fails(why);
+                }
+                (ServerTransport::Session(_), false) => {
+                    let why = format!("the server of this agent is away: {why}");
+                    self.life.fails(why);
+                }
             }
             if stop
                 .run_until_cancelled(sleep(jittered(pause)))

@@ -55,5 +55,5 @@ const UNUSABLE_SKILLS: Definition = Definition {
     name: "a2abus_attached_unusable_skills",
     unit: "skills",
     labels: &["agent"],
-    help: "Skills or tools of an attached server that its card leaves out: an id that an earlier one has, or that is no name of a tool.",
+    help: "Unusable skills or tools of an attached server, which its card leaves out; a log line says why.",
 };

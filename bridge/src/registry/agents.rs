@@ -86,11 +86,16 @@ impl Agents {
         true
     }
 
+    /// Whether they are the same agents with the same cards, and the same of them are away.
+    pub(super) fn is_as(&self, other: &Self) -> bool {
+        let mut both = self.agents.values().zip(other.agents.values());
+        self.shows_as(other) && both.all(|(one, other)| one.away == other.away)
+    }
+
     /// Whether they are the same agents with the same cards.
-    pub(crate) fn is_as(&self, other: &Self) -> bool {
-        let same = |(one, other): ((&Text, &Agent), (&Text, &Agent))| {
-            let is_shown_as = Arc::ptr_eq(&one.1.shown, &other.1.shown);
-            one.0 == other.0 && is_shown_as && one.1.away == other.1.away
+    pub(crate) fn shows_as(&self, other: &Self) -> bool {
+        let same = |((name, one), (other_name, other)): ((&Text, &Agent), (&Text, &Agent))| {
+            name == other_name && Arc::ptr_eq(&one.shown, &other.shown)
         };
         self.agents.len() == other.agents.len() && self.agents.iter().zip(&other.agents).all(same)
     }

@@ -51,6 +51,8 @@ pub(crate) struct LeftOut {
 
 /// Why the second skill of the same id is not taken.
 pub(crate) const TWICE: &str = "is the id of an earlier skill";
+/// Why the skills after the most of a card are not taken.
+const TOO_MANY: &str = "comes after 100 other skills";
 /// The longest description, in characters.
 const DESCRIPTION: usize = 4_096;
 /// The longest name, id, tag or media type.
@@ -124,8 +126,10 @@ impl Card {
             return Err(Faults::one("the card is not a JSON object"));
         };
         let mut faults = Faults::default();
-        let (mut card, mut left_out) = (Reader(&mut faults).card(&members), LeftOut::default());
-        card.shown.skills = left_out.skills_of(&members);
+        let mut reader = Reader(&mut faults);
+        let (mut card, skills) = (reader.card(&members), reader.array(&members, "", "skills"));
+        let mut left_out = LeftOut::default();
+        card.shown.skills = left_out.skills_of(skills);
         if faults.0.is_empty() {
             return Ok((card, left_out));
         }
@@ -144,18 +148,26 @@ impl LeftOut {
     }
 
     /// The skills of a card that can be used.
-    fn skills_of(&mut self, members: &Map<String, Value>) -> Vec<SkillConfig> {
+    fn skills_of(&mut self, items: &[Value]) -> Vec<SkillConfig> {
         let (mut seen, mut skills) = (HashSet::new(), Vec::new());
-        let items = Reader(&mut self.faults).list(members, "", "skills");
-        for (index, item) in items.into_iter().enumerate() {
+        for (index, item) in items.iter().enumerate() {
             let place = format!("/skills/{index}");
+            if skills.len() == ITEMS {
+                self.count += items.len() - index;
+                self.faults.add(&place, TOO_MANY);
+                break;
+            }
             let mut faults = Faults::default();
-            let skill = Reader(&mut faults).skill(&item, &place, &mut seen);
-            if faults.0.is_empty() {
-                skills.extend(skill);
-            } else {
-                self.count += 1;
-                self.faults.extend(&faults);
+            let skill = Reader(&mut faults).skill(item, &place, &seen);
+            match skill.filter(|_| faults.0.is_empty()) {
+                Some(skill) => {
+                    seen.insert(skill.id.clone());
+                    skills.push(skill);
+                }
+                None => {
+                    self.count += 1;
+                    self.faults.extend(&faults);
+                }
             }
         }
         skills
@@ -263,12 +275,7 @@ impl Reader<'_> {
         }
     }
 
-    fn skill(
-        &mut self,
-        item: &Value,
-        place: &str,
-        seen: &mut HashSet<String>,
-    ) -> Option<SkillConfig> {
+    fn skill(&mut self, item: &Value, place: &str, seen: &HashSet<String>) -> Option<SkillConfig> {
         let Value::Object(skill) = item else {
             self.0.add(place, "is not an object");
             return None;
@@ -277,7 +284,7 @@ impl Reader<'_> {
         let id = id.unwrap_or_default();
         if !id.is_empty() {
             let checked = SkillConfig::check_id(&id);
-            let is_new = seen.insert(id.clone());
+            let is_new = !seen.contains(&id);
             if let Err(why) = checked.and(is_new.then_some(()).ok_or(TWICE)) {
                 self.0.add(&format!("{place}/id"), why);
             }
@@ -309,7 +316,7 @@ impl Reader<'_> {
         most: usize,
     ) -> Vec<String> {
         let mut texts = Vec::new();
-        for (index, item) in self.list(members, place, name).into_iter().enumerate() {
+        for (index, item) in self.list(members, place, name).iter().enumerate() {
             let text = item.as_str().or_else(|| item.get("input")?.as_str());
             match text.filter(|text| fits(text, most)) {
                 Some(text) => texts.push(text.to_owned()),
@@ -323,18 +330,33 @@ impl Reader<'_> {
         texts
     }
 
-    fn list(&mut self, members: &Map<String, Value>, place: &str, name: &str) -> Vec<Value> {
+    fn list<'v>(
+        &mut self,
+        members: &'v Map<String, Value>,
+        place: &str,
+        name: &str,
+    ) -> &'v [Value] {
+        let items = self.array(members, place, name);
+        if items.len() > ITEMS {
+            let what = format!("has {} items, and at most {ITEMS} are taken", items.len());
+            self.0.add(&format!("{place}/{name}"), &what);
+            return &[];
+        }
+        items
+    }
+
+    fn array<'v>(
+        &mut self,
+        members: &'v Map<String, Value>,
+        place: &str,
+        name: &str,
+    ) -> &'v [Value] {
         match members.get(name) {
-            None | Some(Value::Null) => Vec::new(),
-            Some(Value::Array(items)) if items.len() <= ITEMS => items.clone(),
-            Some(Value::Array(items)) => {
-                let what = format!("has {} items, and at most {ITEMS} are taken", items.len());
-                self.0.add(&format!("{place}/{name}"), &what);
-                Vec::new()
-            }
+            None | Some(Value::Null) => &[],
+            Some(Value::Array(items)) => items,
             Some(_) => {
                 self.0.add(&format!("{place}/{name}"), "is not an array");
-                Vec::new()
+                &[]
             }
         }
     }
@@ -489,6 +511,24 @@ mod tests {
             left_out.faults.0[0],
             "/skills/2/id: is the id of an earlier skill"
         );
+    }
+
+    #[test]
+    fn of_too_many_skills_the_first_are_taken() {
+        let skill = |id: usize| json!({ "id": format!("s{id}"), "description": "d" });
+        let unusable = json!({ "id": "s7" });
+        let skills: Vec<_> = [unusable].into_iter().chain((0..150).map(skill)).collect();
+        let card = json!({ "name": "n", "description": "d", "skills": skills });
+        assert!(read(&card).is_err());
+        let (card, left_out) = Card::read_usable(card.to_string().as_bytes(), 1 << 20).unwrap();
+        assert_eq!(card.shown.skills.len(), ITEMS);
+        // A skill that is left out takes no id.
+        assert_eq!(card.shown.skills[7].id, "s7");
+        assert_eq!(left_out.count, 51);
+        assert_eq!(left_out.faults.0.len(), 2, "{}", left_out.faults);
+        let card = json!({ "name": "n", "description": "d", "skills": "all" });
+        let faults = Card::read_usable(card.to_string().as_bytes(), 1 << 20).unwrap_err();
+        assert_eq!(faults.0, ["/skills: is not an array"]);
     }
 
     #[test]

@@ -166,7 +166,6 @@ fn is_misconfigured(code: Code) -> bool {
     )
 }
 
-/// The credentials are not accepted, or lack permission.
 /// The brokers do not take the credentials.
 fn is_unauthenticated(code: Code) -> bool {
     matches!(

@@ -119,7 +119,7 @@ impl McpRequest<'_> {
                     names.insert(name);
                     return Some(item);
                 }
-                self.mcp.is_unlisted(agent, &own);
+                self.mcp.note_unlisted(agent, &own);
                 None
             });
             listed.collect::<Vec<_>>()
@@ -210,9 +210,9 @@ impl McpRequest<'_> {
 
 impl Mcp {
     /// Logs that clients of all agents do not find something.
-    fn is_unlisted(&self, agent: &Text, name: &str) {
+    fn note_unlisted(&self, agent: &Text, name: &str) {
         if let Some(suppressed) = self.unlisted.allow() {
-            tracing::warn!(%agent, name, suppressed, "a tool, prompt or resource is not in the lists of all agents: its name is that of another one, or has a control character");
+            tracing::warn!(%agent, name, suppressed, "a tool, prompt or resource is not in the lists of all agents: its name leads to another one, is empty, is longer than 256 characters, or has a control character");
         }
     }
 }
