@@ -574,13 +574,15 @@ async fn watch_health(
                 bus.metrics.up.set(1);
                 readiness.set(condition.as_str(), Ok(()));
             }
-            Health::Down(cause) => {
-                match before {
-                    Some(Health::Up) => {
+            Health::Connecting(cause) | Health::Down(cause) => {
+                match (&before, &now) {
+                    (_, Health::Connecting(_)) => tracing::info!(%transport, "{cause}"),
+                    (Some(Health::Up), _) => {
                         tracing::warn!(%transport, %cause, "the transport is down: trying again until it is back");
                     }
-                    Some(Health::Down(_)) => still_down(transport, cause, &log),
-                    None => tracing::info!(%transport, "{cause}"),
+                    (Some(Health::Connecting(_) | Health::Down(_)) | None, _) => {
+                        still_down(transport, cause, &log);
+                    }
                 }
                 bus.metrics.up.set(0);
                 readiness.set(condition.as_str(), Err(cause.to_string()));
@@ -598,7 +600,7 @@ async fn watch_health(
 
 /// Logs now and then that a bus is down; for ever, whether it is or not.
 async fn remind(transport: &Text, health: &Health, log: &LogLimit) {
-    let Health::Down(cause) = health else {
+    let (Health::Connecting(cause) | Health::Down(cause)) = health else {
         return std::future::pending().await;
     };
     loop {

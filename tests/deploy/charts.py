@@ -346,6 +346,7 @@ def accepted():
         ["--set", "env[0].name=A2ABUS_TELEMETRY__LOG,env[0].value=debug"],
         ["--set", "env[0].name=A2ABUS_TRANSPORTS__NATS__AUTH__USER,env[0].value=me"],
         ["--set", "config.transports.nats.tls.ca_file=/run/secrets/a/b/ca.crt,extraVolumeMounts[0].mountPath=/run/secrets/a/,extraVolumeMounts[0].name=a"],
+        ["--set", "config.transports.nats.tls.ca_file=/run/secrets/a/ca.crt,extraVolumeMounts[0].mountPath=/run/secrets/a/ca.crt,extraVolumeMounts[0].subPath=ca.crt,extraVolumeMounts[0].name=a"],
         ["--set", "config.transports.nats.tls.ca_file=/run/secrets/a/ca.crt,csiSecrets[0].name=a,csiSecrets[0].secretProviderClass=a"],
     ):
         try:

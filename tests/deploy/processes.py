@@ -330,8 +330,15 @@ def service(root, shipped):
         report("systemd: ExecReload fails where the file is wrong", [] if "routes" in failed else [failed or "it succeeds"])
         report("systemd: a call after that", ask(ports["http"], "weather", {"n": 5}))
         shipped.write_text(with_route())
+        # The bridge also looks at its file by itself: the line says that the signal came.
+        asked = "SIGHUP: reading the configuration again"
         failed = reload(root, unit, variables, bridge)
-        reloaded("systemd: ExecReload", ports, [failed] if failed else [])
+        faults = [failed] if failed else []
+        until = time.monotonic() + DEADLINE
+        while asked not in bridge.output() and time.monotonic() < until:
+            time.sleep(0.1)
+        faults += ["no reload by the signal"] * (asked not in bridge.output())
+        reloaded("systemd: ExecReload", ports, faults)
         stop = int(re.search(r"^TimeoutStopSec=(\d+)$", unit, re.M).group(1))
         report("systemd: stops within TimeoutStopSec", bridge.stop(stop))
 

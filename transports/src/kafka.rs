@@ -37,9 +37,7 @@ pub use properties::KafkaProperties;
 
 use crate::error::{TransportError, TransportErrorKind};
 use crate::message::{Message, Topic};
-use crate::transport::{
-    Address, CONNECTING, Confirmation, Consumer, Health, Reading, Subscription, Transport,
-};
+use crate::transport::{Address, Confirmation, Consumer, Health, Reading, Subscription, Transport};
 use consumer::{Plan, Source};
 use error::failed;
 use health::{Events, PROBE_TIMEOUT, PROBE_TOPIC, Pulse};
@@ -96,8 +94,8 @@ impl Kafka {
         TransportError::unless_right("Kafka", &config.tls_findings().unusable)?;
         let config = Arc::new(config);
         let pulse = Arc::new(Pulse::default());
-        let connecting = format!("{CONNECTING} Kafka at {}", config.brokers.join(", "));
-        let (changes, health) = watch::channel(Health::Down(connecting.into()));
+        let connecting = format!("connecting to Kafka at {}", config.brokers.join(", "));
+        let (changes, health) = watch::channel(Health::Connecting(connecting.into()));
         let topics = Arc::new(Topics::default());
         let producer = Arc::new(Producer::start(&config, &pulse, &topics)?);
         let shared = Arc::new(Shared {

@@ -91,19 +91,10 @@ const LONGEST_DRAIN: Duration = Duration::from_secs(24 * 60 * 60);
 pub enum Health {
     /// It answers.
     Up,
-    /// It does not, and this is why.
+    /// No attempt to connect has succeeded or failed yet; to which brokers or servers.
+    Connecting(Text),
+    /// It does not answer, and this is why.
     Down(Text),
-}
-
-/// What the cause begins with before anything is known; the brokers or servers follow.
-pub(crate) const CONNECTING: &str = "connecting to";
-
-impl Health {
-    /// Whether nothing is known yet: no attempt to connect has succeeded or failed.
-    #[must_use]
-    pub fn is_unknown(&self) -> bool {
-        matches!(self, Self::Down(cause) if cause.starts_with(CONNECTING))
-    }
 }
 
 /// What to read and how.

@@ -247,7 +247,7 @@ impl Answer {
             let health = health.borrow();
             match &*health {
                 Health::Up => None,
-                Health::Down(cause) => Some(cause.clone()),
+                Health::Connecting(cause) | Health::Down(cause) => Some(cause.clone()),
             }
         })
     }

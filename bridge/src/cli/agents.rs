@@ -34,8 +34,8 @@ pub(crate) struct AgentsArgs {
 
 #[derive(Debug, Subcommand)]
 enum AgentsCommand {
-    /// Lists the agents: name, where they are from, when the lease runs out, what they do, and whether they can be
-    /// reached.
+    /// Lists the agents: name, where they are from, when the lease runs out, whether they can be reached, and what they
+    /// do.
     #[command(visible_alias = "list")]
     Ls {
         #[command(flatten)]
@@ -186,7 +186,9 @@ impl BridgeArgs {
                 "expires  {}",
                 shown["expiresAt"].as_str().unwrap_or("never")
             ));
-            lines.push(format!("health   {}", health(&shown)));
+            if let Some(cause) = shown["cause"].as_str() {
+                lines.push(format!("away     {cause}"));
+            }
             let skills = shown["card"]["skills"].as_array();
             for skill in skills.into_iter().flatten() {
                 let text = |name: &str| skill[name].as_str().unwrap_or("-");
@@ -330,46 +332,77 @@ impl BridgeArgs {
 fn row(entry: &Value) -> [String; 6] {
     let text = |value: &Value| value.as_str().unwrap_or("-").to_owned();
     let expires = entry["expires_at"].as_str().unwrap_or("never");
+    let available = match (&entry["source"], &entry["available"]) {
+        // No bridge has looked whether they are there.
+        (Value::String(source), _) if source == "announced" => "-",
+        (_, Value::Bool(true)) => "yes",
+        (_, Value::Bool(false)) => "no",
+        _ => "-",
+    };
     [
         text(&entry["agent_id"]),
         text(&entry["source"]),
         expires.to_owned(),
         text(&entry["transport"]),
+        available.to_owned(),
         text(&entry["card"]["description"]).replace('\n', " "),
-        health(entry),
     ]
 }
 
-/// Whether its server can be reached; why not.
-fn health(entry: &Value) -> String {
-    match (&entry["available"], entry["cause"].as_str()) {
-        (Value::Bool(false), Some(cause)) => format!("degraded: {cause}"),
-        (Value::Bool(false), None) => "degraded".to_owned(),
-        _ => "ok".to_owned(),
-    }
-}
-
-/// The lines of a table, under a head, each column as wide as its widest cell.
+/// The lines of a table, under a head, each column but the last as wide as its widest cell.
 fn table(rows: &[[String; 6]]) -> Vec<String> {
     let head = [
         "AGENT",
         "SOURCE",
         "EXPIRES",
         "TRANSPORT",
+        "AVAILABLE",
         "DESCRIPTION",
-        "HEALTH",
     ]
     .map(str::to_owned);
     let mut widths = [0; 6];
     for row in rows.iter().chain([&head]) {
-        for (width, cell) in widths.iter_mut().zip(row) {
+        for (width, cell) in widths.iter_mut().zip(row).take(5) {
             *width = (*width).max(cell.chars().count());
         }
     }
     let line = |row: &[String; 6]| {
         let cells = row.iter().zip(widths);
         let cells = cells.map(|(cell, width)| format!("{cell:<width$}"));
-        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
+        cells.collect::<Vec<_>>().join("  ")
     };
     std::iter::once(&head).chain(rows).map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_long_description_widens_no_line_but_its_own() {
+        let entry = |name: &str, source: &str, available: bool, description: &str| {
+            row(&json!({
+                "agent_id": name, "source": source, "transport": "bus", "available": available,
+                "cause": "refused", "card": { "description": description },
+            }))
+        };
+        let long = "long ".repeat(800);
+        let rows = [
+            entry("here", "configuration", true, &long),
+            entry("away", "configuration", false, "Two\nlines."),
+            entry("other", "announced", true, "Announced."),
+        ];
+        let head = "AGENT  SOURCE         EXPIRES  TRANSPORT  AVAILABLE  DESCRIPTION";
+        assert_eq!(
+            table(&rows),
+            [
+                head.to_owned(),
+                format!("here   configuration  never    bus        yes        {long}"),
+                "away   configuration  never    bus        no         Two lines.".to_owned(),
+                "other  announced      never    bus        -          Announced.".to_owned(),
+            ]
+        );
+    }
 }

@@ -5,6 +5,7 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
+use anyhow::bail;
 use clap::{ArgGroup, Args, ValueEnum};
 use serde_json::{Value, json};
 
@@ -137,7 +138,14 @@ impl AttachArgs {
         let transports = checked(Config::transports_of(&name, &text, std::env::vars_os()))?;
         let transport = match &self.transport {
             Some(transport) => transport,
-            None => only_transport(&transports)?,
+            // What the file lacks, and all that is wrong with it.
+            None => {
+                if transports.is_empty() {
+                    // All that is wrong with the file.
+                    checked(Config::read(&name, &text, std::env::vars_os()))?;
+                }
+                only_transport(&name, &transports)?
+            }
         };
         let kind = transports.iter().find(|(name, _)| name == transport);
         let kind = kind.and_then(|(_, kind)| *kind);
@@ -235,9 +243,14 @@ impl AttachArgs {
 }
 
 /// The only transport of a configuration.
-fn only_transport(transports: &[(String, Option<TransportType>)]) -> anyhow::Result<&String> {
-    if let [(only, _)] = transports {
-        return Ok(only);
+fn only_transport<'a>(
+    file: &str,
+    transports: &'a [(String, Option<TransportType>)],
+) -> anyhow::Result<&'a String> {
+    match transports {
+        [] => bail!("{file}: transports: add one, of type kafka or nats"),
+        [(only, _)] => return Ok(only),
+        _ => {}
     }
     let names: Vec<&str> = transports.iter().map(|(name, _)| name.as_str()).collect();
     let names = names.join(", ");
@@ -326,6 +339,23 @@ mod tests {
         // Who reads it again waits for ever.
         let agents = told.recv_timeout(std::time::Duration::from_secs(60));
         assert_eq!(agents, Ok(1));
+    }
+
+    #[test]
+    fn a_file_without_transports_is_refused_as_a_configuration() {
+        let directory = tempfile::TempDir::new().unwrap();
+        let file = directory.path().join("a2abus.yaml");
+        let line = format!("mine -c {} --url http://b/", file.display());
+        for (text, said) in [
+            ("{}", "is invalid"),
+            ("transport: {}", "is invalid"),
+            ("calls: { enabled: false }", "transports: add one"),
+        ] {
+            std::fs::write(&file, text).unwrap();
+            let refused = args(&line).unwrap().with_file(&file).err().unwrap();
+            assert!(refused.to_string().contains(said), "{text}: {refused}");
+            assert!(!refused.is::<Misuse>(), "{text}");
+        }
     }
 
     #[test]

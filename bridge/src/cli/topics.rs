@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 
 use super::check::connect::Rights;
 use super::output::Output;
-use super::reach::{self, LOG_IN, chain};
+use super::reach::{self, LOG_IN, Patience, chain};
 use super::{Misuse, Status, load};
 use crate::access;
 use crate::config::{Config, Name, TransportConfig};
@@ -294,7 +294,7 @@ async fn items(
         if requirements.is_empty() {
             continue;
         }
-        let connected = reach::connect(transport).await;
+        let connected = reach::connect(transport, Patience::Start).await;
         for requirement in requirements {
             let state = match &connected {
                 Ok(connected) => state(connected, &requirement, then).await,

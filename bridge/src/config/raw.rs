@@ -229,7 +229,7 @@ impl Node {
                 let example = "write A2ABUS_SECTION__KEY, as A2ABUS_HTTP__LISTEN";
                 return problems.error(site, path, format!("not the name of a value: {example}"));
             }
-            match node.enter(word, &site) {
+            match node.enter(word, &path, &site) {
                 Ok((step, next)) => {
                     path = path.with(step);
                     node = next;
@@ -241,7 +241,12 @@ impl Node {
     }
 
     /// The child that a word of a variable's name means; made when it is not there.
-    fn enter(&mut self, word: &str, site: &SourceLocation) -> Result<(Segment, &mut Self), String> {
+    fn enter(
+        &mut self,
+        word: &str,
+        path: &ValuePath,
+        site: &SourceLocation,
+    ) -> Result<(Segment, &mut Self), String> {
         if matches!(self.content, Content::Scalar(Value::Null)) {
             self.content = Content::Map(Vec::new());
         }
@@ -262,7 +267,9 @@ impl Node {
             }
             Content::Map(members) => {
                 // One reference to a secret takes the place of another: `__ENV` that of `{file: PATH}`.
-                members.retain(|(key, at, node)| !is_replaced(key, at, node, word));
+                if is_secret(members, path) {
+                    members.retain(|(key, at, _)| !is_replaced(key, at, word));
+                }
                 let index = members
                     .iter()
                     .position(|(key, _, _)| same_key(key, word))
@@ -329,12 +336,24 @@ impl Node {
     }
 }
 
+/// Whether a section is a reference to a secret. The keys of `attach.env` and `attach.headers` are the user's own.
+fn is_secret(members: &[Member], path: &ValuePath) -> bool {
+    let is_form = |(key, _, node): &Member| {
+        is_form_of_secret(key) && matches!(node.content, Content::Scalar(Value::String(_)))
+    };
+    let is_users = matches!(path.steps(), [.., Segment::Key(attach), Segment::Key(map)]
+        if attach == "attach" && matches!(map.as_str(), "env" | "headers"));
+    !is_users && members.iter().all(is_form)
+}
+
 /// Whether a member of the file is a reference to a secret, and a word of a variable begins another one.
-fn is_replaced(key: &str, site: &SourceLocation, node: &Node, word: &str) -> bool {
-    let refers = |word: &str| FORMS_OF_SECRETS.iter().any(|form| same_key(form, word));
-    let is_text = matches!(node.content, Content::Scalar(Value::String(_)));
+fn is_replaced(key: &str, site: &SourceLocation, word: &str) -> bool {
     let is_file = matches!(site, SourceLocation::File { .. });
-    is_file && is_text && refers(key) && refers(word) && !same_key(key, word)
+    is_file && is_form_of_secret(word) && !same_key(key, word)
+}
+
+fn is_form_of_secret(word: &str) -> bool {
+    FORMS_OF_SECRETS.iter().any(|form| same_key(form, word))
 }
 
 /// Variables cannot hold `-` and `.`, and are written in capitals.

@@ -830,6 +830,22 @@ transports:
 }
 
 #[test]
+fn a_variable_leaves_what_only_looks_like_a_reference_to_a_secret() {
+    let file = "
+transports: {n: {type: nats, servers: ['nats://a:1']}}
+agents:
+  x: {to: {transport: n, topic: t}, attach: {command: [x], env: {FILE: /f, sha256: abc}}}
+";
+    let variable = [("A2ABUS_AGENTS__X__ATTACH__ENV__ENV", "test")];
+    let config = read(file, &variable).unwrap();
+    let env = &config.document["agents"]["x"]["attach"]["env"];
+    assert_eq!(
+        *env,
+        serde_json::json!({"FILE": "/f", "sha256": "abc", "env": "test"})
+    );
+}
+
+#[test]
 fn a_variable_names_another_place_of_a_secret() {
     let written =
         "transports: {n: {type: nats, servers: ['nats://a:1'], auth: {token: {file: /t}}}}";

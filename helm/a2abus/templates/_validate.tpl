@@ -123,7 +123,7 @@ sets: it reads the configuration. The bridge takes small letters, too.
 {{- range regexFindAll "\"/run/secrets/[^/\"]+/[^\"]+\"" (include "a2abus.config" .) -1 }}
 {{- $file := trimAll "\"" . }}
 {{- $isThere := false }}
-{{- range $paths }}{{ if hasPrefix (print (trimSuffix "/" .) "/") $file }}{{ $isThere = true }}{{ end }}{{ end }}
+{{- range $paths }}{{ if or (eq . $file) (hasPrefix (print (trimSuffix "/" .) "/") $file) }}{{ $isThere = true }}{{ end }}{{ end }}
 {{- if not $isThere }}{{ fail (printf "the configuration names %s, but nothing is mounted there: add `{name: %s}` to `secrets`" $file (regexReplaceAll "^/run/secrets/([^/]*).*$" $file "${1}")) }}{{ end }}
 {{- end }}
 {{- end }}

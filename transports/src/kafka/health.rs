@@ -173,7 +173,8 @@ pub(super) fn watch(
                 let state = pulse.state();
                 let is_down = failures >= FAILURES || state.all_down;
                 // That nobody answers yet is no news; why a client cannot connect is.
-                let is_news = state.last_error.is_some() || !health.borrow().is_unknown();
+                let is_news = state.last_error.is_some()
+                    || !matches!(*health.borrow(), Health::Connecting(_));
                 drop(state);
                 (is_down && is_news).then(|| Health::Down(pulse.cause(&error)))
             }
@@ -191,14 +192,15 @@ pub(super) fn watch(
 /// about another broker are no news.
 fn change(current: &mut Health, found: &Health) -> bool {
     let changed = match (&*current, found) {
-        (Health::Up, Health::Up) => false,
         (Health::Down(shown), Health::Down(newest)) => words(shown) != words(newest),
-        (Health::Up, Health::Down(_)) | (Health::Down(_), Health::Up) => true,
+        (before, now) => before != now,
     };
     if changed {
         match found {
             Health::Up => tracing::debug!("the Kafka cluster answers"),
-            Health::Down(cause) => tracing::debug!(%cause, "the Kafka cluster does not answer"),
+            Health::Connecting(cause) | Health::Down(cause) => {
+                tracing::debug!(%cause, "the Kafka cluster does not answer")
+            }
         }
         current.clone_from(found);
     }
@@ -314,7 +316,6 @@ mod tests {
 
     use super::*;
     use crate::error::TransportErrorKind;
-    use crate::transport::CONNECTING;
 
     /// The result of one probe.
     #[derive(Debug, Clone, Copy)]
@@ -329,7 +330,7 @@ mod tests {
     fn check(probes: &[Probe], expected: &[bool]) {
         let (pulse, health) = (
             Pulse::default(),
-            watch::Sender::new(Health::Down(Text::from_static(CONNECTING))),
+            watch::Sender::new(Health::Connecting(Text::from_static("connecting"))),
         );
         let (script, seen) = (
             RefCell::new(probes.iter()),

@@ -345,11 +345,12 @@ impl State {
         Ok(index)
     }
 
-    /// The lanes of a topic that its first message creates: one where a wildcard of live readers alone matches it, as the
-    /// reply subject of a call, which has one message.
-    fn lanes_of_new(&self, name: &Topic) -> usize {
-        let readers = || self.groups.values().filter(|group| group.reads(name));
-        if readers().next().is_some() && readers().all(Group::is_live) {
+    /// The lanes of a topic that its first message creates: one where live readers alone match it and the message names
+    /// no partition, as the reply subject of a call, which has one message.
+    fn lanes_of_new(&self, to: &Address) -> usize {
+        let readers = || self.groups.values().filter(|group| group.reads(&to.topic));
+        let is_live = readers().next().is_some() && readers().all(Group::is_live);
+        if is_live && to.partition.is_none() {
             return 1;
         }
         usize::from(self.config.partitions.get())
@@ -389,7 +390,7 @@ impl State {
         }
         let topic = match self.by_name.get(&to.topic) {
             Some(index) => *index,
-            None => self.topic(&to.topic, self.lanes_of_new(&to.topic))?,
+            None => self.topic(&to.topic, self.lanes_of_new(to))?,
         };
         let unknown = || {
             TransportError::new(

@@ -294,6 +294,31 @@ async fn partitions_can_be_chosen_and_read_alone() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_subject_that_only_a_live_reader_matches_has_one_partition_unless_a_message_names_one() {
+    let bus = Memory::default();
+    let all = bus.partitions(&topic("replies.none")).await.unwrap();
+    assert!(all > 3);
+    let mut replies = bus.subscribe(live("replies.>")).await.unwrap();
+    publish(&bus, "replies.one", Message::plain("1")).await;
+    assert_eq!(bus.partitions(&topic("replies.one")).await.unwrap(), 1);
+    assert_eq!(settle_next(&mut replies).await, "1");
+    let mut later = bus.subscribe(group("replies.one", "g")).await.unwrap();
+    publish(&bus, "replies.one", keyed("k", "2")).await;
+    assert_eq!(settle_next(&mut replies).await, "2");
+    assert_eq!(settle_next(&mut later).await, "1");
+    assert_eq!(settle_next(&mut later).await, "2");
+
+    let to = Address {
+        partition: Some(3),
+        ..Address::topic(topic("replies.three"))
+    };
+    let sent = bus.send(&to, Message::plain("3")).await.unwrap();
+    assert_eq!(sent.await.unwrap().position.unwrap(), "m:replies.three/3/0");
+    assert_eq!(bus.partitions(&topic("replies.three")).await.unwrap(), all);
+    assert_eq!(settle_next(&mut replies).await, "3");
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_outage_refuses_sends_keeps_what_is_there_and_redelivers() {
     let bus = Memory::default();
     let mut consumer = bus.subscribe(group("t", "g")).await.unwrap();

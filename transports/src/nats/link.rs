@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use super::config::NatsConfig;
 use super::diagnose::Probe;
 use crate::error::{TransportError, TransportErrorKind};
-use crate::transport::{CONNECTING, Health};
+use crate::transport::Health;
 
 /// The connection at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,14 +68,30 @@ struct Logged {
     total: u64,
 }
 
-/// The log lines about refused permissions: by the words of the server, when the last one was written, and how many were
-/// left out since.
-#[derive(Debug, Default)]
-struct ToldRefusals(HashMap<Text, (Instant, u64)>);
+/// The log lines about refused permissions.
+#[derive(Debug)]
+struct ToldRefusals {
+    publish: ToldSubjects,
+    subscribe: ToldSubjects,
+}
+
+/// The subjects whose refusal the log has named.
+#[derive(Debug)]
+struct ToldSubjects {
+    /// When the last line about a subject was written, for as long as no other is.
+    at: HashMap<Text, Instant>,
+    /// Subjects with the same first word that are named at a time, at most.
+    most_alike: usize,
+    /// How many lines were left out since the last one, and when the first of them was.
+    suppressed: u64,
+    suppressed_since: Option<Instant>,
+}
 
 /// Why the transport is not healthy.
 #[derive(Debug)]
 struct Faults {
+    /// Nothing has been heard about the connection yet.
+    is_connecting: bool,
     /// The last thing that was heard about the connection.
     connection: Text,
     /// Subscriptions that cannot go on, and why.
@@ -94,8 +110,11 @@ const CHECK_USER: &str = "check `auth`, and the users of the server";
 /// How often the log says that a permission is refused.
 const REFUSAL_LOGGED_EVERY: Duration = Duration::from_secs(60);
 
-/// Refused permissions that the log names in that time, at most: subjects may come from messages.
+/// Subjects that the log names in that time, at most.
 const MOST_TOLD: usize = 64;
+
+/// Subjects to publish to, with the same first word, that it names: they may come from messages, as those of answers.
+const MOST_ALIKE: usize = 8;
 
 /// How often the log says that messages are dropped.
 const DROPS_LOGGED_EVERY: Duration = Duration::from_secs(10);
@@ -115,13 +134,13 @@ impl Link {
         subscription_capacity: usize,
     ) -> Result<(Arc<Self>, Client), TransportError> {
         let servers = Text::from(config.server_names());
-        let connecting = Text::from(format!("{CONNECTING} NATS at {servers}"));
+        let connecting = Text::from(format!("connecting to NATS at {servers}"));
         let link = Arc::new(Self {
             connection: watch::Sender::new(Connection {
                 up: false,
                 epoch: 0,
             }),
-            health: watch::Sender::new(Health::Down(connecting.clone())),
+            health: watch::Sender::new(Health::Connecting(connecting.clone())),
             refusals: broadcast::Sender::new(REFUSALS),
             overrun: watch::Sender::new(0),
             dropped: AtomicU64::new(0),
@@ -129,6 +148,7 @@ impl Link {
             told: std::sync::Mutex::default(),
             closed: AtomicBool::new(false),
             faults: std::sync::Mutex::new(Faults {
+                is_connecting: true,
                 connection: connecting,
                 subscriptions: BTreeMap::new(),
             }),
@@ -167,6 +187,7 @@ impl Link {
                 () = stop.cancelled() => return,
                 _ = every.tick() => {}
             }
+            self.report_refusals(Instant::now());
             let up = client.connection_state() == State::Connected;
             let told = *self.connection.borrow();
             let differs = up != told.up || connects(&client) != told.epoch;
@@ -223,7 +244,7 @@ impl Link {
             }
             ServerError::Other(text) => match Refusal::parse(text) {
                 Some(refusal) => {
-                    self.log_refusal(text);
+                    self.log_refusal(&refusal, text);
                     // Nobody listens when nothing is being asked for; then the log line is all there is to do.
                     let _ = self.refusals.send(refusal);
                 }
@@ -235,19 +256,30 @@ impl Link {
         }
     }
 
-    fn log_refusal(&self, text: &str) {
-        let told = self.told.lock();
-        let mut told = told.unwrap_or_else(std::sync::PoisonError::into_inner);
-        let Some(suppressed) = told.allow(text, Instant::now()) else {
+    fn log_refusal(&self, refusal: &Refusal, text: &str) {
+        let Some(suppressed) = self.told().allow(refusal, Instant::now()) else {
             return;
         };
-        drop(told);
         tracing::error!(
             user = %self.user,
             error = %text,
             suppressed,
             "NATS refused a permission: `a2abus topics plan --acls` prints those to grant"
         );
+    }
+
+    /// Writes how many lines about refusals were left out, where no later line has said it.
+    fn report_refusals(&self, now: Instant) {
+        let suppressed = self.told().unreported(now);
+        if suppressed > 0 {
+            tracing::error!(user = %self.user, suppressed, "NATS refused more permissions");
+        }
+    }
+
+    /// Never held over an await; a panic while it is held cannot leave it half written.
+    fn told(&self) -> std::sync::MutexGuard<'_, ToldRefusals> {
+        let told = self.told.lock();
+        told.unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
     /// The message of a server or the client, with the servers that it concerns.
@@ -304,7 +336,8 @@ impl Link {
     fn became(&self, up: bool, epoch: u64) {
         if up {
             // What the next loss is due to unless something more is heard.
-            self.faults().connection = self.describe("the connection was lost");
+            let lost = self.describe("the connection was lost");
+            self.faults().hear(lost);
         }
         self.connection.send_if_modified(|now| {
             let next = Connection { up, epoch };
@@ -315,7 +348,7 @@ impl Link {
 
     /// Remembers what a loss of the connection would be due to.
     fn blame(&self, cause: Text) {
-        self.faults().connection = cause;
+        self.faults().hear(cause);
         self.publish_health();
     }
 
@@ -340,6 +373,7 @@ impl Link {
             let up = self.connection.borrow().up;
             let faults = self.faults();
             let next = match faults.subscriptions.first_key_value() {
+                _ if !up && faults.is_connecting => Health::Connecting(faults.connection.clone()),
                 _ if !up => Health::Down(faults.connection.clone()),
                 Some((subscription, trouble)) => {
                     Health::Down(Text::from(format!("{subscription}: {trouble}")))
@@ -462,27 +496,80 @@ impl Link {
     }
 }
 
+// === impl Faults ===
+
+impl Faults {
+    fn hear(&mut self, connection: Text) {
+        self.connection = connection;
+        self.is_connecting = false;
+    }
+}
+
 // === impl ToldRefusals ===
 
+impl Default for ToldRefusals {
+    fn default() -> Self {
+        Self {
+            publish: ToldSubjects::new(MOST_ALIKE),
+            // They are those of the configuration.
+            subscribe: ToldSubjects::new(MOST_TOLD),
+        }
+    }
+}
+
 impl ToldRefusals {
-    /// Whether a line about a refusal is written now: then, how many like it were left out since the last one.
-    fn allow(&mut self, text: &str, now: Instant) -> Option<u64> {
-        if let Some((at, left_out)) = self.0.get_mut(text) {
-            if now < *at + REFUSAL_LOGGED_EVERY {
-                *left_out += 1;
-                return None;
-            }
-            *at = now;
-            return Some(std::mem::take(left_out));
+    /// Whether a line about a refusal is written now: then, how many were left out since the last one.
+    fn allow(&mut self, refusal: &Refusal, now: Instant) -> Option<u64> {
+        match refusal {
+            Refusal::Publish(subject) => self.publish.allow(subject, now),
+            Refusal::Subscribe(subject) => self.subscribe.allow(subject, now),
         }
-        if self.0.len() >= MOST_TOLD {
-            self.0.retain(|_, (at, _)| now < *at + REFUSAL_LOGGED_EVERY);
+    }
+
+    /// How many lines were left out, once that is so long ago that they are reported by themselves.
+    fn unreported(&mut self, now: Instant) -> u64 {
+        self.publish.unreported(now) + self.subscribe.unreported(now)
+    }
+}
+
+// === impl ToldSubjects ===
+
+impl ToldSubjects {
+    fn new(most_alike: usize) -> Self {
+        Self {
+            at: HashMap::new(),
+            most_alike,
+            suppressed: 0,
+            suppressed_since: None,
         }
-        if self.0.len() >= MOST_TOLD {
+    }
+
+    fn allow(&mut self, subject: &Text, now: Instant) -> Option<u64> {
+        self.at.retain(|_, at| now < *at + REFUSAL_LOGGED_EVERY);
+        let word = first_word(subject);
+        let alike = self.at.keys().filter(|told| first_word(told) == word);
+        if self.at.contains_key(subject)
+            || self.at.len() >= MOST_TOLD
+            || alike.count() >= self.most_alike
+        {
+            self.suppressed += 1;
+            self.suppressed_since.get_or_insert(now);
             return None;
         }
-        self.0.insert(Text::from(text), (now, 0));
-        Some(0)
+        self.at.insert(subject.clone(), now);
+        Some(self.take())
+    }
+
+    fn unreported(&mut self, now: Instant) -> u64 {
+        match self.suppressed_since {
+            Some(since) if now >= since + REFUSAL_LOGGED_EVERY => self.take(),
+            Some(_) | None => 0,
+        }
+    }
+
+    fn take(&mut self) -> u64 {
+        self.suppressed_since = None;
+        std::mem::take(&mut self.suppressed)
     }
 }
 
@@ -501,6 +588,10 @@ impl Refusal {
             None
         }
     }
+}
+
+fn first_word(subject: &str) -> &str {
+    subject.split('.').next().unwrap_or_default()
 }
 
 /// How many connections the client has had.
@@ -540,13 +631,38 @@ mod tests {
     #[test]
     fn a_refused_permission_is_logged_once_a_minute_for_each_subject() {
         let (mut told, now) = (ToldRefusals::default(), Instant::now());
-        assert_eq!(told.allow("a", now), Some(0));
-        assert_eq!(told.allow("a", now), None);
-        assert_eq!(told.allow("b", now), Some(0));
-        assert_eq!(told.allow("a", now + REFUSAL_LOGGED_EVERY), Some(1));
-        let later = now + REFUSAL_LOGGED_EVERY * 3;
-        let more = (0..MOST_TOLD * 2).filter(|n| told.allow(&n.to_string(), later).is_some());
-        assert_eq!(more.count(), MOST_TOLD);
+        let publish = |subject: &str| Refusal::Publish(subject.into());
+        assert_eq!(told.allow(&publish("a"), now), Some(0));
+        assert_eq!(told.allow(&publish("a"), now), None);
+        let subscribe = Refusal::Subscribe("a".into());
+        assert_eq!(told.allow(&subscribe, now), Some(0));
+        assert_eq!(told.allow(&publish("b"), now), Some(1));
+        let later = now + REFUSAL_LOGGED_EVERY;
+        assert_eq!(told.allow(&publish("a"), later), Some(0));
+    }
+
+    #[test]
+    fn a_subject_of_its_own_for_each_answer_leaves_room_for_others() {
+        let (mut told, now) = (ToldRefusals::default(), Instant::now());
+        let publish = |subject: String| Refusal::Publish(subject.into());
+        let answers = (0..100).map(|n| publish(format!("_INBOX.{n}")));
+        let logged = answers.filter(|refusal| told.allow(refusal, now).is_some());
+        assert_eq!(logged.count(), MOST_ALIKE);
+        assert_eq!(
+            told.allow(&publish("orders".into()), now),
+            Some(100 - MOST_ALIKE as u64)
+        );
+        // Nor do they fill the room of subscriptions, and what is left out is reported.
+        for n in 0..MOST_TOLD * 2 {
+            told.allow(&publish(format!("word{n}")), now);
+            let subscribe = Refusal::Subscribe(format!("agents.{n}").into());
+            assert_eq!(told.allow(&subscribe, now).is_some(), n < MOST_TOLD);
+        }
+        assert_eq!(told.unreported(now), 0);
+        let left_out = 2 * MOST_TOLD - (MOST_TOLD - MOST_ALIKE - 1) + MOST_TOLD;
+        let later = now + REFUSAL_LOGGED_EVERY;
+        assert_eq!(told.unreported(later), left_out as u64);
+        assert_eq!(told.unreported(later), 0);
     }
 
     #[test]

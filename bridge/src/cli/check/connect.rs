@@ -5,7 +5,7 @@ use a2abus_transports::{AnyTransport, Transport as _, TransportError, TransportE
 use futures_util::future::join_all;
 use serde::Serialize;
 
-use super::super::reach::{self, LOG_IN, chain};
+use super::super::reach::{self, LOG_IN, Patience, chain};
 use crate::access::{self, Access, Operation};
 use crate::config::{Config, Name, TransportConfig};
 use crate::state::LogLocation;
@@ -206,7 +206,7 @@ impl Tester<'_> {
         uses: &[Access],
         requirements: &[Requirement],
     ) {
-        match reach::connect(config).await {
+        match reach::connect(config, Patience::Report).await {
             Ok(transport) => {
                 self.note("connect", TestResult::Ok, None);
                 self.uses(config, &transport, uses).await;
