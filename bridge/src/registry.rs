@@ -425,3 +425,42 @@ impl Registry {
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Barrier;
+
+    use super::*;
+
+    #[test]
+    fn the_last_word_about_a_server_is_the_one_that_is_published() {
+        let config = "
+instance: test
+transports: { local: { type: memory } }
+agents: { a: { description: d, to: { transport: local, topic: t }, attach: { command: [x] } } }
+";
+        let config = Config::read("test.yaml", config, []).unwrap();
+        let listed = Agents::listed(&config);
+        let registry = Registry {
+            now: watch::Sender::new(Arc::new(listed.clone())),
+            listed: ArcSwap::from_pointee(listed),
+            announced: None,
+            calls: None,
+            asked: AgentQueries::default(),
+            attached: Mutex::default(),
+        };
+        let (agent, both) = (Text::from_static("a"), Barrier::new(2));
+        for _ in 0..1_000 {
+            std::thread::scope(|scope| {
+                for why in [None, Some(Text::from_static("gone"))] {
+                    scope.spawn(|| {
+                        both.wait();
+                        registry.set_away(&agent, why);
+                    });
+                }
+            });
+            let last = registry.listed.load().away("a").cloned();
+            assert_eq!(registry.now().away("a").cloned(), last);
+        }
+    }
+}

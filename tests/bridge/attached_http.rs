@@ -623,6 +623,44 @@ async fn a_server_is_there_once_it_takes_connections_whatever_it_does_with_them(
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn that_a_server_is_away_changes_no_list_of_mcp() {
+    let mut site = Site::start().await;
+    let front = silent(site.address).await;
+    let url = format!("{}/mcp", front.base);
+    let http = reqwest::Client::new();
+    let params = json!({ "protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": { "name": "t", "version": "1" } });
+    let begin = json!({ "jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params });
+    let begun = front.to("/mcp", begin.to_string());
+    let begun = begun
+        .header("content-type", "application/json")
+        .header("accept", "application/json, text/event-stream");
+    let begun = begun.send().await.unwrap();
+    let listening = http
+        .get(&url)
+        .header("accept", "text/event-stream")
+        .header("mcp-session-id", &begun.headers()["mcp-session-id"]);
+    let listening = listening.send().await.unwrap();
+    assert_eq!(listening.status(), 200);
+    site.end();
+    for is_away in [true, false] {
+        let begun = Instant::now();
+        loop {
+            let call = front.to("/rpc/silent", rpc("add").to_string());
+            call.send().await.unwrap();
+            if front.admin("/readyz").await.contains("agent silent") == is_away {
+                break;
+            }
+            assert!(begun.elapsed() < SOON, "away: {is_away}");
+        }
+        site.begin().await;
+    }
+    front.stop.cancel();
+    let heard = timeout(SOON, listening.text()).await.unwrap().unwrap();
+    assert!(!heard.contains("list_changed"), "{heard}");
+    timeout(SOON, front.running).await.unwrap().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn what_is_no_answer_fails_its_call_alone() {
     let attached = Attached::open().await;
     for (path, body, word) in [

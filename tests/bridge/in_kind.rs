@@ -182,6 +182,54 @@ async fn a_message_of_another_family_gets_its_agents_message_as_it_is() {
 }
 
 #[tokio::test]
+async fn only_an_error_says_that_it_stands_in_for_a_server() {
+    let mut world = World::new().await;
+    let error = json!({ "error": { "code": -32603, "message": "m" } });
+    let result = json!({ "result": 1 });
+    for (answer, reason) in [
+        (&error, "timeout"),
+        (&error, "agent_unavailable"),
+        (&error, "made_up"),
+        (&result, "timeout"),
+    ] {
+        let question = r#"{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{}}"#;
+        let answering = tokio::spawn(world.post("/rpc/weather", question).send());
+        let asked = world.asked().await;
+        let request: Value = serde_json::from_str(text(&asked.message)).unwrap();
+        let mut body = json!({ "jsonrpc": "2.0", "id": request["id"] });
+        body.as_object_mut()
+            .unwrap()
+            .extend(answer.as_object().unwrap().clone());
+        let mut message = Message::plain(body.to_string());
+        for (name, value) in [
+            ("ce_specversion", "1.0"),
+            ("ce_id", "a-1"),
+            ("ce_source", "/agent"),
+            ("ce_type", "test"),
+            ("ce_failurereason", reason),
+            ("content-type", "application/json"),
+        ] {
+            message.headers.push(name, value);
+        }
+        world.answer(&asked, message).await;
+        let heard: Value = answering.await.unwrap().unwrap().json().await.unwrap();
+        assert_eq!(heard["id"], 7, "{heard}");
+    }
+    let metrics = world.metrics.render().unwrap();
+    // An agent has a series of its own once it has answered.
+    for (agent, outcome, count) in [
+        ("other", "timeout", 1),
+        ("other", "unavailable", 1),
+        ("weather", "answered", 2),
+    ] {
+        let line =
+            format!("a2abus_agent_calls_total{{agent=\"{agent}\",outcome=\"{outcome}\"}} {count}");
+        assert!(metrics.contains(&line), "{line}\n{metrics}");
+    }
+    world.end().await;
+}
+
+#[tokio::test]
 async fn an_answer_in_parts_is_a_stream_or_its_last_part() {
     let mut world = World::new().await;
     let progress = r#"{"type":"tool/call/event","id":"p","version":"1.0","ts":2,"req_id":"a-1","kind":"progress","data":{}}"#;
