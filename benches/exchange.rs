@@ -499,7 +499,8 @@ async fn mcp_call(url: &str) -> Posted {
     let json = |value: serde_json::Value| Bytes::from(value.to_string());
     let call = serde_json::json!({"jsonrpc": "2.0", "id": "1", "method": "tools/call",
         "params": {"name": "echo", "arguments": {"message": "hello"}}});
-    let version = "2025-06-18";
+    // The revision that the bridge asks for: the server does more for a later one.
+    let version = "2025-11-25";
     let mut posted = Posted {
         url: url.to_owned(),
         headers: vec![

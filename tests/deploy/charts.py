@@ -28,6 +28,8 @@ NAMED = '{"transports":{"kafka":{"type":"kafka","brokers":"kafka,other:9093","in
 REFUSED = [
     ([], "names no bus"),
     ([*BUS, "--set", "existingConfigMap=other"], "give the configuration once"),
+    (["--set-json", 'config={"transports":{"nats":{"type":"nats","servers":["nats://nats:4222"],"auth":{"token":{"env":"NATS_TOKEN"}}}}}'], "environment variable NATS_TOKEN, which nothing sets"),
+    (["--set", "existingConfigMap=other,env[0].name=A2ABUS_HTTP__DRAIN_GRACE", "--set-string", "env[0].value=120s"], "set `http.drain_grace` in the configuration"),
     (["--set-json", 'config={"transports":{"nats":{"type":"nats","servers":["nats://user:secret@nats:4222"]}}}'], "has a password in plain text"),
     ([*BUS, "--set-json", 'config.agents={"a":{"to":{"transport":"nats","topic":"a"},"attach":{"url":"http://a/mcp","headers":{"Authorization":"Bearer secret"}}}}'], "headers.Authorization` of the configuration is a secret in plain text"),
     ([*BUS, "--set", "replica=3"], "replica"),

@@ -76,7 +76,7 @@ sets: it reads the configuration. The bridge takes small letters, too.
 {{- $ours := list }}
 {{- range include "a2abus.environment" (dict "root" . "listen" .Values.listenAddress) | fromYamlArray }}{{ $ours = append $ours .name }}{{ end }}
 {{- $transport := "TRANSPORTS(__([^_]|_[^_])+(__(%s)(__.*)?)?)?" }}
-{{- $read := list "CALLS(__REPLICA)?" (printf $transport "INSTANCE_ID") }}
+{{- $read := list "CALLS(__REPLICA)?" "HTTP__DRAIN_GRACE" (printf $transport "INSTANCE_ID") }}
 {{- if not .Values.existingConfigMap }}
 {{- $read = list "INSTANCE" "HTTP(__(ENABLED|LISTEN|ALLOWED_HOSTS|DRAIN_GRACE)(__.*)?)?" "ADMIN(__.*)?" "CALLS(__(ENABLED|REPLICA|REPLY_PARTITIONS))?" "STATE(__(LOG|DIRECTORY))?" "WORKFLOWS(__DATA_DIRECTORY)?" "REGISTRY(__ENABLED)?" "BINDINGS(__.*)?" "AGENTS(__.*)?" (printf $transport "TYPE|BROKERS|SERVERS|INSTANCE_ID") }}
 {{- end }}
@@ -88,6 +88,12 @@ sets: it reads the configuration. The bridge takes small letters, too.
 {{- if and (hasKey . "value") (regexMatch (printf "^A2ABUS_(%s)$" (join "|" $read)) $name) }}{{ fail (printf "`env` has %s, and the chart would not see it: set `%s` in the configuration" .name (trimPrefix "A2ABUS_" $name | lower | replace "__" ".")) }}{{ end }}
 {{- if has $name $names }}{{ fail (printf "`env` has %s twice" .name) }}{{ end }}
 {{- $names = append $names $name }}
+{{- end }}
+{{- if not .Values.envFrom }}
+{{- range regexFindAll "\\{\"env\":\"[A-Z][A-Z0-9_]*\"\\}" (include "a2abus.config" .) -1 }}
+{{- $name := (fromJson .).env }}
+{{- if not (has $name $names) }}{{ fail (printf "the configuration takes a secret of the environment variable %s, which nothing sets: add it to `env` (as `{name: %s, valueFrom: {secretKeyRef: {name: ..., key: ...}}}`) or to `envFrom`" $name $name) }}{{ end }}
+{{- end }}
 {{- end }}
 {{- end }}
 
