@@ -18,7 +18,7 @@ pub use execution::{Event, Execution};
 pub use running::Follow;
 
 use crate::agent::Agent;
-use crate::archive::Archive;
+use crate::archive::{Archive, Stored};
 use crate::cache::{Cache, Caching};
 use crate::call::RetryUnsafe;
 use crate::environment::{Environment, StoreError};
@@ -301,21 +301,21 @@ impl Executor {
         digest: &Text,
     ) -> Result<Option<StoredState>, Refusal> {
         let archive = &self.0.archive;
-        let Some(mut stored) = archive.load(agent.id(), id).await? else {
+        let Some(stored) = self.load_usable(agent, id, digest).await? else {
             return Ok(None);
         };
-        if self.is_over(&stored.record) {
-            archive.remove(agent.id(), &stored.record).await?;
-            return Ok(None);
-        }
-        if stored.digest != *digest {
-            return Err(Refusal::Conflict(id.clone()));
-        }
         if stored.record.status().is_final() {
             return Ok(Some(StoredState::Ended(stored.record)));
         }
         if archive.runs_elsewhere(agent.id(), id) {
             return Ok(Some(StoredState::RunsElsewhere));
+        }
+        // It has ended elsewhere since it was read, or nobody runs it.
+        let Some(mut stored) = self.load_usable(agent, id, digest).await? else {
+            return Ok(None);
+        };
+        if stored.record.status().is_final() {
+            return Ok(Some(StoredState::Ended(stored.record)));
         }
         // It was begun and nobody runs it. Source: docs/protocols/a2e-workflows.md §11.
         if !stored.has_begun_unsafe {
@@ -326,6 +326,27 @@ impl Executor {
         stored.record = stored.record.interrupted();
         archive.save(agent.id(), &stored).await?;
         Ok(Some(StoredState::Ended(stored.record)))
+    }
+
+    /// What is stored under this id, if it belongs to this workflow; what is older than records are kept is removed.
+    async fn load_usable(
+        &self,
+        agent: &Agent,
+        id: &Text,
+        digest: &Text,
+    ) -> Result<Option<Stored>, Refusal> {
+        let archive = &self.0.archive;
+        let Some(stored) = archive.load(agent.id(), id).await? else {
+            return Ok(None);
+        };
+        if self.is_over(&stored.record) {
+            archive.remove(agent.id(), &stored.record).await?;
+            return Ok(None);
+        }
+        if stored.digest != *digest {
+            return Err(Refusal::Conflict(id.clone()));
+        }
+        Ok(Some(stored))
     }
 
     /// How long it is until then.

@@ -1,8 +1,8 @@
 //! Is what is recorded of an execution what happened, whatever fails meanwhile?
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use a2abus_executor::case::Recorded;
@@ -21,6 +21,10 @@ struct Failing {
     store: MemoryStore,
     writes: AtomicUsize,
     refused: usize,
+    /// What each key of an execution was first set to.
+    first: Mutex<BTreeMap<String, Bytes>>,
+    /// Whether it is read so, until somebody asks whether another process runs it: as a replica that falls behind.
+    is_behind: AtomicBool,
 }
 
 impl Store for Failing {
@@ -29,10 +33,30 @@ impl Store for Failing {
         table: Table,
         key: &'a str,
     ) -> BoxFuture<'a, Result<Option<Bytes>, StoreError>> {
+        if table == Table::Executions && self.is_behind.load(Ordering::Relaxed) {
+            let first = self.first.lock().unwrap().get(key).cloned();
+            return Box::pin(async { Ok(first) });
+        }
         self.store.get(table, key)
     }
 
+    fn runs_elsewhere(&self, _key: &str) -> bool {
+        self.is_behind.store(false, Ordering::Relaxed);
+        false
+    }
+
     fn write(&self, changes: Vec<Change>) -> BoxFuture<'_, Result<(), StoreError>> {
+        for change in changes
+            .iter()
+            .filter(|change| change.table == Table::Executions)
+        {
+            if let Some(value) = &change.value {
+                let mut first = self.first.lock().unwrap();
+                first
+                    .entry(change.key.clone())
+                    .or_insert_with(|| value.clone());
+            }
+        }
         if self.writes.fetch_add(1, Ordering::Relaxed) + 1 == self.refused {
             return Box::pin(async { Err(StoreError("the disk is full".into())) });
         }
@@ -75,6 +99,8 @@ impl World {
                 store: MemoryStore::default(),
                 writes: AtomicUsize::new(0),
                 refused,
+                first: Mutex::default(),
+                is_behind: AtomicBool::new(false),
             }),
             agent: Arc::new(agent),
         }
@@ -134,6 +160,27 @@ async fn finished(started: Started) -> Arc<a2abus_executor::Record> {
         Started::New(execution) => execution.finish().await,
         Started::Finished(record) => record,
         Started::Running(_) => panic!("it runs nowhere"),
+    }
+}
+
+#[tokio::test]
+async fn what_ends_elsewhere_while_its_record_is_read_is_not_interrupted() {
+    for operation in [POST, r#""Wait":{"duration":0}"#] {
+        let world = World::new(0);
+        let record = finished(
+            world
+                .begin(&world.executor(), &workflow(&[operation]))
+                .await,
+        )
+        .await;
+        assert_eq!(record.status(), Status::Success);
+        let written = world.store.writes.load(Ordering::Relaxed);
+        world.store.is_behind.store(true, Ordering::Relaxed);
+        let again = world
+            .begin(&world.executor(), &workflow(&[operation]))
+            .await;
+        assert_eq!(finished(again).await.answer(), record.answer());
+        assert_eq!(world.store.writes.load(Ordering::Relaxed), written);
     }
 }
 
