@@ -16,7 +16,7 @@ use crate::state::{AGENTS, EXECUTIONS, LOGS, LogLocation, LogSpec, PUSH, STORAGE
 pub(crate) struct Access {
     /// Whose it is, as `binding requests`.
     pub(crate) whose: String,
-    pub(crate) what: Operation,
+    pub(crate) operation: Operation,
 }
 
 /// What is done.
@@ -82,7 +82,7 @@ pub(crate) fn uses(config: &Config, transport: &Name) -> Vec<Access> {
     for binding in &config.bindings {
         let whose = format!("binding {}", binding.name);
         if binding.transport == *transport {
-            let what = match (&binding.stream, &binding.durable) {
+            let operation = match (&binding.stream, &binding.durable) {
                 (Some(stream), Some(name)) => Operation::Durable {
                     stream: stream.clone(),
                     name: name.clone(),
@@ -94,7 +94,7 @@ pub(crate) fn uses(config: &Config, transport: &Name) -> Vec<Access> {
             };
             uses.push(Access {
                 whose: whose.clone(),
-                what,
+                operation,
             });
         }
         if binding.dead_letter_transport() == transport {
@@ -110,16 +110,16 @@ pub(crate) fn uses(config: &Config, transport: &Name) -> Vec<Access> {
                 Storage::Stream
             };
             let whose = format!("dead letters of {whose}");
-            let what = Operation::Write(Write::to(&binding.dead_letter.topic, storage));
-            uses.push(Access { whose, what });
+            let operation = Operation::Write(Write::to(&binding.dead_letter.topic, storage));
+            uses.push(Access { whose, operation });
         }
     }
     let mut is_called = false;
     for (whose, destination, answers) in destinations(config) {
         if destination.transport == *transport {
             is_called |= answers;
-            let what = Operation::Write(Write::of(destination));
-            uses.push(Access { whose, what });
+            let operation = Operation::Write(Write::of(destination));
+            uses.push(Access { whose, operation });
         }
     }
     let announced = announced(config, transport);
@@ -129,7 +129,7 @@ pub(crate) fn uses(config: &Config, transport: &Name) -> Vec<Access> {
     if config.calls.enabled && is_called && kind != Some(TransportType::Memory) {
         uses.push(Access {
             whose: "answers".to_owned(),
-            what: Operation::Replies(config.calls.reply_topic.0.clone()),
+            operation: Operation::Replies(config.calls.reply_topic.0.clone()),
         });
     }
     uses
@@ -146,7 +146,7 @@ fn announcing(config: &Config, transport: &Name) -> Vec<Access> {
         Some(Access {
             whose: format!("agent {name}"),
             // Without a stream the bridges that read at the moment hear it.
-            what: Operation::Write(Write::to(topic, Storage::Readers)),
+            operation: Operation::Write(Write::to(topic, Storage::Readers)),
         })
     });
     uses.collect()
@@ -161,7 +161,7 @@ fn announced(config: &Config, transport: &Name) -> Vec<Access> {
     });
     let uses = writes.map(|write| Access {
         whose: "registry".to_owned(),
-        what: Operation::Write(write),
+        operation: Operation::Write(write),
     });
     uses.collect()
 }
@@ -195,7 +195,7 @@ pub(crate) fn log_use(config: &Config, kind: TransportType, spec: LogSpec) -> Op
     };
     Some(Access {
         whose: format!("state {}", spec.name),
-        what: Operation::State {
+        operation: Operation::State {
             spec,
             place: place?,
             is_created: config.state.create,
@@ -220,7 +220,7 @@ fn destinations(config: &Config) -> impl Iterator<Item = (String, &DestinationCo
 impl Access {
     /// Where it is, if it is a log of the state.
     pub(crate) fn place(&self) -> Option<&LogLocation> {
-        match &self.what {
+        match &self.operation {
             Operation::State { place, .. } => Some(place),
             _ => None,
         }
@@ -340,7 +340,7 @@ fn rights_to_work(uses: &[Access]) -> BTreeMap<Resource, BTreeSet<&'static str>>
         prefixed: false,
     };
     for used in uses {
-        match &used.what {
+        match &used.operation {
             Operation::Read {
                 topics,
                 group: name,
@@ -452,7 +452,7 @@ pub(crate) fn nats_subjects(
     subjects.publish.insert(USER_INFO.to_owned());
     subjects.subscribe.insert(inbox);
     for used in uses {
-        match &used.what {
+        match &used.operation {
             Operation::Read { topics, .. } => {
                 let topics = topics.iter().map(|topic| topic.as_str().to_owned());
                 subjects.subscribe.extend(topics);

@@ -79,10 +79,10 @@ use crate::results::{Claim, KeyState, Results};
 pub(crate) struct AttachedBinding {
     /// Reads its messages.
     pub(crate) intake: Intake,
-    peer: Arc<Upstream>,
+    upstream: Arc<Upstream>,
     /// What announces it, if it is to be announced.
     herald: Option<Herald>,
-    postman: ReplyPublisher,
+    reply_publisher: ReplyPublisher,
     results: Arc<Results>,
     turns: Semaphore,
     longest: Duration,
@@ -157,10 +157,10 @@ impl Upstream {
             server_log(agent, metrics, limits),
             config.concurrency as usize,
         );
-        let mcp = |way, health| {
+        let mcp = |transport, health| {
             Self::Mcp(Server {
-                life: Lifecycle::new(concurrency == 1, registry, health, &log),
-                way,
+                lifecycle: Lifecycle::new(concurrency == 1, registry, health, &log),
+                transport,
                 starts: metrics.attached().starts(agent),
                 log: Arc::clone(&log),
             })
@@ -199,7 +199,9 @@ impl Upstream {
     /// Whether it can be reached, and has said what it is, where it can.
     fn is_known(&self, registry: &Registry) -> bool {
         match self {
-            Self::Mcp(server) => registry.is_described(&server.log.agent) && server.life.is_up(),
+            Self::Mcp(server) => {
+                registry.is_described(&server.log.agent) && server.lifecycle.is_up()
+            }
             Self::Plain(plain) => match plain.protocol {
                 AttachProtocol::A2a => {
                     registry.is_described(&plain.log.agent) && plain.health.is_up()
@@ -236,9 +238,9 @@ fn server_log(agent: &Text, metrics: &Metrics, limits: &LogLimits) -> Arc<Server
 
 impl AttachedBinding {
     pub(crate) fn new(
-        (peer, herald): (Arc<Upstream>, Option<Herald>),
+        (upstream, herald): (Arc<Upstream>, Option<Herald>),
         intake: Intake,
-        postman: ReplyPublisher,
+        reply_publisher: ReplyPublisher,
         results: Arc<Results>,
         bounds: Bounds,
         log: &LogLimits,
@@ -251,9 +253,9 @@ impl AttachedBinding {
                 unclaimed: limit("more requests wait to be recorded"),
             },
             intake,
-            peer,
+            upstream,
             herald,
-            postman,
+            reply_publisher,
             results,
             turns: Semaphore::new(bounds.concurrency),
             longest: bounds.longest,
@@ -262,8 +264,8 @@ impl AttachedBinding {
     }
 
     /// The server.
-    pub(crate) fn peer(&self) -> &Arc<Upstream> {
-        &self.peer
+    pub(crate) fn upstream(&self) -> &Arc<Upstream> {
+        &self.upstream
     }
 
     /// Runs until `stop`; then what was received is finished.
@@ -275,7 +277,11 @@ impl AttachedBinding {
             // Whoever hears of it may call it at once.
             assigned.await;
             match &self.herald {
-                Some(herald) => herald.run(|registry| self.peer.is_known(registry)).await,
+                Some(herald) => {
+                    herald
+                        .run(|registry| self.upstream.is_known(registry))
+                        .await
+                }
                 None => pending().await,
             }
         };
@@ -304,7 +310,7 @@ impl AttachedBinding {
         let span = self.intake.receive(&delivery);
         let _receive = span.entered();
         let (held, inbox) = Held::new(delivery, self.intake.metrics.clone());
-        let limits = self.postman.publisher.outbound().rules().limits;
+        let limits = self.reply_publisher.publisher.outbound().rules().limits;
         let new_id = clock::new_event_id;
         let context = || MapContext {
             source: self.intake.source.clone(),
@@ -312,8 +318,8 @@ impl AttachedBinding {
             ids: Ids::Payload(&new_id),
         };
         let requester = |event: &Event| {
-            let (postman, inbox) = (&self.postman, inbox.as_ref());
-            postman.requester(&self.intake, event, &held.message, inbox)
+            let (reply_publisher, inbox) = (&self.reply_publisher, inbox.as_ref());
+            reply_publisher.requester(&self.intake, event, &held.message, inbox)
         };
         let place = held.origin.as_ref();
         let take = |read| {
@@ -321,7 +327,12 @@ impl AttachedBinding {
                 Read::CloudEvent(event, _) => {
                     let inside = self.intake.inside(&event, &self.intake.hint, &limits);
                     let requester = requester(&event);
-                    Ask::of(&event, inside, requester, (self.postman.agent(), place))
+                    Ask::of(
+                        &event,
+                        inside,
+                        requester,
+                        (self.reply_publisher.agent(), place),
+                    )
                 }
                 Read::Mapped(mapped) => {
                     let event = mapped.event.clone();
@@ -330,11 +341,11 @@ impl AttachedBinding {
                         &event,
                         Some(mapped),
                         requester,
-                        (self.postman.agent(), place),
+                        (self.reply_publisher.agent(), place),
                     )
                 }
                 Read::Refused(refusal) => {
-                    let requester = self.postman.unread(&held.message, inbox.as_ref());
+                    let requester = self.reply_publisher.unread(&held.message, inbox.as_ref());
                     Err(Rejected::of(requester, &refusal))
                 }
             };
@@ -370,8 +381,8 @@ impl AttachedBinding {
 
     /// The MCP server, if it answers now.
     fn now_up(&self) -> Option<Arc<RunningServer>> {
-        match &*self.peer {
-            Upstream::Mcp(server) => server.life.now_up(),
+        match &*self.upstream {
+            Upstream::Mcp(server) => server.lifecycle.now_up(),
             Upstream::Plain(_) => None,
         }
     }
@@ -399,7 +410,7 @@ impl AttachedBinding {
 
     /// Brings a notification to the server.
     async fn pass_on(&self, message: Bytes, held: Arc<Held>) {
-        match (&*self.peer, self.now_up()) {
+        match (&*self.upstream, self.now_up()) {
             (Upstream::Plain(plain), _) => plain.notify(message).await,
             // It has ended meanwhile, as if it were not up.
             (Upstream::Mcp(_), Some(up)) => drop(up.link.send(message).await),
@@ -438,7 +449,7 @@ impl AttachedBinding {
     async fn publish(&self, request: &Request, answer: Answer, held: &Held) {
         let answer = (request.identity.as_ref(), answer);
         let published = self
-            .postman
+            .reply_publisher
             .answer(&self.intake, &request.requester, answer);
         if let Err(error) = published.await {
             self.unanswered(held, &error).await;
@@ -453,10 +464,10 @@ impl AttachedBinding {
         until: Instant,
     ) -> Answer {
         let failed = |failure: Failure| Answer::failed(&failure, &request.recipient());
-        let is_repeatable = match &*self.peer {
+        let is_repeatable = match &*self.upstream {
             Upstream::Plain(plain) => request.is_repeatable(plain.protocol, |_| false),
             Upstream::Mcp(server) => {
-                let up = match timeout_at(until, server.life.up()).await {
+                let up = match timeout_at(until, server.lifecycle.up()).await {
                     Ok(Ok(up)) => up,
                     Ok(Err(failure)) => return failed(failure),
                     Err(_) => return failed(late("its server has not started in time")),
@@ -539,7 +550,9 @@ impl AttachedBinding {
         let work = self.with_server(request, parts);
         let publishing = async {
             while let Some(part) = said.recv().await {
-                let published = self.postman.part(&self.intake, &request.requester, part);
+                let published = self
+                    .reply_publisher
+                    .part(&self.intake, &request.requester, part);
                 if let Err(error) = published.await {
                     tracing::debug!(binding = %self.intake.name, %error, "a message before an answer is not delivered");
                 }
@@ -562,7 +575,7 @@ impl AttachedBinding {
 
     /// The answer of the server.
     async fn with_server(&self, request: &Request, parts: Parts) -> Result<Bytes, Failure> {
-        match &*self.peer {
+        match &*self.upstream {
             Upstream::Plain(plain) => plain.request(request, &parts).await,
             Upstream::Mcp(server) => with_mcp(server, request, parts).await,
         }
@@ -586,7 +599,9 @@ impl AttachedBinding {
             let id = id.unwrap_or(Text::from_static("null"));
             let error = Answer::failed(&failure, &Recipient::new(id, Dialect::Mcp));
             let answer = (held.origin.as_ref(), error);
-            let published = self.postman.answer(&self.intake, &requester, answer);
+            let published = self
+                .reply_publisher
+                .answer(&self.intake, &requester, answer);
             if let Err(error) = published.await {
                 tracing::debug!(binding = %self.intake.name, %error, "a refusal is not delivered");
             }
@@ -614,7 +629,12 @@ impl AttachedBinding {
         let letter = letters.dead_letter(&of, body, reason);
         let instead = |copy, error: &TransportError| letters.instead(copy, error);
         // What can go nowhere is counted and logged there.
-        drop(self.postman.publisher.until_settled(letter, instead).await);
+        drop(
+            self.reply_publisher
+                .publisher
+                .until_settled(letter, instead)
+                .await,
+        );
     }
 
     fn enter(&self, id: &Text) -> (u64, CancellationToken) {
@@ -660,7 +680,7 @@ impl AttachedBinding {
 /// The answer of an MCP server. A run that ends before it has the request leaves it to the next one.
 async fn with_mcp(server: &Server, request: &Request, parts: Parts) -> Result<Bytes, Failure> {
     loop {
-        let up: Arc<RunningServer> = server.life.up().await?;
+        let up: Arc<RunningServer> = server.lifecycle.up().await?;
         let link = &up.link;
         let how = (parts.clone(), request.requester.traced());
         let answer = match link.request(&request.body, &request.message, how).await {

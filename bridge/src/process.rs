@@ -306,8 +306,8 @@ impl Process {
         };
         self.readiness.starting(runner.condition());
         if let BindingService::Agent(agent) = &runner.work {
-            let peer = Arc::clone(agent.peer());
-            self.rest.spawn(peer.run(self.order.rest.clone()));
+            let upstream = Arc::clone(agent.upstream());
+            self.rest.spawn(upstream.run(self.order.rest.clone()));
         }
         let readiness = Arc::clone(&self.readiness);
         if runner.work.is_of_events() {

@@ -14,6 +14,8 @@ const RESTART: (Duration, Duration) = (Duration::from_millis(200), Duration::fro
 const REPEAT: Duration = Duration::from_secs(60);
 /// A subscription that ended by itself earlier than this waits as long before it starts again: something ends it each time.
 const SHORT_LIFE: Duration = Duration::from_secs(10);
+/// The fix for a refused permission.
+pub(crate) const GRANT: &str = "`a2abus topics plan --acls` prints the permissions to grant";
 /// How long buses and subscriptions may take to flush and close.
 pub(crate) const CLOSE: Duration = Duration::from_secs(10);
 
@@ -35,8 +37,7 @@ pub(crate) async fn start<F: Future<Output = Result<Consumer, TransportError>>>(
         match result {
             Ok(started) => return Some(started),
             Err(error) => {
-                let cure = (error.kind() == TransportErrorKind::Unauthorised)
-                    .then_some("`a2abus topics plan --acls` prints the permissions to grant");
+                let cure = (error.kind() == TransportErrorKind::Unauthorised).then_some(GRANT);
                 let error = chain(&error);
                 let is_news =
                     |(at, text): &(Instant, String)| *text != error || at.elapsed() >= REPEAT;

@@ -470,7 +470,7 @@ pub(crate) fn plain_part(json: model::Raw) -> Part {
 fn news(heard: ReportedTask, task: &Task) -> Vec<(u32, Event)> {
     let named = heard.id.map(|task| Event::Named { task });
     let said = heard.history.into_iter();
-    let said = said.map(|message| Event::AgentAnswer { message });
+    let said = said.map(|message| Event::Said { message });
     let artifacts = heard.artifacts.into_iter();
     let artifacts = artifacts.map(|artifact| Event::Artifact {
         artifact,

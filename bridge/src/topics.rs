@@ -124,7 +124,7 @@ fn kafka_topics(
     let mut needs = TopicNeeds::default();
     let mut named = Vec::new();
     for used in uses {
-        match &used.what {
+        match &used.operation {
             Operation::Read { topics, .. } => {
                 for topic in topics.iter().filter_map(|filter| filter.as_topic()) {
                     needs.add(&topic, &used.whose, IfMissing::Waits, Vec::new());
@@ -310,7 +310,7 @@ fn nats_streams(
         });
     }
     for used in uses {
-        match &used.what {
+        match &used.operation {
             Operation::State {
                 spec,
                 place,
@@ -418,7 +418,7 @@ pub(crate) fn of_log(
             requirements.pop()
         }
         #[cfg(feature = "nats")]
-        TransportConfig::Nats(_) => match &used.what {
+        TransportConfig::Nats(_) => match &used.operation {
             Operation::State { spec, place, .. } => log_stream(spec, place, &used.whose, None),
             _ => None,
         },

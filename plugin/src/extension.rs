@@ -22,7 +22,7 @@ pub const MESSAGE_TYPE: &str = "messagetype";
 pub const SEQ: &str = "seq";
 /// The error code of a JSON-RPC response that carries an error (CloudEvents Integer).
 pub const RPC_ERROR_CODE: &str = "rpcerrorcode";
-/// Why the agent's bridge has answered in place of the agent: `data.reason` of the error. Set by the bridge.
+/// Why the agent's bridge has answered in place of the agent: `data.reason` of the error. A claim of whoever answers.
 pub const FAILURE_REASON: &str = "failurereason";
 /// Whether a part of an answer is the last one (CloudEvents Boolean).
 pub const IS_FINAL: &str = "isfinal";

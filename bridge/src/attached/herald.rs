@@ -45,6 +45,7 @@ const EVERY: Duration = Duration::from_secs(30);
 const REMIND: Duration = Duration::from_secs(3600);
 /// How often it is looked whether there is something to announce.
 const LOOK: Duration = Duration::from_secs(1);
+
 /// Why a card is not announced.
 #[derive(Debug, thiserror::Error)]
 enum Unannounced {

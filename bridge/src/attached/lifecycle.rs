@@ -33,7 +33,7 @@ pub(super) struct Lifecycle {
 enum State {
     /// It is about to be up.
     Starting,
-    RunningServer(Arc<RunningServer>),
+    Up(Arc<RunningServer>),
     /// It ended before it was up, and why.
     Failing(Arc<str>),
 }
@@ -91,7 +91,7 @@ impl Lifecycle {
         let mut state = self.state.subscribe();
         let settled = state.wait_for(|state| !matches!(state, State::Starting));
         match settled.await.map(|state| state.clone()) {
-            Ok(State::RunningServer(up)) => Ok(up),
+            Ok(State::Up(up)) => Ok(up),
             Ok(State::Failing(why)) => Err(Failure::new(Reason::AgentUnavailable, &*why)),
             Ok(State::Starting) | Err(_) => {
                 let message = "the server of this agent is not running";
@@ -103,7 +103,7 @@ impl Lifecycle {
     /// The server, if it answers now.
     pub(super) fn now_up(&self) -> Option<Arc<RunningServer>> {
         match &*self.state.borrow() {
-            State::RunningServer(up) => Some(Arc::clone(up)),
+            State::Up(up) => Some(Arc::clone(up)),
             State::Starting | State::Failing(_) => None,
         }
     }
@@ -132,7 +132,7 @@ impl Lifecycle {
             return RunEnd::Stopped;
         };
         let was_up = self.state.send_if_modified(|state| {
-            let was_up = matches!(state, State::RunningServer(_));
+            let was_up = matches!(state, State::Up(_));
             if was_up {
                 *state = State::Starting;
             }
@@ -161,7 +161,7 @@ impl Lifecycle {
             link: Arc::clone(link),
             profile: profile.clone(),
         };
-        self.state.send_replace(State::RunningServer(Arc::new(up)));
+        self.state.send_replace(State::Up(Arc::new(up)));
         self.health.up();
         tracing::info!(agent = %self.log.agent, "the server of an attached agent is up");
         loop {

@@ -51,7 +51,7 @@ const ENVIRONMENT: [&str; 9] = [
 
 impl Program {
     /// One run of the program.
-    pub(super) async fn once(&self, life: &Lifecycle, stop: &CancellationToken) -> RunEnd {
+    pub(super) async fn once(&self, lifecycle: &Lifecycle, stop: &CancellationToken) -> RunEnd {
         let mut child = match self.spawn() {
             Ok(child) => child,
             Err(why) => return RunEnd::Failed(why, false),
@@ -62,7 +62,7 @@ impl Program {
             return RunEnd::Failed("it has no pipes".to_owned(), false);
         };
         let (input, queue) = mpsc::channel(QUEUE);
-        let link = Link::new(input, life.is_single, Arc::clone(&self.log));
+        let link = Link::new(input, lifecycle.is_single, Arc::clone(&self.log));
         let link = Arc::new(link);
         let listening = async { tokio::join!(read(stdout, &link), self.drain(stderr)) };
         // It may end before it is waited for again.
@@ -73,9 +73,9 @@ impl Program {
             status = child.wait() => Some(shown(status)),
             () = &mut listening => Some("it has closed its output".to_owned()),
             error = write(stdin, queue, &link) => Some(format!("it does not read its input: {error}")),
-            why = self.greet(life, &link) => Some(why),
+            why = self.greet(lifecycle, &link) => Some(why),
         };
-        let ended = life.down(why);
+        let ended = lifecycle.down(why);
         if matches!(ended, RunEnd::Failed(..)) && !listening.is_terminated() {
             // Its last answers.
             let _ = timeout(LAST_LINES, &mut listening).await;
@@ -143,11 +143,11 @@ impl Program {
     }
 
     /// Begins as an MCP client, and keeps up with its tools. Why it failed.
-    async fn greet(&self, life: &Lifecycle, link: &Arc<Link>) -> String {
-        match timeout(START, initialize(life, link)).await {
+    async fn greet(&self, lifecycle: &Lifecycle, link: &Arc<Link>) -> String {
+        match timeout(START, initialize(lifecycle, link)).await {
             Err(_) => format!("it has not answered initialize within {START:?}"),
             Ok(Err(why)) => why,
-            Ok(Ok(profile)) => life.serve(link, profile).await,
+            Ok(Ok(profile)) => lifecycle.serve(link, profile).await,
         }
     }
 
@@ -166,10 +166,10 @@ impl Program {
 }
 
 /// Its answer to `initialize`.
-async fn initialize(life: &Lifecycle, link: &Arc<Link>) -> Result<Box<RawValue>, String> {
+async fn initialize(lifecycle: &Lifecycle, link: &Arc<Link>) -> Result<Box<RawValue>, String> {
     let gone = |Disconnected| "it has ended before it answered initialize".to_owned();
     let answer = link
-        .ask("initialize", &Lifecycle::introduction(life.is_single))
+        .ask("initialize", &Lifecycle::introduction(lifecycle.is_single))
         .await;
     let answer = answer.map_err(gone)?;
     let profile = profile(&answer.map_err(|failure| failure.message().to_owned())?)?;

@@ -21,8 +21,8 @@ use crate::bus::delivery::jittered;
 /// An attached MCP server.
 #[derive(Debug)]
 pub(crate) struct Server {
-    pub(super) life: Lifecycle,
-    pub(super) way: ServerTransport,
+    pub(super) lifecycle: Lifecycle,
+    pub(super) transport: ServerTransport,
     pub(super) starts: IntCounter,
     pub(super) log: Arc<Log>,
 }
@@ -45,7 +45,7 @@ const STEADY: Duration = Duration::from_secs(30);
 impl Server {
     /// Keeps the server up until `stop`, and ends it then.
     pub(super) async fn run(&self, stop: CancellationToken) {
-        let longest = match &self.way {
+        let longest = match &self.transport {
             ServerTransport::Program(_) => PAUSES[1],
             ServerTransport::Session(_) => LONGEST_OF_SESSION,
         };
@@ -53,9 +53,9 @@ impl Server {
         loop {
             let began = Instant::now();
             self.starts.inc();
-            let ended = match &self.way {
-                ServerTransport::Program(program) => program.once(&self.life, &stop).await,
-                ServerTransport::Session(session) => session.once(&self.life, &stop).await,
+            let ended = match &self.transport {
+                ServerTransport::Program(program) => program.once(&self.lifecycle, &stop).await,
+                ServerTransport::Session(session) => session.once(&self.lifecycle, &stop).await,
             };
             let RunEnd::Failed(why, was_up) = ended else {
                 return;
@@ -64,17 +64,17 @@ impl Server {
                 pause = PAUSES[0];
             }
             self.report(&why, pause);
-            match (&self.way, was_up) {
-                (ServerTransport::Program(_), true) => self.life.away(&why),
+            match (&self.transport, was_up) {
+                (ServerTransport::Program(_), true) => self.lifecycle.away(&why),
                 // The server may be there: the next session shows it.
                 (ServerTransport::Session(_), true) => {}
                 (ServerTransport::Program(_), false) => {
                     let why = format!("the program of this agent does not start: {why}");
-                    self.life.fails(why);
+                    self.lifecycle.fails(why);
                 }
                 (ServerTransport::Session(_), false) => {
                     let why = format!("the server of this agent is away: {why}");
-                    self.life.fails(why);
+                    self.lifecycle.fails(why);
                 }
             }
             if stop
@@ -93,7 +93,7 @@ impl Server {
             return;
         };
         let (agent, pause_ms) = (&self.log.agent, pause.as_millis());
-        match &self.way {
+        match &self.transport {
             ServerTransport::Program(_) => {
                 tracing::error!(%agent, why, pause_ms, suppressed, "the program of an attached agent has ended: its calls fail, and it is started again");
             }

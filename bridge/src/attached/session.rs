@@ -79,19 +79,19 @@ const LOST: &str = "it does not know its session any more";
 
 impl Session {
     /// One session, from its begin to its end.
-    pub(super) async fn once(&self, life: &Lifecycle, stop: &CancellationToken) -> RunEnd {
+    pub(super) async fn once(&self, lifecycle: &Lifecycle, stop: &CancellationToken) -> RunEnd {
         let beginning = timeout(START, self.begin());
         let (headers, profile) = match stop.run_until_cancelled(beginning).await {
-            None => return life.down(None),
+            None => return lifecycle.down(None),
             Some(Ok(Ok(begun))) => begun,
-            Some(Ok(Err(why))) => return life.down(Some(why)),
+            Some(Ok(Err(why))) => return lifecycle.down(Some(why)),
             Some(Err(_)) => {
                 let why = format!("it has not answered initialize within {START:?}");
-                return life.down(Some(why));
+                return lifecycle.down(Some(why));
             }
         };
         let (input, queue) = mpsc::channel(QUEUE);
-        let link = Arc::new(Link::new(input, life.is_single, Arc::clone(&self.log)));
+        let link = Arc::new(Link::new(input, lifecycle.is_single, Arc::clone(&self.log)));
         let running = Running {
             session: self,
             headers,
@@ -101,9 +101,9 @@ impl Session {
             () = stop.cancelled() => None,
             why = running.carry(queue) => Some(why),
             why = running.listen() => Some(why),
-            why = life.serve(&link, profile) => Some(why),
+            why = lifecycle.serve(&link, profile) => Some(why),
         };
-        let ended = life.down(why);
+        let ended = lifecycle.down(why);
         link.close();
         if matches!(ended, RunEnd::Stopped) {
             running.end().await;

@@ -219,11 +219,11 @@ impl Parts<'_> {
         let places = self.reply_places(binding, &intake)?;
         let (metrics, log) = (self.metrics, self.log);
         let shown = (self.registry, self.readiness);
-        let peer = Upstream::new(name.text(), attach, shown, metrics, log);
-        let peer = Arc::new(peer.map_err(in_binding(binding))?);
+        let upstream = Upstream::new(name.text(), attach, shown, metrics, log);
+        let upstream = Arc::new(upstream.map_err(in_binding(binding))?);
         let herald = self.herald(name.text(), attach, &intake, binding);
         let binding = AttachedBinding::new(
-            (peer, herald),
+            (upstream, herald),
             intake,
             ReplyPublisher {
                 places,

@@ -103,9 +103,7 @@ impl Replica {
         getrandom::fill(&mut bytes)?;
         Ok(Self(u16::from_be_bytes(bytes)))
     }
-}
 
-impl Replica {
     /// Its text: four hexadecimal digits.
     pub(crate) fn text(self) -> Text {
         const DIGITS: &[u8; 16] = b"0123456789abcdef";

@@ -321,7 +321,7 @@ impl ReplyChannels {
                 topic: replies,
                 partitions,
             }) => {
-                let of_topic = |origin: &'_ Text| {
+                let of_topic = |origin: &Text| {
                     let rest = origin.strip_prefix("k:")?.strip_prefix(replies.as_str())?;
                     let (partition, _) = rest.strip_prefix('/')?.split_once('/')?;
                     partition.parse().ok()

@@ -282,9 +282,11 @@ impl Calls {
     /// Fails the call whose request found nobody listening. NATS says so once, on the reply subject, to any of the
     /// subscriptions that the publishing connection has for it.
     pub fn no_responders(&self, at: ReadAt<'_>, binding: Binding) -> bool {
-        let status = || at.message.headers.get(NATS_STATUS_HEADER);
-        let is_503 = binding == Binding::Nats && status().is_some_and(|status| status == "503");
-        if !is_503 {
+        if binding != Binding::Nats {
+            return false;
+        }
+        let status = at.message.headers.get(NATS_STATUS_HEADER);
+        if status.is_none_or(|status| status != "503") {
             return false;
         }
         let Some(id) = last_word(at.topic) else {

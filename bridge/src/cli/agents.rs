@@ -332,12 +332,10 @@ impl BridgeArgs {
 fn row(entry: &Value) -> [String; 6] {
     let text = |value: &Value| value.as_str().unwrap_or("-").to_owned();
     let expires = entry["expires_at"].as_str().unwrap_or("never");
-    let available = match (&entry["source"], &entry["available"]) {
-        // No bridge has looked whether they are there.
-        (Value::String(source), _) if source == "announced" => "-",
-        (_, Value::Bool(true)) => "yes",
-        (_, Value::Bool(false)) => "no",
-        _ => "-",
+    let available = match entry["available"].as_bool() {
+        Some(true) => "yes",
+        Some(false) => "no",
+        None => "-",
     };
     [
         text(&entry["agent_id"]),
@@ -382,7 +380,7 @@ mod tests {
 
     #[test]
     fn a_long_description_widens_no_line_but_its_own() {
-        let entry = |name: &str, source: &str, available: bool, description: &str| {
+        let entry = |name: &str, source: &str, available: Option<bool>, description: &str| {
             row(&json!({
                 "agent_id": name, "source": source, "transport": "bus", "available": available,
                 "cause": "refused", "card": { "description": description },
@@ -390,9 +388,9 @@ mod tests {
         };
         let long = "long ".repeat(800);
         let rows = [
-            entry("here", "configuration", true, &long),
-            entry("away", "configuration", false, "Two\nlines."),
-            entry("other", "announced", true, "Announced."),
+            entry("here", "configuration", Some(true), &long),
+            entry("away", "configuration", Some(false), "Two\nlines."),
+            entry("other", "announced", None, "Announced."),
         ];
         let head = "AGENT  SOURCE         EXPIRES  TRANSPORT  AVAILABLE  DESCRIPTION";
         assert_eq!(

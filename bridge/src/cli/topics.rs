@@ -150,7 +150,7 @@ enum State {
         lacks_at_start: Vec<String>,
     },
     /// It is missing, and the bridge creates it when it starts.
-    IfMissing,
+    AtStart,
     Created,
     Differs {
         differences: Vec<String>,
@@ -349,7 +349,7 @@ async fn state(connected: &AnyTransport, requirement: &Requirement, then: Action
             created.map_or_else(failed, |()| State::Created)
         }
         Ok(ResourceState::Missing) => match requirement.lacks_at_start() {
-            Some(lacks) if lacks.is_empty() => State::IfMissing,
+            Some(lacks) if lacks.is_empty() => State::AtStart,
             lacks => State::Missing {
                 lacks_at_start: lacks.unwrap_or_default(),
             },
@@ -375,7 +375,7 @@ impl State {
     fn is_right(&self) -> bool {
         matches!(
             self,
-            Self::Ok | Self::IfMissing | Self::Created | Self::Unknown { .. }
+            Self::Ok | Self::AtStart | Self::Created | Self::Unknown { .. }
         )
     }
 }
@@ -389,7 +389,7 @@ impl Item {
             // It has the name that it is created with.
             (
                 Resource::Stream { name, .. },
-                State::Missing { .. } | State::IfMissing | State::Created | State::Failed { .. },
+                State::Missing { .. } | State::AtStart | State::Created | State::Failed { .. },
             ) => ("stream", name.clone()),
             (resource, _) => resource.names(),
         };
@@ -422,7 +422,7 @@ impl Item {
                 );
                 ("MISSING", detail)
             }
-            State::IfMissing => {
+            State::AtStart => {
                 let detail = format!(": {}; the bridge creates it when it starts", settings());
                 ("at start", detail)
             }

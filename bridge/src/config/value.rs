@@ -251,8 +251,9 @@ impl TextFormat for LogFilter {
         let not_a_filter =
             || "not a log filter: write levels, as info or info,a2abus_bridge=debug".to_owned();
         // The fields of a span may have commas.
-        let words = text.split(',').filter(|_| !text.contains('{'));
-        for word in words.map(str::trim).filter(|word| !word.is_empty()) {
+        let directives = if text.contains('{') { "" } else { text };
+        let words = directives.split(',').map(str::trim);
+        for word in words.filter(|word| !word.is_empty()) {
             let of_path = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | ':' | '-' | '.');
             match word.split_once(['=', '[']) {
                 Some((target, _)) if target.chars().all(of_path) => {}

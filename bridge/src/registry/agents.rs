@@ -116,6 +116,13 @@ impl Agents {
         self.agents.get(name)?.away.as_ref()
     }
 
+    /// Whether the server of an agent that this bridge has attached can be reached; `None` of any other agent: no bridge
+    /// asks whether it is there.
+    pub(crate) fn available(&self, name: &str) -> Option<bool> {
+        let agent = self.agents.get(name)?;
+        agent.written.is_some().then(|| agent.away.is_none())
+    }
+
     /// Whether it has announced itself; `false` for one that the configuration lists.
     pub(crate) fn is_announced(&self, name: &str) -> bool {
         self.agents

@@ -62,8 +62,9 @@ pub(crate) struct AgentEntry {
     /// RFC 3339.
     #[serde(skip_serializing_if = "Option::is_none")]
     expires_at: Option<Text>,
-    /// Whether its server can be reached, as far as this bridge knows.
-    available: bool,
+    /// Whether its server can be reached, if this bridge has attached it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    available: Option<bool>,
     /// Why not.
     #[serde(skip_serializing_if = "Option::is_none")]
     cause: Option<Text>,
@@ -217,7 +218,7 @@ impl Registry {
                 transport: place.map(|to| to.transport.text().clone()),
                 topic: place.map(|to| to.topic.0.to_string().into()),
                 expires_at: None,
-                available: agents.away(name).is_none(),
+                available: agents.available(name),
                 cause: agents.away(name).cloned(),
                 card: RawValue::from_string(card.to_string()).ok()?,
             });
@@ -230,7 +231,7 @@ impl Registry {
             transport: announced.transport().map(|name| name.text().clone()),
             topic: announced.card.topic.clone(),
             expires_at: Some(clock::rfc3339(expires)),
-            available: true,
+            available: None,
             cause: None,
             org_id: announced.owner.org,
             unit_id: announced.owner.unit,

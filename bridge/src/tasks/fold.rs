@@ -33,7 +33,7 @@ pub(crate) enum Event {
         task: Text,
     },
     /// The agent has said something that changes no state.
-    AgentAnswer {
+    Said {
         /// What.
         message: Message,
     },
@@ -302,7 +302,7 @@ impl Task {
                 self.changes(goes_on, record);
                 self.keep(message.clone());
             }
-            Event::AgentAnswer { message } => self.remember(message.clone()),
+            Event::Said { message } => self.remember(message.clone()),
             Event::Status(status) => self.changes(status.clone(), record),
             Event::Artifact {
                 artifact, append, ..
@@ -390,6 +390,50 @@ mod tests {
         })
     }
 
+    /// Another version of the bridge reads the same log.
+    #[test]
+    fn the_names_of_the_events_in_the_log_stay() {
+        let origin = Origin {
+            call: "call".into(),
+            part: 1,
+            event: 1,
+            ends: true,
+        };
+        let events = [
+            ("created", created()),
+            (
+                "continued",
+                Event::Continued {
+                    message: message("m"),
+                },
+            ),
+            ("named", Event::Named { task: "t".into() }),
+            (
+                "said",
+                Event::Said {
+                    message: message("m"),
+                },
+            ),
+            ("status", status(State::Working)),
+            ("artifact", chunk("a", "text", true)),
+            (
+                "from_call",
+                Event::FromCall {
+                    origin,
+                    event: Box::new(Event::Taken),
+                },
+            ),
+        ];
+        for (name, event) in events {
+            let event = serde_json::to_value(event).unwrap();
+            assert_eq!(
+                event.as_object().unwrap().keys().collect::<Vec<_>>(),
+                [name]
+            );
+        }
+        assert_eq!(serde_json::to_value(Event::Taken).unwrap(), "taken");
+    }
+
     fn chunk(id: &str, text: &str, append: bool) -> Event {
         Event::Artifact {
             artifact: Artifact {
@@ -466,7 +510,7 @@ mod tests {
         let again = || Event::Continued {
             message: message("first"),
         };
-        let said = || Event::AgentAnswer {
+        let said = || Event::Said {
             message: message("said"),
         };
         let (task, _) = fold(&[created(), again(), said(), said(), again()]);

@@ -528,14 +528,14 @@ impl WorkflowBinding {
 
 impl Log {
     fn new(binding: &Text, limits: &LogLimits) -> Self {
-        let seldom = |more| limits.limit_of(binding, Level::WARN, more);
+        let limit = |more| limits.limit_of(binding, Level::WARN, more);
         Self {
-            incomplete: seldom("more workflows that came line by line were not executed"),
-            refused: seldom("more requests to the executor were refused"),
-            forbidden: seldom(
+            incomplete: limit("more workflows that came line by line were not executed"),
+            refused: limit("more requests to the executor were refused"),
+            forbidden: limit(
                 "more workflows were not executed: they may not choose that reply address",
             ),
-            answers: seldom("more answers were reduced, or could not be delivered"),
+            answers: limit("more answers were reduced, or could not be delivered"),
         }
     }
 }

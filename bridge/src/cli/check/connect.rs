@@ -8,6 +8,7 @@ use serde::Serialize;
 use super::super::reach::{self, LOG_IN, Patience, chain};
 use crate::access::{self, Access, Operation};
 use crate::config::{Config, Name, TransportConfig};
+use crate::restart::GRANT;
 use crate::state::LogLocation;
 use crate::topics::on_bus::{self, ResourceState};
 use crate::topics::{self, Defaults, Requirement, Resource};
@@ -124,7 +125,7 @@ impl Rights {
         };
         let reads = |used: &Access| {
             matches!(
-                used.what,
+                used.operation,
                 Operation::Read { .. } | Operation::Durable { .. }
             )
         };
@@ -167,9 +168,7 @@ impl Test {
 fn cure(kind: TransportErrorKind) -> Option<&'static str> {
     match kind {
         TransportErrorKind::Unauthenticated => Some(LOG_IN),
-        TransportErrorKind::Unauthorised => {
-            Some("`a2abus topics plan --acls` prints the permissions to grant")
-        }
+        TransportErrorKind::Unauthorised => Some(GRANT),
         TransportErrorKind::UnknownTopic => Some("`a2abus topics apply` creates it"),
         _ => None,
     }
@@ -284,7 +283,7 @@ impl Tester<'_> {
     #[cfg(feature = "kafka")]
     async fn kafka(&mut self, kafka: &a2abus_transports::kafka::Kafka, used: &Access) {
         let whose = &used.whose;
-        match &used.what {
+        match &used.operation {
             Operation::Read { topics, group } => {
                 for topic in topics.iter().filter_map(|filter| filter.as_topic()) {
                     let test = format!("read topic {topic} in group {group} ({whose})");
@@ -416,7 +415,7 @@ impl Tester<'_> {
         used: &Access,
     ) {
         let whose = &used.whose;
-        match &used.what {
+        match &used.operation {
             Operation::Read { topics, .. } => {
                 for topic in topics {
                     let test = format!("subscribe to {} ({whose})", topic.as_str());

@@ -142,16 +142,17 @@ pub(super) fn is_watched(headers: &HeaderMap) -> bool {
 
 /// An agent in the list of agents.
 pub(super) fn entry(agents: &Agents, name: &Text, agent: &AgentCardConfig, base: &str) -> Value {
-    let away = agents.away(name);
     let mut entry = json!({
         "name": name.as_str(),
         "description": agent.description,
         "version": agent.version,
         "url": agent_url(base, name),
         "cardUrl": format!("{base}/a2a/agents/{name}/card"),
-        "available": away.is_none(),
     });
-    if let Some(why) = away {
+    if let Some(available) = agents.available(name) {
+        entry["available"] = available.into();
+    }
+    if let Some(why) = agents.away(name) {
         entry["cause"] = why.as_str().into();
     }
     entry

@@ -49,23 +49,23 @@ type Heard = Result<Part, CallError>;
 
 impl McpRequest<'_> {
     /// Sends the request to its agent, and the answer to the client: as it is, or as `told` makes it.
-    pub(super) async fn called(mut self, told: Option<SkillResponse>) -> Response {
-        let skill = told.as_ref().map(SkillResponse::skill);
+    pub(super) async fn called(mut self, skill_response: Option<SkillResponse>) -> Response {
+        let skill = skill_response.as_ref().map(SkillResponse::skill);
         let with = With {
             // An agent that speaks A2A asks by the state of its task.
             client: skill.is_none().then(|| self.abilities()),
-            session: self.lasting(skill.as_ref()),
+            session: self.resumable(skill.as_ref()),
             skill,
             ..With::default()
         };
         if with.session.is_none() {
-            return Box::pin(self.answered(with, told)).await;
+            return Box::pin(self.answered(with, skill_response)).await;
         }
         let Ok(call) = self.common.calls.channels().new_followed_call() else {
             return self.failed(&Failure::call(&CallError::Unavailable(Text::default())));
         };
         (self.common.call, self.call) = (call, Some(call));
-        let mut response = Box::pin(self.answered(with, told)).await;
+        let mut response = Box::pin(self.answered(with, skill_response)).await;
         let headers = response.headers_mut();
         headers.insert(CALL_ID, header_of(&[call]));
         response
@@ -73,8 +73,8 @@ impl McpRequest<'_> {
 
     /// The session, as the log has it, of a request whose client can come back for the answer: it asks for progress, and
     /// takes a stream.
-    fn lasting(&self, skill: Option<&Skill>) -> Option<Text> {
-        let session = self.session.filter(|_| !self.era.is_alone())?;
+    fn resumable(&self, skill: Option<&Skill>) -> Option<Text> {
+        let session = self.session.filter(|_| !self.mode.is_alone())?;
         if session.revision() < Revision::V2025_03_26 {
             return None;
         }
@@ -88,7 +88,7 @@ impl McpRequest<'_> {
         lasts.then(|| session.key())
     }
 
-    async fn answered(self, with: With<'_>, mut told: Option<SkillResponse>) -> Response {
+    async fn answered(self, with: With<'_>, mut skill_response: Option<SkillResponse>) -> Response {
         let running = self.mcp.running.begin(self.session, self.recipient.id());
         let called = self.common.call(self.unit.clone(), self.call, with).await;
         if let Err(error) = &called
@@ -96,35 +96,37 @@ impl McpRequest<'_> {
         {
             return refusal(status, &Failure::call(error), &self.recipient);
         }
-        let lasting = called.as_ref().ok().filter(|answer| answer.is_followed());
-        let lasting = lasting.map(|answer| Recorded {
+        let resumable = called.as_ref().ok().filter(|answer| answer.is_followed());
+        let resumable = resumable.map(|answer| Recorded {
             call: answer.call_id(),
             // What is recorded is what the agent says.
-            told: told.take(),
+            skill_response: skill_response.take(),
         });
-        let (era, is_kept) = (self.era, KEPT.contains(&self.method.as_str()));
+        let (mode, is_kept) = (self.mode, KEPT.contains(&self.method.as_str()));
         let cancelled = running.token().clone().cancelled_owned();
         let recipient = self.recipient.clone();
         let parts = parts_of(called)
             .filter_map(move |part| {
-                let part = match (&mut told, part) {
-                    (Some(told), Ok(part)) => told.part(part, &recipient).map(Ok),
+                let part = match (&mut skill_response, part) {
+                    (Some(skill_response), Ok(part)) => {
+                        skill_response.part(part, &recipient).map(Ok)
+                    }
                     (_, part) => Some(part),
                 };
-                ready(part.and_then(|part| shaped(part, era, is_kept)))
+                ready(part.and_then(|part| shaped(part, mode, is_kept)))
             })
             // The request can be cancelled for as long as its answer is not over.
             .inspect(move |_| {
                 let _ = &running;
             })
             .take_until(cancelled);
-        self.respond(Box::pin(parts), lasting).await
+        self.respond(Box::pin(parts), resumable).await
     }
 
     /// What the client can be asked while its request is answered: it needs a stream for that. A request that stands
     /// alone is answered with what it is asked.
     fn abilities(&self) -> Abilities {
-        let session = self.session.filter(|_| !self.era.is_alone());
+        let session = self.session.filter(|_| !self.mode.is_alone());
         let session = session.filter(|_| self.common.accepts.events());
         session.map(Session::abilities).unwrap_or_default()
     }
@@ -132,18 +134,18 @@ impl McpRequest<'_> {
     async fn respond(
         self,
         mut parts: impl Stream<Item = Heard> + Send + Unpin + 'static,
-        lasting: Option<Recorded>,
+        resumable: Option<Recorded>,
     ) -> Response {
         let events = self.common.accepts.events();
         let first = match timeout(UNTIL_STREAM, parts.next()).await {
-            Err(_silence) if events => return self.silent(parts, lasting),
+            Err(_silence) if events => return self.silent(parts, resumable),
             Err(_silence) => parts.next().await,
             Ok(first) => first,
         };
         if events && matches!(&first, Some(Ok(part)) if !part.last) {
             return self.streamed(
                 futures_util::stream::iter(first).chain(parts),
-                (lasting, None),
+                (resumable, None),
             );
         }
         let mut heard = first;
@@ -151,10 +153,10 @@ impl McpRequest<'_> {
             heard = parts.next().await;
         }
         match heard {
-            Some(Ok(part)) => match lasting.and_then(|lasting| lasting.told) {
-                Some(mut told) => {
-                    let told = told.part(part, &self.recipient);
-                    self.whole(told.map(|part| part.body).unwrap_or_default())
+            Some(Ok(part)) => match resumable.and_then(|resumable| resumable.skill_response) {
+                Some(mut skill_response) => {
+                    let skill_response = skill_response.part(part, &self.recipient);
+                    self.whole(skill_response.map(|part| part.body).unwrap_or_default())
                 }
                 None => self.whole(part.body),
             },
@@ -173,22 +175,22 @@ impl McpRequest<'_> {
     fn silent(
         self,
         parts: impl Stream<Item = Heard> + Send + 'static,
-        lasting: Option<Recorded>,
+        resumable: Option<Recorded>,
     ) -> Response {
         let revision = self.session.map(Session::revision);
         let knows = revision.is_some_and(|revision| revision >= Revision::V2025_11_25);
-        let recorded = lasting.as_ref().filter(|_| knows);
+        let recorded = resumable.as_ref().filter(|_| knows);
         let beginning = recorded.map(|recorded| stream::beginning(recorded.call));
-        self.streamed(parts, (lasting, beginning))
+        self.streamed(parts, (resumable, beginning))
     }
 
     fn streamed(
         self,
         parts: impl Stream<Item = Heard> + Send + 'static,
-        (lasting, beginning): (Option<Recorded>, Option<Frame>),
+        (resumable, beginning): (Option<Recorded>, Option<Frame>),
     ) -> Response {
         let recipient = self.recipient;
-        if let Some(recorded) = lasting {
+        if let Some(recorded) = resumable {
             let frames = ResumableStream::frames(self.common.results, recorded, recipient, parts);
             let frames = futures_util::stream::iter(beginning).chain(frames);
             return sse::frames_response(frames, self.common.purse);
@@ -208,7 +210,7 @@ impl McpRequest<'_> {
 
     /// A response that is one message. That of a request that stands alone says by its status what failed.
     pub(super) fn whole(&self, body: Bytes) -> Response {
-        let status = match self.era {
+        let status = match self.mode {
             ProtocolMode::Sessions => StatusCode::OK,
             ProtocolMode::Alone { .. } => status_of_error(&body),
         };
@@ -222,7 +224,7 @@ impl McpRequest<'_> {
     /// A result as the response, with the members that the revision asks for.
     pub(super) fn result(&self, result: &str) -> Response {
         let body = jsonrpc::result(self.recipient.id(), result);
-        self.whole(match self.era {
+        self.whole(match self.mode {
             ProtocolMode::Sessions => body,
             ProtocolMode::Alone { .. } => completed(&body, KEPT.contains(&self.method.as_str())),
         })
@@ -251,8 +253,8 @@ fn status_of_error(body: &[u8]) -> StatusCode {
 }
 
 /// A part as the client's revision has it; `None` for one that it has not asked for.
-fn shaped(part: Heard, era: ProtocolMode, is_kept: bool) -> Option<Heard> {
-    let ProtocolMode::Alone { logs } = era else {
+fn shaped(part: Heard, mode: ProtocolMode, is_kept: bool) -> Option<Heard> {
+    let ProtocolMode::Alone { logs } = mode else {
         return Some(part);
     };
     Some(match part {

@@ -38,7 +38,7 @@ pub(super) struct McpRequest<'a> {
     pub(super) method: Text,
     /// The recipient of errors.
     pub(super) recipient: Recipient,
-    pub(super) era: ProtocolMode,
+    pub(super) mode: ProtocolMode,
 }
 
 /// What the messages of one HTTP request have in common.
@@ -214,7 +214,7 @@ impl Posted {
             return Err(bad(Failure::new(Reason::InvalidRequest, message)));
         }
         let params = Params::read(&unit.bytes).map_err(bad)?;
-        let era = ProtocolMode::of(&params, &method, &self.head.headers)?;
+        let mode = ProtocolMode::of(&params, &method, &self.head.headers)?;
         let mut common = common.clone();
         if !self.head.headers.contains_key("traceparent") {
             let mut headers = params.trace();
@@ -233,7 +233,7 @@ impl Posted {
             unit,
             method,
             recipient,
-            era,
+            mode,
         })
     }
 
@@ -290,7 +290,7 @@ fn check_id(token: &str) -> Result<(), Failure> {
 impl McpRequest<'_> {
     async fn done(self) -> Response {
         let method = self.method.clone();
-        let is_known = match self.era {
+        let is_known = match self.mode {
             ProtocolMode::Sessions => !ADDED.contains(&method.as_str()),
             ProtocolMode::Alone { .. } => !REMOVED.contains(&method.as_str()),
         };

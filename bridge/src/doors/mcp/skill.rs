@@ -247,10 +247,10 @@ impl McpRequest<'_> {
             Err(why) => return self.result(&refused(&why)),
         };
         match self.message(&skill.id, &arguments, card.streaming) {
-            Ok((unit, told)) => {
+            Ok((unit, skill_response)) => {
                 self.common.target = Target::Agent(agent);
                 self.unit = unit;
-                self.called(Some(told)).await
+                self.called(Some(skill_response)).await
             }
             Err(failure) => self.failed(&failure),
         }

@@ -47,14 +47,14 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub(super) struct Recorded {
     pub(super) call: CallId,
     /// What makes it the result of a tool.
-    pub(super) told: Option<SkillResponse>,
+    pub(super) skill_response: Option<SkillResponse>,
 }
 
 /// An answer whose parts are recorded.
 pub(super) struct ResumableStream {
     results: Arc<Results>,
     call: CallId,
-    told: Option<SkillResponse>,
+    skill_response: Option<SkillResponse>,
     recipient: Recipient,
     /// Where the client gets its frames, for as long as it takes them.
     client: Option<mpsc::Sender<Frame>>,
@@ -68,21 +68,24 @@ impl ResumableStream {
     /// The frames of an answer, which is recorded to its end whether the client stays or not.
     pub(super) fn frames(
         results: Arc<Results>,
-        Recorded { call, told }: Recorded,
+        Recorded {
+            call,
+            skill_response,
+        }: Recorded,
         recipient: Recipient,
         parts: impl Stream<Item = Result<Part, CallError>> + Send + 'static,
     ) -> impl Stream<Item = Frame> + Send {
         let (client, frames) = mpsc::channel(FRAMES);
-        let lasting = Self {
+        let resumable = Self {
             results,
             call,
-            told,
+            skill_response,
             recipient,
             client: Some(client),
             count: Some(0),
         };
-        let results = Arc::clone(&lasting.results);
-        results.spawn(lasting.record(parts));
+        let results = Arc::clone(&resumable.results);
+        results.spawn(resumable.record(parts));
         stream::unfold(frames, |mut frames| async {
             Some((frames.recv().await?, frames))
         })
@@ -123,7 +126,7 @@ impl ResumableStream {
             self.count = is_kept.then_some(count + 1);
             id = self.count.map(|count| event_id(self.call, count));
         }
-        let shown = shown(&mut self.told, (body, last), by, &self.recipient);
+        let shown = shown(&mut self.skill_response, (body, last), by, &self.recipient);
         let Some((data, last)) = shown else {
             return last;
         };
@@ -144,15 +147,15 @@ impl ResumableStream {
 
 /// What a client gets for a part, if anything, and whether it is the last that it gets. An error of the bridge stays one.
 fn shown(
-    told: &mut Option<SkillResponse>,
+    skill_response: &mut Option<SkillResponse>,
     (body, last): (Bytes, bool),
     by: Author,
     recipient: &Recipient,
 ) -> Option<(Bytes, bool)> {
-    let Some(told) = told.as_mut().filter(|_| by == Author::Agent) else {
+    let Some(skill_response) = skill_response.as_mut().filter(|_| by == Author::Agent) else {
         return Some((body, last));
     };
-    let part = told.part(Part::new(body, last), recipient)?;
+    let part = skill_response.part(Part::new(body, last), recipient)?;
     Some((part.body, part.last))
 }
 
@@ -220,12 +223,13 @@ impl Mcp {
         let opened = opened.ok_or_else(unknown)?;
         // Each part of a tool's result depends on those before it.
         let most = self.door.largest_body();
-        let told = opened.skill.clone();
-        let told = told.map(|skill| SkillResponse::new(skill, Some(session.revision()), most));
-        let heard = if told.is_some() { 0 } else { taken };
+        let skill_response = opened.skill.clone();
+        let skill_response =
+            skill_response.map(|skill| SkillResponse::new(skill, Some(session.revision()), most));
+        let heard = if skill_response.is_some() { 0 } else { taken };
         let rest = ResumedStream {
             parts: Some(results.replay(call, heard, identity)),
-            told,
+            skill_response,
             heard,
             call,
             taken,
@@ -242,7 +246,7 @@ impl Mcp {
 struct ResumedStream {
     /// `None` after the last one.
     parts: Option<mpsc::Receiver<Result<RecordedPart, CallError>>>,
-    told: Option<SkillResponse>,
+    skill_response: Option<SkillResponse>,
     /// How many parts came from the log, with those before it begins.
     heard: usize,
     call: CallId,
@@ -293,7 +297,7 @@ impl ResumedStream {
     fn part(&mut self, RecordedPart { body, last, by }: RecordedPart) -> Option<Frame> {
         self.heard += 1;
         let body = Bytes::copy_from_slice(body.as_bytes());
-        let shown = shown(&mut self.told, (body, last), by, &self.recipient);
+        let shown = shown(&mut self.skill_response, (body, last), by, &self.recipient);
         if last || shown.as_ref().is_some_and(|(_, last)| *last) {
             self.parts = None;
         }

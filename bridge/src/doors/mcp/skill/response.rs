@@ -384,18 +384,18 @@ mod tests {
     use serde_json::Value;
 
     /// What a client gets for an answer in these parts, the last one being the last.
-    fn told(token: Option<&str>, results: &[Value]) -> Vec<Value> {
+    fn skill_response(token: Option<&str>, results: &[Value]) -> Vec<Value> {
         let skill = Skill {
             context: "c-1".into(),
             progress: token.map(Text::from),
         };
-        let mut told = SkillResponse::new(skill, None, 1 << 20);
+        let mut skill_response = SkillResponse::new(skill, None, 1 << 20);
         let parts = results.iter().enumerate().filter_map(|(index, answer)| {
             let mut body = json!({ "jsonrpc": "2.0", "id": 9 });
             body.as_object_mut()?.extend(answer.as_object()?.clone());
             let last = index + 1 == results.len();
             let part = calls::Part::new(body.to_string().into(), last);
-            told.part(part, &Recipient::new("9".into(), Dialect::Mcp))
+            skill_response.part(part, &Recipient::new("9".into(), Dialect::Mcp))
         });
         let parts = parts.map(|part| serde_json::from_slice(&part.body).unwrap());
         parts.collect()
@@ -409,14 +409,14 @@ mod tests {
     #[test]
     fn steps_are_progress_for_those_who_ask() {
         let steps = [status("working", "flights"), status("completed", "done")];
-        let parts = told(Some("\"p\""), &steps);
+        let parts = skill_response(Some("\"p\""), &steps);
         let expected = json!({ "progressToken": "p", "progress": 1, "message": "flights" });
         assert_eq!(parts[0]["params"], expected);
         assert_eq!(
             parts[1]["result"]["content"],
             json!([{ "type": "text", "text": "done" }])
         );
-        assert_eq!(told(None, &steps), parts[1..]);
+        assert_eq!(skill_response(None, &steps), parts[1..]);
     }
 
     #[test]
@@ -432,7 +432,7 @@ mod tests {
             file(json!({ "bytes": "AAAA", "name": "a b.pdf", "mimeType": "application/pdf" })),
             file(json!({ "uri": "https://example.com/x", "name": "x" })),
         ] } } });
-        let parts = told(None, &[piece("one", false), piece("two", true), last]);
+        let parts = skill_response(None, &[piece("one", false), piece("two", true), last]);
         let result = &parts[0]["result"];
         let expected = json!([
             { "type": "text", "text": "one" },
@@ -450,7 +450,7 @@ mod tests {
 
     #[test]
     fn a_client_learns_how_to_go_on_and_what_has_failed() {
-        let asks = &told(None, &[status("input-required", "When?")])[0]["result"];
+        let asks = &skill_response(None, &[status("input-required", "When?")])[0]["result"];
         assert_eq!(asks["isError"], false);
         assert_eq!(asks["structuredContent"]["taskId"], "t-1");
         let hint = asks["content"][1]["text"].as_str().unwrap();
@@ -460,12 +460,12 @@ mod tests {
         );
         for state in ["failed", "rejected", "canceled"] {
             assert_eq!(
-                told(None, &[status(state, "no")])[0]["result"]["isError"],
+                skill_response(None, &[status(state, "no")])[0]["result"]["isError"],
                 true
             );
         }
         let error = json!({ "error": { "code": -32_001, "message": "no such task" } });
-        let failed = &told(None, &[error])[0]["result"];
+        let failed = &skill_response(None, &[error])[0]["result"];
         assert_eq!(failed["content"][0]["text"], "no such task");
         assert_eq!(failed["structuredContent"]["error"]["code"], -32_001);
         assert_eq!(failed["isError"], true);
