@@ -5,9 +5,9 @@
 //!  (line and column of every node)                      └──────────── problems, all of them ────────────┘
 //! ```
 //!
-//! [`Config::load`] is the only way in. Every problem is reported at once, each with its path, its line, and what would
-//! be right. The JSON Schema ([`json_schema`]) and the reference (`CONFIGURATION.md`, [`reference()`]) are generated from
-//! the structs of this module.
+//! [`Config::load`] is the entry point. It reports all problems together, each with its path, its line, and the fix.
+//! The JSON Schema ([`json_schema`]) and the reference (`CONFIGURATION.md`, [`reference()`]) are generated from the
+//! structs of this module.
 
 mod agents;
 mod attach;
@@ -72,19 +72,19 @@ pub use self::workflows::{
 };
 pub use crate::names::{GlobText, Mode, Name, Names, Pattern};
 
-/// Whether secrets are looked at.
+/// Whether to read secrets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Secrets {
-    /// No: the file names them.
-    Named,
-    /// Yes.
+    /// Check only how the file refers to them.
+    Referenced,
+    /// Read each of them.
     Read,
 }
 
 // === impl Config ===
 
 impl Config {
-    /// Whether the records of executions and `localStorage` are on the logs of the state.
+    /// Whether records of executions and `localStorage` are stored in the logs of `state`.
     #[must_use]
     pub fn keeps_executions(&self) -> bool {
         let workflows = &self.workflows;
@@ -92,23 +92,24 @@ impl Config {
         workflows.enabled && workflows.data_directory.is_none() && is_kept
     }
 
-    /// Reads the file, puts the environment over it, and checks everything. Nothing is connected and no secret is read.
+    /// Reads the file, applies the environment variables, and checks everything. It opens no connection and reads no
+    /// secret.
     ///
     /// `environment` is `std::env::vars_os()`: variables `A2ABUS_SECTION__KEY` set `section.key`.
     ///
     /// # Errors
-    /// Every problem of the file and of the environment, and the warnings.
+    /// All errors and warnings about the file and the environment.
     pub fn load(
         path: &Path,
         environment: impl IntoIterator<Item = (OsString, OsString)>,
     ) -> Result<Self, ConfigErrors> {
-        Self::load_with(path, environment, Secrets::Named)
+        Self::load_with(path, environment, Secrets::Referenced)
     }
 
-    /// As [`Config::load`], and reads every secret that a start would read, to see that it is there.
+    /// Like [`Config::load`], but also reads every secret that the bridge needs to start, to check that it exists.
     ///
     /// # Errors
-    /// As [`Config::load`], and every secret that cannot be read; never what one is.
+    /// Like [`Config::load`], plus every secret that cannot be read. No error contains a secret.
     pub fn load_with_secrets(
         path: &Path,
         environment: impl IntoIterator<Item = (OsString, OsString)>,
@@ -116,28 +117,28 @@ impl Config {
         Self::load_with(path, environment, Secrets::Read)
     }
 
-    /// As [`Config::load`], for text that is in memory; `file` is its name in problems.
+    /// Like [`Config::load`], for text in memory. Problems call it `file`.
     ///
     /// # Errors
-    /// As [`Config::load`].
+    /// Like [`Config::load`].
     pub fn read(
         file: &str,
         text: &str,
         environment: impl IntoIterator<Item = (OsString, OsString)>,
     ) -> Result<Self, ConfigErrors> {
-        Self::read_with(file, text, environment, Secrets::Named)
+        Self::read_with(file, text, environment, Secrets::Referenced)
     }
 
     /// The text of a file, for [`Config::read`].
     ///
     /// # Errors
-    /// When it cannot be read.
+    /// When the file cannot be read.
     pub(crate) fn text_of(path: &Path) -> Result<String, ConfigErrors> {
         read_file(path)
             .map_err(|error| ConfigErrors::unreadable(&path.display().to_string(), &error))
     }
 
-    /// The transports that a text and the environment name, with their types where they are known. Nothing else is checked.
+    /// The transports in a configuration and the environment, each with its type if that is known. Checks nothing else.
     ///
     /// # Errors
     /// When the text is not YAML.
@@ -206,19 +207,19 @@ impl Config {
 /// The largest file, in bytes.
 const LARGEST_FILE: u64 = 16 << 20;
 
-/// The text of a file that may be anything: a device has no end.
+/// Reads the text of a file. The limit matters because the path may be a device that never ends.
 fn read_file(path: &Path) -> io::Result<String> {
     let mut text = String::new();
     let file = File::open(path)?;
     file.take(LARGEST_FILE + 1).read_to_string(&mut text)?;
     if text.len() as u64 > LARGEST_FILE {
-        let message = "it has more than 16 MiB";
+        let message = "the file is larger than 16 MiB";
         return Err(io::Error::new(io::ErrorKind::FileTooLarge, message));
     }
     Ok(text)
 }
 
-/// Checks the `mapping` section of a binding alone; its first problem in words.
+/// Checks only the `mapping` section of a binding and returns its first problem.
 pub(crate) fn check_mapping(mapping: &Value) -> Result<(), String> {
     let schema = schemars::schema_for!(MappingConfig).to_value();
     schema::check_section(mapping.clone(), &schema)

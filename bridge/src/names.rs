@@ -1,6 +1,6 @@
-//! The names and patterns that the configuration is written in and everything else reads.
+//! The names and patterns of the configuration, which the rest of the bridge uses too.
 //!
-//! Nothing here knows where they are written or what they are used for.
+//! This module does not depend on the configuration file or on their use.
 
 mod escape;
 mod template;
@@ -21,11 +21,11 @@ pub(crate) use self::template::with_extension;
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Name(Text);
 
-/// A string condition of a route: an exact value, or a glob when it holds `*`, `?` or `[...]`.
+/// A string condition of a route: an exact value, or a glob if it contains `*`, `?` or `[...]`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Pattern(Text);
 
-/// A glob of a route's condition, whatever characters it holds.
+/// The value of a `glob` condition.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct GlobText(Text);
 
@@ -40,16 +40,16 @@ pub enum Mode {
     Structured,
 }
 
-/// How a value becomes part of a topic.
+/// How an attribute value becomes part of a topic.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Names {
-    /// Only a topic word is let in; anything else is an error of that event.
+    /// Accept only a topic word; any other value is an error of that event.
     #[default]
     Refuse,
-    /// Every other byte is written `_xHH`, so that two values never share a topic.
+    /// Write every other byte as `_xHH`, so that two values never share a topic.
     Escape,
-    /// Topic words with dots between them are let in as they are (for `subject`); anything else is an error.
+    /// Accept topic words separated by dots (for `subject`); any other value is an error.
     Dotted,
 }
 
@@ -59,7 +59,7 @@ impl Name {
     /// Checks a name.
     ///
     /// # Errors
-    /// The rule, when the text breaks it.
+    /// The rule that the text breaks.
     pub fn new(text: &str) -> Result<Self, String> {
         let legal = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-');
         let first = text
@@ -76,7 +76,7 @@ impl Name {
         }
     }
 
-    /// A name known to be legal.
+    /// A name known to be valid.
     pub(crate) const fn from_static(text: &'static str) -> Self {
         Self(Text::from_static(text))
     }
@@ -124,7 +124,7 @@ impl Pattern {
     /// Checks a pattern.
     ///
     /// # Errors
-    /// What is wrong with the glob, when it is one.
+    /// What is wrong with the glob.
     pub fn new(text: &str) -> Result<Self, String> {
         let pattern = Self(text.into());
         if pattern.is_glob() {
@@ -133,7 +133,7 @@ impl Pattern {
         Ok(pattern)
     }
 
-    /// A pattern that is known to be one.
+    /// A pattern known to be valid.
     pub(crate) const fn from_static(text: &'static str) -> Self {
         Self(Text::from_static(text))
     }

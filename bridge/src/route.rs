@@ -5,9 +5,9 @@
 //!                                             └─────> Destination::resolve ──> transport, address, key, mode
 //! ```
 //!
-//! The first matching rule in the order of the file wins. Rules that name their `targetagent`, or how it begins
-//! (`weather-*`), are found by a hash, so ten thousand of them cost what ten do; the others are tried in order. Looking
-//! allocates nothing.
+//! The first matching rule in the order of the file wins. Rules with a literal `targetagent`, or a prefix of it
+//! (`weather-*`), are found by hash, so ten thousand of them cost the same as ten. All other rules are tried in order.
+//! A lookup allocates nothing.
 
 mod error;
 mod explain;
@@ -29,27 +29,27 @@ use crate::calls::callid::without_token;
 use crate::config::{Anchor, Condition, DEFAULT_ROUTE, DestinationConfig, RouteConfig, answering};
 use crate::names::{Attribute, Mode, Name, Names, Template, TemplatePart, with_extension};
 
-/// All rules, ready to be asked. Immutable; shared by all tasks.
+/// All rules, compiled. Immutable; shared by all tasks.
 #[derive(Debug)]
 pub struct RouteTable {
     routes: Vec<Route>,
     /// Exact `targetagent` -> the rules that name it.
     by_target: HashMap<Text, TargetRules>,
-    /// The rules that name how `targetagent` begins.
+    /// The rules that name a prefix of `targetagent`.
     by_prefix: Vec<Prefixes>,
-    /// The rules that have to be tried one by one, in order.
+    /// The rules that must be tried one by one, in order.
     others: Vec<usize>,
     default: Option<Route>,
 }
 
-/// The rules whose prefixes have this many bytes: prefix -> rules, in order.
+/// The rules whose prefixes have the same number of bytes: prefix -> rules, in order.
 #[derive(Debug)]
 struct Prefixes {
     length: usize,
     rules: HashMap<Text, Vec<usize>>,
 }
 
-/// The rules that name one target, in order. The first is stored in place, for there is hardly ever a second.
+/// The rules that name one target, in order. The first is stored inline, because there is rarely a second.
 #[derive(Debug)]
 struct TargetRules {
     first: Candidate,
@@ -66,7 +66,7 @@ struct Candidate {
 /// Which attributes a rule that names a target checks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum RuleScope {
-    /// Only the target: the lookup is the match, and the rule needs no further check.
+    /// Only the target: a rule that the lookup finds matches without a further check.
     Target,
     /// Other attributes too.
     More,
@@ -83,12 +83,12 @@ pub struct Route {
     max_hops: u32,
 }
 
-/// A place that events go to.
+/// A destination of events.
 #[derive(Debug)]
 pub struct Destination {
     transport: Name,
     topic: Template,
-    /// The topic, where it is the same for every event.
+    /// The topic, if it is the same for every event.
     fixed_topic: Option<Topic>,
     key: Option<Template>,
     mode: Mode,
@@ -97,12 +97,12 @@ pub struct Destination {
     named_by: NamedBy,
 }
 
-/// Where one event goes, spelt out.
+/// The resolved destination of one event.
 #[derive(Debug)]
 pub struct Resolved<'a> {
     /// The transport's name in the configuration.
     pub transport: &'a Name,
-    /// The topic and what a confirmation has to mean.
+    /// The topic, and what a confirmation must guarantee.
     pub address: Address,
     /// The key of the message.
     pub key: Option<Bytes>,
@@ -115,17 +115,17 @@ pub struct Resolved<'a> {
 pub enum NamedBy {
     /// The configuration: if the topic does not exist, an operator has to create it.
     Config,
-    /// The event, or the card of its agent: if the topic does not exist, that is wrong.
+    /// The event, or the card of its agent: if the topic does not exist, the name is wrong.
     Event,
 }
 
 // === impl RouteTable ===
 
 impl RouteTable {
-    /// Makes the rules ready.
+    /// Compiles the rules.
     ///
     /// # Errors
-    /// `BadGlob`, with the name of the route; [`crate::config::Config::load`] has refused such rules already.
+    /// `BadGlob`, with the name of the route; [`crate::config::Config::load`] has already rejected such rules.
     pub fn build(
         routes: &[RouteConfig],
         default: &[DestinationConfig],
@@ -182,15 +182,15 @@ impl RouteTable {
         self.by_target.contains_key(agent)
     }
 
-    /// The first rule that takes the event, else the default route, else `None`.
+    /// The first rule that matches the event, else the default route, else `None`.
     #[must_use]
     pub fn route(&self, event: &Event, binding: &str) -> Option<&Route> {
-        self.written(event, binding).or(self.default.as_ref())
+        self.first_match(event, binding).or(self.default.as_ref())
     }
 
-    /// The first rule that takes the event.
+    /// The first rule that matches the event; never the default route.
     #[must_use]
-    pub fn written(&self, event: &Event, binding: &str) -> Option<&Route> {
+    pub fn first_match(&self, event: &Event, binding: &str) -> Option<&Route> {
         let found = with_extension(event.extension(extension::TARGET_AGENT), |target| {
             let target = target?;
             let exact = self.by_target.get(target).and_then(|named| {
@@ -214,7 +214,8 @@ impl RouteTable {
             .and_then(|index| self.routes.get(index))
     }
 
-    /// The first of these rules that takes the event, or `before`. A rule after that one cannot win, so it is not asked.
+    /// The first of these rules that matches the event, or `before`. Rules after `before` cannot win, so they are not
+    /// checked.
     fn first(
         &self,
         rules: &[usize],
@@ -230,7 +231,7 @@ impl RouteTable {
             .or(before)
     }
 
-    /// Explains how the table decides: rule by rule, without the shortcuts of [`RouteTable::route`].
+    /// Explains the decision rule by rule, without the hash lookups of [`RouteTable::route`].
     #[must_use]
     pub fn explain(&self, event: &Event, binding: &str) -> Explanation {
         let mut steps = Vec::new();
@@ -294,7 +295,7 @@ impl Route {
         })
     }
 
-    /// The route of an agent that has announced itself: its card may name the topic.
+    /// The route of an announced agent, whose card may name the topic.
     ///
     /// # Errors
     /// As [`RouteTable::build`].
@@ -312,22 +313,22 @@ impl Route {
         &self.name
     }
 
-    /// The places events go to: all of them.
+    /// The destinations; an event goes to all of them.
     #[must_use]
     pub fn destinations(&self) -> &[Destination] {
         &self.destinations
     }
 
-    /// The index of the destination that answers requests: the only one whose copies name the call and the reply address.
+    /// The index of the destination that answers requests. Only its copies have the call id and the reply address.
     #[must_use]
     pub fn answering(&self) -> usize {
         self.answering
     }
 
-    /// The value of `hops` that the copies of the event carry.
+    /// The value of `hops` in copies of the event.
     ///
     /// # Errors
-    /// `TooManyHops` when the event has passed as many routes as it may.
+    /// `TooManyHops` when the event has reached the limit.
     pub fn next_hops(&self, event: &Event) -> Result<i32, RouteError> {
         let hops = hops(event);
         if hops >= self.max_hops {
@@ -355,7 +356,7 @@ impl Route {
         })
     }
 
-    /// What the rule asks of `targetagent`, when that can be looked up by a hash.
+    /// The rule's condition on `targetagent` and its literal texts, if they can be looked up by hash.
     fn targets(&self) -> Option<(&Condition, Vec<Anchor<'_>>)> {
         let is_target = |(attribute, _): &&(Attribute, Condition)| {
             attribute.as_str() == extension::TARGET_AGENT
@@ -394,7 +395,7 @@ fn add_prefix(by_prefix: &mut Vec<Prefixes>, prefix: &str, index: usize) {
     }
 }
 
-/// How many routes the event has passed. The bridge overwrites what an agent writes here, so that nonsense counts as 0.
+/// How many routes the event has passed. An invalid value counts as 0; the bridge overwrites what agents write here.
 fn hops(event: &Event) -> u32 {
     match event.extension(extension::HOPS) {
         Some(Value::Integer(hops)) => u32::try_from(*hops).unwrap_or(0),
@@ -437,20 +438,20 @@ impl Destination {
         &self.transport
     }
 
-    /// The topic, before the values of an event are put into it.
+    /// The topic template.
     #[must_use]
     pub fn topic(&self) -> &Template {
         &self.topic
     }
 
-    /// Who names the topic: the configuration, or each event by a value in it.
+    /// Who names the topic: the configuration, or the event through an attribute value.
     #[must_use]
     pub fn named_by(&self) -> NamedBy {
         self.named_by
     }
 
-    /// Where an event goes. `source_key` is the key of the message it came in; the key of the copy is the configured
-    /// one, else that, else the `collaborationid` without a reply token, else none.
+    /// Where an event goes. `source_key` is the key of the event's message. The key of the copy is the configured one,
+    /// else `source_key`, else the `collaborationid` without its reply token, else none.
     ///
     /// # Errors
     /// `MissingAttribute`, `BadName` or `BadTopic`.
@@ -474,7 +475,7 @@ impl Destination {
             .or_else(|| source_key.cloned())
             .or_else(|| {
                 let id = event.extension_text(extension::COLLABORATION_ID)?;
-                // A key is shown in tools and logs: a token has no place in it.
+                // Tools and logs show keys, so a key must not contain a token.
                 Some(without_token(id).to_bytes())
             });
         Ok(Resolved {

@@ -1,4 +1,4 @@
-//! The rules that a reload of the configuration replaces while messages are on their way.
+//! The rules that a reload of the configuration replaces while messages are in flight.
 //!
 //! ```text
 //!  a message ── Outbound::rules ──> one Rules, from reading to its copies and dead letters
@@ -16,29 +16,30 @@ use crate::config::{Config, UnknownAgents};
 use crate::pipeline::adapt::Adapters;
 use crate::route::{Route, RouteError, RouteTable};
 
-/// What decides about one message. Immutable; a message has the same rules from its first byte to its last copy.
+/// The rules that decide about one message. Immutable: the same rules apply to a message from its first byte to its
+/// last copy.
 #[derive(Debug, Clone)]
 pub struct Rules {
     /// Where events go.
     pub routes: Arc<RouteTable>,
     /// How bindings and routes validate and convert records.
     pub adapters: Arc<Adapters>,
-    /// What a payload may cost.
+    /// Limits of payloads.
     pub limits: Limits,
-    /// The agents that the configuration lists, where requests for agents that nobody knows are refused.
+    /// The agents that the configuration lists; set only if requests for unknown agents are refused.
     listed: Option<Arc<BTreeSet<Text>>>,
     announced: Arc<AnnouncedRoutes>,
 }
 
-/// The routes of agents that have announced themselves, by agent; an agent without a place of its own has none.
+/// The routes of announced agents, by agent; `None` for an agent without a destination of its own.
 pub type AnnouncedRoutes = HashMap<Text, Option<Arc<Route>>>;
 
-/// No route takes an event.
+/// Why no route takes an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unrouted {
     /// No route matches it.
     NoRoute,
-    /// It is for an agent that nobody knows.
+    /// Its target agent is unknown.
     UnknownAgent,
 }
 
@@ -49,7 +50,7 @@ pub struct CurrentRules(ArcSwap<Rules>);
 // === impl Rules ===
 
 impl Rules {
-    /// Those of a configuration.
+    /// The rules of a configuration.
     ///
     /// # Errors
     /// The first route that cannot be used, and why.
@@ -70,11 +71,11 @@ impl Rules {
         })
     }
 
-    /// Where an event goes: the first written route that takes it, else that of its agent if it has announced itself, else
-    /// the default route.
+    /// Where an event goes: the first configured route that matches, else the route of its announced agent, else the
+    /// default route.
     ///
     /// # Errors
-    /// When it goes nowhere.
+    /// When no route takes it.
     pub fn route(&self, event: &Event, binding: &str) -> Result<&Route, Unrouted> {
         let target = event.extension_text(extension::TARGET_AGENT);
         if let Some(target) = target
@@ -84,13 +85,13 @@ impl Rules {
             return Err(Unrouted::UnknownAgent);
         }
         let announced = || self.announced.get(target?)?.as_deref();
-        let found = self.routes.written(event, binding).or_else(announced);
+        let found = self.routes.first_match(event, binding).or_else(announced);
         found
             .or(self.routes.default_route())
             .ok_or(Unrouted::NoRoute)
     }
 
-    /// Whether a route names this agent exactly, or it has announced itself.
+    /// Whether a route names this agent exactly, or the agent has announced itself.
     #[must_use]
     pub fn names(&self, agent: &Text) -> bool {
         self.routes.names(agent) || self.announced.contains_key(agent)
@@ -102,7 +103,7 @@ impl Rules {
     }
 }
 
-/// Whether an event asks its agent for something, and is no answer.
+/// Whether an event is addressed to its agent, so not an answer.
 fn is_call(event: &Event) -> bool {
     let kind = event.extension_text(extension::MCP_TYPE);
     kind.is_none_or(|kind| *kind != *Kind::Response.as_str() && *kind != *Kind::Stream.as_str())
@@ -111,19 +112,19 @@ fn is_call(event: &Event) -> bool {
 // === impl CurrentRules ===
 
 impl CurrentRules {
-    /// These, until they are replaced.
+    /// Starts with these rules.
     #[must_use]
     pub fn new(rules: Rules) -> Self {
         Self(ArcSwap::from_pointee(rules))
     }
 
-    /// The rules of this moment, for one message.
+    /// The current rules, for one message.
     #[must_use]
     pub fn load(&self) -> Guard<Arc<Rules>> {
         self.0.load()
     }
 
-    /// Other rules count for messages that are read from now on. The routes of announced agents stay.
+    /// Replaces the rules for messages that are read from now on. The routes of announced agents stay.
     pub fn replace(&self, rules: &Rules) {
         self.0.rcu(|now| Rules {
             announced: Arc::clone(&now.announced),
@@ -131,7 +132,7 @@ impl CurrentRules {
         });
     }
 
-    /// The routes of announced agents, for messages that are read from now on.
+    /// Replaces the routes of announced agents, for messages that are read from now on.
     pub fn announce(&self, routes: AnnouncedRoutes) {
         let announced = Arc::new(routes);
         self.0.rcu(|now| Rules {

@@ -1,4 +1,4 @@
-//! The `agents` and `a2a` sections: the agents that A2A clients find, and where they find them.
+//! The `agents` and `a2a` sections: the agents that A2A clients can find, and the interface where they find them.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,15 +15,15 @@ use super::routing::{ConditionConfig, DestinationConfig, RouteConfig};
 use super::value::AsText;
 use crate::names::{Attribute, Name, Pattern};
 
-/// An agent that A2A clients find: what its card says, and where its requests go. Its name is the `targetagent` of its
-/// requests and part of its URL, `/a2a/agents/NAME`.
+/// An agent that A2A clients can find: its card, and the destination of its requests. Its name is the `targetagent` of
+/// its requests and part of its URL, `/a2a/agents/NAME`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AgentCardConfig {
-    /// What the agent does, for people and for models that choose an agent. Without it, that of the card of an attached
-    /// server.
+    /// What the agent does, for people and for models that choose an agent. By default, the description in the card of
+    /// an attached server.
     ///
-    /// Wrong: an agent without `attach` needs it.
+    /// Wrong: it is required for an agent without `attach`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(min = 1, max = 4096))]
     pub description: String,
@@ -31,26 +31,26 @@ pub struct AgentCardConfig {
     #[serde(default = "default_version")]
     #[schemars(length(min = 1, max = 64))]
     pub version: String,
-    /// Where its requests go: a route for `targetagent: NAME` without writing one. Routes that are written come first.
+    /// Where its requests go. The bridge adds a route for `targetagent: NAME` after those of `routes`.
     ///
-    /// Wrong: without it, and without a route that takes them, calls of this agent fail with `agent_not_found`.
+    /// Wrong: without it, and without a matching route, calls to this agent fail with `agent_not_found`.
     pub to: Option<DestinationConfig>,
-    /// A program or an HTTP server that is the agent: the bridge reads the topic of `to`, and answers from there. What its
-    /// card is not told here is taken from the server's own card, or made from its tools.
+    /// A program or HTTP server that acts as the agent. The bridge reads requests from the topic of `to`, passes them
+    /// to the server, and publishes its answers. The server's own card, or its list of tools, supplies what is not set
+    /// here.
     pub attach: Option<AttachConfig>,
-    /// What it can do.
+    /// What the agent can do.
     #[serde(default)]
     pub skills: Vec<SkillConfig>,
-    /// What MCP clients find. `mcp`: its tools, prompts and resources. `a2a`: each skill, as a tool that sends it a
-    /// message. Without it: what an attached server speaks; else `mcp` if the agent has no skills; any other is asked for `tools/list`, and has its
-    /// skills as tools if it answers with none.
+    /// What MCP clients find. `mcp`: the agent's tools, prompts and resources. `a2a`: one tool per skill, which sends
+    /// the agent a message. Default: the protocol of an attached server; else `mcp` if the agent has no skills;
+    /// otherwise the bridge asks the agent for `tools/list` and offers its skills as tools if it lists none.
     ///
-    /// Wrong: an A2A agent that leaves unknown requests unanswered, without `protocol: a2a`, keeps MCP clients waiting for
-    /// 2 s now and then.
+    /// Wrong: set `a2a` for an A2A agent that ignores unknown requests; otherwise MCP clients sometimes wait 2 s.
     pub protocol: Option<AgentProtocol>,
-    /// Whether it sends answers in parts, which clients ask for with `message/stream`.
+    /// Whether the agent can stream its answer in parts (`message/stream`).
     ///
-    /// Wrong: with `false` clients do not ask for streams, and `message/stream` is refused.
+    /// Wrong: with `false` clients do not request streams, and `message/stream` is refused.
     #[serde(default = "yes")]
     pub streaming: bool,
     /// The media types that it accepts.
@@ -67,7 +67,7 @@ pub struct AgentCardConfig {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum AgentProtocol {
-    /// It is sent messages, and answers with messages and tasks.
+    /// It receives messages, and answers with messages and tasks.
     A2a,
     /// It has tools, prompts and resources.
     Mcp,
@@ -80,13 +80,13 @@ pub struct SkillConfig {
     /// The id, unique among the skills of the agent.
     #[schemars(length(min = 1, max = 256))]
     pub id: String,
-    /// The name for people; the id if it is not given.
+    /// The name for people; by default the id.
     #[schemars(length(min = 1, max = 256))]
     pub name: Option<String>,
     /// What it does.
     #[schemars(length(min = 1, max = 4096))]
     pub description: String,
-    /// Words to find it by.
+    /// Keywords for finding it.
     #[serde(default)]
     pub tags: Vec<String>,
     /// Examples of requests.
@@ -98,13 +98,13 @@ pub struct SkillConfig {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct A2aConfig {
-    /// The URL by which clients reach the HTTP listener, as `https://agents.example.com`: the URLs of cards begin with
-    /// it. Without it they begin with `http://` and the `Host` of the request.
+    /// The URL under which clients reach the HTTP listener, such as `https://agents.example.com`. URLs in cards begin
+    /// with it. By default they begin with `http://` and the `Host` of the request.
     ///
-    /// Wrong: behind a proxy that adds TLS or a path, cards without it name URLs that clients cannot use.
+    /// Wrong: behind a proxy that adds TLS or a path, the default gives cards URLs that clients cannot use.
     #[schemars(pattern("^https?://[!-~]*[!-.0-~]$"), length(max = 2048))]
     pub public_url: Option<String>,
-    /// The agent of `POST /a2a`. Without it: the only agent; of several, the one that the request names in
+    /// The agent of `POST /a2a`. By default the only agent; if there are several, the request must name one in
     /// `params._agentId` or in `metadata.targetAgent` of its message.
     pub default_agent: Option<Name>,
     /// Most parts of a message.
@@ -117,40 +117,40 @@ pub struct A2aConfig {
     #[schemars(extend("bounds" = ["1KiB", "1GiB"]))]
     pub max_data_part: AsText<ByteSize>,
     /// Most requests of one client at a time, by its address (IPv6: by its /64 network). A stream counts until it ends.
-    /// Further ones get `429` with `Retry-After`.
+    /// Further requests get `429` with `Retry-After`.
     ///
     /// Wrong: all clients behind one proxy count as one.
     #[schemars(range(min = 1, max = 10_000_000))]
     pub max_requests_per_client: u32,
-    /// Most tasks of one `contextId` that are being worked on. A context lives for as long as its tasks are kept: 24 hours.
+    /// Most unfinished tasks with one `contextId`. A context exists as long as its tasks are stored: 24 hours.
     #[schemars(range(min = 1, max = 10_000_000))]
     pub max_tasks_per_context: u32,
-    /// Webhooks that clients set, and that the bridge calls when something happens to their tasks.
+    /// Webhooks that clients set. The bridge calls them when their tasks change.
     pub push_notifications: PushConfig,
 }
 
-/// The webhooks of A2A clients. They are kept in the state, and one replica at a time calls each of them.
+/// The webhooks of A2A clients. They are stored in `state`; only one replica at a time calls a webhook.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct PushConfig {
     /// Whether clients may set webhooks. Cards say so.
     ///
-    /// Wrong: webhooks are URLs that clients choose; the bridge calls them from inside its network.
+    /// Wrong: clients choose these URLs, and the bridge calls them from inside its network.
     pub enabled: bool,
-    /// Whether a webhook may have any URL with `https` whose addresses are public. Without it only `allowed_urls`.
+    /// Whether any `https` URL with public addresses is allowed. If `false`, only `allowed_urls` are.
     pub public_urls: bool,
-    /// URLs that webhooks may begin with, also with `http` and with private addresses, as
+    /// Allowed beginnings of webhook URLs. They may use `http` and private addresses, such as
     /// `http://hooks.internal:8080/a2a`.
     ///
-    /// Wrong: every client can have anything below these URLs called.
+    /// Wrong: every client can make the bridge call any path below these URLs.
     pub allowed_urls: Vec<AsText<ApiBase>>,
     /// How long one call may take.
     #[schemars(extend("bounds" = ["100ms", "30s"]))]
     pub timeout: AsText<Duration>,
-    /// How long a delivery that fails is repeated, with pauses from 1 s to 60 s. Then it is given up, which is logged and
-    /// counted, and the next event of the task is delivered.
+    /// How long a failed delivery is retried, with pauses from 1 s to 60 s. Then the bridge drops it with a log line
+    /// and a metric, and goes on with the next event of the task.
     ///
-    /// Wrong: events of a task are delivered in order, so later ones wait for as long.
+    /// Wrong: events of a task are delivered in order, so later ones wait as long.
     #[schemars(extend("bounds" = ["0s", "24h"]))]
     pub give_up_after: AsText<Duration>,
     /// Most webhooks of one task.
@@ -188,13 +188,13 @@ impl Default for A2aConfig {
 
 /// The longest id of a skill, in characters.
 const MAX_SKILL_ID: usize = 256;
-/// The name of the route of an agent begins with this.
+/// The prefix of the name of an agent's route.
 const ROUTE_PREFIX: &str = "agent-";
 
 // === impl SkillConfig ===
 
 impl SkillConfig {
-    /// Whether a skill may have this id: MCP clients get it as the name of a tool.
+    /// Checks the id of a skill. MCP clients see it as the name of a tool.
     ///
     /// # Errors
     /// Why not.
@@ -212,7 +212,7 @@ impl SkillConfig {
 // === impl AgentCardConfig ===
 
 impl AgentCardConfig {
-    /// The route that `to` stands for; `None` where there is none, or where the name is too long for one.
+    /// The route that `to` defines. `None` without `to`, or if the agent's name is too long for a route name.
     pub(super) fn route(&self, name: &str) -> Option<RouteConfig> {
         let to = self.to.clone()?;
         let target = Attribute::new(extension::TARGET_AGENT).ok()?;
@@ -226,8 +226,8 @@ impl AgentCardConfig {
         })
     }
 
-    /// What clients are shown, where an attached server has said this about itself: what is written here, and what is not
-    /// from there. A server that does not stream is not asked to.
+    /// The card to show to clients: this configuration, completed by what the attached server says about itself. If the
+    /// server does not stream, the card does not offer streams.
     #[must_use]
     pub(crate) fn completed_by(&self, said: Self) -> Self {
         let is_default = |modes: &Vec<String>| *modes == default_modes();
@@ -257,22 +257,24 @@ impl AgentCardConfig {
         }
     }
 
-    /// The same with words where an attached server has not described itself yet.
+    /// The same, with a placeholder if an attached server has not described itself yet.
     #[must_use]
     pub(crate) fn described(mut self) -> Self {
         if self.description.is_empty() {
-            "An attached server that has not described itself.".clone_into(&mut self.description);
+            "An attached server that has not described itself yet."
+                .clone_into(&mut self.description);
         }
         self
     }
 
-    /// The binding that reads the requests of an attached agent; `None` of any other, or where it reads no single topic.
+    /// The binding that reads the requests of an attached agent. `None` for any other agent, or if `to` is not one
+    /// fixed topic.
     pub(super) fn binding(&self, name: &str) -> Option<BindingConfig> {
         let name = Name::new(&format!("{ROUTE_PREFIX}{name}")).ok()?;
         BindingConfig::attached(&name, self.to.as_ref()?, self.attach.as_ref()?)
     }
 
-    /// What MCP clients find; `None` where only the agent knows.
+    /// What MCP clients find; `None` if only the agent itself knows.
     pub(crate) fn speaks(&self) -> Option<AgentProtocol> {
         let known = match self.attach.as_ref().map(|attach| attach.protocol) {
             Some(AttachProtocol::A2a) => Some(AgentProtocol::A2a),
@@ -284,7 +286,7 @@ impl AgentCardConfig {
         self.protocol.or(known)
     }
 
-    /// The agent whose binding has this name.
+    /// The attached agent that a binding of this name belongs to.
     pub(crate) fn attached_by(binding: &Name) -> Option<&str> {
         binding.as_str().strip_prefix(ROUTE_PREFIX)
     }

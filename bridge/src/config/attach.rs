@@ -1,4 +1,4 @@
-//! Programs and HTTP servers that the bridge puts on the bus: `agents.NAME.attach`.
+//! Programs and HTTP servers that the bridge connects to the bus: `agents.NAME.attach`.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -13,55 +13,57 @@ use super::value::AsText;
 use super::{BindingConfig, Role};
 use crate::names::{Name, Pattern};
 
-/// A program that the bridge starts, or an HTTP server that it calls: the bridge reads the topic of `to`, and publishes the
-/// answers where each request says. Exactly one of `command` and `url` is written.
+/// A program that the bridge starts, or an HTTP server that it calls. The bridge reads requests from the topic of `to`
+/// and publishes each answer to the reply address of its request. Set exactly one of `command` and `url`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AttachConfig {
-    /// The program of an MCP server over stdio, and its arguments. No shell is involved. It is started with the bridge, and
-    /// again whenever it ends.
+    /// The program of an MCP server over stdio, and its arguments. No shell is involved. The bridge starts it, and
+    /// restarts it whenever it exits.
     ///
-    /// Wrong: a program that does not start, or ends at once, is started again after 0.5 s to 30 s; its calls fail with
-    /// `agent_unavailable` meanwhile.
+    /// Wrong: a program that does not start, or exits at once, is restarted after 0.5 s to 30 s; until then its calls
+    /// fail with `agent_unavailable`.
     #[schemars(length(min = 1), inner(length(max = 4096)))]
     pub command: Option<Vec<String>>,
-    /// The URL to which the requests of an HTTP server are posted, as `http://weather.internal:8000/mcp`.
+    /// The URL of an HTTP server, such as `http://weather.internal:8000/mcp`. Requests are posted to it.
     ///
-    /// Wrong: calls fail with `agent_unavailable`, and say why.
+    /// Wrong: calls fail with `agent_unavailable` and the reason.
     pub url: Option<AsText<ApiBase>>,
-    /// What the server at `url` speaks. A program speaks `mcp`.
+    /// The protocol of the server at `url`. A program always uses `mcp`.
     #[serde(default)]
     pub protocol: AttachProtocol,
-    /// Headers of every request to `url`, such as `authorization`: texts, or secrets. A secret is the whole value, with
-    /// `Bearer ` where the server wants that. It is read again after the server has answered 401 or 403.
+    /// Headers of every request to `url`, such as `authorization`: texts, or secrets. A secret is the whole header
+    /// value, including `Bearer ` if the server needs it. After a 401 or 403 it is read again.
     #[serde(default)]
     pub headers: BTreeMap<String, TextOrSecret>,
-    /// The environment of the program: texts, or secrets. Of the bridge's own it gets `HOME`, `LANG`, `LOGNAME`, `PATH`,
-    /// `SHELL`, `TERM`, `TMPDIR`, `TZ` and `USER`, and nothing else. Secrets are read at each start.
+    /// The environment of the program: texts, or secrets. From the bridge's environment it inherits only `HOME`,
+    /// `LANG`, `LOGNAME`, `PATH`, `SHELL`, `TERM`, `TMPDIR`, `TZ` and `USER`. Secrets are read at each start.
     #[serde(default)]
     pub env: BTreeMap<String, TextOrSecret>,
-    /// The working directory of the program. By default that of the bridge.
+    /// The working directory of the program; by default the bridge's.
     pub directory: Option<PathBuf>,
-    /// Most calls at a time; further ones wait. With 1 an MCP program may ask the client of its call (sampling,
-    /// elicitation, roots) and log to it: with more nothing says which call is meant. Over HTTP the response says it.
+    /// Most concurrent calls; further ones wait. With 1, an MCP program can send requests (sampling, elicitation,
+    /// roots) and log messages to the client of its call. With more, the bridge cannot tell which call they belong to.
+    /// HTTP servers are not affected, because they use the response stream of the call.
     ///
-    /// Wrong: with many, a server that works on one call at a time lets calls run into their deadline.
+    /// Wrong: if the server processes one call at a time, a higher value makes calls time out.
     #[serde(default = "default_concurrency")]
     #[schemars(range(min = 1, max = 10_000))]
     pub concurrency: u32,
-    /// The JetStream stream to read requests from (NATS only, with `durable`). Without it they are read at most once.
+    /// The JetStream stream to read requests from (NATS only, with `durable`). Without it, requests are read at most
+    /// once.
     pub stream: Option<Name>,
     /// The durable JetStream consumer that remembers the position (NATS only, with `stream`).
     pub durable: Option<Name>,
-    /// A topic on the transport of `to`, where the card is published when it changes and every 30 s: a bridge whose binding
-    /// with `role: discovery` reads it finds the agent, for 90 s after each time.
+    /// A topic on the transport of `to`. The card is published there after each change and every 30 s. A bridge that
+    /// reads the topic with `role: discovery` knows the agent for 90 s after each publication.
     ///
-    /// Wrong: without it only bridges that list the agent find it.
+    /// Wrong: without it, only bridges that list the agent know it.
     pub announce: Option<AsText<Topic>>,
-    /// The topics to which a request may direct its answer, as `reply_topics` of a binding.
+    /// The topics where a request may ask for its answer; see `reply_topics` of a binding.
     #[serde(default)]
     pub reply_topics: Vec<AsText<Pattern>>,
-    /// Where requests that cannot be read are stored, as `dead_letter.topic` of a binding.
+    /// The topic for requests that cannot be read; see `dead_letter.topic` of a binding.
     #[serde(default = "default_dead_letter")]
     pub dead_letter: AsText<Topic>,
 }
@@ -70,17 +72,16 @@ pub struct AttachConfig {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum AttachProtocol {
-    /// MCP over streamable HTTP: the bridge begins a session, as its only client.
+    /// MCP over streamable HTTP: the bridge opens one session.
     #[default]
     Mcp,
-    /// A2A 0.3 or 1.0 over JSON-RPC: requests are posted as they are, and the card of the server is shown as that of the
-    /// agent.
+    /// A2A 0.3 or 1.0 over JSON-RPC: requests are posted unchanged, and the server's card becomes the agent's card.
     A2a,
-    /// JSON-RPC 2.0: requests are posted as they are.
+    /// JSON-RPC 2.0: requests are posted unchanged.
     Jsonrpc,
 }
 
-/// A text, or a secret that is somewhere else: `{file: PATH}` or `{env: NAME}`.
+/// A text, or a reference to a secret: `{file: PATH}` or `{env: NAME}`.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum TextOrSecret {
@@ -93,10 +94,10 @@ pub enum TextOrSecret {
 // === impl TextOrSecret ===
 
 impl TextOrSecret {
-    /// The text. Blocks as long as reading a small file does.
+    /// The text. Blocks while it reads a small file.
     ///
     /// # Errors
-    /// When it is a secret that cannot be read.
+    /// When the secret cannot be read.
     pub(crate) fn reveal(&self) -> Result<String, SecretError> {
         match self {
             Self::Text(text) => Ok(text.clone()),
@@ -122,7 +123,7 @@ impl std::fmt::Debug for TextOrSecret {
 // === impl AttachConfig ===
 
 impl AttachConfig {
-    /// Its secrets, each with the map and the key that it stands at.
+    /// Its secrets, each with the name of its map and its key there.
     pub(super) fn secrets(&self) -> impl Iterator<Item = (&'static str, &str, &Secret)> {
         let maps = [("env", &self.env), ("headers", &self.headers)];
         maps.into_iter().flat_map(|(section, map)| {
@@ -135,7 +136,7 @@ impl AttachConfig {
 // === impl BindingConfig ===
 
 impl BindingConfig {
-    /// The binding that reads the requests of an attached agent; `None` where its destination is no topic.
+    /// The binding that reads the requests of an attached agent; `None` if its destination is not one fixed topic.
     pub(super) fn attached(
         name: &Name,
         to: &DestinationConfig,

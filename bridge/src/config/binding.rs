@@ -1,4 +1,4 @@
-//! The `bindings` section: what is read and how.
+//! The `bindings` section: which topics are read, and how.
 
 use a2abus_models::convert::Conversion;
 use a2abus_plugin::{EventId, Hint, Ids, Text};
@@ -21,15 +21,15 @@ pub struct BindingConfig {
     pub name: Name,
     /// The transport to read from: a key of `transports`.
     pub transport: Name,
-    /// The topics to read. On NATS and in memory `*` stands for one word and a last `>` for the rest.
+    /// The topics to read. On NATS and in memory, `*` matches one word and a final `>` matches the rest.
     ///
-    /// Wrong: while a topic does not exist, the binding is paused, with an alarm.
+    /// Wrong: while a topic does not exist, the binding is paused and not ready.
     #[schemars(length(min = 1))]
     pub topics: Vec<AsText<TopicFilter>>,
     /// The Kafka consumer group or NATS queue group that the replicas share.
     ///
-    /// Wrong: after a change of the name everything is read again. A name that other software uses takes messages away
-    /// from it.
+    /// Wrong: after you change it, everything is read again. If other software uses the same group, each gets only part
+    /// of the messages.
     #[serde(default = "default_group")]
     pub group: Name,
     /// The JetStream stream to read from (NATS only, with `durable`). Without it the subjects are read with core NATS,
@@ -37,14 +37,14 @@ pub struct BindingConfig {
     pub stream: Option<Name>,
     /// The durable JetStream consumer that remembers the position (NATS only, with `stream`).
     pub durable: Option<Name>,
-    /// What arrives here: `events` are detected, mapped and routed; `responses` are answers to calls, which are
-    /// delivered to their callers and never routed; `workflows` are A2E workflows, which the bridge executes (needs
+    /// The purpose of the messages: `events` are detected, mapped and routed; `responses` are answers to calls, which
+    /// are delivered to their callers and never routed; `workflows` are A2E workflows, which the bridge executes (needs
     /// `workflows.enabled`); `discovery` are the cards of agents that announce themselves, and requests like
     /// `agent/card/register` (needs `registry.enabled`).
     #[serde(default)]
     pub role: Role,
-    /// The agent of `workflows.agents` with whose permissions all requests of this binding run (with `role:
-    /// workflows`). Required there, unless the binding has `trusts: [sourceagent]`: then each event names its agent.
+    /// All requests of this binding run with the permissions of this agent of `workflows.agents` (with `role:
+    /// workflows`, which requires it, unless the binding has `trusts: [sourceagent]`: then each event names its agent).
     pub run_as: Option<Name>,
     /// The family of the payloads on these topics. If you set it, the binding also accepts messages of that family that
     /// lack their usual markers (for example an A2E message without `version`).
@@ -60,33 +60,34 @@ pub struct BindingConfig {
     /// payloads of no known family. The attributes that describe the data are those of the converted record; `id`,
     /// `source`, `targetagent` and `collaborationid` stay the same.
     ///
-    /// Wrong: what the conversion refuses, or has no counterpart for, becomes a dead letter (`convert_failed`).
+    /// Wrong: a record that cannot be converted becomes a dead letter (`convert_failed`).
     pub convert: Option<AsText<&'static Conversion>>,
     /// Refuse A2E messages, A2E workflows and E2A records that break the model of their family (with `role: events`).
     ///
-    /// Wrong: a record that breaks it becomes a dead letter (`invalid_record`) with everything that is wrong.
+    /// Wrong: an invalid record becomes a dead letter (`invalid_record`) that lists every fault.
     #[serde(default)]
     pub validate: bool,
-    /// Take routing attributes that a CloudEvent lacks from its data.
+    /// If a CloudEvent lacks routing attributes, take them from its data.
     #[serde(default)]
     pub fill_from_data: bool,
     /// Where messages that cannot be delivered are stored.
     #[serde(default)]
     pub dead_letter: DeadLetterConfig,
-    /// Most bytes received and not yet acknowledged; then the source is paused. The waiting requests of one agent hold
-    /// at most a quarter of it, all waiting requests at most three quarters; a request above that gets the error
-    /// `exhausted` at once. A single request that is larger than the quarter may wait if it is the only one of its
-    /// agent.
+    /// Most bytes received and not yet acknowledged; at the limit the source is paused. The waiting requests of one
+    /// agent hold at most a quarter of it, all waiting requests at most three quarters; a request above that gets the
+    /// error `exhausted` at once. A single request that is larger than the quarter may wait if it is the only one of
+    /// its agent.
     ///
-    /// Wrong: too small slows the binding down, too large costs memory. At least `limits.max_bytes`.
+    /// Wrong: too small slows the binding down; too large costs memory. At least `limits.max_bytes`.
     #[serde(default = "default_budget_bytes")]
     #[schemars(extend("bounds" = ["64KiB", "16GiB"]))]
     pub budget_bytes: AsText<ByteSize>,
-    /// Most messages received and not yet acknowledged; then the source is paused. Waiting requests have the same
-    /// shares as in `budget_bytes`. A Kafka partition is also paused when 8 times as many records (at least 4096) were
-    /// read after one that is not acknowledged yet.
+    /// Most messages received and not yet acknowledged; at the limit the source is paused. Waiting requests have the
+    /// same shares as in `budget_bytes`. A Kafka partition is also paused when 8 times as many records (at least 4096)
+    /// were read after one that is not acknowledged yet.
     ///
-    /// Wrong: too small slows the binding down, too large costs memory and repeats more after a crash.
+    /// Wrong: too small slows the binding down; too large costs memory, and more messages are redelivered after a
+    /// crash.
     #[serde(default = "default_budget_messages")]
     #[schemars(range(min = 1, max = 1_000_000))]
     pub budget_messages: u32,
@@ -101,43 +102,43 @@ pub struct BindingConfig {
     #[serde(default = "default_pass_headers")]
     pub pass_headers: Vec<AsText<Pattern>>,
     /// Which attributes the bridge accepts from writers of the topics: `sourceagent` (the agent that sent the event)
-    /// and `source` (of a CloudEvent, also that of a bridge). Without it `sourceagent` is removed, and a CloudEvent
-    /// whose `source` begins with `/a2abus/`, or is the `mapping.source` of a binding, gets the `source` and an `id` of
-    /// this binding, so that no event can pass for one of the bridge; other sources are kept. `origin` is always
-    /// overwritten, `replyto` and `progressto` are removed where `reply_topics` does not allow them, and `callid` is
-    /// removed from everything but requests. A binding with `role: workflows` may have `sourceagent` only: then
-    /// requests have the permissions of the agent they name.
+    /// and `source` (of a CloudEvent, even if it is the source of a bridge). Without `sourceagent`, that attribute is
+    /// removed. Without `source`, a CloudEvent whose `source` begins with `/a2abus/`, or equals the `mapping.source` of
+    /// a binding, gets the `source` and an `id` of this binding, so that nobody can forge events of the bridge; other
+    /// sources are kept. `origin` is always overwritten, `replyto` and `progressto` are removed where `reply_topics`
+    /// does not allow them, and `callid` is removed from everything but requests. A binding with `role: workflows` may
+    /// have `sourceagent` only: then requests have the permissions of the agent they name.
     ///
-    /// Wrong: every writer of the topics can then act for any agent, or have events of the bridge dropped as duplicates.
+    /// Wrong: every writer of the topics can then act as any agent, or cause consumers to drop events of the bridge as
+    /// duplicates.
     #[serde(default)]
     pub trusts: Vec<Claim>,
     /// The topic, on the binding's transport, for answers to requests that name no reply address; it becomes their
     /// `replyto`.
     pub replies: Option<AsText<Topic>>,
-    /// The topics, on the binding's transport, to which a request may direct its answer (`replyto`, `kafka_replyTopic`,
-    /// a NATS reply subject) or its progress (`progressto`), by name or with `*` and `?`. Always allowed are `replies`,
+    /// The topics, on the binding's transport, where a request may ask for its answer (`replyto`, `kafka_replyTopic`, a
+    /// NATS reply subject) or its progress (`progressto`), by name or with `*` and `?`. Always allowed are `replies`,
     /// the reply addresses below `calls.reply_topic`, and the NATS reply subject of the message itself if it begins
-    /// with `_INBOX`, as those of NATS clients do. Other names that begin with `_` or `$` are never allowed. A request
-    /// that names any other topic becomes a dead letter (`reply_place_refused`).
+    /// with `_INBOX`, as NATS clients set it. Other names that begin with `_` or `$` are never allowed. A request that
+    /// names any other topic becomes a dead letter (`reply_place_refused`).
     ///
-    /// Wrong: anyone who can write requests can have answers published to every listed topic, with the permissions of
-    /// the bridge; with `*` also to topics of other agents and to the dead-letter topic.
+    /// Wrong: anyone who can write requests can make the bridge publish answers to every listed topic, with the
+    /// bridge's permissions; with `*` also to topics of other agents and to the dead-letter topic.
     #[serde(default)]
     pub reply_topics: Vec<AsText<Pattern>>,
-    /// The topic, on the binding's transport, for progress of executions (with `role: workflows`) whose request names
-    /// none (`progressto`). Without it, progress goes where the answer goes according to `replies` or the routes. If
-    /// the request names its reply address, no progress is sent, because its requester would take the first message for
-    /// the answer.
+    /// The topic, on the binding's transport, for the progress of executions (with `role: workflows`) whose request
+    /// does not set `progressto`. Without it, progress goes where `replies` or the routes send the answer. If the
+    /// request names a reply address, no progress is sent, because the requester would mistake it for the answer.
     pub progress: Option<AsText<Topic>>,
 }
 
-/// A claim of the writers of a topic about their events.
+/// An attribute that a binding accepts from the writers of its topics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Claim {
-    /// A CloudEvent comes from a bridge.
+    /// The `source` of a CloudEvent.
     Source,
-    /// The agent an event is from.
+    /// The agent that sent the event.
     SourceAgent,
 }
 
@@ -148,18 +149,18 @@ pub enum Role {
     /// Payloads to detect, map and route.
     #[default]
     Events,
-    /// Payloads that answer calls: correlated, never routed.
+    /// Answers to calls: correlated, never routed.
     Responses,
     /// A2E workflows: executed, and their results routed.
     Workflows,
     /// Announcements of agents: cards, and requests to the registry.
     Discovery,
-    /// Requests for an attached agent: the bridge makes such a binding of `agents.NAME.attach`.
+    /// Requests for an attached agent. The bridge creates this binding from `agents.NAME.attach`.
     #[serde(skip)]
     Agent,
 }
 
-/// A family of payloads that a binding can be declared to carry.
+/// A family that a binding can declare for its payloads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Family {
@@ -181,12 +182,12 @@ pub enum Family {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum OnUnknown {
-    /// To the dead letters, with the reason.
+    /// Make it a dead letter, with the reason.
     #[default]
     Reject,
-    /// An event of type `<type_prefix>unknown`.
+    /// Make it an event of type `<type_prefix>unknown`.
     Wrap,
-    /// The bytes untouched, without attributes.
+    /// Publish the bytes unchanged, without attributes.
     Pass,
 }
 
@@ -223,13 +224,13 @@ pub struct MappingConfig {
         pattern("^[!-~]+$")
     )]
     pub source: Option<Text>,
-    /// Where the `id` of mapped events comes from: the `position` their message was read at with the index of the unit
-    /// (`k:agents.requests/1/42#0`), which is the same when the message is delivered again and different from all
-    /// others; the `payload`, as in EventMesh; or always a `fresh` one. Messages of core NATS have no position: there
-    /// `position` gives fresh ids.
+    /// Where the `id` of mapped events comes from. `position`: the source position of the message and the index of the
+    /// unit (`k:agents.requests/1/42#0`), which is unique and stays the same when the message is redelivered.
+    /// `payload`: the id in the payload, as in EventMesh. `fresh`: a new id each time. Messages of core NATS have no
+    /// position and always get fresh ids.
     ///
-    /// Wrong: `payload` repeats ids, since agents count from 1: consumers that drop duplicates by `source` and `id` then
-    /// drop requests.
+    /// Wrong: with `payload`, ids repeat, because agents count from 1; consumers that drop duplicates by `source` and
+    /// `id` then drop requests.
     #[serde(default)]
     pub ids: EventIds,
     /// The `mcptype` of a JSON-RPC notification: `notification`, or `request` as in EventMesh.
@@ -239,14 +240,14 @@ pub struct MappingConfig {
     /// two values; then `isfinal` distinguishes the parts.
     #[serde(default)]
     pub stream_mcptype: StreamMcptype,
-    /// The target agent of A2E workflows that name none.
+    /// The target agent of A2E workflows that do not name one.
     #[schemars(
         with = "Option<String>",
         length(min = 1, max = 256),
         pattern("^[A-Za-z0-9._/:@+-]+$")
     )]
     pub executor: Option<Text>,
-    /// Mark A2E workflows as to be validated, not executed.
+    /// Mark A2E workflows for validation only, so that they are not executed.
     #[serde(default)]
     pub validate_workflows: bool,
     /// Whether E2A records without a `protocol_version` are recognised: `any` recognises them, `strict` does not.
@@ -267,9 +268,9 @@ pub enum EventIds {
     /// The position of the message, and the index of the unit.
     #[default]
     Position,
-    /// The payload, where it has an id.
+    /// The payload, if it has an id.
     Payload,
-    /// Nowhere: every event gets a new one.
+    /// Every event gets a new id.
     Fresh,
 }
 
@@ -277,10 +278,10 @@ pub enum EventIds {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum StreamMcptype {
-    /// A value of its own.
+    /// A separate value, `stream`.
     #[default]
     Stream,
-    /// The value of the last part.
+    /// The same value as the last part, `response`.
     Response,
 }
 
@@ -288,10 +289,10 @@ pub enum StreamMcptype {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum E2aShapes {
-    /// Those of before E2A had versions too.
+    /// With or without a version; the first E2A records had none.
     #[default]
     Any,
-    /// Those with a version only.
+    /// Only with a version.
     Strict,
 }
 
@@ -302,14 +303,14 @@ pub enum Notifications {
     /// As notifications.
     #[default]
     AsNotifications,
-    /// As requests, the way EventMesh's code does.
+    /// As requests, like EventMesh's code.
     AsRequests,
 }
 
 // === impl BindingConfig ===
 
 impl BindingConfig {
-    /// What to know of a payload before it is read.
+    /// What the binding declares about its payloads.
     #[must_use]
     pub fn hint(&self) -> Hint {
         let mut hint = Hint::default();
@@ -320,7 +321,7 @@ impl BindingConfig {
         hint
     }
 
-    /// What to ask the transport for.
+    /// The subscription to request from the transport.
     #[must_use]
     pub fn subscription(&self) -> Subscription {
         let reading = match (&self.stream, &self.durable) {
@@ -338,7 +339,7 @@ impl BindingConfig {
         }
     }
 
-    /// Whether what is read here comes again until it is settled.
+    /// Whether messages are redelivered until they are settled.
     #[must_use]
     pub fn is_at_least_once(&self, bus: Binding) -> bool {
         bus != Binding::Nats || self.durable.is_some()
@@ -366,7 +367,7 @@ impl Default for DeadLetterConfig {
 // === impl EventIds ===
 
 impl EventIds {
-    /// The ids of the events of a message that was read at `origin`; new ones where a message has no position.
+    /// The ids of the events of a message that was read at `origin`; fresh ids if it has no position.
     #[must_use]
     pub fn at(self, origin: Option<&Text>) -> Ids<'static> {
         let origin = origin.and_then(|origin| EventId::new(origin.clone()).ok());
@@ -381,7 +382,7 @@ impl EventIds {
 // === impl MappingConfig ===
 
 impl MappingConfig {
-    /// Adds what to know of a payload before it is read.
+    /// Adds what the mapping declares about payloads.
     pub fn add_to(&self, hint: &mut Hint) {
         hint.executor.clone_from(&self.executor);
         hint.validate_workflows = self.validate_workflows;

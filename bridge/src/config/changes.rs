@@ -6,19 +6,19 @@ use serde_json::Value;
 
 use super::path::ValuePath;
 
-/// A value of the file, or of a variable, that differs.
+/// A value, from the file or a variable, that has changed.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Change {
-    /// Where it is. An entry with a `name` or `id` is found by that, wherever it is in its list.
+    /// The path of the value. List entries with a `name` or `id` are matched by it, whatever their position.
     pub(crate) path: ValuePath,
     before: Option<Value>,
     after: Option<Value>,
 }
 
-/// Most characters of a value that are shown.
+/// Longer values are cut to this many characters.
 const SHOWN: usize = 200;
 
-/// Everything that differs between two documents. A default that is written out differs from one that is not.
+/// All differences between two documents. A default written out differs from an omitted one.
 pub(crate) fn changes(before: &Value, after: &Value) -> Vec<Change> {
     let mut found = Vec::new();
     let root = ValuePath::root();
@@ -29,12 +29,12 @@ pub(crate) fn changes(before: &Value, after: &Value) -> Vec<Change> {
 // === impl Change ===
 
 impl Change {
-    /// Whether it is in this part of the file, as `telemetry.log`.
+    /// Whether the value is in this part of the file, such as `telemetry.log`.
     pub(crate) fn is_in(&self, part: &str) -> bool {
         self.path.starts_with(&ValuePath::root().below(part))
     }
 
-    /// Whether it is about this member of some entry of a part of the file.
+    /// Whether the value is this member of any entry in a part of the file.
     pub(crate) fn is_about(&self, part: &str, member: &str) -> bool {
         let has = |value: &Option<Value>| value.as_ref().is_some_and(|it| it.get(member).is_some());
         let path = self.path.to_string();
@@ -42,12 +42,12 @@ impl Change {
             && (path.contains(&format!(".{member}")) || has(&self.before) || has(&self.after))
     }
 
-    /// The value before, for people.
+    /// The old value, as text.
     pub(crate) fn before(&self) -> impl fmt::Display + use<> {
         shorten(self.before.as_ref())
     }
 
-    /// The value from now on, for people.
+    /// The new value, as text.
     pub(crate) fn after(&self) -> impl fmt::Display + use<> {
         shorten(self.after.as_ref())
     }
@@ -61,7 +61,7 @@ fn shorten(value: Option<&Value>) -> String {
     }
 }
 
-/// Compares maps member by member, and lists entry by entry where the entries can be told apart.
+/// Compares maps member by member. Compares lists entry by entry if every entry has a name.
 fn compare(
     path: &ValuePath,
     before: Option<&Value>,
@@ -92,7 +92,7 @@ fn compare(
     }
 }
 
-/// Compares two lists whose entries have names. An entry that comes or goes is one change.
+/// Compares two lists whose entries have names. An added or removed entry is one change.
 fn compare_entries(
     path: &ValuePath,
     before: &[(&str, &Value)],
@@ -129,7 +129,7 @@ fn change(path: ValuePath, before: Option<&Value>, after: Option<&Value>) -> Cha
     }
 }
 
-/// The members of a map; what is missing has none.
+/// The members of a map; none if the map is missing.
 fn members(value: Option<&Value>) -> Option<Vec<(&str, &Value)>> {
     match value {
         None => Some(Vec::new()),
@@ -141,7 +141,7 @@ fn members(value: Option<&Value>) -> Option<Vec<(&str, &Value)>> {
     }
 }
 
-/// The entries of a list in which each has a name; what is missing has none.
+/// The entries of a list in which each has a name; none if the list is missing.
 fn entries(value: Option<&Value>) -> Option<Vec<(&str, &Value)>> {
     match value {
         None => Some(Vec::new()),

@@ -8,7 +8,7 @@ use globset::{Glob, GlobMatcher};
 use super::routing::{ConditionConfig, DialectsConfig};
 use crate::names::Pattern;
 
-/// A condition ready to be asked many times. Asking allocates nothing.
+/// A compiled condition. Evaluating it allocates nothing.
 #[derive(Debug, Clone)]
 pub(crate) enum Condition {
     Exact(Text),
@@ -20,16 +20,16 @@ pub(crate) enum Condition {
     Not(Box<Condition>),
 }
 
-/// What the values that meet a condition have in common.
+/// The literal text that every value meeting a condition has in common.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Anchor<'a> {
-    /// They are this.
+    /// The whole value.
     Whole(&'a str),
-    /// They begin with this, which is not empty.
+    /// The beginning of the value; not empty.
     Prefix(&'a str),
 }
 
-/// Characters that may mean something in a glob: what stands before the first of them is literal.
+/// Characters with a meaning in globs. Everything before the first of them is literal.
 const GLOB_SYNTAX: [char; 7] = ['*', '?', '[', ']', '{', '}', '\\'];
 
 impl<'a> Anchor<'a> {
@@ -38,16 +38,16 @@ impl<'a> Anchor<'a> {
     }
 }
 
-/// Whether a value meets a condition; one that cannot be compiled is met by nothing.
+/// Whether a value meets a condition. No value meets a condition that cannot be compiled.
 pub(crate) fn condition_holds(config: &ConditionConfig, value: &str) -> bool {
     Condition::new(config).is_ok_and(|condition| condition.holds(Some(value)))
 }
 
 impl Condition {
-    /// Makes the condition ready.
+    /// Compiles the condition.
     ///
     /// # Errors
-    /// When a glob of it cannot be compiled.
+    /// When one of its globs cannot be compiled.
     pub(crate) fn new(config: &ConditionConfig) -> Result<Self, globset::Error> {
         match config {
             ConditionConfig::Pattern(pattern) => Self::pattern(pattern),
@@ -132,7 +132,8 @@ impl Condition {
         }
     }
 
-    /// What every value that meets the condition is or begins with, when that is known: what a hash can be built on.
+    /// The literal texts that every matching value equals or begins with, if they are known. They are keys of the hash
+    /// tables in `RouteTable`.
     pub(crate) fn anchors(&self) -> Option<Vec<Anchor<'_>>> {
         match self {
             Self::Exact(text) => Some(vec![Anchor::Whole(text)]),
@@ -146,7 +147,7 @@ impl Condition {
                 .map(Self::anchors)
                 .collect::<Option<Vec<_>>>()
                 .map(|anchors| anchors.concat()),
-            // Each of them has to hold, so one that is anchored anchors them all.
+            // All conditions have to hold, so the anchors of any one of them are enough.
             Self::All(conditions) => conditions.iter().find_map(Self::anchors),
             Self::Suffix(_) | Self::Not(_) => None,
         }

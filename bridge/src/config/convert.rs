@@ -1,4 +1,4 @@
-//! From the words of the file to the types of the libraries.
+//! Conversions from configuration types to the types of the libraries.
 
 use a2abus_plugin::{MapOptions, TypePrefix};
 use a2abus_transports::content_mode::ContentMode;
@@ -10,7 +10,7 @@ use super::{
 };
 
 impl TransportConfig {
-    /// The transport, connecting. The bus does not have to be reachable.
+    /// Creates the transport, which connects in the background. The bus does not have to be reachable.
     ///
     /// # Errors
     /// When a secret cannot be read or the client refuses its settings.
@@ -30,8 +30,8 @@ impl TransportConfig {
 }
 
 impl BindingConfig {
-    /// A binding for answers that the bridge itself adds; `None` when `name` is not a legal name. What it reads is
-    /// decided elsewhere.
+    /// The binding that the bridge itself adds for answers; `None` if `name` is not a valid name. It has no topics; the
+    /// reply reader decides what to read.
     #[must_use]
     pub fn responses(name: &str, transport: &Name) -> Option<Self> {
         let value =
@@ -45,7 +45,7 @@ impl BindingConfig {
 impl From<&MappingConfig> for MapOptions {
     fn from(config: &MappingConfig) -> Self {
         let mut options = Self::default();
-        // The schema lets no other prefix pass.
+        // The schema has already rejected invalid prefixes.
         if let Ok(prefix) = TypePrefix::new(config.type_prefix.clone()) {
             options.type_prefix = prefix;
         }

@@ -21,23 +21,23 @@ use crate::names::Name;
 #[derive(Debug, Clone, JsonSchema)]
 #[schemars(deny_unknown_fields)]
 pub struct Config {
-    /// The name of this bridge in the `source` of mapped events. Without it: the host's name (`HOSTNAME`, else what the
-    /// system says) if that is a legal name, otherwise `a2abus`.
+    /// The name of this bridge in the `source` of mapped events. Default: the host's name (`HOSTNAME`, else the
+    /// system's) if that is a valid name, otherwise `a2abus`.
     #[schemars(default = "default_instance", extend("default_words" = "the host's name"))]
     pub instance: Name,
     /// The buses, by a name of your choice.
     #[schemars(default, extend("propertyNames" = {"format": "name"}))]
     pub transports: BTreeMap<Name, TransportConfig>,
-    /// What is read, and how.
+    /// The topics to read, and how to process their messages.
     #[schemars(default)]
     pub bindings: Vec<BindingConfig>,
-    /// Which events go where; the first rule that matches decides.
+    /// Where events go; the first matching route decides.
     #[schemars(default)]
     pub routes: Vec<RouteConfig>,
-    /// Where events go that match no route. Without it they become dead letters with the reason `no_route`.
+    /// Where events go that match no route. Without it, they become dead letters with the reason `no_route`.
     #[schemars(default)]
     pub default_route: Vec<DestinationConfig>,
-    /// The agents that A2A clients find, by name.
+    /// The agents that A2A clients can find, by name.
     #[schemars(default, extend("propertyNames" = {"format": "name"}))]
     pub agents: BTreeMap<Name, AgentCardConfig>,
     /// Agents that announce themselves.
@@ -55,7 +55,7 @@ pub struct Config {
     /// The HTTP listener for operators.
     #[schemars(default)]
     pub admin: AdminConfig,
-    /// What a payload may cost.
+    /// Limits of payloads.
     #[schemars(default)]
     pub limits: LimitsConfig,
     /// Logs and metrics.
@@ -67,20 +67,20 @@ pub struct Config {
     /// The executor of A2E workflows.
     #[schemars(default)]
     pub workflows: WorkflowsConfig,
-    /// The file it was read from, if it was one: it is read again when it changes.
+    /// The file it was read from, if any. A change of the file reloads it.
     #[schemars(skip)]
     pub file: Option<PathBuf>,
-    /// What the file and the variables say, as one document: what a reload compares.
+    /// The file and the variables as one document, which a reload compares.
     #[schemars(skip)]
     pub(crate) document: Value,
-    /// What is legal but probably not meant.
+    /// Warnings: valid, but probably not intended.
     #[schemars(skip)]
     pub warnings: Vec<Problem>,
 }
 
 /// The JSON Schema (2020-12) of the configuration file. Beyond the standard: the keyword `bounds` holds the smallest
-/// and the largest value of a duration or size written as text, and `default_words` says a default that is not the same
-/// everywhere.
+/// and the largest value of a duration or size written as text, and `default_words` describes a default that depends on
+/// the environment.
 #[must_use]
 pub fn json_schema() -> Value {
     schemars::schema_for!(Config).to_value()

@@ -1,6 +1,6 @@
-//! Which known word was meant?
+//! Suggestions for misspelt words.
 
-/// The known word that a free name was meant to be: one that differs from it by a letter, or by two where it is long.
+/// The known word that a user-defined name probably misspells: it differs by one letter, or by two if it has 8 or more.
 pub(super) fn meant<'a>(name: &str, known: &[&'a str]) -> Option<&'a str> {
     if known.contains(&name) {
         return None;
@@ -13,7 +13,7 @@ pub(super) fn meant<'a>(name: &str, known: &[&'a str]) -> Option<&'a str> {
         .map(|(_, known)| known)
 }
 
-/// The known word that differs least, when it differs little enough to have been meant.
+/// The most similar known word, if it is similar enough.
 pub(super) fn nearest<'a>(word: &str, known: &[&'a str]) -> Option<&'a str> {
     let plain = |text: &str| text.to_ascii_lowercase().replace(['_', '-'], "");
     let word = plain(word);

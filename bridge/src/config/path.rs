@@ -1,4 +1,4 @@
-//! Where in the file is a value?
+//! The path of a value in the configuration.
 
 use std::fmt;
 
@@ -38,14 +38,14 @@ impl ValuePath {
         self.with(Segment::Index(index))
     }
 
-    /// The value around; the root's is the root.
+    /// The path of the enclosing value; the root's parent is the root.
     pub(super) fn parent(&self) -> Self {
         let mut path = self.clone();
         path.0.pop();
         path
     }
 
-    /// The value one step further.
+    /// The path one step further.
     pub(super) fn with(&self, step: Segment) -> Self {
         let mut path = self.clone();
         path.0.push(step);
@@ -57,7 +57,7 @@ impl ValuePath {
         &self.0
     }
 
-    /// The path of a place that is written as `streams[0].name`.
+    /// The path of a value below this one, written like `streams[0].name`.
     pub(super) fn below(&self, place: &str) -> Self {
         let words = place.split(['.', '[']).filter(|word| !word.is_empty());
         words.fold(self.clone(), |path, word| {

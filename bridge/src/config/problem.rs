@@ -1,4 +1,4 @@
-//! Problems of a configuration: what, where, and the fix.
+//! Problems of a configuration: what is wrong, where, and the fix.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::path::ValuePath;
 
-/// Every problem of a configuration: errors, and the warnings beside them.
+/// All problems of a configuration: errors and warnings.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, thiserror::Error)]
 pub struct ConfigErrors {
     file: String,
@@ -18,12 +18,12 @@ pub struct ConfigErrors {
 pub struct Problem {
     /// How bad it is.
     pub severity: Severity,
-    /// Where it was written.
+    /// The file position or the variable.
     #[serde(flatten)]
     pub site: SourceLocation,
-    /// The value, as `routes[2].to[0].topic`; empty for the whole file.
+    /// The path of the value, such as `routes[2].to[0].topic`; empty for the whole file.
     pub path: ValuePath,
-    /// What is wrong and what would be right.
+    /// What is wrong, and the fix.
     pub message: String,
 }
 
@@ -53,7 +53,7 @@ pub enum SourceLocation {
         /// The name of the variable.
         variable: String,
     },
-    /// Nowhere: the file as a whole.
+    /// The file as a whole.
     Whole {},
 }
 
@@ -104,7 +104,7 @@ impl ConfigErrors {
         });
     }
 
-    /// In the order of the file, then of the variables.
+    /// Sorts by position in the file, then by variable.
     pub(super) fn sort(&mut self) {
         self.problems
             .sort_by(|a, b| (&a.site, &a.path).cmp(&(&b.site, &b.path)));
@@ -139,7 +139,7 @@ impl ConfigErrors {
     }
 }
 
-/// One problem a line.
+/// One problem per line.
 impl fmt::Display for ConfigErrors {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, problem) in self.problems.iter().enumerate() {
@@ -155,7 +155,7 @@ impl fmt::Display for ConfigErrors {
 // === impl Problem ===
 
 impl Problem {
-    /// The problem as one line that names the file, as `a2abus.yaml:12:5: routes[2].to[0].topic: …`.
+    /// The problem as one line with the name of the file: `a2abus.yaml:12:5: routes[2].to[0].topic: …`.
     pub fn in_file<'a>(&'a self, file: &'a str) -> impl fmt::Display + 'a {
         ProblemLine {
             problem: self,

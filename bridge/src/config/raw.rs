@@ -1,7 +1,7 @@
 //! The values of the file, with their positions.
 //!
-//! A tree of plain values, each with its place. The environment is put over the tree before anything is checked, so
-//! that a value from a variable is checked as one from the file, and reported under the variable's name.
+//! A tree of plain values, each with its position. Environment variables are applied before the checks, so a value from
+//! a variable is checked like one from the file and reported under the variable's name.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -15,7 +15,7 @@ use super::path::{Segment, ValuePath};
 use super::problem::{ConfigErrors, SourceLocation};
 use crate::names::Name;
 
-/// A value with its place.
+/// A value with its position.
 #[derive(Debug, Clone)]
 pub(super) struct Node {
     site: SourceLocation,
@@ -26,11 +26,11 @@ pub(super) struct Node {
 pub(super) enum Content {
     Scalar(Value),
     List(Vec<Node>),
-    /// Members in the order of the file.
+    /// The members, in the order of the file.
     Map(Vec<Member>),
 }
 
-/// A key, its place, and its value.
+/// A key, its position, and its value.
 pub(super) type Member = (String, SourceLocation, Node);
 
 /// The prefix of environment variables.
@@ -39,7 +39,7 @@ const PREFIX: &str = "A2ABUS_";
 /// The keys of a reference to a secret.
 const FORMS_OF_SECRETS: [&str; 3] = ["env", "file", "sha256"];
 
-/// Variables with the prefix that are not configuration: the command line's own, and those of the tests.
+/// Variables with the prefix that are not configuration: those of the command line and of the tests.
 const NOT_CONFIGURATION: &[&str] = &[
     "A2ABUS_CONFIG",
     "A2ABUS_LOG",
@@ -51,7 +51,8 @@ const NOT_CONFIGURATION: &[&str] = &[
 ];
 const NOT_CONFIGURATION_PREFIX: &str = "A2ABUS_TEST_";
 
-/// Reads the file and puts the environment over it. `None` when the file is not YAML: the problem is then noted.
+/// Reads the file and applies the environment variables. `None` when the file is not YAML; the problem is then
+/// reported.
 pub(super) fn read(
     text: &str,
     environment: impl IntoIterator<Item = (OsString, OsString)>,
@@ -72,7 +73,7 @@ pub(super) fn read(
         }
     };
     if matches!(root.content, Content::Scalar(Value::Null)) {
-        // A file of comments only is a file without sections.
+        // A file that contains only comments has no sections.
         root = Node {
             site: SourceLocation::File { line: 1, column: 1 },
             content: Content::Map(Vec::new()),
@@ -102,7 +103,7 @@ fn is_configuration(name: &str) -> bool {
         && !is_service_link(name)
 }
 
-/// Whether Kubernetes made the variable up: for a Service `a2abus`, or `a2abus-admin`, every pod of the namespace has
+/// Whether Kubernetes set the variable. For a Service `a2abus` or `a2abus-admin`, every pod of the namespace gets
 /// `A2ABUS_SERVICE_HOST`, `A2ABUS_ADMIN_PORT_9090_TCP_ADDR` and the like.
 fn is_service_link(name: &str) -> bool {
     let port = name.split_once("_PORT_").map(|(_, after)| after);
@@ -126,7 +127,7 @@ fn parse(text: &str) -> Result<Node, serde_saphyr::Error> {
     serde_saphyr::from_str_with_options::<Spanned<Content>>(text, options).map(Node::from)
 }
 
-/// What the parser says, without its own rendering of the place.
+/// The parser's message without its position, which the problem already has.
 fn words(error: &serde_saphyr::Error) -> String {
     if let serde_saphyr::Error::DuplicateMappingKey { key: Some(key), .. } = error.without_snippet()
     {
@@ -153,14 +154,14 @@ impl Node {
         matches!(self.content, Content::Map(_))
     }
 
-    /// A value that is in no file.
+    /// A value that does not come from a file.
     pub(super) fn from_json(value: Value) -> Self {
         let site = SourceLocation::Whole {};
         let content = Content::from_json(value, &site);
         Self { site, content }
     }
 
-    /// The value without places.
+    /// The value without positions.
     pub(super) fn to_json(&self) -> Value {
         match &self.content {
             Content::Scalar(value) => value.clone(),
@@ -174,7 +175,7 @@ impl Node {
         }
     }
 
-    /// The place of the value, or of the nearest value around it.
+    /// The position of the value, or of the nearest enclosing value.
     pub(super) fn site(&self, path: &ValuePath) -> SourceLocation {
         let mut node = self;
         let mut site = &self.site;
@@ -184,7 +185,7 @@ impl Node {
             };
             node = next;
             site = match &node.content {
-                // An empty value has no place of its own to point at.
+                // An empty value has no position of its own.
                 Content::Scalar(Value::Null) => at,
                 _ => &node.site,
             };
@@ -192,7 +193,7 @@ impl Node {
         site.clone()
     }
 
-    /// The place of the key of the value at `path`, or of the nearest value around it.
+    /// The position of the key of the value at `path`, or of the nearest enclosing value.
     pub(super) fn key_site(&self, path: &ValuePath) -> SourceLocation {
         let mut node = self;
         let mut site = &self.site;
@@ -218,7 +219,7 @@ impl Node {
         }
     }
 
-    /// Puts one variable over the tree.
+    /// Applies one variable.
     fn overlay(&mut self, name: &str, text: &str, problems: &mut ConfigErrors) {
         let site = variable(name);
         let mut node = self;
@@ -226,8 +227,12 @@ impl Node {
         let words = name.strip_prefix(PREFIX).unwrap_or_default();
         for word in words.split("__") {
             if word.is_empty() {
-                let example = "write A2ABUS_SECTION__KEY, as A2ABUS_HTTP__LISTEN";
-                return problems.error(site, path, format!("not the name of a value: {example}"));
+                let example = "write A2ABUS_SECTION__KEY, such as A2ABUS_HTTP__LISTEN";
+                return problems.error(
+                    site,
+                    path,
+                    format!("does not name a configuration key: {example}"),
+                );
             }
             match node.enter(word, &path, &site) {
                 Ok((step, next)) => {
@@ -240,7 +245,7 @@ impl Node {
         *node = Self::from_variable(text, &site);
     }
 
-    /// The child that a word of a variable's name means; made when it is not there.
+    /// The child that a word of the variable's name refers to; created if it does not exist.
     fn enter(
         &mut self,
         word: &str,
@@ -251,7 +256,7 @@ impl Node {
             self.content = Content::Map(Vec::new());
         }
         match &mut self.content {
-            Content::Scalar(_) => Err("the file has a plain value here, so it has no keys".into()),
+            Content::Scalar(_) => Err("the file has a plain value here, which has no keys".into()),
             Content::List(items) => {
                 let count = items.len();
                 word.parse::<usize>()
@@ -266,7 +271,7 @@ impl Node {
                     })
             }
             Content::Map(members) => {
-                // One reference to a secret takes the place of another: `__ENV` that of `{file: PATH}`.
+                // One reference to a secret replaces another: `__ENV` replaces `{file: PATH}`.
                 if is_secret(members, path) {
                     members.retain(|(key, at, _)| !is_replaced(key, at, word));
                 }
@@ -296,7 +301,7 @@ impl Node {
         }
     }
 
-    /// A YAML scalar; JSON lists and objects are read as such, and whatever else is not a scalar is text.
+    /// Reads a YAML scalar, or a JSON list or object. Anything else is text.
     fn from_variable(text: &str, site: &SourceLocation) -> Self {
         let content = match serde_json::from_str::<Value>(text) {
             Ok(value @ (Value::Array(_) | Value::Object(_))) => Content::from_json(value, site),
@@ -314,7 +319,7 @@ impl Node {
         }
     }
 
-    /// The host's name becomes `instance` when nobody said otherwise and it is a legal name.
+    /// Sets `instance` to the host's name, if `instance` is not set and the name is valid.
     fn fill_instance(&mut self, host: Option<String>) {
         let Content::Map(members) = &mut self.content else {
             return;
@@ -336,7 +341,8 @@ impl Node {
     }
 }
 
-/// Whether a section is a reference to a secret. The keys of `attach.env` and `attach.headers` are the user's own.
+/// Whether a section is a reference to a secret. In `attach.env` and `attach.headers` the keys are names chosen by the
+/// user.
 fn is_secret(members: &[Member], path: &ValuePath) -> bool {
     let is_form = |(key, _, node): &Member| {
         is_form_of_secret(key) && matches!(node.content, Content::Scalar(Value::String(_)))
@@ -346,7 +352,7 @@ fn is_secret(members: &[Member], path: &ValuePath) -> bool {
     !is_users && members.iter().all(is_form)
 }
 
-/// Whether a member of the file is a reference to a secret, and a word of a variable begins another one.
+/// Whether a member from the file is one form of a secret reference, and the variable sets another form.
 fn is_replaced(key: &str, site: &SourceLocation, word: &str) -> bool {
     let is_file = matches!(site, SourceLocation::File { .. });
     is_file && is_form_of_secret(word) && !same_key(key, word)
@@ -356,7 +362,7 @@ fn is_form_of_secret(word: &str) -> bool {
     FORMS_OF_SECRETS.iter().any(|form| same_key(form, word))
 }
 
-/// Variables cannot hold `-` and `.`, and are written in capitals.
+/// Names of variables are in capitals and cannot contain `-` or `.`.
 fn same_key(key: &str, word: &str) -> bool {
     key.len() == word.len()
         && key.bytes().zip(word.bytes()).all(|(key, word)| {

@@ -7,8 +7,7 @@ use serde_json::Value;
 
 use super::file::json_schema;
 
-/// `CONFIGURATION.md`: one table a section, with the type, the default and the bounds of every key, what it does, and
-/// what a wrong value does.
+/// `CONFIGURATION.md`: one table per section, with the type, default, bounds, effect and risk of every key.
 #[must_use]
 pub fn reference() -> String {
     let schema = json_schema();
@@ -24,9 +23,9 @@ pub fn reference() -> String {
 
 const PREFACE: &str = include_str!("reference.md");
 
-/// A table still to be written.
+/// A table that is still to be written.
 struct Table<'a> {
-    /// Where its keys are, as `bindings[].mapping`.
+    /// The path of its keys, such as `bindings[].mapping`.
     path: String,
     schema: &'a Value,
 }
@@ -35,7 +34,7 @@ struct Page<'a> {
     schema: &'a Value,
     text: String,
     waiting: VecDeque<Table<'a>>,
-    /// Definitions that have a table already: a condition may hold conditions.
+    /// Definitions that already have a table. Definitions can be recursive: a condition may contain conditions.
     seen: BTreeSet<&'a str>,
 }
 
@@ -53,7 +52,7 @@ impl<'a> Page<'a> {
                     for variant in variants {
                         let tag = variant.pointer("/properties/type/const");
                         let tag = tag.and_then(Value::as_str).unwrap_or_default();
-                        // Sections of two types may have the same name.
+                        // Variants of a section share its path, so the tag tells them apart.
                         let path = table.path.replace("<name>", &format!("<{tag}>"));
                         self.table(&path, &format!(" of type `{tag}`"), variant);
                     }
@@ -105,7 +104,7 @@ impl<'a> Page<'a> {
         format!("| {} |\n", cells.join(" | "))
     }
 
-    /// The type of a value in words. Sections found on the way get a table of their own.
+    /// The type of a value in words. Queues a table for each section that it meets.
     fn kind(&mut self, path: &str, property: &'a Value) -> String {
         let (name, schema) = self.resolve(property);
         if let Some(items) = schema.get("items") {
@@ -140,7 +139,7 @@ impl<'a> Page<'a> {
         format!("section `{path}`")
     }
 
-    /// The definition that a property refers to, if it does; nullable ones are taken for what they are otherwise.
+    /// The name and schema of the definition that a property refers to, if any. Ignores `null` as an alternative.
     fn resolve(&self, property: &'a Value) -> (Option<&'a str>, &'a Value) {
         let choices = property.get("anyOf").and_then(Value::as_array);
         let mut solid = choices
@@ -152,7 +151,7 @@ impl<'a> Page<'a> {
             _ => property,
         };
         let mut resolved = (None, property);
-        // A definition may be another name for a further one.
+        // A definition may be an alias of another.
         while let Some(found) = self.definition(resolved.1) {
             resolved = found;
         }
@@ -200,7 +199,7 @@ impl<'a> Page<'a> {
     }
 }
 
-/// The words of a closed choice.
+/// The values of an enumeration.
 fn words(schema: &Value) -> Vec<String> {
     let choices = ["oneOf", "anyOf"]
         .iter()
@@ -224,7 +223,7 @@ fn words(schema: &Value) -> Vec<String> {
         .collect()
 }
 
-/// Sections of one key each, as a secret is: `{file: …}` or `{env: …}`.
+/// Alternatives with one key each, such as the forms of a secret: `{file: …}` or `{env: …}`.
 fn single_keys(schema: &Value) -> Option<String> {
     let variants = schema.get("oneOf")?.as_array()?;
     let keys = variants.iter().map(|variant| {
@@ -292,7 +291,7 @@ fn is_required(schema: &Value, key: &str) -> bool {
         .is_some_and(|required| required.iter().any(|name| name == key))
 }
 
-/// What a value does, and, from a paragraph that begins with `Wrong:`, what a wrong value does.
+/// The effect of a key, and its risk: the paragraph that begins with `Wrong:`.
 fn meaning(description: &str) -> (String, String) {
     let flat = |text: &str| text.replace('\n', " ");
     let (wrong, meaning): (Vec<_>, Vec<_>) = description
@@ -325,7 +324,7 @@ mod tests {
 
     use super::*;
 
-    /// Compares a file of the tree with what is generated.
+    /// Compares a file of the repository with the generated text, or writes it with `A2ABUS_BLESS`.
     fn assert_written(file: &str, generated: &str) {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
         if std::env::var_os("A2ABUS_BLESS").is_some() {

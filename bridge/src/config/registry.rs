@@ -10,25 +10,25 @@ use super::routing::DestinationConfig;
 use super::value::AsText;
 use crate::names::Pattern;
 
-/// Agents that announce themselves: on a topic that a binding with `role: discovery` reads, over HTTP, or with
-/// `a2abus agents register`. The agents of the section `agents` need none of this, and win over announced agents of the
-/// same name; routes that are written win, too.
+/// Agents that announce themselves: on a topic that a binding with `role: discovery` reads, over HTTP, or with `a2abus
+/// agents register`. Agents in `agents` do not need this section. They, and the entries of `routes`, take precedence
+/// over announced agents of the same name.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct RegistryConfig {
-    /// Whether agents can announce themselves. They are kept in the log `agents` of the section `state`.
+    /// Whether agents can announce themselves. Announcements are stored in the log `agents` of `state`.
     ///
-    /// Wrong: until callers are authenticated, anyone who can reach the HTTP listener or a discovery topic can announce
-    /// an agent, and gets its requests unless `agents` lists it or a route names it.
+    /// Wrong: callers are not authenticated, so anyone who can reach the HTTP listener or a discovery topic can
+    /// announce an agent and gets its requests, unless `agents` lists it or a route names it.
     pub enabled: bool,
-    /// Where the requests of announced agents go. An agent that names no transport gets the place on the transport where
-    /// it announced itself, else the first.
+    /// Where the requests of announced agents go. An agent whose card names no transport gets the entry for the
+    /// transport on which it announced itself, else the first entry.
     ///
-    /// Wrong: without a place, an announced agent is called only if a route leads to it.
+    /// Wrong: without an entry, an announced agent gets requests only through `routes`.
     pub places: Vec<PlaceConfig>,
-    /// How long an agent is known after it announced itself, if its card does not say it.
+    /// How long an agent stays known after its announcement, if its card sets no lease.
     ///
-    /// Wrong: agents that announce themselves less often are unknown in between.
+    /// Wrong: agents that announce themselves less often are unknown in the meantime.
     #[schemars(extend("bounds" = ["1s", "365days"]))]
     pub lease: AsText<Duration>,
     /// The longest lease that a card may ask for; longer ones are shortened.
@@ -40,24 +40,24 @@ pub struct RegistryConfig {
     /// Largest card. Larger ones are refused.
     #[schemars(extend("bounds" = ["1KiB", "512KiB"]))]
     pub max_card: AsText<ByteSize>,
-    /// Requests for agents that are unknown: `any` follows the routes, `known` refuses them at once with
-    /// `agent_not_found`. Known are agents that `agents` lists, that a route names without a pattern, and that are
-    /// announced.
+    /// Which agents may be called: `any` lets requests for unknown agents follow the routes; `known` refuses them at
+    /// once with `agent_not_found`. An agent is known if `agents` lists it, a route names it without a pattern, or it
+    /// has announced itself.
     ///
     /// Wrong: with `any`, a route like `agents.{targetagent}` publishes requests for every name that callers write.
     pub unknown_agents: UnknownAgents,
 }
 
-/// A place for requests of announced agents.
+/// A destination for the requests of announced agents.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PlaceConfig {
-    /// The transport, and the topic of agents that name none, as `agents.{targetagent}`.
+    /// The transport, and the topic for agents that name none, such as `agents.{targetagent}`.
     pub to: DestinationConfig,
-    /// The topics on this transport that a card may name instead, by name or with `*` and `?`. Topics that the bridge
-    /// itself uses, and names that begin with `_` or `$`, are never allowed.
+    /// The topics on this transport that a card may name instead, by name or with `*` and `?`. Topics of the bridge
+    /// itself, and names that begin with `_` or `$`, are never allowed.
     ///
-    /// Wrong: with `*` anyone who can announce an agent can have requests published to any topic.
+    /// Wrong: with `*` anyone who can announce an agent can make the bridge publish requests to any topic.
     #[serde(default)]
     pub topics: Vec<AsText<Pattern>>,
 }
@@ -75,7 +75,7 @@ pub enum UnknownAgents {
 
 // === impl RegistryConfig ===
 
-/// The default of `registry.max_card`: what a bridge may expect others to take.
+/// The default of `registry.max_card`; a bridge may expect others to accept cards of this size.
 pub(crate) const MAX_CARD_BYTES: u64 = 64 << 10;
 
 impl Default for RegistryConfig {

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::value::AsText;
 use crate::names::{Attribute, GlobText, Mode, Name, Names, Pattern, Template};
 
-/// The name of the route that stands for `default_route`.
+/// The name of the route made from `default_route`.
 pub const DEFAULT_ROUTE: &str = "default";
 
 /// One rule: events that meet every condition go to every destination. The first rule that matches decides.
@@ -18,7 +18,7 @@ pub const DEFAULT_ROUTE: &str = "default";
 pub struct RouteConfig {
     /// The name, unique among the routes; in metrics, dead letters and `a2abus explain`.
     pub name: Name,
-    /// Conditions by attribute: any CloudEvents attribute (`targetagent` first of all), or `binding`, the name of the
+    /// Conditions by attribute: any CloudEvents attribute (most often `targetagent`), or `binding`, the name of the
     /// binding that read the event. Without conditions, every event matches.
     ///
     /// Wrong: a condition on an attribute that events do not have never matches. An event that matches no route goes to
@@ -32,24 +32,24 @@ pub struct RouteConfig {
     pub to: Vec<DestinationConfig>,
     /// A conversion (see `a2abus convert --list`) of the data of every copy, like `convert` of a binding.
     ///
-    /// Wrong: what the conversion refuses, or has no counterpart for, becomes a dead letter (`convert_failed`).
+    /// Wrong: a record that cannot be converted becomes a dead letter (`convert_failed`).
     pub convert: Option<AsText<&'static Conversion>>,
     /// Refuse records that break the model of their family, like `validate` of a binding, before they are converted.
     ///
-    /// Wrong: a record that breaks it becomes a dead letter (`invalid_record`) with everything that is wrong.
+    /// Wrong: an invalid record becomes a dead letter (`invalid_record`) that lists every fault.
     #[serde(default)]
     pub validate: bool,
 }
 
-/// What an attribute has to be.
+/// A condition on the value of an attribute.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum ConditionConfig {
-    /// This value; a glob when it holds `*`, `?` or `[...]`.
+    /// This value; a glob if it contains `*`, `?` or `[...]`.
     Pattern(AsText<Pattern>),
     /// Any of these values or globs.
     AnyOf(#[schemars(length(min = 1))] Vec<AsText<Pattern>>),
-    /// All members that are given.
+    /// The long form: all given members must hold.
     Dialects(Box<DialectsConfig>),
 }
 
@@ -84,15 +84,16 @@ pub struct DialectsConfig {
 pub struct DestinationConfig {
     /// The transport: a key of `transports`.
     pub transport: Name,
-    /// The topic, in which `{attribute}` stands for the value of an attribute, as `agents.{targetagent}`.
+    /// The topic. `{attribute}` is replaced by the value of an attribute, as in `agents.{targetagent}`.
     ///
-    /// Wrong: an event that lacks the attribute, or whose value `names` refuses, becomes a dead letter. So does one
-    /// whose topic does not exist. If a topic without attributes does not exist, its events wait.
+    /// Wrong: an event becomes a dead letter if it lacks the attribute, if `names` refuses the value, or if the
+    /// resulting topic does not exist. If a topic without attributes does not exist, its events wait.
     pub topic: AsText<Template>,
-    /// The key that orders events, with `{attribute}` as in `topic`. Without it, or if the event lacks an attribute in
-    /// it: the key of the original message, else the `collaborationid` without its reply token, else none.
+    /// The message key, which decides the order of events, with `{attribute}` as in `topic`. By default, or if the
+    /// event lacks an attribute of it: the key of the original message, else the `collaborationid` without its reply
+    /// token, else none.
     ///
-    /// Wrong: events that share no key arrive in any order.
+    /// Wrong: events with different keys may arrive in any order.
     pub key: Option<AsText<Template>>,
     /// The CloudEvents content mode.
     #[serde(default)]
@@ -106,7 +107,7 @@ pub struct DestinationConfig {
     /// This destination answers requests: only it gets their `callid` and reply address. All others get the request as
     /// a plain event, which cannot be answered. By default the first destination of the route answers.
     ///
-    /// Wrong: calls of the agents at the other destinations time out. At most one destination of a route.
+    /// Wrong: calls to the agents at the other destinations time out. At most one destination of a route may set it.
     #[serde(default)]
     pub answers: bool,
     /// What to do with an attribute value that is not a topic word (a letter or digit, then letters, digits, `_`, `-`):
@@ -115,7 +116,7 @@ pub struct DestinationConfig {
     pub names: Names,
 }
 
-/// The index of the destination that is marked `answers`, else of the first.
+/// The index of the destination marked `answers`, else 0.
 pub(crate) fn answering(destinations: &[DestinationConfig]) -> usize {
     let marked = destinations.iter().position(|place| place.answers);
     marked.unwrap_or_default()

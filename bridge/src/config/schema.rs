@@ -1,8 +1,8 @@
-//! Is every value, taken alone, what it should be?
+//! Is each value valid on its own?
 //!
-//! The structs of this folder declare every key once: name, type, default, bounds and documentation. `schemars` makes a
-//! schema of them. This module compares the file with it, value by value, and finds every problem with its place. No
-//! message repeats a value that could be a secret.
+//! The structs of this folder declare every key once: name, type, default, bounds and documentation. `schemars`
+//! generates a schema from them. This module checks the file against it, value by value, and reports every problem with
+//! its position. No message repeats a value that could be a secret.
 //!
 //! To add a key, add a documented field to its struct, and its default to `Default` or `#[serde(default)]`. A range is
 //! `#[schemars(range(min = 1))]`, the bounds of a duration or size `#[schemars(extend("bounds" = ["1s", "1h"]))]`, a
@@ -21,7 +21,7 @@ use super::problem::ConfigErrors;
 use super::raw::{Content, Member, Node};
 use super::value::{FORMATS, TextFormat};
 
-/// Checks every value alone against the schema of the file and notes every problem.
+/// Checks each value against the schema of the file and reports every problem.
 pub(super) fn check(root: &Node, schema: &Value, problems: &mut ConfigErrors) {
     for fault in faults(root, schema) {
         let site = match fault.of_key {
@@ -32,7 +32,7 @@ pub(super) fn check(root: &Node, schema: &Value, problems: &mut ConfigErrors) {
     }
 }
 
-/// Checks one section against its schema; its first problem in words.
+/// Checks one section against its schema and returns its first problem.
 pub(super) fn check_section(section: Value, schema: &Value) -> Result<(), String> {
     let section = Node::from_json(section);
     let first = faults(&section, schema).into_iter().next();
@@ -48,16 +48,16 @@ fn faults<'a>(root: &'a Node, schema: &'a Value) -> Vec<Fault<'a>> {
     walk.faults
 }
 
-/// A value that is not what the schema wants.
+/// A value that does not match the schema.
 struct Fault<'a> {
     path: ValuePath,
-    /// Whether the key is wrong, whatever its value.
+    /// Whether the key is wrong, not its value.
     of_key: bool,
     message: String,
     wants: Expected<'a>,
 }
 
-/// What a fault wants instead. Where several shapes are allowed, it shows which of them was meant.
+/// What would be valid instead. If several shapes are allowed, it shows which of them the user meant.
 enum Expected<'a> {
     /// Another value of the same shape.
     Value,
@@ -65,7 +65,7 @@ enum Expected<'a> {
     Type(String),
     /// One of these words.
     Words(Vec<&'a str>),
-    /// Instead of the given word this one, which marks one of several shapes.
+    /// This tag, instead of the given one. Tags distinguish the shapes.
     Tag(Option<&'a str>, &'a str),
 }
 
@@ -86,7 +86,7 @@ impl<'a> SchemaWalker<'a> {
         });
     }
 
-    /// Notes what is wrong with a value, or with the key of it.
+    /// Reports the problem of a value, or of its key, if the check failed.
     fn unless(&mut self, path: &ValuePath, of_key: bool, checked: Result<(), String>) {
         self.faults.extend(checked.err().map(|message| Fault {
             path: path.clone(),
@@ -181,10 +181,10 @@ impl<'a> SchemaWalker<'a> {
         self.unless(path, false, checked);
     }
 
-    /// One of several shapes has to fit. If none does: the problems of the one that was meant, or else what the shapes
-    /// are.
+    /// Checks that one of several shapes fits. Otherwise reports the problems of the shape that the user meant, or
+    /// lists the shapes.
     fn choice(&mut self, node: &'a Node, path: &ValuePath, shapes: &'a [Value]) {
-        // That a value may be left out says nothing about one that is there.
+        // `null` is an alternative only for a value that is null.
         let is_there = !node.is_a("null");
         let is_null = |shape: &Value| shape.get("type").is_some_and(|name| name == "null");
         let mut given = shapes.iter().filter(|shape| !(is_there && is_null(shape)));
@@ -202,7 +202,7 @@ impl<'a> SchemaWalker<'a> {
             tried.push(faults);
         }
         if let Some(message) = written_secret(node, path, shapes) {
-            // Where plain text is allowed too, it is a text of the wrong type.
+            // An outer choice may allow plain text: for it, this is a wrong type.
             return self.fault(path, Expected::Type(String::new()), message);
         }
         let is_meant = |faults: &&Vec<Fault<'_>>| !faults.iter().any(|it| it.is_of_other(path));
@@ -235,7 +235,7 @@ impl<'a> SchemaWalker<'a> {
 // === impl Fault ===
 
 impl Fault<'_> {
-    /// Whether it shows that the value at the path has another of several shapes: another type, or another tag.
+    /// Whether the fault shows that the user meant another shape for the value at the path: its type or tag differs.
     fn is_of_other(&self, path: &ValuePath) -> bool {
         match self.wants {
             Expected::Value => false,
@@ -291,7 +291,7 @@ fn in_format(format: Option<&Value>, text: &str) -> Result<(), String> {
     known.map_or(Ok(()), |(_, check)| check(text))
 }
 
-/// Whether a duration or size is between the two that the keyword `bounds` names.
+/// Checks that a duration or size is between the two values of the keyword `bounds`.
 fn in_bounds(text: &str, schema: &Value) -> Result<(), String> {
     let [smallest, largest] = texts(schema.get("bounds"))[..] else {
         return Ok(());
@@ -314,7 +314,7 @@ fn is_between<T: TextFormat + Ord>(from: &str, text: &str, to: &str) -> Result<b
     Ok(T::read(from)? <= value && value <= T::read(to)?)
 }
 
-/// Whether a number or a length is within two limits, which are keywords of the schema.
+/// Checks that a number or length is within two limits, which are keywords of the schema.
 fn in_limits(
     value: impl Into<Number>,
     schema: &Value,
@@ -356,7 +356,8 @@ fn keys(schema: &Value) -> Vec<&str> {
         .unwrap_or_default()
 }
 
-/// A secret that stands in the file or in a variable of the configuration, where a reference to it is needed.
+/// The message for a secret that is written in the file, or in a variable of the configuration, instead of a reference
+/// to it.
 fn written_secret(node: &Node, path: &ValuePath, shapes: &[Value]) -> Option<String> {
     if !matches!(&node.content, Content::Scalar(value) if !value.is_null()) {
         return None;
@@ -371,7 +372,7 @@ fn written_secret(node: &Node, path: &ValuePath, shapes: &[Value]) -> Option<Str
         });
     }
     forms.sort_unstable();
-    // The name of a variable may stand for the value itself, or for a section or list around it.
+    // The variable may set this value, or a section or list around it.
     let is_own = |name: &&str| name.split("__").count() == path.steps().len();
     let form = |(key, value): (&str, &str)| match node.variable().filter(is_own) {
         Some(name) => format!("{name}__{}={value}", key.to_ascii_uppercase()),
@@ -384,7 +385,7 @@ fn written_secret(node: &Node, path: &ValuePath, shapes: &[Value]) -> Option<Str
 
 fn type_name(json_type: &str) -> Option<&'static str> {
     match json_type {
-        "string" => Some("a text"),
+        "string" => Some("a string"),
         "integer" => Some("a whole number"),
         "number" => Some("a number"),
         "boolean" => Some("true or false"),
@@ -414,7 +415,7 @@ fn missing_key(key: &str, schema: &Value) -> String {
     }
 }
 
-/// The first sentence of a description, as the end of another one.
+/// The first sentence of a description, to complete another sentence.
 fn first_sentence(text: &str) -> String {
     let line = text
         .split("\n\n")
@@ -443,17 +444,17 @@ fn wrong_type(node: &Node, wanted: &str) -> String {
         node.json_type()
     };
     let Some(given) = type_name(own) else {
-        return format!("is empty: {wanted} is wanted");
+        return format!("is empty: expected {wanted}");
     };
     let hint = match (wanted, own) {
-        ("a text", "number" | "boolean") => ": put it in quotes",
+        ("a string", "number" | "boolean") => ": put it in quotes",
         ("a list", "string") => ": put it in brackets",
         _ => "",
     };
-    format!("{wanted} is wanted, not {given}{hint}")
+    format!("expected {wanted}, not {given}{hint}")
 }
 
-/// A plain number where a duration or the like is wanted.
+/// The message for a plain number where a duration or size is expected.
 fn unwritten(node: &Node, schema: &Value) -> Option<String> {
     match &node.content {
         Content::Scalar(Value::Number(number)) => {

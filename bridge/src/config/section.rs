@@ -1,7 +1,7 @@
-//! The parts of the configuration that can be read, although others cannot.
+//! The parts of the configuration that were read successfully, even if others were not.
 //!
-//! Checks that look at several values (`validate`) run over these, so that one bad value does not hide the problems of
-//! the rest, and does not make problems where there are none.
+//! Checks across several values (`validate`) use these parts, so one bad value neither hides other problems nor causes
+//! false ones.
 
 mod partial;
 
@@ -20,7 +20,7 @@ use super::{
     TransportConfig, WorkflowsConfig,
 };
 
-/// What could be read; `None` stands for what could not, whose problems are noted.
+/// The sections and entries. `None` marks one that could not be read; its problems are already reported.
 #[derive(Debug)]
 pub(super) struct Sections {
     pub(super) instance: Option<Name>,
@@ -29,7 +29,7 @@ pub(super) struct Sections {
     pub(super) routes: Vec<Option<RouteConfig>>,
     pub(super) default_route: Vec<Option<DestinationConfig>>,
     pub(super) agents: BTreeMap<String, Option<AgentCardConfig>>,
-    /// The routes that agents stand for, with the names of the agents.
+    /// The routes that entries of `agents` define, with the names of the agents.
     pub(super) agent_routes: Vec<(String, RouteConfig)>,
     pub(super) registry: Option<RegistryConfig>,
     pub(super) a2a: Option<A2aConfig>,
@@ -39,10 +39,10 @@ pub(super) struct Sections {
     pub(super) limits: Option<LimitsConfig>,
     pub(super) telemetry: Option<TelemetryConfig>,
     pub(super) state: Option<StateConfig>,
-    /// What is read by itself, in entries that cannot be read as well.
+    /// Values that are read on their own, even from entries that cannot be read as a whole.
     pub(super) partial: PartialEntries,
     pub(super) workflows: Option<WorkflowsConfig>,
-    /// Lists and maps that are something else altogether, so that nothing is known of what should be in them.
+    /// Sections of the wrong type (not a list or map), so their entries are unknown.
     broken: BTreeSet<&'static str>,
 }
 
@@ -92,12 +92,12 @@ impl Sections {
         }
     }
 
-    /// Whether nothing is known of what should be in a list or map.
+    /// Whether a section has the wrong type, so its entries are unknown.
     pub(super) fn is_broken(&self, section: &str) -> bool {
         self.broken.contains(section)
     }
 
-    /// The configuration, when everything could be read.
+    /// The configuration, if everything was read.
     pub(super) fn into_config(self) -> Option<Config> {
         let transports = self
             .transports
@@ -149,7 +149,7 @@ fn routes_of(agents: &BTreeMap<String, Option<AgentCardConfig>>) -> Vec<(String,
 // === impl Reader ===
 
 impl Reader<'_> {
-    /// A section whose members all have defaults.
+    /// Reads a section whose keys all have defaults.
     fn section<T: DeserializeOwned>(&mut self, name: &str) -> Option<T> {
         self.sections
             .entry(name)
@@ -196,7 +196,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Reads a value; a failure is noted unless the schema has found its reason already.
+    /// Reads a value. Reports a failure, unless the schema check has already reported its reason.
     fn read<T: DeserializeOwned>(&mut self, value: Value, path: &ValuePath) -> Option<T> {
         if self.problems.has_error_under(path) {
             return None;

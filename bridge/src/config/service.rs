@@ -1,4 +1,4 @@
-//! The sections of the process itself: calls, the doors, limits, telemetry.
+//! The sections of the process itself: calls, HTTP listeners, limits, telemetry.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -13,15 +13,15 @@ use super::value::{AsText, LogFilter};
 use crate::bus::headers::DOOR_HEADERS;
 use crate::names::Pattern;
 
-/// Calls: requests that expect an answer. Like all events they follow `routes`.
+/// Calls: requests that expect an answer. Like all events, they follow `routes`.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct CallsConfig {
     /// Whether this bridge makes calls for HTTP clients and its command line.
     pub enabled: bool,
-    /// Where answers come back. On Kafka a topic; on NATS and in memory subjects below it,
-    /// `<reply_topic>.<replica>.<callid>`, so that on NATS the bridge needs the right to subscribe to `<reply_topic>.>`
-    /// and agents the right to publish there.
+    /// Where answers arrive. On Kafka a topic; on NATS and in memory, subjects below it,
+    /// `<reply_topic>.<replica>.<callid>`, so on NATS the bridge needs permission to subscribe to `<reply_topic>.>`,
+    /// and agents need permission to publish there.
     ///
     /// Wrong: give each deployment its own reply topic. Two deployments that share one will miss answers.
     pub reply_topic: AsText<Topic>,
@@ -30,25 +30,25 @@ pub struct CallsConfig {
     /// Wrong: replicas that share a partition read each other's answers too.
     #[schemars(range(min = 1, max = 10_000))]
     pub reply_partitions: u32,
-    /// The number of this replica among those with the same `reply_topic`, from 0, for instance the ordinal of its pod. On
-    /// Kafka it reads its answers from the partition of that number, so that replicas do not share one.
+    /// The number of this replica among those with the same `reply_topic`, from 0, for instance the ordinal of its pod.
+    /// On Kafka it is the partition where this replica reads its answers.
     ///
-    /// Wrong: two replicas with one number read each other's answers, and count those of the other as late. Those with
-    /// random numbers may share a partition.
+    /// Wrong: two replicas with the same number read each other's answers and count them as late. Replicas with random
+    /// numbers may share a partition.
     #[schemars(range(min = 0, max = 65_535), extend("default_words" = "random at each start"))]
     pub replica: Option<u16>,
     /// Whether an answer must prove that its sender has the request. The ids that an agent repeats anyway (the JSON-RPC
     /// id, `callid`, `collaborationid`, `kafka_correlationId`, the NATS reply subject) end with a reply token, an HMAC
-    /// over call id, target and deadline, so that no agent has to know about it. `required` rejects answers without the
+    /// over call id, target and deadline, so agents need not know about it. `required` rejects answers without the
     /// token or with a wrong one; `if_present` only those with a wrong one; `off` makes no tokens. The key is generated
-    /// when the process starts: only the replica that made a call verifies its answers.
+    /// when the process starts, so only the replica that made a call can verify its answers.
     ///
     /// Wrong: with `off` or `if_present` anyone who knows the id of a call, from a log or an HTTP header, can answer
     /// it.
     pub reply_token: ReplyTokenMode,
     /// How long a call waits for its answer if the caller sets no timeout.
     ///
-    /// Wrong: too short fails calls that would have been answered; too long makes callers of dead agents wait.
+    /// Wrong: too short: calls fail that would have been answered. Too long: callers of dead agents wait.
     #[schemars(extend("bounds" = ["1ms", "1h"]))]
     pub timeout: AsText<Duration>,
     /// The longest timeout that a caller may ask for.
@@ -59,28 +59,29 @@ pub struct CallsConfig {
     pub stream_timeout: AsText<Duration>,
     /// Most calls waiting for an answer; further callers get `429` with `Retry-After`.
     ///
-    /// Wrong: too small refuses calls, too large costs memory (about 1 KiB each).
+    /// Wrong: too small: calls are refused. Too large: each call costs about 1 KiB of memory.
     #[schemars(range(min = 1, max = 10_000_000))]
     pub max_pending: u32,
-    /// Most calls waiting for one agent; further callers of this agent get `429` with `Retry-After`. Calls that name no
-    /// agent share one bound.
+    /// Most calls waiting for one agent; further callers of this agent get `429` with `Retry-After`. All calls without
+    /// a target agent count as one agent.
     ///
-    /// Wrong: with a value as large as `max_pending`, one agent that is slow or gone can use up all calls.
+    /// Wrong: if it is as large as `max_pending`, one slow or dead agent can use up all calls.
     #[schemars(range(min = 1, max = 10_000_000), extend("default_words" = "a quarter of `max_pending`"))]
     pub max_pending_per_agent: Option<u32>,
     /// Most calls of one caller waiting for an answer, by its address (IPv6: by its /64 network).
     ///
-    /// Wrong: all callers behind one proxy count as one; as large as `max_pending`, one caller shuts out all others.
+    /// Wrong: all callers behind one proxy count as one. If it is as large as `max_pending`, one caller can shut out
+    /// all others.
     #[schemars(range(min = 1, max = 10_000_000), extend("default_words" = "a quarter of `max_pending`"))]
     pub max_pending_per_caller: Option<u32>,
-    /// Memory for all requests and answers in progress: heads and bodies of requests, waiting calls (4 KiB each), and
-    /// parts of answers that wait for their callers. What does not fit is refused with `exhausted`. One client gets at
-    /// most half of it.
+    /// Memory for all requests and answers in progress: request heads and bodies, waiting calls (4 KiB each), and parts
+    /// of answers that callers have not read yet. Requests that do not fit are refused with `exhausted`. One client
+    /// gets at most half of it.
     ///
-    /// Wrong: too small refuses requests; too large lets callers make the process that large.
+    /// Wrong: too small: requests are refused. Too large: callers can make the process use that much memory.
     #[schemars(extend("bounds" = ["1MiB", "1TiB"]))]
     pub budget_bytes: AsText<ByteSize>,
-    /// Most parts of one streamed answer that wait for a slow caller; above it the stream ends with an error.
+    /// Most parts of one streamed answer that wait for a slow caller; at the limit the stream ends with an error.
     #[schemars(range(min = 1, max = 65_536))]
     pub max_parts_buffered: u32,
 }
@@ -89,11 +90,11 @@ pub struct CallsConfig {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ReplyTokenMode {
-    /// Nothing: there are no tokens.
+    /// All answers; there are no tokens.
     Off,
-    /// The right token, or none.
+    /// Answers with the right token, or without one.
     IfPresent,
-    /// The right token.
+    /// Only answers with the right token.
     #[default]
     Required,
 }
@@ -106,18 +107,18 @@ pub struct HttpConfig {
     pub enabled: bool,
     /// The address to listen on.
     ///
-    /// Wrong: the default accepts connections from this machine only; `0.0.0.0:8080` from everywhere.
+    /// Wrong: the default accepts connections from this machine only; `0.0.0.0:8080` accepts them from everywhere.
     pub listen: AsText<SocketAddr>,
-    /// The web pages that may send requests, by origin, as `https://app.example.com`. A browser's request from any
-    /// other page is refused with 403. Programs send no origin and are not affected.
+    /// The origins of web pages that may send requests, such as `https://app.example.com`. Requests with any other
+    /// `Origin` are refused with 403. Programs other than browsers usually send none and are not affected.
     ///
     /// Wrong: a listed page can call every agent from its visitors' browsers.
     #[schemars(inner(pattern("^[a-z][a-z0-9+.-]*://[!-.0-~]+$"), length(max = 256)))]
     pub allowed_origins: Vec<String>,
     /// The request headers that are passed to the agent, by name or with `*` and `?`, ignoring case; by default the
     /// trace-context and A2A headers. CloudEvents headers, `content-type`, and names that begin with `kafka_`, `nats-`
-    /// or `bus-` are never passed. At most 64 headers and 16 KiB of one request are passed. In a batch they count once
-    /// per request against `limits.max_bytes`.
+    /// or `bus-` are never passed. At most 64 headers and 16 KiB of one request are passed. In a batch, they count
+    /// against `limits.max_bytes` once per request.
     ///
     /// Wrong: `*` puts the credentials of callers on the bus; `baggage` may be large and is sent with each request of a
     /// batch.
@@ -127,32 +128,33 @@ pub struct HttpConfig {
     /// Wrong: too long lets idle clients hold connections.
     #[schemars(extend("bounds" = ["100ms", "10m"]))]
     pub header_timeout: AsText<Duration>,
-    /// How long a connection may stay open without a request. Before the first request, and between two of HTTP/1, it is
-    /// `header_timeout`.
+    /// How long a connection may stay open without a request. Before the first request, and between HTTP/1 requests,
+    /// `header_timeout` applies instead.
     ///
-    /// Wrong: too long lets idle clients hold connections, too short makes clients connect again.
+    /// Wrong: too long lets idle clients hold connections; too short makes clients reconnect.
     #[schemars(extend("bounds" = ["100ms", "1h"]))]
     pub idle_timeout: AsText<Duration>,
-    /// Most connections at a time; more wait in the kernel. Where the process may open fewer files it is less, with a
-    /// warning: some are reserved for brokers, files and the admin listener.
+    /// Most connections at a time; further ones wait in the kernel. If the limit of open files is lower, the bridge
+    /// lowers this value with a warning, and reserves some descriptors for brokers, files and the admin listener.
     #[schemars(range(min = 1, max = 1_000_000))]
     pub max_connections: u32,
-    /// Most connections of one client, by its address (IPv6: by its /64 network); a further one is closed at once.
+    /// Most connections of one client, by its address (IPv6: by its /64 network); further ones are closed at once.
     ///
-    /// Wrong: all clients behind one proxy count as one; as large as `max_connections`, one client shuts out all others.
+    /// Wrong: all clients behind one proxy count as one. If it is as large as `max_connections`, one client can shut
+    /// out all others.
     #[schemars(range(min = 1, max = 1_000_000), extend("default_words" = "a quarter of `max_connections`"))]
     pub max_connections_per_client: Option<u32>,
-    /// The names, without a port, that clients may send in `Host`. Addresses and `localhost` are always accepted; any
-    /// other name is refused with 421, so that no web page can point its own name at this listener. `*` accepts any
-    /// name; there are no other wildcards.
+    /// The names, without a port, that clients may send in `Host`. IP addresses and `localhost` are always accepted;
+    /// any other name is refused with 421, so that no web page can reach this listener through its own DNS name (DNS
+    /// rebinding). `*` accepts any name; there are no other wildcards.
     ///
-    /// Wrong: clients that use a name that is not listed are refused; `*` lets web pages of other sites in.
+    /// Wrong: clients that use an unlisted name are refused; `*` lets web pages of other sites send requests.
     #[schemars(inner(length(min = 1, max = 256), regex(pattern = r"^(\*|[A-Za-z0-9._-]+)$")))]
     pub allowed_hosts: Vec<String>,
     /// How long the process may finish work in progress after SIGTERM.
     ///
-    /// Wrong: too short ends calls with 503; if it is longer than the grace period of the platform, the platform kills
-    /// the process first.
+    /// Wrong: too short: calls end with 503. Longer than the platform's grace period: the platform kills the process
+    /// first.
     #[schemars(extend("bounds" = ["0s", "1h"]))]
     pub drain_grace: AsText<Duration>,
 }
@@ -161,18 +163,18 @@ pub struct HttpConfig {
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct AdminConfig {
-    /// Whether there is one.
+    /// Whether there is an HTTP listener for operators.
     pub enabled: bool,
     /// The address to listen on.
     ///
-    /// Wrong: it has no authentication: keep it off public addresses.
+    /// Wrong: it has no authentication, so keep it off public addresses.
     pub listen: AsText<SocketAddr>,
-    /// The names that a request may have in `Host`, as for `http.allowed_hosts`.
+    /// The names that clients may send in `Host`; see `http.allowed_hosts`.
     #[schemars(inner(length(min = 1, max = 256), regex(pattern = r"^(\*|[A-Za-z0-9._-]+)$")))]
     pub allowed_hosts: Vec<String>,
 }
 
-/// Limits of payloads. A payload above one of them is refused.
+/// Limits of payloads. A payload that exceeds one of them is refused.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct LimitsConfig {
@@ -190,7 +192,7 @@ pub struct LimitsConfig {
     /// Most elements of a batch or lines of a document.
     #[schemars(range(min = 1, max = 1_000_000))]
     pub max_units: u32,
-    /// How many routes an event may pass. An event above it is considered to be in a loop and becomes a dead letter.
+    /// How many routes an event may pass. An event that exceeds it is treated as a loop and becomes a dead letter.
     #[schemars(range(min = 1, max = 1_000))]
     pub max_hops: u32,
 }
@@ -199,16 +201,16 @@ pub struct LimitsConfig {
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct TelemetryConfig {
-    /// What to log: levels by module, as `info,a2abus_bridge=debug`. The access log is `a2abus::access`: one INFO line
-    /// for each request; `info,a2abus::access=off` switches it off. The lines of the NATS client are left out, because they
-    /// repeat those of the bridge; `info,async_nats=info` shows them.
+    /// What to log: levels by module, such as `info,a2abus_bridge=debug`. The access log is `a2abus::access`, with one
+    /// INFO line per request; `info,a2abus::access=off` switches it off. Log lines of the NATS client are hidden,
+    /// because they repeat those of the bridge; `info,async_nats=info` shows them.
     pub log: AsText<LogFilter>,
     /// The format of log lines.
     pub log_format: LogFormat,
-    /// Most agents with metrics of their own: those named in a route, from their first call on; others, from their
-    /// first answer on. All further agents count as `other`.
+    /// Most agents with separate metrics. An agent named in a route gets them with its first call, any other with its
+    /// first answer. All further agents count as `other`.
     ///
-    /// Wrong: about 25 series for each agent; too many slow the metrics system down.
+    /// Wrong: each agent adds about 25 series; too many slow down the metrics system.
     #[schemars(range(min = 0, max = 100_000))]
     pub max_agents: u32,
 }
@@ -220,7 +222,7 @@ pub enum LogFormat {
     /// For people.
     #[default]
     Text,
-    /// One JSON object a line.
+    /// One JSON object per line.
     Json,
 }
 
@@ -279,7 +281,7 @@ impl Default for LimitsConfig {
     fn default() -> Self {
         let limits = Limits::default();
         Self {
-            // With headers and key it fits in a message of the transports' own defaults: 1000000 bytes on Kafka.
+            // Leaves room for headers and key within the transports' own default limits: 1000000 bytes on Kafka.
             max_bytes: AsText(ByteSize::kib(960)),
             max_depth: limits.max_depth,
             max_members: limits.max_members,

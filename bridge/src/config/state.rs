@@ -1,4 +1,4 @@
-//! The section of the state that replicas share.
+//! The `state` section: state that replicas share.
 
 use std::path::PathBuf;
 
@@ -23,19 +23,19 @@ pub struct StateConfig {
     pub log: Name,
     /// The directory of the files, with `log: embedded`. It must exist.
     ///
-    /// Wrong: files of two replicas must not be in one directory.
+    /// Wrong: two replicas must not share a directory.
     pub directory: Option<PathBuf>,
-    /// Whether the bridge creates topics and streams that are missing. `a2abus topics plan` shows them.
+    /// Whether the bridge creates missing topics and streams. `a2abus topics plan` shows them.
     ///
-    /// Wrong: needs the permission to create them; the number of replicas is the broker's default.
+    /// Wrong: the bridge needs permission to create them; they get the broker's default number of replicas.
     pub create: bool,
-    /// What the names of topics and subjects begin with: `<prefix>.tasks`, `<prefix>.results`. A stream is named after them:
+    /// The prefix of topics and subjects: `<prefix>.tasks`, `<prefix>.results`. Streams are named after them:
     /// `A2ABUS_TASKS`.
     ///
     /// Wrong: two deployments with the same prefix share their state.
     pub prefix: AsText<Topic>,
-    /// Memory for each kind of state. When it is full, finished tasks are forgotten, the oldest first; if there are none,
-    /// new ones are refused.
+    /// Memory for each kind of state. When it is full, the oldest finished tasks are removed; if there are none, new
+    /// tasks are refused.
     #[schemars(extend("bounds" = ["1MiB", "1TiB"]))]
     pub memory: AsText<ByteSize>,
 }

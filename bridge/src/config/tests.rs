@@ -64,7 +64,7 @@ fn what_is_not_yaml_is_placed() {
         "a: b: c",
         &["f:1:5: not YAML: mapping values are not allowed in this context"],
     );
-    check("- 1", &["f:1:1: a section of keys is wanted, not a list"]);
+    check("- 1", &["f:1:1: expected a section of keys, not a list"]);
     check(
         "a: *b",
         &["f:1:4: not YAML: alias references unknown anchor"],
@@ -110,9 +110,9 @@ routes:
             "f:2:18: http.zzz: unknown key: the keys here are allowed_hosts, allowed_origins, drain_grace, enabled, header_timeout, idle_timeout, listen, max_connections, max_connections_per_client, pass_headers",
             "f:4:3: bindings[0].topics: is missing: the topics to read",
             "f:4:27: bindings[0].topic: unknown key: did you mean topics?",
-            "f:7:10: routes[0].when.target_agent: \"target_agent\" is not an attribute name: write lower-case letters and digits, 20 at most, as targetagent",
+            "f:7:10: routes[0].when.target_agent: \"target_agent\" is not an attribute name: use at most 20 lower-case letters and digits, such as targetagent",
             "f:7:41: routes[0].when.targetagent.exct: unknown key: did you mean exact?",
-            "f:8:8: routes[0].to[0].topic: is missing: the topic, in which `{attribute}` stands for the value of an attribute, as `agents.{targetagent}`",
+            "f:8:8: routes[0].to[0].topic: is missing: the topic",
             "f:8:23: routes[0].to[0].topics: unknown key: did you mean topic?",
         ],
     );
@@ -134,26 +134,26 @@ bindings:
 ",
         &[
             "f:2:1: warning: routes: there is no route, so every event becomes a dead letter",
-            "f:1:1: admin: is empty: a section of keys is wanted",
+            "f:1:1: admin: is empty: expected a section of keys",
             "f:2:21: limits.max_depth: out of bounds: write 8 to 128",
             "f:2:36: limits.max_hops: out of bounds: write 1 to 1000",
-            "f:2:50: limits.max_bytes: not a size: write a number of bytes, or one with a unit as 64MiB",
-            "f:3:18: telemetry.log: not a log filter: write levels, as info or info,a2abus_bridge=debug",
+            "f:2:50: limits.max_bytes: not a size: write a number of bytes, or a number and a unit such as 64MiB",
+            "f:3:18: telemetry.log: not a log filter: write levels, such as info or info,a2abus_bridge=debug",
             "f:3:39: telemetry.log_format: not allowed: did you mean json? The values are text, json",
-            "f:4:16: http.listen: not a socket address: write an IP address and a port, as 0.0.0.0:8080 or [::]:8080",
-            "f:4:46: http.header_timeout: not a duration: write a number and a unit, as 250ms, 30s or 2m",
-            "f:4:59: http.enabled: true or false is wanted, not a text",
-            "f:4:81: http.max_connections: a whole number is wanted, not a number",
+            "f:4:16: http.listen: not a socket address: write an IP address and a port, such as 0.0.0.0:8080 or [::]:8080",
+            "f:4:46: http.header_timeout: not a duration: write a number and a unit, such as 250ms, 30s or 2m",
+            "f:4:59: http.enabled: expected true or false, not a string",
+            "f:4:81: http.max_connections: expected a whole number, not a number",
             "f:6:10: bindings[0].name: not a name: write 1 to 64 letters, digits, '.', '_' or '-', beginning with a letter or digit",
             "f:6:36: bindings[0].topics: too few: write at least 1",
             "f:6:46: bindings[0].role: not allowed: did you mean events? The values are events, responses, workflows, discovery",
-            "f:6:60: bindings[0].group: a text is wanted, not a number: put it in quotes",
-            "f:7:35: bindings[1].topics: a list is wanted, not a text: put it in brackets",
+            "f:6:60: bindings[0].group: expected a string, not a number: put it in quotes",
+            "f:7:35: bindings[1].topics: expected a list, not a string: put it in brackets",
             "f:7:52: bindings[1].budget_bytes: out of bounds: write 64KiB to 16GiB",
-            "f:8:10: bindings[2].name: is the name of bindings[1] already: write another one",
+            "f:8:10: bindings[2].name: is already the name of bindings[1]: choose another one",
             "f:8:36: bindings[2].topics[0]: \"a..b\" is not a topic name: no word between dots may be empty",
             "f:8:44: bindings[2].topics[1]: \"a b\" is not a topic name: only letters, digits, '.', '_' and '-' are allowed",
-            "f:9:3: bindings[3]: a section of keys is wanted, not a number",
+            "f:9:3: bindings[3]: expected a section of keys, not a number",
         ],
     );
 }
@@ -163,7 +163,7 @@ fn a_level_that_does_not_exist_is_refused_and_no_host_has_a_scheme() {
     let file = |log: &str, host: &str| {
         format!("\ntelemetry: {{log: '{log}'}}\nhttp: {{allowed_hosts: ['{host}']}}\n")
     };
-    let not_a_filter = "f:1:18: telemetry.log: not a log filter: write levels, as info or info,a2abus_bridge=debug";
+    let not_a_filter = "f:1:18: telemetry.log: not a log filter: write levels, such as info or info,a2abus_bridge=debug";
     check_more(&file("warn;a2abus=debug", "a.example.com"), &[not_a_filter]);
     for log in ["inf", "verbose", "info,,a2abu"] {
         check_more(
@@ -193,7 +193,7 @@ routes: [{name: r, to: []}]
 workflows: {max_retries: 11, agent: \"a b\"}
 ",
         &[
-            "f:1:17: admin.listen: not a socket address: write an IP address and a port, as 0.0.0.0:8080 or [::]:8080",
+            "f:1:17: admin.listen: not a socket address: write an IP address and a port, such as 0.0.0.0:8080 or [::]:8080",
             "f:1:36: admin.allowed_hosts[0]: must not be empty",
             "f:2:27: agents.a.description: must not be empty",
             "f:3:22: calls.max_pending: out of bounds: write 1 to 10000000",
@@ -205,7 +205,7 @@ workflows: {max_retries: 11, agent: \"a b\"}
     );
     check(
         "transports: {a: {type: 5}}",
-        &["f:1:24: transports.a.type: a text is wanted, not a number: put it in quotes"],
+        &["f:1:24: transports.a.type: expected a string, not a number: put it in quotes"],
     );
 }
 
@@ -241,12 +241,12 @@ routes:
   to: [{transport: k, topic: t}]
 ",
         &[
-            "f:3:13: routes[0].when.a: a list or a section of keys or a text is wanted, not a number",
+            "f:3:13: routes[0].when.a: expected a list or a section of keys or a string, not a number",
             "f:3:19: routes[0].when.b: is empty: write at least one of all, any, exact, glob, not, prefix, suffix",
             "f:3:33: routes[0].when.c.glob: not a glob: unclosed character class; missing ']'",
-            "f:3:48: routes[0].when.d[1]: a text is wanted, not a section of keys",
+            "f:3:48: routes[0].when.d[1]: expected a string, not a section of keys",
             "f:3:56: routes[0].when.d[2]: not a glob: unclosed character class; missing ']'",
-            "f:3:73: routes[0].when.e.any[0]: a list or a section of keys or a text is wanted, not a number",
+            "f:3:73: routes[0].when.e.any[0]: expected a list or a section of keys or a string, not a number",
             "f:3:81: routes[0].when.f: too few: write at least 1",
             "f:3:94: routes[0].when.g.not: not a glob: unclosed character class; missing ']'",
         ],
@@ -273,15 +273,15 @@ routes:
   - {transport: k, topic: \"{binding}.{subject}\", names: dotted}
 ",
         &[
-            "f:5:27: routes[0].to[0].topic: a brace at byte 2 has no partner: write {attribute}, as {targetagent}",
-            "f:6:27: routes[0].to[1].topic: \"B\" is not an attribute name: write lower-case letters and digits, 20 at most, as targetagent",
+            "f:5:27: routes[0].to[0].topic: the brace at byte 2 has no counterpart: write {attribute}, such as {targetagent}",
+            "f:6:27: routes[0].to[1].topic: \"B\" is not an attribute name: use at most 20 lower-case letters and digits, such as targetagent",
             "f:7:27: routes[0].to[2].topic: \"a b.x\" is not a topic name: only letters, digits, '.', '_' and '-' are allowed",
             "f:8:27: routes[0].to[3].topic: \".x\" is not a topic name: no word between dots may be empty",
             "f:9:27: routes[0].to[4].topic: is reserved: a topic must not begin with '_'",
             "f:10:27: warning: routes[0].to[5].topic: begins with an attribute, so a payload can choose any topic without dots: put a fixed word before it",
             "f:11:27: routes[0].to[6].topic: begins with an attribute, and with names: dotted a payload can choose any topic: put a fixed word before it",
             "f:12:62: routes[0].to[7].key: the template is empty",
-            "f:13:35: routes[0].to[8].key: \"\" is not an attribute name: write lower-case letters and digits, 20 at most, as targetagent",
+            "f:13:35: routes[0].to[8].key: \"\" is not an attribute name: use at most 20 lower-case letters and digits, such as targetagent",
             "f:13:48: routes[0].to[8].names: not allowed: the values are refuse, escape, dotted",
         ],
     );
@@ -302,12 +302,12 @@ default_route: [{transport: x, topic: t}]
 ",
         &[
             "f:2:24: bindings[0].transport: there is no transport kk: did you mean k?",
-            "f:3:10: bindings[1].name: is the name of bindings[0] already: write another one",
+            "f:3:10: bindings[1].name: is already the name of bindings[0]: choose another one",
             "f:3:65: bindings[1].dead_letter.transport: there is no transport zzz: the transports are k, n",
             "f:5:29: routes[0].when.binding: there is no binding c: did you mean b?",
             "f:5:50: routes[0].to[0].transport: there is no transport m: did you mean k?",
-            "f:6:10: routes[1].name: is the name of routes[0] already: write another one",
-            "f:7:10: routes[2].name: is the name of default_route: write another one",
+            "f:6:10: routes[1].name: is already the name of routes[0]: choose another one",
+            "f:7:10: routes[2].name: is the name of default_route: choose another one",
             "f:8:29: default_route[0].transport: there is no transport x: did you mean k?",
         ],
     );
@@ -387,7 +387,7 @@ admin: {listen: \"127.0.0.1:1\"}
 ",
         &[
             "f:4:18: calls.timeout: is longer than calls.max_timeout",
-            "f:6:17: admin.listen: is the address of http.listen: write another port",
+            "f:6:17: admin.listen: is also the address of http.listen: choose another port",
         ],
     );
 }
@@ -405,9 +405,9 @@ routes:
 - {name: f, when: {type: z}, to: [{transport: k, topic: t}]}
 ",
         &[
-            "f:4:3: warning: routes[2]: never matches: the route a before it matches every event that meets its conditions",
-            "f:5:3: warning: routes[3]: never matches: the route a before it matches every event that meets its conditions",
-            "f:7:3: warning: routes[5]: never matches: the route e before it matches every event that meets its conditions",
+            "f:4:3: warning: routes[2]: never matches: the earlier route a matches every event that meets its conditions",
+            "f:5:3: warning: routes[3]: never matches: the earlier route a matches every event that meets its conditions",
+            "f:7:3: warning: routes[5]: never matches: the earlier route e matches every event that meets its conditions",
         ],
     );
 }
@@ -633,7 +633,7 @@ routes:
 ",
         &[
             "f:5:78: warning: routes[0].to[0].topic: can be part of a loop of the bindings b1 -> b2 -> b1: stopped after limits.max_hops",
-            "f:7:3: warning: routes[2]: never matches: the route r2 before it matches every event that meets its conditions",
+            "f:7:3: warning: routes[2]: never matches: the earlier route r2 matches every event that meets its conditions",
         ],
     );
 }
@@ -648,9 +648,9 @@ bindings: {}
 routes: 7
 ",
         &[
-            "f:3:13: transports: a section of keys is wanted, not a number",
-            "f:4:11: bindings: a list is wanted, not a section of keys",
-            "f:5:9: routes: a list is wanted, not a number",
+            "f:3:13: transports: expected a section of keys, not a number",
+            "f:4:11: bindings: expected a list, not a section of keys",
+            "f:5:9: routes: expected a list, not a number",
         ],
     );
     check(
@@ -661,8 +661,8 @@ bindings: [{name: b, transport: x, topics: [a]}]
 default_route: {}
 ",
         &[
-            "f:3:13: transports: a section of keys is wanted, not a number",
-            "f:5:16: default_route: a list is wanted, not a section of keys",
+            "f:3:13: transports: expected a section of keys, not a number",
+            "f:5:16: default_route: expected a list, not a section of keys",
         ],
     );
 }
@@ -678,7 +678,7 @@ routes:
 - {name: r, when: {binding: b}, to: [{transport: k, topic: t}]}
 ",
         &[
-            "f:2:35: bindings[0].topics: a list is wanted, not a number",
+            "f:2:35: bindings[0].topics: expected a list, not a number",
             "f:3:24: bindings[1].transport: there is no transport q: did you mean k?",
         ],
     );
@@ -741,12 +741,12 @@ fn problems_of_the_environment_name_the_variable() {
     assert_eq!(
         said,
         [
-            "A2ABUS_DEFAULT_ROUTE__0__TOPIC: default_route: a list is wanted, not a section of keys",
+            "A2ABUS_DEFAULT_ROUTE__0__TOPIC: default_route: expected a list, not a section of keys",
             "A2ABUS_HTP__LISTEN: htp: unknown key: did you mean http?",
-            "A2ABUS_HTTP__LISTEN: http.listen: not a socket address: write an IP address and a port, as 0.0.0.0:8080 or [::]:8080",
-            "A2ABUS_HTTP____LISTEN: http: not the name of a value: write A2ABUS_SECTION__KEY, as A2ABUS_HTTP__LISTEN",
-            "A2ABUS_INSTANCE__X: instance: the file has a plain value here, so it has no keys",
-            "A2ABUS_ROUTES: routes[0].name: a text is wanted, not a number: put it in quotes",
+            "A2ABUS_HTTP__LISTEN: http.listen: not a socket address: write an IP address and a port, such as 0.0.0.0:8080 or [::]:8080",
+            "A2ABUS_HTTP____LISTEN: http: does not name a configuration key: write A2ABUS_SECTION__KEY, such as A2ABUS_HTTP__LISTEN",
+            "A2ABUS_INSTANCE__X: instance: the file has a plain value here, which has no keys",
+            "A2ABUS_ROUTES: routes[0].name: expected a string, not a number: put it in quotes",
             "A2ABUS_ROUTES: routes[0].to: is missing: the destinations: a matching event goes to all of them",
         ]
     );
@@ -912,16 +912,16 @@ default_route: [{transport: x, topic: t, mode: fast}]
             "f:2:24: bindings[0].transport: there is no transport kafka: the transports are k, n",
             "f:2:51: bindings[0].role: not allowed: did you mean events? The values are events, responses, workflows, discovery",
             "f:2:83: bindings[0].dead_letter.transport: there is no transport q: did you mean k?",
-            "f:3:10: bindings[1].name: is the name of bindings[0] already: write another one",
-            "f:3:35: bindings[1].topics: a list is wanted, not a number",
-            "f:6:23: routes[0].when.targetagent: a list or a section of keys or a text is wanted, not a number",
+            "f:3:10: bindings[1].name: is already the name of bindings[0]: choose another one",
+            "f:3:35: bindings[1].topics: expected a list, not a number",
+            "f:6:23: routes[0].when.targetagent: expected a list or a section of keys or a string, not a number",
             "f:7:20: routes[0].to[0].transport: there is no transport z: did you mean k?",
             "f:7:56: routes[0].to[1].topic: is reserved: a topic must not begin with '_'",
             "f:7:68: routes[0].to[1].stored: is only for JetStream, on a transport of type nats",
             "f:7:87: routes[0].to[2].transport: there is no transport y: did you mean k?",
-            "f:7:97: routes[0].to[2].topic: a text is wanted, not a number: put it in quotes",
-            "f:8:10: routes[1].name: is the name of routes[0] already: write another one",
-            "f:8:23: routes[1].when.a: a list or a section of keys or a text is wanted, not a number",
+            "f:7:97: routes[0].to[2].topic: expected a string, not a number: put it in quotes",
+            "f:8:10: routes[1].name: is already the name of routes[0]: choose another one",
+            "f:8:23: routes[1].when.a: expected a list or a section of keys or a string, not a number",
             "f:9:29: default_route[0].transport: there is no transport x: did you mean k?",
             "f:9:48: default_route[0].mode: not allowed: the values are binary, structured",
         ],
@@ -949,16 +949,16 @@ bindings:
 default_route: [{transport: n, topic: t}]
 ",
         &[
-            "f:5:10: workflows.apis[1].id: is the id of workflows.apis[0] already: write another one",
+            "f:5:10: workflows.apis[1].id: is already the id of workflows.apis[0]: choose another one",
             "f:7:56: workflows.credentials[0].apis[0]: there is no API user: did you mean users?",
-            "f:8:5: warning: workflows.credentials[1].apis: is empty, so the credential is never sent: name the APIs it is for",
-            "f:8:10: workflows.credentials[1].id: is the id of workflows.credentials[0] already: write another one",
+            "f:8:5: warning: workflows.credentials[1].apis: is empty, so the credential is never sent: list the APIs it is for",
+            "f:8:10: workflows.credentials[1].id: is already the id of workflows.credentials[0]: choose another one",
             "f:10:26: workflows.agents[0].operations[0]: there is no operation ApiCal: did you mean ApiCall?",
             "f:10:42: workflows.agents[0].apis[0]: there is no API zzz: the APIs are users, users",
             "f:10:72: workflows.agents[0].credentials[1]: there is no credential kee: did you mean key?",
-            "f:10:89: workflows.agents[0].storages[0]: needs workflows.file_directory: where the files go",
+            "f:10:89: workflows.agents[0].storages[0]: needs workflows.file_directory, the directory of the files",
             "f:10:95: workflows.agents[0].storages[1]: there is no storage local: the storages are localStorage, sessionStorage, file",
-            "f:11:10: workflows.agents[1].id: is the id of workflows.agents[0] already: write another one",
+            "f:11:10: workflows.agents[1].id: is already the id of workflows.agents[0]: choose another one",
             "f:13:65: bindings[0].run_as: there is no agent b: did you mean a?",
             "f:14:48: bindings[1].run_as: is only for bindings with role: workflows",
         ],
@@ -977,9 +977,9 @@ workflows:
 ",
         &[
             "f:2:12: workflows.workers: out of bounds: write 1 to 256",
-            "f:3:28: workflows.apis[0].base_url: not a base URL: write http or https, a host and a path, as https://api.example.com/v1, without user, query and fragment",
-            "f:3:64: workflows.apis[1].base_url: not a base URL: write http or https, a host and a path, as https://api.example.com/v1, without user, query and fragment",
-            "f:3:94: workflows.apis[2].base_url: not a base URL: write http or https, a host and a path, as https://api.example.com/v1, without user, query and fragment",
+            "f:3:28: workflows.apis[0].base_url: not a base URL: write http or https, a host and a path, such as https://api.example.com/v1, without user, query or fragment",
+            "f:3:64: workflows.apis[1].base_url: not a base URL: write http or https, a host and a path, such as https://api.example.com/v1, without user, query or fragment",
+            "f:3:94: workflows.apis[2].base_url: not a base URL: write http or https, a host and a path, such as https://api.example.com/v1, without user, query or fragment",
             "f:4:31: workflows.credentials[0].type: not allowed: the values are bearer-token, basic, api-key, password, custom",
             "f:4:46: workflows.credentials[0].value: secrets must not be in this file: write {env: NAME} or {file: PATH}",
             "f:4:56: workflows.credentials[1].value: is missing: the secret: a file or an environment variable",
@@ -1005,7 +1005,7 @@ fn workflows_that_nobody_can_use_are_told() {
             "workflows: {{{agents}}}\nbindings: [{{name: w, transport: k, topics: [w], role: workflows, trusts: [sourceagent]}}]\ndefault_route: [{{transport: n, topic: t}}]\n"
         ),
         &[
-            "f:1:130: workflows.agents[1].keys[0]: is the same key as at workflows.agents[0].keys[0]",
+            "f:1:130: workflows.agents[1].keys[0]: is the same key as workflows.agents[0].keys[0]",
             "f:2:55: bindings[0].role: needs workflows.enabled: true",
         ],
     );
@@ -1031,10 +1031,10 @@ agents:
             "{agents}\nroutes: [{{name: agent-weather, to: [{{transport: k, topic: a}}]}}]\na2a: {{default_agent: wether}}\nhttp: {{allowed_hosts: ['*']}}\n"
         ),
         &[
-            "f:2:12: warning: agents.weather: never matches: the route agent-weather before it matches every event that meets its conditions",
+            "f:2:12: warning: agents.weather: never matches: the earlier route agent-weather matches every event that meets its conditions",
             "f:2:33: agents.weather.to: its route is named agent-weather, as routes[0].name is already: rename that one",
-            "f:3:65: agents.maps.skills[1].id: is the id of agents.maps.skills[0] already: write another one",
-            "f:6:6: a2a.public_url: is missing: http.allowed_hosts accepts any name, so the URLs of agent cards cannot be made of it",
+            "f:3:65: agents.maps.skills[1].id: is already the id of agents.maps.skills[0]: choose another one",
+            "f:6:6: a2a.public_url: is missing: http.allowed_hosts accepts any name, so the URLs of agent cards cannot be built from Host",
             "f:6:22: a2a.default_agent: there is no agent wether: did you mean weather?",
         ],
     );
@@ -1071,12 +1071,12 @@ agents:
             "f:2:45: agents.a.attach: needs either command or url",
             "f:3:45: agents.b.attach: needs either command or url",
             "f:4:70: agents.c.attach.protocol: needs url: a program is an MCP server",
-            "f:4:84: agents.c.attach.headers: needs url: a program has no headers",
-            "f:5:69: agents.d.attach.env: needs command: a server has its own",
-            "f:5:88: agents.d.attach.directory: needs command: a server has its own",
-            "f:6:51: agents.e.attach.url: not a base URL: write http or https, a host and a path, as https://api.example.com/v1, without user, query and fragment",
-            "f:7:80: agents.f.attach.headers.host: is a header that the bridge sets",
-            "f:7:90: agents.f.attach.headers[\"a b\"]: is no name of a header",
+            "f:4:84: agents.c.attach.headers: needs url: a program takes no headers",
+            "f:5:69: agents.d.attach.env: needs command: an HTTP server is not started by the bridge",
+            "f:5:88: agents.d.attach.directory: needs command: an HTTP server is not started by the bridge",
+            "f:6:51: agents.e.attach.url: not a base URL: write http or https, a host and a path, such as https://api.example.com/v1, without user, query or fragment",
+            "f:7:80: agents.f.attach.headers.host: is set by the bridge itself",
+            "f:7:90: agents.f.attach.headers[\"a b\"]: is not a valid header name",
             "f:8:6: agents.g.description: is missing: what the agent does, for people and for models that choose an agent",
         ],
     );
@@ -1091,9 +1091,9 @@ agents:
   b: {to: {transport: k, topic: b}, attach: {url: 'http://b/', headers: {x-tenant: 1.10}}}
 ",
         &[
-            "f:2:72: agents.a.attach.env.PORT: a text is wanted, not a number: put it in quotes",
-            "f:2:80: agents.a.attach.env.ON: a text is wanted, not true or false: put it in quotes",
-            "f:3:84: agents.b.attach.headers.x-tenant: a text is wanted, not a number: put it in quotes",
+            "f:2:72: agents.a.attach.env.PORT: expected a string, not a number: put it in quotes",
+            "f:2:80: agents.a.attach.env.ON: expected a string, not true or false: put it in quotes",
+            "f:3:84: agents.b.attach.headers.x-tenant: expected a string, not a number: put it in quotes",
         ],
     );
 }
@@ -1116,11 +1116,11 @@ agents:
   g: {to: {transport: k, topic: t.g}, attach: {command: [x], announce: answers.g}}
 ",
         &[
-            "f:6:72: agents.a.attach.announce: is the topic of the requests of agent a, which takes no cards: write one for cards alone, as agents.discovery",
-            "f:7:72: agents.b.attach.announce: is the topic of the requests of agent a, which takes no cards: write one for cards alone, as agents.discovery",
-            "f:8:72: agents.c.attach.announce: is a topic for answers (reply_topics or calls.reply_topic): write one for cards alone, as agents.discovery",
-            "f:9:72: agents.d.attach.announce: is a topic for answers (reply_topics or calls.reply_topic): write one for cards alone, as agents.discovery",
-            "f:10:72: agents.e.attach.announce: is a topic for answers (reply_topics or calls.reply_topic): write one for cards alone, as agents.discovery",
+            "f:6:72: agents.a.attach.announce: is the request topic of agent a, which reads no cards: use a topic for cards only, such as agents.discovery",
+            "f:7:72: agents.b.attach.announce: is the request topic of agent a, which reads no cards: use a topic for cards only, such as agents.discovery",
+            "f:8:72: agents.c.attach.announce: is a topic for answers (reply_topics or calls.reply_topic): use a topic for cards only, such as agents.discovery",
+            "f:9:72: agents.d.attach.announce: is a topic for answers (reply_topics or calls.reply_topic): use a topic for cards only, such as agents.discovery",
+            "f:10:72: agents.e.attach.announce: is a topic for answers (reply_topics or calls.reply_topic): use a topic for cards only, such as agents.discovery",
         ],
     );
 }

@@ -1,4 +1,4 @@
-//! The `transports` section: the buses there are.
+//! The `transports` section: the buses.
 
 use a2abus_transports::memory::MemoryConfig;
 use a2abus_transports::{ConfigProblem, Secret, TlsFindings, Topic};
@@ -15,7 +15,7 @@ pub enum TransportConfig {
     /// NATS, core and JetStream.
     #[cfg(feature = "nats")]
     Nats(a2abus_transports::nats::NatsConfig),
-    /// In this process; messages are lost when it ends.
+    /// In this process; messages are lost when it exits.
     Memory(MemoryConfig),
 }
 
@@ -44,7 +44,7 @@ impl TransportConfig {
         }
     }
 
-    /// The same, except that it makes no streams and consumers.
+    /// The same, but without the creation of streams and consumers.
     pub(crate) fn without_management(&self) -> Self {
         match self {
             #[cfg(feature = "nats")]
@@ -77,19 +77,19 @@ impl TransportConfig {
         }
     }
 
-    /// The largest message that it sends, in bytes, where the configuration says so.
+    /// The largest message that it sends, in bytes, if the configuration sets it.
     pub(super) fn max_message_bytes(&self) -> Option<u64> {
         match self {
             #[cfg(feature = "kafka")]
             Self::Kafka(config) => Some(config.max_message_bytes.into()),
-            // The server says so.
+            // The server sets this limit.
             #[cfg(feature = "nats")]
             Self::Nats(_) => None,
             Self::Memory(config) => u64::try_from(config.max_message_bytes.get()).ok(),
         }
     }
 
-    /// Whether the bridge itself makes a stream that takes the topic.
+    /// Whether the bridge itself creates a stream that stores the topic.
     pub(super) fn manages(&self, topic: &Topic) -> bool {
         match self {
             #[cfg(feature = "kafka")]
@@ -100,7 +100,7 @@ impl TransportConfig {
         }
     }
 
-    /// The secrets it needs: where, as `sasl.password`, and which.
+    /// The secrets it needs, each with its key, such as `sasl.password`.
     pub(super) fn secrets(&self) -> Vec<(&'static str, Secret)> {
         match self {
             #[cfg(feature = "kafka")]
@@ -111,7 +111,7 @@ impl TransportConfig {
         }
     }
 
-    /// What is wrong with the TLS files that it names, which are read for it.
+    /// Reads its TLS files and returns what is wrong with them.
     pub(crate) fn tls_findings(&self) -> TlsFindings {
         match self {
             #[cfg(feature = "kafka")]

@@ -1,7 +1,7 @@
 //! Do the values fit together?
 //!
-//! Every check is a function that notes all it finds. They run over what could be read ([`Sections`]), and a value that
-//! could not be read makes no further problem.
+//! Each check is a function that reports everything it finds. The checks use the values that could be read
+//! ([`Sections`]); a value that could not be read causes no further problem.
 
 mod agents;
 mod graph;
@@ -28,14 +28,14 @@ use super::{
 };
 use crate::names::{Attribute, Template, TemplatePart};
 
-/// Checks everything that takes more than one value to see.
+/// Runs all checks that need more than one value.
 pub(super) fn check(sections: &Sections, root: &Node, problems: &mut ConfigErrors) {
     let mut checker = Checker {
         sections,
         root,
         problems,
     };
-    checker.something_to_do();
+    checker.has_work();
     checker.names();
     checker.transports();
     checker.message_sizes();
@@ -56,7 +56,7 @@ pub(super) fn check(sections: &Sections, root: &Node, problems: &mut ConfigError
     checker.unused_transports();
 }
 
-/// Reads every secret that a start would read.
+/// Reads every secret that the bridge needs to start.
 pub(super) fn check_secrets(sections: &Sections, root: &Node, problems: &mut ConfigErrors) {
     secrets::check(&mut Checker {
         sections,
@@ -82,20 +82,22 @@ impl<'a> Checker<'a> {
         self.problems.warning(site, path, message);
     }
 
-    /// As [`Checker::warning`], about a key itself.
+    /// Like [`Checker::warning`], at the position of the key.
     fn key_warning(&mut self, path: ValuePath, message: impl Into<String>) {
         let site = self.root.key_site(&path);
         self.problems.warning(site, path, message);
     }
 
-    /// Notes a name that is not among the known ones.
+    /// Reports a name that is not among the known ones.
     fn require_known(&mut self, path: ValuePath, what: &str, name: &str, known: &[&str]) {
         if known.contains(&name) {
             return;
         }
         let message = match nearest(name, known) {
             Some(near) => format!("there is no {what} {name}: did you mean {near}?"),
-            None if known.is_empty() => format!("there is no {what} {name}, nor any other"),
+            None if known.is_empty() => {
+                format!("there is no {what} {name}: no {what} is configured")
+            }
             None => {
                 let known = known.join(", ");
                 format!("there is no {what} {name}: the {what}s are {known}")
@@ -104,7 +106,7 @@ impl<'a> Checker<'a> {
         self.error(path, message);
     }
 
-    /// Notes every value that an earlier one has already; `message` gets the path of that one.
+    /// Reports every duplicate; `message` gets the path of the first occurrence.
     fn unique<T: Eq + Hash>(
         &mut self,
         values: impl IntoIterator<Item = (ValuePath, T)>,
@@ -122,12 +124,12 @@ impl<'a> Checker<'a> {
     }
 
     /// Whether there is an HTTP listener for callers.
-    fn has_door(&self) -> bool {
+    fn has_http_listener(&self) -> bool {
         let http = self.sections.http.as_ref();
         http.is_none_or(|http| http.enabled)
     }
 
-    // === what there is ===
+    // === the entries ===
 
     /// The bindings that could be read, each with its path.
     fn each_binding(&self) -> impl Iterator<Item = (ValuePath, &'a BindingConfig)> + use<'a> {
@@ -136,7 +138,7 @@ impl<'a> Checker<'a> {
         bindings.filter_map(move |(index, binding)| Some((path.index(index), binding.as_ref()?)))
     }
 
-    /// The routes that could be read, each with its path: those that are written, then those of agents.
+    /// The routes that could be read, each with its path: those of `routes`, then those of agents.
     fn each_route(&self) -> impl Iterator<Item = (ValuePath, &'a RouteConfig)> + use<'a> {
         let path = ValuePath::root().key("routes");
         let routes = self.sections.routes.iter().enumerate();
@@ -163,13 +165,13 @@ impl<'a> Checker<'a> {
 
     // === the checks ===
 
-    fn something_to_do(&mut self) {
+    fn has_work(&mut self) {
         let sections = self.sections;
         let mut agents = sections.agents.values().flatten();
         let none = sections.bindings.is_empty()
             && !sections.is_broken("bindings")
             && agents.all(|agent| agent.attach.is_none());
-        if none && !self.has_door() {
+        if none && !self.has_http_listener() {
             self.error(
                 ValuePath::root(),
                 "nothing to do: write a binding, or enable http",
@@ -193,7 +195,7 @@ impl<'a> Checker<'a> {
         let partial = &self.sections.partial;
         for (path, name) in &partial.routes {
             if name.as_str() == DEFAULT_ROUTE {
-                let message = "is the name of default_route: write another one";
+                let message = "is the name of default_route: choose another one";
                 self.error(path.clone(), message);
             }
         }
@@ -221,7 +223,7 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// A payload that is read and that no message of a transport can hold is a dead letter each time.
+    /// Warns if a transport cannot carry the largest payload: such payloads always become dead letters.
     fn message_sizes(&mut self) {
         let Some(limits) = &self.sections.limits else {
             return;
@@ -242,7 +244,7 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// The place of the state exists and keeps it.
+    /// Checks that `state.log` exists and can store the state.
     fn state(&mut self) {
         let Some(state) = &self.sections.state else {
             return;
@@ -279,8 +281,8 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// A transport that nothing names is connected to for nothing. Errors may hide what names it, so that this is only
-    /// asked when there are none.
+    /// Warns of transports that nothing uses. Runs only when there are no errors, because an entry with an error may
+    /// use the transport.
     fn unused_transports(&mut self) {
         let named = self.sections.partial.transports.iter();
         let used: BTreeSet<&str> = named.map(|(_, name)| name.as_str()).collect();
@@ -335,7 +337,7 @@ impl<'a> Checker<'a> {
         self.reply_topics();
     }
 
-    /// Names that a request may never choose are not listed for it.
+    /// Rejects topics that a request may never name.
     fn reply_topics(&mut self) {
         for (path, binding) in self.each_binding() {
             for (index, pattern) in binding.reply_topics.iter().enumerate() {
@@ -350,7 +352,7 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// What can be read from a bus of that type.
+    /// Checks what can be read from a bus of this type.
     fn reading(&mut self, path: &ValuePath, binding: &BindingConfig) {
         let transport = self.transport_type(&binding.transport);
         if transport == Some(TransportType::Kafka) {
@@ -377,7 +379,7 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// Two bindings of one group share its messages, which is hardly ever meant.
+    /// Warns of two bindings with one group: they share the messages, which is rarely intended.
     fn shared_groups(&mut self) {
         let bindings: Vec<_> = self.each_binding().collect();
         for (index, (path, later)) in bindings.iter().enumerate() {
@@ -410,7 +412,7 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// One destination of a route answers requests.
+    /// At most one destination of a route answers requests.
     fn answering(&mut self) {
         let routes = self.each_route();
         let routes =
@@ -429,7 +431,7 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// The literal parts are legal, and a payload cannot choose the whole topic.
+    /// Checks that the literal parts are valid, and that a payload cannot choose the whole topic.
     fn template(&mut self, path: ValuePath, config: &DestinationConfig) {
         let sample: String = config
             .topic
@@ -476,7 +478,7 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// Dead letters of core NATS are sent as its messages are: they are lost where no stream takes them.
+    /// Warns of dead letters of core NATS: like its messages, they are lost unless a stream stores them.
     fn unstored_letters(&mut self, path: &ValuePath, binding: &BindingConfig) {
         let is_core = self.transport_type(&binding.transport) == Some(TransportType::Nats)
             && binding.durable.is_none()
@@ -500,7 +502,7 @@ impl<'a> Checker<'a> {
             return;
         };
         let section = ValuePath::root().key("calls");
-        // An executor that is asked over HTTP alone needs no bus.
+        // An executor that is reached only over HTTP needs no bus.
         let workflows = self.sections.workflows.as_ref();
         let needs_bus = workflows.is_none_or(|workflows| !workflows.enabled);
         let no_bus = self.sections.transports.is_empty();
@@ -536,7 +538,10 @@ impl<'a> Checker<'a> {
         let both = http.enabled && admin.enabled;
         if both && http.listen == admin.listen && http.listen.port() != 0 {
             let path = ValuePath::root().key("admin").key("listen");
-            self.error(path, "is the address of http.listen: write another port");
+            self.error(
+                path,
+                "is also the address of http.listen: choose another port",
+            );
         }
         let open = "listens on every address, without authentication";
         if http.enabled && http.listen.ip().is_unspecified() {
@@ -554,9 +559,9 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// Conditions on `binding` name bindings that exist.
+    /// Checks that conditions on `binding` name existing bindings.
     fn conditions(&mut self) {
-        // Calls over HTTP are routed like the messages of a binding named `http`.
+        // Calls over HTTP are routed as if a binding named `http` had read them.
         let bindings = self.each_binding().map(|(_, b)| b.name.as_str());
         let known: Vec<&str> = bindings.chain([crate::calls::DOOR]).collect();
         for (path, route) in self.each_route() {
@@ -577,7 +582,7 @@ impl<'a> Checker<'a> {
         self.sections.is_broken("bindings") || bindings.iter().any(Option::is_none)
     }
 
-    /// Whether some events may name the agent that they are from.
+    /// Whether any binding accepts `sourceagent` from writers.
     fn has_source_agents(&self) -> bool {
         let mut bindings = self.each_binding().map(|(_, binding)| binding);
         self.lacks_bindings()
@@ -586,7 +591,7 @@ impl<'a> Checker<'a> {
             })
     }
 
-    /// Events may have any attributes, so that only a name that is nearly a known one is taken for a mistake.
+    /// Warns of misspelt attributes. Events may have any attribute, so only a name close to a known one counts.
     fn attributes(&mut self) {
         for (path, route) in self.each_route() {
             for attribute in route.when.keys() {
@@ -612,10 +617,10 @@ impl<'a> Checker<'a> {
     }
 }
 
-/// What is said of a name or id that an earlier entry has, at the path of that name.
+/// The message for a name or id that an earlier entry already has; `first` is the path of that name.
 fn already(what: &str, first: &ValuePath) -> String {
     let first = first.parent();
-    format!("is the {what} of {first} already: write another one")
+    format!("is already the {what} of {first}: choose another one")
 }
 
 fn misspelt(attribute: &Attribute) -> Option<String> {
@@ -626,7 +631,7 @@ fn misspelt(attribute: &Attribute) -> Option<String> {
     ))
 }
 
-/// The attributes that CloudEvents and this bridge give events, and `binding`.
+/// The attributes of CloudEvents and of this bridge, and `binding`.
 const KNOWN_ATTRIBUTES: &[&str] = &[
     "binding",
     "datacontenttype",
@@ -675,7 +680,7 @@ const KNOWN_ATTRIBUTES: &[&str] = &[
     extension::TRACE_STATE,
 ];
 
-/// The attributes that a template reads.
+/// The attributes that a template uses.
 fn attributes_of(template: &Template) -> impl Iterator<Item = &Attribute> {
     template.parts().iter().filter_map(|part| match part {
         TemplatePart::Literal(_) => None,

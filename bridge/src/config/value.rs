@@ -1,8 +1,8 @@
-//! Kinds of values that YAML has no type for.
+//! Types of values that YAML does not have.
 //!
-//! Durations, sizes, topics and the like are written as text. [`TextFormat`] says how each is read and written; [`AsText`]
-//! carries one in a configuration struct. The same reader serves the schema's `format` and the typed value, so the two
-//! cannot disagree.
+//! Durations, sizes, topics and the like are written as text. [`TextFormat`] defines how to read and write each type;
+//! [`AsText`] wraps one in a configuration struct. The schema's `format` check and the typed value use the same parser,
+//! so they always agree.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -23,7 +23,7 @@ use tracing_subscriber::filter::LevelFilter;
 use super::nearest::nearest;
 use crate::names::{Attribute, GlobText, Name, Pattern, Template};
 
-/// How a value is written in the file.
+/// A value that the file writes as text.
 pub trait TextFormat: Sized {
     /// The `format` of the JSON Schema.
     const FORMAT: &'static str;
@@ -34,7 +34,7 @@ pub trait TextFormat: Sized {
     /// Reads the text.
     ///
     /// # Errors
-    /// The problem and its fix, as the end of a sentence.
+    /// The problem and its fix, phrased to follow the path of the value.
     fn read(text: &str) -> Result<Self, String>;
 
     /// Writes it so that [`TextFormat::read`] reads the same value.
@@ -45,11 +45,11 @@ pub trait TextFormat: Sized {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct AsText<T>(pub T);
 
-/// What to log, as `tracing_subscriber::EnvFilter` reads it.
+/// A log filter in the syntax of `tracing_subscriber::EnvFilter`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogFilter(Text);
 
-/// A check of one `format`.
+/// Checks text against one `format`.
 pub(super) type FormatCheck = fn(&str) -> Result<(), String>;
 
 /// Every `format` of the schema with its check.
@@ -132,14 +132,15 @@ impl<T: TextFormat> JsonSchema for AsText<T> {
     }
 }
 
-// === the wordings ===
+// === text formats ===
 
 impl TextFormat for Duration {
     const FORMAT: &'static str = "duration";
 
     fn read(text: &str) -> Result<Self, String> {
-        humantime::parse_duration(text)
-            .map_err(|_| "not a duration: write a number and a unit, as 250ms, 30s or 2m".into())
+        humantime::parse_duration(text).map_err(|_| {
+            "not a duration: write a number and a unit, such as 250ms, 30s or 2m".into()
+        })
     }
 
     fn write(&self) -> String {
@@ -152,8 +153,9 @@ impl TextFormat for ByteSize {
     const JSON_TYPES: &'static [&'static str] = &["string", "integer"];
 
     fn read(text: &str) -> Result<Self, String> {
-        text.parse()
-            .map_err(|_| "not a size: write a number of bytes, or one with a unit as 64MiB".into())
+        text.parse().map_err(|_| {
+            "not a size: write a number of bytes, or a number and a unit such as 64MiB".into()
+        })
     }
 
     fn write(&self) -> String {
@@ -172,7 +174,7 @@ impl TextFormat for SocketAddr {
 
     fn read(text: &str) -> Result<Self, String> {
         text.parse().map_err(|_| {
-            "not a socket address: write an IP address and a port, as 0.0.0.0:8080 or [::]:8080"
+            "not a socket address: write an IP address and a port, such as 0.0.0.0:8080 or [::]:8080"
                 .into()
         })
     }
@@ -182,7 +184,7 @@ impl TextFormat for SocketAddr {
     }
 }
 
-/// Formats of types that read themselves and say what is wrong.
+/// Formats of types whose own constructor checks the text and explains the problem.
 macro_rules! text_formats {
     ($($type:ident, $format:literal, $text:expr;)*) => {$(
         impl TextFormat for $type {
@@ -215,7 +217,7 @@ impl TextFormat for ApiBase {
 
     fn read(text: &str) -> Result<Self, String> {
         Self::parse(text).map_err(|_| {
-            "not a base URL: write http or https, a host and a path, as https://api.example.com/v1, without user, query and fragment"
+            "not a base URL: write http or https, a host and a path, such as https://api.example.com/v1, without user, query or fragment"
                 .into()
         })
     }
@@ -245,12 +247,13 @@ impl TextFormat for &'static Conversion {
 impl TextFormat for LogFilter {
     const FORMAT: &'static str = "log-filter";
 
-    /// A bare word is a level, and the name of a target is a path: `EnvFilter` takes anything for a target, and then
-    /// writes nothing of all the others.
+    /// A word without `=` must be a level, and a target must be a path. `EnvFilter` takes a misspelt level for a target
+    /// and then logs nothing from any other target.
     fn read(text: &str) -> Result<Self, String> {
-        let not_a_filter =
-            || "not a log filter: write levels, as info or info,a2abus_bridge=debug".to_owned();
-        // The fields of a span may have commas.
+        let not_a_filter = || {
+            "not a log filter: write levels, such as info or info,a2abus_bridge=debug".to_owned()
+        };
+        // Span fields may contain commas.
         let directives = if text.contains('{') { "" } else { text };
         let words = directives.split(',').map(str::trim);
         for word in words.filter(|word| !word.is_empty()) {

@@ -14,13 +14,13 @@ use sha2::{Digest as _, Sha256};
 use super::value::AsText;
 use crate::names::Name;
 
-/// The executor of A2E workflows. Of this section, a reload replaces `apis`, `credentials` and `agents`, also when a secret
-/// changes; everything else needs a restart. A key or credential whose file is missing or empty in two
-/// checks in a row cannot be used until it is back.
+/// The executor of A2E workflows. A reload replaces only `apis`, `credentials` and `agents` of this section, also after
+/// a change of a secret; everything else needs a restart. A key or credential whose file is missing or empty in two
+/// successive checks cannot be used until the file is back.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct WorkflowsConfig {
-    /// Whether workflows are executed here: over HTTP under `/api/v1`, and from bindings of `role: workflows`.
+    /// Whether workflows are executed here: over HTTP under `/api/v1`, and from bindings with `role: workflows`.
     pub enabled: bool,
     /// The name of the executor: the `targetagent` that workflows are addressed to.
     #[schemars(
@@ -29,21 +29,21 @@ pub struct WorkflowsConfig {
         pattern("^[A-Za-z0-9._/:@+-]+$")
     )]
     pub agent: Text,
-    /// Whether calls of `POST /rpc` and `/rpc/{agent}` may reach a binding of `role: workflows`. Such a caller sends no
-    /// key; its workflows run as `run_as`, or as the agent that a route or its payload sets as `sourceagent`. If
+    /// Whether calls to `POST /rpc` and `/rpc/{agent}` may reach a binding with `role: workflows`. These callers send
+    /// no key; their workflows run as `run_as`, or as the agent that a route or the payload sets as `sourceagent`. If
     /// `false`, the caller gets the error `rpc_not_permitted`.
     ///
     /// Wrong: with `true` everyone who can reach `http.listen` has the permissions of `run_as`.
     pub rpc: bool,
     /// The directory for records of executions and `localStorage`. Without it both are in the logs of `state`, which
-    /// replicas share; with `state.log: memory`, in memory, at most 256 MiB for all agents together.
+    /// replicas share; with `state.log: memory` they are in memory, at most 256 MiB for all agents together.
     ///
     /// Wrong: with neither, a restart loses all records, so a workflow that is sent again runs again. Two processes cannot
     /// share a directory.
     #[schemars(length(min = 1))]
     pub data_directory: Option<PathBuf>,
-    /// About the most bytes of records that are kept for each agent. Above three quarters of it, the oldest executions
-    /// lose their results; above all of it, their records.
+    /// Approximate limit for the stored records of each agent, in bytes. Above three quarters of it, the oldest
+    /// executions lose their results; above the limit, their records.
     ///
     /// Wrong: too small: results are deleted before they are fetched. Far too small: a repeated request runs again.
     #[schemars(range(min = 1_048_576))]
@@ -61,8 +61,8 @@ pub struct WorkflowsConfig {
     /// Wrong: too small: large API responses cannot be processed. Each execution may use twice this amount of memory.
     #[schemars(range(min = 1_048_576))]
     pub max_model_bytes: usize,
-    /// The directory to which StoreData writes files, with a subdirectory for each agent. Without it there is no
-    /// storage `file`.
+    /// The directory to which StoreData writes files, with a subdirectory for each agent. Without it the storage `file`
+    /// does not exist.
     #[schemars(length(min = 1))]
     pub file_directory: Option<PathBuf>,
     /// Certificates (PEM) of private authorities that sign the certificates of services called by workflows, in
@@ -101,14 +101,14 @@ pub struct WorkflowsConfig {
     pub agents: Vec<AgentConfig>,
 }
 
-/// When a request that is not safe to repeat is repeated all the same.
+/// When a request that is not safe to repeat is retried.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum RetryUnsafe {
-    /// Where it cannot have acted, or the service asks for it.
+    /// Only if it cannot have had an effect, or the service asked for a retry.
     #[default]
     Rarely,
-    /// As any other request.
+    /// Like any other request.
     Always,
 }
 
@@ -118,10 +118,10 @@ pub enum RetryUnsafe {
 pub struct ApiConfig {
     /// The id, unique among the APIs.
     pub id: Name,
-    /// Scheme, host, port and path prefix of every URL that belongs to it.
+    /// Scheme, host, port and path prefix of the URLs of this API.
     ///
-    /// Wrong: workflows can reach a base URL inside your network, which is otherwise forbidden; `http:` sends
-    /// everything unencrypted, including credentials.
+    /// Wrong: a base URL inside your network lets workflows reach that host, which is otherwise forbidden; `http:`
+    /// sends everything unencrypted, including credentials.
     pub base_url: AsText<ApiBase>,
     /// What it is for, as shown to agents.
     pub description: Option<String>,
@@ -134,7 +134,7 @@ pub struct ApiConfig {
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct EndpointConfig {
-    /// The path below the base, as `/users/{id}`.
+    /// The path below the base URL, such as `/users/{id}`.
     #[schemars(length(min = 1, max = 1024))]
     pub path: String,
     /// The HTTP method.
@@ -152,7 +152,7 @@ pub struct EndpointConfig {
 pub enum HttpMethod {
     /// Reads.
     Get,
-    /// Makes or acts.
+    /// Creates or acts.
     Post,
     /// Replaces.
     Put,
@@ -212,7 +212,7 @@ pub struct AgentConfig {
     /// back.
     #[serde(default)]
     pub keys: Vec<ApiKey>,
-    /// The types of operations it may use, as `ApiCall`, or `*` for all.
+    /// The types of operations it may use, such as `ApiCall`, or `*` for all.
     #[serde(default)]
     pub operations: Vec<Grant>,
     /// The ids of the APIs it may call. `*` means every API in the catalogue, and every host that is globally
@@ -240,7 +240,7 @@ pub struct AgentConfig {
     pub rates: RatesConfig,
 }
 
-/// Something granted by its name, or `*` for everything.
+/// The name of something granted, or `*` for everything.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
 pub struct Grant(
@@ -252,15 +252,15 @@ pub struct Grant(
     Text,
 );
 
-/// An API key: `{sha256: HEX}`, its SHA-256 in hexadecimal, or where the key itself is, `{file: PATH}` or `{env: NAME}`.
+/// An API key: its SHA-256 in hexadecimal, `{sha256: HEX}`, or a reference to the key, `{file: PATH}` or `{env: NAME}`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ApiKey {
     /// The SHA-256 of the key, in hexadecimal.
     Sha256(#[schemars(pattern("^[0-9a-fA-F]{64}$"))] String),
-    /// Path of a file that holds the key; one line end after it is not part of it.
+    /// Path of a file that contains the key. One trailing line break is ignored.
     File(PathBuf),
-    /// Name of an environment variable that holds the key.
+    /// Name of an environment variable that contains the key.
     Env(String),
 }
 
@@ -320,10 +320,10 @@ impl CredentialType {
 // === impl ApiKey ===
 
 impl ApiKey {
-    /// The SHA-256 of the key; `None` if it is written as a digest but is not one.
+    /// The SHA-256 of the key; `None` if the given `sha256` is invalid.
     ///
     /// # Errors
-    /// Why the key cannot be read; never what it is.
+    /// Why the key cannot be read. The error never contains the key.
     pub fn digest(&self) -> Result<Option<[u8; 32]>, SecretError> {
         let secret = match self {
             Self::Sha256(hex) => return Ok(from_hex(hex)),
@@ -333,7 +333,7 @@ impl ApiKey {
         Ok(Some(Self::digest_of(secret.reveal()?.as_str())))
     }
 
-    /// The SHA-256 of a key that somebody shows.
+    /// The SHA-256 of a key that a client presents.
     #[must_use]
     pub fn digest_of(key: &str) -> [u8; 32] {
         Sha256::digest(key.as_bytes()).into()
@@ -360,7 +360,7 @@ impl Grant {
         &self.0
     }
 
-    /// Whether it is everything.
+    /// Whether it is `*`.
     #[must_use]
     pub fn is_everything(&self) -> bool {
         self.0 == "*"

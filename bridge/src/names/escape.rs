@@ -1,9 +1,9 @@
-//! Any text as one word of a topic.
+//! Escaping that turns any text into one topic word.
 
 use std::fmt::Write as _;
 
-/// Writes every byte that is not a letter, a digit, `-` or a plain `_` as `_xHH`. A `_` that begins the value, or that
-/// would read as an escape, is escaped itself, so that different values never become the same text.
+/// Writes every byte that is not a letter, a digit, `-` or a plain `_` as `_xHH`. A `_` at the beginning, or one that
+/// looks like an escape, is escaped too, so different values never give the same text.
 pub(crate) fn escape(topic: &mut String, value: &str) {
     let bytes = value.as_bytes();
     for (at, &byte) in bytes.iter().enumerate() {
@@ -25,7 +25,7 @@ fn looks_like_escape(after_underscore: &[u8]) -> bool {
     matches!(after_underscore, [b'x', high, low, ..] if high.is_ascii_hexdigit() && low.is_ascii_hexdigit())
 }
 
-/// The text that [`escape`] made an escaped one of; `None` when that is no text.
+/// Undoes [`escape`]. `None` if the result is not UTF-8.
 pub(crate) fn unescape(escaped: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(escaped.len());
     let mut rest = escaped.as_bytes();

@@ -1,10 +1,10 @@
-//! The names of attributes, and text that is made of their values.
+//! Attribute names, and templates that insert attribute values into text.
 
 use std::fmt;
 
 use a2abus_plugin::{Event, Text, Value};
 
-/// An attribute that a condition or a template reads: a CloudEvents attribute, or the name of the binding.
+/// An attribute in a condition or template: a CloudEvents attribute, or `binding`, the name of the binding.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Attribute(AttributeName);
 
@@ -27,10 +27,10 @@ enum CoreAttribute {
     Time,
 }
 
-/// A name that no attribute can have.
+/// A name that is not valid for an attribute.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{name:?} is not an attribute name: write lower-case letters and digits, 20 at most, as targetagent"
+    "{name:?} is not an attribute name: use at most 20 lower-case letters and digits, such as targetagent"
 )]
 pub struct AttributeError {
     name: String,
@@ -42,10 +42,10 @@ pub struct Template {
     parts: Vec<TemplatePart>,
 }
 
-/// A piece of a [`Template`].
+/// A part of a [`Template`].
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum TemplatePart {
-    /// Text as it is.
+    /// Literal text.
     Literal(Text),
     /// The value of an attribute.
     Attribute(Attribute),
@@ -55,21 +55,23 @@ pub enum TemplatePart {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TemplateError {
-    /// There is nothing in it.
+    /// The text is empty.
     #[error("the template is empty")]
     Empty,
-    /// A brace without its partner.
-    #[error("a brace at byte {at} has no partner: write {{attribute}}, as {{targetagent}}")]
+    /// A brace without its counterpart.
+    #[error(
+        "the brace at byte {at} has no counterpart: write {{attribute}}, such as {{targetagent}}"
+    )]
     Unbalanced {
-        /// Where.
+        /// The byte offset of the brace.
         at: usize,
     },
-    /// The name between braces is not one.
+    /// The name between braces is not a valid attribute name.
     #[error(transparent)]
     Attribute(#[from] AttributeError),
 }
 
-/// The names CloudEvents recommends are no longer than this.
+/// CloudEvents recommends names of at most this length.
 const MAX_ATTRIBUTE_NAME: usize = 20;
 
 // === impl Attribute ===
@@ -125,14 +127,14 @@ impl Attribute {
         }
     }
 
-    /// Whether it is the name of the binding, which no event carries.
+    /// Whether it is `binding`, which is not an attribute of events.
     #[must_use]
     pub fn is_binding(&self) -> bool {
         self.0 == AttributeName::Binding
     }
 
     /// Calls `f` with the value as text, or `None` when the event lacks the attribute. Strings are borrowed from the
-    /// event, so that looking allocates nothing.
+    /// event, so reading allocates nothing.
     pub(crate) fn with_value<R>(
         &self,
         event: &Event,
@@ -159,7 +161,7 @@ impl Attribute {
     }
 }
 
-/// Integers are written to the stack: 11 characters hold every 32-bit number.
+/// Integers are formatted on the stack: 11 characters are enough for every 32-bit number.
 pub(crate) fn with_extension<R>(value: Option<&Value>, f: impl FnOnce(Option<&str>) -> R) -> R {
     match value {
         None => f(None),
@@ -191,7 +193,7 @@ impl Template {
     /// Reads a template.
     ///
     /// # Errors
-    /// When it is empty, a brace has no partner, or a name between braces is not an attribute's.
+    /// When it is empty, a brace has no counterpart, or a name between braces is not a valid attribute name.
     pub fn new(text: &str) -> Result<Self, TemplateError> {
         let mut parts = Vec::new();
         let mut at = 0;
@@ -225,13 +227,13 @@ impl Template {
         Ok(Self { parts })
     }
 
-    /// The pieces, in order.
+    /// The parts, in order.
     #[must_use]
     pub fn parts(&self) -> &[TemplatePart] {
         &self.parts
     }
 
-    /// The text, when no attribute is part of it.
+    /// The text, if it contains no attribute.
     #[must_use]
     pub fn as_literal(&self) -> Option<&str> {
         match self.parts.as_slice() {

@@ -1,14 +1,14 @@
-//! Why can an event not go where its route sends it?
+//! Errors of routing.
 
 use a2abus_plugin::Text;
 
 use crate::names::Attribute;
 
-/// Why an event cannot go where its route sends it. All are permanent: the event is a dead letter.
+/// Why an event cannot go to the destination of its route. All errors are permanent: the event becomes a dead letter.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RouteError {
-    /// The event lacks an attribute that the topic is made of.
+    /// The event lacks an attribute that the topic contains.
     #[error("the topic needs the attribute {attribute:?}, which the event does not have")]
     MissingAttribute {
         /// The attribute.
@@ -24,7 +24,7 @@ pub enum RouteError {
         /// The rule it breaks.
         reason: &'static str,
     },
-    /// The parts are legal but the whole is not.
+    /// The parts are valid, but the whole topic is not.
     #[error("{0}")]
     BadTopic(String),
     /// The event has passed too many routes: a loop.
@@ -35,7 +35,7 @@ pub enum RouteError {
         /// The limit.
         limit: u32,
     },
-    /// A glob cannot be compiled. Only when the table is built.
+    /// A glob cannot be compiled. Occurs only when the table is built.
     #[error("not a glob: {0}")]
     BadGlob(String),
 }

@@ -1,4 +1,4 @@
-//! Which rule took an event, and why did the rules before it not?
+//! Which rule matched an event, and why did the earlier rules not match?
 
 use std::fmt;
 
@@ -6,10 +6,10 @@ use serde::Serialize;
 
 use crate::names::Name;
 
-/// How the rules decided about one event.
+/// The routing decision for one event.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Explanation {
-    /// The rules that were looked at, in order; when a rule took the event it is the last one.
+    /// The rules that were checked, in order. If one matched, it is the last.
     pub steps: Vec<RuleCheck>,
     /// The rule that matched.
     pub taken: RouteMatch,
@@ -27,12 +27,12 @@ pub enum RouteMatch {
     Nothing,
 }
 
-/// One rule that was looked at.
+/// One rule that was checked.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct RuleCheck {
     /// The rule.
     pub route: Name,
-    /// Why it did not take the event; `None` when it did.
+    /// Why it did not match; `None` if it did.
     pub mismatch: Option<Mismatch>,
 }
 
@@ -47,7 +47,7 @@ pub struct Mismatch {
     pub value: Option<String>,
 }
 
-/// One line a rule, then the outcome.
+/// One line per rule, then the outcome.
 impl fmt::Display for Explanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for step in &self.steps {

@@ -1,4 +1,4 @@
-//! How does an event's attribute become part of a topic without choosing the topic?
+//! Inserts attribute values into topics, so that a value cannot choose the whole topic.
 
 use a2abus_plugin::Event;
 use a2abus_transports::Topic;
@@ -32,7 +32,7 @@ pub(super) fn topic(
     checked(topic)
 }
 
-/// The topic of a template without attributes; `None` for any other, and where it is no legal topic.
+/// The topic of a template without attributes. `None` for other templates, or if the topic is invalid.
 pub(super) fn fixed_topic(template: &Template) -> Option<Topic> {
     match template.parts() {
         [TemplatePart::Literal(text)] => checked(text.to_string()).ok(),
@@ -49,7 +49,7 @@ fn checked(topic: String) -> Result<Topic, RouteError> {
     Topic::new(topic).map_err(|error| RouteError::BadTopic(error.to_string()))
 }
 
-/// The text for an event; `None` when it lacks an attribute.
+/// The text for an event; `None` if the event lacks an attribute.
 pub(super) fn text(template: &Template, event: &Event, binding: &str) -> Option<String> {
     let mut text = String::with_capacity(64);
     for part in template.parts() {
@@ -65,7 +65,7 @@ pub(super) fn text(template: &Template, event: &Event, binding: &str) -> Option<
     Some(text)
 }
 
-/// Adds a value to a topic, or says why it cannot be part of one.
+/// Adds a value to a topic, or returns why it cannot be part of one.
 fn push_name(topic: &mut String, value: &str, names: Names) -> Result<(), &'static str> {
     if value.is_empty() {
         return Err("it is empty");

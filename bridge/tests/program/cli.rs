@@ -809,7 +809,7 @@ workflows:
     let unset = "the environment variable NOT_SET is not set";
     let missing = format!("cannot read the secret file {place}/missing: {gone}");
     let empty = format!("the secret in {place}/empty is empty");
-    let taken = "is the same key as at workflows.agents[0].keys[0]";
+    let taken = "is the same key as workflows.agents[0].keys[0]";
     let [no_cert, no_key] = ["c", "k"]
         .map(|it| format!("{it} does not exist: correct the path, or put the file there"));
     let expected = [

@@ -16,7 +16,7 @@ pub enum RetryUnsafe {
     /// 408, 429 and 503.
     #[default]
     WhenRefused,
-    /// As any other request.
+    /// Like any other request.
     Always,
 }
 

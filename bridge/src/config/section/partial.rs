@@ -1,4 +1,4 @@
-//! Names and destinations, each read by itself: what is wrong with them is reported although another value of their binding
+//! Names and destinations, each read on its own. Their problems are reported even if another value of the same binding
 //! or route cannot be read.
 
 use serde_json::Value;
@@ -14,16 +14,16 @@ pub(in super::super) struct PartialEntries {
     pub(in super::super) bindings: Vec<(ValuePath, Name)>,
     /// The names of routes.
     pub(in super::super) routes: Vec<(ValuePath, Name)>,
-    /// The names of transports, wherever one is wanted.
+    /// The names of transports, wherever the file refers to one.
     pub(in super::super) transports: Vec<(ValuePath, Name)>,
-    /// The destinations of all routes, of the default, of agents, and of the registry.
+    /// The destinations in `routes`, `default_route`, `agents` and `registry`.
     pub(in super::super) destinations: Vec<(ValuePath, DestinationConfig)>,
 }
 
 // === impl PartialEntries ===
 
 impl PartialEntries {
-    /// Reads what the schema has found nothing wrong with.
+    /// Reads the values in which the schema check found no problem.
     pub(super) fn read(root: &Value, problems: &ConfigErrors) -> Self {
         let mut partial = Self::default();
         for (path, binding) in items(root, &ValuePath::root(), "bindings") {
@@ -38,7 +38,7 @@ impl PartialEntries {
         }
         if let Some(state) = root.get("state") {
             let log = name(state, &ValuePath::root().key("state"), "log");
-            // The two words that are no transport.
+            // These two values do not name a transport.
             let transport = log.filter(|(_, log)| !["memory", "embedded"].contains(&log.as_str()));
             partial.transports.extend(transport);
         }
@@ -73,14 +73,14 @@ impl PartialEntries {
         if problems.has_error_under(&path) {
             return;
         }
-        // Why it cannot be read is reported where its route is read.
+        // A failure is reported when the route is read.
         if let Ok(destination) = serde_json::from_value(value.clone()) {
             self.destinations.push((path, destination));
         }
     }
 }
 
-/// The items of a list that a section has under a key.
+/// The items of the list at this key of a section.
 fn items<'a>(
     section: &'a Value,
     path: &ValuePath,
@@ -92,7 +92,7 @@ fn items<'a>(
     items.map(move |(index, item)| (path.index(index), item))
 }
 
-/// The name that a section has under a key, where it is a legal one.
+/// The name at this key of a section, if it is valid.
 fn name(section: &Value, path: &ValuePath, key: &str) -> Option<(ValuePath, Name)> {
     let name = Name::new(section.get(key)?.as_str()?).ok()?;
     Some((path.key(key), name))

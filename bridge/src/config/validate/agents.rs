@@ -20,7 +20,7 @@ pub(super) fn check(checker: &mut Checker<'_>) {
     public_url(checker);
 }
 
-/// The route of an agent has a name of its own.
+/// Checks that the name of an agent's route is unique and not too long.
 fn names(checker: &mut Checker<'_>) {
     let sections = checker.sections;
     let section = ValuePath::root().key("agents");
@@ -30,7 +30,7 @@ fn names(checker: &mut Checker<'_>) {
         };
         let path = section.key(name);
         let Some(route) = agent.route(name) else {
-            checker.error(path, "is too long: write at most 58 characters");
+            checker.error(path, "is too long: at most 58 characters are allowed");
             continue;
         };
         let mut written = sections.partial.routes.iter();
@@ -44,7 +44,7 @@ fn names(checker: &mut Checker<'_>) {
     }
 }
 
-/// An attached agent reads one topic, which nobody else reads in its place.
+/// Checks that an attached agent reads one topic, and that nobody else reads it.
 fn attached(checker: &mut Checker<'_>) {
     let sections = checker.sections;
     let section = ValuePath::root().key("agents");
@@ -77,9 +77,9 @@ fn attached(checker: &mut Checker<'_>) {
     }
 }
 
-/// Cards are not announced where somebody reads something else.
+/// Checks that cards are not announced on a topic that is read for something else.
 fn announced(checker: &mut Checker<'_>) {
-    const CURE: &str = "write one for cards alone, as agents.discovery";
+    const CURE: &str = "use a topic for cards only, such as agents.discovery";
     let sections = checker.sections;
     for (name, agent) in &sections.agents {
         let agent = agent.as_ref();
@@ -102,9 +102,8 @@ fn announced(checker: &mut Checker<'_>) {
             })
         });
         if let Some((reader, _)) = reads {
-            let message = format!(
-                "is the topic of the requests of agent {reader}, which takes no cards: {CURE}"
-            );
+            let message =
+                format!("is the request topic of agent {reader}, which reads no cards: {CURE}");
             checker.error(path, message);
             continue;
         }
@@ -129,7 +128,7 @@ fn announced(checker: &mut Checker<'_>) {
     }
 }
 
-/// Only an attached server describes itself.
+/// Requires a description, unless an attached server can describe itself.
 fn descriptions(checker: &mut Checker<'_>) {
     let section = ValuePath::root().key("agents");
     for (name, agent) in &checker.sections.agents {
@@ -143,7 +142,7 @@ fn descriptions(checker: &mut Checker<'_>) {
     }
 }
 
-/// An attached agent is a program or an HTTP server, and has nothing that only the other one has.
+/// Checks that an attached agent is either a program or an HTTP server, without settings of the other.
 fn servers(checker: &mut Checker<'_>) {
     let section = ValuePath::root().key("agents");
     for (name, agent) in &checker.sections.agents {
@@ -162,15 +161,21 @@ fn servers(checker: &mut Checker<'_>) {
                     checker.error(path.key("protocol"), message);
                 }
                 if !attach.headers.is_empty() {
-                    checker.error(path.key("headers"), "needs url: a program has no headers");
+                    checker.error(path.key("headers"), "needs url: a program takes no headers");
                 }
             }
             (None, Some(_)) => {
                 if !attach.env.is_empty() {
-                    checker.error(path.key("env"), "needs command: a server has its own");
+                    checker.error(
+                        path.key("env"),
+                        "needs command: an HTTP server is not started by the bridge",
+                    );
                 }
                 if attach.directory.is_some() {
-                    checker.error(path.key("directory"), "needs command: a server has its own");
+                    checker.error(
+                        path.key("directory"),
+                        "needs command: an HTTP server is not started by the bridge",
+                    );
                 }
                 for (name, value) in &attach.headers {
                     if let Err(why) = check_header(name, value) {
@@ -183,7 +188,7 @@ fn servers(checker: &mut Checker<'_>) {
     }
 }
 
-/// Whether the bridge may send a header in the name of the operator.
+/// Checks that a configured header is valid and not one that the bridge sets itself.
 fn check_header(name: &str, value: &TextOrSecret) -> Result<(), &'static str> {
     const OWN: [&str; 9] = [
         "accept",
@@ -197,14 +202,14 @@ fn check_header(name: &str, value: &TextOrSecret) -> Result<(), &'static str> {
         "transfer-encoding",
     ];
     let header = HeaderName::from_bytes(name.as_bytes());
-    let header = header.map_err(|_| "is no name of a header")?;
+    let header = header.map_err(|_| "is not a valid header name")?;
     if OWN.contains(&header.as_str()) {
-        return Err("is a header that the bridge sets");
+        return Err("is set by the bridge itself");
     }
     match value {
         TextOrSecret::Text(text) => HeaderValue::from_str(text)
             .map(drop)
-            .map_err(|_| "is no value of a header: write visible ASCII"),
+            .map_err(|_| "is not a valid header value: use visible ASCII"),
         TextOrSecret::Secret(_) => Ok(()),
     }
 }
@@ -240,7 +245,7 @@ fn default_agent(checker: &mut Checker<'_>) {
     }
 }
 
-/// The URLs of cards are not made of a `Host` that anybody chose.
+/// Checks that card URLs are not built from a `Host` that any client can choose.
 fn public_url(checker: &mut Checker<'_>) {
     let sections = checker.sections;
     let (Some(http), Some(a2a)) = (&sections.http, &sections.a2a) else {
@@ -250,7 +255,7 @@ fn public_url(checker: &mut Checker<'_>) {
     if http.enabled && any_host && !sections.agents.is_empty() && a2a.public_url.is_none() {
         checker.error(
             ValuePath::root().key("a2a").key("public_url"),
-            "is missing: http.allowed_hosts accepts any name, so the URLs of agent cards cannot be made of it",
+            "is missing: http.allowed_hosts accepts any name, so the URLs of agent cards cannot be built from Host",
         );
     }
 }

@@ -1,8 +1,8 @@
-//! Where do events go that the bridge has written itself?
+//! Does the bridge read events that it has written itself?
 //!
-//! The bridge reads what it writes when a destination's topic is read by a binding of the same transport. The
-//! attributes of an event stay as they are on the way, so the same route takes it again, unless conditions on `binding`
-//! tell the two passes apart. That is a loop; the limit of hops ends it, at the price of a dead letter.
+//! It does when a binding of the same transport reads the topic of a destination. The attributes of an event do not
+//! change on the way, so the same route matches again, unless a condition on `binding` distinguishes the two passes.
+//! That is a loop. The hop limit ends it, and the event becomes a dead letter.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -15,14 +15,14 @@ use crate::config::{
 };
 use crate::names::{Attribute, Names, TemplatePart};
 
-/// How sure it is that something happens.
+/// How certain it is that something happens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Certainty {
     Possible,
     Certain,
 }
 
-/// A route that writes where a binding reads.
+/// A route destination whose topic a binding reads.
 struct Delivery<'a> {
     path: ValuePath,
     /// `None` for the default route.
@@ -30,11 +30,11 @@ struct Delivery<'a> {
     /// The index among the bindings that read events.
     into: usize,
     topic: Certainty,
-    /// What the binding reads it as.
+    /// The topic filter of the binding that matches.
     filter: String,
 }
 
-/// An edge of the graph of bindings: events of one are written where the other reads.
+/// An edge in the graph of bindings: events of one binding are written to a topic that the other reads.
 struct Edge<'d, 'a> {
     to: usize,
     delivery: &'d Delivery<'a>,
@@ -53,7 +53,7 @@ pub(super) fn loops(checker: &mut Checker<'_>) {
     several_routes(checker, &bindings, &deliveries);
 }
 
-/// Every pair of a destination and a binding that reads it.
+/// All pairs of a destination and a binding that reads it.
 fn deliveries<'a>(checker: &Checker<'a>, bindings: &[&BindingConfig]) -> Vec<Delivery<'a>> {
     let routes = checker.each_route().flat_map(|(path, route)| {
         let to = path.key("to");
@@ -81,7 +81,7 @@ fn deliveries<'a>(checker: &Checker<'a>, bindings: &[&BindingConfig]) -> Vec<Del
     deliveries
 }
 
-/// An event comes back to the route that sent it.
+/// Reports events that come back to the route that sent them.
 fn same_route(checker: &mut Checker<'_>, bindings: &[&BindingConfig], deliveries: &[Delivery<'_>]) {
     for delivery in deliveries {
         let Some(binding) = bindings.get(delivery.into) else {
@@ -106,7 +106,7 @@ fn same_route(checker: &mut Checker<'_>, bindings: &[&BindingConfig], deliveries
     }
 }
 
-/// An event comes back by way of other bindings, each with its own route.
+/// Reports events that come back through other bindings, each with its own route.
 fn several_routes(
     checker: &mut Checker<'_>,
     bindings: &[&BindingConfig],
@@ -159,7 +159,7 @@ fn several_routes(
     }
 }
 
-/// The shortest way from a binding back to it, over bindings that come after it (so that each cycle is found once).
+/// The shortest path from a binding back to itself through later bindings, so that each cycle is found once.
 fn shortest_cycle<'e, 'd, 'a>(
     edges: &'e [Vec<Edge<'d, 'a>>],
     start: usize,
@@ -206,7 +206,7 @@ fn only_asks_for_binding(route: &RouteConfig) -> bool {
     route.when.keys().all(|name| name.is_binding())
 }
 
-/// Whether an earlier route may take the events of the binding away because they come from it.
+/// Whether an earlier route with a condition on `binding` may match the events of the binding first.
 fn diverted(checker: &Checker<'_>, route: Option<&RouteConfig>, binding: &BindingConfig) -> bool {
     checker
         .each_route()
@@ -215,7 +215,7 @@ fn diverted(checker: &Checker<'_>, route: Option<&RouteConfig>, binding: &Bindin
         .any(|earlier| binding_condition(earlier).is_some() && accepts(Some(earlier), binding))
 }
 
-/// Whether the binding reads what the route writes to the destination, and as what.
+/// Whether the binding reads what the route writes to the destination, and through which filter.
 fn reads<'b>(
     binding: &'b BindingConfig,
     route: Option<&RouteConfig>,
@@ -248,7 +248,7 @@ fn reaches(
     let fits = |shape: &str, wanted: &str, attributes: &[&Attribute]| {
         match (value(shape, wanted), attributes) {
             (None, _) => false,
-            // What was escaped is another value than it looks like.
+            // Escaping has changed the value.
             (Some(value), _) if names == Names::Escape && value.contains("_x") => true,
             (Some(value), [only]) => can_be(route, only, value),
             (Some(_), _) => true,
@@ -280,7 +280,8 @@ fn shape_of(part: &TemplatePart) -> String {
     }
 }
 
-/// What stands for the last value of the shape, where the shape can become the given text: none where it has no value.
+/// The part of `wanted` that takes the place of the shape's last value, if the shape can become `wanted`. For a shape
+/// without values it is the whole text.
 fn value<'w>(shape: &str, wanted: &'w str) -> Option<&'w str> {
     let (first, others) = shape.split_once(VALUE).unwrap_or((shape, ""));
     let (between, last) = others.rsplit_once(VALUE).unwrap_or(("", others));
@@ -290,7 +291,7 @@ fn value<'w>(shape: &str, wanted: &'w str) -> Option<&'w str> {
     let mut rest = wanted.strip_prefix(first)?.strip_suffix(last)?;
     if shape.matches(VALUE).count() > 1 {
         for literal in between.split(VALUE) {
-            // A value has one byte at least.
+            // A value has at least one byte.
             let at = rest.get(1..)?.find(literal)?;
             rest = rest.get(1 + at + literal.len()..)?;
         }
@@ -321,12 +322,12 @@ fn can_be(route: Option<&RouteConfig>, attribute: &Attribute, value: &str) -> bo
 
 // === routes that nothing reaches ===
 
-/// Above this many conditions the parts of a rule are not compared one by one.
+/// Above this many conditions, subsets of a rule's conditions are not compared.
 const MAX_CONDITIONS_COMPARED: usize = 6;
 
 type Conditions<'a> = Vec<(&'a str, &'a ConditionConfig)>;
 
-/// Warns of rules whose every event an earlier rule takes, because it asks for no more than they do.
+/// Warns of rules that never match, because an earlier rule requires a subset of their conditions.
 pub(super) fn unreachable_routes(checker: &mut Checker<'_>) {
     let mut earlier: HashMap<Conditions<'_>, &RouteConfig> = HashMap::new();
     for (path, route) in checker.each_route() {
@@ -338,7 +339,7 @@ pub(super) fn unreachable_routes(checker: &mut Checker<'_>) {
         let taker = subsets(&conditions).find_map(|subset| earlier.get(&subset).copied());
         if let Some(taker) = taker {
             let message = format!(
-                "never matches: the route {} before it matches every event that meets its conditions",
+                "never matches: the earlier route {} matches every event that meets its conditions",
                 taker.name
             );
             checker.warning(path.clone(), message);
@@ -347,7 +348,7 @@ pub(super) fn unreachable_routes(checker: &mut Checker<'_>) {
     }
 }
 
-/// All selections of the conditions, or only none and all of them when they are many.
+/// All subsets of the conditions; only the empty and the full set if there are many.
 fn subsets<'c, 'a>(conditions: &'c Conditions<'a>) -> impl Iterator<Item = Conditions<'a>> + 'c {
     let count = conditions.len();
     let masks: Vec<u64> = if count <= MAX_CONDITIONS_COMPARED {

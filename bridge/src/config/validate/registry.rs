@@ -1,4 +1,4 @@
-//! Can agents announce themselves, and can they be reached then?
+//! Can agents announce themselves, and can they then be reached?
 
 use super::Checker;
 use crate::config::Role;
@@ -11,7 +11,8 @@ pub(super) fn check(checker: &mut Checker<'_>) {
     let section = ValuePath::root().key("registry");
     for (path, binding) in checker.each_binding() {
         if binding.role == Role::Discovery && !registry.enabled {
-            let message = "needs registry.enabled: true: nobody else reads announcements";
+            let message =
+                "needs registry.enabled: true, because only the registry uses announcements";
             checker.error(path.key("role"), message);
         }
     }

@@ -1,5 +1,5 @@
-//! Can every secret and TLS file be read that the bridge needs to start, and are the certificates valid? No secret is
-//! ever shown.
+//! Can every secret and TLS file that the bridge needs to start be read, and are the certificates valid? No message
+//! shows a secret.
 
 use std::collections::HashMap;
 use std::error::Error as _;
@@ -52,7 +52,7 @@ pub(super) fn check(checker: &mut Checker<'_>) {
     }
 }
 
-/// A key identifies one agent, wherever it is written.
+/// Checks that a key identifies only one agent, whatever its form in the file.
 fn keys(checker: &mut Checker<'_>, path: &ValuePath, workflows: &WorkflowsConfig) {
     let mut first: HashMap<[u8; 32], (usize, ValuePath)> = HashMap::new();
     for (index, agent) in workflows.agents.iter().enumerate() {
@@ -60,7 +60,7 @@ fn keys(checker: &mut Checker<'_>, path: &ValuePath, workflows: &WorkflowsConfig
             let path = path.key("agents").index(index).key("keys").index(place);
             let digest = match key.digest() {
                 Ok(Some(digest)) => digest,
-                // That it is not a digest is known without reading any secret.
+                // The checks without secrets have already reported an invalid digest.
                 Ok(None) => continue,
                 Err(error) => {
                     unread(checker, path, &error);
@@ -71,11 +71,11 @@ fn keys(checker: &mut Checker<'_>, path: &ValuePath, workflows: &WorkflowsConfig
                 None => {
                     first.insert(digest, (index, path));
                 }
-                // So it is of two that are both written as digests.
+                // Two equal digests are already reported, too.
                 Some((owner, first))
                     if *owner != index && !checker.problems.has_error_under(&path) =>
                 {
-                    checker.error(path, format!("is the same key as at {first}"));
+                    checker.error(path, format!("is the same key as {first}"));
                 }
                 Some(_) => {}
             }

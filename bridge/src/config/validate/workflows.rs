@@ -1,4 +1,4 @@
-//! Does everything that the `workflows` section names exist, and is everything in it of use?
+//! Does everything that the `workflows` section refers to exist, and is every entry used?
 
 use a2abus_models::a2e_workflow::OperationType;
 use a2abus_models::a2e_workflow::operation::Storage;
@@ -22,7 +22,7 @@ pub(super) fn check(checker: &mut Checker<'_>) {
     of_use(checker, &path, workflows);
 }
 
-/// Ids are unique, each among its kind.
+/// Checks that ids are unique within each list.
 fn ids(checker: &mut Checker<'_>, path: &ValuePath, workflows: &WorkflowsConfig) {
     let lists: [(&str, Vec<&Name>); 3] = [
         ("apis", workflows.apis.iter().map(|api| &api.id).collect()),
@@ -48,7 +48,7 @@ fn credentials(checker: &mut Checker<'_>, path: &ValuePath, workflows: &Workflow
     for (index, credential) in workflows.credentials.iter().enumerate() {
         let path = path.key("credentials").index(index);
         if credential.apis.is_empty() {
-            let message = "is empty, so the credential is never sent: name the APIs it is for";
+            let message = "is empty, so the credential is never sent: list the APIs it is for";
             checker.warning(path.key("apis"), message);
         }
         for (place, id) in credential.apis.iter().enumerate() {
@@ -87,13 +87,13 @@ fn agents(checker: &mut Checker<'_>, path: &ValuePath, workflows: &WorkflowsConf
             .iter()
             .position(|storage| storage.as_str() == "file");
         if let (Some(place), None) = (file, &workflows.file_directory) {
-            let message = "needs workflows.file_directory: where the files go";
+            let message = "needs workflows.file_directory, the directory of the files";
             checker.error(path.key("storages").index(place), message);
         }
     }
 }
 
-/// A key identifies one agent. Keys in files and variables are compared when they are read.
+/// Checks that a key identifies only one agent. Keys in files and variables are compared when they are read.
 fn keys(checker: &mut Checker<'_>, path: &ValuePath, workflows: &WorkflowsConfig) {
     let path = path.key("agents");
     let keys = workflows
@@ -108,7 +108,7 @@ fn keys(checker: &mut Checker<'_>, path: &ValuePath, workflows: &WorkflowsConfig
                 ApiKey::File(_) | ApiKey::Env(_) => None,
             })
         });
-    checker.unique(keys, |first| format!("is the same key as at {first}"));
+    checker.unique(keys, |first| format!("is the same key as {first}"));
 }
 
 fn bindings(checker: &mut Checker<'_>, workflows: &WorkflowsConfig) {
@@ -146,7 +146,7 @@ fn bindings(checker: &mut Checker<'_>, workflows: &WorkflowsConfig) {
     }
 }
 
-/// Whose permissions a request has is written down: a payload never decides it unasked.
+/// Checks that the configuration decides whose permissions a request has; a payload may only do so if that is allowed.
 fn permissions(checker: &mut Checker<'_>, path: &ValuePath, binding: &BindingConfig) {
     let believes = binding.trusts.contains(&Claim::SourceAgent);
     if binding.run_as.is_some() == believes {
@@ -164,7 +164,7 @@ fn permissions(checker: &mut Checker<'_>, path: &ValuePath, binding: &BindingCon
     }
 }
 
-/// Something leads to the executor, and somebody may use it.
+/// Checks that something leads to the executor and that an agent may use it.
 fn of_use(checker: &mut Checker<'_>, path: &ValuePath, workflows: &WorkflowsConfig) {
     if !workflows.enabled {
         return;
@@ -182,17 +182,17 @@ fn of_use(checker: &mut Checker<'_>, path: &ValuePath, workflows: &WorkflowsConf
                     .is_none_or(|binding| binding.role == Role::Workflows)
             })
     };
-    if !checker.has_door() && !on_bus(checker) {
+    if !checker.has_http_listener() && !on_bus(checker) {
         let message =
             "the executor cannot be reached: enable http, or write a binding with role: workflows";
         checker.warning(path.key("enabled"), message);
     }
 }
 
-/// Callers of `/rpc` show no key, so that all of them have the rights of `run_as`.
+/// Warns that callers of `/rpc` send no key, so all of them have the permissions of `run_as`.
 fn open_to_callers(checker: &mut Checker<'_>, path: &ValuePath, workflows: &WorkflowsConfig) {
     let calls = checker.sections.calls.as_ref();
-    if !workflows.rpc || !checker.has_door() || calls.is_some_and(|calls| !calls.enabled) {
+    if !workflows.rpc || !checker.has_http_listener() || calls.is_some_and(|calls| !calls.enabled) {
         return;
     }
     let mut agents: Vec<&str> = checker
