@@ -1,4 +1,4 @@
-//! Attached agents: programs that the bridge starts and HTTP servers that it calls, on the bus as agents.
+//! Attached agents: programs that the bridge starts, and HTTP servers that it calls, available on the bus as agents.
 //!
 //! ```text
 //! topic ─> Ask ─┬─ request ─> turn ─> claim ─> server ─> answer kept ─> published ─> settled
@@ -12,8 +12,9 @@
 //!         Plain (A2A, JSON-RPC): each request one POST
 //! ```
 //!
-//! A request that may have an effect is claimed on the log `results` before it reaches the server, so that one that is
-//! delivered again is answered and not done again. What comes before an answer is published as it comes.
+//! A request that may have an effect is claimed on the log `results` before it reaches the server. If it is
+//! redelivered, it gets the stored answer and is not executed again. Messages that precede an answer are published as
+//! they arrive.
 //!
 //! Source: docs/protocols/mcp.md §11.
 
@@ -80,13 +81,13 @@ pub(crate) struct AttachedBinding {
     /// Reads its messages.
     pub(crate) intake: Intake,
     upstream: Arc<Upstream>,
-    /// What announces it, if it is to be announced.
+    /// Announces the agent, if `announce` is set.
     herald: Option<Herald>,
     reply_publisher: ReplyPublisher,
     results: Arc<Results>,
     turns: Semaphore,
     longest: Duration,
-    /// The requests that are being answered, by the id that their requesters gave them.
+    /// The requests in progress, by the requester's own id.
     running: Mutex<Running>,
     log: Log,
 }
@@ -94,18 +95,18 @@ pub(crate) struct AttachedBinding {
 /// The server of an attached agent.
 #[derive(Debug)]
 pub(crate) enum Upstream {
-    /// One of MCP, whose client is the bridge.
+    /// An MCP server; the bridge is its client.
     Mcp(Server),
-    /// One that takes requests as they are.
+    /// A server that receives requests unchanged.
     Plain(Plain),
 }
 
 /// The limits of one agent.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Bounds {
-    /// Requests that its server works on at a time.
+    /// Most concurrent requests to its server.
     pub(crate) concurrency: usize,
-    /// How long one may take that says nothing else.
+    /// The time limit of a request that sets none.
     pub(crate) longest: Duration,
 }
 
@@ -115,7 +116,7 @@ struct Running {
     by_id: HashMap<Text, HashMap<u64, CancellationToken>>,
 }
 
-/// The log lines that requesters can cause.
+/// Rate limits for log lines that requesters can cause.
 #[derive(Debug)]
 struct Log {
     refused: LogLimit,
@@ -126,25 +127,25 @@ struct Log {
 /// The result of a request.
 struct CallResult {
     answer: Answer,
-    /// The server may have acted on it.
+    /// Whether the server may have executed the request.
     is_begun: bool,
 }
 
 /// Requests that are being served.
 type Work<'a> = FuturesUnordered<BoxFuture<'a, ()>>;
 
-/// Messages before an answer that wait for the bus.
+/// Most messages that precede an answer and wait for the bus.
 const QUEUE: usize = 64;
-/// Between two attempts to claim a request.
+/// The pause between attempts to claim a request.
 const PAUSE: Duration = Duration::from_secs(1);
 
 // === impl Upstream ===
 
 impl Upstream {
-    /// The server that the configuration of an agent names.
+    /// Creates the server that an agent's configuration names.
     ///
     /// # Errors
-    /// When there can be no client for it.
+    /// When no client can be created for it.
     pub(crate) fn new(
         agent: &Text,
         config: &AttachConfig,
@@ -196,7 +197,7 @@ impl Upstream {
         })
     }
 
-    /// Whether it can be reached, and has said what it is, where it can.
+    /// Whether the server can be reached and, if it can, has described itself.
     fn is_known(&self, registry: &Registry) -> bool {
         match self {
             Self::Mcp(server) => {
@@ -211,7 +212,7 @@ impl Upstream {
         }
     }
 
-    /// Keeps the server up, and its card fresh, until `stop`.
+    /// Keeps the server running and its card up to date, until `stop`.
     pub(crate) async fn run(self: Arc<Self>, stop: CancellationToken) {
         match &*self {
             Self::Mcp(server) => server.run(stop).await,
@@ -224,12 +225,12 @@ fn server_log(agent: &Text, metrics: &Metrics, limits: &LogLimits) -> Arc<Server
     let warn = |more| limits.limit_of(agent, Level::WARN, more);
     Arc::new(ServerLog {
         agent: agent.clone(),
-        strange: warn("more mistakes of an attached server"),
-        dropped: warn("more messages of an attached server went to nobody"),
+        strange: warn("more protocol errors of an attached server"),
+        dropped: warn("more messages of an attached server were dropped"),
         drops: metrics.attached().drops(agent),
         unusable: metrics.attached().unusable_skills(agent),
         left_out: Mutex::default(),
-        ends: warn("more ends of an attached server"),
+        ends: warn("an attached server ended more often"),
         stderr: limits.limit_of(agent, Level::INFO, "more lines of an attached server's log"),
     })
 }
@@ -248,7 +249,7 @@ impl AttachedBinding {
         let limit = |more| log.limit_of(&intake.name, Level::WARN, more);
         Self {
             log: Log {
-                refused: limit("more messages were no requests for this agent"),
+                refused: limit("more messages were not requests for this agent"),
                 unanswered: limit("more answers were not delivered"),
                 unclaimed: limit("more requests wait to be recorded"),
             },
@@ -268,13 +269,13 @@ impl AttachedBinding {
         &self.upstream
     }
 
-    /// Runs until `stop`; then what was received is finished.
+    /// Runs until `stop`, then finishes the requests in progress.
     pub(crate) async fn run(&self, mut consumer: Consumer, stop: CancellationToken) -> Consumer {
         let mut work = Work::new();
         let mut is_open = true;
         let assigned = consumer.assigned();
         let announcing = async {
-            // Whoever hears of it may call it at once.
+            // Announce the agent only now, because clients may call it at once.
             assigned.await;
             match &self.herald {
                 Some(herald) => {
@@ -293,7 +294,7 @@ impl AttachedBinding {
                 () = &mut announcing, if is_open => {}
                 () = stop.cancelled(), if is_open => {
                     consumer.stop();
-                    // What was received and not looked at is abandoned as it is dropped.
+                    // Dropping a delivery that was not processed abandons it.
                     while consumer.try_recv().is_some() {}
                     is_open = false;
                 }
@@ -353,14 +354,14 @@ impl AttachedBinding {
         };
         self.intake
             .read(&held.message, &limits, None, context, take);
-        // What was done at once is settled here, the rest with the last of it.
+        // Settles the delivery if all its units are done, else the last unit settles it.
         held.done();
     }
 
     fn begin<'a>(&'a self, asked: Result<Ask, Box<Rejected>>, held: Arc<Held>, work: &Work<'a>) {
         match asked {
             Ok(Ask::Request(request)) => {
-                // Before the next message is read: that may be its cancel.
+                // Do this before the next message is read, which may be the cancel of this request.
                 let entered = self.enter(&request.id);
                 work.push(self.serve(request, entered, held).boxed());
             }
@@ -379,7 +380,7 @@ impl AttachedBinding {
         }
     }
 
-    /// The MCP server, if it answers now.
+    /// The MCP server, if it is up.
     fn now_up(&self) -> Option<Arc<RunningServer>> {
         match &*self.upstream {
             Upstream::Mcp(server) => server.lifecycle.now_up(),
@@ -387,10 +388,11 @@ impl AttachedBinding {
         }
     }
 
-    /// Brings the answer to an open question to the server. Anybody who writes to the topic can send others.
+    /// Passes an answer to an open question on to the server. Others are dropped: anyone who can write to the topic can
+    /// send them.
     async fn reply(&self, body: Bytes, id: Option<Id>, held: Arc<Held>) {
         let is_open = match (self.now_up(), &id) {
-            // If it has ended meanwhile, its questions have too.
+            // If the server has ended since, its questions are no longer open.
             (Some(up), Some(id)) => up.link.reply(&body, id).await.unwrap_or(false),
             _ => false,
         };
@@ -400,22 +402,22 @@ impl AttachedBinding {
         held.done();
     }
 
-    /// Answers a request that comes too late. It is not done.
+    /// Answers a request that arrived after its deadline, without executing it.
     async fn expired(&self, request: Box<Request>, held: Arc<Held>) {
-        let failure = late("the request came after its deadline, and was not begun");
+        let failure = late("the request arrived after its deadline and was not executed");
         let answer = Answer::failed(&failure, &request.recipient());
         self.publish(&request, answer, &held).await;
         held.done();
     }
 
-    /// Brings a notification to the server.
+    /// Passes a notification on to the server.
     async fn pass_on(&self, message: Bytes, held: Arc<Held>) {
         match (&*self.upstream, self.now_up()) {
             (Upstream::Plain(plain), _) => plain.notify(message).await,
-            // It has ended meanwhile, as if it were not up.
+            // An error means that the server has just ended, which is the same as not running.
             (Upstream::Mcp(_), Some(up)) => drop(up.link.send(message).await),
             (Upstream::Mcp(_), None) => {
-                tracing::debug!(binding = %self.intake.name, "a message for a server that is not up")
+                tracing::debug!(binding = %self.intake.name, "message dropped: the server is not running")
             }
         }
         held.done();
@@ -456,7 +458,7 @@ impl AttachedBinding {
         }
     }
 
-    /// The answer to a request: that of the server, the one that it gave before, or why there is none.
+    /// The answer to a request: the server's, the stored one of a redelivered request, or an error.
     async fn answered(
         &self,
         request: &Request,
@@ -470,7 +472,7 @@ impl AttachedBinding {
                 let up = match timeout_at(until, server.lifecycle.up()).await {
                     Ok(Ok(up)) => up,
                     Ok(Err(failure)) => return failed(failure),
-                    Err(_) => return failed(late("its server has not started in time")),
+                    Err(_) => return failed(late("its server did not start in time")),
                 };
                 if request.is_a2a() {
                     return failed(Failure::new(failure::Reason::Unsupported, NO_A2A));
@@ -490,7 +492,7 @@ impl AttachedBinding {
         }
     }
 
-    /// The answer to a request that is done once, however often it is delivered.
+    /// The answer to a request that must be executed only once, however often it is delivered.
     async fn once(
         &self,
         request: &Request,
@@ -512,7 +514,7 @@ impl AttachedBinding {
                     self.results.keep(key, &claim.call, answer.kept()).await;
                     return answer;
                 }
-                // Another request, at a place that was used before.
+                // A different request with the same key: its source position was used before.
                 Ok(KeyState::Differs(_)) => return self.worked(request, until).await.answer,
                 Ok(KeyState::Answered(kept)) => return Answer::from(&*kept),
                 Ok(KeyState::Running(call)) => {
@@ -528,17 +530,17 @@ impl AttachedBinding {
                 Err(error) => {
                     drop(turn);
                     if let Some(suppressed) = self.log.unclaimed.allow() {
-                        tracing::warn!(binding = %self.intake.name, %error, suppressed, "a request cannot be recorded: it waits, so that it is not done twice");
+                        tracing::warn!(binding = %self.intake.name, %error, suppressed, "a request cannot be recorded in the log: it waits, so that it is not executed twice");
                     }
                     if timeout_at(until, sleep(PAUSE)).await.is_err() {
-                        return failed(late("the request cannot be recorded"));
+                        return failed(late("the request could not be recorded in the log"));
                     }
                 }
             }
         }
     }
 
-    /// What the server answers, while what it says before is published.
+    /// The server's answer. Messages that precede it are published meanwhile.
     async fn worked(&self, request: &Request, until: Instant) -> CallResult {
         let (say, mut said) = mpsc::channel(QUEUE);
         let parts = Parts {
@@ -554,15 +556,15 @@ impl AttachedBinding {
                     .reply_publisher
                     .part(&self.intake, &request.requester, part);
                 if let Err(error) = published.await {
-                    tracing::debug!(binding = %self.intake.name, %error, "a message before an answer is not delivered");
+                    tracing::debug!(binding = %self.intake.name, %error, "a message that precedes an answer is not delivered");
                 }
             }
         };
-        // The parts end with the work; the last of them are published before the answer.
+        // The channel of parts closes when the work ends; the last parts are published before the answer.
         let both = async { tokio::join!(work, publishing).0 };
         let answer = match timeout_at(until, both).await {
             Ok(answer) => answer,
-            Err(_) => Err(late("its server has not answered in time")),
+            Err(_) => Err(late("its server did not answer in time")),
         };
         CallResult {
             answer: match answer {
@@ -581,7 +583,7 @@ impl AttachedBinding {
         }
     }
 
-    /// Makes a dead letter of what is no request for this agent; whoever waits gets the reason.
+    /// Makes a dead letter of a message that is not a request for this agent. A waiting requester gets the reason.
     async fn reject(&self, rejected: Box<Rejected>, held: Arc<Held>) {
         let Rejected {
             reason,
@@ -609,7 +611,8 @@ impl AttachedBinding {
         held.done();
     }
 
-    /// An answer that can go nowhere makes its request a dead letter: sent again, it gets the same answer.
+    /// Makes a request a dead letter if its answer cannot be delivered. If the request is sent again, it gets the same
+    /// answer.
     async fn unanswered(&self, held: &Held, error: &replies::Undeliverable) {
         if let Some(suppressed) = self.log.unanswered.allow() {
             let origin = held.origin.as_deref().unwrap_or("unknown");
@@ -618,7 +621,7 @@ impl AttachedBinding {
         self.dead_letter(held, None, &error.reason()).await;
     }
 
-    /// Counts and logs a message that goes nowhere.
+    /// Counts and logs a dropped message.
     fn dropped(&self, held: &Held, reason: &'static str) {
         self.intake.dead_letters.dropped(&undelivered(held), reason);
     }
@@ -628,7 +631,7 @@ impl AttachedBinding {
         let letters = &self.intake.dead_letters;
         let letter = letters.dead_letter(&of, body, reason);
         let instead = |copy, error: &TransportError| letters.instead(copy, error);
-        // What can go nowhere is counted and logged there.
+        // `settled` counts and logs a dead letter that cannot be stored.
         drop(
             self.reply_publisher
                 .publisher
@@ -657,17 +660,17 @@ impl AttachedBinding {
         }
     }
 
-    /// Cancels the request of this id. Of several nobody knows which is meant.
+    /// Cancels the request with this id. If several requests have it, none is cancelled.
     fn cancel(&self, id: &Text) {
         let running = self.running();
         let mut same = running.by_id.get(id).into_iter().flat_map(HashMap::values);
         match (same.next(), same.next()) {
             (Some(only), None) => only.cancel(),
             (None, _) => {
-                tracing::debug!(binding = %self.intake.name, "a cancel for a request that is not here")
+                tracing::debug!(binding = %self.intake.name, "cancel ignored: no such request in progress")
             }
             (Some(_), Some(_)) => {
-                tracing::warn!(binding = %self.intake.name, %id, "a cancel is not followed: several requests have this id")
+                tracing::warn!(binding = %self.intake.name, %id, "cancel ignored: several requests have this id")
             }
         }
     }
@@ -677,7 +680,7 @@ impl AttachedBinding {
     }
 }
 
-/// The answer of an MCP server. A run that ends before it has the request leaves it to the next one.
+/// The answer of an MCP server. If a run ends before it has received the request, the next run gets it.
 async fn with_mcp(server: &Server, request: &Request, parts: Parts) -> Result<Bytes, Failure> {
     loop {
         let up: Arc<RunningServer> = server.lifecycle.up().await?;
@@ -697,11 +700,12 @@ async fn with_mcp(server: &Server, request: &Request, parts: Parts) -> Result<By
     }
 }
 
-/// Why the calls of a server fail that has ended.
-const GONE: &str = "the server of this agent has ended while it worked on the request, which may have been executed";
+/// Why calls fail when their server has ended.
+const GONE: &str =
+    "the server of this agent exited while it processed the request, which may have been executed";
 
-/// The answer to an A2A client of an agent that is an MCP server.
-const NO_A2A: &str = "this agent is an MCP server, which takes no A2A messages: call its tools by tools/call, at /mcp or /rpc";
+/// The answer to an A2A client that calls an MCP server.
+const NO_A2A: &str = "this agent is an MCP server, which does not accept A2A messages: use tools/call at /mcp or /rpc";
 
 /// Why a request did not reach the server.
 const BUSY: &str = "the agent is busy with other requests";
@@ -722,6 +726,6 @@ fn late(why: &str) -> Failure {
 }
 
 fn lost() -> Failure {
-    let message = "this request was begun before, and its answer is not known: it is not begun again, because it may have had an effect";
+    let message = "this request was started before and its answer is unknown: it is not repeated, because it may have had an effect";
     Failure::new(failure::Reason::AnswerLost, message)
 }

@@ -6,8 +6,8 @@
 //!  agents ──────────┘    (every fault, or a record)          └─> Agents: cards, lists, who may be called
 //! ```
 //!
-//! The agents of the configuration, and those that have announced themselves and whose lease has not run out. All replicas
-//! read the same log, so they know the same agents. Nothing here depends on how agents are asked.
+//! The registry knows the agents of the configuration and the announced agents whose lease is valid. All replicas read
+//! the same log, so they know the same agents. The registry does not depend on the protocol of the client.
 //!
 //! Source: docs/protocols/eventmesh-a2a.md §4.
 
@@ -48,39 +48,38 @@ use record::{AgentFold, Leases};
 pub(crate) use agents::Agents;
 pub(crate) use record::{AnnouncedAgent, Owner};
 
-/// The agents that clients find, by name.
+/// The agents that clients can find, by name.
 #[derive(Debug)]
 pub(crate) struct Registry {
     listed: ArcSwap<Agents>,
     now: watch::Sender<Arc<Agents>>,
     announced: Option<Announcements>,
-    /// Asks agents about themselves; `None` where no calls are made.
+    /// For queries to agents; `None` if calls are disabled.
     calls: Option<Arc<Calls>>,
     /// Their answers.
     asked: AgentQueries,
-    /// What is known of attached servers. Held while the list of agents is rebuilt, and while it is published.
+    /// The state of attached servers. Locked while the list of agents is rebuilt and published.
     attached: Mutex<AttachedServers>,
 }
 
-/// An announcement, with the proof of who sent it.
+/// An announcement and its origin.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Announcement {
-    /// The agent that is named beside the card.
+    /// The agent named outside the card.
     pub(crate) agent: Option<Text>,
     pub(crate) owner: Owner,
     pub(crate) lease: Option<Duration>,
     pub(crate) origin: RequestOrigin,
 }
 
-/// Where a request to the registry comes from.
+/// The origin of a request to the registry.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct RequestOrigin {
-    /// The transport on which it came.
+    /// The transport that delivered it.
     pub(crate) transport: Option<Name>,
-    /// The names of agents that its message shows: its key, a word of its subject. Who may publish there may speak for
-    /// these, and for nobody else.
+    /// The agent names in the key or subject of its message. The sender may act only for these agents.
     pub(crate) shows: Vec<Text>,
-    /// The sender, for calls that the request causes.
+    /// The sender, as the caller of calls that the request causes.
     pub(crate) caller: Option<Text>,
 }
 
@@ -89,44 +88,44 @@ pub(crate) struct RequestOrigin {
 pub(crate) enum AnnouncementError {
     /// Agents cannot announce themselves.
     #[error(
-        "agents cannot announce themselves here: set registry.enabled, or list the agent in agents"
+        "agents cannot announce themselves here: set registry.enabled, or add the agent to agents"
     )]
     Disabled,
     /// The card cannot be used.
     #[error("the announcement is refused: {0}")]
     Invalid(Faults),
-    /// The name belongs to somebody else.
-    #[error("the agent {agent} belongs to {org}/{unit}, until its lease runs out")]
+    /// Another owner has the name.
+    #[error("the agent {agent} belongs to {org}/{unit}, until its lease expires")]
     Taken { agent: Text, org: Text, unit: Text },
     /// Too many agents.
-    #[error("there are {0} announced agents already (registry.max_agents)")]
+    #[error("there are already {0} announced agents (registry.max_agents)")]
     Full(usize),
-    /// Nobody of that name has announced itself.
-    #[error("no agent {0:?} has announced itself, or its lease has run out")]
+    /// No agent with this name is announced.
+    #[error("no agent {0:?} has announced itself, or its lease has expired")]
     Unknown(Text),
-    /// The log did not take it.
+    /// The log did not store it.
     #[error("the announcement was not stored: {0}")]
     NotStored(StateError),
 }
 
-/// Records that the registry may be behind before it reads all again.
+/// How many records the registry may lag behind before it rebuilds everything.
 const BEHIND: usize = 1_024;
-/// How often announcements are looked for whose lease has run out long ago.
+/// How often announcements whose lease expired long ago are removed.
 const FORGET_EVERY: Duration = Duration::from_secs(60);
 
-/// What is known of attached servers, by agent.
+/// The state of attached servers, by agent.
 #[derive(Debug, Default)]
 struct AttachedServers {
-    /// How they describe themselves.
+    /// Their descriptions of themselves.
     described: BTreeMap<Text, AgentCardConfig>,
-    /// Why those that cannot be reached cannot.
+    /// Why they cannot be reached, for those that cannot.
     away: BTreeMap<Text, Text>,
 }
 
 // === impl Registry ===
 
 impl Registry {
-    /// The agents of a configuration, and the log of those that announce themselves.
+    /// Opens the registry: the agents of the configuration, and the log of announced agents.
     ///
     /// # Errors
     /// When the log cannot be opened.
@@ -155,10 +154,10 @@ impl Registry {
                 next_expiry: Mutex::new(None),
                 log: RegistryLogs {
                     refused: log.limit(Level::WARN, "more announcements were refused"),
-                    changed: log.limit(Level::INFO, "more agents came or went"),
+                    changed: log.limit(Level::INFO, "more agents were announced or removed"),
                 },
             }),
-            // The patterns were read with the configuration.
+            // The configuration has already checked the patterns.
             _ => None,
         };
         Ok(Arc::new(Self {
@@ -171,12 +170,12 @@ impl Registry {
         }))
     }
 
-    /// Whether there is no agent, and none can announce itself.
+    /// Whether there are no agents and none can announce itself.
     pub(crate) fn is_closed(&self) -> bool {
         self.listed.load().agents.is_empty() && self.announced.is_none()
     }
 
-    /// The agents of another configuration are listed from now on. Agents whose card stays the same stay as they are.
+    /// Replaces the agents of the configuration after a reload. Agents with an unchanged card are not touched.
     pub(crate) fn relist(&self, config: &Config) {
         let mut listed = Agents::listed(config);
         let attached = lock(&self.attached);
@@ -194,7 +193,7 @@ impl Registry {
                 agent.shown = Arc::clone(&known.shown);
             }
         }
-        let is_same = listed.is_as(&before) && listed.default == before.default;
+        let is_same = listed.is_same_as(&before) && listed.default == before.default;
         self.listed.store(Arc::new(listed));
         drop(attached);
         if !is_same {
@@ -202,7 +201,7 @@ impl Registry {
         }
     }
 
-    /// The server of an attached agent says this about itself. What the configuration says of the agent wins.
+    /// Stores how the server of an attached agent describes itself. The configuration of the agent takes precedence.
     pub(crate) fn describe(&self, agent: &Text, said: AgentCardConfig) {
         let mut attached = lock(&self.attached);
         let mut listed = Agents::clone(&self.listed.load());
@@ -216,7 +215,7 @@ impl Registry {
         self.refresh();
     }
 
-    /// The server of an attached agent cannot be reached, and why; `None` if it can again.
+    /// Stores why the server of an attached agent cannot be reached; `None` if it can be reached again.
     pub(crate) fn set_away(&self, agent: &Text, why: Option<Text>) {
         let mut attached = lock(&self.attached);
         let mut listed = Agents::clone(&self.listed.load());
@@ -233,36 +232,36 @@ impl Registry {
         self.refresh();
     }
 
-    /// Whether the server of an attached agent has said anything about itself.
+    /// Whether the server of an attached agent has described itself.
     pub(crate) fn is_described(&self, agent: &Text) -> bool {
         lock(&self.attached).described.contains_key(agent)
     }
 
-    /// The agents of this moment.
+    /// The current agents.
     pub(crate) fn now(&self) -> Arc<Agents> {
         Arc::clone(&self.now.borrow())
     }
 
-    /// The agents, and every change of them.
+    /// The agents, with notification of every change.
     pub(crate) fn watch(&self) -> watch::Receiver<Arc<Agents>> {
         self.now.subscribe()
     }
 
-    /// The announcement of an agent whose lease has not run out.
+    /// The announcement of an agent, if its lease is valid.
     pub(crate) fn announced(&self, agent: &str) -> Option<AnnouncedAgent> {
         self.announced.as_ref()?.live(agent)
     }
 
-    /// When its lease runs out, in milliseconds since 1970.
+    /// When its lease expires, in milliseconds since 1970.
     pub(crate) fn expires(&self, announced: &AnnouncedAgent) -> u64 {
         let announcements = self.announced.as_ref();
         announcements.map_or(0, |it| announced.expires(it.leases))
     }
 
-    /// Takes an announcement: checks it, stores it, and waits until this replica knows the agent.
+    /// Checks an announcement, stores it, and waits until this replica knows the agent.
     ///
     /// # Errors
-    /// Why not, with everything that is wrong with the card.
+    /// Why it is refused, with all faults of the card.
     pub(crate) async fn register(
         &self,
         document: &[u8],
@@ -285,7 +284,7 @@ impl Registry {
     /// Renews the lease of an agent.
     ///
     /// # Errors
-    /// When nobody of that name has announced itself.
+    /// When no agent with this name is announced.
     pub(crate) async fn renew(
         &self,
         claim: &Announcement,
@@ -300,10 +299,10 @@ impl Registry {
         renewed
     }
 
-    /// Removes an agent before its lease runs out.
+    /// Removes an agent before its lease expires.
     ///
     /// # Errors
-    /// When nobody of that name has announced itself.
+    /// When no agent with this name is announced.
     pub(crate) async fn remove(&self, claim: &Announcement) -> Result<(), AnnouncementError> {
         let announcements = self.announced.as_ref().ok_or(AnnouncementError::Disabled)?;
         let removed = announcements.remove(claim).await;
@@ -315,7 +314,7 @@ impl Registry {
         removed
     }
 
-    /// What was done is visible here before its answer.
+    /// Applies a change to this replica before the request is answered, and counts it.
     fn done(&self, agent: Option<&str>, is_ok: bool, event: RegistryEvent) {
         let Some(announcements) = &self.announced else {
             return;
@@ -337,8 +336,7 @@ impl Registry {
         }
     }
 
-    /// Follows the log, and the clock: the agents of this moment and their routes are those whose lease has not run out.
-    /// Ends with the log.
+    /// Keeps the current agents and their routes up to date with the log and with expiring leases. Ends with the log.
     pub(crate) async fn follow_log(self: Arc<Self>) {
         let Some(announcements) = &self.announced else {
             return std::future::pending().await;
@@ -362,11 +360,11 @@ impl Registry {
         tokio::join!(follow, forget);
     }
 
-    /// Until the log ends (`None`), or records were missed.
+    /// Follows the log until it ends (`None`) or records were missed.
     async fn follow(&self, announcements: &Announcements, mut records: Following) -> Option<()> {
         self.refresh();
         loop {
-            // Whoever registers an agent refreshes too, before its record comes here.
+            // `register` also refreshes, possibly before its record arrives here.
             let expiry = *announcements.next_expiry();
             tokio::select! {
                 record = records.next() => match record {
@@ -374,7 +372,7 @@ impl Registry {
                     Ok(None) => return None,
                     Ok(Some(record)) => {
                         let mut has_changed = announcements.noticed(&self.now(), &record);
-                        // What came together is one change.
+                        // Records that arrived together are one change.
                         while let Some(record) = records.now() {
                             has_changed |= announcements.noticed(&self.now(), &record);
                         }
@@ -390,7 +388,7 @@ impl Registry {
         }
     }
 
-    /// Makes the agents of this moment, and their routes: one at a time, so that the newest list is published last.
+    /// Rebuilds the current agents and their routes. The lock makes sure that the newest list is published last.
     fn refresh(&self) {
         let _attached = lock(&self.attached);
         let listed = self.listed.load();
@@ -405,7 +403,7 @@ impl Registry {
         let before = self.now();
         let (mut agents, next) = announcements.agents(&listed, &before);
         *next_expiry = next;
-        if agents.is_as(&before) && agents.default == before.default {
+        if agents.is_same_as(&before) && agents.default == before.default {
             return;
         }
         announcements.report(&before, &agents);
@@ -421,7 +419,7 @@ impl Registry {
     }
 }
 
-/// Every change leaves it whole, so that a lock poisoned by a panic elsewhere is as good as any.
+/// Ignores poisoning: each change leaves the value consistent.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -173,7 +173,7 @@ async fn calls_of_a_program_that_ends_fail_at_once_and_it_is_started_again() {
     });
     for answer in [hangs, crashes] {
         let message = answer["error"]["message"].as_str().unwrap_or_default();
-        assert!(message.contains("has ended while it worked"), "{answer}");
+        assert!(message.contains("exited while it processed"), "{answer}");
     }
     let answer = attached.call("/rpc/fixture", "echo").await;
     assert!(answer["result"].is_object(), "{answer}");

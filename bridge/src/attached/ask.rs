@@ -21,15 +21,15 @@ use crate::results::{Claim, digest_of, key_of};
 #[derive(Debug)]
 pub(super) enum Ask {
     Request(Box<Request>),
-    /// The request with this id, a JSON token, is to end.
+    /// Cancel the request with this id (as JSON).
     Cancel(Text),
-    /// A request that nobody waits for any more.
+    /// A request whose deadline has passed.
     Expired(Box<Request>),
-    /// The answer to a question of the server, and its id.
+    /// An answer to a question of the server, and its id.
     Answer(Bytes, Option<Id>),
     /// A notification for the server.
     Message(Bytes),
-    /// About a session, in which no agent takes part.
+    /// A message about a session, which does not concern the agent.
     Nothing,
 }
 
@@ -39,13 +39,13 @@ pub(super) struct Request {
     pub(super) body: Bytes,
     pub(super) message: JsonRpc,
     pub(super) method: String,
-    /// The requester's own id, as its JSON token.
+    /// The requester's own id, as JSON.
     pub(super) id: Text,
     pub(super) requester: Requester,
-    /// How long the requester waits; `None` if the request does not say.
+    /// How long the requester still waits; `None` if the request does not say.
     pub(super) left: Option<Duration>,
-    /// What this request is known by when it is delivered again, and no other one is; `None` of a message without a
-    /// position, which is not delivered again.
+    /// Identifies this request, also when it is redelivered. `None` if the message has no position; such messages are
+    /// not redelivered.
     pub(super) identity: Option<Text>,
 }
 
@@ -76,7 +76,7 @@ struct Params<'a> {
     request: Option<&'a RawValue>,
 }
 
-/// Methods of A2A that only read.
+/// A2A methods that only read.
 const REPEATABLE_IN_A2A: [&str; 12] = [
     "agent/getAuthenticatedExtendedCard",
     "tasks/get",
@@ -91,7 +91,7 @@ const REPEATABLE_IN_A2A: [&str; 12] = [
     "ListTasks",
     "SubscribeToTask",
 ];
-/// Methods of MCP that change nothing but what the server shows: doing them twice does no harm.
+/// MCP methods that are safe to repeat: they change at most what the server displays.
 const REPEATABLE: [&str; 15] = [
     "completion/complete",
     "initialize",
@@ -113,7 +113,8 @@ const REPEATABLE: [&str; 15] = [
 // === impl Ask ===
 
 impl Ask {
-    /// Reads what an event asks of `agent`; `inside` is what its data are, `place` where its message was read.
+    /// Reads the request in an event for `agent`. `inside` describes the event's data, `place` is the position of its
+    /// message.
     pub(super) fn of(
         event: &Event,
         inside: Option<Mapped>,
@@ -122,7 +123,7 @@ impl Ask {
     ) -> Result<Self, Box<Rejected>> {
         let found = inside.and_then(|it| Some((it.json_rpc?, it.bytes, it.index)));
         let Some((message, body, index)) = found else {
-            let why = "this topic is for JSON-RPC requests, and this message is none";
+            let why = "expected a JSON-RPC request on this topic";
             return Err(Rejected::new(
                 "not_json_rpc",
                 why,
@@ -134,7 +135,7 @@ impl Ask {
         let id = message.id.as_ref().map(|id| id.token().clone());
         let target = event.extension_text(extension::TARGET_AGENT);
         if target.is_some_and(|target| target != agent) {
-            let why = "its targetagent is another agent than the one of this topic";
+            let why = "its targetagent is not the agent of this topic";
             return Err(Rejected::new("other_agent", why, body, requester, id));
         }
         if !message.is_call() {
@@ -180,7 +181,8 @@ impl Ask {
     }
 }
 
-/// What a request is known by. `place` is that of the delivery: any that the message names was chosen by its writer.
+/// The identity of a request. `place` is the position of the delivery; a position in the message itself cannot be
+/// trusted.
 fn identity(event: &Event, place: &str) -> Text {
     let [source, id] = [event.source(), event.id()].map(|name| name.as_bytes());
     let call = event.extension_text(extension::CALL_ID);
@@ -200,7 +202,7 @@ impl Request {
         Recipient::new(self.id.clone(), self.message.dialect)
     }
 
-    /// Whether it is one of A2A.
+    /// Whether it is an A2A request.
     pub(super) fn is_a2a(&self) -> bool {
         match self.message.dialect {
             Dialect::JafDoc | Dialect::A2a03 | Dialect::A2a10 => true,
@@ -208,7 +210,7 @@ impl Request {
         }
     }
 
-    /// Whether it may be done twice; `is_safe` says so of a tool.
+    /// Whether it may be executed twice. `is_safe` tells that of a tool.
     pub(super) fn is_repeatable(
         &self,
         protocol: AttachProtocol,
@@ -226,8 +228,8 @@ impl Request {
         name.is_some_and(|name| is_safe(&name))
     }
 
-    /// The claim of this request on the log, under its key: the same when it is delivered again, and of no other request.
-    /// `left` is how long its answer may take.
+    /// The log key and the claim of this request. The key is unique and stays the same when the request is redelivered.
+    /// `left` is the time limit for its answer.
     pub(super) fn claim(&self, left: Duration) -> Option<(String, Claim)> {
         let key = key_of("attached", self.identity.as_ref()?);
         let claim = Claim {
@@ -263,7 +265,7 @@ impl Rejected {
         })
     }
 
-    /// A message or unit that does not become an event.
+    /// A message or unit that could not be read.
     pub(super) fn of(requester: Requester, refusal: &Refusal) -> Box<Self> {
         let reason = refusal.reason();
         let unit = refusal.unit();

@@ -9,7 +9,7 @@ use serde_json::value::RawValue;
 use crate::config::{AgentCardConfig, SkillConfig};
 use crate::registry::card::{LeftOut, TWICE};
 
-/// A tool of an MCP server, as far as it is looked at.
+/// The members of an MCP tool that the bridge reads.
 #[derive(Debug, Deserialize)]
 pub(super) struct Tool {
     pub(super) name: String,
@@ -52,7 +52,7 @@ struct ServerInfo {
     description: Option<String>,
 }
 
-/// The longest texts of a card, in characters, and the most skills of one.
+/// The longest texts of a card, in characters, and its most skills.
 const DESCRIPTION: usize = 4_096;
 const VERSION: usize = 64;
 const WORD: usize = 256;
@@ -62,7 +62,7 @@ const TOO_MANY: &str = "comes after 1000 other tools";
 // === impl Tool ===
 
 impl Tool {
-    /// Whether it may be called twice.
+    /// Whether it is safe to call it twice.
     pub(super) fn is_repeatable(&self) -> bool {
         self.annotations.reads || self.annotations.is_idempotent
     }
@@ -80,7 +80,7 @@ impl Tool {
     }
 }
 
-/// The card of an MCP server: its tools are its skills, but for those whose names nobody else takes.
+/// The card of an MCP server. Its tools become skills, except those whose names are not valid skill ids.
 pub(super) fn of_tools(
     agent: &Text,
     profile: &RawValue,
@@ -123,7 +123,7 @@ fn skills(tools: Vec<Tool>) -> (Vec<SkillConfig>, LeftOut) {
     (skills, left_out)
 }
 
-/// A text that says something, up to so many characters.
+/// A non-empty text, cut to `most` characters.
 fn text(text: Option<String>, most: usize) -> Option<String> {
     let text = text.filter(|text| !text.trim().is_empty())?;
     Some(text.chars().take(most).collect())

@@ -1,10 +1,11 @@
-//! Announces an attached agent on the bus, so that bridges that do not list it find it.
+//! Announces an attached agent on the bus, for bridges whose configuration does not list it.
 //!
 //! ```text
 //! card ── comes, changes, every 30 s ──> topic of announcements ──> registry of another bridge
 //! ```
 //!
-//! Nothing takes it back: another process may have the same agent. It is forgotten with the lease that its card asks for.
+//! The announcement is never revoked, because another process may attach the same agent. It expires with the lease in
+//! its card.
 //!
 //! Source: docs/protocols/mcp.md §11.
 
@@ -29,27 +30,27 @@ use crate::route::NamedBy;
 #[derive(Debug)]
 pub(crate) struct Herald {
     pub(crate) agent: Text,
-    /// Where it gets its requests.
+    /// The topic of its requests.
     pub(crate) requests: Text,
-    /// Where its card is published.
+    /// The topic where its card is published.
     pub(crate) topic: Topic,
     pub(crate) bus: BusId,
     pub(crate) registry: Arc<Registry>,
     pub(crate) publisher: Publisher,
 }
 
-/// How long it is known after an announcement, and how often there is one: two may get lost.
+/// The lease of an announcement, and the interval between announcements. Two in a row may get lost.
 const LEASE: &str = "90s";
 const EVERY: Duration = Duration::from_secs(30);
-/// How often the same failure is logged.
+/// How often a repeated failure is logged.
 const REMIND: Duration = Duration::from_secs(3600);
-/// How often it is looked whether there is something to announce.
+/// How often to check for changes to announce.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// Why a card is not announced.
 #[derive(Debug, thiserror::Error)]
 enum Unannounced {
-    #[error("without its skills it has more than {MAX_CARD_BYTES} bytes")]
+    #[error("even without skills it is larger than {MAX_CARD_BYTES} bytes")]
     TooLarge,
     #[error(transparent)]
     Transport(#[from] TransportError),
@@ -58,7 +59,7 @@ enum Unannounced {
 // === impl Herald ===
 
 impl Herald {
-    /// Announces the agent again and again, while it `can_be_shown`.
+    /// Announces the agent periodically, while `can_be_shown` holds.
     pub(super) async fn run(&self, can_be_shown: impl Fn(&Registry) -> bool) {
         let card = |agents: &Agents| agents.get(&self.agent).map(|(_, card)| Arc::clone(card));
         let mut agents = self.registry.watch();
@@ -73,7 +74,7 @@ impl Herald {
                 _ => LOOK,
             };
             let changed = agents.wait_for(|agents| card(agents) != shown);
-            // The registry, which is held here, does not end.
+            // The sender of this channel is in the registry, which this task keeps alive.
             let _ = timeout(jittered(pause), changed).await;
         }
     }
@@ -99,7 +100,7 @@ impl Herald {
         Ok(self.publisher.once(&copy).await?)
     }
 
-    /// Logs why a card was not published: once for each cause, and again each hour.
+    /// Logs why a card was not published: once per cause, and again every hour.
     fn note(
         &self,
         announced: Result<(), Unannounced>,
@@ -119,7 +120,8 @@ impl Herald {
         }
     }
 
-    /// The card with the extension of the bus; of many skills the first ones. `None` if it is too large without any.
+    /// The card with the extension `urn:a2abus:bus`, with as many skills as fit. `None` if it is too large without any
+    /// skills.
     fn document(&self, card: &AgentCardConfig) -> Option<String> {
         let mut most = ITEMS;
         loop {

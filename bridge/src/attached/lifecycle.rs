@@ -1,4 +1,4 @@
-//! Whether an attached MCP server is up, and what it says about itself.
+//! Whether an attached MCP server is up, and its description of itself.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -18,10 +18,10 @@ use super::link::{Link, Log};
 use crate::calls::failure::{Failure, Reason};
 use crate::registry::Registry;
 
-/// The state of one server over all its runs.
+/// The state of one server across all its runs.
 #[derive(Debug)]
 pub(super) struct Lifecycle {
-    /// Whether it works on one call at a time.
+    /// Whether it gets one call at a time.
     pub(super) is_single: bool,
     state: watch::Sender<State>,
     registry: Arc<Registry>,
@@ -31,10 +31,10 @@ pub(super) struct Lifecycle {
 
 #[derive(Debug, Clone)]
 enum State {
-    /// It is about to be up.
+    /// It is starting.
     Starting,
     Up(Arc<RunningServer>),
-    /// It ended before it was up, and why.
+    /// It ended before it was up, with this cause.
     Failing(Arc<str>),
 }
 
@@ -48,21 +48,21 @@ pub(super) struct RunningServer {
 
 /// How a run ended.
 pub(super) enum RunEnd {
-    /// The bridge ends.
+    /// The bridge shuts down.
     Stopped,
-    /// Why, and whether it was up before.
+    /// The cause, and whether the server was up before.
     Failed(String, bool),
 }
 
-/// Messages that wait until the server reads them.
+/// Most messages that wait until the server reads them.
 pub(super) const QUEUE: usize = 64;
 /// The longest message of a server.
 pub(super) const MOST: usize = 64 << 20;
-/// How long it may take to answer `initialize`: a program may have to be downloaded first.
+/// The time limit for the answer to `initialize`. It is long because a program may have to be downloaded first.
 pub(super) const START: Duration = Duration::from_secs(60);
-/// What a client says after the answer to `initialize`.
+/// The client's notification after the answer to `initialize`.
 pub(super) const INITIALIZED: &str = r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;
-/// The most pages of its list of tools.
+/// Most pages of its list of tools.
 const MOST_PAGES: usize = 50;
 
 // === impl Lifecycle ===
@@ -83,10 +83,10 @@ impl Lifecycle {
         }
     }
 
-    /// The server, once it answers.
+    /// Waits until the server is up.
     ///
     /// # Errors
-    /// Why it does not start.
+    /// Why the server does not start.
     pub(super) async fn up(&self) -> Result<Arc<RunningServer>, Failure> {
         let mut state = self.state.subscribe();
         let settled = state.wait_for(|state| !matches!(state, State::Starting));
@@ -100,7 +100,7 @@ impl Lifecycle {
         }
     }
 
-    /// The server, if it answers now.
+    /// The server, if it is up.
     pub(super) fn now_up(&self) -> Option<Arc<RunningServer>> {
         match &*self.state.borrow() {
             State::Up(up) => Some(Arc::clone(up)),
@@ -113,18 +113,18 @@ impl Lifecycle {
         self.health.is_up()
     }
 
-    /// It cannot be reached until it has been started again: calls wait for that.
+    /// Marks the server as unreachable until its restart. Calls wait for the restart.
     pub(super) fn away(&self, why: &str) {
         self.health.away(why);
     }
 
-    /// It ended before it was up: calls fail with this.
+    /// Marks the server as failing: it ended before it was up. Calls fail with this cause.
     pub(super) fn fails(&self, why: String) {
         self.health.away(&why);
         self.state.send_replace(State::Failing(why.into()));
     }
 
-    /// No call is for this run any more: those that come now wait for the next one.
+    /// Ends this run. New calls wait for the next run.
     pub(super) fn down(&self, why: Option<String>) -> RunEnd {
         let Some(why) = why else {
             let message = "the bridge is shutting down and has stopped the server of this agent";
@@ -141,7 +141,7 @@ impl Lifecycle {
         RunEnd::Failed(why, was_up)
     }
 
-    /// The parameters of `initialize`, to a server that `can_ask` the clients of its calls.
+    /// The parameters of `initialize`. `can_ask` tells whether the server may ask the clients of its calls.
     pub(super) fn introduction(can_ask: bool) -> String {
         let abilities = match can_ask {
             true => json!({ "sampling": {}, "elicitation": {}, "roots": {} }),
@@ -154,9 +154,9 @@ impl Lifecycle {
         params.to_string()
     }
 
-    /// Takes calls for a server that has begun, and keeps up with its tools.
+    /// Accepts calls for a server that has started, and keeps its tools up to date.
     pub(super) async fn serve<T>(&self, link: &Arc<Link>, profile: Box<RawValue>) -> T {
-        self.know_tools(link, &profile).await;
+        self.refresh_tools(link, &profile).await;
         let up = RunningServer {
             link: Arc::clone(link),
             profile: profile.clone(),
@@ -166,22 +166,22 @@ impl Lifecycle {
         tracing::info!(agent = %self.log.agent, "the server of an attached agent is up");
         loop {
             link.tools_changed().await;
-            self.know_tools(link, &profile).await;
+            self.refresh_tools(link, &profile).await;
         }
     }
 
-    /// Looks at its tools, for a bounded time: a server that does not list them is up all the same.
-    async fn know_tools(&self, link: &Arc<Link>, profile: &RawValue) {
-        if timeout(START, self.look_at_tools(link, profile))
+    /// Reads its tools, with a time limit. A server that does not list them is up all the same.
+    async fn refresh_tools(&self, link: &Arc<Link>, profile: &RawValue) {
+        if timeout(START, self.read_tools(link, profile))
             .await
             .is_err()
         {
-            link.strange("an attached server has not answered tools/list in time");
+            link.strange("an attached server did not answer tools/list in time");
         }
     }
 
-    /// Reads which tools it has, and which of them may be called twice.
-    async fn look_at_tools(&self, link: &Arc<Link>, profile: &RawValue) {
+    /// Reads its tools, and which of them are safe to call twice.
+    async fn read_tools(&self, link: &Arc<Link>, profile: &RawValue) {
         #[derive(Deserialize)]
         struct Answer {
             result: Page,

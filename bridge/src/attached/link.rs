@@ -1,8 +1,8 @@
-//! The messages between the bridge and one run of an attached MCP server, as its client: on the pipes of a program, or in
-//! the session of an HTTP server.
+//! The messages between the bridge and one run of an attached MCP server, as its client, over the pipes of a program or
+//! in the session of an HTTP server.
 //!
-//! Every request gets a number of its own, because the ids of different requesters may be equal, and every question of
-//! the program gets a random id, so that nobody but its client can answer it. Nothing else of a message changes.
+//! Each request gets a new number as its id, because different requesters may use the same id. Each question of the
+//! server gets a random id, so that only the client that was asked can answer it. Nothing else in a message changes.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,49 +24,49 @@ use crate::calls::with_token;
 use crate::log_limit::LogLimit;
 use crate::registry::card::LeftOut;
 
-/// The connection to the program, and the requests that it has not answered.
+/// The connection to the server, and its unanswered requests.
 #[derive(Debug)]
 pub(super) struct Link {
     input: mpsc::Sender<Line>,
     open: Mutex<Open>,
-    /// Tools that may be called twice.
+    /// Tools that are safe to call twice.
     repeatable: Mutex<HashSet<Text>>,
-    /// At most one call is open, so that what names none belongs to it.
+    /// Whether at most one call is open, so that a message without a call belongs to it.
     is_single: bool,
     lists_changed: Notify,
     log: Arc<Log>,
 }
 
-/// The log lines that a program can cause.
+/// Rate limits for log lines that a server can cause, and its counters.
 #[derive(Debug)]
 pub(super) struct Log {
     pub(super) agent: Text,
     pub(super) strange: LogLimit,
     pub(super) dropped: LogLimit,
     pub(super) ends: LogLimit,
-    /// Lines that it writes to its log.
+    /// Lines that it writes to standard error.
     pub(super) stderr: LogLimit,
-    /// Messages of the program that nobody gets.
+    /// Dropped messages of the server.
     pub(super) drops: IntCounter,
-    /// Skills that its card leaves out.
+    /// The number of skills left out of its card.
     pub(super) unusable: IntGauge,
-    /// Why, as it was logged.
+    /// The skills left out, as last logged.
     pub(super) left_out: Mutex<LeftOut>,
 }
 
-/// A message to the program.
+/// A message to the server.
 #[derive(Debug)]
 pub(super) struct Line {
     bytes: Bytes,
-    /// The call that it begins.
+    /// The call that it starts.
     call: Option<StartedCall>,
 }
 
-/// The call that a message begins.
+/// The call that a message starts.
 #[derive(Debug, Clone)]
 pub(super) struct StartedCall {
     pub(super) number: u64,
-    /// Cancelled when nobody waits for its answer any more.
+    /// Cancelled when nobody waits for the answer any more.
     pub(super) over: CancellationToken,
     /// Additional headers for an HTTP server.
     pub(super) headers: HeaderMap,
@@ -75,23 +75,23 @@ pub(super) struct StartedCall {
 #[derive(Debug, Default)]
 struct Open {
     calls: HashMap<u64, Call>,
-    /// What clients are asked, by the id that they get, as its JSON token.
+    /// Open questions to clients, by the id that the clients see, as JSON.
     questions: HashMap<Text, Question>,
-    /// Calls that nobody waits for any more, and that the program has not answered: it may still work on them.
+    /// Unanswered calls that nobody waits for any more. The server may still work on them.
     abandoned: HashSet<u64>,
     last: u64,
     is_closed: bool,
 }
 
-/// A question of the program to the client of a call.
+/// A question of the server to the client of a call.
 #[derive(Debug)]
 struct Question {
     call: u64,
-    /// The program's own id, as its JSON token.
+    /// The server's own id, as JSON.
     id: Text,
 }
 
-/// Why a question goes to no client.
+/// Why a question cannot go to a client.
 #[derive(Debug)]
 struct Refused {
     code: i32,
@@ -100,7 +100,7 @@ struct Refused {
 
 #[derive(Debug)]
 struct Call {
-    /// The requester's own id, as its JSON token.
+    /// The requester's own id, as JSON.
     id: Text,
     /// The requester's own progress token.
     progress: Option<Text>,
@@ -109,20 +109,20 @@ struct Call {
     over: CancellationToken,
 }
 
-/// Where what comes before the answer goes.
+/// Where messages that precede the answer go.
 #[derive(Debug, Clone)]
 pub(super) struct Parts {
     pub(super) say: mpsc::Sender<Part>,
-    /// The requester takes messages that he has not asked for: log messages, questions.
+    /// Whether the requester accepts unsolicited messages: log messages and questions.
     pub(super) takes_all: bool,
-    /// Set as the request is written: from then on the program may have acted on it.
+    /// Set when the request is written. From then on the server may have executed it.
     pub(super) reached: Arc<AtomicBool>,
 }
 
-/// One message before the answer, and what it is.
+/// A message that precedes the answer, and its kind.
 pub(super) type Part = (Kind, Bytes);
 
-/// A request that waits for its answer. Dropped before that, it cancels its request.
+/// A request that waits for its answer. Dropping it before the answer cancels the request.
 #[derive(Debug)]
 pub(super) struct Waiting {
     link: Arc<Link>,
@@ -130,11 +130,11 @@ pub(super) struct Waiting {
     answer: oneshot::Receiver<Result<Bytes, Failure>>,
 }
 
-/// The program has ended.
+/// The server has ended.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Disconnected;
 
-/// The most questions that are open, and the most abandoned calls that are told apart.
+/// Most open questions, and most abandoned calls that are tracked individually.
 const MOST_QUESTIONS: usize = 1_000;
 const MOST_ABANDONED: usize = 10_000;
 
@@ -158,7 +158,7 @@ struct Params<'a> {
 // === impl Log ===
 
 impl Log {
-    /// Counts what the card of the server leaves out, and logs it once.
+    /// Counts the skills left out of the card, and logs them once.
     pub(super) fn leaves_out(&self, left_out: &LeftOut) {
         self.unusable
             .set(i64::try_from(left_out.count).unwrap_or(i64::MAX));
@@ -177,7 +177,7 @@ impl Log {
 // === impl Link ===
 
 impl Link {
-    /// A link whose messages to the program go into `input`.
+    /// Creates a link that sends messages to the server through `input`.
     pub(super) fn new(input: mpsc::Sender<Line>, is_single: bool, log: Arc<Log>) -> Self {
         Self {
             input,
@@ -189,7 +189,7 @@ impl Link {
         }
     }
 
-    /// Sends a request of somebody else.
+    /// Sends a request of a requester.
     pub(super) async fn request(
         self: &Arc<Self>,
         body: &Bytes,
@@ -208,7 +208,7 @@ impl Link {
         Ok(waiting)
     }
 
-    /// Asks something in the name of the bridge.
+    /// Sends a request of the bridge itself.
     pub(super) async fn ask(
         self: &Arc<Self>,
         method: &str,
@@ -234,7 +234,7 @@ impl Link {
         sent.map_err(|_| Disconnected)
     }
 
-    /// Sends what has no answer.
+    /// Sends a message that has no answer.
     pub(super) async fn send(&self, message: Bytes) -> Result<(), Disconnected> {
         let line = Line {
             bytes: message,
@@ -243,7 +243,7 @@ impl Link {
         self.input.send(line).await.map_err(|_| Disconnected)
     }
 
-    /// A message that is about to be written, and the call that it begins; `None` of a call that nobody waits for any more.
+    /// The bytes to write for a line, and the call that it starts; `None` if nobody waits for that call any more.
     pub(super) fn written(&self, line: Line) -> Option<(Bytes, Option<StartedCall>)> {
         if let Some(begun) = &line.call {
             let open = self.open();
@@ -253,22 +253,23 @@ impl Link {
         Some((line.bytes, line.call))
     }
 
-    /// The server has got nothing of a call, although it was written.
+    /// Records that the server has not received a call after all.
     pub(super) fn unwritten(&self, call: u64) {
         if let Some(call) = self.open().calls.get(&call) {
             call.parts.reached.store(false, Ordering::Release);
         }
     }
 
-    /// There will be no answer to a call.
+    /// Fails a call that will get no answer.
     pub(super) fn fail(&self, call: u64, failure: Failure) {
         if let Some(call) = self.open().ended(call) {
-            // Without a receiver its deadline has just passed.
+            // If the receiver is gone, the deadline has just passed.
             let _ = call.answer.send(Err(failure));
         }
     }
 
-    /// Brings the answer of a client to the program, under the program's own id; whether it answers an open question.
+    /// Passes a client's answer on to the server, with the server's own id. Returns whether it answers an open
+    /// question.
     pub(super) async fn reply(&self, body: &Bytes, id: &Id) -> Result<bool, Disconnected> {
         let question = self.open().questions.remove(id.token());
         let Some(question) = question else {
@@ -311,7 +312,7 @@ impl Link {
         })
     }
 
-    /// The program has ended: every request fails.
+    /// Fails all requests when the server has ended.
     pub(super) fn close(&self) {
         let mut open = self.open();
         open.is_closed = true;
@@ -319,8 +320,8 @@ impl Link {
         open.questions.clear();
     }
 
-    /// Takes a message of the program; the request that it answers. `of` is the call whose response over HTTP has it: what
-    /// names no call belongs to that one.
+    /// Processes a message of the server and returns the call that it answers. `of` is the call whose HTTP response
+    /// contains the message; a message that names no call belongs to it.
     pub(super) fn hear(&self, line: &Bytes, of: Option<u64>) -> Option<u64> {
         let message: Result<Message<'_>, _> = serde_json::from_slice(line);
         match message {
@@ -330,11 +331,11 @@ impl Link {
                 ..
             }) => return self.answered(line, id),
             Ok(message) if message.method.is_some() => self.said(line, &message, of),
-            Ok(_) => self.strange(
-                "an attached server has written a message with neither a method nor an id",
-            ),
+            Ok(_) => {
+                self.strange("an attached server sent a message with neither a method nor an id")
+            }
             Err(error) => self.strange(&format!(
-                "an attached server has written what is no JSON-RPC message: {error}"
+                "an attached server sent a message that is not JSON-RPC: {error}"
             )),
         }
         None
@@ -346,11 +347,11 @@ impl Link {
         match call {
             Some(call) => {
                 let answer = splice(line, place_of(line, id.get()), &call.id);
-                // Without a receiver its deadline has just passed.
+                // If the receiver is gone, the deadline has just passed.
                 let _ = call.answer.send(Ok(answer));
             }
             None => {
-                tracing::debug!(agent = %self.log.agent, id = id.get(), "an answer to a request that nobody waits for")
+                tracing::debug!(agent = %self.log.agent, id = id.get(), "answer dropped: nobody waits for it")
             }
         }
         number
@@ -361,7 +362,8 @@ impl Link {
             ("ping", Some(id)) => self.answer(result(id.get(), "{}")),
             (method, Some(id)) => {
                 if let Err(Refused { code, why }) = self.question(line, id, of) {
-                    let why = format!("no client of a call can be asked for {method}: {why}");
+                    let why =
+                        format!("{method} cannot be passed on to the client of a call: {why}");
                     self.dropped(method, code, &why);
                     self.answer(refusal(id.get(), code, &why));
                 }
@@ -391,19 +393,21 @@ impl Link {
         }
     }
 
-    /// Passes a question on to the client of the call that it belongs to, under an id that nobody can guess.
+    /// Passes a question on to the client of its call, with an unguessable id.
     fn question(&self, line: &Bytes, id: &RawValue, of: Option<u64>) -> Result<(), Refused> {
         let mut open = self.open();
         let (number, call) = open.owner(of, self.is_single)?;
         if open.questions.len() >= MOST_QUESTIONS {
-            return Err(Refused::now("too many questions are not answered yet"));
+            return Err(Refused::now("too many questions are unanswered"));
         }
         let mut random = [0; 16];
         let drawn = getrandom::fill(&mut random);
-        drawn.map_err(|_| Refused::now("the system gives no random number for its id"))?;
+        drawn.map_err(|_| Refused::now("the system's random number generator failed"))?;
         let shown = Text::from(format!("\"{:032x}\"", u128::from_be_bytes(random)));
         if !self.part(call, splice(line, place_of(line, id.get()), &shown)) {
-            return Err(Refused::now("more messages come than the bus takes"));
+            return Err(Refused::now(
+                "messages arrive faster than the bus accepts them",
+            ));
         }
         let question = Question {
             call: number,
@@ -413,12 +417,14 @@ impl Link {
         Ok(())
     }
 
-    /// Queues what comes before an answer; whether there is room.
+    /// Queues a message that precedes an answer. Returns whether there was room.
     fn part(&self, call: &Call, part: Bytes) -> bool {
         let is_queued = call.parts.say.try_send((Kind::Notification, part)).is_ok();
         if !is_queued {
             self.log.drops.inc();
-            self.strange("an attached server writes more messages before an answer than the bus takes: some are lost");
+            self.strange(
+                "an attached server sends messages faster than the bus accepts them: some are lost",
+            );
         }
         is_queued
     }
@@ -426,7 +432,7 @@ impl Link {
     fn answer(&self, bytes: Bytes) {
         if self.input.try_send(Line { bytes, call: None }).is_err() {
             self.strange(
-                "an attached server asks more than it reads answers: one question is not answered",
+                "an attached server asks questions faster than it reads the answers: one question is not answered",
             );
         }
     }
@@ -441,7 +447,7 @@ impl Link {
         }
     }
 
-    /// Logs a mistake of the program.
+    /// Logs a protocol error of the server.
     pub(super) fn strange(&self, what: &str) {
         if let Some(suppressed) = self.log.strange.allow() {
             let agent = &self.log.agent;
@@ -449,17 +455,17 @@ impl Link {
         }
     }
 
-    /// Waits until the program says that its tools have changed.
+    /// Waits until the server reports that its tools have changed.
     pub(super) async fn tools_changed(&self) {
         self.lists_changed.notified().await;
     }
 
-    /// The tools that may be called twice, from now on.
+    /// Sets the tools that are safe to call twice.
     pub(super) fn set_repeatable(&self, tools: HashSet<Text>) {
         *lock(&self.repeatable) = tools;
     }
 
-    /// Whether a tool may be called twice.
+    /// Whether a tool is safe to call twice.
     pub(super) fn is_repeatable(&self, tool: &str) -> bool {
         lock(&self.repeatable).contains(tool)
     }
@@ -472,7 +478,7 @@ impl Link {
 // === impl Waiting ===
 
 impl Waiting {
-    /// The answer, with the requester's own id, or why there is none. Dropping this cancels the request.
+    /// Waits for the answer, with the requester's own id, or the failure. Dropping the future cancels the request.
     pub(super) async fn answer(mut self) -> Result<Result<Bytes, Failure>, Disconnected> {
         (&mut self.answer).await.map_err(|_| Disconnected)
     }
@@ -487,7 +493,7 @@ impl Drop for Waiting {
             };
             call.over.cancel();
             if !call.parts.reached.load(Ordering::Acquire) {
-                // The program never gets it.
+                // The request is never written.
                 return;
             }
             open.abandon(self.begun.number);
@@ -502,8 +508,9 @@ impl Drop for Waiting {
             call: None,
         };
         if self.link.input.try_send(line).is_err() {
-            self.link
-                .strange("an attached server has not read its input for so long that a cancel cannot be sent to it");
+            self.link.strange(
+                "an attached server does not read its input, so a cancel cannot be sent to it",
+            );
         }
         for id in asked {
             self.link
@@ -515,24 +522,24 @@ impl Drop for Waiting {
 // === impl Open ===
 
 impl Open {
-    /// The program has answered a call.
+    /// Removes a call that the server has answered.
     fn ended(&mut self, number: u64) -> Option<Call> {
         self.abandoned.remove(&number);
         drop(self.asked_by(number));
         self.calls.remove(&number)
     }
 
-    /// The call has ended; its answer is not needed any more.
+    /// Marks a call as abandoned: its answer is no longer needed.
     fn abandon(&mut self, number: u64) {
         if self.abandoned.len() < MOST_ABANDONED {
             self.abandoned.insert(number);
         } else {
-            // No call has this number, so that it stays until the program ends.
+            // No call has this number, so the entry stays until the server ends.
             self.abandoned.insert(0);
         }
     }
 
-    /// Closes the questions of a call: the program's own ids of them.
+    /// Closes the questions of a call, and returns the server's own ids of them.
     fn asked_by(&mut self, call: u64) -> Vec<Text> {
         let closed = self
             .questions
@@ -540,8 +547,8 @@ impl Open {
         closed.map(|(_, question)| question.id).collect()
     }
 
-    /// The call that a message belongs to which names none: the one whose response has it, or else the only one that it can
-    /// belong to. That call takes it.
+    /// The call of a message that names none: the call whose HTTP response contains it, or else the only open call.
+    /// Fails if the requester of that call does not accept such messages.
     fn owner(&self, of: Option<u64>, is_single: bool) -> Result<(u64, &Call), Refused> {
         if let Some(number) = of {
             let call = self.calls.get(&number);
@@ -549,22 +556,22 @@ impl Open {
             return match call.parts.takes_all {
                 true => Ok((number, call)),
                 false => Err(Refused::never(
-                    "the client of the call takes no such message",
+                    "the client of the call does not accept such messages",
                 )),
             };
         }
         if !is_single {
-            let why = "the agent may work on several calls at a time, and the message names none";
+            let why = "the agent may process several calls at a time, and the message does not name its call";
             return Err(Refused::never(why));
         }
         if !self.abandoned.is_empty() {
-            let why = "the program has not answered a call that was cancelled or too late, and the message may belong to that";
+            let why = "the message may belong to an earlier call that was cancelled or timed out";
             return Err(Refused::now(why));
         }
         let mut calls = self.calls.iter().filter(|(_, call)| call.parts.takes_all);
         match (calls.next(), calls.next()) {
             (Some((number, call)), None) => Ok((*number, call)),
-            _ => Err(Refused::never("there is no call whose client takes it")),
+            _ => Err(Refused::never("no open call accepts such messages")),
         }
     }
 }
@@ -596,7 +603,7 @@ fn number(id: &RawValue) -> Option<u64> {
     id.get().parse().ok()
 }
 
-/// Every change leaves it whole, so that a lock poisoned by a panic elsewhere is as good as any.
+/// Ignores poisoning: each change leaves the value consistent.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

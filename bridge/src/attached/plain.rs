@@ -1,6 +1,7 @@
-//! An attached HTTP server that takes JSON-RPC requests as they are: one of A2A, or of nobody in particular.
+//! An attached HTTP server that receives JSON-RPC requests unchanged: an A2A server, or any other.
 //!
-//! Each request is one POST with its bytes. What its response holds before the answer is passed on as it comes.
+//! Each request is one POST with the same bytes. Messages that precede the answer in the response are passed on as they
+//! arrive.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -44,35 +45,35 @@ pub(crate) struct Plain {
 enum MessageKind {
     Answer,
     Part(Kind),
-    /// A task that goes on, in the answer to a request that does not stream.
+    /// An unfinished task, in the answer to a request that does not stream.
     Unfinished,
-    /// Nothing that anybody waits for.
+    /// An unexpected message.
     Strange,
 }
 
-/// The pauses before a request is posted again that the server has not got.
+/// The pauses before a request that did not reach the server is posted again.
 const AGAIN: [Duration; 3] = [
     Duration::from_millis(100),
     Duration::from_millis(400),
     Duration::from_millis(1_500),
 ];
-/// How long the server may take to take a notification, and to show its card.
+/// The time limit for notifications and for reading the card.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// The pauses before an unfinished task is looked at again.
+/// The pauses between polls of an unfinished task.
 const LOOKS: [Duration; 4] = [
     Duration::from_millis(250),
     Duration::from_millis(500),
     Duration::from_secs(1),
     Duration::from_secs(3),
 ];
-/// How often the card is read, and how often it is seen whether the server can be reached.
+/// How often to read the card and to check whether the server can be reached.
 const FRESH: Duration = Duration::from_secs(300);
 const PROBE: Duration = Duration::from_secs(30);
-/// The same of a server that cannot be reached, or whose card is missing.
+/// The same, while the server cannot be reached or its card is missing.
 const MISSING: Duration = Duration::from_secs(10);
 /// The largest card.
 const MOST_CARD: usize = 1 << 20;
-/// Where a card may be, below the URL of the server or at its root.
+/// The paths of a card, below the URL of the server or at its root.
 const CARDS: [&str; 2] = ["/.well-known/agent-card.json", "/.well-known/agent.json"];
 /// The error of a server that does not know a task. Source: A2A 0.3 section 8.2, A2A 1.0 section 9.5.
 const TASK_NOT_FOUND: i64 = -32_001;
@@ -81,7 +82,7 @@ const VERSION: HeaderName = HeaderName::from_static("a2a-version");
 // === impl Plain ===
 
 impl Plain {
-    /// The server's answer to a request; what comes before it goes into the parts.
+    /// The server's answer to a request. Messages that precede it go into `parts`.
     pub(super) async fn request(&self, request: &Request, parts: &Parts) -> Result<Bytes, Failure> {
         let response = self.post(request, parts).await?;
         let status = response.status();
@@ -100,7 +101,7 @@ impl Plain {
                     // Without a receiver its deadline has just passed.
                     MessageKind::Part(kind) => drop(parts.say.send((kind, message)).await),
                     MessageKind::Strange if status.is_success() => {
-                        self.strange("a message that answers nothing")
+                        self.strange("a message that does not answer the request")
                     }
                     MessageKind::Strange => return Err(refused(status)),
                 },
@@ -121,13 +122,13 @@ impl Plain {
         }
     }
 
-    /// Whether the task in its answer is followed to its end: somebody waits for that.
+    /// Whether to poll the task in the answer until it ends, because the requester waits for that.
     fn follows(&self, request: &Request) -> bool {
         let sends = matches!(request.method.as_str(), "message/send" | "SendMessage");
         self.protocol == AttachProtocol::A2a && sends
     }
 
-    /// Posts a request, a few times while the server cannot be reached.
+    /// Posts a request, with a few retries while the server cannot be reached.
     async fn post(
         &self,
         request: &Request,
@@ -152,7 +153,7 @@ impl Plain {
         }
     }
 
-    /// The end of a task that goes on, for who waits for it; `shown` is what the server has shown of it.
+    /// Polls an unfinished task until it ends. `shown` is the last answer of the server about it.
     async fn finished(
         &self,
         request: &Request,
@@ -183,7 +184,7 @@ impl Plain {
                     let why = "the server of this agent no longer knows the task";
                     return Err(Failure::new(Reason::AnswerLost, why));
                 }
-                // It is busy, or something before it is: it is asked again until the deadline.
+                // The server or a proxy is overloaded: poll again until the deadline.
                 continue;
             };
             match said(&now, &request.message) {
@@ -218,7 +219,7 @@ impl Plain {
         }
     }
 
-    /// Notes whether the server can be reached: whether there is a connection, whatever comes of it.
+    /// Records whether the server can be reached, which only depends on the connection.
     fn note<T>(&self, asked: &Result<T, NotSent>) {
         match asked {
             Err(error) if !error.may_be_sent => self.health.away(&error.why),
@@ -226,7 +227,7 @@ impl Plain {
         }
     }
 
-    /// Reads the card of an A2A server, and sees whether any server can be reached, until `stop`.
+    /// Reads the card of an A2A server, or checks whether any other server can be reached, until `stop`.
     pub(super) async fn run(&self, stop: CancellationToken) {
         let has_card = self.protocol == AttachProtocol::A2a;
         let mut read: Option<Instant> = None;
@@ -246,10 +247,10 @@ impl Plain {
         }
     }
 
-    /// Reads the card, and logs why that is not possible; whether it is known now.
+    /// Reads the card, or logs why it cannot be read. Returns whether the card is known.
     async fn card(&self) -> bool {
         let looked = timeout(PATIENCE, self.look()).await;
-        let looked = looked.unwrap_or_else(|_| Err("it has not shown it in time".to_owned()));
+        let looked = looked.unwrap_or_else(|_| Err("no response in time".to_owned()));
         if let Err(why) = &looked
             && let Some(suppressed) = self.log.ends.allow()
         {
@@ -258,20 +259,20 @@ impl Plain {
         looked.is_ok()
     }
 
-    /// Sees whether the server can be reached.
+    /// Checks whether the server can be reached.
     async fn probe(&self) {
         let reached = timeout(PATIENCE, self.web.reach()).await;
         self.note(&reached.unwrap_or_else(|_| {
             Err(NotSent {
                 may_be_sent: false,
-                why: "there is no connection in time".to_owned(),
+                why: "no connection in time".to_owned(),
             })
         }));
     }
 
-    /// Reads the card, and shows it as that of the agent; why that is not possible.
+    /// Reads the card and makes it the agent's card. Returns why that failed.
     async fn look(&self) -> Result<(), String> {
-        let mut why = "there is none".to_owned();
+        let mut why = "there is no card".to_owned();
         for url in self.places() {
             let headers = version(Dialect::A2a10).into_iter().collect();
             let response = self.web.ask(Method::GET, url, headers).await;
@@ -295,7 +296,7 @@ impl Plain {
         Err(why)
     }
 
-    /// Where its card may be.
+    /// The possible URLs of its card.
     fn places(&self) -> Vec<Uri> {
         let url = self.web.url();
         let below = url.path().trim_end_matches('/');
@@ -313,7 +314,7 @@ impl Plain {
     }
 }
 
-/// The header that A2A 1.0 wants.
+/// The header that A2A 1.0 requires.
 fn version(dialect: Dialect) -> Option<(HeaderName, HeaderValue)> {
     (dialect == Dialect::A2a10).then_some((VERSION, HeaderValue::from_static("1.0")))
 }
@@ -334,9 +335,9 @@ fn said(message: &Bytes, request: &JsonRpc) -> MessageKind {
     let streams = matches!(request.body, RpcBody::Call { streaming: true });
     match said.body {
         RpcBody::Call { .. } if said.id.is_none() => MessageKind::Part(Kind::Notification),
-        // Nobody can answer it.
+        // Nobody can answer such a request.
         RpcBody::Call { .. } => MessageKind::Strange,
-        // A server that could not read the request has no id of it.
+        // A server that could not read the request does not know its id.
         RpcBody::Error(_) if is_of_request || said.id.as_ref().is_none_or(jsonrpc::Id::is_null) => {
             MessageKind::Answer
         }
@@ -348,7 +349,7 @@ fn said(message: &Bytes, request: &JsonRpc) -> MessageKind {
     }
 }
 
-/// The id of the task that an answer shows.
+/// The id of the task in an answer.
 fn task_of(answer: &Bytes) -> Option<String> {
     #[derive(Deserialize)]
     struct Answer {
@@ -369,7 +370,7 @@ fn task_of(answer: &Bytes) -> Option<String> {
     shown.task.map(|task| task.id).or(shown.id)
 }
 
-/// A task that the server was asked for, as the answer to the request of this id; `None` where it answered by an error.
+/// Turns the result of `tasks/get` into the answer to the request with this id; `None` if the result is an error.
 fn as_answer(answer: &Bytes, id: &Text, is_1_0: bool) -> Option<Bytes> {
     #[derive(Deserialize)]
     struct Answer<'a> {
@@ -384,7 +385,7 @@ fn as_answer(answer: &Bytes, id: &Text, is_1_0: bool) -> Option<Bytes> {
     })
 }
 
-/// The code of an answer that is an error.
+/// The error code of an answer, if it is an error.
 fn error_code(answer: &Bytes) -> Option<i64> {
     #[derive(Deserialize)]
     struct Answer {

@@ -1,4 +1,4 @@
-//! The program of an attached agent: an MCP server on its standard input and output.
+//! The program of an attached agent: an MCP server over stdio.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -27,7 +27,7 @@ use super::link::{Disconnected, Line, Link, Log};
 use crate::config::TextOrSecret;
 use crate::lines::{Lines, on_one_line};
 
-/// A program, and how it is started.
+/// A program and how to start it.
 #[derive(Debug)]
 pub(super) struct Program {
     pub(super) command: Vec<String>,
@@ -36,11 +36,11 @@ pub(super) struct Program {
     pub(super) log: Arc<Log>,
 }
 
-/// The longest line of its log.
+/// Longer lines of its log are cut.
 const MOST_LOG: usize = 4 << 10;
-/// How long it may take to end after its input is closed, and after SIGTERM.
+/// How long it may take to exit after its input is closed, and again after SIGTERM.
 const GRACE: Duration = Duration::from_secs(3);
-/// How long its last lines may take after it has ended.
+/// How long to read its last lines after it has exited.
 const LAST_LINES: Duration = Duration::from_secs(1);
 /// The variables of the bridge's environment that it inherits.
 const ENVIRONMENT: [&str; 9] = [
@@ -65,19 +65,19 @@ impl Program {
         let link = Link::new(input, lifecycle.is_single, Arc::clone(&self.log));
         let link = Arc::new(link);
         let listening = async { tokio::join!(read(stdout, &link), self.drain(stderr)) };
-        // It may end before it is waited for again.
+        // It may end before it is polled again.
         let mut listening = std::pin::pin!(listening.map(drop).fuse());
-        // At the end of this its input is closed.
+        // The input is closed at the end of this block.
         let why = tokio::select! {
             () = stop.cancelled() => None,
             status = child.wait() => Some(shown(status)),
-            () = &mut listening => Some("it has closed its output".to_owned()),
+            () = &mut listening => Some("it closed its output".to_owned()),
             error = write(stdin, queue, &link) => Some(format!("it does not read its input: {error}")),
             why = self.greet(lifecycle, &link) => Some(why),
         };
         let ended = lifecycle.down(why);
         if matches!(ended, RunEnd::Failed(..)) && !listening.is_terminated() {
-            // Its last answers.
+            // Read its last answers.
             let _ = timeout(LAST_LINES, &mut listening).await;
         }
         link.close();
@@ -92,7 +92,7 @@ impl Program {
         ended
     }
 
-    /// Starts it; why that is not possible.
+    /// Starts the program, or returns why it cannot be started.
     fn spawn(&self) -> Result<Child, String> {
         let [program, arguments @ ..] = self.command.as_slice() else {
             return Err("its command is empty".to_owned());
@@ -114,7 +114,7 @@ impl Program {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
-            // Ctrl-C in a terminal is for the bridge, which ends the program in order.
+            // In a terminal, Ctrl-C then reaches only the bridge, which stops the program in order.
             .process_group(0)
             .kill_on_drop(true);
         if let Some(directory) = &self.directory {
@@ -125,33 +125,33 @@ impl Program {
             .map_err(|error| format!("{program:?} cannot be started: {error}"))
     }
 
-    /// Ends the program, whose input is closed.
+    /// Stops the program after its input was closed.
     async fn end(&self, child: &mut Child, group: Option<Pid>) {
         let signal = |signal| {
-            // Without the process there is nothing to do.
+            // An error means that the process is gone already.
             let _ = group.map(|group| kill_process_group(group, signal));
         };
         if timeout(GRACE, child.wait()).await.is_err() {
             signal(Signal::TERM);
             if timeout(GRACE, child.wait()).await.is_err() {
-                tracing::warn!(agent = %self.log.agent, "the program of an attached agent ignores SIGTERM: it is killed");
+                tracing::warn!(agent = %self.log.agent, "the program of an attached agent ignores SIGTERM and is killed");
             }
         }
-        // It, or what it has started itself.
+        // Kill the program, or processes that it has left behind.
         signal(Signal::KILL);
         let _ = child.wait().await;
     }
 
-    /// Begins as an MCP client, and keeps up with its tools. Why it failed.
+    /// Initializes the MCP server and serves its calls. Returns why that ended.
     async fn greet(&self, lifecycle: &Lifecycle, link: &Arc<Link>) -> String {
         match timeout(START, initialize(lifecycle, link)).await {
-            Err(_) => format!("it has not answered initialize within {START:?}"),
+            Err(_) => format!("it did not answer initialize within {START:?}"),
             Ok(Err(why)) => why,
             Ok(Ok(profile)) => lifecycle.serve(link, profile).await,
         }
     }
 
-    /// Logs what it writes to standard error. Every line is read, so that it never waits.
+    /// Logs its standard error. Reads every line, so that the program never blocks.
     async fn drain(&self, stderr: impl AsyncRead + Unpin) {
         let mut lines = Lines::new(stderr, MOST_LOG);
         while let Ok(Some(line)) = lines.next().await {
@@ -167,7 +167,7 @@ impl Program {
 
 /// Its answer to `initialize`.
 async fn initialize(lifecycle: &Lifecycle, link: &Arc<Link>) -> Result<Box<RawValue>, String> {
-    let gone = |Disconnected| "it has ended before it answered initialize".to_owned();
+    let gone = |Disconnected| "it exited before it answered initialize".to_owned();
     let answer = link
         .ask("initialize", &Lifecycle::introduction(lifecycle.is_single))
         .await;
@@ -180,7 +180,7 @@ async fn initialize(lifecycle: &Lifecycle, link: &Arc<Link>) -> Result<Box<RawVa
 
 fn shown(status: std::io::Result<ExitStatus>) -> String {
     match status {
-        Ok(status) => format!("it has ended with {status}"),
+        Ok(status) => format!("it exited with {status}"),
         Err(error) => format!("it cannot be waited for: {error}"),
     }
 }
@@ -190,7 +190,7 @@ async fn read(stdout: impl AsyncRead + Unpin, link: &Link) {
     while let Ok(Some(line)) = lines.next().await {
         if line.is_cut {
             link.strange(&format!(
-                "an attached program has written a line of more than {MOST} bytes"
+                "an attached program wrote a line of more than {MOST} bytes"
             ));
         } else if !line.bytes.trim_ascii().is_empty() {
             let _answered = link.hear(&line.bytes, None);
@@ -198,7 +198,7 @@ async fn read(stdout: impl AsyncRead + Unpin, link: &Link) {
     }
 }
 
-/// Writes one message on each line; why that is not possible any more.
+/// Writes one message per line until that fails, and returns the error.
 async fn write(
     mut stdin: ChildStdin,
     mut queue: mpsc::Receiver<Line>,
@@ -219,8 +219,8 @@ async fn write(
     std::io::ErrorKind::BrokenPipe.into()
 }
 
-/// A request with the trace context of its headers in `params._meta`, if it has none there. Nothing else changes.
-/// Source: MCP 2026-07-28, "Trace context"; SEP-414.
+/// Adds the trace context of the headers to `params._meta` of a request, unless it is already there. Nothing else
+/// changes. Source: MCP 2026-07-28, "Trace context"; SEP-414.
 fn traced(message: Bytes, headers: &HeaderMap) -> Bytes {
     #[derive(Deserialize)]
     struct Message<'a> {
@@ -242,7 +242,7 @@ fn traced(message: Bytes, headers: &HeaderMap) -> Bytes {
     let Some(members) = trace_members(headers) else {
         return message;
     };
-    // What is no object, or has a member twice, stays as it is.
+    // A message that is not an object, or has a duplicate member, stays unchanged.
     let read = || {
         let text = std::str::from_utf8(&message).ok()?;
         let Some(params) = object::<Message<'_>>(text)?.params else {
@@ -264,18 +264,19 @@ fn traced(message: Bytes, headers: &HeaderMap) -> Bytes {
     }
 }
 
-/// Members of an object; `None` for any other value: a struct would be read from an array too.
+/// The members of an object; `None` for any other value. The check is needed because serde also reads structs from
+/// arrays.
 fn object<'a, T: Deserialize<'a>>(text: &'a str) -> Option<T> {
     let is_object = text.trim_ascii_start().starts_with('{');
     is_object.then(|| serde_json::from_str(text).ok())?
 }
 
-/// A member that is there, `null` included.
+/// A member that is present, even as `null`.
 fn present<'a, D: Deserializer<'a>>(value: D) -> Result<Option<&'a RawValue>, D::Error> {
     Deserialize::deserialize(value).map(Some)
 }
 
-/// Where members can be inserted into an object, and what parts them from those that it has.
+/// Where members can be inserted into an object, and the separator they need.
 fn within(message: &Bytes, object: &RawValue) -> (usize, &'static str) {
     let start = place_of(message, object.get()).start + 1;
     let rest = object.get().get(1..).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Brings what an attached agent says to whoever asked.
+//! Publishes the answers of an attached agent to its requesters.
 
 use a2abus_plugin::{Data, Event, EventError, Kind, Text, extension};
 use a2abus_transports::{Address, Header, Message, Topic, TransportError};
@@ -20,11 +20,11 @@ use crate::results::{StoredResponse, digest_of};
 /// Publishes the answers of one agent.
 #[derive(Debug)]
 pub(crate) struct ReplyPublisher {
-    /// Where answers may go.
+    /// The reply addresses that requests may name.
     pub(crate) places: ReplyPlaces,
-    /// The headers that they keep.
+    /// The headers that answers keep.
     pub(crate) passed: PassedHeaders,
-    /// The publisher that sends them.
+    /// Publishes the answers.
     pub(crate) publisher: Publisher,
     /// The `source` of answers.
     pub(crate) source: Text,
@@ -49,11 +49,11 @@ pub(super) struct Requester {
 /// An answer for a requester.
 pub(super) struct Answer {
     pub(super) body: Bytes,
-    /// Why the bridge has given it in place of the server: `agent_unavailable` or `timeout`.
+    /// Why the bridge answered instead of the server: `agent_unavailable` or `timeout`.
     pub(super) failure: Option<Text>,
 }
 
-/// Why an answer is not on the bus, and never will be.
+/// Why an answer can never be published.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Undeliverable {
     #[error(transparent)]
@@ -65,7 +65,7 @@ pub(super) enum Undeliverable {
 // === impl Answer ===
 
 impl Answer {
-    /// The bridge's own.
+    /// An error answer of the bridge itself.
     pub(super) fn failed(failure: &Failure, recipient: &Recipient) -> Self {
         let stands_in = matches!(
             failure.reason(),
@@ -77,7 +77,7 @@ impl Answer {
         }
     }
 
-    /// As the log keeps it.
+    /// The answer as stored in the log.
     pub(super) fn kept(&self) -> StoredResponse {
         let failure = self.failure.iter();
         StoredResponse {
@@ -111,17 +111,17 @@ impl From<&StoredResponse> for Answer {
 // === impl Requester ===
 
 impl Requester {
-    /// Whether a bridge made the request for a caller, who is shown all that the agent says.
+    /// Whether a bridge made the request for a caller, who receives all messages of the agent.
     pub(super) fn is_call(&self) -> bool {
         self.call.is_some() && self.place.is_some()
     }
 
-    /// Whether somebody waits at a place that is known.
+    /// Whether a requester waits at a known reply address.
     pub(super) fn waits(&self) -> bool {
         self.place.is_some()
     }
 
-    /// The headers of the request that an HTTP server gets: those by which tracing systems know what belongs together.
+    /// The trace-context headers of the request, for an HTTP server.
     pub(super) fn traced(&self) -> HeaderMap {
         let passed = self.headers.iter().filter_map(|header| {
             let value = HeaderValue::from_bytes(header.value.as_ref()?).ok()?;
@@ -136,7 +136,7 @@ impl Requester {
         headers
     }
 
-    /// Why the place that the request names for its answer is not used.
+    /// Why the reply address in the request is refused.
     pub(super) fn refused(&self) -> Option<&Refused> {
         self.refused.as_ref()
     }
@@ -208,8 +208,8 @@ impl ReplyPublisher {
         }
     }
 
-    /// Publishes an answer until the bus has confirmed it. `identity` is that of its request: an answer to the same request
-    /// has the same id when it is published again, and that to another one has another.
+    /// Publishes an answer and waits for the confirmation. `identity` is the identity of the request. The id of the
+    /// answer is derived from it, so it stays the same if the answer is published again and differs for other requests.
     pub(super) async fn answer(
         &self,
         intake: &Intake,
@@ -232,7 +232,7 @@ impl ReplyPublisher {
         self.publish(intake, requester, event).await
     }
 
-    /// Publishes what an agent says before its answer.
+    /// Publishes a message that precedes the answer.
     pub(super) async fn part(
         &self,
         intake: &Intake,

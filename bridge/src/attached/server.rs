@@ -1,4 +1,4 @@
-//! An attached MCP server: begun, and begun again with a back-off when it ends.
+//! An attached MCP server: started, and restarted with a back-off when it ends.
 //!
 //! ```text
 //! begin ─> initialize ─> tools/list ─> up ─┬─ it ends: every call fails ─> pause ─> begin
@@ -34,16 +34,17 @@ pub(super) enum ServerTransport {
     Session(Session),
 }
 
-/// The pauses between two starts, the first and the longest: a program takes more than a session.
+/// The first and the longest pause between two starts. The longest is shorter for sessions, because opening one costs
+/// less than starting a program.
 const PAUSES: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(30)];
 const LONGEST_OF_SESSION: Duration = Duration::from_secs(4);
-/// How long a run has to last to begin with the first pause.
+/// After a run of this length, the back-off starts again with the first pause.
 const STEADY: Duration = Duration::from_secs(30);
 
 // === impl Server ===
 
 impl Server {
-    /// Keeps the server up until `stop`, and ends it then.
+    /// Keeps the server running until `stop`, then stops it.
     pub(super) async fn run(&self, stop: CancellationToken) {
         let longest = match &self.transport {
             ServerTransport::Program(_) => PAUSES[1],
@@ -66,14 +67,14 @@ impl Server {
             self.report(&why, pause);
             match (&self.transport, was_up) {
                 (ServerTransport::Program(_), true) => self.lifecycle.away(&why),
-                // The server may be there: the next session shows it.
+                // The server may still be reachable; the next session shows that.
                 (ServerTransport::Session(_), true) => {}
                 (ServerTransport::Program(_), false) => {
                     let why = format!("the program of this agent does not start: {why}");
                     self.lifecycle.fails(why);
                 }
                 (ServerTransport::Session(_), false) => {
-                    let why = format!("the server of this agent is away: {why}");
+                    let why = format!("the server of this agent cannot be reached: {why}");
                     self.lifecycle.fails(why);
                 }
             }
@@ -95,10 +96,10 @@ impl Server {
         let (agent, pause_ms) = (&self.log.agent, pause.as_millis());
         match &self.transport {
             ServerTransport::Program(_) => {
-                tracing::error!(%agent, why, pause_ms, suppressed, "the program of an attached agent has ended: its calls fail, and it is started again");
+                tracing::error!(%agent, why, pause_ms, suppressed, "the program of an attached agent has exited: its calls fail until it is restarted");
             }
             ServerTransport::Session(_) => {
-                tracing::error!(%agent, why, pause_ms, suppressed, "the session with the server of an attached agent has ended: its calls fail, and another one is begun");
+                tracing::error!(%agent, why, pause_ms, suppressed, "the session with the server of an attached agent has ended: its calls fail until there is a new session");
             }
         }
     }

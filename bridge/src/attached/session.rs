@@ -29,16 +29,16 @@ use super::web::{NotSent, Web, messages, refused, unavailable};
 use crate::bus::delivery::jittered;
 use crate::http::messages::Messages;
 
-/// Sessions with one server, one after another.
+/// The sessions with one server, one at a time.
 #[derive(Debug)]
 pub(super) struct Session {
     pub(super) web: Web,
-    /// Calls at a time.
+    /// Most concurrent calls.
     pub(super) concurrency: usize,
     pub(super) log: Arc<Log>,
 }
 
-/// A session that has begun.
+/// An open session.
 struct Running<'s> {
     session: &'s Session,
     /// The headers of its requests: its id, and the revision of MCP.
@@ -46,39 +46,39 @@ struct Running<'s> {
     link: Arc<Link>,
 }
 
-/// What became of a message that was posted.
+/// The outcome of posting a message.
 enum Posted<'s> {
-    /// It is over. An error ends the session.
+    /// It is done. An error ends the session.
     Over(Result<(), String>),
-    /// Nobody waits for the answer any more; this is the rest of it.
+    /// Nobody waits for the answer any more; the future reads the rest of the response.
     Cancelled(BoxFuture<'s, Result<(), String>>),
 }
 
 const ID: HeaderName = HeaderName::from_static("mcp-session-id");
 const REVISION: HeaderName = HeaderName::from_static("mcp-protocol-version");
-/// How long the server may take to take what has no answer, to answer a ping, and to end a session.
+/// The time limits for messages without an answer, for a ping, and for ending a session.
 const PATIENCE: Duration = Duration::from_secs(30);
 const PING: Duration = Duration::from_secs(5);
 const FAREWELL: Duration = Duration::from_secs(2);
-/// How long a response may go on after its answer.
+/// How long a response may continue after the answer.
 const REST: Duration = Duration::from_secs(1);
-/// The pauses before the stream beside requests is opened again.
+/// The pauses before the GET stream is opened again.
 const PAUSES: [Duration; 3] = [
     Duration::from_secs(1),
     Duration::from_secs(4),
     Duration::from_secs(15),
 ];
-/// How long the answer to a cancelled call is waited for. With it the server is done with that call.
+/// How long to wait for the answer to a cancelled call, which shows that the server is done with it.
 const PARTING: Duration = Duration::from_secs(2);
-/// Cancelled calls whose answers are waited for, at most.
+/// Most cancelled calls whose answers are awaited.
 const MOST_CANCELLED: usize = 256;
-/// Why a session ends that the server does not know any more.
-const LOST: &str = "it does not know its session any more";
+/// Why a session ends that the server no longer knows.
+const LOST: &str = "it no longer knows the session";
 
 // === impl Session ===
 
 impl Session {
-    /// One session, from its begin to its end.
+    /// Runs one session from start to end.
     pub(super) async fn once(&self, lifecycle: &Lifecycle, stop: &CancellationToken) -> RunEnd {
         let beginning = timeout(START, self.begin());
         let (headers, profile) = match stop.run_until_cancelled(beginning).await {
@@ -86,7 +86,7 @@ impl Session {
             Some(Ok(Ok(begun))) => begun,
             Some(Ok(Err(why))) => return lifecycle.down(Some(why)),
             Some(Err(_)) => {
-                let why = format!("it has not answered initialize within {START:?}");
+                let why = format!("it did not answer initialize within {START:?}");
                 return lifecycle.down(Some(why));
             }
         };
@@ -111,14 +111,14 @@ impl Session {
         ended
     }
 
-    /// Begins a session: the headers of its requests, and what the server says of itself.
+    /// Opens a session. Returns the headers of its requests, and the server's answer to `initialize`.
     async fn begin(&self) -> Result<(HeaderMap, Box<RawValue>), String> {
         #[derive(Deserialize)]
         struct Profile {
             #[serde(rename = "protocolVersion", default)]
             revision: Option<String>,
         }
-        // The response that a question comes on says which call it is of.
+        // Each question arrives on the response of its call, so the bridge knows the call.
         let params = Lifecycle::introduction(true);
         let body = format!(r#"{{"jsonrpc":"2.0","id":0,"method":"initialize","params":{params}}}"#);
         let response = self.web.post(body.into(), HeaderMap::new()).await;
@@ -127,8 +127,7 @@ impl Session {
         let mut headers = HeaderMap::new();
         headers.extend(response.headers().get(&ID).map(|id| (ID, id.clone())));
         let answer = answer_to(&mut messages(response), 0).await;
-        let answer =
-            answer.ok_or_else(|| format!("it has answered initialize by HTTP {status}"))?;
+        let answer = answer.ok_or_else(|| format!("it answered initialize with HTTP {status}"))?;
         let profile = profile(&answer)?;
         let read: Result<Profile, _> = serde_json::from_str(profile.get());
         let revision = read.ok().and_then(|it| it.revision);
@@ -138,12 +137,14 @@ impl Session {
         let response = self.web.post(initialized, headers.clone()).await;
         match response.map_err(|error| error.why)?.status() {
             status if status.is_success() => Ok((headers, profile)),
-            status => Err(format!("it has answered initialized by HTTP {status}")),
+            status => Err(format!(
+                "it answered notifications/initialized with HTTP {status}"
+            )),
         }
     }
 }
 
-/// The answer to the request of this number among the messages of a response; `None` where there is none.
+/// The answer to the request with this number among the messages of a response, if any.
 async fn answer_to(messages: &mut Messages<Incoming>, number: u64) -> Option<Bytes> {
     #[derive(Deserialize)]
     struct Message<'a> {
@@ -167,7 +168,7 @@ async fn answer_to(messages: &mut Messages<Incoming>, number: u64) -> Option<Byt
 // === impl Running ===
 
 impl Running<'_> {
-    /// Posts the messages of the link; why that is not possible any more.
+    /// Posts the messages of the link until that fails, and returns why.
     async fn carry(&self, mut queue: mpsc::Receiver<Line>) -> String {
         let mut posts = FuturesUnordered::new();
         let mut cancelled = FuturesUnordered::new();
@@ -176,7 +177,8 @@ impl Running<'_> {
                 Some(posted) = posts.next() => match posted {
                     Posted::Over(Ok(())) => {}
                     Posted::Over(Err(why)) => return why,
-                    // Other calls need not wait for it. Of too many the connection is closed at once.
+                    // Other calls need not wait for this one. If there are too many, drop it, which closes its
+                    // connection.
                     Posted::Cancelled(call) if cancelled.len() < MOST_CANCELLED => {
                         cancelled.push(timeout(PARTING, call));
                     }
@@ -189,7 +191,7 @@ impl Running<'_> {
                 }
                 line = queue.recv(), if posts.len() < self.session.concurrency + QUEUE => {
                     let Some(line) = line else {
-                        return "nobody uses it any more".to_owned();
+                        return "it is no longer used".to_owned();
                     };
                     posts.push(self.deliver(line));
                 }
@@ -197,7 +199,7 @@ impl Running<'_> {
         }
     }
 
-    /// Posts one message, and hears what comes back until nobody waits for it. An error ends the session.
+    /// Posts one message and reads the response until nobody waits for it. An error ends the session.
     async fn deliver(&self, line: Line) -> Posted<'_> {
         match self.link.written(line) {
             None => Posted::Over(Ok(())),
@@ -209,18 +211,18 @@ impl Running<'_> {
                     () = over.cancelled() => Posted::Cancelled(called),
                 }
             }
-            Some((bytes, None)) => match timeout(PATIENCE, self.tell(bytes)).await {
+            Some((bytes, None)) => match timeout(PATIENCE, self.post_unanswered(bytes)).await {
                 Ok(told) => Posted::Over(told),
                 Err(_) => {
                     self.link
-                        .strange("an attached server has not taken a message in time");
+                        .strange("an attached server did not accept a message in time");
                     Posted::Over(Ok(()))
                 }
             },
         }
     }
 
-    /// Posts a request, and hears its answer.
+    /// Posts a request and reads its answer.
     async fn call(&self, bytes: Bytes, call: StartedCall) -> Result<(), String> {
         let response = match self.post(bytes, call.headers.clone()).await {
             Ok(response) => response,
@@ -229,7 +231,7 @@ impl Running<'_> {
         let status = response.status();
         let is_doubtful = match status {
             StatusCode::NOT_FOUND => self.has_id(),
-            // Some servers answer so for a session that they do not know.
+            // Some servers use this status for an unknown session.
             StatusCode::BAD_REQUEST => self.has_id() && self.is_lost().await,
             _ => false,
         };
@@ -245,7 +247,7 @@ impl Running<'_> {
         loop {
             match messages.next().await {
                 Ok(Some(message)) if self.link.hear(&message, of) == of => {
-                    // So that its connection can be used again.
+                    // Read to the end, so that the connection can be reused.
                     let rest = async {
                         while let Ok(Some(message)) = messages.next().await {
                             let _answered = self.link.hear(&message, of);
@@ -281,10 +283,10 @@ impl Running<'_> {
         }
     }
 
-    /// There is no answer to a call. That the server is gone ends the session.
+    /// Fails a call without an answer. If the server is gone, the session ends.
     async fn unanswered(&self, call: &StartedCall, error: &NotSent) -> Result<(), String> {
         if !error.may_be_sent {
-            // The next session has it.
+            // The next session sends it.
             self.link.unwritten(call.number);
             return Err(error.why.clone());
         }
@@ -295,22 +297,22 @@ impl Running<'_> {
         }
     }
 
-    /// Posts what has no answer.
-    async fn tell(&self, bytes: Bytes) -> Result<(), String> {
+    /// Posts a message that has no answer.
+    async fn post_unanswered(&self, bytes: Bytes) -> Result<(), String> {
         let response = self.post(bytes, HeaderMap::new()).await;
         match response.map(|response| response.status()) {
             Ok(status) if status.is_success() => Ok(()),
             Ok(StatusCode::NOT_FOUND) if self.has_id() => Err(LOST.to_owned()),
             Ok(status) => {
                 let what = format!(
-                    "an attached server has answered a notification or an answer by HTTP {status}"
+                    "an attached server answered a notification or a response with HTTP {status}"
                 );
                 self.link.strange(&what);
                 Ok(())
             }
             Err(error) if error.may_be_sent => {
                 self.link.strange(&format!(
-                    "an attached server has not taken a message: {}",
+                    "an attached server did not accept a message: {}",
                     error.why
                 ));
                 Ok(())
@@ -319,14 +321,14 @@ impl Running<'_> {
         }
     }
 
-    /// Hears what the server says beside any request; why the session has ended.
+    /// Reads the GET stream, for messages that belong to no request. Returns why the session has ended.
     async fn listen(&self) -> String {
         let mut failed = 0;
         loop {
             match self.ask(Method::GET).await {
                 Ok(response) => match response.status() {
                     StatusCode::NOT_FOUND if self.has_id() => return LOST.to_owned(),
-                    // It has no such stream.
+                    // The server offers no GET stream.
                     status if status.is_client_error() => return pending().await,
                     status if status.is_success() => {
                         let mut messages = messages(response);
@@ -348,7 +350,7 @@ impl Running<'_> {
         }
     }
 
-    /// Whether the server knows this session no more, or is away: it does not answer a ping.
+    /// Whether the session is lost or the server is gone: it does not answer a ping.
     async fn is_lost(&self) -> bool {
         let ping = Bytes::from_static(br#"{"jsonrpc":"2.0","id":0,"method":"ping"}"#);
         let pinged = async {
@@ -358,10 +360,10 @@ impl Running<'_> {
         !matches!(timeout(PING, pinged).await, Ok(Some(_)))
     }
 
-    /// Ends the session; the server may forget it.
+    /// Ends the session with DELETE.
     async fn end(&self) {
         if self.has_id() {
-            // A session that is not ended costs the server nothing for long.
+            // Errors do not matter: the server drops an unused session anyway.
             drop(timeout(FAREWELL, self.ask(Method::DELETE)).await);
         }
     }

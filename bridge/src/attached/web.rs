@@ -1,4 +1,4 @@
-//! The HTTP server of an attached agent: what every request to it has, and why one has no answer.
+//! The HTTP server of an attached agent: the common part of all requests to it, and their errors.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -28,12 +28,12 @@ pub(super) struct Web {
 /// Why there is no response.
 #[derive(Debug)]
 pub(super) struct NotSent {
-    /// Whether the server may have got the request.
+    /// Whether the server may have received the request.
     pub(super) may_be_sent: bool,
     pub(super) why: String,
 }
 
-/// How much is read of a response that is no answer.
+/// How many bytes of an error response are read.
 const MOST_OF_REFUSAL: usize = 1 << 20;
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const BOTH: HeaderValue = HeaderValue::from_static("application/json, text/event-stream");
@@ -49,7 +49,7 @@ impl fmt::Debug for Web {
 }
 
 impl Web {
-    /// The server at `url`, with this many connections at most that nobody uses at the moment.
+    /// The server at `url`, with at most this many idle connections.
     ///
     /// # Errors
     /// When TLS cannot be set up.
@@ -106,7 +106,7 @@ impl Web {
         self.send(request).await
     }
 
-    /// Connects to the server, and asks nothing.
+    /// Connects to the server without sending a request.
     ///
     /// # Errors
     /// Why there is no connection.
@@ -125,13 +125,13 @@ impl Web {
             response.status(),
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN
         ) {
-            // There may be another secret by now.
+            // The secret may have changed.
             *self.headers() = None;
         }
         Ok(response)
     }
 
-    /// The headers of the configuration; why they are not to be had.
+    /// The configured headers, or why they cannot be read.
     fn configured(&self) -> Result<HeaderMap, String> {
         if let Some(headers) = &*self.headers() {
             return Ok(headers.clone());
@@ -141,7 +141,7 @@ impl Web {
             let bad = |why: &dyn fmt::Display| format!("its header {name}: {why}");
             let text = value.reveal().map_err(|error| bad(&error))?;
             let mut value = HeaderValue::from_str(&text)
-                .map_err(|_| bad(&"the secret is no value of a header"))?;
+                .map_err(|_| bad(&"the secret is not a valid header value"))?;
             value.set_sensitive(true);
             let name = HeaderName::from_bytes(name.as_bytes()).map_err(|error| bad(&error))?;
             headers.insert(name, value);
@@ -159,7 +159,7 @@ impl Web {
     }
 }
 
-/// The URL of a server, as requests have it.
+/// The URL of a server, for requests.
 pub(super) fn url_of(base: &ApiBase) -> Result<Uri, http::uri::InvalidUri> {
     base.to_string().parse()
 }
@@ -176,13 +176,13 @@ pub(super) fn messages(response: Response<Incoming>) -> Messages<Incoming> {
 // === impl NotSent ===
 
 impl NotSent {
-    /// The server has got nothing.
+    /// The server has received nothing.
     fn before(why: String) -> Self {
         let may_be_sent = false;
         Self { may_be_sent, why }
     }
 
-    /// What its caller is told.
+    /// The error for the caller.
     pub(super) fn failure(&self) -> Failure {
         unavailable(&match self.may_be_sent {
             true => format!("{}; the request may have been executed", self.why),
@@ -200,13 +200,13 @@ impl From<NotOpened> for NotSent {
     }
 }
 
-/// The server gives no answer, and why.
+/// The error for a server that does not answer.
 pub(super) fn unavailable(why: &str) -> Failure {
     let message = format!("no answer from the server of this agent: {why}");
     Failure::new(Reason::AgentUnavailable, message)
 }
 
-/// The server has answered a request by a status alone.
+/// The error for a server that answered only with a status.
 pub(super) fn refused(status: StatusCode) -> Failure {
-    unavailable(&format!("it has answered HTTP {status}"))
+    unavailable(&format!("it answered with HTTP {status}"))
 }

@@ -1,4 +1,4 @@
-//! Announcements: who may announce an agent, for how long, and what the log keeps of it.
+//! Announcements: who may announce an agent, for how long, and how long the log stores it.
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::pin::pin;
@@ -22,20 +22,20 @@ use crate::metrics::{Metrics, RegistryEvent};
 use crate::names::Name;
 use crate::state::{Record, StateError, View};
 
-/// How long a record may take until it is read back.
+/// How long to wait until a written record is read back.
 const APPLIED: Duration = Duration::from_secs(10);
-/// How often a record is written again that others have overtaken.
+/// How often to retry a write after a conflict with another replica.
 const MOST_TRIES: usize = 5;
-/// How long an announcement stays in the log after its lease has run out.
+/// How long an announcement stays in the log after its lease has expired.
 const FORGET_AFTER: Duration = Duration::from_secs(10 * 60);
-/// How many of these are removed at a time.
+/// How many expired announcements are removed at a time.
 const FORGOTTEN_AT_A_TIME: usize = 16;
-/// Agents that are written at a time.
+/// Most agents that are written concurrently.
 const WRITERS: u64 = 64;
-/// Announcements in the log for each agent that may be there.
-const CROWD: usize = 4;
+/// The log may hold this many announcements, including expired ones, for each allowed agent.
+const ENTRIES_PER_AGENT: usize = 4;
 
-/// The agents that announce themselves, and how long they stay.
+/// The announced agents and their leases.
 #[derive(Debug)]
 pub(super) struct Announcements {
     pub(super) view: View<AgentFold>,
@@ -46,19 +46,19 @@ pub(super) struct Announcements {
     pub(super) outbound: Outbound,
     pub(super) metrics: Arc<Metrics>,
     pub(super) writing: AgentLocks,
-    /// When the next lease runs out. Held while the list of agents is rebuilt.
+    /// When the next lease expires. Locked while the list of agents is rebuilt.
     pub(super) next_expiry: Mutex<Option<Instant>>,
     pub(super) log: RegistryLogs,
 }
 
-/// Locks: only one task of this process writes an agent's record at a time.
+/// Locks so that only one task of this process writes an agent's record at a time.
 #[derive(Debug)]
 pub(super) struct AgentLocks {
     locks: Vec<tokio::sync::Mutex<()>>,
     hasher: RandomState,
 }
 
-/// Limits for log lines that any client can cause.
+/// Rate limits for log lines that any client can cause.
 #[derive(Debug)]
 pub(super) struct RegistryLogs {
     pub(super) refused: LogLimit,
@@ -68,7 +68,7 @@ pub(super) struct RegistryLogs {
 // === impl AgentLocks ===
 
 impl AgentLocks {
-    /// Waits until nobody else writes the agent of this name.
+    /// Waits until no other task writes this agent's record.
     async fn of(&self, name: &str) -> Option<tokio::sync::MutexGuard<'_, ()>> {
         let lock = self.hasher.hash_one(name) % WRITERS;
         match self.locks.get(usize::try_from(lock).unwrap_or_default()) {
@@ -113,7 +113,8 @@ impl Announcements {
             Ok(Some(body.clone()))
         })
         .await?;
-        // Others may have come at the same time. Rather one too few than one that replaces an agent of before.
+        // Other agents may have been announced at the same time. Removing this one is better than displacing an earlier
+        // agent.
         if self.is_full(self.max_agents + 1) {
             self.store(name.as_str(), |_| Ok(None)).await?;
             return Err(AnnouncementError::Full(self.max_agents));
@@ -121,7 +122,7 @@ impl Announcements {
         Ok(name)
     }
 
-    /// The name of the agent, if the announcement may have it and its requests can go where the card says.
+    /// The name of the agent, if the announcement may use it and the destination of its requests is allowed.
     fn admitted(&self, card: &Card, claim: &Announcement) -> Result<Name, Faults> {
         let name = claim.agent.as_ref().or(card.agent.as_ref());
         let name = name.ok_or_else(|| Faults::one("the card names no agent"))?;
@@ -182,18 +183,19 @@ impl Announcements {
         found.filter(|agent| is_live(agent, self.leases))
     }
 
-    /// Whether there are `most` agents, or so many announcements whose lease has run out that there is no room for more.
+    /// Whether there are `most` agents, or the log is full of expired announcements.
     fn is_full(&self, most: usize) -> bool {
         self.view.read(|agents| {
             let live = agents
                 .iter()
                 .filter(|(_, agent)| is_live(agent, self.leases));
-            // Most of the time nobody has to be counted.
-            agents.len() >= most && (agents.len() >= CROWD * most || live.count() >= most)
+            // Usually the first comparison decides, without counting.
+            agents.len() >= most
+                && (agents.len() >= ENTRIES_PER_AGENT * most || live.count() >= most)
         })
     }
 
-    /// The agents of this moment, and when the next lease runs out.
+    /// The current agents, and when the next lease expires.
     pub(super) fn agents(&self, listed: &Agents, before: &Agents) -> (Agents, Option<Instant>) {
         let now = clock::milliseconds(clock::now());
         let mut agents = listed.clone();
@@ -216,7 +218,7 @@ impl Announcements {
                 }
             }
         });
-        // Writers of the log may have written more than this replica takes: all replicas take the same.
+        // The log may contain more agents than `max_agents`. All replicas select the same ones.
         let most = listed.agents.len().saturating_add(self.max_agents);
         while agents.agents.len() > most {
             let last = agents
@@ -234,7 +236,7 @@ impl Announcements {
         (agents, next.map(in_ms))
     }
 
-    /// An agent that is new here; `None` where its requests may not go where its card says.
+    /// A new agent; `None` if the destination of its requests is not allowed.
     fn agent(&self, name: &str, entry: &AnnouncedAgent) -> Option<Agent> {
         let routed = check_name(name)
             .and_then(|name| self.places.route(&name, entry.transport(), &entry.card));
@@ -253,8 +255,8 @@ impl Announcements {
         }
     }
 
-    /// Whether a record changes more than how long an agent is known. One that cannot be used is reported here: who wrote
-    /// it into the log itself has no other answer.
+    /// Whether a record changes more than a lease. Logs a record that cannot be used, because its writer may have
+    /// written it directly to the log and gets no other answer.
     pub(super) fn noticed(&self, now: &Agents, record: &Record) -> bool {
         let entry = self.view.read(|agents| agents.get(&record.key).cloned());
         match (&entry, &record.body) {
@@ -301,18 +303,19 @@ impl Announcements {
             }
             if let Some(suppressed) = self.log.changed.allow() {
                 let why = if has_expired {
-                    "its lease has run out"
+                    "its lease has expired"
                 } else {
                     "it was removed"
                 };
-                tracing::info!(agent = %name, why, suppressed, "an agent is not known any more");
+                tracing::info!(agent = %name, why, suppressed, "an agent is no longer known");
             }
         }
         let announced = after.agents.values().filter(|agent| agent.card.is_some());
         self.metrics.announced_agents(announced.count());
     }
 
-    /// Removes announcements from the log whose lease ran out long ago, or at all where there are many.
+    /// Removes announcements from the log whose lease expired long ago, or whose lease has expired at all if there are
+    /// many.
     pub(super) async fn forget(&self) {
         let now = clock::milliseconds(clock::now());
         let is_crowded = self.view.read(|agents| agents.len() > 2 * self.max_agents);
@@ -336,7 +339,7 @@ impl Announcements {
         }
     }
 
-    /// Removes one, unless it comes back meanwhile: what the removal has overtaken is written once more.
+    /// Removes one announcement. If a renewal was written at the same time, writes it again.
     async fn forget_one(
         &self,
         name: &Text,
@@ -365,10 +368,11 @@ impl Announcements {
     }
 }
 
-/// Writes what is wanted over the announcement that is there, if its lease has not run out; `None` removes it. The log
-/// keeps the last record of a key whatever others make of it. JetStream refuses a record that overwrites one that this
-/// replica has not seen: then it looks again. Elsewhere a record that another replica has written meanwhile is looked for
-/// afterwards, and what is wanted over that one, or the record itself where nothing is, is written in the end.
+/// Stores the announcement that `wanted` returns for the current one, which is `None` if its lease has expired; a
+/// result of `None` removes the announcement. The log keeps the last record of each key, even if two replicas write
+/// concurrently. JetStream rejects a write if this replica has not seen the latest record of the key; then this
+/// function retries with that record. On other logs it checks after the write whether another replica has written in
+/// between. If so, it writes the result of `wanted` for that record, or restores that record if `wanted` refuses.
 async fn store(
     view: &View<AgentFold>,
     leases: Leases,
@@ -383,7 +387,7 @@ async fn store(
         let body = wanted(there.filter(|agent| is_live(agent, leases)).as_ref())?;
         match view.commit_next(name, body.clone(), last, APPLIED).await {
             Ok(stored) => break (stored, body, following),
-            // It may be a removal, which leaves no entry.
+            // That record may be a removal, which leaves no entry.
             Err(StateError::Overtaken {
                 last: Some(last), ..
             }) if seen < Some(last) => {
@@ -391,7 +395,7 @@ async fn store(
                 applied.map_err(AnnouncementError::NotStored)?;
                 seen = Some(last);
             }
-            // The server does not say by which.
+            // The server does not say which record conflicts.
             Err(StateError::Overtaken { .. }) if tries < MOST_TRIES => {
                 tries += 1;
                 view.latest(APPLIED)
@@ -427,7 +431,7 @@ fn is_live(agent: &AnnouncedAgent, leases: Leases) -> bool {
     agent.is_live(clock::milliseconds(clock::now()), leases)
 }
 
-/// Two organisations may have agents of one name; the first has it here.
+/// Checks the owner. If two organisations use the same name, the first one keeps it.
 fn check_owner(
     name: &str,
     there: Option<&AnnouncedAgent>,
@@ -445,7 +449,7 @@ fn check_owner(
     }
 }
 
-/// The agent that a claim names, if its message may be from it.
+/// The agent that a claim names, if its sender may act for that agent.
 fn claimed(claim: &Announcement) -> Result<Text, AnnouncementError> {
     let name = claim.agent.clone().unwrap_or_default();
     let forged = forged(&name, &claim.origin);
@@ -456,7 +460,7 @@ fn claimed(claim: &Announcement) -> Result<Text, AnnouncementError> {
     }
 }
 
-/// What a message shows about its sender and its agent's name does not fit.
+/// The fault of a message whose key or subject names another agent.
 fn forged(name: &str, origin: &RequestOrigin) -> Faults {
     let others = origin.shows.iter().filter(|shown| shown.as_str() != name);
     let faults = others.map(|shown| {
@@ -492,14 +496,14 @@ mod tests {
         record::write(card.as_bytes(), owner, None, None).unwrap()
     }
 
-    /// Writes over what is there, while somebody else writes `other` between the look at it and the record; what came of
-    /// it, and who has the agent then.
+    /// Writes a record while another replica writes `other` after this one has read the current record. Returns the
+    /// result, and the owner of the agent afterwards.
     async fn at_the_same_time(
         before: Option<Bytes>,
         other: Bytes,
         wanted: impl Fn(Option<&AnnouncedAgent>) -> Result<Option<Bytes>, AnnouncementError>,
     ) -> (Result<(), AnnouncementError>, Option<Bytes>) {
-        // One that keeps what is overwritten for a while, as Kafka does.
+        // A log that keeps overwritten records for a while, like Kafka.
         let kind = Kind::Events {
             max_age: Duration::from_secs(600),
         };

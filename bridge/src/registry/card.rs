@@ -1,7 +1,7 @@
-//! What does the card of an agent say, and what is wrong with it?
+//! Reads and validates the cards of agents.
 //!
-//! The card is the one of A2A 0.3, of A2A 1.0 or of the JAF document; members that none of them needs here are kept and not
-//! looked at. Where its requests go, an agent says in an extension of its card:
+//! A card has the format of A2A 0.3, A2A 1.0 or the JAF document; other members are kept and ignored. An extension of
+//! the card says where the agent's requests go:
 //!
 //! ```json
 //! {"capabilities": {"extensions": [{"uri": "urn:a2abus:bus", "params": {
@@ -24,34 +24,34 @@ pub(crate) const EXTENSION: &str = "urn:a2abus:bus";
 /// A card that can be used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Card {
-    /// The agent: the one that its extension names, else its name.
+    /// The agent: `agent` of the extension, else the name in the card.
     pub(crate) agent: Option<Text>,
-    /// What clients are shown.
+    /// The card as clients see it.
     pub(crate) shown: AgentCardConfig,
-    /// The transport where its requests go.
+    /// The transport for its requests.
     pub(crate) transport: Option<Name>,
     /// The topic there.
     pub(crate) topic: Option<Text>,
-    /// How long it wants to be known.
+    /// The lease that it asks for.
     pub(crate) lease: Option<Duration>,
 }
 
-/// Everything that is wrong with a card, each with its place.
+/// All faults of a card, each with its JSON pointer.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Faults(pub(crate) Vec<String>);
 
-/// What a card leaves out of the description that a server gives of itself.
+/// The skills of a server that are left out of its card.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct LeftOut {
-    /// How many skills.
+    /// The number of skills.
     pub(crate) count: usize,
     /// Why.
     pub(crate) faults: Faults,
 }
 
-/// Why the second skill of the same id is not taken.
+/// Why a second skill with the same id is left out.
 pub(crate) const TWICE: &str = "is the id of an earlier skill";
-/// Why the skills after the most of a card are not taken.
+/// Why skills above the limit are left out.
 const TOO_MANY: &str = "comes after 100 other skills";
 /// The longest description, in characters.
 const DESCRIPTION: usize = 4_096;
@@ -67,7 +67,7 @@ const MOST_FAULTS: usize = 20;
 // === impl Faults ===
 
 impl Faults {
-    /// The only one.
+    /// A single fault.
     pub(crate) fn one(fault: impl Into<String>) -> Self {
         Self(vec![fault.into()])
     }
@@ -93,7 +93,7 @@ impl fmt::Display for Faults {
 // === impl Card ===
 
 impl Card {
-    /// Reads a card of at most so many bytes.
+    /// Reads a card of at most `most_bytes` bytes.
     ///
     /// # Errors
     /// Everything that is wrong with it.
@@ -106,10 +106,10 @@ impl Card {
         }
     }
 
-    /// As [`Card::read`], without the skills that cannot be used.
+    /// Like [`Card::read`], but leaves out skills that cannot be used.
     ///
     /// # Errors
-    /// Everything else that is wrong with it; or with its skills, where that is not all.
+    /// The faults of the card itself, if there are any, followed by those of its skills.
     pub(crate) fn read_usable(
         document: &[u8],
         most_bytes: usize,
@@ -117,7 +117,7 @@ impl Card {
         if document.len() > most_bytes {
             let has = document.len();
             return Err(Faults::one(format!(
-                "the card has {has} bytes, and at most {most_bytes} are taken (registry.max_card)"
+                "the card has {has} bytes, more than the limit of {most_bytes} (registry.max_card)"
             )));
         }
         let value: Value = serde_json::from_slice(document)
@@ -141,7 +141,7 @@ impl Card {
 // === impl LeftOut ===
 
 impl LeftOut {
-    /// Leaves one out; `place` is where it is, and `why` what is wrong with it.
+    /// Leaves a skill out. `place` is its position, and `why` its fault.
     pub(crate) fn add(&mut self, place: &str, why: &str) {
         self.count += 1;
         self.faults.add(place, why);
@@ -174,7 +174,7 @@ impl LeftOut {
     }
 }
 
-/// Whether an agent that announces itself may have this name: one of the configuration, with room for that of its route.
+/// Checks the name of an announced agent: a valid configuration name, short enough for the name of its route.
 pub(crate) fn check_name(name: &str) -> Result<Name, String> {
     const LONGEST: usize = 58;
     let shown: String = name.chars().take(LONGEST).collect();
@@ -186,7 +186,7 @@ pub(crate) fn check_name(name: &str) -> Result<Name, String> {
     Name::new(name).map_err(|why| format!("{shown:?} is {why}"))
 }
 
-/// Reads the members of a card, and notes what is wrong.
+/// Reads the members of a card and collects its faults.
 struct Reader<'f>(&'f mut Faults);
 
 // === impl Reader ===
@@ -231,7 +231,7 @@ impl Reader<'_> {
             lease: lease.and_then(|text| match humantime::parse_duration(&text) {
                 Ok(lease) if !lease.is_zero() => Some(lease),
                 _ => {
-                    let what = "is not a duration above 0: write one like 90s, 10m or 24h";
+                    let what = "is not a duration above 0: write for example 90s, 10m or 24h";
                     self.0.add(&format!("{place}/lease"), what);
                     None
                 }
@@ -239,7 +239,7 @@ impl Reader<'_> {
         }
     }
 
-    /// The parameters of the extension for the bus.
+    /// The parameters of the extension `urn:a2abus:bus`.
     fn extension(&mut self, capabilities: &Map<String, Value>) -> Option<Map<String, Value>> {
         let place = "/capabilities/extensions";
         let list = match capabilities.get("extensions") {
@@ -262,7 +262,7 @@ impl Reader<'_> {
         }
     }
 
-    /// What the agent speaks.
+    /// The protocol of the agent.
     fn protocol(&mut self, bus: &Map<String, Value>, place: &str) -> Option<AgentProtocol> {
         match self.text(bus, place, "protocol", WORD, false)?.as_str() {
             "a2a" => Some(AgentProtocol::A2a),
@@ -299,7 +299,7 @@ impl Reader<'_> {
         })
     }
 
-    /// Media types under the first of these names that is there.
+    /// Media types under the first of these names that exists.
     fn modes(&mut self, members: &Map<String, Value>, names: [&str; 2]) -> Vec<String> {
         let name = names.into_iter().find(|name| members.contains_key(*name));
         let modes = name.map(|name| self.texts(members, "", name, WORD));
@@ -307,7 +307,7 @@ impl Reader<'_> {
         modes.unwrap_or_else(|| ["text/plain", "application/json"].map(str::to_owned).into())
     }
 
-    /// A list of texts. The JAF document writes an example as an object with an `input`.
+    /// A list of strings. In the JAF document, an example is an object with `input`.
     fn texts(
         &mut self,
         members: &Map<String, Value>,
@@ -338,7 +338,7 @@ impl Reader<'_> {
     ) -> &'v [Value] {
         let items = self.array(members, place, name);
         if items.len() > ITEMS {
-            let what = format!("has {} items, and at most {ITEMS} are taken", items.len());
+            let what = format!("has {} items, more than the limit of {ITEMS}", items.len());
             self.0.add(&format!("{place}/{name}"), &what);
             return &[];
         }
@@ -522,7 +522,7 @@ mod tests {
         assert!(read(&card).is_err());
         let (card, left_out) = Card::read_usable(card.to_string().as_bytes(), 1 << 20).unwrap();
         assert_eq!(card.shown.skills.len(), ITEMS);
-        // A skill that is left out takes no id.
+        // A skill that is left out does not reserve its id.
         assert_eq!(card.shown.skills[7].id, "s7");
         assert_eq!(left_out.count, 51);
         assert_eq!(left_out.faults.0.len(), 2, "{}", left_out.faults);

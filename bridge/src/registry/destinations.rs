@@ -11,11 +11,11 @@ use crate::config::{AsText, Config, DestinationConfig, PlaceConfig, RouteConfig}
 use crate::names::{Name, Template};
 use crate::route::{Route, RouteError};
 
-/// The places of the configuration.
+/// The destinations that `registry.places` allows.
 #[derive(Debug)]
 pub(super) struct AllowedDestinations {
     places: Vec<AllowedDestination>,
-    /// What the bridge itself reads and writes, by transport: no card may name it.
+    /// The topics that the bridge itself reads and writes, by transport. No card may name them.
     own: Vec<(Name, TopicFilter)>,
     max_hops: u32,
 }
@@ -29,10 +29,10 @@ struct AllowedDestination {
 // === impl AllowedDestinations ===
 
 impl AllowedDestinations {
-    /// Those of a configuration.
+    /// The allowed destinations of a configuration.
     ///
     /// # Errors
-    /// When a pattern is no glob.
+    /// When a pattern is not a valid glob.
     pub(super) fn new(config: &Config) -> Result<Self, globset::Error> {
         let places = config.registry.places.iter().map(AllowedDestination::new);
         Ok(Self {
@@ -42,18 +42,18 @@ impl AllowedDestinations {
         })
     }
 
-    /// Whether there is a place on a transport.
+    /// Whether `registry.places` has an entry for a transport.
     pub(super) fn has(&self, transport: &Name) -> bool {
         self.places
             .iter()
             .any(|place| place.to.transport == *transport)
     }
 
-    /// The route of an agent whose card or announcement names this transport; `None` where the configuration has no
-    /// places and the card names none.
+    /// The route of an agent whose card or announcement names this transport. `None` if `registry.places` is empty and
+    /// the card names no destination.
     ///
     /// # Errors
-    /// Why its card may not name that place, or its name cannot be part of one.
+    /// Why the card may not name this destination, or why the agent's name cannot be part of a topic.
     pub(super) fn route(
         &self,
         agent: &Name,
@@ -67,7 +67,7 @@ impl AllowedDestinations {
             return match (transport, &card.topic) {
                 (None, None) => Ok(None),
                 (Some(transport), _) => Err(format!(
-                    "requests cannot go to the transport {transport}: registry.places has none there"
+                    "requests cannot go to the transport {transport}: registry.places has no entry for it"
                 )),
                 (None, Some(_)) => {
                     Err("a card may not name a topic: registry.places is empty".to_owned())
@@ -98,7 +98,7 @@ impl AllowedDestinations {
         ))
     }
 
-    /// The bridge publishes with its own permissions: nobody else chooses the topics that are its own.
+    /// Refuses the bridge's own topics: it publishes with its own permissions, so a card must not choose them.
     fn check_own(&self, transport: &Name, topic: &Topic) -> Result<(), String> {
         let is_own =
             |(own, filter): &&(Name, TopicFilter)| own == transport && filter.matches(topic);
@@ -122,14 +122,14 @@ impl AllowedDestinations {
         let route = Route::announced(&config, self.max_hops).map_err(|error| error.to_string())?;
         match topic_of(&route, agent) {
             Ok(topic) => self.check_own(&transport, &topic).map(|()| route),
-            // What else the template is made of, the requests have.
+            // Other attributes of the template come from the requests.
             Err(RouteError::MissingAttribute { .. }) => Ok(route),
             Err(error) => Err(error.to_string()),
         }
     }
 }
 
-/// The topic of the requests for an agent.
+/// The topic for the requests of an agent.
 fn topic_of(route: &Route, agent: &Name) -> Result<Topic, RouteError> {
     let bad = |error: &dyn std::fmt::Display| RouteError::BadTopic(error.to_string());
     let event = Event::new("1".into(), "/a2abus".into(), "request".into());
@@ -161,7 +161,7 @@ impl AllowedDestination {
     }
 }
 
-/// The topics of the bridge itself: those that it reads, its dead letters, answers and logs.
+/// The topics of the bridge itself: what it reads, dead letters, answers and logs.
 fn bridge_topics(config: &Config) -> Vec<(Name, TopicFilter)> {
     let mut own = Vec::new();
     for binding in &config.bindings {

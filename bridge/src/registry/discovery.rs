@@ -1,4 +1,4 @@
-//! Bindings with `role: discovery`: what agents say about themselves on the bus.
+//! Bindings with `role: discovery`: they read announcements of agents from the bus.
 //!
 //! ```text
 //! receive ─┬─ a card ──────────────────────────┬─> Registry ─> answer, if somebody waits ─> settle
@@ -6,7 +6,8 @@
 //!          └─ anything else ─> refused
 //! ```
 //!
-//! One message after the other: what an agent says later counts, and a message is settled once the log has its record.
+//! Messages are processed one at a time, so the latest announcement of an agent wins. A message is settled when its
+//! record is in the log.
 //!
 //! Source: docs/protocols/eventmesh-a2a.md §4.
 
@@ -42,9 +43,9 @@ pub(crate) struct DiscoveryBinding {
     /// Reads its messages.
     pub(crate) intake: Intake,
     registry: Arc<Registry>,
-    /// What the announced agents are on, unless they say otherwise.
+    /// The default transport of the announced agents.
     transport: Name,
-    /// The subjects that end in a word of the sender's choice: the name of its agent.
+    /// The subject filters whose last word is a wildcard. On their subjects the last word names the agent.
     named_subjects: Vec<TopicFilter>,
     places: ReplyPlaces,
     publisher: Publisher,
@@ -55,10 +56,10 @@ pub(crate) struct DiscoveryBinding {
 
 /// What a message asks for.
 enum DiscoveryRequest {
-    /// It is a card.
+    /// A card.
     Card(Bytes),
     Request {
-        /// The JSON token; `None` of a notification.
+        /// The id as JSON; `None` for a notification.
         id: Option<Text>,
         method: Method,
         params: Option<Box<RawValue>>,
@@ -67,15 +68,16 @@ enum DiscoveryRequest {
 
 /// The result of one message.
 struct RequestResult {
-    /// Somebody waits for the answer to this id.
+    /// The id of the request, if its sender waits for an answer.
     id: Option<Text>,
-    /// Of a failure, whether another try may go better.
+    /// For a failure, whether a retry may succeed.
     result: Result<String, (Failure, bool)>,
-    /// A message that is refused is kept, unless its sender only wanted to know something and is answered.
+    /// Whether the request changes the registry. A refused change becomes a dead letter; a refused query is only
+    /// answered.
     is_change: bool,
 }
 
-/// How long an answer may take to be published: those who wait do not wait longer.
+/// How long publishing an answer may take. Requesters wait no longer.
 const ANSWER: Duration = Duration::from_secs(10);
 /// Between two attempts to store an announcement.
 const PAUSES: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(5)];
@@ -117,14 +119,14 @@ impl DiscoveryBinding {
         }
     }
 
-    /// Runs until `stop`. What is unfinished then is delivered again.
+    /// Runs until `stop`. Unfinished messages are redelivered.
     pub(crate) async fn run(&self, mut consumer: Consumer, stop: CancellationToken) -> Consumer {
         loop {
             tokio::select! {
                 biased;
                 () = stop.cancelled() => {
                     consumer.stop();
-                    // What was received and not looked at is abandoned as it is dropped.
+                    // Dropping a delivery that was not processed abandons it.
                     while consumer.try_recv().is_some() {}
                     return consumer;
                 }
@@ -151,20 +153,20 @@ impl DiscoveryBinding {
         }
     }
 
-    /// Does what a message asks for; `false` when the bridge stops before it is done.
+    /// Processes a message; `false` if the bridge stops first.
     async fn handle(&self, delivery: &Delivery, stop: &CancellationToken) -> bool {
         let asked = self.read_request(&delivery.message);
         let [mut pause, longest] = PAUSES;
         let done = loop {
             let done = self.done(&asked, delivery).await;
-            // A bus that is away takes it later; nothing is lost meanwhile.
+            // If the bus is unavailable, try again later. The message is not settled, so nothing is lost.
             let Err((failure, true)) = &done.result else {
                 break done;
             };
             if let Some(suppressed) = self.waiting.allow() {
                 let (topic, detail) = (&delivery.topic, failure.message());
                 tracing::warn!(binding = %self.intake.name, %topic, detail, suppressed,
-                    "an announcement cannot be stored: it and those behind it wait");
+                    "an announcement cannot be stored: it and later ones wait");
             }
             if stop
                 .run_until_cancelled(tokio::time::sleep(pause))
@@ -184,7 +186,7 @@ impl DiscoveryBinding {
         true
     }
 
-    /// What a message asks for: in its body, or in the data of its event.
+    /// The request in the body of a message, or in the data of its event.
     fn read_request(&self, message: &Message) -> Result<DiscoveryRequest, Failure> {
         let limits = self.publisher.outbound().rules().limits;
         let body = match content_mode::read(self.intake.binding, message, &limits) {
@@ -198,7 +200,7 @@ impl DiscoveryBinding {
         DiscoveryRequest::read(body)
     }
 
-    /// What came of it; of a failure, whether another try may go better.
+    /// Executes the request. For a failure, also returns whether a retry may succeed.
     async fn done(
         &self,
         asked: &Result<DiscoveryRequest, Failure>,
@@ -246,8 +248,7 @@ impl DiscoveryBinding {
         }
     }
 
-    /// What a message shows about its sender: its key on Kafka, and the last word of a subject that ends as the sender
-    /// chooses.
+    /// The agent names in a message: its key on Kafka, and the last word of a subject that matches a wildcard.
     fn origin(&self, delivery: &Delivery) -> RequestOrigin {
         let key = delivery.message.key.as_deref();
         let key = key.filter(|key| !key.is_empty());
@@ -265,7 +266,7 @@ impl DiscoveryBinding {
         }
     }
 
-    /// Logs what is refused, and keeps it as a dead letter.
+    /// Logs a refused message, and stores it as a dead letter.
     async fn refuse(&self, delivery: &Delivery, failure: &Failure, is_kept: bool) {
         let (reason, detail) = (failure.word(), failure.message());
         if let Some(suppressed) = self.refused.allow() {
@@ -290,14 +291,14 @@ impl DiscoveryBinding {
         };
         let letters = &self.intake.dead_letters;
         let letter = letters.dead_letter(&of, None, &reason);
-        // What can go nowhere is counted and logged there.
+        // `settled` counts and logs a dead letter that cannot be stored.
         let settled = self
             .publisher
             .until_settled(letter, |copy, error| letters.instead(copy, error));
         drop(settled.await);
     }
 
-    /// Answers whoever waits: the sender of a request with an id, and the sender of anything that names its own inbox.
+    /// Answers the sender of a request with an id, or of any message that names its own inbox.
     async fn answer(
         &self,
         delivery: &Delivery,
@@ -381,7 +382,7 @@ impl DiscoveryRequest {
         }
         let refuse = |message: String| Failure::new(failure::Reason::InvalidRequest, message);
         let envelope: Result<Envelope, _> = serde_json::from_slice(&body);
-        // What is no such object at all is reported as the card that it is not.
+        // Anything else is read as a card, so its faults are those of a card.
         let Ok(Envelope {
             jsonrpc: Some(version),
             id,

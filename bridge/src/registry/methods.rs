@@ -1,7 +1,7 @@
-//! `methods/list`: what can be called, of one agent or of all.
+//! `methods/list`: the methods of one agent or of all agents.
 //!
-//! The skills of the cards, and the tools of MCP agents: those are asked over the bus, each at most once in a while, and
-//! nobody waits longer than a few seconds for all of them.
+//! The methods are the skills in the cards, and the tools of MCP agents. MCP agents are queried over the bus. Their
+//! answers are cached, and a client waits at most a few seconds for all of them.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::calls::UNKNOWN_CALLER;
 use crate::calls::failure::Failure;
 use crate::config::AgentCardConfig;
 
-/// Something that can be called.
+/// A method.
 #[derive(Debug, Serialize)]
 struct Callable {
     agent: Text,
@@ -29,13 +29,13 @@ struct Callable {
     tool: Option<Box<RawValue>>,
 }
 
-/// Bytes of one answer, at most.
+/// Largest answer, in bytes.
 const MOST_BYTES: usize = 4 << 20;
 
 // === impl Registry ===
 
 impl Registry {
-    /// What can be called, of the agent that the parameters name, or of all.
+    /// The methods of the agent that the parameters name, or of all agents.
     pub(super) async fn methods(
         &self,
         params: &Params,
@@ -44,7 +44,7 @@ impl Registry {
         #[derive(Serialize)]
         struct Answer {
             methods: Vec<Callable>,
-            /// Agents that did not say whether they have tools.
+            /// Agents that did not answer the query for their tools.
             unavailable: Vec<serde_json::Value>,
             #[serde(skip_serializing_if = "Option::is_none")]
             next_offset: Option<usize>,
@@ -98,7 +98,7 @@ impl Registry {
     }
 }
 
-/// What an agent can be called for, and why that may not be all.
+/// The methods of an agent, and why the list may be incomplete.
 fn callable(
     name: &Text,
     shown: &AgentCardConfig,
@@ -111,7 +111,7 @@ fn callable(
         tool,
     };
     let names = found.map(tool_names).unwrap_or_default();
-    // The card of an MCP server shows its tools as skills: they are called as tools.
+    // The card of an MCP server lists its tools as skills, but they are called as tools.
     let skills = shown
         .skills
         .iter()
@@ -135,7 +135,7 @@ fn callable(
             None
         }
         Some(QueryResult::Nothing(failure)) => Some(failure.message().to_owned()),
-        None => Some("it was not asked for its tools in time".to_owned()),
+        None => Some("its tools were not queried in time".to_owned()),
     };
     if all.is_empty() && reason.is_none() {
         all.push(of("message/send", None, None));

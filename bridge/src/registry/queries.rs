@@ -1,6 +1,6 @@
-//! What agents say about themselves when they are asked over the bus: who they are, and their MCP lists.
+//! Queries to agents over the bus: their profile and their MCP lists.
 //!
-//! Each is asked at most once in a while, and nobody waits longer than a few seconds for all of them.
+//! Answers are cached, and a client waits at most a few seconds for all agents.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -18,10 +18,10 @@ use super::{Agents, Registry};
 use crate::calls::failure::{Failure, Reason};
 use crate::calls::{Calls, Request};
 
-/// A question to an agent about itself.
+/// A query to an agent about itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum AgentQuery {
-    /// `initialize`: its name, its capabilities, its instructions.
+    /// `initialize`: its name, capabilities and instructions.
     Profile,
     /// `tools/list`, and so on.
     Tools,
@@ -33,14 +33,13 @@ pub(crate) enum AgentQuery {
 /// The answer of an agent.
 #[derive(Debug)]
 pub(crate) enum QueryResult {
-    /// The items of the list, each as the agent wrote it; of a profile the whole result. Empty where the agent does not
-    /// know the question.
+    /// The items of the list, unchanged; for a profile the whole result. Empty if the agent does not support the query.
     Items(Vec<Box<RawValue>>),
-    /// Nothing, and why.
+    /// No answer, and why.
     Nothing(Failure),
 }
 
-/// The answers of agents, and the queries that are running.
+/// The cached answers of agents, and the running queries.
 #[derive(Debug, Default)]
 pub(super) struct AgentQueries {
     kept: Mutex<AnswerCache>,
@@ -48,7 +47,7 @@ pub(super) struct AgentQueries {
     turns: Mutex<HashMap<QueryKey, Weak<tokio::sync::Mutex<()>>>>,
 }
 
-/// An agent and the question.
+/// An agent and a query.
 type QueryKey = (Text, AgentQuery);
 
 /// The answers of agents, bounded in bytes.
@@ -66,21 +65,21 @@ struct CachedAnswer {
     bytes: usize,
 }
 
-/// How long one agent may take, and all together.
+/// How long a query may take, for one agent and for all together.
 const EACH: Duration = Duration::from_secs(2);
 const ALL: Duration = Duration::from_secs(5);
-/// Agents that are asked at a time.
+/// Most agents that are queried concurrently.
 const AT_A_TIME: usize = 32;
-/// How long an answer counts, and how long nobody asks again who did not answer.
+/// How long an answer is cached, and how long an agent that did not answer is not queried again.
 const KEPT: Duration = Duration::from_secs(60);
 const NOT_AGAIN: Duration = Duration::from_secs(10);
-/// Largest answer of one agent that is used, in bytes, and the most pages of it.
+/// Largest answer of one agent, in bytes, and most pages.
 const LARGEST: usize = 256 << 10;
 const MOST_PAGES: usize = 50;
-/// Bytes of the answers that are kept, at most, and what one takes beside its items.
+/// Most bytes in the cache, and the overhead of one answer.
 const MOST_BYTES: usize = 32 << 20;
 const ANSWER_BYTES: usize = 512;
-/// The revision of MCP that agents are asked in.
+/// The MCP revision of queries.
 const REVISION: &str = "2025-11-25";
 
 // === impl AgentQuery ===
@@ -96,7 +95,7 @@ impl AgentQuery {
         }
     }
 
-    /// The member of the result that has the list.
+    /// The member of the result that contains the list.
     pub(crate) fn member(self) -> &'static str {
         match self {
             Self::Profile => "",
@@ -125,7 +124,7 @@ impl AgentQuery {
 // === impl QueryResult ===
 
 impl QueryResult {
-    /// The items, if the agent has said any.
+    /// The items, if the agent has answered.
     pub(crate) fn items(&self) -> &[Box<RawValue>] {
         match self {
             Self::Items(items) => items,
@@ -133,7 +132,7 @@ impl QueryResult {
         }
     }
 
-    /// What it takes in memory, about.
+    /// Its approximate size in memory.
     fn bytes(&self) -> usize {
         let items = self.items().iter();
         let items = items.map(|item| size_of::<Box<RawValue>>() + item.get().len());
@@ -158,7 +157,7 @@ impl Registry {
         found.remove(agent)
     }
 
-    /// What these agents say, as far as it is known, or they say so in time.
+    /// The answers of these agents, from the cache or if they arrive in time.
     pub(crate) async fn query_all(
         &self,
         names: Vec<Text>,
@@ -194,7 +193,7 @@ impl Registry {
     }
 }
 
-/// Asks one agent, page after page.
+/// Queries one agent, page by page.
 async fn ask(
     calls: &Arc<Calls>,
     agent: &Text,
@@ -234,7 +233,7 @@ async fn answer(
     let unit = match decode(body, &Hint::default(), &limits).into_only() {
         Ok(Ok(unit)) => unit,
         Ok(Err(refused)) => return Err(Failure::refused(&refused)),
-        Err(_) => return Err(Failure::bad_params("the question cannot be written")),
+        Err(_) => return Err(Failure::bad_params("the query cannot be written")),
     };
     let request = Request {
         arrived: std::time::Instant::now(),
@@ -261,8 +260,7 @@ async fn answer(
     }
 }
 
-/// The items in an answer, and the cursor of the next page. An agent that answers with an error, or with something
-/// else, has none.
+/// The items in an answer, and the cursor of the next page. Both are empty if the answer is an error or is not a list.
 fn page_of(body: &[u8], question: AgentQuery) -> (Vec<Box<RawValue>>, Option<Box<RawValue>>) {
     #[derive(Deserialize)]
     struct Response {
@@ -298,7 +296,7 @@ impl AgentQueries {
         (Instant::now() < known.until).then(|| Arc::clone(&known.found))
     }
 
-    /// Asks when nobody else is asking the same, unless an answer is known by then.
+    /// Waits until no other task runs the same query, then runs it unless the answer is cached by then.
     async fn in_turn(
         &self,
         agent: &Text,
@@ -311,7 +309,7 @@ impl AgentQueries {
             return known;
         }
         let found = Arc::new(ask.await.unwrap_or_else(QueryResult::Nothing));
-        // A limit of the one who asked says nothing to others.
+        // A limit of this caller does not apply to others.
         let is_of_caller = matches!(&*found, QueryResult::Nothing(failure)
             if matches!(failure.reason(), Reason::Exhausted | Reason::RateLimited));
         if !is_of_caller {
@@ -331,7 +329,7 @@ impl AgentQueries {
         })
     }
 
-    /// Forgets what agents have said whose card is another one now, or who are gone.
+    /// Removes the answers of agents that are gone or whose card has changed.
     pub(super) fn forget_changed(&self, before: &Agents, now: &Agents) {
         let is_same = |name: &Text| match (before.get(name), now.get(name)) {
             (Some((_, before)), Some((_, now))) => Arc::ptr_eq(before, now),
@@ -344,7 +342,7 @@ impl AgentQueries {
 // === impl AnswerCache ===
 
 impl AnswerCache {
-    /// Keeps an answer. Where there is no room for it, those go first that count for the shortest time.
+    /// Caches an answer. If there is no room, removes those that expire first.
     fn keep(&mut self, key: QueryKey, found: &Arc<QueryResult>) {
         let (now, bytes) = (Instant::now(), found.bytes());
         self.retain(|known, answer| *known != key && now < answer.until);

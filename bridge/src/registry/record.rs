@@ -1,8 +1,8 @@
-//! What the log of the agents holds: the last announcement of each.
+//! Records of the agent log: the last announcement of each agent.
 //!
-//! A record is an announcement as a bridge writes it, or a card as an agent writes it that may write into the log itself:
-//! its key is the agent then. The fold reads nothing but the last record of a key, so a replica that has lost the earlier
-//! ones to compaction has the same state. One that cannot be used ends the announcement before it.
+//! A record is an announcement written by a bridge, or a card written by an agent that has access to the log; the key
+//! is the agent. The fold reads only the last record of a key, so a replica that has lost earlier records to compaction
+//! has the same state. A record that cannot be used ends the previous announcement.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +17,8 @@ use crate::clock;
 use crate::names::Name;
 use crate::state::{Applied, Fold, Position, Record};
 
-/// The largest card in the log, whatever a replica takes itself: all have to come to the same state.
+/// The largest card in the log. It does not depend on `registry.max_card`, because all replicas must reach the same
+/// state.
 const LARGEST: usize = 512 << 10;
 /// How far the time of a record may be ahead of this replica's clock.
 pub(super) const AHEAD: Duration = Duration::from_secs(10 * 60);
@@ -25,32 +26,32 @@ pub(super) const AHEAD: Duration = Duration::from_secs(10 * 60);
 /// An agent in the log.
 #[derive(Debug, Clone)]
 pub(crate) struct AnnouncedAgent {
-    /// The record: the same bytes again renew the lease and change nothing else.
+    /// The record. A record with the same bytes only renews the lease.
     pub(crate) body: Bytes,
     pub(crate) card: Arc<Card>,
     /// The card as the agent wrote it.
     pub(crate) document: Bytes,
     pub(crate) owner: Owner,
-    /// Where it announced itself, for an agent whose card names no transport.
+    /// The transport on which it announced itself, for a card that names none.
     pub(crate) transport: Option<Name>,
     lease: Option<Duration>,
-    /// In milliseconds since 1970.
+    /// When it was last renewed, in milliseconds since 1970.
     pub(crate) renewed: u64,
-    /// Where the record is.
+    /// The position of the record.
     pub(super) at: Position,
 }
 
-/// Whose agent it is, where that is said: the organisation and its unit.
+/// The owner of an agent, if known: the organisation and its unit.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Owner {
     pub(crate) org: Option<Text>,
     pub(crate) unit: Option<Text>,
 }
 
-/// An announcement as a bridge writes it.
+/// An announcement written by a bridge.
 #[derive(Serialize, Deserialize)]
 struct AnnouncementRecord<'a> {
-    /// The version of this form.
+    /// The version of this format.
     v: u32,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     org: Option<String>,
@@ -64,7 +65,7 @@ struct AnnouncementRecord<'a> {
     card: &'a RawValue,
 }
 
-/// How long leases are.
+/// The lengths of leases.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Leases {
     pub(crate) default: Duration,
@@ -102,7 +103,7 @@ impl AnnouncedAgent {
     /// Reads a record.
     ///
     /// # Errors
-    /// Everything that is wrong with it.
+    /// All faults of the record.
     pub(crate) fn read(record: &Record, body: &Bytes) -> Result<Self, Faults> {
         let agent = record.key.as_str();
         check_name(agent).map_err(Faults::one)?;
@@ -113,7 +114,7 @@ impl AnnouncedAgent {
         };
         let card = Card::read(&document, LARGEST)?;
         let Some(written) = written else {
-            // Nobody has checked it before.
+            // No bridge has checked this card.
             if card.agent.as_deref() != Some(agent) {
                 let named = card.agent.as_deref().unwrap_or_default();
                 return Err(Faults::one(format!(
@@ -147,7 +148,7 @@ impl AnnouncedAgent {
         })
     }
 
-    /// How long it is known.
+    /// The length of its lease.
     pub(crate) fn lease(&self, leases: Leases) -> Duration {
         self.lease.unwrap_or(leases.default).min(leases.longest)
     }
@@ -158,13 +159,13 @@ impl AnnouncedAgent {
         self.renewed.saturating_add(lease)
     }
 
-    /// Whether its lease has not run out. A record from the future is not believed.
+    /// Whether its lease is valid. A record with a time in the future is ignored.
     pub(crate) fn is_live(&self, now: u64, leases: Leases) -> bool {
         let ahead = clock::whole_milliseconds(AHEAD);
         self.renewed <= now.saturating_add(ahead) && now < self.expires(leases)
     }
 
-    /// The transport where its requests go, as far as its card and its announcement say.
+    /// The transport for its requests, from its card or its announcement.
     pub(crate) fn transport(&self) -> Option<&Name> {
         self.card.transport.as_ref().or(self.transport.as_ref())
     }
@@ -186,7 +187,7 @@ impl Fold for AgentFold {
             known.at = record.position;
             return Applied::Changed;
         }
-        // Followers read one that is wrong again, and say why.
+        // Followers read an invalid record again to log its faults.
         *entry = AnnouncedAgent::read(record, body).ok();
         Applied::Changed
     }

@@ -1,4 +1,4 @@
-//! Requests to the registry: `agent/card/register|update|get|delete|list` and `methods/list`, from any door.
+//! Requests to the registry: `agent/card/register|update|get|delete|list` and `methods/list`, from HTTP or the bus.
 //!
 //! Source: docs/protocols/eventmesh-a2a.md §4.
 
@@ -13,7 +13,7 @@ use crate::clock;
 use crate::config::AgentCardConfig;
 use crate::state::StateError;
 
-/// What can be asked of the registry.
+/// The methods of the registry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Method {
     Register,
@@ -21,7 +21,7 @@ pub(crate) enum Method {
     Get,
     Delete,
     List,
-    /// What can be called.
+    /// `methods/list`.
     Methods,
 }
 
@@ -34,7 +34,7 @@ pub(crate) struct Params {
     pub(crate) unit_id: Option<String>,
     #[serde(default)]
     pub(crate) agent_id: Option<String>,
-    /// The agent as other methods name it.
+    /// The agent, under the name that other methods use.
     #[serde(default, rename = "_agentId")]
     target: Option<String>,
     #[serde(default)]
@@ -45,7 +45,7 @@ pub(crate) struct Params {
     pub(crate) offset: Option<usize>,
 }
 
-/// An agent as lists show it.
+/// An agent in a list.
 #[derive(Debug, Serialize)]
 pub(crate) struct AgentEntry {
     pub(crate) agent_id: Text,
@@ -71,17 +71,17 @@ pub(crate) struct AgentEntry {
     card: Box<RawValue>,
 }
 
-/// Entries of one answer, where the request says nothing, and at most.
+/// Entries of one page: the default and the maximum.
 const PAGE: (usize, usize) = (100, 1_000);
-/// Cards of one answer, in bytes, at most: the rest is on the next page.
+/// Most bytes of cards in one page.
 const MOST_BYTES: usize = 4 << 20;
-/// Stands for any segment of an identity.
+/// Matches any segment of an identity.
 const ANY: &str = "+";
 
 // === impl Method ===
 
 impl Method {
-    /// The method of this name, if the registry has it.
+    /// The method with this name, if the registry has it.
     pub(crate) fn of(name: &str) -> Option<Self> {
         Some(match name {
             "agent/card/register" => Self::Register,
@@ -94,7 +94,7 @@ impl Method {
         })
     }
 
-    /// Whether it changes which agents there are.
+    /// Whether it changes the registry.
     pub(crate) fn is_change(self) -> bool {
         matches!(self, Self::Register | Self::Update | Self::Delete)
     }
@@ -103,10 +103,10 @@ impl Method {
 // === impl Registry ===
 
 impl Registry {
-    /// The result of a request, as JSON. `named` is the agent that a path names, which wins.
+    /// The result of a request, as JSON. `named` is the agent in the path of the URL, which takes precedence.
     ///
     /// # Errors
-    /// Why there is none.
+    /// Why the request failed.
     pub(crate) async fn answer(
         &self,
         method: Method,
@@ -155,7 +155,7 @@ impl Registry {
         Ok(self.receipt(&agent, &announced))
     }
 
-    /// What an agent gets for its announcement.
+    /// The answer to an announcement.
     pub(crate) fn receipt(&self, agent: &str, announced: &AnnouncedAgent) -> String {
         let expires = clock::rfc3339(clock::since_1970(self.expires(announced)));
         let is_listed = !self.now().is_announced(agent);
@@ -163,7 +163,7 @@ impl Registry {
         json!({ "agent_id": agent, "status": status, "expires_at": expires.as_str() }).to_string()
     }
 
-    /// All agents that the parameters take, in the order of their names.
+    /// All agents that match the parameters, ordered by name.
     pub(crate) fn list(&self, params: &Params) -> Result<String, Failure> {
         #[derive(Serialize)]
         struct Page {
@@ -202,7 +202,7 @@ impl Registry {
         serde_json::to_string(&page).map_err(|error| unwritable(&error))
     }
 
-    /// One agent, as lists show it.
+    /// The list entry of an agent.
     pub(crate) fn entry(&self, agent: &str) -> Option<AgentEntry> {
         let agents = self.now();
         let (name, shown) = agents.get(agent)?;
@@ -240,7 +240,7 @@ impl Registry {
     }
 }
 
-/// The card of an agent that the configuration lists.
+/// The card of an agent of the configuration.
 fn listed_card(name: &str, shown: &AgentCardConfig) -> serde_json::Value {
     json!({
         "name": name,
@@ -269,7 +269,7 @@ fn unwritable(error: &serde_json::Error) -> Failure {
 // === impl Params ===
 
 impl Params {
-    /// Those of an identity.
+    /// The parameters that name an agent.
     pub(crate) fn of(org: Option<String>, unit: Option<String>, agent: String) -> Self {
         Self {
             org_id: org,
@@ -279,23 +279,26 @@ impl Params {
         }
     }
 
-    /// The agent that they name.
+    /// The agent that the parameters name.
     pub(super) fn agent(&self) -> Result<Text, Failure> {
         let agent = self.agent_id.as_deref();
         let agent = agent.ok_or_else(|| Failure::bad_params("agent_id is missing"))?;
         Ok(Text::from(agent))
     }
 
-    /// How many entries after how many others.
+    /// The size and the offset of the page.
     pub(super) fn page(&self) -> Result<(usize, usize), Failure> {
         let limit = self.limit.unwrap_or(PAGE.0);
         if !(1..=PAGE.1).contains(&limit) {
-            return Err(Failure::bad_params(&format!("limit is 1 to {}", PAGE.1)));
+            return Err(Failure::bad_params(&format!(
+                "limit must be 1 to {}",
+                PAGE.1
+            )));
         }
         Ok((limit, self.offset.unwrap_or(0)))
     }
 
-    /// What they say about the owner and the name of an agent.
+    /// The owner and name of the agent in the parameters, as a claim.
     pub(crate) fn claim(&self, origin: RequestOrigin) -> Result<Announcement, Failure> {
         self.check(false)?;
         let text = |segment: &Option<String>| segment.as_deref().map(Text::from);
@@ -330,7 +333,7 @@ impl Params {
         Ok(())
     }
 
-    /// Whether an entry belongs to whom they name.
+    /// Whether an entry matches the parameters.
     fn takes(&self, entry: &AgentEntry) -> bool {
         let fits = |wanted: &Option<String>, is: &Option<Text>| {
             let wanted = wanted.as_deref().filter(|wanted| *wanted != ANY);

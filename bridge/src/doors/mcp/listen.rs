@@ -233,7 +233,7 @@ impl Listening {
         let now = Arc::clone(&self.agents.borrow_and_update());
         let before = std::mem::replace(&mut self.known, Arc::clone(&now));
         let is_same = match &self.agent {
-            None => now.shows_as(&before),
+            None => now.has_same_cards_as(&before),
             Some(name) => match (before.get(name), now.get(name)) {
                 (Some((_, before)), Some((_, now))) => Arc::ptr_eq(before, now),
                 (before, now) => before.is_none() && now.is_none(),
