@@ -26,8 +26,8 @@ BUS = ["--set-json", 'config={"transports":{"nats":{"type":"nats","servers":["na
 NAMED = '{"transports":{"kafka":{"type":"kafka","brokers":"kafka,other:9093","instance_id":"one"}},"calls":{"replica":7}}'
 # Values that must be refused, and a part of the message.
 REFUSED = [
-    ([], "names no bus"),
-    ([*BUS, "--set", "existingConfigMap=other"], "give the configuration once"),
+    ([], "has no `transports`"),
+    ([*BUS, "--set", "existingConfigMap=other"], "set the configuration once"),
     (["--set-json", 'config={"transports":{"nats":{"type":"nats","servers":["nats://nats:4222"],"auth":{"token":{"env":"NATS_TOKEN"}}}}}'], "environment variable NATS_TOKEN, which nothing sets"),
     (["--set", "existingConfigMap=other,env[0].name=A2ABUS_HTTP__DRAIN_GRACE", "--set-string", "env[0].value=120s"], "set `http.drain_grace` in the configuration"),
     (["--set-json", 'config={"transports":{"nats":{"type":"nats","servers":["nats://user:secret@nats:4222"]}}}'], "has a password in plain text"),
@@ -36,11 +36,11 @@ REFUSED = [
     ([*BUS, "--set", "replicas=0"], "replicas"),
     (["--set-json", f"config={NAMED}", "--set", "persistence.enabled=true,replicas=40"], "reply_partitions"),
     ([*BUS, "--set", "autoscaling.enabled=true", "--set-json", 'keda={"enabled":true,"triggers":[{"type":"cron","metadata":{}}]}'], "cannot both decide"),
-    ([*BUS, "--set", "keda.enabled=true"], "nothing waits"),
+    ([*BUS, "--set", "keda.enabled=true"], "no backlog"),
     ([*BUS, "--set", "terminationGracePeriodSeconds=30"], "the drain would be cut off"),
     ([*BUS, "--set", "terminationGracePeriodSeconds=95", "--set", "config.http.drain_grace=1m 30s"], "take 95 s"),
-    ([*BUS, "--set", "config.http.drain_grace=90"], "as 25s or 1m30s"),
-    ([*BUS, "--set", "config.http.drain_grace=5x"], "as 25s or 1m30s"),
+    ([*BUS, "--set", "config.http.drain_grace=90"], "such as 25s or 1m30s"),
+    ([*BUS, "--set", "config.http.drain_grace=5x"], "such as 25s or 1m30s"),
     ([*BUS, "--set", "config.admin.enabled=false"], "the probes of the pod"),
     ([*BUS, "--set", "ingress.enabled=true"], "`ingress.hosts` is empty"),
     ([*BUS, "--set", "gateway.enabled=true"], "`gateway.parentRefs` is empty"),
@@ -48,8 +48,8 @@ REFUSED = [
     ([*BUS, "--set", "config.state.log=embedded"], "its files need `persistence.enabled`"),
     ([*BUS, "--set", "config.state.log=embedded", "--set", "persistence.enabled=true"], "run one replica"),
     (["--set", "configFile=transprots: {}"], "`transprots` is not a key of the configuration"),
-    (["--set", "configFile=transports:"], "names no bus"),
-    ([*BUS, "--set", "config.http.listn=x"], "`http.listn` is not a key of the configuration: the keys there are allowed_hosts"),
+    (["--set", "configFile=transports:"], "has no `transports`"),
+    ([*BUS, "--set", "config.http.listn=x"], "`http.listn` is not a key of the configuration: the keys in this section are allowed_hosts"),
     ([*BUS, "--set", "config.transports.nats.jetstream.mange=true"], "`transports.nats.jetstream.mange` is not a key"),
     ([*BUS, "--set-json", 'config.bindings=[{"name":"a","topcs":[]}]'], "`bindings[0].topcs` is not a key"),
     ([*BUS, "--set-json", 'config.routes=[{"name":"a","to":[{"topc":"x"}]}]'], "`routes[0].to[0].topc` is not a key"),
@@ -57,10 +57,10 @@ REFUSED = [
     ([*BUS, "--set", "config.bindings.name=a"], "`bindings` of the configuration must be a list"),
     ([*BUS, "--set", "autoscaling.enabled=true", "--set", "autoscaling.minReplicas=9"], "`autoscaling.minReplicas` (9) is more than"),
     ([*BUS, "--set-json", 'keda={"enabled":true,"minReplicas":9,"triggers":[{"type":"cron","metadata":{}}]}'], "`keda.minReplicas` (9) is more than"),
-    ([*BUS, "--set", "config.calls.replica=0"], "`calls.replica` is the number of one replica"),
-    (["--set-json", f"config={NAMED}", "--set", "config.calls=null"], "`transports.kafka.instance_id` is the name of one process"),
+    ([*BUS, "--set", "config.calls.replica=0"], "`calls.replica` identifies one replica"),
+    (["--set-json", f"config={NAMED}", "--set", "config.calls=null"], "`transports.kafka.instance_id` identifies one process"),
     (["--set", "mode=sidecar", "--set", "persistence.enabled=true", *BUS], "only `mode: workload` uses `persistence.enabled`: "),
-    (["--set", "mode=sidecar", "--set-json", f"config={NAMED}", "--set", "config.calls=null"], "`transports.kafka.instance_id` is the name of one process"),
+    (["--set", "mode=sidecar", "--set-json", f"config={NAMED}", "--set", "config.calls=null"], "`transports.kafka.instance_id` identifies one process"),
 ]
 # A Kafka transport more, and its twin by the name of its variable.
 TWINS = 'config.transports={"a-b":{"type":"kafka","brokers":"kafka"},"a_b":{"type":"kafka","brokers":"kafka"}}'
@@ -83,10 +83,10 @@ REFUSED += [
     ([*BUS, "--set", f"fullnameOverride={53 * 'a'}"], "fullnameOverride"),
     ([*BUS, "--set", "serviceAccount.name=a_b"], "at '/serviceAccount/name'"),
     ([*BUS, "--set", "secrets[0].name=a..b"], "at '/secrets/0/name'"),
-    ([*BUS, "--set", "secrets[0].name=kafka,csiSecrets[0].name=kafka,csiSecrets[0].secretProviderClass=a"], "`kafka` is twice among"),
-    ([*BUS, "--set", "extraVolumes[0].name=a2abus-config"], 'there is another volume "a2abus-config"'),
+    ([*BUS, "--set", "secrets[0].name=kafka,csiSecrets[0].name=kafka,csiSecrets[0].secretProviderClass=a"], "`kafka` occurs twice in"),
+    ([*BUS, "--set", "extraVolumes[0].name=a2abus-config"], 'the name "a2abus-config" is already in use'),
     ([*BUS, "--set", "secrets[0].name=kafka,extraVolumeMounts[0].mountPath=/run/secrets/kafka,extraVolumeMounts[0].name=a"], "something else is mounted"),
-    (["--set-json", TWINS, "--set", "persistence.enabled=true"], "have one environment variable, A2ABUS_TRANSPORTS__A_B__INSTANCE_ID"),
+    (["--set-json", TWINS, "--set", "persistence.enabled=true"], "share the environment variable A2ABUS_TRANSPORTS__A_B__INSTANCE_ID"),
     ([*BUS, "--set", "networkPolicy.enabled=true,serviceMonitor.enabled=true"], "set `networkPolicy.monitoring`"),
     *(([*SIDECAR, "--set", f"{name}.enabled=true"], f"only `mode: workload` uses `{name}.enabled`: ")
       for name in ("ingress", "gateway", "networkPolicy", "autoscaling", "keda", "serviceMonitor", "prometheusRule", "dashboard")),
@@ -99,18 +99,18 @@ POLICY = [*BUS, "--set", "networkPolicy.enabled=true"]
 ENABLED_NO = "transports: {nats: {type: nats\\, servers: [nats://nats]}}\nhttp: {enabled: no}\n"
 TOPICS = 'config={"transports":{"kafka":{"type":"kafka","brokers":"kafka"}},"bindings":[{"name":"a","transport":"kafka","topics":"x"}]}'
 REFUSED += [
-    ([*POLICY, "--set", "ingress.enabled=true,ingress.hosts={a.example.com}"], "keeps away what `ingress` lets in: set `networkPolicy.callers`"),
-    ([*POLICY, "--set", "gateway.enabled=true,gateway.hostnames={a.example.com},gateway.parentRefs[0].name=a"], "keeps away what `gateway` lets in"),
-    ([*POLICY, "--set", "service.type=LoadBalancer"], "keeps away what `service.type: LoadBalancer` lets in"),
+    ([*POLICY, "--set", "ingress.enabled=true,ingress.hosts={a.example.com}"], "blocks requests through `ingress`: set `networkPolicy.callers`"),
+    ([*POLICY, "--set", "gateway.enabled=true,gateway.hostnames={a.example.com},gateway.parentRefs[0].name=a"], "blocks requests through `gateway`"),
+    ([*POLICY, "--set", "service.type=LoadBalancer"], "blocks requests through `service.type: LoadBalancer`"),
     *(([*BUS, "--set", f"env[0].name={name},env[0].value=x"], f"`env` has {name}, which the chart sets")
       for name in ("A2ABUS_HTTP__LISTEN", "A2ABUS_INSTANCE", "A2ABUS_ADMIN__ALLOWED_HOSTS", "POD_NAME")),
     ([*BUS, "--set", "persistence.enabled=true,env[0].name=A2ABUS_CALLS__REPLICA,env[0].value=x"], "`env` has A2ABUS_CALLS__REPLICA, which the chart sets"),
     ([*BUS, "--set", "env[0].name=TOKEN,env[1].name=TOKEN"], "`env` has TOKEN twice"),
     ([*BUS, "--set", "env[0].name=A2ABUS_http__listen,env[0].value=x"], "`env` has A2ABUS_http__listen, which the chart sets"),
-    *(([*BUS, "--set", f"env[0].name=A2ABUS_{name},env[0].value=x"], f"`env` has A2ABUS_{name}, and the chart would not see it: set `{path}` in the configuration")
+    *(([*BUS, "--set", f"env[0].name=A2ABUS_{name},env[0].value=x"], f"`env` has A2ABUS_{name}, but the chart needs the value: set `{path}` in the configuration")
       for name, path in (("HTTP__DRAIN_GRACE", "http.drain_grace"), ("CALLS__REPLICA", "calls.replica"), ("STATE__LOG", "state.log"), ("STATE", "state"),
         ("WORKFLOWS__DATA_DIRECTORY", "workflows.data_directory"), ("TRANSPORTS__MY_BUS__INSTANCE_ID", "transports.my_bus.instance_id"), ("http__enabled", "http.enabled"))),
-    (["--set", "existingConfigMap=other,env[0].name=A2ABUS_CALLS__REPLICA,env[0].value=x"], "`env` has A2ABUS_CALLS__REPLICA, and the chart would not see it"),
+    (["--set", "existingConfigMap=other,env[0].name=A2ABUS_CALLS__REPLICA,env[0].value=x"], "`env` has A2ABUS_CALLS__REPLICA, but the chart needs the value"),
     ([*BUS, "--set", "config.transports.nats.tls.ca_file=/run/secrets/nats/ca.crt,secrets[0].name=nats-ca"],
       "the configuration names /run/secrets/nats/ca.crt, but nothing is mounted there: add `{name: nats}` to `secrets`"),
     ([*BUS, "--set", "secrets=null"], "missing property 'secrets'"),
@@ -120,7 +120,7 @@ REFUSED += [
     ([*BUS, "--set", "image.repository=https://example.com/a2abus"], "at '/image/repository'"),
     ([*BUS, "--set", "config.transports.nats.auth.token=hunter2"], "`transports.nats.auth.token` of the configuration is a secret in plain text"),
     ([*BUS, "--set", "networkPolicy.enabled=true,config.agents.files.attach.url=http://mcp.tools.svc:8000/mcp"],
-      "`networkPolicy` keeps the bridge away from `agents.files.attach.url`"),
+      "`networkPolicy` blocks connections to `agents.files.attach.url`"),
     *(([*BUS, "--set", f"listenAddress={address}"], f"`listenAddress` is {address}, but")
       for address in ("127.0.0.1", "127.1.2.3", "[::1]", "[0:0:0:0:0:0:0:1]", "[::ffff:127.0.0.1]")),
     ([*SIDECAR, "--set", "listenAddress=127.0.0.1"], "`listenAddress` is 127.0.0.1, but"),
@@ -136,7 +136,7 @@ REFUSED += [
     ([*BUS, "--set", "probes=null"], "probes"),
     ([*BUS, "--set", "ports.http=null"], "at '/ports'"),
     (["--set-json", TOPICS, "--set", "keda.enabled=true"], "`bindings[0].topics` of the configuration must be a list"),
-    (["--set", f"configFile={ENABLED_NO}"], '`http.enabled` of the configuration is "no": the bridge takes true or false'),
+    (["--set", f"configFile={ENABLED_NO}"], '`http.enabled` of the configuration is "no": write true or false'),
     ([*BUS, "--set-string", "config.workflows.enabled=true"], '`workflows.enabled` of the configuration is "true"'),
 ]
 # Manifests of an example, and what prints them.

@@ -3,7 +3,7 @@
 {{- default .Chart.Name .Values.nameOverride | trunc 52 | trimSuffix "-" }}
 {{- end }}
 
-{{/* 52 characters, so that what Kubernetes appends to the names of pods still fits. */}}
+{{/* At most 52 characters, because Kubernetes appends to the names of pods. */}}
 {{- define "a2abus.fullname" -}}
 {{- $name := default .Chart.Name .Values.nameOverride }}
 {{- if .Values.fullnameOverride }}
@@ -51,10 +51,10 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- .Values.existingConfigMap | default (include "a2abus.fullname" .) }}
 {{- end }}
 
-{{/* The configuration as YAML: that of the values, whichever way it was given. Empty with existingConfigMap. */}}
+{{/* The configuration as YAML, from `config` or `configFile`. Empty with existingConfigMap. */}}
 {{- define "a2abus.text" -}}
 {{- $ways := compact (list .Values.configFile .Values.existingConfigMap (empty .Values.config | ternary "" "config")) }}
-{{- if gt (len $ways) 1 }}{{ fail "give the configuration once: as `config`, as `configFile`, or as `existingConfigMap`" }}{{ end }}
+{{- if gt (len $ways) 1 }}{{ fail "set the configuration once: as `config`, as `configFile`, or as `existingConfigMap`" }}{{ end }}
 {{- if .Values.existingConfigMap }}{}
 {{- else if .Values.configFile }}{{ .Values.configFile }}
 {{- else }}{{ toYaml .Values.config }}
@@ -73,14 +73,14 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- toJson $config }}
 {{- end }}
 
-{{/* YAML in which `no`, `on` and their like are texts, as the bridge reads them; to Helm they are truth values. */}}
+{{/* YAML in which `no`, `on` and their like are texts, as the bridge reads them; Helm reads them as Booleans. */}}
 {{- define "a2abus.words" -}}
 {{- regexReplaceAll "(?im)(^|[\\s\\[{,])(y|n|yes|no|on|off)([\\s\\]},]|$)" . "${1}!!str ${2}${3}" }}
 {{- end }}
 
 {{/*
-A part of the configuration, as JSON of {"value": ...}. A key without a value counts as not written. Refuses keys that the
-bridge would refuse; files/keys.json has those of each section.
+A part of the configuration, as JSON of {"value": ...}. A key without a value counts as absent. Refuses keys that the bridge
+would refuse; files/keys.json lists the keys of each section.
 */}}
 {{- define "a2abus.part" -}}
 {{- $value := .value }}
@@ -93,9 +93,9 @@ bridge would refuse; files/keys.json has those of each section.
 {{- $kept := dict }}
 {{- range $key, $member := $value }}
 {{- $shown := print $.shown "." $key | trimPrefix "." }}
-{{- if and $known (not (has $key $known)) }}{{ fail (printf "`%s` is not a key of the configuration: the keys there are %s" $shown (join ", " $known)) }}{{ end }}
+{{- if and $known (not (has $key $known)) }}{{ fail (printf "`%s` is not a key of the configuration: the keys in this section are %s" $shown (join ", " $known)) }}{{ end }}
 {{- if not (kindIs "invalid" $member) }}
-{{- if and $known (eq $key "enabled") (not (kindIs "bool" $member)) }}{{ fail (printf "`%s` of the configuration is %q: the bridge takes true or false" $shown (toString $member)) }}{{ end }}
+{{- if and $known (eq $key "enabled") (not (kindIs "bool" $member)) }}{{ fail (printf "`%s` of the configuration is %q: write true or false" $shown (toString $member)) }}{{ end }}
 {{- $path := print $.path "." (ternary "<name>" $key $hasNames) | trimPrefix "." }}
 {{- $_ := set $kept $key (include "a2abus.part" (dict "keys" $.keys "value" $member "path" $path "shown" $shown) | fromJson).value }}
 {{- end }}
@@ -112,7 +112,7 @@ bridge would refuse; files/keys.json has those of each section.
 {{- dict "value" $value | toJson }}
 {{- end }}
 
-{{/* The parts of the configuration that need a restart: without those that a running bridge reads again. */}}
+{{/* The configuration without the parts that a running bridge reloads: a change of the rest needs a restart. */}}
 {{- define "a2abus.restartingConfig" -}}
 {{- $config := omit (include "a2abus.config" . | fromJson) "routes" "default_route" "limits" }}
 {{- if or $config.agents (dig "registry" "enabled" false $config) }}
@@ -134,23 +134,23 @@ bridge would refuse; files/keys.json has those of each section.
 {{- end }}
 {{- end }}
 
-{{/* A name as it stands in a variable. */}}
+{{/* A name in the form that environment variables use. */}}
 {{- define "a2abus.variable" -}}
 {{- regexReplaceAll "[-.]" . "_" | upper }}
 {{- end }}
 
-{{/* A list that may be written as text with commas, as JSON. */}}
+{{/* A list as JSON; it may be written as text with commas. */}}
 {{- define "a2abus.list" -}}
 {{- if kindIs "string" . }}{{ splitList "," . | toJson }}{{ else }}{{ . | default list | toJson }}{{ end }}
 {{- end }}
 
-{{/* The port of a broker, as text: of `host:9092`, `nats://host:4222/` or `[::1]:4222`. Empty where none is written. */}}
+{{/* The port of a broker as text, from `host:9092`, `nats://host:4222/` or `[::1]:4222`. Empty if there is none. */}}
 {{- define "a2abus.port" -}}
 {{- $authority := regexFind "^[^/?#]*" (regexReplaceAll "^[A-Za-z][-+.A-Za-z0-9]*://" (trim .) "") }}
 {{- regexFind ":[0-9]+$" $authority | trimPrefix ":" }}
 {{- end }}
 
-{{/* The labels of pods that the NetworkPolicy admits as callers wherever others are named: that of `helm test`. */}}
+{{/* The labels of the pod of `helm test`, which the NetworkPolicy always admits. */}}
 {{- define "a2abus.testLabels" -}}
 app.kubernetes.io/name: {{ include "a2abus.name" . }}-test
 app.kubernetes.io/instance: {{ .Release.Name }}
@@ -161,10 +161,10 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- if dig "http" "enabled" true (include "a2abus.config" . | fromJson) }}true{{ end }}
 {{- end }}
 
-{{/* A duration of the configuration in whole seconds: as `25s` or `1m 30s`. */}}
+{{/* A duration of the configuration, such as `25s` or `1m 30s`, in whole seconds. */}}
 {{- define "a2abus.seconds" -}}
 {{- $text := nospace . }}
-{{- if not (regexMatch "^([0-9]+(ms|msec|millis|s|secs?|seconds?|m|mins?|minutes?|h|hrs?|hours?))+$" $text) }}{{ fail (printf "`http.drain_grace` is %q: write milliseconds, seconds, minutes or hours, as 25s or 1m30s" .) }}{{ end }}
+{{- if not (regexMatch "^([0-9]+(ms|msec|millis|s|secs?|seconds?|m|mins?|minutes?|h|hrs?|hours?))+$" $text) }}{{ fail (printf "`http.drain_grace` is %q: write milliseconds, seconds, minutes or hours, such as 25s or 1m30s" .) }}{{ end }}
 {{- $total := 0 }}
 {{- range regexFindAll "[0-9]+[a-z]+" $text -1 }}
 {{- $unit := regexFind "[a-z]+" . }}
@@ -190,7 +190,7 @@ Kubernetes gives by default. */}}
 {{- end }}
 {{- end }}
 
-{{/* The names by which callers may ask: yours, and those of Service, Ingress and Gateway. */}}
+{{/* The host names that callers may use: those of the configuration, and of Service, Ingress and Gateway. */}}
 {{- define "a2abus.allowedHosts" -}}
 {{- $config := include "a2abus.config" . | fromJson }}
 {{- $name := include "a2abus.fullname" . }}

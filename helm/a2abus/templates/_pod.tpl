@@ -1,4 +1,4 @@
-{{/* The container. Takes (dict "root" $ "listen" ADDRESS): where callers are listened to. */}}
+{{/* The container. Takes (dict "root" $ "listen" ADDRESS), the address of the HTTP listener. */}}
 {{- define "a2abus.container" -}}
 {{- $root := .root }}
 {{- $values := $root.Values }}
@@ -50,7 +50,7 @@ volumeMounts:
   {{- end }}
 {{- end }}
 
-{{/* The variables that the chart sets. Takes what the container takes. */}}
+{{/* The variables that the chart sets. Takes the same argument as the container. */}}
 {{- define "a2abus.environment" -}}
 {{- $root := .root }}
 {{- $values := $root.Values }}
@@ -118,7 +118,7 @@ checksum/config: {{ include "a2abus.restartingConfig" . | sha256sum }}
 {{- end }}
 {{- end }}
 
-{{/* Those of the pods of Deployment and StatefulSet. */}}
+{{/* The annotations of the pods of Deployment and StatefulSet. */}}
 {{- define "a2abus.podAnnotations" -}}
 kubectl.kubernetes.io/default-container: a2abus
 {{- with include "a2abus.annotations" . }}

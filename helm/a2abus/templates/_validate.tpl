@@ -1,10 +1,10 @@
-{{/* Refuses values that do not fit together; values.schema.json refuses those that are wrong by themselves. */}}
+{{/* Refuses combinations of values that cannot work; values.schema.json refuses single wrong values. */}}
 {{- define "a2abus.check" -}}
 {{- $config := include "a2abus.config" . | fromJson }}
-{{- if not (or $config.transports .Values.existingConfigMap) }}{{ fail "`transports` of the configuration names no bus: write the configuration below `config`, or give your file by --set-file configFile=a2abus.yaml" }}{{ end }}
-{{- if eq false (dig "admin" "enabled" true $config) }}{{ fail "`admin.enabled` is false, but the probes of the pod ask the admin listener" }}{{ end }}
+{{- if not (or $config.transports .Values.existingConfigMap) }}{{ fail "the configuration has no `transports`: set `config`, or pass your file with --set-file configFile=a2abus.yaml" }}{{ end }}
+{{- if eq false (dig "admin" "enabled" true $config) }}{{ fail "`admin.enabled` is false, but the probes of the pod use the admin listener: remove it" }}{{ end }}
 {{- if eq (int .Values.ports.http) (int .Values.ports.admin) }}{{ fail (printf "`ports.http` and `ports.admin` are both %d" (int .Values.ports.http)) }}{{ end }}
-{{- if regexMatch "^(127\\.|\\[[0:]*1\\]$|\\[[0:]*:ffff:127\\.)" (lower .Values.listenAddress) }}{{ fail (printf "`listenAddress` is %s, but the kubelet and the Service ask the pod at its own address: leave it at 0.0.0.0, or [::] for IPv6" .Values.listenAddress) }}{{ end }}
+{{- if regexMatch "^(127\\.|\\[[0:]*1\\]$|\\[[0:]*:ffff:127\\.)" (lower .Values.listenAddress) }}{{ fail (printf "`listenAddress` is %s, but the kubelet and the Service connect to the address of the pod: use 0.0.0.0, or [::] for IPv6" .Values.listenAddress) }}{{ end }}
 {{- include "a2abus.checkImage" . }}
 {{- include "a2abus.checkNames" . }}
 {{- include "a2abus.checkEnvironment" . }}
@@ -12,14 +12,14 @@
 {{- include "a2abus.checkSecrets" $config }}
 {{- if and .Values.networkPolicy.enabled (not .Values.networkPolicy.egress) }}
 {{- range $name, $agent := $config.agents }}
-{{- if dig "attach" "url" "" ($agent | default dict) }}{{ fail (printf "`networkPolicy` keeps the bridge away from `agents.%s.attach.url`: set `networkPolicy.egress`, as [{to: [{namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: tools}}}], ports: [{port: 8000}]}]" $name) }}{{ end }}
+{{- if dig "attach" "url" "" ($agent | default dict) }}{{ fail (printf "`networkPolicy` blocks connections to `agents.%s.attach.url`: allow them in `networkPolicy.egress`, for example [{to: [{namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: tools}}}], ports: [{port: 8000}]}]" $name) }}{{ end }}
 {{- end }}
 {{- end }}
 {{- if eq .Values.mode "workload" }}{{ include "a2abus.checkWorkload" . }}{{ else }}{{ include "a2abus.checkSidecar" . }}{{ end }}
 {{- if not .Values.persistence.enabled }}
-{{- if hasKey ($config.calls | default dict) "replica" }}{{ fail "`calls.replica` is the number of one replica, but all pods read this configuration: leave it out; with `persistence.enabled` each pod of a workload gets its own" }}{{ end }}
+{{- if hasKey ($config.calls | default dict) "replica" }}{{ fail "`calls.replica` identifies one replica, but all pods read this configuration: remove it (with `persistence.enabled` the chart sets one for each pod of a workload)" }}{{ end }}
 {{- range $name, $transport := $config.transports }}
-{{- if hasKey $transport "instance_id" }}{{ fail (printf "`transports.%s.instance_id` is the name of one process, but all pods read this configuration, and each would end the subscriptions of the others: leave it out; with `persistence.enabled` each pod of a workload gets its own" $name) }}{{ end }}
+{{- if hasKey $transport "instance_id" }}{{ fail (printf "`transports.%s.instance_id` identifies one process, but all pods read this configuration, and each would end the subscriptions of the others: remove it (with `persistence.enabled` the chart sets one for each pod of a workload)" $name) }}{{ end }}
 {{- end }}
 {{- end }}
 {{- end }}
@@ -37,7 +37,7 @@
 {{- $servers := dig "servers" list ($transport | default dict) }}
 {{- if kindIs "slice" $servers }}
 {{- range $servers }}
-{{- if regexMatch "^[a-z+]+://[^/]*:[^/]*@" (toString .) }}{{ fail (printf "`transports.%s.servers` has a password in plain text: write it in `auth`, by reference" $name) }}{{ end }}
+{{- if regexMatch "^[a-z+]+://[^/]*:[^/]*@" (toString .) }}{{ fail (printf "`transports.%s.servers` has a password in plain text: move it to `auth`, as {file: ...} or {env: ...}" $name) }}{{ end }}
 {{- end }}
 {{- end }}
 {{- end }}
@@ -54,23 +54,23 @@
 {{- if contains ":" (splitList "/" $repository | last) }}{{ fail (printf "`image.repository` is %s: write the tag in `image.tag`" $repository) }}{{ end }}
 {{- end }}
 
-{{/* The release's name is Helm's to check, but Services have narrower rules. */}}
+{{/* Helm checks the release's name, but Services have narrower rules. */}}
 {{- define "a2abus.checkNames" -}}
 {{- $name := include "a2abus.fullname" . }}
-{{- if not (regexMatch "^[a-z]([-a-z0-9]*[a-z0-9])?$" $name) }}{{ fail (printf "%q cannot be the name of a Service (lower-case letters, digits and -, a letter first): set `fullnameOverride`" $name) }}{{ end }}
+{{- if not (regexMatch "^[a-z]([-a-z0-9]*[a-z0-9])?$" $name) }}{{ fail (printf "%q is not a valid Service name (lower-case letters, digits and -, beginning with a letter): set `fullnameOverride`" $name) }}{{ end }}
 {{- $taken := dict }}
 {{- range $name, $transport := (include "a2abus.config" . | fromJson).transports }}
 {{- $variable := include "a2abus.variable" $name }}
 {{- if and $.Values.persistence.enabled (eq (toString $transport.type) "kafka") }}
-{{- with get $taken $variable }}{{ fail (printf "the transports `%s` and `%s` have one environment variable, A2ABUS_TRANSPORTS__%s__INSTANCE_ID: rename one of them" . $name $variable) }}{{ end }}
+{{- with get $taken $variable }}{{ fail (printf "the transports `%s` and `%s` share the environment variable A2ABUS_TRANSPORTS__%s__INSTANCE_ID: rename one of them" . $name $variable) }}{{ end }}
 {{- $_ := set $taken $variable $name }}
 {{- end }}
 {{- end }}
 {{- end }}
 
 {{/*
-Of two variables with one name the later would win, and nothing would say so. Nor does the chart see a key that a variable
-sets: it reads the configuration. The bridge takes small letters, too.
+If two variables had one name, the later would win silently. The chart reads keys from the configuration only, so it cannot
+see keys that variables set. The bridge accepts lower-case names too.
 */}}
 {{- define "a2abus.checkEnvironment" -}}
 {{- $ours := list }}
@@ -84,20 +84,20 @@ sets: it reads the configuration. The bridge takes small letters, too.
 {{- range .Values.env }}
 {{- $name := .name }}
 {{- if hasPrefix "A2ABUS_" $name }}{{ $name = upper $name }}{{ end }}
-{{- if has $name $ours }}{{ fail (printf "`env` has %s, which the chart sets: leave it out, and use `ports`, `listenAddress`, `persistence` or the configuration" .name) }}{{ end }}
-{{- if and (hasKey . "value") (regexMatch (printf "^A2ABUS_(%s)$" (join "|" $read)) $name) }}{{ fail (printf "`env` has %s, and the chart would not see it: set `%s` in the configuration" .name (trimPrefix "A2ABUS_" $name | lower | replace "__" ".")) }}{{ end }}
+{{- if has $name $ours }}{{ fail (printf "`env` has %s, which the chart sets: remove it, and use `ports`, `listenAddress`, `persistence` or the configuration" .name) }}{{ end }}
+{{- if and (hasKey . "value") (regexMatch (printf "^A2ABUS_(%s)$" (join "|" $read)) $name) }}{{ fail (printf "`env` has %s, but the chart needs the value: set `%s` in the configuration" .name (trimPrefix "A2ABUS_" $name | lower | replace "__" ".")) }}{{ end }}
 {{- if has $name $names }}{{ fail (printf "`env` has %s twice" .name) }}{{ end }}
 {{- $names = append $names $name }}
 {{- end }}
 {{- if not .Values.envFrom }}
 {{- range regexFindAll "\\{\"env\":\"[A-Z][A-Z0-9_]*\"\\}" (include "a2abus.config" .) -1 }}
 {{- $name := (fromJson .).env }}
-{{- if not (has $name $names) }}{{ fail (printf "the configuration takes a secret of the environment variable %s, which nothing sets: add it to `env` (as `{name: %s, valueFrom: {secretKeyRef: {name: ..., key: ...}}}`) or to `envFrom`" $name $name) }}{{ end }}
+{{- if not (has $name $names) }}{{ fail (printf "the configuration reads a secret from the environment variable %s, which nothing sets: add it to `env` (as `{name: %s, valueFrom: {secretKeyRef: {name: ..., key: ...}}}`) or to `envFrom`" $name $name) }}{{ end }}
 {{- end }}
 {{- end }}
 {{- end }}
 
-{{/* What the chart writes by itself cannot be written again. */}}
+{{/* Labels and annotations that the chart sets cannot be set again. */}}
 {{- define "a2abus.checkLabels" -}}
 {{- $labels := include "a2abus.labels" . | fromYaml }}
 {{- $annotations := include "a2abus.podAnnotations" . | fromYaml }}
@@ -114,12 +114,12 @@ sets: it reads the configuration. The bridge takes small letters, too.
 {{- $paths := list "/etc/a2abus" "/var/lib/a2abus" }}
 {{- $secrets := concat .Values.secrets .Values.externalSecrets .Values.csiSecrets }}
 {{- range $secrets }}
-{{- if has (print "/run/secrets/" .name) $paths }}{{ fail (printf "`%s` is twice among `secrets`, `externalSecrets` and `csiSecrets`: each is mounted at /run/secrets/NAME (an ExternalSecret needs no entry in `secrets`)" .name) }}{{ end }}
+{{- if has (print "/run/secrets/" .name) $paths }}{{ fail (printf "`%s` occurs twice in `secrets`, `externalSecrets` and `csiSecrets`: each is mounted at /run/secrets/NAME (an ExternalSecret needs no entry in `secrets`)" .name) }}{{ end }}
 {{- $paths = append $paths (print "/run/secrets/" .name) }}
 {{- $volumes = append $volumes (include "a2abus.volumeName" .name) }}
 {{- end }}
 {{- range .Values.extraVolumes }}
-{{- if has (toString .name) $volumes }}{{ fail (printf "`extraVolumes`: there is another volume %q" (toString .name)) }}{{ end }}
+{{- if has (toString .name) $volumes }}{{ fail (printf "`extraVolumes`: the name %q is already in use" (toString .name)) }}{{ end }}
 {{- $volumes = append $volumes (toString .name) }}
 {{- end }}
 {{- range .Values.extraVolumeMounts }}
@@ -134,7 +134,7 @@ sets: it reads the configuration. The bridge takes small letters, too.
 {{- end }}
 {{- end }}
 
-{{/* What belongs to the pod, or stands beside it, is for the chart of the agent to set: files/workload.yaml has it. */}}
+{{/* In sidecar mode the chart of the agent sets everything that belongs to a workload. files/workload.yaml lists it. */}}
 {{- define "a2abus.checkSidecar" -}}
 {{- $given := list }}
 {{- range $name, $default := .Files.Get "files/workload.yaml" | fromYaml }}
@@ -147,7 +147,7 @@ sets: it reads the configuration. The bridge takes small letters, too.
 {{- end }}
 {{- end }}
 {{- end }}
-{{- with $given }}{{ fail (printf "only `mode: workload` uses `%s`: the pods of a sidecar, and what stands beside them, are those of the agent, whose chart must have it" (join "`, `" .)) }}{{ end }}
+{{- with $given }}{{ fail (printf "only `mode: workload` uses `%s`: in `mode: sidecar` the chart of the agent sets these" (join "`, `" .)) }}{{ end }}
 {{- end }}
 
 {{- define "a2abus.checkWorkload" -}}
@@ -164,25 +164,25 @@ sets: it reads the configuration. The bridge takes small letters, too.
 {{- $kafka := list }}
 {{- range $name, $transport := $config.transports }}{{ if eq (toString $transport.type) "kafka" }}{{ $kafka = append $kafka $name }}{{ end }}{{ end }}
 {{- $partitions := dig "calls" "reply_partitions" 32 $config }}
-{{- if and $kafka (dig "calls" "enabled" true $config) (gt $most (int $partitions)) }}{{ fail (printf "%d replicas are more than `calls.reply_partitions` (%d): replicas without a reply partition of their own share one" $most (int $partitions)) }}{{ end }}
+{{- if and $kafka (dig "calls" "enabled" true $config) (gt $most (int $partitions)) }}{{ fail (printf "%d replicas exceed `calls.reply_partitions` (%d), so some would share a reply partition: raise `calls.reply_partitions`, or run fewer replicas" $most (int $partitions)) }}{{ end }}
 {{- if not (include "a2abus.http" .) }}
 {{- range $name := list "ingress" "gateway" }}
 {{- if (get $.Values $name).enabled }}{{ fail (printf "`%s` leads to the Service for callers, which `http.enabled: false` switches off" $name) }}{{ end }}
 {{- end }}
 {{- end }}
-{{- if and .Values.networkPolicy.enabled .Values.serviceMonitor.enabled (not .Values.networkPolicy.monitoring) }}{{ fail "`networkPolicy` keeps Prometheus away from what `serviceMonitor` names: set `networkPolicy.monitoring`, as [{namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: monitoring}}}]" }}{{ end }}
+{{- if and .Values.networkPolicy.enabled .Values.serviceMonitor.enabled (not .Values.networkPolicy.monitoring) }}{{ fail "`networkPolicy` blocks the Prometheus that `serviceMonitor` is for: set `networkPolicy.monitoring`, for example [{namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: monitoring}}}]" }}{{ end }}
 {{- if and .Values.networkPolicy.enabled (not .Values.networkPolicy.callers) (include "a2abus.http" .) }}
 {{- $doors := list }}
 {{- range $name := list "ingress" "gateway" }}{{ if (get $.Values $name).enabled }}{{ $doors = append $doors $name }}{{ end }}{{ end }}
 {{- if ne .Values.service.type "ClusterIP" }}{{ $doors = append $doors (print "service.type: " .Values.service.type) }}{{ end }}
-{{- with $doors }}{{ fail (printf "`networkPolicy` without `callers` admits only pods of the namespace, and so keeps away what `%s` lets in: set `networkPolicy.callers` to where that comes from, as [{namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: ingress-nginx}}}], with {podSelector: {}} for the pods of the namespace" (first .)) }}{{ end }}
+{{- with $doors }}{{ fail (printf "`networkPolicy` without `callers` admits only pods of the namespace, so it blocks requests through `%s`: set `networkPolicy.callers` to their source, for example [{namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: ingress-nginx}}}], and {podSelector: {}} for the pods of the namespace" (first .)) }}{{ end }}
 {{- end }}
-{{- if and .Values.keda.nats.monitoringEndpoint (not (regexMatch "^([^:/@\\s]+|\\[[0-9a-fA-F:.]+\\]):[0-9]+$" .Values.keda.nats.monitoringEndpoint)) }}{{ fail (printf "`keda.nats.monitoringEndpoint` is %q: write host and port alone, as nats:8222 (for https set `keda.nats.metadata.useHttps` to \"true\")" .Values.keda.nats.monitoringEndpoint) }}{{ end }}
+{{- if and .Values.keda.nats.monitoringEndpoint (not (regexMatch "^([^:/@\\s]+|\\[[0-9a-fA-F:.]+\\]):[0-9]+$" .Values.keda.nats.monitoringEndpoint)) }}{{ fail (printf "`keda.nats.monitoringEndpoint` is %q: write host and port alone, for example nats:8222 (for https set `keda.nats.metadata.useHttps` to \"true\")" .Values.keda.nats.monitoringEndpoint) }}{{ end }}
 {{- include "a2abus.checkLabels" . }}
 {{- include "a2abus.checkDisruptions" . }}
 {{- end }}
 
-{{/* The most replicas that there can be. */}}
+{{/* The maximum number of replicas. */}}
 {{- define "a2abus.mostReplicas" -}}
 {{- $most := .Values.replicas }}
 {{- range $name := list "autoscaling" "keda" }}
@@ -198,7 +198,7 @@ sets: it reads the configuration. The bridge takes small letters, too.
 {{- define "a2abus.checkDisruptions" -}}
 {{- $budget := .Values.podDisruptionBudget }}
 {{- $least := $budget.minAvailable }}
-{{- if not (or (kindIs "invalid" $least) (kindIs "invalid" $budget.maxUnavailable)) }}{{ fail "`podDisruptionBudget` has both `minAvailable` and `maxUnavailable`: Kubernetes takes one" }}{{ end }}
+{{- if not (or (kindIs "invalid" $least) (kindIs "invalid" $budget.maxUnavailable)) }}{{ fail "`podDisruptionBudget` has both `minAvailable` and `maxUnavailable`: Kubernetes accepts only one of them" }}{{ end }}
 {{- $fewest := .Values.replicas }}
 {{- range $scaling := list .Values.autoscaling .Values.keda }}{{ if $scaling.enabled }}{{ $fewest = $scaling.minReplicas }}{{ end }}{{ end }}
 {{- $isAll := false }}
