@@ -1,4 +1,4 @@
-//! Says of each file what it is and why: `cargo run --example detect -- message.json other.jsonl`.
+//! Prints the family of each file, and why: `cargo run --example detect -- message.json other.jsonl`.
 
 #![allow(clippy::print_stdout)] // It is a command.
 

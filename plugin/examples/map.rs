@@ -1,4 +1,4 @@
-//! Maps what comes in to CloudEvents in structured mode, one per line: `cargo run --example map < payload.json`.
+//! Maps standard input to CloudEvents in structured mode, one per line: `cargo run --example map < payload.json`.
 
 #![allow(clippy::print_stdout, clippy::print_stderr)] // It is a command.
 
@@ -10,7 +10,7 @@ use bytes::Bytes;
 fn main() -> std::io::Result<()> {
     let mut payload = Vec::new();
     std::io::stdin().lock().read_to_end(&mut payload)?;
-    // Unique per run of this source; a program on a bus takes UUIDs.
+    // Unique per run of this source. On a bus, use UUIDs.
     let new_id = MapContext::counting("unit");
     let context = MapContext {
         source: Source::new(format!("/example/{}", std::process::id()))
@@ -31,7 +31,7 @@ fn main() -> std::io::Result<()> {
             Ok(unit) => {
                 let mut line = Vec::new();
                 format::write(&unit.event, &mut line);
-                // JSON data keep their line ends, which mean nothing between tokens.
+                // JSON data keep their line ends, which have no meaning between tokens.
                 line.iter_mut()
                     .filter(|byte| matches!(byte, b'\n' | b'\r'))
                     .for_each(|byte| *byte = b' ');

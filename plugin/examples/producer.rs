@@ -1,5 +1,5 @@
-//! What a Kafka producer needs of an event: a key, headers and a body, in binary content mode. Prints them; hand them to
-//! the client of your choice.
+//! What a Kafka producer needs to send an event in binary content mode: a key, headers and a body. This example prints
+//! them; pass them to your Kafka client.
 //!
 //! Source: CloudEvents Kafka protocol binding 1.0.2 section 3.2.
 
@@ -32,7 +32,7 @@ fn main() {
 }
 
 fn print_record(event: &Event) {
-    // What belongs to one agent stays in order.
+    // Events of one agent stay in order.
     let key = event.extension_text(extension::TARGET_AGENT);
     println!("key: {}", key.map_or("none", |key| key.as_str()));
     for (name, value) in headers(event) {

@@ -1,4 +1,4 @@
-//! Values of attributes that are checked once, where they are made: what mapping puts on every event.
+//! Attribute values that are checked once, when they are created: those that mapping sets on every event.
 
 use std::fmt;
 use std::ops::Deref;
@@ -8,7 +8,7 @@ use crate::error::{EventError, EventErrorKind};
 use crate::event::{is_rfc3339, is_string};
 use crate::text::Text;
 
-/// Declares texts that keep a rule: the attribute they are for, the rule, and what is said of a text that breaks it.
+/// Declares text types with a rule: the attribute, the rule, and the message for text that breaks the rule.
 macro_rules! checked {
     ($($(#[$doc:meta])* $name:ident: $attribute:literal, $rule:expr, $detail:literal;)*) => {$(
         $(#[$doc])*
@@ -16,7 +16,7 @@ macro_rules! checked {
         pub struct $name(Text);
 
         impl $name {
-            /// The text, where it keeps the rule.
+            /// The text, if it follows the rule.
             ///
             /// # Errors
             /// `InvalidAttributeValue`.
@@ -82,7 +82,7 @@ checked! {
     Source: "source", |text| !text.is_empty() && is_uri_reference(text),
         "a source is a URI reference that is not empty";
 
-    /// What the `type` of mapped events begins with: no control characters and no noncharacters.
+    /// The prefix of the `type` of mapped events: no control characters and no noncharacters.
     TypePrefix: "type", is_string,
         "a type prefix holds no control character or noncharacter";
 
@@ -94,7 +94,7 @@ checked! {
 // === impl EventId ===
 
 impl EventId {
-    /// The number as a UUID is written.
+    /// The number in the notation of UUIDs.
     #[must_use]
     pub fn of_uuid(uuid: u128) -> Self {
         const DIGITS: &[u8; 16] = b"0123456789abcdef";
@@ -110,7 +110,7 @@ impl EventId {
 
 // === impl Source ===
 
-/// `/`: for events that are looked at and go nowhere.
+/// `/`: for events that are only inspected and not published.
 impl Default for Source {
     fn default() -> Self {
         Self(Text::from_static("/"))
@@ -120,7 +120,7 @@ impl Default for Source {
 // === impl TypePrefix ===
 
 impl TypePrefix {
-    /// A prefix that is known to be one.
+    /// A prefix that is known to be valid.
     pub(crate) const fn of_static(text: &'static str) -> Self {
         Self(Text::from_static(text))
     }
@@ -128,7 +128,7 @@ impl TypePrefix {
 
 // === impl Time ===
 
-/// In UTC, with milliseconds. Times before 1970 and after the year 9999 become those bounds.
+/// In UTC, with milliseconds. Times before 1970 and after the year 9999 are limited to these bounds.
 impl From<SystemTime> for Time {
     fn from(time: SystemTime) -> Self {
         const AFTER: u64 = 253_402_300_800;
@@ -166,13 +166,13 @@ const fn digit(number: u64) -> u8 {
     b'0' + (number % 10) as u8
 }
 
-/// Year, month and day of a day since 1970: by the days since 0000-03-01, in years that end with February.
+/// Year, month and day from the days since 1970. Counts days since 0000-03-01, in years that end with February.
 fn date(since_1970: u64) -> (u64, u64, u64) {
     let days = since_1970 + 719_468;
     let (era, of_era) = (days / 146_097, days % 146_097);
     let year = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
     let of_year = of_era - (365 * year + year / 4 - year / 100);
-    // 153 days are five months, from March on and from August on.
+    // Five months have 153 days, from March on and from August on.
     let month = (5 * of_year + 2) / 153;
     let day = of_year - (153 * month + 2) / 5 + 1;
     let (month, later) = if month < 10 {
@@ -213,7 +213,7 @@ fn is_uri_reference(text: &str) -> bool {
         && are_uri_characters(fragment, b"/?@:")
 }
 
-/// Whether the text is of characters that may be in any part of a URI, percent escapes, and these.
+/// Whether all characters may be in any part of a URI, including percent escapes and the given characters.
 fn are_uri_characters(text: &str, more: &[u8]) -> bool {
     let mut bytes = text.bytes();
     while let Some(byte) = bytes.next() {

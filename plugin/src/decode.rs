@@ -1,11 +1,11 @@
-//! From bytes to units: framing, then one unit after the other.
+//! From bytes to units: framing, then one unit after another.
 //!
 //! ```text
 //! payload ── framing ──> one object │ batch │ lines ── detect ──> family ── parse ──> Unit
 //! ```
 //!
-//! Everything happens in one pass over the bytes; a unit that is refused never takes its siblings with it, as long as
-//! the JSON around it is whole. Source: docs/protocols/detection.md §1.
+//! Everything happens in one pass over the bytes. A refused unit does not affect the others, as long as the JSON around
+//! it is complete. Source: docs/protocols/detection.md §1.
 
 mod a2e_message;
 mod a2e_workflow;
@@ -38,12 +38,12 @@ use crate::text::Text;
 pub struct Unit {
     /// Which unit of the payload, from 0.
     pub index: usize,
-    /// The exact bytes of the unit, shared with the payload. A payload that is one object is its own unit, surrounding
-    /// white space included.
+    /// The exact bytes of the unit, shared with the payload. A payload of one object is one unit, including surrounding
+    /// white space.
     pub bytes: Bytes,
     /// Its family, and the rule that detected it.
     pub because: Detection,
-    /// What it says, when it is JSON-RPC.
+    /// The JSON-RPC message, if it is one.
     pub json_rpc: Option<JsonRpc>,
     pub(crate) draft: Draft,
 }
@@ -54,28 +54,28 @@ pub struct Unit {
 pub struct Refused {
     /// Which unit of the payload, from 0.
     pub index: usize,
-    /// The exact bytes of the unit; of the payload where it has no units.
+    /// The exact bytes of the unit, or of the payload if it has no units.
     pub bytes: Bytes,
     /// Why.
     pub error: DecodeError,
-    /// The JSON-RPC id to answer with, where there is one beyond doubt.
+    /// The JSON-RPC id to answer with, if it is certain.
     pub id: Option<Id>,
 }
 
-/// The units of a payload in order, at least one; `U` is what a stage made of each. One unit is held in place, since
-/// that is what nearly every payload has.
+/// The units of a payload in order, at least one; `U` is the result of a stage for each. A single unit is stored
+/// inline, because nearly every payload has one unit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Units<U = Unit> {
-    /// The unit, as long as there is one.
+    /// The only unit.
     only: Option<Result<U, Refused>>,
-    /// All of them, once there are several.
+    /// All units, if there are several.
     several: Vec<Result<U, Refused>>,
 }
 
 /// Decodes a payload into its units.
 ///
-/// Total: every byte string gives at least one unit, decoded or refused. Bodies are shared, not copied.
-/// Source: docs/protocols/detection.md §1 and §2.
+/// Total: every byte string gives at least one unit, decoded or refused. Bodies are shared, not copied. Source:
+/// docs/protocols/detection.md §1 and §2.
 #[must_use]
 pub fn decode(payload: &Bytes, hint: &Hint, limits: &Limits) -> Units {
     let mut units = Units::none_yet();
@@ -83,7 +83,7 @@ pub fn decode(payload: &Bytes, hint: &Hint, limits: &Limits) -> Units {
     units
 }
 
-/// As [`decode`], with `stage` applied to each unit as it comes.
+/// Like [`decode`], with `stage` applied to each unit as soon as it is decoded.
 pub(crate) fn decode_into<U>(
     units: &mut Units<U>,
     payload: &Bytes,
@@ -127,7 +127,7 @@ struct Decoder<'a, 'b, U, S> {
     limits: &'a Limits,
     stage: &'a mut S,
     facts: &'a mut Facts<'b>,
-    /// The workflow the lines so far are; `None` once one is something else, and outside lines.
+    /// The workflow that the lines so far form; `None` once a line is something else, and outside lines.
     lines: Option<Lines>,
     units: &'a mut Units<U>,
 }
@@ -199,8 +199,8 @@ impl<U, S: FnMut(Unit) -> U> Decoder<'_, '_, U, S> {
         self.rest_of_lines(reader)
     }
 
-    /// One value per line. A line that is not JSON is refused alone; it never reaches into the next one, so that every
-    /// byte is read once.
+    /// One value per line. A line that is not JSON is refused alone. Reading never crosses a line end, so every byte is
+    /// read once.
     fn rest_of_lines(&mut self, reader: &mut Reader<'_>) -> Result<(), DecodeError> {
         let mut at = reader.position();
         while let Some(rest) = self.payload.get(at..).filter(|rest| !rest.is_empty()) {
@@ -227,7 +227,7 @@ impl<U, S: FnMut(Unit) -> U> Decoder<'_, '_, U, S> {
         Ok(())
     }
 
-    /// Lines that are all of a workflow are one unit.
+    /// If all lines belong to a workflow, they are one unit.
     fn join_workflow(&mut self) {
         let Some(mut lines) = self.lines.take().filter(|_| self.units.len() > 1) else {
             return;
@@ -246,7 +246,7 @@ impl<U, S: FnMut(Unit) -> U> Decoder<'_, '_, U, S> {
         self.units.push(Ok((self.stage)(unit)));
     }
 
-    /// Reads the one value of a line, which the reader does not reach beyond.
+    /// Reads the only value of a line, which is all that the reader can see.
     fn read_line(&mut self, reader: &mut Reader<'_>) -> Result<(), DecodeError> {
         self.facts.read(reader)?;
         reader.skip_white_space();
@@ -273,13 +273,13 @@ impl<U, S: FnMut(Unit) -> U> Decoder<'_, '_, U, S> {
         }));
     }
 
-    /// Judges the value that was read as a unit of its own bytes.
+    /// Decides what the value is, as a unit of its own bytes.
     fn push_value(&mut self) {
         let span = self.facts.span;
         self.push(self.payload.slice(span.range()), span.start());
     }
 
-    /// Judges the value that was read; `start` is where the unit's `bytes` begin in the payload.
+    /// Decides what the value is; `start` is where the unit's `bytes` begin in the payload.
     fn push(&mut self, bytes: Bytes, start: usize) {
         let facts = &*self.facts;
         if facts.span.kind() != JsonKind::Object {
@@ -318,7 +318,7 @@ impl<U, S: FnMut(Unit) -> U> Decoder<'_, '_, U, S> {
     }
 }
 
-/// Skips to the end of the line; whether nothing but white space was there.
+/// Skips to the end of the line. Returns whether there was only white space.
 fn skip_to_line_end(reader: &mut Reader<'_>) -> bool {
     while let Some(b' ' | b'\t' | b'\r') = reader.peek() {
         reader.seek(reader.position() + 1);
@@ -329,7 +329,7 @@ fn skip_to_line_end(reader: &mut Reader<'_>) -> bool {
 // === impl Unit ===
 
 impl Unit {
-    /// An event that did not come as one body, such as one in binary mode.
+    /// An event that was not one body, such as one in binary mode.
     #[must_use]
     pub fn of_event(event: Event) -> Self {
         Self {
@@ -341,13 +341,13 @@ impl Unit {
         }
     }
 
-    /// The event that the unit is, where it is one.
+    /// The event, if the unit is one.
     #[must_use]
     pub fn event(&self) -> Option<&Event> {
         self.draft.form.is_none().then_some(&self.draft.event)
     }
 
-    /// What the unit is in its exchange.
+    /// Its role in the exchange.
     #[must_use]
     pub fn kind(&self) -> Kind {
         self.draft.kind
@@ -359,14 +359,14 @@ impl Unit {
         self.extension_text(extension::A2A_METHOD).map(Text::as_str)
     }
 
-    /// The text that its event will have as this extension.
+    /// The value of this extension on its event, as text.
     #[must_use]
     pub fn extension_text(&self, name: &str) -> Option<&Text> {
         self.draft.event.extension_text(name)
     }
 }
 
-/// Without the payload: its bytes can be large and are not ours to print.
+/// Without the payload, which can be large and confidential.
 impl fmt::Debug for Unit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Unit")
@@ -379,7 +379,7 @@ impl fmt::Debug for Unit {
 
 // === impl Refused ===
 
-/// Without the payload: its bytes can be large and are not ours to print.
+/// Without the payload, which can be large and confidential.
 impl fmt::Debug for Refused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Refused")
@@ -400,7 +400,7 @@ impl<U> Units<U> {
         }
     }
 
-    /// Inlined, so that a unit is made where it lies.
+    /// Inlined, so that a unit is built where it is stored.
     #[inline(always)]
     fn push(&mut self, unit: Result<U, Refused>) {
         if self.only.is_none() && self.several.is_empty() {
@@ -426,7 +426,7 @@ impl<U> Units<U> {
         (**self).len()
     }
 
-    /// The only one; the units as they are when there are several.
+    /// The only unit; all units as they are if there are several.
     ///
     /// # Errors
     /// The units, when there are several.
@@ -470,7 +470,7 @@ impl<U> IntoIterator for Units<U> {
     }
 }
 
-/// The units, one after the other. See [`Units`].
+/// An iterator over the units. See [`Units`].
 #[derive(Debug)]
 pub struct IntoIter<U> {
     only: Option<Result<U, Refused>>,

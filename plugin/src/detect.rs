@@ -1,7 +1,7 @@
-//! What one JSON object is: one pass that notes the members any family looks at, then the ordered rules.
+//! The family of one JSON object: one pass notes the members that any family uses, then the ordered rules decide.
 //!
-//! The pass never stops at a member that is wrong for a family, since only the rules know the family: it notes where
-//! the member stands. Rules look at top-level members only, never at text inside strings.
+//! The pass never stops at a member that is wrong for a family, because only the rules know the family: it notes the
+//! position of the member. Rules use top-level members only, never text inside strings.
 //!
 //! Source: docs/protocols/detection.md §2.
 
@@ -20,41 +20,40 @@ pub(crate) use e2a::Shape;
 pub use e2a::e2a_class;
 pub(crate) use member::MemberPath;
 
-/// What one pass over an object noted.
+/// The notes of one pass over an object.
 #[derive(Debug)]
 pub(crate) struct Facts<'a> {
     document: &'a str,
     /// The value that was read.
     pub(crate) span: Span,
-    /// Where each member stands, where it is present.
+    /// The position of each present member.
     spans: [Option<Span>; MemberPath::COUNT],
     /// One bit for each member that occurred again.
     repeated: u128,
-    /// Whether anything was read yet.
+    /// Whether anything has been read yet.
     used: bool,
 }
 
-/// The rule that decided a family, and the member that made it.
+/// The rule that decided the family, and the decisive member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Detection {
     /// The family.
     pub family: Family,
-    /// The rule of docs/protocols/detection.md §2, or 10 where a binding is declared to carry the family and no rule
-    /// matched.
+    /// The rule of docs/protocols/detection.md §2, or 10 if the binding declares the family and no rule matched.
     pub rule: u8,
     /// The top-level member that decided.
     pub member: &'static str,
 }
 
-/// No rule of docs/protocols/detection.md §2: the binding's declaration decided. (Rule 9 there is that nothing
+/// No rule of docs/protocols/detection.md §2: the binding's declaration decided. (Rule 9 there means that nothing
 /// matched.)
 const DECLARED: u8 = 10;
 
 // === impl Detection ===
 
 impl Detection {
-    /// A CloudEvent, as rule 1 detects it.
+    /// A CloudEvent, detected by rule 1.
     pub(crate) const EVENT: Self = Self {
         family: Family::CloudEvent,
         rule: 1,
@@ -77,7 +76,7 @@ impl<'a> Facts<'a> {
         }
     }
 
-    /// Reads the value that starts at the reader's place, and forgets the one before. What is not an object has a span
+    /// Reads the value at the reader's position, and forgets the one before. A value that is not an object has a span
     /// and no members.
     pub(crate) fn read(&mut self, reader: &mut Reader<'_>) -> Result<(), DecodeError> {
         if mem::replace(&mut self.used, true) {
@@ -99,7 +98,7 @@ impl<'a> Facts<'a> {
         Ok(())
     }
 
-    /// Where a member stands; the last one where it is repeated.
+    /// The position of a member; the last one if it is repeated.
     #[inline]
     pub(crate) fn get(&self, place: MemberPath) -> Option<Span> {
         self.spans.get(place as usize).copied().flatten()
@@ -110,7 +109,7 @@ impl<'a> Facts<'a> {
         self.get(place).is_some()
     }
 
-    /// As [`Facts::get`], null counted as absent.
+    /// Like [`Facts::get`]; null counts as absent.
     pub(crate) fn set(&self, place: MemberPath) -> Option<Span> {
         self.get(place).filter(|span| span.kind() != Kind::Null)
     }
@@ -119,7 +118,7 @@ impl<'a> Facts<'a> {
         self.get(place).is_some_and(|span| span.kind() == kind)
     }
 
-    /// What stands between the quotes of a string member, its escapes as they are, and whether it holds any.
+    /// The raw text between the quotes of a string member, and whether it contains escapes.
     #[inline]
     fn raw(&self, place: MemberPath) -> Option<(&'a str, bool)> {
         let span = self.get(place).filter(|span| span.kind() == Kind::String)?;
@@ -127,7 +126,7 @@ impl<'a> Facts<'a> {
         Some((raw, span.is_escaped()))
     }
 
-    /// The text of a string member, however it is spelt; its escapes as they are where no text can hold it.
+    /// The text of a string member without escapes; the raw text if it cannot be UTF-8.
     #[inline]
     pub(crate) fn string(&self, place: MemberPath) -> Option<Cow<'a, str>> {
         match self.raw(place)? {
@@ -151,7 +150,7 @@ impl<'a> Facts<'a> {
         self.raw(place).is_some_and(|(raw, _)| !raw.is_empty())
     }
 
-    /// The text of a string member; `None` also where no text can hold it.
+    /// The text of a string member; `None` also if it cannot be UTF-8.
     pub(crate) fn text(&self, place: MemberPath) -> Option<Text> {
         match self.raw(place)? {
             (raw, false) => Some(Text::from(raw)),
@@ -172,7 +171,7 @@ impl<'a> Facts<'a> {
         Some(self.document.as_bytes().get(span.start()) == Some(&b't'))
     }
 
-    /// Refuses the object when one of the members stands there twice.
+    /// Refuses the object if one of the members is repeated.
     #[inline]
     pub(crate) fn refuse_repeated(&self, places: &[MemberPath]) -> Result<(), DecodeError> {
         if self.repeated == 0 {
@@ -195,7 +194,7 @@ impl<'a> Facts<'a> {
     /// The family of the object; `None` when no rule matches.
     ///
     /// # Errors
-    /// `UnsupportedVersion` where a member names a version that is not spoken.
+    /// `UnsupportedVersion` if a member names an unsupported version.
     pub(crate) fn family(&self, hint: &Hint) -> Result<Option<Detection>, DecodeError> {
         let because = |family, rule, place: MemberPath| {
             let member = place.name();
@@ -244,7 +243,7 @@ impl<'a> Facts<'a> {
         if let Some((_, place)) = self.e2a(hint)? {
             return because(Family::E2a, 8, place);
         }
-        // A binding declared to carry A2E messages takes their weak shapes for what they are.
+        // A binding that declares A2E messages also accepts those without their usual markers.
         if has_type && hint.family == Some(Family::A2eMessage) {
             return because(Family::A2eMessage, DECLARED, MemberPath::Type);
         }

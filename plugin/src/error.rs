@@ -5,8 +5,8 @@ use std::fmt;
 
 use crate::text::Text;
 
-/// What is wrong with a payload. The word of each kind ([`DecodeErrorKind::as_str`]) is stable: it is the reason of a
-/// dead letter and the label of a metric.
+/// The fault of a payload. The name of each kind ([`DecodeErrorKind::as_str`]) is stable: it is the reason of a dead
+/// letter and the label of a metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum DecodeErrorKind {
@@ -18,15 +18,15 @@ pub enum DecodeErrorKind {
     NotJson,
     /// Over a limit on bytes, members or units.
     TooLarge,
-    /// Nested past the limit.
+    /// Nested too deeply.
     TooDeep,
-    /// A JSON value that is not an object where one is needed.
+    /// A JSON value that is not an object where one is required.
     NotAnObject,
     /// An array without elements.
     EmptyBatch,
-    /// `jsonrpc` or `specversion` names a version that is not spoken.
+    /// `jsonrpc` or `specversion` names an unsupported version.
     UnsupportedVersion,
-    /// A member that decides something occurs twice.
+    /// A repeated member that decides something.
     DuplicateMember,
     /// A JSON-RPC `id` that is neither string, number nor null.
     BadId,
@@ -36,19 +36,19 @@ pub enum DecodeErrorKind {
     BadParams,
     /// An `error` without an integer `code` and a string `message`.
     BadError,
-    /// A target that is not a name.
+    /// A target that is not a valid name.
     BadTarget,
-    /// A topic that is not a name.
+    /// A topic that is not a valid name.
     BadTopic,
     /// `_seq` that is neither a string nor a number.
     BadSeq,
     /// An E2A response without a `protocol_version`.
     MissingVersion,
-    /// An A2E message without an `id`, where ids are demanded.
+    /// An A2E message without an `id`, where ids are required.
     MissingId,
-    /// A line of a workflow that nothing ties to the other lines.
+    /// A line of a workflow that nothing connects to the other lines.
     MissingCollaborationId,
-    /// Any other member of the wrong type or value.
+    /// Any other member with a wrong type or value.
     BadMember,
     /// A JSON-RPC object with both `result` and `error`.
     BothResultAndError,
@@ -58,14 +58,14 @@ pub enum DecodeErrorKind {
     BadCloudEvent,
     /// No family recognises the object.
     Unknown,
-    /// The object belongs to another family than the one the binding declares and demands.
+    /// The object belongs to another family than the required one.
     WrongFamily,
     /// An A2E message about the connection itself, where such messages are refused.
     LinkLocal,
 }
 
 impl DecodeErrorKind {
-    /// The stable word of this kind.
+    /// The stable name of this kind.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -105,12 +105,12 @@ impl fmt::Display for DecodeErrorKind {
     }
 }
 
-/// A payload, or one unit of it, was refused: what is wrong, and where. Never holds the payload.
+/// A payload, or one unit of it, was refused: the fault, and its position. Never contains the payload.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{}", self.0.message)]
 pub struct DecodeError(Box<Problem>);
 
-/// Boxed, so that results stay small on the path where nothing is wrong.
+/// Boxed, so that results stay small on the path without errors.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Problem {
     kind: DecodeErrorKind,
@@ -148,24 +148,24 @@ impl DecodeError {
         self.0.kind
     }
 
-    /// Where, as a JSON pointer within the unit; empty for the unit as a whole.
+    /// The position as a JSON pointer within the unit; empty for the unit as a whole.
     #[must_use]
     pub fn pointer(&self) -> &str {
         &self.0.pointer
     }
 
-    /// Where, as a byte offset from the start of the payload.
+    /// The position as a byte offset from the start of the payload.
     #[must_use]
     pub fn offset(&self) -> usize {
         self.0.offset
     }
 }
 
-/// What is wrong with a CloudEvent or its binding to a transport. The words are stable.
+/// The fault of a CloudEvent or its binding to a transport. The names are stable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum EventErrorKind {
-    /// An event batch where the binding knows none.
+    /// An event batch where the binding has none.
     BatchUnsupported,
     /// An attribute occurs twice.
     DuplicateAttribute,
@@ -187,18 +187,18 @@ pub enum EventErrorKind {
     MalformedPercent,
     /// A required attribute is absent.
     MissingAttribute,
-    /// Nested past the limit.
+    /// Nested too deeply.
     TooDeep,
-    /// A structured event in another character set than UTF-8.
+    /// A structured event in a character set other than UTF-8.
     UnsupportedCharset,
-    /// A structured event in another format than JSON.
+    /// A structured event in a format other than JSON.
     UnsupportedFormat,
-    /// Another `specversion` than 1.0.
+    /// A `specversion` other than 1.0.
     UnsupportedSpecversion,
 }
 
 impl EventErrorKind {
-    /// The stable word of this kind.
+    /// The stable name of this kind.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -246,7 +246,7 @@ impl EventError {
         }
     }
 
-    /// The same error with what a person should know.
+    /// The same error with an explanation for people.
     #[must_use]
     pub fn because(mut self, detail: impl Into<Cow<'static, str>>) -> Self {
         self.detail = detail.into();
@@ -266,7 +266,7 @@ impl EventError {
     }
 }
 
-/// Characters of a foreign name that an error repeats.
+/// At most this many characters of a foreign name are repeated in an error.
 const NAME_SHOWN: usize = 64;
 
 struct AttributeSuffix<'a>(&'a Text);

@@ -1,4 +1,4 @@
-//! What travels on the bus: a CloudEvent 1.0 whose attributes are known valid.
+//! What travels on the bus: a CloudEvent 1.0 whose attributes are known to be valid.
 
 use std::fmt;
 
@@ -12,8 +12,8 @@ mod extensions;
 
 /// The value of an extension attribute.
 ///
-/// CloudEvents binary, URI and timestamp values are carried as the canonical text of their type.
-/// Source: CloudEvents 1.0.2 section 3.2.
+/// CloudEvents binary, URI and timestamp values are stored as the canonical text of their type. Source: CloudEvents
+/// 1.0.2 section 3.2.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Value {
     /// CloudEvents String: no control characters, no noncharacters.
@@ -82,8 +82,8 @@ impl fmt::Display for Value {
 
 /// The data of an event: bytes, never re-serialised.
 ///
-/// Data are made of any bytes (`Data::from`), and then `datacontenttype` says what they are; or of bytes that are one
-/// JSON value ([`Data::json`]), which without a `datacontenttype` are `application/json`.
+/// Data are made from any bytes (`Data::from`), which `datacontenttype` then describes; or from bytes that are one JSON
+/// value ([`Data::json`]), which without a `datacontenttype` are `application/json`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Data {
     bytes: Bytes,
@@ -103,7 +103,7 @@ impl Data {
         Err(error.because("not one JSON value in UTF-8"))
     }
 
-    /// Bytes that were read as one JSON value, be it after a byte order mark.
+    /// Bytes that were read as one JSON value, possibly after a byte order mark.
     pub(crate) fn known_json(bytes: Bytes) -> Self {
         Self {
             bytes,
@@ -111,7 +111,7 @@ impl Data {
         }
     }
 
-    /// The bytes, whatever they are.
+    /// The bytes of any data.
     #[must_use]
     pub fn bytes(&self) -> &Bytes {
         &self.bytes
@@ -124,7 +124,7 @@ impl Data {
     }
 }
 
-/// Bytes as they came.
+/// Unchecked bytes.
 impl From<Bytes> for Data {
     fn from(bytes: Bytes) -> Self {
         Self {
@@ -143,12 +143,12 @@ impl From<Bytes> for Data {
 #[derive(Clone, PartialEq, Eq)]
 pub struct Event(pub(crate) Box<Attributes>);
 
-/// The one version of the CloudEvents specification that is read and written.
+/// The CloudEvents version that is read and written.
 pub const SPEC_VERSION: &str = "1.0";
 
 /// The attributes and the data of an event, all valid; `id`, `source` and `ty` are empty until they are known.
 ///
-/// They lie in one allocation, which is filled where it stands: an event is handed from stage to stage by its address.
+/// They share one allocation, which is filled in place: stages pass an event on by its address.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub(crate) struct Attributes {
     pub(crate) id: Text,
@@ -233,7 +233,7 @@ impl Event {
             .unwrap_or_default()
     }
 
-    /// Puts other data under the same attributes.
+    /// Replaces the data and keeps the attributes.
     pub fn set_data(&mut self, data: Option<Data>) {
         self.0.data = data;
     }
@@ -335,7 +335,7 @@ impl Event {
         }
     }
 
-    /// Takes an optional attribute away; unknown and required names are left alone.
+    /// Removes an optional attribute; ignores unknown and required names.
     pub fn remove(&mut self, name: &str) {
         match name {
             "datacontenttype" => self.0.datacontenttype = None,
@@ -389,7 +389,7 @@ impl Attributes {
     }
 }
 
-/// Attributes only: data can be large and is not ours to print.
+/// Attributes only: data can be large and confidential.
 impl fmt::Debug for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut map = f.debug_map();
@@ -438,18 +438,18 @@ fn check_string(name: &str, text: &str) -> Result<(), EventError> {
     Err(invalid_value(name, detail))
 }
 
-/// Whether the text may be a string attribute, as far as its characters go.
+/// Whether the characters of the text are allowed in a string attribute.
 pub(crate) fn is_string(text: &str) -> bool {
     is_printable(text.as_bytes()) || text.chars().all(is_string_char)
 }
 
-/// Whether all bytes are from 0x20 to 0x7e: eight are looked at in one go.
+/// Whether all bytes are from 0x20 to 0x7e. Checks eight at a time.
 fn is_printable(bytes: &[u8]) -> bool {
     const ONES: u64 = 0x0101_0101_0101_0101;
     let (words, rest) = bytes.as_chunks();
     let are_printable = |word: &[u8; 8]| {
         let word = u64::from_le_bytes(*word);
-        // The high bit of a byte is set where it was, where one more sets it, and where 0x20 less does.
+        // The high bit of a byte is set if it was set before, if adding one sets it, or if subtracting 0x20 sets it.
         (word | word.wrapping_add(ONES) | word.wrapping_sub(ONES * 0x20)) & (ONES * 0x80) == 0
     };
     words.iter().all(are_printable) && rest.iter().all(|byte| (0x20..0x7f).contains(byte))
@@ -479,7 +479,7 @@ fn check_extension_name(name: &str) -> Result<(), EventError> {
     Ok(())
 }
 
-/// CloudEvents recommends 20 characters; longer names are read up to this bound.
+/// CloudEvents recommends at most 20 characters; longer names are read up to this bound.
 const MAX_EXTENSION_NAME: usize = 128;
 
 fn is_absolute_uri(text: &str) -> bool {
@@ -609,7 +609,7 @@ mod tests {
         for (at, name) in names.iter().enumerate() {
             event.set(name, name.as_str()).unwrap();
             expected.push(name.as_str());
-            // Now and then one of the first, of the last and of none.
+            // Sometimes one of the first kind, of the last kind, or none.
             if at % 4 == 3 {
                 for name in [expected.remove(at / 4), "x99"] {
                     event.remove(name);

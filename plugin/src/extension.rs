@@ -1,12 +1,12 @@
-//! The names of the CloudEvents extensions this project defines or reads; the only place these strings occur.
+//! The names of the CloudEvents extensions that this project defines or reads. These strings occur nowhere else.
 //!
 //! Source: docs/protocols/cloudevents.md §6.
 
 /// The method of a JSON-RPC call, the FIPA act of a legacy message, the type of an A2E message.
 pub const A2A_METHOD: &str = "a2amethod";
-/// What the event is in its exchange: `request`, `notification`, `response` or `stream`.
+/// The role of the event in its exchange: `request`, `notification`, `response` or `stream`.
 pub const MCP_TYPE: &str = "mcptype";
-/// Ties a response to its request.
+/// Connects a response to its request.
 pub const COLLABORATION_ID: &str = "collaborationid";
 /// The agent the event is for; routes are keyed on it.
 pub const TARGET_AGENT: &str = "targetagent";
@@ -22,7 +22,7 @@ pub const MESSAGE_TYPE: &str = "messagetype";
 pub const SEQ: &str = "seq";
 /// The error code of a JSON-RPC response that carries an error (CloudEvents Integer).
 pub const RPC_ERROR_CODE: &str = "rpcerrorcode";
-/// Why the agent's bridge has answered in place of the agent: `data.reason` of the error. A claim of whoever answers.
+/// Why the agent's bridge has answered instead of the agent: `data.reason` of the error. It is a claim of the sender.
 pub const FAILURE_REASON: &str = "failurereason";
 /// Whether a part of an answer is the last one (CloudEvents Boolean).
 pub const IS_FINAL: &str = "isfinal";
@@ -30,11 +30,11 @@ pub const IS_FINAL: &str = "isfinal";
 pub const REPLY_TO: &str = "replyto";
 /// The partition of `replyto` the answer goes to. Set by the bridge.
 pub const REPLY_PARTITION: &str = "replypartition";
-/// Where progress is reported while the answer is not there yet: a topic or subject.
+/// The topic or subject for progress messages before the answer.
 pub const PROGRESS_TO: &str = "progressto";
 /// The key of the pending call. Set by the bridge.
 pub const CALL_ID: &str = "callid";
-/// RFC 3339 time after which the event is worthless. Set by the bridge.
+/// RFC 3339 time after which the event is useless. Set by the bridge.
 pub const EXPIRY_TIME: &str = "expirytime";
 /// How many routes the event has passed. Set by the bridge.
 pub const HOPS: &str = "hops";
@@ -46,25 +46,25 @@ pub const TRACE_PARENT: &str = "traceparent";
 pub const TRACE_STATE: &str = "tracestate";
 /// The session of an A2E or E2A message.
 pub const SESSION_ID: &str = "sessionid";
-/// The task of an E2A record, or the one that a JSON-RPC result is about.
+/// The task of an E2A record, or of a JSON-RPC result.
 pub const TASK_ID: &str = "taskid";
-/// The state of the task that a result is about.
+/// The state of that task.
 pub const TASK_STATE: &str = "taskstate";
 /// The context of an E2A record.
 pub const CONTEXT_ID: &str = "contextid";
-/// The sender's own tracing id; it ties nothing together on the bus.
+/// The sender's own tracing id; it correlates nothing on the bus.
 pub const CORRELATION_ID: &str = "correlationid";
 /// The type of an A2E message as written.
 pub const A2E_TYPE: &str = "a2etype";
-/// The capability an A2E message is about.
+/// The capability of an A2E message.
 pub const A2E_CAPABILITY: &str = "a2ecapability";
-/// What an A2E request is about: a tool, a process, a plan.
+/// The object of an A2E request: a tool, a process, a plan.
 pub const A2E_OBJECT: &str = "a2eobject";
 /// The kind of an A2E event.
 pub const A2E_KIND: &str = "a2ekind";
 /// The code of an A2E error.
 pub const A2E_CODE: &str = "a2ecode";
-/// Whether what an A2E error is about may be tried again (CloudEvents Boolean).
+/// Whether the action that an A2E error reports may be tried again (CloudEvents Boolean).
 pub const RETRYABLE: &str = "retryable";
 /// The channel of an E2A record.
 pub const E2A_CHANNEL: &str = "e2achannel";
@@ -72,7 +72,7 @@ pub const E2A_CHANNEL: &str = "e2achannel";
 pub const E2A_KIND: &str = "e2akind";
 /// The status of an E2A response.
 pub const E2A_STATUS: &str = "e2astatus";
-/// The code of an E2A error, where it is a text.
+/// The code of an E2A error, if it is text.
 pub const E2A_CODE: &str = "e2acode";
-/// The protocol an E2A record was made of, where it is another.
+/// The protocol from which an E2A record was converted, if any.
 pub const SOURCE_PROTOCOL: &str = "sourceprotocol";

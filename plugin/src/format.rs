@@ -14,7 +14,7 @@ use crate::text::Text;
 /// Reads one event in the JSON format. Inline JSON data share the bytes; only text and Base64 data are decoded.
 ///
 /// # Errors
-/// By kind: `MalformedEvent` for what is not a JSON object in UTF-8, `TooDeep`, `DuplicateAttribute`,
+/// By kind: `MalformedEvent` for anything that is not a JSON object in UTF-8, `TooDeep`, `DuplicateAttribute`,
 /// `MissingAttribute`, `UnsupportedSpecversion`, `InvalidAttributeName`, `InvalidAttributeValue`, `MalformedData`.
 pub fn read(bytes: &Bytes, limits: &Limits) -> Result<Event, EventError> {
     if simdutf8::basic::from_utf8(bytes).is_err() {
@@ -53,7 +53,7 @@ pub fn read(bytes: &Bytes, limits: &Limits) -> Result<Event, EventError> {
     Ok(event)
 }
 
-/// A top-level member: its unescaped name and where its value stands.
+/// A top-level member: its unescaped name and the position of its value.
 struct Member {
     name: Text,
     span: Span,
@@ -93,7 +93,7 @@ fn read_members(bytes: &Bytes, limits: &Limits) -> Result<Vec<Member>, EventErro
     }
 }
 
-/// The most attributes an event may have; keeps the check for repeated names linear in the input.
+/// The maximum number of attributes; keeps the check for repeated names linear in the input.
 const MAX_ATTRIBUTES: usize = 256;
 
 fn scalar(bytes: &Bytes, member: &Member) -> Result<Value, EventError> {
@@ -122,7 +122,7 @@ fn string(bytes: &Bytes, span: Span) -> Result<Text, EventError> {
     Text::from_utf8(&string_bytes(bytes, span)?).ok_or_else(|| malformed("the event is not UTF-8"))
 }
 
-/// The text of a string; the event's own bytes where nothing is escaped.
+/// The text of a string; the event's own bytes if nothing is escaped.
 fn string_bytes(bytes: &Bytes, span: Span) -> Result<Bytes, EventError> {
     let inside = bytes.slice(span.inside_quotes());
     if !inside.contains(&b'\\') {
@@ -172,10 +172,10 @@ fn read_data(
     }
 }
 
-/// Writes the event in the JSON format, appended to `out`.
+/// Appends the event in the JSON format to `out`.
 ///
-/// JSON data are spliced in byte for byte; text is written as a string, anything else as `data_base64`. Data whose
-/// media type promises JSON are checked first, and written as `data_base64` when they are not.
+/// JSON data are copied byte for byte; text is written as a string, anything else as `data_base64`. If the media type
+/// is JSON, the data are checked first, and written as `data_base64` if they are not JSON.
 pub fn write(event: &Event, out: &mut Vec<u8>) {
     out.reserve(512 + event.data().map_or(0, |data| data.bytes().len()));
     out.push(b'{');
@@ -256,7 +256,7 @@ pub(crate) fn write_string(text: &str, out: &mut Vec<u8>) {
     out.push(b'"');
 }
 
-/// Whether a media type is JSON: `*/json` or `*/*+json`, parameters and case aside.
+/// Whether a media type is JSON: `*/json` or `*/*+json`, ignoring parameters and case.
 #[must_use]
 pub fn is_json(media_type: &str) -> bool {
     subtype(media_type).is_some_and(|subtype| ends_with_word(subtype, "json"))

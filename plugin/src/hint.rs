@@ -1,40 +1,41 @@
-//! What is known about a payload before anybody reads it.
+//! What is known about a payload before it is read.
 
 use crate::protocol::dialect::Dialect;
 use crate::protocol::{Family, is_collaboration_id};
 use crate::text::Text;
 
-/// What the transport and the binding say about a payload before anybody reads it.
+/// What the transport and the binding say about a payload.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Hint {
     pub(crate) framing: Framing,
     pub(crate) dialect: Option<Dialect>,
-    /// The family the binding is declared to carry: its weak shapes count too. Source: docs/protocols/detection.md §2.
+    /// The family that the binding declares: messages of that family without their usual markers count too. Source:
+    /// docs/protocols/detection.md §2.
     pub family: Option<Family>,
-    /// Refuses payloads of any other family than the declared one.
+    /// Refuses payloads of any other family.
     pub strict: bool,
-    /// Ties the lines of a workflow together that come as payloads of their own.
-    /// Source: docs/protocols/a2e-workflows.md §11.
+    /// Connects the lines of a workflow that arrive as separate payloads. Source: docs/protocols/a2e-workflows.md §11.
     pub collaboration_id: Option<Text>,
-    /// The agent that workflows go to when they name none (default `a2e-executor`).
+    /// The agent for workflows that name none (default `a2e-executor`).
     pub executor: Option<Text>,
-    /// Workflows are to be validated, not executed.
+    /// Validate workflows instead of executing them.
     pub validate_workflows: bool,
-    /// Takes no E2A record without a `protocol_version`. Source: docs/protocols/e2a.md §10.1.
+    /// Refuses E2A records without a `protocol_version`. Source: docs/protocols/e2a.md §10.1.
     pub e2a_versions_only: bool,
-    /// Believes the marks that only an E2A server sets. A binding declared to carry E2A is trusted as well.
-    /// Source: docs/protocols/e2a.md §S3.
+    /// Trusts the marks that only an E2A server sets. A binding that declares E2A is trusted as well. Source:
+    /// docs/protocols/e2a.md §S3.
     pub e2a_trusted: bool,
-    /// Refuses A2E messages without an `id` instead of making one. Source: docs/protocols/a2e-messages.md §1.2.
+    /// Refuses A2E messages without an `id` instead of generating one. Source: docs/protocols/a2e-messages.md §1.2.
     pub strict_ids: bool,
-    /// Refuses the A2E messages that belong to the connection between an agent and its environment: handshakes (which
-    /// hold a token), `ping`, `pong`, `shutdown`. For what is published. Source: docs/protocols/a2e-messages.md §8.3.
+    /// Refuses A2E messages about the connection between an agent and its environment: handshakes (which contain a
+    /// token), `ping`, `pong`, `shutdown`. Set it for payloads that are published. Source:
+    /// docs/protocols/a2e-messages.md §8.3.
     pub refuse_link_local: bool,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum Framing {
-    /// Told by the bytes.
+    /// The bytes decide.
     #[default]
     Auto,
     /// One value per line, whatever the bytes look like.
@@ -50,8 +51,9 @@ impl Hint {
         self.dialect
     }
 
-    /// Notes a header that came with the payload: content type, A2A version headers, `collaborationid`. Others say
-    /// nothing. Source: docs/protocols/detection.md §1, docs/protocols/a2a.md §6, docs/protocols/a2e-workflows.md §11.
+    /// Records a header that came with the payload: content type, A2A version headers, `collaborationid`. Other headers
+    /// are ignored. Source: docs/protocols/detection.md §1, docs/protocols/a2a.md §6, docs/protocols/a2e-workflows.md
+    /// §11.
     pub fn header(&mut self, name: &str, value: &str) {
         let value = value.trim();
         if name.eq_ignore_ascii_case("content-type") {

@@ -1,7 +1,8 @@
 //! A reader over JSON text: one pass, full grammar, no tree, no recursion, no allocation.
 //!
-//! The caller walks the members it knows and skips the rest; everything is validated, what is skipped too. It accepts
-//! exactly RFC 8259 (any number, lone surrogate escapes included), within [`Limits`]. The bytes must be UTF-8.
+//! The caller visits the members it knows and skips the others. Everything is validated, including skipped values. The
+//! reader accepts exactly RFC 8259 (any number, lone surrogate escapes included), within [`Limits`]. The bytes must be
+//! UTF-8.
 
 pub(crate) mod scan;
 
@@ -12,7 +13,7 @@ use std::ops::Range;
 use crate::error::{DecodeError, DecodeErrorKind};
 use crate::limits::{DEPTH_CEILING, Limits, MAX_DOCUMENT_BYTES};
 
-/// The type of a JSON value, told by its first byte.
+/// The type of a JSON value, which its first byte determines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// `null`.
@@ -45,10 +46,10 @@ impl Kind {
     }
 }
 
-/// A value's place in the document, and its type.
+/// A value's position in the document, and its type.
 ///
-/// One word, so that a result with a place fits into two registers: from the lowest bit on the kind, whether the value is
-/// a string that holds an escape, the end, and the start.
+/// One word, so that a result with a position fits into two registers. From the lowest bit on: the kind, whether the
+/// value is a string with an escape, the end, and the start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Span(NonZeroU64);
 
@@ -57,10 +58,10 @@ const END_FROM: u32 = 4;
 const START_FROM: u32 = END_FROM + MAX_DOCUMENT_BYTES.count_ones();
 
 impl Span {
-    /// Of no bytes, at the start of the document.
+    /// Empty, at the start of the document.
     pub(crate) const NOWHERE: Self = Self::new(0, 0, Kind::Null);
 
-    /// Documents are not larger than [`MAX_DOCUMENT_BYTES`], so that both places fit.
+    /// Documents are not larger than [`MAX_DOCUMENT_BYTES`], so both offsets fit.
     #[inline]
     const fn new(start: usize, end: usize, kind: Kind) -> Self {
         let word = (start as u64) << START_FROM | (end as u64) << END_FROM | kind as u64;
@@ -89,7 +90,7 @@ impl Span {
         }
     }
 
-    /// Whether it is a string that holds an escape.
+    /// Whether it is a string with an escape.
     #[must_use]
     #[inline]
     pub const fn is_escaped(self) -> bool {
@@ -124,7 +125,7 @@ impl Span {
     }
 }
 
-/// The place of a part in the document that it is borrowed from. That of anything else lies outside of the document.
+/// The position of a slice of the document. For any other slice, a position outside the document.
 #[must_use]
 pub fn place_of(document: &[u8], part: &str) -> Range<usize> {
     let start = part.as_ptr().addr().wrapping_sub(document.as_ptr().addr());
@@ -141,7 +142,7 @@ pub fn place_of(document: &[u8], part: &str) -> Range<usize> {
 #[derive(Debug)]
 pub struct Reader<'a> {
     document: &'a [u8],
-    /// The document, up to where reading ends.
+    /// The document, up to the end of reading.
     bytes: &'a [u8],
     at: usize,
     depth: u32,
@@ -150,10 +151,10 @@ pub struct Reader<'a> {
     refuse_lone_surrogates: bool,
 }
 
-/// The message for `\ud800` and its like.
+/// The message for `\ud800` and similar escapes.
 pub const LONE_SURROGATE: &str = "a lone surrogate escape, which no text can hold";
 
-// What is wrong where.
+// A fault and its position.
 const EXPECTED_VALUE: &str = "expected a JSON value";
 const EXPECTED_NAME: &str = "expected a member name in quotes";
 const EXPECTED_COLON: &str = "expected ':' after a member name";
@@ -182,14 +183,14 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Refuses member names that no text can hold, which are passed over otherwise.
+    /// Refuses member names that cannot be UTF-8, which are otherwise skipped.
     #[must_use]
     pub fn refusing_lone_surrogates(mut self) -> Self {
         self.refuse_lone_surrogates = true;
         self
     }
 
-    /// Allows one level more: what wraps a document is not part of it.
+    /// Allows one more level, because the wrapper of a document is not part of it.
     pub(crate) fn one_deeper(mut self) -> Self {
         self.max_depth += 1;
         self
@@ -199,19 +200,19 @@ impl<'a> Reader<'a> {
         self.at
     }
 
-    /// Goes on reading at another place, outside every container.
+    /// Continues at another position, outside every container.
     pub(crate) fn seek(&mut self, at: usize) {
         self.at = at;
         self.depth = 0;
     }
 
-    /// Goes on reading at `at`, outside every container, as if the document ended at `end`.
+    /// Continues at `at`, outside every container, as if the document ended at `end`.
     pub(crate) fn resume(&mut self, at: usize, end: usize) {
         self.seek(at);
         self.bytes = self.document.get(..end).unwrap_or(self.document);
     }
 
-    /// The exact text of a value that was read.
+    /// The exact text of a value that has been read.
     #[must_use]
     pub fn token(&self, span: Span) -> &'a [u8] {
         self.bytes.get(span.range()).unwrap_or_default()
@@ -224,13 +225,13 @@ impl<'a> Reader<'a> {
         self.bytes.get(self.at).copied()
     }
 
-    /// Goes to the next byte that is not white space.
+    /// Moves to the next byte that is not white space.
     #[inline]
     pub fn skip_white_space(&mut self) {
         self.at = white_space_end(self.bytes, self.at);
     }
 
-    /// The type of the value that starts here, white space skipped.
+    /// The type of the value that starts here, after white space.
     ///
     /// # Errors
     /// `NotJson` where no value starts.
@@ -247,7 +248,7 @@ impl<'a> Reader<'a> {
     /// Reads an object; `member` gets each name, unescaped, and must consume the value.
     ///
     /// # Errors
-    /// What `member` returns; `NotJson`, `TooDeep` or `TooLarge`.
+    /// Errors of `member`; `NotJson`, `TooDeep` or `TooLarge`.
     pub fn object(
         &mut self,
         mut member: impl FnMut(&mut Self, &[u8]) -> Result<(), DecodeError>,
@@ -283,7 +284,7 @@ impl<'a> Reader<'a> {
                 at,
                 LONE_SURROGATE,
             )),
-            // It has no UTF-8 form, and so equals none that we know.
+            // It has no UTF-8 form, so it equals no known name.
             None => Ok(Cow::Borrowed(raw)),
         }
     }
@@ -291,7 +292,7 @@ impl<'a> Reader<'a> {
     /// Reads an array; `element` must consume each value.
     ///
     /// # Errors
-    /// What `element` returns; `NotJson`, `TooDeep` or `TooLarge`.
+    /// Errors of `element`; `NotJson`, `TooDeep` or `TooLarge`.
     pub fn array(
         &mut self,
         mut element: impl FnMut(&mut Self) -> Result<(), DecodeError>,
@@ -310,8 +311,8 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Reads an object, and of its members and theirs those that the tree names. `note` gets where each of these stands,
-    /// the inner ones first.
+    /// Reads an object, and the members (also of nested objects) that the tree names. `note` gets the position of each
+    /// of these, inner members first.
     ///
     /// # Errors
     /// `NotJson`, `TooDeep` or `TooLarge`.
@@ -379,7 +380,7 @@ impl<'a> Reader<'a> {
         Ok(span)
     }
 
-    /// Skips the object or array that starts here, whatever it holds.
+    /// Skips the object or array that starts here.
     fn container(&mut self) -> Result<Span, DecodeError> {
         let start = self.at;
         let is_object = self.peek() == Some(b'{');
@@ -390,8 +391,8 @@ impl<'a> Reader<'a> {
         Ok(Span::new(start, end?, kind))
     }
 
-    /// Where the object or array ends that starts here: a loop over a stack of one bit per level (1: object).
-    /// What goes over a limit does not count.
+    /// The end of the object or array that starts here: a loop over a stack of one bit per level (1: object). Content
+    /// beyond a limit is not counted.
     fn container_end(&self, left: &mut u32) -> Result<usize, DecodeError> {
         let bytes = self.bytes;
         let room = self.max_depth - self.depth;
@@ -410,7 +411,7 @@ impl<'a> Reader<'a> {
                     depth += 1;
                     stack = stack << 1 | u128::from(is_object);
                     at = white_space_end(bytes, at + 1);
-                    // The closing bracket is two after the opening one in ASCII.
+                    // In ASCII the closing bracket is the opening one plus two.
                     if bytes.get(at) == Some(&(open + 2)) {
                         depth -= 1;
                         stack >>= 1;
@@ -425,7 +426,7 @@ impl<'a> Reader<'a> {
                 Some(_) => return Err(broken(at, EXPECTED_VALUE)),
                 None => return Err(broken(at, ENDS_BEFORE_VALUE)),
             };
-            // A value ended before `at`: close what it closes.
+            // A value ended before `at`: close the containers that it completes.
             loop {
                 if depth == 0 {
                     return Ok(at);
@@ -451,7 +452,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Counts a member or element of the container that starts here.
+    /// Counts a member or element of this container.
     #[inline]
     fn count(&self, left: &mut u32) -> Result<(), DecodeError> {
         match left.checked_sub(1) {
@@ -544,15 +545,15 @@ enum Separator {
     Close,
 }
 
-/// What members of a document are looked at: a tree of objects.
+/// The members of a document to visit: a tree of objects.
 pub(crate) trait Tree: Copy {
-    /// The member of this name, unescaped, if it is looked at.
+    /// The member of this name, unescaped, if it is to be visited.
     fn member(self, name: &[u8]) -> Option<Self>;
-    /// Whether its own members are looked at.
+    /// Whether its own members are to be visited.
     fn has_members(self) -> bool;
 }
 
-// The grammar below works on places, not on the reader: the compiler keeps them in registers.
+// The grammar below uses local positions instead of the reader, so that the compiler keeps them in registers.
 
 #[cold]
 #[inline(never)]
@@ -568,7 +569,7 @@ fn white_space_end(bytes: &[u8], mut at: usize) -> usize {
     at
 }
 
-/// In an object reads a name, in an array nothing; gives where the value starts.
+/// Reads a name in an object, and nothing in an array. Returns where the value starts.
 #[inline]
 fn begin_member(bytes: &[u8], at: usize, is_object: bool) -> Result<usize, DecodeError> {
     if !is_object {
@@ -577,7 +578,7 @@ fn begin_member(bytes: &[u8], at: usize, is_object: bool) -> Result<usize, Decod
     value_start(bytes, string_end(bytes, at)?)
 }
 
-/// From the end of a name over the colon to the value.
+/// From the end of a name, across the colon, to the value.
 #[inline]
 fn value_start(bytes: &[u8], end_of_name: usize) -> Result<usize, DecodeError> {
     let colon = white_space_end(bytes, end_of_name);
@@ -605,7 +606,7 @@ fn string_end(bytes: &[u8], start: usize) -> Result<usize, DecodeError> {
     }
 }
 
-/// What stands between the quotes of a string that ends within one block, as most do, and holds no escape.
+/// The text between the quotes of a string that ends within one block and has no escape, as most do.
 #[inline]
 fn short_string(bytes: &[u8], start: usize) -> Option<&[u8]> {
     let (b'"', rest) = bytes.get(start..)?.split_first()? else {
@@ -616,7 +617,7 @@ fn short_string(bytes: &[u8], start: usize) -> Option<&[u8]> {
     (block.get(at) == Some(&b'"')).then(|| block.get(..at))?
 }
 
-/// The member of a name that is not short, and where the name ends.
+/// The member of a longer name, and where the name ends.
 #[inline(never)]
 fn long_member<T: Tree>(
     node: T,
@@ -626,7 +627,7 @@ fn long_member<T: Tree>(
     let name = long_string(bytes, at)?;
     let raw = bytes.get(name.inside_quotes()).unwrap_or_default();
     let member = if name.is_escaped() {
-        // A name that has no UTF-8 form equals none that is known.
+        // A name that has no UTF-8 form equals no known name.
         unescape(raw).and_then(|name| node.member(name.as_bytes()))
     } else {
         node.member(raw)
@@ -647,7 +648,7 @@ fn long_string(bytes: &[u8], start: usize) -> Result<Span, DecodeError> {
     Ok(Span::new(start, end, Kind::String).escaped())
 }
 
-/// Goes on in a string at a byte that is neither plain nor a quote.
+/// Continues in a string at a byte that is neither plain nor a quote.
 fn rest_of_string(bytes: &[u8], mut at: usize) -> Result<usize, DecodeError> {
     loop {
         match bytes.get(at) {
@@ -721,7 +722,7 @@ fn literal_end(bytes: &[u8], at: usize) -> Result<usize, DecodeError> {
     }
 }
 
-/// The text of a JSON string token without its quotes; `None` for a lone surrogate, which no text can hold.
+/// The text of a JSON string token without its quotes; `None` for a lone surrogate, which cannot be UTF-8.
 ///
 /// The token must have been read by [`Reader`]: escapes are known to be complete.
 #[must_use]
@@ -751,7 +752,7 @@ pub fn unescape(raw: &[u8]) -> Option<String> {
     String::from_utf8(out).ok()
 }
 
-/// The character of the four digits after `\u`, with its low surrogate where it needs one, and the bytes used.
+/// The character for the four digits after `\u`, with its low surrogate if needed, and the number of bytes used.
 fn unicode_escape(rest: &[u8]) -> Option<(char, usize)> {
     let unit = |at: usize| -> Option<u32> {
         let digits = std::str::from_utf8(rest.get(at..at + 4)?).ok()?;
@@ -787,7 +788,7 @@ pub fn check_utf8(bytes: &[u8]) -> Result<&str, DecodeError> {
     })
 }
 
-/// Whether the bytes are one JSON value in UTF-8, white space around it allowed.
+/// Whether the bytes are one JSON value in UTF-8; white space around it is allowed.
 pub(crate) fn is_one_json_value(bytes: &[u8]) -> bool {
     let mut reader = Reader::new(
         bytes,

@@ -1,19 +1,19 @@
-//! Detects what an AI agent wrote and maps it to a CloudEvent, and back.
+//! Detects which protocol an AI agent's payload uses and maps it to a CloudEvent, and back.
 //!
 //! ```text
 //! bytes ── decode ──> Unit ── map ──> Event ── format ──> structured JSON
 //! ```
 //!
-//! A payload is one object, a JSON array or one object per line; [`decode`] tells the family of each, by fixed rules and
-//! with the reason, in one pass over the bytes. [`map`] makes of each unit an [`Event`] whose extensions routing needs
-//! (`a2amethod`, `mcptype`, `collaborationid`, `targetagent`) and whose data are the very bytes that came in. Typed
-//! models of whole messages are in the crate `a2abus-models`. The crate is a function of its arguments: no input or
-//! output, no clock, no random numbers.
+//! A payload is one object, a JSON array or one object per line. [`decode`] finds the family of each object, by fixed
+//! rules and with the reason, in one pass over the bytes. [`map`] makes an [`Event`] from each unit. Its extensions are
+//! those that routing needs (`a2amethod`, `mcptype`, `collaborationid`, `targetagent`), and its data are the original
+//! bytes. Typed models of whole messages are in the crate `a2abus-models`. The results depend only on the arguments: no
+//! input or output, no clock, no random numbers.
 //!
 //! # JSON-RPC: MCP, A2A, ACP
 //!
-//! An object with `"jsonrpc":"2.0"`. The id is kept as its exact token, so that [`splice`](protocol::jsonrpc::splice) can
-//! put another in its place and later the first one back.
+//! An object with `"jsonrpc":"2.0"`. The id is kept as its exact token, so that [`splice`](protocol::jsonrpc::splice)
+//! can replace it by another and later restore it.
 //!
 //! ```
 //! use a2abus_plugin::protocol::jsonrpc::splice;
@@ -48,8 +48,8 @@
 //!
 //! # CloudEvents
 //!
-//! An event in structured mode stays the event it is. [`mod@format`] reads and writes that mode; JSON data are spliced in
-//! byte for byte.
+//! An event in structured mode stays unchanged. [`mod@format`] reads and writes that mode; JSON data are copied byte
+//! for byte.
 //!
 //! ```
 //! use a2abus_plugin::{Limits, format};

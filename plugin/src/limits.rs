@@ -1,9 +1,9 @@
-//! What a payload may cost before it is refused.
+//! Limits above which a payload is refused.
 
 use crate::error::{DecodeError, DecodeErrorKind};
 
-/// Bounds on one payload: take the default, and set what is to differ. Reading stops at the first one crossed, in time and
-/// memory linear in the bytes read so far.
+/// Bounds on one payload: take the default, and change what you need. Reading stops at the first exceeded bound, in
+/// time and memory linear in the bytes read so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Limits {
@@ -17,10 +17,10 @@ pub struct Limits {
     pub max_units: usize,
 }
 
-/// The deepest nesting any [`Limits`] can allow: one bit of a 128-bit stack per level.
+/// The deepest nesting that any [`Limits`] can allow: one bit of a 128-bit stack per level.
 pub(crate) const DEPTH_CEILING: u32 = 128;
 
-/// The largest document that can be read, whatever the limits say (1 GiB): places and lengths are of 30 bits.
+/// The largest document that can be read, whatever the limits say (1 GiB): offsets and lengths have 30 bits.
 pub(crate) const MAX_DOCUMENT_BYTES: usize = (1 << 30) - 1;
 
 impl Default for Limits {

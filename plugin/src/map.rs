@@ -1,4 +1,4 @@
-//! From units to CloudEvents. The body is never touched: an event's data are the unit's own bytes.
+//! From units to CloudEvents. The body is never changed: an event's data are the unit's own bytes.
 //!
 //! Source: docs/protocols/eventmesh-a2a.md §2, docs/protocols/detection.md §3.
 
@@ -18,26 +18,26 @@ use crate::protocol::jsonrpc::{Id, JsonRpc};
 use crate::protocol::{DEFAULT_TYPE_PREFIX, Draft, Family, Form, Kind, dialect, kind_of_event};
 use crate::text::Text;
 
-/// How the mapping words what the sources leave open: take the default, and set what is to differ.
+/// Options where the sources leave a choice: take the default, and change what you need.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MapOptions {
-    /// What every `type` begins with (default `org.apache.eventmesh.a2a.`).
+    /// The prefix of every `type` (default `org.apache.eventmesh.a2a.`).
     pub type_prefix: TypePrefix,
     /// How a JSON-RPC notification is mapped (docs/protocols/eventmesh-a2a.md §D1).
     pub notifications: Notifications,
-    /// What `mcptype` says of a part that more parts follow.
+    /// The `mcptype` of a part that is followed by others.
     pub streams: Streams,
 }
 
-/// What `mcptype` says of a part of an answer that more parts follow. Source: docs/protocols/detection.md §3.
+/// The `mcptype` of a part of an answer that is followed by others. Source: docs/protocols/detection.md §3.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Streams {
     /// `stream`.
     #[default]
     AsStreams,
-    /// `response`, for consumers that know two values only; `isfinal` then tells the parts apart.
+    /// `response`, for consumers that know only two values; `isfinal` then distinguishes the parts.
     AsResponses,
 }
 
@@ -48,7 +48,7 @@ pub enum Notifications {
     /// `mcptype` notification, a type without suffix.
     #[default]
     AsNotifications,
-    /// `mcptype` request, a type with `.req`: what EventMesh's code does.
+    /// `mcptype` request, and a type with `.req`, as in EventMesh's code.
     AsRequests,
 }
 
@@ -62,31 +62,31 @@ impl Default for MapOptions {
     }
 }
 
-/// What an event gets that its payload does not hold. The mapping itself makes no ids and reads no clock; all values are
-/// checked where they are made, so that every event is valid.
+/// The attributes of an event that its payload does not contain. The mapping itself makes no ids and reads no clock.
+/// All values are checked when they are created, so that every event is valid.
 pub struct MapContext<'a> {
-    /// The `source` of the events: the place the payloads came from, unique per caller
-    /// (docs/protocols/eventmesh-a2a.md §D4).
+    /// The `source` of the events: where the payloads came from, unique per caller (docs/protocols/eventmesh-a2a.md
+    /// §D4).
     pub source: Source,
-    /// The `time` of the events, where they should have one and the payload has none.
+    /// The `time` of events whose payload has none, if they should have one.
     pub time: Option<Time>,
     /// Where the ids of the events come from.
     pub ids: Ids<'a>,
 }
 
-/// Where the ids of mapped events come from. An event that came as a CloudEvent keeps its own.
+/// Where the ids of mapped events come from. A CloudEvent keeps its own id.
 #[derive(Clone)]
 pub enum Ids<'a> {
-    /// The payload, as in EventMesh; a new one where it has none. The numbers and the strings among the JSON-RPC ids of
-    /// one batch are told apart where they read alike: beside `1`, `"1"` keeps its quotes.
+    /// From the payload, as in EventMesh; a new id if it has none. If numbers and strings among the JSON-RPC ids of one
+    /// batch look alike, they are distinguished: next to `1`, `"1"` keeps its quotes.
     ///
-    /// Agents count from 1: such an id is unique for one sender at best, until it starts again. Consumers that drop what
-    /// has the same `source` and `id` need one of the others.
+    /// Agents count from 1, so such an id is unique for one sender at best, until the sender restarts. If a consumer
+    /// drops messages with equal `source` and `id`, use one of the other options.
     Payload(&'a dyn Fn() -> EventId),
-    /// A new one for every event.
+    /// A new id for every event.
     Fresh(&'a dyn Fn() -> EventId),
-    /// This one with the index of the unit, `ID#0`: where the payload was read, for example, so that a payload that is
-    /// delivered again has the same ids, and any other payload has others.
+    /// This id with the index of the unit, `ID#0`. Use the position of the payload, for example: then a redelivered
+    /// payload has the same ids, and any other payload has different ones.
     Given(EventId),
 }
 
@@ -113,8 +113,8 @@ impl fmt::Debug for MapContext<'_> {
 // === impl MapContext ===
 
 impl MapContext<'_> {
-    /// A source of ids `PREFIX-0`, `PREFIX-1`, …: for tests and examples, not for a bus. A prefix that cannot be part
-    /// of an id is left out.
+    /// A source of ids `PREFIX-0`, `PREFIX-1`, …: for tests and examples, not for a bus. A prefix that is not valid in
+    /// an id is left out.
     pub fn counting(prefix: &str) -> impl Fn() -> EventId {
         let next = Cell::new(0u64);
         move || {
@@ -128,7 +128,7 @@ impl MapContext<'_> {
 // === impl Ids ===
 
 impl Ids<'_> {
-    /// The id of the unit at `index`, whose payload has this one or an empty one.
+    /// The id of the unit at `index`, whose payload has this id or an empty one.
     fn id(&self, own: Text, index: usize) -> Text {
         match self {
             Self::Payload(_) if !own.is_empty() => own,
@@ -146,20 +146,20 @@ pub struct Mapped {
     pub index: usize,
     /// The exact bytes of the unit, shared with the payload.
     pub bytes: Bytes,
-    /// Why it is of its family.
+    /// The rule that detected its family.
     pub because: Detection,
     /// Its role in the exchange.
     pub kind: Kind,
-    /// What it says, when it is JSON-RPC.
+    /// The JSON-RPC message, if it is one.
     pub json_rpc: Option<JsonRpc>,
-    /// The event; its data are `bytes`, or the data of the event the unit itself is.
+    /// The event. Its data are `bytes`, or the data of the event that the unit itself is.
     pub event: Event,
 }
 
 // === impl Mapped ===
 
 impl Mapped {
-    /// A unit that its transport says is this CloudEvent: rule 1 of detection.
+    /// A unit that its transport declares to be this CloudEvent: rule 1 of detection.
     #[must_use]
     pub fn of_event(index: usize, bytes: Bytes, event: Event) -> Self {
         Self {
@@ -177,7 +177,7 @@ impl Mapped {
     }
 }
 
-/// Without the payload: its bytes can be large and are not ours to print.
+/// Without the payload, which can be large and confidential.
 impl fmt::Debug for Mapped {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Mapped")
@@ -222,15 +222,15 @@ pub fn map(
     units
 }
 
-/// Numbers and strings that read alike as ids of calls: the strings take their quotes with them.
-/// Source: docs/protocols/eventmesh-a2a.md §D2.
+/// Numbers and strings that look alike as ids of calls: the strings keep their quotes. Source:
+/// docs/protocols/eventmesh-a2a.md §D2.
 fn tell_ids_apart(units: &mut Units<Mapped>) {
     let id_of = |mapped: &Mapped| -> Option<Id> {
         let json_rpc = mapped.json_rpc.as_ref()?;
         json_rpc.id.clone().filter(|_| json_rpc.is_call())
     };
     let is_string = |token: &str| token.starts_with('"');
-    // Only a string that reads as a number, or is spelt with escapes, may be like a number.
+    // Only a string that looks like a number, or has escapes, may equal a number.
     let may_be_number = |token: &str| {
         let first = token.as_bytes().get(1);
         is_string(token) && first.is_some_and(|b| b.is_ascii_digit() || b"-\\".contains(b))
@@ -259,7 +259,7 @@ pub fn map_unit(unit: Unit, options: &MapOptions, context: &MapContext<'_>) -> M
     mapped(unit, options, context)
 }
 
-/// Inlined, so that what a unit holds is moved once.
+/// Inlined, so that the contents of a unit are moved once.
 #[inline(always)]
 fn mapped(unit: Unit, options: &MapOptions, context: &MapContext<'_>) -> Mapped {
     let Draft {
@@ -288,8 +288,8 @@ fn mapped(unit: Unit, options: &MapOptions, context: &MapContext<'_>) -> Mapped 
     }
 }
 
-/// An event that wraps a unit no family recognises, untouched; `index` is its place in the payload.
-/// Source: docs/protocols/detection.md §2.
+/// An event that wraps a unit of no known family unchanged; `index` is its index in the payload. Source:
+/// docs/protocols/detection.md §2.
 #[must_use]
 pub fn wrap_unknown(
     unit: &Bytes,
@@ -307,7 +307,7 @@ pub fn wrap_unknown(
     }))
 }
 
-/// Applies the options that change an event's attributes; returns its kind after that.
+/// Applies the options that change an event's attributes; returns the resulting kind.
 fn apply_options(event: &mut Attributes, kind: Kind, is_call: bool, options: &MapOptions) -> Kind {
     let mut worded = kind;
     if kind == Kind::Notification && options.notifications == Notifications::AsRequests && is_call {
@@ -335,7 +335,7 @@ fn make_request(event: &mut Attributes) {
     };
 }
 
-/// Adds what the draft of a message does not know: where the message was read, and its body.
+/// Adds what the draft of a message lacks: where the message was read, and its body.
 fn fill(event: &mut Attributes, form: Form, body: Bytes, index: usize, context: &MapContext<'_>) {
     let (media_type, data) = match form {
         Form::Json => ("application/json", Data::known_json(body)),

@@ -1,4 +1,4 @@
-//! The families of payloads, and what a decoded payload is.
+//! The families of payloads, and the draft of an event.
 
 pub mod a2e_message;
 pub mod dialect;
@@ -9,7 +9,7 @@ use crate::event::{Attributes, Event, Value};
 use crate::extension;
 use crate::text::Text;
 
-/// A family of payloads that detection tells apart. Source: docs/protocols/detection.md §2.
+/// A family of payloads that detection distinguishes. Source: docs/protocols/detection.md §2.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Family {
     /// A CloudEvent in structured mode.
@@ -37,7 +37,7 @@ impl Family {
         Self::E2a,
     ];
 
-    /// The stable word of this family.
+    /// The stable name of this family.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -50,14 +50,14 @@ impl Family {
         }
     }
 
-    /// The family a word names.
+    /// The family of this name.
     #[must_use]
     pub fn from_word(word: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|family| family.as_str() == word)
     }
 }
 
-/// What an event is in its exchange: the value of the extension `mcptype`.
+/// The role of an event in its exchange: the value of the extension `mcptype`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// Expects an answer.
@@ -66,7 +66,7 @@ pub enum Kind {
     Notification,
     /// Ends an exchange.
     Response,
-    /// A part of an answer that more parts follow.
+    /// A part of an answer that is followed by others.
     Stream,
 }
 
@@ -82,7 +82,7 @@ impl Kind {
         }
     }
 
-    /// The kind a value of `mcptype` names.
+    /// The kind of a value of `mcptype`.
     #[must_use]
     pub fn from_word(word: &str) -> Option<Self> {
         [
@@ -96,7 +96,7 @@ impl Kind {
     }
 }
 
-/// What an event that came as a CloudEvent is in its exchange: what its `mcptype` says, else a notification.
+/// The role of a received CloudEvent in its exchange: its `mcptype`, or else a notification.
 #[must_use]
 pub fn kind_of_event(event: &Event) -> Kind {
     let kind = event
@@ -108,28 +108,29 @@ pub fn kind_of_event(event: &Event) -> Kind {
 /// The prefix of EventMesh's event types.
 pub const DEFAULT_TYPE_PREFIX: &str = "org.apache.eventmesh.a2a.";
 
-/// The event of a unit, but for what only the mapping knows: where the unit was read, and how its attributes are worded.
+/// The event of a unit, except for what only the mapping knows: where the unit was read, and the options for its
+/// attributes.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Draft {
     /// Its role in the exchange.
     pub(crate) kind: Kind,
-    /// What the body is that the event gets; `None` where the unit is an event, which stays as it is.
+    /// The content type of the event's body; `None` if the unit is an event, which stays unchanged.
     pub(crate) form: Option<Form>,
-    /// The event so far: of a message it has no source yet, its type is under the default prefix, and its `id` is empty
-    /// where it gets a new one.
+    /// The event so far. The event of a message has no source yet, its type is under the default prefix, and its `id`
+    /// is empty if it gets a new one.
     pub(crate) event: Event,
 }
 
-/// What the body of a message is.
+/// The content of the body of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Form {
     /// One JSON value.
     Json,
-    /// JSON values, one a line.
+    /// JSON values, one per line.
     Lines,
 }
 
-/// The event types of the calls of a method that is known, under the default prefix.
+/// The event types for calls of a known method, under the default prefix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct CallType {
     /// As a request.
@@ -141,7 +142,7 @@ pub(crate) struct CallType {
 // === impl CallType ===
 
 impl CallType {
-    /// Of the type of a request and the suffix it ends in.
+    /// For the type of a request and its suffix.
     pub(crate) const fn of(request: &'static [u8], suffix: &str) -> Self {
         let (notification, _) = request.split_at(request.len() - suffix.len());
         match (str::from_utf8(request), str::from_utf8(notification)) {
@@ -157,7 +158,7 @@ impl CallType {
     }
 }
 
-/// `<default prefix><category><name, its slashes as dots><suffix>`, put together on the stack where it is short enough.
+/// `<default prefix><category><name, its slashes as dots><suffix>`, built on the stack if it is short enough.
 pub(crate) fn event_type(category: &str, name: &str, suffix: &str) -> Text {
     let parts = [DEFAULT_TYPE_PREFIX, category, name, suffix];
     let mut buffer = [0u8; 128];
@@ -183,7 +184,7 @@ pub(crate) fn event_type(category: &str, name: &str, suffix: &str) -> Text {
 // === impl Draft ===
 
 impl Draft {
-    /// Of a unit that becomes an event of this type.
+    /// For a unit that becomes an event of this type.
     pub(crate) fn new(kind: Kind, ty: Text) -> Self {
         let mut attributes = Box::<Attributes>::default();
         attributes.ty = ty;
@@ -194,7 +195,7 @@ impl Draft {
         }
     }
 
-    /// Of a unit that is an event.
+    /// For a unit that is an event.
     pub(crate) fn of_event(event: Event) -> Self {
         Self {
             kind: kind_of_event(&event),
@@ -203,7 +204,7 @@ impl Draft {
         }
     }
 
-    /// Adds what every event has last: what it is in its exchange, and its protocol.
+    /// Adds the last attributes of every event: its role in the exchange, and its protocol.
     pub(crate) fn of_protocol(mut self, protocol: &'static str, version: Option<Text>) -> Self {
         let event = &mut self.event.0;
         event.put(extension::MCP_TYPE, Text::from_static(self.kind.as_str()));
@@ -212,13 +213,13 @@ impl Draft {
         self
     }
 
-    /// As [`Attributes::put`].
+    /// Like [`Attributes::put`].
     #[inline(always)]
     pub(crate) fn put(&mut self, name: &'static str, value: impl Into<Value>) {
         self.event.0.put(name, value);
     }
 
-    /// As [`Attributes::put_if`].
+    /// Like [`Attributes::put_if`].
     #[inline(always)]
     pub(crate) fn put_if(&mut self, name: &'static str, value: Option<impl Into<Value>>) {
         self.event.0.put_if(name, value);
@@ -226,13 +227,13 @@ impl Draft {
 }
 
 impl Attributes {
-    /// Adds an extension that is valid, and not there yet.
+    /// Adds an extension that is valid and not present yet.
     #[inline(always)]
     pub(crate) fn put(&mut self, name: &'static str, value: impl Into<Value>) {
         self.extensions.push(Text::from_static(name), value.into());
     }
 
-    /// As [`Attributes::put`], where there is a value.
+    /// Like [`Attributes::put`], if there is a value.
     #[inline(always)]
     pub(crate) fn put_if(&mut self, name: &'static str, value: Option<impl Into<Value>>) {
         if let Some(value) = value {
@@ -270,7 +271,7 @@ pub fn is_target(text: &str) -> bool {
     is_name(text, MAX_TARGET_CHARS)
 }
 
-/// Whether the text may name a topic: as a target, up to 249. Source: docs/protocols/eventmesh-a2a.md §D6.
+/// Whether the text may name a topic: like a target, up to 249. Source: docs/protocols/eventmesh-a2a.md §D6.
 #[must_use]
 pub fn is_topic(text: &str) -> bool {
     is_name(text, MAX_TOPIC_CHARS)
@@ -289,7 +290,7 @@ fn is_name(text: &str, max: usize) -> bool {
         && (seen & DOT == 0 || !bytes.windows(2).any(|pair| pair == b".."))
 }
 
-/// Which bytes names are made of, the dot apart: a question asked of every byte of every target.
+/// Which bytes a name may contain, except for the dot. Checked for every byte of every target.
 const NAME_BYTES: [u8; 256] = {
     let mut classes = [0; 256];
     let mut byte = 0;
@@ -318,7 +319,7 @@ pub fn is_method(text: &str) -> bool {
     text.chars().count() <= MAX_METHOD_CHARS && text.chars().all(visible)
 }
 
-/// Whether the text may tie the lines of a workflow together: a short string attribute.
+/// Whether the text may connect the lines of a workflow: a short string attribute.
 #[must_use]
 pub(crate) fn is_collaboration_id(text: &str) -> bool {
     (1..=MAX_ID_BYTES).contains(&text.len()) && crate::event::is_string(text)

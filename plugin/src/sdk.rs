@@ -13,15 +13,14 @@ use crate::format::is_json;
 use crate::json::{BYTE_ORDER_MARK, is_one_json_value};
 use crate::text::Text;
 
-/// Nothing is lost: what the SDK cannot hold is an error. Data become the SDK's `Binary`, so that their bytes stay as they
-/// are, and JSON data without a `datacontenttype` get the one they have anyway, `application/json`. A `time` with an
-/// offset is the same instant in UTC.
+/// Nothing is lost: anything that the SDK cannot represent is an error. Data become the SDK's `Binary`, so their bytes
+/// stay unchanged. JSON data without a `datacontenttype` get `application/json`, which they have implicitly.
 impl TryFrom<&Event> for cloudevents::Event {
     type Error = EventError;
 
     /// # Errors
-    /// `InvalidAttributeValue` with the name of the attribute: a `time` with a leap second or finer than nanoseconds, a
-    /// `dataschema` that is spelt in another way than the SDK writes it.
+    /// `InvalidAttributeValue` with the name of the attribute: a `time` with a leap second or finer than nanoseconds,
+    /// or a `dataschema` that the SDK would write differently.
     fn try_from(event: &Event) -> Result<Self, EventError> {
         let builder = EventBuilderV10::new()
             .id(event.id().as_str())
@@ -57,7 +56,7 @@ impl TryFrom<cloudevents::Event> for Event {
     type Error = EventError;
 
     /// # Errors
-    /// `InvalidAttributeName` or `InvalidAttributeValue` for what the SDK allows and CloudEvents forbids.
+    /// `InvalidAttributeName` or `InvalidAttributeValue` for values that the SDK allows and CloudEvents forbids.
     fn try_from(mut event: cloudevents::Event) -> Result<Self, EventError> {
         let text = |text: &str| Text::from(text);
         let mut ours = Self::new(text(event.id()), text(event.source()), text(event.ty()))?;
@@ -95,7 +94,7 @@ impl TryFrom<cloudevents::Event> for Event {
     }
 }
 
-/// Data that are said to be JSON are known to be it where they are.
+/// Declared JSON data are marked as JSON if they are.
 fn data_of(bytes: Bytes, is_json: bool) -> Data {
     let value = bytes.strip_prefix(BYTE_ORDER_MARK).unwrap_or(&bytes);
     if is_json && is_one_json_value(value) {

@@ -1,4 +1,4 @@
-//! Secrets inside payloads, blanked in what is kept of them.
+//! Secrets inside payloads, blanked in the copies that are kept.
 //!
 //! Two families carry credentials in the message itself: the handshake of A2E (`auth_token`) and the `auth` of an E2A
 //! request (`bearer_token`, and the values of `extra_headers`). Source: docs/protocols/a2e-messages.md §8.3,
@@ -15,16 +15,16 @@ use crate::error::DecodeError;
 use crate::json::{Kind, Reader, Span, unescape};
 use crate::limits::Limits;
 
-/// What stands in place of a secret.
+/// The replacement for a secret.
 const BLANK: &[u8] = b"\"***\"";
 
 /// The payload with `"***"` in place of every secret that a known family carries: `auth_token`, `auth.bearer_token` and
-/// the values of `auth.extra_headers`, of a message, of each message of a batch or of lines, and of the data of a
-/// CloudEvent. Data are treated as a payload, whether they are JSON, text or Base64. All other bytes stay as they are; a
+/// the values of `auth.extra_headers`, in a message, in each message of a batch or of lines, and in the data of a
+/// CloudEvent. Data are treated as a payload, whether they are JSON, text or Base64. All other bytes stay unchanged; a
 /// payload without secrets is shared, not copied.
 ///
-/// Members of these names elsewhere, such as in the arguments of a tool, are no secrets of a protocol and stay. Only in
-/// a payload that is not JSON, where nobody can tell what belongs where, they are blanked wherever they are.
+/// Members of these names elsewhere, such as in the arguments of a tool, are not secrets of a protocol and stay. Only
+/// in a payload that is not JSON, whose structure is unknown, they are blanked everywhere.
 ///
 /// ```
 /// use a2abus_plugin::blank_secrets;
@@ -38,10 +38,10 @@ pub fn blank_secrets(payload: &Bytes) -> Bytes {
     blanked(payload).map_or_else(|| payload.clone(), Bytes::from)
 }
 
-/// A part of the payload that holds a secret, and what is kept in its place.
+/// A part of the payload that contains a secret, and its replacement.
 type Secret = (Range<usize>, Cow<'static, [u8]>);
 
-/// The payload without its secrets; `None` where it has none.
+/// The payload without its secrets; `None` if it has none.
 fn blanked(payload: &[u8]) -> Option<Vec<u8>> {
     let mut secrets = Vec::new();
     if read(payload, &mut secrets).is_err() {
@@ -62,7 +62,7 @@ fn blanked(payload: &[u8]) -> Option<Vec<u8>> {
     Some(blanked)
 }
 
-/// Finds the secrets of a payload of whole JSON values, in order.
+/// Finds the secrets of a payload that consists of whole JSON values, in order.
 fn read(payload: &[u8], secrets: &mut Vec<Secret>) -> Result<(), DecodeError> {
     let limits = Limits {
         max_members: u32::MAX,
@@ -116,8 +116,8 @@ fn message(reader: &mut Reader<'_>, secrets: &mut Vec<Secret>) -> Result<(), Dec
     Ok(())
 }
 
-/// What is kept of data that are a string, `token` with its quotes; `None` where there is no secret in it. A string that
-/// cannot be read is blanked as a whole.
+/// The replacement for data that are a string, `token` including its quotes; `None` if it contains no secret. An
+/// unreadable string is blanked as a whole.
 fn text(name: &[u8], token: &[u8]) -> Option<Cow<'static, [u8]>> {
     let unreadable = Some(Cow::Borrowed(BLANK));
     let inside = token.strip_prefix(b"\"").unwrap_or(token);
@@ -170,11 +170,11 @@ fn secret(reader: &mut Reader<'_>, secrets: &mut Vec<Secret>) -> Result<(), Deco
     Ok(())
 }
 
-/// The same of bytes that are not JSON: what follows the name of a secret, as far as it can be told. One pass; strings
-/// end at a line end too, where no JSON string goes on.
+/// The same for bytes that are not JSON: blanks what follows the name of a secret, as well as can be determined. One
+/// pass; strings also end at a line end, which no JSON string contains.
 fn scan(payload: &[u8], secrets: &mut Vec<Secret>) {
     let mut at = 0;
-    // How deep inside the value of `extra_headers`, where every value is a secret.
+    // The depth inside the value of `extra_headers`, where every value is a secret.
     let mut headers: Option<usize> = None;
     while let Some(byte) = payload.get(at) {
         match (byte, &mut headers) {
@@ -213,7 +213,7 @@ fn scan(payload: &[u8], secrets: &mut Vec<Secret>) {
     }
 }
 
-/// Where the value of a member begins whose name ends at `at`; `None` for what is no name.
+/// The start of the value of the member whose name ends at `at`; `None` if it is not a name.
 fn value_start(payload: &[u8], at: usize) -> Option<usize> {
     let blank = |at: usize| {
         let rest = payload.get(at..).unwrap_or_default();
@@ -223,7 +223,7 @@ fn value_start(payload: &[u8], at: usize) -> Option<usize> {
     (payload.get(colon) == Some(&b':')).then(|| blank(colon + 1))
 }
 
-/// Where a string ends that begins at `at`, its closing quote included.
+/// The end of the string that begins at `at`, including its closing quote.
 fn string_end(payload: &[u8], at: usize) -> usize {
     let mut escaped = false;
     let inside = payload.get(at + 1..).unwrap_or_default();
@@ -237,8 +237,8 @@ fn string_end(payload: &[u8], at: usize) -> usize {
     payload.len()
 }
 
-/// Where a value ends: a string at its quote, an object or array at the end of its line, anything else at the next comma
-/// or bracket.
+/// The end of a value: a string ends at its quote, an object or array at the end of its line, anything else at the next
+/// comma or bracket.
 fn value_end(payload: &[u8], at: usize) -> usize {
     let ends: &[u8] = match payload.get(at) {
         Some(b'"') => return string_end(payload, at),

@@ -7,13 +7,13 @@ use std::ops::Deref;
 use bytes::Bytes;
 use smol_str::{SmolStr, SmolStrBuilder};
 
-/// UTF-8 text, cheap to clone: up to 23 bytes lie in the value itself, longer text is shared, a constant is static.
+/// UTF-8 text, cheap to clone: up to 23 bytes are stored inline, longer text is shared, a constant is static.
 ///
-/// Nothing refers to the payload a value was read from, so that a name does not keep a megabyte alive.
+/// Text never refers to the payload from which it was read, so a short name does not keep a megabyte alive.
 #[derive(Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Text(SmolStr);
 
-/// Bytes that lie in a [`Text`] itself.
+/// The number of bytes that a [`Text`] stores inline.
 const INLINE: usize = 23;
 
 impl Text {
@@ -23,7 +23,7 @@ impl Text {
         Self(SmolStr::new_static(text))
     }
 
-    /// The parts, one after the other; put together on the stack where they are short enough.
+    /// The concatenated parts, built on the stack if they are short enough.
     #[must_use]
     pub fn concat(parts: &[&str]) -> Self {
         if parts.iter().map(|part| part.len()).sum::<usize>() <= INLINE {
@@ -44,7 +44,7 @@ impl Text {
         text.unwrap_or_default()
     }
 
-    /// The text the bytes are in UTF-8; `None` when they are not.
+    /// The bytes as UTF-8 text; `None` if they are not UTF-8.
     #[must_use]
     pub fn from_utf8(bytes: &[u8]) -> Option<Self> {
         std::str::from_utf8(bytes).ok().map(Self::from)

@@ -1,15 +1,15 @@
-//! Times as the protocols write them: Unix seconds as numbers, RFC 3339 as text, in UTC with six decimals or none.
+//! Times in the notation of the protocols: Unix seconds as numbers, RFC 3339 as text, in UTC with six decimals or none.
 
 use chrono::{DateTime, Datelike as _, SecondsFormat, Timelike as _, Utc};
 
 use crate::text::Text;
 
-/// From this magnitude on a number of E2A counts milliseconds. Source: docs/protocols/e2a.md §5.
+/// From this magnitude on, an E2A number counts milliseconds. Source: docs/protocols/e2a.md §5.
 const MILLISECONDS_FROM: f64 = 1e11;
 
 /// The time of a Unix time in seconds; `None` outside the years 1 to 9999.
 ///
-/// Source: docs/protocols/e2a.md §5: whole seconds and fraction apart, microseconds rounded half to even.
+/// Whole seconds and fraction apart, microseconds rounded half to even. Source: docs/protocols/e2a.md §5.
 pub(crate) fn of_seconds(seconds: f64) -> Option<DateTime<Utc>> {
     if !seconds.is_finite() || seconds.abs() > 1e12 {
         return None;
@@ -24,7 +24,7 @@ pub(crate) fn of_seconds(seconds: f64) -> Option<DateTime<Utc>> {
     (1..=9999).contains(&time.year()).then_some(time)
 }
 
-/// The time of a number of E2A: seconds, or milliseconds when it is as large as that.
+/// The time of an E2A number: seconds, or milliseconds if it is that large.
 #[must_use]
 pub fn of_e2a_number(number: f64) -> Option<DateTime<Utc>> {
     if number.abs() < MILLISECONDS_FROM {
@@ -40,7 +40,7 @@ pub fn of_e2a_number(number: f64) -> Option<DateTime<Utc>> {
     (1..=9999).contains(&time.year()).then_some(time)
 }
 
-/// The instant an RFC 3339 time with an offset names.
+/// The instant of an RFC 3339 time with an offset.
 #[must_use]
 pub fn of_text(text: &str) -> Option<DateTime<Utc>> {
     let time = DateTime::parse_from_rfc3339(text).ok()?.to_utc();
@@ -49,12 +49,12 @@ pub fn of_text(text: &str) -> Option<DateTime<Utc>> {
     (1..=9999).contains(&time.year()).then_some(time)
 }
 
-/// As the attribute `time`, which ends in `Z`.
+/// In the form of the attribute `time`, which ends in `Z`.
 pub(crate) fn with_z(time: DateTime<Utc>) -> Text {
     Text::from(time.to_rfc3339_opts(decimals(time), true))
 }
 
-/// As E2A writes it, which ends in `+00:00`.
+/// In the form of E2A, which ends in `+00:00`.
 #[must_use]
 pub fn with_offset(time: DateTime<Utc>) -> Text {
     Text::from(time.to_rfc3339_opts(decimals(time), false))

@@ -375,7 +375,7 @@ default_route: [{{ transport: bus, topic: 'agents.{{targetagent}}' }}]
     );
     let lines = logged(&config, "Subscription to \"in.*").await;
     let last = lines.last().unwrap();
-    let cure = "`a2abus topics plan --acls` prints those to grant";
+    let cure = "`a2abus topics plan --acls` prints the permissions to grant";
     assert!(last.contains("ERROR") && last.contains(cure), "{lines:?}");
 
     std::fs::write(&password, "wrong").unwrap();

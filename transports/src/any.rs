@@ -1,4 +1,4 @@
-//! The transport that configuration chose: an enum, so that the hot path has no boxed future.
+//! The transport that the configuration chose. It is an enum, so that the hot path needs no boxed future.
 
 use std::borrow::Borrow;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use crate::transport::{Address, Confirmation, Consumer, Health, Subscription, Tr
 /// One of the transports.
 #[derive(Debug, Clone)]
 pub enum AnyTransport {
-    /// The bus inside the process.
+    /// The memory transport, inside the process.
     Memory(Memory),
     /// Apache Kafka.
     #[cfg(feature = "kafka")]
@@ -44,7 +44,7 @@ impl AnyTransport {
         }
     }
 
-    /// How many messages were received and dropped because nobody took them in time: of core NATS subscriptions only.
+    /// How many received messages were dropped because they were not read in time. Always 0 except on core NATS.
     #[must_use]
     pub fn dropped_messages(&self) -> u64 {
         match self {
@@ -57,12 +57,12 @@ impl AnyTransport {
     }
 }
 
-/// Logs, of the transports that keep what was sent.
+/// Logs, on the transports that store messages.
 impl AnyTransport {
-    /// Where the partitions of a log begin and end.
+    /// The first and the next position of each partition of a log.
     ///
     /// # Errors
-    /// `UnknownTopic` when it does not exist; `BadConfig` when this transport has no logs of that kind.
+    /// `UnknownTopic` when the log does not exist; `BadConfig` when this transport has no logs of that kind.
     pub async fn log_bounds(&self, source: &LogSource) -> Result<Vec<LogBounds>, TransportError> {
         match (self, source) {
             #[cfg(feature = "kafka")]
@@ -73,12 +73,13 @@ impl AnyTransport {
         }
     }
 
-    /// Reads a log: every partition from the position given, or else from its beginning, and then what is appended.
-    /// Nothing is remembered, and other readers get the same. The connection is restored as long as the log is the same.
+    /// Reads a log: every partition from the given position, or otherwise from its beginning, and then what is
+    /// appended. No position is stored, and other readers get the same records. The connection is restored as long as
+    /// it is still the same log.
     ///
     /// # Errors
-    /// `UnknownTopic` when it does not exist; `BadConfig` when this transport has no logs of that kind; or what kept the
-    /// reading from starting.
+    /// `UnknownTopic` when the log does not exist; `BadConfig` when this transport has no logs of that kind; or the
+    /// failure that kept the reading from starting.
     pub async fn read_log(
         &self,
         source: &LogSource,

@@ -1,4 +1,4 @@
-//! How is a CloudEvent written on each transport, and what does a message say it is?
+//! How does each transport carry a CloudEvent, and how does a message declare one?
 //!
 //! | | Kafka, memory | NATS | HTTP |
 //! |---|---|---|---|
@@ -8,7 +8,7 @@
 //! | no data | null value | empty payload | empty body |
 //! | batch | refused | refused | [`read_batch`] |
 //!
-//! In binary mode the attributes are headers and the body is the data, shared and never looked into. In structured mode
+//! In binary mode the attributes are headers and the body is the data, shared and never inspected. In structured mode
 //! the body is the event in the JSON format. Source: CloudEvents 1.0.2, Kafka, NATS and HTTP protocol bindings.
 
 use a2abus_plugin::event::SPEC_VERSION;
@@ -33,13 +33,13 @@ pub enum Binding {
     Kafka,
     /// CloudEvents NATS protocol binding.
     Nats,
-    /// The bus in memory, which follows the Kafka binding.
+    /// The memory transport, which follows the Kafka binding.
     Memory,
     /// CloudEvents HTTP protocol binding.
     Http,
 }
 
-/// Where the attributes of an event stand in a message.
+/// Where a message carries the attributes of an event.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ContentMode {
@@ -59,7 +59,7 @@ pub enum ContentMode {
 pub enum Content {
     /// A CloudEvent.
     Event(Event),
-    /// Anything else: left to the detection of payloads.
+    /// Anything else; payload detection decides what it is.
     Plain {
         /// The content type that the message declares.
         content_type: Option<Text>,
@@ -79,15 +79,15 @@ const CORE: [(&str, &str, &str); 7] = [
     ("time", "ce_time", "ce-time"),
 ];
 
-/// The most attribute headers that are read, so that looking for repeated ones stays cheap.
+/// At most this many attribute headers are read, so that the search for repeated attributes stays cheap.
 const MAX_ATTRIBUTES: usize = 256;
 
 const JSON: Text = Text::from_static("application/json");
 
-/// Reads a message as its binding says. The data of the event share the body.
+/// Reads a message by the rules of its binding. The data of the event share the body.
 ///
 /// # Errors
-/// When the message says it is a CloudEvent and breaks a rule, by kind. A message that does not say so is
+/// When the message declares a CloudEvent and breaks a rule, by kind. A message that declares none is
 /// [`Content::Plain`], however odd its headers are.
 pub fn read(binding: Binding, message: &Message, limits: &Limits) -> Result<Content, EventError> {
     let body = || message.body.clone().unwrap_or_default();
@@ -123,7 +123,7 @@ pub fn read(binding: Binding, message: &Message, limits: &Limits) -> Result<Cont
     })
 }
 
-/// Writes an event as the binding says; the key is left to the caller. The data are shared in binary mode.
+/// Writes an event by the rules of the binding; the caller sets the key. The data are shared in binary mode.
 ///
 /// # Errors
 /// `InvalidAttributeValue` for a `datacontenttype` that cannot be an HTTP header.
@@ -142,7 +142,7 @@ pub fn foreign_headers(binding: Binding, message: &Message) -> impl Iterator<Ite
         .filter(move |header| binding.attribute(header).is_none() && !is_content_type(&header.name))
 }
 
-/// The key that orders an event: the text of the named attribute, if the event has it. The event stays as it is.
+/// The key that orders an event: the text of the named attribute, if the event has it. The event is unchanged.
 #[must_use]
 pub fn key(event: &Event, attribute: &str) -> Option<Bytes> {
     event.attribute(attribute).map(|text| text.to_bytes())
@@ -186,7 +186,7 @@ fn write_binary(binding: Binding, event: &Event) -> Result<Message, EventError> 
     })
 }
 
-/// The media type to write; JSON that came inline without one gets it spelled out.
+/// The media type to write. Inline JSON without a media type gets it written out.
 fn written_content_type(event: &Event) -> Option<Text> {
     match (event.datacontenttype(), event.data()) {
         (Some(content_type), _) => Some(content_type.clone()),
@@ -200,7 +200,7 @@ fn write_structured(binding: Binding, event: &Event) -> Message {
     format::write(event, &mut body);
     let name = match binding {
         Binding::Kafka | Binding::Memory | Binding::Http => "content-type",
-        // NATS compares names with case unless the reader takes care; this is how the binding spells it.
+        // The exact spelling matters, because NATS compares names by case unless the reader is lenient.
         Binding::Nats => "Content-Type",
     };
     let mut headers = Headers::with_capacity(1);
@@ -215,8 +215,8 @@ fn write_structured(binding: Binding, event: &Event) -> Message {
     }
 }
 
-/// An event that a NATS sender published in the JSON format without any header. `None` when the payload does not even
-/// have a `specversion`, or is not readable as JSON: that is for the detection of payloads to say.
+/// An event that a NATS sender published in the JSON format without any header. `None` when the payload has no
+/// `specversion` or is not readable JSON: then payload detection decides.
 fn read_bare(body: &Bytes, limits: &Limits) -> Result<Option<Event>, EventError> {
     if body.iter().find(|byte| !byte.is_ascii_whitespace()) != Some(&b'{') {
         return Ok(None);
@@ -239,7 +239,7 @@ struct HeaderBlock {
     block: BytesMut,
 }
 
-/// The name of an attribute as a header has it: compared without case where the binding says so.
+/// Whether a header has the name of an attribute: compared without case where the binding says so.
 #[derive(Clone, Copy)]
 struct Name<'a> {
     name: &'a str,
@@ -291,7 +291,7 @@ impl Binding {
 // === impl HeaderBlock ===
 
 impl HeaderBlock {
-    /// What the values of most events fit into, in bytes. Others take a second block.
+    /// Enough bytes for the values of most events. Others take a second block.
     const BLOCK: usize = 512;
 
     fn with_capacity(headers: usize) -> Self {
@@ -301,7 +301,7 @@ impl HeaderBlock {
         }
     }
 
-    /// Adds a header whose value is written as the binding says.
+    /// Adds a header; the binding decides how its value is written.
     fn encoded(&mut self, binding: Binding, name: Text, value: &str) {
         match binding {
             Binding::Kafka | Binding::Memory => self.raw(name, value),
@@ -341,7 +341,7 @@ impl Name<'_> {
 // === impl Attributes ===
 
 impl Attributes {
-    /// Decodes the attribute headers; one with a null value counts as absent.
+    /// Decodes the attribute headers. An attribute with a null value counts as absent.
     fn read<'a>(
         binding: Binding,
         headers: impl Iterator<Item = (Name<'a>, Option<&'a Bytes>)>,
@@ -404,7 +404,7 @@ impl Attributes {
         if let Some(value) = content_type.only()? {
             match (event.datacontenttype(), binding) {
                 (None, _) => event.set("datacontenttype", utf8("content-type", value)?)?,
-                // What NATS itself or a library says about the payload; the event knows better.
+                // Headers by which NATS or a library describes the payload. The event takes precedence.
                 (Some(_), Binding::Nats) => {}
                 (Some(_), Binding::Kafka | Binding::Memory | Binding::Http) => {
                     return Err(duplicate("datacontenttype"));
@@ -413,7 +413,7 @@ impl Attributes {
         }
         let body = match binding {
             Binding::Kafka | Binding::Memory => body,
-            // These cannot distinguish no data from empty data.
+            // These bindings cannot distinguish absent data from empty data.
             Binding::Nats | Binding::Http => body.filter(|body| !body.is_empty()),
         };
         event.set_data(body.cloned().map(Data::from));
@@ -435,12 +435,12 @@ impl ContentType {
         Self { first, count }
     }
 
-    /// What the content type says about an event in the body; `None` for a type that is not of CloudEvents.
+    /// The event format that the content type declares; `None` for a type that is not a CloudEvents type.
     fn media(&self) -> Option<Media> {
         Media::read(self.first.as_deref()?)
     }
 
-    /// The one content type there may be: with two, two readers could see two different events.
+    /// The only content type. With two, two readers could see two different events.
     fn only(&self) -> Result<Option<&Bytes>, EventError> {
         if self.count > 1 {
             return Err(duplicate("content-type"));

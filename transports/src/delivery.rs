@@ -8,51 +8,51 @@ use tokio::sync::OwnedSemaphorePermit;
 use crate::error::TransportError;
 use crate::message::{Message, Topic};
 
-/// One received message plus its acknowledgement.
+/// One received message and its acknowledgement.
 #[derive(Debug)]
 pub struct Delivery {
     /// The message.
     pub message: Message,
     /// Where it was received.
     pub topic: Topic,
-    /// The reply subject NATS carried with it.
+    /// The NATS reply subject of the message.
     pub reply_to: Option<Topic>,
-    /// The place of the message at its source, unique and stable over redelivery: `k:TOPIC/PARTITION/OFFSET`,
-    /// `j:STREAM/SEQUENCE`, `m:TOPIC/PARTITION/OFFSET`; for NATS core, which has no positions, `None`.
+    /// The position of the message at its source, unique and stable over redelivery: `k:TOPIC/PARTITION/OFFSET`,
+    /// `j:STREAM/SEQUENCE`, `m:TOPIC/PARTITION/OFFSET`; `None` for core NATS, which has no positions.
     pub origin: Option<Text>,
-    /// Deliveries of one lane are in order and must be published in order; different lanes are independent.
-    /// A Kafka partition, or a hash of the key or subject.
+    /// A Kafka partition, or a hash of the key or subject. Deliveries of one lane are in order and must be published in
+    /// order; different lanes are independent.
     pub lane: u32,
-    /// How often this message has been delivered, including this time, if the source knows.
+    /// How often this message has been delivered, including this delivery, if the source knows.
     pub attempt: u32,
     /// Settles it.
     pub acknowledger: Acknowledger,
 }
 
-/// How a delivery ended.
+/// The outcome of a delivery.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
     /// Every copy, or the dead letter, is confirmed: the source may forget the message.
     Settled,
-    /// Not done: the source delivers it again (Kafka: to whom the partition is assigned next, JetStream: after a delay,
-    /// memory: at once; NATS core: never).
+    /// Not finished: the source delivers the message again (Kafka: to the next owner of the partition; JetStream: after
+    /// a delay; memory: at once; core NATS: never).
     Abandoned,
 }
 
 /// The right to settle one delivery, once. Dropping it without a verdict abandons the delivery.
 pub struct Acknowledger {
     settle: Option<Box<dyn Settle>>,
-    /// Gives the bytes of the message back to the budget of its subscription.
+    /// Returns the bytes of the message to the budget of its subscription.
     _budget: Option<OwnedSemaphorePermit>,
 }
 
-/// How one transport settles; called exactly once.
+/// Settles a delivery at its source. Called exactly once.
 ///
-/// Must not block: what has to wait (a JetStream acknowledgement) is handed to the task that owns the connection.
+/// Must not block: work that has to wait (a JetStream acknowledgement) goes to the task that owns the connection.
 pub(crate) trait Settle: Send + Sync {
     fn settle(self: Box<Self>, outcome: Outcome) -> Result<(), TransportError>;
 
-    /// Whether a verdict still counts.
+    /// Whether an outcome still counts.
     fn is_current(&self) -> bool {
         true
     }
@@ -71,7 +71,7 @@ impl Acknowledger {
         }
     }
 
-    /// For sources that keep nothing: settling does nothing.
+    /// For sources that store nothing: settling does nothing.
     pub(crate) fn none(budget: Option<OwnedSemaphorePermit>) -> Self {
         Self {
             settle: None,
@@ -79,8 +79,8 @@ impl Acknowledger {
         }
     }
 
-    /// Whether the delivery is still this subscriber's, as far as is known: a Kafka partition may have been assigned to
-    /// another, who receives the message again.
+    /// Whether the delivery still belongs to this subscriber, as far as is known: a Kafka partition may have been
+    /// assigned to another consumer, which receives the message again.
     #[must_use]
     pub fn is_current(&self) -> bool {
         self.settle
@@ -88,8 +88,8 @@ impl Acknowledger {
             .is_none_or(|settle| settle.is_current())
     }
 
-    /// Tells the source whether nothing is left to do but to wait for somebody's answer. A source that gives the delivery
-    /// to another reader (Kafka, when a partition is revoked) then does so at once: there is nothing to finish first.
+    /// Tells the source whether only an answer is missing. If the source gives the delivery to another reader (Kafka,
+    /// when a partition is revoked), it then does so at once, because no work has to be finished first.
     pub fn set_waiting(&self, is_waiting: bool) {
         if let Some(settle) = &self.settle {
             settle.set_waiting(is_waiting);
@@ -99,7 +99,7 @@ impl Acknowledger {
     /// Settles the message at its source. Never waits.
     ///
     /// # Errors
-    /// When the source could not take the verdict: the message may be delivered again.
+    /// When the source could not record the outcome: the message may be delivered again.
     pub fn settle(mut self, outcome: Outcome) -> Result<(), TransportError> {
         self.settle
             .take()

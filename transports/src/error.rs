@@ -1,20 +1,20 @@
-//! Errors of transports, and what to do about them.
+//! Errors of transports, and how to handle them.
 
 use std::fmt;
 
-/// What the caller should do about an error; the only thing the pipeline branches on.
+/// How the caller should handle an error. The pipeline branches on nothing else.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Disposition {
-    /// It may work later: back off and try again, keep the order.
+    /// May succeed later: back off, try again, keep the order.
     Retry,
-    /// This message can never be sent: dead-letter it.
+    /// This message can never be sent: make it a dead letter.
     DeadLetter,
-    /// A person has to repair the set-up (missing topic, refused credentials, a full stream, a name used twice): pause
+    /// A person has to repair the set-up (missing topic, refused credentials, a full stream, a name used twice): wait
     /// and alarm, lose nothing.
     Pause,
 }
 
-/// The small comparable part of a [`TransportError`].
+/// The kind of a [`TransportError`]: small and comparable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum TransportErrorKind {
@@ -24,9 +24,9 @@ pub enum TransportErrorKind {
     TimedOut,
     /// The client's queue is full.
     Saturated,
-    /// The stream is full and takes nothing more until somebody makes room.
+    /// The stream is full and accepts nothing until somebody makes room.
     Full,
-    /// The message is larger than the server takes.
+    /// The message is larger than the server accepts.
     TooLarge,
     /// The topic, stream or consumer does not exist.
     UnknownTopic,
@@ -38,11 +38,12 @@ pub enum TransportErrorKind {
     BadMessage,
     /// The configuration of the transport is wrong.
     BadConfig,
-    /// The client broke and has to be rebuilt.
+    /// The client failed and must be replaced.
     Fatal,
-    /// Another process goes by our name: to try again at once would only take the place from it, and it from us.
+    /// Another process uses our name. Trying again at once would only take the name from the other process, and then
+    /// the other from us.
     Fenced,
-    /// Something else was stored first.
+    /// Another message was stored first.
     Overtaken,
     /// The transport is closed.
     Closed,
@@ -51,7 +52,7 @@ pub enum TransportErrorKind {
 }
 
 impl TransportErrorKind {
-    /// The stable word of this kind.
+    /// The name of this kind, which stays the same between versions.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -73,7 +74,7 @@ impl TransportErrorKind {
         }
     }
 
-    /// What to do about errors of this kind.
+    /// How to handle errors of this kind.
     #[must_use]
     pub fn disposition(self) -> Disposition {
         match self {
@@ -95,7 +96,7 @@ impl TransportErrorKind {
     }
 }
 
-/// A transport failed: what kind of failure, what was attempted, and the client's own words.
+/// A transport failed: the kind of failure, what was attempted, and the client's own message.
 #[derive(Debug, Clone)]
 pub struct TransportError {
     kind: TransportErrorKind,
@@ -104,7 +105,7 @@ pub struct TransportError {
     cause: Option<std::sync::Arc<dyn std::error::Error + Send + Sync>>,
 }
 
-/// What is wrong with one key of the configuration of a transport.
+/// A fault in one key of the configuration of a transport.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfigProblem {
     /// The key below that configuration: `jetstream.streams[0].name`.
@@ -113,7 +114,7 @@ pub struct ConfigProblem {
     pub message: String,
 }
 
-/// What is wrong with the TLS files of a transport, each below the key that names the file.
+/// The faults in the TLS files of a transport, each under the key that names the file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[must_use]
 pub struct TlsFindings {
@@ -143,7 +144,7 @@ impl fmt::Display for ConfigProblem {
 // === impl TransportError ===
 
 impl TransportError {
-    /// An error of a kind; `what` says what was attempted, in lower case, without a full stop.
+    /// An error of a kind. `what` describes the attempt, in lower case, without a full stop.
     pub fn new(kind: TransportErrorKind, what: impl Into<String>) -> Self {
         Self {
             kind,
@@ -163,7 +164,7 @@ impl TransportError {
         Err(Self::new(TransportErrorKind::BadConfig, what))
     }
 
-    /// A message is too large: its size, and what it is too large for.
+    /// A message is too large: its size, and the limit that it exceeds.
     pub(crate) fn too_large(bytes: usize, limit: impl fmt::Display) -> Self {
         Self::new(
             TransportErrorKind::TooLarge,
@@ -171,7 +172,7 @@ impl TransportError {
         )
     }
 
-    /// Something else was stored first, at this sequence if that is known.
+    /// Another message was stored first, at this sequence if it is known.
     pub(crate) fn overtaken(what: impl Into<String>, last_sequence: Option<u64>) -> Self {
         Self {
             last_sequence,
@@ -192,13 +193,13 @@ impl TransportError {
         self.kind
     }
 
-    /// The sequence of what was stored first, where something was and the stream said so.
+    /// The sequence of the message that was stored first, if there is one and the stream reported it.
     #[must_use]
     pub fn last_sequence(&self) -> Option<u64> {
         self.last_sequence
     }
 
-    /// What the caller should do.
+    /// How the caller should handle the error.
     #[must_use]
     pub fn disposition(&self) -> Disposition {
         self.kind.disposition()

@@ -1,4 +1,4 @@
-//! Durations in configuration, written as people write them: `500us`, `120s`, `5m`.
+//! Durations in the configuration, in a form that people write: `500us`, `120s`, `5m`.
 
 use std::time::Duration;
 

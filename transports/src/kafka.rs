@@ -1,7 +1,7 @@
 //! Kafka, by librdkafka.
 //!
-//! [`Kafka`] keeps one producer, a thread that serves it, and a thread that watches the cluster; each subscription has a
-//! consumer on a thread of its own. `producer` and `consumer` tell how.
+//! [`Kafka`] keeps one producer, a thread that serves it, and a thread that watches the cluster. Each subscription has
+//! a consumer on a thread of its own. See `producer` and `consumer`.
 
 mod config;
 mod consumer;
@@ -45,17 +45,17 @@ use intake::Budget;
 use producer::{BatchClient, Producer};
 use topics::{Existence, Topics};
 
-/// For one question to the cluster: does the topic exist, where does it end, create it.
+/// Deadline for one question to the cluster: whether a topic exists, where it ends, create it.
 const QUESTION: Duration = Duration::from_secs(10);
-/// For a topic created a moment ago to be known to the broker that is asked.
+/// How long a new topic may be unknown to the broker that is asked.
 const PROPAGATION: Duration = Duration::from_secs(1);
-/// For a topic created a moment ago, where somebody waits for a message to be sent to it.
+/// The same, when a sender waits for the topic.
 const FRESH: Duration = Duration::from_millis(250);
-/// For the cluster to say whether a topic exists, before the message is queued without its word.
+/// How long the cluster may take to say whether a topic exists. After that the message is queued without an answer.
 const BRIEFLY: Duration = Duration::from_secs(2);
-/// Between two of the same question.
+/// Pause before the same question is repeated.
 const AGAIN: Duration = Duration::from_millis(50);
-/// As long as anybody can mean by a deadline; keeps sums of times from overflowing.
+/// Longer than any useful deadline; keeps sums of times from overflowing.
 const FOREVER: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// A connection to one Kafka cluster.
@@ -104,7 +104,7 @@ impl Kafka {
             health,
             producer: Arc::clone(&producer),
         });
-        // From here on, `shared` stops the threads of the producer when this fails.
+        // From here on, dropping `shared` on failure stops the threads of the producer.
         spawn("a2abus-kafka-watch", move || {
             health::watch(&pulse, &changes, || probe(&producer));
             drop(changes);
@@ -112,7 +112,7 @@ impl Kafka {
         Ok(Self { shared })
     }
 
-    /// Runs a blocking question to the cluster where it blocks nobody.
+    /// Asks the cluster a blocking question on a thread where blocking is allowed.
     async fn ask<T: Send + 'static>(
         &self,
         what: String,
@@ -139,7 +139,8 @@ impl Kafka {
         }
     }
 
-    /// The partitions of a topic. Asks again while it is being created, and for so long while it is not known.
+    /// The partitions of a topic. Asks again while the topic is being created, and for a limited time while it is
+    /// unknown.
     async fn look_up(
         &self,
         topic: &Topic,
@@ -169,7 +170,7 @@ impl Kafka {
         }
     }
 
-    /// Fails at once for a topic that does not exist, or that this user may not see. Where the cluster does not say so,
+    /// Fails at once for a topic that does not exist, or that this user may not see. If the cluster does not answer,
     /// the client queues the message and finds out.
     async fn must_exist(&self, topic: &Topic) -> Result<(), TransportError> {
         let topics = self.shared.producer.topics();
@@ -184,7 +185,7 @@ impl Kafka {
 
     async fn find(&self, topics: &Topics, topic: &Topic) -> Existence {
         let _turn = topics.turn().await;
-        // Another message to the same topic may have asked meanwhile.
+        // Another message to the same topic may have asked in the meantime.
         if let Some(known) = topics.known(topic) {
             return known;
         }
@@ -202,7 +203,7 @@ impl Kafka {
         }
     }
 
-    /// Where each of these partitions ends now.
+    /// The current end of each of these partitions.
     async fn ends(
         &self,
         topic: &Topic,
@@ -222,7 +223,7 @@ impl Kafka {
         .await
     }
 
-    /// Waits until every partition answers. Brokers name the leader of a new partition before it is ready to lead.
+    /// Waits until every partition answers. Brokers name the leader of a new partition before it is ready.
     async fn wait_for_leaders(
         &self,
         topic: &Topic,
@@ -260,11 +261,11 @@ impl Kafka {
         Ok(Source::Live(starts))
     }
 
-    /// Asks the cluster to create a topic with these settings; what is not given is what the broker does by default. That
-    /// it exists by now is no error.
+    /// Asks the cluster to create a topic with these settings; the broker's defaults apply to all others. If the topic
+    /// exists by now, that is not an error.
     ///
     /// # Errors
-    /// `Unauthorised`, `BadConfig` for settings that the broker refuses, or what kept it from answering.
+    /// `Unauthorised`, `BadConfig` for settings that the broker refuses, or the reason why the cluster did not answer.
     pub async fn create_topic(
         &self,
         topic: &Topic,
@@ -285,12 +286,12 @@ impl Kafka {
         }
         let admin = self.admin()?;
         let created = admin.create_topics([&new], &admin_options()).await;
-        // Its end waits for threads. Nobody needs to wait for that.
+        // Dropping it waits for threads, which nobody needs to wait for.
         drop(tokio::task::spawn_blocking(move || drop(admin)));
         let results = created.map_err(|error| failed(&*what, error))?;
         match results.into_iter().find_map(Result::err) {
             None | Some((_, Code::TopicAlreadyExists)) => {
-                // Brokers hear of it a moment later: whoever looks next would miss it.
+                // Brokers learn of the topic a moment later, so an immediate lookup would miss it.
                 drop(self.look_up(topic, QUESTION).await);
                 Ok(())
             }
@@ -345,7 +346,8 @@ impl Transport for Kafka {
         .await
     }
 
-    /// The first message to a topic asks whether it exists: to one that does not it fails with `UnknownTopic` at once.
+    /// The first message to a topic asks whether the topic exists. If it does not, the send fails with `UnknownTopic`
+    /// at once.
     async fn send(
         &self,
         to: &Address,
@@ -394,7 +396,7 @@ impl Drop for Shared {
     }
 }
 
-/// The topics of a subscription, sorted, without the wildcards that Kafka does not know.
+/// The topics of a subscription, sorted. Refuses wildcards, which Kafka does not support.
 fn topics(subscription: &Subscription) -> Result<Vec<Topic>, TransportError> {
     let mut topics = Vec::new();
     for filter in &subscription.topics {
@@ -439,7 +441,7 @@ fn lookup(client: &BatchClient, topic: &Topic) -> Result<Lookup, KafkaError> {
     }
 }
 
-/// Whether anybody answers.
+/// Whether any broker answers.
 fn probe(producer: &Producer) -> Result<(), TransportError> {
     let client = producer.client()?;
     let answer = client
@@ -457,7 +459,7 @@ fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<(), Transpo
         .name(name.to_owned())
         .spawn(body)
     {
-        // The thread ends with what it serves, and tells so by its own means.
+        // The thread ends with the object that it serves, and reports its end by other means.
         Ok(_detached) => Ok(()),
         Err(error) => Err(TransportError::new(
             TransportErrorKind::Other,

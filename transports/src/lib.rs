@@ -1,10 +1,10 @@
 //! One transport contract over Apache Kafka, NATS and memory.
 //!
-//! [`Transport`] is the contract, [`AnyTransport`] the choice made by configuration. A [`Consumer`] yields
+//! [`Transport`] is the contract, [`AnyTransport`] the transport that the configuration chose. A [`Consumer`] yields
 //! [`Delivery`]s, each with the right to settle it; [`Transport::send`] yields a [`Confirmation`]. [`content_mode`]
 //! reads and writes CloudEvents in the binary and structured mode of each binding.
 
-// The memory transport alone needs less of the contract.
+// A build with only the memory transport uses less of the contract.
 #![cfg_attr(not(any(feature = "kafka", feature = "nats")), allow(dead_code))]
 
 mod any;

@@ -1,4 +1,4 @@
-//! Reading a topic or a stream as a log: everything it has from a position on, by every reader, and remembered nowhere.
+//! Reading a topic or a stream as a log: every reader gets all records from a position on, and no position is stored.
 
 use bytes::Bytes;
 use tokio::sync::mpsc;
@@ -9,9 +9,9 @@ use crate::message::{Headers, Topic};
 /// The topic or stream that is read as a log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LogSource {
-    /// All partitions of a topic of Kafka.
+    /// All partitions of a Kafka topic.
     Topic(Topic),
-    /// All subjects of a stream of JetStream, which has one partition.
+    /// All subjects of a JetStream stream, which has one partition.
     Stream(String),
 }
 
@@ -24,14 +24,14 @@ pub struct LogPosition {
     pub offset: u64,
 }
 
-/// Where one partition of a log begins and ends.
+/// The first and the next position of one partition of a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LogBounds {
     /// The partition; 0 on JetStream.
     pub partition: u32,
-    /// The offset of the first record that is still there; where there is none, `end`.
+    /// The offset of the first record that still exists; equal to `end` if there is none.
     pub start: u64,
-    /// The offset that the next record gets.
+    /// The offset that the next record will get.
     pub end: u64,
 }
 
@@ -40,10 +40,10 @@ pub struct LogBounds {
 pub struct LogRecord {
     /// Where it is.
     pub position: LogPosition,
-    /// When it was written, in milliseconds since 1970: by the clock of its writer on Kafka, unless the topic says
-    /// otherwise, and of the server on JetStream.
+    /// When it was written, in milliseconds since 1970: on Kafka by the clock of its writer, unless the topic is
+    /// configured otherwise; on JetStream by the clock of the server.
     pub time: u64,
-    /// The topic, or the subject; `None` for a subject that is no legal topic.
+    /// The topic, or the subject; `None` for a subject that is not a legal topic.
     pub topic: Option<Topic>,
     /// The key, on Kafka.
     pub key: Option<Bytes>,
@@ -58,8 +58,8 @@ pub struct LogRecord {
 pub struct LogBatch {
     /// The records.
     pub records: Vec<LogRecord>,
-    /// Partitions of which everything before a position was read, though no record is there: it was compacted away, or
-    /// belongs to the broker.
+    /// Partitions that were read up to a position although no record is there: it was compacted away, or belongs to the
+    /// broker.
     pub reached: Vec<LogPosition>,
 }
 
@@ -70,17 +70,17 @@ pub struct LogReader {
     _stop: DropGuard,
 }
 
-/// Batches that are ready before they are taken, at most.
+/// At most this many batches are prepared ahead.
 const READY: usize = 4;
-/// Records of one batch, at most.
+/// At most this many records per batch.
 pub(crate) const BATCH_RECORDS: usize = 512;
-/// Bytes after which a batch takes no further record.
+/// A batch of this many bytes accepts no further record.
 pub(crate) const BATCH_BYTES: usize = 1 << 20;
 
 // === impl LogReader ===
 
 impl LogReader {
-    /// A reader, what fills it, and what says that it is gone.
+    /// A reader, the sender that fills it, and the signal that the reader was dropped.
     pub(crate) fn new() -> (Self, mpsc::Sender<LogBatch>, CancellationToken) {
         let (sender, batches) = mpsc::channel(READY);
         let stop = CancellationToken::new();
@@ -91,8 +91,8 @@ impl LogReader {
         (reader, sender, stop)
     }
 
-    /// The next records; `None` when the reading has ended, because the transport was closed or because the log is
-    /// another one than before, whose positions mean something else. Cancel-safe.
+    /// The next records; `None` when the reading has ended, because the transport was closed or because the log was
+    /// replaced, so that its positions mean something else. Cancel-safe.
     pub async fn next(&mut self) -> Option<LogBatch> {
         self.batches.recv().await
     }
@@ -101,7 +101,7 @@ impl LogReader {
 // === impl LogRecord ===
 
 impl LogRecord {
-    /// About what it takes in memory.
+    /// Its approximate size in memory.
     pub(crate) fn size_bytes(&self) -> usize {
         let (key, body) = (self.key.as_ref(), self.body.as_ref());
         size_of::<Self>() + key.map_or(0, Bytes::len) + body.map_or(0, Bytes::len)

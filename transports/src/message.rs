@@ -1,4 +1,4 @@
-//! Messages as a transport carries them, uninterpreted: topic, key, headers, body.
+//! Messages as a transport carries them, without interpretation: topic, key, headers, body.
 
 use std::fmt;
 
@@ -8,7 +8,8 @@ use bytes::Bytes;
 /// A Kafka topic, a NATS subject or a memory topic: a checked name.
 ///
 /// 1 to 249 characters of `A-Z a-z 0-9 . _ -` (the names that are legal on every transport), not `.` or `..`, no empty
-/// word between dots, so that one name means the same place everywhere. Source: Apache Kafka topic names, NATS subjects.
+/// word between dots, so that a name has the same meaning on every transport. Source: Apache Kafka topic names, NATS
+/// subjects.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Topic(Text);
 
@@ -26,7 +27,7 @@ pub const MAX_TOPIC_BYTES: usize = 249;
 // === impl Topic ===
 
 impl Topic {
-    /// A name that is known to be legal when the program is compiled.
+    /// A name that the compiler checks.
     ///
     /// # Panics
     /// While compiling, when it is empty, too long, or holds other bytes than letters, digits, `.`, `_` and `-`.
@@ -101,7 +102,7 @@ impl fmt::Debug for Topic {
     }
 }
 
-/// A header: a name and, unless it is Kafka's null, a value of raw bytes.
+/// A header: a name, and a value of raw bytes or Kafka's null.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Header {
     /// The name as it was sent.
@@ -110,12 +111,12 @@ pub struct Header {
     pub value: Option<Bytes>,
 }
 
-/// Header of a delivery that carries the status NATS itself answered with: `503` when nobody listens on the subject a
-/// request was sent to. Such a delivery has an empty body. A header of that name that a peer sent is never passed on.
+/// Header of a delivery with a status from the NATS server itself: `503` when nobody listens on the subject of a
+/// request. Such a delivery has an empty body. A header of this name from a peer is never passed on.
 pub const NATS_STATUS_HEADER: &str = "nats-status";
 
-/// Header of a delivery whose NATS reply subject is not a legal [`Topic`]: the subject as it was. A header of that name
-/// that a peer sent is never passed on.
+/// Header of a delivery whose NATS reply subject is not a legal [`Topic`]: the original subject. A header of this name
+/// from a peer is never passed on.
 pub const NATS_REPLY_HEADER: &str = "nats-reply";
 
 /// The overhead of one header in memory, in bytes.
@@ -134,13 +135,13 @@ impl Headers {
         Self(Vec::new())
     }
 
-    /// No headers yet, with room for some.
+    /// No headers yet, with reserved room.
     #[must_use]
     pub fn with_capacity(capacity: usize) -> Self {
         Self(Vec::with_capacity(capacity))
     }
 
-    /// Adds a header after the ones that are there.
+    /// Appends a header.
     pub fn push(&mut self, name: impl Into<Text>, value: impl Into<Bytes>) {
         self.0.push(Header {
             name: name.into(),
@@ -148,7 +149,7 @@ impl Headers {
         });
     }
 
-    /// Sets a header, in place of all of that name.
+    /// Sets a header, replacing all headers of that name.
     pub fn put(&mut self, name: impl Into<Text>, value: impl Into<Bytes>) {
         let name = name.into();
         self.0.retain(|header| header.name != name);
@@ -171,7 +172,7 @@ impl Headers {
             .and_then(|header| header.value.as_ref())
     }
 
-    /// Adds a header as it is after the ones that are there.
+    /// Appends an existing header.
     pub fn add(&mut self, header: Header) {
         self.0.push(header);
     }
@@ -208,7 +209,7 @@ pub struct Message {
 // === impl Message ===
 
 impl Message {
-    /// A message that is a body and nothing else.
+    /// A message with only a body.
     #[must_use]
     pub fn plain(body: impl Into<Bytes>) -> Self {
         Self {
@@ -218,8 +219,8 @@ impl Message {
         }
     }
 
-    /// What the message costs a budget, in bytes: its content, and what our own bookkeeping of each header takes, which
-    /// is many times the text of a tiny one.
+    /// The cost of the message for a budget, in bytes: its content, and the memory of each header, which is much larger
+    /// than the text of a small header.
     #[must_use]
     pub fn size_bytes(&self) -> usize {
         self.content_bytes() + self.headers.len() * HEADER_BYTES

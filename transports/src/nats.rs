@@ -1,4 +1,4 @@
-//! NATS: how do core subjects and JetStream streams keep the one contract?
+//! NATS: how do core subjects and JetStream streams fulfil the same contract?
 //!
 //! ```text
 //! send  Default --publish--> client --flush_for--> Confirmation: written to the connection
@@ -6,8 +6,8 @@
 //! read  Group, Live --CoreReader----> Consumer     at most once: what nobody takes in time is dropped and counted
 //! read  Durable     --DurableReader-> Consumer     at least once: acknowledged when settled
 //! ```
-//! One client connection serves them all. It comes up when the server does and reconnects forever; `Link` tells
-//! everybody whether it is up and whether it is still the same one.
+//! All of them share one client connection. It comes up when the server does and reconnects forever. `Link` reports
+//! whether it is up and whether it is still the same connection.
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -67,12 +67,13 @@ use crate::transport::{
 ///
 /// # What a confirmation means
 /// [`Guarantee::Default`]: the message was written to the connection that was up when it was sent, and that connection
-/// was still there afterwards. Whether the server read it, and whether anybody was subscribed, nobody knows; a server
-/// that dies takes what it had not read with it. [`Guarantee::Stored`]: a stream has stored it, or already had a
-/// message of that id. It fails with `UnknownTopic` only when the JetStream API says that no stream takes the subject,
-/// which needs the right to ask `STREAM.NAMES`; when nobody took it and the API does not say so within two seconds, or
-/// names a stream, which then has no leader, with `Disconnected`. When a connection is lost, what was unconfirmed on it fails with `Disconnected` at once: it may or
-/// may not have arrived. A message that could not be handed to a connection is not sent later.
+/// was still up afterwards. Whether the server read the message, and whether anybody was subscribed, is unknown; if a
+/// server dies, the data that it had not read are lost. [`Guarantee::Stored`]: a stream has stored the message, or
+/// already had a message with that id. The send fails with `UnknownTopic` only when the JetStream API says that no
+/// stream stores the subject, which needs permission to ask `STREAM.NAMES`. It fails with `Disconnected` when no stream
+/// answered and the API does not say so within two seconds, or names a stream, which then has no leader. When a
+/// connection is lost, its unconfirmed messages fail with `Disconnected` at once: they may or may not have arrived. A
+/// message that could not be written to a connection is not sent later.
 #[derive(Clone)]
 pub struct Nats {
     inner: Arc<Inner>,
@@ -88,9 +89,9 @@ struct Inner {
     notices: mpsc::Sender<Notice>,
     inbox: String,
     tokens: AtomicU64,
-    /// Cancelled once it has been tried to make the managed streams.
+    /// Cancelled after the first attempt to create the managed streams.
     streams_tried: CancellationToken,
-    /// The right to have one more stored publication unanswered.
+    /// Permits for unanswered stored publications.
     unanswered: Arc<Semaphore>,
     max_ack_pending: u32,
     ack_timeout: Duration,
@@ -101,15 +102,15 @@ struct Inner {
     _stop: DropGuard,
 }
 
-/// Reports to a consumer how its reader ended.
+/// Reports to a consumer why its reader ended.
 type End = oneshot::Sender<Result<(), TransportError>>;
 
-/// How long a refused subscription may take to be told after the server has read it: the client reports refusals and
-/// messages by different ways.
+/// How long a refused subscription may take to be reported after the server has read it: the client reports refusals
+/// and messages separately.
 const REFUSAL_GRACE: Duration = Duration::from_millis(10);
 
-/// Messages the client keeps for one subscription until we take them. Our reader takes them at once and keeps what the
-/// budget does not allow by bytes, so this only bridges a busy moment.
+/// How many messages the client keeps for one subscription until we read them. Our reader reads them at once and keeps
+/// those that exceed the byte budget, so this only bridges a busy moment.
 const SUBSCRIPTION_CAPACITY: usize = 65_536;
 
 // === impl Nats ===
@@ -118,11 +119,10 @@ impl Nats {
     /// Starts a client. Returns before the server is reached, which may be later: see [`Transport::health`].
     ///
     /// # Errors
-    /// `BadConfig`, with everything that is wrong with the configuration, or a secret or certificate file that cannot
-    /// be read.
+    /// `BadConfig`, with every fault of the configuration, or with a secret or certificate file that cannot be read.
     pub async fn connect(config: NatsConfig) -> Result<Self, TransportError> {
         TransportError::unless_right("NATS", &config.problems())?;
-        // More than one user of rustls in the process could leave it without a default; an existing one is kept.
+        // If the process uses several rustls providers, there may be no default. An existing default is kept.
         let _ = async_nats::rustls::crypto::ring::default_provider().install_default();
         let (link, client) = Link::connect(&config, SUBSCRIPTION_CAPACITY).await?;
         let inbox = client.new_inbox();
@@ -174,8 +174,8 @@ impl Nats {
         })
     }
 
-    /// How many messages of core subscriptions were dropped because they were not taken in time. At least: what the
-    /// client itself drops when it is overrun is not counted one by one.
+    /// How many messages of core subscriptions were dropped because they were not read in time. A lower bound: the
+    /// client does not count each message that it drops when it is overrun.
     #[must_use]
     pub fn dropped_messages(&self) -> u64 {
         self.inner.link.dropped()
@@ -201,9 +201,9 @@ impl fmt::Debug for Nats {
 }
 
 impl Transport for Nats {
-    /// `Group` is a queue group on core subjects, `Live` a plain subscription: both at most once, and both forget what
-    /// was published while the connection was down. `Durable` reads a JetStream pull consumer, which is created or
-    /// updated if `jetstream.manage` allows; its `max_ack_pending` is `budget_messages`, for all its readers together.
+    /// `Group` is a queue group on core subjects, `Live` a plain subscription: both are at most once, and miss what is
+    /// published while the connection is down. `Durable` reads a JetStream pull consumer, which is created or updated
+    /// if `jetstream.manage` allows; its `max_ack_pending` is `budget_messages`, for all its readers together.
     async fn subscribe(&self, subscription: Subscription) -> Result<Consumer, TransportError> {
         let inner = &self.inner;
         inner.link.up(inner.request_deadline()).await?;
@@ -219,8 +219,8 @@ impl Transport for Nats {
         }
     }
 
-    /// Without a connection it waits for one, at most `ack_timeout`, and then fails with `Disconnected`: the message was
-    /// not sent and will not be.
+    /// Without a connection the send waits for one, at most `ack_timeout`, and then fails with `Disconnected`: the
+    /// message was not sent and will not be.
     async fn send(
         &self,
         to: &Address,
@@ -255,8 +255,8 @@ impl Transport for Nats {
         Ok(1)
     }
 
-    /// Creates or updates the stream of `jetstream.streams` that stores the topic, if `jetstream.manage` allows; nothing
-    /// to do otherwise.
+    /// Creates or updates the stream of `jetstream.streams` that stores the topic, if `jetstream.manage` allows;
+    /// otherwise does nothing.
     async fn ensure_topic(&self, topic: &Topic, _partitions: u32) -> Result<(), TransportError> {
         let inner = &self.inner;
         inner.link.up(inner.request_deadline()).await?;
@@ -333,7 +333,7 @@ impl Nats {
             if !config::is_name(word) {
                 return Err(TransportError::new(
                     TransportErrorKind::BadConfig,
-                    format!("read {word:?}: not the name of a stream or consumer"),
+                    format!("read {word:?}: not a valid name of a stream or consumer"),
                 ));
             }
         }
@@ -381,7 +381,7 @@ impl Inner {
         core::after(self.request_timeout)
     }
 
-    /// Room for the confirmation first, then the message: once it is with the client it cannot be taken back.
+    /// Reserve room for the confirmation before sending: a message that the client has cannot be taken back.
     async fn send_core(
         &self,
         out: async_nats::message::OutboundMessage,
@@ -393,7 +393,8 @@ impl Inner {
             Err(_) => in_queue(self.written.reserve()).await?,
         };
         self.link.up(core::after(self.ack_timeout)).await?;
-        // After the wait: what waited for a reconnect goes to the connection that came, and only that one can lose it.
+        // After the wait: a message that waited for a reconnect goes to the new connection, and only that connection
+        // can lose it.
         let connects = connects(&self.client);
         core::publish(&self.client, out, bytes).await?;
         room.send(Unflushed { connects, confirm });
@@ -413,7 +414,7 @@ impl Inner {
         };
         let deadline = core::after(self.ack_timeout);
         self.link.up(deadline).await?;
-        // What comes before its stream would be refused, and overtaken by what comes after it.
+        // A message that comes before its stream exists would be refused, and overtaken by later messages.
         if !self.streams_tried.is_cancelled() {
             let tried = self.streams_tried.cancelled();
             if tokio::time::timeout_at(deadline, tried).await.is_err() {
@@ -421,7 +422,7 @@ impl Inner {
             }
         }
         let token = self.next_token();
-        // The stream answers to the reply subject, so a reply subject for agents cannot travel there.
+        // The stream answers to the reply subject, so the message cannot carry another one for agents.
         out.reply = Some(format!("{}.{token}", self.inbox).into());
         let expected = Expected {
             token,
@@ -436,7 +437,7 @@ impl Inner {
         self.ask(expected, out).await
     }
 
-    /// Announces a question and asks it. If it is not asked, its announcement is taken back, and so is its permit.
+    /// Announces a question and sends it. If sending fails, the announcement and its permit are withdrawn.
     async fn ask(
         &self,
         expected: Expected,
@@ -456,8 +457,8 @@ impl Inner {
         Ok(())
     }
 
-    /// A round trip: publishes to our own inbox and waits for it to come back. The server handles what one connection
-    /// sends in order, so it has then seen every subscription made before. A flush only empties our own buffer.
+    /// A round trip: publishes to our own inbox and waits for the message to return. The server handles the data of one
+    /// connection in order, so it has then seen every earlier subscription. A flush only empties our own buffer.
     async fn echo(&self) -> Result<(), TransportError> {
         let token = self.next_token();
         let (verdict, echoed) = oneshot::channel();
@@ -486,12 +487,12 @@ impl Inner {
         self.tokens.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Confirms what can be confirmed, ends the subscriptions, and the client. Without a connection there is nothing to
-    /// confirm: what was sent has failed.
+    /// Confirms pending publications, ends the subscriptions, and closes the client. Without a connection nothing can
+    /// be confirmed: what was sent has failed.
     async fn close(&self, deadline: Instant) -> Result<(), TransportError> {
         let queues_empty = async {
-            // All of a queue's room is free when nothing waits in it, and all permits when nothing is unanswered. They
-            // only fail when they were closed before, and then nothing waits either.
+            // A queue without waiting messages has all its room free, and all permits are free if nothing is
+            // unanswered. Acquiring them fails only if they were closed before, and then nothing waits either.
             let written = self.written.reserve_many(self.written.max_capacity()).await;
             let unanswered = self.unanswered.acquire_many(self.max_ack_pending).await;
             (written.map(drop).is_ok(), unanswered.map(drop).is_ok())
@@ -507,8 +508,8 @@ impl Inner {
         let ended = tokio::time::timeout_at(deadline, self.tasks.wait())
             .await
             .is_ok();
-        // Ends the client's own task. While it is not connected it reads no commands: then it sleeps until the process
-        // ends, as its pause between attempts is now endless.
+        // Ends the client's own task. Without a connection the task reads no commands: it then sleeps until the process
+        // ends, because its pause between attempts is now endless.
         let last_word = deadline.max(core::after(LAST_WORD));
         if tokio::time::timeout_at(last_word, self.client.drain())
             .await
@@ -534,7 +535,7 @@ impl Inner {
     }
 }
 
-/// How long the client may take to be told that it is closed, even if the deadline for closing is over.
+/// How long the client may take to accept the close command, even after the deadline for closing.
 const LAST_WORD: Duration = Duration::from_millis(100);
 
 /// Waits for room, at most [`QUEUE_DEADLINE`].
@@ -582,7 +583,7 @@ async fn subscribe_one(
     }
 }
 
-/// A subscription in words: `a.b, c.> (group g)`.
+/// The name of a subscription in messages: `a.b, c.> (group g)`.
 fn described(topics: &[TopicFilter], group: Option<&Text>) -> String {
     let topics: Vec<&str> = topics.iter().map(TopicFilter::as_str).collect();
     let group = group.map(|group| format!(" (group {group})"));
@@ -601,7 +602,7 @@ async fn refused(
                 Ok(Refusal::Subscribe(subject)) if subjects.contains(&subject.as_str()) => {
                     return Some(subject);
                 }
-                // Others, and refusals missed among many others.
+                // Other subjects, and refusals missed among many others.
                 Ok(_) | Err(broadcast::error::RecvError::Lagged(_)) => {}
                 Err(broadcast::error::RecvError::Closed) => return None,
             }

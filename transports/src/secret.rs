@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize, Serializer};
 
 /// A reference to a secret: `{file: PATH}` or `{env: NAME}`.
 ///
-/// It is read when a client is created, not when configuration loads, so that a rotated file is picked up by the next
-/// connection. `Debug` and `Serialize` print `***`.
+/// The secret is read when a client is created, not when the configuration loads, so that the next connection uses a
+/// rotated file. `Debug` and `Serialize` print `***`.
 #[derive(Clone, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(transparent)]
 pub struct Secret(Reference);
@@ -17,7 +17,7 @@ pub struct Secret(Reference);
 #[derive(Clone, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 enum Reference {
-    /// Path of a file that holds the secret; one line end after it is not part of it.
+    /// Path of a file that holds the secret; one line end after the secret is ignored.
     File(PathBuf),
     /// Name of an environment variable that holds the secret.
     Env(String),
@@ -27,7 +27,7 @@ enum Reference {
 #[derive(Clone, PartialEq, Eq)]
 pub struct Revealed(String);
 
-/// A secret could not be read. Says where it should have been, never what it is.
+/// A secret could not be read. Says where it should have been, never the secret itself.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SecretError {
@@ -45,7 +45,7 @@ pub enum SecretError {
         /// The variable.
         name: String,
     },
-    /// There is nothing in it.
+    /// The secret is empty.
     #[error("the secret in {place} is empty")]
     Empty {
         /// The file or variable.
@@ -56,19 +56,19 @@ pub enum SecretError {
 // === impl Secret ===
 
 impl Secret {
-    /// A secret that is the content of a file.
+    /// A secret in a file.
     #[must_use]
     pub fn file(path: impl Into<PathBuf>) -> Self {
         Self(Reference::File(path.into()))
     }
 
-    /// A secret that is the value of an environment variable.
+    /// A secret in an environment variable.
     #[must_use]
     pub fn env(name: impl Into<String>) -> Self {
         Self(Reference::Env(name.into()))
     }
 
-    /// The file to watch for changes, when it is one.
+    /// The file to watch for changes, if the secret is in one.
     #[must_use]
     pub fn path(&self) -> Option<&Path> {
         match &self.0 {
@@ -80,7 +80,7 @@ impl Secret {
     /// Reads the secret. Blocks as long as reading a small file does.
     ///
     /// # Errors
-    /// When the file or variable is not there, is not UTF-8 text, or is empty.
+    /// When the file or variable does not exist, is not UTF-8 text, or is empty.
     pub fn reveal(&self) -> Result<Revealed, SecretError> {
         let (text, place) = match &self.0 {
             Reference::File(path) => (read(path)?, path.display().to_string()),
@@ -102,7 +102,7 @@ fn read(path: &Path) -> Result<String, SecretError> {
         path: path.to_owned(),
         source,
     })?;
-    // Editors and `echo` end a file with a line end that nobody means as part of a password.
+    // Editors and `echo` end a file with a line end that is not part of the password.
     if text.ends_with('\n') {
         text.pop();
         if text.ends_with('\r') {
@@ -127,7 +127,7 @@ impl Serialize for Secret {
 // === impl SecretError ===
 
 impl SecretError {
-    /// Whether there is no secret any more, and not only nothing to read it with: it is not there, or empty.
+    /// Whether the secret is missing or empty, as opposed to temporarily unreadable.
     #[must_use]
     pub fn is_gone(&self) -> bool {
         match self {
@@ -150,7 +150,7 @@ impl SecretError {
 // === impl Revealed ===
 
 impl Revealed {
-    /// The secret itself: hand it to a client, keep it out of messages.
+    /// The secret itself. Give it to a client; keep it out of messages.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0

@@ -1,5 +1,5 @@
-//! What is wrong with the certificates and keys that a configuration names? Clients say only "TLS error", or nothing
-//! until a server refuses them.
+//! Faults of the certificates and keys that a configuration names. Clients say only "TLS error", or nothing until a
+//! server refuses them.
 
 use std::io::ErrorKind;
 use std::path::Path;
@@ -25,7 +25,7 @@ pub(crate) struct TlsFiles<'a> {
 /// The kind of client that uses the files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TlsClient {
-    /// The client of Kafka, by OpenSSL, which decrypts keys.
+    /// The Kafka client, with OpenSSL, which decrypts keys.
     #[cfg(feature = "kafka")]
     OpenSsl { has_password: bool },
     /// The client of NATS.
@@ -33,16 +33,16 @@ pub(crate) enum TlsClient {
     Rustls,
 }
 
-/// Which certificate of a file says how long the file serves.
+/// Which certificate of a file decides how long the file is valid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Serves {
     /// Authorities: as long as one of them is valid.
     WhileOneIsValid,
-    /// A chain: as long as all of it is valid.
+    /// A chain: as long as all its certificates are valid.
     WhileAllAreValid,
 }
 
-/// A certificate is said to expire soon in the last tenth of its time, at most for so long.
+/// A certificate expires soon in the last tenth of its life, at most this long before its end.
 const SOON: Duration = Duration::from_secs(30 * 86_400);
 const CA_FILE: &str = "tls.ca_file";
 const CERT_FILE: &str = "tls.cert_file";
@@ -79,13 +79,13 @@ impl TlsFiles<'_> {
         findings
     }
 
-    /// What is done about a certificate that expires.
+    /// How to renew a certificate that expires.
     fn renewal(&self) -> &'static str {
         match self.client {
-            // It reads the files when it is made.
+            // The client reads the files when it is created.
             #[cfg(feature = "kafka")]
             TlsClient::OpenSsl { .. } => "renew it, and restart the bridge",
-            // It reads them for each connection.
+            // The client reads them for each connection.
             #[cfg(feature = "nats")]
             TlsClient::Rustls => "renew it",
         }

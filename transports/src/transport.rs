@@ -1,4 +1,4 @@
-//! The one contract that Kafka, NATS and memory keep.
+//! The contract of Kafka, NATS and memory.
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -26,9 +26,9 @@ pub trait Transport: Clone + fmt::Debug + Send + Sync + 'static {
     /// [`Reading::Live`] subscription is received.
     ///
     /// Order: deliveries of one lane are in the order of the source, except that JetStream may deliver an abandoned
-    /// message after its successors. Who retries: the implementation reconnects by
-    /// itself, with back-off, forever; the consumer only ends when it is closed, or when another process has taken its
-    /// place ([`Consumer::close`] then says so).
+    /// message after its successors. Retries: the implementation reconnects by itself, with back-off, forever. The
+    /// consumer ends only when it is closed, or when another process has taken its place ([`Consumer::close`] then says
+    /// so).
     ///
     /// # Errors
     /// When the source cannot be reached or refuses. Cancel-safe: nothing stays subscribed.
@@ -37,9 +37,9 @@ pub trait Transport: Clone + fmt::Debug + Send + Sync + 'static {
         subscription: Subscription,
     ) -> impl Future<Output = Result<Consumer, TransportError>> + Send;
 
-    /// Hands a message, given or lent, to the client in order, and returns the [`Confirmation`] to wait for. Calls made one
-    /// after the other for the same topic and key arrive in that order. Waits only while the client's queue is full, at
-    /// most `QUEUE_DEADLINE`. Who retries: inside the client up to its delivery deadline; above it the caller.
+    /// Gives a message, owned or borrowed, to the client in order, and returns the [`Confirmation`] to wait for.
+    /// Consecutive calls for the same topic and key arrive in that order. Waits only while the client's queue is full,
+    /// at most `QUEUE_DEADLINE`. Retries: the client, up to its delivery deadline; after that the caller.
     ///
     /// # Errors
     /// When the message was not queued. Cancel-safe: either queued or not at all.
@@ -56,8 +56,7 @@ pub trait Transport: Clone + fmt::Debug + Send + Sync + 'static {
     fn partitions(&self, topic: &Topic)
     -> impl Future<Output = Result<u32, TransportError>> + Send;
 
-    /// Makes sure that a topic exists, with `partitions` partitions when it has to be created.
-    /// Nothing to do on NATS core.
+    /// Creates a topic, with `partitions` partitions, if it does not exist. Does nothing on NATS core.
     ///
     /// # Errors
     /// When it does not exist and cannot be created.
@@ -67,10 +66,10 @@ pub trait Transport: Clone + fmt::Debug + Send + Sync + 'static {
         partitions: u32,
     ) -> impl Future<Output = Result<(), TransportError>> + Send;
 
-    /// Whether the bus can be reached now, and why not. Changes are seen as they happen.
+    /// Whether the bus can be reached now, and if not, why. Changes are visible at once.
     fn health(&self) -> watch::Receiver<Health>;
 
-    /// Waits until everything queued is confirmed or the deadline is over, then closes the connection.
+    /// Waits until everything queued is confirmed or the deadline has passed, then closes the connection.
     ///
     /// # Errors
     /// `TimedOut` when something was still unconfirmed.
@@ -80,10 +79,10 @@ pub trait Transport: Clone + fmt::Debug + Send + Sync + 'static {
 /// The longest [`Transport::send`] waits for room in the client's queue.
 pub const QUEUE_DEADLINE: Duration = Duration::from_secs(30);
 
-/// How often a source is asked how far behind its readers are.
+/// How often a source is asked for the lag of its readers.
 pub const LAG_INTERVAL: Duration = Duration::from_secs(5);
 
-/// The longest that [`Consumer::close`] waits for deliveries in progress, whatever its argument.
+/// [`Consumer::close`] waits for deliveries in progress at most this long, whatever its argument.
 const LONGEST_DRAIN: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Whether a bus can be reached.
@@ -91,9 +90,9 @@ const LONGEST_DRAIN: Duration = Duration::from_secs(24 * 60 * 60);
 pub enum Health {
     /// It answers.
     Up,
-    /// No attempt to connect has succeeded or failed yet; to which brokers or servers.
+    /// No attempt to connect has succeeded or failed yet; the brokers or servers.
     Connecting(Text),
-    /// It does not answer, and this is why.
+    /// It does not answer; the reason.
     Down(Text),
 }
 
@@ -104,13 +103,13 @@ pub struct Subscription {
     pub topics: Vec<TopicFilter>,
     /// How to share and remember the reading position.
     pub reading: Reading,
-    /// Bytes of messages received and not yet settled, at most. When they are spent the source is paused.
+    /// The source is paused when received and unsettled messages have this many bytes.
     pub budget_bytes: usize,
-    /// Messages received and not yet settled, at most.
+    /// At most this many messages are received and unsettled.
     pub budget_messages: usize,
 }
 
-/// How a subscription shares and remembers its position.
+/// How a subscription shares and stores its position.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reading {
     /// Members of the group share the messages. Kafka: a consumer group, at least once, starting at the earliest record
@@ -123,8 +122,8 @@ pub enum Reading {
         /// The durable consumer.
         name: Text,
     },
-    /// A copy of everything published from now on, remembered nowhere. Kafka reads only the given partition of its one
-    /// topic (no group, no commits).
+    /// A copy of everything published from now on, without a stored position. Kafka reads only the given partition of
+    /// its one topic (no group, no commits).
     Live {
         /// The partition, on transports that have them.
         partition: Option<u32>,
@@ -135,7 +134,7 @@ pub enum Reading {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct TopicFilter(Text);
 
-/// Where a message goes.
+/// The destination of a message.
 #[derive(Debug, Clone)]
 pub struct Address {
     /// The topic or subject.
@@ -144,26 +143,26 @@ pub struct Address {
     pub partition: Option<u32>,
     /// The reply subject to set on the message (NATS, memory).
     pub reply_to: Option<Topic>,
-    /// What a confirmation has to mean.
+    /// The guarantee that the confirmation must give.
     pub guarantee: Guarantee,
 }
 
 /// The guarantee that a confirmation gives.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Guarantee {
-    /// Kafka: written by all in-sync replicas. Memory: in the topic. NATS core: written to the connection, which a
-    /// subscriber may or may not see.
+    /// Kafka: written by all in-sync replicas. Memory: in the topic. NATS core: written to the connection; a subscriber
+    /// may or may not receive it.
     Default,
-    /// NATS: stored by a JetStream stream, which drops a second message with the same id inside its window.
-    /// Elsewhere as `Default`.
+    /// NATS: stored by a JetStream stream, which drops a second message with the same id inside its window. On other
+    /// transports like `Default`.
     Stored {
         /// The `Nats-Msg-Id`.
         message_id: Option<Text>,
     },
-    /// NATS: as `Stored`, if nothing has been stored on the subject since; else it fails with
-    /// [`TransportErrorKind::Overtaken`]. Elsewhere as `Default`.
+    /// NATS: like `Stored`, if nothing has been stored on the subject since; otherwise it fails with
+    /// [`TransportErrorKind::Overtaken`]. On other transports like `Default`.
     StoredNext {
-        /// The sequence of the last message on the subject, 0 where there is none.
+        /// The sequence of the last message on the subject, or 0.
         after: u64,
     },
 }
@@ -175,7 +174,7 @@ pub struct Receipt {
     pub position: Option<Text>,
 }
 
-/// The end of the wait for a [`Receipt`]. Dropping it does not take the message back.
+/// A future [`Receipt`]. Dropping it does not withdraw the message.
 #[derive(Debug)]
 #[must_use = "nothing is known to be delivered before the confirmation resolves"]
 pub struct Confirmation(ConfirmationState);
@@ -210,7 +209,7 @@ pub(crate) struct Reader {
 // === impl Receipt ===
 
 impl Receipt {
-    /// The position in its log of a message that a log stored, on Kafka and JetStream.
+    /// The position of a message that a log stored, on Kafka and JetStream.
     #[must_use]
     pub fn log_position(&self) -> Option<LogPosition> {
         let (place, offset) = self.position.as_ref()?.rsplit_once('/')?;
@@ -282,7 +281,7 @@ impl From<Topic> for TopicFilter {
 // === impl Address ===
 
 impl Address {
-    /// The topic, with everything else left to the transport.
+    /// Only the topic; the transport chooses the rest.
     #[must_use]
     pub fn topic(topic: Topic) -> Self {
         Self {
@@ -297,17 +296,17 @@ impl Address {
 // === impl Confirmation ===
 
 impl Confirmation {
-    /// A confirmation that is already decided.
+    /// A confirmation with a known result.
     pub(crate) fn ready(result: Result<Receipt, TransportError>) -> Self {
         Self(ConfirmationState::Ready(Some(result)))
     }
 
-    /// A confirmation that somebody else will decide; a sender that is dropped means the client is gone.
+    /// A confirmation that is decided elsewhere. A dropped sender means that the client has ended.
     pub(crate) fn waiting(receiver: oneshot::Receiver<Result<Receipt, TransportError>>) -> Self {
         Self(ConfirmationState::Waiting(receiver))
     }
 
-    /// The result, if it is there by now; it is given once.
+    /// The result, if it is known by now. It is returned only once.
     pub fn now(&mut self) -> Option<Result<Receipt, TransportError>> {
         match &mut self.0 {
             ConfirmationState::Ready(result) => result.take(),
@@ -358,14 +357,15 @@ impl Consumer {
         }
     }
 
-    /// The same, with a cell in which [`Consumer::close`] tells the reader, before it stops it, how long to wait for
-    /// deliveries that are out. A reader that is stopped while the cell is empty waits for nothing.
+    /// The same, with a cell in which [`Consumer::close`] puts, before it stops the reader, how long to wait for
+    /// outstanding deliveries. A reader that is stopped while the cell is empty does not wait.
     pub(crate) fn draining(mut self, until: Arc<OnceLock<Instant>>) -> Self {
         self.drain_until = Some(until);
         self
     }
 
-    /// The same, for a source that sends nothing again: `leave` asks it to send no more, and what it sent is delivered.
+    /// The same, for a source that sends nothing again: `leave` asks it to stop sending, and everything sent before is
+    /// delivered.
     #[cfg(feature = "nats")]
     pub(crate) fn leaving(mut self, leave: CancellationToken) -> Self {
         self.leave = Some(leave);
@@ -379,47 +379,48 @@ impl Consumer {
         self
     }
 
-    /// The same, for a source that gives a consumer its share later: `assigned` is cancelled when it first has.
+    /// The same, for a source that assigns a share to a consumer later: `assigned` is cancelled at the first
+    /// assignment.
     #[cfg(feature = "kafka")]
     pub(crate) fn awaiting_assignment(mut self, assigned: CancellationToken) -> Self {
         self.assigned = Some(assigned);
         self
     }
 
-    /// The same, for a source that says how far behind its readers are.
+    /// The same, for a source that reports the lag of its readers.
     #[cfg(any(feature = "kafka", feature = "nats"))]
     pub(crate) fn with_lag(mut self, lag: watch::Receiver<Option<u64>>) -> Self {
         self.lag = Some(lag);
         self
     }
 
-    /// The same, for a source that may read some of its partitions later.
+    /// The same, for a source that may pause single partitions.
     #[cfg(feature = "kafka")]
     pub(crate) fn with_paused(mut self, paused: watch::Receiver<Vec<Text>>) -> Self {
         self.paused = Some(paused);
         self
     }
 
-    /// The partitions, as `TOPIC/PARTITION`, that are not read because too much of what came after a delivery that is out
-    /// is settled already: Kafka commits in order, and would deliver all of it again after a crash. `None` where that
-    /// cannot be.
+    /// The partitions, as `TOPIC/PARTITION`, that are paused because too many messages after an outstanding delivery
+    /// are already settled: Kafka commits in order, and would deliver all of them again after a crash. `None` for
+    /// sources where this cannot happen.
     #[must_use]
     pub fn paused(&self) -> Option<watch::Receiver<Vec<Text>>> {
         self.paused.clone()
     }
 
-    /// How many messages at the source are not settled, asked for every [`LAG_INTERVAL`]: on Kafka those after the
-    /// stored offset in the partitions of this member, on JetStream those that the durable consumer has still to deliver
-    /// or has no acknowledgement of, whichever reader it belongs to. `None` inside while it is not known yet, and
-    /// altogether where the source does not say: core NATS, memory, and live readers.
+    /// How many messages at the source are not settled, measured every [`LAG_INTERVAL`]: on Kafka those after the
+    /// stored offset in the partitions of this member, on JetStream those that the durable consumer has not yet
+    /// delivered or that are not acknowledged, by any reader. `None` inside while it is unknown; `None` altogether for
+    /// sources that do not report it: core NATS, memory, and live readers.
     #[must_use]
     pub fn lag(&self) -> Option<watch::Receiver<Option<u64>>> {
         self.lag.clone()
     }
 
-    /// Waits until the source has told this consumer its share of the topics for the first time. The share may be empty:
-    /// other members of the group have it all then. Ready at once on sources that do not share topics out, and after
-    /// the first time whatever the group does. Does not borrow the consumer, which has to be read meanwhile.
+    /// Waits for the first assignment of a share of the topics. The share may be empty if other members of the group
+    /// have everything. Ready at once on sources without assignments, and after the first assignment whatever the group
+    /// does. Does not borrow the consumer, which must be read meanwhile.
     pub fn assigned(&self) -> impl Future<Output = ()> + Send + use<> {
         let assigned = self.assigned.clone();
         async move {
@@ -430,7 +431,8 @@ impl Consumer {
     }
 
     /// Waits until a message of this subscription may have been lost: on core NATS when the connection changes, or when
-    /// messages come faster than they are read. Never ready on sources that store messages. Does not borrow the consumer.
+    /// messages arrive faster than they are read. Never ready on sources that store messages. Does not borrow the
+    /// consumer.
     pub fn lost(&self) -> impl Future<Output = ()> + Send + use<> {
         let lost = self.lost.clone();
         async move {
@@ -441,25 +443,24 @@ impl Consumer {
         }
     }
 
-    /// The next delivery; `None` once the subscription is closed and everything received was handed out.
-    /// Cancel-safe.
+    /// The next delivery; `None` once the subscription is closed and everything received was delivered. Cancel-safe.
     pub async fn recv(&mut self) -> Option<Delivery> {
         self.deliveries.recv().await
     }
 
-    /// Waits for the next delivery, and adds it with those that are there already to a list, `most` at most. How many: 0
-    /// once the subscription is closed and everything received was handed out. Cancel-safe.
+    /// Waits for the next delivery, and appends it and further available deliveries to a list, at most `most`. Returns
+    /// how many: 0 once the subscription is closed and everything received was delivered. Cancel-safe.
     pub async fn recv_many(&mut self, deliveries: &mut Vec<Delivery>, most: usize) -> usize {
         self.deliveries.recv_many(deliveries, most).await
     }
 
-    /// The next delivery if one is there already.
+    /// The next delivery, if one is available.
     pub fn try_recv(&mut self) -> Option<Delivery> {
         self.deliveries.try_recv().ok()
     }
 
-    /// Stops receiving new messages. What was received already is still handed out, until [`Consumer::recv`] gives
-    /// `None`; what is not settled can be settled until [`Consumer::close`].
+    /// Stops receiving new messages. Already received messages are still delivered, until [`Consumer::recv`] returns
+    /// `None`. Deliveries can be settled until [`Consumer::close`].
     pub fn stop(&mut self) {
         match &self.leave {
             Some(leave) => leave.cancel(),
@@ -467,24 +468,24 @@ impl Consumer {
         }
     }
 
-    /// Ends the subscription: positions of settled deliveries are committed, the rest is abandoned. Deliveries that
-    /// are out are given up to `deadline` to settle first.
+    /// Ends the subscription: positions of settled deliveries are committed, the others are abandoned. Outstanding
+    /// deliveries have until `deadline` to settle first.
     ///
     /// # Errors
-    /// `TimedOut` when the reader did not end in time; it is left to end by itself. When it had ended by itself before,
-    /// because it could not go on: why. Of these `Fenced` is not to be answered with another subscription at once.
+    /// `TimedOut` when the reader did not end in time; it then ends by itself. If the reader had already failed: its
+    /// error. After `Fenced`, do not subscribe again at once.
     pub async fn close(mut self, deadline: Duration) -> Result<(), TransportError> {
         self.deliveries.close();
         while self.deliveries.try_recv().is_ok() {}
         if let Some(until) = &self.drain_until {
-            // A quarter is left for the last commit and for leaving the group.
+            // A quarter is reserved for the last commit and for leaving the group.
             let wait = deadline.min(LONGEST_DRAIN) / 4 * 3;
             until.get_or_init(|| Instant::now() + wait);
         }
         self.reader.stop.cancel();
         match tokio::time::timeout(deadline, &mut self.reader.ended).await {
             Ok(Ok(how)) => how,
-            // The reader is gone without a word: the client ended it.
+            // The reader ended without an error: the client ended it.
             Ok(Err(_)) => Ok(()),
             Err(_) => Err(TransportError::new(
                 TransportErrorKind::TimedOut,

@@ -22,7 +22,7 @@ const MEMBERS: [MemberPath; 8] = [
     MemberPath::OwnTopic,
 ];
 
-/// Where a request names what it is about, the first that does.
+/// The members that can name the object of a request; the first present one counts.
 const OBJECTS: [MemberPath; 12] = [
     MemberPath::ToolName,
     MemberPath::Name,
@@ -71,7 +71,7 @@ impl Parser<'_> {
         Ok(draft.of_protocol("A2E", Some(version)))
     }
 
-    /// Where it goes, and what ties it to its request or its answer.
+    /// Its destination, and the ids that connect requests and answers.
     fn a2e_way(
         &self,
         draft: &mut Draft,
@@ -95,7 +95,7 @@ impl Parser<'_> {
             Kind::Stream => draft.put(extension::IS_FINAL, false),
             Kind::Request | Kind::Notification => {}
         }
-        // An answer goes back the way its request came.
+        // An answer returns the way its request came.
         if topic.is_none() && matches!(draft.kind, Kind::Request | Kind::Notification) {
             draft.put_if(extension::TARGET_AGENT, target);
         }
@@ -103,7 +103,7 @@ impl Parser<'_> {
         Ok(())
     }
 
-    /// What events and errors say of themselves.
+    /// The attributes of events and errors.
     fn a2e_marks(&self, draft: &mut Draft, ty: &str) -> Result<(), DecodeError> {
         if is_event(ty) {
             let word = self.attribute(MemberPath::Kind);
@@ -139,8 +139,8 @@ impl Parser<'_> {
         }
     }
 
-    /// The message's own id; one that cannot be an event's id is replaced by a new one, as is none.
-    /// Source: docs/protocols/a2e-messages.md §1.2 and §8.2.
+    /// The message's own id. A missing id, or one that is not a valid event id, is replaced by a new one. Source:
+    /// docs/protocols/a2e-messages.md §1.2 and §8.2.
     fn a2e_id(&self) -> Result<Option<Text>, DecodeError> {
         let id = match self.facts.set(MemberPath::Id) {
             None => None,
@@ -166,8 +166,8 @@ impl Parser<'_> {
     }
 }
 
-/// What the event type is made of. The SDK writes an answer to `mcp/sample/req` with the type of its request; the event
-/// type ends in `resp` like that of every answer. Source: docs/protocols/a2e-messages.md §F10.
+/// The type string from which the event type is made. The SDK writes an answer to `mcp/sample/req` with the type of its
+/// request; the event type ends in `resp` as for every answer. Source: docs/protocols/a2e-messages.md §F10.
 fn event_name(ty: &Text, kind: Kind) -> Text {
     match (kind, ty.strip_suffix("/req")) {
         (Kind::Response, Some(operation)) => Text::from(format!("{operation}/resp")),

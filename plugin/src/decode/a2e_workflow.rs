@@ -8,16 +8,16 @@ use crate::hint::Hint;
 use crate::protocol::{Draft, Family, Form, Kind, event_type, is_operation_id};
 use crate::text::Text;
 
-/// The agent that executes workflows where neither they nor the binding name one.
+/// The agent that executes workflows if neither they nor the binding name one.
 const DEFAULT_EXECUTOR: Text = Text::from_static("a2e-executor");
 
-/// What the lines of a workflow read so far say.
+/// The content of the workflow lines read so far.
 #[derive(Debug, Default)]
 pub(super) struct Lines {
     because: Option<Detection>,
     execution_id: Option<Text>,
     agent: Option<Text>,
-    /// What is wrong with the whole of it.
+    /// A fault of the whole workflow.
     pub(super) refusal: Option<DecodeError>,
 }
 
@@ -50,8 +50,8 @@ impl Lines {
 }
 
 impl Parser<'_> {
-    /// One line on its own: the begin line asks for the execution, a definition is a part of it that something else
-    /// must tie to the others.
+    /// A single line: the begin line requests the execution; a definition is a part of it, and something else must
+    /// connect it to the other lines.
     pub(super) fn workflow_line(&self) -> Result<Draft, DecodeError> {
         if self.is_begin_line() {
             return Ok(request(self.execution_id(), self.executor()?, self.hint));
@@ -77,7 +77,7 @@ impl Parser<'_> {
             || (!self.facts.has(MemberPath::Type) && self.facts.has(MemberPath::BeginExecution))
     }
 
-    /// The id of the execution; one that breaks the rule is the executor's to refuse.
+    /// The id of the execution. The executor refuses an invalid one.
     fn execution_id(&self) -> Option<Text> {
         let places = [MemberPath::ExecutionId, MemberPath::WrappedExecutionId];
         let id = places.into_iter().find_map(|place| self.facts.text(place));

@@ -1,4 +1,4 @@
-//! From the facts of one object to what its event will be, by the parser of its family.
+//! From the facts of one object to the draft of its event, by the parser of its family.
 
 use bytes::Bytes;
 
@@ -14,7 +14,7 @@ use crate::protocol::jsonrpc::JsonRpc;
 use crate::protocol::{Draft, Family};
 
 impl Parser<'_> {
-    /// What the unit is and says. `lines` is told of every line of a workflow, and forgotten at anything else.
+    /// The draft of the unit's event. `lines` collects the lines of a workflow, and is cleared by any other unit.
     pub(super) fn draft(
         &self,
         bytes: &Bytes,

@@ -28,10 +28,10 @@ const MEMBERS: [MemberPath; 15] = [
     MemberPath::JsonrpcId,
 ];
 
-/// What comes after the prefix in the types of its events.
+/// The event types of E2A records, without the prefix.
 const CATEGORY: &str = "e2a.";
 
-/// The JSON-RPC code of an error whose own code is none.
+/// The JSON-RPC code of an error that has no integer code.
 const INTERNAL_ERROR: i32 = -32_603;
 
 impl Parser<'_> {
@@ -188,7 +188,7 @@ impl Parser<'_> {
         Ok(draft)
     }
 
-    /// An answer in the shape of before E2A, as the encoders would write it. Source: docs/protocols/e2a.md §8.
+    /// An answer in an older shape, in the form that the encoders would give it. Source: docs/protocols/e2a.md §8.
     fn e2a_legacy_response(&self) -> Result<Draft, DecodeError> {
         let is_unary = self.facts.has(MemberPath::Ok);
         let complete = is_unary || self.e2a_flag(MemberPath::IsComplete)?.unwrap_or(false);
@@ -218,7 +218,7 @@ impl Parser<'_> {
         Ok(draft)
     }
 
-    /// A frame about the connection itself.
+    /// A frame about the connection.
     fn e2a_control(&self) -> Result<Draft, DecodeError> {
         let name = self.method(MemberPath::Event)?.unwrap_or_default();
         let mut draft = Draft::new(Kind::Notification, event_type(CATEGORY, &name, ""));
@@ -230,7 +230,7 @@ impl Parser<'_> {
         self.facts.equals(MemberPath::Method, "ext")
     }
 
-    /// `method`, or what it stands for; a blank one counts as absent. Source: docs/protocols/e2a.md §2.
+    /// `method`, or the member that replaces it; a blank one counts as absent. Source: docs/protocols/e2a.md §2.
     fn e2a_method(&self) -> Result<Option<Text>, DecodeError> {
         let is_blank = |place| {
             self.facts
@@ -251,7 +251,7 @@ impl Parser<'_> {
         Ok(None)
     }
 
-    /// A string or number that identifies; null and the empty string count as absent.
+    /// A string or number used as an id; null and the empty string count as absent.
     fn e2a_id(&self, place: MemberPath) -> Result<Option<Text>, DecodeError> {
         let is_empty = self.facts.string(place).is_some_and(|word| word.is_empty());
         let id = if is_empty {
@@ -266,7 +266,7 @@ impl Parser<'_> {
         Ok(id)
     }
 
-    /// Whom a request is for.
+    /// The target of a request.
     fn e2a_target(&self) -> Result<Option<Text>, DecodeError> {
         let named = self.target(MemberPath::ParamsAgentId)?;
         let is_blank = self
@@ -333,7 +333,7 @@ impl Parser<'_> {
             return Ok(None);
         };
         let whole = |number: f64| number.fract() == 0.0 && number.abs() < 9e15;
-        // Whole and well inside 64 bits.
+        // A whole number, well inside 64 bits.
         #[allow(clippy::cast_possible_truncation)]
         let number = text.parse::<i64>().ok().or_else(|| {
             text.parse()
@@ -355,13 +355,13 @@ impl Parser<'_> {
         self.facts.token(span).parse().ok()
     }
 
-    /// Only a server's own connection says so truthfully. Source: docs/protocols/e2a.md §S3.
+    /// Only a server's own connection can be trusted to say so. Source: docs/protocols/e2a.md §S3.
     fn e2a_is_push(&self) -> bool {
         let trusted = self.hint.e2a_trusted || self.hint.family == Some(Family::E2a);
         trusted && self.facts.flag(MemberPath::MetadataServerPush) == Some(true)
     }
 
-    /// Source: docs/protocols/e2a.md §5; the epoch itself stands for no time.
+    /// The epoch stands for no time. Source: docs/protocols/e2a.md §5.
     fn e2a_time(&self) -> Option<Text> {
         let time = match self.number(MemberPath::Timestamp) {
             Some(number) => time::of_e2a_number(number),

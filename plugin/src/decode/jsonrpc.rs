@@ -111,7 +111,7 @@ impl Parser<'_> {
         let mut draft = Draft::new(kind, ty);
         draft.event.0.id = id.as_ref().and_then(Id::text).unwrap_or_default();
         draft.put(extension::A2A_METHOD, method);
-        // A topic names the place itself, so the agent is dropped (docs/protocols/eventmesh-a2a.md §D5).
+        // A topic already names the destination, so the agent is dropped (docs/protocols/eventmesh-a2a.md §D5).
         if topic.is_none() {
             draft.put_if(extension::TARGET_AGENT, target);
         }
@@ -135,7 +135,7 @@ impl Parser<'_> {
         Ok((json_rpc, of_json_rpc(draft)))
     }
 
-    /// A progress token; one that is neither a string nor a number, or that is repeated, is left to the agent.
+    /// A progress token. If it is neither a string nor a number, or is repeated, the agent has to deal with it.
     fn progress_token(&self, place: MemberPath) -> Option<Box<Id>> {
         let span = self.facts.get(place)?;
         let is_token = matches!(span.kind(), Kind::String | Kind::Number);
@@ -147,7 +147,7 @@ impl Parser<'_> {
         Some(Box::new(Id::new(token, start, span.is_escaped())))
     }
 
-    /// How long the caller of an A2A method waits; a value that is no positive integer says nothing.
+    /// How long the caller of an A2A method waits; a value that is not a positive integer is ignored.
     fn timeout_millis(&self, dialect: Dialect) -> Option<u64> {
         if !matches!(dialect, Dialect::JafDoc | Dialect::A2a03 | Dialect::A2a10) {
             return None;
@@ -158,7 +158,7 @@ impl Parser<'_> {
         millis.filter(|millis| *millis > 0)
     }
 
-    /// The method; one that is known is not checked again.
+    /// The method. Known methods are not checked again.
     fn rpc_method(&self) -> Result<(Text, Option<&'static Method>), DecodeError> {
         let word = self.facts.string(MemberPath::Method);
         if let Some(known) = word.and_then(|word| dialect::find_method(&word)) {
@@ -173,7 +173,7 @@ impl Parser<'_> {
         }
     }
 
-    /// A mark that says nothing is a mistake, not an absent mark.
+    /// A sequence mark without a value is an error, not an absent mark.
     fn seq(&self) -> Result<Option<Text>, DecodeError> {
         if self.facts.is(MemberPath::ParamsSeq, Kind::Null) {
             let message = "must be a short string or a number, not null";
@@ -283,7 +283,7 @@ fn params_marks(facts: &Facts<'_>) -> ParamsMarks {
     }
 }
 
-/// The dialect a result shows by its shape. Source: docs/protocols/a2a.md §3.
+/// The dialect that the shape of a result shows. Source: docs/protocols/a2a.md §3.
 fn result_dialect(facts: &Facts<'_>) -> Dialect {
     let mcp = [
         MemberPath::ResultType,
@@ -344,7 +344,7 @@ fn part_of(facts: &Facts<'_>) -> Part {
     }
 }
 
-/// Whether a result has the shape of one of several parts of an answer. Source: docs/protocols/a2a.md §4.
+/// Whether a result has the shape of a part of an answer with several parts. Source: docs/protocols/a2a.md §4.
 fn is_stream_part(facts: &Facts<'_>) -> bool {
     let updates = [
         MemberPath::ResultStatusUpdate,
@@ -358,7 +358,7 @@ fn is_stream_part(facts: &Facts<'_>) -> bool {
             .is_some_and(|kind| kinds.contains(&kind.as_ref()))
 }
 
-/// States in which an agent says nothing more of its own accord: terminal, or waiting for the caller.
+/// States in which an agent sends nothing more by itself: terminal, or waiting for the caller.
 fn is_last_state(state: &str) -> bool {
     const LAST: [&str; 7] = [
         "completed",

@@ -1,4 +1,4 @@
-//! What the families share: a member's value, checked for what it becomes.
+//! Checks that all families share: a member's value, checked for its use.
 
 use std::borrow::Cow;
 
@@ -9,7 +9,7 @@ use crate::json::Kind;
 use crate::protocol::{MAX_ID_BYTES, is_method, is_target, is_topic};
 use crate::text::Text;
 
-/// Turns the facts of one object into what its event will be.
+/// Turns the facts of one object into the draft of its event.
 pub(super) struct Parser<'a> {
     /// Where the unit's bytes begin in the payload.
     pub(super) base: usize,
@@ -24,7 +24,7 @@ const MAX_ATTRIBUTE_CHARS: usize = 256;
 // === impl Parser ===
 
 impl Parser<'_> {
-    /// An error about a member, or about the unit where the member is absent.
+    /// An error about a member, or about the unit if the member is absent.
     pub(super) fn refused(
         &self,
         kind: DecodeErrorKind,
@@ -60,7 +60,7 @@ impl Parser<'_> {
         self.name(place, DecodeErrorKind::BadTopic, is_topic)
     }
 
-    /// A name that routing uses: a string that passes the check, or an error that says which member.
+    /// A name used for routing: a valid string, or an error that names the member.
     fn name(
         &self,
         place: MemberPath,
@@ -101,7 +101,7 @@ impl Parser<'_> {
         }
     }
 
-    /// A string that becomes an attribute where it can, and is left out where it cannot.
+    /// A string that becomes an attribute if it is valid, and is left out otherwise.
     pub(super) fn attribute(&self, place: MemberPath) -> Option<Text> {
         self.facts.text(place).filter(|text| is_attribute(text))
     }

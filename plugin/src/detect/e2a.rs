@@ -1,4 +1,4 @@
-//! Which E2A record an object is. Source: docs/protocols/e2a.md §10.1, docs/protocols/detection.md §2, rule 8.
+//! The kind of an E2A record. Source: docs/protocols/e2a.md §10.1, docs/protocols/detection.md §2, rule 8.
 
 use super::{Facts, MemberPath};
 use crate::error::{DecodeError, DecodeErrorKind};
@@ -7,7 +7,7 @@ use crate::json::{Kind, Reader};
 use crate::limits::Limits;
 use crate::protocol::Family;
 
-/// An E2A record by its members. Source: docs/protocols/e2a.md §10.1.
+/// An E2A record, classified by its members. Source: docs/protocols/e2a.md §10.1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Shape {
     Control,
@@ -19,10 +19,10 @@ pub(crate) enum Shape {
 }
 
 impl Facts<'_> {
-    /// The E2A record the object is, and the member that says so; `None` when it is none.
+    /// The kind of E2A record, and the decisive member; `None` if it is not E2A.
     ///
     /// # Errors
-    /// `UnsupportedVersion` for another version or a response without one.
+    /// `UnsupportedVersion` for another version or for a response without a version.
     pub(crate) fn e2a(&self, hint: &Hint) -> Result<Option<(Shape, MemberPath)>, DecodeError> {
         let carries_e2a = hint.family == Some(Family::E2a);
         if self.equals(MemberPath::Type, "event") {

@@ -1,8 +1,8 @@
-//! The members that any family looks at: where they stand and what they are called.
+//! The members that any family uses: their paths and names.
 
 use crate::json::Tree;
 
-/// Declares the places as a tree: under each place with members, the names of these and their places.
+/// Declares the members as a tree: each member with its own members.
 macro_rules! places {
     ($($parent:ident { $($name:literal => $place:ident),* $(,)? })*) => {
         /// The path of a member that detection or decoding reads.
@@ -44,7 +44,7 @@ macro_rules! places {
     };
 }
 
-/// The names are matched as bytes and told as text.
+/// The names are compared as bytes and printed as text.
 const fn text(name: &'static [u8]) -> &'static str {
     match str::from_utf8(name) {
         Ok(name) => name,
@@ -248,7 +248,7 @@ impl MemberPath {
     }
 }
 
-// What is repeated is kept in one `u128`.
+// Repeated members are kept in one `u128`.
 const _: () = assert!(MemberPath::COUNT <= 128);
 
 #[cfg(test)]

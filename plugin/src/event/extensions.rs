@@ -3,29 +3,29 @@
 use super::Value;
 use crate::text::Text;
 
-/// Names and values, no name twice. Those of nearly every event lie in the event itself.
+/// Names and values, without repeated names. Nearly every event holds them inline.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub(crate) struct Extensions {
     /// Filled from the front.
     near: [Option<Extension>; NEAR],
     /// How many of them are filled.
     count: usize,
-    /// What has no room there.
+    /// The extensions for which there is no inline room.
     far: Vec<Extension>,
-    /// One bit for each name, shared by several: most names that are looked up are not there.
+    /// One bit per name, shared by several names: most names that are looked up are absent.
     names: u64,
 }
 
 type Extension = (Text, Value);
 
-/// Room for the extensions of nearly every mapped and routed event.
+/// Enough inline room for nearly every mapped and routed event.
 const NEAR: usize = 12;
 
 impl Extensions {
-    /// Adds one whose name is not there yet.
+    /// Adds an extension whose name is not present yet.
     ///
-    /// Inlined, so that it is made where it lies: what is written in pieces and then moved as a whole makes the
-    /// processor wait.
+    /// Inlined, so that the value is built in place: writing it in pieces and then moving it as a whole stalls the
+    /// processor.
     #[inline(always)]
     pub(crate) fn push(&mut self, name: Text, value: Value) {
         self.names |= bit(&name);
@@ -38,7 +38,7 @@ impl Extensions {
         }
     }
 
-    /// Takes the one of this name away.
+    /// Removes the extension of this name.
     pub(crate) fn remove(&mut self, name: &str) {
         if self.names & bit(name) == 0 {
             return;

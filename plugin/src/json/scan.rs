@@ -1,9 +1,9 @@
-//! How far a string runs without a byte that needs a decision: a quote, a backslash, a control character.
+//! The length of the plain part of a string: up to a quote, a backslash or a control character.
 //!
-//! Sixteen bytes at a time where the processor has SSE2 (every x86-64 has), eight at a time elsewhere; both are checked
-//! against the obvious loop.
+//! Sixteen bytes at a time if the processor has SSE2 (every x86-64 has), eight at a time otherwise. Tests compare both
+//! with the obvious loop.
 
-/// Where the bytes from `at` on stop being plain: the place of the first special byte, or the end.
+/// The end of the plain bytes from `at` on: the position of the first special byte, or the end.
 #[inline]
 pub(crate) fn plain_end(bytes: &[u8], mut at: usize) -> usize {
     while let Some(block) = block_at(bytes, at) {
@@ -15,7 +15,7 @@ pub(crate) fn plain_end(bytes: &[u8], mut at: usize) -> usize {
     words(bytes, at)
 }
 
-/// What is looked at in one go.
+/// The bytes that are checked at once.
 pub(super) const BLOCK: usize = if cfg!(target_arch = "x86_64") { 16 } else { 8 };
 
 #[inline]
@@ -23,7 +23,7 @@ fn block_at(bytes: &[u8], at: usize) -> Option<&[u8; BLOCK]> {
     bytes.get(at..)?.first_chunk()
 }
 
-/// Where the first special byte of a block is.
+/// The position of the first special byte of a block.
 #[cfg(target_arch = "x86_64")]
 #[inline]
 pub(super) fn special_in(block: &[u8; BLOCK]) -> Option<usize> {
@@ -33,7 +33,7 @@ pub(super) fn special_in(block: &[u8; BLOCK]) -> Option<usize> {
     (special != 0).then(|| special.trailing_zeros() as usize)
 }
 
-/// Where the first special byte of a block is.
+/// The position of the first special byte of a block.
 #[cfg(not(target_arch = "x86_64"))]
 #[inline]
 pub(super) fn special_in(block: &[u8; BLOCK]) -> Option<usize> {
@@ -41,7 +41,7 @@ pub(super) fn special_in(block: &[u8; BLOCK]) -> Option<usize> {
     (special != 0).then(|| (special.trailing_zeros() / 8) as usize)
 }
 
-/// The portable form, which also ends what is shorter than a block.
+/// The portable form, which also handles the rest that is shorter than a block.
 fn words(bytes: &[u8], mut at: usize) -> usize {
     while let Some(word) = bytes.get(at..).and_then(<[u8]>::first_chunk::<8>) {
         let special = special_bits(u64::from_le_bytes(*word));
@@ -63,7 +63,7 @@ const fn is_special(byte: u8) -> bool {
 const ONES: u64 = 0x0101_0101_0101_0101;
 const HIGH_BITS: u64 = 0x8080_8080_8080_8080;
 
-/// The high bit of each byte that is special. The lowest one set is exact; those above it may be borrows.
+/// The high bit of each special byte. The lowest set bit is exact; those above it may be borrows.
 const fn special_bits(word: u64) -> u64 {
     let quote = word ^ (ONES * b'"' as u64);
     let backslash = word ^ (ONES * b'\\' as u64);
@@ -79,7 +79,7 @@ mod sse2 {
         _mm_set1_epi8,
     };
 
-    /// One bit per byte that is special, the first byte lowest.
+    /// One bit per special byte, the first byte lowest.
     #[inline]
     #[target_feature(enable = "sse2")]
     #[allow(clippy::cast_possible_wrap, clippy::cast_sign_loss)] // Bits, not numbers.

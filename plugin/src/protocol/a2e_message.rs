@@ -1,4 +1,4 @@
-//! A2E messages by their type string alone: what it says of a message nobody has read. Nothing here allocates.
+//! A2E messages by their type string: what it says about a message that has not been read. Nothing here allocates.
 //!
 //! Source: docs/protocols/a2e-messages.md §1.4 and §8.2.
 
@@ -82,8 +82,7 @@ const NAMESPACES: [(&str, Option<&str>, &str); 13] = [
     ),
 ];
 
-/// The members that name what a request is about: the first one that holds a string that is not
-/// empty gives `a2eobject`.
+/// The members that can name the object of a request: the first non-empty string becomes `a2eobject`.
 pub const OBJECT_MEMBERS: [&str; 12] = [
     "tool_name",
     "name",
@@ -99,7 +98,7 @@ pub const OBJECT_MEMBERS: [&str; 12] = [
     "component_name",
 ];
 
-/// Whether the type is one of the 121 known ones. Case and blanks count.
+/// Whether the type is one of the 121 known types. Case and blanks count.
 #[must_use]
 pub fn is_known(type_name: &str) -> bool {
     match type_name.split_once('/') {
@@ -116,14 +115,14 @@ pub fn is_event(type_name: &str) -> bool {
     type_name.ends_with("/event")
 }
 
-/// Whether it is something nobody asked for.
+/// Whether it is unsolicited.
 #[must_use]
 pub fn is_push(type_name: &str) -> bool {
     type_name.ends_with("/push")
 }
 
-/// Whether it is about the connection between an agent and its environment, and for nobody else.
-/// Source: docs/protocols/a2e-messages.md §8.3.
+/// Whether it concerns only the connection between an agent and its environment. Source: docs/protocols/a2e-messages.md
+/// §8.3.
 #[must_use]
 pub fn is_link_local(type_name: &str) -> bool {
     matches!(
@@ -132,8 +131,7 @@ pub fn is_link_local(type_name: &str) -> bool {
     )
 }
 
-/// The operation: one trailing `/req` or `/resp` less, `ping` for `pong`, and any other type as it
-/// is.
+/// The operation: the type without one trailing `/req` or `/resp`, `ping` for `pong`, and any other type unchanged.
 ///
 /// ```
 /// use a2abus_plugin::protocol::a2e_message::operation;
@@ -154,7 +152,7 @@ pub fn operation(type_name: &str) -> &str {
         .unwrap_or(type_name)
 }
 
-/// What the message is in its exchange; `req_id` is empty where it has none.
+/// The role of the message in its exchange; `req_id` is empty if the message has none.
 #[must_use]
 pub fn kind(type_name: &str, req_id: &str) -> Kind {
     let belongs = !req_id.is_empty();
@@ -185,7 +183,7 @@ pub fn capability(type_name: &str) -> Option<&'static str> {
     known.and_then(|(_, capability, _)| *capability)
 }
 
-/// What stands before the first slash; nothing where there is none.
+/// The text before the first slash; empty if there is none.
 fn namespace(type_name: &str) -> &str {
     type_name.split_once('/').map_or("", |(name, _)| name)
 }

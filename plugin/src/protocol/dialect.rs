@@ -1,11 +1,11 @@
-//! Which of the protocols that share JSON-RPC a message speaks.
+//! Which of the protocols on JSON-RPC a message follows.
 
 use crate::protocol::{CallType, DEFAULT_TYPE_PREFIX};
 
 /// A protocol over JSON-RPC 2.0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Dialect {
-    /// A2A as the JAF 0.3.0 document writes it.
+    /// A2A as in the JAF 0.3.0 document.
     JafDoc,
     /// Official A2A 0.3.
     A2a03,
@@ -15,12 +15,12 @@ pub enum Dialect {
     Mcp,
     /// Agent Client Protocol.
     Acp,
-    /// JSON-RPC 2.0 of nobody in particular.
+    /// JSON-RPC 2.0 in no particular protocol.
     JsonRpc,
 }
 
 impl Dialect {
-    /// The stable word of this dialect.
+    /// The stable name of this dialect.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -33,7 +33,7 @@ impl Dialect {
         }
     }
 
-    /// Whether the methods of this dialect take named parameters only. Source: docs/protocols/eventmesh-a2a.md §1.
+    /// Whether the methods of this dialect accept named parameters only. Source: docs/protocols/eventmesh-a2a.md §1.
     pub(crate) fn needs_object_params(self) -> bool {
         match self {
             Self::JafDoc | Self::A2a03 | Self::A2a10 | Self::Mcp => true,
@@ -42,7 +42,7 @@ impl Dialect {
     }
 }
 
-/// What the parameters of a call say about its dialect, for the names that several protocols share.
+/// What the parameters of a call say about its dialect, for method names that several protocols share.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct ParamsMarks {
     pub(crate) protocol_version: Version,
@@ -71,11 +71,11 @@ pub(crate) struct Method {
     pub(crate) ty: CallType,
 }
 
-/// Declares the methods of the dialects, and what the types of their calls end in. Every type is put together when this
-/// is compiled, so that an event of a known method takes it as it is.
+/// Declares the methods of the dialects, and the suffixes of their types. Every type is built at compile time, so that
+/// an event of a known method uses it directly.
 macro_rules! methods {
     ($($dialect:ident, $suffix:literal => { $($name:literal)* })*) => {
-        /// The method of this name, where a protocol defines one.
+        /// The method of this name, if a protocol defines one.
         pub(crate) fn find_method(name: &str) -> Option<&'static Method> {
             match name {
                 $($($name => {
@@ -227,8 +227,8 @@ impl Method {
     }
 }
 
-/// The dialect of a call. `marks` is asked for the names that several protocols share.
-/// Source: docs/protocols/a2a.md §3, docs/protocols/mcp.md §2 and docs/protocols/acp.md §1.
+/// The dialect of a call. `marks` is called for method names that several protocols share. Source:
+/// docs/protocols/a2a.md §3, docs/protocols/mcp.md §2 and docs/protocols/acp.md §1.
 pub(crate) fn of_call(
     name: &str,
     known: Option<&Method>,

@@ -1,4 +1,4 @@
-//! JSON-RPC 2.0: requests, notifications and responses, and the ids that tie them together.
+//! JSON-RPC 2.0: requests, notifications and responses, and the ids that connect them.
 
 use std::ops::Range;
 
@@ -12,24 +12,24 @@ use crate::text::Text;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct JsonRpc {
-    /// Request, notification or response, with what only that has.
+    /// Request, notification or response, with its own members.
     pub body: RpcBody,
     /// The `id` member; `None` when there is none.
     pub id: Option<Id>,
-    /// The protocol it speaks.
+    /// Its dialect.
     pub dialect: Dialect,
-    /// The token that ties progress to its request: `params._meta.progressToken` of a request,
+    /// The token that connects progress to its request: `params._meta.progressToken` of a request,
     /// `params.progressToken` of a notification. Source: MCP, progress.
     pub progress: Option<Box<Id>>,
-    /// How long the caller waits, in milliseconds, where an A2A call says so in `configuration.timeout`.
-    /// Source: docs/protocols/a2a.md §2.
+    /// How long the caller waits, in milliseconds, if an A2A call sets `configuration.timeout`. Source:
+    /// docs/protocols/a2a.md §2.
     pub timeout_millis: Option<u64>,
 }
 
 /// What kind of JSON-RPC message it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RpcBody {
-    /// A method call: a request when it has an id, a notification when it has none.
+    /// A method call: a request if it has an id, a notification if it has none.
     Call {
         /// Whether the method's answer comes in parts.
         streaming: bool,
@@ -47,7 +47,7 @@ pub enum Part {
     Final,
     /// More parts follow.
     Partial,
-    /// A task that is not finished: the answer of a unary call, and a part of a streamed one.
+    /// An unfinished task: the answer to a unary call, or a part of a streamed answer.
     Snapshot,
 }
 
@@ -63,7 +63,7 @@ pub struct Id {
 // === impl JsonRpc ===
 
 impl JsonRpc {
-    /// Whether it is a method call; else it answers one.
+    /// Whether it is a method call; otherwise it is an answer.
     #[must_use]
     pub fn is_call(&self) -> bool {
         matches!(self.body, RpcBody::Call { .. })
@@ -73,7 +73,7 @@ impl JsonRpc {
 // === impl Id ===
 
 impl Id {
-    /// `start` is the token's offset within its unit; `escaped` tells a string that holds an escape.
+    /// `start` is the token's offset within its unit; `escaped` says whether the string has an escape.
     pub(crate) fn new(token: Text, start: usize, escaped: bool) -> Self {
         Self {
             token,
@@ -88,7 +88,7 @@ impl Id {
         &self.token
     }
 
-    /// Where the token stands in the bytes of its unit.
+    /// The position of the token in the bytes of its unit.
     #[must_use]
     pub fn span(&self) -> Range<usize> {
         self.start..self.start + self.token.len()
@@ -100,7 +100,7 @@ impl Id {
         self.token == "null"
     }
 
-    /// The id as text: a string as it is, a number as its token, nothing for null.
+    /// The id as text: a string without quotes, a number as its token, nothing for null.
     #[must_use]
     pub fn text(&self) -> Option<Text> {
         let Some(inside) = self
@@ -117,10 +117,10 @@ impl Id {
     }
 }
 
-/// The bytes with another token in place of the one at `span`; nothing else changes. One copy of the body.
+/// The bytes with the token at `span` replaced; nothing else changes. Copies the body once.
 ///
-/// Used to put the call id in place of a caller's id, and the caller's id back. Returns the bytes as they are when the
-/// span is not inside them.
+/// Replaces a caller's id by the call id, and restores it. Returns the bytes unchanged when the span is not inside
+/// them.
 #[must_use]
 pub fn splice(body: &Bytes, span: Range<usize>, token: &str) -> Bytes {
     let (Some(before), Some(after)) = (body.get(..span.start), body.get(span.end..)) else {
@@ -134,7 +134,7 @@ pub fn splice(body: &Bytes, span: Range<usize>, token: &str) -> Bytes {
     out.freeze()
 }
 
-/// A response with a result. The id and the result are JSON texts, which go in as they are.
+/// A response with a result. The id and the result are JSON texts, which are copied unchanged.
 ///
 /// ```
 /// use a2abus_plugin::protocol::jsonrpc::result;
@@ -146,7 +146,7 @@ pub fn result(id: &str, result: &str) -> Bytes {
     response(id, "result", result)
 }
 
-/// A response with an error. The id and the error object are JSON texts, which go in as they are.
+/// A response with an error. The id and the error object are JSON texts, which are copied unchanged.
 #[must_use]
 pub fn error(id: &str, error: &str) -> Bytes {
     response(id, "error", error)
@@ -158,7 +158,7 @@ fn response(id: &str, member: &str, value: &str) -> Bytes {
     ))
 }
 
-/// Codes of JSON-RPC errors the project itself answers with.
+/// Codes of the JSON-RPC errors that the project itself returns.
 pub mod code {
     /// The body is not JSON. Source: JSON-RPC 2.0 section 5.1.
     pub const PARSE_ERROR: i32 = -32_700;
@@ -166,13 +166,14 @@ pub mod code {
     pub const INVALID_REQUEST: i32 = -32_600;
     /// Nobody serves the method. Source: JSON-RPC 2.0 section 5.1.
     pub const METHOD_NOT_FOUND: i32 = -32_601;
-    /// Wrong parameters, an unknown target among them. Source: JSON-RPC 2.0 section 5.1, docs/protocols/a2a.md §5.
+    /// Wrong parameters, including an unknown target. Source: JSON-RPC 2.0 section 5.1, docs/protocols/a2a.md §5.
     pub const INVALID_PARAMS: i32 = -32_602;
-    /// The bus or the bridge failed, or the time is over. Source: JSON-RPC 2.0 section 5.1, docs/protocols/a2a.md §5.
+    /// The bus or the bridge failed, or the deadline passed. Source: JSON-RPC 2.0 section 5.1, docs/protocols/a2a.md
+    /// §5.
     pub const INTERNAL_ERROR: i32 = -32_603;
 }
 
-/// The JSON-RPC error code a refused payload is answered with. Source: docs/protocols/a2a.md §5.
+/// The JSON-RPC error code for a refused payload. Source: docs/protocols/a2a.md §5.
 #[must_use]
 pub fn code_of(kind: crate::error::DecodeErrorKind) -> i32 {
     use crate::error::DecodeErrorKind as K;

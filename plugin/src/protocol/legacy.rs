@@ -59,7 +59,7 @@ const ACTS: [(&str, Act); 22] = [
 // === impl Act ===
 
 impl Act {
-    /// The act a message type names, in any case, with a hyphen or an underscore.
+    /// The act of a message type, in any case, with hyphens or underscores.
     #[must_use]
     pub fn from_message_type(text: &str) -> Option<Self> {
         let same = |name: &str| {
@@ -74,7 +74,7 @@ impl Act {
             .map(|(_, act)| act)
     }
 
-    /// Whether the act asks for something.
+    /// Whether the act is a request.
     #[must_use]
     pub fn is_request(self) -> bool {
         match self {
@@ -104,7 +104,7 @@ impl Act {
     }
 }
 
-/// What a message is in its exchange, by its type and whether it names the message it answers. An unknown act is a
+/// The role of a message in its exchange, by its type and whether it names the message it answers. An unknown act is a
 /// notification.
 #[must_use]
 pub fn kind_of(message_type: Option<&str>, correlated: bool) -> Kind {

@@ -1,6 +1,6 @@
-//! What does every example of the protocols' own documents become? Where a document writes `...` or a comment, the test puts
-//! in what it stands for. Source: EventMesh A2A section 5, A2A 0.3.0, E2A 1.0 sections 11 and 12.8, A2E message 1.0, A2E
-//! workflow 1.0.0.
+//! Maps every example of the protocols' own documents. If a document writes `...` or a comment, the test inserts real
+//! content. Source: EventMesh A2A section 5, A2A 0.3.0, E2A 1.0 sections 11 and 12.8, A2E message 1.0, A2E workflow
+//! 1.0.0.
 
 use a2abus_plugin::Family::{A2eMessage, A2eWorkflow, E2a, JsonRpc};
 use a2abus_plugin::Kind::{Request, Response, Stream};
@@ -9,12 +9,12 @@ use a2abus_plugin::{
 };
 use bytes::Bytes;
 
-/// An example of a payload: what its event says of it.
+/// An example of a payload, and the expected attributes of its event.
 struct Example {
     source: &'static str,
     payload: &'static str,
     family: Family,
-    /// The extension `mcptype` says the same.
+    /// The extension `mcptype` has the same value.
     kind: Kind,
     a2amethod: Option<&'static str>,
     collaborationid: Option<&'static str>,
@@ -364,7 +364,7 @@ const EXAMPLES: &[Example] = &[
     ),
 ];
 
-/// Shapes that stand inside of payloads, and what the HTTP interfaces of the documents say.
+/// Shapes inside payloads, and the HTTP interfaces of the documents.
 const PARTS: &[(&str, &str)] = &[
     (
         "A2A 0.3.0, A2AMessage",

@@ -1,5 +1,5 @@
-//! What does reading cost? One allocation for an event; a million members, units or levels take time and memory linear
-//! in the bytes, every limit out of the way.
+//! The cost of reading. One allocation for an event; a million members, units or levels take time and memory linear in
+//! the bytes, with all limits removed.
 
 use std::time::{Duration, Instant};
 
@@ -9,15 +9,15 @@ use a2abus_plugin::{
 use allocation_counter::measure;
 use bytes::Bytes;
 
-/// What a document is full of, how many pieces of it, the bytes that reading takes for each, and the document.
+/// The content of a document, how many pieces it has, the bytes that reading takes for each, and the document.
 type Growing = (&'static str, usize, usize, fn(usize) -> String);
 
 const MILLION: usize = 1_000_000;
 
-/// One object takes the same memory, however large it is.
+/// One object takes the same memory, whatever its size.
 const NOTHING: usize = 0;
 
-/// An event with its attributes, and as much again while the list of units grows.
+/// An event with its attributes, and the same again while the list of units grows.
 const UNIT_BYTES: usize = 2_048;
 
 const GROWING: [Growing; 7] = [
@@ -49,7 +49,7 @@ const GROWING: [Growing; 7] = [
     }),
 ];
 
-/// What is taken beside: one event, or what is said of a refusal.
+/// Other memory: one event, or the description of a refusal.
 const SLACK_BYTES: usize = 4_096;
 
 fn mapped(document: &Bytes) -> Units<Mapped> {
@@ -71,7 +71,7 @@ fn mapped(document: &Bytes) -> Units<Mapped> {
     )
 }
 
-/// Time on a processor, so that a busy machine does not count; where the kernel does not tell, time on the wall.
+/// CPU time, so that a busy machine does not count; wall time if the kernel does not provide CPU time.
 fn clock(start: Instant) -> Duration {
     let told = std::fs::read_to_string("/proc/thread-self/schedstat").ok();
     let nanoseconds = told.and_then(|text| text.split(' ').next()?.parse().ok());
@@ -115,7 +115,7 @@ fn an_event_takes_one_allocation_beside_the_text_of_its_attributes() {
         let payload = Bytes::from_static(text.as_bytes());
         assert_eq!(measure(|| drop(mapped(&payload))).count_total, 1, "{text}");
     }
-    // Their types are put together, and too long to lie in the event itself.
+    // Their types are built at run time, and too long to be stored inline.
     let act = r#"{"protocol":"A2A","messageType":"cfp","targetAgent":{"agentId":"b"}}"#;
     let message = r#"{"a2e":"1.0","type":"tool/call/req","id":"a1","tool_name":"ls"}"#;
     let unknown = r#"{"jsonrpc":"2.0","id":1,"method":"no/such/method"}"#;
@@ -123,7 +123,7 @@ fn an_event_takes_one_allocation_beside_the_text_of_its_attributes() {
         let payload = Bytes::from_static(text.as_bytes());
         assert_eq!(measure(|| drop(mapped(&payload))).count_total, 2, "{text}");
     }
-    // The act is written in small letters, too.
+    // The act is also converted to lower case.
     let payload = Bytes::from_static(act.as_bytes());
     assert_eq!(measure(|| drop(mapped(&payload))).count_total, 3);
 }

@@ -1,4 +1,4 @@
-//! What A2E messages, A2E workflows and E2A records become on the bus. Source: docs/protocols/detection.md,
+//! The events of A2E messages, A2E workflows and E2A records. Source: docs/protocols/detection.md,
 //! docs/protocols/a2e-messages.md §8, docs/protocols/a2e-workflows.md §11, docs/protocols/e2a.md §10.
 
 use a2abus_plugin::{
@@ -24,7 +24,7 @@ fn units(payload: &str, hint: &Hint) -> Units<Mapped> {
     units_with(payload, hint, &MapOptions::default())
 }
 
-/// The attributes of the one event, but those every event has alike.
+/// The attributes of the only event, without those that every event shares.
 fn attributes_of(mapped: &Mapped) -> Map<String, Value> {
     let mut structured = Vec::new();
     format::write(&mapped.event, &mut structured);
@@ -110,12 +110,12 @@ fn the_family_is_that_of_the_vectors_on_a_mixed_and_on_a_declared_binding() {
             Family::A2eWorkflow => "a2e_execution",
             Family::E2a => "e2a",
         },
-        // A line of a workflow on its own is known for what it is, and refused.
+        // A single line of a workflow is recognised and refused.
         Err(refused) if refused.error.kind().as_str() == "missing_collaborationid" => {
             "a2e_execution"
         }
         Err(refused) if refused.error.kind().as_str() == "unknown" => "not_a2e",
-        // A legacy message of no act is still one.
+        // A legacy message without an act is still one.
         Err(refused) => refused.error.kind().as_str(),
     };
     let cases = vectors("detect");
@@ -187,7 +187,7 @@ fn an_a2e_message_names_its_target_or_its_topic() {
         (&topic["subject"], topic.get("targetagent")),
         (&json!("t.1"), None)
     );
-    // Without an id the event gets a new one, and nothing can be tied to it.
+    // Without an id the event gets a new one, and nothing can be correlated with it.
     assert_eq!(
         (&topic["id"], topic.get("collaborationid")),
         (&json!("<new>"), None)
@@ -782,7 +782,7 @@ fn parts_of_a_streamed_answer_say_whether_more_follow() {
             "response",
             json!(true),
         ),
-        // Whether a task that goes on is all there is, only the call tells.
+        // Only the call knows whether an unfinished task is the whole answer.
         (
             json!({"kind":"task","status":working}),
             "response",
@@ -947,7 +947,7 @@ fn ids_can_be_new_or_given() {
     assert_eq!(ids(&payload, Ids::Given(position.clone())), given);
     let one = r#"{"jsonrpc":"2.0","id":1,"method":"m"}"#;
     assert_eq!(ids(one, Ids::Given(position)), given[..1]);
-    // An event keeps its own.
+    // An event keeps its own id.
     let event = r#"{"specversion":"1.0","id":"own","source":"/s","type":"t"}"#;
     assert_eq!(ids(event, Ids::Fresh(&counting)), ["own"]);
 }

@@ -1,4 +1,4 @@
-//! What holds for every payload, whatever an agent writes.
+//! Properties of every payload, whatever an agent writes.
 
 use std::collections::BTreeMap;
 
@@ -27,14 +27,14 @@ fn mapped(payload: &Bytes, hint: &Hint) -> Units<Mapped> {
     )
 }
 
-/// Without and with headers that say one value per line.
+/// Without and with headers that declare one value per line.
 fn hints() -> impl Strategy<Value = Hint> {
     let mut lines = Hint::default();
     lines.header("content-type", "application/x-ndjson");
     prop_oneof![Just(Hint::default()), Just(lines)]
 }
 
-/// The JSON-RPC id of a payload that is one good unit.
+/// The JSON-RPC id of a payload that is one valid unit.
 fn id_of(payload: &Bytes) -> Id {
     let units = decode(payload, &Hint::default(), &Limits::default());
     let unit = units.into_only().unwrap().unwrap();
@@ -171,7 +171,7 @@ fn json_rpc() -> impl Strategy<Value = String> {
     })
 }
 
-/// Text that looks like payloads: words that decide, brackets, white space.
+/// Text that looks like payloads: decisive words, brackets, white space.
 fn json_like() -> impl Strategy<Value = String> {
     let word = prop_oneof![
         4 => "[\\[\\]{}:,\"\\\\ \n\r0-9e.\\-]",
@@ -388,7 +388,7 @@ fn check_read_back(event: &Event) {
     assert_eq!(back.body(), event.body());
 }
 
-/// Texts that might be a source, a prefix, an id or a time, and are not always.
+/// Texts that might be a source, a prefix, an id or a time, but sometimes are not.
 fn wild() -> impl Strategy<Value = String> {
     prop_oneof![
         any::<String>(),

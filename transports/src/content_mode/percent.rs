@@ -6,7 +6,7 @@ use a2abus_plugin::{EventError, EventErrorKind, Text};
 use bytes::{Bytes, BytesMut};
 use percent_encoding::{AsciiSet, CONTROLS, percent_decode, utf8_percent_encode};
 
-/// Reads header text: white space around it goes, quotes go, then one round of percent-decoding.
+/// Reads header text: removes surrounding white space and quotes, then percent-decodes once.
 ///
 /// # Errors
 /// `MalformedPercent`, `InvalidUtf8`.
@@ -16,7 +16,7 @@ pub(super) fn decode(name: &str, value: &Bytes) -> Result<Text, EventError> {
     super::utf8(name, &unescape(name, &unquoted)?)
 }
 
-/// What is written as it is: U+0021 to U+007E without `"` and `%`.
+/// The characters that are written unchanged: U+0021 to U+007E without `"` and `%`.
 const ENCODED: &AsciiSet = &CONTROLS.add(b' ').add(b'"').add(b'%');
 
 /// Writes header text: a space, `"`, `%` and everything outside U+0021 to U+007E as the percent-encoded bytes of UTF-8.
@@ -29,8 +29,8 @@ pub(super) fn encode(value: &str, out: &mut BytesMut) {
     }
 }
 
-/// Whether nothing has to be encoded, as in nearly every value. Looks at all bytes at once instead of stopping at the
-/// first that decides.
+/// Whether nothing has to be encoded, as in nearly every value. Checks all bytes at once instead of stopping at the
+/// first that needs encoding.
 fn is_plain(value: &str) -> bool {
     let is_plain = |byte| matches!(byte, b'!' | b'#' | b'$' | b'&'..=b'~');
     value.bytes().fold(true, |all, byte| all & is_plain(byte))
@@ -44,7 +44,7 @@ fn trim(value: &[u8]) -> &[u8] {
     rest.get(..rest.len() - blanks).unwrap_or_default()
 }
 
-/// The content of a quoted string; `None` for anything else, which then stands for itself.
+/// The content of a quoted string; `None` for text without quotes.
 fn unquote(value: &[u8]) -> Option<Vec<u8>> {
     let inner = value.strip_prefix(b"\"")?.strip_suffix(b"\"")?;
     let mut out = Vec::with_capacity(inner.len());
@@ -59,7 +59,7 @@ fn unquote(value: &[u8]) -> Option<Vec<u8>> {
     Some(out)
 }
 
-/// One round of percent-decoding. The decoder keeps a `%` without two digits; here it is an error.
+/// Percent-decodes once. The decoder keeps a `%` without two digits; here that is an error.
 fn unescape<'a>(name: &str, value: &'a [u8]) -> Result<Cow<'a, [u8]>, EventError> {
     let mut escapes = value.split(|byte| *byte == b'%').skip(1);
     let is_escape = |after: &[u8]| {

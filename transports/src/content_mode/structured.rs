@@ -1,4 +1,4 @@
-//! What a CloudEvents media type says, and batches.
+//! CloudEvents media types, and batches.
 
 use a2abus_plugin::{Event, EventError, EventErrorKind, Limits, format};
 use bytes::Bytes;
@@ -9,11 +9,11 @@ use crate::message::Message;
 
 const CLOUDEVENTS: &[u8] = b"application/cloudevents";
 
-/// What a CloudEvents media type says the body is.
+/// The kind of body that a CloudEvents media type declares.
 pub(super) enum Media {
     /// One event in the JSON format.
     Json,
-    /// Several events; whether they can be read.
+    /// Several events, and whether they can be read.
     Batch(Result<(), EventError>),
     /// Another format or another character set.
     Unreadable(EventError),
@@ -22,8 +22,8 @@ pub(super) enum Media {
 // === impl Media ===
 
 impl Media {
-    /// `None` for a media type that is not of CloudEvents. Case does not matter; a format other than JSON is never
-    /// guessed to be JSON.
+    /// `None` for a media type that is not a CloudEvents type. Case does not matter. A format other than JSON is never
+    /// treated as JSON.
     pub(super) fn read(media_type: &[u8]) -> Option<Self> {
         let media_type = media_type.trim_ascii();
         let (start, rest) = media_type.split_at_checked(CLOUDEVENTS.len())?;
@@ -49,8 +49,8 @@ impl Media {
     }
 }
 
-/// Reads an HTTP message that is a batch of events in the JSON format: `None` when its content type says otherwise.
-/// Order is kept, and one bad event does not take the others with it. Events share the body.
+/// Reads an HTTP message that is a batch of events in the JSON format; `None` when its content type declares something
+/// else. Order is kept, and a bad event does not affect the others. Events share the body.
 ///
 /// # Errors
 /// `MalformedBatch` when the body is not an array or has more elements than `limits.max_units`, `UnsupportedFormat`,

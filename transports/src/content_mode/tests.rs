@@ -196,7 +196,7 @@ fn content_modes_are_written_in_lower_case() {
     assert!(serde_json::from_str::<ContentMode>("\"Binary\"").is_err());
 }
 
-/// Any text that CloudEvents allows, with what headers find hard more often than chance would have it.
+/// Any text that CloudEvents allows. Characters that are difficult in headers are more frequent than by chance.
 fn text() -> impl Strategy<Value = String> {
     let hard = prop::sample::select(vec![
         ' ', '"', '%', '\\', ';', '=', '~', 'ë', '€', '😀', '\u{feff}',
@@ -271,7 +271,7 @@ fn event() -> impl Strategy<Value = Event> {
         )
 }
 
-/// What survives every binding: the text of the attributes, in any order, and the bytes.
+/// The content that survives every binding: the text of the attributes, in any order, and the bytes.
 fn essence(event: &Event) -> (Vec<(String, String)>, Option<Bytes>) {
     let core = event
         .core_attributes()
@@ -284,7 +284,7 @@ fn essence(event: &Event) -> (Vec<(String, String)>, Option<Bytes>) {
     (attributes, event.data().map(|data| data.bytes().clone()))
 }
 
-/// JSON data without the white space that the structured mode need not keep.
+/// JSON data without white space, which structured mode need not keep.
 fn compact(bytes: Bytes) -> Bytes {
     serde_json::from_slice::<serde_json::Value>(&bytes)
         .map_or(bytes, |value| value.to_string().into())
@@ -364,7 +364,7 @@ proptest! {
             }
             if let Ok(Content::Event(event)) = read(binding, &message, &Limits::default()) {
                 for target in BINDINGS {
-                    // What was read can be written everywhere, but for an odd type over HTTP.
+                    // An event that was read can be written everywhere, except for an unusual media type over HTTP.
                     let written = write(target, &event, ContentMode::Binary);
                     prop_assert!(written.is_ok() || target == Binding::Http);
                 }

@@ -7,8 +7,8 @@
 //!      └── offsets of the settled prefix ◀── Intake ◀── verdict
 //! ```
 //!
-//! The thread polls while it is paused too: rebalances are served by polling, and a member that does not poll loses its
-//! partitions. Nothing else polls, so a callback may wait.
+//! The thread also polls while it is paused: librdkafka serves rebalances during a poll, and a member that does not
+//! poll loses its partitions. Nothing else polls, so a callback may block.
 
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
@@ -36,23 +36,24 @@ use crate::error::{TransportError, TransportErrorKind};
 use crate::message::{Message, Topic};
 use crate::transport::{Consumer, Reader};
 
-/// The longest a poll blocks: how late a stop is noticed, and how late a settled offset is stored.
+/// The longest a poll blocks, and so the delay before a stop is noticed or a settled offset is stored.
 const TICK: Duration = Duration::from_millis(100);
-/// How long the budget may be spent before the partitions are paused; a pause throws away what was prefetched.
+/// How long the budget may be used up before the partitions are paused. A pause discards prefetched records.
 const PATIENCE: Duration = Duration::from_millis(200);
-/// A paused source is polled this often.
+/// The poll interval of a paused source.
 const PAUSED_TICK: Duration = Duration::from_millis(50);
-/// Paused for so long, any room is enough to go on.
+/// After a pause of this length, any room is enough to continue.
 const LONG_PAUSE: Duration = Duration::from_secs(1);
-/// For one question about offsets, asked by the reading thread.
+/// Deadline for one question about offsets, asked by the reading thread.
 const QUESTION: Duration = Duration::from_secs(1);
-/// After a client broke, before the next one.
+/// Pause before a failed client is replaced.
 const REOPEN_PAUSE: Duration = Duration::from_secs(1);
-/// The longest a revocation waits for deliveries, however long the session: far below the longest time between polls.
+/// The longest that a revocation waits for deliveries, however long the session is: far below the longest time between
+/// polls.
 const LONGEST_REVOCATION: Duration = Duration::from_secs(60);
-/// The same error is a warning again after this time.
+/// After this time the same error is a warning again.
 const WARN_AGAIN: Duration = Duration::from_secs(60);
-/// A greater budget is cut to this: more messages at once help nobody.
+/// Larger budgets are reduced to this number: more messages in progress do not help.
 const MOST_MESSAGES: usize = 1 << 16;
 
 /// A subscription whose topics are known to exist.
@@ -81,20 +82,20 @@ struct Task {
     /// Cancelled once the group has given us our share of the topics for the first time.
     assigned: CancellationToken,
     deliveries: mpsc::Sender<Delivery>,
-    /// Of members of a group: where the lag is reported.
+    /// For members of a group: where the lag is reported.
     lag: Option<watch::Sender<Option<u64>>>,
-    /// Where it is told which partitions are paused on their own account.
+    /// Where the reader reports the partitions that are paused because of their own records.
     full: watch::Sender<Vec<Text>>,
 }
 
-/// A client while it reads.
+/// A client and its reading state.
 struct Session<'a> {
     task: &'a Task,
     client: Client,
     backlog: VecDeque<Received>,
-    /// Since when everything is paused for want of room.
+    /// When everything was paused for lack of room.
     paused: Option<Instant>,
-    /// The lane of the last record; the next is mostly of the same.
+    /// The lane of the last record. The next record usually has the same.
     last_lane: Option<(u32, Topic, i32)>,
     store_at: Instant,
     check_gaps_at: Instant,
@@ -111,15 +112,15 @@ struct Received {
     message: Message,
 }
 
-/// The reason for the backlog.
+/// Why records wait in the backlog.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum BacklogReason {
     No,
-    /// Partitions hold back too many offsets.
+    /// Partitions have too many unsettled offsets.
     Lanes,
-    /// The budget is spent.
+    /// The budget is used up.
     Room {
-        /// The size of the next message.
+        /// The next message is too large for the free budget.
         cost: usize,
     },
 }
@@ -132,7 +133,7 @@ enum End {
 
 /// Starts reading; returns once the client is created and subscribed, or positioned.
 pub(super) async fn start(mut plan: Plan) -> Result<Consumer, TransportError> {
-    // A message that has its part of the budget always finds room in the channel.
+    // A message that holds its part of the budget always finds room in the channel.
     plan.budget.messages = plan.budget.messages.clamp(1, MOST_MESSAGES);
     let budget = plan.budget;
     let keeping = match plan.source {
@@ -157,7 +158,7 @@ pub(super) async fn start(mut plan: Plan) -> Result<Consumer, TransportError> {
     if !is_member {
         task.assigned.cancel();
     }
-    // Dropped with this future, it stops the thread: nothing stays subscribed.
+    // Dropping this with the future stops the thread, so nothing stays subscribed.
     let reader = Reader {
         stop: task.leave.stop.clone(),
         ended,
@@ -173,7 +174,7 @@ pub(super) async fn start(mut plan: Plan) -> Result<Consumer, TransportError> {
     super::spawn("a2abus-kafka-read", move || {
         let how = task.run(ready);
         drop(task);
-        // Fails when nobody waits for the end.
+        // Fails when nobody waits for the end any more.
         let _ = end.send(how);
     })?;
     match is_ready.await {
@@ -188,7 +189,7 @@ pub(super) async fn start(mut plan: Plan) -> Result<Consumer, TransportError> {
 // === impl Task ===
 
 impl Task {
-    /// Reads until it is stopped, with as many clients as it takes.
+    /// Reads until it is stopped, and replaces clients that fail.
     ///
     /// # Errors
     /// `Fenced` when another process has taken our place in the group.
@@ -198,12 +199,12 @@ impl Task {
     ) -> Result<(), TransportError> {
         let mut session = match Session::open(self) {
             Ok(session) => {
-                // Fails when the caller gave up, who has then stopped us as well.
+                // Fails when the caller gave up, and has then stopped this reader too.
                 let _ = ready.send(Ok(()));
                 session
             }
             Err(error) => {
-                // `start` hands the error to the caller; of a subscription that never was nobody asks how it ended.
+                // `start` returns the error to the caller. Nobody asks for the end of a subscription that never began.
                 let _ = ready.send(Err(error));
                 return Ok(());
             }
@@ -237,7 +238,7 @@ impl Task {
         }
     }
 
-    /// A new client after one that broke, or `None` when the subscription was stopped meanwhile.
+    /// A new client after a failure, or `None` when the subscription was stopped meanwhile.
     fn reopen(&self) -> Option<Session<'_>> {
         loop {
             let resume_at = Instant::now() + REOPEN_PAUSE;
@@ -276,7 +277,7 @@ impl Task {
                     .and_then(|client| client.subscribe(&names).map(|()| client))
             }
             Source::Live(starts) => {
-                // librdkafka assigns nothing without a group; it is never joined.
+                // librdkafka assigns nothing without a group. The group is never joined.
                 create(config.live(&format!("a2abus-live-{}", random()))?)
                     .and_then(|client| client.assign(&self.starts(starts)?).map(|()| client))
             }
@@ -290,7 +291,7 @@ impl Task {
             .filter_map(|(topic, partition, _)| self.intake.lane(topic.as_str(), *partition))
             .collect();
         self.intake.assign(&lanes);
-        // After a client that broke: from where it was.
+        // After a client failed: continue at its positions.
         list(starts.iter().map(|(topic, partition, start)| {
             let next = self.intake.next(topic.as_str(), *partition);
             (topic.clone(), *partition, next.unwrap_or(*start))
@@ -348,7 +349,7 @@ impl<'a> Session<'a> {
             let slot = match self.task.deliveries.try_reserve() {
                 Ok(slot) => slot,
                 Err(TrySendError::Full(())) => return BacklogReason::Room { cost },
-                // Nobody receives any more; what is out may still settle.
+                // Nobody receives any more. Outstanding deliveries may still settle.
                 Err(TrySendError::Closed(())) => {
                     self.backlog.clear();
                     self.pause();
@@ -380,7 +381,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Waits a little for room without polling, and pauses when there is none.
+    /// Waits briefly for room without polling, and pauses when there is none.
     fn be_patient(&mut self, cost: usize) -> ControlFlow<End> {
         if !self.task.intake.wait_for_room(cost, PATIENCE) {
             self.pause();
@@ -388,7 +389,7 @@ impl<'a> Session<'a> {
         ControlFlow::Continue(())
     }
 
-    /// Serves callbacks while everything is paused, and goes on when there is room again.
+    /// Serves callbacks while everything is paused, and continues when there is room again.
     fn poll_paused(&mut self, since: Instant, blocked: BacklogReason) -> ControlFlow<End> {
         let intake = &self.task.intake;
         let detached = self.task.deliveries.is_closed();
@@ -403,7 +404,7 @@ impl<'a> Session<'a> {
                 });
                 false
             }
-            // Half, so that a budget that is always nearly spent does not pause and resume with every message.
+            // Half of the budget, so that a nearly used-up budget does not pause and resume with every message.
             BacklogReason::No | BacklogReason::Lanes => {
                 intake.wait_for_half(PAUSED_TICK)
                     || (since.elapsed() > LONG_PAUSE && intake.wait_for_room(0, Duration::ZERO))
@@ -423,7 +424,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Pauses and resumes partitions as the budget and their lanes ask for.
+    /// Pauses and resumes partitions as the budget and their lanes require.
     fn keep_pace(&mut self) {
         let pace = self.task.intake.pace(self.paused.is_some());
         self.task.full.send_if_modified(|full| {
@@ -471,14 +472,14 @@ impl<'a> Session<'a> {
                 ControlFlow::Continue(())
             }
             None => {
-                // A rebalance may have passed by.
+                // A rebalance may have happened during the poll.
                 self.keep_pace();
                 ControlFlow::Continue(())
             }
         }
     }
 
-    /// Logs an error once, until it changes or has lasted.
+    /// Logs an error once, and again when it changes or persists.
     fn note(&mut self, error: &KafkaError) {
         let Some(code) = error.rdkafka_error_code() else {
             return tracing::warn!(%error, "the Kafka consumer reports an error");
@@ -486,7 +487,7 @@ impl<'a> Session<'a> {
         let told = self
             .last_error
             .is_some_and(|(last, at)| last == code && at.elapsed() < WARN_AGAIN);
-        // A live reader has no group that it could need a right to.
+        // A live reader has no group, so it needs no permission for one.
         let groupless = code == Code::GroupAuthorizationFailed && !self.is_member();
         if told || groupless || is_outage(code) {
             return tracing::debug!(%error, "the Kafka consumer reports an error");
@@ -495,7 +496,7 @@ impl<'a> Session<'a> {
         tracing::warn!(%error, "the Kafka consumer reports an error");
     }
 
-    /// Warns when records were deleted before anybody read them.
+    /// Warns when records were deleted before they were read.
     fn look_for_gap(&mut self, first: &Received) {
         if !self.is_member() || first.offset == 0 || Instant::now() < self.check_gaps_at {
             return;
@@ -516,7 +517,7 @@ impl<'a> Session<'a> {
             ),
             Err(error) => {
                 tracing::debug!(%error, "cannot tell whether records were deleted unread");
-                // Each question blocks the thread: not one for every partition while nobody answers.
+                // Each question blocks the thread, so do not ask for every partition while nobody answers.
                 self.check_gaps_at = Instant::now() + WARN_AGAIN;
             }
         }
@@ -535,13 +536,13 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Waits for what is out as long as the caller allowed, then leaves the group.
+    /// Waits for outstanding deliveries as long as the caller allowed, then leaves the group.
     fn close(mut self) {
         self.backlog.clear();
         self.pause();
         if let Some(until) = self.task.leave.drain_until.get().copied() {
             while !self.task.intake.wait_for_all(until) && Instant::now() < until {
-                // A record that comes in spite of the pause is not taken; it is delivered again.
+                // A record that comes in spite of the pause is ignored; it is delivered again.
                 drop(self.client.poll(Duration::ZERO));
                 store(&self.client, self.task.intake.take_moved());
             }
@@ -557,7 +558,7 @@ impl<'a> Session<'a> {
     }
 }
 
-/// A record as we keep it, with whether it is the first of its assignment; `None` when its partition is not assigned.
+/// A record in our own form, and whether it is the first of its assignment; `None` when its partition is not assigned.
 fn receive(
     intake: &Intake,
     last_lane: &mut Option<(u32, Topic, i32)>,
@@ -588,7 +589,7 @@ fn receive(
     Some((received, first))
 }
 
-/// How many records between the committed offset and the first one received are no longer there.
+/// How many records between the committed offset and the first received one no longer exist.
 fn lost_records(client: &Client, topic: &str, partition: i32, first: i64) -> KafkaResult<i64> {
     let mut question = TopicPartitionList::with_capacity(1);
     question.add_partition(topic, partition);
@@ -596,7 +597,7 @@ fn lost_records(client: &Client, topic: &str, partition: i32, first: i64) -> Kaf
     let committed = answer.find_partition(topic, partition).map(|p| p.offset());
     match committed {
         Some(Offset::Offset(committed)) if committed < first => {
-            // Compaction and transactions leave holes that are nobody's loss; deletion moves the low watermark.
+            // Compaction and transactions leave gaps without loss. Deletion moves the low watermark.
             let (low, _) = client.fetch_watermarks(topic, partition, QUESTION)?;
             Ok((low - committed).max(0))
         }
@@ -604,7 +605,7 @@ fn lost_records(client: &Client, topic: &str, partition: i32, first: i64) -> Kaf
     }
 }
 
-/// Sixteen hexadecimal digits nobody else has.
+/// Sixteen random hexadecimal digits.
 pub(super) fn random() -> String {
     let number = getrandom::u64().unwrap_or_else(|_| u64::from(std::process::id()));
     format!("{number:016x}")

@@ -6,10 +6,10 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 
 use crate::error::{TransportError, TransportErrorKind as Kind};
 
-/// The error of an attempt at `what`.
+/// The error of a failed attempt; `what` describes the attempt.
 pub(super) fn failed(what: impl Into<String>, error: KafkaError) -> TransportError {
     match error {
-        // Its own text repeats the value, which may be one that nobody should read.
+        // librdkafka's text repeats the value, which may be a secret.
         KafkaError::ClientConfig(_, _, key, _) => TransportError::new(
             Kind::BadConfig,
             format!("use the property {key}: unknown, or not a valid value"),
@@ -26,12 +26,12 @@ pub(super) fn failed(what: impl Into<String>, error: KafkaError) -> TransportErr
     }
 }
 
-/// The error of an attempt at `what` that ended with a code.
+/// The error of a failed attempt, by librdkafka's code.
 pub(super) fn refused(what: impl Into<String>, code: Code) -> TransportError {
     TransportError::new(kind(code), what).caused_by(Cause(code))
 }
 
-/// What a code means, and what helps; in the words of librdkafka where we know no better ones.
+/// The meaning of a code, and the fix; librdkafka's own text for codes without a better one.
 #[derive(Debug)]
 struct Cause(Code);
 
@@ -86,7 +86,7 @@ pub(super) fn kind(code: Code) -> Kind {
 
         Code::FencedInstanceId => Kind::Fenced,
 
-        // The message may have been written: librdkafka knows, but its Rust client does not report it.
+        // The message may have been written. librdkafka knows, but its Rust client does not report it.
         Code::MessageTimedOut
         | Code::OperationTimedOut
         | Code::RequestTimedOut
@@ -107,7 +107,7 @@ pub(super) fn kind(code: Code) -> Kind {
         code if is_unauthenticated(code) => Kind::Unauthenticated,
         code if is_unauthorised(code) => Kind::Unauthorised,
 
-        // The topic refuses this very record: without a key where it is compacted, a time it does not take.
+        // The topic refuses this record, for example one without a key in a compacted topic, or with an invalid time.
         Code::InvalidRecord
         | Code::InvalidTimestamp
         | Code::UnsupportedForMessageFormat
@@ -126,7 +126,7 @@ pub(super) fn kind(code: Code) -> Kind {
     }
 }
 
-/// The idempotent producer lost its place, or another process took ours: only a new client helps.
+/// The idempotent producer lost its state, or another process took its place: only a new client helps.
 fn is_fatal(code: Code) -> bool {
     matches!(
         code,
@@ -166,7 +166,7 @@ fn is_misconfigured(code: Code) -> bool {
     )
 }
 
-/// The brokers do not take the credentials.
+/// The brokers refuse the credentials.
 fn is_unauthenticated(code: Code) -> bool {
     matches!(
         code,
@@ -177,7 +177,7 @@ fn is_unauthenticated(code: Code) -> bool {
     )
 }
 
-/// The credentials do not allow something.
+/// The credentials lack a permission.
 fn is_unauthorised(code: Code) -> bool {
     matches!(
         code,
@@ -190,7 +190,7 @@ fn is_unauthorised(code: Code) -> bool {
     )
 }
 
-/// The cluster, or the part of it that is needed, cannot be used at the moment.
+/// The cluster, or the part of it that is needed, is unavailable at the moment.
 pub(super) fn is_outage(code: Code) -> bool {
     matches!(
         code,

@@ -1,4 +1,4 @@
-//! Can the cluster be reached? What the clients report, and a thread that asks when they complain.
+//! Can the cluster be reached? Combines what the clients report with a thread that probes when they complain.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -13,18 +13,19 @@ use super::error::is_outage;
 use crate::error::TransportError;
 use crate::transport::Health;
 
-/// A topic that most clusters have; whether it exists or may be seen does not matter, only that somebody answers.
+/// A topic that most clusters have. Whether it exists or may be seen does not matter, only that a broker answers.
 pub(super) const PROBE_TOPIC: &str = "__consumer_offsets";
 /// How long an answer to a probe may take.
 pub(super) const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
-/// Probes in a row that fail before the cluster is down: one may meet a broker that is just going, or a busy moment, and
-/// being down fails every call. It is one when the clients themselves report that no broker is left.
+/// How many probes in a row must fail before the cluster is down. A single failure may come from a broker that is just
+/// stopping or busy, and a cluster that is down fails every call. One failure is enough when the clients themselves
+/// report that no broker is left.
 const FAILURES: u32 = 2;
-/// Between probes while the cluster does not answer.
+/// Probe interval while the cluster does not answer.
 const PROBE_WHEN_DOWN: Duration = Duration::from_millis(200);
-/// Between two lines of the log about connections.
+/// Interval between log lines about connections.
 const FOLD: Duration = Duration::from_secs(60);
-/// Between probes while nobody complains: finds the connection that is dead and does not know it.
+/// Probe interval while nobody complains: finds dead connections that look alive.
 const PROBE_WHEN_UP: Duration = Duration::from_secs(10);
 
 /// What all clients of one transport report to the thread that watches the cluster.
@@ -38,18 +39,18 @@ pub(super) struct Pulse {
 struct State {
     suspected: bool,
     stopped: bool,
-    /// A client reported that it has no broker left, since the last probe that was answered.
+    /// Since the last answered probe, a client reported that it has no broker left.
     all_down: bool,
     last_error: Option<ReportedError>,
-    /// When a line about a connection was last logged, and how many were left out since.
+    /// When a line about a connection was last logged, and how many have been left out since.
     folded: Option<(Instant, u64)>,
 }
 
-/// The last error a client reported, which says more than the timeout of a probe does.
+/// The last error that a client reported, which is more specific than the timeout of a probe.
 #[derive(Debug, Clone)]
 struct ReportedError {
     reason: String,
-    /// The brokers answer, but not to us.
+    /// The brokers answer, but refuse us.
     refused: bool,
 }
 
@@ -63,7 +64,7 @@ pub(super) struct Events {
 // === impl Pulse ===
 
 impl Pulse {
-    /// Whether a line about a connection is logged now: one a minute is. How many were left out before it.
+    /// Whether to log a line about a connection now (one a minute), and how many were left out before it.
     fn fold(&self, now: Instant) -> Option<u64> {
         let mut state = self.state();
         match &mut state.folded {
@@ -88,7 +89,7 @@ impl Pulse {
         self.state().stopped
     }
 
-    /// Whether the brokers refuse our credentials: no question to them is answered then.
+    /// Whether the brokers refuse our credentials: then they answer no questions.
     pub(super) fn is_refused(&self) -> bool {
         self.state()
             .last_error
@@ -104,7 +105,7 @@ impl Pulse {
         self.changed.notify_all();
     }
 
-    /// A client has no broker left. What it says with that repeats a count, not the reason that the errors before gave.
+    /// A client has no broker left. This report repeats a count, not the reason, which the errors before it named.
     fn all_down(&self) {
         let mut state = self.state();
         state.suspected = true;
@@ -113,7 +114,7 @@ impl Pulse {
         self.changed.notify_all();
     }
 
-    /// Waits until the next probe is due after so many that failed; false when there is none.
+    /// Waits until the next probe is due after this many failures; false when there is none.
     fn wait(&self, failures: u32) -> bool {
         let mut state = self.state();
         match failures {
@@ -126,7 +127,7 @@ impl Pulse {
                     .unwrap_or_else(PoisonError::into_inner)
                     .0;
             }
-            // Complaints do not hurry it: while the cluster is away there are many.
+            // Complaints do not bring the probe forward: there are many of them while the cluster is unavailable.
             _ => {
                 state = self
                     .changed
@@ -152,7 +153,7 @@ impl Pulse {
     }
 }
 
-/// Probes until the pulse stops, and publishes what it finds. Runs on a thread of its own, because a probe blocks.
+/// Probes until the pulse stops, and publishes the result. Has its own thread, because a probe blocks.
 pub(super) fn watch(
     pulse: &Pulse,
     health: &watch::Sender<Health>,
@@ -172,7 +173,7 @@ pub(super) fn watch(
                 failures = failures.saturating_add(1);
                 let state = pulse.state();
                 let is_down = failures >= FAILURES || state.all_down;
-                // That nobody answers yet is no news; why a client cannot connect is.
+                // It is normal that nobody answers yet; the reason why a client cannot connect is worth reporting.
                 let is_news = state.last_error.is_some()
                     || !matches!(*health.borrow(), Health::Connecting(_));
                 drop(state);
@@ -188,8 +189,8 @@ pub(super) fn watch(
     }
 }
 
-/// Of an outage the newest cause is shown: the first one may be over while another keeps the cluster away. The same words
-/// about another broker are no news.
+/// Shows the newest cause of an outage, because the first may be over while another keeps the cluster unavailable. The
+/// same text about another broker is not a new cause.
 fn change(current: &mut Health, found: &Health) -> bool {
     let changed = match (&*current, found) {
         (Health::Down(shown), Health::Down(newest)) => words(shown) != words(newest),
@@ -207,7 +208,7 @@ fn change(current: &mut Health, found: &Health) -> bool {
     changed
 }
 
-/// A cause without the broker that it is about.
+/// A cause without the name of its broker.
 fn words(cause: &str) -> &str {
     cause.split_once(": ").map_or(cause, |(_, words)| words)
 }
@@ -263,12 +264,13 @@ impl ClientContext for Events {
             RDKafkaLogLevel::Emerg | RDKafkaLogLevel::Alert | RDKafkaLogLevel::Critical => {
                 tracing::error!(client, facility, "{message}");
             }
-            // Properties of the other kind of client in `properties`, and what passes while a broker starts: by the
-            // hundred, and no news.
+            // Properties of the other kind of client in `properties`, and messages during the start of a broker: there
+            // are hundreds, and none is useful.
             _ if matches!(facility, "CONFWARN" | "GETPID" | "METADATAUPDATE") => {
                 tracing::debug!(client, facility, "{message}");
             }
-            // Connections come and go, and each client logs that for each broker; `health` reports what matters.
+            // Connections open and close, and each client logs that for each broker. `health` reports the ones that
+            // matter.
             RDKafkaLogLevel::Error | RDKafkaLogLevel::Warning
                 if matches!(facility, "DISCONN" | "ERROR" | "FAIL" | "REQTMOUT") =>
             {

@@ -1,4 +1,4 @@
-//! What may this user do, and what is there? Tests that leave no trace: nothing is written, and no group is joined.
+//! What may this user do, and what exists? These tests leave no trace: they write nothing and join no group.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -15,12 +15,12 @@ use super::{AGAIN, Kafka, PROPAGATION, QUESTION, admin_options, failed};
 use crate::error::{TransportError, TransportErrorKind};
 use crate::message::Topic;
 
-/// A topic as it is.
+/// An existing topic.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TopicSettings {
     /// How many partitions it has.
     pub partitions: u32,
-    /// How many copies the partition with the fewest has.
+    /// The replication factor of the partition with the fewest replicas.
     pub replicas: u32,
     /// Its settings by their names in Kafka, defaults included.
     pub settings: BTreeMap<String, String>,
@@ -29,10 +29,11 @@ pub struct TopicSettings {
 impl ConsumerContext for Events {}
 
 impl Kafka {
-    /// How a topic is; `None` when it does not exist.
+    /// An existing topic; `None` when it does not exist.
     ///
     /// # Errors
-    /// `Unauthorised` when the user may not see the topic or its settings; or what kept the cluster from saying so.
+    /// `Unauthorised` when the user may not see the topic or its settings; or the reason why the cluster did not
+    /// answer.
     pub async fn topic_settings(
         &self,
         topic: &Topic,
@@ -57,7 +58,7 @@ impl Kafka {
         let admin = self.admin()?;
         let which = [ResourceSpecifier::Topic(topic.as_str())];
         let described = admin.describe_configs(&which, &admin_options()).await;
-        // Its end waits for threads. Nobody needs to wait for that.
+        // Dropping it waits for threads, which nobody needs to wait for.
         drop(tokio::task::spawn_blocking(move || drop(admin)));
         let what = || format!("read the settings of the topic {topic}");
         let described = described.map_err(|error| failed(what(), error))?;
@@ -68,7 +69,7 @@ impl Kafka {
                 entries.collect()
             }
             Some(Err(Code::TopicAuthorizationFailed)) | None => {
-                let what = format!("{}, which takes the permission DescribeConfigs", what());
+                let what = format!("{}, which needs the permission DescribeConfigs", what());
                 return Err(TransportError::new(TransportErrorKind::Unauthorised, what));
             }
             Some(Err(code)) => {
@@ -82,11 +83,11 @@ impl Kafka {
         }))
     }
 
-    /// Reads the end of the first partition of a topic, and, where there is a group, where that group stands.
+    /// Reads the end of the first partition of a topic, and the position of a group if one is given.
     ///
     /// # Errors
-    /// `UnknownTopic`; `Unauthorised` when the user may not read the topic, or may not be a member of the group; or what
-    /// kept the cluster from saying so.
+    /// `UnknownTopic`; `Unauthorised` when the user may not read the topic, or may not be a member of the group; or the
+    /// reason why the cluster did not answer.
     pub async fn test_read(
         &self,
         topic: &Topic,
@@ -126,7 +127,7 @@ fn count(length: usize) -> u32 {
     u32::try_from(length).unwrap_or(u32::MAX)
 }
 
-/// Asks where a group stands, which only a user who may be a member of it is told.
+/// Asks for the position of a group. Only a user who may be a member of the group gets an answer.
 fn position(
     consumer: &BaseConsumer<Events>,
     topic: &Topic,
@@ -140,7 +141,7 @@ fn position(
         let asked = consumer.committed_offsets(list.clone(), QUESTION);
         let Err(error) = asked else { return Ok(()) };
         let error = failed(format!("use the group {group}"), error);
-        // A coordinator that moves, or starts, says nothing about the group.
+        // A coordinator that moves or starts says nothing about the group.
         if error.kind() != TransportErrorKind::Disconnected || Instant::now() >= until {
             return Err(error);
         }
@@ -148,7 +149,7 @@ fn position(
     }
 }
 
-/// Reads on from the end of a partition, until there is something or the broker says that there is nothing.
+/// Continues from the end of a partition until there is a record, or the broker says that there is none.
 fn read_end(
     consumer: &BaseConsumer<Events>,
     topic: &Topic,
@@ -163,12 +164,12 @@ fn read_end(
     while Instant::now() < until {
         match consumer.poll(AGAIN) {
             Some(Ok(_) | Err(KafkaError::PartitionEOF(_))) => return Ok(()),
-            // Reading needs no right to a group. `position` has asked for it where there is one.
+            // Reading needs no permission for a group. `position` has tested that, if there is one.
             Some(Err(error))
                 if error.rdkafka_error_code() == Some(Code::GroupAuthorizationFailed) => {}
             Some(Err(error)) => {
                 let error = failed(what(), error);
-                // Connections that come and go while it starts say nothing about the topic.
+                // Connections that open and close during the start say nothing about the topic.
                 if error.kind() != TransportErrorKind::Disconnected {
                     return Err(error);
                 }

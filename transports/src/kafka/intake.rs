@@ -1,6 +1,6 @@
-//! What the reading thread of one subscription shares with the deliveries that are out: the offsets, and the budget.
+//! The state that the reading thread of a subscription shares with its outstanding deliveries: offsets and budget.
 //!
-//! One lock, held for a few instructions; the thread waits on it for room or for verdicts.
+//! One lock, held for a few instructions. The thread waits on it for room or for outcomes.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -12,9 +12,9 @@ use crate::error::TransportError;
 use crate::kafka::offsets::{Ledger, Ticket, TicketState};
 use crate::message::Topic;
 
-/// Offsets one partition may hold back behind an unsettled one, at least; see [`Intake::new`].
+/// At least this many offsets may be held back behind an unsettled one per partition; see [`Intake::new`].
 const LEAST_HELD: usize = 4096;
-/// The reading thread looks at the world at least this often while it waits.
+/// While it waits, the reading thread checks for other work at least this often.
 const GLANCE: Duration = Duration::from_millis(50);
 
 /// The shared state of one subscription.
@@ -27,14 +27,14 @@ pub(super) struct Intake {
     most_held: usize,
 }
 
-/// Whether positions are remembered.
+/// Whether positions are stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Keeping {
     Offsets,
     Nothing,
 }
 
-/// How much may be out.
+/// How much may be outstanding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Budget {
     pub(super) bytes: usize,
@@ -48,7 +48,7 @@ struct AssignedPartition {
     partition: i32,
     /// Nothing was received since it was assigned.
     fresh: bool,
-    /// After the last record handed out.
+    /// The offset after the last delivered record.
     next: Option<i64>,
     paused: bool,
 }
@@ -56,26 +56,26 @@ struct AssignedPartition {
 /// The answer to [`Intake::admit`].
 #[derive(Debug)]
 pub(super) enum Admission {
-    /// It may be handed out.
+    /// The record may be delivered.
     Granted(Settlement),
-    /// Its partition was taken away since it was received.
+    /// Its partition was revoked after it was received.
     Stale,
-    /// The budget is spent.
+    /// The budget is used up.
     NoRoom,
-    /// Too many offsets of its partition wait for one that does not settle.
+    /// Its partition has too many offsets behind one that does not settle.
     LaneFull,
 }
 
 /// Partitions to pause and to resume.
 #[derive(Debug, Default)]
 pub(super) struct FlowChange {
-    /// All whose own records are too many, as `TOPIC/PARTITION`.
+    /// All partitions with too many records of their own, as `TOPIC/PARTITION`.
     pub(super) full: Vec<Text>,
     pub(super) pause: Vec<(Topic, i32)>,
     pub(super) resume: Vec<(Topic, i32)>,
 }
 
-/// Settles one delivery and gives its room back.
+/// Settles one delivery and releases its room.
 #[derive(Debug)]
 pub(super) struct Settlement {
     intake: Arc<Intake>,
@@ -89,16 +89,16 @@ struct State {
     places: Vec<AssignedPartition>,
     used_bytes: usize,
     used_messages: usize,
-    /// The reading thread waits for a change; otherwise waking it costs a system call for nothing.
+    /// The reading thread waits for a change. Otherwise waking it would be a needless system call.
     watched: bool,
 }
 
 // === impl Intake ===
 
 impl Intake {
-    /// An intake with nothing assigned. A partition may hold back eight times the budgeted messages, and never less than
-    /// 4096 offsets, before it is paused: a request that waits for its answer holds back what was read after it, and all
-    /// of that is repeated if the process dies.
+    /// An intake without assignments. Before it is paused, a partition may hold back eight times the budgeted messages,
+    /// and at least 4096 offsets. A request that waits for its answer holds back everything that was read after it, and
+    /// all of that is repeated if the process dies.
     pub(super) fn new(keeping: Keeping, budget: Budget) -> Self {
         Self {
             state: Mutex::default(),
@@ -137,7 +137,7 @@ impl Intake {
             .map(|place| place.topic.clone())
     }
 
-    /// Starts a new epoch on these lanes. librdkafka resumes what it assigns, so they are not paused.
+    /// Starts a new epoch on these lanes. librdkafka resumes newly assigned partitions, so they are not paused.
     pub(super) fn assign(&self, lanes: &[u32]) {
         let mut state = self.state();
         for lane in lanes {
@@ -165,13 +165,13 @@ impl Intake {
         }
     }
 
-    /// After the last record handed out of a partition.
+    /// The offset after the last delivered record of a partition.
     pub(super) fn next(&self, topic: &str, partition: i32) -> Option<i64> {
         let lane = self.lane(topic, partition)?;
         self.state().place_mut(lane)?.next
     }
 
-    /// The assignment to which a record of this lane that arrives now belongs, and whether it is the first of it.
+    /// The current assignment of this lane, to which a new record belongs, and whether the record is the first of it.
     pub(super) fn arrive(&self, lane: u32) -> Option<(u64, bool)> {
         let mut state = self.state();
         let epoch = state.ledger.epoch(lane)?;
@@ -179,7 +179,7 @@ impl Intake {
         Some((epoch, std::mem::take(&mut place.fresh)))
     }
 
-    /// Takes room and an offset for one delivery.
+    /// Reserves room and an offset for one delivery.
     pub(super) fn admit(
         self: &Arc<Self>,
         lane: u32,
@@ -223,12 +223,12 @@ impl Intake {
             && state.used_bytes + cost.min(self.budget.bytes) <= self.budget.bytes
     }
 
-    /// Waits for room for one message of this cost; false when there was none in time.
+    /// Waits for room for one message of this cost; false on timeout.
     pub(super) fn wait_for_room(&self, cost: usize, patience: Duration) -> bool {
         self.wait(Instant::now() + patience, |state| self.fits(state, cost))
     }
 
-    /// Waits until half of the budget is free; false when it was not in time.
+    /// Waits until half of the budget is free; false on timeout.
     pub(super) fn wait_for_half(&self, patience: Duration) -> bool {
         self.wait(Instant::now() + patience, |state| {
             state.used_bytes <= self.budget.bytes / 2
@@ -236,9 +236,9 @@ impl Intake {
         })
     }
 
-    /// Waits until nothing of these lanes is out but what waits for an answer, which may take as long as the agent likes
-    /// and is asked for again by whoever reads it next. False when something was out at the end, which may come closer
-    /// meanwhile.
+    /// Waits until the only outstanding deliveries of these lanes are those that wait for an answer. An answer may take
+    /// as long as the agent likes, and the next reader of the partition asks for it again. False when other deliveries
+    /// remain, which may still settle meanwhile.
     pub(super) fn wait_for_verdicts(&self, lanes: &[u32], until: impl Fn() -> Instant) -> bool {
         loop {
             let settled = |state: &State| lanes.iter().all(|lane| state.ledger.out(*lane) == 0);
@@ -253,14 +253,14 @@ impl Intake {
         }
     }
 
-    /// Waits until nothing at all is out, or for a short while.
+    /// Waits until nothing is outstanding, or for a short while.
     pub(super) fn wait_for_all(&self, until: Instant) -> bool {
         self.wait(until.min(Instant::now() + GLANCE), |state| {
             state.ledger.all_out() == 0
         })
     }
 
-    /// Waits until the time has come or the subscription is stopped, which nobody tells the lock about.
+    /// Waits until the deadline or the end of the subscription. The lock gets no notice of the latter.
     pub(super) fn wait_for_stop(&self, until: Instant, stopped: impl Fn() -> bool) {
         while !stopped() && Instant::now() < until {
             self.wait(until.min(Instant::now() + GLANCE), |_| false);
@@ -298,7 +298,7 @@ impl Intake {
         located.collect()
     }
 
-    /// Positions of these lanes, moved or not.
+    /// The positions of these lanes, whether they moved or not.
     pub(super) fn positions(&self, lanes: &[u32]) -> Vec<(Topic, i32, i64)> {
         let mut state = self.state();
         let located = lanes.iter().filter_map(|lane| {
@@ -309,7 +309,7 @@ impl Intake {
         located.collect()
     }
 
-    /// What to pause and resume, given whether everything should be paused.
+    /// Which partitions to pause and to resume; `everything` pauses all.
     pub(super) fn pace(&self, everything: bool) -> FlowChange {
         let mut state = self.state();
         let mut pace = FlowChange::default();
@@ -339,7 +339,7 @@ impl Intake {
         pace
     }
 
-    /// Verdicts that came too late to count.
+    /// Outcomes that came too late to count.
     pub(super) fn stale(&self) -> u64 {
         self.state().ledger.stale()
     }
@@ -364,8 +364,8 @@ impl State {
 // === impl Settlement ===
 
 impl Settle for Settlement {
-    /// A verdict that comes after the partition moved on is counted, and no error: the record is delivered again to its
-    /// new owner whatever we say.
+    /// An outcome that comes after the partition was revoked is counted but is not an error: the record is delivered
+    /// again to the new owner in any case.
     fn settle(self: Box<Self>, outcome: Outcome) -> Result<(), TransportError> {
         let mut state = self.intake.state();
         state.used_bytes = state.used_bytes.saturating_sub(self.cost);

@@ -22,9 +22,9 @@ use crate::log::{
 };
 use crate::message::Topic;
 
-/// The longest a poll blocks: how late the end of a reader is noticed.
+/// The longest a poll blocks, and so the delay before the end of a reader is noticed.
 const TICK: Duration = Duration::from_millis(100);
-/// The same error is a warning again after this time.
+/// After this time the same error is a warning again.
 const WARN_AGAIN: Duration = Duration::from_secs(60);
 
 type Client = BaseConsumer<Events>;
@@ -43,14 +43,14 @@ struct Reading {
 
 struct Partition {
     next: u64,
-    /// Where it ended when the reading began, until that is reached.
+    /// The end of each partition when the reading began, until it is reached.
     end: Option<u64>,
 }
 
 // === impl Kafka ===
 
 impl Kafka {
-    /// Where the partitions of a topic begin and end.
+    /// The first and the next offset of each partition of a topic.
     pub(crate) async fn log_bounds(&self, topic: &Topic) -> Result<Vec<LogBounds>, TransportError> {
         let partitions = self.look_up(topic, PROPAGATION).await?;
         let name = topic.clone();
@@ -69,7 +69,7 @@ impl Kafka {
         .await
     }
 
-    /// Reads all partitions of a topic, each from the position given, or else from its beginning.
+    /// Reads all partitions of a topic, each from the given position, or otherwise from its beginning.
     pub(crate) async fn read_log(
         &self,
         topic: &Topic,
@@ -111,7 +111,8 @@ impl Reading {
         let mut config = self.config.live(&format!("a2abus-log-{}", random()))?;
         config
             .set("enable.partition.eof", "true")
-            // The bridge writes without transactions; one that another writer left open must not stop every reader.
+            // The bridge writes without transactions. A transaction that another writer left open must not stop every
+            // reader.
             .set("isolation.level", "read_uncommitted");
         let what = || format!("read the topic {}", self.topic);
         let events = Events::new("log", Arc::clone(&self.pulse));
@@ -131,7 +132,7 @@ impl Reading {
         Ok(client)
     }
 
-    /// Reads until nobody wants it any more.
+    /// Reads until the reader is dropped.
     fn read(&mut self, client: &Client) -> Result<(), TransportError> {
         while !self.stop.is_cancelled() && !self.pulse.is_stopped() {
             let batch = self.batch(client)?;
@@ -143,7 +144,7 @@ impl Reading {
         Ok(())
     }
 
-    /// What is there, or what comes first.
+    /// The records that are available, or the first one to arrive.
     fn batch(&mut self, client: &Client) -> Result<LogBatch, TransportError> {
         let mut batch = LogBatch::default();
         let mut bytes = 0;
@@ -180,7 +181,10 @@ impl Reading {
                 partition.next = position.offset + 1;
             }
             _ => {
-                let what = format!("read on in {}: it is another topic now", self.topic);
+                let what = format!(
+                    "continue reading {}: it was deleted and created again",
+                    self.topic
+                );
                 return Err(TransportError::new(TransportErrorKind::UnknownTopic, what));
             }
         }
@@ -196,7 +200,7 @@ impl Reading {
         })
     }
 
-    /// The end of a partition as it was when the reading began: compaction and transactions can leave no record there.
+    /// The partition's end when the reading began: compaction and transactions can leave no record there.
     fn at_end(&mut self, number: i32) -> Option<LogPosition> {
         let partition = u32::try_from(number).ok()?;
         let index = usize::try_from(partition).ok()?;
@@ -204,10 +208,10 @@ impl Reading {
         Some(LogPosition { partition, offset })
     }
 
-    /// Logs an error that passes, once until it changes or has lasted.
+    /// Logs a temporary error once, and again when it changes or persists.
     ///
     /// # Errors
-    /// Those that do not pass.
+    /// Permanent errors.
     fn note(&mut self, error: KafkaError) -> Result<(), TransportError> {
         let code = error.rdkafka_error_code();
         let is_fatal = matches!(error, KafkaError::MessageConsumptionFatal(_));
@@ -219,7 +223,7 @@ impl Reading {
         {
             return Err(failed(format!("read the topic {}", self.topic), error));
         }
-        // There is no group that it could need a right to.
+        // There is no group that would need a permission.
         let is_known = code.is_some_and(|code| {
             let last = self.last_error;
             code == Code::GroupAuthorizationFailed

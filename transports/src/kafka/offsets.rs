@@ -1,12 +1,12 @@
 //! Which offset of a partition may be committed?
 //!
-//! Deliveries settle in any order; Kafka remembers one number per partition. The [`Ledger`] keeps, per lane (one
-//! partition of the subscription), the offsets that are out, in the order they were received, and gives the offset after
-//! the longest settled prefix. Offsets are sparse (compaction, transaction markers), so the prefix is over received
+//! Deliveries settle in any order; Kafka remembers one number per partition. For each lane (one partition of the
+//! subscription) the [`Ledger`] keeps the outstanding offsets in the order of arrival, and returns the offset after the
+//! longest settled prefix. Offsets are sparse (compaction, transaction markers), so the prefix is over received
 //! offsets, never over `+ 1`.
 //!
-//! An assignment of a partition is an epoch. What belongs to an earlier epoch can no longer be committed by us: the
-//! verdict is counted and ignored.
+//! An assignment of a partition is an epoch. We cannot commit anything of an earlier epoch: its outcomes are counted
+//! and ignored.
 //!
 //! Pure: no client, no clock, no lock.
 
@@ -21,7 +21,7 @@ pub(super) struct Ledger {
     stale: u64,
 }
 
-/// One offset that is out, as its delivery remembers it.
+/// One outstanding offset, as its delivery remembers it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Ticket {
     lane: u32,
@@ -33,7 +33,7 @@ pub(super) struct Ticket {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TicketState {
     Counted,
-    /// The partition was taken away since.
+    /// The partition was revoked meanwhile.
     Stale,
 }
 
@@ -50,7 +50,7 @@ struct Lane {
     out: usize,
     /// How many entries are [`State::Waiting`].
     waiting: usize,
-    /// After the settled prefix of this assignment.
+    /// The offset after the settled prefix of this assignment.
     position: Option<i64>,
     /// `position` changed since it was last taken.
     moved: bool,
@@ -65,10 +65,10 @@ struct Entry {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     Out,
-    /// Out, with nothing left to do but to wait for somebody's answer.
+    /// Outstanding; only an answer is missing.
     Waiting,
     Settled,
-    /// Given up: never passed, and nobody waits for it either.
+    /// Abandoned: the prefix never passes it, and nobody waits for it.
     Abandoned,
 }
 
@@ -81,7 +81,7 @@ impl Ledger {
         u32::try_from(self.lanes.len() - 1).unwrap_or(u32::MAX)
     }
 
-    /// The partition is ours from now on. Offsets of an earlier assignment are forgotten.
+    /// Starts an assignment of the partition. Offsets of an earlier assignment are forgotten.
     pub(super) fn assign(&mut self, lane: u32) {
         if let Some(lane) = self.lane_mut(lane) {
             let epoch = (lane.epoch | 1) + u64::from(lane.is_assigned()) * 2;
@@ -92,7 +92,7 @@ impl Ledger {
         }
     }
 
-    /// The partition is no longer ours.
+    /// Ends the assignment of the partition.
     pub(super) fn revoke(&mut self, lane: u32) {
         if let Some(lane) = self.lane_mut(lane)
             && lane.is_assigned()
@@ -111,8 +111,8 @@ impl Ledger {
             .map(|lane| lane.epoch)
     }
 
-    /// Takes an offset out to a delivery, or gives `None` when the assignment in which it was received is over.
-    /// Offsets of one assignment come in ascending order.
+    /// Adds an outstanding offset, or returns `None` when the assignment in which it was received is over. Offsets of
+    /// one assignment come in ascending order.
     pub(super) fn receive(&mut self, lane: u32, epoch: u64, offset: i64) -> Option<Ticket> {
         let entry = self
             .lane_mut(lane)
@@ -134,12 +134,12 @@ impl Ledger {
         })
     }
 
-    /// Whether the partition is still ours since the offset was taken out.
+    /// Whether the assignment of the offset is still the current one.
     pub(super) fn is_current(&self, ticket: Ticket) -> bool {
         self.epoch(ticket.lane) == Some(ticket.epoch)
     }
 
-    /// Notes whether nothing is left to do about an offset but to wait for somebody's answer.
+    /// Records whether only an answer is missing for an offset.
     pub(super) fn set_waiting(&mut self, ticket: Ticket, is_waiting: bool) {
         if let Some(lane) = self
             .lane_mut(ticket.lane)
@@ -149,7 +149,7 @@ impl Ledger {
         }
     }
 
-    /// Notes what became of an offset.
+    /// Records the outcome of an offset.
     pub(super) fn settle(&mut self, ticket: Ticket, outcome: Outcome) -> TicketState {
         let state = match outcome {
             Outcome::Settled => State::Settled,
@@ -180,17 +180,18 @@ impl Ledger {
         moved
     }
 
-    /// The offset to commit for a lane, taken before or not; `None` while nothing of this assignment is settled.
+    /// The offset to commit for a lane, whether taken before or not; `None` while nothing of this assignment is
+    /// settled.
     pub(super) fn position(&self, lane: u32) -> Option<i64> {
         self.lane(lane).and_then(|lane| lane.position)
     }
 
-    /// How many offsets are out without a verdict and still have something to be done about them.
+    /// How many outstanding offsets need more than an answer.
     pub(super) fn out(&self, lane: u32) -> usize {
         self.lane(lane).map_or(0, |lane| lane.out)
     }
 
-    /// How many offsets are out without a verdict on all lanes, those that wait for an answer included.
+    /// How many offsets are outstanding on all lanes, including those that wait for an answer.
     pub(super) fn all_out(&self) -> usize {
         self.lanes.iter().map(|lane| lane.out + lane.waiting).sum()
     }
@@ -200,7 +201,7 @@ impl Ledger {
         self.lane(lane).map_or(0, |lane| lane.ring.len())
     }
 
-    /// Verdicts that came too late to count.
+    /// Outcomes that came too late to count.
     pub(super) fn stale(&self) -> u64 {
         self.stale
     }
@@ -221,7 +222,7 @@ impl Lane {
         self.epoch % 2 == 1
     }
 
-    /// False when the entry is unknown or has its verdict already.
+    /// False when the entry is unknown or already has its outcome.
     fn settle(&mut self, sequence: u64, state: State) -> bool {
         let Some(entry) = self.entry_mut(sequence) else {
             return false;
@@ -256,7 +257,7 @@ impl Lane {
         }
     }
 
-    /// An entry that has no verdict yet.
+    /// An entry without an outcome.
     fn entry_mut(&mut self, sequence: u64) -> Option<&mut Entry> {
         let index = usize::try_from(sequence.checked_sub(self.base)?).ok()?;
         let entry = self.ring.get_mut(index)?;
@@ -281,7 +282,7 @@ mod tests {
 
     use super::*;
 
-    /// A ledger with one assigned lane from which these offsets are out.
+    /// A ledger with one assigned lane and these outstanding offsets.
     fn out(offsets: &[i64]) -> (Ledger, Vec<Ticket>) {
         let mut ledger = Ledger::default();
         let lane = ledger.add_lane();
@@ -391,7 +392,7 @@ mod tests {
         ]
     }
 
-    /// What the ledger must be equal to: every offset ever out, with its verdict, and no cleverness.
+    /// The reference model: every offset ever received, with its outcome, without any optimisation.
     #[derive(Default)]
     struct Model {
         assigned: [bool; 3],

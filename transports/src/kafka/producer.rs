@@ -1,4 +1,5 @@
-//! Publishing: a producer that sends batches, and one that sends one message a request for topics that refuse batches.
+//! Publishing: a producer that sends batches, and one that sends one message per request, for topics that refuse
+//! batches.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -25,7 +26,7 @@ pub(super) struct Producer {
 // === impl Producer ===
 
 impl Producer {
-    /// Starts the producer of batches; the other one starts when it is needed. Does not wait for a broker.
+    /// Starts the producer of batches; the other one starts when needed. Does not wait for a broker.
     pub(super) fn start(
         config: &Arc<KafkaConfig>,
         pulse: &Arc<Pulse>,
@@ -41,7 +42,7 @@ impl Producer {
         })
     }
 
-    /// The client of the batches, for questions to the cluster.
+    /// The client of the batch producer, for questions to the cluster.
     pub(super) fn client(&self) -> Result<Arc<BatchClient>, TransportError> {
         self.batches.client()
     }
@@ -67,18 +68,18 @@ impl Producer {
         }
     }
 
-    /// Waits until everything queued has its answer, then lets the clients go.
+    /// Waits until every queued message has a result, then releases the clients.
     pub(super) async fn close(&self, deadline: Duration) -> Result<(), TransportError> {
         let until = Instant::now() + deadline.min(super::FOREVER);
         let batches = self.batches.close(until).await;
-        // After the batches: what was refused there goes here.
+        // After the batches, because refused batches are sent here.
         match self.singles.close() {
             Some(singles) => singles.close(until).await.and(batches),
             None => batches,
         }
     }
 
-    /// Lets the clients go without waiting; whoever waits for a confirmation learns that they are closed.
+    /// Releases the clients without waiting. Pending confirmations report that they are closed.
     pub(super) fn stop(&self) {
         self.batches.stop();
         if let Some(singles) = self.singles.close() {

@@ -1,4 +1,4 @@
-//! What may be passed to librdkafka by name, and what may be shown of it.
+//! Which librdkafka properties may be set by name, and which values may be printed.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,14 +7,14 @@ use serde::{Deserialize, Serialize, Serializer};
 
 use crate::error::ConfigProblem;
 
-/// Further librdkafka properties by name. `Debug` and `Serialize` print `***` for the value of a property that is for a
-/// secret: such a configuration is refused, and may have been printed before that.
+/// Further librdkafka properties by name. `Debug` and `Serialize` print `***` for the value of a property that holds a
+/// secret: such a configuration is refused, but may have been printed before.
 #[derive(Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(transparent)]
 pub struct KafkaProperties(BTreeMap<String, String>);
 
-/// Properties that are for a secret, and what to use for it. A secret may not stand in a configuration: it would be
-/// read by everybody who reads that, and not be read anew when it changes.
+/// Properties that hold a secret, and what to use instead. A secret must not be in the configuration: everybody who
+/// reads the file would see it, and it would not be read again when it changes.
 const SECRETS: &[(&str, &str)] = &[
     ("sasl.password", "use sasl.password, a secret reference"),
     (
@@ -29,7 +29,7 @@ const SECRETS: &[(&str, &str)] = &[
     ),
 ];
 
-/// Words in the name of a property that is for a secret.
+/// Words in the names of properties that hold a secret.
 const SECRET_WORDS: &[&str] = &[
     "credential",
     "jaas",
@@ -40,7 +40,7 @@ const SECRET_WORDS: &[&str] = &[
     "token",
 ];
 
-/// Properties nobody may pass: they have a key above, or a guarantee rests on them.
+/// Properties that cannot be set here: they have a key above, or a guarantee depends on them.
 const OWNED: &[&str] = &[
     "acks",
     "allow.auto.create.topics",
@@ -95,12 +95,12 @@ const OWNED: &[&str] = &[
 // === impl KafkaProperties ===
 
 impl KafkaProperties {
-    /// The properties as they are, which may not be shown.
+    /// The real properties, which must not be printed.
     pub(super) fn to_map(&self) -> BTreeMap<String, String> {
         self.0.clone()
     }
 
-    /// What is wrong with each that may not be passed, after its place.
+    /// The fault of each property that must not be set.
     pub(super) fn problems(&self) -> impl Iterator<Item = ConfigProblem> {
         self.0.keys().filter_map(|key| {
             let problem = if let Some(instead) = secret(key) {
@@ -114,7 +114,7 @@ impl KafkaProperties {
         })
     }
 
-    /// The properties as they may be shown.
+    /// The properties in a form that may be printed.
     fn visible(&self) -> impl Iterator<Item = (&str, &str)> {
         self.0.iter().map(|(key, value)| {
             let value = secret(key).map_or(value.as_str(), |_| "***");
@@ -142,7 +142,7 @@ impl Serialize for KafkaProperties {
     }
 }
 
-/// What to use instead of a property that is for a secret, if it is one.
+/// What to use instead of a property, if it holds a secret.
 fn secret(key: &str) -> Option<&'static str> {
     let key = key.to_ascii_lowercase();
     let known = SECRETS.iter().find(|(name, _)| *name == key);

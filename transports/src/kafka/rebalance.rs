@@ -1,4 +1,5 @@
-//! The callbacks of a consumer: partitions come and go, commits fail. They run on the reading thread, inside its poll.
+//! The callbacks of a consumer: assigned and revoked partitions, failed commits. They run on the reading thread, inside
+//! its poll.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -28,20 +29,20 @@ pub(super) struct Context {
     leave: EndSignal,
     /// Cancelled at the first assignment.
     assigned: CancellationToken,
-    /// How long a revocation may wait for deliveries that are out.
+    /// How long a revocation may wait for outstanding deliveries.
     patience: Duration,
-    /// Receives how many records are behind the stored offsets.
+    /// Receives the number of records behind the stored offsets.
     lag: Option<watch::Sender<Option<u64>>>,
-    /// The client is being closed: nothing is out any more that could settle.
+    /// The client is being closed: no outstanding delivery can settle any more.
     closing: AtomicBool,
 }
 
 /// The signal that ends a subscription.
 #[derive(Debug, Clone, Default)]
 pub(super) struct EndSignal {
-    /// Cancelled when it has to.
+    /// Cancelled when the subscription must end.
     pub(super) stop: CancellationToken,
-    /// Set before, when deliveries that are out may still settle.
+    /// Set before that, while outstanding deliveries may still settle.
     pub(super) drain_until: Arc<OnceLock<Instant>>,
 }
 
@@ -80,13 +81,13 @@ impl Context {
             .collect()
     }
 
-    /// Gives partitions up: what is out may settle first, and what is settled is committed.
+    /// Gives partitions up: outstanding deliveries may settle first, and settled offsets are committed.
     fn revoke(&self, client: &Client, lanes: &[u32]) {
         if client.assignment_lost() {
-            // They belong to somebody else already, whose commits ours would undo.
+            // The partitions already belong to another member, whose commits ours would overwrite.
             tracing::warn!(partitions = lanes.len(), "Kafka partitions are lost");
         } else if self.closing.load(Ordering::Acquire) {
-            // Closing commits what is stored, and does not wait for a coordinator that is away.
+            // Closing commits stored offsets, and does not wait for an unavailable coordinator.
             store(client, self.intake.take_moved());
         } else {
             tracing::info!(partitions = lanes.len(), "Kafka partitions are revoked");
@@ -119,8 +120,8 @@ impl Context {
     }
 }
 
-/// The records after the stored offset in all partitions where that is known: before anything is stored there, after
-/// the committed one. Source: librdkafka, statistics.
+/// The number of records after the stored offset, in all partitions where it is known. Before anything is stored there,
+/// it counts from the committed offset. Source: librdkafka, statistics.
 fn lag_of(statistics: &Statistics) -> Option<u64> {
     let partitions = statistics
         .topics
@@ -163,7 +164,7 @@ impl ConsumerContext for Context {
     }
 
     fn post_rebalance(&self, _: &Client, rebalance: &Rebalance<'_>) {
-        // No partitions are an assignment as well: the other members have them all.
+        // An empty assignment is an assignment too: the other members have all partitions.
         if matches!(rebalance, Rebalance::Assign(_)) {
             self.assigned.cancel();
         }
@@ -172,7 +173,7 @@ impl ConsumerContext for Context {
     fn commit_callback(&self, result: KafkaResult<()>, _: &TopicPartitionList) {
         match result {
             Ok(()) | Err(KafkaError::ConsumerCommit(Code::NoOffset)) => {}
-            // What is stored goes with the next commit.
+            // Stored offsets go with the next commit.
             Err(KafkaError::ConsumerCommit(code)) if is_outage(code) => {
                 tracing::debug!(%code, "a Kafka commit has to be repeated");
             }

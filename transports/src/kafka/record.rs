@@ -1,4 +1,4 @@
-//! From a record in librdkafka's memory to a message of our own.
+//! Copies a record from librdkafka's memory into our own message.
 
 use std::ops::Range;
 use std::panic::{RefUnwindSafe, catch_unwind};
@@ -9,8 +9,9 @@ use rdkafka::message::{BorrowedMessage, Header, Headers as _, Message as _};
 
 use crate::message::{Headers, Message};
 
-/// Headers of one record whose names are not text, at most; what comes after them is left out as they are. Each costs
-/// a panic, which the process reports however it is caught: a record of nothing else must not fill the log.
+/// At most this many headers of one record may have unreadable names; the headers after them are left out too. Each
+/// such header costs a panic, which the process reports even if it is caught, so a record full of them must not fill
+/// the log.
 const MOST_UNREADABLE: usize = 8;
 
 /// Copies a record, in one allocation that key, headers and body share.
@@ -37,7 +38,7 @@ pub(super) fn message(record: &BorrowedMessage<'_>) -> Message {
     let bytes = Bytes::from(copy.0);
     let mut ours = Headers::with_capacity(headers.len());
     for (name, value) in headers {
-        // It was text when it was copied.
+        // The copied bytes were checked as UTF-8.
         let name = bytes
             .get(name)
             .and_then(Text::from_utf8)
@@ -64,11 +65,11 @@ impl Copy {
     }
 }
 
-/// The headers whose names are text. Others cannot be named here, and are left out; after [`MOST_UNREADABLE`] of them, so
-/// is the rest of the record's. How many headers there are is bounded by the size of the record and charged to the budget.
+/// The headers with readable names. Others cannot be named here and are left out; after [`MOST_UNREADABLE`] of them, so
+/// are the remaining headers. The size of the record bounds the number of headers, and the budget is charged for them.
 ///
-/// rdkafka 0.39 panics on them instead of saying so, and gives no other way to the bytes without `unsafe`; a record must
-/// not be able to end the thread that reads it.
+/// rdkafka 0.39 panics on them instead of returning an error, and gives no other access to the bytes without `unsafe`.
+/// A record must not be able to end the reading thread.
 fn readable<'a>(
     count: usize,
     get: impl Fn(usize) -> Option<Header<'a, &'a [u8]>> + RefUnwindSafe,
@@ -103,7 +104,8 @@ mod tests {
 
     use super::*;
 
-    /// Reads so many headers, of which those at `unreadable` panic as rdkafka does; how many were read, and looked at.
+    /// Reads headers, of which those at `unreadable` panic as in rdkafka; returns how many were read, and how many were
+    /// visited.
     fn read(count: usize, unreadable: impl Fn(usize) -> bool + RefUnwindSafe) -> (usize, usize) {
         let looked_at = AtomicUsize::new(0);
         let get = |index| {

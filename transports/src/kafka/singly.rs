@@ -4,10 +4,10 @@
 //! send ──▶ producer of batches ──too large──▶ topic is small: wait until none of its messages is in flight ──▶ the
 //!             refused messages, then all others, by a producer that sends one message a request
 //! ```
-//! A broker refuses a whole request that is larger than `max.message.bytes` of its topic, however small the messages in
-//! it are. So what a request was refused for is sent once more by itself, and only then is a message too large. Whatever
-//! is sent to the topic afterwards goes the same way and keeps its order. Batches are tried again when the topic has been
-//! idle for a moment, [`FORGOTTEN`] after the last refusal.
+//! A broker refuses a whole request that is larger than `max.message.bytes` of its topic, however small its messages
+//! are. So each message of a refused request is sent once more on its own, and only then is a message too large. All
+//! later messages to the topic are sent in the same way, in order. Batches are tried again when the topic has been idle
+//! for a moment, [`FORGOTTEN`] after the last refusal.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -26,12 +26,12 @@ use crate::error::{TransportError, TransportErrorKind};
 use crate::message::Topic;
 use crate::transport::{QUEUE_DEADLINE, Receipt};
 
-/// How long a topic is believed to be small.
+/// How long a topic counts as one that refuses batches.
 const FORGOTTEN: Duration = Duration::from_secs(60);
-/// Topics whose traffic is remembered, at most, beside those that have any.
+/// At most this many idle topics are remembered, in addition to those with traffic.
 const MOST_TOPICS: usize = 10_000;
 
-/// The topics that are written to, and the producer of those that are small.
+/// The topics that are written to, and the producer for those that refuse batches.
 #[derive(Debug)]
 pub(super) struct Singles {
     config: Arc<KafkaConfig>,
@@ -41,10 +41,10 @@ pub(super) struct Singles {
     writer: Mutex<State>,
 }
 
-/// The producer that sends one message a request.
+/// The producer that sends one message per request.
 #[derive(Debug, Default)]
 enum State {
-    /// No topic has turned out to be small so far.
+    /// No topic has refused a batch so far.
     #[default]
     Unused,
     Started(Arc<Writer<Single>>),
@@ -54,9 +54,9 @@ enum State {
 /// The messages in flight to one topic.
 #[derive(Debug, Default)]
 struct Traffic {
-    /// Passages: messages without an answer, and senders that are about to hand one over.
+    /// Messages without a result, and senders that are about to queue one.
     in_flight: AtomicUsize,
-    /// Whether `small` is worth a look.
+    /// Whether `small` needs to be checked.
     is_small: AtomicBool,
     small: Mutex<Option<Small>>,
     drained: Notify,
@@ -65,8 +65,8 @@ struct Traffic {
 #[derive(Debug)]
 struct Small {
     since: Instant,
-    /// Messages of refused requests, in their order. While this is `Some`, messages that went out in batches are in
-    /// flight, or those that were refused are on their way back, and everybody waits.
+    /// Messages of refused requests, in order. While this is `Some`, batched messages are in flight, or refused
+    /// messages are being returned, and all senders wait.
     refused: Option<Vec<Refused>>,
 }
 
@@ -81,23 +81,23 @@ struct Refused {
     answer: Answer,
 }
 
-/// A message in flight, from before it is handed to a client until it has its answer.
+/// A message in flight, from before it is queued until its result.
 #[derive(Debug)]
 pub(super) struct InFlight {
     singles: Arc<Singles>,
     traffic: Arc<Traffic>,
-    /// Whether the message goes by itself.
+    /// Whether the message is sent on its own.
     pub(super) is_single: bool,
 }
 
-/// A message that went out in a batch.
+/// A message that was sent in a batch.
 #[derive(Debug)]
 pub(super) struct Batched {
     pub(super) answer: Answer,
     pub(super) passage: InFlight,
 }
 
-/// A message that went out by itself.
+/// A message that was sent on its own.
 #[derive(Debug)]
 pub(super) struct Single {
     pub(super) answer: Answer,
@@ -148,13 +148,14 @@ impl Singles {
         }
     }
 
-    /// Waits until a message to the topic may be handed to a client: only while a topic turns out to be small.
+    /// Waits until a message to the topic may be queued. This takes time only while a topic begins to be sent one by
+    /// one.
     ///
     /// # Errors
     /// `Saturated` when that takes too long.
     pub(super) async fn pass(self: &Arc<Self>, topic: &Topic) -> Result<InFlight, TransportError> {
         let traffic = self.traffic(topic);
-        // Counted before the look, so that whoever makes the topic small waits for this message.
+        // Counted before the check, so that a sender that switches the topic waits for this message.
         let passage = self.passage(&traffic, false);
         if !traffic.is_small.load(Ordering::SeqCst) {
             return Ok(passage);
@@ -186,7 +187,7 @@ impl Singles {
         }
     }
 
-    /// A passage to a topic that is small, or was; `None` while everybody waits.
+    /// Permission to send to a topic that refuses or refused batches; `None` while everybody waits.
     fn enter(self: &Arc<Self>, traffic: &Arc<Traffic>) -> Option<InFlight> {
         let mut small = traffic.small();
         let is_single = match &*small {
@@ -213,13 +214,13 @@ impl Singles {
         drop(known);
         let mut known = self.traffic.write().unwrap_or_else(PoisonError::into_inner);
         if known.len() >= MOST_TOPICS {
-            // Every passage holds its topic.
+            // Every message in flight holds its topic.
             known.retain(|_, traffic| Arc::strong_count(traffic) > 1);
         }
         Arc::clone(known.entry(topic.clone()).or_default())
     }
 
-    /// Keeps a message whose request was too large, to send it by itself.
+    /// Keeps a message whose request was too large, to send it on its own.
     fn refused(message: &BorrowedMessage<'_>, batched: Batched) {
         let Batched { answer, passage } = batched;
         let refused = Refused {
@@ -247,7 +248,7 @@ impl Singles {
         passage.traffic.is_small.store(true, Ordering::SeqCst);
     }
 
-    /// Sends what was refused, now that nothing of the topic is in flight any more, and lets everybody go on.
+    /// Sends the refused messages, now that no message of the topic is in flight, and releases the waiting senders.
     fn drained(self: &Arc<Self>, traffic: &Arc<Traffic>) {
         let refused = match &mut *traffic.small() {
             Some(Small {
@@ -256,7 +257,7 @@ impl Singles {
             }) => std::mem::take(refused),
             _ => return,
         };
-        // Held meanwhile, so that the topic is not drained a second time when one of them fails at once.
+        // Held meanwhile, so that the topic is not drained again if one of them fails at once.
         traffic.in_flight.fetch_add(1, Ordering::SeqCst);
         for message in refused {
             self.send_alone(message, traffic);
@@ -271,7 +272,7 @@ impl Singles {
     fn send_alone(self: &Arc<Self>, message: Refused, traffic: &Arc<Traffic>) {
         let record = BaseRecord {
             topic: &message.topic,
-            // Where the first attempt would have put it.
+            // The partition of the first attempt.
             partition: Some(message.partition).filter(|partition| *partition >= 0),
             payload: message.payload.as_deref(),
             key: message.key.as_deref(),
@@ -282,7 +283,7 @@ impl Singles {
                 passage: self.passage(traffic, true),
             }),
         };
-        // What is not queued answers as it is dropped: it is sent again by whoever waits.
+        // A message that is not queued reports its result when it is dropped; its sender sends it again.
         match self.writer().and_then(|writer| writer.enqueue(record)) {
             Ok(Enqueued::Yes) => {}
             Ok(Enqueued::Full(record)) => drop(record),
@@ -290,7 +291,7 @@ impl Singles {
         }
     }
 
-    /// The producer that sends one message a request.
+    /// The producer that sends one message per request.
     pub(super) fn writer(&self) -> Result<Arc<Writer<Single>>, TransportError> {
         let mut state = self.state();
         match &*state {
@@ -307,7 +308,7 @@ impl Singles {
         Ok(writer)
     }
 
-    /// The same, if it was ever needed. It is not started any more.
+    /// The same, if it was ever needed. Does not start it.
     pub(super) fn close(&self) -> Option<Arc<Writer<Single>>> {
         match std::mem::replace(&mut *self.state(), State::Closed) {
             State::Started(writer) => Some(writer),

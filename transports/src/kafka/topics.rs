@@ -1,5 +1,5 @@
-//! Does the topic exist? Asked before the first message to it, because librdkafka alone holds that message for ten seconds
-//! before it says that there is no such topic.
+//! Does the topic exist? The bridge asks before the first message, because librdkafka would hold that message for ten
+//! seconds before it reports a missing topic.
 //!
 //! ```text
 //! send --known?--> queue
@@ -17,11 +17,11 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use crate::error::{TransportError, TransportErrorKind};
 use crate::message::Topic;
 
-/// How long it is believed that a topic is missing, or that nothing is known of it.
+/// How long a missing topic, or a missing answer, is remembered.
 const BELIEVED: Duration = Duration::from_secs(1);
-/// Topics that are remembered, at most.
+/// At most this many topics are remembered.
 const MOST_KNOWN: usize = 10_000;
-/// Questions to the cluster at a time, at most: each holds a thread.
+/// At most this many questions to the cluster run at a time, because each holds a thread.
 const MOST_ASKED: usize = 8;
 
 /// The known state of the topics that messages are sent to.
@@ -34,7 +34,7 @@ pub(super) struct Topics {
 #[derive(Debug, Clone, Copy)]
 struct Known {
     verdict: Existence,
-    /// `None` forever: until [`Topics::forget`].
+    /// `None` means forever: until [`Topics::forget`].
     until: Option<Instant>,
 }
 
@@ -43,9 +43,9 @@ struct Known {
 pub(super) enum Existence {
     /// It is there.
     There,
-    /// It is being made, or the cluster did not say: the client keeps the message and finds out.
+    /// It is being created, or the cluster did not answer: the client keeps the message and finds out.
     Untold,
-    /// There is none.
+    /// It does not exist.
     Missing,
     /// This user may not see it, and so may not write to it.
     Forbidden,
@@ -85,13 +85,13 @@ impl Topics {
         known.insert(topic.clone(), Known { verdict, until });
     }
 
-    /// Asks again before the next message: the topic is gone.
+    /// Asks again before the next message, because the topic was deleted.
     pub(super) fn forget(&self, topic: &str) {
         let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
         known.retain(|known, _| known.as_str() != topic);
     }
 
-    /// The right to ask.
+    /// Permission to ask.
     pub(super) async fn turn(&self) -> Option<SemaphorePermit<'_>> {
         self.asking.acquire().await.ok()
     }

@@ -32,37 +32,38 @@ use crate::transport::{Address, Confirmation, QUEUE_DEADLINE, Receipt};
 
 /// A librdkafka producer.
 pub(super) type Client<S> = BaseProducer<Reports<S>>;
-/// The waiter for the confirmation of a message.
+/// Where the sender waits for the result of a message.
 pub(super) type Answer = oneshot::Sender<Result<Receipt, TransportError>>;
 type Record<'a, S> = BaseRecord<'a, [u8], [u8], Box<S>>;
 
-/// What a message leaves behind that is with a client, until it has its answer.
+/// The state kept for a message that a client holds, until its result is known.
 pub(super) trait Sent: Send + Sync + Sized + 'static {
-    /// Whether each message goes in a request of its own.
+    /// Whether each message has its own request.
     const IS_SINGLE: bool;
 
-    /// The broker refused the request as too large. Takes the message, where others in the request may be the reason.
+    /// The broker refused the request as too large. Takes the message, if other messages of the request may be the
+    /// reason.
     fn too_large(self, message: &BorrowedMessage<'_>) -> Option<Self>;
 
     /// The result of the message.
     fn answer(self, result: Result<Receipt, TransportError>);
 }
 
-/// How often the serving thread looks up from its work.
+/// How often the serving thread checks for other work.
 const TICK: Duration = Duration::from_millis(100);
-/// Before a broken client is replaced for the second time; doubles up to the longest.
+/// Pause before a failed client is replaced for the second time; doubled up to the longest.
 const REPLACE_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_REPLACE_PAUSE: Duration = Duration::from_secs(30);
-/// For a client that is let go to answer everybody who still waits.
+/// How long a released client may take to report the results of its messages.
 const RETIREMENT: Duration = Duration::from_secs(5);
 
-/// A producer that is replaced when it breaks.
+/// A producer that is replaced when it fails.
 pub(super) struct Writer<S: Sent> {
     config: Arc<KafkaConfig>,
     pulse: Arc<Pulse>,
     topics: Arc<Topics>,
     slot: RwLock<Slot<S>>,
-    /// Set before the last flush: nothing more is taken.
+    /// Set before the last flush: no further messages are accepted.
     closing: AtomicBool,
     line: Line,
     ended: CancellationToken,
@@ -77,7 +78,7 @@ enum Slot<S: Sent> {
 /// Where senders wait for room in the queue, first come first served.
 #[derive(Debug, Default)]
 struct Line {
-    /// Senders that have been told to wait; nobody passes them.
+    /// Senders that have to wait, in order.
     length: AtomicUsize,
     /// Held by the first of them.
     head: Mutex<()>,
@@ -90,7 +91,7 @@ pub(super) struct Reports<S> {
     events: Events,
     topics: Arc<Topics>,
     room: Arc<Notify>,
-    /// We close: what is dropped from then on is not dropped because the client broke.
+    /// The writer is closing, so messages that are dropped from now on do not mean that the client failed.
     closing: AtomicBool,
     sent: PhantomData<fn(S)>,
 }
@@ -136,7 +137,7 @@ impl<S: Sent> Writer<S> {
         &self.topics
     }
 
-    /// Queues a message, in the order of the calls. `sent` makes what the message leaves behind.
+    /// Queues a message, in the order of the calls. `sent` makes the state kept for it.
     pub(super) async fn queue(
         &self,
         to: &Address,
@@ -164,7 +165,7 @@ impl<S: Sent> Writer<S> {
         }
     }
 
-    /// What the client refuses as too large, with the sizes.
+    /// The error for a message that the client refuses as too large, with the sizes.
     fn sized(&self, error: TransportError, message: &Message) -> TransportError {
         if error.kind() != TransportErrorKind::TooLarge {
             return error;
@@ -177,7 +178,7 @@ impl<S: Sent> Writer<S> {
         let _place = self.line.join();
         let _head = self.line.head.lock().await;
         loop {
-            // Armed before the attempt, so that room made in between is not missed.
+            // Registered before the attempt, so that room made in between is not missed.
             let room = self.line.room.notified();
             match self.enqueue(record)? {
                 Enqueued::Yes => return Ok(()),
@@ -207,7 +208,7 @@ impl<S: Sent> Writer<S> {
         }
     }
 
-    /// Waits until everything queued has its answer, then lets the client go.
+    /// Waits until every queued message has a result, then releases the client.
     pub(super) async fn close(&self, until: Instant) -> Result<(), TransportError> {
         self.closing.store(true, Ordering::Release);
         self.line.room.notify_waiters();
@@ -226,12 +227,12 @@ impl<S: Sent> Writer<S> {
             .caused_by(error)),
         };
         self.stop();
-        // The thread has only to let the client go; the deadline was for the messages.
+        // The thread only has to release the client; the deadline was for the messages.
         let _ = tokio::time::timeout(RETIREMENT, self.ended.cancelled()).await;
         flushed
     }
 
-    /// Lets the client go without waiting; whoever waits for a confirmation learns that it is closed.
+    /// Releases the client without waiting. Pending confirmations report that it is closed.
     pub(super) fn stop(&self) {
         self.closing.store(true, Ordering::Release);
         let client = std::mem::replace(
@@ -241,12 +242,12 @@ impl<S: Sent> Writer<S> {
         if let Slot::Open(client) = &client {
             client.context().closing.store(true, Ordering::Release);
         }
-        // The serving thread has a copy: it is the one that pays for the farewell.
+        // The serving thread holds a copy, so the slow destructor runs there.
         drop(client);
         self.line.room.notify_waiters();
     }
 
-    /// Puts a new client in the place of a broken one.
+    /// Replaces a failed client.
     fn replace(&self) -> Result<(), TransportError> {
         let client = Arc::new(create(
             &self.config,
@@ -265,11 +266,11 @@ impl<S: Sent> Writer<S> {
 /// The result of an attempt to queue a record.
 pub(super) enum Enqueued<'a, S: Sent> {
     Yes,
-    /// Here it is again.
+    /// The record, returned.
     Full(Record<'a, S>),
 }
 
-/// Serves delivery reports and errors until the writer is stopped, and replaces a client that broke.
+/// Serves delivery reports and errors until the writer is stopped, and replaces a failed client.
 fn serve<S: Sent>(writer: &Writer<S>) {
     let Ok(mut client) = writer.client() else {
         return;
@@ -307,11 +308,11 @@ fn replace<S: Sent>(writer: &Writer<S>, code: Code, reason: &str) {
     }
 }
 
-/// Answers everybody who still waits for this client.
+/// Reports a result to every sender that still waits for this client.
 fn retire<S: Sent>(client: &Client<S>) {
     client.purge(PurgeConfig::default().queue().inflight());
     if let Err(error) = client.flush(RETIREMENT) {
-        tracing::warn!(%error, "the Kafka producer did not answer for all its messages");
+        tracing::warn!(%error, "the Kafka producer did not report the result of all messages");
     }
 }
 
@@ -384,8 +385,8 @@ fn sent_bytes(message: &BorrowedMessage<'_>) -> usize {
     message.key_len() + headers + message.payload_len()
 }
 
-/// The error of a message that a client refused, or dropped because it broke: that it was not allowed to write is a
-/// reason to tell, everything else ends with the client.
+/// The error of a message that a client refused, or dropped because it failed. A missing permission is reported as
+/// such; everything else ends with the client.
 fn refused(what: &str, error: KafkaError, broken: Option<Code>) -> TransportError {
     let error = failed(what, error);
     match (broken.map(super::error::kind), error.kind()) {
@@ -431,7 +432,7 @@ impl Line {
         self.length.load(Ordering::Acquire) == 0
     }
 
-    /// A place in the line, left when it is dropped.
+    /// A place in the queue, which is left when it is dropped.
     fn join(&self) -> QueueSlot<'_> {
         self.length.fetch_add(1, Ordering::AcqRel);
         QueueSlot(&self.length)
@@ -489,9 +490,9 @@ impl<S> Reports<S> {
                     message.offset(),
                 )),
             }),
-            // librdkafka takes the confirmation of a later request for one of this. A partition that has not met this
-            // producer before accepts a later request without the earlier one, so that proves nothing: on a topic
-            // created a moment ago, messages confirmed in this way were not there.
+            // librdkafka treats the confirmation of a later request as one for this request. That proves nothing,
+            // because a partition that has not seen this producer before accepts a later request without the earlier
+            // one: on a new topic, messages confirmed in this way were missing.
             Ok(_) => Err(TransportError::new(
                 TransportErrorKind::TimedOut,
                 "deliver the message, of which the broker confirmed only a successor",
@@ -516,7 +517,7 @@ impl<S> Reports<S> {
     }
 }
 
-/// The place of a record: stable, unique in its cluster.
+/// The position of a record: stable, unique in its cluster.
 pub(super) fn position(topic: &str, partition: i32, offset: i64) -> Text {
     let (mut first, mut second) = (itoa::Buffer::new(), itoa::Buffer::new());
     Text::concat(&[

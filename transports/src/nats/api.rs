@@ -1,4 +1,4 @@
-//! The JetStream API: questions, errors, managed streams.
+//! The JetStream API: requests, errors, managed streams.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -62,7 +62,7 @@ impl ApiError {
         }
     }
 
-    /// A hint, if we know more than the description says.
+    /// A hint, if there is more to say than the description.
     fn help(&self) -> &'static str {
         match self.err_code {
             NOT_ENABLED | NOT_ENABLED_FOR_ACCOUNT => {
@@ -84,14 +84,14 @@ impl ApiError {
         }
     }
 
-    /// The sequence that it names: `wrong last sequence: 17`.
+    /// The sequence in the text: `wrong last sequence: 17`.
     pub(super) fn last_sequence(&self) -> Option<u64> {
         self.description.rsplit_once(": ")?.1.parse().ok()
     }
 }
 
-/// The JetStream API. Its documents are kept as JSON, so that what a newer server or another tool has set on a stream or
-/// consumer is not lost when we update it.
+/// The JetStream API. Its documents are kept as JSON, so that an update keeps the settings that a newer server or
+/// another tool has made on a stream or consumer.
 #[derive(Debug, Clone)]
 pub(super) struct Api {
     client: Client,
@@ -121,13 +121,13 @@ impl Api {
         &self.prefix
     }
 
-    /// The subject a request of the API is sent to.
+    /// The subject for a request to the API.
     pub(super) fn subject(&self, request: &str) -> String {
         format!("{}.{request}", self.prefix)
     }
 
-    /// Asks, and returns the answer or the API's error. The client's request timeout applies. A question that the server
-    /// does not permit has no answer: it fails with `Unauthorised` at once.
+    /// Sends a request, and returns the answer or the API's error. The client's request timeout applies. A request that
+    /// the server does not permit gets no answer: it fails with `Unauthorised` at once.
     pub(super) async fn ask(
         &self,
         request: &str,
@@ -178,7 +178,7 @@ impl Api {
         TransportError::new(TransportErrorKind::BadConfig, what)
     }
 
-    /// As [`Api::ask`], with the API's error as an error.
+    /// Like [`Api::ask`], with the API's error as an error.
     pub(super) async fn command(
         &self,
         request: &str,
@@ -202,7 +202,7 @@ impl Api {
         }
     }
 
-    /// Creates or updates the managed stream that stores the topic; whether there is one.
+    /// Creates or updates the managed stream that stores the topic. Returns whether there is one.
     pub(super) async fn ensure_topic(&self, topic: &Topic) -> Result<bool, TransportError> {
         match self.config.stream_of(topic) {
             Some(stream) if self.config.manage => self.ensure_stream(stream).await.map(|()| true),
@@ -210,7 +210,7 @@ impl Api {
         }
     }
 
-    /// Creates or updates every managed stream. One that fails keeps none of the others.
+    /// Creates or updates every managed stream. A failure does not prevent the others.
     ///
     /// # Errors
     /// The first failure.
@@ -223,7 +223,7 @@ impl Api {
         outcome
     }
 
-    /// Creates or updates the stream of that name, if it is a managed one.
+    /// Creates or updates the stream of that name, if it is managed.
     pub(super) async fn ensure_stream_named(&self, name: &str) -> Result<(), TransportError> {
         match self
             .config
@@ -283,12 +283,12 @@ impl Api {
     }
 }
 
-/// Until the server refuses to take something on this subject.
+/// Pending until the server refuses a publication on this subject.
 async fn forbidden(mut refusals: broadcast::Receiver<Refusal>, subject: &str) {
     loop {
         match refusals.recv().await {
             Ok(Refusal::Publish(refused)) if refused == *subject => return,
-            // Others, and refusals missed among many others.
+            // Other subjects, and refusals missed among many others.
             Ok(_) | Err(broadcast::error::RecvError::Lagged(_)) => {}
             Err(broadcast::error::RecvError::Closed) => std::future::pending().await,
         }
@@ -299,7 +299,7 @@ fn api_error(request: &str, error: ApiError) -> TransportError {
     TransportError::new(error.kind(), format!("ask JetStream for {request}")).caused_by(error)
 }
 
-/// The settings of a stream that configuration decides.
+/// The settings of a stream that the configuration decides.
 fn stream_settings(wanted: &StreamConfig) -> Value {
     json!({
         "subjects": wanted.subjects,

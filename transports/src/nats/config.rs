@@ -478,7 +478,7 @@ fn server_address(server: &str) -> Result<ServerAddr, String> {
         .parse()
         .map_err(|_| format!("{server:?} is not an address"))?;
     if address.host().is_empty() {
-        return Err(format!("{server:?} names no host"));
+        return Err(format!("{server:?} has no host"));
     }
     Ok(address)
 }

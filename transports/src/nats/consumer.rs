@@ -1,4 +1,4 @@
-//! The durable consumer on the server: found, created, updated, created again after somebody deleted it.
+//! The durable consumer on the server: finds, creates and updates it, and creates it again if it was deleted.
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
@@ -21,45 +21,45 @@ pub(super) struct ConsumerRef {
     pub(super) stream: Text,
     pub(super) name: Text,
     pub(super) topics: Arc<[TopicFilter]>,
-    /// Deliveries out at once, for all readers of the consumer.
+    /// Outstanding deliveries, for all readers of the consumer together.
     pub(super) max_ack_pending: u32,
 }
 
 /// The settings of the consumer that its reader needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Limits {
-    /// After this long without an answer a delivery goes to another reader.
+    /// After this time without an acknowledgement a delivery goes to another reader.
     pub(super) ack_wait: Duration,
-    /// The most one pull may ask for; `None` is no limit.
+    /// The most that one pull may ask for; `None` means no limit.
     pub(super) max_batch: Option<u32>,
     pub(super) max_bytes: Option<u32>,
     pub(super) max_expires: Option<Duration>,
 }
 
-/// Where a consumer begins that has to be created.
+/// Where a newly created consumer begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Begin {
-    /// With the first message there is.
+    /// With the first message of the stream.
     First,
-    /// With this sequence: a consumer of that name was read up to it.
+    /// With this sequence, up to which a consumer of that name had read.
     At(u64),
 }
 
-/// What the server says when acknowledgements time out, if the consumer does not.
+/// The server's default acknowledgement timeout, if the consumer sets none.
 const SERVER_ACK_WAIT: Duration = Duration::from_secs(30);
 
 // === impl ConsumerRef ===
 
 impl ConsumerRef {
-    /// Its name in reports.
+    /// Its name in messages.
     pub(super) fn title(&self) -> Text {
         Text::from(format!("consumer {} of stream {}", self.name, self.stream))
     }
 
-    /// Finds the consumer, or creates or updates it where that is allowed.
+    /// Finds the consumer, or creates or updates it if that is allowed.
     ///
     /// # Errors
-    /// `UnknownTopic` when it does not exist and may not be created; `BadConfig` when it is of a kind that cannot be
+    /// `UnknownTopic` when it does not exist and may not be created; `BadConfig` when consumers of its kind cannot be
     /// read at least once.
     pub(super) async fn ensure(&self, begin: Begin) -> Result<Limits, TransportError> {
         self.api.ensure_stream_named(&self.stream).await?;
@@ -74,7 +74,7 @@ impl ConsumerRef {
         Ok(Limits::read(&config))
     }
 
-    /// Polls the server for the number of messages still to be delivered or acknowledged; never ends.
+    /// Polls the server for the number of messages that are not yet delivered or acknowledged. Never ends.
     pub(super) async fn watch_lag(&self, lag: watch::Sender<Option<u64>>) -> Infallible {
         let request = format!("CONSUMER.INFO.{}.{}", self.stream, self.name);
         let mut turns = tokio::time::interval(LAG_INTERVAL);
@@ -89,7 +89,7 @@ impl ConsumerRef {
                         both.map(|(pending, unacknowledged)| pending + unacknowledged),
                     );
                 }
-                // The last known value stays; that the bus is unavailable is reported elsewhere.
+                // The last known value stays. The unavailable bus is reported elsewhere.
                 Err(error) => {
                     tracing::debug!(consumer = %self.name, %error, "its lag is unknown")
                 }
@@ -104,7 +104,7 @@ impl ConsumerRef {
             "deliver_policy": "all",
             "ack_policy": "explicit",
             "replay_policy": "instant",
-            // The bridge counts attempts itself; the server's own limit would hide messages.
+            // The bridge counts attempts itself; the server's limit would hide messages.
             "max_deliver": -1,
         });
         if let Begin::At(sequence) = begin
@@ -121,8 +121,8 @@ impl ConsumerRef {
         Ok(info["config"].take())
     }
 
-    /// Whether the stream has got as far as that sequence: one that has not is a new stream of the same name, or lost
-    /// its end, and has to be read from its beginning.
+    /// Whether the stream has reached that sequence. If not, it is a new stream of the same name, or lost its end, and
+    /// must be read from the beginning.
     async fn holds(&self, sequence: u64) -> Result<bool, TransportError> {
         let request = format!("STREAM.INFO.{}", self.stream);
         let info = self.api.info(&request, &[STREAM_NOT_FOUND]).await?;
@@ -167,8 +167,8 @@ impl ConsumerRef {
         Ok(info["config"].take())
     }
 
-    /// Whether the stream has exactly the subjects of this filter, so that a consumer without one reads the same.
-    /// That may be forbidden to ask, and is then unknown.
+    /// Whether the stream has exactly the subjects of this filter, so that a consumer without a filter reads the same.
+    /// Unknown if the user may not ask.
     async fn is_whole_stream(&self, wanted: &Value) -> bool {
         let request = format!("STREAM.INFO.{}", self.stream);
         let info = self.api.info(&request, &[STREAM_NOT_FOUND]).await;
@@ -243,7 +243,7 @@ impl Limits {
                 .filter(|n| *n > 0)
                 .and_then(|n| u32::try_from(n).ok())
         };
-        // With a back-off the server uses its steps in place of the ack wait.
+        // With a back-off the server uses its steps instead of the ack wait.
         let steps = config["backoff"].as_array().into_iter().flatten();
         let ack_wait = steps
             .filter_map(nanos)
@@ -259,7 +259,7 @@ impl Limits {
     }
 }
 
-/// The subjects that the configuration of a consumer filters; none for all.
+/// The filter subjects in the configuration of a consumer; none means all.
 fn filter_of(config: &Value) -> BTreeSet<&str> {
     let mut filter = texts(&config["filter_subjects"]);
     filter.extend(

@@ -22,22 +22,22 @@ use crate::error::{TransportError, TransportErrorKind};
 use crate::message::{MAX_TOPIC_BYTES, Message, NATS_REPLY_HEADER, Topic};
 use crate::transport::{Address, QUEUE_DEADLINE, Receipt};
 
-/// Lanes that subjects are spread over: a delivery's lane is the FNV-1a hash of its subject, modulo this.
+/// Subjects are distributed over this many lanes: a delivery's lane is the FNV-1a hash of its subject, modulo this.
 pub const LANES: u32 = 64;
 
-/// Publications waiting for the flush that confirms them, at most.
+/// At most this many publications wait for the flush that confirms them.
 pub(super) const FLUSH_QUEUE: usize = 4096;
 
-/// What the reply subjects of messages begin with that JetStream pushes: acknowledgements go there, and no answers.
+/// The prefix of the reply subjects of messages that JetStream pushes. These are for acknowledgements, not for answers.
 const ACKNOWLEDGEMENTS: &str = "$JS.ACK.";
 
-/// Messages taken from the client at once.
+/// How many messages are read from the client at once.
 const CHUNK: usize = 256;
 
-/// Messages that wait in a subscription whose budget is spent, at most.
+/// At most this many messages wait in a subscription whose budget is used up.
 const BACKLOG_MESSAGES: usize = 65_536;
 
-/// Bytes that wait in a subscription whose budget is spent, if the budget itself is not larger.
+/// At most this many bytes wait in a subscription whose budget is used up, unless the budget itself is larger.
 const BACKLOG_BYTES: usize = 16 << 20;
 
 pub(super) type Waiter = oneshot::Sender<Result<Receipt, TransportError>>;
@@ -45,12 +45,12 @@ pub(super) type Waiter = oneshot::Sender<Result<Receipt, TransportError>>;
 /// One publication to be confirmed by the next flush.
 #[derive(Debug)]
 pub(super) struct Unflushed {
-    /// The number of connections there had been before it was handed to the client.
+    /// How many connections there had been before it was given to the client.
     pub(super) connects: u64,
     pub(super) confirm: Waiter,
 }
 
-/// What a message becomes on NATS, with a header of our own for the server.
+/// The NATS form of a message, with a header of our own for the server.
 pub(super) fn outbound(
     to: &Address,
     message: &Message,
@@ -64,7 +64,7 @@ pub(super) fn outbound(
     })
 }
 
-/// Hands a publication of so many bytes to the client, in order; waits while the client's queue is full.
+/// Gives a publication of this size to the client, in order; waits while the client's queue is full.
 pub(super) async fn publish(
     client: &Client,
     out: OutboundMessage,
@@ -88,18 +88,18 @@ fn publish_error(error: PublishError, client: &Client, bytes: usize) -> Transpor
             TransportError::too_large(bytes, limit)
         }
         PublishErrorKind::InvalidSubject => failed(TransportErrorKind::BadMessage),
-        // The client's task has ended, which it does only when it is closed.
+        // The client's task has ended, which happens only when it is closed.
         PublishErrorKind::Send => failed(TransportErrorKind::Closed),
     }
     .caused_by(error)
 }
 
-/// Confirms publications: one flush for all that were queued before it began. Ends when it is stopped
-/// and nothing waits.
+/// Confirms publications: one flush for all that were queued before it began. Ends when it is stopped and nothing
+/// waits.
 ///
-/// A flush says that the client's buffer is empty, not whose bytes were written: after a reconnect it says so about the
-/// new connection, although what was buffered for the old one is gone. Therefore a publication is confirmed only if
-/// the connection after the flush is the one from before it was queued.
+/// A flush means that the client's buffer is empty, not that a certain message was written: after a reconnect it refers
+/// to the new connection, although the buffer of the old one is lost. So a publication is confirmed only if the
+/// connection after the flush is the one from before it was queued.
 pub(super) async fn flush_for(
     client: Client,
     link: Arc<Link>,
@@ -109,7 +109,7 @@ pub(super) async fn flush_for(
 ) {
     let mut batch = Vec::with_capacity(FLUSH_QUEUE);
     let mut connection = link.connection();
-    // One timer for all flushes: setting one up for each costs as much as the flush.
+    // One timer for all flushes, because creating a timer costs as much as a flush.
     let mut clock = tokio::time::interval(patience);
     clock.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
@@ -138,7 +138,7 @@ pub(super) async fn flush_for(
     }
 }
 
-/// Whether the client's buffer was emptied, on the connection there was at the start and within two ticks.
+/// Whether the client's buffer was emptied on the original connection, within two ticks.
 async fn flush(
     client: &Client,
     connection: &mut watch::Receiver<Connection>,
@@ -165,11 +165,11 @@ pub(super) struct CoreReader {
     pub(super) deliveries: mpsc::Sender<Delivery>,
     pub(super) budget: Budget,
     pub(super) link: Arc<Link>,
-    /// No new messages are wanted; those that are on their way are.
+    /// No new messages are wanted; messages already under way are delivered.
     pub(super) leave: CancellationToken,
     /// The name of the subscription in the log.
     pub(super) subscription: String,
-    /// What loses messages when it changes, as both were before the subscription.
+    /// Messages may be lost when one of these changes; their values from before the subscription.
     pub(super) connection: watch::Receiver<Connection>,
     pub(super) overrun: watch::Receiver<u64>,
     /// A message may have been lost.
@@ -177,8 +177,8 @@ pub(super) struct CoreReader {
     pub(super) stop: CancellationToken,
 }
 
-/// Bytes and messages that are out, in one semaphore: each message costs at least its share of the bytes, so that when
-/// the count is spent the bytes are too.
+/// Outstanding bytes and messages in one semaphore: each message costs at least its share of the bytes, so that the
+/// byte count runs out with the message count.
 #[derive(Debug, Clone)]
 pub(super) struct Budget {
     permits: Arc<Semaphore>,
@@ -186,7 +186,7 @@ pub(super) struct Budget {
     least: u32,
 }
 
-/// Messages received while the budget was spent, oldest first.
+/// Messages received while the budget was used up, oldest first.
 #[derive(Debug, Default)]
 struct Backlog {
     waiting: VecDeque<async_nats::Message>,
@@ -197,11 +197,11 @@ struct Backlog {
 // === impl CoreReader ===
 
 impl CoreReader {
-    /// Until it is stopped, nobody listens any more, or the client is closed. Once it is to leave, it unsubscribes, and
-    /// ends when everything that the server sent before that is delivered: core NATS sends nothing again.
+    /// Runs until it is stopped, nobody listens any more, or the client is closed. To leave, it unsubscribes, and ends
+    /// when everything that the server sent before is delivered, because core NATS sends nothing again.
     ///
-    /// While the budget is spent messages wait here, up to a bound in bytes, and beyond it the newest are dropped and
-    /// counted: the server cannot be told to wait, and the client's own queue is bounded by number only.
+    /// While the budget is used up, messages wait here, up to a bound in bytes. Beyond the bound the newest are dropped
+    /// and counted: the server cannot be told to wait, and the client's own queue is bounded by number only.
     pub(super) async fn run(self) {
         let Self {
             messages,
@@ -262,7 +262,7 @@ impl CoreReader {
     }
 }
 
-/// What a message costs a budget, in bytes: as [`Message::size_bytes`], before it is one.
+/// The cost of a message for a budget, in bytes: as [`Message::size_bytes`], before the message exists.
 fn cost(message: &async_nats::Message) -> usize {
     message.length + headers::memory(message.headers.as_ref())
 }
@@ -295,7 +295,7 @@ fn deliver(
         attempt: 1,
         acknowledger: Acknowledger::none(budget),
     };
-    // The queue holds as many as the budget allows to be out, so it is never full; a closed one ends the reader.
+    // The queue has room for everything that the budget allows, so it is never full; a closed queue ends the reader.
     if let Err(mpsc::error::TrySendError::Full(_)) = deliveries.try_send(delivery) {
         debug_assert!(false, "more messages in progress than the budget allows");
         tracing::error!(
@@ -304,8 +304,8 @@ fn deliver(
     }
 }
 
-/// A message as it is passed on, with its topic. A subject that is not a legal topic becomes one, with `_` for what is
-/// not legal, and is kept in a header: such a message is delivered, not lost. `None` never happens.
+/// Our form of a message, with its topic. If the subject is not a legal topic, illegal characters become `_` and a
+/// header keeps the original: such a message is delivered, not lost. `None` never happens.
 pub(super) fn inbound(message: async_nats::Message) -> Option<(Topic, Message)> {
     let mut headers = headers::read(message.headers.as_ref(), message.status);
     let topic = match Topic::new(message.subject.as_str()) {
@@ -364,7 +364,7 @@ impl Budget {
         let bytes = u32::try_from(bytes).unwrap_or(u32::MAX).max(1);
         let messages = u32::try_from(messages).unwrap_or(u32::MAX).max(1);
         let least = (bytes / messages).max(1);
-        // Without the remainder, so that the shares of exactly `messages` messages are all there is.
+        // Without the remainder, so that exactly `messages` shares use up all bytes.
         let capacity = least.saturating_mul(messages).min(bytes);
         Self {
             permits: Arc::new(Semaphore::new(capacity as usize)),
@@ -373,12 +373,12 @@ impl Budget {
         }
     }
 
-    /// How many deliveries can be out at once.
+    /// How many deliveries can be outstanding at once.
     pub(super) fn most_messages(&self) -> usize {
         (self.capacity / self.least).max(1) as usize
     }
 
-    /// What a message costs: its bytes or its share, and never more than there is.
+    /// The cost of a message: its bytes or its share, and never more than the whole budget.
     fn cost(&self, bytes: usize) -> u32 {
         u32::try_from(bytes)
             .unwrap_or(u32::MAX)
@@ -392,7 +392,7 @@ impl Budget {
 
     async fn acquire(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
         let permits = Arc::clone(&self.permits);
-        // Fails only when the semaphore is closed, which nobody does.
+        // Fails only when the semaphore is closed, which never happens.
         permits.acquire_many_owned(self.cost(bytes)).await.ok()
     }
 }
@@ -407,7 +407,7 @@ impl Backlog {
         }
     }
 
-    /// Gives back a message there is no room for.
+    /// Returns a message for which there is no room.
     fn push(&mut self, message: async_nats::Message) -> Result<(), Box<async_nats::Message>> {
         let bytes = self.bytes + cost(&message);
         if bytes > self.limit_bytes || self.waiting.len() >= BACKLOG_MESSAGES {
@@ -425,7 +425,7 @@ impl Backlog {
     }
 }
 
-/// The moment until which a wait of that length lasts.
+/// The end of a wait of that length.
 pub(super) fn after(patience: Duration) -> Instant {
     Instant::now() + patience
 }
@@ -490,7 +490,7 @@ mod tests {
     fn lanes_are_stable() {
         assert_eq!(lane(&Subject::from("a.b")), lane(&Subject::from("a.b")));
         assert!((0..1000).all(|n| lane(&Subject::from(format!("a.{n}").as_str())) < LANES));
-        // Written down, so that another version of this program agrees.
+        // Fixed values, so that other versions of this program agree.
         assert_eq!(lane(&Subject::from("agents.echo")), 10);
     }
 }

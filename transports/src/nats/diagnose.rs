@@ -1,5 +1,5 @@
-//! Why does no server let us in? The client says only of what kind the failure was, and not of which server, so that each
-//! is tried once more here, as far as its greeting and TLS.
+//! Why does no server accept the connection? The client reports only the kind of failure, and not the server. So this
+//! tries each server once more, as far as its greeting and TLS.
 
 use std::io::ErrorKind;
 use std::path::Path;
@@ -100,14 +100,15 @@ impl Probe {
         let connecting = timeout(PATIENCE, connector.connect(name, stream)).await;
         let connected = connecting.map_err(|_| "no answer to the start of TLS")?;
         let mut stream = connected.map_err(|error| self.refusal(&error))?;
-        // With TLS 1.3 a server looks at our certificate after the handshake; one that is content waits for us.
+        // With TLS 1.3 a server checks our certificate after the handshake. If it accepts the certificate, it waits for
+        // us.
         match timeout(PATIENCE, stream.read_u8()).await {
             Ok(Err(error)) => Err(self.refusal(&error)),
             Ok(Ok(_)) | Err(_) => Ok(()),
         }
     }
 
-    /// Why TLS does not come up, and what helps.
+    /// Why TLS fails, and the fix.
     fn refusal(&self, error: &std::io::Error) -> String {
         let cause = error.get_ref().and_then(|cause| cause.downcast_ref());
         match cause {
@@ -131,7 +132,7 @@ impl Probe {
             humantime::format_rfc3339_seconds(time)
         };
         match fault {
-            // A bad signature is that of another authority of the same name.
+            // A bad signature comes from another authority of the same name.
             CertificateError::UnknownIssuer | CertificateError::BadSignature => match &self.tls.ca_file {
                 Some(file) => format!(
                     "no authority in tls.ca_file {} has signed the certificate of the server: add the one that has",
@@ -188,11 +189,11 @@ impl Probe {
     }
 }
 
-/// Reads the greeting, and gives back the connection.
+/// Reads the greeting, and returns the connection.
 async fn greet(stream: TcpStream) -> Result<(ServerInfo, TcpStream), String> {
     let (mut line, mut stream) = (String::new(), BufReader::new(stream));
     let mut start = (&mut stream).take(MOST_BYTES);
-    // What has been read until a failure is all that counts.
+    // Only the bytes read before a failure count.
     let _ = timeout(PATIENCE, start.read_line(&mut line)).await;
     if let Some(text) = line.strip_prefix("INFO ") {
         let greeting = serde_json::from_str(text).unwrap_or_default();
@@ -205,7 +206,7 @@ async fn greet(stream: TcpStream) -> Result<(ServerInfo, TcpStream), String> {
     .to_owned())
 }
 
-/// A TLS client with the files of the configuration, as the NATS client makes it.
+/// A TLS client with the files of the configuration, like that of the NATS client.
 fn client(tls: &NatsTls) -> Result<ClientConfig, String> {
     let findings = tls.findings();
     if let Some(problem) = findings.unusable.iter().chain(&findings.invalid).next() {
@@ -258,14 +259,14 @@ mod tests {
 
     use super::*;
 
-    /// What is found at an address, with these keys.
+    /// The diagnosis of an address, with these keys.
     async fn diagnose(address: &str, keys: &str) -> Option<String> {
         let config = format!(r#"{{"servers":["{address}"]{keys}}}"#);
         let config = serde_json::from_str(&config).unwrap();
         Probe::new(&config).unwrap().diagnose().await
     }
 
-    /// What is found of a server that greets so.
+    /// The diagnosis of a server with this greeting.
     async fn found(greeting: &'static str, keys: &str) -> Option<String> {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();

@@ -6,8 +6,8 @@
 //!    +------------ permits come back <------------------+  +------- Settlement <-----+
 //!                                    \-- +WPI at half of the ack wait, +ACK, -NAK --> server
 //! ```
-//! One task owns all of it. A verdict carries the right to have one more message out until it is processed, so the
-//! bounded queue of verdicts always has room and settling never waits.
+//! One task owns everything. An outcome carries the permit for one more outstanding message until it is processed, so
+//! the bounded queue of outcomes always has room and settling never waits.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
@@ -34,20 +34,20 @@ use super::pull::{Budget, Pull, Share, Size, Status};
 use crate::delivery::{Acknowledger, Delivery, Outcome};
 use crate::error::TransportError;
 
-/// How long an acknowledgement waits for room in the client's queue; one that is lost means a redelivery.
+/// How long an acknowledgement waits for room in the client's queue. A lost acknowledgement means a redelivery.
 const ACK_DEADLINE: Duration = Duration::from_secs(5);
 
-/// Pauses before a lost consumer is looked for again.
+/// Pauses before the next search for a lost consumer.
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
-/// How long messages that go back to the server are collected, so that they go back in their order.
+/// How long returned messages are collected, so that they go back in their order.
 const RETURN_AFTER: Duration = Duration::from_millis(500);
 
-/// How long the server takes to notice that nobody listens for our last pull any more.
+/// How long the server takes to notice that nobody listens for our last pull.
 const FORGET_PULL: Duration = Duration::from_millis(20);
 
-/// Messages or verdicts taken at once.
+/// How many messages or outcomes are read at once.
 const CHUNK: usize = 64;
 
 /// Reads one durable consumer for one subscription.
@@ -63,11 +63,11 @@ pub(super) struct DurableReader {
     budget: Budget,
     pull: Option<Pull>,
     pulls: u64,
-    /// How much the next pull may bring.
+    /// How much the next pull may ask for.
     size: Size,
     repair: Option<BoxFuture<'static, Limits>>,
     ledger: Ledger,
-    /// What goes back to the server because this subscription takes nothing more.
+    /// The messages to return to the server, because this subscription accepts no more.
     returned: BTreeMap<u64, Subject>,
     return_at: Option<Instant>,
     deliveries: mpsc::Sender<Delivery>,
@@ -75,13 +75,13 @@ pub(super) struct DurableReader {
     verdict_sender: mpsc::Sender<Settlement>,
 }
 
-/// Whether the subscription goes on.
+/// Whether the subscription continues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
     Reading,
-    /// The consumer is closed to new deliveries; outstanding ones may still settle.
+    /// No new deliveries; outstanding ones may still settle.
     Quiet,
-    /// Closed: as `Quiet`, until then.
+    /// Closed: like `Quiet`, until this time.
     Draining(Instant),
 }
 
@@ -103,7 +103,7 @@ enum Event {
 // === impl DurableReader ===
 
 impl DurableReader {
-    /// Finds or creates the consumer and subscribes to the inbox; nothing is pulled before [`DurableReader::run`].
+    /// Finds or creates the consumer and subscribes to the inbox. Pulls nothing before [`DurableReader::run`].
     pub(super) async fn open(
         client: Client,
         link: Arc<Link>,
@@ -138,8 +138,8 @@ impl DurableReader {
         })
     }
 
-    /// Until it is stopped and what is out has settled, or the time for that is over. Without a time what is out is
-    /// given back at once.
+    /// Runs until it is stopped and outstanding deliveries have settled, or the time for that is over. Without a time
+    /// they are returned at once.
     pub(super) async fn run(
         mut self,
         stop: CancellationToken,
@@ -159,7 +159,7 @@ impl DurableReader {
                         .await;
                 }
                 Event::Unwanted => self.stop_reading(Stage::Quiet).await,
-                // The server forgets the pulls of a connection that is gone.
+                // The server forgets the pulls of a lost connection.
                 Event::ConnectionChanged => self.pull = None,
                 Event::Verdicts(verdicts) => {
                     for verdict in verdicts {
@@ -212,7 +212,7 @@ impl DurableReader {
             () = stop.cancelled(), if drain_end.is_none() => Event::Stopped,
             () = self.deliveries.closed(), if reading => Event::Unwanted,
             Ok(()) = connection.changed() => Event::ConnectionChanged,
-            // Kept while the connection is down: in the client's queue they would be lost with it.
+            // Kept while the connection is down: the client's queue would lose them.
             _ = self.verdicts.recv_many(&mut verdicts, CHUNK), if up => Event::Verdicts(verdicts),
             () = sleep_until(progress) => Event::ProgressDue,
             limits = repaired(&mut self.repair) => Event::Repaired(limits),
@@ -226,9 +226,9 @@ impl DurableReader {
         }
     }
 
-    /// Sends a pull for what was reserved.
+    /// Sends a pull for the reserved part of the budget.
     async fn ask(&mut self, share: Option<Share>) {
-        // `None` only if the semaphore was closed, which nobody does.
+        // `None` only if the semaphore was closed, which never happens.
         let Some(share) = share else { return };
         self.pulls += 1;
         let max_payload = self.client.max_payload();
@@ -242,7 +242,7 @@ impl DurableReader {
         );
         match tokio::time::timeout(ACK_DEADLINE, sent).await {
             Ok(Ok(())) => self.pull = Some(pull),
-            // Asked again at the next turn; the loop ends when the client has closed.
+            // Checked again in the next iteration; the loop ends when the client has closed.
             Ok(Err(error)) => tracing::debug!(%error, "could not request messages"),
             Err(_) => tracing::debug!("could not request messages in time"),
         }
@@ -260,12 +260,12 @@ impl DurableReader {
             return;
         };
         if self.ledger.renew(info.sequence, &reply) {
-            // The earlier delivery of it is still being worked on here; its outcome counts for this one too.
+            // An earlier delivery of the message is still in progress here; its outcome counts for this one too.
             return;
         }
         match share {
             Some(share) => self.deliver(message, reply, info, share),
-            // More than was asked for, after a pull that was given up too early: somebody else, or later.
+            // More than was asked for, after a pull was ended too early: return it.
             None => self.publish_ack(reply, nak(info.attempt)).await,
         }
     }
@@ -293,13 +293,13 @@ impl DurableReader {
             attempt: info.attempt,
             acknowledger: Acknowledger::new(Box::new(settle), Some(share.bytes)),
         };
-        // Never full: the budget is the bound. If it is closed the delivery is dropped, which abandons it.
+        // Never full: the budget is the bound. If the queue is closed the delivery is dropped, which abandons it.
         if self.deliveries.try_send(delivery).is_err() {
             tracing::debug!("deliveries are no longer read");
         }
     }
 
-    /// One message and its bytes out of what the pull reserved, or of what is free.
+    /// Takes one message and its bytes from the pull's reservation, or from the free budget.
     fn take_share(&mut self, message: &async_nats::Message) -> Option<Share> {
         let overhead = headers::memory(message.headers.as_ref());
         let Some(pull) = &mut self.pull else {
@@ -321,7 +321,7 @@ impl DurableReader {
             .and_then(|word| word.parse().ok());
         let current = |pull: &&mut Pull| number.is_some_and(|number| pull.is_number(number));
         let Some(pull) = self.pull.as_mut().filter(current) else {
-            // About a pull that was given up.
+            // About a pull that was ended before.
             return;
         };
         let description = message.description.as_deref().unwrap_or_default();
@@ -335,7 +335,7 @@ impl DurableReader {
         self.pull = None;
     }
 
-    /// Looks for the consumer again, with pauses, until it is there.
+    /// Searches for the consumer again, with pauses, until it exists.
     fn repair(&mut self, cause: &str) {
         let (consumer, link) = (self.consumer.clone(), Arc::clone(&self.link));
         tracing::warn!(
@@ -383,10 +383,10 @@ impl DurableReader {
         }
     }
 
-    /// Gives messages back without a delay, in their order, so that the next reader gets them in that order.
+    /// Returns messages without a delay, in their order, so that the next reader gets them in that order.
     ///
-    /// The server still tries our ended pull for the first of them, and then puts that one behind all it has by then:
-    /// hence the pause, during which it has no other.
+    /// The server would offer the first of them to our ended pull, and then queue it behind all others. Hence the
+    /// pause, during which it has no other message.
     async fn give_back(&mut self) {
         self.return_at = None;
         let several = self.returned.len() > 1;
@@ -418,13 +418,13 @@ impl DurableReader {
         }
     }
 
-    /// Ends the pulls and gives back what came and was not delivered.
+    /// Ends the pulls and returns messages that came and were not delivered.
     async fn stop_reading(&mut self, stage: Stage) {
         let was_reading = std::mem::replace(&mut self.stage, stage) == Stage::Reading;
         self.pull = None;
         self.repair = None;
         if !was_reading || !self.link.is_up() {
-            // The server has ended the pulls itself, and gives what was on its way to others after the ack wait.
+            // The server has ended the pulls itself, and redelivers what was under way to others after the ack wait.
             return;
         }
         let unsubscribed = self.messages.get_mut().unsubscribe();
@@ -446,7 +446,7 @@ impl DurableReader {
         self.return_at = Some(Instant::now() + RETURN_AFTER);
     }
 
-    /// Takes the verdicts that are in, gives back the rest of what is out, and makes sure that all of it has left.
+    /// Processes the queued outcomes, returns the remaining deliveries, and makes sure that everything was sent.
     async fn finish(mut self) {
         self.link.report(&self.consumer.title(), None);
         if !self.link.is_up() {

@@ -1,4 +1,4 @@
-//! A publication that waits for the answer of a stream, and what it means that nobody listened to it.
+//! A publication that waits for the answer of a stream, and what a missing listener means.
 
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio::time::Instant;
@@ -11,43 +11,43 @@ use crate::transport::Receipt;
 /// An answer that is expected on the inbox.
 #[derive(Debug)]
 pub(super) struct Expected {
-    /// The last word of the subject it comes on.
+    /// The last word of the subject on which it comes.
     pub(super) token: u64,
     pub(super) answer: Answer,
-    /// How large the question is.
+    /// The size of the question.
     pub(super) bytes: usize,
     /// The subject of the request, to distinguish it from a refusal.
     pub(super) subject: Topic,
-    /// The number of connections there had been before it was asked.
+    /// How many connections there had been before the question.
     pub(super) connects: u64,
     pub(super) deadline: Instant,
     pub(super) verdict: Waiter,
-    /// The right to have one more unanswered.
+    /// The permit for one more unanswered question.
     pub(super) permit: Option<OwnedSemaphorePermit>,
 }
 
 /// A notice to the task that waits for answers.
 #[derive(Debug)]
 pub(super) enum Notice {
-    /// It will be asked.
+    /// It will be sent.
     Expected(Expected),
-    /// It was not asked: nothing will come on this token.
+    /// It was not sent: no answer will come for this token.
     Unasked(u64),
 }
 
-/// Says that a question was not asked, unless it was, when it is dropped.
+/// Reports on drop that a question was not sent, unless it was.
 pub(super) struct UnaskedGuard<'a> {
     pub(super) token: u64,
-    /// Room to say it; `None` once it was asked.
+    /// Room for the report; `None` once the question was sent.
     pub(super) room: Option<mpsc::PermitIterator<'a, Notice>>,
 }
 
 /// The kind of answer that is expected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Answer {
-    /// A stream has stored the message, or says why not.
+    /// A stream has stored the message, or says why it has not.
     Stored,
-    /// Anything, which shows that the server has seen all that was sent before.
+    /// Any message, which shows that the server has seen all that was sent before.
     Echo,
 }
 
@@ -58,7 +58,7 @@ pub(super) enum Coverage {
     Somewhere,
     /// No stream does.
     Nowhere,
-    /// The API did not say, or, without an error, it was not asked because too many questions are out.
+    /// The API did not say. Without an error: it was not asked, because too many questions are open.
     Untold(Option<TransportError>),
 }
 
@@ -82,8 +82,8 @@ impl Expected {
         let _ = self.verdict.send(result);
     }
 
-    /// Fails a publication that nobody listened to. A stream that elects its leader listens as little as one that is not
-    /// there, so only the word of the API makes it unknown.
+    /// Fails a publication that nobody listened to. A stream without a leader listens as little as a missing stream, so
+    /// only an answer of the API makes the topic unknown.
     pub(super) fn unheard(self, coverage: Coverage) {
         let what = storing(&self.subject);
         let disconnected =
@@ -106,7 +106,7 @@ impl Expected {
     }
 }
 
-/// What a publication to the subject is to do, for its errors.
+/// A description of the publication, for errors.
 pub(super) fn storing(subject: &Topic) -> String {
     format!("store a message in the stream of {subject}")
 }

@@ -1,7 +1,8 @@
 //! Headers of a message to and from NATS.
 //!
-//! NATS headers are lines of text: names of printable ASCII, values without line ends, whose outer white space is lost.
-//! The client keeps them in a hash map, so the order of different names is lost too; values of one name keep theirs.
+//! NATS headers are lines of text: names of printable ASCII, and values without line ends, which lose surrounding white
+//! space. The client keeps them in a hash map, so the order of different names is lost too; values of one name keep
+//! their order.
 
 use std::str::FromStr;
 
@@ -15,20 +16,20 @@ use serde::de::value::StringDeserializer;
 use crate::error::{TransportError, TransportErrorKind};
 use crate::message::{HEADER_BYTES, Headers, NATS_REPLY_HEADER, NATS_STATUS_HEADER};
 
-/// Header of a delivery whose subject is not a legal [`Topic`](crate::Topic): the subject as it was. The delivery's
-/// topic then has `_` in place of what is not legal.
+/// Header of a delivery whose subject is not a legal [`Topic`](crate::Topic): the original subject. The delivery's
+/// topic then has `_` for illegal characters.
 pub const SUBJECT_HEADER: &str = "nats-subject";
 
 /// The first header of nearly every message.
 #[expect(clippy::disallowed_methods, reason = "a name of ours, and legal")]
 const SPEC_VERSION: HeaderName = HeaderName::from_static("ce-specversion");
 
-/// Writes the headers of a message. Headers whose value is null are left out, and so are all whose name starts with
-/// `Nats-` in any case: they instruct the server (store once, expect this sequence, roll up), and a peer that could put
-/// them into a message would instruct it through us. The one such header is the message id given here.
+/// Writes the headers of a message. Leaves out headers whose value is null, and all whose name starts with `Nats-` in
+/// any case: these instruct the server (store once, expect this sequence, roll up), and a peer that put them into a
+/// message would instruct it through us. The only such header is the given message id.
 ///
-/// The client's map holds one entry, whose value has the lines of all headers after the first: the client writes
-/// `name: value` as it is, so the bytes are the same, without an allocation and a hash for each header.
+/// The client's map gets one entry, whose value has the lines of all headers after the first. The client writes
+/// `name: value` unchanged, so the bytes are the same, without an allocation and a hash for each header.
 ///
 /// # Errors
 /// `BadMessage`, naming the header, when a name or value cannot be a NATS header.
@@ -64,7 +65,7 @@ pub(super) fn write(
     }
     // A map without entries would still be written as an empty header block.
     let Some(first) = first else { return Ok(None) };
-    // All values at once: there are no other line ends than those between the lines.
+    // All values at once: the only line ends are those between the lines.
     let line_ends = lines.iter().filter(|byte| is_line_end(byte)).count();
     let Some(lines) = String::from_utf8(lines)
         .ok()
@@ -87,7 +88,7 @@ fn is_line_end(byte: &u8) -> bool {
     matches!(byte, b'\r' | b'\n')
 }
 
-/// The error of headers one of which has a value that NATS cannot carry.
+/// The error for headers with a value that NATS cannot carry.
 fn bad_value<'h>(mut headers: impl Iterator<Item = (&'h str, &'h [u8])> + Clone) -> TransportError {
     let not_utf8 = headers
         .clone()
@@ -100,7 +101,7 @@ fn bad_value<'h>(mut headers: impl Iterator<Item = (&'h str, &'h [u8])> + Clone)
     bad_message(name, "its value contains a line end")
 }
 
-/// A value of several lines, each of which is checked. Only when it is deserialised does the client take one.
+/// A value of several lines, each of which is checked. The client accepts one only when it deserialises.
 fn lines_value(lines: String) -> Result<HeaderValue, TransportError> {
     let lines: StringDeserializer<serde::de::value::Error> = lines.into_deserializer();
     HeaderValue::deserialize(lines).map_err(|error| {
@@ -144,7 +145,7 @@ pub(super) fn read(map: Option<&HeaderMap>, status: Option<StatusCode>) -> Heade
     with_status(headers, status)
 }
 
-/// What the headers of a message take in memory beside their text, in bytes.
+/// The memory of the headers of a message beyond their text, in bytes.
 pub(super) fn memory(map: Option<&HeaderMap>) -> usize {
     map.map_or(0, |map| {
         map.iter().map(|(_, values)| values.len()).sum::<usize>() * HEADER_BYTES
@@ -167,7 +168,7 @@ fn is_reserved(name: &str) -> bool {
         .is_some_and(|start| start.eq_ignore_ascii_case(b"nats-"))
 }
 
-/// What every NATS client can read back: visible ASCII without the colon that ends a name.
+/// What every NATS client can read: visible ASCII without the colon that ends a name.
 fn is_name(name: &str) -> bool {
     !name.is_empty() && name.bytes().all(|b| b.is_ascii_graphic() && b != b':')
 }
@@ -199,7 +200,7 @@ mod tests {
         headers
     }
 
-    /// What a client reads of headers that were written as ours writes them.
+    /// What a client reads of headers written by this file.
     fn sent(headers: &Headers, id: Option<&Text>) -> Result<Option<HeaderMap>, TransportError> {
         let own = id.map(|id| ("Nats-Msg-Id", id.as_str()));
         let Some(written) = write(headers, own)? else {
@@ -266,7 +267,7 @@ mod tests {
             ("NATS-Rollup", b"all"),
             ("Nats-Expected-Last-Sequence", b"0"),
             ("nats-", b"x"),
-            // Not even a name: still dropped, since it would be an instruction if a server were lenient.
+            // Not a valid name, but still dropped, because a lenient server could take it for an instruction.
             ("nats-x\r\ny", b"x"),
             ("nats", b"kept"),
         ]);

@@ -1,5 +1,5 @@
-//! What may this user do, and what is there? Tests that leave no trace: nothing is published but questions, and no queue
-//! group is joined.
+//! What may this user do, and what exists? These tests leave no trace: they publish only requests, and join no queue
+//! group.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ pub struct Permissions {
     subscribe: Rights,
 }
 
-/// Subjects that are allowed and denied; without any that is allowed, all are.
+/// Allowed and denied subjects; if none is allowed explicitly, all are.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 struct Rights {
@@ -35,20 +35,20 @@ struct UserInfo {
 
 #[derive(Debug, Deserialize)]
 struct UserData {
-    /// Absent where nothing is restricted.
+    /// Absent if nothing is restricted.
     #[serde(default)]
     permissions: Option<Permissions>,
 }
 
-/// The question for the own permissions, which every server answers whose user may ask it.
+/// The request for one's own permissions. Every server answers it if the user may ask.
 const USER_INFO: &str = "$SYS.REQ.USER.INFO";
-/// A refused question has no answer.
+/// A refused request gets no answer.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 // === impl Nats ===
 
 impl Nats {
-    /// The permissions of the user that is logged in; `None` when it may not ask for them.
+    /// The permissions of the user that is logged in; `None` when the user may not ask for them.
     pub async fn permissions(&self) -> Option<Permissions> {
         let asked = self.inner.client.request(USER_INFO, "".into());
         let answer = tokio::time::timeout(PATIENCE, asked).await.ok()?.ok()?;
@@ -65,7 +65,7 @@ impl Nats {
     /// Subscribes and unsubscribes, outside every queue group.
     ///
     /// # Errors
-    /// `Unauthorised`, or what kept the server from saying so.
+    /// `Unauthorised`, or the reason why the server did not answer.
     pub async fn test_subscribe(&self, subject: &str) -> Result<(), TransportError> {
         let inner = &self.inner;
         inner.link.up(inner.request_deadline()).await?;
@@ -77,10 +77,10 @@ impl Nats {
         outcome
     }
 
-    /// The stream that takes a subject, if there is one.
+    /// The stream that stores a subject, if there is one.
     ///
     /// # Errors
-    /// When JetStream does not say.
+    /// When JetStream does not answer.
     pub async fn stream_of(&self, subject: &str) -> Result<Option<String>, TransportError> {
         let question = json!({ "subject": subject });
         let answer = self.inner.api.command("STREAM.NAMES", &question).await?;
@@ -88,20 +88,20 @@ impl Nats {
         Ok(first.map(str::to_owned))
     }
 
-    /// The configuration of a stream, as the JetStream API has it; `None` when there is none.
+    /// The configuration of a stream in the form of the JetStream API; `None` when there is none.
     ///
     /// # Errors
-    /// When JetStream does not say.
+    /// When JetStream does not answer.
     pub async fn stream_config(&self, stream: &str) -> Result<Option<Value>, TransportError> {
         let request = format!("STREAM.INFO.{stream}");
         let info = self.inner.api.info(&request, &[STREAM_NOT_FOUND]).await?;
         Ok(info.map(|mut info| info["config"].take()))
     }
 
-    /// The configuration of a durable consumer, as the JetStream API has it; `None` when there is none.
+    /// The configuration of a durable consumer in the form of the JetStream API; `None` when there is none.
     ///
     /// # Errors
-    /// When JetStream does not say.
+    /// When JetStream does not answer.
     pub async fn consumer_config(
         &self,
         stream: &str,
@@ -116,7 +116,7 @@ impl Nats {
     /// Creates a stream with these settings of the JetStream API, and no other limits.
     ///
     /// # Errors
-    /// What JetStream has against it, or what kept it from answering.
+    /// Why JetStream refuses, or did not answer.
     pub async fn create_stream(&self, name: &str, settings: Value) -> Result<(), TransportError> {
         let mut config = json!({
             "name": name, "retention": "limits", "discard": "old",
@@ -130,7 +130,7 @@ impl Nats {
     /// Creates a durable pull consumer with these settings of the JetStream API.
     ///
     /// # Errors
-    /// What JetStream has against it, or what kept it from answering.
+    /// Why JetStream refuses, or did not answer.
     pub async fn create_consumer(
         &self,
         stream: &str,
@@ -143,10 +143,10 @@ impl Nats {
         written.map(drop)
     }
 
-    /// Looks for a durable consumer that may be read, or that a bridge with this configuration makes.
+    /// Looks for a durable consumer that may be read, or that a bridge with this configuration would create.
     ///
     /// # Errors
-    /// `UnknownTopic`, which names the one that is missing, or what kept JetStream from saying so.
+    /// `UnknownTopic`, which names the missing stream or consumer, or the reason why JetStream did not answer.
     pub async fn test_durable(
         &self,
         config: &JetStreamConfig,

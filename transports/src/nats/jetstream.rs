@@ -26,10 +26,11 @@ use super::lookup::{Lookups, look_up};
 use crate::error::{TransportError, TransportErrorKind};
 use crate::transport::Receipt;
 
-/// Questions that can be announced ahead of the task that waits for their answers, at most; each has room for two notices.
+/// At most this many questions can be announced ahead of the task that waits for their answers; each has room for two
+/// notices.
 pub(super) const NOTICES: usize = 2 * 1024;
 
-/// Waits for the answers on our inbox, for as long as somebody can ask.
+/// Waits for the answers on our inbox, as long as there can be questions.
 pub(super) struct Replies {
     pub(super) client: Client,
     pub(super) link: Arc<Link>,
@@ -38,12 +39,12 @@ pub(super) struct Replies {
     pub(super) notices: mpsc::Receiver<Notice>,
 }
 
-/// The questions without an answer. Their deadlines do not pass in the order of asking: an echo and a publication may
-/// take different times.
+/// The open questions. Their deadlines do not expire in the order of asking, because an echo and a publication may take
+/// different times.
 #[derive(Debug, Default)]
 struct Unanswered {
     by_token: HashMap<u64, Expected>,
-    /// The earliest first. Those of questions that were answered are left in it until they pass.
+    /// The earliest first. Entries of answered questions stay until they expire.
     deadlines: BinaryHeap<Reverse<(Instant, u64)>>,
 }
 
@@ -60,7 +61,7 @@ struct PubAck {
 // === impl Replies ===
 
 impl Replies {
-    /// Until it is stopped; what is unanswered then fails as closed.
+    /// Runs until it is stopped; open questions then fail as closed.
     pub(super) async fn run(mut self, stop: CancellationToken) {
         let mut unanswered = Unanswered::default();
         let mut lookups = Lookups::default();
@@ -107,18 +108,18 @@ impl Replies {
         }
     }
 
-    /// Decides what was asked. Returns a publication that nobody listened to, which needs a look at the streams first.
+    /// Decides a question. Returns a publication without a listener, for which the streams must be checked first.
     fn answered(
         &mut self,
         unanswered: &mut Unanswered,
         answer: &async_nats::Message,
     ) -> Option<Expected> {
-        // A question is announced before it is asked, but the announcement may still be on its way to us.
+        // A question is announced before it is sent, but the announcement may still be queued.
         while let Ok(notice) = self.notices.try_recv() {
             self.notice(unanswered, notice);
         }
         let token = answer.subject.rsplit('.').next().unwrap_or_default();
-        // An answer that came too late, or that somebody made up, belongs to nothing.
+        // An answer that is late or invented belongs to no question.
         let token = token.parse().ok()?;
         let expected = unanswered.remove(token)?;
         let result = match expected.answer {
@@ -132,7 +133,7 @@ impl Replies {
         None
     }
 
-    /// Fails what was asked on a connection that is gone: its answer will not come.
+    /// Fails the questions on a lost connection: their answers will not come.
     fn fail_lost(&self, unanswered: &mut Unanswered) {
         for expected in unanswered.take(|expected| self.is_lost(expected)) {
             expected.decide(Err(self.lost()));
@@ -154,7 +155,7 @@ impl Replies {
 impl Unanswered {
     fn insert(&mut self, expected: Expected) {
         if self.deadlines.len() > 4 * self.by_token.len() + 1024 {
-            // While there is always one without an answer, the entries of those with one would pile up.
+            // As long as there is always an open question, entries of answered ones would pile up.
             self.deadlines
                 .retain(|Reverse((_, token))| self.by_token.contains_key(token));
         }
@@ -205,7 +206,7 @@ impl Unanswered {
         };
         for expected in self.take(|expected| subject == expected.subject.as_str()) {
             let result = match expected.answer {
-                // The server has read it, which was the question.
+                // The server has read it, and the question was only that.
                 Answer::Echo => Ok(Receipt { position: None }),
                 Answer::Stored => Err(unauthorised(&format!("publish to {subject}"), user)),
             };
@@ -237,7 +238,7 @@ fn stored(expected: &Expected, answer: &async_nats::Message) -> Result<Receipt, 
             Err(TransportError::overtaken(what, error.last_sequence()).caused_by(error))
         }
         Some(error) => Err(TransportError::new(error.kind(), what).caused_by(error)),
-        // A duplicate is stored too: at the sequence of the first.
+        // A duplicate is stored too: at the sequence of the first message.
         None => Ok(Receipt {
             position: Some(position(&ack.stream, ack.seq)),
         }),

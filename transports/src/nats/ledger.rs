@@ -13,20 +13,20 @@ use super::link::jitter;
 use crate::delivery::{Outcome, Settle};
 use crate::error::{TransportError, TransportErrorKind};
 
-/// Pauses before a message that was abandoned is delivered again.
+/// Pauses before an abandoned message is delivered again.
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
-/// Unsettled sequences remembered, at most: the lowest ones, since only the first counts.
+/// At most this many unsettled sequences are remembered: the lowest ones, because only the first counts.
 const REMEMBERED: usize = 4096;
 
-/// The deliveries that are out, by their sequence in the stream.
+/// The outstanding deliveries, by their sequence in the stream.
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
     out: HashMap<u64, Out>,
     /// When to send work-in-progress acks; all intervals are equal, so in order.
     progress: VecDeque<Progress>,
-    /// What was received and not settled: out, or on its way to be delivered again.
+    /// Received and not settled: outstanding, or waiting for redelivery.
     unsettled: BTreeSet<u64>,
     /// The sequence after the last message received.
     next_sequence: Option<u64>,
@@ -57,7 +57,7 @@ pub(super) struct Settlement {
     _message: OwnedSemaphorePermit,
 }
 
-/// Settles one delivery by telling the task that reads.
+/// Settles one delivery by a message to the reading task.
 pub(super) struct ToReader {
     pub(super) sequence: u64,
     pub(super) delivery: u64,
@@ -69,7 +69,7 @@ pub(super) struct ToReader {
 // === impl Ledger ===
 
 impl Ledger {
-    /// Whether a delivery of that message is out. Then the newer reply subject settles it.
+    /// Whether a delivery of that message is outstanding. Then the newer reply subject settles it.
     pub(super) fn renew(&mut self, sequence: u64, reply: &Subject) -> bool {
         match self.out.get_mut(&sequence) {
             Some(out) => {
@@ -80,7 +80,7 @@ impl Ledger {
         }
     }
 
-    /// Notes a delivery and returns its number; the server is to hear of it at that time if it is still out.
+    /// Adds a delivery and returns its number. If it is still outstanding at that time, a work-in-progress ack is due.
     pub(super) fn deliver(&mut self, sequence: u64, reply: Subject, progress: Instant) -> u64 {
         self.deliveries += 1;
         let delivery = self.deliveries;
@@ -99,7 +99,7 @@ impl Ledger {
         delivery
     }
 
-    /// Ends a delivery; returns where to answer. `None` for one that has ended before.
+    /// Ends a delivery; returns its reply subject. `None` for a delivery that has already ended.
     pub(super) fn settle(&mut self, verdict: &Settlement) -> Option<Subject> {
         if self.out.get(&verdict.sequence)?.delivery != verdict.delivery {
             return None;
@@ -120,13 +120,13 @@ impl Ledger {
         out.map(|(sequence, out)| (sequence, out.reply))
     }
 
-    /// Where a consumer must begin that replaces the one that was read: with the first message that is not settled.
+    /// Where a replacement of the consumer must begin: with the first unsettled message.
     pub(super) fn begin(&self) -> Begin {
         let first = self.unsettled.first().copied();
         first.or(self.next_sequence).map_or(Begin::First, Begin::At)
     }
 
-    /// When the server is to hear of a delivery next.
+    /// When the next work-in-progress ack is due.
     pub(super) fn next_progress(&mut self) -> Option<Instant> {
         while let Some(progress) = self.progress.front() {
             if self.is_out(progress) {
@@ -137,7 +137,7 @@ impl Ledger {
         None
     }
 
-    /// Where to tell the server of a delivery that is due, and then again at that time.
+    /// The reply subject for a work-in-progress ack that is due, after which the next is due at that time.
     pub(super) fn due(&mut self, now: Instant, again: Instant) -> Option<Subject> {
         self.next_progress().filter(|when| *when <= now)?;
         let mut progress = self.progress.pop_front()?;
@@ -211,7 +211,8 @@ impl Info {
     }
 }
 
-/// Not now: again after 250 ms, doubled with each attempt up to a minute, of which the second half is random.
+/// Negative acknowledgement: again after 250 ms, doubled with each attempt up to a minute, of which the second half is
+/// random.
 pub(super) fn nak(attempt: u32) -> Bytes {
     let pause = FIRST_PAUSE
         .saturating_mul(2_u32.saturating_pow(attempt.saturating_sub(1).min(16)))

@@ -1,4 +1,4 @@
-//! The connection as the rest sees it: is it up, is it still the same one, why is it down?
+//! The state of the connection: is it up, is it still the same one, why is it down?
 //!
 //! ```text
 //! client --events--> Link { connection: watch, health: watch, refusals: broadcast, dropped: counter }
@@ -26,7 +26,7 @@ use crate::transport::Health;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Connection {
     pub(super) up: bool,
-    /// How often it came up: two connections in a row differ even if nobody saw the time in between.
+    /// How often it came up: two successive connections differ even if nobody saw the time in between.
     pub(super) epoch: u64,
 }
 
@@ -43,20 +43,20 @@ pub(super) struct Link {
     connection: watch::Sender<Connection>,
     health: watch::Sender<Health>,
     refusals: broadcast::Sender<Refusal>,
-    /// How often the client itself has dropped a message, of which it does not say the subscription.
+    /// How often the client itself has dropped a message. It does not name the subscription.
     overrun: watch::Sender<u64>,
-    /// Messages that were received and dropped because nobody took them in time.
+    /// Messages that were received and dropped because they were not read in time.
     dropped: AtomicU64,
     logged: std::sync::Mutex<Logged>,
     told: std::sync::Mutex<ToldRefusals>,
     closed: AtomicBool,
     faults: std::sync::Mutex<Faults>,
-    /// The servers and who logs in there, as people name them.
+    /// The servers and the user, for messages.
     servers: Text,
     user: Text,
-    /// Looks at the servers when the client does not say what is wrong with them.
+    /// Examines the servers when the client does not report the cause.
     probe: Probe,
-    /// The client has said so little since they were last looked at.
+    /// The number of uninformative reports of the client since the last examination.
     is_unclear: AtomicBool,
 }
 
@@ -78,9 +78,9 @@ struct ToldRefusals {
 /// The subjects whose refusal the log has named.
 #[derive(Debug)]
 struct ToldSubjects {
-    /// When the last line about a subject was written, for as long as no other is.
+    /// When the last line about a subject was written, while no other line is.
     at: HashMap<Text, Instant>,
-    /// Subjects with the same first word that are named at a time, at most.
+    /// At most this many subjects with the same first word are named at a time.
     most_alike: usize,
     /// How many lines were left out since the last one, and when the first of them was.
     suppressed: u64,
@@ -90,9 +90,9 @@ struct ToldSubjects {
 /// Why the transport is not healthy.
 #[derive(Debug)]
 struct Faults {
-    /// Nothing has been heard about the connection yet.
+    /// Nothing is known about the connection yet.
     is_connecting: bool,
-    /// The last thing that was heard about the connection.
+    /// The last report about the connection.
     connection: Text,
     /// Subscriptions that cannot go on, and why.
     subscriptions: BTreeMap<Text, Text>,
@@ -104,31 +104,32 @@ const COMPARE_EVERY: Duration = Duration::from_millis(250);
 /// Refused permissions kept for slow listeners, at most.
 const REFUSALS: usize = 64;
 
-/// What helps where the server refuses the log-in.
+/// The fix when the server refuses the log-in.
 const CHECK_USER: &str = "check `auth`, and the users of the server";
 
-/// How often the log says that a permission is refused.
+/// How often the log reports that a permission is refused.
 const REFUSAL_LOGGED_EVERY: Duration = Duration::from_secs(60);
 
-/// Subjects that the log names in that time, at most.
+/// At most this many subjects are logged in that time.
 const MOST_TOLD: usize = 64;
 
-/// Subjects to publish to, with the same first word, that it names: they may come from messages, as those of answers.
+/// At most this many publish subjects with the same first word are logged: they may come from messages, as those of
+/// answers do.
 const MOST_ALIKE: usize = 8;
 
-/// How often the log says that messages are dropped.
+/// How often the log reports dropped messages.
 const DROPS_LOGGED_EVERY: Duration = Duration::from_secs(10);
 
 /// Longest pause between two attempts to connect.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
-/// How long the client pauses once it is closed: it has no way to be told to give up, only to wait.
+/// The pause of a closed client: it cannot be told to give up, only to wait.
 const NEVER: Duration = Duration::from_secs(60 * 60 * 24 * 365);
 
 // === impl Link ===
 
 impl Link {
-    /// Starts a client that comes up when the server does, and what is known about it.
+    /// Starts a client that connects when the server is up, with an empty state.
     pub(super) async fn connect(
         config: &NatsConfig,
         subscription_capacity: usize,
@@ -176,8 +177,8 @@ impl Link {
         Ok((link, client))
     }
 
-    /// Compares the client's state with what its events told, until stopped: events are lost when more than the client
-    /// can queue come at once, and a lost "disconnected" would be believed forever.
+    /// Compares the client's state with its events, until stopped. Events are lost when more arrive at once than the
+    /// client can queue, and without this check a lost "disconnected" would never be noticed.
     pub(super) async fn watch(self: Arc<Self>, client: Client, stop: CancellationToken) {
         let mut differed = false;
         let mut every = tokio::time::interval(COMPARE_EVERY);
@@ -191,7 +192,7 @@ impl Link {
             let up = client.connection_state() == State::Connected;
             let told = *self.connection.borrow();
             let differs = up != told.up || connects(&client) != told.epoch;
-            // Once may be an event on its way; twice is a lost one.
+            // One difference may be an event on its way; two are a lost event.
             if differs && differed {
                 self.became(up, connects(&client));
             }
@@ -245,7 +246,7 @@ impl Link {
             ServerError::Other(text) => match Refusal::parse(text) {
                 Some(refusal) => {
                     self.log_refusal(&refusal, text);
-                    // Nobody listens when nothing is being asked for; then the log line is all there is to do.
+                    // Nobody listens when no request is open; then the log line is enough.
                     let _ = self.refusals.send(refusal);
                 }
                 None => {
@@ -264,11 +265,11 @@ impl Link {
             user = %self.user,
             error = %text,
             suppressed,
-            "NATS refused a permission: `a2abus topics plan --acls` prints those to grant"
+            "NATS refused a permission: `a2abus topics plan --acls` prints the permissions to grant"
         );
     }
 
-    /// Writes how many lines about refusals were left out, where no later line has said it.
+    /// Logs how many lines about refusals were left out, if no later line has reported it.
     fn report_refusals(&self, now: Instant) {
         let suppressed = self.told().unreported(now);
         if suppressed > 0 {
@@ -276,13 +277,13 @@ impl Link {
         }
     }
 
-    /// Never held over an await; a panic while it is held cannot leave it half written.
+    /// Never held over an await. A panic while it is held cannot leave it half written.
     fn told(&self) -> std::sync::MutexGuard<'_, ToldRefusals> {
         let told = self.told.lock();
         told.unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    /// The message of a server or the client, with the servers that it concerns.
+    /// A message of a server or the client, with the servers that it concerns.
     fn describe(&self, text: &str) -> Text {
         let (servers, user) = (&self.servers, &self.user);
         let is_log_in = ["uthorization", "uthentication", "signing nonce"]
@@ -307,7 +308,7 @@ impl Link {
 
     fn client_error(&self, error: &ClientError) {
         match error {
-            // Of what kind it is, and not what it is.
+            // The kind of an error, without its text.
             ClientError::Other(text)
                 if matches!(
                     text.as_str(),
@@ -335,7 +336,7 @@ impl Link {
 
     fn became(&self, up: bool, epoch: u64) {
         if up {
-            // What the next loss is due to unless something more is heard.
+            // The cause of the next loss, unless a later report replaces it.
             let lost = self.describe("the connection was lost");
             self.faults().hear(lost);
         }
@@ -346,13 +347,13 @@ impl Link {
         self.publish_health();
     }
 
-    /// Remembers what a loss of the connection would be due to.
+    /// Remembers the probable cause of a loss of the connection.
     fn blame(&self, cause: Text) {
         self.faults().hear(cause);
         self.publish_health();
     }
 
-    /// Reports a subscription that cannot go on, or, with `None`, that it can again.
+    /// Reports a subscription that cannot continue, or, with `None`, that it can again.
     pub(super) fn report(&self, subscription: &Text, trouble: Option<Text>) {
         match trouble {
             Some(trouble) => {
@@ -368,7 +369,7 @@ impl Link {
     }
 
     fn publish_health(&self) {
-        // Computed inside, so that of two at once the later one has seen everything.
+        // Computed inside, so that of two concurrent updates the later one includes both.
         self.health.send_if_modified(|now| {
             let up = self.connection.borrow().up;
             let faults = self.faults();
@@ -386,7 +387,7 @@ impl Link {
         });
     }
 
-    /// Never held over an await; a panic while it is held cannot leave it half written.
+    /// Never held over an await. A panic while it is held cannot leave it half written.
     fn faults(&self) -> std::sync::MutexGuard<'_, Faults> {
         self.faults
             .lock()
@@ -414,7 +415,7 @@ impl Link {
         self.connection.borrow().up
     }
 
-    /// Waits until the connection is up, at the latest until the deadline.
+    /// Waits until the connection is up, or until the deadline.
     pub(super) async fn up(&self, deadline: Instant) -> Result<(), TransportError> {
         if self.is_up() && !self.is_closed() {
             return Ok(());
@@ -438,8 +439,8 @@ impl Link {
         )
     }
 
-    /// Counts a message that nobody took in time. The log names its subject and its subscription, where they are known,
-    /// at most once in [`DROPS_LOGGED_EVERY`], with how many there were since.
+    /// Counts a message that was not read in time. At most once in [`DROPS_LOGGED_EVERY`] the log names its subject and
+    /// its subscription, if known, with the count since the last line.
     pub(super) fn drop_message(&self, subject: &str, subscription: &str) {
         let total = self.dropped.fetch_add(1, Ordering::Relaxed) + 1;
         let mut logged = self
@@ -480,7 +481,7 @@ impl Link {
     }
 
     /// The pause before an attempt to connect: doubled from 100 ms to 5 s, of which the second half is random, so that
-    /// the clients of a server that comes back do not all come at once.
+    /// clients do not all return to a restarted server at once.
     fn pause(&self, attempts: usize) -> Duration {
         if self.is_closed() {
             return NEVER;
@@ -518,7 +519,7 @@ impl Default for ToldRefusals {
 }
 
 impl ToldRefusals {
-    /// Whether a line about a refusal is written now: then, how many were left out since the last one.
+    /// Whether to log a line about a refusal now, and how many were left out since the last one.
     fn allow(&mut self, refusal: &Refusal, now: Instant) -> Option<u64> {
         match refusal {
             Refusal::Publish(subject) => self.publish.allow(subject, now),
@@ -526,7 +527,7 @@ impl ToldRefusals {
         }
     }
 
-    /// How many lines were left out, once that is so long ago that they are reported by themselves.
+    /// How many lines were left out, once they are old enough to be reported separately.
     fn unreported(&mut self, now: Instant) -> u64 {
         self.publish.unreported(now) + self.subscribe.unreported(now)
     }
@@ -599,7 +600,7 @@ pub(super) fn connects(client: &Client) -> u64 {
     client.statistics().connects.load(Ordering::Acquire)
 }
 
-/// A random part of a duration; all of it where the system has no randomness to give.
+/// A random part of a duration; all of it if the system has no random numbers.
 pub(super) fn jitter(most: Duration) -> Duration {
     getrandom::u32().map_or(most, |random| {
         most.mul_f64(f64::from(random) / f64::from(u32::MAX))
@@ -652,7 +653,7 @@ mod tests {
             told.allow(&publish("orders".into()), now),
             Some(100 - MOST_ALIKE as u64)
         );
-        // Nor do they fill the room of subscriptions, and what is left out is reported.
+        // They do not use up the room of subscriptions either, and the left-out lines are reported.
         for n in 0..MOST_TOLD * 2 {
             told.allow(&publish(format!("word{n}")), now);
             let subscribe = Refusal::Subscribe(format!("agents.{n}").into());

@@ -1,4 +1,4 @@
-//! Reading a stream as a log: an ordered consumer of our own, which the server keeps in memory and forgets with us.
+//! Reading a stream as a log: with an ordered consumer, which the server keeps in memory and drops with our connection.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::error::{TransportError, TransportErrorKind};
 use crate::log::{BATCH_RECORDS, LogBatch, LogBounds, LogPosition, LogReader, LogRecord};
 use crate::message::Topic;
 
-/// Where a stream begins and ends, as the API says it.
+/// The first and the last sequence of a stream, from the API.
 #[derive(Debug, Deserialize)]
 struct State {
     messages: u64,
@@ -27,7 +27,7 @@ struct State {
 /// The state of a reading task.
 struct Reading {
     link: Arc<Link>,
-    /// The connection that it began with. Another one does not know our consumer.
+    /// The connection on which it began. Another connection does not know our consumer.
     epoch: u64,
     stream: String,
     /// The next sequence.
@@ -38,7 +38,7 @@ struct Reading {
 // === impl Nats ===
 
 impl Nats {
-    /// Where a stream begins and ends.
+    /// The first and the next position of a stream.
     pub(crate) async fn log_bounds(&self, stream: &str) -> Result<Vec<LogBounds>, TransportError> {
         let what = || format!("find the ends of the JetStream stream {stream}");
         let inner = &self.inner;
@@ -67,7 +67,7 @@ impl Nats {
         }])
     }
 
-    /// Reads a stream from the position given, or else from its beginning.
+    /// Reads a stream from the given position, or otherwise from its beginning.
     pub(crate) async fn read_log(
         &self,
         stream: &str,
@@ -121,7 +121,7 @@ impl Reading {
             .map_err(|error| failed(error.into()))
     }
 
-    /// Until nobody reads, or the reading cannot go on.
+    /// Runs until nobody reads, or the reading cannot continue.
     async fn run(mut self, messages: Ordered) {
         let mut connection = self.link.connection();
         let epoch = self.epoch;
@@ -129,7 +129,7 @@ impl Reading {
         loop {
             let messages = tokio::select! {
                 messages = batches.next() => messages,
-                // The consumer is on the server that we were connected to, and may be gone with it.
+                // The consumer is on the server of our connection, and may be lost with it.
                 _ = connection.wait_for(|now| now.epoch != epoch) => return,
             };
             let Some(messages) = messages else { return };

@@ -1,13 +1,13 @@
-//! Does any stream take this subject? Asked when nobody listened to a stored publication.
+//! Does any stream store this subject? Asked when nobody listened to a stored publication.
 //!
 //! ```text
 //! no responders --unheard--> known for a second ----------------------------> verdict
 //!                            asked already: wait with the others --+
 //!                            else STREAM.NAMES --found-------------+--------> verdict for all who wait
 //! ```
-//! "No responders" is what a publication hears both where no stream is and where the stream elects its leader: the one is
-//! for a person to mend, the other passes. Only the API knows which. It is asked little, because the cluster that elects
-//! has enough to do: once at a time and once a second for each subject, and about few subjects at once.
+//! A publication gets "no responders" both if no stream exists and while the stream elects its leader. The first needs
+//! a person to repair it; the second is temporary. Only the API knows which it is. The bridge asks rarely, because the
+//! electing cluster is busy: once at a time and once a second for each subject, and about few subjects at once.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -20,20 +20,20 @@ use super::expected::{Coverage, Expected};
 use crate::error::{TransportError, TransportErrorKind};
 use crate::message::Topic;
 
-/// Subjects the API is asked about at once, at most.
+/// The API is asked about at most this many subjects at once.
 const MOST_ASKED: usize = 16;
 
-/// Answers that are remembered, at most.
+/// At most this many answers are remembered.
 const MOST_KNOWN: usize = 1024;
 
-/// How long an answer is believed. Nobody asks once a stream takes the subject; one that is created within this time and
-/// has no leader by its end is still unknown until then.
+/// How long an answer is valid. Nobody asks once a stream stores the subject. A stream that is created within this time
+/// and has no leader by its end counts as missing until then.
 const BELIEVED: Duration = Duration::from_secs(1);
 
 /// How long the API may take, if the request timeout of the client is not shorter.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// The questions to the API and its latest answers. Those who wait hold their right to be unanswered, which bounds them.
+/// The requests to the API and its latest answers. Waiting publications keep their permits, which bounds their number.
 #[derive(Debug, Default)]
 pub(super) struct Lookups {
     waiting: HashMap<Topic, Vec<Expected>>,
@@ -43,7 +43,7 @@ pub(super) struct Lookups {
 // === impl Lookups ===
 
 impl Lookups {
-    /// Takes a publication nobody listened to, and returns the subject to ask the API about, if it has to be asked.
+    /// Adds a publication that nobody listened to. Returns the subject if the API must be asked about it.
     pub(super) fn unheard(&mut self, expected: Expected, now: Instant) -> Option<Topic> {
         let subject = expected.subject.clone();
         if let Some((until, coverage)) = self.known.get(&subject)
@@ -64,7 +64,7 @@ impl Lookups {
         Some(subject)
     }
 
-    /// Takes the answer of the API, and returns who waited for it.
+    /// Records the answer of the API, and returns the publications that waited for it.
     pub(super) fn found(
         &mut self,
         subject: &Topic,
@@ -82,7 +82,7 @@ impl Lookups {
     }
 }
 
-/// Asks the API whether a stream takes the subject. Where none does, the one that is managed is made.
+/// Asks the API whether a stream stores the subject. If none does, and one is managed, it is created.
 pub(super) async fn look_up(api: Api, subject: Topic) -> (Topic, Coverage) {
     let body = json!({ "subject": subject.as_str() });
     let coverage = match tokio::time::timeout(PATIENCE, api.command("STREAM.NAMES", &body)).await {
@@ -103,7 +103,7 @@ pub(super) async fn look_up(api: Api, subject: Topic) -> (Topic, Coverage) {
     (subject, coverage)
 }
 
-/// What a list of stream names says: a server writes an empty one as `null` or `[]`.
+/// The answer in a list of stream names: a server writes an empty list as `null` or `[]`.
 fn coverage(answer: &Value) -> Coverage {
     match answer.get("streams") {
         Some(Value::Array(streams)) if !streams.is_empty() => Coverage::Somewhere,
@@ -120,7 +120,8 @@ mod tests {
     use super::super::expected::{Answer, expected};
     use super::*;
 
-    /// Asks for a subject at a time after the start; whether the API is asked, and the verdict if there is one.
+    /// Asks about a subject at a time after the start. Returns whether the API is asked, and the verdict if there is
+    /// one.
     fn ask(
         lookups: &mut Lookups,
         subject: &str,

@@ -1,5 +1,5 @@
-//! The managed streams are made when the connection first comes up, before anything is stored in them: what is published
-//! before its stream is there is refused, and arrives after its successors when it is sent again.
+//! The bridge creates the managed streams when the connection first comes up, before anything is stored in them: a
+//! message published before its stream exists is refused, and arrives after its successors when it is sent again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,11 +10,11 @@ use super::api::Api;
 use super::link::Link;
 use crate::error::TransportErrorKind;
 
-/// The wait before it is tried again: the first, and the longest.
+/// The pause before the next attempt: the first, and the longest.
 const AGAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 
-/// Makes the managed streams, or keeps trying. `tried` is cancelled after the first attempt that the server answered:
-/// one stream that cannot be made does not hold up what goes to the others.
+/// Creates the managed streams, or keeps trying. `tried` is cancelled after the first attempt that the server answered,
+/// so that a failing stream does not delay messages to the others.
 pub(super) async fn make_streams(link: Arc<Link>, api: Api, tried: CancellationToken) {
     let mut wait = AGAIN.0;
     let mut connection = link.connection();

@@ -1,4 +1,4 @@
-//! One pull: a request for messages, and the part of the budget that is kept for them.
+//! One pull: a request for messages, and the part of the budget that is reserved for them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,16 +11,16 @@ use tokio::time::Instant;
 use super::api::nanoseconds;
 use super::consumer::Limits;
 
-/// Messages one pull asks for, at most.
+/// One pull asks for at most this many messages.
 const BATCH: u32 = 256;
 
 /// How long a pull waits on the server for messages.
 const EXPIRES: Duration = Duration::from_secs(30);
 
-/// How often the server shows that a waiting pull is alive; two that do not come end it.
+/// How often the server shows that a waiting pull is alive; after two missing signs the pull ends.
 const HEARTBEAT: Duration = Duration::from_secs(5);
 
-/// How much later than due a sign of life may be.
+/// How late a sign of life may be.
 const GRACE: Duration = Duration::from_secs(1);
 
 /// Bytes and messages that may be out.
@@ -39,27 +39,27 @@ pub(super) struct Share {
     pub(super) bytes: OwnedSemaphorePermit,
 }
 
-/// How much a pull may bring.
+/// How much a pull may ask for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Size {
-    /// As much as is free.
+    /// All that is free.
     Free,
-    /// One message that is larger than what was free: it takes the whole budget.
+    /// One message that is larger than the free budget: it takes the whole budget.
     Oversize,
 }
 
-/// A request for messages that the server has.
+/// A request for messages that is open at the server.
 #[derive(Debug)]
 pub(super) struct Pull {
     number: u64,
     share: Share,
     size: Size,
-    /// Reserved, and not asked for: the server counts the bytes of a message, and not what its headers take in our
-    /// memory beside their text.
+    /// Reserved, but not asked for: the server counts the bytes of a message, but not the memory of its headers beyond
+    /// their text.
     overhead_bytes: usize,
     heartbeat: Duration,
     received: u32,
-    /// When something must have come from the server.
+    /// When the next sign of life from the server is due.
     pub(super) watchdog: Instant,
 }
 
@@ -71,7 +71,7 @@ pub(super) enum Status {
     PullOver,
     /// The next message is larger than the pull allows.
     TooLarge,
-    /// The consumer is gone, or cannot be read so.
+    /// The consumer was deleted, or cannot be read in this way.
     ConsumerLost,
 }
 
@@ -89,7 +89,7 @@ impl Budget {
         }
     }
 
-    /// Waits until something can be asked for, and reserves it: messages, then bytes. Cancel-safe.
+    /// Waits until there is room to ask for messages, and reserves it: messages, then bytes. Cancel-safe.
     pub(super) async fn reserve(
         &self,
         size: Size,
@@ -107,8 +107,8 @@ impl Budget {
                 .ok()?;
             return Some(Share { messages, bytes });
         }
-        // Enough for any message the server takes, so that it does not refuse the pull; half of a small budget, so that
-        // two can be out.
+        // Enough for the largest message that the server accepts, so that it does not refuse the pull; half of a small
+        // budget, so that two pulls can be open.
         let least = (self.all_bytes / 2).clamp(1, largest_message(max_payload));
         let mut bytes = Arc::clone(&self.bytes)
             .acquire_many_owned(least)
@@ -124,7 +124,7 @@ impl Budget {
         Some(Share { messages, bytes })
     }
 
-    /// The share of a message that came without having been asked for, if it is free.
+    /// The share of an unrequested message, if it is free.
     pub(super) fn spare(&self, bytes: usize) -> Option<Share> {
         let bytes = u32::try_from(bytes).unwrap_or(u32::MAX).min(self.all_bytes);
         Some(Share {
@@ -134,7 +134,7 @@ impl Budget {
     }
 }
 
-/// More than any message the server takes, as it counts them.
+/// More than any message that the server accepts, by the server's count.
 fn largest_message(max_payload: usize) -> u32 {
     u32::try_from(max_payload)
         .unwrap_or(u32::MAX)
@@ -166,7 +166,8 @@ impl Pull {
     ) -> Self {
         let heartbeat = HEARTBEAT.min(expires(limits) / 3);
         let reserved = share.bytes.num_permits();
-        // Half, as long as any message fits into the other half: the server refuses a pull that the next does not fit.
+        // Half, as long as any message fits into the other half: the server refuses a pull that is too small for the
+        // next message.
         let asked = reserved.min((reserved / 2).max(largest_message(max_payload) as usize));
         Self {
             number,
@@ -206,14 +207,14 @@ impl Pull {
         self.watchdog = Instant::now() + 2 * self.heartbeat + GRACE;
     }
 
-    /// The share of one message that came; of its overhead as much as was reserved for that, so that the bytes of those
-    /// that still come are not spent.
+    /// The share of one received message. Its overhead comes from the part reserved for overhead, so that it does not
+    /// use up the bytes of later messages.
     pub(super) fn take(&mut self, bytes: usize, overhead: usize) -> Option<Share> {
         self.alive();
         self.received += 1;
         let overhead = overhead.min(self.overhead_bytes);
         self.overhead_bytes -= overhead;
-        // A message that is larger than the budget takes all there is.
+        // A message that is larger than the budget takes all of it.
         let bytes = (bytes + overhead).min(self.share.bytes.num_permits());
         Some(Share {
             messages: self.share.messages.split(1)?,
@@ -221,13 +222,13 @@ impl Pull {
         })
     }
 
-    /// Whether all it asked for has come.
+    /// Whether everything it asked for has arrived.
     pub(super) fn is_over(&self) -> bool {
         self.share.messages.num_permits() == 0
     }
 
-    /// What to ask for after the server said that the next message is too large: if some came before it, only what was
-    /// left of the budget was too small for it.
+    /// What to ask for after the server said that the next message is too large. If some messages came before it, only
+    /// the rest of the budget was too small for it.
     pub(super) fn after_too_large(&self) -> Size {
         match self.received {
             0 => Size::Oversize,
@@ -366,7 +367,7 @@ mod tests {
         let taken: Vec<_> = (0..10).map(|_| pull.take(100, 30_000).unwrap()).collect();
         let charged: usize = taken.iter().map(|share| share.bytes.num_permits()).sum();
         assert_eq!(charged, 10 * 100 + 50_000);
-        // What the server may still send fits.
+        // The messages that the server may still send fit.
         assert_eq!(pull.share.bytes.num_permits(), 50_000 - 10 * 100);
 
         let small = Budget::new(2000, 10);
