@@ -1,4 +1,4 @@
-//! Runs a workflow from a file against the real world and shows what happens in it:
+//! Runs a workflow from a file with real HTTP and prints its events:
 //! `cargo run -p a2abus-executor --example run -- WORKFLOW.jsonl`.
 #![allow(clippy::print_stdout)] // It is a program.
 

@@ -10,7 +10,7 @@ use zeroize::Zeroizing;
 
 use crate::quota::{Limit, Window};
 
-/// An agent that is known, with all that its executions go by. `Debug` shows no secret.
+/// A known agent, with everything that its executions use. `Debug` shows no secret.
 #[derive(Debug, Clone)]
 pub struct Agent {
     id: Text,
@@ -22,7 +22,7 @@ pub struct Agent {
 /// A secret, and where it may be sent. Source: docs/protocols/a2e-workflows.md §7, credentials.
 #[derive(Debug, Clone)]
 pub struct Credential {
-    /// How it is put into a header.
+    /// How it is sent in a header.
     pub kind: CredentialKind,
     /// The secret.
     pub secret: Secret,
@@ -33,9 +33,9 @@ pub struct Credential {
 }
 
 words! {
-    /// How a secret is put into a header.
+    /// How a secret is sent in a header.
     CredentialKind {
-        /// `Bearer ` and the secret, which may begin so itself.
+        /// `Bearer ` and the secret, which may itself begin with `Bearer `.
         BearerToken = "bearer-token",
         /// `Basic ` and the Base64 of the secret, which is `user:password`.
         Basic = "basic",
@@ -48,30 +48,29 @@ words! {
     }
 }
 
-/// Text that is shown nowhere. Its memory is overwritten when it is dropped.
+/// Text that is never printed. Its memory is overwritten when it is dropped.
 #[derive(Clone)]
 pub struct Secret(Zeroizing<String>);
 
-/// How often an agent may ask and call. Source: docs/protocols/a2e-workflows.md §8.
+/// Rate limits of an agent. Source: docs/protocols/a2e-workflows.md §8.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rates {
-    /// Most requests in 60 seconds (default 60).
+    /// Requests in 60 seconds (default 60).
     pub requests_per_minute: u32,
-    /// Most requests in an hour (default 1,000).
+    /// Requests in an hour (default 1,000).
     pub requests_per_hour: u32,
-    /// Most requests in a day (default 10,000).
+    /// Requests in a day (default 10,000).
     pub requests_per_day: u32,
-    /// Most attempts of calls in 60 seconds (default 30).
+    /// API call attempts in 60 seconds (default 30).
     pub api_calls_per_minute: u32,
-    /// Most attempts of calls in an hour (default 500).
+    /// API call attempts in an hour (default 500).
     pub api_calls_per_hour: u32,
 }
 
 // === impl Agent ===
 
 impl Agent {
-    /// An agent of this id. What the policy says of credentials that there are is replaced by
-    /// those given here.
+    /// An agent with this id. The credentials given here replace those that the policy lists as existing.
     #[must_use]
     pub fn new(
         id: Text,
@@ -103,13 +102,13 @@ impl Agent {
         &self.policy
     }
 
-    /// The credentials there are, by id; which of them it may use, its policy says.
+    /// All credentials, by id. The policy of the agent says which of them it may use.
     #[must_use]
     pub fn credentials(&self) -> &BTreeMap<Text, Credential> {
         &self.credentials
     }
 
-    /// How often it may ask and call.
+    /// Its rate limits.
     #[must_use]
     pub fn rates(&self) -> &Rates {
         &self.rates
@@ -119,7 +118,7 @@ impl Agent {
 // === impl Secret ===
 
 impl Secret {
-    /// A secret of this text.
+    /// A secret with this text.
     #[must_use]
     pub fn new(text: String) -> Self {
         Self(Zeroizing::new(text))
@@ -145,7 +144,7 @@ impl fmt::Display for Secret {
 // === impl Rates ===
 
 impl Rates {
-    /// The limits of requests.
+    /// The limits on requests.
     #[must_use]
     pub fn requests(&self) -> [Limit; 3] {
         [
@@ -155,7 +154,7 @@ impl Rates {
         ]
     }
 
-    /// The limits of attempts of calls.
+    /// The limits on call attempts.
     #[must_use]
     pub fn api_calls(&self) -> [Limit; 2] {
         [

@@ -1,13 +1,13 @@
-//! The records of executions in the store, and how long they stay there.
+//! The records of executions in the store, and how long they are kept.
 //!
 //! | table | key | value |
 //! |---|---|---|
 //! | Executions | `<agent> NUL <execution id>` | `{"digest","unsafe","reports","record"}` |
 //! | Summaries | `<agent> NUL <start, the newest first> NUL <execution id>` | `{"bytes","summary"}` |
 //!
-//! A record answers a request that comes again, so that it stays as long as the operator says. Its results do not have
-//! to: those of an agent's oldest executions go when its records come near the bytes they may have, and its oldest
-//! records only when all the others have lost theirs. Source: docs/protocols/a2e-workflows.md §D45.
+//! A record answers a request that is sent again, so it is kept as long as the operator says. Its results need not be:
+//! when an agent's records approach their limit in bytes, its oldest executions lose their results first. The oldest
+//! records are removed only when all others have lost their results. Source: docs/protocols/a2e-workflows.md §D45.
 
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError};
@@ -27,28 +27,28 @@ pub(crate) struct Archive {
     agents: std::sync::Mutex<HashMap<Text, Account>>,
 }
 
-/// What was written for an agent since room was made, in bytes; `None` where that is not known. One write at a time.
+/// The bytes written for an agent since the last cleanup; `None` if unknown. One write at a time.
 type Account = Arc<tokio::sync::Mutex<Option<usize>>>;
 
-/// A record, with what nobody outside needs to know.
+/// A record, with internal members.
 #[derive(Debug, Clone)]
 pub(crate) struct Stored {
     pub(crate) record: Record,
-    /// Of the workflow's bytes. Source: docs/protocols/a2e-workflows.md §D45.
+    /// The digest of the workflow's bytes. Source: docs/protocols/a2e-workflows.md §D45.
     pub(crate) digest: Text,
-    /// Whether a request that must not be made twice may have been made.
+    /// Whether a request that must not be repeated may have been sent.
     pub(crate) has_begun_unsafe: bool,
 }
 
-/// What lists show of a record.
+/// The part of a record that lists show.
 struct Summary {
     key: String,
     record: Record,
-    /// Of the whole record.
+    /// The size of the whole record.
     bytes: usize,
 }
 
-/// Summaries that are read at a time.
+/// How many summaries are read at a time.
 const PAGE: usize = 1_000;
 
 // === impl Archive ===
@@ -72,7 +72,7 @@ impl Archive {
             .ok_or_else(|| StoreError("a record is malformed".into()))
     }
 
-    /// Writes the record and its summary at once.
+    /// Writes the record and its summary together.
     ///
     /// # Cancel safety
     /// The future may be dropped; the record may then have been written or not.
@@ -80,8 +80,8 @@ impl Archive {
         self.put(agent, stored, None).await.map(drop)
     }
 
-    /// As [`Archive::save`], for an execution that begins, and has ended at `until` at the latest; `false` where another
-    /// process runs it.
+    /// Like [`Archive::save`], for an execution that begins, and that will have ended at `until` at the latest; `false`
+    /// if another process runs it.
     pub(crate) async fn begin(
         &self,
         agent: &Text,
@@ -103,7 +103,7 @@ impl Archive {
         };
         let account = self.account(agent);
         let mut written = account.lock().await;
-        // Not known while the write is under way: this future may be dropped there.
+        // Unknown while the write is in progress, because this future may be dropped there.
         let before = written.take();
         let (changes, bytes) = stored.changes(agent);
         let is_written = match write(changes.clone()).await {
@@ -124,10 +124,10 @@ impl Archive {
             *written = Some(since);
             return Ok(true);
         }
-        // Some of the room is made ahead, so that it is seldom looked for.
+        // Frees more than needed, so that cleanups are rare.
         match self.make_room(agent, self.max_agent_bytes / 4 * 3).await {
             Ok(()) => *written = Some(0),
-            // The next one tries again.
+            // The next write tries again.
             Err(error) => tracing::warn!(
                 %agent, error = &*error.0,
                 "the results of old executions could not be removed"
@@ -141,7 +141,7 @@ impl Archive {
         self.store.runs_elsewhere(&record_key(agent, id))
     }
 
-    /// Waits as long as another process runs an execution, and loads its record.
+    /// Waits while another process runs an execution, and loads its record.
     pub(crate) async fn ended_elsewhere(
         &self,
         agent: &Text,
@@ -151,7 +151,7 @@ impl Archive {
         self.load(agent, id).await
     }
 
-    /// Asks the other process that runs an execution to cancel it; whether there is one.
+    /// Asks the other process that runs an execution to cancel it. Returns whether there is one.
     pub(crate) async fn cancel_elsewhere(
         &self,
         agent: &Text,
@@ -160,12 +160,12 @@ impl Archive {
         self.store.cancel(&record_key(agent, id)).await
     }
 
-    /// Waits until another process asks for an execution of this one to be cancelled.
+    /// Waits until another process asks to cancel an execution of this process.
     pub(crate) async fn until_cancelled(&self, agent: &Text, id: &str) {
         self.store.until_cancelled(&record_key(agent, id)).await;
     }
 
-    /// Takes a record and its summary away.
+    /// Removes a record and its summary.
     pub(crate) async fn remove(&self, agent: &Text, record: &Record) -> Result<(), StoreError> {
         let account = self.account(agent);
         let _one_at_a_time = account.lock().await;
@@ -173,8 +173,7 @@ impl Archive {
         self.store.write(changes.into()).await
     }
 
-    /// Summaries of an agent, the newest first, that come after a key; with the key of the last one looked at, if there
-    /// may be more.
+    /// Summaries of an agent after a key, the newest first; with the last key examined, if there may be more.
     pub(crate) async fn summaries(
         &self,
         agent: &Text,
@@ -200,7 +199,7 @@ impl Archive {
         Ok((page, next.flatten()))
     }
 
-    /// Takes away the records of executions that began before this and do not run, and gives their number.
+    /// Removes the records of executions that began before this time and are not running. Returns their number.
     pub(crate) async fn expire(
         &self,
         before: SystemTime,
@@ -256,9 +255,9 @@ impl Archive {
         }
     }
 
-    /// Takes away the results of an agent's oldest executions until the records that are whole have no more than
-    /// `max_whole` bytes, and its oldest records until those that have lost theirs have a quarter of what all may have.
-    /// What has not ended stays, and the newest.
+    /// Removes the results of an agent's oldest executions until the complete records have no more than `max_whole`
+    /// bytes, and its oldest records until those without results have a quarter of the total limit. Running executions
+    /// and the newest record stay.
     async fn make_room(&self, agent: &Text, max_whole: usize) -> Result<(), StoreError> {
         let (mut whole, mut reduced, mut removed) = (0_usize, 0_usize, 0_usize);
         let mut is_over = false;
@@ -292,13 +291,13 @@ impl Archive {
         if removed > 0 {
             tracing::warn!(
                 %agent, removed,
-                "records of executions are removed early: a repeated request of one of them runs again"
+                "records of executions are removed early: if such a request is repeated, it runs again"
             );
         }
         Ok(())
     }
 
-    /// What writes a record without its values, if it has any; and its bytes then.
+    /// The change that writes a record without its values, if it has any; and its size then.
     async fn reduced(
         &self,
         agent: &Text,
@@ -310,7 +309,7 @@ impl Archive {
         let stored = self.load(agent, summary.record.execution_id()).await?;
         Ok(match stored {
             Some(stored) => stored.without_values().changes(agent),
-            // A summary without a record tells of nothing.
+            // A summary without a record describes nothing.
             None => (summary.removal(agent).into(), 0),
         })
     }
@@ -333,7 +332,7 @@ impl Summary {
         })
     }
 
-    /// What takes it away with its record.
+    /// The change that removes it together with its record.
     fn removal(&self, agent: &Text) -> [Change; 2] {
         removal(agent, self.record.execution_id(), self.key.clone())
     }
@@ -342,7 +341,7 @@ impl Summary {
 // === impl Stored ===
 
 impl Stored {
-    /// The same without the values, which may be too many to keep.
+    /// The same without the values, which may be too large to keep.
     pub(crate) fn without_values(&self) -> Self {
         Self {
             record: self.record.without_values(),
@@ -350,7 +349,7 @@ impl Stored {
         }
     }
 
-    /// What writes the record and its summary; and the bytes of the record.
+    /// The change that writes the record and its summary; and the size of the record.
     fn changes(&self, agent: &Text) -> (Vec<Change>, usize) {
         let change = |table, key, value: &Json| Change {
             table,
@@ -401,7 +400,7 @@ fn removal(agent: &Text, id: &str, summary_key: String) -> [Change; 2] {
     ]
 }
 
-/// Neither names of agents nor ids of executions have controls, so that no two keys are the same.
+/// Neither names of agents nor ids of executions contain control characters, so all keys are different.
 fn record_key(agent: &Text, id: &str) -> String {
     format!("{agent}\0{id}")
 }
@@ -411,7 +410,7 @@ fn summary_key(agent: &Text, record: &Record) -> String {
     format!("{agent}\0{began}\0{}", record.execution_id())
 }
 
-/// A time, so that the newest is the first in the order of keys.
+/// A time in a form that puts the newest first in the order of keys.
 fn newest_first(time: SystemTime) -> String {
     let since_epoch = time.duration_since(SystemTime::UNIX_EPOCH);
     let millis = since_epoch.map_or(0, |since| since.as_millis());

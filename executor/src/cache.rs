@@ -1,4 +1,4 @@
-//! Which results need not be computed or asked for again?
+//! A cache of results, so that they need not be computed or requested again.
 //!
 //! Source: docs/protocols/a2e-workflows.md §6.
 
@@ -22,36 +22,35 @@ use crate::agent::Secret;
 use crate::environment::Clock;
 use a2abus_models::Json;
 
-/// Results by what they are of, for all agents; none is ever given to another agent. It keeps at
-/// most 1,000 results and 64 MiB, and lets those go first that were not used for longest.
+/// Results by their key, for all agents. A result is never given to another agent. The cache keeps at most 1,000
+/// results and 64 MiB, and evicts the least recently used first.
 pub(crate) struct Cache {
     clock: Arc<dyn Clock>,
     caching: Caching,
-    /// Tells one secret from another without giving it away.
+    /// Distinguishes secrets without revealing them.
     versions: RandomState,
     entries: Mutex<Entries>,
 }
 
-/// How long results are kept to be used again; a time of zero keeps none.
+/// How long results are kept; zero keeps none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Caching {
-    /// Answers to GET (default 5 minutes).
+    /// Responses to GET (default 5 minutes).
     pub answers: Duration,
-    /// What FilterData, TransformData and MergeData compute (default 1 minute).
+    /// Results of FilterData, TransformData and MergeData (default 1 minute).
     pub computed: Duration,
 }
 
 #[derive(Default)]
 struct Entries {
     by_hash: HashMap<Hash, Entry>,
-    /// By the count of uses when each was used last.
+    /// The keys by the use count at their last use.
     by_use: BTreeMap<u64, Hash>,
     uses: u64,
     weight: usize,
-    /// What was forgotten on purpose, the last first, so that a result asked for before is not
-    /// kept after.
+    /// Recent deliberate removals, the last first, so that a result requested before a removal is not stored after it.
     forgotten: VecDeque<Eviction>,
-    /// How often that was, ever.
+    /// The number of such removals so far.
     times_forgotten: u64,
 }
 
@@ -59,7 +58,7 @@ type Hash = [u8; 32];
 
 struct Entry {
     value: Json,
-    /// Values the key knows by their address: while they live, no other value has it.
+    /// Values that the key identifies by their address: while they live, no other value has this address.
     _pinned: Vec<Json>,
     scope: Scope,
     expires: Duration,
@@ -81,8 +80,7 @@ struct Eviction {
     origin: Option<Text>,
 }
 
-/// When a result was not there: it may be kept later if nothing was forgotten since that concerns
-/// it.
+/// The moment of a cache miss. The result may be stored later unless a removal since then concerns it.
 #[derive(Debug)]
 pub(crate) struct Miss {
     times_forgotten: u64,
@@ -92,14 +90,13 @@ const MAX_ENTRIES: usize = 1_000;
 const MAX_WEIGHT: usize = 64 << 20;
 /// The overhead of an entry, in bytes.
 const ENTRY_WEIGHT: usize = 256;
-/// How many times of forgetting are remembered; a result that was asked for before all of them is
-/// not kept.
+/// How many removals are remembered. A result that was requested before all of them is not stored.
 const MAX_FORGOTTEN: usize = 256;
 
 // === impl Cache ===
 
 impl Cache {
-    /// An empty one, by this clock.
+    /// An empty cache with this clock.
     pub(crate) fn new(clock: Arc<dyn Clock>, caching: Caching) -> Self {
         Self {
             clock,
@@ -109,7 +106,7 @@ impl Cache {
         }
     }
 
-    /// Forgets the results of an agent, or of all, and of a type, or of all. How many there were.
+    /// Removes the results of one agent or all, and of one operation type or all. Returns how many there were.
     pub(crate) fn invalidate(&self, agent: Option<&str>, kind: Option<OperationType>) -> usize {
         self.lock().forget(Eviction {
             agent: agent.map(Text::from),
@@ -118,7 +115,7 @@ impl Cache {
         })
     }
 
-    /// Forgets the answers an agent had from an origin, where it has changed something.
+    /// Removes the responses that an agent had from an origin, because it changed something there.
     pub(crate) fn drop_origin(&self, agent: &Text, origin: &str) {
         self.lock().forget(Eviction {
             agent: Some(agent.clone()),
@@ -133,7 +130,7 @@ impl Cache {
         self.lock().get(key.hash(), now)
     }
 
-    /// Keeps the result of a key that was not there. `origin` is that of a call.
+    /// Stores the result of a missing key. `origin` is that of a call.
     pub(crate) fn insert(&self, key: Key, miss: &Miss, value: Json, origin: Option<&str>) {
         let lifetime = self.caching.lifetime(key.kind);
         if lifetime.is_zero() {
@@ -156,7 +153,7 @@ impl Cache {
         self.lock().insert(hash, miss, entry);
     }
 
-    /// A number that stands for a secret in a key, the same as long as the secret is.
+    /// A number that stands for a secret in a key, stable as long as the secret is.
     pub(crate) fn version(&self, secret: &Secret) -> u64 {
         self.versions.hash_one(secret.expose())
     }
@@ -176,7 +173,7 @@ impl fmt::Debug for Cache {
 // === impl Caching ===
 
 impl Caching {
-    /// Everything is done again.
+    /// Every operation is executed again.
     pub const OFF: Self = Self {
         answers: Duration::ZERO,
         computed: Duration::ZERO,
@@ -251,7 +248,7 @@ impl Entries {
         }
     }
 
-    /// Whether something was forgotten since that it would have been part of, or may have been.
+    /// Whether a removal since then concerns it, or may concern it.
     fn is_overtaken(&self, miss: &Miss, scope: &Scope) -> bool {
         let since = self.times_forgotten - miss.times_forgotten;
         let since = usize::try_from(since).unwrap_or(usize::MAX);

@@ -1,4 +1,4 @@
-//! One ApiCall: how does a request become a value, and what is done when it fails?
+//! One ApiCall: turns a request into a value, and handles failures.
 //!
 //! ```text
 //! url ── permission ── headers, credentials ── body ── cache ──> quota ── send ── accept ──> value
@@ -48,36 +48,36 @@ pub(crate) struct Caller<'a> {
     pub(crate) quotas: &'a Quotas,
     /// Knows all secrets this execution has used so far.
     pub(crate) redactor: &'a Redactor,
-    /// When the execution has to end, by the clock.
+    /// The deadline of the execution, by the clock.
     pub(crate) deadline: Duration,
     pub(crate) retry_unsafe: RetryUnsafe,
     pub(crate) max_retries: u32,
-    /// The largest body of an answer.
+    /// The largest response body.
     pub(crate) max_response_bytes: usize,
-    /// Is told before each wait how many requests were made and how long the wait is.
+    /// Called before each wait, with the number of requests so far and the length of the wait.
     pub(crate) on_retry: &'a (dyn Fn(u32, Duration) + Sync),
-    /// Runs once before the first request of a method other than GET; when it fails, none is sent.
+    /// Runs once before the first request with a method other than GET. If it fails, no request is sent.
     pub(crate) before_unsafe: &'a (dyn Fn() -> BoxFuture<'a, Result<(), Failure>> + Sync),
 }
 
-/// What a call took, also when it is dropped before its end.
+/// The cost of a call, also when the call is dropped before its end.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
-    /// How many requests were made.
+    /// How many requests were sent.
     pub(crate) attempts: u32,
-    /// Whether the value is one that was kept.
+    /// Whether the value came from the cache.
     pub(crate) is_cached: bool,
 }
 
-/// A request that may be sent, but for its timeout.
+/// A request that may be sent, without its timeout.
 struct Prepared {
     request: HttpRequest,
     headers: Headers,
-    /// Of a result that may be kept.
+    /// The cache key, if the result may be cached.
     key: Option<Key>,
 }
 
-/// Makes a call, with retries. Nothing that comes back holds a secret.
+/// Makes a call, with retries. The result contains no secret.
 ///
 /// # Cancel safety
 /// The future may be dropped; a request may then have been sent or not.
@@ -190,7 +190,7 @@ fn prepare(operation: &ApiCall, model: &Model, caller: &Caller<'_>) -> Result<Pr
     })
 }
 
-/// Sends the request until there is an answer of success, or until it is no use.
+/// Sends the request until it succeeds, or until another attempt is useless.
 async fn attempt(
     operation: &ApiCall,
     prepared: &mut Prepared,
@@ -218,7 +218,7 @@ async fn attempt(
         };
         let delay = match next(&failed, operation.method, prepared, caller, *attempts) {
             Next::After(delay) => delay,
-            Next::AskedTooLong(asked) => return Err(asked_too_long(failed.failure, asked)),
+            Next::AskedTooLong(asked) => return Err(wait_too_long(failed.failure, asked)),
             Next::Nothing => return Err(failed.failure),
         };
         (caller.on_retry)(*attempts, delay);
@@ -241,7 +241,7 @@ fn next(
     if !permitted {
         return Next::Nothing;
     }
-    // None when nothing is left.
+    // `None` when no time is left.
     let left = caller.time_left().unwrap_or_default();
     let environment = caller.environment;
     let (now, random) = (environment.clock.now(), environment.random.as_ref());
@@ -254,7 +254,7 @@ fn next(
     )
 }
 
-/// Answers from where something was changed are not given again.
+/// Cached responses from a changed origin are not used again.
 fn forget_changed(
     answer: &Result<HttpResponse, HttpError>,
     request: &HttpRequest,
@@ -273,7 +273,7 @@ fn forget_changed(
 // === impl Caller ===
 
 impl Caller<'_> {
-    /// What is left of the execution, more than nothing.
+    /// The time left for the execution, greater than zero.
     fn time_left(&self) -> Result<Duration, Failure> {
         let left = self.deadline.checked_sub(self.environment.clock.elapsed());
         left.filter(|left| !left.is_zero())
@@ -292,13 +292,13 @@ fn refused(refusal: Refusal, target: &Target) -> Failure {
         ),
         Refusal::NotPermitted => Failure::new(
             FailureCode::Refused(Code::ApiNotPermitted),
-            format!("no API that is permitted covers this URL of {host}"),
+            format!("no permitted API covers this URL of {host}"),
         ),
     }
 }
 
-/// The failure at hand, with why it is not tried again.
-fn asked_too_long(mut failure: Failure, asked: Duration) -> Failure {
+/// The current failure, with the reason why it is not retried.
+fn wait_too_long(mut failure: Failure, asked: Duration) -> Failure {
     let seconds = whole_seconds(asked);
     let why = if asked > retry::MAX_DELAY {
         format!("a retry waits {} s at most", retry::MAX_DELAY.as_secs())

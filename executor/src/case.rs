@@ -1,4 +1,4 @@
-//! Tests of workflows: recorded answers, a virtual clock, and what is expected.
+//! Tests of workflows: recorded responses, a virtual clock, and the expected outcome.
 //!
 //! ```text
 //! case ── parse ──> Case ── run ──> Verdict { name, differences }
@@ -17,8 +17,8 @@
 //! | `options` | `onError`: `stop` or `continue`; `level`: `strict`, `moderate` or `lenient` |
 //! | `expected` | `valid`; if false `errors` (`code`, `level`, `operationId`, in any order); if true `status`, `results` and `model` as a whole, `error` and `errors` in part, and `requests`, `retry_delays_ms` (least and most of each), `stored`, `waited_ms`, `skipped`, `warnings`, each none if absent |
 //!
-//! Any other member is for people, as long as it is not nearly one of these. Within these every member has to be known: a
-//! case in which one is misspelt, or any stands twice, fails and says so.
+//! Other members are ignored, unless their name is similar to one of these. Inside these members every member must be
+//! known. A case with a misspelt or repeated member fails with a message.
 
 mod compare;
 mod members;
@@ -50,7 +50,7 @@ pub use recorded::Recorded;
 #[derive(Debug, Clone)]
 pub struct Case {
     name: Text,
-    /// What is tested, or why that cannot be known.
+    /// The test, or why it cannot be read.
     test: Result<Test, String>,
 }
 
@@ -71,27 +71,27 @@ struct Test {
 pub struct CaseResult {
     /// The name of the case.
     pub name: Text,
-    /// What is not as expected; nothing if the test passed.
+    /// The differences; empty if the test passed.
     pub differences: Vec<String>,
 }
 
-/// Why a text holds no case.
+/// Why a text is not a test case.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct CaseError(String);
 
-/// What a run did, as far as cases ask.
+/// What a run did, as far as cases check it.
 #[derive(Debug, Default)]
 struct Observed {
     report: Report,
     record: Option<Arc<Record>>,
     model: Object,
-    /// What could not even begin.
+    /// What kept the run from starting.
     refusal: Option<Failure>,
     retry_delays: Vec<Duration>,
     waited: Duration,
     requests: Vec<Json>,
-    /// Requests that the case holds no answer for, as `METHOD URL`.
+    /// Requests without a recorded response, as `METHOD URL`.
     unanswered: BTreeSet<String>,
     stored: Vec<(Storage, Text, Json)>,
 }
@@ -99,15 +99,15 @@ struct Observed {
 // === impl Case ===
 
 impl Case {
-    /// Reads one case, or a file with `cases`. One that is malformed is a case that fails.
+    /// Reads one case, or a file with `cases`. A malformed case is a case that fails.
     ///
     /// # Errors
-    /// When it is neither, or holds no case.
+    /// When it is neither, or contains no case.
     pub fn parse(text: &[u8]) -> Result<Vec<Self>, CaseError> {
         let error = |why: &str| Err(CaseError(why.to_owned()));
         let json = crate::parse(text).map_err(|error| CaseError(format!("not JSON: {error}")))?;
         let Some(file) = json.as_object() else {
-            return error("a case is an object");
+            return error("a case must be an object");
         };
         match file.get("cases") {
             Some(_) if file.repeated().iter().any(|name| name == "cases") => {
@@ -126,8 +126,7 @@ impl Case {
         &self.name
     }
 
-    /// Runs it, on a virtual clock and without a network. Files are written to a directory that
-    /// is removed in the end.
+    /// Runs it, on a virtual clock and without a network. Files are written to a temporary directory.
     pub async fn run(&self) -> CaseResult {
         let differences = match &self.test {
             Ok(test) => test.differences(&self.name).await,
@@ -147,7 +146,7 @@ impl Test {
         let observed = self.observe(name).await?;
         let mut differences = compare::compare(&self.expected, &observed);
         if !differences.is_empty() {
-            // First, since the others mostly follow from it.
+            // First, because the others mostly follow from it.
             differences.splice(0..0, observed.unanswered());
         }
         Ok(differences)
@@ -226,7 +225,7 @@ impl Observed {
         }
     }
 
-    /// Reads back what the operations say they have stored.
+    /// Reads the values that the operations stored.
     async fn read_stores(
         &mut self,
         executor: &Executor,

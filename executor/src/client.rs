@@ -1,8 +1,7 @@
-//! The HTTP client outside of tests: what does it connect to, and how much does it read?
+//! The real HTTP client: what does it connect to, and how much does it read?
 //!
-//! It sends one request and reads one answer. It follows no redirect, knows no proxy and no
-//! cookies, repeats nothing that was sent, and connects to no address before it was checked.
-//! Source: docs/protocols/a2e-workflows.md §7, SSRF.
+//! It sends one request and reads one response. It follows no redirects, uses no proxy and no cookies, repeats no sent
+//! request, and connects only to checked addresses. Source: docs/protocols/a2e-workflows.md §7, SSRF.
 
 mod connect;
 mod resolve;
@@ -30,8 +29,8 @@ use crate::environment::{HttpClient, HttpError, HttpRequest, HttpResponse, Reach
 use connect::{ConnectError, Connector};
 pub use resolve::{Resolve, SystemResolver};
 
-/// An [`HttpClient`] over HTTP/1.1 and TLS. Its connections live in the runtime of tokio it is
-/// used in; those that may reach any address are kept apart from the others.
+/// An [`HttpClient`] over HTTP/1.1 and TLS. Its connections belong to the tokio runtime in which it is used.
+/// Connections that may reach any address are kept separate from the others.
 pub struct Client {
     connector: Connector,
     registered: Pool,
@@ -41,28 +40,28 @@ pub struct Client {
 /// The options of a [`Client`]. The default trusts the certificates of the system.
 #[derive(Clone, Default)]
 pub struct ClientOptions {
-    /// Further certificates to trust, each of one or more in PEM.
+    /// Additional trusted certificates, each entry with one or more in PEM.
     pub root_certificates: Vec<Vec<u8>>,
-    /// Finds addresses; that of the system where none is given.
+    /// Resolves names; the default is the system's resolver.
     pub resolver: Option<Arc<dyn Resolve>>,
-    /// How many connections are kept for each host while nobody uses them; 8 where none is given.
+    /// How many idle connections are kept per host; the default is 8.
     pub idle_per_host: Option<usize>,
 }
 
-/// Why [`Client::open`] has no response. `Display` writes the innermost cause: what the system or the peer said.
+/// Why [`Client::open`] has no response. `Display` writes the innermost cause: the message of the system or the peer.
 #[derive(Debug, thiserror::Error)]
 #[error("{why}")]
 pub struct NotOpened {
-    /// Whether the peer may have got something of the request.
+    /// Whether the peer may have received any of the request.
     pub may_be_sent: bool,
     why: String,
 }
 
-/// Why there is no client.
+/// Why the client cannot be created.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClientError {
-    /// One of the further certificates cannot be read; its place among them, from 0.
+    /// One of the additional certificates cannot be read; its index, from 0.
     #[error("root certificate {0} is not a certificate in PEM")]
     Certificate(usize),
     /// TLS cannot be set up.
@@ -72,12 +71,12 @@ pub enum ClientError {
 
 type Pool = legacy::Client<Connector, Full<Bytes>>;
 
-/// How many connections are kept for each host where nobody says so.
+/// The default number of idle connections per host.
 const MAX_IDLE_PER_HOST: usize = 8;
-/// How long they are kept. Many servers close a connection that was idle for 5 s (Node.js and uvicorn by default): a
-/// request that is sent while they do fails, and cannot be repeated, since the server may have read it.
+/// How long idle connections are kept. Many servers close a connection after 5 s (Node.js and uvicorn by default). A
+/// request that is sent at that moment fails, and cannot be repeated, because the server may have read it.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(4);
-/// How much is read of an answer that is no success; it is only shown to a person.
+/// How much of an unsuccessful response is read. It is only shown to people.
 const MAX_FAILURE_BYTES: usize = 64 << 10;
 
 // === impl Client ===
@@ -109,9 +108,9 @@ impl Client {
         })
     }
 
-    /// Sends a request to a URL that the operator wrote, and gives the response as soon as its head is there. Nothing of
-    /// it is bounded: its caller reads the body, and decides how much and for how long. It follows no redirect, uses no
-    /// proxy, and repeats nothing of which a byte was sent.
+    /// Sends a request to a URL that the operator wrote, and returns the response as soon as its head arrives. The
+    /// response is not bounded: the caller reads the body, and decides how much and for how long. Follows no redirects,
+    /// uses no proxy, and repeats no request of which a byte was sent.
     ///
     /// # Errors
     /// Why there is no response.
@@ -127,7 +126,7 @@ impl Client {
         })
     }
 
-    /// Connects to a URL that the operator wrote, with TLS where it says so, and closes the connection.
+    /// Connects to a URL that the operator wrote, with TLS if the URL says so, and closes the connection.
     ///
     /// # Errors
     /// Why there is no connection.
@@ -145,7 +144,7 @@ impl Client {
             Reach::Global => &self.global,
         };
         let max = request.max_response_bytes;
-        // A URL or a header that cannot be written is not sent.
+        // An invalid URL or header is not sent.
         let request = to_http(request).map_err(|_| HttpError::Connect)?;
         let response = pool
             .request(request)
@@ -179,7 +178,7 @@ impl fmt::Debug for ClientOptions {
     }
 }
 
-/// TLS that trusts the system, as far as it has certificates, and these.
+/// TLS that trusts the system's certificates, if there are any, and these.
 fn tls(certificates: &[Vec<u8>]) -> Result<ClientConfig, ClientError> {
     let mut roots = RootCertStore::empty();
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
@@ -222,7 +221,7 @@ fn to_http(request: HttpRequest) -> Result<Request<Full<Bytes>>, http::Error> {
     }
     let defaults = [
         (ACCEPT, "*/*"),
-        // What is not compressed has the size it seems to have.
+        // Without compression, the declared size is the real size.
         (ACCEPT_ENCODING, "identity"),
         (USER_AGENT, concat!("a2abus/", env!("CARGO_PKG_VERSION"))),
     ];
@@ -239,7 +238,7 @@ fn to_http(request: HttpRequest) -> Result<Request<Full<Bytes>>, http::Error> {
     Ok(built)
 }
 
-/// Why there is no answer. Only when no connection was made is it certain that nothing was sent.
+/// Why there is no response. Only without a connection is it certain that nothing was sent.
 fn reason(error: &legacy::Error) -> HttpError {
     let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
     while let Some(error) = cause {
@@ -290,7 +289,7 @@ fn announced(headers: &HeaderMap) -> Option<u64> {
     headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
 }
 
-/// What to do with a body that is too large.
+/// How to handle a body that is too large.
 #[derive(Clone, Copy)]
 enum OversizePolicy {
     Refuse,

@@ -1,4 +1,4 @@
-//! The run of one workflow: in which order, how often, and what becomes of a failure.
+//! Runs one workflow: in which order, how often, and how failures are handled.
 //!
 //! Operations run one after the other. Source: docs/protocols/a2e-workflows.md §4 and §9.
 
@@ -30,13 +30,13 @@ pub(crate) struct Run<'a> {
     pub(crate) agent: &'a Agent,
     pub(crate) plan: &'a Plan,
     pub(crate) on_error: OnError,
-    /// The session that `sessionStorage` belongs to.
+    /// The session for `sessionStorage`.
     pub(crate) session: &'a str,
-    /// When it has to end, by the clock.
+    /// Its deadline, by the clock.
     pub(crate) deadline: Duration,
     pub(crate) cancel: &'a CancellationToken,
     pub(crate) report: &'a (dyn Fn(Progress) + Send + Sync),
-    /// Called before the first request that must not be made twice.
+    /// Called before the first request that must not be repeated.
     pub(crate) before_unsafe:
         &'a (dyn Fn() -> BoxFuture<'static, Result<(), Failure>> + Send + Sync),
 }
@@ -44,18 +44,17 @@ pub(crate) struct Run<'a> {
 /// The result of a run.
 #[derive(Debug)]
 pub(crate) struct Ended {
-    /// In order of their end.
+    /// In the order in which they ended.
     pub(crate) results: Object,
     pub(crate) model: Object,
     /// The failure that ended the run.
     pub(crate) error: Option<Failure>,
-    /// The failures that it continued after.
+    /// The failures after which it continued.
     pub(crate) errors: Vec<Failure>,
     pub(crate) skipped: Vec<Text>,
 }
 
-/// Most levels of arrays and objects in the data model: values are read and dropped level by level
-/// on the stack of a thread.
+/// The maximum nesting of the data model, because values are read and dropped recursively on a thread's stack.
 const MAX_DEPTH: usize = 256;
 
 struct Engine<'a> {
@@ -64,20 +63,21 @@ struct Engine<'a> {
     redactor: Redactor,
     results: Object,
     errors: Vec<Failure>,
-    /// What has run in the turn of the innermost loop, or outside of loops.
+    /// Operations that have run in the iteration of the innermost loop, or outside loops.
     ran: BTreeSet<usize>,
-    /// What has run at all.
+    /// All operations that have run.
     ever_ran: BTreeSet<usize>,
-    /// What a Conditional decided against.
+    /// Operations of branches that were not taken.
     not_taken: BTreeSet<usize>,
     /// The ids of the loops that are running, the innermost last.
     loops: Vec<Text>,
-    /// The value of the last operation that made data in this turn. Source: docs/protocols/a2e-workflows.md §D15.
+    /// The value of the last operation that produced data in this iteration. Source: docs/protocols/a2e-workflows.md
+    /// §D15.
     last_data: Json,
     runs: usize,
 }
 
-/// A failure on its way out.
+/// A failure that is being propagated.
 struct Halt {
     failure: Failure,
     /// Whether it ends the run whatever `onError` says.
@@ -153,7 +153,7 @@ impl<'a> Engine<'a> {
         Ok(())
     }
 
-    /// Reads what paths will find in storages. They find it as it is now, and what the run itself stores.
+    /// Loads the stored values that the paths read. The run sees these values, and what it stores itself.
     async fn read_stored(&mut self) -> Result<(), Failure> {
         let (run, max) = (&self.run, self.run.shared.limits.max_model_bytes);
         for (storage, key) in &run.plan.stored {
@@ -178,23 +178,23 @@ impl<'a> Engine<'a> {
         Ok(())
     }
 
-    /// Runs operations in order, and gives those that succeeded now. Outside of loops the next one
-    /// runs after a failure if the run goes on; within a loop the turn ends.
+    /// Runs operations in order, and returns those that succeeded now. Outside loops the next one runs after a failure
+    /// if the run continues; in a loop the iteration ends.
     async fn sequence(&mut self, indices: &[usize]) -> Result<Vec<usize>, Halt> {
         let mut succeeded = Vec::new();
         for index in indices {
             match self.once(*index).await {
                 Ok(WhenRun::Now) => succeeded.push(*index),
                 Ok(WhenRun::Before) => {}
-                Err(halt) if self.loops.is_empty() => self.go_on(halt)?,
+                Err(halt) if self.loops.is_empty() => self.continue_after(halt)?,
                 Err(halt) => return Err(halt),
             }
         }
         Ok(succeeded)
     }
 
-    /// Keeps a failure and goes on, if that is asked for and possible.
-    fn go_on(&mut self, halt: Halt) -> Result<(), Halt> {
+    /// Records a failure and continues, if that is requested and possible.
+    fn continue_after(&mut self, halt: Halt) -> Result<(), Halt> {
         if halt.is_fatal || self.run.on_error == OnError::Stop {
             return Err(halt);
         }
@@ -202,7 +202,7 @@ impl<'a> Engine<'a> {
         Ok(())
     }
 
-    /// Runs an operation unless it has run in this turn. Source: docs/protocols/a2e-workflows.md §D13.
+    /// Runs an operation unless it has run in this iteration. Source: docs/protocols/a2e-workflows.md §D13.
     fn once(&mut self, index: usize) -> BoxFuture<'_, Result<WhenRun, Halt>> {
         async move {
             let Some(operation) = self.run.plan.operation(index) else {
@@ -212,7 +212,7 @@ impl<'a> Engine<'a> {
                 return Ok(WhenRun::Before);
             }
             self.ever_ran.insert(index);
-            // Operations that only compute let others run between them.
+            // Operations without I/O yield to other tasks in between.
             tokio::task::yield_now().await;
             self.begin(operation)?;
             let began = self.elapsed();
@@ -224,7 +224,7 @@ impl<'a> Engine<'a> {
         .boxed()
     }
 
-    /// Tells that an operation runs, if it may.
+    /// Reports that an operation begins, if it may.
     fn begin(&mut self, operation: &Operation) -> Result<(), Halt> {
         self.check_bounds().map_err(|failure| Halt {
             failure: self.place(failure, operation),
@@ -242,7 +242,7 @@ impl<'a> Engine<'a> {
         progress
     }
 
-    /// Checks for an event that ends a run between two operations.
+    /// Checks between two operations whether the run must end.
     fn check_bounds(&self) -> Result<(), Failure> {
         let max = self.run.shared.limits.max_operation_runs;
         if self.run.cancel.is_cancelled() {
@@ -254,13 +254,13 @@ impl<'a> Engine<'a> {
             Err(Failure::new(FailureCode::LimitExceeded, message)
                 .with("limit", "operation_runs")
                 .with("max", max)
-                .suggest("work on less data, or ask the operator for more max_operation_runs"))
+                .suggest("process less data, or ask the operator to raise max_operation_runs"))
         } else {
             Ok(())
         }
     }
 
-    /// Keeps the value and tells how it ended.
+    /// Stores the value and reports how the operation ended.
     fn end(
         &mut self,
         operation: &Operation,
@@ -278,7 +278,7 @@ impl<'a> Engine<'a> {
             Ok(()) => OperationStatus::Success,
             Err(_) => OperationStatus::Failed,
         };
-        // The failure of an operation within is told by that one.
+        // The inner operation has already reported the failure.
         let own = |halt: &&Halt| halt.failure.operation_id.as_ref() == Some(&operation.id);
         let error = kept.as_ref().err().filter(own);
         (self.run.report)(Progress {
@@ -314,13 +314,13 @@ impl<'a> Engine<'a> {
         Ok(())
     }
 
-    /// Writes to the data model, within its limit.
+    /// Writes to the data model, within its size limit.
     fn write(&mut self, output: &OutputPath, value: Json) -> Result<(), Failure> {
         let max = self.run.shared.limits.max_model_bytes;
         if self.model.weight().saturating_add(value.weight()) <= max {
             return self.model.write(output, value);
         }
-        // What is replaced may make room.
+        // Replacing a value may free memory.
         let before = self.model.root().clone();
         self.model.write(output, value)?;
         if self.model.weight() > max {
@@ -330,7 +330,7 @@ impl<'a> Engine<'a> {
         Ok(())
     }
 
-    /// Says where a failure happened, unless it is known.
+    /// Adds the operation to a failure, unless it is known.
     fn place(&self, failure: Failure, operation: &Operation) -> Failure {
         if failure.operation_id.is_some() {
             return failure;
@@ -342,7 +342,7 @@ impl<'a> Engine<'a> {
         }
     }
 
-    /// The operations that never ran since their branch was not taken, in order of definition.
+    /// The operations that never ran because their branch was not taken, in order of definition.
     fn skip(&self) -> Vec<Text> {
         let plan = self.run.plan;
         let decided: Vec<usize> = self.not_taken.difference(&self.ever_ran).copied().collect();
@@ -368,7 +368,7 @@ impl<'a> Engine<'a> {
     }
 }
 
-/// Whether an operation of this type makes the value of a turn. Source: docs/protocols/a2e-workflows.md §D15.
+/// Whether an operation of this type sets the value of an iteration. Source: docs/protocols/a2e-workflows.md §D15.
 fn is_data(of: OperationType) -> bool {
     use OperationType::{
         ApiCall, Conditional, FilterData, Loop, MergeData, StoreData, TransformData, Wait,

@@ -1,5 +1,5 @@
-//! What an executor needs of the world: time, chance, HTTP and storage, each behind a small trait,
-//! so that a test runs on a virtual clock without a network.
+//! The environment of an executor: time, randomness, HTTP and storage, each behind a small trait, so that tests use a
+//! virtual clock and no network.
 
 mod system;
 
@@ -16,13 +16,13 @@ pub use system::{SystemClock, SystemRandom};
 
 /// Time.
 pub trait Clock: Send + Sync {
-    /// How long it has run; never goes back.
+    /// Monotonic time since the start.
     fn elapsed(&self) -> Duration;
 
     /// The time of day.
     fn now(&self) -> SystemTime;
 
-    /// Ends when so much time has passed.
+    /// Completes after this time.
     ///
     /// # Cancel safety
     /// The future may be dropped at any time.
@@ -31,17 +31,17 @@ pub trait Clock: Send + Sync {
 
 /// Chance.
 pub trait Random: Send + Sync {
-    /// 128 bits that nobody can guess.
+    /// 128 unpredictable bits.
     fn bits(&self) -> u128;
 }
 
-/// One HTTP request at a time.
+/// Sends HTTP requests.
 pub trait HttpClient: Send + Sync {
-    /// Sends a request and reads the whole answer. It follows no redirect, uses no proxy, and
-    /// connects to no address that [`HttpRequest::reach`] does not permit. It repeats nothing.
+    /// Sends a request and reads the whole response. Follows no redirects, uses no proxy, and connects only to
+    /// addresses that [`HttpRequest::reach`] permits. Repeats nothing.
     ///
     /// # Errors
-    /// Why there is no answer.
+    /// Why there is no response.
     ///
     /// # Cancel safety
     /// The future may be dropped; the request may then have been sent or not.
@@ -55,15 +55,15 @@ pub struct HttpRequest {
     pub method: Method,
     /// Where to.
     pub target: Target,
-    /// The headers in order; values are of bytes HTTP permits.
+    /// The headers; their values contain only bytes that HTTP permits.
     pub headers: Vec<(String, String)>,
     /// The body.
     pub body: Option<Bytes>,
-    /// The longest it may take, from the first connection to the last byte of the answer.
+    /// The timeout, from the first connection to the last byte of the response.
     pub timeout: Duration,
-    /// The largest body of an answer, in bytes.
+    /// The largest response body, in bytes.
     pub max_response_bytes: usize,
-    /// Which addresses may be connected to.
+    /// Which addresses it may connect to.
     pub reach: Reach,
 }
 
@@ -76,7 +76,7 @@ pub enum Reach {
     Global,
 }
 
-/// An answer. `Debug` shows neither headers nor body: a service may send back what it was sent.
+/// A response. `Debug` shows neither headers nor body, because a service may echo the request.
 #[derive(Clone)]
 pub struct HttpResponse {
     /// The status.
@@ -87,14 +87,14 @@ pub struct HttpResponse {
     pub body: Bytes,
 }
 
-/// Why there is no answer.
+/// Why there is no response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum HttpError {
     /// No connection: nothing was sent.
     #[error("no connection")]
     Connect,
-    /// The connection broke before the answer was whole: something may have been sent.
+    /// The connection broke before the response was complete: something may have been sent.
     #[error("the connection broke")]
     Broken,
     /// It took longer than the request permits.
@@ -108,7 +108,7 @@ pub enum HttpError {
     Forbidden,
 }
 
-/// A table of bytes by key. Keys are ordered as their bytes are.
+/// Tables that map keys to bytes. Keys are ordered by their bytes.
 pub trait Store: Send + Sync {
     /// The value of a key.
     ///
@@ -120,15 +120,13 @@ pub trait Store: Send + Sync {
         key: &'a str,
     ) -> BoxFuture<'a, Result<Option<Bytes>, StoreError>>;
 
-    /// Sets the values of some keys, or removes them where there is none; all or nothing, durable
-    /// when it returns.
+    /// Sets the values of some keys, or removes keys without a value. All or nothing, and durable when it returns.
     ///
     /// # Errors
     /// If the store fails; then nothing has changed.
     fn write<'a>(&'a self, changes: Vec<Change>) -> BoxFuture<'a, Result<(), StoreError>>;
 
-    /// The first keys that begin with `prefix` and come after `after`, in order, with their values. The empty key comes
-    /// before all others.
+    /// The first keys with `prefix` after `after`, in order, with their values. The empty key precedes all others.
     ///
     /// # Errors
     /// If the store fails.
@@ -145,11 +143,11 @@ pub trait Store: Send + Sync {
         false
     }
 
-    /// As [`Store::write`], with the record of an execution that begins, and that has ended at `until` at the latest.
-    /// `false`, and nothing is written, where another process has begun it.
+    /// Like [`Store::write`], with the record of an execution that begins, and that will have ended at `until` at the
+    /// latest. Returns `false`, and writes nothing, if another process has begun it.
     ///
     /// # Errors
-    /// As [`Store::write`].
+    /// As for [`Store::write`].
     fn begin<'a>(
         &'a self,
         changes: Vec<Change>,
@@ -158,17 +156,17 @@ pub trait Store: Send + Sync {
         Box::pin(async move { self.write(changes).await.map(|()| true) })
     }
 
-    /// Whether another process runs the execution of this key of [`Table::Executions`], as far as is known.
+    /// Whether another process runs the execution with this key of [`Table::Executions`], as far as is known.
     fn runs_elsewhere(&self, _key: &str) -> bool {
         false
     }
 
-    /// Waits as long as another process runs the execution of this key.
+    /// Waits while another process runs the execution with this key.
     fn until_idle<'a>(&'a self, _key: &'a str) -> BoxFuture<'a, ()> {
         Box::pin(std::future::ready(()))
     }
 
-    /// Asks the other process that runs the execution of this key to cancel it; whether there is one.
+    /// Asks the other process that runs the execution with this key to cancel it. Returns whether there is one.
     ///
     /// # Errors
     /// If the store fails.
@@ -176,7 +174,7 @@ pub trait Store: Send + Sync {
         Box::pin(std::future::ready(Ok(false)))
     }
 
-    /// Waits until another process asks for the execution of this key to be cancelled.
+    /// Waits until another process asks to cancel the execution with this key.
     fn until_cancelled<'a>(&'a self, _key: &'a str) -> BoxFuture<'a, ()> {
         Box::pin(std::future::pending())
     }
@@ -185,11 +183,11 @@ pub trait Store: Send + Sync {
 /// The tables of a [`Store`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Table {
-    /// What StoreData keeps in `localStorage`.
+    /// The values of `localStorage`.
     Local,
     /// The records of executions.
     Executions,
-    /// What lists show of them, newest first.
+    /// The summaries of the records, newest first.
     Summaries,
 }
 
@@ -204,12 +202,12 @@ pub struct Change {
     pub value: Option<Bytes>,
 }
 
-/// A store failed; its text says how, for logs alone.
+/// A store failed. The text is for logs only.
 #[derive(Debug, thiserror::Error)]
 #[error("the store failed")]
 pub struct StoreError(#[source] pub Box<dyn std::error::Error + Send + Sync>);
 
-/// A [`StoreError`] with this inside says that something has to go before more fits.
+/// A [`StoreError`] with this inside means that something must be removed before more fits.
 #[derive(Debug, thiserror::Error)]
 #[error("the store is full: its limit is {max_bytes} bytes")]
 pub struct StoreFull {
@@ -232,7 +230,7 @@ pub struct Environment {
 
 // === impl HttpRequest ===
 
-/// Shows neither headers nor body, where secrets are.
+/// Shows neither headers nor body, which may contain secrets.
 impl fmt::Debug for HttpRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("HttpRequest")

@@ -1,4 +1,4 @@
-//! The door of the crate: validate, execute, ask, cancel.
+//! The public interface of the crate: validate, execute, query, cancel.
 
 mod execution;
 mod running;
@@ -35,8 +35,8 @@ use running::{Admission, Running};
 /// Validates and executes workflows, for any number of agents. Cheap to clone.
 ///
 /// # Cancel safety
-/// An [`Execution`] runs while it is polled. One that is dropped has not ended: it is recorded as
-/// interrupted, as if the process had ended.
+/// An [`Execution`] runs while it is polled. Dropping it does not end it properly: it is recorded as interrupted, as if
+/// the process had died.
 #[derive(Clone)]
 pub struct Executor(Arc<Inner>);
 
@@ -46,17 +46,17 @@ struct Inner {
     running: Running,
 }
 
-/// How an executor works.
+/// The configuration of an executor.
 #[derive(Debug, Default)]
 #[non_exhaustive]
 pub struct Options {
     /// The limits of an execution.
     pub limits: Limits,
-    /// Where StoreData writes files; nowhere if not set.
+    /// Where StoreData writes files; disabled if not set.
     pub files: Option<FileStore>,
-    /// Whether requests that act are repeated when nobody knows whether they have acted.
+    /// Whether requests that may change something are repeated when it is unknown whether they have acted.
     pub retry_unsafe: RetryUnsafe,
-    /// How long results are kept to be used again.
+    /// How long results are cached.
     pub caching: Caching,
 }
 
@@ -65,37 +65,37 @@ pub struct Options {
 pub struct Request {
     /// The workflow as JSON Lines.
     pub workflow: Bytes,
-    /// The id of the execution where the workflow names none; a random one if there is none here either. Whoever may
-    /// send a request twice gives the same id both times.
+    /// The id of the execution if the workflow names none; a random id if this is missing too. A client that may repeat
+    /// a request should give the same id each time.
     pub execution_id: Option<Text>,
-    /// What the data model holds at the start. Its members take the place of those that the workflow itself brings.
+    /// The initial data model. Its members replace those that the workflow itself brings.
     pub input: Object,
     /// What to do if an operation fails.
     pub on_error: OnError,
-    /// How strictly it is validated.
+    /// How strictly the workflow is validated.
     pub strictness: Strictness,
-    /// The session that `sessionStorage` belongs to; the execution if there is none.
+    /// The session for `sessionStorage`; the execution if there is none.
     pub session: Option<Text>,
-    /// When nobody waits any more.
+    /// The deadline of the requester.
     pub deadline: Option<SystemTime>,
-    /// Whether it was cancelled before it began. Nothing of it runs, and that is recorded, so that nothing of it runs when
-    /// it is asked for again. It takes no place among those that run at a time. It is refused as any other when it is not
-    /// valid or comes too late.
+    /// Whether it was cancelled before it began. Then nothing of it runs, and this is recorded, so that a repeated
+    /// request does not run it either. It does not count as a concurrent execution. It is refused like any other
+    /// request if it is invalid or late.
     pub is_cancelled: bool,
 }
 
 /// The result of a request to execute.
 #[derive(Debug)]
 pub enum Started {
-    /// It runs, while the execution is polled.
+    /// The execution, which runs while it is polled.
     New(Execution),
-    /// The same request runs already. Source: docs/protocols/a2e-workflows.md §D45.
+    /// The same request is already running. Source: docs/protocols/a2e-workflows.md §D45.
     Running(Follow),
     /// The same request has run before. Source: docs/protocols/a2e-workflows.md §D45.
     Finished(Arc<Record>),
 }
 
-/// Why nothing is executed.
+/// Why a request is not executed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refusal {
@@ -108,10 +108,10 @@ pub enum Refusal {
     /// Another workflow has run under the same id.
     #[error("the execution id {0} belongs to a different workflow")]
     Conflict(Text),
-    /// The agent has as many executions as it may have at a time.
+    /// The agent already has its maximum of concurrent executions.
     #[error("{0} executions are already running, the limit of the agent")]
     Busy(usize),
-    /// Nothing can be recorded.
+    /// The store does not work.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
@@ -120,17 +120,17 @@ pub enum Refusal {
 enum StoredState {
     /// The final record.
     Ended(Record),
-    /// That another process runs it.
+    /// Another process is running it.
     RunsElsewhere,
 }
 
-/// Most agents and peers whose use of limits is counted at a time.
+/// At most this many agents and peers are counted at a time.
 const MAX_COUNTED: usize = 100_000;
 
 // === impl Executor ===
 
 impl Executor {
-    /// An executor in this world.
+    /// An executor in this environment.
     #[must_use]
     pub fn new(environment: Environment, options: Options) -> Self {
         let clock = Arc::clone(&environment.clock);
@@ -150,7 +150,7 @@ impl Executor {
         }))
     }
 
-    /// Judges a workflow on all five levels; runs nothing. Source: docs/protocols/a2e-workflows.md §3.
+    /// Validates a workflow on all five levels; runs nothing. Source: docs/protocols/a2e-workflows.md §3.
     #[must_use]
     pub fn validate(
         &self,
@@ -167,7 +167,7 @@ impl Executor {
     /// Source: docs/protocols/a2e-workflows.md §9, §10 and §D45.
     ///
     /// # Errors
-    /// Why nothing is executed.
+    /// Why it is not executed.
     pub async fn execute(
         &self,
         agent: &Arc<Agent>,
@@ -193,7 +193,7 @@ impl Executor {
             Admission::Running(ended) => return Ok(self.follow(agent, id, Some(ended))),
             Admission::Conflict => return Err(Refusal::Conflict(id)),
             Admission::Busy => {
-                // What has run before needs no place.
+                // A finished execution does not count as concurrent.
                 let answered = self.answered(agent, &id, &digest).await?;
                 return answered.ok_or(Refusal::Busy(most));
             }
@@ -228,14 +228,14 @@ impl Executor {
         }
     }
 
-    /// The id of an execution: that of the workflow, else that of the request.
+    /// The id of an execution: that of the workflow, or else that of the request.
     fn id_of(&self, workflow: &Workflow, request: &Request) -> Text {
         let named = workflow.execution_id.as_ref();
         let id = named.or(request.execution_id.as_ref()).cloned();
         id.unwrap_or_else(|| self.new_id())
     }
 
-    /// Another process was quicker, with this workflow or with another.
+    /// Another process was faster, with this or with another workflow.
     async fn begun_elsewhere(
         &self,
         agent: &Agent,
@@ -266,8 +266,8 @@ impl Executor {
         Ok(left)
     }
 
-    /// What runs or is recorded under this id, if it is of this workflow and has an answer. Nothing is changed: whoever
-    /// has no slot has no right to.
+    /// The running execution or the record under this id, if it has the same workflow and an answer. Changes nothing,
+    /// because only the holder of a slot may.
     async fn answered(
         &self,
         agent: &Agent,
@@ -292,8 +292,8 @@ impl Executor {
         Ok(is_final.then(|| Started::Finished(Arc::new(stored.record))))
     }
 
-    /// The record under this id, if it belongs to this workflow and is final. Call it while holding the id's slot:
-    /// an execution that nobody runs is recorded as interrupted, or replaced.
+    /// The record under this id, if it has the same workflow and is final. Call it only while holding the id's slot,
+    /// because it records abandoned executions as interrupted, or replaces them.
     async fn recorded(
         &self,
         agent: &Agent,
@@ -310,16 +310,16 @@ impl Executor {
         if archive.runs_elsewhere(agent.id(), id) {
             return Ok(Some(StoredState::RunsElsewhere));
         }
-        // It has ended elsewhere since it was read, or nobody runs it.
+        // It has ended elsewhere since it was read, or was abandoned.
         let Some(mut stored) = self.load_usable(agent, id, digest).await? else {
             return Ok(None);
         };
         if stored.record.status().is_final() {
             return Ok(Some(StoredState::Ended(stored.record)));
         }
-        // It was begun and nobody runs it. Source: docs/protocols/a2e-workflows.md §11.
+        // It had begun and was abandoned. Source: docs/protocols/a2e-workflows.md §11.
         if !stored.has_begun_unsafe {
-            // It begins anew; its old place in lists would outlive it.
+            // It begins again; its old list entry would remain otherwise.
             archive.remove(agent.id(), &stored.record).await?;
             return Ok(None);
         }
@@ -328,7 +328,7 @@ impl Executor {
         Ok(Some(StoredState::Ended(stored.record)))
     }
 
-    /// What is stored under this id, if it belongs to this workflow; what is older than records are kept is removed.
+    /// The stored record under this id, if it has the same workflow. Removes a record that has expired.
     async fn load_usable(
         &self,
         agent: &Agent,
@@ -362,7 +362,7 @@ impl Executor {
         id.to_string().into()
     }
 
-    /// Whether a record is older than records are kept.
+    /// Whether a record has expired.
     fn is_over(&self, record: &Record) -> bool {
         let shared = &self.0.shared;
         let age = shared
@@ -373,8 +373,8 @@ impl Executor {
         age.is_ok_and(|age| age > shared.limits.keep_records)
     }
 
-    /// The record of an execution of this agent; that of another is nobody's business. While it runs, the record tells
-    /// how its operations stand. Source: docs/protocols/a2e-workflows.md §D46.
+    /// The record of an execution of this agent; records of other agents are not visible. While the execution runs, the
+    /// record shows the state of its operations. Source: docs/protocols/a2e-workflows.md §D46.
     ///
     /// # Errors
     /// If the store fails.
@@ -391,7 +391,7 @@ impl Executor {
         if self.0.archive.runs_elsewhere(agent, id) {
             return Ok(Some(record));
         }
-        // It has ended since it was read, or nobody runs it and it was interrupted.
+        // It has ended since it was read, or was abandoned and interrupted.
         let record = self.load(agent, id).await?;
         Ok(record.map(|record| {
             if record.status().is_final() {
@@ -408,8 +408,8 @@ impl Executor {
         Ok(record.filter(|record| !self.is_over(record)))
     }
 
-    /// Summaries of the executions of an agent, the newest first, of one status if that is asked: as many as are asked,
-    /// of the newest 100,000.
+    /// Summaries of the executions of an agent, the newest first, optionally with one status: at most the given number,
+    /// from the newest 100,000.
     ///
     /// # Errors
     /// If the store fails.
@@ -444,7 +444,7 @@ impl Executor {
         Ok(records)
     }
 
-    /// Cancels an execution of this agent, whichever process runs it; whether there was one.
+    /// Cancels an execution of this agent, whichever process runs it. Returns whether there was one.
     ///
     /// # Errors
     /// If the store fails.
@@ -452,14 +452,13 @@ impl Executor {
         Ok(self.cancel(agent, id) || self.0.archive.cancel_elsewhere(agent, id).await?)
     }
 
-    /// Cancels an execution of this agent that runs in this process; whether there was one.
+    /// Cancels an execution of this agent in this process. Returns whether there was one.
     #[must_use]
     pub fn cancel(&self, agent: &Text, id: &str) -> bool {
         self.0.running.cancel(agent, id)
     }
 
-    /// Takes away the records that have been kept long enough, and gives their number. To be
-    /// called now and then.
+    /// Removes expired records, and returns their number. Call it from time to time.
     ///
     /// # Errors
     /// If the store fails.
@@ -490,7 +489,7 @@ impl Executor {
             .await
     }
 
-    /// What StoreData has stored for an agent in `localStorage` or `sessionStorage`, by session and key.
+    /// A value that StoreData has stored for an agent in `localStorage` or `sessionStorage`, by session and key.
     ///
     /// # Errors
     /// If the storage fails.
@@ -502,7 +501,7 @@ impl Executor {
         self.0.shared.keeper.list(agent, storage).await
     }
 
-    /// Takes away what StoreData has stored in `localStorage` or `sessionStorage`; whether there was anything.
+    /// Removes a value from `localStorage` or `sessionStorage`. Returns whether there was one.
     ///
     /// # Errors
     /// If the storage fails.
@@ -517,8 +516,7 @@ impl Executor {
         keeper.remove(agent, session, storage, key).await
     }
 
-    /// Forgets results that are kept to be used again: of one agent or all, of one type of
-    /// operation or all; how many there were.
+    /// Removes cached results: of one agent or all, of one operation type or all. Returns how many there were.
     pub fn invalidate(&self, agent: Option<&str>, of: Option<OperationType>) -> usize {
         self.0.shared.cache.invalidate(agent, of)
     }
@@ -544,7 +542,7 @@ impl fmt::Debug for Executor {
     }
 }
 
-/// What the data model holds at the start: the input of the workflow, and over it what the request gives.
+/// The initial data model: the input of the workflow, overridden by that of the request.
 fn whole_input(workflow: &Workflow, given: &Object) -> Object {
     let mut input: Object = own_input(workflow);
     for (name, value) in given {

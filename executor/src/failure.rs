@@ -4,8 +4,8 @@ use a2abus_models::a2e_workflow::{Code, Report};
 use a2abus_models::{Json, Object};
 use a2abus_plugin::Text;
 
-/// Why an operation or an execution failed. Its texts name paths and ids, never secrets or files of
-/// the host. Source: docs/protocols/a2e-workflows.md §9.
+/// Why an operation or an execution failed. Its texts contain paths and ids, but no secrets or file names of the host.
+/// Source: docs/protocols/a2e-workflows.md §9.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Failure {
     /// What it is.
@@ -14,9 +14,9 @@ pub struct Failure {
     pub message: String,
     /// The operation that failed; `None` for the execution as a whole.
     pub operation_id: Option<Text>,
-    /// Figures and values that belong to it.
+    /// Details: numbers and values.
     pub details: Object,
-    /// What may help, where it is not what mostly helps with such a code.
+    /// A suggestion, if it differs from the usual one for this code.
     pub(crate) suggestion: Option<&'static str>,
 }
 
@@ -27,7 +27,7 @@ pub struct Failure {
 pub enum FailureCode {
     /// The workflow is not valid; the code of its first error.
     Invalid(Code),
-    /// The agent may not do it, which only the run could tell.
+    /// A missing permission that only the run could detect.
     Refused(Code),
     OperationTimeout,
     ExecutionTimeout,
@@ -85,29 +85,29 @@ impl FailureCode {
         self.words().1
     }
 
-    /// What mostly helps.
+    /// The usual suggestion.
     pub(crate) const fn suggestion(self) -> &'static str {
         match self {
             Self::Invalid(_) => "correct the errors listed in details and send the workflow again",
-            Self::Refused(_) => "ask the capabilities which APIs and credentials are permitted",
+            Self::Refused(_) => "see the capabilities for the permitted APIs and credentials",
             Self::OperationTimeout => "give the call a longer timeout, or request less data",
             Self::ExecutionTimeout => {
                 "split the workflow, use fewer waits and calls, or ask the operator for a longer max_execution_time"
             }
             Self::PathNotFound => "test the path with a Conditional (exists) before it is read",
             Self::TypeMismatch => "convert the value to the required type with TransformData",
-            Self::InvalidValue => "use strings, numbers and booleans there",
+            Self::InvalidValue => "use a string, a number or a Boolean here",
             Self::InvalidResponse => "call an endpoint that answers with JSON or text",
             Self::ResponseTooLarge => "ask for a smaller page of the data",
             Self::HttpStatus => "see statusCode and response in details",
             Self::ConnectionFailed => "try again later; the service could not be reached",
             Self::RedirectNotFollowed => "call the address that the service redirects to",
-            Self::LimitExceeded => "work on less data, or in several workflows",
+            Self::LimitExceeded => "process less data, or split the work into several workflows",
             Self::RateLimited => "wait for retry_after seconds and try again",
             Self::StorageFailed => "store a smaller value, or ask the operator about the storage",
-            Self::Cancelled => "send it again under a new execution id if it is still wanted",
+            Self::Cancelled => "send it again under a new execution id if it is still needed",
             Self::Interrupted => {
-                "check what the calls that had begun have done, then send it under a new execution id"
+                "check the effects of the calls that had begun, then send the workflow under a new execution id"
             }
         }
     }
@@ -128,7 +128,7 @@ impl Failure {
         }
     }
 
-    /// Says which operation it is of.
+    /// Adds the operation.
     #[must_use]
     pub fn of(mut self, operation_id: &Text) -> Self {
         self.operation_id = Some(operation_id.clone());
@@ -142,13 +142,13 @@ impl Failure {
         self
     }
 
-    /// Says what may help, in place of what mostly does.
+    /// Sets a suggestion in place of the usual one.
     pub(crate) fn suggest(mut self, suggestion: &'static str) -> Self {
         self.suggestion = Some(suggestion);
         self
     }
 
-    /// The failure of a workflow that may not run.
+    /// The failure of an invalid workflow.
     pub(crate) fn invalid(report: &Report) -> Self {
         let first = report.errors.first();
         let code = first.map_or(Code::InvalidField, |issue| issue.code);

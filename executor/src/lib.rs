@@ -1,5 +1,5 @@
-//! Validates and executes A2E workflows: an agent says in lines of JSON *what* is to be done, and this does it within
-//! limits that an operator sets.
+//! Validates and executes A2E workflows: an agent describes in lines of JSON *what* to do, and the executor does it
+//! within limits that an operator sets.
 //!
 //! ```text
 //! JSON Lines ── validate ──> Report { errors, warnings }
@@ -87,24 +87,24 @@
 //! `trim`, `length`, `number`, `string`, `abs`, `round`, `floor`, `ceil`, `not`. Aggregates: `count`, which needs no field, `sum`,
 //! `avg`, `min`, `max`, `first`, `last`, `countDistinct`.
 //!
-//! Operators: `==`, `!=`, `>`, `<`, `>=`, `<=`, `in`, `contains`, `startsWith`, `endsWith`; in a Conditional also `exists`,
-//! `empty` and `isEmpty`, which take no value. A field that is missing reads as `null`.
+//! Operators: `==`, `!=`, `>`, `<`, `>=`, `<=`, `in`, `contains`, `startsWith`, `endsWith`; in a Conditional also
+//! `exists`, `empty` and `isEmpty`, which take no value. A missing field reads as `null`.
 //!
-//! Paths begin with `/workflow/`: `/workflow/users[0].name`, `/workflow/users.length`. A field is what follows that:
-//! `name`, `addr.city`, and `.` for the element itself. In the body of a Loop
-//! `/workflow/item` and `/workflow/index` are the item and its index, and `/workflow/parent` those of the loop around it.
-//! `{"path":"/workflow/x"}` in a configuration is the value, `{/workflow/x}` within text its text; in the template of a
-//! `map` it is `{field}`, and `{{` and `}}` are braces.
+//! Paths begin with `/workflow/`: `/workflow/users[0].name`, `/workflow/users.length`. A field is a path without that
+//! prefix: `name`, `addr.city`, and `.` for the element itself. In the body of a Loop `/workflow/item` and
+//! `/workflow/index` are the item and its index, and `/workflow/parent` those of the enclosing loop.
+//! `{"path":"/workflow/x"}` in a configuration stands for the value, `{/workflow/x}` within text for its text. In the
+//! template of a `map` the form is `{field}`, and `{{` and `}}` are braces.
 //!
-//! Outside of loops an operation runs once at most. One that is in a branch or the body of a loop runs where its parent
-//! does, wherever else it stands in the order.
+//! Outside loops an operation runs at most once. An operation in a branch or the body of a loop runs only where its
+//! parent does, whatever its place in the order.
 //!
 //! # Retries
 //!
-//! An ApiCall is tried up to four times ([`Limits::max_retries`]): again after about 1, 2 and 4 s, or what `Retry-After` asks for, when there is no
-//! connection or no response in time, and after 408, 429 and 500 to 599. A POST or PATCH without an
-//! `Idempotency-Key` is tried again only when it has not acted: without a connection, and after 408, 429 and 503
-//! ([`RetryUnsafe`]). A wait of more than 60 s, or than the execution has left, ends it at once.
+//! An ApiCall is tried up to four times ([`Limits::max_retries`]): again after about 1, 2 and 4 s, or after the time in
+//! `Retry-After`, if there is no connection or no response in time, and after 408, 429 and 500 to 599. A POST or PATCH
+//! without an `Idempotency-Key` is retried only if it has not acted: without a connection, and after 408, 429 and 503
+//! ([`RetryUnsafe`]). A wait longer than 60 s, or than the time left for the execution, ends it at once.
 //!
 //! # Limits
 //!
@@ -123,23 +123,23 @@
 //!
 //! # What is refused, and why
 //!
-//! A workflow is judged on five levels before anything of it runs, and every problem is told at once: the form, the
-//! operations, what the agent may do, whether everything that is read is there, and whether it is of the right kind.
+//! A workflow is validated on five levels before any step runs, and all problems are reported together: the form, the
+//! operations, the permissions, whether everything that is read exists, and whether it has the right type.
 //!
-//! - What an agent is not granted: an empty list grants nothing.
-//! - A member that stands twice in a line or a configuration: two readers could see two different workflows.
-//! - Calls into the operator's own network: every address a name resolves to must be globally reachable, unless that base
-//!   URL was registered. Redirects are not followed, proxies not used, and what was checked is what is connected to.
-//! - Credentials in a body or for another API than they are bound to. A secret an API sends back is stored as
-//!   `[REDACTED]`.
-//! - Repeating a POST or PATCH that may have acted already, unless it carries an `Idempotency-Key`.
-//! - Names of files that could leave the directory of the agent, and links on the way.
-//! - Another workflow under an execution id that was used. The same one is answered from its record; nothing runs twice.
+//! - Anything that the agent is not granted: an empty list grants nothing.
+//! - A repeated member in a line or a configuration: two readers could see two different workflows.
+//! - Calls into the operator's own network: every address of a name must be globally reachable, unless that base URL
+//!   was registered. Redirects are not followed, proxies are not used, and the connection goes to the checked address.
+//! - Credentials in a body, or for an API that they are not bound to. A secret in a response is stored as `[REDACTED]`.
+//! - Repeating a POST or PATCH that may have acted already, unless it has an `Idempotency-Key`.
+//! - File names that could leave the directory of the agent, and symbolic links in the path.
+//! - Another workflow under a used execution id. The same workflow is answered from its record; nothing runs twice.
 //!
 //! # How to test a workflow
 //!
-//! A [`case`] is a JSON file with the workflow, recorded answers and what is expected. It runs on a virtual clock, so that
-//! an hour of waiting takes no time. `a2abus workflow test CASE.json` does the same from the command line.
+//! A [`case`] is a JSON file with the workflow, recorded responses and the expected outcome. It runs on a virtual
+//! clock, so that an hour of waiting takes no time. `a2abus workflow test CASE.json` does the same from the command
+//! line.
 //!
 //! Source: docs/protocols/a2e-workflows.md.
 

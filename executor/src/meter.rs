@@ -8,21 +8,20 @@ use a2abus_models::Json;
 use crate::environment::Clock;
 use crate::failure::{Failure, FailureCode};
 
-/// Bounds the work of one operation. An operation says what it does; the meter says when it is
-/// too much.
+/// Bounds the work of one operation. An operation reports its work, and the meter fails when it is too much.
 pub(crate) struct Meter<'a> {
     clock: &'a dyn Clock,
-    /// When the execution has to end, by the clock.
+    /// The deadline of the execution, by the clock.
     deadline: Duration,
-    /// How much more may be made, in bytes of weight.
+    /// How many more bytes of memory may be allocated.
     room: Cell<usize>,
     max_weight: usize,
     steps: Cell<u32>,
 }
 
-/// How many steps are taken between two looks at the clock.
+/// How many steps are made between two checks of the clock.
 const STEPS: u32 = 1024;
-/// How many bytes are read in the time of a step.
+/// How many bytes are read in the time of one step.
 const SCANNED: usize = 1024;
 
 // === impl Meter ===
@@ -38,12 +37,12 @@ impl<'a> Meter<'a> {
         }
     }
 
-    /// Counts a small piece of work, such as one element looked at.
+    /// Counts a small piece of work, such as one visited element.
     pub(crate) fn step(&self) -> Result<(), Failure> {
         self.steps(1)
     }
 
-    /// Counts the work of reading so many bytes, such as a search in a long text.
+    /// Counts reading this many bytes, for example a search in a long text.
     pub(crate) fn scan(&self, bytes: usize) -> Result<(), Failure> {
         self.steps(u32::try_from(bytes / SCANNED).map_or(u32::MAX, |steps| steps.saturating_add(1)))
     }
@@ -61,7 +60,7 @@ impl<'a> Meter<'a> {
         Ok(())
     }
 
-    /// Counts what is made.
+    /// Counts allocated memory.
     pub(crate) fn weigh(&self, bytes: usize) -> Result<(), Failure> {
         match self.room.get().checked_sub(bytes) {
             Some(room) => {
@@ -72,7 +71,7 @@ impl<'a> Meter<'a> {
         }
     }
 
-    /// Takes back what was counted and is no longer there.
+    /// Releases memory that was counted before.
     pub(crate) fn release(&self, bytes: usize) {
         self.room.set(self.room.get().saturating_add(bytes));
     }
@@ -91,7 +90,7 @@ pub(crate) fn execution_timeout() -> Failure {
     )
 }
 
-/// The same failure where it was whoever asked that gave no more time.
+/// The same failure, if the requester's deadline was the reason.
 pub(crate) fn by_the_deadline(failure: Failure) -> Failure {
     if failure.code != FailureCode::ExecutionTimeout {
         return failure;

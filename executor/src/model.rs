@@ -1,4 +1,4 @@
-//! The data model of one execution: what does a path find there, and what does writing make?
+//! The data model of one execution: reading and writing by path.
 //!
 //! Source: docs/protocols/a2e-workflows.md §2.
 
@@ -13,14 +13,14 @@ use crate::failure::{Failure, FailureCode};
 #[derive(Debug, Default)]
 pub(crate) struct Model {
     root: Object,
-    /// What paths find in storages, by key.
+    /// Stored values that paths can read, by key.
     local: Object,
     session: Object,
     /// The outermost first.
     loops: Vec<Iteration>,
 }
 
-/// One turn of a loop. Source: docs/protocols/a2e-workflows.md §D7.
+/// One iteration of a loop. Source: docs/protocols/a2e-workflows.md §D7.
 #[derive(Debug)]
 pub(crate) struct Iteration {
     pub(crate) item: Json,
@@ -47,28 +47,28 @@ impl Model {
         Json::from(self.root.clone()).weight()
     }
 
-    /// What is stored under a key, for the paths that lead there.
+    /// Adds the stored value of a key, for the paths that read it.
     pub(crate) fn put_stored(&mut self, storage: Storage, key: Text, value: Json) {
         match storage {
             Storage::Local => self.local.insert(key, value),
             Storage::Session => self.session.insert(key, value),
-            // No path leads to files.
+            // Paths cannot read files.
             Storage::File => None,
         };
     }
 
-    /// What all of that weighs.
+    /// The memory of all these values.
     pub(crate) fn stored_weight(&self) -> usize {
         let weight = |object: &Object| Json::from(object.clone()).weight();
         weight(&self.local) + weight(&self.session)
     }
 
-    /// Sets it to what it was before.
+    /// Restores the previous value.
     pub(crate) fn restore(&mut self, root: Object) {
         self.root = root;
     }
 
-    /// The turn of the innermost loop.
+    /// The iteration of the innermost loop.
     pub(crate) fn turn(&self) -> Option<usize> {
         self.loops.last().map(|turn| turn.index)
     }
@@ -91,22 +91,22 @@ impl Model {
             Some(Storage::File) => return None,
             None => {}
         }
-        match self.turn_member(&key) {
+        match self.loop_member(&key) {
             Some(value) => follow(&value, rest),
             None => follow(self.root.get(&key)?, rest),
         }
     }
 
-    /// The value of a path that has to be there.
+    /// The value of a path that must exist.
     pub(crate) fn read(&self, path: &Path) -> Result<Json, Failure> {
         self.get(path).ok_or_else(|| {
-            Failure::new(FailureCode::PathNotFound, format!("{path} is not there"))
+            Failure::new(FailureCode::PathNotFound, format!("{path} does not exist"))
                 .with("path", path.to_string())
         })
     }
 
-    /// What a running loop puts in the place of a member.
-    fn turn_member(&self, key: &str) -> Option<Json> {
+    /// The member that a running loop hides.
+    fn loop_member(&self, key: &str) -> Option<Json> {
         let mut turns = self.loops.iter().rev();
         let turn = turns.next()?;
         match key {
@@ -117,7 +117,7 @@ impl Model {
         }
     }
 
-    /// Puts a value at a path, makes the objects on the way and gives no way past other values.
+    /// Puts a value at a path and creates the objects on the way; fails at other values.
     pub(crate) fn write(&mut self, path: &OutputPath, value: Json) -> Result<(), Failure> {
         let keys: Vec<Text> = path.path().segments().iter().map(Segment::key).collect();
         match write(&mut self.root, &keys, value) {
@@ -136,7 +136,7 @@ impl Iteration {
     }
 }
 
-/// The kind of the value in the way is the error. What is refused changes nothing.
+/// The error names the kind of the value that is in the way. A refused write changes nothing.
 fn write(object: &mut Object, keys: &[Text], value: Json) -> Result<(), &'static str> {
     let Some((first, rest)) = keys.split_first() else {
         return Ok(());
@@ -160,7 +160,7 @@ fn write(object: &mut Object, keys: &[Text], value: Json) -> Result<(), &'static
     }
 }
 
-/// The value of a field of an item; `None` when it is missing.
+/// The value of a field of an element; `None` when it is missing.
 pub(crate) fn field<'a>(
     item: &'a Json,
     field: &RelativePath,
@@ -193,7 +193,7 @@ fn follow(value: &Json, segments: &[Segment]) -> Option<Json> {
     Some(value.clone())
 }
 
-/// Where a segment leads: to a value that is there, or to a number that is computed.
+/// The target of a segment: an existing value, or a computed number.
 enum SegmentValue<'a> {
     To(&'a Json),
     Length(Json),

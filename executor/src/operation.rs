@@ -1,9 +1,8 @@
-//! The operations that only compute: what does each make of its inputs?
+//! The operations without I/O: what each computes from its inputs.
 //!
-//! They read their inputs through the model and give back the value; whoever runs them writes it.
-//! Values are shared, not copied. All they make is counted before it grows, and every loop counts
-//! its steps, so that the bounds of an execution hold within one operation too.
-//! Source: docs/protocols/a2e-workflows.md §4.
+//! They read their inputs through the model and return the value; the engine writes it. Values are shared, not copied.
+//! All memory is counted before it is allocated, and every loop counts its steps, so that the limits of an execution
+//! also apply within one operation. Source: docs/protocols/a2e-workflows.md §4.
 
 mod aggregate;
 mod compare;
@@ -29,7 +28,7 @@ use crate::model::Model;
 pub(crate) use filter::{filter, holds};
 pub(crate) use merge::merge;
 
-/// The context of an operation that only computes.
+/// The context of an operation without I/O.
 pub(crate) struct Scope<'a> {
     pub(crate) model: &'a Model,
     pub(crate) meter: &'a Meter<'a>,
@@ -56,7 +55,7 @@ fn mismatch(path: &Path, found: &Json, needed: &str) -> Failure {
     Failure::new(FailureCode::TypeMismatch, message).with("path", path.to_string())
 }
 
-/// The part of a result that is kept.
+/// The requested slice of a result.
 fn slice<T>(elements: &[T], slice: Slice) -> &[T] {
     let index = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
     let rest = elements.get(index(slice.offset)..).unwrap_or_default();

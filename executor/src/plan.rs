@@ -10,10 +10,10 @@ use a2abus_plugin::Text;
 pub(crate) struct Plan {
     operations: Vec<Operation>,
     indices: HashMap<Text, usize>,
-    /// What runs when it is its turn: the operations of the order that no other controls.
-    /// Source: docs/protocols/a2e-workflows.md §D13.
+    /// The top level: operations of the order that no other operation controls. Source: docs/protocols/a2e-workflows.md
+    /// §D13.
     pub(crate) roots: Vec<usize>,
-    /// What its paths read of storages.
+    /// The stored values that its paths read.
     pub(crate) stored: Vec<(Storage, Text)>,
 }
 
@@ -47,7 +47,7 @@ impl Plan {
         self.operations.len()
     }
 
-    /// The indices of the ids that are defined, which all are in a workflow that is valid.
+    /// The indices of these ids; a valid workflow defines all of them.
     pub(crate) fn indices(&self, ids: &[Text]) -> Vec<usize> {
         ids.iter()
             .filter_map(|id| self.indices.get(id).copied())
@@ -67,7 +67,7 @@ impl Plan {
         }
     }
 
-    /// What these operations run, directly and by others.
+    /// All operations that these run, directly or indirectly.
     pub(crate) fn reached_from(&self, indices: &[usize]) -> std::collections::BTreeSet<usize> {
         let mut reached = std::collections::BTreeSet::new();
         let mut open = indices.to_vec();

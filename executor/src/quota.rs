@@ -1,4 +1,4 @@
-//! How often may someone do something? Windows that slide over the times it was done.
+//! Rate limits with sliding windows.
 //!
 //! Source: docs/protocols/a2e-workflows.md §8.
 
@@ -15,18 +15,17 @@ use a2abus_plugin::Text;
 
 use crate::environment::Clock;
 
-/// Counts by key. What is refused is not counted.
+/// Counts by key. Refused attempts are not counted.
 ///
-/// Of a key it keeps no more times than the largest limit it was asked with, and no longer than
-/// the longest window. It keeps at most as many keys as it was made for, and never forgets the
-/// half of them that was used last.
+/// For a key it keeps no more times than the largest limit it was asked for, and no longer than the longest window. It
+/// keeps a maximum number of keys, and never forgets the half that was used last.
 pub struct Quotas {
     clock: Arc<dyn Clock>,
     max_keys: usize,
     logs: Mutex<Logs>,
 }
 
-/// Most times within a window.
+/// The maximum within a window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limit {
     /// How many.
@@ -36,7 +35,7 @@ pub struct Limit {
 }
 
 words! {
-    /// A span of time that ends now. `Display` writes `minute`, `hour` or `day`.
+    /// A time span that ends now. `Display` writes `minute`, `hour` or `day`.
     Window {
         /// 60 seconds.
         Minute = "minute",
@@ -47,10 +46,10 @@ words! {
     }
 }
 
-/// It was counted; how the first of the limits stands now.
+/// It was counted. The state of the first limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Admitted {
-    /// Most times within the window.
+    /// The maximum within the window.
     pub limit: u32,
     /// The window.
     pub window: Window,
@@ -60,20 +59,20 @@ pub struct Admitted {
     pub reset: SystemTime,
 }
 
-/// It was not counted: a limit is reached. Of several, the one that lasts longest.
+/// It was not counted, because a limit is reached. If several are reached, the one that lasts longest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Exceeded {
-    /// Most times within the window.
+    /// The maximum within the window.
     pub limit: u32,
     /// The window.
     pub window: Window,
     /// When a slot frees.
     pub reset: SystemTime,
-    /// How long until then, in whole seconds, rounded up and at least 1.
+    /// The time until then, in whole seconds, rounded up and at least 1.
     pub retry_after: u32,
 }
 
-/// How often it was done of late.
+/// Recent counts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Usage {
     /// In the last 60 seconds.
@@ -84,26 +83,26 @@ pub struct Usage {
     pub day: usize,
 }
 
-/// Two generations of logs. A log that is used moves to the young; when the young have aged, the
-/// old go, which nobody has used for all that time.
+/// Two generations of logs. A log that is used moves to the young generation. When the young generation has aged, the
+/// old one is dropped, because nobody has used it for all that time.
 #[derive(Default)]
 struct Logs {
     young: HashMap<Text, Log>,
     old: HashMap<Text, Log>,
     /// When the young began.
     since: Duration,
-    /// The longest window ever asked with.
+    /// The longest window ever asked for.
     longest: Duration,
 }
 
-/// The times something was done, by the clock, in order.
+/// The times of the counted actions, by the clock, in order.
 #[derive(Default)]
 struct Log(VecDeque<Duration>);
 
 // === impl Quotas ===
 
 impl Quotas {
-    /// Counts by this clock, for at most so many keys.
+    /// A counter with this clock, for at most this many keys.
     #[must_use]
     pub fn new(clock: Arc<dyn Clock>, max_keys: usize) -> Self {
         Self {
@@ -113,7 +112,7 @@ impl Quotas {
         }
     }
 
-    /// Counts one more for a key, if all limits permit it.
+    /// Counts one more action for a key, if all limits permit it.
     ///
     /// # Errors
     /// The limit that is reached.
@@ -150,7 +149,7 @@ impl Quotas {
         })
     }
 
-    /// How often it was done for a key, as far back as the limits reached that it was asked with.
+    /// How often a key was counted, as far back as its limits reached.
     #[must_use]
     pub fn usage(&self, key: &str) -> Usage {
         let now = self.clock.elapsed();
@@ -233,7 +232,7 @@ fn unix_seconds(time: SystemTime) -> u64 {
     since.as_secs() + u64::from(since.subsec_nanos() > 0)
 }
 
-/// At least one, and rounded up, so that whoever waits so long has waited long enough.
+/// At least one, and rounded up, so that a client that waits this long has waited long enough.
 pub(crate) fn whole_seconds(wait: Duration) -> u32 {
     let begun = u64::from(wait.subsec_nanos() > 0);
     let seconds = wait.as_secs().saturating_add(begun);
@@ -243,7 +242,7 @@ pub(crate) fn whole_seconds(wait: Duration) -> u32 {
 // === impl Logs ===
 
 impl Logs {
-    /// Lets the old go when nobody can ask for them any more, or when the young are too many.
+    /// Drops the old generation when nobody can ask for it any more, or when the young one is too large.
     fn age(&mut self, now: Duration, max_keys: usize) {
         let crowded = self.young.len() >= (max_keys / 2).max(1);
         if crowded || now.saturating_sub(self.since) >= self.longest {
@@ -263,7 +262,7 @@ impl Logs {
 // === impl Log ===
 
 impl Log {
-    /// Drops the times that no window of this length or a shorter one holds.
+    /// Drops the times outside a window of this length.
     fn forget(&mut self, now: Duration, longest: Duration) {
         let gone = self.0.partition_point(|time| *time + longest <= now);
         self.0.drain(..gone);
@@ -282,7 +281,7 @@ impl Log {
         let times = self.since(now, limit.window);
         let most = usize::try_from(limit.most).unwrap_or(usize::MAX);
         let excess = times.len().checked_sub(most)?;
-        // A limit of none never frees a slot; to ask again after the window is soon enough.
+        // A limit of zero never frees a slot; it is enough to ask again after the window.
         let frees = times
             .get(excess)
             .map_or(now + length, |time| *time + length);

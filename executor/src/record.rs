@@ -1,4 +1,4 @@
-//! The record of an execution: what is kept of it, and what is told of it.
+//! The record of an execution: what is stored, and what is reported.
 //!
 //! Source: docs/protocols/a2e-workflows.md §9 and §D44 to §D46.
 
@@ -14,29 +14,29 @@ use crate::failure::{Failure, FailureCode};
 use crate::shared::OnError;
 use crate::trace::{Trace, milliseconds};
 
-/// An execution as it is recorded.
+/// The record of an execution.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Record {
     execution_id: Text,
     status: Status,
     started: SystemTime,
-    /// How often it was told how an operation stands.
+    /// How many operation events were reported.
     reports: usize,
     /// The members of the record on the wire.
     members: Object,
 }
 
 words! {
-    /// How an execution stands. Source: docs/protocols/a2e-workflows.md §9.
+    /// The status of an execution. Source: docs/protocols/a2e-workflows.md §9.
     #[non_exhaustive]
     Status {
         /// It is accepted.
         Pending = "pending",
         /// It runs.
         Running = "running",
-        /// All of it succeeded.
+        /// Everything succeeded.
         Success = "success",
-        /// It went on after a failure, and something succeeded.
+        /// It continued after a failure, and something succeeded.
         PartialSuccess = "partial_success",
         /// It ended with a failure, or nothing succeeded.
         Failed = "failed",
@@ -45,10 +45,10 @@ words! {
     }
 }
 
-/// The member of a record that says that its results are kept no longer.
+/// The member of a record that says that its results were removed.
 const RESULTS_REMOVED: &str = "results_removed";
 
-/// What a record is made of beside the run itself.
+/// The inputs of a record besides the run itself.
 pub(crate) struct Frame<'a> {
     pub(crate) execution_id: &'a Text,
     pub(crate) started: SystemTime,
@@ -61,7 +61,7 @@ pub(crate) struct Frame<'a> {
 // === impl Status ===
 
 impl Status {
-    /// Whether nothing more happens.
+    /// Whether it is final.
     #[must_use]
     pub const fn is_final(self) -> bool {
         !matches!(self, Self::Pending | Self::Running)
@@ -143,11 +143,11 @@ impl Record {
         }
     }
 
-    /// The same execution, ended by the end of the process that ran it.
+    /// The same execution, ended by the death of its process.
     pub(crate) fn interrupted(&self) -> Self {
         let error = Failure::new(
             FailureCode::Interrupted,
-            "the process that ran it ended while it ran",
+            "the process ended during the execution",
         );
         let mut record = self.clone();
         record.status = Status::Failed;
@@ -156,7 +156,8 @@ impl Record {
         record
     }
 
-    /// The same without what may be too large to keep: values, trace, and all errors but the one that ended it.
+    /// The same without parts that may be too large to keep: values, trace, and all errors except the one that ended
+    /// it.
     pub(crate) fn without_values(&self) -> Self {
         let kept = |(name, value): (&Text, &Json)| {
             let value = match name.as_str() {
@@ -179,12 +180,12 @@ impl Record {
         }
     }
 
-    /// Whether its values have been taken away.
+    /// Whether its values were removed.
     pub(crate) fn is_without_values(&self) -> bool {
         self.members.get(RESULTS_REMOVED).is_some()
     }
 
-    /// The same with the operations as they stand.
+    /// The same with the current state of the operations.
     pub(crate) fn with_operations(&self, trace: &Trace) -> Self {
         let mut record = self.clone();
         record.members.insert("operations", trace.entries());
@@ -203,7 +204,7 @@ impl Record {
         })
     }
 
-    /// The same, told so often how an operation stands.
+    /// The same with this number of operation events.
     pub(crate) fn reported(self, reports: usize) -> Self {
         Self { reports, ..self }
     }
@@ -226,7 +227,7 @@ impl Record {
         self.started
     }
 
-    /// How often it was told how an operation stands: the number of its [`Event::Operation`](crate::Event::Operation)s.
+    /// How many operation events were reported: the number of its [`Event::Operation`](crate::Event::Operation)s.
     /// Unknown for an interrupted execution.
     #[must_use]
     pub fn reports(&self) -> usize {

@@ -24,39 +24,39 @@ pub(crate) struct Shared {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Limits {
-    /// What a workflow may cost before it is refused.
+    /// The limits on the workflow text.
     pub workflow: WorkflowLimits,
-    /// Most runs of operations in one execution (default 20,000: 20 operations for each of 1,000 items). A loop is a run itself, and so is each operation in each
-    /// of its turns.
+    /// The maximum number of operation runs in one execution (default 20,000: 20 operations for each of 1,000 items). A
+    /// loop counts as one run, and so does each operation in each of its iterations.
     pub max_operation_runs: usize,
-    /// Most items of a loop (default 1,000).
+    /// The maximum number of items of a loop (default 1,000).
     pub max_loop_items: usize,
-    /// Most loops within each other (default 3).
+    /// The maximum depth of nested loops (default 3).
     pub max_loop_depth: usize,
-    /// Heaviest data model, in bytes of memory (default 32 MiB). The results together have the
-    /// same limit.
+    /// The largest data model, in bytes of memory (default 32 MiB). All results together have the same limit.
     pub max_model_bytes: usize,
-    /// Most times that a call is sent again after a failure (default 3).
+    /// How often a call is retried after a failure (default 3).
     pub max_retries: u32,
-    /// Largest body of an answer, in bytes (default 10 MiB).
+    /// Largest response body, in bytes (default 10 MiB).
     pub max_response_bytes: usize,
-    /// Most executions of one agent at a time (default 16).
+    /// The maximum number of concurrent executions of one agent (default 16).
     pub max_concurrent: usize,
     /// How long records are kept (default 24 h).
     pub keep_records: Duration,
-    /// About the most bytes that the records of one agent take (default 64 MiB). Beyond three quarters of it the results
-    /// of its oldest executions are removed, and their records say so; beyond the last quarter those records, too.
+    /// The approximate maximum size of one agent's records in bytes (default 64 MiB). Above three quarters of it, its
+    /// oldest executions lose their results, and their records say so; above the full amount they lose their records
+    /// too.
     pub max_record_bytes: usize,
 }
 
 words! {
-    /// What becomes of an execution in which an operation fails. Source: docs/protocols/a2e-workflows.md §9.
+    /// How an execution continues when an operation fails. Source: docs/protocols/a2e-workflows.md §9.
     #[derive(Default)]
     OnError {
         /// It ends.
         #[default]
         Stop = "stop",
-        /// It goes on with the next operation; within a loop with the next item.
+        /// It continues with the next operation; in a loop with the next item.
         Continue = "continue",
     }
 }

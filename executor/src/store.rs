@@ -1,4 +1,4 @@
-//! StoreData: where does a value go, and how much may an agent keep there?
+//! StoreData: where values are stored, and how much an agent may store.
 //!
 //! ```text
 //! StoreData ── localStorage ───> Local ────> Store (memory, redb)   durable, per agent
@@ -6,7 +6,7 @@
 //!           ── file ───────────> FileStore                          <root>/<agent>/<key>
 //! ```
 //!
-//! Each keeps the same bounds per agent, see [`usage`]. Source: docs/protocols/a2e-workflows.md §4 and §7.
+//! All storages have the same limits per agent, see [`usage`]. Source: docs/protocols/a2e-workflows.md §4 and §7.
 
 mod file;
 mod local;
@@ -61,10 +61,10 @@ pub struct StoredValue {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// One process at a time may have it.
+    /// Another process uses it, and only one may.
     #[error("{} is in use by another process", .0.display())]
     InUse(PathBuf),
-    /// It cannot be read or written, or is something else.
+    /// It cannot be read or written, or is not a store.
     #[error("{} cannot be opened as a store", path.display())]
     Unusable {
         /// Where it is.
@@ -74,7 +74,7 @@ pub enum OpenError {
     },
 }
 
-/// Stores a value and gives the value of the operation.
+/// Stores a value and returns the value of the operation.
 ///
 /// # Cancel safety
 /// The future may be dropped; the value may then have been stored or not.
@@ -87,7 +87,7 @@ pub(crate) async fn store(
 ) -> Result<Json, Failure> {
     let StoreData { storage, key, .. } = operation;
     let text = compact(&value).ok_or(KeepError::ValueTooLarge);
-    // From here on the text alone is needed.
+    // From here on only the text is needed.
     drop(value);
     let stored = match text {
         Ok(text) => {
@@ -122,14 +122,14 @@ fn compact(value: &Json) -> Option<Bytes> {
 
     let mut bounded = Bounded(String::new());
     write!(bounded, "{value}").ok()?;
-    // What a string has room for beyond its text would be kept too.
+    // Unused capacity of the string would be kept too.
     Some(Bytes::from(bounded.0.into_boxed_str().into_boxed_bytes()))
 }
 
 fn failure(error: &KeepError, storage: Storage, key: &str) -> Failure {
     let storage = storage.as_str();
     if let KeepError::Failed(error) = error {
-        // The agent is not told how: the text may name a file of the host.
+        // The agent does not learn the cause, because it may name a file of the host.
         tracing::error!(storage, error = error.to_string(), cause = ?error.0, "a value could not be stored");
     }
     let message = format!("{storage} did not store the value: {error}");
@@ -173,7 +173,8 @@ impl Keeper {
         }
     }
 
-    /// What an agent has in a storage, by session and key. Files are listed by whoever has their directory.
+    /// The values that an agent has in a storage, by session and key. Files are not listed; the operator has their
+    /// directory.
     pub(crate) async fn list(
         &self,
         agent: &str,
@@ -198,7 +199,7 @@ impl Keeper {
         })
     }
 
-    /// Takes a value away; whether there was one. Files stay.
+    /// Removes a value. Returns whether there was one. Files are not removed.
     pub(crate) async fn remove(
         &self,
         agent: &str,
@@ -213,7 +214,7 @@ impl Keeper {
         }
     }
 
-    /// What is stored under a key; the session is of no matter but to sessionStorage.
+    /// The value stored under a key; the session matters only for sessionStorage.
     pub(crate) async fn stored(
         &self,
         agent: &str,
@@ -244,7 +245,7 @@ mod tests {
     use crate::store::testing::SetClock;
     use a2abus_models::a2e_workflow::OperationKind;
 
-    /// A store that fails when it is told to.
+    /// A store that fails on demand.
     struct Faulty {
         store: MemoryStore,
         fails: AtomicBool,
@@ -339,7 +340,7 @@ mod tests {
         }
     }
 
-    /// A value that is so long as JSON, and fast to write.
+    /// A value whose JSON has this length, and that is fast to write.
     fn value_of(bytes: usize) -> Json {
         crate::parse("1".repeat(bytes).as_bytes()).unwrap()
     }
@@ -389,7 +390,7 @@ mod tests {
                 limit(run(&keeper, storage, "k", too_large).await),
                 "value_bytes"
             );
-            // Its text is six times as long as it is.
+            // Its JSON text is six times as long as the string.
             let escaped = "\u{1}".repeat(MAX_VALUE_BYTES / 6 + 1).into();
             assert_eq!(
                 limit(run(&keeper, storage, "k", escaped).await),
@@ -477,7 +478,7 @@ mod tests {
                 assert!(!shown.contains(hidden), "{shown} names {hidden}");
             }
         }
-        // It goes on when the store does, and counts as before.
+        // It works again when the store does, and counts as before.
         store.fails.store(false, Ordering::SeqCst);
         let stored = keeper
             .stored("agent", "", Storage::Local, "k")

@@ -1,4 +1,4 @@
-//! A world for tests: a clock that jumps, chance that is chosen, and a client with a script.
+//! An environment for tests: a virtual clock, fixed randomness, and a scripted client.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,7 +12,7 @@ use crate::environment::{
     Clock, HttpClient, HttpError, HttpRequest, HttpResponse, Random, Store, StoreError,
 };
 
-/// Stands still but for sleeps, which are over at once.
+/// Stands still except for sleeps, which end at once.
 #[derive(Default)]
 pub(crate) struct VirtualClock {
     milliseconds: Arc<AtomicU64>,
@@ -62,14 +62,14 @@ impl Random for Chance {
     }
 }
 
-/// Gives the answers of a script in turn, the last one for ever, and remembers what was asked.
+/// Gives the scripted responses in turn, the last one for ever, and records the requests.
 pub(crate) struct Script {
     clock: Arc<VirtualClock>,
     turns: Mutex<VecDeque<ScriptedResponse>>,
     requests: Mutex<Vec<HttpRequest>>,
 }
 
-/// What a request takes, and what comes of it.
+/// The duration and the result of a request.
 #[derive(Clone)]
 pub(crate) struct ScriptedResponse {
     pub(crate) takes: Duration,
@@ -115,7 +115,7 @@ impl HttpClient for Script {
     }
 }
 
-/// An answer that takes no time.
+/// A response that takes no time.
 pub(crate) fn answer(status: u16, headers: &[(&str, &str)], body: &str) -> ScriptedResponse {
     let header = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
     ScriptedResponse {
@@ -128,7 +128,7 @@ pub(crate) fn answer(status: u16, headers: &[(&str, &str)], body: &str) -> Scrip
     }
 }
 
-/// An answer in JSON that takes no time.
+/// A JSON response that takes no time.
 pub(crate) fn json(status: u16, body: &str) -> ScriptedResponse {
     answer(status, &[("content-type", "application/json")], body)
 }
@@ -141,7 +141,7 @@ pub(crate) fn no_answer(error: HttpError) -> ScriptedResponse {
     }
 }
 
-/// A store that nobody asks.
+/// A store that is never used.
 pub(crate) struct NoStore;
 
 impl Store for NoStore {

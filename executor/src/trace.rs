@@ -10,28 +10,28 @@ use a2abus_plugin::Text;
 
 use crate::failure::Failure;
 
-/// How one run of one operation stands. Source: docs/protocols/a2e-workflows.md §10 and §11.
+/// The state of one run of one operation. Source: docs/protocols/a2e-workflows.md §10 and §11.
 #[derive(Debug, Clone)]
 pub struct Progress {
     /// The operation.
     pub operation_id: Text,
     /// Its type.
     pub operation_type: OperationType,
-    /// Whether it runs, or how it ended.
+    /// Whether it is running, or how it ended.
     pub status: OperationStatus,
-    /// The turn of the innermost loop it runs in, from 0.
+    /// The iteration of the innermost loop, from 0.
     pub iteration: Option<usize>,
-    /// The requests it made.
+    /// How many requests it made.
     pub attempts: u32,
-    /// Whether its value was in the cache.
+    /// Whether its value came from the cache.
     pub is_cached: bool,
-    /// How long it took, or what it waits for before it is tried again; zero while it runs.
+    /// How long it took, or the wait before the next retry; zero while it runs.
     pub duration: Duration,
     /// Why it failed.
     pub error: Option<Failure>,
 }
 
-/// Every run of an operation in an execution, as it stands.
+/// The current state of every run of an operation in an execution.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Trace(Arc<Mutex<Runs>>);
 
@@ -42,12 +42,12 @@ struct Runs {
 }
 
 words! {
-    /// Whether an operation runs, or how it ended.
+    /// Whether an operation is running, or how it ended.
     #[non_exhaustive]
     OperationStatus {
         /// It runs.
         Running = "running",
-        /// It waits to be tried again.
+        /// It waits for a retry.
         Retrying = "retrying",
         /// It has a value.
         Success = "success",
@@ -61,7 +61,7 @@ words! {
 // === impl OperationStatus ===
 
 impl OperationStatus {
-    /// Whether nothing more is told of this run of the operation.
+    /// Whether this is the last event of this run.
     #[must_use]
     pub const fn is_final(self) -> bool {
         !matches!(self, Self::Running | Self::Retrying)
@@ -88,7 +88,7 @@ impl Progress {
         }
     }
 
-    /// The members that an event of progress has beside `execution_id`.
+    /// The members of a progress event besides `execution_id`.
     #[must_use]
     pub fn to_value(&self) -> Json {
         let mut members = self.place("operationType");
@@ -131,7 +131,7 @@ impl Progress {
 // === impl Trace ===
 
 impl Trace {
-    /// Notes how a run of an operation stands.
+    /// Records the state of a run of an operation.
     pub(crate) fn note(&self, progress: &Progress) {
         let mut state = self.lock();
         state.reports += 1;
@@ -143,7 +143,7 @@ impl Trace {
         };
         let known = match progress.status {
             OperationStatus::Running => None,
-            // Of runs within each other the innermost is the last that is open.
+            // Of nested runs the last open one is the innermost.
             _ => runs.iter_mut().rev().find(is_it),
         };
         match known {
@@ -157,7 +157,7 @@ impl Trace {
         self.lock().runs.iter().map(Progress::to_entry).collect()
     }
 
-    /// How often something was noted.
+    /// How many states were recorded.
     pub(crate) fn reports(&self) -> usize {
         self.lock().reports
     }

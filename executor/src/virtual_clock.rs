@@ -1,4 +1,4 @@
-//! A clock for tests: time passes when somebody sleeps, at once.
+//! A clock for tests: a sleep advances it at once.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,8 +9,8 @@ use futures_util::future::BoxFuture;
 
 use crate::environment::Clock;
 
-/// A clock on which time passes when somebody sleeps, at once, or by [`VirtualClock::advance`].
-/// It begins at the start of 2025.
+/// A clock that advances only by sleeps, which end at once, or by [`VirtualClock::advance`]. It begins at the start of
+/// 2025.
 #[derive(Clone, Default)]
 pub struct VirtualClock(Arc<Mutex<Duration>>);
 
@@ -20,7 +20,7 @@ const START: Duration = Duration::from_secs(1_735_689_600);
 // === impl VirtualClock ===
 
 impl VirtualClock {
-    /// Lets time pass.
+    /// Advances the clock.
     pub fn advance(&self, duration: Duration) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) += duration;
     }

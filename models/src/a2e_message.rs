@@ -1,12 +1,12 @@
-//! A2E messages: what an agent and its environment say to each other, one JSON object a line.
+//! A2E messages: what an agent and its environment send each other, one JSON object per line.
 //!
 //! ```text
 //! bytes ── Splitter ──> line ── decode ──> Message { Header, Body } ── Display ──> line
 //! ```
 //!
-//! A [`Message`] is typed for all that comes to or from an endpoint. A message that passes through
-//! needs none of it: its bytes stay as they are, its type string says what it is
-//! ([`a2abus_plugin::protocol::a2e_message`]), and [`Repair`] which call it answers.
+//! A [`Message`] is typed, for endpoints. A message that only passes through does not need it: its bytes stay
+//! unchanged, its type string identifies it ([`a2abus_plugin::protocol::a2e_message`]), and [`Repair`] finds the call
+//! that it answers.
 //!
 //! Source: docs/protocols/a2e-messages.md.
 

@@ -1,13 +1,13 @@
-//! A2E workflows (agent to execution): what does a document of JSON Lines define, and may it run?
+//! A2E workflows (agent to execution): parses documents of JSON Lines, and validates them.
 //!
 //! ```text
 //! bytes ── Document::parse ──> Document ── validate ──> Report { errors, warnings }
 //!                                 └── into_workflow ──> Workflow ── to_jsonl ──> text
 //! ```
 //!
-//! Paths, templates, conditions, transforms and targets are read once, here; whoever runs a
-//! [`Workflow`] reads no text again. Both dialects are read, the flat one of the specification is
-//! written. Source: docs/protocols/a2e-workflows.md §1 to §4 and §7.
+//! Paths, templates, conditions, transforms and targets are parsed once, here; the executor of a [`Workflow`] parses
+//! nothing again. Both dialects are read, and the flat one of the specification is written. Source:
+//! docs/protocols/a2e-workflows.md §1 to §4 and §7.
 
 mod config;
 mod config_transform;
@@ -41,15 +41,14 @@ use crate::a2e_message::Secret;
 use crate::json::{Json, Object};
 use a2abus_plugin::Text;
 
-/// A workflow whose form has no errors. Source: docs/protocols/a2e-workflows.md §1.
+/// A workflow without errors of form. Source: docs/protocols/a2e-workflows.md §1.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Workflow {
     /// `executionId`; the wrapped dialect has none.
     pub execution_id: Option<Text>,
     /// `_agentId` of the line that begins: the executor that is asked for.
     pub agent: Option<Text>,
-    /// `input` of the line that begins: what the data model holds at the start, beside what the
-    /// request brings.
+    /// `input` of the begin line: initial data, in addition to the input of the request.
     pub input: Object,
     /// The dialect it was written in.
     pub dialect: Dialect,
@@ -57,12 +56,11 @@ pub struct Workflow {
     pub operations: Vec<Operation>,
     /// The ids in order of execution.
     pub order: Vec<Text>,
-    /// What its paths read of storages: the storage and the key.
+    /// The stored values that its paths read: the storage and the key.
     pub stored: Vec<(operation::Storage, Text)>,
 }
 
-/// One operation of a workflow. Equal when it does the same under the same id, whatever line it
-/// stands in.
+/// One operation of a workflow. Two are equal if they do the same under the same id, on any line.
 #[derive(Debug, Clone)]
 pub struct Operation {
     /// Its id.
@@ -84,8 +82,7 @@ pub enum Dialect {
     Wrapped,
 }
 
-/// What a workflow may cost before it is refused. Source: docs/protocols/a2e-workflows.md §7,
-/// limits.
+/// Limits above which a workflow is refused. Source: docs/protocols/a2e-workflows.md §7, limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct WorkflowLimits {
@@ -95,15 +92,14 @@ pub struct WorkflowLimits {
     pub max_bytes: usize,
     /// Deepest nesting within a line, at most 128 (default 64).
     pub max_depth: u32,
-    /// Most issues that are listed (default 1,000); one more says that there are others.
+    /// The maximum number of listed issues (default 1,000); one more says that there are others.
     pub max_issues: usize,
 }
 
 // === impl Workflow ===
 
 impl Workflow {
-    /// Reads a workflow whose form must have no errors. Whether it may run,
-    /// [`Document::validate`] tells.
+    /// Parses a workflow, which must have no errors of form. [`Document::validate`] decides whether it may run.
     ///
     /// # Errors
     /// All issues of its form.

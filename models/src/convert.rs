@@ -1,5 +1,5 @@
-//! The conversions of the typed models by name, from JSON to JSON: what `a2abus convert` runs, and a surface for
-//! bindings to other languages.
+//! The conversions of the typed models by name, from JSON to JSON, for `a2abus convert` and for bindings to other
+//! languages.
 
 mod a2e_message;
 mod a2e_workflow;
@@ -19,12 +19,12 @@ use a2abus_plugin::Text;
 pub struct Conversion {
     /// Its name.
     pub name: &'static str,
-    /// What goes in and what comes out, in a line.
+    /// Input and output, in one line.
     pub about: &'static str,
     run: fn(&Json, &ConvertContext) -> Result<Json, ConvertError>,
 }
 
-/// The conversions whose input is more than a message, and the member of it that holds the message.
+/// The conversions whose input is more than a message, and the member that contains the message.
 const WRAPPERS: [(&str, &str); 5] = [
     ("envelope_from_jsonrpc_request", "request"),
     ("encode_agent_response_for_wire", "response"),
@@ -33,14 +33,14 @@ const WRAPPERS: [(&str, &str); 5] = [
     ("encode_failure_agent_chunk", "chunk"),
 ];
 
-/// What a conversion needs and cannot know.
+/// Values that a conversion needs from its caller.
 #[derive(Debug, Clone)]
 pub struct ConvertContext {
     /// The time that is written as now, RFC 3339.
     pub now: Text,
     /// The name that is written as the converter.
     pub converter: Text,
-    /// The identifier that is written where a new one is needed.
+    /// The identifier to write where a new one is needed.
     pub new_id: Text,
 }
 
@@ -49,9 +49,9 @@ pub struct ConvertContext {
 #[error("{message}")]
 #[non_exhaustive]
 pub struct ConvertError {
-    /// What is wrong, in the stable word of the family's own errors.
+    /// The fault, as the stable name of the family's own errors.
     pub kind: &'static str,
-    /// The dotted path of the member that is wrong; empty for the input as a whole.
+    /// The dotted path of the invalid member; empty for the input as a whole.
     pub field: Text,
     /// A message for people.
     pub message: Cow<'static, str>,
@@ -85,10 +85,10 @@ impl Conversion {
         Self::all().find(|conversion| conversion.name == name)
     }
 
-    /// Runs it on a document as it was read. What belongs to A2E may be lines instead, which need not be JSON.
+    /// Runs it on a parsed document. For A2E conversions the document may be lines, which need not be JSON.
     ///
     /// # Errors
-    /// As [`Conversion::run`], and what is wrong with a document that is not JSON.
+    /// As for [`Conversion::run`], and the fault of a document that is not JSON.
     pub fn run_on(
         &self,
         document: &[u8],
@@ -106,9 +106,9 @@ impl Conversion {
         self.run(&input, context)
     }
 
-    /// Runs it on a message as it travels, bytes to bytes. A conversion whose input is more than a message, such as
-    /// `{request, channel?}`, gets `{"request": MESSAGE}`; one that gives the text of a message, as
-    /// `a2e_message_encode` does, gives that text. `None` where the message has no counterpart.
+    /// Runs it on a message in transit, bytes to bytes. A conversion whose input is more than a message, such as
+    /// `{request, channel?}`, gets `{"request": MESSAGE}`. A conversion that returns the text of a message, as
+    /// `a2e_message_encode` does, returns that text. `None` if the message has no counterpart.
     ///
     /// # Errors
     /// As [`Conversion::run_on`].
@@ -144,7 +144,7 @@ impl Conversion {
     /// Runs it.
     ///
     /// # Errors
-    /// The family's own error; `bad_input` where the input does not have the members the conversion needs.
+    /// The family's own error; `bad_input` if the input lacks members that the conversion needs.
     pub fn run(&self, input: &Json, context: &ConvertContext) -> Result<Json, ConvertError> {
         (self.run)(input, context)
     }

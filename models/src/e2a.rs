@@ -1,5 +1,5 @@
-//! E2A 1.0 (everything to agent) as typed values: what does a request or a response record say, and
-//! how does it read in the protocols beside it?
+//! E2A 1.0 (everything to agent) as typed values: requests and response records, and their conversions to and from
+//! neighbouring protocols.
 //!
 //! ```text
 //! JSON ── parse ──> E2aEnvelope ── acp, a2a ──> JSON-RPC, prompts      (requests)

@@ -1,4 +1,4 @@
-//! What breaks the model of its family in a message: everything at once.
+//! Finds everything in a message that breaks the model of its family.
 
 use bytes::Bytes;
 
@@ -18,18 +18,18 @@ use a2abus_plugin::Limits;
 use a2abus_plugin::Text;
 use a2abus_plugin::Unit;
 
-/// One thing that breaks the model of a family. Never holds a value of the message.
+/// One violation of the model of a family. Never contains a value of the message.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{}{}{problem}", field, if field.is_empty() { "" } else { ": " })]
 #[non_exhaustive]
 pub struct Fault {
     /// The dotted path of the member; for a workflow the operation or the line; empty for the message as a whole.
     pub field: Text,
-    /// What is wrong with it.
+    /// The problem.
     pub problem: Text,
 }
 
-/// What decoding says of it.
+/// The error of the decoder.
 impl From<&DecodeError> for Fault {
     fn from(error: &DecodeError) -> Self {
         let path = error.pointer().trim_start_matches('/').replace('/', ".");
@@ -40,11 +40,11 @@ impl From<&DecodeError> for Fault {
 /// The most faults of one message that are listed.
 const MAX_FAULTS: usize = 32;
 
-/// Everything that breaks the model of the unit's family, in the order it was found, 32 faults at most; nothing where
-/// the unit keeps its model. Of A2E messages, A2E workflows and E2A; the other families are checked when they are
+/// Everything that breaks the model of the unit's family, in the order in which it was found, at most 32 faults; empty
+/// if the unit is valid. Covers A2E messages, A2E workflows and E2A; the other families are checked when they are
 /// decoded.
 ///
-/// A workflow is judged without regard to what an agent may do. A single line of one is judged alone.
+/// A workflow is validated without permissions. A single line of a workflow is validated alone.
 ///
 /// ```
 /// use a2abus_models::e2a::Trust;
@@ -94,9 +94,10 @@ fn faults_of_message(json: Json) -> Vec<Fault> {
 
 // === E2A ===
 
-/// A record is refused at its first fault. To see all of them, what is wrong is taken out, and the rest is read again.
+/// A record is refused at its first fault. To find all faults, each faulty member is removed, and the rest is read
+/// again.
 fn faults_of_e2a(mut json: Json, trust: Trust) -> Vec<Fault> {
-    // What it is does not change with what is taken out.
+    // Removing a member does not change the kind of record.
     let class = classify(&json);
     let mut faults: Vec<Fault> = Vec::new();
     while let Err(E2aError { kind, field, .. }) = read_e2a(&json, class, trust) {
@@ -129,7 +130,7 @@ fn read_e2a(json: &Json, class: &str, trust: Trust) -> Result<(), E2aError> {
     }
 }
 
-/// Takes a member away, and with it what was noted of members that stand there twice.
+/// Removes a member, and the note that it was repeated.
 fn remove(json: &mut Json, field: &str) -> bool {
     let Json::Object(object) = json else {
         return false;
@@ -173,7 +174,7 @@ fn faults_of_workflow(bytes: &Bytes) -> Vec<Fault> {
         .collect()
 }
 
-/// The rights of nobody in particular: what an agent may do is not the model's to say.
+/// All permissions, because permissions are not part of the model.
 fn everything() -> Policy {
     Policy {
         operations: Allowed::All,

@@ -1,8 +1,8 @@
 //! JSON as a value: for the typed models and for the values an execution works on, off the path of a message.
 //!
-//! Unlike the usual trees it keeps what was written: members stay in order, numbers keep their digits, and names that
-//! stand twice are known. Arrays and objects are shared, so that handing a value on copies nothing. Each knows its
-//! weight, so that limits of memory cost nothing to check. Equality is by value: docs/protocols/a2e-workflows.md §D11.
+//! Unlike the usual trees this one keeps the original text: members stay in order, numbers keep their digits, and
+//! repeated names are known. Arrays and objects are shared, so that passing a value on copies nothing. Each knows its
+//! size, so that memory limits cost nothing to check. Equality is by value: docs/protocols/a2e-workflows.md §D11.
 
 mod number;
 mod write;
@@ -67,8 +67,8 @@ struct Elements {
     depth: usize,
 }
 
-/// The members of a JSON object in their order; shared. Where a name stands twice, the last value holds, in the first
-/// place.
+/// The members of a JSON object in their order; shared. If a name is repeated, the last value counts, at the first
+/// position.
 #[derive(Clone, Default)]
 pub struct Object(Arc<Members>);
 
@@ -87,19 +87,19 @@ const FEW: usize = 8;
 // === impl Json ===
 
 impl Json {
-    /// What a value costs beside its text, in bytes.
+    /// The size of a value besides its text, in bytes.
     pub const WEIGHT: usize = size_of::<Self>();
 
     /// Reads one JSON value, white space around it allowed. Numbers keep their digits.
     ///
     /// # Errors
-    /// What is wrong with the text, with its byte offset: not UTF-8, not JSON (a lone surrogate in a string included),
-    /// or over one of the limits.
+    /// The fault of the text, with its byte offset: not UTF-8, not JSON (including a lone surrogate in a string), or
+    /// over one of the limits.
     pub fn parse(text: &[u8], limits: &Limits) -> Result<Self, DecodeError> {
         Self::parse_with(text, limits, Number::read)
     }
 
-    /// Reads the same, with numbers in the one form that [`Json::by_value`] gives them.
+    /// The same, with numbers in the canonical form of [`Json::by_value`].
     ///
     /// # Errors
     /// As [`Json::parse`].
@@ -123,7 +123,8 @@ impl Json {
         }
     }
 
-    /// The same value with each number in one form: an integer, else the shortest text of a double, else its digits.
+    /// The same value with each number in canonical form: an integer, else the shortest text of a double, else its
+    /// digits.
     #[must_use]
     pub fn by_value(&self) -> Self {
         match self {
@@ -217,7 +218,7 @@ impl Json {
         matches!(self, Self::Null)
     }
 
-    /// Where the first member is whose name stands twice in its object, such as `cases[2].expected`.
+    /// The path of the first repeated member, such as `cases[2].expected`.
     #[must_use]
     pub fn first_repeated(&self) -> Option<String> {
         let below = |name: &str, of_value: String| {
@@ -251,7 +252,7 @@ impl Json {
         }
     }
 
-    /// What it weighs, in bytes of memory, as if nothing of it were shared.
+    /// Its size in bytes of memory, as if nothing were shared.
     #[must_use]
     pub fn weight(&self) -> usize {
         Self::WEIGHT
@@ -274,7 +275,7 @@ impl Json {
         }
     }
 
-    /// A hash under which equal values are equal, of use with the same state alone.
+    /// A hash that is equal for equal values, valid only with the same state.
     #[must_use]
     pub fn hash_in(&self, state: &RandomState) -> u64 {
         let mut hasher = state.build_hasher();
@@ -282,7 +283,7 @@ impl Json {
         hasher.finish()
     }
 
-    /// Feeds a hasher so that equal values feed the same.
+    /// Hashes equal values equally.
     fn feed(&self, state: &RandomState, hasher: &mut impl Hasher) {
         match self {
             Self::Null => 0_u8.hash(hasher),
@@ -300,14 +301,14 @@ impl Json {
                     value.feed(state, &mut hasher);
                     hasher.finish()
                 });
-                // A sum, since the order of members does not count.
+                // A sum, because the order of members does not count.
                 (5_u8, members.fold(0_u64, u64::wrapping_add)).hash(hasher);
             }
         }
     }
 
-    /// Where an array or an object lies: as long as a clone of it lives, no other has the same address, and what lies
-    /// there does not change.
+    /// The address of an array or an object: as long as a clone of it lives, no other has the same address, and its
+    /// content does not change.
     #[must_use]
     pub fn address(&self) -> Option<usize> {
         match self {
@@ -374,7 +375,7 @@ impl fmt::Debug for Json {
     }
 }
 
-/// Declares what becomes a value, and how.
+/// Declares conversions into values.
 macro_rules! from {
     ($($type:ty: $variant:ident,)*) => {$(
         impl From<$type> for Json {
@@ -402,7 +403,7 @@ from! {
     Object: Object,
 }
 
-/// `null` where it is not finite.
+/// `null` if it is not finite.
 impl From<f64> for Json {
     fn from(number: f64) -> Self {
         Number::from_f64(number).into()
@@ -437,7 +438,7 @@ impl Array {
         Arc::make_mut(&mut self.0).push(value);
     }
 
-    /// Hands an element over to be changed; `None` if it is not there.
+    /// Mutable access to an element; `None` if it does not exist.
     pub fn change<R>(&mut self, index: usize, change: impl FnOnce(&mut Json) -> R) -> Option<R> {
         let elements = Arc::make_mut(&mut self.0);
         let value = elements.values.get_mut(index)?;
@@ -505,10 +506,10 @@ impl fmt::Debug for Array {
 // === impl Object ===
 
 impl Object {
-    /// What a member costs beside its value and the text of its name: the name and a place in a hash table.
+    /// The size of a member besides its value and the text of its name: the name and an entry in a hash table.
     pub const MEMBER_WEIGHT: usize = size_of::<Text>() + 2 * size_of::<usize>();
 
-    /// What a member weighs with its value.
+    /// The size of a member with its value.
     #[must_use]
     pub fn member_weight(name: &str, value: &Json) -> usize {
         Self::MEMBER_WEIGHT + name.len() + value.weight()
@@ -538,8 +539,8 @@ impl Object {
         self.get(name).is_some()
     }
 
-    /// Sets a member, at its place if it is there and at the end if not, and gives the old value. Copies the list of
-    /// members, not their values, if someone else has it too.
+    /// Sets a member, in place if it exists and at the end if not, and returns the old value. Copies the list of
+    /// members, not their values, if it is shared.
     pub fn insert(&mut self, name: impl Into<Text>, value: impl Into<Json>) -> Option<Json> {
         Arc::make_mut(&mut self.0).insert(name.into(), value.into())
     }
@@ -556,7 +557,7 @@ impl Object {
         Some(value)
     }
 
-    /// Hands a member over to be changed, `null` if it is not there.
+    /// Mutable access to a member, `null` if it does not exist.
     pub fn change<R>(&mut self, name: &Text, change: impl FnOnce(&mut Json) -> R) -> R {
         let members = Arc::make_mut(&mut self.0);
         let mut value = match members.values.get_mut(name) {

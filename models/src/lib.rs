@@ -1,12 +1,12 @@
-//! Typed models of A2E messages, A2E workflows and E2A, for whoever writes, checks or executes them.
+//! Typed models of A2E messages, A2E workflows and E2A, for programs that write, check or execute them.
 //!
 //! A message that only passes through needs none of this: the crate `a2abus-plugin` detects and maps it by its bytes.
-//! [`convert`] runs the conversions between the models by name; [`faults_of`] lists everything that is wrong with a
-//! message. Every function is a function of its arguments: no input or output, no clock, no random numbers.
+//! [`convert`] runs the conversions between the models by name; [`faults_of`] lists every fault of a message. The
+//! results depend only on the arguments: no input or output, no clock, no random numbers.
 //!
 //! # A2E messages
 //!
-//! What an agent and its environment say to each other. The event needs a few members; the typed model has all.
+//! A message between an agent and its environment. The event needs a few members; the typed model has all.
 //!
 //! ```
 //! # use a2abus_plugin::{Event, Hint, Ids, Limits, MapContext, MapOptions, Source, map};
@@ -32,8 +32,8 @@
 //!
 //! # A2E workflows
 //!
-//! Lines that define operations and say in which order they run. All lines are one event; whether the workflow may run,
-//! [`Document::validate`](a2e_workflow::Document::validate) tells.
+//! Lines that define operations, and the order in which they run. All lines are one event;
+//! [`Document::validate`](a2e_workflow::Document::validate) decides whether the workflow may run.
 //!
 //! ```
 //! # use a2abus_plugin::{Event, Hint, Ids, Limits, MapContext, MapOptions, Source, map};

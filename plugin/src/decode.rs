@@ -78,7 +78,7 @@ pub struct Units<U = Unit> {
 /// docs/protocols/detection.md §1 and §2.
 #[must_use]
 pub fn decode(payload: &Bytes, hint: &Hint, limits: &Limits) -> Units {
-    let mut units = Units::none_yet();
+    let mut units = Units::empty();
     decode_into(&mut units, payload, hint, limits, &mut |unit| unit);
     units
 }
@@ -393,7 +393,7 @@ impl fmt::Debug for Refused {
 // === impl Units ===
 
 impl<U> Units<U> {
-    pub(crate) const fn none_yet() -> Self {
+    pub(crate) const fn empty() -> Self {
         Self {
             only: None,
             several: Vec::new(),
@@ -412,7 +412,7 @@ impl<U> Units<U> {
     }
 
     fn clear(&mut self) {
-        *self = Self::none_yet();
+        *self = Self::empty();
     }
 
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Result<U, Refused>> {

@@ -212,19 +212,19 @@ pub fn map(
     options: &MapOptions,
     context: &MapContext<'_>,
 ) -> Units<Mapped> {
-    let mut units = Units::none_yet();
+    let mut units = Units::empty();
     decode_into(&mut units, payload, hint, limits, &mut |unit| {
         mapped(unit, options, context)
     });
     if units.len() > 1 && matches!(context.ids, Ids::Payload(_)) {
-        tell_ids_apart(&mut units);
+        distinguish_ids(&mut units);
     }
     units
 }
 
 /// Numbers and strings that look alike as ids of calls: the strings keep their quotes. Source:
 /// docs/protocols/eventmesh-a2a.md §D2.
-fn tell_ids_apart(units: &mut Units<Mapped>) {
+fn distinguish_ids(units: &mut Units<Mapped>) {
     let id_of = |mapped: &Mapped| -> Option<Id> {
         let json_rpc = mapped.json_rpc.as_ref()?;
         json_rpc.id.clone().filter(|_| json_rpc.is_call())

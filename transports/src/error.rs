@@ -155,7 +155,7 @@ impl TransportError {
     }
 
     /// Refuses a configuration that has problems.
-    pub(crate) fn unless_right(what: &str, problems: &[ConfigProblem]) -> Result<(), Self> {
+    pub(crate) fn reject_problems(what: &str, problems: &[ConfigProblem]) -> Result<(), Self> {
         if problems.is_empty() {
             return Ok(());
         }

@@ -90,8 +90,8 @@ impl Kafka {
     /// # Errors
     /// `BadConfig`, with every problem of the configuration, or when a secret or certificate cannot be read.
     pub fn connect(config: KafkaConfig) -> Result<Self, TransportError> {
-        TransportError::unless_right("Kafka", &config.problems())?;
-        TransportError::unless_right("Kafka", &config.tls_findings().unusable)?;
+        TransportError::reject_problems("Kafka", &config.problems())?;
+        TransportError::reject_problems("Kafka", &config.tls_findings().unusable)?;
         let config = Arc::new(config);
         let pulse = Arc::new(Pulse::default());
         let connecting = format!("connecting to Kafka at {}", config.brokers.join(", "));

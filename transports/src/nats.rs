@@ -121,7 +121,7 @@ impl Nats {
     /// # Errors
     /// `BadConfig`, with every fault of the configuration, or with a secret or certificate file that cannot be read.
     pub async fn connect(config: NatsConfig) -> Result<Self, TransportError> {
-        TransportError::unless_right("NATS", &config.problems())?;
+        TransportError::reject_problems("NATS", &config.problems())?;
         // If the process uses several rustls providers, there may be no default. An existing default is kept.
         let _ = async_nats::rustls::crypto::ring::default_provider().install_default();
         let (link, client) = Link::connect(&config, SUBSCRIPTION_CAPACITY).await?;

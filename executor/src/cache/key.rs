@@ -7,8 +7,8 @@ use a2abus_models::a2e_workflow::OperationType;
 use a2abus_plugin::Text;
 use sha2::{Digest, Sha256};
 
-/// The agent, the type, the configuration with values in place of references, and the input values;
-/// a hash of all of it. Source: docs/protocols/a2e-workflows.md §D20.
+/// A hash over the agent, the operation type, the configuration with values in place of references, and the input
+/// values. Source: docs/protocols/a2e-workflows.md §D20.
 pub(crate) struct Key {
     pub(super) agent: Text,
     pub(super) kind: OperationType,
@@ -37,20 +37,20 @@ impl Key {
         }
     }
 
-    /// Adds a configuration: what is written of it counts.
+    /// Adds a configuration by its content.
     pub(crate) fn config(mut self, config: &Json) -> Self {
         self.add("config", |out| config.write_canonical(out));
         self
     }
 
-    /// Adds an input: what is written of it counts. Takes time by its size.
+    /// Adds an input by its content. Takes time proportional to its size.
     pub(crate) fn value(mut self, value: &Json) -> Self {
         self.add("value", |out| value.write_canonical(out));
         self
     }
 
-    /// Adds an input: that it is this very array or object counts, not what is in it. Takes no
-    /// time. Other values are added as they are written.
+    /// Adds an input by identity: this very array or object, whatever its content. Takes constant time. Other values
+    /// are added by content.
     pub(crate) fn identity(mut self, value: &Json) -> Self {
         match value.address() {
             Some(address) => {
@@ -62,7 +62,7 @@ impl Key {
         }
     }
 
-    /// The label tells apart what was added in which way.
+    /// The label distinguishes the ways in which values were added.
     fn add(&mut self, label: &str, write: impl FnOnce(&mut Writer) -> fmt::Result) {
         self.writer.write(|out| {
             write!(out, ",{{\"{label}\":")?;

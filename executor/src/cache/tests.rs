@@ -114,7 +114,7 @@ fn an_input_by_identity_is_the_same_object_and_not_an_equal_one() {
     assert!(cache.get(&filter(&input.clone())).is_ok());
     assert!(cache.get(&filter(&parse("[1,2,3]"))).is_err());
 
-    // The entry keeps the array alive: nothing made later can lie at its address.
+    // The entry keeps the array alive, so no later value can have its address.
     let address = input.address();
     drop(input);
     for _ in 0..1_000 {

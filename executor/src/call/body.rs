@@ -12,7 +12,7 @@ use crate::call::text::Bounded;
 use crate::failure::{Failure, FailureCode};
 use crate::model::Model;
 
-/// The largest body that is sent, in bytes, as large as the data model may be.
+/// The largest body that is sent, in bytes; the data model has the same limit.
 const MAX_BODY_BYTES: usize = 32 << 20;
 
 /// Why a body cannot be written.
@@ -21,7 +21,7 @@ enum BodyError {
     TooLarge,
 }
 
-/// The bytes to be sent; none for `null`.
+/// The bytes to send; `None` for `null`.
 pub(super) fn resolve(body: &Body, model: &Model) -> Result<Option<Bytes>, Failure> {
     let is_null = match body {
         Body::Literal(json) => *json == Json::Null,
@@ -45,7 +45,7 @@ pub(super) fn resolve(body: &Body, model: &Model) -> Result<Option<Bytes>, Failu
     }
 }
 
-/// Its depth is bounded by that of the line it was read from.
+/// The recursion is bounded by the depth of the line it was read from.
 fn write(body: &Body, model: &Model, out: &mut Bounded) -> Result<(), BodyError> {
     match body {
         Body::Literal(json) => write!(out, "{}", json.by_value())?,
@@ -80,7 +80,7 @@ fn write(body: &Body, model: &Model, out: &mut Bounded) -> Result<(), BodyError>
     Ok(())
 }
 
-/// Strings stand as they are, all else as compact JSON.
+/// Strings are written as they are, everything else as compact JSON.
 fn render(template: &Template, model: &Model, max: usize) -> Result<String, BodyError> {
     let mut text = Bounded::new(max);
     for part in template.parts() {
@@ -103,7 +103,7 @@ impl From<Failure> for BodyError {
     }
 }
 
-/// Nothing but the bound refuses text.
+/// Writing text fails only at the limit.
 impl From<fmt::Error> for BodyError {
     fn from(_: fmt::Error) -> Self {
         Self::TooLarge

@@ -1,4 +1,4 @@
-//! How a secret is sent, and in which forms it may come back.
+//! How a secret is sent, and the forms in which it may come back.
 //!
 //! Source: docs/protocols/a2e-workflows.md §7, credentials.
 
@@ -8,7 +8,7 @@ use zeroize::Zeroizing;
 
 use crate::agent::{Credential, CredentialKind};
 
-/// Forms that are shorter are in too many texts by chance.
+/// Shorter forms occur in too many texts by chance.
 const MIN_CHARS: usize = 6;
 
 /// The value of the header.
@@ -23,7 +23,7 @@ pub(super) fn header_text(credential: &Credential) -> Zeroizing<String> {
     })
 }
 
-/// A token without the word it may begin with, so that the word is not sent twice.
+/// A token without a leading scheme word, so that the word is not sent twice.
 fn bare_token(secret: &str) -> &str {
     match secret.split_at_checked("Bearer ".len()) {
         Some((word, token)) if word.eq_ignore_ascii_case("Bearer ") => token.trim_start(),
@@ -31,9 +31,8 @@ fn bare_token(secret: &str) -> &str {
     }
 }
 
-/// Every text that gives the secret away: itself, the password in it, how it is sent, and all of
-/// these as Base64 wherever they may lie in a longer text. Percent-encoded and escaped forms are decoded before they are
-/// looked for.
+/// Every text that reveals the secret: the secret, the password in it, the value sent, and all of these as Base64 at
+/// any position in a longer text. Percent-encoded and escaped forms are decoded before the search.
 pub(super) fn forms(credential: &Credential) -> Vec<String> {
     let secret = credential.secret.expose();
     let (core, others) = match credential.kind {
@@ -66,9 +65,8 @@ pub(super) fn forms(credential: &Credential) -> Vec<String> {
     forms
 }
 
-/// Base64 of a text, in both alphabets. Within a longer text its first byte may be the first,
-/// second or third of a group; the characters that only depend on it are the same whatever stands
-/// around it.
+/// Base64 of a text, in both alphabets. In a longer text its first byte may be the first, second or third of a group.
+/// The characters that depend only on the text are the same whatever surrounds it.
 fn push_base64(text: &str, forms: &mut Vec<String>) {
     if text.chars().count() < MIN_CHARS {
         return;

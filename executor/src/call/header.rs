@@ -20,7 +20,7 @@ use crate::model::Model;
 pub(super) struct Headers {
     /// Names in lower case.
     list: Vec<(String, String)>,
-    /// The same for the key of a cache: without secrets.
+    /// The same for a cache key: without secrets.
     config: Vec<Json>,
 }
 
@@ -77,7 +77,7 @@ impl Headers {
         self.config.clone().into()
     }
 
-    /// Adds a header that nobody has set.
+    /// Adds a header that is not set yet.
     pub(super) fn set_default(&mut self, name: &str, value: &str) {
         if !self.list.iter().any(|(other, _)| other == name) {
             self.list.push((name.to_owned(), value.to_owned()));
@@ -101,7 +101,7 @@ pub(super) fn forbids_storing(headers: &[(String, String)]) -> bool {
         .any(|directive| directive.trim().eq_ignore_ascii_case("no-store"))
 }
 
-/// A credential that may go to the target. From here on the execution knows its secret.
+/// A credential that may be sent to the target. From here on the execution knows its secret.
 fn permitted<'a>(
     id: &Text,
     target: &Target,
@@ -147,8 +147,8 @@ fn render(template: &Template, model: &Model, name: &str) -> Result<String, Fail
     Ok(text.into_text())
 }
 
-/// Refuses what would end the header, or what HTTP does not permit in one. The text may be a
-/// secret and is not shown.
+/// Refuses characters that would end the header, or that HTTP does not permit in one. The text may be a secret and is
+/// not shown.
 fn check(name: &str, text: &str) -> Result<(), Failure> {
     if text.len() > MAX_VALUE_BYTES {
         return Err(too_long(name));

@@ -1,4 +1,4 @@
-//! Where does a secret come back, in whatever form, and how is it taken out?
+//! Finds secrets in results, in any form, and removes them.
 //!
 //! Source: docs/protocols/a2e-workflows.md §7, credentials.
 
@@ -15,7 +15,7 @@ use crate::agent::Credential;
 use crate::call::credential::forms;
 use crate::failure::Failure;
 
-/// Takes the secrets out that one execution has used so far. `Debug` shows none.
+/// Removes the secrets that one execution has used so far. `Debug` shows none.
 #[derive(Default)]
 pub(crate) struct Redactor(Mutex<KnownSecrets>);
 
@@ -38,7 +38,7 @@ const REDACTED: &str = "[REDACTED]";
 // === impl Redactor ===
 
 impl Redactor {
-    /// Takes note of a secret before it is used.
+    /// Registers a secret before it is used.
     pub(super) fn learn(&self, credential: &Credential) -> Result<(), BuildError> {
         let forms = forms(credential);
         let mut known = self.lock();
@@ -57,7 +57,7 @@ impl Redactor {
         redacted.unwrap_or_else(|| text.to_owned())
     }
 
-    /// A value without secrets: the same where there are none.
+    /// A value without secrets; the same value if it contains none.
     pub(crate) fn value(&self, value: Json) -> Json {
         let redacted = self.finder().and_then(|finder| finder.value(&value));
         redacted.unwrap_or(value)
@@ -102,7 +102,7 @@ impl Finder {
         })
     }
 
-    /// `None` where nothing changes.
+    /// `None` if nothing changes.
     fn text(&self, text: &str) -> Option<String> {
         let mut found = self.find(text.as_bytes());
         for view in View::all(text) {
@@ -117,7 +117,7 @@ impl Finder {
         found.map(|found| found.range()).collect()
     }
 
-    /// `None` where nothing changes. Its depth is bounded by that of JSON that is read.
+    /// `None` if nothing changes. The depth of the value is bounded by that of parsed JSON.
     fn value(&self, value: &Json) -> Option<Json> {
         match value {
             Json::Null | Json::Bool(_) => None,
@@ -145,7 +145,7 @@ impl Finder {
         }
     }
 
-    /// `None` where nothing changes.
+    /// `None` if nothing changes.
     fn object(&self, object: &Object) -> Option<Object> {
         let mut changes = HashMap::new();
         for (at, (name, value)) in object.iter().enumerate() {
@@ -166,7 +166,7 @@ impl Finder {
     }
 }
 
-/// Puts one mark in the place of everything found; what overlaps is one place.
+/// Replaces everything found by the placeholder; overlapping matches count as one.
 fn replace(text: &str, mut found: Vec<Range<usize>>) -> Option<String> {
     if found.is_empty() {
         return None;
@@ -195,7 +195,7 @@ struct View {
 // === impl View ===
 
 impl View {
-    /// Every reading of the text other than as it stands.
+    /// All decoded variants of the text.
     fn all(text: &str) -> Vec<Self> {
         let mut views = Vec::new();
         if text.contains('%') {
@@ -230,14 +230,14 @@ impl View {
         view
     }
 
-    /// Where in the text it stands.
+    /// The position in the original text.
     fn origin(&self, place: &Range<usize>) -> Range<usize> {
         let at = |index: usize| self.origins.get(index).copied().unwrap_or_default();
         at(place.start)..at(place.end)
     }
 }
 
-/// What stands at the beginning of a text, and how many bytes of it that takes.
+/// The character at the beginning of a text, and the number of bytes it takes.
 struct Decoded {
     bytes: Vec<u8>,
     length: usize,
@@ -262,7 +262,7 @@ fn percent(rest: &str) -> Option<Decoded> {
     })
 }
 
-/// `\/`, `\n` or `\u002f`, as in a string of JSON.
+/// `\/`, `\n` or `\u002f`, as in a JSON string.
 fn escape(rest: &str) -> Option<Decoded> {
     let c = rest.strip_prefix('\\')?.chars().next()?;
     let plain = match c {

@@ -11,14 +11,14 @@ use crate::environment::{HttpError, HttpRequest, HttpResponse};
 use crate::failure::{Failure, FailureCode};
 use crate::value::parse_within;
 
-/// How much of an answer a failure shows, in characters.
+/// How many characters of a response a failure shows.
 const MAX_SHOWN_CHARS: usize = 1_024;
-/// How much of a content type a failure shows, in characters.
+/// How many characters of a content type a failure shows.
 const MAX_TYPE_CHARS: usize = 100;
-/// Most members and elements of an answer: more of them than fit into the data model.
+/// The maximum number of members and elements of a response: more do not fit into the data model.
 const MAX_MEMBERS: u32 = 2_000_000;
 
-/// An attempt that did not succeed.
+/// A failed attempt.
 pub(super) struct Failed {
     pub(super) failure: Failure,
     pub(super) cause: Cause,
@@ -51,7 +51,7 @@ fn other_status(response: &HttpResponse, caller: &Caller<'_>) -> Failed {
         cause,
         retry_after: response.header("retry-after").map(str::to_owned),
     };
-    // Cut after it is redacted: the cut must not leave the beginning of a secret.
+    // Cut after redaction, because the cut must not leave the beginning of a secret.
     let shown = |text: &str| -> String {
         let text = caller.redactor.text(text);
         text.chars().take(MAX_SHOWN_CHARS).collect()
@@ -117,7 +117,7 @@ fn no_answer(error: HttpError, request: &HttpRequest, caller: &Caller<'_>) -> Fa
     }
 }
 
-/// Where the execution is over, a longer timeout of the call would not have helped.
+/// If the execution has ended, a longer timeout of the call would not have helped.
 fn late(host: &str, request: &HttpRequest, caller: &Caller<'_>) -> Failure {
     let milliseconds = usize::try_from(request.timeout.as_millis()).unwrap_or(usize::MAX);
     let message = format!("no response from {host} within {milliseconds} ms");
@@ -137,7 +137,7 @@ fn too_large(max: usize) -> Failure {
     Failure::new(FailureCode::ResponseTooLarge, message).with("max", max)
 }
 
-/// The value of an answer of success: its body alone.
+/// The value of a successful response: its body.
 pub(super) fn value(response: &HttpResponse, redactor: &Redactor) -> Result<Json, Failure> {
     if response.status == 204 || response.body.is_empty() {
         return Ok(Json::Null);
@@ -157,7 +157,7 @@ pub(super) fn value(response: &HttpResponse, redactor: &Redactor) -> Result<Json
     }
 }
 
-/// The type comes from outside: it is cut, after it is redacted.
+/// The content type comes from outside: it is cut after redaction.
 fn neither(content_type: &str, redactor: &Redactor) -> String {
     if content_type.is_empty() {
         return "the response has no content type; it must be JSON or text".to_owned();

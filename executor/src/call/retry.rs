@@ -1,4 +1,4 @@
-//! Which failures are worth another attempt, and after how long?
+//! Which failures are retried, and after how long?
 //!
 //! Source: docs/protocols/a2e-workflows.md §5.
 
@@ -8,15 +8,14 @@ use a2abus_models::a2e_workflow::operation::Method;
 
 use crate::environment::Random;
 
-/// Whether a request that may act twice is sent again after it may have acted.
-/// Source: docs/protocols/a2e-workflows.md §D19.
+/// Whether a request that may act twice is repeated after it may have acted. Source: docs/protocols/a2e-workflows.md
+/// §D19.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum RetryUnsafe {
-    /// A POST or PATCH without an `Idempotency-Key` only when it has not acted: no connection,
-    /// 408, 429 and 503.
+    /// Repeat a POST or PATCH without an `Idempotency-Key` only if it has not acted: no connection, 408, 429 and 503.
     #[default]
     WhenRefused,
-    /// Like any other request.
+    /// Repeat it like any other request.
     Always,
 }
 
@@ -25,22 +24,22 @@ pub enum RetryUnsafe {
 pub(super) enum Cause {
     /// Nothing was sent.
     NotConnected,
-    /// The connection broke, or the answer is late: the service may have acted.
+    /// The connection broke, or the response is late: the service may have acted.
     NoAnswer,
-    /// It answered so.
+    /// The service responded with this status.
     Status(u16),
-    /// Another attempt would fail alike.
+    /// Another attempt would fail in the same way.
     Final,
 }
 
 /// The decision after a failed attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Next {
-    /// Another, after so long.
+    /// Another attempt, after this time.
     After(Duration),
-    /// None: the service asked for a wait that is too long.
+    /// No retry: the service asked for too long a wait.
     AskedTooLong(Duration),
-    /// None: there were enough, or there is no time.
+    /// No retry: the attempts or the time are used up.
     Nothing,
 }
 
@@ -69,7 +68,7 @@ impl Cause {
     }
 }
 
-/// Whether a request does the same once or twice.
+/// Whether repeating a request has the same effect as sending it once.
 pub(super) fn may_repeat(method: Method, has_idempotency_key: bool) -> bool {
     match method {
         Method::Get | Method::Put | Method::Delete => true,
@@ -77,7 +76,7 @@ pub(super) fn may_repeat(method: Method, has_idempotency_key: bool) -> bool {
     }
 }
 
-/// What follows so many attempts, with what the service asked for and what is left of the execution.
+/// The decision after this many attempts, given the service's `Retry-After` and the time left for the execution.
 pub(super) fn next(
     (attempts, max_retries): (u32, u32),
     retry_after: Option<&str>,

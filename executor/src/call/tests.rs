@@ -1,4 +1,4 @@
-//! Calls against a script, on a clock that jumps.
+//! Calls against a script, on a virtual clock.
 
 mod caching;
 mod deadlines;
@@ -32,7 +32,7 @@ use crate::testing::{Chance, NoStore, Script, ScriptedResponse, VirtualClock};
 
 const API: &str = "https://api.example.com";
 
-/// All that a call needs, and what it did.
+/// Everything that a call needs, and a record of what it did.
 struct World {
     clock: Arc<VirtualClock>,
     script: Arc<Script>,
@@ -113,7 +113,7 @@ impl World {
             },
         };
         let operation = operation(config);
-        // Whoever runs calls moves them between threads.
+        // The executor moves calls between threads.
         fn sendable<F: Future + Send>(future: F) -> F {
             future
         }
@@ -139,7 +139,7 @@ struct CallResult {
     result: Result<Json, Failure>,
 }
 
-/// An ApiCall of this configuration; `outputPath` need not be given.
+/// An ApiCall with this configuration; `outputPath` may be omitted.
 fn operation(config: &str) -> ApiCall {
     let config = config.replace("\n", " ");
     let config = config.trim_end().strip_suffix('}').unwrap();

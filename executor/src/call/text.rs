@@ -8,7 +8,7 @@ use a2abus_models::a2e_workflow::Path;
 use crate::failure::{Failure, FailureCode};
 use crate::model::Model;
 
-/// Text that refuses to become longer than it may.
+/// Text with a maximum length.
 pub(super) struct Bounded {
     text: String,
     max: usize,
@@ -30,7 +30,7 @@ pub(super) fn scalar(model: &Model, path: &Path) -> Result<String, Failure> {
     }
 }
 
-/// A value that cannot be used where it is needed.
+/// A value of a kind that cannot be used here.
 pub(super) fn invalid(message: impl Into<String>) -> Failure {
     Failure::new(FailureCode::InvalidValue, message)
 }

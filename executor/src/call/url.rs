@@ -12,13 +12,13 @@ use crate::call::text::{Bounded, invalid, scalar};
 use crate::failure::Failure;
 use crate::model::Model;
 
-/// The longest URL that is sent, in bytes: the longest that HTTP libraries read.
+/// The longest URL that is sent, in bytes: the longest that HTTP libraries accept.
 const MAX_URL_BYTES: usize = 65_534;
 
 /// A hint for a URL that cannot be parsed.
 const WHOLE_URL: &str = "give a whole URL as a string, such as https://api.example.com/items?page=2, without spaces and braces";
 
-/// Where a call goes. Whether it may go there is not judged here.
+/// The target of a call. Permissions are checked elsewhere.
 pub(super) fn resolve(url: &UrlTemplate, model: &Model) -> Result<Target, Failure> {
     let text = match url {
         UrlTemplate::Text(template) => encoded(template, model)?,
@@ -79,13 +79,13 @@ fn too_long() -> Failure {
         .suggest("put shorter values into the URL, or send them in the body of a POST")
 }
 
-/// Watches that no value makes a segment of the path `.` or `..`, which would lead elsewhere.
+/// Checks that no value makes a path segment `.` or `..`, which would lead elsewhere.
 #[derive(Default)]
 struct Dots {
-    /// What stands in the segment so far, no more than is needed to tell.
+    /// The beginning of the current segment, as far as needed to decide.
     segment: String,
     has_value: bool,
-    /// Whether a query or a fragment has begun, where dots mean nothing.
+    /// Whether the query or fragment has begun, where dots have no meaning.
     is_over: bool,
 }
 
@@ -100,7 +100,7 @@ impl Dots {
                     self.end_segment()?;
                     self.is_over = true;
                 }
-                // The standard reads a backslash as a slash.
+                // The URL standard treats a backslash as a slash.
                 '/' | '\\' => self.end_segment()?,
                 c => self.segment.push(c),
             }
@@ -110,7 +110,7 @@ impl Dots {
 
     fn value(&mut self, value: &str) {
         self.has_value = true;
-        // Of all characters only a percent sign could begin a dot, and it is encoded itself.
+        // Only a percent sign could begin an encoded dot, and it is encoded itself.
         self.segment.push_str(&value.replace('%', "%25"));
     }
 
@@ -231,7 +231,7 @@ mod tests {
                 "..",
                 "https://h.example/a#/../",
             ),
-            // Dots that the author wrote lead where the author wanted.
+            // Dots in the author's own text are intended.
             (
                 "https://h.example/a/../{/workflow/x}",
                 "b",

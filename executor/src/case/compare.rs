@@ -1,4 +1,4 @@
-//! What a run did against what is expected.
+//! Compares a run with the expectation.
 
 use a2abus_models::{Array, Json, Number, Object};
 use a2abus_plugin::Text;
@@ -55,7 +55,7 @@ impl Differences {
         self.check(name, &issues(expected), &issues(report));
     }
 
-    /// The record of the execution, and the data model in its end.
+    /// The record of the execution, and the final data model.
     fn of_record(&mut self, expected: &Json, observed: &Observed) {
         let record = observed.record.as_ref().map(|record| record.to_value());
         let record = record.unwrap_or_default();
@@ -78,7 +78,7 @@ impl Differences {
         self.check("error", &error, &like(&error, &member(&record, "error")));
     }
 
-    /// What the execution did outside: requests, what it stored, how long it waited.
+    /// External effects of the execution: requests, stored values, waits.
     fn of_effects(&mut self, expected: &Json, observed: &Observed) {
         let asked = list(expected, "requests").into();
         self.check("requests", &asked, &requests(expected, observed));
@@ -119,7 +119,7 @@ fn sorted(mut values: Vec<Json>) -> Json {
     values.into()
 }
 
-/// As much of a value as is expected of it.
+/// The part of a value that the expectation mentions.
 fn like(expected: &Json, got: &Json) -> Json {
     match (expected, got) {
         (Json::Object(expected), Json::Object(got)) => {
@@ -132,7 +132,7 @@ fn like(expected: &Json, got: &Json) -> Json {
     }
 }
 
-/// The requests, without the content type where nobody asked for one.
+/// The requests, without the content type unless the expectation has one.
 fn requests(expected: &Json, observed: &Observed) -> Json {
     let expected = list(expected, "requests");
     let request = |(index, got): (usize, &Json)| {
@@ -180,7 +180,7 @@ fn stored(observed: &Observed) -> Json {
     storages.into()
 }
 
-/// The range that is expected where the delay lies in it, else the delay.
+/// The expected range if the delay is inside it, else the delay.
 fn retry_delays(expected: &Array, observed: &Observed) -> Json {
     let delay = |(index, delay): (usize, &std::time::Duration)| {
         let delay = crate::trace::milliseconds(*delay);
@@ -207,7 +207,7 @@ fn retry_delays(expected: &Array, observed: &Observed) -> Json {
         .into()
 }
 
-/// A value as far as a line shows it.
+/// A value, shortened to a line.
 fn shorten(value: &impl ToString) -> String {
     const SHOWN: usize = 400;
     let text = value.to_string();

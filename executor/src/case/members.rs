@@ -1,4 +1,4 @@
-//! Which members may a case have? One that is misspelt would be looked for in vain, and the test pass.
+//! The members that a case may have. A misspelt member would be ignored, and the test would pass.
 
 use a2abus_models::{Array, Json, Object};
 use a2abus_plugin::Text;
@@ -47,8 +47,8 @@ const LISTS: [&str; 5] = [
     "skipped",
     "warnings",
 ];
-/// An issue as validation tells it, although no more than these are compared: of errors `code`, `level`, `operationId`, of
-/// warnings `code` and `operationId`.
+/// The members of a validation issue. Only these are compared: of errors `code`, `level`, `operationId`, of warnings
+/// `code` and `operationId`.
 const ISSUE: [&str; 7] = [
     "code",
     "level",
@@ -59,7 +59,7 @@ const ISSUE: [&str; 7] = [
     "suggestion",
 ];
 
-/// Refuses what would not be looked at.
+/// Refuses members that would be ignored.
 pub(super) fn check(case: &Json) -> Result<(), String> {
     let members = case.as_object().ok_or("it is not an object")?;
     for (name, _) in members {
@@ -83,7 +83,7 @@ pub(super) fn check(case: &Json) -> Result<(), String> {
     members.get("expected").map_or(Ok(()), check_expected)
 }
 
-/// Others are for people.
+/// Other members are ignored.
 fn refuse_misspelt(name: &str) -> Result<(), String> {
     let is_near = |known: &&&str| {
         let distance = strsim::osa_distance(name, known);
@@ -115,7 +115,7 @@ fn check_expected(expected: &Json) -> Result<(), String> {
         let known: &[_] = match (name, expected.get("valid")) {
             ("warnings", _) => &ISSUE,
             ("errors", Some(Json::Bool(false))) => &ISSUE,
-            // Others are compared with all they have.
+            // The others are compared in full.
             _ => continue,
         };
         for (index, element) in elements?.iter().enumerate() {
@@ -125,7 +125,7 @@ fn check_expected(expected: &Json) -> Result<(), String> {
     Ok(())
 }
 
-/// An object with none but these members.
+/// An object with only these members.
 fn only<'a>(value: &'a Json, at: &str, known: &[&str]) -> Result<&'a Object, String> {
     let object = value.as_object();
     let object = object.ok_or_else(|| format!("{at} is not an object"))?;
@@ -139,7 +139,7 @@ fn only<'a>(value: &'a Json, at: &str, known: &[&str]) -> Result<&'a Object, Str
     }
 }
 
-/// The members of an object; that it is one is checked where it is read.
+/// The members of an object. Its reader checks that it is one.
 fn object(value: Option<&Json>) -> impl Iterator<Item = (&Text, &Json)> {
     value.and_then(Json::as_object).into_iter().flatten()
 }

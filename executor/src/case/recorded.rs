@@ -1,4 +1,4 @@
-//! HTTP answers that were recorded.
+//! Recorded HTTP responses.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Mutex, PoisonError};
@@ -12,8 +12,7 @@ use futures_util::future::BoxFuture;
 use crate::environment::{HttpClient, HttpError, HttpRequest, HttpResponse};
 use crate::virtual_clock::VirtualClock;
 
-/// Answers requests as they were recorded, and remembers the requests. What was not recorded is not
-/// reached.
+/// Responds to requests as recorded, and remembers the requests. Other requests fail without a connection.
 #[derive(Debug)]
 pub struct Recorded {
     clock: VirtualClock,
@@ -22,17 +21,17 @@ pub struct Recorded {
 
 #[derive(Debug, Default)]
 struct State {
-    /// The answers by method and URL, and how many have been given.
+    /// The responses by method and URL, and how many have been used.
     answers: HashMap<String, (Vec<Json>, usize)>,
     requests: Vec<Json>,
-    /// Requests that nothing was recorded for, as `METHOD URL`.
+    /// Requests without a recorded response, as `METHOD URL`.
     unanswered: BTreeSet<String>,
 }
 
 // === impl Recorded ===
 
 impl Recorded {
-    /// The answers by `"METHOD URL"`, as in a case. A recorded timeout lets the clock go on.
+    /// The responses by `"METHOD URL"`, as in a case. A recorded timeout advances the clock.
     #[must_use]
     pub fn new(fixtures: &Object, clock: VirtualClock) -> Self {
         let answers = fixtures.iter().map(|(request, answers)| {
@@ -48,14 +47,14 @@ impl Recorded {
         }
     }
 
-    /// The requests made: `{"method","url","headers","body"?}` each.
+    /// The requests, each as `{"method","url","headers","body"?}`.
     #[must_use]
     pub fn requests(&self) -> Vec<Json> {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.requests.clone()
     }
 
-    /// The requests that nothing was recorded for, each as `METHOD URL` once.
+    /// The requests without a recorded response, as `METHOD URL`, without repetitions.
     pub(super) fn unanswered(&self) -> BTreeSet<String> {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.unanswered.clone()
@@ -125,7 +124,7 @@ impl HttpClient for Recorded {
     }
 }
 
-/// The request a fixture is for, with its URL as a client sends it.
+/// The request of a fixture, with its URL as a client sends it.
 fn normal(request: &str) -> String {
     let Some((method, url)) = request.split_once(' ') else {
         return request.to_owned();

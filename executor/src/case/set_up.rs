@@ -20,7 +20,7 @@ use crate::shared::{Limits, OnError};
 use crate::store::{FileStore, MemoryStore};
 use crate::virtual_clock::VirtualClock;
 
-/// The API that is registered if a case says nothing.
+/// The API that is registered if a case registers none.
 const API: &str = "https://api.example.com";
 
 /// A random source that returns the same bytes in every run.
@@ -59,7 +59,7 @@ impl Test {
 
 pub(super) fn case(json: &Json) -> Case {
     let name = json.get("name").and_then(Json::as_text);
-    // One of the two would be lost, and the test pass without it.
+    // One of the two would be lost without notice, and the test would pass.
     let test = match json.first_repeated() {
         Some(member) => Err(format!("{member} is written twice: write it once")),
         None => test(json),
@@ -75,7 +75,7 @@ fn test(value: &Json) -> Result<Test, String> {
     let empty = Json::Object(Object::default());
     let member = |name| value.get(name).unwrap_or(&empty);
     let options = member("options");
-    // What is no string is no word.
+    // A value that is not a string is not a word.
     let word = |name| Some(options.get(name)?.as_str().unwrap_or_default());
     let policy = member("policy");
     let credentials = credentials(object(member("credentials"), "credentials")?)?;
@@ -154,7 +154,7 @@ fn credentials(members: &Object) -> Result<BTreeMap<Text, Credential>, String> {
 fn credential(id: &str, value: &Json) -> Result<Credential, String> {
     let text = |name: &str| {
         let text = value.get(name).and_then(Json::as_str);
-        text.ok_or_else(|| format!("credentials.{id}: {name} is no string"))
+        text.ok_or_else(|| format!("credentials.{id}: {name} is not a string"))
     };
     let kind = CredentialKind::from_word(text("type")?);
     let apis = match value.get("apis") {

@@ -1,4 +1,4 @@
-//! From a host to a connection, over addresses that were checked.
+//! From a host to a connection, through checked addresses.
 
 use std::io::{self, IoSlice};
 use std::net::IpAddr;
@@ -22,7 +22,7 @@ use tokio_rustls::rustls::pki_types::ServerName;
 use crate::client::resolve::Resolve;
 use crate::environment::Reach;
 
-/// Connects to the addresses that its reach permits.
+/// Connects only to addresses that the request may reach.
 #[derive(Clone)]
 pub(super) struct Connector {
     reach: Reach,
@@ -48,7 +48,7 @@ trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Io for S {}
 
-/// How long one address of several is tried, and how long TLS may take to begin.
+/// How long one of several addresses is tried, and how long the TLS handshake may take.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(5);
 
 // === impl Connector ===
@@ -69,7 +69,7 @@ impl Connector {
         let port = uri.port_u16().unwrap_or(if has_tls { 443 } else { 80 });
         let addresses = self.addresses(host).await?;
         let stream = open(&addresses, port).await?;
-        // The answer to a small request should not wait for more.
+        // Small requests should be sent at once (no Nagle delay).
         stream.set_nodelay(true)?;
         if !has_tls {
             return Ok(Stream(TokioIo::new(Box::new(stream))));
@@ -82,8 +82,8 @@ impl Connector {
         Ok(Stream(TokioIo::new(Box::new(stream))))
     }
 
-    /// The addresses of a host, all of them permitted. One that is not forbids the others too:
-    /// whoever answers so tries to get in.
+    /// The addresses of a host, all of them permitted. One forbidden address forbids all, because it is a sign of an
+    /// attack.
     async fn addresses(&self, host: &str) -> Result<Vec<IpAddr>, ConnectError> {
         if self.reach == Reach::Global && is_forbidden_host(host) {
             return Err(ConnectError::Forbidden);

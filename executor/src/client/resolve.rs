@@ -1,4 +1,4 @@
-//! Which addresses does a name have?
+//! Resolves names to addresses.
 
 use std::io;
 use std::net::IpAddr;
@@ -7,7 +7,7 @@ use futures_util::future::BoxFuture;
 
 /// Finds the addresses of names.
 pub trait Resolve: Send + Sync {
-    /// The addresses of a name, in the order in which they are to be tried.
+    /// The addresses of a name, in the order in which to try them.
     ///
     /// # Errors
     /// If there are none, or the lookup fails.

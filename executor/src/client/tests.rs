@@ -1,4 +1,4 @@
-//! Against real servers of this machine, and a resolver that says what it is told.
+//! Tests against real servers on this machine, with a scripted resolver.
 
 mod addresses;
 mod answers;
@@ -18,7 +18,7 @@ use futures_util::future::BoxFuture;
 use super::{Client, ClientOptions, Resolve};
 use crate::environment::{HttpRequest, Reach};
 
-/// Gives answers in turn, the last one for ever, and counts how often it was asked.
+/// Gives the scripted answers in turn, the last one for ever, and counts the calls.
 pub(crate) struct Names {
     answers: Mutex<VecDeque<Vec<IpAddr>>>,
     asked: Mutex<Vec<String>>,
@@ -51,7 +51,7 @@ impl Resolve for Names {
     }
 }
 
-/// A client that knows these names and trusts these certificates.
+/// A client with these names and trusted certificates.
 pub(crate) fn client(names: &Arc<Names>, root_certificates: Vec<Vec<u8>>) -> Client {
     let resolver: Arc<dyn Resolve> = Arc::<Names>::clone(names);
     Client::new(&ClientOptions {
@@ -62,7 +62,7 @@ pub(crate) fn client(names: &Arc<Names>, root_certificates: Vec<Vec<u8>>) -> Cli
     .unwrap()
 }
 
-/// A client to which every name is this machine.
+/// A client for which every name is this machine.
 fn local_client() -> Client {
     client(&Names::new(&[&["127.0.0.1"]]), Vec::new())
 }
@@ -80,7 +80,7 @@ fn get(url: &str) -> HttpRequest {
     }
 }
 
-/// The same that may reach global addresses alone.
+/// The same, limited to global addresses.
 fn get_global(url: &str) -> HttpRequest {
     HttpRequest {
         reach: Reach::Global,

@@ -68,7 +68,7 @@ impl Engine<'_> {
                 Ok(_) => self
                     .weigh(&value, &mut weight, max)
                     .map(|()| values.push(value)),
-                Err(halt) => self.go_on(halt).map(|()| values.push(Json::Null)),
+                Err(halt) => self.continue_after(halt).map(|()| values.push(Json::Null)),
             };
             if ended.is_err() {
                 break;

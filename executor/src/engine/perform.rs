@@ -21,7 +21,7 @@ use crate::operation::{self, Scope};
 use crate::store;
 use crate::trace::{OperationStatus, Progress};
 
-/// From this weight of its inputs on, looking a result up is cheaper than computing it again.
+/// From this input size on, a cache lookup is cheaper than computing the result again.
 const CACHED_FROM_BYTES: usize = 64 << 10;
 
 impl Engine<'_> {
@@ -49,7 +49,7 @@ impl Engine<'_> {
         }
     }
 
-    /// Runs what only computes, within what is left of time and memory.
+    /// Runs an operation without I/O, within the remaining time and memory.
     pub(super) fn compute<R>(
         &self,
         operation: impl FnOnce(&Scope<'_>) -> Result<R, Failure>,
@@ -63,8 +63,7 @@ impl Engine<'_> {
         })
     }
 
-    /// The same for an operation whose value may be known.
-    /// Source: docs/protocols/a2e-workflows.md §6.
+    /// The same for an operation whose result may be cached. Source: docs/protocols/a2e-workflows.md §6.
     fn cached(
         &self,
         operation: &Operation,
@@ -90,8 +89,8 @@ impl Engine<'_> {
         }
     }
 
-    /// The configuration, what its references find, and the inputs. Large values are known by
-    /// their identity: hashing one costs what the operation does.
+    /// The configuration, the values of its references, and the inputs. Large values are identified by address, because
+    /// hashing one costs as much as the operation.
     fn key(&self, operation: &Operation, inputs: &[&Path]) -> Option<Key> {
         let values: Vec<_> = inputs
             .iter()
@@ -148,7 +147,7 @@ impl Engine<'_> {
     async fn store(&mut self, operation: &StoreData) -> Result<Json, Halt> {
         let value = self.model.read(&operation.input)?;
         let keeper = &self.run.shared.keeper;
-        // Not cut off at the deadline: nobody could say whether it was stored.
+        // Not interrupted at the deadline, because it would then be unknown whether the value was stored.
         let (agent, session) = (self.run.agent.id(), self.run.session);
         let stored = store::store(operation, value.clone(), keeper, agent, session).await?;
         let place = (operation.storage, Text::from(operation.key.as_str()));
@@ -175,7 +174,7 @@ impl Engine<'_> {
     }
 }
 
-/// Where an operation puts its value.
+/// The output path of an operation.
 pub(super) fn output(kind: &OperationKind) -> Option<&OutputPath> {
     match kind {
         OperationKind::ApiCall(call) => Some(&call.output),
@@ -189,7 +188,7 @@ pub(super) fn output(kind: &OperationKind) -> Option<&OutputPath> {
     }
 }
 
-/// What an operation that only computes takes from the data model beside its inputs.
+/// The references of an operation without I/O, in addition to its inputs.
 fn references<'a>(kind: &'a OperationKind) -> Vec<&'a Path> {
     match kind {
         OperationKind::FilterData(filter) => {

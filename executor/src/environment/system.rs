@@ -1,4 +1,4 @@
-//! Time and chance of the machine.
+//! Time and randomness of the machine.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,7 +15,7 @@ pub struct SystemClock {
     start: Instant,
 }
 
-/// Bits that are drawn from a seed of the operating system, without asking it again.
+/// Random bits from a generator that the operating system has seeded once.
 pub struct SystemRandom {
     seed: [u8; 32],
     drawn: AtomicU64,
@@ -24,7 +24,7 @@ pub struct SystemRandom {
 // === impl SystemClock ===
 
 impl SystemClock {
-    /// A clock that begins now.
+    /// A clock that starts now.
     #[must_use]
     pub fn new() -> Self {
         Self {

@@ -1,4 +1,4 @@
-//! One execution, as a stream of what happens in it.
+//! One execution, as a stream of events.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -34,13 +34,13 @@ pub struct Execution {
     execution_id: Text,
     operations: usize,
     run: BoxFuture<'static, (Arc<Record>, Object)>,
-    /// What is reported while the run is polled. Bounded by the number of runs of operations.
+    /// The events reported while the run is polled. Bounded by the number of operation runs.
     reported: Arc<Mutex<VecDeque<Progress>>>,
     ended: Option<(Arc<Record>, Object)>,
     is_over: bool,
 }
 
-/// How much longer than its time an execution may take, by the clocks of all processes.
+/// How long after its deadline an execution may end, by the clocks of all processes.
 const MARGIN: Duration = Duration::from_secs(30);
 
 /// An event of an execution.
@@ -53,7 +53,7 @@ pub enum Event {
     Ended {
         /// Its record.
         record: Arc<Record>,
-        /// The data model as it was in the end.
+        /// The final data model.
         model: Object,
     },
 }
@@ -67,14 +67,14 @@ pub(super) struct Start {
     pub(super) request: Request,
     pub(super) report: Report,
     pub(super) budget: Duration,
-    /// Whether that is less than the agent has, since whoever asked waits no longer.
+    /// Whether the requester's deadline is earlier than the agent's limit.
     pub(super) is_cut: bool,
 }
 
 // === impl Execution ===
 
 impl Execution {
-    /// Records that it runs, before anything of it does. `None` where another process runs it.
+    /// Records that it runs, before anything runs. `None` if another process runs it.
     pub(super) async fn begin(
         inner: Arc<Inner>,
         start: Start,
@@ -117,13 +117,13 @@ impl Execution {
         &self.execution_id
     }
 
-    /// The number of operations that are defined.
+    /// How many operations are defined.
     #[must_use]
     pub fn operations(&self) -> usize {
         self.operations
     }
 
-    /// Runs it to its end, whatever happens in it.
+    /// Runs it to its end, and drops the events.
     pub async fn finish(self) -> Arc<Record> {
         match self.ended {
             Some((record, _)) => record,
@@ -172,7 +172,7 @@ impl fmt::Debug for Execution {
     }
 }
 
-/// Runs it to its end and records what came of it.
+/// Runs it to its end and records the result.
 async fn run(
     inner: Arc<Inner>,
     start: Start,
@@ -220,7 +220,7 @@ async fn run(
     stored.record = Record::ended(&frame, &ended);
     stored.has_begun_unsafe = mark.is_set.load(Ordering::Relaxed);
     if save(&inner, start.agent.id(), &stored).await.is_err() {
-        // The answer is right all the same. That it has ended is worth more than what came of it.
+        // The answer is correct in any case. It is more important to record the end than the results.
         let _is_noted = save(&inner, start.agent.id(), &stored.without_values()).await;
     }
     let record = Arc::new(stored.record);
@@ -228,7 +228,7 @@ async fn run(
     (record, ended.model)
 }
 
-/// Runs an execution to its end, and cancels it when another process asks for that.
+/// Runs an execution to its end, and cancels it if another process asks for that.
 async fn until_ended<T>(
     inner: &Inner,
     (agent, execution_id): (&Text, &Text),
@@ -246,7 +246,7 @@ async fn until_ended<T>(
     }
 }
 
-/// Notes, before the first request that must not be made twice, that one may have been made.
+/// Records, before the first request that must not be repeated, that one may have been sent.
 struct Mark {
     inner: Arc<Inner>,
     agent: Text,
@@ -265,7 +265,7 @@ impl Mark {
         };
         save(&self.inner, &self.agent, &stored).await.map_err(|_| {
             let message =
-                "the execution cannot be recorded, so it was not started: it might be done twice";
+                "the execution was not started, because it cannot be recorded and could then run twice";
             Failure::new(FailureCode::StorageFailed, message)
         })?;
         self.is_set.store(true, Ordering::Relaxed);

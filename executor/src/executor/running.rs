@@ -28,7 +28,7 @@ struct Entry {
     takes_place: bool,
 }
 
-/// The right to run an execution; given back when it is dropped.
+/// The exclusive right to run an execution; released when it is dropped.
 #[derive(Debug)]
 pub(super) struct Slot {
     agents: Arc<Mutex<Agents>>,
@@ -39,7 +39,7 @@ pub(super) struct Slot {
     pub(super) trace: Trace,
 }
 
-/// Waits for an execution that somebody else runs, here or in another process.
+/// Waits for an execution that is running elsewhere, in this or another process.
 #[derive(Debug)]
 pub struct Follow {
     execution_id: Text,
@@ -58,7 +58,7 @@ pub(super) enum Admission {
 // === impl Running ===
 
 impl Running {
-    /// What runs under this id, if anything does.
+    /// The execution under this id, if it is running.
     pub(super) fn find(
         &self,
         agent: &Text,
@@ -70,7 +70,8 @@ impl Running {
         Some(entry.admission(digest))
     }
 
-    /// The right to run it, where nobody else does, and if it needs a place, where the agent has fewer than so many.
+    /// The right to run it, if nobody else is running it. With a limit, only if the agent has fewer concurrent
+    /// executions.
     pub(super) fn admit(
         &self,
         agent: &Text,
@@ -112,7 +113,7 @@ impl Running {
         self.trace(agent, execution_id).is_some()
     }
 
-    /// How the operations of an execution stand, if it runs.
+    /// The state of the operations of an execution, if it runs.
     pub(super) fn trace(&self, agent: &Text, execution_id: &str) -> Option<Trace> {
         let agents = lock(&self.agents);
         let entry = agents.get(agent)?.get(execution_id)?;
@@ -128,7 +129,7 @@ impl Running {
     }
 }
 
-/// Nothing that holds a lock can leave what it guards half changed.
+/// No panic under the lock can leave the data half changed.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -136,7 +137,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 // === impl Entry ===
 
 impl Entry {
-    /// What becomes of another request for the same id.
+    /// The result for another request with the same id.
     fn admission(&self, digest: &Text) -> Admission {
         if self.digest != *digest {
             return Admission::Conflict;
@@ -148,7 +149,7 @@ impl Entry {
 // === impl Slot ===
 
 impl Slot {
-    /// Gives the record to all who wait for it.
+    /// Gives the record to all waiting requests.
     pub(super) fn end(self, record: &Arc<Record>) {
         self.ended.send_replace(Some(Arc::clone(record)));
     }
@@ -189,7 +190,7 @@ impl Follow {
         &self.execution_id
     }
 
-    /// Its record when it ends; `None` when whoever ran it gave it up.
+    /// Its record when it ends; `None` if it was abandoned.
     pub async fn ended(self) -> Option<Arc<Record>> {
         if let Some(mut ended) = self.ended
             && let Ok(record) = ended.wait_for(Option::is_some).await

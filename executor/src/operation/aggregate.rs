@@ -19,11 +19,11 @@ use crate::model::field;
 struct Groups<'a> {
     /// The number of the group of every element, in order.
     of: Vec<usize>,
-    /// What the elements of each group have in common; none when there is but one.
+    /// The key values of each group; empty if there is only one group.
     values: Option<Vec<Cow<'a, Json>>>,
 }
 
-/// Figures of an array, or of each of its groups.
+/// The aggregates of an array, or of each of its groups.
 pub(super) fn aggregate(
     config: &Aggregate,
     input: &Array,
@@ -48,7 +48,7 @@ pub(super) fn aggregate(
         }
     };
     let mut rows: Vec<Object> = groups.heads(config.group_by.as_ref(), meter)?;
-    // Figures of one field often stand together.
+    // Several aggregates often use the same field.
     for same in figures.chunk_by(|(_, a), (_, b)| a.field == b.field) {
         let Some((_, first)) = same.first() else {
             continue;
@@ -69,7 +69,7 @@ pub(super) fn aggregate(
     })
 }
 
-/// What a figure looks at in each element; nothing where that is null or missing.
+/// The values that an aggregate uses; nothing if the field is null or missing.
 fn values_of<'a>(
     figure: &Figure,
     input: &'a Array,
@@ -85,7 +85,7 @@ fn values_of<'a>(
     values.collect()
 }
 
-/// One figure of every group, counted.
+/// One aggregate of every group, with its memory counted.
 fn column(
     function: AggregateFunction,
     values: &[Option<Cow<'_, Json>>],
@@ -93,7 +93,7 @@ fn column(
     meter: &Meter<'_>,
 ) -> Result<Vec<Json>, Failure> {
     let mut tallies = vec![Tally::new(function); groups.len()];
-    // The number of a value, and the pairs of group and value that were there.
+    // The number of the value, and the pairs of group and value seen so far.
     let (mut distinct, mut pairs) = (Distinct::new(), HashSet::new());
     for (value, group) in values.iter().zip(&groups.of) {
         meter.step()?;
@@ -141,7 +141,7 @@ impl<'a> Groups<'a> {
         self.values.as_ref().map_or(1, Vec::len)
     }
 
-    /// The objects of the groups before there are figures in them, counted.
+    /// The objects of the groups before their aggregates, with their memory counted.
     fn heads(&self, by: Option<&RelativePath>, meter: &Meter<'_>) -> Result<Vec<Object>, Failure> {
         let (Some(by), Some(values)) = (by, &self.values) else {
             meter.weigh(Json::WEIGHT)?;
@@ -170,7 +170,7 @@ mod tests {
         )
     }
 
-    /// What each function makes of a list: count, sum, avg, min, max, first, last, countDistinct.
+    /// The result of each function for a list: count, sum, avg, min, max, first, last, countDistinct.
     fn check_figures(values: &str, expected: [&str; 8]) {
         let values = parse(values);
         let rows = values.as_array().unwrap().iter();

@@ -14,22 +14,22 @@ use super::distinct::Distinct;
 use crate::failure::Failure;
 use crate::meter::Meter;
 
-/// An operator and the value it compares with, ready for many values.
+/// An operator and its operand, prepared for many comparisons.
 pub(super) struct Comparison {
     operator: Operator,
     value: Json,
-    /// The elements of the value, where many are looked for in it.
+    /// The elements of the operand, if many are searched for.
     elements: Option<Rc<Distinct<'static>>>,
 }
 
-/// The long arrays that `in` looks into, each prepared once however many conditions name it.
+/// The long arrays that `in` searches, each prepared once for all conditions.
 #[derive(Default)]
 pub(super) struct Lists(Vec<(Array, Rc<Distinct<'static>>)>);
 
-/// From how many elements on an array is prepared to be looked into.
+/// From this many elements on, an array is prepared for the search.
 const LONG: usize = 8;
 
-/// The value of an operand; a reference has to lead somewhere.
+/// The value of an operand; a reference must exist.
 fn value(operand: &Operand, scope: &Scope<'_>) -> Result<Json, Failure> {
     match operand {
         Operand::Literal(json) => Ok(json.by_value()),
@@ -69,7 +69,7 @@ impl Comparison {
         Ok(comparison)
     }
 
-    /// Whether it holds of a value.
+    /// Whether the comparison is true for a value.
     pub(super) fn holds(&self, field: &Json, meter: &Meter<'_>) -> Result<bool, Failure> {
         if let Some(elements) = &self.elements {
             return Ok(elements.find(field, meter)?.is_some());
@@ -103,7 +103,7 @@ impl Comparison {
         })
     }
 
-    /// How many bytes it reads to compare.
+    /// How many bytes a comparison reads.
     fn work(&self, field: &Json) -> usize {
         match self.operator {
             Operator::In => self.value.weight(),
@@ -120,10 +120,10 @@ impl Comparison {
     }
 }
 
-/// The order of two numbers or two strings; no other values have one.
+/// The order of two numbers or two strings; `None` for other values.
 fn order(a: &Json, b: &Json) -> Option<Ordering> {
     match texts(a, b) {
-        // The order of UTF-8 is that of its code points.
+        // The byte order of UTF-8 is the order of code points.
         Some((a, b)) => Some(a.cmp(b)),
         None => Some(a.as_number()?.cmp(b.as_number()?)),
     }

@@ -1,4 +1,4 @@
-//! Which of many values are equal, without comparing each with each.
+//! Finds equal values without comparing all pairs.
 
 use std::borrow::Cow;
 use std::hash::RandomState;
@@ -10,7 +10,7 @@ use hashbrown::hash_table::Entry;
 use crate::failure::Failure;
 use crate::meter::Meter;
 
-/// Values told apart by JSON equality, numbered as they came.
+/// Distinct values by JSON equality, numbered in the order of arrival.
 pub(super) struct Distinct<'a> {
     state: RandomState,
     values: Vec<Cow<'a, Json>>,
@@ -21,9 +21,9 @@ pub(super) struct Distinct<'a> {
 /// Where a value was put.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ValueSlot {
-    /// It is the first of its equals, and has this number.
+    /// The first of its kind, with this number.
     New(usize),
-    /// It equals the value of this number.
+    /// It equals the value with this number.
     Known(usize),
 }
 
@@ -38,7 +38,7 @@ impl<'a> Distinct<'a> {
         }
     }
 
-    /// Puts a value beside those that are there, unless it equals one.
+    /// Adds a value, unless it equals an existing one.
     pub(super) fn put(
         &mut self,
         value: Cow<'a, Json>,

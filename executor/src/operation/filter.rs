@@ -69,7 +69,7 @@ mod tests {
     use crate::operation::testing::{check, check_fails, check_weight, operation, parse, run};
     use a2abus_models::Json;
 
-    /// The elements of `values`, each as `{"v": …}`, that such a condition keeps.
+    /// The elements of `values`, each as `{"v": …}`, that match this condition.
     fn kept(values: &str, operator: &str, value: &str) -> Vec<String> {
         let values = parse(values);
         let rows = values.as_array().unwrap().iter();

@@ -7,7 +7,7 @@ use super::text::{text, write_plain};
 use crate::failure::Failure;
 use crate::meter::Meter;
 
-/// What a function makes of a value, counted; of the wrong kind it makes null.
+/// The result of a function, with its memory counted; null for a value of the wrong kind.
 pub(super) fn apply(function: Function, value: &Json, meter: &Meter<'_>) -> Result<Json, Failure> {
     meter.scan(value.weight())?;
     match (function, value) {
@@ -24,7 +24,7 @@ pub(super) fn apply(function: Function, value: &Json, meter: &Meter<'_>) -> Resu
 
 /// A text in another case.
 fn changed(text: &str, change: fn(&str) -> String, meter: &Meter<'_>) -> Result<Json, Failure> {
-    // No character becomes more than three of its length.
+    // Case conversion makes no character longer than three times its length.
     let most = text
         .len()
         .saturating_mul(if text.is_ascii() { 1 } else { 3 });
@@ -34,7 +34,7 @@ fn changed(text: &str, change: fn(&str) -> String, meter: &Meter<'_>) -> Result<
     meter.keep(changed.into())
 }
 
-/// What is no larger than it was; `None` of the wrong kind.
+/// A result that is no larger than its input; `None` for the wrong kind.
 fn small(function: Function, value: &Json) -> Option<Json> {
     match (function, value) {
         (Function::Trim, Json::String(text)) => Some(text.trim().into()),

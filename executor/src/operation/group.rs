@@ -36,7 +36,8 @@ pub(super) fn group(by: &RelativePath, input: &Array, meter: &Meter<'_>) -> Resu
     Ok(groups.collect::<Object>().into())
 }
 
-/// The text of a key, counted: a string as it is, all else so that equal values have one text.
+/// The text of a key, with its memory counted: a string as it is, everything else so that equal values have the same
+/// text.
 fn key(value: &Json, meter: &Meter<'_>) -> Result<Text, Failure> {
     if let Json::String(text) = value {
         meter.weigh(text.len())?;

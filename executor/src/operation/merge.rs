@@ -25,7 +25,7 @@ pub(crate) fn merge(operation: &MergeData, scope: &Scope<'_>) -> Result<Json, Fa
     }
 }
 
-/// Hands over what concat puts one after the other.
+/// Passes on the elements that concat joins.
 fn each_element(
     sources: &[Path],
     scope: &Scope<'_>,
@@ -126,7 +126,7 @@ fn deep_merge(sources: &[Path], scope: &Scope<'_>) -> Result<Json, Failure> {
     Ok(merged)
 }
 
-/// Merges a later value into an earlier one, which is counted already.
+/// Merges a later value into an earlier one, whose memory is already counted.
 fn merge_into(
     earlier: &mut Json,
     later: &Json,

@@ -31,7 +31,7 @@ enum Source<'a> {
     Template(&'a FieldTemplate),
 }
 
-/// The substitute for a missing field.
+/// The value for a missing field.
 #[derive(Clone, Copy)]
 enum Missing {
     Null,
@@ -46,7 +46,7 @@ pub(super) fn map(
     scope: &Scope<'_>,
 ) -> Result<Json, Failure> {
     let maker = Maker::new(projection, scope)?;
-    // One value comes of each element, so that the slice may be taken first.
+    // Each element gives one value, so the slice may be taken first.
     let input = slice(input, part);
     let mut made = Vec::new();
     for item in input {
@@ -78,7 +78,7 @@ impl<'a> Maker<'a> {
             Projection::Field(field, function) => Self::One(Source::Field(field, *function)),
             Projection::Template(template) => Self::One(Source::Template(template)),
             Projection::Fields(fields, merge) => {
-                // By name, so that a field that is listed twice is one member.
+                // By name, so that a repeated field is one member.
                 let fields: IndexMap<_, _> = fields.iter().map(|f| (f.text(), f)).collect();
                 let members = fields.into_iter().map(|(name, field)| Member {
                     name: name.clone(),

@@ -34,7 +34,7 @@ pub(super) fn sort(
     meter: &Meter<'_>,
 ) -> Result<Json, Failure> {
     let mut items: Vec<Keyed<'_>> = input.iter().map(|item| (Key::Nothing, item)).collect();
-    // Where the keys so far are equal; the next key decides there, and is computed there alone.
+    // The ranges with equal keys so far. Only there the next key is computed and decides.
     let mut undecided = Vec::from_iter(Some(0..items.len()));
     for key in keys {
         let mut next = Vec::new();
@@ -185,7 +185,7 @@ mod tests {
         );
     }
 
-    /// The order of two values as the specification words it; null is last.
+    /// The order of two values by the specification; null is last.
     fn naive(a: &Json, b: &Json, descending: bool) -> std::cmp::Ordering {
         let rank = |value: &Json| match value {
             Json::Number(_) => 0,

@@ -1,4 +1,4 @@
-//! Runs one operation of a workflow, as it is written, on a model.
+//! Runs one operation of a workflow on a model.
 
 use std::time::{Duration, SystemTime};
 
@@ -44,7 +44,7 @@ pub(crate) fn parse(text: &str) -> Json {
     crate::parse(text.as_bytes()).unwrap()
 }
 
-/// Runs it within so many bytes, after so much time of one second.
+/// Runs it with this memory limit and deadline.
 pub(crate) fn run_within(
     operation: &OperationKind,
     model: &Json,
@@ -71,7 +71,7 @@ pub(crate) fn run(operation: &OperationKind, model: &Json) -> Result<Json, Failu
     run_within(operation, model, 32 << 20, Duration::ZERO)
 }
 
-/// Runs operations of one type, each on the same model, and compares what they make.
+/// Runs operations of one type, each on the same model, and compares the results.
 pub(crate) fn check(of: &str, model: &str, cases: &[(&str, &str)]) {
     let model = parse(model);
     for (config, expected) in cases {
@@ -89,7 +89,7 @@ pub(crate) fn check_fails(of: &str, model: &str, cases: &[(&str, FailureCode)]) 
     }
 }
 
-/// Runs an operation with room for exactly what it makes, and with less.
+/// Runs an operation with exactly the memory it needs, and with less.
 pub(crate) fn check_weight(of: &str, config: &str, model: &str) {
     let (operation, model) = (operation(of, config), parse(model));
     let made = run(&operation, &model).unwrap();

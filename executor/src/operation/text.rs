@@ -1,4 +1,4 @@
-//! Text that is counted before it grows.
+//! Text whose memory is counted before it grows.
 
 use std::fmt::{self, Write};
 
@@ -26,12 +26,12 @@ pub(super) fn text<'a>(
         meter,
         refused: None,
     };
-    // Writing fails by a refusal alone.
+    // Writing fails only at the limit.
     let _refused = write(&mut counted);
     counted.refused.map_or(Ok(counted.text), Err)
 }
 
-/// Writes a string as it is and all else as compact JSON.
+/// Writes a string as it is and everything else as compact JSON.
 pub(super) fn write_plain(out: &mut Counted<'_>, value: &Json) -> fmt::Result {
     match value {
         Json::String(text) => out.write_str(text),
@@ -39,7 +39,7 @@ pub(super) fn write_plain(out: &mut Counted<'_>, value: &Json) -> fmt::Result {
     }
 }
 
-/// The text of a template with the fields of an item in it; null and missing are empty.
+/// The text of a template with the fields of an element; null and missing are empty.
 pub(super) fn fill(
     template: &FieldTemplate,
     item: &Json,

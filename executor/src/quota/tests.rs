@@ -52,7 +52,7 @@ fn seconds_to_wait_are_rounded_up() {
 fn the_limit_of_an_hour_is_kept_for_the_whole_hour() {
     let (clock, quotas) = quotas(100);
     let limits = Rates::default().requests();
-    // 50 a minute pass the limit of the minute and reach that of the hour after 20 minutes.
+    // 50 a minute stay below the limit per minute and reach the limit per hour after 20 minutes.
     for _ in 0..20 {
         for _ in 0..50 {
             quotas.admit("a", &limits).unwrap();
@@ -175,7 +175,7 @@ fn idle_keys_are_forgotten() {
 }
 
 proptest! {
-    /// Against a list of all times ever admitted.
+    /// Compared with a list of all times ever admitted.
     #[test]
     fn windows_hold_what_a_full_list_says(
         gaps in proptest::collection::vec(0_u64..40_000, 1..200),

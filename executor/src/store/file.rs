@@ -1,8 +1,7 @@
-//! Files of agents: what must never happen is that one appears, or is read, outside of the root.
+//! Files of agents. No file may ever be created or read outside the root.
 //!
-//! Every step from the root goes from an open directory to a name in it and follows no link, so
-//! that it does not matter what others do to the tree meanwhile.
-//! Source: docs/protocols/a2e-workflows.md §7, file store.
+//! Every step from the root opens a name in an open directory and follows no symbolic link, so concurrent changes of
+//! the tree by others do not matter. Source: docs/protocols/a2e-workflows.md §7, file store.
 
 mod tree;
 
@@ -20,11 +19,11 @@ use super::OpenError;
 use super::usage::{KeepError, MAX_AGENT_ENTRIES, MAX_VALUE_BYTES, Usage};
 use crate::environment::StoreError;
 
-/// A directory in which agents store files, each agent in a directory of its own:
-/// `<root>/<agent>/<key>`. Characters of an agent's name that are not plain are written as `%XX`.
+/// A directory in which agents store files, each agent in its own directory: `<root>/<agent>/<key>`. Special characters
+/// in an agent's name are written as `%XX`.
 ///
-/// It needs the tokio runtime: disks are waited for on its blocking threads. Other processes may
-/// read and remove files there, not store any.
+/// It needs the tokio runtime, because it uses its blocking threads for disk access. Other processes may read and
+/// remove files there, but not store any.
 #[derive(Debug, Clone)]
 pub struct FileStore(Arc<Files>);
 
@@ -34,7 +33,7 @@ struct Files {
     accounts: Mutex<HashMap<String, Account>>,
 }
 
-/// What one agent has; `None` while it is not known. One write at a time.
+/// The usage of one agent; `None` while it is unknown. One write at a time.
 type Account = Arc<Mutex<Option<Usage>>>;
 
 /// A file within the directory of an agent.
@@ -46,10 +45,10 @@ struct Key<'a> {
 // === impl FileStore ===
 
 impl FileStore {
-    /// Opens a directory, or makes it for its owner alone. It blocks.
+    /// Opens a directory, or creates it for its owner only. Blocks.
     ///
     /// # Errors
-    /// That it is no directory, a link included, or cannot be opened.
+    /// When it is not a directory (for example a symbolic link), or cannot be opened.
     pub fn open(root: &Path) -> Result<Self, OpenError> {
         let opened = DirBuilder::new()
             .recursive(true)
@@ -78,7 +77,7 @@ impl FileStore {
             .await?
     }
 
-    /// Does some work on a blocking thread, to its end if nobody waits any more.
+    /// Runs a function on a blocking thread, to its end even if nobody waits any more.
     async fn run<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Files) -> T + Send + 'static,
@@ -148,14 +147,14 @@ impl Files {
         text: &[u8],
         usage: &mut Usage,
     ) -> Result<(), KeepError> {
-        let (mut at, _) = tree::enter_or_make(self.root.as_fd(), directory).map_err(failed)?;
+        let (mut at, _) = tree::open_or_create(self.root.as_fd(), directory).map_err(failed)?;
         for name in &key.directories {
             let next = match tree::enter(at.as_fd(), name) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
                     if usage.entries >= MAX_AGENT_ENTRIES {
                         return Err(KeepError::TooManyEntries);
                     }
-                    let (next, made) = tree::enter_or_make(at.as_fd(), name).map_err(failed)?;
+                    let (next, made) = tree::open_or_create(at.as_fd(), name).map_err(failed)?;
                     usage.entries += u64::from(made);
                     next
                 }
@@ -189,13 +188,13 @@ impl Files {
     }
 }
 
-/// The directory of an agent, one for each name; `None` if its name is too long or empty.
+/// The directory of an agent, unique per name; `None` if its name is too long or empty.
 fn directory_of(agent: &str) -> Option<String> {
     let mut name = String::with_capacity(agent.len());
     for byte in agent.bytes() {
         match byte {
             b'0'..=b'9' | b'A'..=b'Z' | b'a'..=b'z' | b'_' | b'-' => name.push(byte.into()),
-            // No name may begin with a dot: `..` would be another directory.
+            // No name may begin with a dot, because `..` would be another directory.
             b'.' if !name.is_empty() => name.push('.'),
             _ => name.push_str(&format!("%{byte:02X}")),
         }
@@ -206,9 +205,8 @@ fn directory_of(agent: &str) -> Option<String> {
 // === impl Key ===
 
 impl<'a> Key<'a> {
-    /// Reads a relative path whose every name begins with a letter, a digit or `_`, and has
-    /// hyphens and dots beside them. It was judged so when the workflow was read; here it is what
-    /// the safety of the host hangs on.
+    /// Parses a relative path. Every name must begin with a letter, a digit or `_`, and may contain hyphens and dots
+    /// after that. Validation has checked this already, but here the safety of the host depends on it.
     fn parse(key: &'a str) -> Option<Self> {
         let is_name = |name: &&str| {
             let plain = |b: u8| b.is_ascii_alphanumeric() || b == b'_';

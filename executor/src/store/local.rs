@@ -8,18 +8,17 @@ use bytes::Bytes;
 use super::usage::{KeepError, Usage};
 use crate::environment::{Change, Store, StoreError, Table};
 
-/// Values by agent and key. What an agent has there is stored beside its values, in the same
-/// write.
+/// Values by agent and key. The usage of an agent is stored beside its values, in the same write.
 pub(super) struct Local {
     store: Arc<dyn Store>,
     accounts: std::sync::Mutex<HashMap<String, Account>>,
 }
 
-/// What one agent has; `None` while it is not known. One write at a time.
+/// The usage of one agent; `None` while it is unknown. One write at a time.
 type Account = Arc<tokio::sync::Mutex<Option<Usage>>>;
 
-/// The key of a value. Keys of values have no controls and are not empty, so that none is the key
-/// of another agent's value or of an account.
+/// The key of a value. Keys contain no control characters and are not empty, so they cannot collide with keys of other
+/// agents or with usage entries.
 fn key_of(agent: &str, key: &str) -> String {
     format!("{agent}\0{key}")
 }
@@ -58,7 +57,7 @@ impl Local {
             key,
             value: Some(value),
         };
-        // Not known while the write is under way: this future may be dropped there.
+        // Unknown while the write is in progress, because this future may be dropped there.
         *account = None;
         let written = self.store.write(vec![
             change(key, text),
@@ -76,9 +75,9 @@ impl Local {
         self.store.get(Table::Local, &key_of(agent, key)).await
     }
 
-    /// The keys of an agent in order, each with the bytes of its value.
+    /// The keys of an agent in order, each with the size of its value.
     pub(super) async fn list(&self, agent: &str) -> Result<Vec<(String, usize)>, StoreError> {
-        // Values come along, each of up to ten mebibytes.
+        // The values are read too, each of up to ten mebibytes.
         const AT_A_TIME: usize = 8;
         let prefix = key_of(agent, "");
         let mut keys = Vec::new();
@@ -98,10 +97,10 @@ impl Local {
         }
     }
 
-    /// Takes a value away; whether there was one.
+    /// Removes a value. Returns whether there was one.
     ///
     /// # Cancel safety
-    /// The future may be dropped; the value may then be gone or not.
+    /// The future may be dropped; the value may then have been removed or not.
     pub(super) async fn remove(&self, agent: &str, key: &str) -> Result<bool, StoreError> {
         if key.is_empty() || key.contains('\0') {
             return Ok(false);
@@ -142,7 +141,7 @@ impl Local {
     }
 
     async fn read_account(&self, agent: &str) -> Result<Usage, StoreError> {
-        // A write whose future was dropped may be under way; this one ends after it.
+        // A write whose future was dropped may still be in progress; this one waits for it.
         self.store.write(Vec::new()).await?;
         let Some(text) = self.store.get(Table::Local, &account_key(agent)).await? else {
             return Ok(Usage::default());

@@ -9,7 +9,7 @@ use futures_util::future::{BoxFuture, FutureExt, ready};
 
 use crate::environment::{Change, Store, StoreError, StoreFull, Table};
 
-/// A store that ends with the process, and holds no more than so many bytes.
+/// A store that ends with the process, with a maximum size.
 ///
 /// ```
 /// # futures_util::FutureExt::now_or_never(async {
@@ -45,7 +45,7 @@ fn entry_bytes(key: &str, value: &Bytes) -> usize {
 // === impl MemoryStore ===
 
 impl MemoryStore {
-    /// An empty store for so many bytes of keys and values.
+    /// An empty store for this many bytes of keys and values.
     #[must_use]
     pub fn new(max_bytes: usize) -> Self {
         Self {
@@ -61,7 +61,7 @@ impl MemoryStore {
     fn change(&self, changes: Vec<Change>) -> Result<(), StoreError> {
         let mut state = self.lock();
         let before = state.bytes;
-        // What undoes each change.
+        // The reverse of each change.
         let mut undo = Vec::with_capacity(changes.len());
         for change in changes {
             undo.push(state.apply(change));
@@ -133,7 +133,7 @@ impl State {
         }
     }
 
-    /// Makes a change and gives the one that undoes it.
+    /// Makes a change and returns its reverse.
     fn apply(&mut self, change: Change) -> Change {
         let Change { table, key, value } = change;
         let added = value.as_ref().map_or(0, |value| entry_bytes(&key, value));
@@ -179,7 +179,7 @@ mod tests {
         assert!(put(&store, "b", &value(500)).await.is_err());
         let all = store.scan(Table::Local, "", "", 10).await.unwrap();
         assert_eq!(all, [("a".to_owned(), value(500).into())]);
-        // An overwritten value makes room, and so does one that is removed.
+        // Overwriting or removing a value frees room.
         put(&store, "a", &value(1000 - ENTRY_BYTES - 1))
             .await
             .unwrap();

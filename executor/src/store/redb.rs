@@ -15,10 +15,10 @@ use tokio::sync::Semaphore;
 use super::OpenError;
 use crate::environment::{Change, Store, StoreError, Table};
 
-/// A durable store in one file, which one process at a time may have. What it wrote is on disk
-/// when it says so, and stays whole when the process or the machine ends at any time.
+/// A durable store in one file, for one process at a time. A finished write is on disk, and the file stays consistent
+/// when the process or the machine stops at any time.
 ///
-/// It needs the tokio runtime: disks are waited for on its blocking threads.
+/// It needs the tokio runtime, because it uses its blocking threads for disk access.
 ///
 /// ```no_run
 /// use a2abus_executor::RedbStore;
@@ -28,15 +28,15 @@ use crate::environment::{Change, Store, StoreError, Table};
 /// ```
 pub struct RedbStore {
     medium: Arc<Medium>,
-    /// One writer and a few readers at a time, so that waiting takes no threads.
+    /// One writer and a few readers at a time, so that waiting occupies no threads.
     writer: Arc<Semaphore>,
     readers: Arc<Semaphore>,
 }
 
-/// The database, which does nothing more after the disk has failed once: then it is opened anew.
+/// The database. After a disk failure it does nothing more until it is reopened.
 struct Medium {
     open: Box<dyn Fn() -> Result<Database, OpenError> + Send + Sync>,
-    /// The least time between two openings.
+    /// The minimum time between two attempts to open it.
     pause: Duration,
     state: RwLock<State>,
 }
@@ -49,11 +49,11 @@ struct State {
     since: Instant,
 }
 
-/// What is kept of the file in memory.
+/// The size of the cache of the file in memory.
 const CACHE_BYTES: usize = 32 << 20;
 const READERS: usize = 8;
 const TABLES: [Table; 3] = [Table::Local, Table::Executions, Table::Summaries];
-/// How long a disk that failed is left alone.
+/// How long the store waits after a disk failure.
 const PAUSE: Duration = Duration::from_secs(2);
 
 type Definition = TableDefinition<'static, &'static str, &'static [u8]>;
@@ -69,10 +69,10 @@ const fn definition(table: Table) -> Definition {
 // === impl RedbStore ===
 
 impl RedbStore {
-    /// Opens the file, or makes it, for its owner alone. It blocks.
+    /// Opens the file, or creates it for its owner only. Blocks.
     ///
     /// # Errors
-    /// [`OpenError::InUse`] while another process has it; else why it cannot be used.
+    /// [`OpenError::InUse`] while another process has it open; otherwise why it cannot be used.
     pub fn open(path: &Path) -> Result<Self, OpenError> {
         let path = path.to_owned();
         Self::open_with(PAUSE, move || open(&path))
@@ -98,8 +98,8 @@ impl RedbStore {
         })
     }
 
-    /// Does some work on a blocking thread. It goes on to its end if nobody waits any more, and
-    /// keeps its place among the readers or writers till then.
+    /// Runs a function on a blocking thread. It continues to its end even if nobody waits any more, and keeps its place
+    /// among the readers or writers until then.
     async fn run<T: Send + 'static>(
         &self,
         places: &Arc<Semaphore>,
@@ -120,7 +120,7 @@ impl RedbStore {
 // === impl Medium ===
 
 impl Medium {
-    /// Does some work that may be done twice, the second time after the database was opened anew.
+    /// Runs a function that may run twice, the second time after the database was reopened.
     fn run<T>(&self, work: impl Fn(&Database) -> Result<T, Error>) -> Result<T, StoreError> {
         let attempt = || {
             let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
@@ -143,8 +143,8 @@ impl Medium {
         done.map_err(|error| StoreError(error.into()))
     }
 
-    /// Opens it, unless somebody has done so meanwhile; whether it is worth another try. Not again and again: everybody
-    /// waits for it, and a large file takes a while to be put right.
+    /// Reopens it, unless another caller has. Returns whether it is worth another try. Attempts are limited, because
+    /// everybody waits for it, and a large file takes a while to repair.
     fn open_anew(&self, opened: u64) -> Result<bool, OpenError> {
         let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
         if state.opened != opened {
@@ -154,7 +154,7 @@ impl Medium {
             return Ok(false);
         }
         tracing::warn!("the disk of a store failed: the store is reopened");
-        // One at a time may have the file.
+        // Only one process at a time may open the file.
         drop(state.database.take());
         let database = (self.open)();
         state.since = Instant::now();
@@ -194,7 +194,7 @@ fn owned_file(path: &Path) -> std::io::Result<File> {
     Ok(file)
 }
 
-/// Reading finds no table that was never opened for writing.
+/// Reading does not find a table that was never opened for writing.
 fn make_tables(database: &Database) -> Result<(), Error> {
     let reading = database.begin_read()?;
     let are_there = TABLES
@@ -271,7 +271,7 @@ impl Store for RedbStore {
     fn write<'a>(&'a self, changes: Vec<Change>) -> BoxFuture<'a, Result<(), StoreError>> {
         self.run(&self.writer, move |database| {
             if changes.is_empty() {
-                // It waited for the writer before it; there is nothing to put on disk.
+                // It only waited for the previous write; nothing has to be written.
                 return Ok(());
             }
             write(database, &changes)
@@ -336,7 +336,7 @@ mod tests {
         assert!(all == expected, "{} entries", all.len());
     }
 
-    /// A disk that fails when it is told to.
+    /// A disk that fails on demand.
     #[derive(Debug, Clone, Default)]
     struct Disk {
         bytes: Arc<InMemoryBackend>,
@@ -468,7 +468,7 @@ mod tests {
             {
                 let write = put(&store, &key, &large);
                 tokio::pin!(write);
-                // Polled once, it has begun.
+                // After the first poll it has begun.
                 assert!(futures_util::poll!(&mut write).is_pending());
             }
             store.write(Vec::new()).await.unwrap();

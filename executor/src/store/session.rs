@@ -9,7 +9,7 @@ use bytes::Bytes;
 use super::usage::{KeepError, Usage};
 use crate::environment::Clock;
 
-/// Values by agent, session and key. A session ends when nothing was stored in it for an hour.
+/// Values by agent, session and key. A session ends an hour after the last value was stored in it.
 pub(super) struct Sessions {
     clock: Arc<dyn Clock>,
     state: Mutex<State>,
@@ -18,7 +18,7 @@ pub(super) struct Sessions {
 #[derive(Default)]
 struct State {
     agents: HashMap<String, Agent>,
-    /// When ended sessions were last looked for.
+    /// When ended sessions were last removed.
     swept: Duration,
 }
 
@@ -33,9 +33,9 @@ struct Session {
     used: Duration,
 }
 
-/// How long a session lasts after its last use.
+/// How long a session lasts after the last value was stored in it.
 const IDLE: Duration = Duration::from_secs(3600);
-/// How long the memory of sessions that ended may be held, for agents that do not come back.
+/// How long the memory of ended sessions may be held, for agents that do not come back.
 const SWEEP: Duration = Duration::from_secs(60);
 
 // === impl Sessions ===
@@ -84,7 +84,7 @@ impl Sessions {
         (!session.is_idle(now)).then(|| value.clone())
     }
 
-    /// The sessions and keys of an agent in order, each with the bytes of its value.
+    /// The sessions and keys of an agent in order, each with the size of its value.
     pub(super) fn list(&self, agent: &str) -> Vec<(String, String, usize)> {
         let now = self.clock.elapsed();
         let state = self.lock();
@@ -105,7 +105,7 @@ impl Sessions {
         values
     }
 
-    /// Takes a value away; whether there was one.
+    /// Removes a value. Returns whether there was one.
     pub(super) fn remove(&self, agent: &str, session: &str, key: &str) -> bool {
         let now = self.clock.elapsed();
         let mut state = self.lock();

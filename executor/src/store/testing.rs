@@ -8,7 +8,7 @@ use futures_util::future::{BoxFuture, join_all};
 
 use crate::environment::{Change, Clock, Store, StoreError, Table};
 
-/// A clock that shows what it is set to, in seconds.
+/// A clock that shows the time it is set to, in seconds.
 #[derive(Default)]
 pub(crate) struct SetClock(AtomicU64);
 
@@ -62,7 +62,7 @@ fn shown(found: &[(String, Bytes)]) -> String {
     found.collect::<Vec<_>>().join(" ")
 }
 
-/// Passes an empty store through all it has to do.
+/// Tests all operations of an empty store.
 pub(crate) async fn battery(store: &dyn Store) {
     let get = async |key| store.get(Table::Local, key).await.unwrap();
     assert_eq!(get("a").await, None);

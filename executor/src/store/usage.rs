@@ -1,15 +1,15 @@
-//! How much an agent keeps in one storage, and how much it may.
+//! How much an agent stores in one storage, and its limits.
 //!
-//! An overwritten value counts once. The number of values is bounded too, since a small one costs
-//! far more than its bytes. Source: docs/protocols/a2e-workflows.md §7, file store.
+//! An overwritten value counts once. The number of values is limited too, because a small value costs far more than its
+//! bytes. Source: docs/protocols/a2e-workflows.md §7, file store.
 
 use crate::environment::StoreError;
 
 /// The largest value, as compact JSON.
 pub(super) const MAX_VALUE_BYTES: usize = 10 << 20;
-/// The most bytes of values an agent may have in one storage.
+/// The maximum total size of an agent's values in one storage.
 pub(super) const MAX_AGENT_BYTES: u64 = 100 << 20;
-/// The most values an agent may have in one storage; of files, directories count too.
+/// The maximum number of an agent's values in one storage; for files, directories count too.
 pub(super) const MAX_AGENT_ENTRIES: u64 = 10_000;
 
 /// The usage of one agent in one storage.
@@ -19,7 +19,7 @@ pub(super) struct Usage {
     pub(super) entries: u64,
 }
 
-/// Why a value is not kept.
+/// Why a value is not stored.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum KeepError {
     #[error("as JSON it has more than {} MiB", MAX_VALUE_BYTES >> 20)]
@@ -39,13 +39,13 @@ pub(super) enum KeepError {
 // === impl Usage ===
 
 impl Usage {
-    /// After a value of so many bytes takes the place of one, or is new.
+    /// The usage after storing a value of this size, which replaces another or is new.
     pub(super) fn replace(self, old: Option<u64>, new: u64) -> Result<Self, KeepError> {
         let next = Self {
             bytes: self.bytes.saturating_sub(old.unwrap_or(0)) + new,
             entries: self.entries + u64::from(old.is_none()),
         };
-        // Whoever has too much, since a bound was lowered, may still store less than before.
+        // If a limit was lowered, an agent above it may still store less than before.
         if next.bytes > MAX_AGENT_BYTES && next.bytes > self.bytes {
             return Err(KeepError::TooManyBytes);
         }
@@ -55,7 +55,7 @@ impl Usage {
         Ok(next)
     }
 
-    /// After a value of so many bytes is gone.
+    /// The usage after removing a value of this size.
     pub(super) fn remove(&mut self, old: u64) {
         self.bytes = self.bytes.saturating_sub(old);
         self.entries = self.entries.saturating_sub(1);
@@ -65,7 +65,7 @@ impl Usage {
 // === impl KeepError ===
 
 impl KeepError {
-    /// The name of the limit that was passed, and what it is.
+    /// The name of the exceeded limit, and its value.
     pub(super) fn limit(&self) -> Option<(&'static str, usize)> {
         match self {
             Self::ValueTooLarge => Some(("value_bytes", MAX_VALUE_BYTES)),

@@ -1,4 +1,4 @@
-//! Does every workflow end within its limits, whatever it says, and does the cache change nothing?
+//! Does every workflow end within its limits, and does the cache change nothing?
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use a2abus_executor::{
 };
 use a2abus_models::a2e_workflow::{Apis, Policy, Strictness};
 
-/// Pseudo-random numbers (xorshift): a failure is found again by its seed.
+/// Pseudo-random numbers (xorshift): the seed reproduces a failure.
 struct Dice(u64);
 
 impl Dice {
@@ -161,7 +161,7 @@ const ANSWERS: &str = r#"{"GET https://api.example.com/a":[{"status":200,"header
     "GET https://api.example.com/broken":[{"status":503,"headers":{"retry-after":"1"}}],
     "GET https://api.example.com/3":[{"status":404}]}"#;
 
-/// What the run gave, without what the cache may change; `None` if the workflow is not valid.
+/// The result of the run, without what the cache may change; `None` if the workflow is not valid.
 async fn run(agent: &Arc<Agent>, workflow: &str, caching: Caching, seed: u64) -> Option<String> {
     let clock = VirtualClock::default();
     let answers = a2abus_executor::parse(ANSWERS.as_bytes()).unwrap();
@@ -196,7 +196,7 @@ async fn run(agent: &Arc<Agent>, workflow: &str, caching: Caching, seed: u64) ->
         other => panic!("seed {seed}: {other:?}"),
     };
     assert!(record.status().is_final(), "seed {seed}");
-    // An attempt ends when the time is over, and nothing begins after it.
+    // An attempt ends when the time is up, and nothing begins after that.
     assert!(
         clock.elapsed() <= Duration::from_secs(31),
         "seed {seed}: {:?}",
@@ -240,7 +240,7 @@ async fn generated_workflows_end_within_their_limits_and_the_cache_changes_nothi
         let workflow = Dice(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15)).workflow();
         let with = run(&agent, &workflow, Caching::default(), seed).await;
         let without = run(&agent, &workflow, Caching::OFF, seed).await;
-        // What the cache saves in time may be the difference between an end and a timeout.
+        // The time that the cache saves may decide between success and timeout.
         let is_timed = [&with, &without].iter().any(|ran| {
             ran.as_ref()
                 .is_some_and(|ran| !ran.starts_with("\"success\""))

@@ -1,8 +1,8 @@
-//! Does a workflow that means harm end with a failure, and nothing worse?
+//! Does a malicious workflow end with a failure, and nothing worse?
 
 use a2abus_executor::case::Case;
 
-/// Runs a workflow with an input; what is not as expected.
+/// Runs a workflow with an input. Returns the differences from the expectation.
 async fn run(operations: &str, order: &str, input: &str, expected: &str) -> Vec<String> {
     let case = format!(
         r#"{{"name":"hostile","workflow":[{operations},{{"type":"beginExecution","executionId":"e","operationOrder":[{order}]}}],
@@ -16,7 +16,7 @@ fn operation(id: &str, operation: &str) -> String {
     format!(r#"{{"type":"operationUpdate","operationId":"{id}","operation":{{{operation}}}}}"#)
 }
 
-/// Whether all that differs is what the test does not look at.
+/// Whether the test ignores all the differences.
 fn only(differences: &[String], what: &[&str]) -> bool {
     differences
         .iter()

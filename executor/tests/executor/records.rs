@@ -1,4 +1,4 @@
-//! Is what is recorded of an execution what happened, whatever fails meanwhile?
+//! Do records show what happened, whatever fails meanwhile?
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -16,14 +16,15 @@ use bytes::Bytes;
 use futures_util::StreamExt as _;
 use futures_util::future::BoxFuture;
 
-/// A store that refuses the write of this number, from 1.
+/// A store that refuses the write with this number, from 1.
 struct Failing {
     store: MemoryStore,
     writes: AtomicUsize,
     refused: usize,
-    /// What each key of an execution was first set to.
+    /// The first value of each key of an execution.
     first: Mutex<BTreeMap<String, Bytes>>,
-    /// Whether it is read so, until somebody asks whether another process runs it: as a replica that falls behind.
+    /// Whether reads return that value until the test asks whether another process runs it: like a replica that falls
+    /// behind.
     is_behind: AtomicBool,
 }
 
@@ -106,7 +107,7 @@ impl World {
         }
     }
 
-    /// A process: what it remembers beside the store ends with it.
+    /// A process: its state outside the store is lost with it.
     fn executor(&self) -> Executor {
         self.executor_with(Options::default())
     }
@@ -246,7 +247,7 @@ async fn what_was_stored_is_read_by_a_path() {
     let record = run("e-1", "s", &both, r#"{"x":[1]}"#).await;
     assert_eq!(record.status(), Status::Success);
 
-    // A later workflow, and in it what it stores itself.
+    // A later workflow; it also stores a value itself.
     let merge = join("/localStorage/a", "/sessionStorage[\"b/c\"]");
     let again = store("localStorage", "a");
     let record = run(
@@ -260,12 +261,12 @@ async fn what_was_stored_is_read_by_a_path() {
     assert_eq!(results.get("o0").unwrap().to_string(), "[1,1]", "{results}");
     assert_eq!(results.get("o2").unwrap().to_string(), "[2,1]", "{results}");
 
-    // Another session has none of it.
+    // Another session does not see it.
     let record = run("e-3", "t", &[&merge], "{}").await;
     assert_eq!(record.status(), Status::Failed);
     assert!(record.answer().to_string().contains("path_not_found"));
 
-    // Who is not granted a storage may not read it either.
+    // Without permission for a storage an agent cannot read it either.
     let policy = Policy {
         operations: ["*"].into_iter().collect(),
         ..Policy::default()
@@ -292,13 +293,13 @@ async fn what_was_stored_is_read_by_a_path() {
 
 #[tokio::test]
 async fn no_request_that_acts_is_sent_while_that_cannot_be_recorded() {
-    // The first write says that it runs, the second that it may act.
+    // The first write records that it runs, the second that it may have acted.
     let world = World::new(2);
     let executor = world.executor();
     let record = finished(world.begin(&executor, &workflow(&[POST, POST])).await).await;
     assert_eq!(record.status(), Status::PartialSuccess);
     assert_eq!(world.http.requests().len(), 1);
-    // Were it marked although nothing was written, a process that ends now would repeat the second.
+    // If it were marked although the write failed, a process that dies now would repeat the second.
     let writes = world.store.writes.load(Ordering::Relaxed);
     assert_eq!(writes, 4, "running, refused, marked, ended");
 }
@@ -372,7 +373,7 @@ async fn what_was_begun_and_may_have_acted_is_not_run_again() {
     let Started::New(mut execution) = world.begin(&world.executor(), &lines).await else {
         panic!("it is new")
     };
-    // The call has begun and ended; the process ends before the rest.
+    // The call has begun and ended; the process dies before the rest.
     while world.http.requests().is_empty() {
         execution.next().await;
     }
@@ -401,7 +402,7 @@ async fn the_same_request_is_answered_from_its_record_and_another_is_refused() {
     assert!(matches!(other, Err(Refusal::Conflict(id)) if id == "e"));
 }
 
-/// An agent that may do everything but call.
+/// An agent with all permissions except calls.
 fn agent(id: &str) -> Arc<Agent> {
     let policy = Policy {
         operations: ["*"].into_iter().collect(),
@@ -452,7 +453,7 @@ async fn what_was_kept_long_enough_is_removed_however_much_it_is() {
     }
 }
 
-/// A workflow with a result of so many bytes.
+/// A workflow with a result of this size.
 fn large(id: &str, bytes: usize) -> (String, Request) {
     let filter = r#""FilterData":{"inputPath":"/workflow/x","conditions":[{"field":"v","operator":"!=","value":0}],"outputPath":"/workflow/y"}"#;
     let lines = named(id, &[filter]);
@@ -510,7 +511,7 @@ async fn the_results_of_the_oldest_executions_go_when_an_agent_has_too_many() {
     assert_eq!(results(&executor, &agent, "e0").await, 0);
     assert_eq!(results(&executor, &other, "e0").await, 1, "of another");
 
-    // What lost its results is known all the same, and says that it lost them.
+    // Records without results remain known, and say that their results were removed.
     let again = executor.execute(&agent, large("e0", 10_000).1).await;
     let Ok(Started::Finished(record)) = again else {
         panic!("it has run");
@@ -527,7 +528,7 @@ async fn the_results_of_the_oldest_executions_go_when_an_agent_has_too_many() {
     let conflict = executor.execute(&agent, request).await;
     assert!(matches!(conflict, Err(Refusal::Conflict(_))));
 
-    // One that is too large by itself is kept while it is the newest.
+    // A record that is too large by itself is kept while it is the newest.
     run(&executor, &agent, "huge", 2 * MOST).await;
     assert_eq!(results(&executor, &agent, "huge").await, 1);
     assert_eq!(results(&executor, &agent, &newest).await, 0);
@@ -605,7 +606,7 @@ async fn who_finds_no_place_changes_no_record() {
     let refused = executor.execute(&agent, request.clone()).await;
     assert!(matches!(refused, Err(Refusal::Busy(1))), "{refused:?}");
     assert!(executor.record(agent.id(), "y").await.unwrap().is_some());
-    // What is cancelled before it begins needs no place, and takes none.
+    // An execution that is cancelled before it begins does not count as concurrent.
     let cancelled = Request {
         is_cancelled: true,
         ..request
@@ -615,7 +616,7 @@ async fn who_finds_no_place_changes_no_record() {
     running.finish().await;
 }
 
-/// A service that is asked and says nothing.
+/// A service that never responds.
 #[derive(Default)]
 struct Silent {
     asked: tokio::sync::Notify,
@@ -628,7 +629,7 @@ impl HttpClient for Silent {
     }
 }
 
-/// The operations of a record: which, how it stands, its requests.
+/// The operations of a record: id, state, requests.
 fn operations(record: &a2abus_executor::Record) -> Vec<String> {
     let record = record.to_value();
     let entries = record.get("operations").and_then(Json::as_array).unwrap();

@@ -1,4 +1,4 @@
-//! Do the vectors and the examples of the specification come out as they say?
+//! Do the vectors and the examples of the specification give the expected results?
 
 use a2abus_executor::case::Case;
 
@@ -80,7 +80,7 @@ async fn a_request_without_a_recorded_answer_is_named_first() {
     assert_eq!(named.count(), 1, "however often it was tried");
 }
 
-/// What is told of a case that is malformed, and of nothing else.
+/// The messages about malformed cases, and only those.
 async fn malformed(text: &str) -> String {
     let cases = Case::parse(text.as_bytes()).unwrap();
     let verdict = cases[0].run().await;
@@ -241,7 +241,7 @@ fn a_file_that_holds_no_case_is_refused_with_the_reason() {
         (r#"{"cases":{}}"#, "cases is not an array"),
         (r#"{"cases":[]}"#, "the file contains no case"),
         (r#"{"cases":[7],"cases":[7]}"#, "cases is written twice"),
-        ("7", "a case is an object"),
+        ("7", "a case must be an object"),
     ] {
         let error = Case::parse(text.as_bytes()).unwrap_err().to_string();
         assert!(error.contains(reason), "{text}: {error}");

@@ -1,4 +1,4 @@
-//! What a message says, by its type.
+//! The content of a message, by its type.
 
 use std::fmt;
 
@@ -11,8 +11,8 @@ use super::{
 use crate::json::Object;
 use a2abus_plugin::Text;
 
-/// A message of a type that is not known, or one whose members were not checked. `Debug` leaves the
-/// members out, since any of them may be a secret.
+/// A message of an unknown type, or one whose members were not checked. `Debug` omits the members, because any of them
+/// may be a secret.
 #[derive(Clone, PartialEq)]
 pub struct Unknown {
     /// The type string.
@@ -32,8 +32,8 @@ impl fmt::Debug for Unknown {
 /// Declares the sum of the message types.
 macro_rules! bodies {
     ($($module:ident: $($name:ident)+;)+) => {
-        /// The members of a message beside its base keys, by its type.
-        // The large ones are those that carry results: the common ones.
+        /// The members of a message besides its base keys, by its type.
+        // The large variants are those with results, which are common.
         #[allow(clippy::large_enum_variant)]
         #[derive(Debug, Clone, PartialEq)]
         pub enum Body {
@@ -41,7 +41,7 @@ macro_rules! bodies {
                 #[doc = concat!("[`", stringify!($module), "::", stringify!($name), "`].")]
                 $name($module::$name),
             )+)+
-            /// Any other type, kept whole.
+            /// Any other type, complete.
             Unknown(Unknown),
         }
 

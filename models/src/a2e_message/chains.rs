@@ -58,7 +58,7 @@ records! {
 }
 
 member_words! {
-    /// What a node does.
+    /// The action of a node.
     NodeKind {
         #[default]
         Skill = "skill",

@@ -34,7 +34,7 @@ pub struct DecodeOptions {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Ids {
-    /// It may; no answer to it can be matched then.
+    /// Allowed; then no answer can be matched to it.
     Optional,
     /// It may not.
     Required,
@@ -46,8 +46,7 @@ pub enum Ids {
 pub enum Checks {
     /// The members of known types too, as an endpoint does.
     Schema,
-    /// JSON and base keys alone, as a bridge does: a known type whose members do not fit stays
-    /// [`Unknown`].
+    /// Only JSON and base keys, as in a bridge: a known type with invalid members stays [`Unknown`].
     BaseKeys,
 }
 
@@ -63,7 +62,7 @@ impl Default for DecodeOptions {
     }
 }
 
-/// The members that may not stand twice, since they decide what a message is and where it goes.
+/// The members that must not be repeated, because they decide what a message is and where it goes.
 const DECIDING: [&str; 8] = [
     "type",
     "id",
@@ -78,7 +77,7 @@ const DECIDING: [&str; 8] = [
 /// Reads one line, its end and white space around it allowed; `None` for a blank one.
 ///
 /// # Errors
-/// What is wrong, with the ids to address the answer to.
+/// The fault, with the ids that an answer needs.
 ///
 /// ```
 /// use a2abus_models::a2e_message::{Body, DecodeOptions, decode};
@@ -130,7 +129,7 @@ fn parse(line: &Bytes, limits: &Limits) -> Result<Json, Refusal> {
 /// The words that Python writes for numbers JSON cannot hold.
 const NON_FINITE_WORDS: [&[u8]; 2] = [b"NaN", b"Infinity"];
 
-/// The line with a zero for each of the words, strings left alone; `None` where there are none.
+/// The line with each of the words replaced by zero, except inside strings; `None` if there are none.
 fn without_non_finite_words(line: &[u8]) -> Option<Bytes> {
     let mut out = Vec::with_capacity(line.len());
     let mut rest = line;
@@ -184,7 +183,7 @@ impl Message {
             return Err(non_finite(&value));
         }
         let Json::Object(object) = value else {
-            let message = format!("a message is an object, and this is {}", value.kind());
+            let message = format!("expected an object, found {}", value.kind());
             return Err(Refusal::new(Reason::NotAnObject, message));
         };
         let names = LineNames::of(&object);
@@ -193,14 +192,14 @@ impl Message {
 
     fn from_object(object: Object, options: &DecodeOptions) -> Result<Self, Refusal> {
         if object.get("jsonrpc").and_then(Json::as_str) == Some("2.0") {
-            return Err(Refusal::new(Reason::JsonRpc, "a message of JSON-RPC"));
+            return Err(Refusal::new(Reason::JsonRpc, "a JSON-RPC message"));
         }
         let repeated = object.repeated().iter();
         if let Some(name) = repeated
             .map(Text::as_str)
             .find(|name| DECIDING.contains(name))
         {
-            let message = format!("`{name}` stands twice");
+            let message = format!("`{name}` occurs twice");
             return Err(Refusal::new(Reason::DuplicateMember, message).at(name));
         }
         let (mut parts, mut wrong) = Parts::of(object);
@@ -262,8 +261,7 @@ fn is_spoken(version: &str) -> bool {
 // === impl Refusal ===
 
 impl Refusal {
-    /// The refusal of a message whose type an endpoint does not serve.
-    /// Source: docs/protocols/a2e-messages.md §6.
+    /// The refusal of a message whose type an endpoint does not support. Source: docs/protocols/a2e-messages.md §6.
     #[must_use]
     pub fn unknown_type(message: &Message) -> Self {
         let names = LineNames {
@@ -271,7 +269,7 @@ impl Refusal {
             req_id: message.body.req_id().into(),
             type_name: message.body.type_name().into(),
         };
-        Self::new(Reason::UnknownType, "a type that is not known")
+        Self::new(Reason::UnknownType, "an unknown type")
             .at("type")
             .about(names)
     }
@@ -287,7 +285,7 @@ impl Refusal {
 }
 
 impl LineNames {
-    /// What an object tells. A member that stands twice tells nothing.
+    /// The value of a member of an object. A repeated member counts as absent.
     fn of(object: &Object) -> Self {
         let text = |name: &str| {
             let is_repeated = object.repeated().iter().any(|repeated| *repeated == name);

@@ -92,7 +92,7 @@ records! {
         req_id: Text = "",
         episodes: Vec<Object> = [],
     }
-    /// A change of state that nobody asked for.
+    /// An unsolicited change of state.
     "env/state/push" => EnvStatePush {
         episode_id: Text,
         step_id: Integer,
@@ -104,7 +104,7 @@ records! {
         reward_info: Option<Object> = {},
         terminal: bool = false,
     }
-    /// What an agent sees of an episode.
+    /// The agent's view of an episode.
     EnvObservation {
         episode_id: Text,
         step_num: Integer,

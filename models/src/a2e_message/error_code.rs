@@ -4,7 +4,7 @@
 use super::session::ErrorMessage;
 use a2abus_plugin::Text;
 
-/// A code of the documents. On the wire any string may stand; the flag on the wire holds, not this
+/// A code of the documents. On the wire any string is allowed, and the flag on the wire takes precedence over this
 /// table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]

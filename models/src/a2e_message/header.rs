@@ -9,10 +9,10 @@ use a2abus_plugin::Text;
 /// The version that is spoken, and that a message without one has.
 pub const VERSION: Text = Text::from_static("1.0");
 
-/// The base keys of a message, beside its type.
+/// The base keys of a message, besides its type.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Header {
-    /// The id: of a request, what its answers name as `req_id`. `None` where it is absent or empty.
+    /// The id. Answers to a request name it as `req_id`. `None` if it is absent or empty.
     pub id: Option<Text>,
     /// The version of the protocol, under whatever key.
     pub version: Text,
@@ -32,7 +32,7 @@ pub enum VersionKeys {
     Both,
 }
 
-/// A whole message inside another one.
+/// A whole message inside another message.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Embedded<T> {
     /// Its base keys.
@@ -41,7 +41,7 @@ pub struct Embedded<T> {
     pub content: T,
 }
 
-/// An object, taken apart.
+/// A decomposed object.
 pub(super) struct Parts {
     pub(super) type_name: Option<Text>,
     pub(super) id: Option<Text>,
@@ -87,7 +87,7 @@ impl Header {
 // === impl Parts ===
 
 impl Parts {
-    /// Takes the base keys out of an object, and lists those that are wrong.
+    /// Removes the base keys from an object, and lists the invalid ones.
     pub(super) fn of(mut members: Object) -> (Self, Vec<Violation>) {
         let mut wrong = Vec::new();
         let parts = Self {
@@ -131,7 +131,7 @@ impl<T: Content> Value for Embedded<T> {
     fn read(value: Json) -> Result<Self, Vec<Violation>> {
         let (parts, mut wrong) = Parts::of(Object::read(value)?);
         if parts.type_name.as_ref().is_some_and(|name| name != T::TYPE) {
-            let problem = Problem::Wrong("the type of message that belongs here");
+            let problem = Problem::Wrong("the type of this message");
             wrong.push(Violation::new("type", problem));
         }
         let (header, members) = parts.into_header();

@@ -62,7 +62,7 @@ records! {
     "learn/refinement/apply/req" => LearnRefinementApplyRequest {
         proposal: Object = {},
     }
-    /// What of the proposal was applied.
+    /// The applied parts of the proposal.
     "learn/refinement/apply/resp" => LearnRefinementApplyResponse {
         req_id: Text = "",
         refinement_id: Text = "",
@@ -101,7 +101,7 @@ records! {
         req_id: Text = "",
         entries: Vec<Object> = [],
     }
-    /// What was rated.
+    /// The rated object.
     RatedTurn {
         prompt: Text,
         response: Text,
@@ -150,7 +150,7 @@ member_words! {
         Softmax = "softmax",
         Custom = "custom",
     }
-    /// Which way feedback points; a corrective one holds a correction.
+    /// The direction of feedback; corrective feedback contains a correction.
     Polarity {
         #[default]
         Positive = "positive",
@@ -158,7 +158,7 @@ member_words! {
         Neutral = "neutral",
         Corrective = "corrective",
     }
-    /// What feedback rates.
+    /// The object of feedback.
     Dimension {
         #[default]
         Helpfulness = "helpfulness",
@@ -167,7 +167,7 @@ member_words! {
         Tone = "tone",
         PlanQuality = "plan_quality",
     }
-    /// Who gave feedback.
+    /// The author of feedback.
     FeedbackSource {
         #[default]
         Human = "human",

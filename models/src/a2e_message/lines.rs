@@ -3,7 +3,7 @@
 use a2abus_plugin::json::BYTE_ORDER_MARK;
 use bytes::Bytes;
 
-/// What stands between two line ends.
+/// The text between two line ends.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Line {
     /// A line without its end.
@@ -16,7 +16,7 @@ pub enum Line {
 #[derive(Debug)]
 pub struct Splitter {
     max_bytes: usize,
-    /// The start of a line that goes on in the next piece.
+    /// The beginning of a line that continues in the next piece.
     partial: Vec<u8>,
     is_too_long: bool,
     is_first: bool,
@@ -61,7 +61,7 @@ impl Splitter {
         None
     }
 
-    /// Takes the last line of a stream that has ended, if it has no line end.
+    /// Takes the last line of a stream that has ended without a line end.
     pub fn finish(&mut self) -> Option<Line> {
         self.end_line(Bytes::new())
     }

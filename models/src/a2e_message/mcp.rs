@@ -1,4 +1,4 @@
-//! MCP servers behind the host, and what they ask of the agent.
+//! MCP servers behind the host, and their requests to the agent.
 //!
 //! Source: docs/protocols/a2e-messages.md §2.
 
@@ -60,12 +60,12 @@ records! {
         server_id: Text = "",
         error: Text = "",
     }
-    /// Asks to be told when a resource changes.
+    /// Subscribes to changes of a resource.
     "mcp/resource/subscribe/req" => McpResourceSubscribeRequest {
         uri: Text = "",
         server_id: Text = "",
     }
-    /// Whether changes will be told.
+    /// Whether the subscription succeeded.
     "mcp/resource/subscribe/resp" => McpResourceSubscribeResponse {
         req_id: Text = "",
         ok: bool = false,
@@ -121,7 +121,7 @@ records! {
         stop_sequences: Vec<Text> = [],
         metadata: Object = {},
     }
-    /// What the model of the agent said.
+    /// The output of the agent's model.
     "mcp/sample/resp" => McpSampleResponse {
         req_id: Text = "",
         server_id: Text = "",

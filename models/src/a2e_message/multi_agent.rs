@@ -44,7 +44,7 @@ records! {
         accepted: bool = true,
         status: Text = "",
     }
-    /// What the subagent did.
+    /// The result of the subagent.
     "multi_agent/await/resp" => MultiAgentAwaitResponse {
         req_id: Text = "",
         subagent_id: Text = "",

@@ -4,16 +4,16 @@ use super::shape::{Member, Presence, Shape};
 use super::value::{Problem, Value, Violation};
 use crate::json::{Json, Object};
 
-/// An object with members of its own, and others, which are kept.
+/// An object with known members and additional ones, which are kept.
 pub trait Record: Default {
     /// The members this type names, in the order they are written.
     fn members() -> &'static [Member];
 
-    /// The values of [`Record::members`] in the same order, and the members that this type does not name.
+    /// The values of [`Record::members`] in the same order, and the additional members.
     #[doc(hidden)]
     fn parts(&self) -> (Vec<&dyn Field>, &Object);
 
-    /// The same, to set them.
+    /// The same, mutable.
     #[doc(hidden)]
     fn parts_mut(&mut self) -> (Vec<&mut dyn Field>, &mut Object);
 
@@ -26,7 +26,7 @@ pub trait Record: Default {
     /// Reads an object.
     ///
     /// # Errors
-    /// The members that are missing or wrong, in the order of the type, as far as they are worth listing.
+    /// The missing and invalid members, in the order of the type, up to a maximum.
     fn from_object(mut object: Object) -> Result<Self, Vec<Violation>> {
         let mut record = Self::default();
         let (values, extras) = record.parts_mut();
@@ -74,7 +74,7 @@ pub trait Field {
     /// Reads it.
     fn set(&mut self, json: Json) -> Result<(), Vec<Violation>>;
 
-    /// Writes it; `None` where the member is left out.
+    /// Writes the value; `None` if the member is left out.
     fn json(&self) -> Option<Json>;
 
     /// The text of a string.
@@ -96,7 +96,7 @@ impl<T: Value> Field for T {
     }
 }
 
-/// The members of a message type, beside the base keys.
+/// The members of a message type, besides the base keys.
 pub trait Content: Record {
     /// The type string.
     const TYPE: &'static str;
@@ -114,8 +114,8 @@ impl<T: Record> Value for T {
     }
 }
 
-/// For the modules beside this one. Declares types by a table of their members: name, type, and the default where there
-/// is one. A member without a default is required. A string before the name of the type makes it a message type; a
+/// For the neighbouring modules. Declares types by a table of their members: name, type, and the default if there is
+/// one. A member without a default is required. A string before the name of the type makes it a message type; a
 /// function after `if` checks the members together.
 macro_rules! records {
     ($(
@@ -194,7 +194,7 @@ macro_rules! default_of {
     };
 }
 
-/// For the modules beside this one. Declares closed sets of words that members hold.
+/// For the neighbouring modules. Declares closed sets of words.
 macro_rules! member_words {
     ($($(#[$doc:meta])* $name:ident { $($(#[$value_doc:meta])* $value:ident = $word:literal,)+ })+) => {
         words! {

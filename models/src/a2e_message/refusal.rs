@@ -1,5 +1,4 @@
-//! Why a line was refused, and the `error` that says so.
-//! Source: docs/protocols/a2e-messages.md §1.3 and §3.
+//! Why a line was refused, and the corresponding `error`. Source: docs/protocols/a2e-messages.md §1.3 and §3.
 
 use std::fmt;
 
@@ -11,7 +10,7 @@ use a2abus_plugin::Text;
 use a2abus_plugin::protocol::a2e_message::{capability, is_event, is_known, is_push, kind};
 
 words! {
-    /// What is wrong with a line. The words are stable: they are `detail.reason` of the `error`.
+    /// The fault of a line. The names are stable: they are `detail.reason` of the `error`.
     #[non_exhaustive]
     Reason {
         /// Not UTF-8.
@@ -24,13 +23,13 @@ words! {
         TooLarge = "too_large",
         /// `NaN`, an infinity, or a number that reads as one.
         NonFiniteNumber = "non_finite_number",
-        /// JSON, and no object.
+        /// JSON, but not an object.
         NotAnObject = "not_an_object",
-        /// A member that decides something stands twice.
+        /// A repeated member that decides something.
         DuplicateMember = "duplicate_member",
         /// A base key is missing or of the wrong type.
         BadBaseKey = "bad_base_key",
-        /// No `id`, where one is demanded.
+        /// No `id`, although one is required.
         MissingId = "missing_id",
         /// A type that is not known, at an endpoint.
         UnknownType = "unknown_type",
@@ -38,7 +37,7 @@ words! {
         UnsupportedVersion = "unsupported_version",
         /// A required member is missing.
         MissingMember = "missing_member",
-        /// A member does not hold what its type says.
+        /// A member does not have the type that its message type requires.
         BadMember = "bad_member",
         /// JSON-RPC, which is another protocol.
         JsonRpc = "json_rpc",
@@ -56,17 +55,17 @@ words! {
         VersionMismatch = "version_mismatch",
         /// A member of the type is missing or wrong.
         SchemaViolation = "schema_violation",
-        /// Not of this protocol; it has no code, since nothing is answered to it.
+        /// Not a message of this protocol. It has no code, because it is not answered.
         NotA2e = "not_a2e",
     }
 }
 
-/// A line was refused. Never holds the line.
+/// A line was refused. Never contains the line.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{}{}: {}", self.kind(), InField(&self.0.field), self.0.message)]
 pub struct Refusal(Box<Details>);
 
-/// Boxed, so that results stay small where nothing is wrong.
+/// Boxed, so that results stay small on the path without errors.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Details {
     reason: Reason,
@@ -76,7 +75,7 @@ struct Details {
     line: LineNames,
 }
 
-/// What could be told of a line; empty what could not.
+/// What could be read of the line; the rest is empty.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LineNames {
     /// Its `id`.
@@ -120,7 +119,7 @@ impl fmt::Display for RefusalKind {
 // === impl Refusal ===
 
 impl Refusal {
-    /// A refusal of a line of which nothing could be told.
+    /// A refusal of a line of which nothing could be read.
     pub(super) fn new(reason: Reason, message: impl Into<Text>) -> Self {
         Self(Box::new(Details {
             reason,
@@ -152,7 +151,7 @@ impl Refusal {
         self.0.reason
     }
 
-    /// The dotted path of the member that is wrong; empty for the line as a whole.
+    /// The dotted path of the invalid member; empty for the line as a whole.
     #[must_use]
     pub fn field(&self) -> &Text {
         &self.0.field
@@ -170,7 +169,7 @@ impl Refusal {
         &self.0.violations
     }
 
-    /// What could be told of the line: its id is what an answer is addressed to.
+    /// What could be read of the line. An answer is addressed to its id.
     #[must_use]
     pub fn line(&self) -> &LineNames {
         &self.0.line
@@ -194,7 +193,7 @@ impl Refusal {
         let may_be_request = type_name.is_empty()
             || match kind(type_name, req_id) {
                 Kind::Request => true,
-                // Of no known shape, it may have been a request too.
+                // A message of unknown shape may have been a request too.
                 Kind::Notification => {
                     !(is_known(type_name) || is_event(type_name) || is_push(type_name))
                 }
@@ -204,9 +203,8 @@ impl Refusal {
         (is_ours && may_be_request).then(|| self.error(id, self.kind().as_str()))
     }
 
-    /// The `error` that the asker gets instead of an answer that was refused, so that its call
-    /// ends; `None` where the line names no call. The asker is not at fault, so the code is
-    /// `runtime_error`.
+    /// The `error` for the requester in place of a refused answer, so that its call ends; `None` if the line names no
+    /// call. The requester is not at fault, so the code is `runtime_error`.
     ///
     /// Source: docs/protocols/a2e-messages.md §1.3.
     #[must_use]

@@ -36,26 +36,26 @@ struct Call {
 #[non_exhaustive]
 pub enum OpenError {
     /// As many calls are open as may be.
-    #[error("as many calls are open as may be")]
+    #[error("too many calls are open")]
     Full,
     /// A call of this id is open.
-    #[error("a call of this id is open")]
+    #[error("a call with this id is already open")]
     AlreadyOpen,
 }
 
-/// What became of a message from the other side.
+/// The result for a message from the other side.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Repaired {
     /// Nothing was to be done.
     AsIs,
-    /// It had no `req_id`; here is the line with the one it belongs to.
+    /// It had no `req_id`; this is the line with the right one.
     Completed {
         /// The id of the call.
         req_id: Text,
-        /// The line; all other bytes are those that came.
+        /// The line; all other bytes are unchanged.
         line: Bytes,
     },
-    /// An answer without `req_id`, and no call of its operation is open.
+    /// An answer without `req_id`, while no call of its operation is open.
     Unmatched,
 }
 
@@ -99,7 +99,7 @@ impl Repair {
         Ok(())
     }
 
-    /// Notes that a call ended: by its answer, by its deadline, or because nobody waits for it.
+    /// Ends a call: by its answer, by its deadline, or because nobody waits for it.
     pub fn close(&mut self, id: &str) {
         let Some(call) = self.calls.remove(id) else {
             return;
@@ -113,8 +113,8 @@ impl Repair {
         }
     }
 
-    /// Takes a message from the other side. An answer ends its call; one without `req_id` (empty
-    /// counts as none) is that of the oldest open call of the same operation.
+    /// Processes a message from the other side. An answer ends its call; an answer without `req_id` (empty counts as
+    /// none) belongs to the oldest open call of the same operation.
     ///
     /// # Errors
     /// The line is not a JSON object. Its call stays open.

@@ -7,7 +7,7 @@ use crate::json::Object;
 use a2abus_plugin::Text;
 
 records! {
-    /// Opens a session: who the agent is and what it can do.
+    /// Opens a session: identity and capabilities of the agent.
     "handshake/req" => HandshakeRequest {
         agent_id: Text = "",
         agent_caps: Vec<Text> = [],

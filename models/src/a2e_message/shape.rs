@@ -1,4 +1,4 @@
-//! What the types look like: a description of their members, for schemas, forms and generators.
+//! A description of the members of each type, for schemas, forms and generators.
 
 /// A member that a type names.
 #[derive(Debug, Clone, Copy)]
@@ -7,11 +7,11 @@ pub struct Member {
     pub name: &'static str,
     /// The shape of its value.
     pub shape: Shape,
-    /// What holds where it is left out.
+    /// The value if it is left out.
     pub presence: Presence,
 }
 
-/// What holds where a member is left out.
+/// The value if a member is left out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Presence {
     /// The message is invalid.
@@ -31,7 +31,7 @@ impl Presence {
     }
 }
 
-/// What a member may hold, before the coercions of docs/protocols/a2e-messages.md §1.3.
+/// The valid values of a member, before the coercions of docs/protocols/a2e-messages.md §1.3.
 #[derive(Debug, Clone, Copy)]
 pub enum Shape {
     /// A string.
@@ -52,12 +52,12 @@ pub enum Shape {
     List(&'static Shape),
     /// An array of two of these.
     Pair(&'static Shape),
-    /// An object whose members all hold this.
+    /// An object whose members all have this shape.
     Map(&'static Shape),
     /// This, or null.
     Nullable(&'static Shape),
-    /// An object with these members, and others. A function, since shapes may hold themselves.
+    /// An object with these members, and others. A function, because shapes may be recursive.
     Record(fn() -> &'static [Member]),
-    /// A whole message of this type, base keys and all, with these members.
+    /// A whole message of this type, including base keys, with these members.
     Message(&'static str, fn() -> &'static [Member]),
 }

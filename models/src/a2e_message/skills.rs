@@ -68,7 +68,7 @@ records! {
         icon: Option<Text> = null,
         metadata: Option<Object> = null,
     }
-    /// What became of a skill call; `duration_ms` in milliseconds. A failure may show in `success`.
+    /// The result of a skill call; `duration_ms` in milliseconds. A failure may show in `success`.
     SkillResult {
         success: bool,
         data: Json = null,

@@ -66,7 +66,7 @@ records! {
         toolkit: Option<Text> = null,
         defer_loading: bool = false,
     }
-    /// What became of a tool call; `duration_ms` in milliseconds. A failure may show in `success`.
+    /// The result of a tool call; `duration_ms` in milliseconds. A failure may show in `success`.
     ToolResult {
         success: bool,
         tool_name: Text,

@@ -1,4 +1,4 @@
-//! What a member may hold: how it is read with the coercions of the SDK, and written.
+//! The values of members: how they are read with the coercions of the SDK, and written.
 //!
 //! Source: docs/protocols/a2e-messages.md §1.3.
 
@@ -17,7 +17,7 @@ pub(super) trait Value: Sized {
 
     fn read(value: Json) -> Result<Self, Vec<Violation>>;
 
-    /// `None` where the member is left out.
+    /// `None` if the member is left out.
     fn write(&self) -> Option<Json>;
 
     /// The text of a string.
@@ -34,8 +34,8 @@ pub struct Integer(Number);
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Float(Number);
 
-/// A value whose default is made anew by each writer: an id, or the time. `None` where it was
-/// left out, and then it is not written.
+/// A value whose default each writer generates: an id, or the time. `None` if it was left out, and then it is not
+/// written.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Generated<T>(pub Option<T>);
 
@@ -43,27 +43,27 @@ pub struct Generated<T>(pub Option<T>);
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Secret<T>(pub T);
 
-/// A member that breaks the rules of its type. Never holds what was written.
+/// A member that breaks the rules of its type. Never contains the value.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{field} {problem}")]
 #[non_exhaustive]
 pub struct Violation {
     /// The dotted path of the member; elements of lists by their index, those of maps as `*`.
     pub field: Text,
-    /// What is wrong with it.
+    /// The fault.
     pub problem: Problem,
 }
 
 /// The most violations that are listed of one message.
 pub(crate) const MAX_VIOLATIONS: usize = 32;
 
-/// What is wrong with a member.
+/// The fault of a member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Problem {
     /// A required member is missing.
     #[error("is missing")]
     Missing,
-    /// It does not hold what it should: this.
+    /// The value is not what is expected here.
     #[error("is not {0}")]
     Wrong(&'static str),
     /// It does not hold one of these words.
@@ -74,7 +74,7 @@ pub enum Problem {
 // === impl Violation ===
 
 impl Violation {
-    /// What is wrong at the top of the value that is read.
+    /// A fault of the value itself.
     pub(super) fn wrong(expected: &'static str) -> Vec<Self> {
         vec![Self::new("", Problem::Wrong(expected))]
     }
@@ -86,7 +86,7 @@ impl Violation {
         }
     }
 
-    /// The same violations, seen from outside the member.
+    /// The same violations, with the path extended by the member.
     pub(super) fn inside(mut violations: Vec<Self>, member: &str) -> Vec<Self> {
         for violation in &mut violations {
             violation.field = match violation.field.as_str() {
@@ -97,7 +97,7 @@ impl Violation {
         violations
     }
 
-    /// The values, or what is wrong with them: as much as is worth telling.
+    /// The values, or their faults up to a maximum.
     pub(super) fn all<T, C: FromIterator<T>>(
         values: impl Iterator<Item = Result<T, Vec<Self>>>,
     ) -> Result<C, Vec<Self>> {
@@ -122,7 +122,7 @@ impl Violation {
 // === impl Integer ===
 
 impl Integer {
-    /// The value where it has 64 bits.
+    /// The value if it fits into 64 bits.
     #[must_use]
     pub fn as_i64(&self) -> Option<i64> {
         self.0.as_i64()
@@ -160,7 +160,7 @@ impl Value for Integer {
     }
 }
 
-/// A double as an integer of 64 bits, where it has no fraction.
+/// A double as a 64-bit integer, if it has no fraction.
 fn whole(value: f64) -> Option<Number> {
     const END: f64 = 9_223_372_036_854_775_808.0;
     let fits = value.fract() == 0.0 && (-END..END).contains(&value);
@@ -212,7 +212,7 @@ impl Value for Float {
 
     fn read(value: Json) -> Result<Self, Vec<Violation>> {
         let number = match value {
-            // Every digit stays, and the text shows what the member is.
+            // All digits are kept, and the text shows the type of the member.
             Json::Number(number) if number.is_integer() => Number::parse(&format!("{number}.0")),
             Json::Number(number) => Some(number),
             Json::String(text) => text.trim().parse().ok().and_then(Number::from_f64),
@@ -321,7 +321,7 @@ pub(super) fn parse_word<W: Words>(value: &Json) -> Result<W, Vec<Violation>> {
     word.ok_or_else(|| vec![Violation::new("", Problem::NoWord(W::WORDS))])
 }
 
-/// The value that the default in a table stands for.
+/// The value of the default in a table.
 pub(super) fn preset<T: Value + Default>(default: impl Into<Json>) -> T {
     T::read(default.into()).unwrap_or_default()
 }

@@ -22,7 +22,7 @@ use crate::json::Json;
 use crate::words::Words;
 use a2abus_plugin::Text;
 
-/// Reads a configuration. `None` when it has an error; what could be read is in the facts.
+/// Parses a configuration. `None` if it has an error; the readable parts are in the facts.
 pub(super) fn read(
     scope: &mut Scope<'_>,
     of: OperationType,
@@ -108,7 +108,7 @@ fn url(scope: &mut Scope<'_>, at: &str, json: &Json) -> Option<UrlTemplate> {
     Some(url)
 }
 
-/// An HTTP token that the connection has no say in.
+/// An HTTP header name that does not belong to the connection.
 fn is_settable_header(name: &str) -> bool {
     const OF_THE_CONNECTION: [&str; 8] = [
         "host",
@@ -253,7 +253,7 @@ fn condition(scope: &mut Scope<'_>, at: &str, json: &Json) -> Option<(Path, Test
     Some((path?, test?))
 }
 
-/// The operator of a Conditional that asks for no presence.
+/// The operator of a Conditional, other than the tests for presence.
 fn comparison(scope: &mut Scope<'_>, at: &str, json: &Json) -> Option<Operator> {
     let word = text(scope, at, json)?;
     Operator::from_word(word).or_else(|| {
@@ -314,7 +314,9 @@ fn store_data(scope: &mut Scope<'_>, fields: &Fields<'_>) -> Option<StoreData> {
             Some(Storage::File) if !is_file_key(key) => {
                 scope.invalid(at, "a relative path of at most 200 of A-Z a-z 0-9 . _ -")
             }
-            _ if !is_key(key) => scope.invalid(at, "1 to 256 characters without controls"),
+            _ if !is_key(key) => {
+                scope.invalid(at, "1 to 256 characters without control characters")
+            }
             _ => Some(key.clone()),
         }
     });
@@ -329,7 +331,7 @@ fn is_key(key: &str) -> bool {
     !key.chars().any(char::is_control) && (1..=256).contains(&key.chars().count())
 }
 
-/// Segments that begin with neither a dot nor a hyphen.
+/// Segments that begin neither with a dot nor with a hyphen.
 fn is_file_key(key: &str) -> bool {
     let starts = |b: u8| b.is_ascii_alphanumeric() || b == b'_';
     let goes_on = |b: u8| starts(b) || b == b'.' || b == b'-';

@@ -43,7 +43,7 @@ pub(super) fn read(scope: &mut Scope<'_>, fields: &Fields<'_>) -> Option<Transfo
     })
 }
 
-/// What a transform needs and what it makes.
+/// The required input and the result of a transform.
 fn kinds(name: TransformName, config: &Object) -> (Need, Kind) {
     match name {
         TransformName::Map | TransformName::Sort => (Need::Array, Kind::Array),
@@ -234,7 +234,7 @@ fn aggregate(scope: &mut Scope<'_>, config: &Fields<'_>) -> Option<Aggregate> {
                 if !is_grouped {
                     return Figures::One(figure);
                 }
-                // A figure of a group is a member, whose name is that of the word as written.
+                // An aggregate of a group is a member, named by the word as written.
                 let name = figure.default_name(written.unwrap_or_default());
                 Figures::Named(vec![(name, figure)])
             })

@@ -59,8 +59,8 @@ pub(super) struct Content {
     pub(super) facts: Facts,
 }
 
-/// What is collected line by line. Configurations are read at the end, when it is known which
-/// definitions were replaced.
+/// The state while lines are read. Configurations are parsed at the end, when it is known which definitions were
+/// replaced.
 struct Assembly<'a> {
     limits: &'a WorkflowLimits,
     dialect: Option<Dialect>,
@@ -75,9 +75,8 @@ struct Assembly<'a> {
 // === impl Document ===
 
 impl Document {
-    /// Reads JSON Lines: `\n` or `\r\n`, blank lines ignored, a byte order mark tolerated at the
-    /// start. Every problem is collected, none ends the reading but the size of the whole.
-    /// Source: docs/protocols/a2e-workflows.md §1.
+    /// Parses JSON Lines: `\n` or `\r\n`, blank lines ignored, a byte order mark at the start accepted. Collects all
+    /// problems; only the size limit ends the parsing. Source: docs/protocols/a2e-workflows.md §1.
     #[must_use]
     pub fn parse(bytes: &Bytes, limits: &WorkflowLimits) -> Self {
         let mut assembly = Assembly::new(limits);
@@ -99,7 +98,7 @@ impl Document {
         assembly.finish()
     }
 
-    /// Reads lines that are split already, numbered from 1. Their sum is bounded like a document.
+    /// Parses lines that are already split, numbered from 1. Their total size is limited like that of a document.
     pub fn from_lines(lines: impl IntoIterator<Item = Bytes>, limits: &WorkflowLimits) -> Self {
         let mut assembly = Assembly::new(limits);
         let mut bytes = 0_usize;
@@ -114,20 +113,19 @@ impl Document {
         assembly.finish()
     }
 
-    /// What is wrong with its form, as found while reading.
+    /// The faults of its form, found while parsing.
     #[must_use]
     pub fn issues(&self) -> &[Issue] {
         self.issues.as_slice()
     }
 
-    /// The `executionId` of the message that begins, as far as it is one.
+    /// The `executionId` of the begin message, if it is valid.
     #[must_use]
     pub fn execution_id(&self) -> Option<&Text> {
         self.execution_id.as_ref()
     }
 
-    /// The workflow, when its form has no errors. Whether it may run, [`Document::validate`]
-    /// tells.
+    /// The workflow, if its form has no errors. [`Document::validate`] decides whether it may run.
     ///
     /// # Errors
     /// All issues of its form.
@@ -239,13 +237,13 @@ impl<'a> Assembly<'a> {
         let spoken = *self.dialect.get_or_insert(dialect);
         if spoken != dialect && !self.mixed {
             self.mixed = true;
-            let message = "messages with and without a type in one workflow";
+            let message = "one workflow has messages with and without a type";
             self.issues
                 .push(Issue::new(Code::MixedDialects, message).at(line));
         }
     }
 
-    /// A later definition takes the place of an earlier one (docs/protocols/a2e-workflows.md §D2).
+    /// A later definition replaces an earlier one (docs/protocols/a2e-workflows.md §D2).
     fn update(&mut self, id: Text, update: Update) {
         match self.updates.entry(id) {
             Entry::Vacant(entry) => {
@@ -306,7 +304,7 @@ impl<'a> Assembly<'a> {
     }
 }
 
-/// Reads what an operation does.
+/// Parses the action of an operation.
 fn content(id: &Text, update: &Update, dialect: Dialect, issues: &mut Issues) -> Option<Content> {
     let operation = update.operation.as_ref()?;
     let mut scope = Scope {
@@ -327,7 +325,7 @@ fn content(id: &Text, update: &Update, dialect: Dialect, issues: &mut Issues) ->
         return None;
     };
     let Some(of) = OperationType::from_word(word) else {
-        let message = format!("{} is not an operation of the catalog", quote_name(word));
+        let message = format!("{} is not an operation type", quote_name(word));
         let suggestion = scope
             .issues
             .nearest(word, OperationType::WORDS.iter().copied());
@@ -343,7 +341,7 @@ fn content(id: &Text, update: &Update, dialect: Dialect, issues: &mut Issues) ->
     })
 }
 
-/// The order of the wrapped dialect: the root, then in order of definition what nothing controls
+/// The order of the wrapped dialect: the root, then all uncontrolled operations in order of definition
 /// (docs/protocols/a2e-workflows.md §D1).
 fn order_from(root: &Text, definitions: &IndexMap<Text, Definition>) -> Vec<Text> {
     let contents = definitions

@@ -1,4 +1,4 @@
-//! What validation needs to know of an operation, even of one that is broken in part.
+//! What validation needs to know about an operation, even if it is partly invalid.
 
 use std::time::Duration;
 
@@ -28,12 +28,12 @@ pub(super) struct Read {
     pub(super) need: Need,
 }
 
-/// What a reader asks of a value.
+/// The requirement of a reader on a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Need {
     /// To be there.
     Any,
-    /// Nothing: it asks whether it is there.
+    /// None: it tests whether the value exists.
     Nothing,
     /// To be an array.
     Array,
@@ -41,7 +41,7 @@ pub(super) enum Need {
     ArrayOrObject,
 }
 
-/// The kind of a value, as far as it is known before the run.
+/// The type of a value, as far as it is known before the run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Unknown,

@@ -1,4 +1,4 @@
-//! Reads the members of a configuration, and collects what is wrong with them.
+//! Reads the members of a configuration, and collects their faults.
 
 use crate::a2e_workflow::Dialect;
 use crate::a2e_workflow::facts::{Facts, Kind, Need, Read};
@@ -8,7 +8,7 @@ use crate::json::{Json, Number, Object};
 use crate::words::Words;
 use a2abus_plugin::Text;
 
-/// The operation that is being read, and what is known of it so far.
+/// The operation that is being read, and what is known about it so far.
 #[derive(Debug)]
 pub(super) struct Scope<'a> {
     pub(super) id: &'a Text,
@@ -18,7 +18,7 @@ pub(super) struct Scope<'a> {
     pub(super) issues: &'a mut Issues,
 }
 
-/// An object, and where it stands in the configuration.
+/// An object, and its path in the configuration.
 #[derive(Debug)]
 pub(super) struct Fields<'o> {
     object: &'o Object,
@@ -48,7 +48,7 @@ impl Scope<'_> {
         None
     }
 
-    /// A path that is malformed, or what was read of it.
+    /// A parsed path, or a malformed one.
     pub(super) fn path_or_issue<T>(&mut self, at: &str, read: Result<T, PathError>) -> Option<T> {
         read.map_err(|error| self.issue(Code::InvalidPath, format!("{at}: {error}")))
             .ok()
@@ -62,7 +62,7 @@ impl Scope<'_> {
         });
     }
 
-    /// Warns of members that nobody looks at, and refuses those that stand twice.
+    /// Warns about unknown members, and refuses repeated ones.
     pub(super) fn check_members(&mut self, object: &Object, at: &str, known: &[&str]) {
         self.refuse_repeated(object, at);
         for (name, _) in object
@@ -75,21 +75,21 @@ impl Scope<'_> {
         }
     }
 
-    /// One of the two would hold, and who read it before may have looked at the other.
+    /// Only one of the two would count, and an earlier reader may have used the other.
     pub(super) fn refuse_repeated(&mut self, object: &Object, at: &str) {
         for name in object.repeated() {
-            let message = format!("{}: {}", here(at), stands_twice(name));
+            let message = format!("{}: {}", here(at), repeated(name));
             self.issue(Code::InvalidField, message);
         }
     }
 }
 
-/// What is said of a member that an object has twice.
-pub(super) fn stands_twice(name: &str) -> String {
+/// The message about a repeated member.
+pub(super) fn repeated(name: &str) -> String {
     format!("{} is written twice: write it once", quote_name(name))
 }
 
-/// The place as messages name it; the configuration as a whole has no name.
+/// The path in messages; the configuration as a whole has no name.
 fn here(at: &str) -> &str {
     if at.is_empty() { "configuration" } else { at }
 }
@@ -111,7 +111,7 @@ impl<'o> Fields<'o> {
         Some(Self::of(object, at))
     }
 
-    /// An object whose names are judged otherwise.
+    /// An object whose member names are checked elsewhere.
     pub(super) fn of(object: &'o Object, at: &str) -> Self {
         Self {
             object,
@@ -159,7 +159,7 @@ impl<'o> Fields<'o> {
         }
     }
 
-    /// The name of the one member of these that is there.
+    /// The name of the only present member of these.
     pub(super) fn one_of(
         &self,
         scope: &mut Scope<'_>,
@@ -245,7 +245,7 @@ pub(super) fn parse_word_with_aliases<W: Words>(
     unknown_word(scope, at, text, W::WORDS)
 }
 
-/// Says that a word is none of these, and which of them is like it.
+/// Reports an unknown word, and suggests a similar known one.
 pub(super) fn unknown_word<T>(
     scope: &mut Scope<'_>,
     at: &str,
@@ -294,7 +294,7 @@ pub(super) fn list<'o, T>(
     let Some(elements) = json.as_array() else {
         return scope.invalid(at, "an array");
     };
-    // Every element is read, also after one that is wrong.
+    // Reads every element, even after an invalid one.
     let read: Vec<_> = elements
         .iter()
         .enumerate()

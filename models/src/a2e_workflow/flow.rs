@@ -1,4 +1,4 @@
-//! Follows the data through a workflow: is what is read there, and of the kind that is needed?
+//! Follows the data through a workflow: does everything that is read exist, with the right type?
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -11,10 +11,10 @@ use crate::a2e_workflow::policy::Policy;
 use crate::json::Object;
 use a2abus_plugin::Text;
 
-/// What a loop sets for its body (docs/protocols/a2e-workflows.md §D7).
+/// The values that a loop sets for its body (docs/protocols/a2e-workflows.md §D7).
 const RESERVED: [&str; 3] = ["item", "index", "parent"];
 
-/// Checks what is read and written, and the time that is waited in any case.
+/// Checks reads and writes, and the total time of the waits that always run.
 pub(super) fn check(
     graph: &Graph<'_>,
     policy: &Policy,
@@ -49,7 +49,7 @@ fn check_wait(graph: &Graph<'_>, policy: &Policy, issues: &mut Issues) {
 /// Where an operation runs.
 #[derive(Clone, Copy)]
 struct Reach {
-    /// In how many loops, counted up to two: more make no difference to what is known.
+    /// The number of enclosing loops, counted up to two: more make no difference.
     loops: u8,
     /// Whether it runs in any case.
     sure: bool,
@@ -63,10 +63,10 @@ enum Visit {
 struct Walk<'a, 'g> {
     graph: &'g Graph<'a>,
     known: KnownPaths,
-    /// What is known only grows, so that a second visit among as many loops finds nothing new.
+    /// Knowledge only grows, so a second visit at the same loop depth finds nothing new.
     visited: HashSet<(usize, u8)>,
     reported: HashSet<(usize, &'a Path)>,
-    /// The operations that were told of reserved paths.
+    /// The operations for which a reserved path was reported.
     reserved: HashSet<usize>,
     /// The paths written so far, for suggestions.
     outputs: Vec<String>,
@@ -99,7 +99,7 @@ impl<'a> Walk<'a, '_> {
         }
     }
 
-    /// Pushes what follows, the last first. A loop writes after its body.
+    /// Pushes the successors in reverse order. A loop writes after its body.
     fn descend(&self, node: usize, reach: Reach, steps: &mut Vec<Visit>) {
         let (branches, body) = self.graph.children(node);
         let in_branch = Reach {
@@ -147,11 +147,11 @@ impl<'a> Walk<'a, '_> {
         let (code, message) = match found.presence {
             Presence::Missing if read.need != Need::Nothing => (
                 Code::PathNotFound,
-                format!("{path} does not exist: nothing before this operation writes it"),
+                format!("{path} does not exist: no earlier operation writes it"),
             ),
             Presence::Missing => (
                 Code::PathMaybeMissing,
-                format!("nothing before it writes {path}"),
+                format!("no earlier operation writes {path}"),
             ),
             Presence::Maybe => (
                 Code::PathMaybeMissing,
@@ -187,7 +187,7 @@ impl<'a> Walk<'a, '_> {
             return;
         };
         if reach.loops > 0 && is_reserved(output) && self.reserved.insert(index) {
-            let message = format!("{output} belongs to the loop");
+            let message = format!("{output} is reserved for the loop");
             self.issues.push(
                 Issue::new(Code::ReservedPath, message)
                     .about(node.id)
@@ -302,8 +302,8 @@ impl KnownPaths {
         });
     }
 
-    /// A path is there when it, a part of it, or something below it was written. Its kind is that
-    /// of the latest write to it, unless a part of it was written since.
+    /// A path exists if it, a part of it, or something below it was written. Its type is that of the latest write to
+    /// it, unless a part of it was written later.
     fn find(&self, path: &Path) -> PathState {
         let (mut at, mut latest) = (0, 0);
         let mut found = PathState {

@@ -24,18 +24,17 @@ pub(super) struct Node<'a> {
     children: Vec<usize>,
     /// How many of the children are of branches.
     branches: usize,
-    /// Where it stands in the order first.
+    /// Its first index in the order.
     position: Option<usize>,
-    /// Whether it runs, or may run, at all.
+    /// Whether it runs, or may run.
     pub(super) is_used: bool,
     /// Whether an operation that is used controls it.
     pub(super) is_controlled: bool,
 }
 
-/// What a search from all operations finds.
+/// The result of a search from all operations.
 struct Search {
-    /// The operations in an order in which one that controls stands before what it controls, but
-    /// for cycles.
+    /// The operations in an order in which every operation precedes those that it controls, except for cycles.
     sorted: Vec<usize>,
     /// The operations found open again.
     cycles: Vec<usize>,
@@ -123,7 +122,7 @@ impl<'a> Graph<'a> {
         let unique = self.check_order(issues);
         let search = self.search();
         for node in &search.cycles {
-            let message = "its own branches or body lead back to it";
+            let message = "a cycle: its branches or body lead back to it";
             self.issue(issues, Code::CyclicReference, *node, message);
         }
         self.check_positions(&search.sorted, issues);
@@ -181,7 +180,7 @@ impl<'a> Graph<'a> {
         let (mut seen, mut repeated) = (HashSet::new(), HashSet::new());
         for id in &self.order.ids {
             if !seen.insert(id) && repeated.insert(id) {
-                let issue = Issue::new(Code::DuplicateInOrder, "it is in the order twice");
+                let issue = Issue::new(Code::DuplicateInOrder, "operationOrder lists it twice");
                 issues.push(issue.about(id).at(self.order.line));
             }
         }
@@ -224,7 +223,7 @@ impl<'a> Graph<'a> {
         search
     }
 
-    /// What is controlled must not stand in the order before what controls it.
+    /// In the order, an operation must precede those that it controls.
     fn check_positions(&self, sorted: &[usize], issues: &mut Issues) {
         let mut rank = vec![0; self.nodes.len()];
         for (place, node) in sorted.iter().enumerate() {
@@ -233,7 +232,7 @@ impl<'a> Graph<'a> {
         let mut last_control: Vec<Option<usize>> = vec![None; self.nodes.len()];
         for node in sorted {
             let control = self.nodes[*node].position.max(last_control[*node]);
-            // A reference backwards closes a cycle, which is an issue of its own.
+            // A reference back closes a cycle, which is a separate issue.
             for child in self.nodes[*node]
                 .children
                 .iter()
@@ -244,7 +243,7 @@ impl<'a> Graph<'a> {
         }
         for node in &self.in_order {
             if last_control[*node] > self.nodes[*node].position {
-                let message = "it is in the order before an operation that controls it";
+                let message = "operationOrder lists it before an operation that controls it";
                 self.issue(issues, Code::OrderConflict, *node, message);
             }
         }

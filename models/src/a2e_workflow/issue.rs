@@ -1,9 +1,9 @@
-//! What validation finds.
+//! The results of validation.
 
 use crate::json::Json;
 use a2abus_plugin::Text;
 
-/// What is wrong, or doubtful, in a workflow. Source: docs/protocols/a2e-workflows.md §3.
+/// A fault or a doubtful place in a workflow. Source: docs/protocols/a2e-workflows.md §3.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Issue {
@@ -11,13 +11,13 @@ pub struct Issue {
     pub severity: Severity,
     /// What it is.
     pub code: Code,
-    /// What a person should know. Names paths and ids, never values.
+    /// A message for people. Contains paths and ids, never values.
     pub message: String,
-    /// The operation concerned; `None` for a message that is no operation.
+    /// The operation; `None` for a message that is not an operation.
     pub operation_id: Option<Text>,
-    /// The line it stands in, from 1.
+    /// Its line, from 1.
     pub line: Option<u32>,
-    /// What may have been meant.
+    /// A suggestion.
     pub suggestion: Option<String>,
 }
 
@@ -38,7 +38,7 @@ words! {
         Operation = "operation",
         /// The agent may do it.
         Permission = "permission",
-        /// What is referred to is there.
+        /// References exist.
         Dependency = "dependency",
         /// Values are of the kinds that are needed.
         Type = "type",
@@ -51,7 +51,7 @@ words! {
     Strictness {
         /// Warnings count as errors.
         Strict = "strict",
-        /// As the table says.
+        /// By the table.
         #[default]
         Moderate = "moderate",
         /// `path_not_found` and `type_mismatch` are warnings.
@@ -63,7 +63,7 @@ words! {
 macro_rules! codes {
     ($($level:ident { $($code:ident = $word:literal,)+ })+) => {
         words! {
-            /// What an issue is. Source: docs/protocols/a2e-workflows.md §3.
+            /// The code of an issue. Source: docs/protocols/a2e-workflows.md §3.
             #[non_exhaustive]
             Code { $($($code = $word,)+)+ }
         }
@@ -134,13 +134,13 @@ codes! {
     }
 }
 
-/// What validation found. Source: docs/protocols/a2e-workflows.md §3 and §D43.
+/// The result of validation. Source: docs/protocols/a2e-workflows.md §3 and §D43.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Report {
-    /// What makes the workflow invalid.
+    /// The issues that make the workflow invalid.
     pub errors: Vec<Issue>,
-    /// What does not.
+    /// The other issues.
     pub warnings: Vec<Issue>,
 }
 
@@ -174,7 +174,7 @@ impl Code {
 // === impl Issue ===
 
 impl Issue {
-    /// An issue about the workflow as a whole, of moderate strictness.
+    /// An issue of the whole workflow, at moderate strictness.
     pub(super) fn new(code: Code, message: impl Into<String>) -> Self {
         Self {
             severity: code.severity(Strictness::Moderate),
@@ -271,7 +271,7 @@ impl Issues {
         }
     }
 
-    /// Adds an issue. The last one there is room for says that there are more.
+    /// Adds an issue. The last one within the limit says that there are more.
     pub(super) fn push(&mut self, issue: Issue) {
         if self.found.len() < self.max {
             self.found.push(issue);
@@ -312,7 +312,7 @@ pub(super) fn quote_name(name: &str) -> String {
     }
 }
 
-/// Suggests the known name that is nearest to one that is not known, if one is near.
+/// Suggests the most similar known name, if one is similar enough.
 pub(super) fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<String> {
     const COMPARED: usize = 32;
     let best = known

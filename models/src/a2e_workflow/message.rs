@@ -4,20 +4,20 @@ use indexmap::IndexMap;
 use indexmap::map::Entry;
 
 use crate::a2e_workflow::Dialect;
-use crate::a2e_workflow::fields::stands_twice;
+use crate::a2e_workflow::fields::repeated;
 use crate::a2e_workflow::issue::{Code, Issue, Issues, quote_name};
 use crate::json::{Json, Object};
 use a2abus_plugin::Text;
 use a2abus_plugin::protocol::is_target;
 
-/// What a message says.
+/// The content of a message.
 pub(super) enum Message {
     Updates(IndexMap<Text, Update>),
     Begin(Begin),
     Nothing,
 }
 
-/// A definition whose configuration is not read yet; `operation` is `None` when it is absent.
+/// A definition whose configuration is not parsed yet; `operation` is `None` when it is absent.
 pub(super) struct Update {
     pub(super) line: u32,
     pub(super) operation: Option<Json>,
@@ -35,7 +35,7 @@ pub(super) struct Begin {
     pub(super) root: Option<Text>,
 }
 
-/// The order of execution, and the line it stands in.
+/// The order of execution, and its line.
 #[derive(Debug, Clone)]
 pub(super) struct Order {
     pub(super) line: u32,
@@ -148,7 +148,7 @@ impl Reader<'_> {
     fn wrapped(&mut self, object: &Object) -> Option<Message> {
         let names = [UPDATE, BEGIN, DATA_MODEL_UPDATE];
         let Some(name) = names.into_iter().find(|name| object.contains(name)) else {
-            self.unknown("a message needs a type".into(), None);
+            self.unknown("a message must have a type".into(), None);
             return None;
         };
         let known = [name, AGENT];
@@ -205,7 +205,7 @@ impl Reader<'_> {
                     entry.insert(update);
                 }
                 Entry::Occupied(entry) => {
-                    let message = "the id is in one list of operations twice";
+                    let message = "the id occurs twice in one list of operations";
                     self.issue(Code::DuplicateOperation, message.into(), Some(entry.key()));
                 }
             }
@@ -256,7 +256,7 @@ impl Reader<'_> {
     /// Nothing may follow the message that begins (docs/protocols/a2e-workflows.md §D3).
     fn begin(&mut self, read: impl FnOnce(&mut Self) -> Begin) -> Message {
         if self.has_begun {
-            let message = "execution begins a second time";
+            let message = "a second message begins the execution";
             self.issue(Code::MultipleBeginExecution, message.into(), None);
             return Message::Nothing;
         }
@@ -282,8 +282,8 @@ impl Reader<'_> {
         }
     }
 
-    /// What the data model holds at the start. An extension, as the `input` of a request is: lines on the bus have no
-    /// request around them. Source: docs/protocols/a2e-workflows.md §D5.
+    /// The initial data. An extension, like the `input` of a request, because lines on the bus have no enclosing
+    /// request. Source: docs/protocols/a2e-workflows.md §D5.
     fn input(&mut self, object: &Object) -> Option<Object> {
         match object.get(INPUT)? {
             Json::Null => None,
@@ -315,11 +315,10 @@ impl Reader<'_> {
         self.issues.push(issue.suggest(suggestion));
     }
 
-    /// Warns of members that a message does not have (docs/protocols/a2e-workflows.md §D4), and refuses those that
-    /// stand twice.
+    /// Warns about unknown members of a message (docs/protocols/a2e-workflows.md §D4), and refuses repeated ones.
     fn check_members(&mut self, object: &Object, known: &[&str], id: Option<&Text>) {
         for name in object.repeated() {
-            self.issue(Code::InvalidField, stands_twice(name), id);
+            self.issue(Code::InvalidField, repeated(name), id);
         }
         for (name, _) in object
             .iter()

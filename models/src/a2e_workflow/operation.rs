@@ -11,7 +11,7 @@ use crate::a2e_workflow::template::{Body, Operand, Template};
 use crate::a2e_workflow::transform::TransformData;
 use a2abus_plugin::Text;
 
-/// What an operation does. Source: docs/protocols/a2e-workflows.md §4.
+/// The action of an operation. Source: docs/protocols/a2e-workflows.md §4.
 #[derive(Debug, Clone, PartialEq)]
 pub enum OperationKind {
     /// Requests something over HTTP.
@@ -76,9 +76,9 @@ words! {
         GreaterOrEqual = ">=",
         /// Both numbers or both strings.
         LessOrEqual = "<=",
-        /// The value holds the field.
+        /// The value contains the field.
         In = "in",
-        /// The field holds the value.
+        /// The field contains the value.
         Contains = "contains",
         /// Both strings.
         StartsWith = "startsWith",
@@ -90,9 +90,9 @@ words! {
     Strategy {
         /// Arrays one after the other.
         Concat = "concat",
-        /// The same without repetitions.
+        /// The same without duplicates.
         Union = "union",
-        /// What all arrays have.
+        /// The elements that all arrays have.
         Intersect = "intersect",
         /// Objects by member and arrays by position.
         DeepMerge = "deepMerge",
@@ -108,7 +108,7 @@ pub struct ApiCall {
     pub url: UrlTemplate,
     /// The headers by their names as written, in order.
     pub headers: Vec<(Text, HeaderValue)>,
-    /// What is sent, as JSON; never with GET.
+    /// The body to send, as JSON; never with GET.
     pub body: Option<Body>,
     /// The longest an attempt may take, 1 s to 300 s.
     pub timeout: Duration,
@@ -157,18 +157,18 @@ pub struct Conditional {
     pub path: Path,
     /// The test.
     pub test: Test,
-    /// The ids of the branch that runs when it holds.
+    /// The ids of the branch for a true condition.
     pub if_true: Vec<Text>,
     /// The ids of the branch that runs when it does not.
     pub if_false: Vec<Text>,
 }
 
-/// What a Conditional asks of a value.
+/// The test that a Conditional applies to a value.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Test {
     /// A comparison.
     Compare(Operator, Operand),
-    /// It is there and not null.
+    /// It exists and is not null.
     Exists,
     /// It is missing, null, or an empty string, array or object.
     Empty,
@@ -192,7 +192,7 @@ pub struct StoreData {
     pub input: Path,
     /// Where.
     pub storage: Storage,
-    /// Under which key: 1 to 256 characters without controls; for a file a relative path.
+    /// The key: 1 to 256 characters without control characters; for a file a relative path.
     pub key: Text,
 }
 
@@ -238,7 +238,7 @@ impl OperationKind {
 
 // === impl HeaderValue ===
 
-/// Shows no text: people put secrets into headers.
+/// Prints no text, because headers may contain secrets.
 impl fmt::Debug for HeaderValue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

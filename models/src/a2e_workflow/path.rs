@@ -9,10 +9,10 @@ use crate::json::Json;
 use a2abus_plugin::Limits;
 use a2abus_plugin::Text;
 
-/// Most steps of a path: data is no deeper.
+/// The maximum number of steps of a path: data is not nested more deeply.
 const MAX_STEPS: usize = 64;
 
-/// What every path of the data model begins with.
+/// The beginning of every path of the data model.
 const ROOT: &str = "/workflow";
 /// The storages that paths may begin with; `file` is written alone.
 const STORAGES: [Storage; 2] = [Storage::Local, Storage::Session];
@@ -31,10 +31,9 @@ pub enum Segment {
     Quoted(Text),
 }
 
-/// The path of a value in the data model, such as `/workflow/users[0].name`. `Display` writes the
-/// text it was read from, but for the escapes of quoted keys. A path that begins with
-/// `/localStorage` or `/sessionStorage` finds what StoreData has stored: its first step is the key.
-/// Source: docs/protocols/a2e-workflows.md §2.
+/// The path of a value in the data model, such as `/workflow/users[0].name`. `Display` writes the original text, except
+/// for the escapes of quoted keys. A path that begins with `/localStorage` or `/sessionStorage` finds values that
+/// StoreData has stored: its first step is the key. Source: docs/protocols/a2e-workflows.md §2.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Path {
     /// `None` is the data model.
@@ -55,17 +54,17 @@ pub struct RelativePath {
     segments: Vec<Segment>,
 }
 
-/// Why a text is no path.
+/// Why a text is not a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PathError {
     /// A path of the data model begins with `/workflow/`.
     #[error("a path begins with /workflow/")]
     NoRoot,
-    /// A key without characters, or with one that only a quoted key can have.
+    /// An empty key, or one with a character that needs quotes.
     #[error("a key is empty or has a character that must be quoted")]
     BadKey,
-    /// Brackets that hold neither an index nor a JSON string.
+    /// Brackets that contain neither an index nor a JSON string.
     #[error("brackets hold an index without leading zeros or a JSON string")]
     BadBracket,
     /// Something other than a key or a bracket follows.
@@ -75,7 +74,7 @@ pub enum PathError {
     #[error("a path has at most {MAX_STEPS} steps")]
     TooLong,
     /// Brackets in a path that is written to.
-    #[error("a path that is written to has no brackets")]
+    #[error("an output path must not have brackets")]
     BracketInOutput,
 }
 
@@ -113,7 +112,7 @@ impl Path {
     /// Reads a path.
     ///
     /// # Errors
-    /// What is wrong with the text.
+    /// The fault of the text.
     pub fn parse(text: &str) -> Result<Self, PathError> {
         let (path, rest) = Self::parse_prefix(text)?;
         if rest.is_empty() {
@@ -135,11 +134,11 @@ impl Path {
     }
 
     /// Whether the text is meant as a path, well formed or not.
-    pub(super) fn is_meant(text: &str) -> bool {
+    pub(super) fn looks_like_path(text: &str) -> bool {
         Self::root(text).is_some()
     }
 
-    /// What the text begins with, and what follows. Keys of storages may need quotes.
+    /// The beginning of the text, and the rest. Storage keys may need quotes.
     fn root(text: &str) -> Option<(Option<Storage>, &str)> {
         let is_step = |rest: &&str| rest.starts_with('/');
         if let Some(rest) = text.strip_prefix(ROOT).filter(is_step) {
@@ -182,7 +181,7 @@ impl OutputPath {
     /// Reads a path that may be written to.
     ///
     /// # Errors
-    /// What is wrong with the text.
+    /// The fault of the text.
     pub fn parse(text: &str) -> Result<Self, PathError> {
         let path = Path::parse(text)?;
         if path.storage.is_some() {
@@ -222,7 +221,7 @@ impl RelativePath {
     /// Reads a path within an item.
     ///
     /// # Errors
-    /// What is wrong with the text.
+    /// The fault of the text.
     pub fn parse(text: &str) -> Result<Self, PathError> {
         let (path, rest) = Self::parse_prefix(text)?;
         if rest.is_empty() {
@@ -249,7 +248,7 @@ impl RelativePath {
         Ok((Self { text, segments }, rest))
     }
 
-    /// The text as written: a member of exactly this name goes before the path.
+    /// The original text: a member of exactly this name takes precedence over the path.
     #[must_use]
     pub fn text(&self) -> &Text {
         &self.text
@@ -306,7 +305,7 @@ fn is_key_char(c: char) -> bool {
     !c.is_control() && !"/.[]{}\"\\~ ".contains(c)
 }
 
-/// What stands between the bracket that is open already and the one that closes.
+/// The text up to the closing bracket.
 fn next_bracket(rest: &mut &str) -> Result<Segment, PathError> {
     let end = match rest.strip_prefix('"') {
         Some(inside) => 1 + closing_quote(inside)? + 1,

@@ -1,4 +1,4 @@
-//! What an agent may do.
+//! The permissions of an agent.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,8 +7,7 @@ use crate::a2e_workflow::operation::{OperationType, Storage};
 use crate::a2e_workflow::target::{ApiBase, Forbidden, Target, TargetError};
 use a2abus_plugin::Text;
 
-/// What one agent may do. The default permits nothing.
-/// Source: docs/protocols/a2e-workflows.md §7 and §D8.
+/// The permissions of one agent. The default permits nothing. Source: docs/protocols/a2e-workflows.md §7 and §D8.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Policy {
     /// The operations it may use, by type.
@@ -106,7 +105,7 @@ impl Policy {
         }
     }
 
-    /// Judges whether a credential may be sent to a target; `None` where it is not known yet.
+    /// Checks whether a credential may be sent to a target; `None` if the target is not known yet.
     ///
     /// # Errors
     /// Why it may not.
@@ -164,7 +163,7 @@ impl Apis {
     /// Reads a list of base URLs in which `*` is every one.
     ///
     /// # Errors
-    /// What is wrong with the first base that is malformed.
+    /// The fault of the first malformed base.
     pub fn parse<'a>(bases: impl IntoIterator<Item = &'a str>) -> Result<Self, TargetError> {
         let mut apis = Self::default();
         for base in bases {

@@ -14,7 +14,7 @@ use a2abus_plugin::Text;
 pub enum UrlTemplate {
     /// Text; each value is percent-encoded.
     Text(Template),
-    /// The whole URL is a value; its target is known at run time alone.
+    /// The whole URL is a value, so its target is known only at run time.
     Reference(Path),
 }
 
@@ -23,7 +23,7 @@ pub enum UrlTemplate {
 pub struct Target {
     url: Url,
     has_userinfo: bool,
-    /// Whether values are still to come, each where a [`PLACEHOLDER`] stands.
+    /// Whether values are still missing, each replaced by a [`PLACEHOLDER`].
     is_template: bool,
 }
 
@@ -32,7 +32,7 @@ pub struct Target {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ApiBase(Url);
 
-/// Why a text is no absolute URL that could be called.
+/// Why a text is not a valid absolute URL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TargetError {
@@ -42,7 +42,7 @@ pub enum TargetError {
     /// A brace that is not of a template, or a template that is malformed.
     #[error("braces in a URL hold a path that begins with /workflow/")]
     Brace,
-    /// No scheme, no host, or one that is malformed.
+    /// A missing or malformed scheme or host.
     #[error("a URL begins with a scheme and a host")]
     NotAbsolute,
     /// A value in the scheme or the authority.
@@ -50,7 +50,7 @@ pub enum TargetError {
     TemplateInAuthority,
 }
 
-/// Why a target is forbidden, whoever asks. Source: docs/protocols/a2e-workflows.md §7, SSRF.
+/// Why a target is forbidden for everybody. Source: docs/protocols/a2e-workflows.md §7, SSRF.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Forbidden {
@@ -60,18 +60,18 @@ pub enum Forbidden {
     /// A user or a password in the URL.
     #[error("its URL contains a user or a password; use a credential")]
     UserInfo,
-    /// HTTP without TLS, where no registered base has it.
+    /// HTTP without TLS, without a registered base.
     #[error(
         "its scheme is http, and no permitted API with http is registered for this host and port"
     )]
     NotEncrypted,
-    /// A host that [`is_forbidden_host`], and no registered base covers it.
+    /// A host that [`is_forbidden_host`], not covered by a registered base.
     #[error("it is not globally reachable, and no registered, permitted API covers the URL")]
     NotGlobal,
 }
 
-/// Stands for a value while its URL is judged before the run. That weakens no check, for the final
-/// URL is judged too, and there this text is like any other.
+/// Stands for a value while its URL is checked before the run. This weakens no check, because the final URL is checked
+/// too, and there this text has no special meaning.
 const PLACEHOLDER: &str = "%7B%7D";
 
 // === impl UrlTemplate ===
@@ -80,7 +80,7 @@ impl UrlTemplate {
     /// Reads the URL of a call.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The fault of the URL.
     pub fn parse(text: &str) -> Result<Self, TargetError> {
         let template = Template::parse(text).map_err(|_| TargetError::Brace)?;
         if let Some(path) = template.as_reference() {
@@ -100,7 +100,7 @@ impl UrlTemplate {
         Ok(url)
     }
 
-    /// Where it goes as far as the text tells; `None` for a reference.
+    /// The target, as far as the text shows it; `None` for a reference.
     pub(super) fn target(&self) -> Option<Result<Target, TargetError>> {
         let Self::Text(template) = self else {
             return None;
@@ -138,7 +138,7 @@ impl std::fmt::Display for UrlTemplate {
     }
 }
 
-/// The authority of a URL, and what follows it.
+/// The authority of a URL, and the rest.
 fn authority(text: &str) -> Option<(&str, &str)> {
     let (_, rest) = text.split_once("://")?;
     Some(rest.split_at(rest.find(['/', '\\', '?', '#']).unwrap_or(rest.len())))
@@ -150,7 +150,7 @@ impl Target {
     /// Reads an absolute URL, of any scheme.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The fault of the URL.
     pub fn parse(text: &str) -> Result<Self, TargetError> {
         if text.chars().any(|c| c.is_control() || c.is_whitespace()) {
             return Err(TargetError::Space);
@@ -162,7 +162,7 @@ impl Target {
         let authority = authority(text)
             .map(|(authority, _)| authority)
             .unwrap_or_default();
-        // The standard reads hosts into "https:x" and "https:///x", which nobody means.
+        // The URL standard finds hosts in "https:x" and "https:///x", which nobody intends.
         if is_http(&url) && authority.is_empty() {
             return Err(TargetError::NotAbsolute);
         }
@@ -192,8 +192,7 @@ impl Target {
         self.url.origin().ascii_serialization()
     }
 
-    /// Why the rules forbid it, whoever asks; `None` where they do not.
-    /// Source: docs/protocols/a2e-workflows.md §7, SSRF.
+    /// Why the rules forbid it for everybody; `None` if they do not. Source: docs/protocols/a2e-workflows.md §7, SSRF.
     #[must_use]
     pub fn forbidden(&self, registered: &[ApiBase]) -> Option<Forbidden> {
         let has_origin = |base: &ApiBase| base.has_origin_of(self);
@@ -227,7 +226,7 @@ impl ApiBase {
     /// Reads a base: an HTTP URL without user information, query and fragment.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The fault of the base.
     pub fn parse(text: &str) -> Result<Self, TargetError> {
         let Target {
             url, has_userinfo, ..
@@ -244,8 +243,8 @@ impl ApiBase {
         self.0.origin() == target.url.origin()
     }
 
-    /// Whether a target has its scheme, host and port, and its path as a prefix that ends where a
-    /// segment ends, and is not led out of it by dots that a service might decode.
+    /// Whether a target has this scheme, host and port, and this path as a prefix that ends at a segment boundary. Dots
+    /// that a service might decode must not lead out of the prefix.
     #[must_use]
     pub fn covers(&self, target: &Target) -> bool {
         let may_become = |segment: &str| target.is_template && segment.contains(PLACEHOLDER);
@@ -272,9 +271,8 @@ impl std::fmt::Display for ApiBase {
 /// How often a path is decoded: more often than the services on its way together.
 const MAX_DECODINGS: usize = 8;
 
-/// Whether a segment of a path becomes `.` or `..` for a service that decodes it, maybe more than
-/// once, reads a backslash as a slash, or drops what follows a semicolon. Those that stand there
-/// openly are gone from a path that is normalised.
+/// Whether a segment of a path becomes `.` or `..` for a service that decodes it, maybe more than once, treats a
+/// backslash as a slash, or drops the text after a semicolon. Plain dot segments do not occur in a normalised path.
 fn has_hidden_dots(path: &str) -> bool {
     let is_dots = |segment: &[u8]| {
         let mut parts = segment.split(|byte| b";?#".contains(byte));
@@ -292,16 +290,15 @@ fn has_hidden_dots(path: &str) -> bool {
         }
         path = decoded;
     }
-    // Nobody encodes a name that often but to hide it.
+    // A name that is encoded this often is meant to be hidden.
     true
 }
 
 // === addresses ===
 
-/// Whether a host, as written in a URL, is `localhost`, below it, or an address, in any of the
-/// forms the URL standard reads (decimal, hexadecimal, octal, IPv6 in brackets), that is not
-/// globally reachable. A name says nothing of the addresses it resolves to: those go through
-/// [`is_forbidden_address`]. Source: docs/protocols/a2e-workflows.md §7, SSRF.
+/// Whether a host in a URL is `localhost` or below it, or an address that is not globally reachable, in any form that
+/// the URL standard reads (decimal, hexadecimal, octal, IPv6 in brackets). A name does not show its addresses:
+/// [`is_forbidden_address`] checks those. Source: docs/protocols/a2e-workflows.md §7, SSRF.
 #[must_use]
 pub fn is_forbidden_host(host: &str) -> bool {
     match Host::parse(host) {

@@ -19,7 +19,7 @@ pub struct FieldTemplate(Vec<Part<RelativePath>>);
 /// A part of a template.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Part<P> {
-    /// Text that stands as it is; never empty.
+    /// Literal text; never empty.
     Text(Text),
     /// The place of a value.
     Value(P),
@@ -35,8 +35,7 @@ pub enum Operand {
     Reference(Path),
 }
 
-/// The body of a request, with what is taken from the data model.
-/// Source: docs/protocols/a2e-workflows.md §4.8.
+/// The body of a request, with references to the data model. Source: docs/protocols/a2e-workflows.md §4.8.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Body {
     /// A value without any reference in it.
@@ -45,9 +44,9 @@ pub enum Body {
     Reference(Path),
     /// Text with values in it, at least one, and not one alone.
     Template(Template),
-    /// An array with a reference somewhere in it.
+    /// An array that contains a reference at any depth.
     Array(Vec<Body>),
-    /// An object with a reference somewhere in it.
+    /// An object that contains a reference at any depth.
     Object(Vec<(Text, Body)>),
 }
 
@@ -64,7 +63,7 @@ impl Template {
     /// Reads a text; `{workflow/x}` is read as `{/workflow/x}`. Other braces are text.
     ///
     /// # Errors
-    /// What is wrong with a reference in it.
+    /// The fault of a reference in it.
     pub fn parse(text: &str) -> Result<Self, PathError> {
         let mut parts = Vec::new();
         let (mut plain, mut rest) = (String::new(), text);
@@ -72,7 +71,7 @@ impl Template {
             plain.push_str(before);
             let slashed = after.starts_with("workflow/").then(|| format!("/{after}"));
             let reference = slashed.as_deref().unwrap_or(after);
-            if !Path::is_meant(reference) {
+            if !Path::looks_like_path(reference) {
                 plain.push('{');
                 rest = after;
                 continue;
@@ -133,7 +132,7 @@ impl FieldTemplate {
     /// Reads a text.
     ///
     /// # Errors
-    /// What is wrong with a field in it, a brace that stands alone included.
+    /// The fault of a field in it; a single brace is a fault too.
     pub fn parse(text: &str) -> Result<Self, PathError> {
         let mut parts = Vec::new();
         let (mut plain, mut rest) = (String::new(), text);
@@ -175,11 +174,10 @@ impl fmt::Display for FieldTemplate {
 // === impl Operand ===
 
 impl Operand {
-    /// Reads a value or a reference. An object whose one member `path` does not begin with
-    /// `/workflow/` is a value.
+    /// Parses a value or a reference. An object whose only member `path` does not begin with `/workflow/` is a value.
     ///
     /// # Errors
-    /// What is wrong with the path of a reference.
+    /// The fault of the path of a reference.
     pub fn parse(json: &Json) -> Result<Self, PathError> {
         match reference(json) {
             Some(text) => Path::parse(text).map(Self::Reference),
@@ -192,14 +190,13 @@ impl Operand {
 fn reference(json: &Json) -> Option<&Text> {
     let object = json.as_object().filter(|object| object.len() == 1)?;
     let text = object.get("path")?.as_text()?;
-    Path::is_meant(text).then_some(text)
+    Path::looks_like_path(text).then_some(text)
 }
 
 // === impl Body ===
 
 impl Body {
-    /// Reads a body and hands over what is wrong in it. The depth is bounded by that of the line it
-    /// was read from.
+    /// Parses a body and reports its faults. The recursion is bounded by the depth of the line.
     pub(super) fn parse(json: &Json, refuse: &mut dyn FnMut(BodyError)) -> Self {
         let parsed = match reference(json) {
             Some(path) => Some(Path::parse(path).map(Self::Reference)),

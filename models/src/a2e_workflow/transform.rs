@@ -1,4 +1,4 @@
-//! What TransformData does, typed. Source: docs/protocols/a2e-workflows.md §4.2.
+//! The typed form of TransformData. Source: docs/protocols/a2e-workflows.md §4.2.
 
 use crate::a2e_workflow::path::{OutputPath, Path, RelativePath};
 use crate::a2e_workflow::template::FieldTemplate;
@@ -48,7 +48,7 @@ words! {
     }
 }
 
-/// What becomes of one element.
+/// The projection of one element.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Projection {
     /// One value, with a function applied.
@@ -151,14 +151,14 @@ pub enum Figures {
 /// One figure.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Figure {
-    /// What is computed.
+    /// The aggregate function.
     pub function: AggregateFunction,
     /// Of which field; `None` for a count of elements alone.
     pub field: Option<RelativePath>,
 }
 
 words! {
-    /// What is computed of the values of a field; nulls are ignored.
+    /// The aggregate of the values of a field; nulls are ignored.
     AggregateFunction {
         /// How many elements; with a field, how many values.
         Count = "count",

@@ -12,10 +12,9 @@ use crate::json::Object;
 use a2abus_plugin::Text;
 
 impl Document {
-    /// Judges the workflow on all five levels: what its form lacks, what the policy does not
-    /// permit, and with an order whether what it refers to is there and of the right kind.
-    /// `input` is what the data model holds at the start, beside the `input` of the line that
-    /// begins.
+    /// Validates the workflow on all five levels: its form, the permissions, and, if there is an order, whether
+    /// references exist and have the right type. `input` is the initial data of the request, in addition to the `input`
+    /// of the begin line.
     #[must_use]
     pub fn validate(
         &self,
@@ -105,7 +104,7 @@ fn permitted_apis(policy: &Policy) -> Option<String> {
 }
 
 fn check_credential(id: &Text, content: &Content, policy: &Policy, refuse: &mut Refuse<'_>) {
-    // Only what is permitted may be suggested: the others are nobody's business.
+    // Suggest only permitted names, because the others are confidential.
     let permitted = || {
         let known = policy.bindings.keys().map(Text::as_str);
         nearest(id, known.filter(|known| policy.credentials.contains(known)))

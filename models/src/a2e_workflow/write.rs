@@ -7,9 +7,9 @@ use crate::json::Json;
 use a2abus_plugin::Text;
 
 impl Workflow {
-    /// Writes it as JSON Lines of the flat dialect, each configuration as it was written, but for a branch of one
-    /// operation, which the flat dialect has as a list. Reading it gives the same workflow. `new_id` is the execution id of a workflow that has none.
-    /// Source: docs/protocols/a2e-workflows.md §1.
+    /// Writes it as JSON Lines of the flat dialect, with each configuration as it was written. Exception: a branch of
+    /// one operation becomes a list, as the flat dialect requires. Reading the result gives the same workflow. `new_id`
+    /// is the execution id for a workflow without one. Source: docs/protocols/a2e-workflows.md §1.
     #[must_use]
     pub fn to_jsonl(&self, new_id: &Text) -> String {
         let mut lines = String::new();

@@ -9,12 +9,12 @@ use crate::json::Json;
 pub(super) const CONVERSIONS: &[Conversion] = &[
     Conversion {
         name: "a2e_message_decode",
-        about: "a line (a string) or a message: it with its defaults; null for a blank line",
+        about: "a line (a string) or a message -> the message with its defaults; null for a blank line",
         run: read,
     },
     Conversion {
         name: "a2e_message_encode",
-        about: "a line (a string) or a message: its line; null for a blank line",
+        about: "a line (a string) or a message -> its line; null for a blank line",
         run: write,
     },
 ];
@@ -29,7 +29,7 @@ fn write(input: &Json, context: &ConvertContext) -> Result<Json, ConvertError> {
     Ok(message.map(|message| message.to_string()).into())
 }
 
-/// The message, with a new id where it has none.
+/// The message, with a new id if it has none.
 fn message(input: &Json, context: &ConvertContext) -> Result<Option<Message>, ConvertError> {
     let options = DecodeOptions::default();
     let message = match input {

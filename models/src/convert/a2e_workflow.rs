@@ -18,7 +18,7 @@ pub(super) const CONVERSIONS: &[Conversion] = &[Conversion {
     run: validate,
 }];
 
-/// The API that is registered where the input names none.
+/// The API that is registered if the input names none.
 const DEFAULT_API: &str = "https://api.example.com";
 
 fn validate(input: &Json, _: &ConvertContext) -> Result<Json, ConvertError> {
@@ -46,7 +46,7 @@ fn validate(input: &Json, _: &ConvertContext) -> Result<Json, ConvertError> {
     Ok(report.to_json())
 }
 
-/// A string is the text of a line as it is.
+/// A string is the unchanged text of a line.
 fn line(message: &Json) -> Bytes {
     match message {
         Json::String(text) => text.to_bytes(),

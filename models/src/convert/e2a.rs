@@ -20,7 +20,7 @@ use a2abus_plugin::Text;
 
 type Converted = Result<Json, ConvertError>;
 
-/// What can be done with E2A by name.
+/// The conversions of E2A by name.
 pub(super) const CONVERSIONS: &[Conversion] = &[
     Conversion {
         name: "classify",
@@ -34,7 +34,7 @@ pub(super) const CONVERSIONS: &[Conversion] = &[
     },
     Conversion {
         name: "envelope_compact",
-        about: "an E2A request, current or older -> the request without members that say nothing",
+        about: "an E2A request, current or older -> the request without empty members",
         run: |input, _| Ok(envelope(input)?.to_object(Form::Compact).into()),
     },
     Conversion {
@@ -44,12 +44,12 @@ pub(super) const CONVERSIONS: &[Conversion] = &[
     },
     Conversion {
         name: "response_compact",
-        about: "an E2A record -> the record without members that say nothing",
+        about: "an E2A record -> the record without empty members",
         run: |input, _| Ok(E2aResponse::parse(input)?.to_object(Form::Compact).into()),
     },
     Conversion {
         name: "merge_params_to_acp_prompt",
-        about: "an E2A request -> its params with the prompt that ACP wants",
+        about: "an E2A request -> its params with the prompt that ACP requires",
         run: |input, _| Ok(merge_params_to_acp_prompt(&envelope(input)?)?.into()),
     },
     Conversion {

@@ -26,9 +26,9 @@ pub struct A2aSendMessage {
     pub configuration: Object,
     /// Where the call came in.
     pub channel: Option<Text>,
-    /// What kind of party it is from.
+    /// The kind of the sender.
     pub identity_origin: IdentityOrigin,
-    /// More for `provenance.details`; wins over what stands there.
+    /// Additional `provenance.details`, which override existing ones.
     pub details: Object,
 }
 
@@ -67,9 +67,8 @@ pub fn envelope_from_a2a_send_message(
     }
 }
 
-/// The content blocks of an ACP prompt that say what the parts of an A2A message say. Reads the
-/// parts of A2A 0.3 (`kind`) and 1.0; a part of no known form becomes the text of its JSON, so that
-/// nothing is lost. Source: docs/protocols/e2a.md §7.2.
+/// The content blocks of an ACP prompt for the parts of an A2A message. Reads the parts of A2A 0.3 (`kind`) and 1.0; a
+/// part of unknown form becomes the text of its JSON, so nothing is lost. Source: docs/protocols/e2a.md §7.2.
 #[must_use]
 pub fn a2a_message_to_prompt(message: &Object) -> Vec<Json> {
     let parts = message.get("parts").and_then(Json::as_array);
@@ -134,7 +133,7 @@ impl File {
                     self.media_type,
                 ),
                 None => {
-                    // ACP wants an address of every resource; this one has no other.
+                    // ACP requires an address for every resource; this one has no other.
                     let name = self.name.as_deref().unwrap_or("file");
                     let uri = Json::from(format!("attachment:{name}"));
                     let resource =
@@ -162,8 +161,8 @@ fn with_media_type<const N: usize>(
     Json::object(members.into_iter().chain(media_type))
 }
 
-/// The event of an A2A stream that an `a2a.stream_event` is, an object of one member; `None` for
-/// all other kinds and for an event that names no branch. Source: docs/protocols/e2a.md §7.5.
+/// The event of an A2A stream in an `a2a.stream_event`, an object of one member; `None` for all other kinds and for an
+/// event that names no branch. Source: docs/protocols/e2a.md §7.5.
 #[must_use]
 pub fn e2a_response_to_a2a_stream_payload(record: &E2aResponse) -> Option<Object> {
     if record.response_kind != KIND_A2A_STREAM_EVENT {

@@ -37,26 +37,26 @@ pub struct AcpRequest {
     pub session_id: Option<Text>,
     /// Where the call came in.
     pub channel: Option<Text>,
-    /// What kind of party it is from.
+    /// The kind of the sender.
     pub identity_origin: IdentityOrigin,
-    /// More for `provenance.details`; wins over what stands there.
+    /// Additional `provenance.details`, which override existing ones.
     pub details: Object,
 }
 
-/// What of E2A a pure ACP peer does not understand. All off, the export is as the original has it.
-/// Source: docs/protocols/e2a.md §7.3.
+/// Which E2A features to convert for a pure ACP peer. With all options off, the export equals the original's. Source:
+/// docs/protocols/e2a.md §7.3.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct AcpOptions {
-    /// Give `chat.send` and the like their names in ACP.
+    /// Use the ACP names for `chat.send` and similar methods.
     pub map_gateway_names: bool,
-    /// Write `sessionId` beside `session_id`.
+    /// Write `sessionId` in addition to `session_id`.
     pub write_session_id_in_camel_case: bool,
     /// Make a prompt of an A2A message when there is none.
     pub prompt_from_a2a_message: bool,
 }
 
-/// Makes a request of an ACP call. It has no `request_id` and no time yet: the caller sets them.
+/// Makes a request from an ACP call. It has no `request_id` and no time yet: the caller sets them.
 ///
 /// Departs: `params.sessionId`, the spelling of ACP, is read too.
 /// Source: docs/protocols/e2a.md §7.1.
@@ -90,11 +90,11 @@ pub fn envelope_from_acp_jsonrpc(request: AcpRequest, context: &E2aContext<'_>) 
     }
 }
 
-/// The params of a request, with the `prompt`, `session_id` and `_meta` that ACP wants when the
-/// method is `session/prompt`.
+/// The params of a request, with the `prompt`, `session_id` and `_meta` that ACP requires for the method
+/// `session/prompt`.
 ///
-/// Departs: a null `prompt` counts as missing; `session_id` and `_meta` are filled beside a prompt
-/// that is there, as the document has it; text that is no string is passed over.
+/// Departs: a null `prompt` counts as missing; `session_id` and `_meta` are added to an existing prompt, as in the
+/// document; a text member that is not a string is skipped.
 ///
 /// # Errors
 /// `bad_type` on `params._meta`.
@@ -152,7 +152,7 @@ fn prompt_of(params: &Object, options: AcpOptions) -> Option<Vec<Json>> {
 
 /// Writes a request as the JSON-RPC call it is for an ACP peer.
 ///
-/// Departs: a call without a `jsonrpc_id` takes the `request_id`, and a notification has no id.
+/// Departs: a call without a `jsonrpc_id` gets the `request_id`, and a notification has no id.
 ///
 /// # Errors
 /// `missing_method`, `missing_id`, and `bad_type` on `params._meta`.

@@ -37,7 +37,7 @@ pub const KIND_A2A_TASK: &str = "a2a.task";
 pub const KIND_A2A_MESSAGE: &str = "a2a.message";
 /// `response_kind`: one event of an A2A stream, in `body.branch` and `body.payload`.
 pub const KIND_A2A_STREAM_EVENT: &str = "a2a.stream_event";
-/// `response_kind`: what became of a timer.
+/// `response_kind`: the result of a timer.
 pub const KIND_CRON: &str = "cron";
 /// `response_kind`: a plan that waits for a person.
 pub const KIND_PLAN_APPROVAL_REQUIRED: &str = "plan.approval_required";
@@ -69,11 +69,11 @@ pub const ACP_NOTIFICATION_NAMES: [&str; 3] = [
     "session/elicitation/complete",
 ];
 
-/// `metadata` key of a whole legacy response.
+/// `metadata` key for a whole legacy response.
 pub const WIRE_LEGACY_AGENT_RESPONSE_KEY: &str = "_e2a_wire_legacy_agent_response";
-/// `metadata` key of a whole legacy chunk.
+/// `metadata` key for a whole legacy chunk.
 pub const WIRE_LEGACY_AGENT_CHUNK_KEY: &str = "_e2a_wire_legacy_agent_chunk";
-/// `metadata` key of a record that nobody asked for.
+/// `metadata` key for an unsolicited record.
 pub const WIRE_SERVER_PUSH_KEY: &str = "_jiuwenswarm_server_push";
 /// `metadata` key of the reason of a cancellation.
 pub const INTERNAL_CANCEL_SOURCE_KEY: &str = "_jiuwenswarm_cancel_source";
@@ -102,7 +102,7 @@ pub const CODE_RESPONSE_TOO_LARGE: &str = "response_too_large";
 
 /// `event_type` of a part with text.
 pub const EVENT_CHAT_DELTA: &str = "chat.delta";
-/// `event_type` of the part that holds the whole answer.
+/// `event_type` of the part that contains the whole answer.
 pub const EVENT_CHAT_FINAL: &str = "chat.final";
 /// `source_chunk_type` of the model's reasoning.
 pub const CHUNK_LLM_REASONING: &str = "llm_reasoning";

@@ -35,7 +35,7 @@ records! {
         message_id: Option<Text>;
         /// When it was made: RFC 3339 when it was a number, else any text.
         timestamp: Option<Text>, by Members::timestamp;
-        /// What kind of party it is from.
+        /// The kind of the sender.
         identity_origin: IdentityOrigin = IdentityOrigin::User;
         /// Where it came in.
         channel: Option<Text>, by Members::channel;
@@ -53,7 +53,7 @@ records! {
         service_id: Option<Text>, by service_id;
         /// The workspace it is for.
         workspace_key: Option<Text>, by workspace_key;
-        /// What is asked for: an ACP method, a name of the project's own, or nothing.
+        /// The requested method: an ACP method, a name of the project's own, or nothing.
         method: Option<Text>, by method;
         /// With what.
         params: Object, by params;
@@ -67,7 +67,7 @@ records! {
         expected_output_modes: Vec<Json>;
         /// Credentials.
         auth: Option<Auth>;
-        /// What has no place of its own.
+        /// Unknown members.
         channel_context: Object, by channel_context;
         /// For A2A alone.
         a2a_metadata: Object;
@@ -77,10 +77,10 @@ records! {
 }
 
 impl E2aEnvelope {
-    /// Reads a request of any version, the older shape of it included, and takes the members of
-    /// older writers over into those of today.
+    /// Parses a request of any version, including the older shape, and converts the members of older writers to the
+    /// current ones.
     ///
-    /// Departs: where the original guesses at a wrong type, this refuses it.
+    /// Departs: refuses wrong types where the original guesses.
     ///
     /// # Errors
     /// `not_an_object`, `duplicate_member`; `bad_type`, `bad_value` and `out_of_range` with the
@@ -98,7 +98,7 @@ impl E2aEnvelope {
         Ok(envelope)
     }
 
-    /// Writes the request. `parse` reads the same from both forms.
+    /// Writes the request. `parse` reads the same request from both forms.
     #[must_use]
     pub fn to_object(&self, form: Form) -> Object {
         self.write_members(form)
@@ -130,7 +130,7 @@ fn workspace_key(members: Members<'_>) -> Result<Option<Text>, E2aError> {
     Ok(key.or_else(|| members.trimmed("workspace_dir")))
 }
 
-/// A blank name counts as absent under both keys, so that what is written reads the same.
+/// A blank name counts as absent under both keys, so that the written request reads the same.
 fn method(members: Members<'_>) -> Result<Option<Text>, E2aError> {
     let is_name = |name: &Text| !name.trim().is_empty();
     let older = || members.get("req_method").and_then(Json::as_text).cloned();
@@ -172,8 +172,8 @@ fn add(object: &mut Object, name: &Text, value: &Json) {
     }
 }
 
-/// A request inside the request runs in its place, so it must be the same one and from a peer that
-/// may do so. Source: docs/protocols/e2a.md §S1.
+/// A request inside the request replaces it, so it must be the same request and come from a trusted peer. Source:
+/// docs/protocols/e2a.md §S1.
 fn check_internal_block(
     block: &Json,
     request_id: Option<&Text>,

@@ -3,8 +3,7 @@
 use a2abus_plugin::Text;
 
 words! {
-    /// What is wrong with an E2A message. The word of each kind is stable.
-    /// Source: docs/protocols/e2a.md §9.
+    /// The fault of an E2A message. The name of each kind is stable. Source: docs/protocols/e2a.md §9.
     #[non_exhaustive]
     E2aErrorKind {
         /// Not a JSON object.
@@ -13,7 +12,7 @@ words! {
         BadType = "bad_type",
         /// A member of the right type with a value that is not allowed.
         BadValue = "bad_value",
-        /// A number or a time beyond what can be held.
+        /// A number or a time out of range.
         OutOfRange = "out_of_range",
         /// `protocol_version` names a version that is not spoken.
         UnsupportedVersion = "unsupported_version",
@@ -23,19 +22,19 @@ words! {
         MissingId = "missing_id",
         /// A call without a method.
         MissingMethod = "missing_method",
-        /// A `response_kind` that has no form in the older shapes.
+        /// A `response_kind` without an equivalent in the older shapes.
         UnsupportedKind = "unsupported_kind",
         /// Neither a record nor one of the older shapes.
         UnrecognizedShape = "unrecognized_shape",
         /// An envelope that only carries another request.
         FallbackEnvelope = "fallback_envelope",
-        /// A member that decides something stands twice.
+        /// A repeated member that decides something.
         DuplicateMember = "duplicate_member",
     }
 }
 
-/// An E2A message was refused: what is wrong, and where. Never holds a value of the message.
-/// Source: docs/protocols/e2a.md §9.
+/// An E2A message was refused: the fault and its path. Never contains a value of the message. Source:
+/// docs/protocols/e2a.md §9.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{}{}{}", kind.as_str(), if field.is_empty() { "" } else { " at " }, field)]
 #[non_exhaustive]

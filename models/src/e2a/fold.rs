@@ -1,4 +1,4 @@
-//! One exchange: records in, in whatever order they come; replies out, in the order they were made.
+//! One exchange: records come in any order, and replies go out in the original order.
 //!
 //! ```text
 //! open ── first final record ──> answered ── close ──> closed
@@ -19,7 +19,7 @@ use crate::json::Object;
 /// The place of a keepalive.
 const KEEPALIVE: i64 = -1;
 
-/// What an exchange may hold. Source: docs/protocols/e2a.md §3 and §10.3.
+/// The limits of an exchange. Source: docs/protocols/e2a.md §3 and §10.3.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FoldLimits {
@@ -27,7 +27,7 @@ pub struct FoldLimits {
     pub max_held_records: usize,
     /// Most bytes of JSON held back (default 8 MiB).
     pub max_held_bytes: usize,
-    /// Most bytes of the text kept for the answer, and of a whole answer kept (default 6 MiB).
+    /// The maximum size of the collected text, and of a collected whole answer (default 6 MiB).
     pub max_folded_bytes: usize,
 }
 
@@ -41,22 +41,22 @@ impl Default for FoldLimits {
     }
 }
 
-/// What became of one record. Source: docs/protocols/e2a.md §10.3.
+/// The result of one record. Source: docs/protocols/e2a.md §10.3.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct FoldStep {
-    /// What the record was.
+    /// The role of the record.
     pub kind: FoldStepKind,
     /// Its place.
     pub sequence: i64,
-    /// What the caller gets, if anything.
+    /// The reply to the caller, if any.
     pub message: Option<Object>,
-    /// Whether records before it are missing: just before a part, anywhere before an answer.
+    /// Whether earlier records are missing: just before a part, anywhere before an answer.
     pub gap: bool,
 }
 
 words! {
-    /// What a record was in its exchange. Source: docs/protocols/e2a.md §10.3.
+    /// The role of a record in its exchange. Source: docs/protocols/e2a.md §10.3.
     FoldStepKind {
         /// A part, in its order.
         Part = "part",
@@ -64,15 +64,15 @@ words! {
         Answer = "answer",
         /// A record after the answer, within the time of grace.
         LatePart = "late_part",
-        /// An empty end after the answer, which says nothing.
+        /// An empty end after the answer.
         Sentinel = "sentinel",
         /// A record after the exchange is closed: for the dead letters.
         Late = "late",
         /// A sign of life.
         Keepalive = "keepalive",
-        /// A record that nobody asked for, outside the order.
+        /// An unsolicited record, outside the order.
         Push = "push",
-        /// A record whose place was taken already.
+        /// A record whose sequence number was already used.
         Duplicate = "duplicate",
         /// A record that waits for an earlier one.
         Held = "held",
@@ -145,8 +145,8 @@ impl Fold {
         self.phase != Phase::Open
     }
 
-    /// Takes a record. Gives what became of it, and of records that waited for it.
-    /// Source: docs/protocols/e2a.md §10.3.
+    /// Adds a record. Returns the results of this record and of those that waited for it. Source: docs/protocols/e2a.md
+    /// §10.3.
     pub fn take(&mut self, record: E2aResponse) -> Vec<FoldStep> {
         if self.trust == Trust::Trusted && record.is_server_push() {
             return vec![self.push(&record)];
@@ -172,8 +172,8 @@ impl Fold {
         steps
     }
 
-    /// Ends the exchange: what is held back is let go of, and whatever comes now is late.
-    /// Source: docs/protocols/e2a.md §10.3.
+    /// Ends the exchange: held records are released, and all later records are late. Source: docs/protocols/e2a.md
+    /// §10.3.
     pub fn close(&mut self) -> Vec<FoldStep> {
         let steps = self.release();
         self.phase = Phase::Closed;

@@ -24,7 +24,7 @@ records! {
         channel_id: Text = Text::from_static(DEFAULT_CHANNEL);
         /// The session.
         session_id: Option<Text>;
-        /// What is asked for.
+        /// The requested method.
         req_method: Option<Text>, by |members: Members<'_>| members.string("req_method");
         /// With what.
         params: Object;
@@ -32,7 +32,7 @@ records! {
         is_stream: bool;
         /// Seconds since 1970; 0 when unknown.
         timestamp: f64;
-        /// What the channel adds.
+        /// Metadata of the channel.
         metadata: Option<Object>, by metadata;
         /// The application.
         app_id: Option<Text>;
@@ -51,9 +51,9 @@ records! {
         channel_id: Text;
         /// Whether it went well.
         ok: bool = true;
-        /// The result, or what went wrong.
+        /// The result, or the error.
         payload: Json;
-        /// What the agent adds.
+        /// Metadata of the agent.
         metadata: Option<Object>, by metadata;
         /// The agent that answers.
         agent_ref: Option<Object>;
@@ -74,7 +74,7 @@ records! {
         is_complete: bool;
         /// The agent that answers.
         agent_ref: Option<Object>;
-        /// What the agent adds.
+        /// Metadata of the agent.
         metadata: Option<Object>, by metadata;
     }
 }
@@ -89,7 +89,7 @@ impl AgentRequest {
         Self::read_members(Members::of_message(value)?)
     }
 
-    /// Writes the request, every member of it.
+    /// Writes the request with every member.
     #[must_use]
     pub fn to_object(&self) -> Object {
         self.write_members(Form::Full)
@@ -105,7 +105,7 @@ impl AgentResponse {
         Self::read_members(Members::of_message(value)?)
     }
 
-    /// Writes the answer, every member of it.
+    /// Writes the answer with every member.
     #[must_use]
     pub fn to_object(&self) -> Object {
         self.write_members(Form::Full)
@@ -121,7 +121,7 @@ impl AgentResponseChunk {
         Self::read_members(Members::of_message(value)?)
     }
 
-    /// Writes the part, every member of it.
+    /// Writes the part with every member.
     #[must_use]
     pub fn to_object(&self) -> Object {
         self.write_members(Form::Full)
@@ -136,7 +136,7 @@ fn metadata(members: Members<'_>) -> Result<Option<Object>, E2aError> {
     Ok(filled(members.free_object("metadata")?))
 }
 
-/// An object that says something.
+/// An object that is not empty.
 pub(super) fn filled(object: Object) -> Option<Object> {
     (!object.is_empty()).then_some(object)
 }
@@ -180,8 +180,8 @@ pub fn e2a_to_agent_request(envelope: &E2aEnvelope) -> Result<AgentRequest, E2aE
     })
 }
 
-/// Makes the envelope that carries a request in the older shape as it is, because it could not be
-/// normalised. A request of more than 512,000 bytes of JSON travels without its params.
+/// Makes the envelope for a request in the older shape that could not be normalised. A request of more than 512,000
+/// bytes of JSON travels without its params.
 #[must_use]
 pub fn build_fallback_e2a(request: &Object, context: &E2aContext<'_>) -> E2aEnvelope {
     let mut inner = request.clone();
@@ -195,7 +195,7 @@ pub fn build_fallback_e2a(request: &Object, context: &E2aContext<'_>) -> E2aEnve
     ]);
     let id = |name: &str| request.get(name).and_then(scalar_text);
     let details = object([("kind", "fallback".into())]);
-    // What is wrong with the request may be this very member; the request inside keeps it.
+    // This member may be the fault of the request; the inner request keeps it.
     let is_stream = Members::nested(request, "").flag("is_stream");
     E2aEnvelope {
         provenance: Provenance::converted(SOURCE_PROTOCOL_E2A, details, context),

@@ -10,29 +10,28 @@ use crate::e2a::{SOURCE_PROTOCOL_A2A, SOURCE_PROTOCOL_ACP, SOURCE_PROTOCOL_E2A};
 use crate::json::{Json, Number, Object};
 use a2abus_plugin::Text;
 
-/// What a message needs that only its maker knows. Source: docs/protocols/e2a.md §8.
+/// Values that only the maker of a message knows. Source: docs/protocols/e2a.md §8.
 #[derive(Debug, Clone, Copy)]
 pub struct E2aContext<'a> {
     /// The time now, RFC 3339 in UTC.
     pub now: &'a Text,
     /// The name of the converter.
     pub converter: &'a Text,
-    /// A new id, unique, where one is needed.
+    /// A new, unique id, if one is needed.
     pub new_id: &'a Text,
 }
 
-/// Whether a message comes over a binding whose peers are trusted.
-/// Source: docs/protocols/e2a.md §S1 and §S3.
+/// Whether the peers of the binding are trusted. Source: docs/protocols/e2a.md §S1 and §S3.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Trust {
-    /// From anybody: internal marks are not believed.
+    /// Anybody: internal marks are ignored.
     Untrusted,
     /// From a gateway or an agent server of one's own.
     Trusted,
 }
 
 words! {
-    /// Who a message is from, by kind. Source: docs/protocols/e2a.md §1.
+    /// The kind of a sender. Source: docs/protocols/e2a.md §1.
     IdentityOrigin {
         /// The system itself.
         System = "system",
@@ -62,8 +61,7 @@ pub enum JsonRpcId {
 }
 
 impl JsonRpcId {
-    /// The id a JSON value is; `None` for null and for what cannot be one.
-    /// Source: docs/protocols/e2a.md §2.
+    /// A JSON value as an id; `None` for null and for values that cannot be an id. Source: docs/protocols/e2a.md §2.
     #[must_use]
     pub fn from_json(value: &Json) -> Option<Self> {
         match value {
@@ -102,17 +100,17 @@ records! {
     Provenance {
         /// `e2a`, `acp`, `a2a` or another word.
         source_protocol: Text = Text::from_static(SOURCE_PROTOCOL_E2A), by source_protocol;
-        /// The name of what converted it.
+        /// The name of the converter.
         converter: Option<Text>;
         /// When it was converted, RFC 3339.
         converted_at: Option<Text>;
-        /// What the converter knew.
+        /// Additional details of the converter.
         details: Object;
     }
 }
 
 impl Provenance {
-    /// The provenance of what is converted now.
+    /// The provenance of a message that is converted now.
     pub(super) fn converted(
         source_protocol: &'static str,
         details: Object,
@@ -232,7 +230,7 @@ impl Member for Option<Auth> {
     }
 }
 
-/// Null, absent and what is not an object read as the default.
+/// Null, absent and anything but an object read as the default.
 impl Member for Provenance {
     fn read(members: Members<'_>, name: &str, default: Self) -> Result<Self, E2aError> {
         match members.get(name).and_then(Json::as_object) {

@@ -1,5 +1,4 @@
-//! How members are read: the rules of type that all messages share.
-//! Source: docs/protocols/e2a.md §2.
+//! How members are read: the type rules that all messages share. Source: docs/protocols/e2a.md §2.
 
 use crate::e2a::error::{E2aError, E2aErrorKind as Kind};
 use crate::json::{Json, Number, Object};
@@ -53,7 +52,7 @@ impl<'a> Members<'a> {
         self.object
     }
 
-    /// A member that is there and not null.
+    /// A member that is present and not null.
     pub(super) fn get(self, name: &str) -> Option<&'a Json> {
         self.object.get(name).filter(|value| !value.is_null())
     }
@@ -62,7 +61,7 @@ impl<'a> Members<'a> {
         E2aError::new(kind, format!("{}{name}", self.path))
     }
 
-    /// A string as it is, a number as its digits.
+    /// A string unchanged, a number as its digits.
     pub(super) fn text(self, name: &str) -> Result<Option<Text>, E2aError> {
         match self.get(name) {
             None => Ok(None),
@@ -82,7 +81,7 @@ impl<'a> Members<'a> {
         }
     }
 
-    /// A string without the white space around it; nothing when it is blank or no string.
+    /// A trimmed string; nothing if it is blank or not a string.
     pub(super) fn trimmed(self, name: &str) -> Option<Text> {
         self.get(name).and_then(Json::as_text).and_then(trim)
     }
@@ -101,7 +100,7 @@ impl<'a> Members<'a> {
         }
     }
 
-    /// An array; what is false reads as an empty one.
+    /// An array; false values read as an empty one.
     pub(super) fn array(self, name: &str) -> Result<Vec<Json>, E2aError> {
         match self.get(name) {
             None => Ok(Vec::new()),
@@ -152,8 +151,7 @@ impl<'a> Members<'a> {
         }
     }
 
-    /// A string as it is, a number as seconds or milliseconds since 1970.
-    /// Source: docs/protocols/e2a.md §5.
+    /// A string unchanged, a number as seconds or milliseconds since 1970. Source: docs/protocols/e2a.md §5.
     pub(super) fn timestamp(self) -> Result<Option<Text>, E2aError> {
         match self.get("timestamp") {
             None => Ok(None),
@@ -176,7 +174,7 @@ impl<'a> Members<'a> {
         }
     }
 
-    /// The members that are neither among those written today nor among the older ones.
+    /// The members that are neither current nor older ones.
     pub(super) fn extras(self, written: &[&str], older: &[&str]) -> Object {
         let is_known = |name: &str| written.contains(&name) || older.contains(&name);
         self.object
@@ -193,7 +191,7 @@ impl<'a> Members<'a> {
 }
 
 fn integer(number: &Number) -> Result<i64, Kind> {
-    /// 2^63: the first double above what 64 bits hold.
+    /// 2^63: the smallest double that does not fit into 64 bits.
     const END: f64 = 9_223_372_036_854_775_808.0;
     let value = number.as_f64();
     match number.as_i64() {
@@ -214,7 +212,7 @@ pub(super) fn trim(text: &Text) -> Option<Text> {
     }
 }
 
-/// A string as it is, a number as its digits; nothing for the others.
+/// A string unchanged, a number as its digits; nothing for other values.
 pub(super) fn scalar_text(value: &Json) -> Option<Text> {
     match value {
         Json::String(text) => Some(text.clone()),
@@ -232,7 +230,7 @@ pub(crate) fn text_of(value: &Json) -> Text {
     }
 }
 
-/// An object; what is false reads as an empty one, and anything else is refused.
+/// An object; false values read as an empty one, and anything else is refused.
 pub(crate) fn falsy_object(value: Option<&Json>) -> Option<Object> {
     match value {
         None => Some(Object::new()),
@@ -253,8 +251,7 @@ pub(super) fn is_truthy(value: &Json) -> bool {
     }
 }
 
-/// An id that is there and not empty: some writers put `""` for null.
-/// Source: docs/protocols/e2a.md §9.
+/// A non-empty id: some writers put `""` for null. Source: docs/protocols/e2a.md §9.
 pub(super) fn non_empty(text: Option<&Text>) -> Option<&Text> {
     text.filter(|text| !text.is_empty())
 }

@@ -8,15 +8,15 @@ use a2abus_plugin::Text;
 
 /// The value of a member: how it is read, and how it is written.
 pub(super) trait Member: Sized {
-    /// Reads it; `default` where it is absent or null.
+    /// Reads the member; the default if it is absent or null.
     fn read(members: Members<'_>, name: &str, default: Self) -> Result<Self, E2aError>;
 
     fn write(&self, name: &'static str, writer: &mut Writer);
 }
 
-/// Declares types by a table of their members, in the order in which they are written: name, type, the default where
-/// it is not that of the type, and after `by` how the member is read where its type does not say it all. A name after
-/// `with` is that of the other members, but for those of older writers.
+/// Declares types by a table of their members, in the order in which they are written: name, type, the default if it is
+/// not that of the type, and after `by` how the member is read if its type does not determine that. The name after
+/// `with` is the field for additional members, except for those of older writers.
 macro_rules! records {
     ($(
         $(#[$doc:meta])*
@@ -93,7 +93,7 @@ macro_rules! read_member {
     };
 }
 
-/// Declares types whose values are read in this way, and written by this function of the writer.
+/// Declares how values of these types are read, and which function of the writer writes them.
 macro_rules! values {
     ($($type:ty: $write:ident, |$members:ident, $name:ident, $default:pat_param| $read:expr;)+) => {$(
         impl Member for $type {
@@ -132,7 +132,7 @@ impl Member for bool {
     }
 }
 
-/// An object that is there is written in both forms: an empty one does not read as none.
+/// A present object is written in both forms, because an empty one does not read as absent.
 impl Member for Option<Object> {
     fn read(members: Members<'_>, name: &str, _: Self) -> Result<Self, E2aError> {
         members.optional_object(name)

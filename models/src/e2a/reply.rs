@@ -1,4 +1,4 @@
-//! What a JSON-RPC caller gets for a record. Source: docs/protocols/e2a.md §10.4.
+//! The reply to a JSON-RPC caller for a record. Source: docs/protocols/e2a.md §10.4.
 
 use crate::e2a::a2a::e2a_response_to_a2a_stream_payload;
 use crate::e2a::acp::{acp_projection, error_of_body, is_integer, response};
@@ -14,16 +14,16 @@ use crate::e2a::{
 };
 use crate::json::{Json, Object};
 
-/// Who waits for the answer.
+/// The caller that waits for the answer.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Caller {
     /// The caller's own id, which every answer carries; `None` is null.
     pub id: Option<JsonRpcId>,
-    /// How the caller takes an answer.
+    /// Whether the caller accepts parts.
     pub mode: CallMode,
 }
 
-/// How a caller takes an answer.
+/// Whether a caller accepts parts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CallMode {
     /// As one response.
@@ -32,10 +32,10 @@ pub enum CallMode {
     Streaming,
 }
 
-/// What a caller gets for one record.
+/// The reply to a caller for one record.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Reply {
-    /// Nothing: the caller takes no parts.
+    /// Nothing: the caller accepts no parts.
     Nothing,
     /// A part: a notification, a response that others follow, or a request of the agent.
     Part(Object),
@@ -43,7 +43,7 @@ pub enum Reply {
     Answer(Object),
 }
 
-/// What the parts of an exchange said so far, within a bound: the last record often says nothing.
+/// The content of the parts of an exchange so far, within a limit, because the last record is often empty.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Folded {
     text: Bounded<String>,
@@ -91,7 +91,7 @@ enum Completion {
 }
 
 impl Folded {
-    /// Nothing yet. `max_bytes` bounds the text, and the JSON of a whole answer.
+    /// No content yet. `max_bytes` limits the text, and the JSON of a whole answer.
     #[must_use]
     pub fn new(max_bytes: usize) -> Self {
         Self {
@@ -101,7 +101,7 @@ impl Folded {
         }
     }
 
-    /// Takes in what a part says: text for the reader, or the whole answer.
+    /// Adds the content of a part: text for the reader, or the whole answer.
     pub fn absorb(&mut self, record: &E2aResponse) {
         if record.response_kind != KIND_CHUNK {
             return;
@@ -149,7 +149,7 @@ impl Folded {
         body.insert("code", CODE_RESPONSE_TOO_LARGE);
         body.insert(
             "message",
-            "the parts of the answer are larger than can be held",
+            "the parts of the answer are too large to collect",
         );
         let bound = u64::try_from(self.max_bytes).unwrap_or(u64::MAX);
         body.insert("details", Json::object([("max_bytes", bound.into())]));
@@ -157,8 +157,8 @@ impl Folded {
     }
 }
 
-/// What the caller of an exchange gets for a record, under the caller's own id. A unary caller of
-/// an `e2a.complete` without a result gets what the parts said.
+/// The reply to the caller of an exchange for a record, with the caller's own id. For an `e2a.complete` without a
+/// result, a unary caller gets the content of the parts.
 #[must_use]
 pub fn reply_for(caller: &Caller, record: &E2aResponse, folded: &Folded) -> Reply {
     if !record.is_final {
@@ -184,7 +184,7 @@ pub fn reply_for(caller: &Caller, record: &E2aResponse, folded: &Folded) -> Repl
     })
 }
 
-/// What a streaming caller gets for a record that does not end the call.
+/// The reply to a streaming caller for a record that does not end the call.
 pub(super) fn part_for(caller: &Caller, record: &E2aResponse) -> Reply {
     if caller.mode == CallMode::Unary {
         return Reply::Nothing;
@@ -201,7 +201,7 @@ pub(super) fn part_for(caller: &Caller, record: &E2aResponse) -> Reply {
     })
 }
 
-/// The `session/update` of a record, which holds its params or only the update in them.
+/// The `session/update` of a record, which contains the params or only the update in them.
 fn session_update(record: &E2aResponse) -> Object {
     let mut params = Object::new();
     if record.body.contains("update") {
@@ -233,7 +233,7 @@ fn projected(caller: &Caller, record: &E2aResponse) -> Option<Completion> {
     }
 }
 
-/// A JSON-RPC error as it is when it is one, and else what can be made of it.
+/// A valid JSON-RPC error unchanged; otherwise an error made from what is there.
 fn sound_error(body: &Object) -> Object {
     let has_code = body.get("code").is_some_and(is_integer);
     let has_message = body.get("message").is_some_and(|m| m.as_text().is_some());

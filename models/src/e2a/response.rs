@@ -28,7 +28,7 @@ records! {
         is_final: bool;
         /// `succeeded`, `failed`, `in_progress` or another word.
         status: Text = Text::from_static(STATUS_IN_PROGRESS);
-        /// What `body` is; empty when not written.
+        /// The kind of `body`; empty if it was not written.
         response_kind: Text;
         /// When it was made, as in a request.
         timestamp: Option<Text>, by Members::timestamp;
@@ -50,7 +50,7 @@ records! {
         message_id: Option<Text>;
         /// Whether the request was for a stream.
         is_stream: bool;
-        /// What kind of party it is from.
+        /// The kind of the sender.
         identity_origin: IdentityOrigin = IdentityOrigin::Agent;
         /// Where the request came in.
         channel: Option<Text>, by Members::channel;
@@ -62,9 +62,9 @@ records! {
         source_agent_id: Option<Text>;
         /// The method of the request.
         method: Option<Text>;
-        /// What it reads in other protocols, ready made.
+        /// Ready-made forms for other protocols.
         projections: Object;
-        /// What has no place of its own.
+        /// Unknown members.
         channel_context: Object;
         /// For the channel and the peers.
         metadata: Object;
@@ -78,7 +78,7 @@ records! {
 impl E2aResponse {
     /// Reads a record of any version and kind.
     ///
-    /// Departs: where the original guesses at a wrong type, this refuses it.
+    /// Departs: refuses wrong types where the original guesses.
     ///
     /// # Errors
     /// `not_an_object`, `duplicate_member`; `bad_type`, `bad_value` and `out_of_range` with the
@@ -92,14 +92,13 @@ impl E2aResponse {
         Ok(record)
     }
 
-    /// Writes the record. `parse` reads the same from both forms.
+    /// Writes the record. `parse` reads the same record from both forms.
     #[must_use]
     pub fn to_object(&self, form: Form) -> Object {
         self.write_members(form)
     }
 
-    /// Whether it says that nobody asked for it. To be believed from an agent server alone.
-    /// Source: docs/protocols/e2a.md §S3.
+    /// Whether it says that it is unsolicited. Trust this only from an agent server. Source: docs/protocols/e2a.md §S3.
     #[must_use]
     pub fn is_server_push(&self) -> bool {
         self.metadata
@@ -108,7 +107,7 @@ impl E2aResponse {
             .unwrap_or_default()
     }
 
-    /// Whether it is an `e2a.complete` without a result, which ends a stream and says nothing.
+    /// Whether it is an `e2a.complete` without a result, which only ends a stream.
     #[must_use]
     pub fn is_sentinel(&self) -> bool {
         let result = self.body.get("result");
@@ -124,7 +123,7 @@ pub fn strip_internal_keys(metadata: &mut Object) {
     }
 }
 
-/// Whether `protocol_version` is one that is spoken: `1` or `1.` and digits.
+/// Whether `protocol_version` is supported: `1` or `1.` and digits.
 ///
 /// # Errors
 /// `missing_version` when it is absent or null, `unsupported_version` for all others.
@@ -146,8 +145,8 @@ pub fn check_version(message: &Object) -> Result<(), E2aError> {
     }
 }
 
-/// Whether a frame of the agent server is an E2A record: of a version that is spoken, with a kind,
-/// and no control event. Departs: takes every `1.x`. Source: docs/protocols/e2a.md §8.
+/// Whether a frame of the agent server is an E2A record: of a supported version, with a kind, and not a control event.
+/// Departs: accepts every `1.x`. Source: docs/protocols/e2a.md §8.
 #[must_use]
 pub fn is_e2a_response_wire_dict(frame: &Json) -> bool {
     let Some(members) = frame.as_object() else {
@@ -159,8 +158,7 @@ pub fn is_e2a_response_wire_dict(frame: &Json) -> bool {
         && kind.is_some_and(|kind| !kind.trim().is_empty())
 }
 
-/// A legacy record in `metadata` is read in place of the record, so it must be the same one.
-/// Source: docs/protocols/e2a.md §S2.
+/// A legacy record in `metadata` replaces the record, so it must be the same one. Source: docs/protocols/e2a.md §S2.
 fn check_legacy_blobs(metadata: &Object, request_id: Option<&Text>) -> Result<(), E2aError> {
     for key in [WIRE_LEGACY_AGENT_RESPONSE_KEY, WIRE_LEGACY_AGENT_CHUNK_KEY] {
         let blob = metadata.get(key).and_then(Json::as_object);

@@ -12,13 +12,13 @@ use crate::e2a::{
 use crate::json::{Json, Object};
 use a2abus_plugin::Text;
 
-/// Reads a frame that answers as a whole: a record, or the older shape.
+/// Parses a frame with a whole answer: a record, or the older shape.
 ///
 /// Departs: empty `details` count as missing, so that the message of an error is not lost.
 ///
 /// # Errors
-/// Those of [`E2aResponse::parse`]; `unsupported_kind` for a record that is no whole answer;
-/// `unrecognized_shape` for a frame that is neither.
+/// Those of [`E2aResponse::parse`]; `unsupported_kind` for a record that is not a whole answer; `unrecognized_shape`
+/// for any other frame.
 pub fn parse_agent_server_wire_unary(frame: &Json) -> Result<AgentResponse, E2aError> {
     let members = Members::of_message(frame)?;
     if is_e2a_response_wire_dict(frame) {
@@ -38,8 +38,8 @@ pub fn parse_agent_server_wire_unary(frame: &Json) -> Result<AgentResponse, E2aE
 /// taken over.
 ///
 /// # Errors
-/// Those of [`E2aResponse::parse`]; `unsupported_kind` for a record that no part has a form for;
-/// `unrecognized_shape` for a frame that is neither.
+/// Those of [`E2aResponse::parse`]; `unsupported_kind` for a record that cannot be a part; `unrecognized_shape` for any
+/// other frame.
 pub fn parse_agent_server_wire_chunk(frame: &Json) -> Result<AgentResponseChunk, E2aError> {
     let members = Members::of_message(frame)?;
     if is_e2a_response_wire_dict(frame) {
@@ -64,7 +64,7 @@ fn has_all(members: Members<'_>, names: &[&str]) -> bool {
     names.iter().all(|name| members.object().contains(name))
 }
 
-/// The whole legacy answer a record carries, with the id of the record when it has none.
+/// The whole legacy answer in a record, with the id of the record if it has none.
 fn legacy_blob(record: &E2aResponse, key: &str) -> Option<Json> {
     let mut blob = record.metadata.get(key)?.as_object()?.clone();
     let id = blob.get("request_id").map(text_of).unwrap_or_default();
@@ -95,7 +95,7 @@ fn response_of(record: E2aResponse) -> Result<AgentResponse, E2aError> {
     })
 }
 
-/// Metadata without what no channel may see.
+/// Metadata without the keys that no channel may see.
 fn for_channel(mut metadata: Object) -> Option<Object> {
     strip_internal_keys(&mut metadata);
     filled(metadata)
@@ -160,7 +160,7 @@ fn completion(body: &Object) -> Object {
     }
 }
 
-/// The named members of a body as an event; null for those that are not there.
+/// The named members of a body as an event; null for absent members.
 fn event(event_type: &'static str, body: &Object, names: &[&'static str]) -> Object {
     let mut event = Object::new();
     event.insert("event_type", event_type);
@@ -198,7 +198,7 @@ fn part(body: &Object) -> Object {
     payload
 }
 
-/// The counterpart of the encoder: what it kept beside the text is taken back.
+/// The reverse of the encoder: restores what it kept in addition to the text.
 fn text_part(body: &Object, is_reasoning: bool) -> Object {
     let mut payload = Object::new();
     payload.insert("event_type", EVENT_CHAT_DELTA);

@@ -16,7 +16,7 @@ use crate::e2a::{
 use crate::json::{Json, Object};
 use a2abus_plugin::Text;
 
-/// What a record gets that the older shapes do not have.
+/// The members of a record that the older shapes lack.
 #[derive(Debug, Clone, Default, PartialEq)]
 #[non_exhaustive]
 pub struct RecordOptions {
@@ -26,7 +26,7 @@ pub struct RecordOptions {
     pub sequence: i64,
 }
 
-/// What a body is, and how it stands.
+/// The kind of a body, and its status.
 struct Content {
     kind: &'static str,
     status: &'static str,
@@ -67,7 +67,7 @@ impl Content {
         }
     }
 
-    /// The record, with what all records of this module have.
+    /// The record, with the members that all records of this module share.
     fn record(self, details: Object, context: &E2aContext<'_>) -> E2aResponse {
         E2aResponse {
             status: Text::from_static(self.status),
@@ -80,7 +80,7 @@ impl Content {
     }
 }
 
-/// Makes the final record of a whole answer.
+/// Makes the final record with a whole answer.
 #[must_use]
 pub fn encode_agent_response_for_wire(
     response: &AgentResponse,
@@ -191,7 +191,7 @@ fn text_body(payload: &Json) -> Object {
     body
 }
 
-/// The text of the first of these members that says something.
+/// The first non-empty text of these members.
 fn message(payload: &Json, names: &[&str], otherwise: &'static str) -> Text {
     let mut said = names
         .iter()
@@ -199,7 +199,7 @@ fn message(payload: &Json, names: &[&str], otherwise: &'static str) -> Text {
     said.next().map_or(Text::from_static(otherwise), text_of)
 }
 
-/// Puts the ids, the place and what is handed on into a record.
+/// Copies the ids, the sequence and other shared members into a record.
 fn address(
     record: E2aResponse,
     [request_id, channel_id]: [&Text; 2],
@@ -222,7 +222,7 @@ fn address(
     }
 }
 
-/// Makes the record that carries a whole answer which could not be encoded.
+/// Makes the record for a whole answer that could not be encoded.
 #[must_use]
 pub fn encode_failure_agent_response(
     response: &AgentResponse,
@@ -272,7 +272,7 @@ fn encode_failure(context: &E2aContext<'_>) -> E2aResponse {
     Content::error(CODE_WIRE_ENCODE_ERROR, message, details.clone().into()).record(details, context)
 }
 
-/// Makes the answer to a frame that is not JSON, which no request can be named for.
+/// Makes the answer to a frame that is not JSON, and therefore names no request.
 #[must_use]
 pub fn encode_json_parse_error_wire(message: Text, context: &E2aContext<'_>) -> E2aResponse {
     let details = object([("kind", "json_parse_error".into())]);
@@ -284,10 +284,10 @@ pub fn encode_json_parse_error_wire(message: Text, context: &E2aContext<'_>) -> 
     }
 }
 
-/// What an agent server sends without being asked.
+/// An unsolicited message of an agent server.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ServerPush {
-    /// The part, or with a `response_kind` what goes with it.
+    /// The part, or with a `response_kind` its body.
     pub chunk: AgentResponseChunk,
     /// The session.
     pub session_id: Option<Text>,

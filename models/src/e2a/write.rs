@@ -1,4 +1,4 @@
-//! How members are written: with every default, or without what says nothing.
+//! How members are written: with every default, or without empty members.
 
 use std::fmt::{self, Display, Write};
 

@@ -1,4 +1,4 @@
-//! Numbers: which of the forms holds what was written, and which of two is larger.
+//! Numbers: their canonical form, and their order.
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
@@ -15,7 +15,7 @@ pub struct Number(Form);
 #[derive(Clone)]
 enum Form {
     Integer(i64),
-    /// Finite, and written as the shortest text that reads back as the same double.
+    /// Finite, and written as the shortest text that parses to the same double.
     Float(f64),
     /// Any other text. Behind one pointer, so that a value stays three words long.
     Digits(Arc<Text>),
@@ -32,11 +32,11 @@ pub enum Rounding {
     Up,
 }
 
-/// The largest magnitude below which a double holds every integer.
+/// The largest magnitude up to which a double represents every integer.
 const EXACT: f64 = 9_007_199_254_740_992.0;
 
-/// A decimal number taken apart: digits without zeros at either end, and the exponent of ten of
-/// the point before the first of them.
+/// A decomposed decimal number: digits without zeros at either end, and the exponent of ten of the point before the
+/// first digit.
 struct Decimal<'a> {
     is_negative: bool,
     digits: Cow<'a, str>,
@@ -96,7 +96,7 @@ impl Number {
         Self(Form::Digits(Arc::new(text.into())))
     }
 
-    /// The same value in the one form it has: an integer, else a double, else its digits.
+    /// The same value in canonical form: an integer, else a double, else its digits.
     #[must_use]
     pub fn by_value(&self) -> Self {
         match &self.0 {
@@ -105,7 +105,7 @@ impl Number {
         }
     }
 
-    /// The same, with doubles that are integers as integers.
+    /// The same, with integral doubles as integers.
     pub(super) fn canonical(&self) -> Self {
         let number = self.by_value();
         match number.0 {
@@ -169,7 +169,7 @@ impl Number {
         match &self.0 {
             Form::Integer(integer) => *integer as f64,
             Form::Float(float) => *float,
-            // Every JSON number is one that the standard library reads.
+            // The standard library can parse every JSON number.
             Form::Digits(digits) => digits.parse().unwrap_or(f64::NAN),
         }
     }
@@ -201,7 +201,7 @@ impl Number {
         rounded.unwrap_or_else(|| self.clone())
     }
 
-    /// What its text weighs beside the value, in bytes.
+    /// The size of its text besides the value, in bytes.
     pub(super) fn weight(&self) -> usize {
         match &self.0 {
             Form::Integer(_) | Form::Float(_) => 0,
@@ -232,7 +232,7 @@ impl fmt::Display for Number {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
             Form::Integer(integer) => write!(f, "{integer}"),
-            // The shortest text that reads back as the same number.
+            // The shortest text that parses to the same number.
             Form::Float(float) => write!(f, "{float:?}"),
             Form::Digits(digits) => f.write_str(digits),
         }
@@ -277,7 +277,7 @@ impl Ord for Number {
     }
 }
 
-/// Equal numbers feed the same, and others hardly ever do: many numbers of many digits may have one nearest double.
+/// Equal numbers hash equally, and different ones rarely do: many long numbers may have the same nearest double.
 impl Hash for Number {
     fn hash<H: Hasher>(&self, hasher: &mut H) {
         let number = self.by_value();

@@ -1,6 +1,6 @@
-//! Does validation of A2E workflows find what the specification says, and nothing else? The shared
-//! vectors, one case and one near miss for every code, and what holds for every document.
-//! Source: docs/protocols/a2e-workflows.md, `tests/vectors/a2e_execution.json`.
+//! Does validation of A2E workflows find what the specification says, and nothing else? The shared vectors, one case
+//! and one near miss for every code, and properties of every document. Source: docs/protocols/a2e-workflows.md,
+//! `tests/vectors/a2e_execution.json`.
 
 mod build;
 mod cases;
@@ -17,7 +17,7 @@ use a2abus_models::{Json, Object};
 use a2abus_plugin::Limits;
 use bytes::Bytes;
 
-/// Permits what the vectors permit where they say nothing.
+/// The default permissions of the vectors.
 fn policy() -> Policy {
     Policy {
         operations: ["*"].into_iter().collect(),

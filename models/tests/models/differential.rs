@@ -1,7 +1,7 @@
-//! Is JSON read as the reference reads it? Hundreds of thousands of documents, whole and broken, against serde_json:
-//! the same verdict, the same units, the same values.
+//! Is JSON read as the reference reads it? Compares hundreds of thousands of documents, valid and broken, with
+//! serde_json: the same verdict, the same units, the same values.
 //!
-//! `A2ABUS_DIFFERENTIAL=N` reads N documents in place of 200,000. The documents are the same in every run.
+//! `A2ABUS_DIFFERENTIAL=N` reads N documents instead of 200,000. The documents are the same in every run.
 
 mod documents;
 mod spelling;
@@ -27,7 +27,7 @@ fn limits() -> Limits {
     limits
 }
 
-/// How often each thing was seen, so that no test passes for want of documents.
+/// How often each kind occurred, so that no test passes for lack of documents.
 #[derive(Debug, Default)]
 struct Counts {
     documents: usize,
@@ -112,7 +112,7 @@ fn check_tree(document: &[u8], counts: &mut Counts) {
     }
 }
 
-/// What the tree refuses is no JSON, or deeper than the limit, or text that no text can hold.
+/// The tree refuses only text that is not JSON, is too deep, or cannot be UTF-8.
 fn check_refusal(document: &[u8], error: &DecodeError, counts: &mut Counts) {
     let context = || format!("{error} at {}: {}", error.offset(), shown(document));
     assert!(error.offset() <= document.len(), "{}", context());
@@ -163,7 +163,7 @@ fn same(ours: &Json, theirs: &Value) -> bool {
         (Json::Null, Value::Null) => true,
         (Json::Bool(ours), Value::Bool(theirs)) => ours == theirs,
         (Json::Number(ours), Value::Number(theirs)) => {
-            // Their `-0` is no integer.
+            // The reference's `-0` is not an integer.
             let whole = theirs.is_i64() || theirs.is_u64();
             (!whole || (ours.as_i64(), ours.as_u64()) == (theirs.as_i64(), theirs.as_u64()))
                 && Some(ours.as_f64().to_bits()) == theirs.as_f64().map(f64::to_bits)
@@ -184,7 +184,7 @@ fn same(ours: &Json, theirs: &Value) -> bool {
 
 // === the units of a batch ===
 
-/// A batch of these elements: they are cut as the reference cuts them, and say what it reads.
+/// A batch of these elements is split as the reference splits it, with the same values.
 fn check_units(elements: &[u8], counts: &mut Counts) {
     let payload = Bytes::from([b"[", elements, b"]"].concat());
     let new_id = MapContext::counting("new");
@@ -237,7 +237,7 @@ fn check_elements(payload: &Bytes, units: Units<Mapped>, counts: &mut Counts) {
 }
 
 fn check_unit(unit: &Mapped, element: &RawValue, counts: &mut Counts) {
-    // The reference reads no names that hold half a surrogate pair.
+    // The reference does not read names with half a surrogate pair.
     let Some(members) = Members::of(element) else {
         return;
     };
@@ -285,7 +285,7 @@ fn check_json_rpc(message: &JsonRpc, unit: &Mapped, members: &Members<'_>, count
     }
 }
 
-/// Whether a name stands twice in the object or in an object that is a member of it.
+/// Whether a name is repeated in the object or in a member that is an object.
 fn repeats(element: &RawValue) -> bool {
     Members::of(element).is_none_or(|members| {
         let twice = |(name, _): &(String, _)| members.count(name) > 1;
@@ -301,7 +301,7 @@ fn repeats(element: &RawValue) -> bool {
 struct Members<'a>(Vec<(String, &'a RawValue)>);
 
 impl<'a> Members<'a> {
-    /// `None` for what is not an object.
+    /// `None` for anything but an object.
     fn of(value: &'a RawValue) -> Option<Self> {
         let mut reader = serde_json::Deserializer::from_str(value.get());
         serde::Deserializer::deserialize_map(&mut reader, Visitor).ok()

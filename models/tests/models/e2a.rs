@@ -1,4 +1,4 @@
-//! E2A as typed values: the vectors, the examples of the document, and what holds for all messages.
+//! E2A as typed values: the vectors, the examples of the document, and properties of all messages.
 
 mod adapters;
 mod exchange;

@@ -57,7 +57,7 @@ fn every_member_that_does_not_hold_what_it_should_is_found() {
         let mut message = json!({"type":ty,"id":"1","version":"1.0","ts":1});
         let mut wrong = 0;
         for member in members_of(ty).unwrap() {
-            // What attributes are made of is checked before.
+            // The values of attributes are checked before.
             if !["req_id", "seq"].contains(&member.name) {
                 message[member.name] = json!([[["x"]]]);
                 wrong += usize::from(!holds_it(&member.shape));

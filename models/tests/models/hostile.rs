@@ -1,5 +1,5 @@
-//! Do the families of A2E and E2A survive what is meant to hurt them? Thousands of bad documents of many kinds: each is
-//! refused with the right word or becomes a valid event, and nothing panics or goes deeper than the limits.
+//! Do the families of A2E and E2A survive hostile input? Thousands of bad documents of many kinds: each is refused with
+//! the right name or becomes a valid event, and nothing panics or exceeds the depth limit.
 
 mod bounds;
 mod generated;
@@ -10,11 +10,11 @@ mod workflows;
 
 use std::collections::BTreeMap;
 
-/// What must become of the documents of one kind.
+/// The expected result for the documents of one kind.
 enum Verdict {
-    /// Nothing of it is taken, and each refusal has one of these words.
+    /// All of it is refused, with one of these names.
     Refused(&'static [&'static str]),
-    /// All of it is taken.
+    /// All of it is accepted.
     Taken,
     /// Either, part by part, but refusals have one of these words.
     Either(&'static [&'static str]),
@@ -22,7 +22,7 @@ enum Verdict {
 
 use Verdict::{Either, Refused, Taken};
 
-/// Documents of one kind, and what must become of them.
+/// Documents of one kind, and the expected result.
 struct HostileKind {
     name: &'static str,
     verdict: Verdict,
@@ -30,8 +30,8 @@ struct HostileKind {
     documents: Vec<Vec<u8>>,
 }
 
-/// Reads a document whole: of each part nothing, or the stable word of its refusal. What is taken is checked to be
-/// valid by the reader itself.
+/// Reads a whole document. Returns for each part nothing, or the stable name of its refusal. Accepted parts are valid
+/// by the reader's own checks.
 type Read = fn(&[u8]) -> Vec<Result<(), &'static str>>;
 
 fn kind<D: Into<Vec<u8>>>(

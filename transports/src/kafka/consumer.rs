@@ -318,12 +318,12 @@ impl<'a> Session<'a> {
 
     fn read(&mut self) -> End {
         while !self.task.leave.stop.is_cancelled() {
-            let blocked = self.hand_out();
+            let blocked = self.deliver();
             let polled = match (self.paused, blocked) {
                 (None, BacklogReason::Room { cost }) => self.be_patient(cost),
                 (None, BacklogReason::No) => self.poll(TICK),
                 (None, BacklogReason::Lanes) => {
-                    self.keep_pace();
+                    self.pause_and_resume();
                     self.poll(TICK)
                 }
                 (Some(since), blocked) => self.poll_paused(since, blocked),
@@ -337,7 +337,7 @@ impl<'a> Session<'a> {
     }
 
     /// Moves records from the backlog to the channel, in order on each lane.
-    fn hand_out(&mut self) -> BacklogReason {
+    fn deliver(&mut self) -> BacklogReason {
         let mut full = Vec::new();
         let mut index = 0;
         while let Some(next) = self.backlog.get(index) {
@@ -412,7 +412,7 @@ impl<'a> Session<'a> {
         };
         if resume {
             self.paused = None;
-            self.keep_pace();
+            self.pause_and_resume();
         }
         self.poll(Duration::ZERO)
     }
@@ -420,12 +420,12 @@ impl<'a> Session<'a> {
     fn pause(&mut self) {
         if self.paused.is_none() {
             self.paused = Some(Instant::now());
-            self.keep_pace();
+            self.pause_and_resume();
         }
     }
 
     /// Pauses and resumes partitions as the budget and their lanes require.
-    fn keep_pace(&mut self) {
+    fn pause_and_resume(&mut self) {
         let pace = self.task.intake.pace(self.paused.is_some());
         self.task.full.send_if_modified(|full| {
             let is_news = *full != pace.full;
@@ -458,7 +458,7 @@ impl<'a> Session<'a> {
                     let received = received.0;
                     drop(record);
                     if first {
-                        self.look_for_gap(&received);
+                        self.warn_of_gap(&received);
                     }
                     self.backlog.push_back(received);
                 }
@@ -473,7 +473,7 @@ impl<'a> Session<'a> {
             }
             None => {
                 // A rebalance may have happened during the poll.
-                self.keep_pace();
+                self.pause_and_resume();
                 ControlFlow::Continue(())
             }
         }
@@ -497,7 +497,7 @@ impl<'a> Session<'a> {
     }
 
     /// Warns when records were deleted before they were read.
-    fn look_for_gap(&mut self, first: &Received) {
+    fn warn_of_gap(&mut self, first: &Received) {
         if !self.is_member() || first.offset == 0 || Instant::now() < self.check_gaps_at {
             return;
         }

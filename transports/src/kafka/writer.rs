@@ -153,7 +153,7 @@ impl<S: Sent> Writer<S> {
                 Enqueued::Full(back) => record = back,
             }
         }
-        let wait = self.enqueue_in_turn(record);
+        let wait = self.enqueue_in_order(record);
         match tokio::time::timeout(QUEUE_DEADLINE, wait).await {
             Ok(queued) => queued
                 .map(|()| Confirmation::waiting(receiver))
@@ -174,7 +174,7 @@ impl<S: Sent> Writer<S> {
         TransportError::too_large(message.content_bytes(), limit).caused_by(error)
     }
 
-    async fn enqueue_in_turn(&self, mut record: Record<'_, S>) -> Result<(), TransportError> {
+    async fn enqueue_in_order(&self, mut record: Record<'_, S>) -> Result<(), TransportError> {
         let _place = self.line.join();
         let _head = self.line.head.lock().await;
         loop {

@@ -301,7 +301,7 @@ impl NatsConfig {
             options = options.ignore_discovered_servers();
         }
         // The client would only say "TLS error".
-        TransportError::unless_right("NATS", &self.tls.findings().unusable)?;
+        TransportError::reject_problems("NATS", &self.tls.findings().unusable)?;
         if let Some(file) = &self.tls.ca_file {
             options = options.add_root_certificates(file.clone());
         }

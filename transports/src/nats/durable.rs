@@ -166,7 +166,7 @@ impl DurableReader {
                         self.settle(verdict).await;
                     }
                 }
-                Event::ProgressDue => self.tell_progress().await,
+                Event::ProgressDue => self.send_progress().await,
                 Event::Repaired(limits) => {
                     self.repair = None;
                     self.limits = limits;
@@ -411,7 +411,7 @@ impl DurableReader {
     }
 
     /// Sends a work-in-progress ack for every delivery that has been out for half of the ack wait.
-    async fn tell_progress(&mut self) {
+    async fn send_progress(&mut self) {
         let now = Instant::now();
         while let Some(reply) = self.ledger.due(now, now + self.limits.ack_wait / 2) {
             self.publish_ack(reply, Bytes::from_static(b"+WPI")).await;

@@ -48,7 +48,7 @@ pub(super) struct Link {
     /// Messages that were received and dropped because they were not read in time.
     dropped: AtomicU64,
     logged: std::sync::Mutex<Logged>,
-    told: std::sync::Mutex<ToldRefusals>,
+    logged_refusals: std::sync::Mutex<LoggedRefusals>,
     closed: AtomicBool,
     faults: std::sync::Mutex<Faults>,
     /// The servers and the user, for messages.
@@ -70,14 +70,14 @@ struct Logged {
 
 /// The log lines about refused permissions.
 #[derive(Debug)]
-struct ToldRefusals {
-    publish: ToldSubjects,
-    subscribe: ToldSubjects,
+struct LoggedRefusals {
+    publish: LoggedSubjects,
+    subscribe: LoggedSubjects,
 }
 
 /// The subjects whose refusal the log has named.
 #[derive(Debug)]
-struct ToldSubjects {
+struct LoggedSubjects {
     /// When the last line about a subject was written, while no other line is.
     at: HashMap<Text, Instant>,
     /// At most this many subjects with the same first word are named at a time.
@@ -111,7 +111,7 @@ const CHECK_USER: &str = "check `auth`, and the users of the server";
 const REFUSAL_LOGGED_EVERY: Duration = Duration::from_secs(60);
 
 /// At most this many subjects are logged in that time.
-const MOST_TOLD: usize = 64;
+const MOST_LOGGED: usize = 64;
 
 /// At most this many publish subjects with the same first word are logged: they may come from messages, as those of
 /// answers do.
@@ -146,7 +146,7 @@ impl Link {
             overrun: watch::Sender::new(0),
             dropped: AtomicU64::new(0),
             logged: std::sync::Mutex::default(),
-            told: std::sync::Mutex::default(),
+            logged_refusals: std::sync::Mutex::default(),
             closed: AtomicBool::new(false),
             faults: std::sync::Mutex::new(Faults {
                 is_connecting: true,
@@ -194,7 +194,7 @@ impl Link {
             let differs = up != told.up || connects(&client) != told.epoch;
             // One difference may be an event on its way; two are a lost event.
             if differs && differed {
-                self.became(up, connects(&client));
+                self.set_connection(up, connects(&client));
             }
             differed = differs;
             if self.is_unclear.swap(false, Ordering::Relaxed) {
@@ -212,17 +212,17 @@ impl Link {
             Event::Connected => {
                 tracing::debug!(servers = %self.servers, "connected to NATS");
                 let epoch = self.connection.borrow().epoch + 1;
-                self.became(true, epoch);
+                self.set_connection(true, epoch);
             }
             Event::Disconnected => {
                 let epoch = self.connection.borrow().epoch;
-                self.became(false, epoch);
+                self.set_connection(false, epoch);
                 tracing::debug!(cause = %self.cause(), "lost the connection to NATS");
             }
             Event::Closed => {
                 let epoch = self.connection.borrow().epoch;
                 self.blame(Text::from_static("closed"));
-                self.became(false, epoch);
+                self.set_connection(false, epoch);
             }
             Event::LameDuckMode => tracing::info!("the NATS server is about to stop"),
             Event::Draining => tracing::debug!("draining the NATS connection"),
@@ -258,7 +258,7 @@ impl Link {
     }
 
     fn log_refusal(&self, refusal: &Refusal, text: &str) {
-        let Some(suppressed) = self.told().allow(refusal, Instant::now()) else {
+        let Some(suppressed) = self.logged_refusals().allow(refusal, Instant::now()) else {
             return;
         };
         tracing::error!(
@@ -271,16 +271,16 @@ impl Link {
 
     /// Logs how many lines about refusals were left out, if no later line has reported it.
     fn report_refusals(&self, now: Instant) {
-        let suppressed = self.told().unreported(now);
+        let suppressed = self.logged_refusals().unreported(now);
         if suppressed > 0 {
             tracing::error!(user = %self.user, suppressed, "NATS refused more permissions");
         }
     }
 
     /// Never held over an await. A panic while it is held cannot leave it half written.
-    fn told(&self) -> std::sync::MutexGuard<'_, ToldRefusals> {
-        let told = self.told.lock();
-        told.unwrap_or_else(std::sync::PoisonError::into_inner)
+    fn logged_refusals(&self) -> std::sync::MutexGuard<'_, LoggedRefusals> {
+        let refusals = self.logged_refusals.lock();
+        refusals.unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
     /// A message of a server or the client, with the servers that it concerns.
@@ -334,11 +334,11 @@ impl Link {
         self.blame(cause);
     }
 
-    fn became(&self, up: bool, epoch: u64) {
+    fn set_connection(&self, up: bool, epoch: u64) {
         if up {
             // The cause of the next loss, unless a later report replaces it.
             let lost = self.describe("the connection was lost");
-            self.faults().hear(lost);
+            self.faults().blame_connection(lost);
         }
         self.connection.send_if_modified(|now| {
             let next = Connection { up, epoch };
@@ -349,7 +349,7 @@ impl Link {
 
     /// Remembers the probable cause of a loss of the connection.
     fn blame(&self, cause: Text) {
-        self.faults().hear(cause);
+        self.faults().blame_connection(cause);
         self.publish_health();
     }
 
@@ -500,25 +500,25 @@ impl Link {
 // === impl Faults ===
 
 impl Faults {
-    fn hear(&mut self, connection: Text) {
+    fn blame_connection(&mut self, connection: Text) {
         self.connection = connection;
         self.is_connecting = false;
     }
 }
 
-// === impl ToldRefusals ===
+// === impl LoggedRefusals ===
 
-impl Default for ToldRefusals {
+impl Default for LoggedRefusals {
     fn default() -> Self {
         Self {
-            publish: ToldSubjects::new(MOST_ALIKE),
+            publish: LoggedSubjects::new(MOST_ALIKE),
             // They are those of the configuration.
-            subscribe: ToldSubjects::new(MOST_TOLD),
+            subscribe: LoggedSubjects::new(MOST_LOGGED),
         }
     }
 }
 
-impl ToldRefusals {
+impl LoggedRefusals {
     /// Whether to log a line about a refusal now, and how many were left out since the last one.
     fn allow(&mut self, refusal: &Refusal, now: Instant) -> Option<u64> {
         match refusal {
@@ -533,9 +533,9 @@ impl ToldRefusals {
     }
 }
 
-// === impl ToldSubjects ===
+// === impl LoggedSubjects ===
 
-impl ToldSubjects {
+impl LoggedSubjects {
     fn new(most_alike: usize) -> Self {
         Self {
             at: HashMap::new(),
@@ -550,7 +550,7 @@ impl ToldSubjects {
         let word = first_word(subject);
         let alike = self.at.keys().filter(|told| first_word(told) == word);
         if self.at.contains_key(subject)
-            || self.at.len() >= MOST_TOLD
+            || self.at.len() >= MOST_LOGGED
             || alike.count() >= self.most_alike
         {
             self.suppressed += 1;
@@ -631,7 +631,7 @@ mod tests {
 
     #[test]
     fn a_refused_permission_is_logged_once_a_minute_for_each_subject() {
-        let (mut told, now) = (ToldRefusals::default(), Instant::now());
+        let (mut told, now) = (LoggedRefusals::default(), Instant::now());
         let publish = |subject: &str| Refusal::Publish(subject.into());
         assert_eq!(told.allow(&publish("a"), now), Some(0));
         assert_eq!(told.allow(&publish("a"), now), None);
@@ -644,7 +644,7 @@ mod tests {
 
     #[test]
     fn a_subject_of_its_own_for_each_answer_leaves_room_for_others() {
-        let (mut told, now) = (ToldRefusals::default(), Instant::now());
+        let (mut told, now) = (LoggedRefusals::default(), Instant::now());
         let publish = |subject: String| Refusal::Publish(subject.into());
         let answers = (0..100).map(|n| publish(format!("_INBOX.{n}")));
         let logged = answers.filter(|refusal| told.allow(refusal, now).is_some());
@@ -654,13 +654,13 @@ mod tests {
             Some(100 - MOST_ALIKE as u64)
         );
         // They do not use up the room of subscriptions either, and the left-out lines are reported.
-        for n in 0..MOST_TOLD * 2 {
+        for n in 0..MOST_LOGGED * 2 {
             told.allow(&publish(format!("word{n}")), now);
             let subscribe = Refusal::Subscribe(format!("agents.{n}").into());
-            assert_eq!(told.allow(&subscribe, now).is_some(), n < MOST_TOLD);
+            assert_eq!(told.allow(&subscribe, now).is_some(), n < MOST_LOGGED);
         }
         assert_eq!(told.unreported(now), 0);
-        let left_out = 2 * MOST_TOLD - (MOST_TOLD - MOST_ALIKE - 1) + MOST_TOLD;
+        let left_out = 2 * MOST_LOGGED - (MOST_LOGGED - MOST_ALIKE - 1) + MOST_LOGGED;
         let later = now + REFUSAL_LOGGED_EVERY;
         assert_eq!(told.unreported(later), left_out as u64);
         assert_eq!(told.unreported(later), 0);

@@ -1,4 +1,4 @@
-//! Which answers are given again.
+//! Which responses are reused.
 
 use super::*;
 use crate::testing::{answer, json};

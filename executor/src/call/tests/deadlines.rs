@@ -1,4 +1,4 @@
-//! Deadlines: what the end of the execution interrupts.
+//! Deadlines: the end of the execution interrupts calls.
 
 use super::*;
 use crate::testing::{answer, json};

@@ -1,10 +1,10 @@
-//! Calls by the real client, to real servers of this machine.
+//! Calls by the real client, to real servers on this machine.
 
 use super::*;
 use crate::client::tests::server::{Server, Then, ok};
 use crate::client::tests::{Names, client};
 
-/// A world whose names all are this machine, registered by the operator under one name.
+/// A world in which all names resolve to this machine, and the operator has registered one name.
 fn world(server: &Server) -> World {
     let mut world = World::new([]);
     let names = Names::new(&[&["127.0.0.1"]]);

@@ -1,9 +1,9 @@
-//! Which calls are not made.
+//! Calls that must not be made.
 
 use super::*;
 use crate::testing::json;
 
-/// By an agent that may call everything there is.
+/// By an agent with all permissions.
 async fn by_url(apis: &[&str], url: &str) -> (CallResult, usize) {
     let mut world = World::new([json(200, "1")]);
     world.agent = agent("agent", apis, []);

@@ -1,4 +1,4 @@
-//! Requests as they are sent.
+//! The exact requests that are sent.
 
 use super::*;
 use crate::environment::Reach;
@@ -130,10 +130,10 @@ async fn what_is_suggested_fits_the_value_that_cannot_be_used() {
         (of_url, "7", "a whole URL"),
         (in_path, r#""..""#, "does not make the segment"),
         (in_path, &long, "shorter values into the URL"),
-        (in_path, "null", "strings, numbers and booleans"),
+        (in_path, "null", "a string, a number or a Boolean"),
         (header, r#""a\nb""#, "remove line ends"),
         (header, &long, "a shorter value into the header"),
-        (header, "[]", "strings, numbers and booleans"),
+        (header, "[]", "a string, a number or a Boolean"),
     ] {
         let world = World::new([json(200, "1")]).input(&format!(r#"{{"x":{x}}}"#));
         let called = world.call(&format!(r#"{{"method":"GET",{member}}}"#)).await;

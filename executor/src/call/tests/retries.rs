@@ -1,4 +1,4 @@
-//! How often a call is made.
+//! How often a call is tried.
 
 use super::*;
 use crate::environment::HttpError;
@@ -112,7 +112,7 @@ async fn the_service_says_how_long_to_wait() {
     assert!(world.call(GET_X).await.result.is_ok());
     assert_eq!(milliseconds(&world), [7_000]);
 
-    // The clock of the test begins at this time.
+    // The clock of the test starts at this time.
     let world = asks("Fri, 15 Jan 2027 08:00:20 GMT");
     assert!(world.call(GET_X).await.result.is_ok());
     assert_eq!(milliseconds(&world), [20_000]);
@@ -163,7 +163,7 @@ async fn a_wait_for_which_there_is_no_time_is_told() {
             "{after} in {milliseconds} ms"
         );
     }
-    // It is not what the service asked for that ends these.
+    // These do not end because of the service's `Retry-After`.
     for (milliseconds, after) in [(900, "1"), (900, "soon"), (100_000, "1")] {
         assert_eq!(
             told(milliseconds, after, 4).await,
@@ -176,7 +176,7 @@ async fn a_wait_for_which_there_is_no_time_is_told() {
 #[tokio::test]
 async fn every_attempt_counts_against_the_quota() {
     let world = World::new([json(503, "1")]);
-    // 30 attempts a minute are seven calls of four and two attempts more.
+    // 30 attempts a minute are seven calls with four attempts, and two more attempts.
     let mut attempts = 0;
     let last = loop {
         let called = world.call(GET_X).await;

@@ -7,7 +7,7 @@ use super::*;
 use crate::environment::HttpError;
 use crate::testing::{answer, json, no_answer};
 
-/// With every character that some encoding changes.
+/// Contains every character that some encoding changes.
 const SECRET: &str = "s3\"cr\\3t/vä+l ue%?";
 
 const KINDS: [(CredentialKind, &str); 5] = [
@@ -153,7 +153,7 @@ async fn no_form_of_any_secret_comes_back_in_values_names_and_errors() {
                 let clean = vec!["before [REDACTED] after [REDACTED]"; texts.len()];
                 assert!(shown.contains(&clean.join(" | ")), "{shown}");
             }
-            // The one that is kept is clean as well.
+            // The cached result is clean too.
             let again = world.call(CONFIG).await;
             assert_clean(&format!("{again:?}"), kind, secret);
         }
@@ -357,7 +357,7 @@ proptest::proptest! {
     #[test]
     fn no_form_of_any_secret_stays_in_any_text(
         secret in "[ -~äß€😀\n]{6,24}",
-        // A percent sign or a backslash before it would be read together with it.
+        // A preceding percent sign or backslash would be decoded together with it.
         before in r#"[a-z0-9 +=/"{:]{0,6}"#,
         after in r#"[a-z0-9 %+=/"}:\\]{0,6}"#,
     ) {

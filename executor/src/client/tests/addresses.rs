@@ -1,4 +1,4 @@
-//! Which addresses are connected to.
+//! Which addresses the client connects to.
 
 use super::server::{Server, Then, ok};
 use super::*;
@@ -61,7 +61,7 @@ async fn hosts_of_the_inside_are_forbidden_without_asking() {
 async fn the_address_that_was_checked_is_the_one_that_is_connected_to() {
     let server = Server::start(ok("text/plain", "inside"), Then::Listen).await;
     let url = format!("http://name.example:{}/", server.port);
-    // The first answer is global, in a network that nobody has; who asks again is led inside.
+    // The first answer is a global address in an unused network. A second lookup would lead to an internal address.
     let names = Names::new(&[&["3000::1"], &["127.0.0.1"]]);
     let client = client(&names, Vec::new());
     let request = HttpRequest {
@@ -101,7 +101,7 @@ async fn a_registered_base_reaches_the_inside_and_lends_its_connection_to_nobody
 #[tokio::test]
 async fn the_next_address_is_tried_when_one_refuses() {
     let server = Server::start(ok("text/plain", "x"), Then::Listen).await;
-    // On Linux all of 127.0.0.0/8 is this machine; nobody listens there at the second address.
+    // On Linux all of 127.0.0.0/8 is this machine; nothing listens at the second address.
     let names = Names::new(&[&["127.0.0.2", "127.0.0.1"]]);
     let url = format!("http://name.example:{}/", server.port);
     let response = client(&names, Vec::new()).send(get(&url)).await;

@@ -36,7 +36,7 @@ async fn a_request_is_sent_as_it_is_given() {
         format!("host: 127.0.0.1:{}", server.port),
         format!("user-agent: a2abus/{}", env!("CARGO_PKG_VERSION")),
         "x-one: 1".to_owned(),
-        // The bytes of UTF-8, read one by one.
+        // UTF-8, read byte by byte.
         "x-text: \u{c3}\u{a9}".to_owned(),
     ];
     assert_eq!(headers, expected);
@@ -126,7 +126,7 @@ async fn ten_mebibytes_are_read_and_one_byte_more_is_not() {
             assert_eq!(response.map(|response| response.body.len()), expected);
         }
     }
-    // What announces itself as too large is not waited for.
+    // A body that is declared as too large is not read.
     let huge = "HTTP/1.1 200 OK\r\ncontent-length: 99999999999\r\n\r\n";
     let server = Server::start(huge, Then::Hang).await;
     let response = local_client().send(get(&server.url("/"))).await;

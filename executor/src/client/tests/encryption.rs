@@ -10,7 +10,7 @@ use super::*;
 use crate::client::ClientError;
 use crate::environment::{HttpClient, HttpError};
 
-/// A private authority, in PEM, and a server of `service.test` that it vouches for.
+/// A private authority, in PEM, and a server of `service.test` with a certificate from it.
 fn authority() -> (Vec<u8>, TlsAcceptor) {
     let authority_key = KeyPair::generate().unwrap();
     let mut params = CertificateParams::new(Vec::new()).unwrap();

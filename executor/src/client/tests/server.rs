@@ -1,4 +1,4 @@
-//! A server that says what it is told, byte by byte.
+//! A server that sends scripted bytes.
 
 use std::sync::{Arc, Mutex};
 
@@ -7,7 +7,7 @@ use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 
-/// Answers every request with the same bytes. It ends when it is dropped.
+/// Sends the same bytes in response to every request. Ends when it is dropped.
 pub(crate) struct Server {
     pub(crate) port: u16,
     seen: Arc<Mutex<Seen>>,
@@ -20,7 +20,7 @@ struct Seen {
     requests: Vec<String>,
 }
 
-/// What follows the bytes of an answer.
+/// What happens after the response.
 #[derive(Clone, Copy)]
 pub(crate) enum Then {
     /// The next request on the same connection.
@@ -124,7 +124,7 @@ async fn read_request<S: AsyncRead + Unpin>(stream: &mut S) -> Option<String> {
     Some(request)
 }
 
-/// An answer with its length.
+/// A response with its length.
 pub(crate) fn ok(content_type: &str, body: &str) -> String {
     let length = body.len();
     format!(

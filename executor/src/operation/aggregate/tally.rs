@@ -1,4 +1,4 @@
-//! One figure while it is counted.
+//! The running state of one aggregate.
 
 use std::cmp::Ordering;
 
@@ -19,7 +19,7 @@ pub(super) enum Tally<'a> {
 /// The sum of some numbers.
 #[derive(Clone)]
 pub(super) struct Sum {
-    /// While all of them are integers.
+    /// As long as all are integers.
     exact: Option<i128>,
     float: f64,
     count: usize,
@@ -45,7 +45,7 @@ impl<'a> Tally<'a> {
         }
     }
 
-    /// Takes in the next value.
+    /// Adds a value.
     pub(super) fn add(&mut self, value: &'a Json) {
         match self {
             Self::Count(count) => *count += 1,
@@ -74,8 +74,7 @@ impl<'a> Tally<'a> {
     }
 }
 
-/// Whether a value takes the place of the best so far: numbers go before strings, and nothing else
-/// counts.
+/// Whether a value replaces the current best: numbers precede strings, and other values do not count.
 fn is_better(value: &Json, best: Option<&Json>, wanted: Ordering) -> bool {
     match (value, best) {
         (value, None) => value.as_number().is_some() || value.as_str().is_some(),

@@ -9,7 +9,7 @@ use tempfile::TempDir;
 
 use super::*;
 
-/// A root with a store in it, and a place beside it where nothing may appear.
+/// A root with a store in it, and a directory beside it in which nothing may appear.
 struct Place {
     _directory: TempDir,
     root: PathBuf,
@@ -18,7 +18,7 @@ struct Place {
 
 impl Place {
     fn new() -> (Self, FileStore) {
-        // In memory, where there is such a place: these tests wait for no disk.
+        // In memory if the system has such a directory, so that these tests do not wait for a disk.
         let memory = Path::new("/dev/shm");
         let directory = if memory.is_dir() {
             tempfile::tempdir_in(memory)
@@ -159,7 +159,7 @@ fn links_are_not_followed_wherever_they_stand() {
     symlink(&place.outside, &agent).unwrap();
     refused("k");
     fs::remove_file(&agent).unwrap();
-    // A directory of the key, to a directory, to nothing, and within the root.
+    // Key directories that are links: to a directory, to nothing, and within the root.
     put(&store, "own/k", "1").unwrap();
     symlink(&place.outside, agent.join("dir")).unwrap();
     symlink(place.outside.join("none"), agent.join("dangling")).unwrap();
@@ -167,7 +167,7 @@ fn links_are_not_followed_wherever_they_stand() {
     refused("dir/k");
     refused("dangling/k");
     refused("inside/k");
-    // The file, to a file, to nothing, and to a directory.
+    // Files that are links: to a file, to nothing, and to a directory.
     let secret = place.outside.join("secret");
     symlink(&secret, agent.join("new")).unwrap();
     refused("new");
@@ -231,7 +231,7 @@ fn nothing_appears_outside_while_directories_become_links() {
     put(&store, "d/e/k", "0").unwrap();
     let (directory, link) = (place.root.join("agent/d"), place.root.join("agent/link"));
     symlink(&place.outside, &link).unwrap();
-    // What a step that followed the link would find there.
+    // What a step that followed the link would find.
     fs::create_dir(place.outside.join("e")).unwrap();
     let (done, swaps) = (AtomicBool::new(false), AtomicU32::new(0));
     let mut kept = 0;
@@ -270,10 +270,10 @@ fn an_agent_keeps_a_hundred_mebibytes_of_files() {
         put(&store, "x", "12"),
         Err(KeepError::TooManyBytes)
     ));
-    // What others remove makes room.
+    // Removals by others free room.
     fs::remove_file(place.root.join("agent/d/5")).unwrap();
     put(&store, "d/10", &large).unwrap();
-    // A process that begins anew counts what is there.
+    // A new process counts the existing files.
     let again = FileStore::open(&place.root).unwrap();
     assert!(matches!(
         put(&again, "y", "1"),

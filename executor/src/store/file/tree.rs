@@ -1,4 +1,4 @@
-//! Steps in a tree of directories that follow no link.
+//! Access to a directory tree that never follows symbolic links.
 
 use std::fs::File;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -19,9 +19,9 @@ use crate::store::usage::{MAX_AGENT_ENTRIES, Usage};
 pub(super) const MAX_NAME: usize = 255;
 /// The deepest directory of a key.
 pub(super) const MAX_DEPTH: usize = 100;
-/// What the names of files begin with that are being written; keys never do.
+/// The prefix of files that are being written; keys never begin with it.
 const TEMPORARY: &str = ".tmp-";
-/// After which time such a file is what a process left that ended.
+/// Older files with this prefix were left by a process that died.
 const LEFT: Duration = Duration::from_secs(3600);
 
 const DIRECTORY: OFlags = OFlags::RDONLY
@@ -29,7 +29,7 @@ const DIRECTORY: OFlags = OFlags::RDONLY
     .union(OFlags::NOFOLLOW)
     .union(OFlags::CLOEXEC);
 
-/// Opens a directory that is no link itself.
+/// Opens a directory that is not a link.
 pub(super) fn open(path: &Path) -> io::Result<OwnedFd> {
     Ok(openat(CWD, path, DIRECTORY, Mode::empty())?)
 }
@@ -39,8 +39,8 @@ pub(super) fn enter(at: BorrowedFd<'_>, name: &str) -> io::Result<OwnedFd> {
     Ok(openat(at, name, DIRECTORY, Mode::empty())?)
 }
 
-/// The same, made for its owner alone where there is none; says whether it was.
-pub(super) fn enter_or_make(at: BorrowedFd<'_>, name: &str) -> io::Result<(OwnedFd, bool)> {
+/// The same; creates the directory for its owner only if it does not exist. Returns whether it did.
+pub(super) fn open_or_create(at: BorrowedFd<'_>, name: &str) -> io::Result<(OwnedFd, bool)> {
     let made = match mkdirat(at, name, Mode::RWXU) {
         Ok(()) => {
             fsync(at)?;
@@ -68,7 +68,7 @@ fn regular_size(stat: &raw::Stat) -> io::Result<u64> {
     Ok(u64::try_from(stat.st_size).unwrap_or(0))
 }
 
-/// Puts a file in the place of what has its name, whole or not at all, on disk when it returns.
+/// Replaces a file atomically; on disk when it returns.
 pub(super) fn replace(at: BorrowedFd<'_>, name: &str, text: &[u8]) -> io::Result<()> {
     let (mut file, temporary) = temporary(at)?;
     let renamed = file
@@ -76,14 +76,14 @@ pub(super) fn replace(at: BorrowedFd<'_>, name: &str, text: &[u8]) -> io::Result
         .and_then(|()| file.sync_all())
         .and_then(|()| Ok(renameat(at, temporary.as_str(), at, name)?));
     if let Err(error) = renamed {
-        // What cannot be removed now is removed by a later measure.
+        // Files that cannot be removed now are removed by a later measurement.
         let _left = unlinkat(at, temporary.as_str(), AtFlags::empty());
         return Err(error);
     }
     Ok(fsync(at)?)
 }
 
-/// A new file under a name that nothing else has.
+/// A new file under an unused name.
 fn temporary(at: BorrowedFd<'_>) -> io::Result<(File, String)> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     // A fresh state is random.
@@ -95,9 +95,9 @@ fn temporary(at: BorrowedFd<'_>) -> io::Result<(File, String)> {
     Ok((file.into(), name))
 }
 
-/// Reads a file of at most so many bytes.
+/// Reads a file of at most this many bytes.
 pub(super) fn read(at: BorrowedFd<'_>, name: &str, most: usize) -> io::Result<Vec<u8>> {
-    // A pipe in its place is not waited for.
+    // Opening does not block if the name is a pipe.
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = openat(at, name, flags, Mode::empty())?;
     let size = regular_size(&fstat(&file)?)?;
@@ -109,7 +109,7 @@ pub(super) fn read(at: BorrowedFd<'_>, name: &str, most: usize) -> io::Result<Ve
     Ok(text)
 }
 
-/// Adds up what is below a directory, and removes what was left there half written.
+/// Adds up the files below a directory, and removes incomplete ones.
 pub(super) fn measure(directory: OwnedFd, usage: &mut Usage) -> io::Result<()> {
     measure_below(directory, usage, MAX_DEPTH)
 }
@@ -123,7 +123,7 @@ fn measure_below(directory: OwnedFd, usage: &mut Usage, depth: usize) -> io::Res
             continue;
         }
         if usage.entries > MAX_AGENT_ENTRIES {
-            // More is not told apart.
+            // Other kinds are not distinguished.
             return Ok(());
         }
         let at = entries.fd()?;

@@ -1,4 +1,4 @@
-//! Which call does a message answer, and what is answered to a line that is refused?
+//! Which call does a message answer, and how is a refused line answered?
 
 use a2abus_models::a2e_message::env::EnvCloseResponse;
 use a2abus_models::a2e_message::error_code::{CODES, is_retryable};
@@ -7,7 +7,7 @@ use a2abus_models::a2e_message::{Body, Content, Reason, Record, Refusal, Repair,
 
 use super::read;
 
-/// The asker of a line with a number JSON cannot hold is told, since it waits.
+/// The requester of a line with a number that JSON cannot represent gets an error, because it waits.
 #[test]
 fn non_finite_numbers_are_refused_with_an_address() {
     for number in ["NaN", "Infinity", "-Infinity", "1e999", "[{\"a\":-1e400}]"] {
@@ -39,7 +39,7 @@ fn non_finite_numbers_are_refused_with_an_address() {
         error.detail.to_string(),
         r#"{"reason":"non_finite_number"}"#
     );
-    // Broken otherwise too: nothing it says is trusted.
+    // Invalid in another way too: none of its content is trusted.
     assert_eq!(read(r#"{"id":"c1","n":NaN"#).unwrap_err().line().id, "");
     let broken = read(r#"{"id":"c1","n":NaNNaN}"#).unwrap_err();
     assert_eq!(broken.reason(), Reason::NotJson);

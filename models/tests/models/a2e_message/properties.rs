@@ -1,4 +1,4 @@
-//! What holds for every message, of every type.
+//! Properties of every message, of every type.
 
 use a2abus_models::a2e_message::{
     Body, DecodeOptions, Line, Member, Message, Presence, Repair, Repaired, Shape, Splitter,
@@ -87,14 +87,14 @@ fn of_shape(shape: Shape, depth: u32) -> BoxedStrategy<Json> {
     }
 }
 
-/// Objects with the required members, some of the others, and some that no type names.
+/// Objects with the required members, some optional ones, and some unknown ones.
 fn of_members(members: &'static [Member], depth: u32) -> BoxedStrategy<Object> {
     let known: Vec<BoxedStrategy<Option<Json>>> = members
         .iter()
         .map(|member| {
             let value = of_shape(member.shape, depth);
             match member.presence {
-                // Corrective feedback demands a correction: the one rule that no shape tells.
+                // Corrective feedback requires a correction: the only rule that shapes do not express.
                 _ if member.name == "correction" => Just(Some(Json::from("so"))).boxed(),
                 Presence::Required => value.prop_map(Some).boxed(),
                 Presence::Default(_) => proptest::option::of(value).boxed(),
@@ -137,8 +137,7 @@ fn any_message_of(types: Vec<&'static str>) -> impl Strategy<Value = (&'static s
     })
 }
 
-/// Whether a member was kept: as it was, or, where shapes inside got their defaults, more than
-/// that.
+/// Whether a member was kept: unchanged, or with added defaults inside.
 fn kept(written: &Json, read: &Json) -> bool {
     match (written, read) {
         (Json::Object(written), Json::Object(read)) => written
@@ -158,7 +157,7 @@ proptest! {
         ..ProptestConfig::default()
     })]
 
-    /// Nothing that was written is lost, and what is written reads back as the same.
+    /// No written member is lost, and the output parses to the same message.
     #[test]
     fn messages_read_back((name, object) in any_message()) {
         let message = super::read(&Json::from(object.clone()).to_string()).unwrap();
@@ -184,7 +183,7 @@ proptest! {
         let _ = decode_lines(&bytes.into(), &DecodeOptions::default());
     }
 
-    /// A wrong value anywhere gives a message or a refusal with a word.
+    /// A wrong value anywhere gives a message, or a refusal with a name.
     #[test]
     fn any_members_get_a_verdict(name in select(Body::TYPES), members in vec(any_json(), 24)) {
         let table = members_of(name).unwrap();
@@ -204,7 +203,7 @@ proptest! {
         prop_assert_eq!(type_name::is_known(&name), Body::TYPES.contains(&name.as_str()));
     }
 
-    /// The pieces a stream comes in make no difference.
+    /// The division of a stream into pieces makes no difference.
     #[test]
     fn lines_do_not_depend_on_pieces(
         stream in "[ab{}\r\n\u{feff}]{0,60}",
@@ -262,7 +261,7 @@ proptest! {
         }
     }
 
-    /// The line with a `req_id` reads as the same message with it.
+    /// The line with a `req_id` parses to the same message with it.
     #[test]
     fn a_repaired_line_is_the_message((name, object) in any_answer(), id in ".{1,8}") {
         let mut object = object;

@@ -1,4 +1,4 @@
-//! The rules of the source that no vector shows.
+//! The rules of the source that no vector covers.
 
 use a2abus_models::Json;
 use a2abus_models::a2e_message::memory::{MemoryEntry, MemoryTier};
@@ -233,7 +233,7 @@ fn defaults_hold_where_members_are_left_out() {
         render.to_object().get("mode").unwrap().as_str(),
         Some("screenshot")
     );
-    // What each writer makes anew stays absent.
+    // Values that each writer generates stay absent.
     let chain = read(r#"{"type":"chain/req","id":"i"}"#).unwrap();
     assert!(!chain.to_object().contains("chain_id"));
 }
@@ -334,7 +334,7 @@ fn framing_faults_have_words() {
         let line = format!(r#"{{"type":"ping","id":"p","{name}":"1","{name}":"1"}}"#);
         assert_eq!(reason(&line), Reason::DuplicateMember, "{name}");
     }
-    // Any other member may stand twice; the last holds.
+    // Any other member may be repeated; the last counts.
     let twice = read(r#"{"type":"ping","id":"p","x":1,"x":2}"#).unwrap();
     assert_eq!(twice.to_object().get("x"), Some(&json("2")));
 }

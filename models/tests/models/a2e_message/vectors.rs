@@ -1,5 +1,5 @@
-//! The shared vectors: every case of the groups `encode`, `decode` and `exchange`. Those of
-//! `detect` and `map` are judged with the detector and the mapping.
+//! The shared vectors: every case of the groups `encode`, `decode` and `exchange`. Those of `detect` and `map` are
+//! tested with the detector and the mapping.
 
 use std::collections::BTreeMap;
 
@@ -104,7 +104,7 @@ fn every_case_belongs_to_a_group_that_is_judged() {
     assert_eq!(groups, BTreeMap::from(expected));
 }
 
-/// What the SDK writes reads as its type, and is written again byte for byte.
+/// A line of the SDK parses as its type, and is written again byte for byte.
 #[test]
 fn what_the_sdk_writes_is_written_alike() {
     for case in cases("encode") {
@@ -182,12 +182,12 @@ fn lines_are_decoded_as_decided() {
     }
 }
 
-/// A message with what the SDK reads of it, what it generates left out, and all that was written.
+/// A message with what the SDK reads from it, without generated values, and with everything that was written.
 fn check_accepted(case: &Value, outcome: &str, message: &Message, read: &Json) {
     let (name, ours) = (name(case), &case["ours"]);
     let type_name = message.body.type_name();
     assert_eq!(outcome == "degrade", !is_registered(type_name), "{name}");
-    // An endpoint drops what belongs to a call it does not know.
+    // An endpoint drops messages of unknown calls.
     let belongs = matches!(message.kind(), Kind::Response | Kind::Stream);
     assert!(outcome != "drop" || belongs, "{name}");
 
@@ -224,7 +224,7 @@ fn check_accepted(case: &Value, outcome: &str, message: &Message, read: &Json) {
     }
 }
 
-/// What a host of the SDK sends, with values in place of those that differ at each run.
+/// The output of a host of the SDK, with fixed values for those that differ in each run.
 fn host_message(reply: &Value) -> String {
     fn settle(member: &str, value: &mut Value) {
         match value {

@@ -1,10 +1,10 @@
-//! Workflows in few words, and what is found in them.
+//! Short notation for workflows, and for the issues found in them.
 
 use a2abus_models::a2e_workflow::{Policy, Strictness};
 
 use super::{all_words, document, object, policy};
 
-/// Data that are there in all cases.
+/// Data that all cases have.
 const INPUT: &str = r#"{"x":1,"xs":[1],"o":{}}"#;
 
 pub(crate) fn check_with(policy: &Policy, text: &str, expected: &[&str]) {

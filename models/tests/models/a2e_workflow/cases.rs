@@ -1,4 +1,4 @@
-//! The examples of the specification, and what it says in words.
+//! The examples of the specification, and its statements.
 
 use a2abus_models::a2e_workflow::operation::{HeaderValue, Test};
 use a2abus_models::a2e_workflow::{
@@ -126,7 +126,7 @@ fn the_line_that_begins_may_bring_the_input() {
     let again = workflow.to_jsonl(&"made".into());
     assert_eq!(document(&again).into_workflow().unwrap(), workflow);
 
-    // What the request brings goes before it.
+    // The request's input takes precedence.
     let missing = with(r#"{"people":[]}"#);
     assert!(all_words(&report(&missing, "{}")).contains(&"path_not_found@f".to_owned()));
     let wrong = with(r#"{"users":{}}"#);
@@ -420,7 +420,7 @@ fn hostile_documents_cost_time_in_proportion_to_their_size() {
     }
 }
 
-/// What this thread has spent of the processor: unlike the clock, it does not depend on what else the machine does.
+/// The CPU time of this thread: unlike the clock, it does not depend on the load of the machine.
 fn cpu_time() -> std::time::Duration {
     let spent = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
     let nanoseconds = spent.split_whitespace().next().unwrap().parse().unwrap();

@@ -1,5 +1,4 @@
-//! The codes of the structural and the operation level: for each a workflow that has it, and one
-//! that nearly has.
+//! The codes of the structural and the operation level: for each an invalid workflow, and one that is nearly invalid.
 
 use a2abus_models::a2e_workflow::Code;
 
@@ -178,7 +177,7 @@ fn operations_and_their_types() {
         &one(r#"{"Calculate":{"a":1}}"#),
         &["unknown_operation_type@a"],
     );
-    // Its output is not there, it has no other issues itself.
+    // Its output does not exist, but it has no other issues itself.
     let reader = filter(&format!("[{CONDITION}]"), "/workflow/y");
     let unknown = r#"{"Fetch":{"outputPath":"/workflow/y"}}"#;
     check(
@@ -242,7 +241,7 @@ fn required_members() {
 fn an_operator_that_there_is_not_is_told_with_all_there_are() {
     let only = |operation: &str| {
         let report = report(&one(operation), r#"{"x":1,"xs":[1]}"#);
-        // Without a value that is told as well: all but the operators of presence need one.
+        // Without a value, that is reported as well: only the operators of presence need none.
         let words = words(&report.errors);
         let has_value = operation.contains("\"value\"");
         let missing = ["missing_field@a"].iter().filter(|_| !has_value);

@@ -1,5 +1,5 @@
-//! The codes of permissions, dependencies, types and warnings: for each a workflow that has it, and
-//! one that nearly has.
+//! The codes of permissions, dependencies, types and warnings: for each an invalid workflow, and one that is nearly
+//! invalid.
 
 use std::collections::BTreeSet;
 
@@ -227,7 +227,7 @@ fn references_between_operations() {
         &flat(&[("a", WAIT), ("b", WAIT)], r#"["a"]"#),
         &["warning unused_operation@b"],
     );
-    // What an unused operation controls runs on its own.
+    // Operations that an unused operation controls run on their own.
     check(
         &flat(&[("a", &branch("b")), ("b", WAIT)], r#"["b"]"#),
         &["warning unused_operation@a"],

@@ -1,4 +1,4 @@
-//! What holds for every document, whatever an agent writes.
+//! Properties of every document, whatever an agent writes.
 
 use a2abus_models::Json;
 use a2abus_models::a2e_workflow::{
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::build::{flat, one};
 use super::policy;
 
-/// Validates at every strictness; what is valid by one that is stricter is valid by the others.
+/// Validates at every strictness: a workflow that is valid at one level is valid at the more lenient ones.
 fn judge(bytes: Vec<u8>) {
     let document = Document::parse(&bytes.into(), &WorkflowLimits::default());
     let valid = |strictness| document.validate(&policy(), None, strictness).is_valid();
@@ -250,7 +250,7 @@ fn operation() -> impl Strategy<Value = Value> {
     ]
 }
 
-/// A workflow of good form in the flat dialect; what it refers to may be missing.
+/// A workflow of valid form in the flat dialect; its references may not exist.
 fn workflow() -> impl Strategy<Value = String> {
     vec(operation(), 1..6).prop_map(|operations| {
         let ids: Vec<_> = (0..operations.len()).map(|i| format!("op{i}")).collect();
@@ -266,7 +266,7 @@ fn parse(text: &str) -> Workflow {
         .unwrap_or_else(|issues| panic!("{text}\n{issues:?}"))
 }
 
-/// What workflows are made of.
+/// The building blocks of workflows.
 const TOKENS: &[&str] = &[
     "{",
     "}",

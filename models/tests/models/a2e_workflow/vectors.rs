@@ -150,7 +150,7 @@ fn every_case_is_judged_by_the_conversion() {
             .run(&super::json(&case.to_string()), &context)
             .unwrap();
         judge(&case, &serde_json::from_str(&report.to_string()).unwrap());
-        // The text of the whole document means the same as its lines.
+        // The text of the whole document is equivalent to its lines.
         let text = lines(&case)
             .iter()
             .map(|line| std::str::from_utf8(line).unwrap().to_owned())

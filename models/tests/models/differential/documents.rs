@@ -1,4 +1,4 @@
-//! Documents by chance: JSON with everything the grammar allows, and what a few changed bytes make of it.
+//! Random documents: JSON with everything that the grammar allows, and variants with a few changed bytes.
 
 /// A small random number generator (SplitMix64), so that every run reads the same documents.
 pub(crate) struct Random(u64);
@@ -32,7 +32,7 @@ impl Random {
     }
 }
 
-/// A document, whole in about half of the cases.
+/// A document, valid in about half of the cases.
 pub(crate) fn document(random: &mut Random) -> Vec<u8> {
     let mut out = String::new();
     white_space(random, &mut out);
@@ -118,7 +118,7 @@ fn json_rpc(random: &mut Random, out: &mut String) {
     out.push('}');
 }
 
-/// A member that is this text, some of it as escapes.
+/// A member with this name, some of it as escapes.
 fn fixed(random: &mut Random, out: &mut String, of: &str, text: &str) {
     name(random, out, of);
     spelt(random, out, text);
@@ -152,7 +152,7 @@ fn name(random: &mut Random, out: &mut String, of: &str) {
     white_space(random, out);
 }
 
-/// The text in quotes, each character as it is or as an escape.
+/// The text in quotes, each character literal or as an escape.
 pub(crate) fn spelt(random: &mut Random, out: &mut String, text: &str) {
     let plain = random.one_in(2);
     out.push('"');
@@ -294,7 +294,7 @@ fn white_space(random: &mut Random, out: &mut String) {
     }
 }
 
-/// Changes a byte or a few, most often to what means something.
+/// Changes one or a few bytes, mostly to characters with a meaning.
 fn change(random: &mut Random, document: &mut Vec<u8>) {
     const BYTES: &[u8] =
         b"{}[],:\"\\ \t\n\r\x0b\x000123456789-+.eEtfnua/\x1f\x7f\x80\xc3\xe9\xed\xf0\xff";

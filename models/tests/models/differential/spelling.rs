@@ -1,5 +1,4 @@
-//! Does a payload mean the same, however its strings are spelt and its members are spaced? Source: RFC 8259 sections 2
-//! and 8.3.
+//! Does a payload mean the same, whatever its escapes and white space? Source: RFC 8259 sections 2 and 8.3.
 
 use a2abus_plugin::{
     Family, Hint, Ids, Limits, MapContext, MapOptions, Mapped, Refused, Source, Units, decode, map,
@@ -90,7 +89,7 @@ fn mapped(text: &str, hint: &Hint) -> Units<Mapped> {
     )
 }
 
-/// What a unit means: all but its bytes.
+/// The meaning of a unit: everything except its bytes.
 fn meaning(unit: &Result<Mapped, Refused>) -> String {
     match unit {
         Ok(unit) => {

@@ -1,4 +1,4 @@
-//! Exchanges: what a JSON-RPC caller gets. Source: docs/protocols/e2a.md §10.3 and §10.4.
+//! Exchanges: the replies to a JSON-RPC caller. Source: docs/protocols/e2a.md §10.3 and §10.4.
 
 use a2abus_models::e2a::{
     CallMode, Caller, E2aResponse, Fold, FoldLimits, FoldStep, FoldStepKind, JsonRpcId, Trust,

@@ -1,4 +1,4 @@
-//! What requests and records read as. Source: docs/protocols/e2a.md §2 to §5 and §9.
+//! How requests and records are read. Source: docs/protocols/e2a.md §2 to §5 and §9.
 
 use a2abus_models::e2a::{
     E2aEnvelope, E2aErrorKind, E2aResponse, Form, Trust, check_version, strip_internal_keys,
@@ -142,7 +142,7 @@ fn wrong_types_are_refused_by_their_path() {
     ] {
         check_error("response_normalize", input, error);
     }
-    // A name that decides nothing may stand twice, as anywhere in JSON.
+    // A member that decides nothing may be repeated, as anywhere in JSON.
     check_members("envelope_normalize", r#"{"x":1,"x":2}"#, "{}");
 }
 

@@ -1,4 +1,4 @@
-//! What holds for every message, however odd.
+//! Properties of every message, however odd.
 
 use a2abus_models::convert::Conversion;
 use a2abus_models::e2a::{
@@ -11,7 +11,7 @@ use proptest::sample::select;
 
 use super::run;
 
-/// Every member that a request or a record is read from, and one that none knows.
+/// Every member of a request or a record, and an unknown one.
 const NAMES: [&str; 57] = [
     "protocol_version",
     "provenance",

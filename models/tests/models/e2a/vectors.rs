@@ -6,8 +6,8 @@ use super::{json, run};
 
 const VECTORS: &str = include_str!("../../../../tests/vectors/e2a.json");
 
-/// Objects without regard to order, numbers by value, placeholders by what they stand for; `subset`
-/// says that only the members shown count, at the top.
+/// Compares objects regardless of order, numbers by value, and placeholders by their meaning. With `subset` only the
+/// shown top-level members count.
 fn same(expected: &Json, actual: &Json, subset: bool) -> bool {
     match (expected, actual) {
         (Json::String(text), Json::String(actual)) if text == "<now>" => {
@@ -31,7 +31,7 @@ fn same(expected: &Json, actual: &Json, subset: bool) -> bool {
     }
 }
 
-/// In the results of these functions null and `{}` are the same as metadata.
+/// In the results of these functions null and `{}` are equal as metadata.
 fn without_empty_metadata(function: &str, mut value: Json) -> Json {
     if let Json::Object(object) = &mut value
         && function.starts_with("parse_agent_server_wire_")

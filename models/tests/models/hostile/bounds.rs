@@ -24,7 +24,7 @@ fn limits() -> Limits {
     limits
 }
 
-/// What opens a level, and how many levels it opens.
+/// The text that opens a level, and how many levels it opens.
 const OPENINGS: [(&str, usize); 4] = [
     ("[", 1),
     ("{\"a\":", 1),
@@ -131,7 +131,7 @@ fn workflows_are_bounded() {
         for document in wide() {
             assert_eq!(codes(&document)[0], Code::WorkflowTooLarge);
         }
-        // A million lines: what is wrong with them is listed as far as the limit.
+        // A million lines: their faults are listed up to the limit.
         let lines = Bytes::from("7\n".repeat(MILLION));
         let codes = codes(&lines);
         assert_eq!(codes.len(), limits.max_issues + 1);

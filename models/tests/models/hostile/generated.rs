@@ -1,5 +1,4 @@
-//! Bad documents that nobody wrote: good payloads of every family, spelt at random from a seed, and one thing in each
-//! that is wrong.
+//! Generated bad documents: valid payloads of every family with random escapes from a seed, each with one fault.
 
 use std::collections::HashSet;
 
@@ -47,7 +46,7 @@ impl Random {
         }
     }
 
-    /// An object of these members, of some that nobody knows, and of white space, in any order.
+    /// An object with these members, some unknown ones, and white space, in any order.
     fn object(&mut self, members: &[(&str, &str)], depth: usize) -> String {
         let mut written: Vec<String> = members
             .iter()
@@ -76,7 +75,7 @@ impl Random {
         self.object(&members, 2).into_bytes()
     }
 
-    /// A good payload in which a member stands twice, once perhaps with an escape in its name.
+    /// A valid payload with a repeated member, sometimes with an escape in its name.
     fn twice(&mut self, good: &[(&str, &str)], names: &[&str]) -> Vec<u8> {
         let name = self.pick(names);
         let (_, value) = *good.iter().find(|(known, _)| *known == name).unwrap();
@@ -93,7 +92,7 @@ impl Random {
         self.object(good, 3).into_bytes()
     }
 
-    /// Any good payload with something put in where a value or a name begins.
+    /// Any valid payload with something inserted where a value or a name begins.
     fn broken_at(&mut self, before: u8, with: &[u8]) -> Vec<u8> {
         let payload = self.payload();
         let places: Vec<usize> = (0..payload.len())
@@ -157,10 +156,10 @@ const EVENT: Members = &[
     ("type", "\"t\""),
 ];
 
-/// What is wrong with a document, the word it is refused with, and how one is made.
+/// The fault of a document, the name of its refusal, and how to make one.
 type BadKind = (&'static str, K, fn(&mut Random) -> Vec<u8>);
 
-/// Values that no name of an agent or topic is.
+/// Values that are not names of an agent or topic.
 const NO_NAMES: [&str; 9] = [
     "null", "true", "0", "[]", "{}", "\"\"", "\"a b\"", "\"a..b\"", "\"é\"",
 ];
@@ -466,7 +465,7 @@ const MEMBERS: [BadKind; 26] = [
     }),
 ];
 
-/// Any good payload with something in place of a byte that stands outside of its strings.
+/// Any valid payload with one byte outside its strings replaced.
 fn broken_outside_strings(random: &mut Random, byte: u8, with: &[u8]) -> Vec<u8> {
     let payload = random.object(REQUEST, 2).into_bytes();
     let mut inside = false;
@@ -513,6 +512,6 @@ fn ten_thousand_generated_bad_documents_are_each_refused_with_their_word() {
     }
     assert!(kinds.len() >= 40, "{} kinds", kinds.len());
     assert!(count >= 10_000, "{count} documents");
-    // White space alone and its like are few; the others differ.
+    // There are few documents of only white space; the others differ.
     assert!(different.len() >= 10_000, "{} different", different.len());
 }

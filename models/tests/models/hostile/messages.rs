@@ -1,4 +1,4 @@
-//! A2E messages, by their typed model: lines whose every member is wrong in turn.
+//! A2E messages, by their typed model: lines with each member wrong in turn.
 
 use a2abus_models::Json;
 use a2abus_models::a2e_message::{
@@ -11,7 +11,7 @@ use super::{
     with_bytes,
 };
 
-/// Reads lines; what is taken is written and reads as the same.
+/// Reads lines. Accepted messages are written and read again with the same result.
 fn read(document: &[u8]) -> Vec<Result<(), &'static str>> {
     let options = DecodeOptions::default();
     let results = decode_lines(&Bytes::copy_from_slice(document), &options);
@@ -28,7 +28,7 @@ fn read(document: &[u8]) -> Vec<Result<(), &'static str>> {
     results.into_iter().map(part).collect()
 }
 
-/// A value of the shape; those of records and messages are empty but for what they must have.
+/// A value of the shape; records and messages have only their required members.
 fn fitting(shape: Shape) -> Json {
     match shape {
         Shape::Text => "a".into(),
@@ -44,7 +44,7 @@ fn fitting(shape: Shape) -> Json {
     }
 }
 
-/// A value that no member of the shape may have.
+/// A value that no member of the shape accepts.
 fn unfitting(shape: Shape) -> Option<Json> {
     match shape {
         Shape::Any => None,
@@ -66,7 +66,7 @@ fn required(members: &[Member]) -> Json {
     )
 }
 
-/// Corrective feedback demands a correction: the one rule that no shape tells.
+/// Corrective feedback requires a correction: the only rule that shapes do not express.
 fn value_of(member: &Member) -> Json {
     if member.name == "correction" {
         "so".into()
@@ -85,7 +85,7 @@ fn good(name: &str) -> Json {
     with_type(name, &required(members_of(name).unwrap()))
 }
 
-/// Each type with each of its members changed; `None` leaves a member as it is.
+/// Each type with each of its members changed; `None` leaves a member unchanged.
 fn changed(change: impl Fn(&Member, &mut Json) -> Option<()>) -> Vec<String> {
     let mut documents = Vec::new();
     for name in Body::TYPES {

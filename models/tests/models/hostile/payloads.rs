@@ -44,7 +44,7 @@ fn parts(document: &[u8], hint: &Hint) -> Parts {
     mapped(document, hint).iter().map(part).collect()
 }
 
-/// The event is one that every other program takes too: each attribute passes the check it is set with.
+/// Every other program accepts the event too: each attribute passes the check for setting it.
 fn assert_valid(event: &Event) {
     let mut again = Event::new(
         event.id().clone(),

@@ -1,4 +1,4 @@
-//! E2A requests and records, by their typed models: objects whose every member is wrong in turn.
+//! E2A requests and records, by their typed models: objects with each member wrong in turn.
 
 use a2abus_models::convert::{Conversion, ConvertContext};
 use a2abus_models::e2a::{E2aEnvelope, E2aResponse, Form, Trust};

@@ -1,4 +1,4 @@
-//! A2E workflows, by their typed model: documents whose every member is wrong in turn.
+//! A2E workflows, by their typed model: documents with each member wrong in turn.
 
 use a2abus_models::a2e_workflow::{
     Apis, Document, Policy, Severity, Strictness, Workflow, WorkflowLimits,
@@ -9,7 +9,7 @@ use super::{
     BEGIN, DEFINITION, Either, HostileKind, Refused, VALUES, kind, replaced, truncated, with_bytes,
 };
 
-/// Reads and judges a document; what is taken is written and reads as the same.
+/// Reads and validates a document. Accepted workflows are written and read again with the same result.
 fn read(document: &[u8]) -> Vec<Result<(), &'static str>> {
     let limits = WorkflowLimits::default();
     let parsed = Document::parse(&document.to_vec().into(), &limits);
