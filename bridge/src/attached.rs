@@ -631,7 +631,7 @@ impl AttachedBinding {
         let letters = &self.intake.dead_letters;
         let letter = letters.dead_letter(&of, body, reason);
         let instead = |copy, error: &TransportError| letters.instead(copy, error);
-        // `settled` counts and logs a dead letter that cannot be stored.
+        // `until_settled` counts and logs a dead letter that cannot be stored.
         drop(
             self.reply_publisher
                 .publisher

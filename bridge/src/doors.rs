@@ -1,4 +1,4 @@
-//! What can be asked of the bridge over HTTP?
+//! The HTTP interfaces of the bridge. Each module is called a door.
 //!
 //! ```text
 //! http: listener, connection ──> router ─┬─> rpc: any JSON-RPC request becomes a call
@@ -49,19 +49,19 @@ use crate::results::Results;
 /// The state of the HTTP listener.
 #[derive(Debug, Clone)]
 pub struct Door {
-    /// What makes the calls.
+    /// Makes the calls.
     pub calls: Arc<Calls>,
-    /// Where requests are counted.
+    /// Counts the requests.
     pub metrics: Arc<Metrics>,
-    /// Whether the bridge is draining: then requests are refused.
+    /// Whether the bridge is draining; then it refuses requests.
     pub readiness: Arc<Readiness>,
     /// The origins of web pages that may send requests.
     pub allowed_origins: Vec<HeaderValue>,
-    /// The names by which clients may ask.
+    /// The names that clients may send in `Host`.
     pub hosts: Hosts,
     /// The agents.
     pub(crate) registry: Arc<Registry>,
-    /// The request headers that reach the agent.
+    /// The request headers that are passed to the agent.
     pub passed: PassedHeaders,
     /// How long the whole body may take to arrive.
     pub body_timeout: Duration,
@@ -69,19 +69,19 @@ pub struct Door {
     pub(crate) results: Arc<Results>,
 }
 
-/// What the process mounts beside `/rpc`, under the same rules for web pages.
+/// The routes mounted in addition to `/rpc`, under the same rules for web pages.
 #[derive(Debug, Default)]
 pub struct Mounted {
     /// The paths.
     pub router: Router,
-    /// The headers of its responses that pages may read.
+    /// The response headers that web pages may read.
     pub exposed: Vec<HeaderName>,
 }
 
-/// The header with which a request is done once.
+/// The header that makes the bridge execute a request only once.
 const IDEMPOTENCY_KEY: &str = "idempotency-key";
 
-/// A request that is refused below JSON-RPC.
+/// A request that is refused at the HTTP level.
 type Refusal = (StatusCode, Failure);
 
 // === impl Door ===
@@ -92,13 +92,13 @@ impl Door {
         self.calls.rules().limits.max_bytes
     }
 
-    /// The share of the sender in the memory for requests.
+    /// The sender's share of the memory for requests.
     pub(crate) fn purse(&self, extensions: &Extensions) -> ClientBudget {
         let peer = extensions.get::<Peer>().map(|peer| peer.address);
         self.calls.budget().purse(peer)
     }
 
-    /// The id of a request. Other replicas follow the answer to its call where somebody can ask them for it.
+    /// A new call id for a request. Other replicas follow the answer if a client can request it from them.
     fn new_call(&self, path: HttpPath, headers: &HeaderMap) -> Result<CallId, getrandom::Error> {
         let is_kept = path.has_tasks() || headers.contains_key(IDEMPOTENCY_KEY);
         if is_kept && self.results.is_shared() {
@@ -108,7 +108,7 @@ impl Door {
         }
     }
 
-    /// Whether a request is for this door, and what its head costs for as long as it is in hand.
+    /// Checks the host of a request. Returns the charge for its head, which is held while the request is in progress.
     fn check_in(&self, request: &Request<Body>) -> Result<Charge, Refusal> {
         let (version, uri, headers) = (request.version(), request.uri(), request.headers());
         let named = self
@@ -128,8 +128,9 @@ impl Door {
         })
     }
 
-    /// Whether a request comes from no web page, from one of an origin that the configuration lists, or from one of this
-    /// server. A host that only `*` admits may be a page's own name for this address.
+    /// Whether a request comes from no web page, from a page of a listed origin, or from a page of this server. If only
+    /// `*` admits the host, the host may be a page's own DNS name for this address, so it does not count as this
+    /// server.
     fn allows_origin(&self, uri: &Uri, headers: &HeaderMap) -> bool {
         let Some(origin) = headers.get(ORIGIN) else {
             return true;
@@ -144,7 +145,8 @@ impl Door {
         self.allowed_origins.contains(origin) || is_own().unwrap_or(false)
     }
 
-    /// Whether a request may change something: it comes from no page of another site, and the bridge is not ending.
+    /// Checks that a request may change something: it does not come from a page of another site, and the bridge is not
+    /// draining.
     fn check_change(&self, request: &Request<Body>) -> Result<(), Refusal> {
         if !self.allows_origin(request.uri(), request.headers()) {
             let message =
@@ -159,7 +161,7 @@ impl Door {
         Ok(())
     }
 
-    /// The body of a request, of at most so many bytes.
+    /// Reads the body of a request, of at most `most` bytes.
     async fn body(&self, request: Request<Body>, most: usize) -> Result<Bytes, Refusal> {
         let purse = self.purse(request.extensions());
         let (head, body) = request.into_parts();
@@ -179,13 +181,13 @@ impl Door {
                 (StatusCode::REQUEST_TIMEOUT, failure)
             }
             BodyError::Broken => {
-                let failure = Failure::new(Reason::Parse, "the body was cut off");
+                let failure = Failure::new(Reason::Parse, "the body was incomplete");
                 (StatusCode::BAD_REQUEST, failure)
             }
         })
     }
 
-    /// As [`Door::check_in`], with the response to one that is refused.
+    /// Like [`Door::check_in`], but returns the response to a refused request.
     #[expect(clippy::result_large_err, reason = "the response is what is sent")]
     pub(crate) fn admit(&self, request: &Request<Body>) -> Result<Charge, Response> {
         self.check_in(request).map_err(|(status, failure)| {
@@ -195,10 +197,10 @@ impl Door {
     }
 }
 
-/// What a line of a head costs beside its text, in bytes.
+/// The memory overhead of a header line besides its text, in bytes.
 const LINE: usize = 64;
 
-/// The HTTP listener: `POST /rpc`, `POST /rpc/{agent}` and what is mounted.
+/// The HTTP listener: `POST /rpc`, `POST /rpc/{agent}` and the mounted routes.
 pub fn router(door: Door, mounted: Mounted) -> Router {
     let pages = CorsLayer::new()
         .allow_origin(door.allowed_origins.clone())

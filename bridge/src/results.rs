@@ -1,5 +1,5 @@
-//! Answers to requests with an `Idempotency-Key`: kept on a log, so that a request that is sent again is not done again,
-//! whichever replica gets it.
+//! Answers to requests with an `Idempotency-Key`, stored in a log, so that a repeated request is not executed again,
+//! whichever replica receives it.
 //!
 //! ```text
 //! request ── claim ──> log ──> Ours ──────> work ── keep ──> log
@@ -7,13 +7,14 @@
 //!                       └────> Answered, Differs, …
 //! ```
 //!
-//! Sessions of MCP clients that have ended are noted here, and requests that they have cancelled: any replica may have them.
+//! The log also records which MCP sessions have ended and which requests their clients have cancelled, because any
+//! replica may hold them.
 //!
-//! Calls whose caller can come back, and those of tasks, are on the log too: when their replica stops, another one reads
+//! Calls of tasks, and calls whose caller can reconnect, are in the log too. If their replica stops, another one reads
 //! the answer at their reply address and records it ([`follower`]).
 //!
-//! A key belongs to its caller. The log decides which request has claimed it first: every replica sees the same claim,
-//! and the same answer. Source: docs/design.md §7.5.
+//! A key belongs to its caller. The order of the log decides which request claimed it first, so every replica sees the
+//! same claim and the same answer. Source: docs/design.md §7.5.
 
 mod fold;
 pub(crate) mod follower;
@@ -41,7 +42,7 @@ use crate::log_limit::{LogLimit, LogLimits};
 use crate::state::body;
 use crate::state::{Cursor, Entries, Following, Logs, Position, RESULTS, StateError, View};
 
-/// The answers that are kept.
+/// The stored answers.
 #[derive(Debug)]
 pub(crate) struct Results {
     view: View<ResultFold>,
@@ -56,29 +57,29 @@ pub(crate) struct Results {
 /// The state of an idempotency key for one request.
 #[derive(Debug, Clone)]
 pub(crate) enum KeyState {
-    /// This call is to answer it.
+    /// This request has claimed the key; its call produces the answer.
     Ours,
-    /// The key was used for another request, of this call.
+    /// The key was used for a different request, with this call.
     Differs(Text),
-    /// It is being answered by this call.
+    /// This call is producing the answer.
     Running(Text),
-    /// It is to be answered by this call, whose replica does not take its answer: another one has recorded it.
+    /// The replica of this call has stopped, and another replica has recorded the answer.
     Heard(CallId),
     /// It was answered.
     Answered(Arc<StoredResponse>),
-    /// This call has claimed it, and its answer is unknown: it was not stored, or its replica has stopped.
+    /// This call has claimed the key, but its answer is unknown: it was not stored, or its replica has stopped.
     Lost(Text),
-    /// It was answered, and that is forgotten.
+    /// It was answered, but the answer has been removed.
     Forgotten,
 }
 
-/// How long the log may take to show what was appended.
+/// How long to wait until an appended record is read back.
 const APPLIED: Duration = Duration::from_secs(10);
-/// Records that a waiting request may be behind before it looks again.
+/// How many records a waiting request may lag behind before it reads the state again.
 const BEHIND: usize = 8;
-/// Records that whoever follows all of them may be behind.
+/// How many records a follower of all keys may lag behind.
 const CROWD: usize = 4_096;
-/// How long it may take until what other replicas have stored is known here.
+/// How long to wait for the records of other replicas.
 const LATEST: Duration = Duration::from_secs(5);
 /// How long a call waits until its record is stored.
 const OPENED: Duration = Duration::from_secs(2);
@@ -86,7 +87,7 @@ const OPENED: Duration = Duration::from_secs(2);
 // === impl Results ===
 
 impl Results {
-    /// The answers that the log has.
+    /// Opens the log of answers.
     ///
     /// # Errors
     /// When the log cannot be opened.
@@ -96,15 +97,15 @@ impl Results {
             work: TaskTracker::new(),
             feeds: TaskTracker::new(),
             is_shared: logs.is_shared(),
-            lost: log.limit(Level::ERROR, "more answers were not kept"),
+            lost: log.limit(Level::ERROR, "more answers were not stored"),
             unfollowed: log.limit(Level::WARN, "more calls were not recorded"),
         }))
     }
 
-    /// Claims a key for a request, unless another request has it.
+    /// Claims a key for a request, unless another request has claimed it.
     ///
     /// # Errors
-    /// When the log cannot be asked: nobody may do the work then.
+    /// When the log is unavailable; then the request must not be executed.
     pub(crate) async fn claim(&self, key: &str, claim: &Claim) -> Result<KeyState, StateError> {
         if let Some(standing) = self.standing(key, claim) {
             return Ok(standing);
@@ -125,8 +126,8 @@ impl Results {
         })
     }
 
-    /// Waits until the call that has claimed a key has answered or given it back, or until its answer was recorded for its
-    /// replica.
+    /// Waits until the call that claimed a key has answered or released it, or until another replica has recorded its
+    /// answer.
     pub(crate) async fn until_settled(&self, key: &str, call: &str) {
         let is_running = |entries: &Entries<Entry>| {
             claimed(entries, key).is_some_and(|claimed| claimed.outcome.is_none())
@@ -155,7 +156,7 @@ impl Results {
             .read(|entries| claimed(entries, key).is_none_or(|claimed| claimed.outcome.is_some()))
     }
 
-    /// Keeps the answer to a claimed request. One that the log does not take is not kept.
+    /// Stores the answer to a claimed request. If the log refuses it, it is not stored.
     pub(crate) async fn keep(&self, key: &str, call: &Text, response: StoredResponse) {
         let answered = Event::Answered {
             call: call.clone(),
@@ -175,7 +176,7 @@ impl Results {
         self.note(key, Event::Unkept { call }).await;
     }
 
-    /// Gives a key back: no agent can have got its request.
+    /// Releases a key, because no agent can have received its request.
     pub(crate) async fn release(&self, key: &str, call: &Text) {
         let call = call.clone();
         self.note(key, Event::Released { call }).await;
@@ -200,18 +201,18 @@ impl Results {
         if let Some(suppressed) = self.lost.allow() {
             tracing::error!(
                 %call, %error, suppressed,
-                "an answer that was to be kept was not: its request, sent again, gets an error"
+                "an answer was not stored: a repeated request with the same key gets an error"
             );
         }
     }
 
-    /// Whether other replicas see what is kept here.
+    /// Whether other replicas share this log.
     pub(crate) fn is_shared(&self) -> bool {
         self.is_shared
     }
 
-    /// Lets other replicas follow the answer to a call that is about to be published; whether they can. The call goes on
-    /// without it too.
+    /// Records a call before it is published, so that other replicas can follow its answer. Returns whether that
+    /// succeeded; the call continues either way.
     pub(crate) async fn open_call(&self, call: CallId, opened: OpenedCall) -> bool {
         let event = Event::Opened(Box::new(opened));
         let key = call_key(&call.to_string());
@@ -221,12 +222,12 @@ impl Results {
             Err(_) => format!("not stored within {OPENED:?}"),
         };
         if let Some(suppressed) = self.unfollowed.allow() {
-            tracing::warn!(%call, %error, suppressed, "a call was not recorded: if this replica stops, no other one takes its answer");
+            tracing::warn!(%call, %error, suppressed, "a call was not recorded: if this replica stops, no other replica can receive its answer");
         }
         false
     }
 
-    /// A call whose answer is followed, and where its record is.
+    /// A recorded call, and the position of its record.
     fn opened(&self, call: CallId) -> Option<(Arc<OpenedCall>, Position)> {
         let call = call.to_string();
         self.view.read(|entries| {
@@ -235,7 +236,7 @@ impl Results {
         })
     }
 
-    /// Where the log ends.
+    /// The end of the log.
     async fn end(&self) -> Result<Cursor, StateError> {
         self.view.end().await
     }
@@ -250,8 +251,8 @@ impl Results {
         self.append(&call_key(&call.to_string()), &event).await
     }
 
-    /// The answer to a call of another replica after its first `taken` parts: those that are recorded, and those that will
-    /// be.
+    /// The answer to a call of another replica after its first `taken` parts: the recorded parts, then new ones as they
+    /// are recorded.
     pub(crate) fn resume(
         self: &Arc<Self>,
         calls: &Arc<Calls>,
@@ -262,12 +263,12 @@ impl Results {
         let (agent, left) = opened.map_or_else(Default::default, |(opened, _)| {
             (opened.agent.clone(), opened.time_left())
         });
-        let pieces = self.replay(call, taken, as_piece);
-        calls.resume(call, (agent, left), taken, pieces)
+        let messages = self.replay(call, taken, as_message);
+        calls.resume(call, (agent, left), taken, messages)
     }
 
-    /// The recorded parts of the answer to a call after its first `taken`, and those that will be, each `made` into what
-    /// its receiver reads.
+    /// The recorded parts of the answer to a call after its first `taken`, then new ones as they are recorded. `made`
+    /// converts each part for its receiver.
     pub(crate) fn replay<T: Send + 'static>(
         self: &Arc<Self>,
         call: CallId,
@@ -285,7 +286,7 @@ impl Results {
         receiver
     }
 
-    /// The call for whose answer the client of this session can come back.
+    /// A call whose answer the client of this session can resume.
     ///
     /// # Errors
     /// When the log cannot be read.
@@ -295,32 +296,33 @@ impl Results {
         session: &str,
     ) -> Result<Option<Arc<OpenedCall>>, StateError> {
         if self.opened(call).is_none() {
-            // Another replica may have recorded it just now.
+            // Another replica may have just recorded it.
             self.view.latest(LATEST).await?;
         }
         let opened = self.opened(call).map(|(opened, _)| opened);
         Ok(opened.filter(|opened| opened.session.as_deref() == Some(session)))
     }
 
-    /// How many parts of the answer to a call are recorded from the first one on.
+    /// How many consecutive parts of the answer to a call are recorded, from the first.
     fn parts_of(&self, call: CallId) -> usize {
         let call = call.to_string();
         self.view
             .read(|entries| followed(entries, &call).map_or(0, FollowedCall::count))
     }
 
-    /// Records a part for a client that may come back for it; whether it is recorded.
+    /// Records a part for a client that may reconnect. Returns whether it is recorded.
     pub(crate) async fn keep_part(&self, call: CallId, index: usize, part: RecordedPart) -> bool {
         let recorded = self.record_part(call, index, part).await;
         if let Err(error) = &recorded
             && let Some(suppressed) = self.unfollowed.allow()
         {
-            tracing::warn!(%call, %error, suppressed, "a part of an answer was not recorded: its client cannot come back for the rest");
+            tracing::warn!(%call, %error, suppressed, "a part of an answer was not recorded: its client cannot resume the stream");
         }
         recorded.is_ok()
     }
 
-    /// Lets all replicas know that a session, or a request of one, is over. Returns when this one does.
+    /// Records for all replicas that a session, or a request of a session, is over. Returns when this replica has read
+    /// the record.
     ///
     /// # Errors
     /// When it is not stored.
@@ -329,18 +331,18 @@ impl Results {
         self.view.commit(key, Some(over), APPLIED).await.map(drop)
     }
 
-    /// Whether something is known to be over.
+    /// Whether a session or request is recorded as over.
     pub(crate) fn is_over(&self, key: &str) -> bool {
         self.view
             .read(|entries| matches!(entries.get(key), Some(Entry::Over)))
     }
 
-    /// All that is recorded from now on.
+    /// Follows all records from now on.
     pub(crate) fn follow_all(&self) -> Following {
         self.view.follow(None, CROWD, |_| ()).1
     }
 
-    /// Hands over the parts of an answer as they are recorded.
+    /// Delivers the parts of an answer as they are recorded.
     async fn feed<T>(
         &self,
         call: CallId,
@@ -355,7 +357,7 @@ impl Results {
                 Some(followed(entries, &call)?.parts_from(next))
             });
             let Some(parts) = parts else {
-                let why = CallError::BadAnswer(Text::from_static("it is not kept any more"));
+                let why = CallError::BadAnswer(Text::from_static("it is no longer stored"));
                 return drop(receiver.send(made(Err(why))).await);
             };
             for part in parts {
@@ -371,19 +373,19 @@ impl Results {
         }
     }
 
-    /// Runs work that goes on when its caller leaves.
+    /// Runs a task that continues when its caller disconnects.
     pub(crate) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
         self.work.spawn(work);
     }
 
-    /// Waits until all that was claimed here is answered and kept.
+    /// Waits until everything claimed by this process is answered and stored.
     pub(crate) async fn until_kept(&self) {
         self.work.close();
         self.work.wait().await;
     }
 }
 
-fn as_piece(recorded: Result<RecordedPart, CallError>) -> CallerMessage {
+fn as_message(recorded: Result<RecordedPart, CallError>) -> CallerMessage {
     CallerMessage::Part(recorded.map(|RecordedPart { body, last, by: _ }| {
         Part::new(Bytes::copy_from_slice(body.as_bytes()), last)
     }))
@@ -422,16 +424,16 @@ fn standing(claimed: &ClaimedKey, heard: Option<CallId>, claim: &Claim, now: u64
     }
 }
 
-/// The key of a request in the log: of its caller and of the key that the caller chose.
+/// The key of a request in the log, from its caller and the caller's own key.
 pub(crate) fn key_of(caller: &str, key: &str) -> String {
     format!("key-{}", digest_of([caller.as_bytes(), key.as_bytes()]))
 }
 
-/// The hash of some texts, one after the other.
+/// The hash of several texts.
 pub(crate) fn digest_of<const N: usize>(texts: [&[u8]; N]) -> Text {
     let mut hash = Sha256::new();
     for text in texts {
-        // With its length before it, so that no two lists of texts are alike.
+        // Each text is prefixed with its length, so different lists never have the same input.
         hash.update((text.len() as u64).to_be_bytes());
         hash.update(text);
     }

@@ -1,8 +1,8 @@
 //! State that outlives a process and that all replicas share: logs, and views of them.
 //!
-//! A [`Log`] is a sequence of records. A [`View`] applies them one by one with a pure function, a [`Fold`]. Every replica
-//! applies the same records in the same order, so all replicas have the same state and need not talk to each other.
-//! What two replicas do at once is decided by the order of the log: the first claim wins.
+//! A [`Log`] is a sequence of records. A [`View`] applies them one by one with a pure function, a [`Fold`]. Every
+//! replica applies the same records in the same order, so all replicas have the same state and need not talk to each
+//! other. If two replicas write at the same time, the order of the log decides: the first claim wins.
 //!
 //! ```text
 //! append ──> Log ── Reader ──> View ── Fold::apply ──> Entries ──> read

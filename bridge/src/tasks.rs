@@ -1,13 +1,13 @@
-//! Tasks: what agents do for A2A callers, kept by the bridge.
+//! The tasks of A2A callers, stored by the bridge.
 //!
 //! ```text
 //! call ── Answer ──> drive ── Event ──> log ──> TaskFold ──> Task ──> get, list
 //!                                                    └─ in order ──> every subscriber
 //! ```
 //!
-//! A task is the fold of its records, and nothing else. A task that goes on has an owner, [`Tasks::drive`], which takes
-//! what the agent says; it ends with the call: by the agent's last word, at the deadline, or when somebody cancels the
-//! task. Source: docs/protocols/a2a.md §9.
+//! A task is the fold of its records, and nothing else. An unfinished task has an owner, [`Tasks::drive`], which
+//! records the agent's answer. It ends with the call: at the last part of the answer, at the deadline, or when the task
+//! is cancelled. Source: docs/protocols/a2a.md §9.
 
 mod fold;
 pub(crate) mod model;
@@ -52,44 +52,44 @@ pub(crate) struct Tasks {
 pub(crate) enum AgentAnswer {
     /// A result.
     Result(AnswerPart),
-    /// The error that the agent answered with, as the whole response.
+    /// The agent's error, as the whole response.
     Error(calls::Part),
 }
 
-/// One step of a task that somebody follows.
+/// One event of a task, for a subscriber.
 #[derive(Debug, Clone)]
 pub(crate) struct Update {
-    /// Where it is in the log: the id of its event.
+    /// Its position in the log, which is also the id of the event.
     pub(crate) position: Position,
     /// The event.
     pub(crate) event: Arc<Event>,
 }
 
-/// What happens to one task from some moment on.
+/// The events of one task from some position on.
 #[derive(Debug)]
 pub(crate) struct Subscription {
-    /// What has happened before that moment and after the position that the subscriber named.
+    /// The events between the position that the subscriber named and the start of the subscription.
     missed: std::vec::IntoIter<Update>,
     following: Following,
 }
 
-/// How long it may take until what other replicas have stored is known here.
+/// How long to wait for the records of other replicas.
 const LATEST: Duration = Duration::from_secs(5);
-/// How long the log may take to show what was appended.
+/// How long to wait until an appended record is read back.
 const APPLIED: Duration = Duration::from_secs(10);
-/// How often tasks that nobody follows are looked for, at most.
+/// The shortest interval between searches for tasks without an owner.
 const ORPHAN_LOOK: Duration = Duration::from_secs(30);
-/// How much longer than a call its task may go on.
+/// How much longer than a call its task may run.
 const ORPHAN_MARGIN: Duration = Duration::from_secs(5);
-/// Why such a task has failed.
+/// Why a task without an owner has failed.
 const ORPHANED: &str = "the bridge that followed the task has stopped";
-/// Records that a subscriber may be behind before it reads the task again.
+/// How many records a subscriber may lag behind before it must read the task again.
 const BEHIND: usize = 256;
 
 // === impl Tasks ===
 
 impl Tasks {
-    /// The tasks that the log has.
+    /// Opens the log of tasks.
     ///
     /// # Errors
     /// When the log cannot be opened.
@@ -106,15 +106,15 @@ impl Tasks {
         }))
     }
 
-    /// The task as it is now.
+    /// The current task, as this replica knows it.
     pub(crate) fn get(&self, id: &str) -> Option<Task> {
         self.view.read(|tasks| tasks.get(id).cloned())
     }
 
-    /// The task as it is in the log, whichever replica wrote it.
+    /// The current task, including the records of other replicas.
     ///
     /// # Errors
-    /// As [`Tasks::latest`].
+    /// Like [`Tasks::latest`].
     pub(crate) async fn find(&self, id: &str) -> Result<Option<Task>, StateError> {
         let ended = |task: &Task| task.status.state.is_terminal();
         if let Some(task) = self.get(id).filter(ended) {
@@ -124,16 +124,16 @@ impl Tasks {
         Ok(self.get(id))
     }
 
-    /// Waits until what this replica knows is what the log has now.
+    /// Waits until this replica has applied everything in the log.
     ///
     /// # Errors
-    /// When the log cannot be asked, or is not read in time.
+    /// When the log is unavailable, or is not read in time.
     pub(crate) async fn latest(&self) -> Result<(), StateError> {
         self.view.latest(LATEST).await
     }
 
-    /// Tasks that `wanted` takes, the last changed first: `size` of them after the first `skip`, and how many there are.
-    /// `context` narrows them to a conversation.
+    /// The tasks that `wanted` accepts, the most recently changed first: `size` of them after the first `skip`, and the
+    /// total number. `context` limits the list to one conversation.
     pub(crate) fn list(
         &self,
         context: Option<&str>,
@@ -154,10 +154,10 @@ impl Tasks {
         })
     }
 
-    /// Stores an event, and waits until the task shows it, or shows that it came too late.
+    /// Stores an event, and waits until the task contains it or has rejected it as too late.
     ///
     /// # Errors
-    /// When it is not stored.
+    /// When the event is not stored.
     pub(crate) async fn record(&self, id: &str, event: &Event) -> Result<(), StateError> {
         let stored = self
             .view
@@ -168,7 +168,7 @@ impl Tasks {
                 .read(|tasks| tasks.get(id).is_some_and(|task| task.position == position))
         };
         match event.itself() {
-            // Of several beginnings the first one counts, and of several ends.
+            // If there are several `Created` records, or several final states, only the first counts.
             Event::Created(_) if task_is_at(stored) => self.metrics.task_started(),
             Event::Status(status) if status.state.is_terminal() && task_is_at(stored) => {
                 self.metrics.task_ended(status.state.as_str());
@@ -178,8 +178,8 @@ impl Tasks {
         Ok(())
     }
 
-    /// How many parts of the answer to a call a task has: all of them once it has ended. `None` where there is no such
-    /// task.
+    /// How many parts of the answer to a call a task has recorded; all of them once it has ended. `None` if there is no
+    /// such task.
     pub(crate) fn parts_from(&self, id: &str, call: &str) -> Option<usize> {
         self.view.read(|tasks| {
             let task = tasks.get(id)?;
@@ -190,8 +190,7 @@ impl Tasks {
         })
     }
 
-    /// The task as it is now, and what happens to it from now on; with `after`, what is kept of what happened after that
-    /// position comes first.
+    /// The current task, and its events from now on. With `after`, the stored events after that position come first.
     pub(crate) fn follow(&self, id: &str, after: Option<Position>) -> Option<(Task, Subscription)> {
         let (found, following) = self.view.follow(Some(id), BEHIND, |tasks| {
             let task = tasks.get(id)?.clone();
@@ -205,12 +204,12 @@ impl Tasks {
         Some((task, Subscription { missed, following }))
     }
 
-    /// What happens to all tasks from now on.
+    /// The records of all tasks from now on.
     pub(crate) fn follow_all(&self) -> Following {
         self.view.follow(None, BEHIND, |_| ()).1
     }
 
-    /// Waits until the task is at rest: ended, or waiting for its caller.
+    /// Waits until the task has ended or waits for its caller.
     pub(crate) async fn at_rest(&self, id: &str) -> Option<Task> {
         self.until(id, State::is_at_rest).await
     }
@@ -220,7 +219,7 @@ impl Tasks {
         self.until(id, State::is_terminal).await
     }
 
-    /// Waits until the task is in such a state. `None` when it is not kept any more.
+    /// Waits until the state of the task satisfies `is_it`. `None` if the task is no longer stored.
     async fn until(&self, id: &str, is_it: impl Fn(State) -> bool) -> Option<Task> {
         loop {
             let (task, mut subscription) = self.follow(id, None)?;
@@ -237,7 +236,7 @@ impl Tasks {
         }
     }
 
-    /// Follows what the agent says about a task until its answer ends. `first` is what was heard of it already.
+    /// Records the agent's answer for a task until the answer ends. `first` holds the parts received so far.
     pub(crate) fn drive(
         self: &Arc<Self>,
         id: Text,
@@ -249,13 +248,13 @@ impl Tasks {
             if let Err(error) = tasks.driven(&id, answer, first).await
                 && let Some(suppressed) = tasks.lost.allow()
             {
-                tracing::error!(task = %id, %error, suppressed, "an event of a task was not stored: the task stops here");
+                tracing::error!(task = %id, %error, suppressed, "an event of a task was not stored: the task is no longer updated");
             }
         });
     }
 
-    /// Ends tasks whose bridge has stopped: what their agent has said since is not known. `longest` is the longest time
-    /// that a call may take, so a task that has not rested for longer has nobody who follows it.
+    /// Fails tasks whose bridge has stopped, because the rest of their answer is unknown. `longest` is the longest time
+    /// that a call may take, so a task that has been active for longer has no owner.
     pub(crate) async fn end_orphans(self: Arc<Self>, longest: Duration) {
         let longest = longest + ORPHAN_MARGIN;
         let mut looks = interval((longest / 4).min(ORPHAN_LOOK));
@@ -273,7 +272,7 @@ impl Tasks {
                 match self.fail(&id, ORPHANED).await {
                     Ok(()) => tracing::warn!(task = %id, "a task has failed: {ORPHANED}"),
                     Err(error) => {
-                        tracing::warn!(task = %id, %error, "a task that nobody follows could not be ended: trying again");
+                        tracing::warn!(task = %id, %error, "a task without an owner could not be ended: trying again");
                     }
                 }
             }
@@ -288,7 +287,7 @@ impl Tasks {
     ) -> Result<(), StateError> {
         if let Some((heard, last)) = first {
             let from = Origin::of_part(&answer);
-            self.hear_from(id, heard, &from).await?;
+            self.record_from(id, heard, &from).await?;
             if last {
                 return self.finish(id).await;
             }
@@ -299,7 +298,7 @@ impl Tasks {
                 tokio::select! {
                     part = answer.next() => {
                         if matches!(part, Some(Err(CallError::Draining))) && answer.call_id().is_followed() {
-                            // Another replica goes on with it.
+                            // Another replica continues the task.
                             return Ok(());
                         }
                         if self.take(id, part, Origin::of_part(&answer)).await? {
@@ -314,7 +313,8 @@ impl Tasks {
                 }
             }
             if is_ended {
-                // Somebody has cancelled it, or the agent goes on after the end. An agent that has named the task knows.
+                // The task was cancelled, or the agent continues after the end. An agent that has assigned its own id
+                // to the task already knows, so do not send it a cancel.
                 if self.get(id).is_some_and(|task| task.agents_id.is_some()) {
                     answer.close();
                 }
@@ -324,7 +324,7 @@ impl Tasks {
         Ok(())
     }
 
-    /// Takes a part of the answer; whether it is the last one.
+    /// Processes a part of the answer. Returns whether it is the last one.
     async fn take(
         &self,
         id: &Text,
@@ -340,9 +340,9 @@ impl Tasks {
             Some(Ok(part)) => {
                 let last = part.last;
                 match AgentAnswer::of(part) {
-                    Some(AgentAnswer::Result(heard)) => self.hear_from(id, heard, &from).await?,
+                    Some(AgentAnswer::Result(heard)) => self.record_from(id, heard, &from).await?,
                     Some(AgentAnswer::Error(part)) => self.fail(id, &message_of(&part)).await?,
-                    // Progress in another protocol's words.
+                    // Progress in another protocol.
                     None => self.record_taken(id, &from).await?,
                 }
                 Ok(last)
@@ -350,7 +350,7 @@ impl Tasks {
         }
     }
 
-    /// The agent has nothing more to say, and has not said how it ended: then it has done its work.
+    /// Completes a task whose answer has ended without a final state.
     async fn finish(&self, id: &Text) -> Result<(), StateError> {
         match self.get(id) {
             Some(task) if !task.status.state.is_at_rest() => {
@@ -367,7 +367,7 @@ impl Tasks {
         self.record(id, &Event::Status(status)).await
     }
 
-    /// Records what an agent has said about a task.
+    /// Records an agent's update of a task.
     pub(crate) async fn record_update(
         &self,
         id: &Text,
@@ -379,8 +379,8 @@ impl Tasks {
         Ok(())
     }
 
-    /// Records what an agent has said in a part of the answer to a call.
-    async fn hear_from(
+    /// Records the events in a part of the answer to a call.
+    async fn record_from(
         &self,
         id: &Text,
         heard: AnswerPart,
@@ -397,7 +397,7 @@ impl Tasks {
         Ok(())
     }
 
-    /// Records that a part brought nothing new, where another replica might wait for its events.
+    /// Records that a part contained nothing new, because another replica may wait for its events.
     async fn record_taken(&self, id: &Text, from: &Origin) -> Result<(), StateError> {
         if !from.call.parse().is_ok_and(CallId::is_followed) {
             return Ok(());
@@ -405,8 +405,8 @@ impl Tasks {
         self.record(id, &Event::Taken.from(from.clone())).await
     }
 
-    /// What a part of an answer says, in an order that is the same for every replica: with a number for each event,
-    /// though not all have news.
+    /// The events in a part of an answer, numbered in an order that is the same for every replica. Events without news
+    /// keep their numbers too.
     fn events_of(&self, id: &Text, heard: AnswerPart) -> Vec<(u32, Event)> {
         let numbered = |events: Vec<Event>| (1..).zip(events).collect();
         let named = |task: Option<Text>| task.map(|task| Event::Named { task });
@@ -458,7 +458,7 @@ impl Tasks {
     }
 }
 
-/// A result that is none of A2A, as a part.
+/// A result that is not A2A, as a data part.
 pub(crate) fn plain_part(json: model::Raw) -> Part {
     match serde_json::from_str(json.get()) {
         Ok(text) => Part::of(Content::Text(text)),
@@ -466,7 +466,7 @@ pub(crate) fn plain_part(json: model::Raw) -> Part {
     }
 }
 
-/// What a task that an agent shows has beyond what is known of it, each with its number in what it shows.
+/// The differences between a task as its agent reports it and the stored task, each with its number in the report.
 fn news(heard: ReportedTask, task: &Task) -> Vec<(u32, Event)> {
     let named = heard.id.map(|task| Event::Named { task });
     let said = heard.history.into_iter();
@@ -513,7 +513,7 @@ fn message_of(part: &calls::Part) -> String {
 // === impl AgentAnswer ===
 
 impl AgentAnswer {
-    /// What a part says; `None` where it is no response.
+    /// Reads a part; `None` if it is not a response.
     pub(crate) fn of(part: calls::Part) -> Option<Self> {
         #[derive(Deserialize)]
         struct Response<'a> {
@@ -533,7 +533,7 @@ impl AgentAnswer {
 // === impl Update, Subscription ===
 
 impl Update {
-    /// The state that the task has after it, where it changes that.
+    /// The state of the task after this event, if the event changes it.
     fn state(&self) -> Option<State> {
         match &*self.event {
             Event::Status(status) => Some(status.state),
@@ -541,22 +541,22 @@ impl Update {
         }
     }
 
-    /// Whether nothing follows it for now.
+    /// Whether the task ends or pauses with it.
     pub(crate) fn is_at_rest(&self) -> bool {
         self.state().is_some_and(State::is_at_rest)
     }
 }
 
 impl Subscription {
-    /// Whether something has happened that the subscriber is still to get.
+    /// Whether there are events that the subscriber has not received yet.
     pub(crate) fn has_missed(&self) -> bool {
         !self.missed.as_slice().is_empty()
     }
 
-    /// The next step; `None` when the bridge ends. Cancel-safe.
+    /// The next event; `None` when the bridge shuts down. Cancel-safe.
     ///
     /// # Errors
-    /// When the subscriber was too slow: it follows again.
+    /// When the subscriber was too slow. It must subscribe again.
     pub(crate) async fn next(&mut self) -> Result<Option<Update>, Lagged> {
         if let Some(missed) = self.missed.next() {
             return Ok(Some(missed));
@@ -577,7 +577,7 @@ impl Subscription {
 }
 
 impl Task {
-    /// What happened after a position.
+    /// The events after a position.
     pub(crate) fn steps_after(&self, after: Position) -> Vec<Update> {
         let events = self.events.iter();
         let steps = events.filter(|(position, _)| *position > after);
@@ -589,13 +589,13 @@ impl Task {
             .collect()
     }
 
-    /// Whether anything has happened after a position that followers are shown.
+    /// Whether there are events after a position that subscribers receive.
     pub(crate) fn has_news(&self, after: Position) -> bool {
         let last = self.events.back();
         last.is_some_and(|(position, _)| *position > after)
     }
 
-    /// Whether everything after a position is kept.
+    /// Whether all events after a position are stored.
     pub(crate) fn remembers(&self, after: Position) -> bool {
         !self.has_forgotten
             || self

@@ -1,4 +1,4 @@
-//! How does the bridge execute workflows?
+//! The workflow executor of the bridge.
 //!
 //! ```text
 //!  HTTP:  door ──┐                        ┌── directory: agents, keys, secrets <── reload: file and secrets change
@@ -7,8 +7,8 @@
 //!                         └──> run: on threads of their own, to the end
 //! ```
 //!
-//! [`Workflows`] is what both doors share. An execution that has begun runs to its end whatever becomes of who asked for
-//! it; a drain lets those that run finish, and then cancels them.
+//! HTTP and the bus share [`Workflows`]. An execution that has started runs to its end, even if its requester
+//! disconnects. A drain waits for running executions, and then cancels those that remain.
 
 pub mod bus;
 mod directory;
@@ -38,7 +38,7 @@ use self::workers::Workers;
 use crate::config::{self, WorkflowsConfig};
 use crate::metrics::{Metrics, RefusalReason};
 
-/// Executes workflows for the doors of a bridge. Cheap to clone.
+/// Executes workflows for HTTP and the bus. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Workflows(Arc<Inner>);
 
@@ -57,24 +57,24 @@ struct Inner {
 /// Which progress events are published.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProgressEvents {
-    /// Each operation, beside the start and the end.
+    /// Each operation, in addition to the start and the end.
     Operations,
     /// The start and the end.
     Ends,
 }
 
-/// An execution that runs. It runs to its end when this is dropped.
+/// A running execution. It continues when this is dropped.
 #[derive(Debug)]
 pub struct Run {
     execution_id: Text,
     ended: oneshot::Receiver<Arc<Record>>,
 }
 
-/// Why nothing is begun.
+/// Why an execution is not started.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NotBegun {
-    /// The bridge is being stopped.
+    /// The bridge is shutting down.
     #[error("the executor is shutting down")]
     Draining,
     /// The executor refuses it.
@@ -86,10 +86,10 @@ pub enum NotBegun {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WorkflowsError {
-    /// A secret is not there, or a key is of two agents.
+    /// A secret is missing, or two agents have the same key.
     #[error("workflows")]
     Agents(#[from] DirectoryError),
-    /// The data directory cannot be made.
+    /// The data directory cannot be created.
     #[error("workflows: the data directory {}", path.display())]
     Directory {
         /// The directory.
@@ -108,10 +108,10 @@ pub enum WorkflowsError {
         /// Why.
         source: std::io::Error,
     },
-    /// The client for calls cannot be made.
+    /// The HTTP client for API calls cannot be created.
     #[error("workflows: the HTTP client")]
     Client(#[source] ClientError),
-    /// The operating system gives no random numbers.
+    /// The operating system provides no random numbers.
     #[error("workflows: no random numbers: {0}")]
     Random(getrandom::Error),
     /// The threads cannot be started.
@@ -119,24 +119,24 @@ pub enum WorkflowsError {
     Threads(#[source] std::io::Error),
 }
 
-/// How long records may be kept longer than they have to be.
+/// How often expired records are removed.
 const EXPIRE_EVERY: Duration = Duration::from_secs(60 * 60);
 
 // === impl Workflows ===
 
 impl Workflows {
-    /// An executor as configured, in the real world.
+    /// Builds the configured executor with the real environment.
     ///
     /// # Errors
-    /// What of the configuration cannot be used: a secret, a directory, a certificate.
+    /// What cannot be used: a secret, a directory or a certificate.
     pub fn build(config: &WorkflowsConfig, metrics: Arc<Metrics>) -> Result<Self, WorkflowsError> {
         Self::build_in(environment(config)?, config, metrics)
     }
 
-    /// As [`Workflows::build`], with a store that other replicas share.
+    /// Like [`Workflows::build`], with a store that replicas share.
     ///
     /// # Errors
-    /// As [`Workflows::build`].
+    /// Like [`Workflows::build`].
     pub(crate) fn build_on(
         store: Arc<dyn Store>,
         config: &WorkflowsConfig,
@@ -149,10 +149,10 @@ impl Workflows {
         Self::build_in(environment, config, metrics)
     }
 
-    /// As [`Workflows::build`], in another world: for tests.
+    /// Like [`Workflows::build`], with another environment, for tests.
     ///
     /// # Errors
-    /// As [`Workflows::build`].
+    /// Like [`Workflows::build`].
     pub fn build_in(
         environment: Environment,
         config: &WorkflowsConfig,
@@ -189,32 +189,32 @@ impl Workflows {
         self.0.reports
     }
 
-    /// Whether callers of the HTTP door `/rpc`, who show no key, may execute workflows.
+    /// Whether callers of `/rpc`, who send no key, may execute workflows.
     #[must_use]
     pub fn rpc(&self) -> bool {
         self.0.rpc
     }
 
-    /// What executes.
+    /// The executor.
     #[must_use]
     pub fn executor(&self) -> &Executor {
         &self.0.executor
     }
 
-    /// The clock, the chance, the network and the store that executions have.
+    /// The environment of executions: clock, random numbers, network and store.
     #[must_use]
     pub fn environment(&self) -> &Environment {
         &self.0.environment
     }
 
-    /// The agent of an id, as of now.
+    /// The agent with this id, in the current directory.
     #[must_use]
     pub fn agent(&self, id: &str) -> Option<Arc<Agent>> {
         let directory = self.directory();
         directory.agent(id).map(|member| Arc::clone(member.agent()))
     }
 
-    /// The agent that shows an API key, as of now.
+    /// The agent with this API key, in the current directory.
     #[must_use]
     pub fn authenticate(&self, key: &str) -> Option<Arc<Agent>> {
         let directory = self.directory();
@@ -222,15 +222,15 @@ impl Workflows {
         member.map(|member| Arc::clone(member.agent()))
     }
 
-    /// The agents, as of now.
+    /// The current directory of agents.
     #[must_use]
     pub fn directory(&self) -> Arc<Directory> {
-        // A directory is replaced whole, so that a lock poisoned elsewhere is as good as any.
+        // Ignore poisoning: the directory is replaced as a whole.
         let directory = self.0.directory.read();
         Arc::clone(&directory.unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Other agents count from now on. What runs goes on as it began.
+    /// Replaces the directory of agents. Running executions keep their old settings.
     pub fn replace(&self, directory: Directory) {
         let directory = Arc::new(directory);
         let mut current = self
@@ -241,18 +241,18 @@ impl Workflows {
         *current = directory;
     }
 
-    /// Begins an execution, or finds the one of the same agent, id and workflow. What is new has to be handed to
+    /// Starts an execution, or finds the existing one with the same agent, id and workflow. Pass a new execution to
     /// [`Workflows::run`].
     ///
     /// # Errors
-    /// Why nothing is begun.
+    /// Why an execution is not started.
     pub async fn begin(&self, agent: &Arc<Agent>, request: Request) -> Result<Started, NotBegun> {
         if self.0.workers.are_draining() {
             self.refused(RefusalReason::Draining);
             return Err(NotBegun::Draining);
         }
         let (executor, asked) = (self.0.executor.clone(), Arc::clone(agent));
-        // A large workflow takes a while to read, too.
+        // Reading a large workflow takes a while, too.
         let started = self
             .0
             .workers
@@ -266,14 +266,14 @@ impl Workflows {
                 Refusal::Invalid(_) => self.refused(RefusalReason::Invalid),
                 Refusal::Expired(_) => self.refused(RefusalReason::Expired),
                 Refusal::Conflict(_) => self.refused(RefusalReason::Conflict),
-                // Who waits for a free place, or for the store, is not refused.
+                // A request that waits for a free slot or for the store is not refused.
                 _ => {}
             }
             NotBegun::Refused(refusal)
         })
     }
 
-    /// Validates a workflow; `None` when the bridge is shutting down. Nothing runs.
+    /// Validates a workflow without executing it; `None` when the bridge is shutting down.
     pub async fn validate(&self, agent: &Arc<Agent>, request: Request) -> Option<Report> {
         if self.0.workers.are_draining() {
             self.refused(RefusalReason::Draining);
@@ -292,8 +292,8 @@ impl Workflows {
         self.0.workers.ask(agent.id(), verdict).await
     }
 
-    /// Runs an execution to its end, on the threads of the executor. `on_progress` is told of each operation there; it
-    /// must not block.
+    /// Runs an execution to its end, on the threads of the executor. Those threads call `on_progress` for each
+    /// operation; it must not block.
     pub fn run(
         &self,
         agent: &Agent,
@@ -315,7 +315,7 @@ impl Workflows {
         }
     }
 
-    /// A record as JSON text, made on the threads of the executor: it may be large.
+    /// A record as JSON text. It may be large, so the threads of the executor serialize it.
     pub(crate) async fn write(
         &self,
         agent: &Agent,
@@ -325,51 +325,51 @@ impl Workflows {
         let given = Arc::clone(record);
         let work = async move { view(&given).to_string() };
         let text = self.0.workers.ask(agent.id(), work);
-        // At the end of a drain the threads may have ended with the execution.
+        // At the end of a drain, the threads may have stopped already.
         text.await.unwrap_or_else(|| view(record).to_string())
     }
 
-    /// Counts a request that is refused before it gets to the executor.
+    /// Counts a request that is refused before it reaches the executor.
     pub fn refused(&self, why: RefusalReason) {
         self.0.metrics.workflow_refused(why);
     }
 
-    /// Takes away old records now and then, until it is dropped.
+    /// Removes old records periodically, until the future is dropped.
     pub(crate) async fn keep_tidy(self) {
         let mut every = tokio::time::interval(EXPIRE_EVERY);
         loop {
             every.tick().await;
             match self.0.executor.expire().await {
                 Ok(0) => {}
-                Ok(records) => tracing::debug!(records, "old records of executions are removed"),
+                Ok(records) => tracing::debug!(records, "removed old records of executions"),
                 Err(error) => {
                     tracing::error!(
                         error = &error as &dyn std::error::Error,
-                        "old records of executions are not removed"
+                        "old records of executions were not removed"
                     );
                 }
             }
         }
     }
 
-    /// Whether nothing more begins.
+    /// Whether new executions are refused.
     #[must_use]
     pub fn is_draining(&self) -> bool {
         self.0.workers.are_draining()
     }
 
-    /// Begins nothing more; what runs goes on.
+    /// Refuses new executions. Running ones continue.
     pub fn drain(&self) {
         self.0.workers.drain();
     }
 
-    /// Waits until nothing runs, at most so long; then cancels what is left and waits for it to end.
+    /// Waits at most `patience` for running executions, then cancels the rest and waits for them to end.
     pub(crate) async fn finish(&self, patience: Duration) {
         self.0.workers.finish(patience).await;
     }
 }
 
-/// How the executor works, as configured.
+/// The options of the executor, from the configuration.
 pub(crate) fn options(config: &WorkflowsConfig) -> Result<Options, WorkflowsError> {
     let mut options = Options::default();
     options.limits.max_record_bytes = config.max_record_bytes;
@@ -389,7 +389,7 @@ pub(crate) fn options(config: &WorkflowsConfig) -> Result<Options, WorkflowsErro
     Ok(options)
 }
 
-/// The real environment, with its configuration.
+/// The real environment, from the configuration.
 pub(crate) fn environment(config: &WorkflowsConfig) -> Result<Environment, WorkflowsError> {
     let mut certificates = Vec::new();
     for path in &config.ca_files {
@@ -416,7 +416,7 @@ pub(crate) fn environment(config: &WorkflowsConfig) -> Result<Environment, Workf
     })
 }
 
-/// The store in a directory, which is made for its owner alone where it is not there.
+/// Opens the store in a directory. Creates the directory if necessary, accessible only to its owner.
 fn open_store(directory: &Path) -> Result<RedbStore, WorkflowsError> {
     let made = DirBuilder::new()
         .recursive(true)
@@ -441,7 +441,7 @@ impl Run {
         &self.execution_id
     }
 
-    /// Its record when it ends; `None` when nobody ran it to its end, since the process is being stopped.
+    /// Waits for its final record; `None` if it did not finish because the process is shutting down.
     pub async fn ended(self) -> Option<Arc<Record>> {
         self.ended.await.ok()
     }

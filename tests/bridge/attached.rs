@@ -301,7 +301,7 @@ async fn a_call_that_comes_while_the_program_is_being_ended_is_done_by_its_next_
     let attached = Attached::open(", STUBBORN: yes").await;
     let answer = attached.call("/rpc/fixture", "close").await;
     let message = answer["error"]["message"].as_str().unwrap_or_default();
-    assert!(message.contains("has ended while it worked"), "{answer}");
+    assert!(message.contains("exited while it processed"), "{answer}");
     let answer = attached.call("/rpc/fixture", "effect").await;
     assert!(answer["result"].is_object(), "{answer}");
     attached.until_effects(&["effect"]).await;

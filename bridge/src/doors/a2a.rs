@@ -1,4 +1,4 @@
-//! How do A2A clients find agents, and talk to them?
+//! The A2A interface: agent cards, messages and tasks.
 //!
 //! ```text
 //! POST ── ask: method, dialect ── work ──> Calls ──> Answer ──> Tasks ── write ──> JSON │ follow: SSE
@@ -73,7 +73,7 @@ use crate::http::respond::{json_response, refusal};
 use crate::metrics::HttpPath;
 use crate::registry::Agents;
 
-/// What a client reads.
+/// A document that clients can read.
 #[derive(Debug, Clone)]
 enum Page {
     ServerCard,
@@ -84,14 +84,14 @@ enum Page {
     Capabilities,
 }
 
-/// The paths of a card below the URL of an agent or of the server, as clients of several generations try them.
+/// The paths of a card, below the URL of an agent or of the server. Clients of different versions try different ones.
 const CARD_PATHS: [&str; 3] = [
     "/.well-known/agent-card.json",
     "/.well-known/agent-card",
     "/.well-known/agent.json",
 ];
 
-/// What A2A clients, and those of the EventMesh gateway, are served.
+/// Creates the state that the A2A interface and the EventMesh gateway share.
 pub(crate) fn open(door: Door, settings: Settings) -> Arc<A2a> {
     Arc::new(A2a {
         door,
@@ -105,7 +105,7 @@ pub(crate) fn router(a2a: &Arc<A2a>) -> Router {
     let mut router = Router::new()
         .route("/", any(to_default_agent))
         .route("/a2a", any(to_default_agent))
-        // Clients that join a base URL and an empty path.
+        // Some clients join a base URL and an empty path.
         .route("/a2a/", any(to_default_agent))
         .route("/a2a/agents", page(|_| Page::Agents))
         .route(
@@ -143,12 +143,12 @@ async fn to_agent(
     post::serve(&a2a, Target::of_path(path), request).await
 }
 
-/// A path that is read; `which` makes its page of the name in it.
+/// The route of a readable path; `which` selects the page from the name in the path.
 fn page(which: fn(String) -> Page) -> MethodRouter<Arc<A2a>> {
     let read = move |State(a2a): State<Arc<A2a>>,
                      name: Result<Path<String>, PathRejection>,
                      request: Request<Body>| async move {
-        // A path without a name has no use for one; what is no UTF-8 names nobody.
+        // A path without a name does not need one; a name that is not UTF-8 matches no agent.
         let name = name.map_or_else(|_| String::new(), |Path(name)| name);
         let response = a2a.read(&which(name), &request);
         let response = response.unwrap_or_else(|(status, failure)| {

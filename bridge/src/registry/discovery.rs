@@ -291,7 +291,7 @@ impl DiscoveryBinding {
         };
         let letters = &self.intake.dead_letters;
         let letter = letters.dead_letter(&of, None, &reason);
-        // `settled` counts and logs a dead letter that cannot be stored.
+        // `until_settled` counts and logs a dead letter that cannot be stored.
         let settled = self
             .publisher
             .until_settled(letter, |copy, error| letters.instead(copy, error));

@@ -1,6 +1,6 @@
-//! Kept answers as a pure function of their records.
+//! Stored answers as a pure function of their records.
 //!
-//! The first claim of a key wins, and the first answer to it. A claim that was given back leaves nothing.
+//! The first claim of a key and its first answer win. A released claim leaves no trace.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::state::{Applied, Fold, Position, Record};
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Event {
-    /// A replica has taken a request with this key.
+    /// A replica has claimed this key for a request.
     Claimed(Claim),
     /// It was answered.
     Answered {
@@ -27,30 +27,30 @@ pub(crate) enum Event {
         /// The answer.
         response: StoredResponse,
     },
-    /// It was answered, and the answer cannot be kept.
+    /// It was answered, but the answer cannot be stored.
     Unkept {
         /// The call of the claim.
         call: Text,
     },
-    /// No agent can have got it: another request may claim the key.
+    /// No agent can have received the request, so another request may claim the key.
     Released {
         /// The call of the claim.
         call: Text,
     },
-    /// A call was made whose answer other replicas follow.
+    /// A call was made, and other replicas follow its answer.
     Opened(Box<OpenedCall>),
-    /// A part of its answer, which its replica may not have taken.
+    /// A part of the answer to the call. Its own replica may have missed it.
     Part {
-        /// Which part, from 0.
+        /// The index of the part, from 0.
         index: usize,
         #[serde(flatten)]
         part: RecordedPart,
     },
-    /// A session of an MCP client has ended, or it has cancelled a request of one.
+    /// An MCP session has ended, or its client has cancelled a request.
     Over,
 }
 
-/// A part of an answer, as its caller gets it.
+/// A part of an answer, as its caller receives it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct RecordedPart {
     /// Whether it is the last one.
@@ -70,61 +70,61 @@ pub(crate) enum Author {
     Bridge,
 }
 
-/// What other replicas need to take the answer to a call.
+/// What other replicas need to receive the answer to a call.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct OpenedCall {
-    /// The key that its request has claimed, as the log has it.
+    /// The log key that its request has claimed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) key: Option<Text>,
-    /// The task that it makes, or goes on with.
+    /// The task that it creates or continues.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) task: Option<Text>,
     /// The hash of its reply token.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) token: Option<Text>,
-    /// The session of an MCP client that can come back for the rest of its stream, as the log has it.
+    /// The log key of the MCP session, if its client can resume the stream.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) session: Option<Text>,
-    /// The skill that it calls for that client: the parts become progress and a result of its tool.
+    /// The skill that it calls for that client. The parts become progress and the result of a tool.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) skill: Option<Skill>,
-    /// The caller's own id, as its JSON token.
+    /// The caller's own id, as JSON.
     pub(crate) id: Text,
-    /// The caller's own progress token, as its JSON token.
+    /// The caller's own progress token, as JSON.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) progress: Option<Text>,
     /// Whether the answer comes in parts.
     pub(crate) streamed: bool,
-    /// The agent; empty where the request names none.
+    /// The agent; empty if the request names none.
     pub(crate) agent: Text,
-    /// When the answer is there at the latest, in milliseconds since 1970.
+    /// The deadline of the answer, in milliseconds since 1970.
     pub(crate) until: u64,
-    /// When it was about to be published, in milliseconds since 1970.
+    /// When the call began, just before it was published, in milliseconds since 1970.
     pub(crate) began: u64,
 }
 
-/// A call of a skill, as far as its answer depends on it.
+/// What the answer to a skill call depends on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Skill {
     /// The context of its message.
     pub(crate) context: Text,
-    /// The client's own progress token, as its JSON token.
+    /// The client's own progress token, as JSON.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) progress: Option<Text>,
 }
 
-/// Who answers the request with a key.
+/// The claim of a key by a request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Claim {
     /// The hash of the path and the body of the request.
     pub(crate) digest: Text,
     /// The call id that its response names.
     pub(crate) call: Text,
-    /// When it has an answer at the latest, in milliseconds since 1970.
+    /// The deadline of its answer, in milliseconds since 1970.
     pub(crate) until: u64,
 }
 
-/// A response as it is kept.
+/// A stored response.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct StoredResponse {
     /// Its status.
@@ -146,9 +146,9 @@ pub(crate) struct ClaimedKey {
 /// The outcome of a claimed request.
 #[derive(Debug, Clone)]
 pub(crate) enum ClaimOutcome {
-    /// With this answer.
+    /// It has this answer.
     Answered(Arc<StoredResponse>),
-    /// With one that is not kept.
+    /// Its answer is not stored.
     Unkept,
 }
 
@@ -156,15 +156,15 @@ pub(crate) enum ClaimOutcome {
 #[derive(Debug, Clone)]
 pub(crate) struct FollowedCall {
     pub(crate) opened: Arc<OpenedCall>,
-    /// Where the record of the call is.
+    /// The position of the call's record.
     pub(crate) at: Position,
-    /// The parts that are recorded, by their number. The first ones may be missing: its task has them, or the replica that
-    /// has them is still about to record them.
+    /// The recorded parts, by index. The first ones may be missing: the task has them, or a replica has not recorded
+    /// them yet.
     parts: BTreeMap<usize, RecordedPart>,
     bytes: usize,
 }
 
-/// What is kept for one key of the log.
+/// The entry of one key of the log.
 #[derive(Debug, Clone)]
 pub(crate) enum Entry {
     /// A key of a request.
@@ -175,7 +175,7 @@ pub(crate) enum Entry {
     Over,
 }
 
-/// Makes claims and calls of records.
+/// Folds records into claims and calls.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ResultFold;
 
@@ -200,7 +200,7 @@ impl Fold for ResultFold {
                     bytes,
                 )))
             }
-            // A client may use an id again, and cancel it again.
+            // A client may reuse an id and cancel it again.
             (None | Some(Entry::Over), Event::Over) => *entry = Some(Entry::Over),
             (Some(Entry::Key(claimed)), Event::Released { call }) if claimed.is_open(&call) => {
                 *entry = None;
@@ -221,7 +221,8 @@ impl Fold for ResultFold {
         size_of::<Entry>() + bytes
     }
 
-    /// A call may be forgotten when room is needed: only a replica that stops makes its record necessary.
+    /// A call counts as ended, so that it can be removed when memory is short: its record is only needed if its replica
+    /// stops.
     fn has_ended(&self, entry: &Entry) -> bool {
         match entry {
             Entry::Key(claimed) => claimed.outcome.is_some(),
@@ -233,7 +234,7 @@ impl Fold for ResultFold {
 // === impl Entry ===
 
 impl Entry {
-    /// The call that it is.
+    /// The entry as a call, if it is one.
     pub(crate) fn call(&self) -> Option<&FollowedCall> {
         match self {
             Self::Call(followed) => Some(followed),
@@ -252,7 +253,7 @@ impl RecordedPart {
 }
 
 impl Author {
-    /// Serde asks by reference.
+    /// Takes a reference because serde requires it.
     #[expect(clippy::trivially_copy_pass_by_ref)]
     fn is_agent(&self) -> bool {
         *self == Self::Agent
@@ -262,7 +263,7 @@ impl Author {
 // === impl OpenedCall, FollowedCall ===
 
 impl OpenedCall {
-    /// How long its answer may still take.
+    /// The time left until the deadline.
     pub(crate) fn time_left(&self) -> Duration {
         let now = clock::milliseconds(clock::now());
         Duration::from_millis(self.until.saturating_sub(now))
@@ -279,19 +280,19 @@ impl FollowedCall {
         }
     }
 
-    /// The parts from this one on, counted from 0, up to the first that is missing.
+    /// The parts from index `first` up to the first gap.
     pub(crate) fn parts_from(&self, first: usize) -> Vec<RecordedPart> {
         let numbered = self.parts.range(first..).zip(first..);
         let next = numbered.take_while(|((number, _), expected)| **number == *expected);
         next.map(|((_, part), _)| part.clone()).collect()
     }
 
-    /// Whether some of its answer is recorded.
+    /// Whether any part of its answer is recorded.
     pub(crate) fn is_heard(&self) -> bool {
         !self.parts.is_empty()
     }
 
-    /// How many parts are recorded from the first one on; all that there can be once the last one is.
+    /// How many consecutive parts are recorded from the first; `usize::MAX` once the last part is among them.
     pub(crate) fn count(&self) -> usize {
         let is_whole = self.parts.values().any(|part| part.last);
         let numbered = self.parts.keys().zip(0..);
@@ -303,14 +304,14 @@ impl FollowedCall {
         }
     }
 
-    /// Whether a part is not recorded yet, and none after which nothing comes.
+    /// Whether a part is new: not recorded yet, and not after the last part.
     fn is_new(&self, index: usize) -> bool {
         let last = self.parts.last_key_value();
         let is_after_last = last.is_some_and(|(number, part)| part.last && index > *number);
         !is_after_last && !self.parts.contains_key(&index)
     }
 
-    /// Takes a part. Several replicas may record the same one, and each may begin with another.
+    /// Adds a part. Several replicas may record the same part, and each may start with a different one.
     fn take(&mut self, event: Event, bytes: usize) -> Applied {
         match event {
             Event::Part { index, part } if self.is_new(index) => {
@@ -347,7 +348,7 @@ impl ClaimedKey {
         Applied::Changed
     }
 
-    /// Whether this call is to answer it, and has not.
+    /// Whether this call has claimed the key and not answered yet.
     fn is_open(&self, call: &str) -> bool {
         *self.claim.call == *call && self.outcome.is_none()
     }

@@ -1,14 +1,14 @@
-//! Reads what agents answer to calls of other replicas, and goes on with those whose replica does not.
+//! Reads the answers to calls of other replicas, and takes over the calls of replicas that have stopped.
 //!
 //! ```text
 //! reply address of another replica ──> Heard, by call ── nothing for a while ──> log: parts ──> who asks again
 //!                                                                           └──> its task
 //! ```
 //!
-//! Only calls that somebody can still ask for are followed: those of tasks, those with an idempotency key, and those of
-//! MCP clients that can come back for a stream. Their
-//! replica has a while to take an answer itself. What both take is taken once: each part has a number, and the folds of
-//! tasks and of answers take each number once. Source: docs/design.md §2.
+//! It follows only calls whose answer can still be requested: calls of tasks, calls with an idempotency key, and calls
+//! of MCP clients that can resume a stream. The replica of a call gets some time to receive an answer itself. If both
+//! receive it, nothing is duplicated: each part has a number, and the folds of tasks and of answers apply each number
+//! once. Source: docs/design.md §2.
 
 use std::collections::HashMap;
 use std::pin::pin;
@@ -40,13 +40,13 @@ use crate::restart::{CLOSE, not_too_soon, start};
 use crate::state::{Cursor, StateError};
 use crate::tasks::Tasks;
 
-/// Reads on one bus.
+/// The follower on one bus.
 pub(crate) struct Follower {
     pub(crate) channel: ReplyChannel,
     pub(crate) bus: Bus,
     pub(crate) calls: Arc<Calls>,
     pub(crate) results: Arc<Results>,
-    /// The tasks of A2A callers, where there are any.
+    /// The tasks of A2A callers, if A2A is enabled.
     pub(crate) tasks: Option<Arc<Tasks>>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) adopted: LogLimit,
@@ -57,26 +57,26 @@ pub(crate) struct Follower {
 /// The parts of the answer to one call that have been read.
 #[derive(Debug)]
 struct AnswerBuffer {
-    /// Messages that are not rendered yet: the record of their call has not come.
+    /// Messages that are not rendered yet, because the record of their call has not arrived.
     messages: Vec<(Option<ReplyToken>, AnswerUnit)>,
     asked: Option<CallRequest>,
     progress: Progress,
-    /// How many parts came before those that are held.
+    /// How many parts precede the buffered ones.
     before: usize,
     parts: Vec<Part>,
     bytes: usize,
     first: Instant,
     last: Instant,
-    /// How many parts the task has, and when it last got one or lacked none.
+    /// How many parts the task has, and when it last got one or had all parts received so far.
     in_task: Option<usize>,
     task_went_on: Instant,
-    /// How many parts are recorded, or need not be.
+    /// How many parts are recorded or need no record.
     recorded: usize,
-    /// Whether parts are on their way to the log.
+    /// Whether parts are being written to the log.
     is_being_recorded: bool,
     /// Whether the answer was taken over.
     is_adopted: bool,
-    /// Whether parts were given up: what comes after them is of no use.
+    /// Whether parts were dropped, which makes later parts useless.
     is_torn: bool,
 }
 
@@ -85,16 +85,17 @@ struct SubscriptionState {
     heard: HashMap<CallId, AnswerBuffer>,
     /// Its approximate size in memory.
     bytes: usize,
-    /// Where the log ended when the subscription had begun: a call whose record comes later is heard from its first part.
+    /// The end of the log when the subscription began. The answers to calls recorded later are read from their first
+    /// part.
     began: Cursor,
 }
 
 /// The next action for one call.
 enum DueAction {
     Nothing,
-    /// It is not followed any more.
+    /// Stop following it.
     End,
-    /// Its parts are to be recorded.
+    /// Record its parts.
     Record(AdoptedCall),
 }
 
@@ -106,7 +107,7 @@ struct AdoptedCall {
     has_task: bool,
 }
 
-/// Parts that were on their way to the log.
+/// The result of writing parts to the log.
 struct RecordingResult {
     of: AdoptedCall,
     /// How many are stored.
@@ -115,23 +116,23 @@ struct RecordingResult {
     error: Option<StateError>,
 }
 
-/// How long the replica of a call may take to take an answer.
+/// How long the replica of a call has to receive an answer itself.
 const GRACE: Duration = Duration::from_secs(3);
-/// How long the record of a call may take to come after its answer.
+/// How long to wait for the record of a call after its answer.
 const UNKNOWN: Duration = Duration::from_secs(10);
-/// How often answers are looked through.
+/// How often the buffered answers are checked.
 const LOOK: Duration = Duration::from_millis(250);
-/// What all answers that are held may take, in bytes.
+/// Most bytes of all buffered answers.
 const MOST_BYTES: usize = 64 << 20;
-/// What a message takes beside its bytes, about.
+/// The approximate overhead of a buffered message.
 const MESSAGE_BYTES: usize = 512;
-/// Calls whose parts are recorded at a time.
+/// Most calls whose parts are recorded concurrently.
 const AT_A_TIME: usize = 64;
 
 // === impl Follower ===
 
 impl Follower {
-    /// The condition that answers to other replicas are read.
+    /// The readiness condition of this follower.
     pub(crate) fn condition(&self) -> String {
         format!("answers to other replicas on {}", self.bus.name.text())
     }
@@ -152,7 +153,7 @@ impl Follower {
                     self.read_all(&mut consumer, end, &stop).await;
                 }
                 Err(error) => {
-                    tracing::warn!(transport = %self.bus.name.text(), %error, "answers to other replicas are not read yet");
+                    tracing::warn!(transport = %self.bus.name.text(), %error, "answers to calls of other replicas are not read yet");
                 }
             }
             if let Err(error) = consumer.close(CLOSE).await {
@@ -183,9 +184,9 @@ impl Follower {
             bytes: 0,
             began,
         };
-        // Parts after one that is lost would get wrong numbers.
+        // After a lost part, later parts would get wrong numbers.
         let mut lost = pin!(consumer.lost());
-        // A slow log must not keep it from reading: what comes meanwhile might be lost.
+        // A slow log must not stop the reading, because unread messages could be lost.
         let mut recording = FuturesUnordered::new();
         let mut looks = interval(LOOK);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -196,7 +197,7 @@ impl Follower {
                 () = stop.cancelled() => return,
                 _ = looks.tick() => {
                     let room = AT_A_TIME - recording.len();
-                    recording.extend(self.look_through(&mut reading, room));
+                    recording.extend(self.check_calls(&mut reading, room));
                 }
                 Some(recorded) = recording.next() => self.recorded(&mut reading, recorded),
                 delivery = consumer.recv() => match delivery {
@@ -207,18 +208,18 @@ impl Follower {
         }
     }
 
-    /// Gives up all answers, because parts of them may be lost.
+    /// Drops all answers, because parts of them may be lost.
     fn missed(&self, reading: &SubscriptionState) {
         let answers = reading.heard.len();
         self.metrics.followed_lost.inc_by(answers as u64);
         if answers > 0
             && let Some(suppressed) = self.lost.allow()
         {
-            tracing::warn!(transport = %self.bus.name.text(), answers, suppressed, "answers to calls of other replicas are not followed any more: parts of them may be lost");
+            tracing::warn!(transport = %self.bus.name.text(), answers, suppressed, "answers to calls of other replicas are no longer followed: parts of them may be lost");
         }
     }
 
-    /// Notes what a message says to calls that do not wait here.
+    /// Buffers a message that answers calls of other replicas.
     fn take(&self, reading: &mut SubscriptionState, delivery: Delivery) {
         let rules = self.calls.rules();
         let at = ReadAt::of(&delivery, &rules, self.channel.bus, Reader::ReplyChannel);
@@ -236,7 +237,7 @@ impl Follower {
         while reading.bytes > MOST_BYTES && self.give_up_one(reading) {}
     }
 
-    /// Gives up the oldest answer, and one whose call is not known before any other; whether there was one.
+    /// Drops the oldest answer, starting with those of unknown calls. Returns whether there was one.
     fn give_up_one(&self, reading: &mut SubscriptionState) -> bool {
         let held = reading
             .heard
@@ -252,14 +253,14 @@ impl Follower {
         if let Some(suppressed) = self.lost.allow() {
             tracing::warn!(
                 %call, suppressed,
-                "the answer to a call of another replica is not followed any more: more than {MOST_BYTES} bytes of answers wait for their replicas"
+                "the answer to a call of another replica is no longer followed: more than {MOST_BYTES} bytes of answers are buffered"
             );
         }
         true
     }
 
-    /// Does what is due for each call. Gives back what is to be recorded, of so many calls at most.
-    fn look_through<'s>(
+    /// Performs the due action of each call. Returns what to record, for a limited number of calls.
+    fn check_calls<'s>(
         &'s self,
         reading: &mut SubscriptionState,
         room: usize,
@@ -297,7 +298,7 @@ impl Follower {
         };
         let is_of_before = began.has_passed(at);
         if is_of_before && opened.streamed {
-            // Parts of it may have come before this replica read.
+            // Some of its parts may have arrived before this replica started to read.
             return DueAction::End;
         }
         if self.calls.channels().is_ours(call) && !is_of_before {
@@ -326,7 +327,8 @@ impl Follower {
         if is_taken && !(is_whole && opened.key.is_some()) {
             return DueAction::end_if(is_whole || is_late);
         }
-        // A dead replica is found while its agent goes on; a kept answer counts when it is whole.
+        // For a task, a stopped replica is noticed while the agent is still sending. A stored answer is only checked
+        // once it is complete.
         let since = in_task.map_or(heard.last, |_| heard.task_went_on);
         if now < since + GRACE && !heard.is_adopted {
             return DueAction::Nothing;
@@ -344,7 +346,7 @@ impl Follower {
         DueAction::end_if(is_whole || is_late)
     }
 
-    /// Makes parts of the messages, as the replica of the call does.
+    /// Renders messages into parts, like the replica of the call.
     fn render(&self, call: CallId, heard: &mut AnswerBuffer, opened: &OpenedCall) {
         let limits = self.calls.rules().limits;
         let asked = heard.asked.get_or_insert_with(|| asked(call, opened));
@@ -373,8 +375,8 @@ impl Follower {
         }
     }
 
-    /// How many parts of the answer are where its caller finds them, in a task or on the log; `None` where it looks for
-    /// none.
+    /// How many parts of the answer are available to its caller, in the task or in the log; `None` if the caller cannot
+    /// request any.
     fn in_task(&self, call: CallId, opened: &OpenedCall) -> Option<usize> {
         if opened.session.is_some() {
             return Some(self.results.parts_of(call));
@@ -383,7 +385,7 @@ impl Follower {
         tasks.parts_from(task, &call.to_string())
     }
 
-    /// Records parts, of which the first has this number.
+    /// Records parts, starting with this number.
     async fn record(
         &self,
         of: AdoptedCall,
@@ -405,7 +407,7 @@ impl Follower {
         }
     }
 
-    /// Notes what is recorded, and lets the task of the call follow it.
+    /// Processes the result of recording, and drives the task of the call.
     fn recorded(
         &self,
         reading: &mut SubscriptionState,
@@ -437,7 +439,7 @@ impl Follower {
         self.metrics.followed.inc();
         let (agent, task) = (opened.agent.as_str(), opened.task.as_ref());
         if let Some(suppressed) = self.adopted.allow() {
-            tracing::warn!(%call, agent, task = task.map(Text::as_str), suppressed, "the replica that made a call does not take its answer: it is taken over");
+            tracing::warn!(%call, agent, task = task.map(Text::as_str), suppressed, "the replica that made a call does not receive its answer: this replica takes it over");
         }
         if let (true, Some(task), Some(tasks)) = (has_task, task, &self.tasks) {
             let answer = self.results.resume(&self.calls, call, heard.before);
@@ -479,7 +481,7 @@ impl Default for AnswerBuffer {
 }
 
 impl AnswerBuffer {
-    /// Holds a message; what it takes.
+    /// Buffers a message and returns its size.
     fn take(&mut self, token: Option<ReplyToken>, said: AnswerUnit) -> usize {
         let bytes = bytes_of(&said);
         self.bytes += bytes;
@@ -488,7 +490,7 @@ impl AnswerBuffer {
         bytes
     }
 
-    /// How many parts have come.
+    /// How many parts have arrived.
     fn count(&self) -> usize {
         self.before + self.parts.len()
     }
@@ -497,7 +499,7 @@ impl AnswerBuffer {
         self.parts.last().is_some_and(|part| part.last)
     }
 
-    /// Drops the first `taken` parts, but for the last one: they are where they belong.
+    /// Drops the first `taken` parts except the last part, because they are stored.
     fn forget(&mut self, taken: usize) {
         let most = self.parts.len().saturating_sub(1);
         let taken = taken.saturating_sub(self.before).min(most);
@@ -511,7 +513,7 @@ impl AnswerBuffer {
         self.recorded = self.recorded.max(self.before);
     }
 
-    /// Drops what is held, and all that comes.
+    /// Drops everything buffered, and everything that arrives later.
     fn tear(&mut self) {
         self.is_torn = true;
         self.messages = Vec::new();
@@ -520,7 +522,7 @@ impl AnswerBuffer {
     }
 }
 
-/// What a message that is held takes, about.
+/// The approximate size of a buffered message.
 fn bytes_of(said: &AnswerUnit) -> usize {
     said.unit.len() + MESSAGE_BYTES
 }

@@ -11,9 +11,9 @@ use super::memory::MemoryLog;
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum AnyLog {
-    /// In the memory of this process.
+    /// In memory.
     Memory(MemoryLog),
-    /// In a file of this process.
+    /// In a file.
     Embedded(EmbeddedLog),
     /// On Kafka or JetStream.
     Bus(BusLog),

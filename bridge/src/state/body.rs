@@ -14,13 +14,13 @@ struct Body<E> {
 
 const VERSION: u32 = 1;
 
-/// The body of a record. Events are plain data, which can always be written.
+/// The body of a record. Events are plain data, so serialization cannot fail.
 pub(crate) fn write<E: Serialize>(event: &E) -> Bytes {
     let body = Body { v: VERSION, event };
     serde_json::to_vec(&body).unwrap_or_default().into()
 }
 
-/// The event of a record; `None` for anything else, as a record of another version.
+/// The event of a record; `None` for anything else, such as a record of another version.
 pub(crate) fn read<E: DeserializeOwned>(record: &Record) -> Option<E> {
     let body: Body<E> = serde_json::from_slice(record.body.as_deref()?).ok()?;
     (body.v == VERSION).then_some(body.event)

@@ -18,7 +18,7 @@ use super::log::{
 use crate::names::{escape, unescape};
 use crate::topics::{Requirement, on_bus};
 
-/// A log on a bus. Its topic or stream has to exist.
+/// A log on a bus. Its topic or stream must exist.
 #[derive(Debug, Clone)]
 pub struct BusLog(Arc<Shared>);
 
@@ -31,15 +31,15 @@ struct Shared {
     missing: Option<Requirement>,
 }
 
-/// Carries a key that its subject does not show.
+/// The header with the key, if the subject contains only its hash.
 const KEY_HEADER: &str = "a2abus-key";
-/// The longest word of a subject that shows a key: what a topic may have, less a prefix.
+/// The longest subject word for a key. It leaves room for the prefix in the longest topic.
 const LONGEST_WORD: usize = 160;
 
 // === impl BusLog ===
 
 impl BusLog {
-    /// A log at a place of a bus.
+    /// A log at a location on a bus.
     #[must_use]
     pub fn new(spec: LogSpec, transport: AnyTransport, place: LogLocation) -> Self {
         Self(Arc::new(Shared {
@@ -65,7 +65,7 @@ impl BusLog {
         }))
     }
 
-    /// Where the log begins and ends; it is created if that is wanted.
+    /// The bounds of the log. Creates the log if it is missing and that is configured.
     async fn look(&self) -> Result<Vec<LogBounds>, TransportError> {
         let shared = &*self.0;
         let source = shared.place.source();
@@ -96,7 +96,7 @@ impl BusLog {
         let confirmation = sent.map_err(|error| self.failed(error))?;
         let receipt = confirmation.await.map_err(|error| self.failed(error))?;
         let unknown = || {
-            let what = "append a record: the bus did not say where it is";
+            let what = "append a record: the bus did not return its position";
             self.failed(TransportError::new(TransportErrorKind::TimedOut, what))
         };
         let origin = receipt.position.as_ref().ok_or_else(unknown)?;
@@ -106,7 +106,7 @@ impl BusLog {
         Ok(ours(position))
     }
 
-    /// The stream that stored a record has to be the one that is read.
+    /// Checks that the stream that stored a record is the one that is read.
     fn check_stream(&self, origin: &str) -> Result<(), TransportError> {
         let LogLocation::Stream { name, .. } = &self.0.place else {
             return Ok(());
@@ -236,7 +236,7 @@ impl LogLocation {
         Batch { records, reached }
     }
 
-    /// A record whose key is unknown has an empty one, which no fold knows.
+    /// A record without a readable key gets an empty key, which no fold knows.
     fn record(&self, record: LogRecord) -> Record {
         let key = match self {
             Self::Topic(_) => record.key.as_deref().and_then(Text::from_utf8),
@@ -265,7 +265,7 @@ fn ours(position: LogPosition) -> Position {
     }
 }
 
-/// A key as one word of a subject. One that would be too long is a hash, and its record says the key in a header.
+/// A key as one word of a subject. A key that is too long becomes a hash, and the record contains the key in a header.
 fn word(key: &str) -> String {
     let mut word = String::with_capacity(key.len());
     escape(&mut word, key);

@@ -1,4 +1,4 @@
-//! A log in a file: for one process, which finds everything again after a restart.
+//! A log in a file, for one process. It survives restarts.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
@@ -18,7 +18,7 @@ use super::log::{
 };
 use crate::clock;
 
-/// A log in a file of its own. Clones share it; no other process can have it at the same time.
+/// A log in its own file. Clones share it; no other process can open it at the same time.
 #[derive(Debug, Clone)]
 pub struct EmbeddedLog(Arc<Shared>);
 
@@ -27,11 +27,11 @@ struct Shared {
     spec: LogSpec,
     file: Arc<OpenFile>,
     appends: mpsc::Sender<Append>,
-    /// The offset that comes next.
+    /// The next offset.
     end: watch::Receiver<u64>,
 }
 
-/// The database, which has to be opened anew after the disk has failed.
+/// The database, which must be reopened after a disk error.
 #[derive(Debug)]
 struct OpenFile {
     name: &'static str,
@@ -39,7 +39,7 @@ struct OpenFile {
     database: RwLock<Option<Arc<Database>>>,
 }
 
-/// A record that somebody waits for.
+/// A record to append, and the channel for its caller.
 #[derive(Debug)]
 struct Append {
     key: Text,
@@ -49,32 +49,32 @@ struct Append {
 
 /// By offset: a record as [`encode`] writes it.
 const RECORDS: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("records");
-/// By key: where its last record is, in a log of the last records.
+/// By key: the offset of its last record, in a log of the kind `Latest`.
 const LATEST: TableDefinition<'_, &str, u64> = TableDefinition::new("latest");
-/// The offset that comes next is under `next`.
+/// The key `next` holds the next offset.
 const META: TableDefinition<'_, &str, u64> = TableDefinition::new("meta");
 const NEXT: &str = "next";
 
-/// Appends that wait for the disk, at most.
+/// Most appends that wait for the disk.
 const QUEUE: usize = 1024;
-/// Appends that the disk stores at once.
+/// Most appends in one commit.
 const COMMIT: usize = 512;
-/// Records that a reader takes at once.
+/// Most records in one batch of a reader.
 const BATCH: usize = 512;
-/// Old records that are removed with one commit, at most: more than it can add.
+/// Most old records removed in one commit. It is more than a commit can add.
 const REMOVED: usize = 2 * COMMIT;
-/// What is kept of the file in memory.
+/// The size of the database cache in memory.
 const CACHE_BYTES: usize = 16 << 20;
-/// Between two attempts to read or open a file that failed.
+/// The pause before another attempt to read or open a file.
 const PAUSE: Duration = Duration::from_secs(2);
 
 // === impl EmbeddedLog ===
 
 impl EmbeddedLog {
-    /// Opens the file of a log in a directory, or makes it, for its owner alone. It blocks.
+    /// Opens or creates the file of a log in a directory. Only its owner can access it. Blocks.
     ///
     /// # Errors
-    /// [`StateError::Disk`] when it cannot be used, or another process has it.
+    /// [`StateError::Disk`] when the file cannot be used, or another process has opened it.
     pub fn open(spec: LogSpec, directory: &Path) -> Result<Self, StateError> {
         let file = Arc::new(OpenFile {
             name: spec.name,
@@ -92,7 +92,7 @@ impl EmbeddedLog {
             end: tell_end,
         };
         let thread = std::thread::Builder::new().name("a2abus-state".to_owned());
-        // It ends with the last clone of the log.
+        // The thread ends with the last clone of the log.
         thread
             .spawn(move || writer.run(queue))
             .map_err(|error| file.failed(Error::Io(error)))?;
@@ -142,14 +142,14 @@ impl Log for EmbeddedLog {
     }
 }
 
-/// Reads until nobody wants it any more.
+/// Reads until the receiver is gone.
 async fn fill(
     file: Arc<OpenFile>,
     mut end: watch::Receiver<u64>,
     mut next: u64,
     batches: mpsc::Sender<Batch>,
 ) {
-    // The writer is gone with the last clone of the log.
+    // The writer ends with the last clone of the log.
     while end.wait_for(|end| *end > next).await.is_ok() {
         let from = next;
         let batch = match file.read(move |database| after(database, from)).await {
@@ -170,7 +170,7 @@ async fn fill(
 // === impl OpenFile ===
 
 impl OpenFile {
-    /// The database, opened if it is not.
+    /// The database, opened if necessary.
     fn database(&self) -> Result<Arc<Database>, StateError> {
         let open = self.database.read().unwrap_or_else(PoisonError::into_inner);
         if let Some(database) = &*open {
@@ -190,11 +190,11 @@ impl OpenFile {
         Ok(database)
     }
 
-    /// Does some work on the database.
+    /// Runs an operation on the database.
     fn run<T>(&self, work: impl FnOnce(&Database) -> Result<T, Error>) -> Result<T, StateError> {
         let done = work(&*self.database()?);
         if matches!(done, Err(Error::Io(_) | Error::PreviousIo)) {
-            // It does nothing more until it is opened anew.
+            // After an error, the database must be reopened.
             *self
                 .database
                 .write()
@@ -203,7 +203,7 @@ impl OpenFile {
         done.map_err(|error| self.failed(error))
     }
 
-    /// The same where it blocks nobody.
+    /// Like `run`, on a thread where blocking is allowed.
     async fn read<T: Send + 'static>(
         self: &Arc<Self>,
         work: impl FnOnce(&Database) -> Result<T, Error> + Send + 'static,
@@ -235,7 +235,8 @@ fn open_file(path: &Path) -> Result<Database, Error> {
     database.map_err(|error: DatabaseError| error.into())
 }
 
-/// Makes the tables, and removes the deletions of the last run: no view has the keys any more. Returns what comes next.
+/// Creates the tables, and removes the deletions of the last run, because no view still has their keys. Returns the
+/// next offset.
 fn prepare(database: &Database) -> Result<u64, Error> {
     let transaction = database.begin_write()?;
     let next = {
@@ -265,17 +266,18 @@ fn prepare(database: &Database) -> Result<u64, Error> {
     Ok(next)
 }
 
-/// The offset of the first record, or else `end`.
+/// The offset of the first record, or `end` if there is none.
 fn first(database: &Database, end: u64) -> Result<u64, Error> {
     let records = database.begin_read()?.open_table(RECORDS)?;
     let first = records.first()?.map(|(offset, _)| offset.value());
     Ok(first.unwrap_or(end))
 }
 
-/// Some records from an offset on.
+/// A batch of records from an offset on.
 fn after(database: &Database, from: u64) -> Result<Batch, Error> {
     let reading = database.begin_read()?;
-    // Both of one moment: what comes next bounds what the batch has reached when it has all records.
+    // Read the records and the next offset in one transaction: the next offset is the position after a batch with all
+    // records.
     let next = reading
         .open_table(META)?
         .get(NEXT)?
@@ -296,7 +298,7 @@ fn after(database: &Database, from: u64) -> Result<Batch, Error> {
 
 // === the writer ===
 
-/// Stores what is appended, on a thread of its own: as many records at once as have come while the disk was busy.
+/// Stores appended records on its own thread. Records that arrive while the disk is busy share one commit.
 struct Writer {
     kind: Kind,
     file: Arc<OpenFile>,
@@ -329,14 +331,14 @@ impl Writer {
                     partition: 0,
                     offset,
                 };
-                // Who does not wait any more does not want to know.
+                // The caller may have stopped waiting.
                 let _ = append.answer.send(written.clone().map(|()| position));
             }
         }
     }
 }
 
-/// Stores records, and removes those that they displace and that are too old.
+/// Stores records, and removes records that are replaced or too old.
 fn write(
     database: &Database,
     kind: Kind,
@@ -344,7 +346,7 @@ fn write(
     now: u64,
     appends: &[Append],
 ) -> Result<(), Error> {
-    // Dropped without a commit, it changes nothing.
+    // Without a commit, it changes nothing.
     let transaction = database.begin_write()?;
     {
         let mut records = transaction.open_table(RECORDS)?;

@@ -1,4 +1,4 @@
-//! What a view keeps: one entry per key, within a bound of bytes and of age.
+//! The entries of a view: one per key, bounded in bytes and age.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 
@@ -8,11 +8,11 @@ use super::fold::{Applied, Fold};
 use super::log::{Kind, Record};
 use crate::clock;
 
-/// What the bookkeeping of one entry takes beside its key and content: about what the tables need.
+/// The approximate overhead of an entry, besides its key and content.
 const ENTRY_BYTES: usize = 192;
-/// Ages of removed keys that are not worth the work of dropping them.
+/// How many ages of removed keys may remain before they are dropped.
 const SPARE_AGES: usize = 1024;
-/// The same for a key whose entry was forgotten.
+/// The overhead of a key whose entry was removed for lack of room.
 const FORGOTTEN_BYTES: usize = 96;
 
 /// The entries of a view, by key, and by group where the fold has groups.
@@ -20,11 +20,11 @@ const FORGOTTEN_BYTES: usize = 96;
 pub struct Entries<E> {
     kept: HashMap<Text, StoredEntry<E>>,
     groups: HashMap<Text, BTreeSet<Text>>,
-    /// Entries in the order in which they ended. Some may be gone since.
+    /// Entries in the order in which they ended. Some may have been removed since.
     ended: VecDeque<Text>,
-    /// Entries by the time of a record, the oldest first. Some may have newer records, or be gone.
+    /// Entries by the time of a record, the oldest first. Some may have newer records, or have been removed.
     ages: VecDeque<(u64, Text)>,
-    /// Entries that ended and were forgotten for want of room: records that still come for them change nothing.
+    /// Ended entries that were removed for lack of room. Later records for their keys change nothing.
     forgotten: HashMap<Text, u64>,
     bytes: usize,
 }
@@ -36,7 +36,7 @@ struct StoredEntry<E> {
     group: Option<Text>,
     bytes: usize,
     has_ended: bool,
-    /// Of its last record.
+    /// The time of its last record.
     time: u64,
 }
 
@@ -55,25 +55,25 @@ impl<E> Entries<E> {
         keys.filter_map(|key| Some((&**key, self.get(key)?)))
     }
 
-    /// All entries, in no order.
+    /// All entries, in no particular order.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &E)> {
         let kept = self.kept.iter();
         kept.filter_map(|(key, kept)| Some((&**key, kept.entry.as_ref()?)))
     }
 
-    /// How many there are.
+    /// The number of entries.
     #[must_use]
     pub fn len(&self) -> usize {
         self.kept.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no entries.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.kept.is_empty()
     }
 
-    /// What they take in memory, about.
+    /// Their approximate size in memory.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.bytes
@@ -153,7 +153,8 @@ impl<E> Entries<E> {
         Some(kept)
     }
 
-    /// Forgets entries that ended, the first ones first, until the others take at most `limit` bytes. Returns how many.
+    /// Removes ended entries, in the order in which they ended, until the rest takes at most `limit` bytes. Returns how
+    /// many it removed.
     pub(super) fn make_room(&mut self, limit: usize) -> u64 {
         let mut forgotten = 0;
         while self.bytes > limit {
@@ -165,7 +166,7 @@ impl<E> Entries<E> {
             }
             if let Some(kept) = self.remove(&key) {
                 self.bytes += FORGOTTEN_BYTES + key.len();
-                // Its age is still known, and removes this as well.
+                // Its age remains, so `expire` removes this too.
                 self.forgotten.insert(key, kept.time);
                 forgotten += 1;
             }
@@ -198,7 +199,7 @@ impl<E> Entries<E> {
         }
     }
 
-    /// Drops the ages of keys that were removed, once they are most of them.
+    /// Drops the ages of removed keys once they are the majority.
     fn trim_ages(&mut self) {
         let known = self.kept.len() + self.forgotten.len();
         if self.ages.len() <= 2 * known + SPARE_AGES {

@@ -1,33 +1,33 @@
-//! What turns records into entries.
+//! The function that turns records into entries.
 
 use super::log::Record;
 
-/// How the records of a log make a state: one entry per key.
+/// Computes the state of a log from its records: one entry per key.
 ///
-/// A pure function. It must not look at the clock, at random numbers, or at anything else but the entry and the record:
-/// every replica calls it with the same records of a key in the same order, and all have to come to the same entry. Since
-/// an entry depends on the records of its own key alone, the order of other records makes no difference.
+/// A fold must be pure: it may read only the entry and the record, no clock and no random numbers. Every replica
+/// applies the same records of a key in the same order, and all must reach the same entry. An entry depends only on the
+/// records of its own key, so the order of other records does not matter.
 pub trait Fold: Send + Sync + 'static {
-    /// What is kept for one key.
+    /// The state of one key.
     type Entry: Send + Sync + 'static;
 
-    /// Applies a record to the entry of its key; `None` is no entry, before and after. Total: a record that cannot be read
-    /// is [`Applied::Unknown`] and changes nothing. One that was applied before (the same origin), or that is not
-    /// allowed any more (a cancel after the end), is [`Applied::Unchanged`].
+    /// Applies a record to the entry of its key; `None` means no entry, before or after. It never fails: a record that
+    /// cannot be read is [`Applied::Unknown`] and changes nothing. A record that was applied before (the same origin),
+    /// or that comes too late (a cancel after the end), is [`Applied::Unchanged`].
     ///
     /// In a log of the kind `latest`, a record without a body removes the entry without asking the fold.
     fn apply(&self, entry: &mut Option<Self::Entry>, record: &Record) -> Applied;
 
-    /// What an entry takes in memory, in bytes, about.
+    /// The approximate size of an entry in memory, in bytes.
     fn size_bytes(&self, entry: &Self::Entry) -> usize;
 
-    /// Whether nothing can change this entry any more. Such entries are forgotten when room is needed, the first that
-    /// ended first; later records of their keys change nothing.
+    /// Whether no record can change this entry any more. Such entries are removed when memory is needed, in the order
+    /// in which they ended; later records of their keys change nothing.
     fn has_ended(&self, _entry: &Self::Entry) -> bool {
         false
     }
 
-    /// A name under which the entry can be found with others: the context of a task.
+    /// The group of the entry, for finding related entries: the context of a task.
     fn group<'a>(&self, _entry: &'a Self::Entry) -> Option<&'a str> {
         None
     }
@@ -36,10 +36,10 @@ pub trait Fold: Send + Sync + 'static {
 /// What a record did to its entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Applied {
-    /// It changed the entry: followers get it.
+    /// It changed the entry, so followers receive it.
     Changed,
     /// It was understood and changed nothing.
     Unchanged,
-    /// It was not understood. It is counted.
+    /// It was not understood; it is counted.
     Unknown,
 }

@@ -1,4 +1,4 @@
-//! Those who want to know what a view applies, as it does.
+//! Followers of a view, which receive the records that it applies.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,17 +9,17 @@ use tokio::sync::mpsc;
 
 use super::log::Record;
 
-/// The records that a view applies from some moment on and that changed something, in their order. Dropping it ends it.
+/// The applied records that changed something, in order, from the start of the subscription on. Dropping it
+/// unsubscribes.
 #[derive(Debug)]
 pub struct Following {
     records: mpsc::Receiver<Record>,
     has_lagged: Arc<AtomicBool>,
 }
 
-/// A follower did not take its records in time, and some are lost to it. Following again from the state as it is now
-/// loses nothing.
+/// A follower was too slow and has missed records. To recover, read the current state and follow again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the records were not taken in time")]
+#[error("the follower was too slow and has missed records")]
 pub struct Lagged;
 
 /// All followers of one view.
@@ -41,7 +41,7 @@ impl Following {
     /// The next record; `None` once the view is closed. Cancel-safe.
     ///
     /// # Errors
-    /// [`Lagged`] after the last record before those that were lost.
+    /// [`Lagged`] in place of the first missed record.
     pub async fn next(&mut self) -> Result<Option<Record>, Lagged> {
         match self.records.recv().await {
             None if self.has_lagged.load(Ordering::Acquire) => Err(Lagged),
@@ -49,8 +49,8 @@ impl Following {
         }
     }
 
-    /// The next record, if it is there by now. Unlike one look at [`Following::next`], it does not depend on what the task
-    /// has done since it last waited.
+    /// The next record, if it is available now. Unlike one poll of [`Following::next`], it does not depend on the
+    /// task's cooperative budget.
     pub fn now(&mut self) -> Option<Record> {
         self.records.try_recv().ok()
     }
@@ -59,7 +59,7 @@ impl Following {
 // === impl Followers ===
 
 impl Followers {
-    /// One more follower, of a key or of all, that may have `capacity` records before it.
+    /// Adds a follower of one key, or of all keys, that may lag behind by `capacity` records.
     pub(super) fn add(&mut self, key: Option<&str>, capacity: usize) -> Following {
         let (sender, records) = mpsc::channel(capacity.max(1));
         let has_lagged = Arc::new(AtomicBool::new(false));
@@ -88,7 +88,7 @@ impl Followers {
         }
     }
 
-    /// Ends all followers: they have lost what comes.
+    /// Makes all followers lag, because they miss what follows.
     pub(super) fn lose(&mut self) {
         let followers = self.of_key.drain().flat_map(|(_, followers)| followers);
         for follower in followers.chain(self.of_all.drain(..)) {
@@ -96,7 +96,7 @@ impl Followers {
         }
     }
 
-    /// Forgets those who are gone.
+    /// Removes followers that are gone.
     pub(super) fn sweep(&mut self) {
         self.of_all.retain(Follower::is_there);
         self.of_key.retain(|_, followers| {
@@ -109,7 +109,7 @@ impl Followers {
 // === impl Follower ===
 
 impl Follower {
-    /// Whether it still follows.
+    /// Passes a record on. Returns whether the follower remains.
     fn take(&self, record: &Record) -> bool {
         match self.records.try_send(record.clone()) {
             Ok(()) => true,

@@ -1,4 +1,4 @@
-//! The logs that the bridge has, and where they are on a bus.
+//! The logs of the bridge, and their locations on a bus.
 
 use std::fmt;
 use std::time::Duration;
@@ -41,7 +41,7 @@ pub const RESULTS: LogSpec = LogSpec {
 pub const EXECUTIONS: LogSpec = LogSpec {
     name: "executions",
     kind: Kind::Events {
-        // An hour longer than records are kept.
+        // An hour longer than executions keep their records.
         max_age: Duration::from_secs(DAY + DAY / 24),
     },
 };
@@ -58,7 +58,7 @@ pub const LOGS: [LogSpec; 6] = [TASKS, AGENTS, PUSH, RESULTS, EXECUTIONS, STORAG
 /// In seconds.
 const DAY: u64 = 24 * 60 * 60;
 
-/// Where a log is on a bus.
+/// The location of a log on a bus.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LogLocation {
     /// A topic of Kafka: the key of a record is its key.
@@ -67,7 +67,7 @@ pub enum LogLocation {
     Stream {
         /// The name of the stream.
         name: String,
-        /// What the subjects begin with, without the last dot.
+        /// The prefix of the subjects, without the final dot.
         prefix: Topic,
     },
 }

@@ -1,4 +1,4 @@
-//! What every log has in common: records, positions, and the contract of a log.
+//! The common parts of all logs: records, positions, and the contract of a log.
 
 use std::fmt;
 use std::future::Future;
@@ -16,13 +16,13 @@ use tokio_util::task::AbortOnDropHandle;
 /// The longest key of a record, in bytes.
 pub const MAX_KEY_BYTES: usize = 512;
 
-/// Batches that a reader holds ready.
+/// How many batches a reader prefetches.
 const READY_BATCHES: usize = 4;
 
 /// An ordered sequence of records. Cheap to clone; all clones share it.
 ///
-/// Records of one key are in the order in which the log took them, which is the same for every reader. Records of
-/// different keys have an order only where the log has one partition.
+/// Every reader sees the records of one key in the same order, the order of the log. Records of different keys are
+/// ordered only if the log has one partition.
 pub trait Log: Clone + fmt::Debug + Send + Sync + 'static {
     /// Its name and kind.
     fn spec(&self) -> &LogSpec;
@@ -31,19 +31,19 @@ pub trait Log: Clone + fmt::Debug + Send + Sync + 'static {
     /// the kind [`Kind::Latest`]; an empty body is the same.
     ///
     /// # Errors
-    /// When the record was not stored; after [`StateError::is_uncertain`] it may be stored nevertheless. Dropping the
-    /// future does not take the record back.
+    /// When the record was not stored. If [`StateError::is_uncertain`], it may be stored nevertheless. Dropping the
+    /// future does not undo the append.
     fn append(
         &self,
         key: &str,
         body: Option<Bytes>,
     ) -> impl Future<Output = Result<Position, StateError>> + Send;
 
-    /// Appends a record if `last` is the last one of its key (`None`: there is none). Only a stream of JetStream can tell;
-    /// other logs append it, and their readers see what came between.
+    /// Appends a record if `last` is the position of the latest record of its key (`None`: there is none). Only
+    /// JetStream can check that; other logs always append, and their readers see any record in between.
     ///
     /// # Errors
-    /// [`StateError::Overtaken`] if it is not; else as [`Log::append`].
+    /// [`StateError::Overtaken`] if it is not; otherwise like [`Log::append`].
     fn append_next(
         &self,
         key: &str,
@@ -53,50 +53,50 @@ pub trait Log: Clone + fmt::Debug + Send + Sync + 'static {
         self.append(key, body)
     }
 
-    /// Reads the records from a cursor on, then each new one as it is appended. Records that the log no longer has are
-    /// left out. Who retries: the reader, forever; it ends when it is dropped or the log is closed.
+    /// Reads the records from a cursor on, then each new one as it is appended. Skips records that the log no longer
+    /// has. The reader retries forever; it ends when it is dropped or the log is closed.
     ///
     /// # Errors
     /// When reading cannot start.
     fn read(&self, from: Cursor) -> impl Future<Output = Result<Reader, StateError>> + Send;
 
-    /// What the log has now.
+    /// The current bounds of the log.
     ///
     /// # Errors
-    /// When the log cannot be asked.
+    /// When the log is unavailable.
     fn bounds(&self) -> impl Future<Output = Result<Bounds, StateError>> + Send;
 }
 
-/// How a log is called and what it keeps.
+/// The name of a log, and which records it keeps.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogSpec {
-    /// One word, as `tasks`: letters, digits, `-` and `_`.
+    /// One word, such as `tasks`: letters, digits, `-` and `_`.
     pub name: &'static str,
-    /// What it keeps.
+    /// Which records it keeps.
     pub kind: Kind,
 }
 
-/// What a log keeps.
+/// Which records a log keeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// All records of the last `max_age`: for what can be refused, and where history matters.
+    /// All records of the last `max_age`. For records that a fold may refuse, or if the history matters.
     Events {
         /// The longest life of an entry, and a margin.
         max_age: Duration,
     },
-    /// The last record of each key. Even one that the fold refuses displaces the one before it: so nothing that can be
-    /// refused belongs into such a log.
+    /// The last record of each key. Even a record that the fold refuses replaces the previous one, so such a log must
+    /// not contain records that can be refused.
     Latest,
 }
 
-/// The place of a record in its log. As text `PARTITION-OFFSET`, which is a legal event id.
+/// The position of a record in its log. As text: `PARTITION-OFFSET`, which is a valid event id.
 ///
-/// Positions of one key are in the same partition, and sorted; positions of different partitions say nothing about time.
+/// All positions of a key are in one partition, in order. Positions of different partitions are not ordered in time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Position {
-    /// The partition; 0 where the log has no others.
+    /// The partition; 0 if the log has only one.
     pub partition: u32,
-    /// The place in the partition. There may be gaps.
+    /// The offset in the partition. There may be gaps.
     pub offset: u64,
 }
 
@@ -105,39 +105,39 @@ pub struct Position {
 #[error("expected a position like \"0-1042\", got {0:?}")]
 pub struct PositionError(String);
 
-/// How far a reader is: the offset that comes next in each partition.
+/// The progress of a reader: the next offset of each partition.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Cursor(Vec<u64>);
 
-/// One record as a log holds it.
+/// A record of a log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Record {
-    /// The key that it belongs to.
+    /// Its key.
     pub key: Text,
-    /// Where it is.
+    /// Its position.
     pub position: Position,
-    /// When it was appended, in milliseconds since 1970, by the clock of the log or of the writer. It is part of the
-    /// record: all readers see the same time.
+    /// When it was appended, in milliseconds since 1970, by the clock of the log or the writer. The time is part of the
+    /// record, so all readers see the same time.
     pub time: u64,
     /// What was appended; `None` deletes the key.
     pub body: Option<Bytes>,
 }
 
-/// Where a log begins and ends.
+/// The bounds of a log.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Bounds {
-    /// The first records that it still has.
+    /// The position of the first record that it still has.
     pub start: Cursor,
-    /// What comes after the last ones: a reader that is here has everything.
+    /// The position after the last record. A reader at this position has read everything.
     pub end: Cursor,
 }
 
-/// Records in the order of the log, and how far a reader is with them.
+/// Records in the order of the log, and the position of the reader after them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Batch {
     /// The records.
     pub records: Vec<Record>,
-    /// Where the reader is after them. It may pass more than the records: offsets without one.
+    /// The position of the reader after them. It may skip offsets without a record.
     pub reached: Cursor,
 }
 
@@ -148,31 +148,31 @@ pub struct Reader {
     _task: AbortOnDropHandle<()>,
 }
 
-/// Why a log or a view did not do what was asked.
+/// Errors of logs and views.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum StateError {
     /// A key is empty or too long.
     #[error("a key of {0} bytes: keys have 1 to {MAX_KEY_BYTES} bytes")]
     BadKey(usize),
-    /// There is no room for another entry: all that are kept are still needed.
+    /// There is no room for another entry, because all entries are still in use.
     #[error("the state {name} is full: it has {bytes} bytes, and state.memory allows {limit}")]
     Full {
         /// The log.
         name: &'static str,
-        /// What the entries take.
+        /// The size of the entries.
         bytes: usize,
-        /// What they may take.
+        /// The limit.
         limit: usize,
     },
-    /// The position was not applied in time. The record is stored all the same.
+    /// The record was stored, but the view did not apply it in time.
     #[error("the record at {position} of {name} was stored, but not read back in {waited:?}")]
     NotApplied {
         /// The log.
         name: &'static str,
         /// The record.
         position: Position,
-        /// How long somebody waited.
+        /// How long the caller waited.
         waited: Duration,
     },
     /// The view has not caught up with the log in time.
@@ -180,7 +180,7 @@ pub enum StateError {
     Behind {
         /// The log.
         name: &'static str,
-        /// How long somebody waited.
+        /// How long the caller waited.
         waited: Duration,
     },
     /// Another replica has appended a record of the key.
@@ -191,7 +191,7 @@ pub enum StateError {
         /// That record, if it is known.
         last: Option<Position>,
     },
-    /// The log or the view was closed, or the log is another one than before.
+    /// The log or the view was closed, or the log was replaced.
     #[error("the state {0} was closed or replaced")]
     Closed(&'static str),
     /// The file of an embedded log cannot be used.
@@ -219,7 +219,7 @@ pub enum StateError {
 // === impl StateError ===
 
 impl StateError {
-    /// Whether the same record may be stored later, without anybody making room for it or changing it.
+    /// Whether the error is temporary: a retry of the same record may succeed without any intervention.
     #[must_use]
     pub fn is_passing(&self) -> bool {
         match self {
@@ -252,7 +252,7 @@ impl FromStr for Position {
                 offset: offset.parse().ok()?,
             })
         });
-        // One text for one position: `+1` and `007` are none.
+        // Each position has only one text form, so `+1` and `007` are invalid.
         parsed
             .filter(|position| position.to_string() == text)
             .ok_or_else(|| PositionError(text.chars().take(64).collect()))
@@ -268,7 +268,7 @@ impl Cursor {
         Self(Vec::new())
     }
 
-    /// The offset that comes next in a partition.
+    /// The next offset of a partition.
     #[must_use]
     pub fn next(&self, partition: u32) -> u64 {
         usize::try_from(partition)
@@ -300,12 +300,12 @@ impl Cursor {
         position.offset < self.next(position.partition)
     }
 
-    /// The partitions, each with the offset that comes next.
+    /// The partitions, each with its next offset.
     pub fn partitions(&self) -> impl Iterator<Item = (u32, u64)> {
         (0_u32..).zip(self.0.iter().copied())
     }
 
-    /// Moves to where another cursor is, where that is further.
+    /// Moves each partition forward to the other cursor's offset, if that is further.
     pub fn merge(&mut self, other: &Self) {
         for (partition, next) in other.partitions() {
             self.advance(partition, next);
@@ -324,7 +324,7 @@ impl Cursor {
 // === impl Record ===
 
 impl Record {
-    /// What it takes in memory, about.
+    /// Its approximate size in memory.
     #[must_use]
     pub fn size_bytes(&self) -> usize {
         size_of::<Self>() + self.key.len() + self.body.as_ref().map_or(0, Bytes::len)
@@ -334,7 +334,7 @@ impl Record {
 // === impl Reader ===
 
 impl Reader {
-    /// A reader that a task fills: it ends with the reader, and the reader with it.
+    /// A reader that a task fills. Each ends with the other.
     pub(super) fn spawn<F>(read: impl FnOnce(mpsc::Sender<Batch>) -> F) -> Self
     where
         F: Future<Output = ()> + Send + 'static,
@@ -366,7 +366,7 @@ impl StateError {
                     | TransportErrorKind::Closed
                     | TransportErrorKind::Fatal
             ),
-            // What the disk has of it, it shows when it works again.
+            // Whether the disk stored it is known only when the disk works again.
             Self::Disk { .. } => true,
             Self::BadKey(_)
             | Self::Full { .. }
@@ -377,7 +377,7 @@ impl StateError {
     }
 }
 
-/// Refuses keys that some log cannot store.
+/// Rejects keys that not every log can store.
 pub(super) fn check_key(key: &str) -> Result<(), StateError> {
     if key.is_empty() || key.len() > MAX_KEY_BYTES {
         return Err(StateError::BadKey(key.len()));

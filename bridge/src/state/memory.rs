@@ -14,19 +14,19 @@ use super::log::{
 };
 use crate::clock;
 
-/// Records of one partition that a reader takes at once.
+/// Most records of one partition in a batch.
 const BATCH: usize = 512;
-/// How long the deletion of a key stays, for readers that are behind.
+/// How long the deletion of a key is kept, for slow readers.
 const DELETIONS: Duration = Duration::from_secs(60 * 60);
 
-/// A log in memory. Clones share it: two of them are what two replicas see.
+/// A log in memory. Clones share it, so two clones can stand for two replicas.
 #[derive(Debug, Clone)]
 pub struct MemoryLog(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
     spec: LogSpec,
-    /// What all records may take; the oldest ones go first.
+    /// The size limit of all records; the oldest are removed first.
     limit_bytes: usize,
     stored: Mutex<Stored>,
     appended: Notify,
@@ -40,14 +40,14 @@ struct Stored {
 
 #[derive(Debug, Default)]
 struct Partition {
-    /// Sorted by offset. In a log of the last records, records that were displaced are `None`.
+    /// Sorted by offset. In a log of the kind `Latest`, replaced records are `None`.
     slots: VecDeque<Slot>,
     next: u64,
-    /// Where the last record of each key is.
+    /// The offset of the last record of each key.
     latest: HashMap<Text, u64>,
     /// Slots without a record.
     holes: usize,
-    /// The deletions that are kept for a while: when, and which.
+    /// The deletions that are kept for a while: their times and keys.
     deletions: VecDeque<(u64, Text)>,
 }
 
@@ -66,7 +66,7 @@ impl MemoryLog {
         Self::partitioned(spec, limit_bytes, 1)
     }
 
-    /// The same with more partitions: records of different keys then have no common order, as on Kafka.
+    /// The same with several partitions: records of different keys are then unordered, as on Kafka.
     #[must_use]
     pub fn partitioned(spec: LogSpec, limit_bytes: usize, partitions: u32) -> Self {
         let partitions = (0..partitions.max(1)).map(|_| Partition::default());
@@ -86,10 +86,10 @@ impl MemoryLog {
         stored.unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until there is something after the cursor, and returns it.
+    /// Waits for records after the cursor, and returns them.
     async fn batch(&self, cursor: &mut Cursor) -> Batch {
         loop {
-            // Armed before the look, so that an append in between is not missed.
+            // Subscribe before reading, so that an append in between is not missed.
             let appended = self.0.appended.notified();
             let records = self.stored().after(cursor);
             if !records.is_empty() {
@@ -185,7 +185,8 @@ impl Stored {
         Ok(())
     }
 
-    /// Removes what is too old, and from a log of events the oldest records while there are too many bytes.
+    /// Removes records that are too old. In a log of events, also removes the oldest records while it exceeds the size
+    /// limit.
     fn make_room(&mut self, spec: &LogSpec, limit: usize, now: u64) {
         for partition in &mut self.partitions {
             match spec.kind {
@@ -201,7 +202,7 @@ impl Stored {
         }
     }
 
-    /// Some records from the cursor on, which passes them.
+    /// A batch of records from the cursor on. Moves the cursor past them.
     fn after(&self, cursor: &mut Cursor) -> Vec<Record> {
         let mut batch = Vec::new();
         for (number, partition) in (0_u32..).zip(&self.partitions) {
@@ -222,12 +223,12 @@ impl Stored {
 // === impl Partition ===
 
 impl Partition {
-    /// The first slot at an offset or after it.
+    /// The index of the first slot at or after an offset.
     fn find(&self, offset: u64) -> usize {
         self.slots.partition_point(|slot| slot.offset < offset)
     }
 
-    /// Removes the record before this one of the same key; returns its bytes.
+    /// Removes the previous record of the same key; returns its size.
     fn displace(&mut self, record: &Record) -> usize {
         if record.body.is_none() {
             self.deletions.push_back((record.time, record.key.clone()));
@@ -239,7 +240,7 @@ impl Partition {
         }
     }
 
-    /// Removes the record at an offset; returns its bytes.
+    /// Removes the record at an offset; returns its size.
     fn empty(&mut self, offset: u64) -> usize {
         let index = self.find(offset);
         let slot = self.slots.get_mut(index);
@@ -262,7 +263,7 @@ impl Partition {
         }
     }
 
-    /// Removes the deletions that every reader has seen by now; returns their bytes.
+    /// Removes expired deletions; returns their size.
     fn forget_deletions(&mut self, oldest: u64) -> usize {
         let mut bytes = 0;
         while let Some((time, _)) = self.deletions.front()

@@ -1,4 +1,4 @@
-//! The logs that the configuration chose, and the views of them.
+//! The logs that the configuration chose, and their views.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -59,7 +59,7 @@ const REPORT: Duration = Duration::from_secs(1);
 // === impl Logs ===
 
 impl Logs {
-    /// The logs of a configuration. Nothing is opened yet.
+    /// The logs of a configuration. Opens nothing yet.
     pub(crate) fn new(
         config: &Config,
         buses: &Buses,
@@ -77,7 +77,7 @@ impl Logs {
         };
         let kept = match (config.state.place(), &config.state.directory) {
             (StateLog::Embedded, Some(directory)) => LogBackend::Files(directory.clone()),
-            // The configuration is checked: the transport is there.
+            // The configuration was checked, so the transport exists.
             (StateLog::Transport(name), _) => on_bus(name).unwrap_or(LogBackend::Memory),
             (StateLog::Memory | StateLog::Embedded, _) => LogBackend::Memory,
         };
@@ -91,7 +91,7 @@ impl Logs {
         }
     }
 
-    /// Opens a log, or returns the one that is open. A log on a bus need not be reachable.
+    /// Opens a log, or returns the open one. A log on a bus need not be reachable.
     ///
     /// # Errors
     /// [`StateError::Disk`] when the file cannot be used; [`StateError::Bus`] when the bus has no logs.
@@ -122,7 +122,8 @@ impl Logs {
         Ok(open.entry(name).or_insert(opened).clone())
     }
 
-    /// Opens a log and starts a view of it, which ends with this. The bridge is ready once the view has caught up.
+    /// Opens a log and starts a view of it, which ends with `self`. The bridge becomes ready once the view has caught
+    /// up.
     ///
     /// # Errors
     /// As [`Logs::open`].
@@ -146,7 +147,7 @@ impl Logs {
         Ok(view)
     }
 
-    /// Ends the views. Before the buses close: a log that ends while it is read is one that failed.
+    /// Ends the views. Call it before the buses close, because a log that ends while it is read counts as an error.
     pub(crate) async fn close(&self) {
         let mut tasks = {
             let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
@@ -155,7 +156,7 @@ impl Logs {
         tasks.shutdown().await;
     }
 
-    /// Whether other replicas may have the same state.
+    /// Whether other replicas may share the state.
     #[must_use]
     pub fn is_shared(&self) -> bool {
         matches!(self.kept, LogBackend::Bus(_))
@@ -174,7 +175,10 @@ impl OnBus {
         let used = access::log_use(&self.config, self.settings.transport_type(), spec.clone());
         let place = used.as_ref().and_then(access::Access::place);
         let (Some(used), Some(place)) = (&used, place) else {
-            let what = format!("keep the state on {}: it has no logs", self.name);
+            let what = format!(
+                "store the state on {}: this transport has no logs",
+                self.name
+            );
             let error = TransportError::new(TransportErrorKind::BadConfig, what);
             return Err(StateError::Bus { name, error });
         };
@@ -198,7 +202,7 @@ struct ViewStatus {
 // === impl ViewStatus ===
 
 impl ViewStatus {
-    /// Until the view ends.
+    /// Runs until the view ends.
     async fn run(self, mut task: ViewTask) {
         tokio::select! {
             () = task.ended() => {}
@@ -209,7 +213,7 @@ impl ViewStatus {
         self.readiness.set(self.condition, Err(ended));
     }
 
-    /// The bridge is ready when the view has caught up and its log answers; else it says how far it is, or why not.
+    /// Reports readiness: ready if the view has caught up and its log answers, else the progress or the cause.
     async fn be_ready(&self) {
         let mut progress = self.progress.clone();
         loop {

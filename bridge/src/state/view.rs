@@ -1,4 +1,4 @@
-//! A view: the state that the records of a log make.
+//! A view: the state computed from the records of a log.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -20,38 +20,37 @@ use crate::clock;
 /// The bounds of a view.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ViewOptions {
-    /// What all entries may take in memory.
+    /// The memory limit of all entries.
     pub memory_bytes: usize,
 }
 
-/// How far a view is.
+/// The progress of a view.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Progress {
-    /// What comes next.
+    /// The position after the last applied record.
     pub applied: Cursor,
-    /// Where the log ended when it was last asked: at the beginning, and every few seconds once the view has caught up.
+    /// The end of the log at the last query: at the start, and every few seconds once the view has caught up.
     pub end: Cursor,
-    /// Whether the view has reached that end: from then on it is current, but for what was appended a moment ago.
+    /// Whether the view has reached that end. From then on it is current, except for very recent records.
     pub is_caught_up: bool,
-    /// Records that were applied.
+    /// The number of applied records.
     pub records: u64,
-    /// Records that were not understood, and skipped.
+    /// The number of records that were not understood and skipped.
     pub unknown: u64,
-    /// Entries that were forgotten for want of room.
+    /// The number of entries removed for lack of room.
     pub forgotten: u64,
-    /// Entries that are kept.
+    /// The number of entries.
     pub entries: usize,
     /// What they take in memory, about.
     pub bytes: usize,
-    /// The view has ended, and applies nothing more.
+    /// Whether the view has ended.
     pub is_closed: bool,
-    /// Why the log does not say where it ends, if it did not when it was last asked twice: what other replicas store is not
-    /// seen then.
+    /// Why the log did not answer the last two queries for its end, if so. Records of other replicas are then not seen.
     pub silent: Option<Arc<str>>,
 }
 
-/// The state that a log makes. Cheap to clone; all clones share it. It is as old as the records it has applied: wait for
-/// the position of an append to see what it did.
+/// The state computed from a log. Cheap to clone; all clones share it. It reflects the applied records only: to see the
+/// effect of an append, wait for its position.
 pub struct View<F: Fold> {
     shared: Arc<Shared<F>>,
 }
@@ -68,34 +67,34 @@ struct Shared<F: Fold> {
     options: ViewOptions,
     state: RwLock<State<F::Entry>>,
     progress: watch::Sender<Progress>,
-    /// Where the log ended when it was last asked by [`View::latest`], and when that was.
+    /// The end of the log at the last query by [`View::latest`], and the time of that query.
     asked: Mutex<Option<(Instant, Cursor)>>,
 }
 
 struct State<E> {
     entries: Entries<E>,
     followers: Followers,
-    /// Who waits for a position, sorted by it. `None` once the view is closed.
+    /// The tasks that wait for a position, sorted by position. `None` once the view is closed.
     waiting: Option<BTreeMap<Position, Vec<oneshot::Sender<()>>>>,
     progress: Progress,
-    /// How many of the unknown records the log was told about.
+    /// How many of the unknown records have been logged.
     reported: u64,
-    /// How many times in a row the log did not say where it ends.
+    /// How many queries for the end of the log failed in a row.
     failures: u32,
 }
 
-/// How often old entries, and the end of the log, are looked for.
+/// How often old entries are removed and the end of the log is queried.
 const SWEEP: Duration = Duration::from_secs(5);
-/// How long the log may take to say where it ends, and how many times in a row it may fail to.
+/// The time limit of a query for the end of the log, and how many may fail in a row.
 const ANSWER: Duration = Duration::from_secs(5);
 const FAILURES: u32 = 2;
-/// Between two attempts to read the log.
+/// The first and the longest pause between attempts to read the log.
 const PAUSES: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(5)];
 
 // === impl View ===
 
 impl<F: Fold> View<F> {
-    /// Starts to apply a log from its beginning, on a task of its own.
+    /// Starts a task that applies a log from its beginning.
     #[must_use]
     pub fn start(log: impl Into<AnyLog>, fold: F, options: ViewOptions) -> (Self, ViewTask) {
         let shared = Arc::new(Shared {
@@ -123,7 +122,7 @@ impl<F: Fold> View<F> {
     /// Appends a record to the log, and returns its position once it is stored. The view applies it soon.
     ///
     /// # Errors
-    /// [`StateError::Full`] for a new key while there is no room; else those of the log.
+    /// [`StateError::Full`] for a new key if there is no room; otherwise the errors of the log.
     pub async fn append(&self, key: &str, body: Option<Bytes>) -> Result<Position, StateError> {
         if body.is_some() {
             self.shared.check_room(key)?;
@@ -131,10 +130,10 @@ impl<F: Fold> View<F> {
         self.shared.log.append(key, body).await
     }
 
-    /// Appends a record and waits until the view has applied it: then [`View::read`] shows whether it won.
+    /// Appends a record and waits until the view has applied it. Then [`View::read`] shows whether it won.
     ///
     /// # Errors
-    /// As [`View::append`] and [`View::applied`].
+    /// Like [`View::append`] and [`View::applied`].
     pub async fn commit(
         &self,
         key: &str,
@@ -148,10 +147,10 @@ impl<F: Fold> View<F> {
         Ok(position)
     }
 
-    /// As [`View::commit`], if `last` is the last record of the key: see [`Log::append_next`].
+    /// Like [`View::commit`], if `last` is the position of the latest record of the key; see [`Log::append_next`].
     ///
     /// # Errors
-    /// [`StateError::Overtaken`] if it is not; else as [`View::commit`].
+    /// [`StateError::Overtaken`] if it is not; otherwise like [`View::commit`].
     pub async fn commit_next(
         &self,
         key: &str,
@@ -189,8 +188,8 @@ impl<F: Fold> View<F> {
         }
     }
 
-    /// Waits until the view has everything that is in the log now, whichever replica stored it. The log is asked where it
-    /// ends, once for all that ask at one time.
+    /// Waits until the view has applied everything that is now in the log, from any replica. Concurrent callers share
+    /// one query for the end of the log.
     ///
     /// # Errors
     /// [`StateError::Behind`] when it takes longer than `deadline`, [`StateError::Closed`] when the view ends, and those of
@@ -216,13 +215,13 @@ impl<F: Fold> View<F> {
         timeout(deadline, applied).await.map_err(behind)?
     }
 
-    /// Reads the entries. Records wait meanwhile: take what is needed and return.
+    /// Reads the entries. This blocks the application of records, so `read` should return quickly.
     pub fn read<T>(&self, read: impl FnOnce(&Entries<F::Entry>) -> T) -> T {
         read(&self.shared.state().entries)
     }
 
-    /// Reads the entries, and follows what is applied to one key, or to all, from that very moment on: nothing is left out
-    /// in between, and nothing comes twice. A follower may be `capacity` records behind.
+    /// Reads the entries, and atomically starts to follow the records of one key, or of all keys: no record is missed
+    /// or seen twice. The follower may lag behind by `capacity` records.
     pub fn follow<T>(
         &self,
         key: Option<&str>,
@@ -235,7 +234,7 @@ impl<F: Fold> View<F> {
         (now, following)
     }
 
-    /// Where the log ends now: whatever comes there is appended later.
+    /// The current end of the log. Records from there on are appended later.
     ///
     /// # Errors
     /// When the log cannot be asked.
@@ -243,13 +242,13 @@ impl<F: Fold> View<F> {
         self.shared.log.bounds().await.map(|bounds| bounds.end)
     }
 
-    /// How far the view is. The receiver sees it change.
+    /// The progress of the view, as a channel of its changes.
     #[must_use]
     pub fn progress(&self) -> watch::Receiver<Progress> {
         self.shared.progress.subscribe()
     }
 
-    /// Waits until the view has everything that was in the log when it began to read.
+    /// Waits until the view has applied everything that was in the log at the start.
     ///
     /// # Errors
     /// [`StateError::Closed`] when the view ends before.
@@ -283,7 +282,7 @@ impl<F: Fold> fmt::Debug for View<F> {
 // === impl Progress ===
 
 impl Progress {
-    /// How many offsets are still to be applied before the view has caught up.
+    /// How many offsets remain until the view has caught up.
     #[must_use]
     pub fn behind(&self) -> u64 {
         self.applied.behind(&self.end)
@@ -293,7 +292,7 @@ impl Progress {
 // === impl ViewTask ===
 
 impl ViewTask {
-    /// Waits for the end of the task, which is an error in it.
+    /// Waits until the task ends, which happens only through an error.
     pub async fn ended(&mut self) {
         if let Err(error) = (&mut self.task).await {
             tracing::error!(%error, "a view of the state ended");
@@ -312,7 +311,7 @@ impl<F: Fold> Shared<F> {
         self.state.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Where the log ended at `now` or later.
+    /// The end of the log at `now` or later.
     async fn end_after(&self, now: Instant) -> Result<Cursor, StateError> {
         let mut asked = self.asked.lock().await;
         if let Some((at, end)) = &*asked
@@ -326,7 +325,7 @@ impl<F: Fold> Shared<F> {
         Ok(end)
     }
 
-    /// Refuses a new key while everything that is kept is still needed.
+    /// Refuses a new key if there is no room and no entry can be removed.
     fn check_room(&self, key: &str) -> Result<(), StateError> {
         let state = self.state();
         let (bytes, limit) = (state.entries.bytes(), self.options.memory_bytes);
@@ -337,7 +336,7 @@ impl<F: Fold> Shared<F> {
         Err(StateError::Full { name, bytes, limit })
     }
 
-    /// What resolves once a position is applied; `None` if it is.
+    /// A receiver that resolves once a position is applied; `None` if it already is.
     fn wait_for(&self, position: Position) -> Result<Option<oneshot::Receiver<()>>, StateError> {
         let mut state = self.state_mut();
         if state.progress.applied.has_passed(position) {
@@ -356,7 +355,7 @@ impl<F: Fold> Shared<F> {
         let mut guard = self.state_mut();
         let state = &mut *guard;
         for record in &batch.records {
-            // A log that is read again after an error may begin with what was read before.
+            // After an error, the log may start with records that were read before.
             if state.progress.applied.has_passed(record.position) {
                 continue;
             }
@@ -378,14 +377,14 @@ impl<F: Fold> Shared<F> {
         self.progress.send_replace(progress);
     }
 
-    /// Notes where the log begins and ends before it is read. If it ends before what was applied, it is another log than
-    /// before: the state is made anew.
+    /// Stores the bounds of the log before reading it. If it ends before the last applied record, the log was replaced,
+    /// so the state is rebuilt.
     fn bounded(&self, bounds: Bounds) {
         let mut state = self.state_mut();
         if bounds.end.behind(&state.progress.applied) > 0 {
             tracing::warn!(
                 state = self.log.spec().name,
-                "the log is another one than before: its state is built anew"
+                "the log was replaced: its state is rebuilt"
             );
             state.rebuild();
         }
@@ -395,7 +394,7 @@ impl<F: Fold> Shared<F> {
         self.progress.send_replace(progress);
     }
 
-    /// Asks the log where it begins and ends, and notes whether it answers.
+    /// Queries the bounds of the log, and records whether it answers.
     async fn ask(&self) -> Result<Bounds, StateError> {
         let name = self.log.spec().name;
         let asked = timeout(ANSWER, self.log.bounds()).await;
@@ -424,7 +423,7 @@ impl<F: Fold> Shared<F> {
         asked
     }
 
-    /// Whether the log is still the one that is read, with as many partitions.
+    /// Whether the log is still the same, with the same number of partitions.
     async fn is_same(&self) -> bool {
         let before = self.state().progress.applied.clone();
         let Ok(bounds) = self.ask().await else {
@@ -435,7 +434,7 @@ impl<F: Fold> Shared<F> {
         if bounds.end.behind(&before) > 0 || bounds.end.partitions().count() > partitions.max(1) {
             return false;
         }
-        // Until then the end stays where it was, so that the view can reach it.
+        // Until then the end stays fixed, so that the view can reach it.
         if state.progress.is_caught_up {
             state.progress.end = bounds.end;
         }
@@ -445,7 +444,7 @@ impl<F: Fold> Shared<F> {
         true
     }
 
-    /// Says how many records were not understood since the last time.
+    /// Logs how many records were not understood since the last report.
     fn report(&self) {
         let mut state = self.state_mut();
         let more = state.progress.unknown - state.reported;
@@ -455,12 +454,12 @@ impl<F: Fold> Shared<F> {
             tracing::warn!(
                 state,
                 records = more,
-                "records of the state were not understood, and skipped"
+                "records of the state were not understood and were skipped"
             );
         }
     }
 
-    /// Removes what is too old, and waiting tasks and followers that are gone.
+    /// Removes old entries, and waiting tasks and followers that are gone.
     fn sweep(&self) {
         let now = clock::milliseconds(clock::now());
         let mut guard = self.state_mut();
@@ -488,7 +487,7 @@ impl<F: Fold> Shared<F> {
 // === impl State ===
 
 impl<E> State<E> {
-    /// Forgets everything: followers and waiting tasks have to ask again.
+    /// Clears the state. Followers and waiting tasks have to start again.
     fn rebuild(&mut self) {
         self.entries = Entries::default();
         self.followers.lose();
@@ -497,7 +496,7 @@ impl<E> State<E> {
         self.progress.is_caught_up = false;
     }
 
-    /// Everything before the cursor is applied.
+    /// Wakes the tasks that wait for positions before the cursor.
     fn reached(&mut self, cursor: &Cursor) {
         self.progress.applied.merge(cursor);
         let is_there = self.progress.behind() == 0;
@@ -517,7 +516,7 @@ impl<E> State<E> {
             while let Some((position, _)) = waiting.range(first..next).next() {
                 let position = *position;
                 for waiting in waiting.remove(&position).into_iter().flatten() {
-                    // Who does not wait any more needs no answer.
+                    // The waiting task may be gone.
                     let _ = waiting.send(());
                 }
             }
@@ -536,7 +535,7 @@ impl<F: Fold> Drop for CloseOnDrop<F> {
     }
 }
 
-/// Applies the log, for ever.
+/// Applies the log, forever.
 async fn run<F: Fold>(view: CloseOnDrop<F>) {
     let [mut pause, longest] = PAUSES;
     loop {
@@ -556,7 +555,7 @@ async fn run<F: Fold>(view: CloseOnDrop<F>) {
     }
 }
 
-/// Applies what the log has and gets, until it ends.
+/// Applies all existing and new records until the log ends.
 async fn follow_log<F: Fold>(view: &Shared<F>) -> Result<(), StateError> {
     let bounds = view.ask().await?;
     view.bounded(bounds);
@@ -569,16 +568,16 @@ async fn follow_log<F: Fold>(view: &Shared<F>) -> Result<(), StateError> {
     };
     tokio::select! {
         () = apply => {}
-        () = look_after(view) => {}
+        () = maintain(view) => {}
     }
     Ok(())
 }
 
-/// Looks after a view while its log is the same.
-async fn look_after<F: Fold>(view: &Shared<F>) {
+/// Maintains a view until its log is replaced.
+async fn maintain<F: Fold>(view: &Shared<F>) {
     let mut sweep = tokio::time::interval(SWEEP);
     sweep.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    // The first is at once.
+    // The first tick is immediate.
     sweep.tick().await;
     loop {
         sweep.tick().await;

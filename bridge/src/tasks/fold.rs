@@ -1,6 +1,6 @@
 //! Tasks as a pure function of their records.
 //!
-//! The state machine of A2A: submitted, then any states, then one of the last states, which nothing leaves.
+//! The state machine of A2A: submitted, then any states, then a terminal state, which is final.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -27,68 +27,69 @@ pub(crate) enum Event {
         /// The message.
         message: Message,
     },
-    /// The agent has named its own id of the task.
+    /// The agent has assigned its own id to the task.
     Named {
         /// That id.
         task: Text,
     },
-    /// The agent has said something that changes no state.
+    /// The agent has sent a message that does not change the state.
     Said {
-        /// What.
+        /// The message.
         message: Message,
     },
     /// The state has changed.
     Status(Status),
-    /// The agent has made an artifact, or a piece of one.
+    /// The agent has sent an artifact, or a part of one.
     Artifact {
         /// The artifact.
         artifact: Artifact,
-        /// Its parts go to the end of the artifact of the same id.
+        /// Whether to append its parts to the artifact with the same id.
         append: bool,
-        /// Nothing more goes there.
+        /// Whether this is the last part of the artifact.
         last: bool,
     },
-    /// A part of the answer to a call says nothing new. Replicas that follow the call learn that it was taken.
+    /// A part of the answer to a call contained nothing new. The record tells replicas that follow the call that it was
+    /// processed.
     Taken,
-    /// One of these that comes from a part of the answer to a call.
+    /// An event from a part of the answer to a call.
     FromCall {
-        /// Which part.
+        /// The part.
         origin: Origin,
         /// The event.
         event: Box<Event>,
     },
 }
 
-/// How a task begins.
+/// The beginning of a task.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Created {
     /// The agent.
     pub(crate) agent: Text,
-    /// The conversation it is part of.
+    /// Its conversation.
     pub(crate) context: Text,
-    /// Whether the agent was asked in the words of A2A 1.0, and so understands them.
+    /// Whether the request to the agent used A2A 1.0, so the agent understands it.
     pub(crate) is_1_0: bool,
     /// The first message.
     pub(crate) message: Message,
-    /// When, as RFC 3339.
+    /// The time, as RFC 3339.
     pub(crate) timestamp: Text,
 }
 
-/// Where an event comes from: a part of the answer to a call. Several replicas may record it; the first record counts.
+/// The origin of an event: a part of the answer to a call. Several replicas may record it; the first record counts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Origin {
     /// The call.
     pub(crate) call: Text,
-    /// Which part, from 1; 0 is the message to the agent.
+    /// The number of the part, from 1; 0 is the message to the agent.
     pub(crate) part: u32,
-    /// Which event of the part, from 1.
+    /// The number of the event in the part, from 1.
     pub(crate) event: u32,
-    /// Whether it is the last one of the part.
+    /// Whether it is the last event of the part.
     #[serde(default)]
     pub(crate) ends: bool,
 }
 
-/// A task, as its records make it.
+/// A task, folded from its records.
 #[derive(Debug, Clone)]
 pub(crate) struct Task {
     pub(crate) agent: Text,
@@ -99,34 +100,34 @@ pub(crate) struct Task {
     pub(crate) status: Status,
     pub(crate) history: Vec<Message>,
     pub(crate) artifacts: Vec<Artifact>,
-    /// When its status changed last, in milliseconds since 1970.
+    /// When its status last changed, in milliseconds since 1970.
     pub(crate) changed: u64,
     /// The last record.
     pub(crate) position: Position,
-    /// The last events that subscribers are sent, for those who come back.
+    /// The latest events, for subscribers that reconnect.
     pub(crate) events: VecDeque<(Position, Arc<Event>)>,
-    /// Whether earlier ones are not kept any more.
+    /// Whether earlier events have been removed.
     pub(crate) has_forgotten: bool,
-    /// Where the last event of each call comes from, the latest call last: more than one may work on a task.
+    /// The origin of the last event of each call, the latest call last. Several calls may work on a task.
     heard: VecDeque<Origin>,
     bytes: usize,
 }
 
-/// Makes tasks of records.
+/// Folds records into tasks.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct TaskFold;
 
-/// Events of one task that are kept for subscribers who come back.
+/// Most events of a task that are stored for subscribers that reconnect.
 const KEPT_EVENTS: usize = 1_024;
-/// Calls of one task of which is known how far their answers are.
+/// Most calls of a task whose progress is stored.
 const KEPT_CALLS: usize = 16;
-/// Messages of the history of one task that are kept.
+/// Most messages in the history of a task.
 const KEPT_MESSAGES: usize = 1_000;
 
 // === impl Origin ===
 
 impl Origin {
-    /// The message that a call brings to an agent.
+    /// The origin of the message that a call sends to an agent.
     pub(crate) fn beginning(call: CallId) -> Self {
         Self {
             call: call.to_string().into(),
@@ -136,7 +137,7 @@ impl Origin {
         }
     }
 
-    /// The part of an answer that its caller got last.
+    /// The origin of the last part of an answer that its caller received.
     pub(crate) fn of_part(answer: &Answer) -> Self {
         Self {
             part: answer.taken(),
@@ -145,7 +146,7 @@ impl Origin {
         }
     }
 
-    /// An event of it, and whether it is the last.
+    /// An event of this part; `ends` tells whether it is the last.
     pub(crate) fn at(&self, event: u32, ends: bool) -> Self {
         Self {
             event,
@@ -158,13 +159,13 @@ impl Origin {
 // === impl Event ===
 
 impl Event {
-    /// The event, with the part of an answer that it comes from.
+    /// Adds the origin to an event.
     pub(crate) fn from(self, origin: Origin) -> Self {
         let event = Box::new(self);
         Self::FromCall { origin, event }
     }
 
-    /// The event, wherever it comes from.
+    /// The event without its origin.
     pub(crate) fn itself(&self) -> &Self {
         match self {
             Self::FromCall { event, .. } => event.itself(),
@@ -172,7 +173,7 @@ impl Event {
         }
     }
 
-    /// The event, and where it comes from.
+    /// The event and its origin.
     pub(crate) fn parted(self) -> (Self, Option<Origin>) {
         match self {
             Self::FromCall { origin, event } => (event.parted().0, Some(origin)),
@@ -180,7 +181,7 @@ impl Event {
         }
     }
 
-    /// Whether subscribers are sent it.
+    /// Whether subscribers receive it.
     pub(crate) fn is_shown(&self) -> bool {
         matches!(self, Self::Status(_) | Self::Artifact { .. })
     }
@@ -257,7 +258,7 @@ impl Task {
         }
     }
 
-    /// How many parts of the answer to a call it has wholly.
+    /// How many complete parts of the answer to a call the task has.
     pub(crate) fn parts_of(&self, call: &str) -> usize {
         let parts = |heard: &Origin| heard.part - u32::from(!heard.ends && heard.part > 0);
         self.heard_of(call).map_or(0, parts) as usize
@@ -267,13 +268,13 @@ impl Task {
         self.heard.iter().rev().find(|heard| *heard.call == *call)
     }
 
-    /// Whether it has the event of this origin.
+    /// Whether the task already has the event with this origin.
     fn has(&self, from: &Origin) -> bool {
         self.heard_of(&from.call)
             .is_some_and(|heard| (heard.part, heard.event) >= (from.part, from.event))
     }
 
-    /// Notes where an event comes from.
+    /// Stores the origin of an event.
     fn note(&mut self, from: Option<Origin>) {
         let Some(from) = from else { return };
         self.heard.retain(|heard| heard.call != from.call);
@@ -326,14 +327,14 @@ impl Task {
         }
     }
 
-    /// Keeps what an agent has said. Agents show what they have said again.
+    /// Adds an agent's message to the history, unless it is there already: agents repeat their messages.
     fn remember(&mut self, message: Message) {
         if !self.history.iter().any(|known| known.id == message.id) {
             self.keep(message);
         }
     }
 
-    /// Keeps a message, whatever its id: clients repeat ids.
+    /// Adds a message to the history, even with a known id: clients reuse ids.
     fn keep(&mut self, message: Message) {
         if self.history.len() < KEPT_MESSAGES {
             self.history.push(message);
@@ -349,7 +350,7 @@ impl Task {
         }
     }
 
-    /// The message that a caller of one answer gets: the last one, or what the artifacts hold.
+    /// The message for a caller that expects a single answer: the last message, or the content of the artifacts.
     pub(crate) fn answer(&self) -> Message {
         self.status.message.clone().unwrap_or_else(|| {
             let parts = self.artifacts.iter().flat_map(|artifact| &artifact.parts);

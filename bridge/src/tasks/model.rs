@@ -1,13 +1,13 @@
-//! Messages, artifacts and states of A2A in no dialect.
+//! Messages, artifacts and states of A2A, independent of its versions.
 //!
-//! What only agents and callers understand (metadata, data parts, parts of unknown kinds) is kept as the JSON text that
-//! they wrote. Source: docs/protocols/a2a.md §9.
+//! Content that only agents and callers understand (metadata, data parts, parts of unknown kinds) is stored as the
+//! original JSON text. Source: docs/protocols/a2a.md §9.
 
 use a2abus_plugin::Text;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-/// JSON as it was written.
+/// The original JSON text.
 pub(crate) type Raw = Box<RawValue>;
 
 /// The author of a message.
@@ -80,7 +80,7 @@ pub(crate) struct Artifact {
     pub(crate) metadata: Option<Raw>,
 }
 
-/// Where a task is in its life.
+/// The state of a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum State {
@@ -95,7 +95,7 @@ pub(crate) enum State {
     Unknown,
 }
 
-/// The state of a task, and what is to be said about it.
+/// The state of a task, with a message about it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Status {
     pub(crate) state: State,
@@ -108,7 +108,7 @@ pub(crate) struct Status {
 // === impl State ===
 
 impl State {
-    /// The state that a text of any dialect names.
+    /// Reads a state of any A2A version.
     pub(crate) fn read(text: &str) -> Self {
         let bare = text.strip_prefix("TASK_STATE_").unwrap_or(text);
         match bare.to_ascii_lowercase().replace('_', "-").as_str() {
@@ -124,7 +124,7 @@ impl State {
         }
     }
 
-    /// The name that A2A 0.3 has for it.
+    /// Its name in A2A 0.3.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Submitted => "submitted",
@@ -147,7 +147,7 @@ impl State {
         )
     }
 
-    /// Whether the agent does nothing more until somebody sends it another message.
+    /// Whether the agent has stopped until it gets another message.
     pub(crate) fn is_at_rest(self) -> bool {
         self.is_terminal() || matches!(self, Self::InputRequired | Self::AuthRequired)
     }
@@ -156,7 +156,7 @@ impl State {
 // === impl Role ===
 
 impl Role {
-    /// The role that a text of any dialect names.
+    /// Reads a role of any A2A version.
     pub(crate) fn read(text: &str) -> Option<Self> {
         match text {
             "user" | "ROLE_USER" => Some(Self::User),
@@ -170,7 +170,7 @@ impl Role {
 // === impl Message, Part, Status ===
 
 impl Message {
-    /// The message that these parts make.
+    /// An agent's message with these parts.
     pub(crate) fn of_agent(parts: Vec<Part>) -> Self {
         Self {
             id: new_id(),
@@ -184,7 +184,7 @@ impl Message {
 }
 
 impl Part {
-    /// A part with nothing but this content.
+    /// A part with only this content.
     pub(crate) fn of(content: Content) -> Self {
         Self {
             content,
@@ -196,7 +196,7 @@ impl Part {
 }
 
 impl Status {
-    /// A state that begins now.
+    /// A state that starts now.
     pub(crate) fn now(state: State, message: Option<Message>) -> Self {
         Self {
             state,
@@ -206,7 +206,7 @@ impl Status {
     }
 }
 
-/// A new id of a task, a context, a message.
+/// A new id for a task, context or message.
 pub(crate) fn new_id() -> Text {
     Text::from(uuid::Uuid::now_v7().to_string())
 }

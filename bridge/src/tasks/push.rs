@@ -1,8 +1,8 @@
-//! Webhooks: the URLs that clients want to be called at when something happens to a task.
+//! Webhooks: URLs that the bridge calls when a task changes.
 //!
-//! They are the fold of a log that all replicas have. One replica at a time owns a webhook and calls it: the one that owns
-//! it claims it in the log, and loses the claim when it says nothing for [`LEASE`]. What was delivered is in the log too, so
-//! another replica goes on where the last one stopped. Source: docs/protocols/a2a.md §11.
+//! Webhooks are the fold of a log that all replicas share. One replica at a time owns a webhook and calls it. It claims
+//! the webhook in the log, and loses the claim if it does not renew it within [`LEASE`]. Deliveries are in the log too,
+//! so another replica continues where the last one stopped. Source: docs/protocols/a2a.md §11.
 
 use std::future::ready;
 use std::time::Duration;
@@ -26,7 +26,7 @@ pub(crate) struct Webhooks {
     replica: Text,
 }
 
-/// Where a client wants to be called, and what shows it that the caller is the bridge.
+/// The URL of a webhook, and what authenticates the bridge there.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Webhook {
     pub(crate) url: String,
@@ -35,11 +35,11 @@ pub(crate) struct Webhook {
     pub(crate) token: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) authentication: Option<Authentication>,
-    /// Whether the client speaks A2A 1.0, and so understands single events; others are sent the task.
+    /// Whether the client uses A2A 1.0, so it understands single events; other clients receive the whole task.
     pub(crate) is_1_0: bool,
 }
 
-/// What is sent in `Authorization`. `Debug` does not show the credentials.
+/// The `Authorization` header. `Debug` does not show the credentials.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Authentication {
     pub(crate) scheme: String,
@@ -47,18 +47,18 @@ pub(crate) struct Authentication {
     pub(crate) credentials: Option<String>,
 }
 
-/// A webhook of a task, as its records make it.
+/// A webhook of a task, folded from its records.
 #[derive(Debug, Clone)]
 pub(crate) struct StoredWebhook {
     pub(crate) task: Text,
     pub(crate) id: Text,
     pub(crate) webhook: Webhook,
-    /// The last event of the task that was delivered, or given up.
+    /// The last event of the task that was delivered or dropped.
     pub(crate) reached: Position,
     owner: Text,
-    /// When the owner has said so last, in milliseconds since 1970.
+    /// When the owner last renewed its claim, in milliseconds since 1970.
     claimed: u64,
-    /// Nothing more is to be delivered.
+    /// Whether everything has been delivered.
     is_over: bool,
 }
 
@@ -70,58 +70,58 @@ enum Event {
         task: Text,
         id: Text,
         webhook: Webhook,
-        /// What happened to the task before is not delivered.
+        /// Events of the task up to this position are not delivered.
         after: String,
         owner: Text,
-        /// The task has ended: nothing more happens to it.
+        /// Whether the task has ended, so there are no further events.
         #[serde(default)]
         last: bool,
     },
     Claimed {
         owner: Text,
     },
-    /// The owner goes away: others need not wait until it is silent for long enough.
+    /// The owner shuts down, so others need not wait until its claim expires.
     Released {
         owner: Text,
     },
-    /// Delivered, or given up.
+    /// An event was delivered or dropped.
     Done {
         reached: String,
-        /// The task has ended.
+        /// Whether the task has ended.
         last: bool,
     },
     Deleted {},
 }
 
-/// Makes webhooks of records.
+/// Folds records into webhooks.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct WebhookFold;
 
 /// Which replica calls a webhook.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum CallOwner {
-    /// This replica, for longer than a call takes.
+    /// This replica, for longer than one call takes.
     Ours,
-    /// Another one.
+    /// Another replica.
     Theirs,
 }
 
-/// How long a replica owns a webhook without saying so again.
+/// How long a claim of a webhook is valid without renewal.
 pub(crate) const LEASE: Duration = Duration::from_secs(60);
-/// How old a claim may be when a call begins.
+/// How old a claim may be when a call starts; an older one is renewed first.
 pub(crate) const RENEW: Duration = Duration::from_secs(20);
-/// How long this replica takes to leave its webhooks to others, and how many at a time.
+/// How long this replica may take to release its webhooks at shutdown, and how many it releases concurrently.
 const RELEASE: Duration = Duration::from_secs(2);
 const RELEASED_AT_A_TIME: usize = 64;
-/// How long the log may take to show what was appended.
+/// How long to wait until an appended record is read back.
 const APPLIED: Duration = Duration::from_secs(10);
-/// Records that a follower may be behind before it looks at everything again.
+/// How many records a follower may lag behind before it reads everything again.
 const BEHIND: usize = 1_024;
 
 // === impl Webhooks ===
 
 impl Webhooks {
-    /// The webhooks that the log has.
+    /// Opens the log of webhooks.
     ///
     /// # Errors
     /// When the log cannot be opened.
@@ -132,25 +132,25 @@ impl Webhooks {
         })
     }
 
-    /// Waits until what this replica knows is what the log has now.
+    /// Waits until this replica has applied everything in the log.
     ///
     /// # Errors
-    /// When the log cannot be asked, or is not read in time.
+    /// When the log is unavailable, or is not read in time.
     pub(crate) async fn latest(&self) -> Result<(), StateError> {
         self.view.latest(super::LATEST).await
     }
 
-    /// The webhook of this id.
+    /// The webhook with this id.
     pub(crate) fn get(&self, task: &str, id: &str) -> Option<StoredWebhook> {
         self.kept(&key(task, id))
     }
 
-    /// The webhook of this key.
+    /// The webhook with this key.
     pub(crate) fn kept(&self, key: &str) -> Option<StoredWebhook> {
         self.view.read(|kept| kept.get(key).cloned())
     }
 
-    /// Those of a task, in the order of their ids.
+    /// The webhooks of a task, ordered by id.
     pub(crate) fn of_task(&self, task: &str) -> Vec<StoredWebhook> {
         let mut found: Vec<_> = self
             .view
@@ -159,7 +159,7 @@ impl Webhooks {
         found
     }
 
-    /// The keys of those that wait for something.
+    /// The keys of webhooks with undelivered or future events.
     pub(crate) fn open_keys(&self) -> Vec<Text> {
         self.view.read(|kept| {
             let open = kept.iter().filter(|(_, kept)| !kept.is_over);
@@ -173,8 +173,8 @@ impl Webhooks {
             .read(|kept| kept.group(task).map(|(key, _)| Text::from(key)).collect())
     }
 
-    /// Keeps a webhook, in place of one with the same id. It is called for what happens to the task after a position, where
-    /// that was not the last.
+    /// Stores a webhook, replacing one with the same id. It is called for events of the task after the position
+    /// `after`, unless `last` is set.
     ///
     /// # Errors
     /// When it is not stored.
@@ -196,15 +196,15 @@ impl Webhooks {
         self.record(&key(task, id), &event).await
     }
 
-    /// Forgets a webhook.
+    /// Deletes a webhook.
     ///
     /// # Errors
-    /// When that is not stored.
+    /// When the deletion is not stored.
     pub(crate) async fn delete(&self, task: &str, id: &str) -> Result<(), StateError> {
         self.record(&key(task, id), &Event::Deleted {}).await
     }
 
-    /// Writes down how far a webhook is; `last` when nothing more comes.
+    /// Records the progress of a webhook; `last` if there are no further events.
     ///
     /// # Errors
     /// When it is not stored.
@@ -218,7 +218,7 @@ impl Webhooks {
         self.record(key, &Event::Done { reached, last }).await
     }
 
-    /// Claims a webhook, if nobody else owns it or this replica's claim is getting old.
+    /// Claims a webhook if no replica owns it, or renews this replica's claim if it is old.
     ///
     /// # Errors
     /// When the claim is not stored.
@@ -246,7 +246,7 @@ impl Webhooks {
         })
     }
 
-    /// Leaves the webhooks that this replica owns to the others.
+    /// Releases the webhooks that this replica owns.
     pub(crate) async fn release(&self) {
         let now = clock::milliseconds(clock::now());
         let is_owned = |kept: &StoredWebhook| {
@@ -270,12 +270,12 @@ impl Webhooks {
         let failed = timeout(RELEASE, failed).await;
         if failed != Ok(0) {
             tracing::warn!(
-                "not all webhooks were left to the other replicas: those wait up to a minute before they call them"
+                "not all webhooks were released: other replicas take up to a minute to call them"
             );
         }
     }
 
-    /// The keys of webhooks from now on, as they are set.
+    /// Follows webhooks from now on, as they are set.
     pub(crate) fn follow(&self) -> Following {
         self.view.follow(None, BEHIND, |_| ()).1
     }
@@ -294,7 +294,7 @@ pub(crate) fn is_set(record: &Record) -> bool {
     matches!(body::read(record), Some(Event::Set { .. }))
 }
 
-/// Task ids are those of the bridge, which have no slash.
+/// The bridge generates task ids, and they contain no slash.
 fn key(task: &str, id: &str) -> String {
     format!("{task}/{id}")
 }

@@ -1,7 +1,7 @@
-//! Reads messages and answers of any dialect.
+//! Reads messages and answers of any A2A version.
 //!
-//! Generous: both spellings of states and roles, parts with and without `kind`, results with and without a wrapper.
-//! Source: docs/protocols/a2a.md §1 and §9.
+//! It is lenient: it accepts both spellings of states and roles, parts with and without `kind`, and results with and
+//! without a wrapper. Source: docs/protocols/a2a.md §1 and §9.
 
 use a2abus_plugin::Text;
 use serde::Deserialize;
@@ -12,9 +12,9 @@ use super::model::{Artifact, Content, Message, Part, Raw, Role, State, Status, n
 /// One part of an agent's answer.
 #[derive(Debug, Clone)]
 pub(crate) enum AnswerPart {
-    /// A task as it is.
+    /// A whole task.
     Task(ReportedTask),
-    /// A message, which answers by itself.
+    /// A message, which is a complete answer.
     Message(Message),
     /// A change of state of its task.
     Status {
@@ -23,18 +23,18 @@ pub(crate) enum AnswerPart {
         /// The state.
         status: Status,
     },
-    /// An artifact of its task, or a piece of one.
+    /// An artifact of its task, or a part of one.
     Artifact {
         /// The agent's own id of the task.
         task: Option<Text>,
         /// The artifact.
         artifact: Artifact,
-        /// The parts go to the end of the artifact of the same id.
+        /// Whether to append the parts to the artifact with the same id.
         append: bool,
-        /// Nothing more goes there.
+        /// Whether this is the last part of the artifact.
         last: bool,
     },
-    /// A result that is none of A2A.
+    /// A result that is not A2A.
     Plain(Raw),
 }
 
@@ -49,10 +49,10 @@ pub(crate) struct ReportedTask {
     pub(crate) history: Vec<Message>,
 }
 
-/// Why something is no message.
+/// Why JSON is not a valid message.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum BadMessage {
-    /// Members that a message must have are not there.
+    /// Required members are missing.
     #[error("the message has no {}", .0.join(", no "))]
     Missing(Vec<&'static str>),
     /// The role is not one of user, agent, system.
@@ -61,13 +61,13 @@ pub(crate) enum BadMessage {
     /// `kind` is something else.
     #[error("Message kind must be 'message'")]
     Kind,
-    /// It has no part.
+    /// It has no parts.
     #[error("Message parts cannot be empty")]
     NoParts,
-    /// A part holds nothing.
+    /// A part has no content.
     #[error("parts[{0}] has none of text, data, file, raw, url, kind")]
     EmptyPart(usize),
-    /// A member is of a wrong type.
+    /// A member has the wrong type.
     #[error("the message cannot be read: {0}")]
     Unreadable(String),
 }
@@ -78,7 +78,7 @@ struct WireMessage {
     kind: Option<String>,
     role: Option<String>,
     parts: Option<Vec<Raw>>,
-    // Names as in the `.proto` of A2A 1.0 are names too.
+    // The names in the `.proto` of A2A 1.0 are accepted too.
     #[serde(alias = "message_id")]
     message_id: Option<Text>,
     metadata: Option<Raw>,
@@ -219,7 +219,7 @@ fn part_of(wire: WirePart, whole: &Raw) -> Option<Part> {
             (None, uri) => Content::Url(uri?),
         }
     } else {
-        // Whoever it is for may know the kind.
+        // The recipient may know this kind.
         wire.kind.filter(|kind| !known_kind(kind))?;
         Content::Other(whole.clone())
     };
@@ -321,7 +321,7 @@ fn read_update(wire: WireResult) -> Option<AnswerPart> {
     }
 }
 
-/// A message of an agent, which may have forgotten its id or role.
+/// An agent's message, which may lack the id or role.
 fn read_message(json: &RawValue) -> Option<Message> {
     let wire: WireMessage = serde_json::from_str(json.get()).ok()?;
     Some(Message {

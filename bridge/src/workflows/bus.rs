@@ -7,9 +7,9 @@
 //!                     └─ anything else ─> dead letter
 //! ```
 //!
-//! Every request is on its own: nothing waits for one that takes long, and a delivery is settled after its answer is
-//! confirmed. One that comes again finds its record and is answered again; nothing runs twice. Executions run on the
-//! threads of the executor, the bus is served by those of the bridge.
+//! Requests are independent: a long one delays no other, and a delivery is settled after its answer is confirmed. A
+//! redelivered request finds its record and is answered again; nothing runs twice. Executions run on the threads of the
+//! executor, not on those that serve the bus.
 //!
 //! | what is sent | when | order |
 //! |---|---|---|
@@ -76,31 +76,31 @@ pub struct WorkflowBinding {
     events: EventFactory,
     turns: AgentTurns,
     waiting: CancellableRequests,
-    /// What the subscription may hold.
+    /// The budget of the subscription.
     budget: Budget,
     log: Log,
 }
 
 /// How the answers of a binding are sent.
 pub(crate) struct AnswerSettings {
-    /// Where answers may go.
+    /// The reply addresses that requests may name.
     pub(crate) places: ReplyPlaces,
-    /// The headers that they keep.
+    /// The headers that answers keep.
     pub(crate) passed: PassedHeaders,
-    /// The publisher that sends them.
+    /// Publishes the answers.
     pub(crate) publisher: Publisher,
 }
 
-/// The log lines that anybody can cause.
+/// Rate limits for log lines that any client can cause.
 #[derive(Debug)]
 struct Log {
-    /// Of workflows that do not become whole.
+    /// For incomplete workflows.
     incomplete: LogLimit,
-    /// Of requests that are refused.
+    /// For refused requests.
     refused: LogLimit,
-    /// Of answers that are wanted where the binding does not allow it.
+    /// For reply addresses that the binding does not allow.
     forbidden: LogLimit,
-    /// Of answers that are too large, or can go nowhere.
+    /// For answers that are too large or undeliverable.
     answers: LogLimit,
 }
 
@@ -110,8 +110,8 @@ type RequestTasks<'a> = FuturesUnordered<BoxFuture<'a, ()>>;
 // === impl WorkflowBinding ===
 
 impl WorkflowBinding {
-    /// The executor reads and answers the requests of a binding, in the name of `run_as` or of whom each event names.
-    /// `instance` is the name of the bridge.
+    /// The binding of the executor. Requests run as `run_as`, or as the agent that each event names. `instance` is the
+    /// name of the bridge.
     pub(crate) fn new(
         mut intake: Intake,
         answers: AnswerSettings,
@@ -150,8 +150,8 @@ impl WorkflowBinding {
         }
     }
 
-    /// Runs until `stop`; then what runs is finished, and what has not begun is left to others. What is unfinished when
-    /// the future is dropped is abandoned: the source delivers it again.
+    /// Runs until `stop`, then finishes running executions and leaves waiting requests to other replicas. Dropping the
+    /// future abandons unfinished deliveries, which the source then redelivers.
     pub async fn run(&self, mut consumer: Consumer, stop: CancellationToken) -> Consumer {
         let limits = self.workflows.executor().limits().workflow;
         let mut assemblies = Assemblies::new(limits, self.budget);
@@ -164,7 +164,7 @@ impl WorkflowBinding {
                 Some(()) = work.next() => {}
                 () = stop.cancelled(), if open => {
                     consumer.stop();
-                    // What was received and not looked at is abandoned as it is dropped.
+                    // Dropping a delivery that was not processed abandons it.
                     while consumer.try_recv().is_some() {}
                     assemblies.give_up();
                     open = false;
@@ -187,7 +187,7 @@ impl WorkflowBinding {
         }
     }
 
-    /// Answers the workflows that wait for lines no longer.
+    /// Answers incomplete workflows that stop waiting for lines.
     fn give_up<'a>(&'a self, assemblies: &mut Assemblies, work: &RequestTasks<'a>) {
         for (part, why) in assemblies.given_up() {
             self.workflows.refused(match why {
@@ -202,14 +202,14 @@ impl WorkflowBinding {
                     .as_ref()
                     .map_or("unknown", Text::as_str);
                 tracing::warn!(binding = %self.intake.name, requester, suppressed,
-                    "a workflow that came line by line is not executed: {}", why.message());
+                    "an incomplete workflow (sent line by line) is not executed: {}", why.message());
             }
             let answer = WorkflowAnswer::refused(why.refused());
             work.push(self.conclude(part, answer).boxed());
         }
     }
 
-    /// Reads a message and begins what it asks for.
+    /// Reads a message and starts its requests.
     fn receive<'a>(
         &'a self,
         delivery: Delivery,
@@ -233,7 +233,7 @@ impl WorkflowBinding {
             collaboration_id: None,
             place: None,
         };
-        // Of a unit of a plain body.
+        // The envelope of one unit of a plain body.
         let of_unit = Envelope {
             collaboration_id: collaboration_id.as_ref(),
             ..whole
@@ -267,11 +267,11 @@ impl WorkflowBinding {
         let collaboration_id = collaboration_id.as_ref();
         self.intake
             .read(&held.message, &limits, collaboration_id, context, take);
-        // What was done at once is settled here, the rest with the last of it.
+        // Settles the delivery if all its units are done, else the last unit settles it.
         held.done();
     }
 
-    /// Who waits for an answer to what is no event: the message, or a unit of its body.
+    /// The client that waits for an answer to a message, or a unit of its body, that is not an event.
     fn waiting_for(
         &self,
         refusal: &Refusal,
@@ -295,19 +295,19 @@ impl WorkflowBinding {
         }
     }
 
-    /// What an event asks that came as a CloudEvent.
+    /// Reads the request in a CloudEvent.
     fn event(&self, event: &Event, envelope: Envelope<'_>) -> Result<Ask, Rejected> {
         let mut hint = self.intake.hint.clone();
         hint.collaboration_id = event.extension_text(extension::COLLABORATION_ID).cloned();
         if let Some(content_type) = event.datacontenttype() {
             hint.header("content-type", content_type);
         }
-        // Malformed text may still be a workflow; then the answer says what is wrong.
+        // Malformed text may still be a workflow; then the answer explains the fault.
         let inside = self.intake.inside(event, &hint, envelope.limits);
         self.ask(event, inside.as_ref(), envelope)
     }
 
-    /// What an event asks whose data are `inside`.
+    /// Reads the request in an event. `inside` describes its data.
     fn ask(
         &self,
         event: &Event,
@@ -372,7 +372,7 @@ impl WorkflowBinding {
         }
     }
 
-    /// Ends what has this name: what waits or runs, and what is not whole yet.
+    /// Cancels everything with this name: waiting and running requests, and incomplete workflows.
     fn end_named<'a>(
         &'a self,
         cancel: &Cancel,
@@ -384,7 +384,7 @@ impl WorkflowBinding {
             work.push(self.cancel_elsewhere(cancel.clone()).boxed());
         }
         match assemblies.cancel(cancel) {
-            // Lines of what runs already, which came once more.
+            // These are redelivered lines of a running workflow.
             Some(part) if was_there => part.held.into_iter().for_each(Held::done),
             Some(part) => {
                 let answer = WorkflowAnswer::cancelled(&part.job);
@@ -392,12 +392,12 @@ impl WorkflowBinding {
             }
             None if was_there => {}
             None => {
-                tracing::debug!(binding = %self.intake.name, "a cancel for an unknown execution");
+                tracing::debug!(binding = %self.intake.name, "cancel ignored: unknown execution");
             }
         }
     }
 
-    /// Says why what is asked for is not done, then settles.
+    /// Answers with the reason of a refusal, then settles.
     async fn refuse(&self, client: Box<WorkflowClient>, refused: WorkflowRefusal, held: Arc<Held>) {
         if let Some(suppressed) = self.log.refused.allow() {
             tracing::warn!(binding = %self.intake.name, source = %client.source, reason = refused.code(), suppressed,
@@ -409,7 +409,7 @@ impl WorkflowBinding {
         held.done();
     }
 
-    /// Does what is asked and answers, then settles.
+    /// Executes a request, answers it, then settles.
     async fn serve(&self, whole: CompleteWorkflow, stop: CancellationToken) {
         let CompleteWorkflow { mut job, held } = whole;
         job.read_execution_id(&self.workflows.executor().limits().workflow);
@@ -428,7 +428,7 @@ impl WorkflowBinding {
         }
     }
 
-    /// Answers and settles.
+    /// Answers a request, then settles.
     async fn conclude(&self, whole: CompleteWorkflow, answer: WorkflowAnswer) {
         let CompleteWorkflow { job, held } = whole;
         if let Some(first) = held.first() {
@@ -437,8 +437,8 @@ impl WorkflowBinding {
         held.into_iter().for_each(Held::done);
     }
 
-    /// Makes a dead letter of a request that wants its answer where the binding does not allow it. Nothing goes there;
-    /// whoever waits at the inbox of the message gets the error.
+    /// Makes a dead letter of a request whose reply address the binding does not allow. Nothing is sent to that
+    /// address; a requester that waits at the inbox of the message gets the error.
     async fn forbid(
         &self,
         client: Box<WorkflowClient>,
@@ -466,7 +466,8 @@ impl WorkflowBinding {
         held.done();
     }
 
-    /// Makes a dead letter of what is no request to the executor; whoever waits for an answer gets the reason at once.
+    /// Makes a dead letter of a message that is not a request to the executor. A waiting requester gets the reason at
+    /// once.
     async fn reject(
         &self,
         held: Arc<Held>,
@@ -485,7 +486,7 @@ impl WorkflowBinding {
         held.done();
     }
 
-    /// Asks the replica to end it that runs what has this name.
+    /// Asks the replica that runs the execution with this name to cancel it.
     async fn cancel_elsewhere(&self, cancel: Cancel) {
         let Some(agent) = self.owner_of(&cancel) else {
             return;
@@ -493,7 +494,7 @@ impl WorkflowBinding {
         self.end_anywhere(&agent, &cancel.name).await;
     }
 
-    /// Cancels an execution, whichever replica runs it.
+    /// Cancels an execution on any replica.
     async fn end_anywhere(&self, agent: &Agent, execution_id: &str) {
         let executor = self.workflows.executor();
         match executor.cancel_anywhere(agent.id(), execution_id).await {
@@ -508,15 +509,15 @@ impl WorkflowBinding {
         }
     }
 
-    /// The agent in whose name somebody may end what runs: its own.
+    /// The agent whose executions this cancel may end: the requester's own.
     fn owner_of(&self, cancel: &Cancel) -> Option<Arc<Agent>> {
         let requester = cancel.requester.as_ref();
         let own = requester.filter(|_| self.events.run_as.is_none());
         own.and_then(|requester| self.workflows.agent(requester))
     }
 
-    /// Ends what waits or runs by that name; whether there was anything. Whoever asks in his own name may end what he has
-    /// begun over HTTP too.
+    /// Cancels waiting and running requests with this name. Returns whether there were any. A requester that runs as
+    /// itself can also cancel executions that it started over HTTP.
     fn cancel(&self, cancel: &Cancel) -> bool {
         let is_known = self.waiting.cancel(cancel);
         let ends = |agent: Arc<Agent>| self.workflows.executor().cancel(agent.id(), &cancel.name);
@@ -530,26 +531,24 @@ impl Log {
     fn new(binding: &Text, limits: &LogLimits) -> Self {
         let limit = |more| limits.limit_of(binding, Level::WARN, more);
         Self {
-            incomplete: limit("more workflows that came line by line were not executed"),
+            incomplete: limit("more incomplete workflows were not executed"),
             refused: limit("more requests to the executor were refused"),
-            forbidden: limit(
-                "more workflows were not executed: they may not choose that reply address",
-            ),
-            answers: limit("more answers were reduced, or could not be delivered"),
+            forbidden: limit("more workflows were not executed: reply address not allowed"),
+            answers: limit("more answers were reduced or not delivered"),
         }
     }
 }
 
-/// Names one unit of a message: the same when it is read again.
+/// The identity of one unit of a message. It stays the same when the message is redelivered.
 fn place_of(held: &Held, index: usize) -> Text {
     match &held.origin {
         Some(origin) => format!("{origin}/{index}").into(),
-        // What has no place does not come again.
+        // A message without a position is not redelivered.
         None => crate::clock::new_event_id().into(),
     }
 }
 
-/// Ids of events that a payload gives none: the same when it is read again.
+/// Generates ids for events whose payload has none. They stay the same when the message is redelivered.
 fn stable_ids(origin: Option<Text>) -> impl Fn() -> EventId {
     let next = Cell::new(0_u64);
     move || {
@@ -557,13 +556,13 @@ fn stable_ids(origin: Option<Text>) -> impl Fn() -> EventId {
             let number = next.replace(next.get() + 1);
             EventId::new(format!("{origin}/{number}"))
         });
-        // What has no place does not come again.
+        // A message without a position is not redelivered.
         let numbered = numbered.and_then(Result::ok);
         numbered.unwrap_or_else(crate::clock::new_event_id)
     }
 }
 
-/// What the message says about the lines of its body: which workflow they belong to.
+/// The workflow to which the lines in the body of a message belong.
 fn collaboration_id_of(message: &Message) -> Option<Text> {
     let id = message.headers.get(extension::COLLABORATION_ID)?;
     let mut hint = Hint::default();

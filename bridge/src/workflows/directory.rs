@@ -1,6 +1,6 @@
-//! Who may execute workflows, and what may they do?
+//! The agents that may execute workflows, and their permissions.
 //!
-//! Made whole from the configuration and its secrets, and never changed: a new one takes its place.
+//! A directory is built from the configuration and its secrets. It is immutable; a reload replaces it.
 
 use std::collections::BTreeMap;
 use std::error::Error as _;
@@ -18,14 +18,14 @@ use crate::config::{
     WorkflowsConfig,
 };
 
-/// The agents there are, by id and by key.
+/// The agents, by id and by key.
 #[derive(Debug, Default)]
 pub struct Directory {
     members: BTreeMap<Text, Arc<Member>>,
     keys: Vec<ApiKeyHash>,
 }
 
-/// An agent, with its permissions as it is shown them.
+/// An agent, with the permissions that it can query.
 #[derive(Debug)]
 pub struct Member {
     agent: Arc<Agent>,
@@ -39,8 +39,8 @@ struct ApiKeyHash {
     owner: Arc<Member>,
 }
 
-/// The secrets in files at the last successful read. That a process has no descriptor left, or a disk does not
-/// answer, is no reason to revoke a key.
+/// The secrets in files at the last successful read. A process without free descriptors, or a failing disk, must not
+/// revoke a key.
 #[derive(Default)]
 pub(super) struct LastKnownSecrets {
     digests: BTreeMap<PathBuf, Option<[u8; 32]>>,
@@ -56,7 +56,7 @@ pub enum UnreadableSecret {
     /// That of a credential.
     #[error("credential {id}")]
     Credential {
-        /// Whose secret it is.
+        /// The credential.
         id: Name,
         /// Why.
         source: SecretError,
@@ -64,14 +64,14 @@ pub enum UnreadableSecret {
     /// A key of an agent.
     #[error("agent {id}: a key")]
     Key {
-        /// Whose key it is.
+        /// The agent of the key.
         id: Name,
         /// Why.
         source: SecretError,
     },
 }
 
-/// Why there is no directory.
+/// Why the directory cannot be built.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DirectoryError {
@@ -81,15 +81,15 @@ pub enum DirectoryError {
     /// A digest is invalid.
     #[error("agent {id}: sha256 is not 64 hexadecimal digits")]
     Digest {
-        /// Whose key it is.
+        /// The agent of the key.
         id: Name,
     },
-    /// One key is of two agents.
+    /// Two agents have the same key.
     #[error("the agents {first} and {second} have the same key")]
     SharedKey {
-        /// The one.
+        /// The first agent.
         first: Text,
-        /// The other.
+        /// The second agent.
         second: Name,
     },
 }
@@ -97,10 +97,10 @@ pub enum DirectoryError {
 // === impl Directory ===
 
 impl Directory {
-    /// Reads all secrets. Blocks as long as reading small files does.
+    /// Reads all secrets. Blocks while it reads small files.
     ///
     /// # Errors
-    /// Whose secret cannot be read, and why; never what it is.
+    /// Which secret cannot be read, and why. The error never contains the secret.
     pub fn read(config: &WorkflowsConfig) -> Result<Self, DirectoryError> {
         let (directory, unread) =
             Self::read_what_is_there(config, &mut LastKnownSecrets::default())?;
@@ -110,8 +110,8 @@ impl Directory {
         }
     }
 
-    /// The same without the keys and credentials whose secrets cannot be read, which are told. A secret that is there and
-    /// cannot be read at the moment is what it was when it was last read.
+    /// The same, but leaves out keys and credentials whose secrets cannot be read, and returns these. If a secret
+    /// exists but cannot be read at the moment, its last value is used.
     pub(super) fn read_what_is_there(
         config: &WorkflowsConfig,
         remembered: &mut LastKnownSecrets,
@@ -154,13 +154,13 @@ impl Directory {
         Ok(())
     }
 
-    /// The agent of an id.
+    /// The agent with this id.
     #[must_use]
     pub fn agent(&self, id: &str) -> Option<&Arc<Member>> {
         self.members.get(id)
     }
 
-    /// The agent of an API key. The time it takes reveals nothing about the keys.
+    /// The agent with this API key. The lookup time reveals nothing about the keys.
     #[must_use]
     pub fn authenticate(&self, key: &str) -> Option<&Arc<Member>> {
         let digest = ApiKey::digest_of(key);
@@ -173,7 +173,7 @@ impl Directory {
         self.keys.get(index).map(|key| &key.owner)
     }
 
-    /// How many agents there are.
+    /// The number of agents.
     #[must_use]
     pub fn len(&self) -> usize {
         self.members.len()
@@ -189,7 +189,7 @@ impl Directory {
 // === impl LastKnownSecrets ===
 
 impl LastKnownSecrets {
-    /// The places of the secrets that could not be read the last time, and count as they were.
+    /// The paths of secrets that could not be read last time, so their old values are in use.
     pub(super) fn unsure(&self) -> &BTreeMap<PathBuf, String> {
         &self.unsure
     }
@@ -208,7 +208,7 @@ impl LastKnownSecrets {
     }
 }
 
-/// What was read; where it is there and could not be read, what it was.
+/// The secret as read, or its last value if it exists but could not be read.
 fn remember<T: Clone>(
     known: &mut BTreeMap<PathBuf, T>,
     unsure: &mut BTreeMap<PathBuf, String>,
@@ -251,7 +251,7 @@ impl Member {
         &self.apis
     }
 
-    /// The credentials that it may refer to, as they are configured: without their secrets.
+    /// The configuration, without secrets, of the credentials that it may refer to.
     #[must_use]
     pub fn credentials(&self) -> &[CredentialConfig] {
         &self.credentials
@@ -261,7 +261,7 @@ impl Member {
 // === impl UnreadableSecret ===
 
 impl UnreadableSecret {
-    /// Why it cannot be read, and where it should be.
+    /// Why it cannot be read.
     pub(super) fn cause(&self) -> &SecretError {
         match self {
             Self::Credential { source, .. } | Self::Key { source, .. } => source,
@@ -285,7 +285,7 @@ impl std::fmt::Debug for ApiKeyHash {
     }
 }
 
-/// The files that a configuration names secrets in: a directory that was read from them is old when one has changed.
+/// The secret files of a configuration. If one changes, the directory must be read again.
 pub(super) fn secret_files(config: &WorkflowsConfig) -> Vec<PathBuf> {
     let credentials = config.credentials.iter();
     let credentials = credentials.filter_map(|one| one.value.path().map(PathBuf::from));

@@ -1,8 +1,9 @@
-//! When do other agents, APIs and credentials count? Soon after the configuration or a secret has changed.
+//! Reloads agents, APIs and credentials after a change of the configuration or a secret.
 //!
-//! `reload.rs` of the bridge says when to look. A secret that is not there, or is empty, is gone: its key or credential does not count until it is back, and holds up nothing else. But who writes a file may empty
-//! it first, so that it takes two looks in a row to believe it. A secret that is there and cannot be read, as when the
-//! process has no descriptor left, counts as it was.
+//! `reload.rs` of the bridge triggers the checks. If a secret is missing or empty, its key or credential cannot be used
+//! until the secret is back; everything else is reloaded. This needs two successive checks, because some editors
+//! truncate a file before writing it. If a secret exists but cannot be read, for example because the process has no
+//! free descriptors, its old value stays in use.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::Metadata;
@@ -14,7 +15,7 @@ use super::{Workflows, WorkflowsError};
 use crate::config::WorkflowsConfig;
 use crate::metrics::ReloadOutcome;
 
-/// Watches the files that the agents of an executor come from.
+/// Watches the secret files of an executor.
 #[derive(Debug)]
 pub(crate) struct SecretWatcher {
     workflows: Workflows,
@@ -31,7 +32,7 @@ pub(crate) struct SecretWatcher {
 /// Identifies a state of a file, behind all links; `None` for a missing file.
 pub(crate) type FileState = Option<(u64, u64, i64, i64)>;
 
-/// The files of secrets as they were when they were looked at.
+/// The states of the secret files at the last check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct SecretFileStates(BTreeMap<PathBuf, FileState>);
 
@@ -45,7 +46,7 @@ enum SecretsRead {
     InDoubt,
 }
 
-/// Whether these agents, APIs and credentials can be put to use. Secrets that are not there are no fault.
+/// Checks that these agents, APIs and credentials can be used. Missing secrets are not an error.
 ///
 /// # Errors
 /// Why not.
@@ -66,16 +67,15 @@ impl SecretWatcher {
         self.check_files(None);
     }
 
-    /// Takes over a configuration that has changed, if one is given, and secrets that have. Blocks as long as reading
-    /// small files does.
+    /// Applies a changed configuration, if given, and changed secrets. Blocks while it reads small files.
     pub(crate) fn check_files(&mut self, news: Option<&WorkflowsConfig>) {
         let now = self.seen.again();
         let has_news = news.is_some() || now != self.seen || self.is_in_doubt;
-        // What is missing, or could not be read, may be there again without a trace in its file.
+        // A missing or unreadable secret may be back although the state of its file looks the same.
         if !has_news && self.absent.is_empty() && self.remembered.unsure().is_empty() {
             return;
         }
-        // Looked at before it is read: a change meanwhile is seen the next time.
+        // Take the file states before reading the files, so that a change in between is seen next time.
         self.seen = now;
         self.is_in_doubt = false;
         let before = (self.absent.clone(), self.remembered.unsure().clone());
@@ -97,18 +97,18 @@ impl SecretWatcher {
                 return;
             }
             Ok(SecretsRead::Taken(agents)) => {
-                tell_taken(agents);
+                log_taken(agents);
                 ReloadOutcome::Taken
             }
             Ok(SecretsRead::Partial(agents, unread)) => {
-                tell_taken(agents);
-                unread.iter().for_each(tell_unread);
+                log_taken(agents);
+                unread.iter().for_each(log_unread);
                 ReloadOutcome::Partial
             }
             Err(error) => {
                 tracing::error!(
                     error = &error as &dyn std::error::Error,
-                    "agents, APIs and credentials of workflows stay as they were"
+                    "agents, APIs and credentials of workflows are not changed"
                 );
                 ReloadOutcome::Refused
             }
@@ -116,10 +116,10 @@ impl SecretWatcher {
         self.workflows.0.metrics.workflow_reload(outcome);
     }
 
-    /// Reads the secrets of the configuration that is new, or else of the one that counts.
+    /// Reads the secrets of the new configuration, or of the current one.
     fn read(&mut self, news: Option<&WorkflowsConfig>) -> Result<SecretsRead, WorkflowsError> {
         if let Some(news) = news {
-            // Also when a secret cannot be read: its file is then waited for.
+            // Watch the file even if its secret cannot be read.
             self.seen.watch(news);
         }
         let config = news.unwrap_or(&self.config);
@@ -147,14 +147,14 @@ impl SecretWatcher {
     }
 }
 
-fn tell_taken(agents: usize) {
+fn log_taken(agents: usize) {
     tracing::info!(
         agents,
         "agents, APIs and credentials of workflows are reloaded"
     );
 }
 
-fn tell_unread(unread: &UnreadableSecret) {
+fn log_unread(unread: &UnreadableSecret) {
     tracing::error!(
         error = unread as &dyn std::error::Error,
         "a secret of workflows is missing: its key is revoked, or its credential cannot be used, until it is back"
@@ -164,7 +164,7 @@ fn tell_unread(unread: &UnreadableSecret) {
 // === impl SecretFileStates ===
 
 impl SecretFileStates {
-    /// The files of a configuration, before its secrets are read: what changes meanwhile is seen later.
+    /// The file states of a configuration. Call this before the secrets are read, so that later changes are seen.
     pub(crate) fn of(config: &WorkflowsConfig) -> Self {
         let mut files = Self(BTreeMap::new());
         files.watch(config);
@@ -178,7 +178,7 @@ impl SecretFileStates {
         config: &WorkflowsConfig,
     ) -> SecretWatcher {
         let mut remembered = LastKnownSecrets::default();
-        // The start has read them a moment ago and reported every problem.
+        // The start-up has just read them and reported all problems.
         drop(Directory::read_what_is_there(config, &mut remembered));
         SecretWatcher {
             remembered,
@@ -190,13 +190,13 @@ impl SecretFileStates {
         }
     }
 
-    /// The same files, as they are now.
+    /// The current states of the same files.
     fn again(&self) -> Self {
         let files = self.0.keys();
         Self(files.map(|file| (file.clone(), file_state(file))).collect())
     }
 
-    /// Looks at the secrets of a configuration as well.
+    /// Also watches the secrets of this configuration.
     fn watch(&mut self, config: &WorkflowsConfig) {
         for file in directory::secret_files(config) {
             self.0
@@ -206,7 +206,7 @@ impl SecretFileStates {
     }
 }
 
-/// A file as it is now.
+/// The current state of a file.
 pub(crate) fn file_state(file: &Path) -> FileState {
     let of = |found: Metadata| (found.ino(), found.len(), found.mtime(), found.mtime_nsec());
     std::fs::metadata(file).ok().map(of)

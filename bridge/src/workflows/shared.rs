@@ -6,10 +6,10 @@
 //! | `executions` | hash of agent and execution id | who runs it until when, its record and its summary |
 //! | `storage` | hash of agent and key | the last value |
 //!
-//! The log decides who begins an execution first. Whoever does has until its time is over; then another replica may begin
-//! it again, and nothing that the first one writes counts any more. The bytes that an agent has in `localStorage` are
-//! counted from its values; replicas that write at the same moment do not see each other's, so that the bound may be
-//! exceeded by what is under way.
+//! The order of the log decides which replica starts an execution. Its claim has a deadline. After that another replica
+//! may start the execution again, and further writes of the first one are ignored. The size of an agent's
+//! `localStorage` is computed from its values. Replicas that write at the same time do not see each other's writes, so
+//! the limit may be exceeded by the writes in flight.
 
 mod fold;
 
@@ -34,15 +34,15 @@ use crate::state::{EXECUTIONS, Entries, Logs, STORAGE, StateError, View};
 pub(crate) struct SharedStore {
     executions: View<ExecutionFold>,
     values: View<ValueFold>,
-    /// Whether no other process can have the logs.
+    /// Whether only this process can use the logs.
     is_alone: bool,
-    /// The runs of this process, by the key of their execution, and when their time is over.
+    /// The runs of this process and their deadlines, by the key of their execution.
     runs: Mutex<HashMap<String, (Text, u64)>>,
 }
 
-/// How long a log may take to show what was appended.
+/// How long to wait until an appended record is read back.
 const APPLIED: Duration = Duration::from_secs(10);
-/// Records that somebody who waits may be behind before it looks again.
+/// How many records a waiting task may lag behind before it reads the state again.
 const BEHIND: usize = 8;
 
 // === impl SharedStore ===
@@ -71,7 +71,7 @@ impl SharedStore {
         self.runs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The run of an execution that this process may end or replace.
+    /// This process's run of an execution, which it may end or replace.
     fn own_run(&self, key: &str) -> Option<Text> {
         let own = self.runs().get(key).map(|(run, _)| run.clone());
         own.or_else(|| {
@@ -85,7 +85,7 @@ impl SharedStore {
         self.executions.read(|entries| entries.get(&at).map(read))
     }
 
-    /// When the time of the other process is over that runs an execution.
+    /// The deadline of an execution that another process runs.
     fn elsewhere_until(&self, key: &str, execution: Option<&Execution>) -> Option<u64> {
         let execution = execution.filter(|execution| !execution.is_final && !self.is_alone)?;
         let is_own = self
@@ -102,8 +102,7 @@ impl SharedStore {
         stored.map(drop).map_err(failed)
     }
 
-    /// Writes the record of an execution with its summary. A run of this process that another one has replaced writes
-    /// nothing.
+    /// Writes the record of an execution with its summary, unless another process has replaced the run.
     async fn write_execution(&self, written: ExecutionRecord) -> Result<(), StoreError> {
         let key = written.key.to_string();
         let run = self.own_run(&key);
@@ -119,7 +118,7 @@ impl SharedStore {
         }
         match (run, current) {
             (Some(run), Some(current)) if run != current => Err(other(
-                "another replica runs the execution: the time of this one was over",
+                "another replica has taken over the execution, because its deadline on this replica has passed",
             )),
             _ => Ok(()),
         }
@@ -145,7 +144,7 @@ impl SharedStore {
         }
     }
 
-    /// What an agent has in `localStorage`.
+    /// The size of an agent's `localStorage`.
     fn account(&self, agent: &str) -> Bytes {
         let (bytes, entries) = self.values.read(|values| {
             let sizes = values.group(agent).map(|(_, value)| value.text().len());
@@ -159,10 +158,10 @@ impl SharedStore {
         for change in changes {
             let Change { table, key, value } = change;
             match table {
-                // It is counted from the values.
+                // The size is computed from the values.
                 Table::Local if key.ends_with('\0') => {}
                 Table::Local => self.write_value(key, value).await?,
-                // Its summary comes next.
+                // Its summary follows.
                 Table::Executions => record = Some((key, value)),
                 Table::Summaries => match (record.take(), value) {
                     (Some((of, Some(record))), Some(summary)) => {
@@ -176,7 +175,7 @@ impl SharedStore {
                         self.commit(&of, &Event::Removed { run, summary_key })
                             .await?;
                     }
-                    _ => return Err(other("a record and its summary are written together")),
+                    _ => return Err(other("a record and its summary must be written together")),
                 },
             }
         }
@@ -185,10 +184,14 @@ impl SharedStore {
 
     async fn claim(&self, changes: Vec<Change>, until: SystemTime) -> Result<bool, StoreError> {
         let [record, summary] = &changes[..] else {
-            return Err(other("an execution begins with a record and its summary"));
+            return Err(other(
+                "an execution must start with a record and its summary",
+            ));
         };
         let (Some(text), Some(short)) = (&record.value, &summary.value) else {
-            return Err(other("an execution begins with a record and its summary"));
+            return Err(other(
+                "an execution must start with a record and its summary",
+            ));
         };
         let key = record.key.clone();
         let written = ExecutionRecord::of(
@@ -216,20 +219,19 @@ impl SharedStore {
         self.runs().remove(&key);
         if let Err(error) = committed {
             let summary_key = summary.key.as_str().into();
-            self.take_back(&key, (run, summary_key), until, &error)
-                .await;
+            self.revoke(&key, (run, summary_key), until, &error).await;
             return Err(error);
         }
         match current {
             Some(_) => Ok(false),
             None => Err(other(
-                "the record of this execution was forgotten for want of memory: raise state.memory",
+                "the record of this execution was removed because memory is full: raise state.memory",
             )),
         }
     }
 
-    /// Takes a run back that did not begin: its record may be in the log all the same, and everybody would wait for it.
-    async fn take_back(
+    /// Revokes a run that did not start. Its record may be in the log nevertheless, and others would wait for it.
+    async fn revoke(
         &self,
         key: &str,
         (run, summary_key): (Text, Text),
@@ -245,16 +247,16 @@ impl SharedStore {
         let (agent, execution) = key.split_once('\0').unwrap_or_default();
         match taken_back {
             Ok(_) => {
-                tracing::warn!(agent, execution, %error, "an execution was not begun, and its record is taken back: it may be requested again");
+                tracing::warn!(agent, execution, %error, "an execution was not started, and its record is revoked: it may be requested again");
             }
             Err(not_taken_back) => {
                 let until = clock::rfc3339(clock::since_1970(until));
-                tracing::error!(agent, execution, %error, %not_taken_back, %until, "an execution was not begun, but may be recorded as running: until then it is not begun again");
+                tracing::error!(agent, execution, %error, %not_taken_back, %until, "an execution was not started but may be recorded as running: it cannot be started again before its deadline");
             }
         }
     }
 
-    /// Notes a run, and forgets those whose time is over: nobody finished them.
+    /// Stores a run, and removes runs whose deadline has passed.
     fn note_run(&self, key: &str, run: &Text, until: u64) {
         let now = clock::milliseconds(clock::now());
         let mut runs = self.runs();
@@ -270,7 +272,7 @@ impl SharedStore {
             });
             let Some(until) = until else { return };
             let over = clock::since_1970(until).duration_since(clock::now());
-            // A little later, so that it is over then.
+            // Wait slightly longer, so that the deadline has passed.
             let over = over.unwrap_or_default() + Duration::from_millis(1);
             tokio::select! {
                 () = sleep(over) => {}
@@ -297,7 +299,7 @@ impl SharedStore {
         }
     }
 
-    /// Keys in order, with their values.
+    /// Sorts keys, with their values.
     fn found(
         &self,
         table: Table,
@@ -331,7 +333,7 @@ impl SharedStore {
     }
 }
 
-/// The wanted keys of some entries, each with its key in the log.
+/// The keys of entries in the wanted range, each with its log key.
 fn keys<E>(
     entries: &Entries<E>,
     key: impl Fn(&E) -> &Text,
@@ -412,7 +414,7 @@ impl Store for SharedStore {
     }
 }
 
-/// The key of a log for a key of any length and any characters.
+/// The log key for a key of any length and characters.
 fn log_key(key: &str) -> String {
     digest_of([key.as_bytes()]).to_string()
 }

@@ -1,4 +1,4 @@
-//! Turns of agents, so that none takes what all of them need.
+//! Turns, which share a limited resource fairly among agents.
 
 use std::collections::HashMap;
 use std::pin::Pin;
@@ -10,15 +10,15 @@ use futures_util::future::BoxFuture;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::PollSemaphore;
 
-/// Limits how many tasks of one agent run at a time; they run in the order of their requests.
+/// Limits how many tasks of one agent run at a time. Tasks run in the order of their requests.
 #[derive(Debug)]
 pub(super) struct AgentTurns {
     at_a_time: usize,
-    /// By agent; agents are those of the configuration.
+    /// By agent. The agents of the configuration bound the number of entries.
     agents: Mutex<HashMap<Text, Arc<Semaphore>>>,
 }
 
-/// Work that goes on only in turns of its agent: each time it is polled it takes one, and gives it back before it waits.
+/// A future that runs only during turns of its agent. Each poll takes a turn and returns it afterwards.
 pub(super) struct TurnTaking<T> {
     turns: PollSemaphore,
     work: BoxFuture<'static, T>,
@@ -34,12 +34,12 @@ impl AgentTurns {
         }
     }
 
-    /// The next turn of an agent. `None` is for nobody: turns are never closed.
+    /// Waits for the next turn of an agent. Never `None`, because the semaphores are never closed.
     pub(super) async fn next(&self, agent: &Text) -> Option<OwnedSemaphorePermit> {
         self.of(agent).acquire_owned().await.ok()
     }
 
-    /// The same work, in turns of the agent.
+    /// Wraps a future so that it runs only in turns of the agent.
     pub(super) fn take<T>(
         &self,
         agent: &Text,
@@ -52,7 +52,7 @@ impl AgentTurns {
     }
 
     fn of(&self, agent: &Text) -> Arc<Semaphore> {
-        // Nothing that holds the lock can leave the map half changed.
+        // Ignore poisoning: each change leaves the map consistent.
         let mut agents = self.agents.lock().unwrap_or_else(PoisonError::into_inner);
         let turns = agents.entry(agent.clone());
         Arc::clone(turns.or_insert_with(|| Arc::new(Semaphore::new(self.at_a_time))))

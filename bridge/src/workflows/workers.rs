@@ -1,5 +1,5 @@
-//! Where do executions run? On a runtime of their own, so that a heavy workflow takes no time from the path of a
-//! message; and in turns of their agents, so that it takes none from the workflows of others.
+//! The threads of executions. Executions run on a separate runtime, so that heavy workflows do not delay messages. They
+//! run in turns of their agents, so that they do not delay workflows of other agents.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -21,13 +21,13 @@ use crate::metrics::Metrics;
 pub(super) struct Workers {
     runtime: Mutex<Option<Runtime>>,
     handle: Handle,
-    /// The threads that each agent may have at a time.
+    /// Limits the threads that each agent uses at a time.
     turns: AgentTurns,
     tasks: TaskTracker,
     cancel: CancellationToken,
 }
 
-/// One execution to be run.
+/// An execution to run.
 pub(super) struct Task {
     pub(super) executor: Executor,
     pub(super) agent: Text,
@@ -41,7 +41,7 @@ struct AbandonGuard {
     is_over: bool,
 }
 
-/// How many agents find threads at the same time, at least: one alone has no more than its share.
+/// At least this many agents can run at the same time, because each agent gets at most its share of the threads.
 const AGENTS: usize = 4;
 /// How long a cancelled execution may take to end and be recorded.
 const LAST_WORDS: Duration = Duration::from_secs(5);
@@ -53,7 +53,7 @@ impl Workers {
         let runtime = Builder::new_multi_thread()
             .worker_threads(usize::from(threads))
             .thread_name("a2abus-workflow")
-            .on_thread_start(give_way)
+            .on_thread_start(lower_priority)
             .enable_all()
             .build()?;
         Ok(Self {
@@ -65,7 +65,7 @@ impl Workers {
         })
     }
 
-    /// Does something short there for an agent; `None` when the threads have ended.
+    /// Runs a short task for an agent on these threads; `None` when the threads have stopped.
     pub(super) async fn ask<T: Send + 'static>(
         &self,
         agent: &Text,
@@ -85,7 +85,7 @@ impl Workers {
         let agent = task.agent.clone();
         let run = async move {
             if let Some(record) = task.run(on_progress, &cancel).await {
-                // Nobody may wait for it any more.
+                // The receiver may be gone.
                 let _ = ended.send(record);
             }
         };
@@ -101,13 +101,13 @@ impl Workers {
         self.tasks.close();
     }
 
-    /// Waits until nothing runs, at most so long; then cancels what is left.
+    /// Waits at most `patience` for running executions, then cancels the rest.
     pub(super) async fn finish(&self, patience: Duration) {
         self.drain();
         if timeout(patience, self.tasks.wait()).await.is_err() {
             tracing::warn!(
                 executions = self.tasks.len(),
-                "the grace period is over: executions of workflows are cancelled"
+                "the drain period is over: executions of workflows are cancelled"
             );
             self.cancel.cancel();
             if timeout(LAST_WORDS, self.tasks.wait()).await.is_err() {
@@ -125,19 +125,19 @@ impl Workers {
     }
 }
 
-/// A runtime that is dropped where tasks run waits for its threads, which is not allowed there.
+/// Dropping a runtime inside an async task would block on its threads, which panics.
 impl Drop for Workers {
     fn drop(&mut self) {
         self.stop();
     }
 }
 
-/// Lets the threads that carry messages go first.
-fn give_way() {
-    // Elsewhere the priority would be that of the whole process.
+/// Gives this thread a lower priority than the threads that process messages.
+fn lower_priority() {
+    // On other systems this would set the priority of the whole process.
     #[cfg(target_os = "linux")]
     if let Err(error) = rustix::process::setpriority_process(None, 5) {
-        tracing::debug!(%error, "the priority of executions could not be lowered: they run at that of the bridge");
+        tracing::debug!(%error, "the priority of executions could not be lowered: they run at the priority of the bridge");
     }
 }
 

@@ -1,4 +1,4 @@
-//! Agents over HTTP: announced, removed and watched.
+//! Announcing, removing and watching agents over HTTP.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,7 +31,7 @@ use crate::registry::{Agents, Announcement, Owner};
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct Announced {
-    /// How long the agent is known, as `90s` or `24h`.
+    /// The lease, such as `90s` or `24h`.
     lease: Option<String>,
     org_id: Option<String>,
     unit_id: Option<String>,
@@ -39,7 +39,7 @@ pub(super) struct Announced {
 
 type Refusal = (StatusCode, Failure);
 
-/// The agent of the path, and what the query says about it.
+/// The agent in the path, and the query.
 fn asked(
     name: Result<Path<String>, PathRejection>,
     query: Result<Query<Announced>, QueryRejection>,
@@ -135,7 +135,7 @@ pub(in crate::doors) fn refusal_of(failure: Failure) -> Refusal {
     (status, failure)
 }
 
-/// Whether a list of agents is to go on with every change of it.
+/// Whether the client asks for a stream of changes to the list of agents.
 pub(super) fn is_watched(headers: &HeaderMap) -> bool {
     Accepts::of(headers) == Some(Accepts::Events)
 }
@@ -164,9 +164,9 @@ impl Announced {
     fn claim(self, name: String) -> Result<Announcement, Refusal> {
         let lease = self.lease.map(|text| humantime::parse_duration(&text));
         let lease = lease.transpose();
-        let lease = lease.map_err(|_| bad(&"lease is a duration like 90s, 10m or 24h"))?;
+        let lease = lease.map_err(|_| bad(&"lease must be a duration such as 90s, 10m or 24h"))?;
         if lease == Some(Duration::ZERO) {
-            return Err(bad(&"lease is longer than 0"));
+            return Err(bad(&"lease must be longer than 0"));
         }
         Ok(Announcement {
             agent: Some(name.into()),
@@ -183,7 +183,7 @@ impl Announced {
 // === impl A2a ===
 
 impl A2a {
-    /// Whether the sender of a request may announce agents, and what its head costs meanwhile.
+    /// Checks that the sender may announce agents. Returns the charge for the request head.
     pub(in crate::doors) fn may_announce(
         &self,
         request: &Request<Body>,
@@ -195,7 +195,7 @@ impl A2a {
         Ok(charge)
     }
 
-    /// A response, or the refusal in its place; counted.
+    /// The response or the refusal; counts the request.
     pub(in crate::doors) fn answered(
         &self,
         path: HttpPath,
@@ -209,7 +209,7 @@ impl A2a {
         response
     }
 
-    /// The agents that there are, and every change of them: one event for each agent that is `registered`, `changed` or
+    /// A stream of the current agents and all changes: one event for each agent that is `registered`, `changed` or
     /// `removed`.
     pub(super) fn watched(&self, base: String, request: &Request<Body>) -> Response {
         let watching = Watching {
@@ -226,10 +226,10 @@ impl A2a {
     }
 }
 
-/// A list of agents that goes on.
+/// A stream of changes to the list of agents.
 struct Watching {
     agents: watch::Receiver<Arc<Agents>>,
-    /// What the client knows.
+    /// The agents as last sent to the client.
     sent: Arc<Agents>,
     base: String,
     is_first: bool,
@@ -238,7 +238,7 @@ struct Watching {
 // === impl Watching ===
 
 impl Watching {
-    /// What has changed; all that changed at a time is one frame. `None` when the bridge ends.
+    /// The next changes; simultaneous changes are one frame. `None` when the bridge shuts down.
     async fn next(&mut self) -> Option<Frame> {
         loop {
             let is_first = std::mem::replace(&mut self.is_first, false);

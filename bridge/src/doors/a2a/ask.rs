@@ -1,4 +1,4 @@
-//! What does a request ask for, and in which dialect is it answered?
+//! Reads requests: the method, and the dialect of the answer.
 //!
 //! Source: docs/protocols/a2a.md §2, §3 and §9.
 
@@ -15,21 +15,21 @@ use super::form::{Envelope, Form};
 use super::method::{Method, Push};
 use crate::calls::failure::{Failure, Reason, Recipient};
 
-/// One request, ready to be done.
+/// A parsed request.
 #[derive(Debug)]
 pub(super) struct Ask {
     pub(super) unit: Unit,
-    /// The caller's id, as its exact JSON token; `null` where there is none.
+    /// The caller's id, as exact JSON; `null` if there is none.
     pub(super) id: Text,
     pub(super) method: Method,
     /// Its name, for the access log.
     pub(super) name: &'static str,
     pub(super) dialect: Dialect,
-    /// What its answer is put into.
+    /// The envelope of its answer.
     pub(super) envelope: Envelope,
 }
 
-/// The version that the head of a request names.
+/// The version in the head of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Version {
     Absent,
@@ -105,7 +105,7 @@ pub(super) fn name_of(method: Method, dialect: Dialect) -> &'static str {
 /// The versions that are served.
 pub(super) const VERSIONS: [&str; 2] = ["1.0", "0.3"];
 
-/// The header, or member of the query, that names a version.
+/// The header or query parameter that names a version.
 const VERSION: &str = "A2A-Version";
 
 #[derive(Deserialize)]
@@ -119,7 +119,7 @@ struct Request<'a> {
 // === impl Version ===
 
 impl Version {
-    /// What a request names in its header, else in its query.
+    /// The version in the header of a request, else in its query.
     pub(super) fn of(head: &Parts) -> Self {
         let header = head.headers.get(VERSION);
         let header = header.and_then(|value| value.to_str().ok());
@@ -133,7 +133,7 @@ impl Version {
         Self::read(header.or_else(query).unwrap_or_default().trim())
     }
 
-    /// The third number says nothing.
+    /// The patch number does not matter.
     fn read(text: &str) -> Self {
         let mut numbers = text.split('.');
         match (numbers.next(), numbers.next()) {
@@ -144,7 +144,7 @@ impl Version {
         }
     }
 
-    /// The dialect of errors about a request that cannot be read.
+    /// The dialect of errors if the request cannot be read.
     pub(super) fn dialect(&self, fallback: Dialect) -> Dialect {
         match self {
             Self::V1_0 | Self::Other(_) => Dialect::A2a10,
@@ -158,10 +158,10 @@ impl Version {
 // === impl Ask ===
 
 impl Ask {
-    /// Sorts a unit. `fallback` is the dialect of one that cannot be read.
+    /// Reads a request from a unit. `fallback` is the dialect of errors if it cannot be read.
     ///
     /// # Errors
-    /// Why it is refused, with whoever gets the error.
+    /// Why it is refused, and the recipient of the error.
     pub(super) fn of(
         unit: Result<Unit, Refused>,
         version: &Version,
@@ -181,7 +181,7 @@ impl Ask {
             let failure = Failure::new(Reason::InvalidRequest, what);
             return Err((failure, Recipient::unknown(fallback)));
         };
-        // A request without an id is answered with null: clients that forgot it are told what is wrong.
+        // A request without an id is answered with `null`, so clients that forgot it see the error.
         let id = message.id.as_ref().map(|id| id.token().clone());
         let id = id.unwrap_or_else(no_id);
         let is_jaf = message.dialect == Dialect::JafDoc;
@@ -217,7 +217,7 @@ impl Ask {
         }
     }
 
-    /// The method of a name, and the dialect of its answer.
+    /// The method with this name, and the dialect of its answer.
     fn known(name: &str, version: &Version, is_jaf: bool) -> Result<(Named, Dialect), Failure> {
         let find = |names: &[Named]| names.iter().find(|(known, _)| *known == name).copied();
         let (current, earlier) = (find(&CURRENT), find(&EARLIER));
@@ -247,7 +247,7 @@ impl Ask {
     /// The parameters.
     ///
     /// # Errors
-    /// When they are not of the form that the method has.
+    /// When they do not have the form that the method requires.
     pub(super) fn params<'a, T: Deserialize<'a>>(&'a self) -> Result<T, Failure> {
         #[derive(Deserialize)]
         struct Params<T> {
@@ -294,7 +294,7 @@ mod tests {
             known("SendMessage", Version::V1_0, false),
             Ok((Method::Send, A2a10))
         );
-        // A method of 0.3 is served as such whatever the header says.
+        // A method of 0.3 is served as 0.3, whatever the header says.
         assert_eq!(
             known("message/send", Version::V1_0, false),
             Ok((Method::Send, A2a03))

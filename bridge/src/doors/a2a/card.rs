@@ -1,6 +1,6 @@
-//! Agent cards: one document for all generations of clients.
+//! Agent cards: one document for clients of all versions.
 //!
-//! A card has the members of the JAF document, of A2A 0.3 and of A2A 1.0; each client reads those that it knows.
+//! A card has the members of the JAF document, A2A 0.3 and A2A 1.0; each client reads the members that it knows.
 //! Source: docs/protocols/a2a.md §8.
 
 use serde_json::{Map, Value, json};
@@ -8,10 +8,10 @@ use serde_json::{Map, Value, json};
 use crate::config::{AgentCardConfig, SkillConfig};
 use crate::registry::Agents;
 
-/// The version of the JAF document and of A2A 0.3, as cards have it.
+/// The protocol version in cards for the JAF document and A2A 0.3.
 pub(super) const PROTOCOL_VERSION: &str = "0.3.0";
 
-/// Agents in the card of the server, at most.
+/// Most agents in the card of the server.
 const MOST_AGENTS: usize = 100;
 
 /// The interfaces that cards offer, with their URLs.
@@ -19,9 +19,9 @@ const MOST_AGENTS: usize = 100;
 pub(super) struct OfferedInterfaces {
     /// As JSON-RPC.
     pub(super) json_rpc: String,
-    /// As HTTP+JSON; what the paths of the binding are below.
+    /// As HTTP+JSON: the base URL of the paths.
     pub(super) http: String,
-    /// Whether webhooks are called.
+    /// Whether webhooks are supported.
     pub(super) push: bool,
 }
 
@@ -113,7 +113,7 @@ fn card(
             "contextAccumulation": false,
             "extendedAgentCard": true,
         },
-        // Nobody is asked who they are, so there is no card for those who have said it.
+        // Clients are not authenticated, so there is no extended card.
         "supportsAuthenticatedExtendedCard": false,
         "defaultInputModes": inputs,
         "defaultOutputModes": outputs,
@@ -123,7 +123,7 @@ fn card(
     })
 }
 
-/// The members that A2A 1.0 has, and no others.
+/// Only the members of A2A 1.0.
 pub(super) fn current_only(card: Value) -> Value {
     const MEMBERS: [&str; 8] = [
         "name",
@@ -160,7 +160,7 @@ fn written(id: &str, skill: &SkillConfig) -> Value {
     })
 }
 
-/// The words of the JAF document for media types.
+/// The JAF names of media types.
 fn words(media_types: &[String]) -> Vec<&'static str> {
     let mut words = Vec::new();
     for media_type in media_types {

@@ -4,9 +4,9 @@
 //! an event of a task, a new webhook, or time ──> due ──> claim ──> POST ──> done │ again later │ given up
 //! ```
 //!
-//! Each webhook gets the events of its task in their order, each until it is taken. A delivery that fails is repeated, less
-//! and less often, until it is given up; the next event is tried again. Another replica takes over when this one is away, so
-//! a webhook may see the last event of the former owner twice.
+//! Each webhook gets the events of its task in order, one at a time. A failed delivery is retried with growing pauses
+//! until it is dropped; then the next event is tried. If this replica stops, another one takes over, so a webhook may
+//! see the last event twice.
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::fmt;
@@ -42,19 +42,19 @@ pub(crate) struct Deliveries {
     pub(crate) tasks: Arc<Tasks>,
     pub(crate) client: Arc<dyn HttpClient>,
     pub(crate) metrics: Arc<Metrics>,
-    /// The longest that one call may take.
+    /// The time limit of one call.
     pub(crate) timeout: Duration,
-    /// How long one delivery is repeated.
+    /// How long a delivery is retried.
     pub(crate) give_up_after: Duration,
     retried: LogLimit,
     dropped: LogLimit,
 }
 
-/// The end of one delivery step.
+/// The result of one delivery step.
 struct DeliveryStep {
     key: Text,
     outcome: DeliveryResult,
-    /// The part of its host in the calls.
+    /// Its host's share of the calls.
     share: Share<String>,
 }
 
@@ -84,14 +84,14 @@ struct FailedDelivery {
 struct DeliverySchedule {
     due: BTreeSet<(Instant, Text)>,
     flying: HashSet<Text>,
-    /// Something has happened meanwhile.
+    /// Webhooks with new events during their step.
     again: HashSet<Text>,
-    /// They were set anew meanwhile.
+    /// Webhooks that were set again during their step.
     renewed: HashSet<Text>,
     failing: HashMap<Text, FailedDelivery>,
     /// Calls to each host.
     hosts: Arc<Shares<String>>,
-    /// Those whose host has as many calls as it may.
+    /// Webhooks that wait because their host is at its limit of calls.
     crowded: HashMap<String, VecDeque<Text>>,
 }
 
@@ -100,30 +100,30 @@ struct Call {
     body: Bytes,
     /// The event that it reports.
     reached: Position,
-    /// Nothing follows it.
+    /// Whether it is the last event.
     last: bool,
 }
 
 /// Why a call has failed.
 enum Refused {
-    /// It may go better later.
+    /// A retry may succeed.
     ForNow(String),
-    /// It will fail again.
+    /// A retry would fail again.
     ForGood(String),
 }
 
 type Flights<'a> = FuturesUnordered<BoxFuture<'a, DeliveryStep>>;
 
-/// Calls at a time, in all and to one host.
+/// Most concurrent calls, in total and to one host.
 const MOST: usize = 64;
 const MOST_PER_HOST: usize = 8;
-/// How long after the first failure the second attempt is made, and the longest pause.
+/// The first and the longest pause between attempts.
 const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
-/// How often webhooks are looked for whose owner is away.
+/// How often to look for webhooks whose owner has stopped.
 const LOOK: Duration = Duration::from_secs(20);
-/// How much is read of an answer.
+/// How many bytes of a response are read.
 const MAX_ANSWER: usize = 64 << 10;
-/// The header that shows a client that it is called by whom it has asked.
+/// The header by which a client recognises calls that it has requested.
 const TOKEN: &str = "X-A2A-Notification-Token";
 
 // === impl Deliveries ===
@@ -135,7 +135,7 @@ impl fmt::Debug for Deliveries {
 }
 
 impl Deliveries {
-    /// Those of one bridge.
+    /// The deliveries of one bridge.
     pub(crate) fn new(
         (push, tasks): (Arc<PushSettings>, Arc<Tasks>),
         client: Arc<dyn HttpClient>,
@@ -150,12 +150,15 @@ impl Deliveries {
             metrics: Arc::clone(metrics),
             timeout,
             give_up_after,
-            retried: log.limit(Level::WARN, "more push notifications are sent again later"),
-            dropped: log.limit(Level::ERROR, "more push notifications were given up"),
+            retried: log.limit(
+                Level::WARN,
+                "more push notifications failed and will be retried",
+            ),
+            dropped: log.limit(Level::ERROR, "more push notifications were dropped"),
         }
     }
 
-    /// Until the bridge stops. Then the other replicas go on at once.
+    /// Runs until the bridge stops, then releases its webhooks so that other replicas continue at once.
     pub(crate) async fn run(self, stop: CancellationToken) {
         stop.run_until_cancelled(self.deliver()).await;
         self.push.webhooks.release().await;
@@ -208,7 +211,7 @@ impl Deliveries {
         }
     }
 
-    /// The host of a webhook, in whose share of the calls it is.
+    /// The host of a webhook, which shares a limit of calls.
     fn host_of(&self, key: &Text) -> String {
         let kept = self.push.webhooks.kept(key);
         let target = kept.and_then(|kept| Target::parse(&kept.webhook.url).ok());
@@ -247,12 +250,12 @@ impl Deliveries {
                 if !is_over {
                     self.metrics.push_delivery(PushOutcome::Retried);
                     if let Some(suppressed) = self.retried.allow() {
-                        tracing::warn!(webhook = %key, why, suppressed, "a push notification is sent again later");
+                        tracing::warn!(webhook = %key, why, suppressed, "a push notification failed and will be retried");
                     }
                     return DeliveryResult::Failed;
                 }
                 if let Some(suppressed) = self.dropped.allow() {
-                    tracing::error!(webhook = %key, event = %call.reached, why, suppressed, "a push notification was given up");
+                    tracing::error!(webhook = %key, event = %call.reached, why, suppressed, "a push notification was dropped");
                 }
                 PushOutcome::Dropped
             }
@@ -263,7 +266,7 @@ impl Deliveries {
                 DeliveryResult::Done
             }
             Err(error) => {
-                tracing::warn!(webhook = %key, %error, "a delivery was not written down: it is repeated");
+                tracing::warn!(webhook = %key, %error, "a delivery could not be recorded: it is repeated");
                 DeliveryResult::NotStored
             }
         }
@@ -289,7 +292,7 @@ impl Deliveries {
         if !kept.webhook.is_1_0 {
             return Some(whole(of.whole(&task, None, true)));
         }
-        // What is not kept any more is told by the task as it is.
+        // If events are no longer stored, send the current task instead.
         if !task.remembers(kept.reached) {
             return Some(whole(of.first(&task).result));
         }
@@ -305,7 +308,7 @@ impl Deliveries {
 
     async fn send(&self, kept: &StoredWebhook, body: Bytes) -> Result<(), Refused> {
         let webhook = &kept.webhook;
-        // What was allowed when it was set may be forbidden now.
+        // The URL may have been forbidden since it was set.
         let target =
             Target::parse(&webhook.url).map_err(|error| Refused::ForGood(error.to_string()))?;
         let reach = self.push.allowed.reach(&target).map_err(Refused::ForGood)?;
@@ -334,14 +337,14 @@ impl Deliveries {
         };
         match self.client.send(request).await {
             Ok(response) => match response.status {
-                // A redirect is not followed: it may lead anywhere.
+                // Redirects are not followed, because they may lead to forbidden URLs.
                 200..=299 => Ok(()),
                 status @ (408 | 425 | 429 | 500..=599) => {
                     Err(Refused::ForNow(format!("status {status}")))
                 }
                 status => Err(Refused::ForGood(format!("status {status}"))),
             },
-            // It was taken; only what it says is too long.
+            // The delivery succeeded; only the response body is too long.
             Err(HttpError::TooLarge) => Ok(()),
             Err(error @ HttpError::Forbidden) => Err(Refused::ForGood(error.to_string())),
             Err(error) => Err(Refused::ForNow(error.to_string())),
@@ -352,7 +355,7 @@ impl Deliveries {
 // === impl DeliverySchedule ===
 
 impl DeliverySchedule {
-    /// A webhook was set, maybe in place of one that failed.
+    /// A webhook was set, possibly replacing a failing one.
     fn set(&mut self, key: Text) {
         self.failing.remove(&key);
         if self.flying.contains(&key) {
@@ -361,7 +364,7 @@ impl DeliverySchedule {
         self.add(vec![key]);
     }
 
-    /// Something may be to be done for these.
+    /// Schedules a step for these webhooks.
     fn add(&mut self, keys: Vec<Text>) {
         let now = Instant::now();
         for key in keys {
@@ -373,7 +376,7 @@ impl DeliverySchedule {
         }
     }
 
-    /// Begins what is due, as far as there is room.
+    /// Starts due steps, up to the limits.
     fn start<'a>(&mut self, deliveries: &'a Deliveries, flights: &mut Flights<'a>) {
         let now = Instant::now();
         while flights.len() < MOST {
@@ -403,7 +406,7 @@ impl DeliverySchedule {
         }
     }
 
-    /// Waits until something is due that there is room for.
+    /// Waits until a step is due and within the limits.
     async fn next_due(&self, flying: usize) {
         match self.due.first() {
             Some((due, _)) if flying < MOST => sleep_until(*due).await,
@@ -424,7 +427,7 @@ impl DeliverySchedule {
         self.flying.remove(&key);
         let again = self.again.remove(&key);
         if self.renewed.remove(&key) {
-            // What was called is not there any more.
+            // The webhook that was called no longer exists.
             self.failing.remove(&key);
             self.due.insert((now, key));
             return;
@@ -454,7 +457,7 @@ impl DeliverySchedule {
         }
     }
 
-    /// Gives a place back to the webhooks of the same host.
+    /// Releases a slot to other webhooks of the same host.
     fn leave(&mut self, share: Share<String>, now: Instant) {
         let host = share.holder().clone();
         drop(share);
@@ -485,7 +488,7 @@ impl Default for DeliverySchedule {
 }
 
 impl FailedDelivery {
-    /// One more failure: of the webhook, or of the log before it was called.
+    /// Counts a failure of the webhook, or of the log before the call.
     fn after(before: Option<&Self>, was_called: bool, now: Instant) -> Self {
         let times = before.map_or(0, |before| before.times + 1);
         let pause = PAUSES.0.saturating_mul(1 << times.min(10)).min(PAUSES.1);

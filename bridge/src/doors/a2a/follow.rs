@@ -1,4 +1,4 @@
-//! A task as a stream of events, which a client may leave and come back to.
+//! A task as a stream of events, which a client can resume.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,7 +29,7 @@ pub(super) struct Reader {
     pub(super) most: Duration,
 }
 
-/// A stream that has begun.
+/// A running stream.
 struct Following {
     reader: Reader,
     context: Text,
@@ -42,8 +42,8 @@ struct Following {
 // === impl Reader ===
 
 impl Reader {
-    /// The task as it is and what happens to it from then on. A client that comes back gets what it has missed in place
-    /// of the task.
+    /// Streams the current task and its further events. A client that reconnects gets the missed events instead of the
+    /// task.
     pub(super) fn response(
         self,
         (task, subscription): (Task, Subscription),
@@ -80,7 +80,7 @@ impl Reader {
         }
     }
 
-    /// Why the stream ends before its task.
+    /// The error with which the stream ends before its task.
     fn failure(&self, error: &CallError) -> Frame {
         Frame {
             event: self.form.error_event(),
@@ -97,7 +97,7 @@ impl Following {
         loop {
             let next = timeout_at(self.until, self.subscription.next()).await;
             match next {
-                // The client comes back with the id of the last event.
+                // The client can resume with the id of the last event.
                 Err(_) => return None,
                 Ok(Ok(None)) => return Some((self.reader.failure(&CallError::Draining), None)),
                 Ok(Err(Lagged)) => {

@@ -1,7 +1,7 @@
-//! How is the answer to a request written: as JSON-RPC, or as the HTTP+JSON binding has it?
+//! The form of answers: JSON-RPC or the HTTP+JSON binding.
 //!
-//! The results are the same. JSON-RPC puts them in an envelope with the caller's id; HTTP+JSON sends them as they are, and
-//! errors with a status.
+//! The results are the same. JSON-RPC wraps them in an envelope with the caller's id; HTTP+JSON sends results without
+//! an envelope, and errors with an HTTP status.
 
 use a2abus_plugin::Text;
 use a2abus_plugin::protocol::dialect::Dialect;
@@ -13,21 +13,21 @@ use super::former;
 use super::method::Method;
 use crate::calls::failure::{Failure, Recipient};
 
-/// What goes around a result.
+/// The envelope of a result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Envelope {
     /// A JSON-RPC response.
     JsonRpc,
-    /// Nothing: HTTP says the rest.
+    /// None, only HTTP.
     Http,
 }
 
-/// How the answers to one request are written.
+/// The form of the answers to one request.
 #[derive(Debug, Clone)]
 pub(super) struct Form {
     pub(super) envelope: Envelope,
     pub(super) method: Method,
-    /// The caller's id, as its JSON token.
+    /// The caller's id, as JSON.
     pub(super) id: Text,
     pub(super) dialect: Dialect,
 }
@@ -35,7 +35,7 @@ pub(super) struct Form {
 // === impl Form ===
 
 impl Form {
-    /// A result, which is JSON in the words of the dialect.
+    /// Wraps a result, which is JSON of the dialect.
     pub(super) fn result(&self, result: &str) -> Bytes {
         match (self.envelope, self.dialect) {
             (Envelope::JsonRpc, _) => jsonrpc::result(&self.id, result),
@@ -44,7 +44,7 @@ impl Form {
         }
     }
 
-    /// An error, and the status of a response that is nothing else, where it has one of its own.
+    /// An error, and the HTTP status of a response that contains only it, if the default does not fit.
     pub(super) fn failure(&self, failure: &Failure) -> (Option<StatusCode>, Bytes) {
         match self.envelope {
             Envelope::JsonRpc => {
@@ -58,7 +58,7 @@ impl Form {
         }
     }
 
-    /// An error that an agent answered with, as a JSON-RPC response. There it is passed on as it is.
+    /// An agent's error, which is a JSON-RPC response. For JSON-RPC clients it is passed on unchanged.
     pub(super) fn agents_failure(&self, response: Bytes) -> (Option<StatusCode>, Bytes) {
         match self.envelope {
             Envelope::JsonRpc => (None, response),

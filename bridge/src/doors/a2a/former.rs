@@ -1,7 +1,7 @@
-//! HTTP+JSON of A2A 0.3: the JSON form of its protobuf messages, which is not the JSON of its JSON-RPC.
+//! HTTP+JSON of A2A 0.3: the JSON form of its protobuf messages, which differs from the JSON of its JSON-RPC.
 //!
-//! Requests become those of JSON-RPC, which agents read; results of JSON-RPC become messages. Clients write members in
-//! either spelling, `messageId` or `message_id`. Source: A2A 0.3 section 3.2.3; docs/protocols/a2a.md §10.
+//! Requests are converted to JSON-RPC, which agents read, and results are converted back. Clients may use either
+//! spelling of members, `messageId` or `message_id`. Source: A2A 0.3 section 3.2.3; docs/protocols/a2a.md §10.
 
 use serde_json::{Map, Value, json};
 
@@ -36,7 +36,7 @@ pub(super) fn params(body: &[u8]) -> Result<Value, Failure> {
 
 fn message(message: Object) -> Value {
     let mut message = spelled(message, &[("content", "parts")]);
-    // An empty text is none.
+    // Empty ids count as absent.
     message.retain(|name, value| !(matches!(&**name, "contextId" | "taskId") && value == ""));
     message.insert("kind".to_owned(), "message".into());
     let role = match message.get("role").and_then(Value::as_str) {
@@ -82,7 +82,7 @@ fn part_of_client(part: Value) -> Value {
     part.into()
 }
 
-/// The members in camel case, and some of them under another name.
+/// Converts members to camel case, and renames some of them.
 fn spelled(object: Object, names: &[(&str, &str)]) -> Object {
     let members = object.into_iter().map(|(name, value)| {
         let name = camel(&name);
@@ -105,7 +105,7 @@ fn camel(name: &str) -> String {
 
 // === results ===
 
-/// A result of JSON-RPC as the message that answers a method.
+/// Converts the JSON-RPC result of a method.
 pub(super) fn result(method: Method, result: &str) -> String {
     let Ok(result) = serde_json::from_str::<Value>(result) else {
         return result.to_owned();
@@ -123,7 +123,7 @@ pub(super) fn result(method: Method, result: &str) -> String {
     result.to_string()
 }
 
-/// What answers a message, or a part of it, under its own name.
+/// A result of a send, under the member that names its type.
 fn event(result: Value) -> Value {
     let kind = result.get("kind").and_then(Value::as_str);
     match kind.unwrap_or_default() {
@@ -172,7 +172,7 @@ fn message_of_server(message: Value) -> Value {
                 let role = value.as_str().unwrap_or_default().to_uppercase();
                 Some((name, format!("ROLE_{role}").into()))
             }
-            // The message has no such member, and clients refuse it.
+            // The protobuf message has no such member, and clients reject it.
             "referenceTaskIds" => None,
             _ => Some((name, value)),
         }
@@ -192,7 +192,7 @@ fn part_of_server(part: Value) -> Value {
             file => file,
         }),
         "data" => with(bare(part), "data", |data| json!({ "data": data })),
-        // A kind that the messages do not have.
+        // The protobuf messages do not have this kind.
         _ => json!({ "data": { "data": part } }),
     }
 }
@@ -216,7 +216,7 @@ fn bare(mut value: Value) -> Value {
     value
 }
 
-/// With one member changed, where it is there.
+/// Changes one member, if it is present.
 fn with(mut value: Value, member: &str, change: impl FnOnce(Value) -> Value) -> Value {
     if let Some(member) = value.get_mut(member) {
         let before = member.take();
@@ -285,7 +285,7 @@ mod tests {
             },
         });
         assert_eq!(params(snake.to_string().as_bytes()).unwrap(), expected);
-        // The JSON of JSON-RPC passes as it is.
+        // JSON in the form of JSON-RPC is not changed.
         let plain = json!({ "message": expected["message"] });
         assert_eq!(params(plain.to_string().as_bytes()).unwrap(), plain);
         for (bad, word) in [

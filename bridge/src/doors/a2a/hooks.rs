@@ -1,4 +1,4 @@
-//! Which webhooks there are, and which URLs they may have.
+//! The settings of webhooks, and the URLs that they may have.
 //!
 //! Source: docs/design.md §T11.
 
@@ -8,7 +8,7 @@ use a2abus_models::a2e_workflow::target::{ApiBase, Target};
 use crate::config::PushConfig;
 use crate::tasks::push::Webhooks;
 
-/// The webhooks, and which URLs they may have.
+/// The webhooks, and the URLs that they may have.
 #[derive(Debug)]
 pub(crate) struct PushSettings {
     pub(crate) webhooks: Webhooks,
@@ -17,18 +17,18 @@ pub(crate) struct PushSettings {
     pub(crate) most: usize,
 }
 
-/// Which URLs may be called.
+/// The URLs that may be called.
 #[derive(Debug)]
 pub(crate) struct AllowedUrls {
     listed: Vec<ApiBase>,
-    /// Whether all others may, where they are reachable for everyone, over TLS.
+    /// Whether other URLs are allowed, if they use TLS and public addresses.
     public: bool,
 }
 
 // === impl AllowedUrls ===
 
 impl AllowedUrls {
-    /// Those of a configuration.
+    /// The settings of a configuration.
     pub(crate) fn new(config: &PushConfig) -> Self {
         Self {
             listed: config
@@ -43,7 +43,7 @@ impl AllowedUrls {
     /// Which addresses a URL may lead to.
     ///
     /// # Errors
-    /// Why it is not called at all.
+    /// Why it may not be called.
     pub(crate) fn reach(&self, target: &Target) -> Result<Reach, String> {
         if let Some(forbidden) = target.forbidden(&self.listed) {
             return Err(forbidden.to_string());
@@ -54,7 +54,7 @@ impl AllowedUrls {
         if self.public {
             return Ok(Reach::Global);
         }
-        Err("it is not below one of a2a.push_notifications.allowed_urls".to_owned())
+        Err("it is not below any of a2a.push_notifications.allowed_urls".to_owned())
     }
 }
 

@@ -20,7 +20,7 @@ use crate::tasks::model::{State, Status};
 use crate::tasks::read::AnswerPart;
 use crate::tasks::{AgentAnswer, Event, Subscription, Task};
 
-// Clients of A2A 1.0 may write the names of members as its `.proto` has them: `history_length`.
+// Clients of A2A 1.0 may use the member names of its `.proto`, such as `history_length`.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct TaskParams {
@@ -59,10 +59,10 @@ enum Cancelled {
 
 /// How long an agent may take to confirm a cancel.
 const CANCEL_GRACE: Duration = Duration::from_secs(5);
-/// Tasks of one page of a list, where the request says nothing, and at most.
+/// Tasks of one page of a list: the default and the maximum.
 const PAGE: (usize, usize) = (50, 100);
 
-/// The code of an agent that cannot cancel a task.
+/// The error code of an agent that cannot cancel a task.
 const NOT_CANCELABLE: i64 = -32_002;
 
 /// The filter and page of a task list.
@@ -80,18 +80,21 @@ impl TaskFilter {
     fn of(params: &ListParams) -> Result<Self, Failure> {
         let size = params.page_size.unwrap_or(PAGE.0);
         if !(1..=PAGE.1).contains(&size) {
-            return Err(Failure::bad_params(&format!("pageSize is 1 to {}", PAGE.1)));
+            return Err(Failure::bad_params(&format!(
+                "pageSize must be 1 to {}",
+                PAGE.1
+            )));
         }
         let token = params.page_token.as_ref().filter(|token| !token.is_empty());
         let skip = token.map_or(Ok(0), |token| token.parse::<usize>());
         let skip =
-            skip.map_err(|_| Failure::bad_params("pageToken is not one of an earlier page"))?;
+            skip.map_err(|_| Failure::bad_params("pageToken is not from an earlier page"))?;
         let after = match &params.status_timestamp_after {
             Some(text) => Some(
                 crate::clock::parse(text)
                     .and_then(|time| time.duration_since(std::time::UNIX_EPOCH).ok())
                     .ok_or_else(|| {
-                        Failure::bad_params("statusTimestampAfter is no RFC 3339 time")
+                        Failure::bad_params("statusTimestampAfter is not an RFC 3339 time")
                     })?,
             ),
             None => None,
@@ -100,7 +103,7 @@ impl TaskFilter {
         let status = status.filter(|status| *status != "TASK_STATE_UNSPECIFIED");
         let wanted_state = status.map(State::read);
         if wanted_state == Some(State::Unknown) {
-            return Err(Failure::bad_params("status is not the state of a task"));
+            return Err(Failure::bad_params("status is not a task state"));
         }
         Ok(Self {
             skip,
@@ -114,7 +117,7 @@ impl TaskFilter {
 // === impl A2aRequest ===
 
 impl A2aRequest<'_> {
-    /// A task that this path shows: of its agent, or of any.
+    /// A task that is visible under this path: of its agent, or of any agent.
     pub(super) async fn task(&self, id: &str) -> Result<Task, Failure> {
         let task = self.a2a.settings.tasks.find(id).await;
         let task = task.map_err(|error| not_read("tasks", &error))?;
@@ -131,7 +134,7 @@ impl A2aRequest<'_> {
 
     pub(super) async fn list(&self) -> Result<String, Failure> {
         let params: Option<ListParams> = self.ask.params().map(Some).or_else(|failure| {
-            // All parameters have defaults, and so have the parameters together.
+            // All parameters have defaults, so `params` may be missing.
             if failure.message() == "params are missing" {
                 Ok(None)
             } else {
@@ -180,11 +183,11 @@ impl A2aRequest<'_> {
         let params: TaskParams = self.ask.params()?;
         let last: Option<Position> = self.head.last_event.as_ref().and_then(|id| id.parse().ok());
         let task = self.task(&params.id).await?;
-        // A client begins again with the task where more has happened than is kept, or what it names never happened.
+        // If earlier events are no longer stored, or the given event does not exist, start again with the current task.
         let last = last.filter(|last| *last <= task.position && task.remembers(*last));
         if task.status.state.is_terminal() && last.is_none() {
             let name = state(task.status.state, self.ask.dialect);
-            let message = format!("the task has ended ({name}): nothing more happens to it");
+            let message = format!("the task has ended ({name}) and has no further events");
             return Err(Failure::new(Reason::Unsupported, message));
         }
         let id = Text::from(params.id);
@@ -230,7 +233,7 @@ impl A2aRequest<'_> {
                     if let Some(heard) = heard {
                         tasks.record_update(&id, *heard).await?;
                     }
-                    // Nothing happens where it has ended by itself.
+                    // This has no effect if the task has ended by itself.
                     let status = Status::now(State::Canceled, None);
                     tasks.record(&id, &Event::Status(status)).await
                 };
@@ -252,8 +255,8 @@ impl A2aRequest<'_> {
         ))
     }
 
-    /// Asks the agent to cancel, if it has named the task, and waits for its answer for a while. An agent that has not is
-    /// sent the cancel of its call.
+    /// Asks the agent to cancel the task, if the agent has its own id for it, and waits a limited time for the answer.
+    /// Otherwise sends the agent a cancel of the call.
     async fn ask_to_cancel(&self, id: &str, task: &Task) -> Result<Cancelled, Failure> {
         let Some(agents_id) = &task.agents_id else {
             return Ok(Cancelled::Yes(None));
@@ -273,7 +276,7 @@ impl A2aRequest<'_> {
             arrived: Instant::now(),
             ..self.common.clone()
         };
-        // Whatever goes wrong, the caller no longer wants the task.
+        // Even on an error, the caller no longer wants the task.
         let Ok(mut answer) = common.call(unit, None, With::default()).await else {
             return Ok(Cancelled::Yes(None));
         };

@@ -1,4 +1,4 @@
-//! How much may one client, and one conversation, ask for at a time?
+//! Limits of concurrent requests per client, and of active tasks per conversation.
 //!
 //! Source: docs/protocols/a2a.md §9.
 
@@ -17,11 +17,11 @@ use crate::http::sse;
 use crate::metrics::{LimitScope, Metrics};
 use crate::shares::{Share, Shares, client_of};
 
-/// The bounds, and what is used of them.
+/// The limits and their usage.
 #[derive(Debug, Clone)]
 pub(crate) struct Limits {
     clients: Arc<Shares<Text>>,
-    /// Messages of which it is not known yet whether they make a task, by context.
+    /// Messages that may still create a task, by context.
     beginning: Arc<Shares<Text>>,
 }
 
@@ -33,7 +33,7 @@ pub(super) const WINDOW: HeaderName = HeaderName::from_static("x-ratelimit-windo
 // === impl Limits ===
 
 impl Limits {
-    /// Those of a configuration.
+    /// The limits of a configuration.
     pub(crate) fn new(config: &A2aConfig) -> Self {
         Self {
             clients: Shares::new(config.max_requests_per_client as usize),
@@ -41,7 +41,7 @@ impl Limits {
         }
     }
 
-    /// Those of another configuration from now on.
+    /// Replaces the limits after a reload.
     pub(super) fn replace(&self, config: &A2aConfig) {
         self.clients
             .set_most(config.max_requests_per_client as usize);
@@ -49,7 +49,7 @@ impl Limits {
             .set_most(config.max_tasks_per_context as usize);
     }
 
-    /// The part of so many requests in the bound of their client.
+    /// Reserves this number of requests within the limit of their client.
     pub(in crate::doors) fn request(
         &self,
         caller: &Text,
@@ -70,8 +70,8 @@ impl Limits {
         Err((StatusCode::TOO_MANY_REQUESTS, failure))
     }
 
-    /// The part of a message in the bound of its context, in which `active` tasks are being worked on. It is given back
-    /// once the message has made a task.
+    /// Reserves a task within the limit of its context, which has `active` unfinished tasks. It is released once the
+    /// message has created a task.
     pub(super) fn task(
         &self,
         context: &Text,
@@ -93,8 +93,8 @@ impl Limits {
         Err(failure.detail("retryAfterSeconds", SOON))
     }
 
-    /// Says how the bound of a client stands. It is a bound of requests at a time, so nobody knows when one will end: ask
-    /// again after the shortest time that can be said.
+    /// Adds headers with the client's limit and usage. It is unknown when a concurrent request will end, so the reset
+    /// is the shortest possible time.
     pub(super) fn show(&self, caller: &Text, headers: &mut HeaderMap) {
         let most = self.clients.most();
         let left = most.saturating_sub(self.clients.held_by(&client_of(caller)));
@@ -106,7 +106,7 @@ impl Limits {
     }
 }
 
-/// A response that holds its part of a bound until its last byte.
+/// A response that holds its reservation until its last byte.
 pub(in crate::doors) fn holding(share: Option<Share<Text>>, response: Response) -> Response {
     if !sse::is_stream(response.headers()) {
         return response;

@@ -1,6 +1,6 @@
-//! The methods of A2A, by what they do.
+//! The methods of A2A, independent of their names.
 
-/// What A2A defines.
+/// A method of A2A.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Method {
     Send,
@@ -32,7 +32,7 @@ impl Method {
     }
 }
 
-/// What is done with the webhooks of a task.
+/// A method for the webhooks of a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Push {
     Set,

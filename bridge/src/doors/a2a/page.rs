@@ -1,4 +1,4 @@
-//! Documents that clients may keep: with the headers by which they ask whether theirs is still the same.
+//! Cacheable documents, with the headers for conditional requests.
 //!
 //! Source: RFC 9110 sections 8.8 and 13.1, RFC 9111 section 5.2.
 
@@ -13,13 +13,13 @@ use jiff::fmt::rfc2822::DateTimePrinter;
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
-/// How long a client may use a card without asking again.
+/// How long a client may cache a card.
 const CACHED: HeaderValue = HeaderValue::from_static("public, max-age=60");
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
-/// URLs in a card are made of the host that the request names.
+/// URLs in a card contain the host of the request.
 const BY_HOST: HeaderValue = HeaderValue::from_static("Host");
 
-/// A document as it is now, or 304 where the client has it already.
+/// The current document, or 304 if the client already has it.
 pub(super) fn response(document: &Value, changed: SystemTime, asked: &HeaderMap) -> Response {
     let body = document.to_string();
     let tag = tag(&body);
@@ -60,7 +60,7 @@ fn tag(body: &str) -> String {
 
 fn http_date(time: SystemTime) -> String {
     let time = Timestamp::try_from(time).unwrap_or(Timestamp::UNIX_EPOCH);
-    // It fails for years beyond 9999 alone.
+    // It fails only for years after 9999.
     DateTimePrinter::new()
         .timestamp_to_rfc9110_string(&time)
         .unwrap_or_default()

@@ -44,10 +44,10 @@ pub(crate) const EXPOSED: [HeaderName; 7] = [
 ];
 const A2A_VERSION: HeaderName = HeaderName::from_static("a2a-version");
 const JAF_VERSION: HeaderName = HeaderName::from_static("x-a2a-version");
-/// Requests of one batch that are under way at a time.
+/// Most concurrent requests of one batch.
 const AT_A_TIME: usize = 16;
 
-/// Answers a request for the agent of the path, or for the one that the request or the configuration names.
+/// Answers a request for the agent in the path, or for the one that the request or the configuration names.
 pub(super) async fn serve(a2a: &Arc<A2a>, target: Target, request: Request<Body>) -> Response {
     let path = match target {
         Target::InPayload => HttpPath::A2a,
@@ -61,8 +61,9 @@ pub(super) async fn serve(a2a: &Arc<A2a>, target: Target, request: Request<Body>
     .await
 }
 
-/// Has a request of any binding answered, with the headers that all answers to A2A clients have. It counts as one of its
-/// client until its last byte, also while it waits for another one with the same idempotency key.
+/// Answers a request of any binding, with the common headers of answers to A2A clients. The request counts against its
+/// client's limit until the last byte of the response, also while it waits for another request with the same
+/// idempotency key.
 pub(in crate::doors) async fn framed<R>(
     a2a: &A2a,
     at: At,
@@ -77,7 +78,7 @@ where
     let caller = permit(request.extensions(), Action::Call(at.target.name()));
     let caller = caller.ok().map(|Principal { name }| name);
     let (limits, metrics) = (&a2a.settings.at_a_time, &a2a.door.metrics);
-    // Who may not call at all is refused further on.
+    // A caller without permission is refused later.
     let recipient = at.recipient.clone();
     let share = caller.as_ref().map(|name| limits.request(name, 1, metrics));
     let mut response = match share.transpose() {
@@ -121,7 +122,7 @@ async fn respond(
     match framed {
         Framed::One(unit) => Ok(one(a2a, &common, &head, unit).await),
         Framed::Batch(units) => {
-            // The batch itself is one already.
+            // The batch itself already counts as one.
             let (others, metrics) = (units.len().saturating_sub(1), &a2a.door.metrics);
             let limits = &a2a.settings.at_a_time;
             let _others = limits.request(&common.caller, others, metrics)?;
@@ -136,7 +137,7 @@ async fn respond(
     }
 }
 
-/// What a head says. `fallback` is the dialect of errors about what cannot be read.
+/// Reads a request head. `fallback` is the dialect of errors if the request cannot be read.
 pub(super) fn head_of(
     a2a: &A2a,
     head: &Parts,
@@ -175,7 +176,7 @@ async fn one(
     of_dialect(response, dialect)
 }
 
-/// A response that names its version.
+/// Adds the version header to a response.
 pub(super) fn of_dialect(mut response: Response, dialect: Dialect) -> Response {
     let version = match dialect {
         Dialect::A2a10 => Some((A2A_VERSION, "1.0")),
@@ -202,7 +203,7 @@ async fn batch(a2a: &Arc<A2a>, common: &Common, head: &Head, units: Units) -> Re
         .map(|unit| async {
             match reply(a2a, common, head, unit, true).await.0 {
                 Reply::Whole(body) | Reply::WithStatus(_, body) => body,
-                // None is asked for one.
+                // Streaming requests were refused above.
                 Reply::Stream(_) => Bytes::new(),
             }
         })
@@ -261,7 +262,7 @@ async fn reply(
         done.unwrap_or_else(
             |failure| match form.failure(&of_request(failure, &id, head)) {
                 (Some(status), body) if !in_batch => Reply::WithStatus(status, body),
-                // A client of A2A 1.0 sees from the type of the answer whether its stream has begun.
+                // Clients of A2A 1.0 tell from the content type whether the stream has started.
                 (None, body) if streams && dialect == Dialect::A2a10 => {
                     Reply::WithStatus(StatusCode::OK, body)
                 }
@@ -271,7 +272,7 @@ async fn reply(
     (reply, dialect)
 }
 
-/// A failure with what ties it to its request in logs.
+/// Adds the ids to a failure that connect it to its request in logs.
 pub(super) fn of_request(failure: Failure, id: &str, head: &Head) -> Failure {
     let id: Value = serde_json::from_str(id).unwrap_or_default();
     let failure = if id.is_null() {
@@ -290,7 +291,7 @@ fn text(headers: &HeaderMap, name: &str) -> Option<String> {
     Some(value.trim().to_owned()).filter(|value| !value.is_empty())
 }
 
-/// The trace id of the W3C header, which wins over the one of A2A.
+/// The trace id of the W3C header, which takes precedence over the A2A header.
 fn trace_of(headers: &HeaderMap) -> Option<String> {
     let parent = text(headers, "traceparent");
     let trace = parent.and_then(|parent| Some(parent.split('-').nth(1)?.to_owned()));

@@ -1,4 +1,4 @@
-//! Webhooks of tasks: what clients set, read and remove.
+//! The methods to set, read and remove webhooks of tasks.
 //!
 //! Source: docs/protocols/a2a.md §11; docs/design.md §T11.
 
@@ -15,7 +15,7 @@ use crate::calls::failure::{Failure, Reason};
 use crate::tasks::Task;
 use crate::tasks::push::{Authentication, StoredWebhook, Webhook};
 
-/// The parameters of every method, in both versions: a configuration of A2A 1.0 is flat, one of 0.3 is a member.
+/// The parameters of all methods, in both versions: in A2A 1.0 the configuration is flat, in 0.3 it is a member.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Params {
@@ -27,7 +27,7 @@ struct Params {
     push_notification_config_id: Option<String>,
     #[serde(default, alias = "push_notification_config")]
     push_notification_config: Option<Wire>,
-    /// Around it in requests of gRPC, which some clients send over HTTP.
+    /// The wrapper in gRPC requests, which some clients send over HTTP.
     #[serde(default)]
     config: Option<Inner>,
     #[serde(default)]
@@ -45,7 +45,7 @@ struct Inner {
     push_notification_config: Wire,
 }
 
-/// A configuration as clients write it.
+/// A configuration as clients send it.
 #[derive(Deserialize)]
 struct Wire {
     #[serde(default)]
@@ -69,7 +69,7 @@ struct WireAuthentication {
     credentials: Option<String>,
 }
 
-/// A configuration that may be kept.
+/// A configuration that has been checked.
 pub(super) struct Checked {
     id: Option<String>,
     webhook: Webhook,
@@ -125,7 +125,7 @@ impl A2aRequest<'_> {
         }
     }
 
-    /// The webhook that a message brings along, once it is checked.
+    /// The checked webhook in a message.
     pub(super) fn brought(&self, raw: Option<&RawValue>) -> Result<Option<Checked>, Failure> {
         let Some(raw) = raw.filter(|raw| raw.get() != "null") else {
             return Ok(None);
@@ -137,13 +137,13 @@ impl A2aRequest<'_> {
         push.check(wire, is_1_0).map(Some)
     }
 
-    /// Whether a task has room for the webhook that a message has brought along: asked before its agent gets it.
+    /// Checks that a task has room for the webhook in a message, before the message is sent to the agent.
     pub(super) fn check_brought(&self, task: &str, checked: &Checked) -> Result<(), Failure> {
         let push = self.a2a.settings.push.as_ref().ok_or_else(no_push)?;
         push.id_of(task, checked).map(drop)
     }
 
-    /// Keeps the webhook that a message has brought along.
+    /// Stores the webhook in a message.
     pub(super) async fn keep_brought(&self, task: &str, checked: Checked) -> Result<(), Failure> {
         let push = self.a2a.settings.push.as_ref().ok_or_else(no_push)?;
         let kept = self
@@ -156,7 +156,7 @@ impl A2aRequest<'_> {
         Ok(())
     }
 
-    /// Keeps a webhook; its id is that of the task where the client has not chosen one.
+    /// Stores a webhook. Its id is the task id, unless the client has chosen one.
     async fn set(
         &self,
         push: &PushSettings,
@@ -175,7 +175,7 @@ impl A2aRequest<'_> {
 // === impl PushSettings ===
 
 impl PushSettings {
-    /// The id of a webhook of a task, which has room for it.
+    /// The id of a new webhook, if the task has room for it.
     fn id_of(&self, task: &str, checked: &Checked) -> Result<String, Failure> {
         let id = checked.id.clone().unwrap_or_else(|| task.to_owned());
         let others = self.webhooks.of_task(task);
@@ -185,12 +185,12 @@ impl PushSettings {
         }
         let most = self.most;
         Err(Failure::bad_params(&format!(
-            "the task has {most} push notification configurations already (a2a.push_notifications.max_per_task): delete one"
+            "the task already has {most} push notification configurations (a2a.push_notifications.max_per_task): delete one"
         )))
     }
 
-    /// The id of the webhook that a client names. The compatibility kit of A2A 0.3 calls one `default` that it has set
-    /// without an id.
+    /// The id of the webhook that a client names. The test kit of A2A 0.3 uses the name `default` for a webhook that it
+    /// has set without an id.
     fn named(&self, task: &str, id: String) -> String {
         match id.as_str() {
             "default" if self.webhooks.get(task, &id).is_none() => task.to_owned(),
@@ -200,7 +200,7 @@ impl PushSettings {
 
     fn check(&self, wire: Wire, is_1_0: bool) -> Result<Checked, Failure> {
         let bad = |why: String| Failure::bad_params(&format!("push notification: {why}"));
-        let url = wire.url.ok_or_else(|| bad("there is no url".to_owned()))?;
+        let url = wire.url.ok_or_else(|| bad("url is missing".to_owned()))?;
         if url.len() > LARGEST {
             return Err(bad(format!("the url has more than {LARGEST} bytes")));
         }
@@ -228,7 +228,7 @@ impl PushSettings {
             };
             if !text.is_none_or(is_sent) {
                 return Err(bad(format!(
-                    "{name} is no header: it has 1 to {LARGEST} bytes of visible ASCII"
+                    "{name} is not a valid header: use 1 to {LARGEST} bytes of visible ASCII"
                 )));
             }
         }
@@ -245,7 +245,7 @@ impl PushSettings {
 // === impl Params ===
 
 impl Params {
-    /// The task, and the configuration where one is named.
+    /// The task id, and the id of the configuration if one is named.
     fn names(&self) -> (Option<String>, Option<String>) {
         let own = || self.push_notification_config_id.clone();
         let named = match &self.task_id {
@@ -278,7 +278,7 @@ impl Authentication {
     }
 }
 
-/// A webhook as clients read it. Nobody reads credentials back.
+/// A webhook as shown to clients, without credentials.
 fn config_json(kept: &StoredWebhook, is_1_0: bool) -> Value {
     let webhook = &kept.webhook;
     let mut config = json!({ "id": kept.id.as_str(), "url": webhook.url });

@@ -1,5 +1,5 @@
-//! The HTTP+JSON binding: the methods of A2A as paths. It makes the requests that JSON-RPC has, and answers them without
-//! an envelope.
+//! The HTTP+JSON binding: the methods of A2A as paths. It converts requests to JSON-RPC, and answers without an
+//! envelope.
 //!
 //! | path, below the URL of the server or of an agent | method |
 //! |---|---|
@@ -53,14 +53,14 @@ enum Resource {
     Send,
     Stream,
     Tasks,
-    /// A task, or what is done with it: `{id}:cancel`.
+    /// A task, or an operation on it: `{id}:cancel`.
     Task,
     Configs,
     Config,
     Card,
 }
 
-/// One request, as its path and verb have it.
+/// A request, from its path and verb.
 #[derive(Debug, Clone)]
 struct RestRequest {
     method: Method,
@@ -69,7 +69,7 @@ struct RestRequest {
     dialect: Dialect,
 }
 
-/// The places below a URL.
+/// The resources below a URL.
 const RESOURCES: [(&str, Resource); 6] = [
     ("/message:send", Resource::Send),
     ("/message:stream", Resource::Stream),
@@ -82,9 +82,9 @@ const RESOURCES: [(&str, Resource); 6] = [
     ),
 ];
 
-/// The URLs of A2A 1.0: those of the server, of a tenant and of an agent.
+/// The base URLs of A2A 1.0: of the server, a tenant and an agent.
 const CURRENT: [&str; 3] = ["", "/{agent}", "/a2a/agents/{agent}"];
-/// Those of A2A 0.3.
+/// The base URLs of A2A 0.3.
 const FORMER: [&str; 2] = ["/v1", "/a2a/agents/{agent}/v1"];
 
 /// The media type of A2A 1.0.
@@ -92,7 +92,7 @@ const MEDIA_TYPE: HeaderValue = HeaderValue::from_static("application/a2a+json")
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
-/// The members of a query, and those that are no text.
+/// The query parameters: strings, and other types.
 const TEXTS: [&str; 4] = ["contextId", "status", "pageToken", "statusTimestampAfter"];
 const NUMBERS: [&str; 2] = ["pageSize", "historyLength"];
 const FLAGS: [&str; 1] = ["includeArtifacts"];
@@ -186,7 +186,7 @@ fn names_media_type(headers: &HeaderMap) -> bool {
     named.any(|value| value.to_ascii_lowercase().contains("application/a2a+json"))
 }
 
-/// An error before there is a request.
+/// An error before the request could be read.
 fn refusal(status: StatusCode, failure: &Failure, recipient: &Recipient) -> Response {
     let dialect = recipient.dialect();
     let mut response = crate::http::respond::refusal(status, failure, recipient);
@@ -214,7 +214,7 @@ async fn respond(
     let a2a = &a2a;
     let version = Version::of(&parts);
     let dialect = match (&version, asked.dialect) {
-        // A client may have a URL that ends with /v1.
+        // A client of 1.0 may use a URL that ends with /v1.
         (Version::V1_0, _) => Dialect::A2a10,
         (_, dialect) => dialect,
     };
@@ -271,7 +271,7 @@ fn response_to(done: Result<Reply, Failure>, form: &Form) -> Response {
 // === impl Resource ===
 
 impl Resource {
-    /// The method of a verb here, and the task that is named; otherwise the verbs that are taken.
+    /// The method of a verb on this resource and the task id, or else the allowed verbs.
     fn asked(
         self,
         verb: &Verb,
@@ -320,7 +320,7 @@ impl Resource {
 // === impl RestRequest ===
 
 impl RestRequest {
-    /// Whether the version of the header is that of the path.
+    /// Checks that the version in the header matches the path.
     fn check(&self, version: &Version) -> Result<(), Failure> {
         match (version, self.dialect) {
             (Version::Other(version), _) => Err(Failure::version(
@@ -337,7 +337,7 @@ impl RestRequest {
         }
     }
 
-    /// The request as JSON-RPC has it.
+    /// The request as JSON-RPC.
     fn ask(
         &self,
         a2a: &A2a,
@@ -366,7 +366,7 @@ impl RestRequest {
         })
     }
 
-    /// What the path, the query and, for a configuration, the body say.
+    /// The parameters from the path, the query and, for a configuration, the body.
     fn params(&self, head: &Parts, payload: &Bytes) -> Result<Map<String, Value>, Failure> {
         let mut params = match self.method {
             Method::Push(Push::Set) => serde_json::from_str(object(payload)?.get())
@@ -392,13 +392,13 @@ fn of_query(head: &Parts) -> Result<Map<String, Value>, Failure> {
         // A plus sign is a space, as in forms.
         let spaced = text.replace('+', " ");
         let text = percent_decode_str(&spaced).decode_utf8().map_err(|_| {
-            Failure::bad_params(&format!("{name} is not UTF-8 once its escapes are undone"))
+            Failure::bad_params(&format!("{name} is not UTF-8 after percent-decoding"))
         })?;
-        let bad = |what| Failure::bad_params(&format!("{name} is {what}, not {text:?}"));
+        let bad = |what| Failure::bad_params(&format!("{name} must be {what}, not {text:?}"));
         let value = match name {
             known if TEXTS.contains(&known) => Value::from(&*text),
             known if NUMBERS.contains(&known) => {
-                let number: u64 = text.parse().map_err(|_| bad("a number from 0 on"))?;
+                let number: u64 = text.parse().map_err(|_| bad("a number of at least 0"))?;
                 number.into()
             }
             known if FLAGS.contains(&known) => {
@@ -412,7 +412,7 @@ fn of_query(head: &Parts) -> Result<Map<String, Value>, Failure> {
     Ok(params)
 }
 
-/// A body that is one JSON object, as it was written.
+/// A body that is one JSON object, unchanged.
 fn object(payload: &[u8]) -> Result<&RawValue, Failure> {
     let body: &RawValue = serde_json::from_slice(payload)
         .map_err(|error| Failure::new(Reason::Parse, format!("the body is not JSON: {error}")))?;
@@ -422,7 +422,7 @@ fn object(payload: &[u8]) -> Result<&RawValue, Failure> {
     Ok(body)
 }
 
-/// The bytes of `params` are in it as they are.
+/// A JSON-RPC request that contains the bytes of `params` unchanged.
 fn request(method: &str, params: &str) -> Bytes {
     let head = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"{method}","params":"#);
     let mut request = BytesMut::with_capacity(head.len() + params.len() + 1);

@@ -1,4 +1,5 @@
-//! Messages: checked, sent to their agent, and answered by a message, a task or a stream.
+//! `message/send` and `message/stream`: checks a message, sends it to the agent, and answers with a message, a task or
+//! a stream.
 
 use a2abus_plugin::json::place_of;
 use a2abus_plugin::protocol::dialect::Dialect;
@@ -38,7 +39,7 @@ struct SendParams<'a> {
     expecting = "a configuration, which is an object"
 )]
 struct Configuration<'a> {
-    /// In milliseconds. It is read with the request; here it is checked.
+    /// In milliseconds. It takes effect elsewhere; here it is only checked.
     #[serde(deserialize_with = "crate::count::read")]
     timeout: Option<usize>,
     blocking: Option<bool>,
@@ -52,7 +53,7 @@ struct Configuration<'a> {
     task_push_notification_config: Option<&'a RawValue>,
 }
 
-/// Where a message says which task and conversation it is part of.
+/// The task and conversation of a message.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Addressed<'a> {
@@ -67,16 +68,16 @@ struct Outbound {
     task: Text,
     context: Text,
     message: Message,
-    /// Whether the task is there already.
+    /// Whether the task already exists.
     goes_on: bool,
     unit: Unit,
 }
 
 /// The first part of an answer.
 enum FirstPart {
-    /// All of it.
+    /// The whole answer.
     Reply(Reply),
-    /// A task update; whether it is the last part.
+    /// A task update, and whether it is the last part.
     OfTask(AnswerPart, bool),
 }
 
@@ -87,7 +88,7 @@ impl A2aRequest<'_> {
         let params: SendParams<'_> = self.ask.params()?;
         let configuration = params.configuration.unwrap_or_default();
         if configuration.timeout == Some(0) {
-            let message = "configuration.timeout is a positive number of milliseconds";
+            let message = "configuration.timeout must be a positive number of milliseconds";
             return Err(Failure::bad_params(message));
         }
         let webhooks = configuration.webhooks();
@@ -135,7 +136,7 @@ impl A2aRequest<'_> {
             return self.stream(id, subscribed.ok_or_else(|| gone(&outbound.task))?, None);
         }
         if !at_once {
-            // Who waited long enough gets the task as it is.
+            // On timeout, the caller gets the current task.
             let _ = timeout_at(until, tasks.at_rest(&id)).await;
         }
         let task = tasks.get(&id).ok_or_else(|| gone(&outbound.task))?;
@@ -143,8 +144,9 @@ impl A2aRequest<'_> {
         Ok(self.whole(&of.answer(&task, configuration.history_length)))
     }
 
-    /// Until when a caller that takes no stream waits for the end of its task; then it gets the task as it is. The call itself
-    /// may last longer while its agent reports progress. Where the caller names a time, that is the time of the call.
+    /// How long a caller without a stream waits for the end of its task; then it gets the current task. The call itself
+    /// may last longer while its agent reports progress. If the caller sets a timeout, it is the time limit of the
+    /// call.
     fn end_of_patience(&self, is_named: bool) -> Instant {
         let calls = &self.common.calls;
         let longest = if is_named || self.common.timeout.is_some() {
@@ -155,7 +157,8 @@ impl A2aRequest<'_> {
         self.common.arrived + longest
     }
 
-    /// The part of a message in the bound of its context, until it has made a task. A task that goes on has its part.
+    /// Reserves a task within the limit of the message's context, until the message has created a task. An existing
+    /// task already counts.
     fn room_in(&self, outbound: &Outbound) -> Result<Option<Share<Text>>, Failure> {
         if outbound.goes_on {
             return Ok(None);
@@ -168,7 +171,7 @@ impl A2aRequest<'_> {
         settings.at_a_time.task(context, active, metrics).map(Some)
     }
 
-    /// Waits for the first part of an answer that says what it is: a task, or an answer that needs none.
+    /// Waits for the first part that shows the type of the answer: a task, or an answer without a task.
     async fn first(
         &self,
         answer: &mut Answer,
@@ -236,8 +239,8 @@ impl A2aRequest<'_> {
         stored.map_err(|error| not_stored("tasks", &error))
     }
 
-    /// Checks a message, and prepares the request for the agent: with a context, and with the agent's own id of a task
-    /// that goes on. Nothing else of it changes.
+    /// Checks a message, and prepares the request for the agent: adds the context, and replaces the id of an existing
+    /// task by the agent's own id. Nothing else changes.
     async fn outbound(
         &self,
         agent: &Text,
@@ -258,7 +261,8 @@ impl A2aRequest<'_> {
             }
             None => None,
         };
-        // The bridge calls the webhooks. An agent would call them again, and they hold secrets of the client.
+        // Remove the webhooks: the bridge calls them, an agent would call them a second time, and they contain secrets
+        // of the client.
         let private = webhooks.into_iter().flatten();
         let private = private.map(|raw| (place_of(bytes, raw.get()), "null".to_owned()));
         let mut edits: Vec<_> = private.collect();
@@ -269,7 +273,7 @@ impl A2aRequest<'_> {
                     .as_ref()
                     .map_or_else(|| self.new_id("context"), |task| task.context.clone());
                 match addressed.context_id {
-                    // It is there, and null.
+                    // The member is present, as `null`.
                     Some(null) => edits.push((place_of(bytes, null.get()), quoted(&context))),
                     None => {
                         let start = place_of(bytes, raw).start + 1;
@@ -299,7 +303,7 @@ impl A2aRequest<'_> {
         })
     }
 
-    /// A new id, the same on every replica that goes on with the call of this request.
+    /// A new id, which is the same on every replica that continues this call.
     fn new_id(&self, of: &str) -> Text {
         if self.in_batch {
             return new_id();
@@ -314,8 +318,8 @@ impl A2aRequest<'_> {
         )
     }
 
-    /// The request with these places replaced. Its answer may come in parts, whatever the caller asked for: an agent may
-    /// show a task before the task ends.
+    /// The request with these replacements. Its answer may have several parts even without streaming, because an agent
+    /// may report a task before the task ends.
     fn rewritten(&self, mut edits: Vec<(std::ops::Range<usize>, String)>) -> Result<Unit, Failure> {
         let mut bytes = self.ask.unit.bytes.clone();
         let has_id = self
@@ -331,7 +335,7 @@ impl A2aRequest<'_> {
                 .map_or(0, |at| at + 1);
             edits.push((start..start, r#""id":null,"#.to_owned()));
         }
-        // From the end, so that the other places stay where they are.
+        // Replace from the end, so that earlier offsets stay valid.
         edits.sort_by_key(|(span, _)| std::cmp::Reverse(span.start));
         for (span, text) in edits {
             bytes = splice(&bytes, span, &text);
@@ -362,7 +366,7 @@ impl A2aRequest<'_> {
         if message.parts.len() > limits.max_parts {
             let (has, most) = (message.parts.len(), limits.max_parts);
             return Err(Failure::bad_params(&format!(
-                "the message has {has} parts, and at most {most} are taken (a2a.max_parts)"
+                "the message has {has} parts, more than the limit of {most} (a2a.max_parts)"
             )));
         }
         for (index, part) in message.parts.iter().enumerate() {
@@ -377,14 +381,14 @@ impl A2aRequest<'_> {
             };
             if has > most {
                 return Err(Failure::bad_params(&format!(
-                    "parts[{index}] has {has} bytes, and at most {most} are taken (a2a.{key})"
+                    "parts[{index}] has {has} bytes, more than the limit of {most} (a2a.{key})"
                 )));
             }
         }
         Ok(())
     }
 
-    /// The task that a message goes on with.
+    /// The existing task that a message continues.
     async fn continued(
         &self,
         agent: &Text,
@@ -408,7 +412,7 @@ impl A2aRequest<'_> {
 }
 
 impl<'a> Configuration<'a> {
-    /// The webhooks that the client brings, the one that counts first.
+    /// The webhooks in the message, in order of precedence.
     fn webhooks(&self) -> [Option<&'a RawValue>; 2] {
         [
             self.task_push_notification_config,
@@ -417,7 +421,7 @@ impl<'a> Configuration<'a> {
     }
 }
 
-/// What is wrong with a message, with the details that JAF's server gives.
+/// The error for an invalid message, with the same details as JAF's server.
 fn bad_message(error: &BadMessage) -> Failure {
     let failure = Failure::bad_params(&error.to_string());
     match error {
@@ -437,13 +441,13 @@ fn quoted(text: &Text) -> String {
     json!(text.as_str()).to_string()
 }
 
-/// An id in a message, with its token; `None` where it is absent or null.
+/// An id in a message, with its JSON; `None` if it is absent, null or empty.
 fn text_of(token: Option<&RawValue>) -> Result<Option<(String, &RawValue)>, Failure> {
     let Some(token) = token.filter(|token| token.get() != "null") else {
         return Ok(None);
     };
     let id: String = serde_json::from_str(token.get())
-        .map_err(|_| Failure::bad_params("taskId and contextId are strings"))?;
-    // An empty one is none, as A2A 1.0 writes it.
+        .map_err(|_| Failure::bad_params("taskId and contextId must be strings"))?;
+    // In A2A 1.0, an empty id means none.
     Ok((!id.is_empty()).then_some((id, token)))
 }

@@ -1,4 +1,4 @@
-//! What all paths for A2A clients share.
+//! The common state of all A2A paths.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -18,7 +18,7 @@ use crate::http::hosts;
 use crate::registry::Registry;
 use crate::tasks::Tasks;
 
-/// What clients are shown.
+/// The settings of the A2A interface.
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {
     /// The agents.
@@ -27,24 +27,24 @@ pub(crate) struct Settings {
     pub(crate) tasks: Arc<Tasks>,
     /// The name of this bridge, and so of the server in its card.
     pub(crate) instance: Text,
-    /// What else a reload of the configuration replaces.
+    /// Other settings that a reload replaces.
     pub(crate) live: Arc<ArcSwap<LiveSettings>>,
     /// The webhooks of tasks, if clients may set them.
     pub(crate) push: Option<Arc<PushSettings>>,
-    /// What one client and one context may ask for at a time.
+    /// The limits per client and per context.
     pub(crate) at_a_time: Limits,
 }
 
-/// Settings of one moment.
+/// A snapshot of the settings.
 #[derive(Debug)]
 pub(crate) struct LiveSettings {
-    /// What the URLs of cards begin with, instead of the host that the request names.
+    /// The base of URLs in cards, instead of the host of the request.
     pub(super) public_url: Option<String>,
-    /// What a message may hold.
+    /// The limits of a message.
     pub(super) limits: PartLimits,
 }
 
-/// What the parts of a message may be.
+/// The limits of the parts of a message.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PartLimits {
     pub(super) max_parts: usize,
@@ -57,14 +57,14 @@ pub(crate) struct PartLimits {
 pub(crate) struct A2a {
     pub(in crate::doors) door: Door,
     pub(in crate::doors) settings: Settings,
-    /// When the cards were made.
+    /// When the cards were created.
     pub(super) changed: SystemTime,
 }
 
 // === impl LiveSettings ===
 
 impl LiveSettings {
-    /// Those of a configuration.
+    /// The limits of a configuration.
     pub(crate) fn new(config: &A2aConfig) -> Self {
         Self {
             public_url: config.public_url.clone(),
@@ -89,14 +89,14 @@ impl PartLimits {
 // === impl Settings ===
 
 impl Settings {
-    /// Another configuration counts from now on, but for its webhooks.
+    /// Replaces the settings after a reload, except those of webhooks.
     pub(crate) fn replace(&self, config: &Config) {
         self.registry.relist(config);
         self.live.store(Arc::new(LiveSettings::new(&config.a2a)));
         self.at_a_time.replace(&config.a2a);
     }
 
-    /// What the card of the server offers.
+    /// The interfaces in the card of the server.
     pub(super) fn offer(&self, base: &str) -> OfferedInterfaces {
         OfferedInterfaces {
             json_rpc: format!("{base}/a2a"),
@@ -105,7 +105,7 @@ impl Settings {
         }
     }
 
-    /// What the card of an agent offers.
+    /// The interfaces in the card of an agent.
     pub(super) fn offer_of(&self, base: &str, name: &str) -> OfferedInterfaces {
         let url = agent_url(base, name);
         OfferedInterfaces {
@@ -119,14 +119,15 @@ impl Settings {
 // === impl A2a ===
 
 impl A2a {
-    /// What URLs begin with. The host of the request is one that the configuration allows.
+    /// The base of URLs. The host of the request has already been checked against the configuration.
     pub(super) fn base(&self, uri: &Uri, headers: &HeaderMap) -> Result<String, Refusal> {
         if let Some(url) = &self.settings.live.load().public_url {
             return Ok(url.clone());
         }
         let named = hosts::authority(uri, headers).ok().flatten();
         let authority = named.ok_or_else(|| {
-            let message = "the request names no host, so the URLs of cards are not known: send Host, or set a2a.public_url";
+            let message =
+                "the request has no Host, which card URLs need: send Host, or set a2a.public_url";
             (
                 StatusCode::BAD_REQUEST,
                 Failure::new(Reason::InvalidRequest, message),
@@ -136,7 +137,7 @@ impl A2a {
     }
 }
 
-/// Where requests for an agent go.
+/// The URL of an agent.
 pub(super) fn agent_url(base: &str, name: &str) -> String {
     format!("{base}/a2a/agents/{name}")
 }

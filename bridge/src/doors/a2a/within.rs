@@ -1,4 +1,4 @@
-//! What other doors ask of this one: a request of A2A 0.3, without HTTP.
+//! A2A 0.3 requests from other doors, without HTTP.
 
 use std::sync::Arc;
 
@@ -14,10 +14,10 @@ use super::work::{A2aRequest, Head, Reply};
 use crate::calls::failure::{Failure, Reason};
 use crate::doors::rpc::common::Common;
 
-/// The result of a request whose parameters are this JSON text.
+/// The result of a request with these parameters, as JSON.
 ///
 /// # Errors
-/// Why there is none.
+/// Why the request failed.
 pub(in crate::doors) async fn ask(
     a2a: &Arc<A2a>,
     common: Common,

@@ -24,17 +24,17 @@ use crate::state::StateError;
 #[derive(Debug, Clone)]
 pub(super) struct Head {
     pub(super) version: Version,
-    /// The dialect of errors about what cannot be read.
+    /// The dialect of errors if a request cannot be read.
     pub(super) fallback: Dialect,
-    /// The id of the trace, as the client or its tracing names it.
+    /// The trace id from the headers.
     pub(super) trace: Option<String>,
-    /// The last event that the client has.
+    /// The last event that the client has received.
     pub(super) last_event: Option<String>,
     /// The base of URLs.
     pub(super) base: String,
 }
 
-/// One request while it is done.
+/// A request in progress.
 pub(super) struct A2aRequest<'a> {
     pub(super) a2a: &'a Arc<A2a>,
     pub(super) common: Common,
@@ -56,7 +56,7 @@ pub(super) enum Reply {
 // === impl A2aRequest ===
 
 impl A2aRequest<'_> {
-    /// Does it, and counts it.
+    /// Executes the request and counts it.
     pub(super) async fn done(self) -> Result<Reply, Failure> {
         let metrics = Arc::clone(&self.a2a.door.metrics);
         let [method, version, binding] = self.ask.form().labels();
@@ -78,7 +78,7 @@ impl A2aRequest<'_> {
         } else if self.common.target == Target::NotAName {
             return Err(self.unknown_agent(""));
         }
-        // In boxes, so that a message, which most requests are, has no room for them.
+        // The futures are boxed, so that they do not enlarge the future of the most common request, a message.
         let result = match method {
             Method::Get => Box::pin(self.get()).await?,
             Method::List => Box::pin(self.list()).await?,
@@ -155,33 +155,33 @@ impl A2aRequest<'_> {
     }
 }
 
-/// A call without an answer.
+/// The error of a call without an answer.
 pub(super) fn of_call(error: &CallError) -> Failure {
     Failure::of_client(error)
 }
 
-/// Push notifications are not there.
+/// The error when push notifications are disabled.
 pub(super) fn no_push() -> Failure {
-    let message = "push notifications are not offered: follow the task instead";
+    let message = "push notifications are disabled: subscribe to the task instead";
     Failure::new(Reason::PushUnsupported, message)
 }
 
-/// A task that nobody keeps.
+/// The error for an unknown task.
 pub(super) fn not_found(id: &str) -> Failure {
     Failure::new(Reason::TaskNotFound, format!("task not found: {id:?}"))
 }
 
-/// The task was there a moment ago.
+/// The error for a task that was removed meanwhile.
 pub(super) fn gone(id: &str) -> Failure {
     not_found(id)
 }
 
-/// The record of something was not stored; `what` names many of its kind.
+/// The error when a record was not stored; `what` is a plural noun.
 pub(super) fn not_stored(what: &str, error: &StateError) -> Failure {
     match error {
         StateError::Full { .. } => {
             let message = format!(
-                "no more {what} can be kept, because all that are kept are still needed: try again later"
+                "no more {what} can be stored, because the memory is full and none can be removed: try again later"
             );
             Failure::new(Reason::Exhausted, message)
         }
@@ -193,14 +193,14 @@ pub(super) fn not_stored(what: &str, error: &StateError) -> Failure {
     }
 }
 
-/// The log that would show something could not be read.
+/// The error when a log could not be read.
 pub(in crate::doors) fn not_read(what: &str, error: &StateError) -> Failure {
     tracing::error!(what, %error, "not read");
     let message = format!("the log of {what} cannot be read now: try again later");
     Failure::new(Reason::AgentUnavailable, message)
 }
 
-/// Writes down what was answered without a call.
+/// Records a request that was answered without a call in the access log.
 pub(super) fn note(common: &Common, agent: &str, method: &str) {
     let line = Line {
         call: common.call,

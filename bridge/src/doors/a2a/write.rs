@@ -1,4 +1,4 @@
-//! Writes tasks, messages and events in the words of a dialect.
+//! Writes tasks, messages and events in a dialect.
 //!
 //! Source: docs/protocols/a2a.md §1 and §9.
 
@@ -24,14 +24,14 @@ pub(super) struct WriteContext<'a> {
     pub(super) context: Option<&'a str>,
 }
 
-/// A task with so much of its history, and with or without its artifacts.
+/// A task with a limited history, and with or without artifacts.
 struct TaskView<'a> {
     task: &'a Task,
     history: &'a [Message],
     has_artifacts: bool,
 }
 
-/// One event of a stream: its type where the dialect names types, and its result.
+/// One event of a stream: its type, if the dialect has types, and its result.
 pub(super) struct StreamEvent {
     pub(super) event: Option<&'static str>,
     pub(super) result: String,
@@ -40,7 +40,7 @@ pub(super) struct StreamEvent {
 // === impl WriteContext ===
 
 impl<'a> WriteContext<'a> {
-    /// The context of this task.
+    /// Creates the context for a task.
     pub(super) fn task(dialect: Dialect, id: &'a str, task: &'a Task) -> Self {
         Self {
             dialect,
@@ -61,7 +61,7 @@ impl<'a> WriteContext<'a> {
         InDialect { it, of: self }
     }
 
-    /// A task by itself. `history` is how many messages of it are wanted at most; all without a number.
+    /// A whole task. `history` limits the number of messages; `None` means all.
     pub(super) fn whole(self, task: &Task, history: Option<usize>, has_artifacts: bool) -> String {
         let wanted = history.unwrap_or(usize::MAX);
         let skipped = task.history.len().saturating_sub(wanted);
@@ -73,7 +73,7 @@ impl<'a> WriteContext<'a> {
         text(&WriteContext::write(self, &shown))
     }
 
-    /// The result of a send that a task answers.
+    /// The result of a send that is answered with a task.
     pub(super) fn answer(self, task: &Task, history: Option<usize>) -> String {
         if self.is_jaf() && matches!(task.status.state, State::Completed) {
             return self.completion(&task.answer());
@@ -85,7 +85,7 @@ impl<'a> WriteContext<'a> {
         whole
     }
 
-    /// The result of a send that a message answers, without a task.
+    /// The result of a send that is answered with a message, without a task.
     pub(super) fn message(self, message: &Message) -> String {
         let message = text(&WriteContext::write(self, message));
         if self.is_1_0() {
@@ -94,7 +94,7 @@ impl<'a> WriteContext<'a> {
         message
     }
 
-    /// The last word of the JAF document.
+    /// The completion event of the JAF document.
     fn completion(self, message: &Message) -> String {
         self.jaf_part("completion", message, true)
     }
@@ -107,7 +107,7 @@ impl<'a> WriteContext<'a> {
         )
     }
 
-    /// The first event of a stream: the task as it is.
+    /// The first event of a stream: the current task.
     pub(super) fn first(self, task: &Task) -> StreamEvent {
         if self.is_jaf() {
             return self.status(&task.status);
@@ -124,7 +124,7 @@ impl<'a> WriteContext<'a> {
         }
     }
 
-    /// What happened to a task. `task` is asked for it as it is after that, for the answer of the JAF document.
+    /// An event of a task. `task` returns the task after the event, which the JAF document needs.
     pub(super) fn step(
         self,
         step: &Update,
@@ -193,7 +193,7 @@ impl<'a> WriteContext<'a> {
     }
 }
 
-/// Nothing that is written here can fail to be.
+/// Serialization of these types cannot fail.
 fn text(it: &impl Serialize) -> String {
     serde_json::to_string(it).unwrap_or_default()
 }
@@ -329,7 +329,7 @@ impl Serialize for InDialect<'_, Part> {
 }
 
 impl InDialect<'_, Part> {
-    /// As A2A 1.0 has it: the name of the member tells what it is.
+    /// In the form of A2A 1.0: the name of the member is the type.
     fn current<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let part = self.it;
         let mut map = serializer.serialize_map(None)?;
@@ -351,7 +351,7 @@ impl InDialect<'_, Part> {
         map.end()
     }
 
-    /// As A2A 0.3 and the JAF document have it.
+    /// In the form of A2A 0.3 and the JAF document: with `kind`.
     fn with_kind<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let part = self.it;
         let mut map = serializer.serialize_map(None)?;
@@ -380,7 +380,7 @@ impl InDialect<'_, Part> {
             }
             Content::Data(data) | Content::Other(data) => {
                 map.serialize_entry("kind", "data")?;
-                // Their data are objects; A2A 1.0 has any JSON.
+                // Their data parts must be objects; A2A 1.0 allows any JSON.
                 if data.get().starts_with('{') {
                     map.serialize_entry("data", data)?;
                 } else {

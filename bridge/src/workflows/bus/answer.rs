@@ -1,4 +1,4 @@
-//! What the executor sends back, as events.
+//! The answers and progress messages of the executor, as events.
 //!
 //! Source: docs/protocols/a2e-workflows.md §11.
 
@@ -10,28 +10,28 @@ use super::ask::{Action, Job};
 use super::client::{AnswerForm, WorkflowClient, identity};
 use super::refused::WorkflowRefusal;
 
-/// The executor as it signs its events.
+/// Creates the events of the executor.
 #[derive(Debug, Clone)]
 pub(super) struct EventFactory {
     /// The `source`.
     pub(super) source: Text,
-    /// The `sourceagent`: the name requests are addressed to.
+    /// The `sourceagent`: the name that requests are addressed to.
     pub(super) agent: Text,
-    /// What every `type` begins with.
+    /// The prefix of every `type`.
     pub(super) type_prefix: Text,
-    /// In whose name everything runs, if not in that of the requester.
+    /// The agent as which everything runs, if not as the requester.
     pub(super) run_as: Option<Text>,
 }
 
-/// What happens while an execution runs.
+/// A progress message of a running execution.
 #[derive(Debug)]
 pub(super) enum ProgressMessage {
-    /// It has begun.
+    /// It has started.
     Started {
         execution_id: Text,
         operations: usize,
     },
-    /// How an operation stands.
+    /// The progress of an operation.
     Operation {
         execution_id: Text,
         seq: i32,
@@ -39,35 +39,35 @@ pub(super) enum ProgressMessage {
     },
 }
 
-/// The end of a request.
+/// The answer to a request.
 #[derive(Debug)]
 pub(super) struct WorkflowAnswer {
     /// The id of the execution; `None` if none was started.
     pub(super) execution_id: Option<Text>,
-    /// The number of events that came before it.
+    /// The number of events before it.
     pub(super) seq: i32,
     pub(super) content: Content,
 }
 
-/// What becomes of a request.
+/// The outcome of a request.
 #[derive(Debug)]
 pub(super) enum Disposition {
     /// It has an answer.
     Answered(WorkflowAnswer),
-    /// The bridge ends before its turn has come.
+    /// The bridge shut down before its turn.
     GivenUp,
 }
 
 #[derive(Debug)]
 pub(super) enum Content {
-    /// A result: JSON text, and what is said in its place where it is too large for the bus.
+    /// A result: the JSON text, and a short replacement if it is too large for the bus.
     Result {
         whole: Bytes,
         reduced: Bytes,
-        /// Tells it from other results.
+        /// Distinguishes it from other results.
         digest: Text,
     },
-    /// Why there is none.
+    /// Why there is no result.
     Refused(WorkflowRefusal),
 }
 
@@ -75,14 +75,14 @@ pub(super) enum Content {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum AnswerSize {
     Whole,
-    /// Without what makes it large.
+    /// Without the results.
     Reduced,
 }
 
 // === impl Content ===
 
 impl Content {
-    /// A result, and what is said in its place. It may be large: this reads all of it.
+    /// A result and its replacement. Hashes the whole result, which may be large.
     fn result(whole: String, reduced: String) -> Self {
         Self::Result {
             digest: identity([whole.as_bytes()]),
@@ -91,7 +91,7 @@ impl Content {
         }
     }
 
-    /// The same of equal contents, and of no others.
+    /// A hash of the content.
     fn digest(&self) -> Text {
         match self {
             Self::Result { digest, .. } => digest.clone(),
@@ -103,7 +103,7 @@ impl Content {
 // === impl WorkflowAnswer ===
 
 impl WorkflowAnswer {
-    /// Nothing was executed.
+    /// The answer when nothing was executed.
     pub(super) fn refused(refused: WorkflowRefusal) -> Self {
         Self {
             execution_id: None,
@@ -112,12 +112,12 @@ impl WorkflowAnswer {
         }
     }
 
-    /// Nothing was executed, because of this failure.
+    /// The answer when nothing was executed because of this failure.
     pub(super) fn failed(failure: &Failure) -> Self {
         Self::refused(WorkflowRefusal::failure(failure))
     }
 
-    /// The same, of an execution that has an id.
+    /// Adds the execution id.
     pub(super) fn of(self, execution_id: &Text) -> Self {
         Self {
             execution_id: Some(execution_id.clone()),
@@ -125,7 +125,7 @@ impl WorkflowAnswer {
         }
     }
 
-    /// What validation found.
+    /// The result of a validation.
     pub(super) fn report(report: &Json) -> Self {
         let reduced = Json::object([
             ("valid", report.get("valid").cloned().unwrap_or_default()),
@@ -141,10 +141,10 @@ impl WorkflowAnswer {
         }
     }
 
-    /// The end of an execution; `seq` events came before it.
+    /// The answer of an ended execution, after `seq` events.
     pub(super) fn ended(record: &Record, seq: i32) -> Self {
         let id = record.execution_id();
-        let hint = format!("ask GET /api/v1/executions/{id} for it");
+        let hint = format!("get it with GET /api/v1/executions/{id}");
         let reduced = Json::object([
             ("execution_id", Json::from(id.clone())),
             ("status", record.status().as_str().into()),
@@ -157,11 +157,14 @@ impl WorkflowAnswer {
         }
     }
 
-    /// It was cancelled before all of its lines were there.
+    /// The answer of a workflow that was cancelled before all its lines had arrived.
     pub(super) fn cancelled(job: &Job) -> Self {
         let known = job.execution_id.as_ref();
         let execution_id = known.or(job.client.collaboration_id.as_ref());
-        let failure = Failure::new(FailureCode::Cancelled, "cancelled before it was whole");
+        let failure = Failure::new(
+            FailureCode::Cancelled,
+            "cancelled before all its lines had arrived",
+        );
         let result = Json::object([
             ("execution_id", Json::from(execution_id.cloned())),
             ("status", "cancelled".into()),
@@ -178,7 +181,7 @@ impl WorkflowAnswer {
 }
 
 fn too_large(suggestion: &str) -> Json {
-    let message = "the answer is larger than the bus takes";
+    let message = "the answer is too large for the bus";
     WorkflowRefusal::new(
         0,
         "DataError",
@@ -192,7 +195,7 @@ fn too_large(suggestion: &str) -> Json {
 // === impl EventFactory ===
 
 impl EventFactory {
-    /// What happens while an execution runs.
+    /// The event of a progress message.
     pub(super) fn progress(
         &self,
         client: &WorkflowClient,
@@ -235,8 +238,8 @@ impl EventFactory {
         Ok(event)
     }
 
-    /// The answer itself. Its id is the same however often it is given, and of no other answer: who drops what has the
-    /// same source and id loses none.
+    /// The event of an answer. Its id is derived from the answer, so consumers can drop duplicates by source and id
+    /// without losing other answers.
     pub(super) fn answer(
         &self,
         client: &WorkflowClient,
@@ -283,7 +286,7 @@ impl EventFactory {
         Ok(event)
     }
 
-    /// An event to whoever asked.
+    /// An event for the client.
     fn event(&self, id: Text, ty: Text, client: &WorkflowClient) -> Result<Event, EventError> {
         let mut event = Event::new(id, self.source.clone(), ty)?;
         event.set("time", crate::clock::rfc3339(crate::clock::now()))?;
@@ -323,7 +326,7 @@ fn as_data(answer: &WorkflowAnswer, execution_id: &Text, size: AnswerSize) -> By
     }
 }
 
-/// A JSON-RPC response to the request of this id.
+/// A JSON-RPC response to the request with this id.
 fn as_json_rpc(answer: &WorkflowAnswer, id: &Text, size: AnswerSize) -> Bytes {
     let (name, body) = match (&answer.content, size) {
         (Content::Result { whole, .. }, AnswerSize::Whole) => ("result", whole.clone()),

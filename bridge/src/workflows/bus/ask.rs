@@ -1,4 +1,4 @@
-//! What does an event ask of the executor, and who asks?
+//! Reads requests to the executor from events.
 //!
 //! Source: docs/protocols/a2e-workflows.md §11.
 
@@ -13,30 +13,30 @@ use super::refused::WorkflowRefusal;
 use crate::calls::reply_place;
 use crate::pipeline::claims::is_of_http_caller;
 
-/// What an event asks.
+/// The request in an event.
 #[derive(Debug)]
 pub(super) enum Ask {
-    /// To execute or validate a workflow.
+    /// Execute or validate a workflow.
     Run(Box<Job>),
-    /// To keep a line of a workflow until the others are there.
+    /// Store a line of a workflow until the other lines have arrived.
     Line(Box<WorkflowClient>, Bytes),
-    /// To end what has this name and was asked for by the same requester.
+    /// Cancel the requests with this name by the same requester.
     Cancel(Cancel),
-    /// A request that is refused with the reason.
+    /// Refuse the request with this reason.
     Refuse(Box<WorkflowClient>, WorkflowRefusal),
-    /// Something that wants its answer where the binding does not allow it.
+    /// Refuse the request because the binding does not allow its reply address.
     Forbidden(Box<WorkflowClient>, reply_place::Refused),
 }
 
-/// What is to end.
+/// A cancel.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Cancel {
     pub(super) requester: Option<Text>,
-    /// The id of the execution, or of the call that asked for it.
+    /// The id of the execution, or of the call that requested it.
     pub(super) name: Text,
 }
 
-/// A workflow, and what to do with it.
+/// A workflow, and the action for it.
 #[derive(Debug)]
 pub(super) struct Job {
     pub(super) action: Action,
@@ -46,9 +46,9 @@ pub(super) struct Job {
     pub(super) on_error: OnError,
     pub(super) strictness: Strictness,
     pub(super) client: WorkflowClient,
-    /// Whether it is the line that begins and nothing else, so that others may belong to it.
+    /// Whether it consists only of the `beginExecution` line, so other lines may belong to it.
     pub(super) is_begin_line: bool,
-    /// The `executionId` in the workflow, where it is known.
+    /// The `executionId` in the workflow, if known.
     pub(super) execution_id: Option<Text>,
 }
 
@@ -58,7 +58,7 @@ pub(super) enum Action {
     Validate,
 }
 
-/// Why an event asks nothing of the executor: the word of its dead letter, and what a person should know.
+/// Why an event is not a request to the executor: the reason code of its dead letter, and an explanation.
 #[derive(Debug)]
 pub(super) struct NotAWorkflow {
     pub(super) code: &'static str,
@@ -75,7 +75,7 @@ pub(super) struct Rejected {
 const EXECUTE: &str = "workflows/execute";
 const VALIDATE: &str = "workflows/validate";
 
-/// What an event that names no method asks, by the end of its type.
+/// The method of an event without `method`, by the suffix of its type.
 const TYPES: [(&str, &str); 4] = [
     ("a2e.workflow.execute.req", EXECUTE),
     ("a2e.workflow.validate.req", VALIDATE),
@@ -87,15 +87,15 @@ const CANCEL_TYPE: &str = "a2e.execution.cancel";
 impl NotAWorkflow {
     const ANSWER: Self = Self {
         code: "not_a_workflow",
-        detail: "this topic is for workflow requests, but this message is an answer",
+        detail: "expected a workflow request on this topic, but this message is an answer",
     };
     const OTHER: Self = Self {
         code: "not_a_workflow",
-        detail: "this topic is for workflow requests, but this message is not one",
+        detail: "expected a workflow request on this topic",
     };
     pub(super) const OTHER_AGENT: Self = Self {
         code: "other_agent",
-        detail: "its targetagent is another agent than the executor",
+        detail: "its targetagent is not the executor",
     };
     const RPC: Self = Self {
         code: "rpc_not_permitted",
@@ -103,7 +103,7 @@ impl NotAWorkflow {
     };
     const NO_ID: Self = Self {
         code: "not_a_request",
-        detail: "a call without an id cannot be answered: give it one",
+        detail: "a call without an id cannot be answered: add an id",
     };
     const NO_COLLABORATION: Self = Self {
         code: "missing_collaborationid",
@@ -114,7 +114,7 @@ impl NotAWorkflow {
 // === impl Rejected ===
 
 impl Rejected {
-    /// What an event is rejected for that came in this envelope; `inside` is what its data are.
+    /// Rejects an event. `inside` describes its data.
     pub(super) fn new(
         why: NotAWorkflow,
         event: &Event,
@@ -133,7 +133,7 @@ impl Rejected {
 // === impl Ask ===
 
 impl Ask {
-    /// Reads what `event` asks; `inside` is what its data are, if they are a message of their own.
+    /// Reads the request in `event`. `inside` describes its data, if they are a message themselves.
     pub(super) fn of(
         event: &Event,
         inside: Option<&Mapped>,
@@ -154,9 +154,9 @@ impl Ask {
             ));
         }
         match ask {
-            // To run without the deadline that was meant would be worse.
+            // Refuse an invalid deadline rather than run without one.
             Self::Run(job) if job.client.deadline.is_none() && expiry.is_some() => {
-                let message = "expirytime must be a time as in RFC 3339";
+                let message = "expirytime must be an RFC 3339 time";
                 let invalid = code::INVALID_PARAMS;
                 let refused =
                     WorkflowRefusal::request(invalid, "invalid_request", message.to_owned());
@@ -166,7 +166,7 @@ impl Ask {
         }
     }
 
-    /// Who waits for an answer.
+    /// The client that waits for an answer.
     fn client(&self) -> Option<&WorkflowClient> {
         match self {
             Self::Run(job) => Some(&job.client),
@@ -204,7 +204,7 @@ impl Ask {
         let method = method(event).or_else(|| method(&workflow?.event));
         let data = event.body();
         match method.as_deref() {
-            // The body of a REST request holds a workflow too.
+            // The data may also be the body of a REST request.
             Some(EXECUTE) if workflow.is_none() => Ok(Job::of_data(Action::Execute, client, data)),
             Some(VALIDATE) if workflow.is_none() => {
                 Ok(Job::of_data(Action::Validate, client, data))
@@ -227,7 +227,7 @@ impl Ask {
     }
 }
 
-/// The method of an event, by its attribute or its type.
+/// The method of an event, from its attribute or its type.
 fn method(event: &Event) -> Option<Text> {
     let named = event.extension_text(extension::A2A_METHOD).cloned();
     named.or_else(|| {
@@ -236,7 +236,7 @@ fn method(event: &Event) -> Option<Text> {
     })
 }
 
-/// Whether there is one line, and it is the one that begins.
+/// Whether the data is a single `beginExecution` line.
 fn is_begin_line(data: &[u8]) -> bool {
     let line = data.trim_ascii();
     if line.contains(&b'\n') {
@@ -251,7 +251,7 @@ fn is_begin_line(data: &[u8]) -> bool {
     }
 }
 
-/// A JSON-RPC call.
+/// Reads a JSON-RPC call.
 fn call(mut client: WorkflowClient, id: Option<&Id>, bytes: &Bytes) -> Result<Ask, NotAWorkflow> {
     let Ok(value) = a2abus_executor::parse(bytes) else {
         return Err(NotAWorkflow::OTHER);
@@ -264,7 +264,7 @@ fn call(mut client: WorkflowClient, id: Option<&Id>, bytes: &Bytes) -> Result<As
     if let Some(id) = id {
         client.form = AnswerForm::JsonRpc(id.token().clone());
         if matches!(client.progress, Progress::BesideTheAnswer) {
-            // To a caller anything there would be the response.
+            // The caller would mistake progress for the response.
             client.progress = Progress::Nowhere;
         }
     }
@@ -289,7 +289,7 @@ fn call(mut client: WorkflowClient, id: Option<&Id>, bytes: &Bytes) -> Result<As
     }
 }
 
-/// What a call is cancelled by: its id, a text or a number.
+/// The name that cancels a call: its id, a string or a number.
 fn name_of_call(id: &Json) -> Option<Text> {
     match id {
         Json::String(text) => Some(text.clone()),
@@ -301,7 +301,7 @@ fn name_of_call(id: &Json) -> Option<Text> {
 // === impl Action ===
 
 impl Action {
-    /// The method that asks for it.
+    /// The method of the action.
     pub(super) fn method(self) -> &'static str {
         match self {
             Self::Execute => EXECUTE,
@@ -313,7 +313,7 @@ impl Action {
 // === impl Job ===
 
 impl Job {
-    /// A workflow as it is.
+    /// A request to run the data as a workflow.
     fn of_lines(
         action: Action,
         client: WorkflowClient,
@@ -333,7 +333,7 @@ impl Job {
         }))
     }
 
-    /// The body of a REST request, or the reason why it is not a workflow.
+    /// A request from the body of a REST request, or the reason why it is not valid.
     fn of_data(action: Action, client: WorkflowClient, data: Bytes) -> Ask {
         match a2abus_executor::parse(&data) {
             Ok(value) if value.get("workflow").is_some() => Self::of_params(action, client, &value),
@@ -341,8 +341,8 @@ impl Job {
         }
     }
 
-    /// What the body of a REST request, or the parameters of a call, ask for.
-    /// Source: docs/protocols/a2e-workflows.md §10.
+    /// A request from the body of a REST request, or from the parameters of a call. Source:
+    /// docs/protocols/a2e-workflows.md §10.
     fn of_params(action: Action, client: WorkflowClient, params: &Json) -> Ask {
         let refuse = |client, message: &str| {
             let refused =
@@ -382,7 +382,7 @@ impl Job {
     }
 }
 
-/// The meaning of a member that is one of some words; the default when it is absent.
+/// The value of a member that must be one of several words; the default if it is absent.
 fn word<T: Default>(params: &Json, name: &str, from_word: impl Fn(&str) -> Option<T>) -> Option<T> {
     match params.get(name) {
         None | Some(Json::Null) => Some(T::default()),
@@ -391,10 +391,10 @@ fn word<T: Default>(params: &Json, name: &str, from_word: impl Fn(&str) -> Optio
 }
 
 impl Job {
-    /// Looks for the `executionId` in the workflow, where it was not known before: it may be cancelled by that.
+    /// Reads the `executionId` in the workflow, unless it is known already. A cancel may name it.
     pub(super) fn read_execution_id(&mut self, limits: &WorkflowLimits) {
         if self.execution_id.is_none() && self.action == Action::Execute {
-            // The line that begins is the last: reading all of it takes a while, and is done elsewhere.
+            // `beginExecution` is the last line. The rest is parsed later, on the threads of the executor.
             let lines = self.workflow.trim_ascii_end();
             let begins = lines.iter().rposition(|byte| *byte == b'\n');
             let begin = self
@@ -404,7 +404,7 @@ impl Job {
         }
     }
 
-    /// The names it can be cancelled by.
+    /// The names that can cancel it.
     pub(super) fn names(&self) -> impl Iterator<Item = Cancel> {
         let client = &self.client;
         let call = match &client.form {

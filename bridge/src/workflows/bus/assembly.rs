@@ -1,11 +1,11 @@
-//! Workflows that come line by line, each line an event of its own.
+//! Workflows that arrive line by line, each line as a separate event.
 //!
-//! Lines of one requester and one `collaborationid` are one workflow. With `seq` on all of them they are put in its
-//! order and the workflow is whole when none is missing; else they stay in the order they came in, and the line that
-//! begins is the last. The deliveries are held meanwhile, within the budget of the subscription, so that what never
-//! becomes whole must not fill it: assemblies have half of the budget, and when that is spent, the oldest of the
-//! requester that holds most is answered as it is. None waits longer than [`LIFETIME`].
-//! Source: docs/protocols/a2e-workflows.md §11.
+//! Lines with the same requester and `collaborationid` form one workflow. If all have `seq`, they are sorted by it, and
+//! the workflow is complete when none is missing. Otherwise they stay in the order of arrival, and the `beginExecution`
+//! line is the last. The deliveries stay unsettled meanwhile, within the budget of the subscription. Incomplete
+//! workflows must not fill it, so they get half of it. When that is used up, the oldest workflow of the requester that
+//! holds most is answered as incomplete. None waits longer than [`LIFETIME`]. Source: docs/protocols/a2e-workflows.md
+//! §11.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -23,14 +23,14 @@ use super::client::WorkflowClient;
 use super::refused::WorkflowRefusal;
 use crate::pipeline::held::Held;
 
-/// How long the next line may take.
+/// How long to wait for the next line.
 const IDLE: Duration = Duration::from_secs(60);
-/// How long all lines may take.
+/// How long to wait for all lines.
 const LIFETIME: Duration = Duration::from_secs(300);
-/// Most workflows of a binding that are not whole.
+/// Most incomplete workflows of a binding.
 const MAX_OPEN: usize = 256;
 
-/// The workflows that are not whole yet.
+/// The incomplete workflows.
 #[derive(Debug)]
 pub(super) struct Assemblies {
     open: HashMap<AssemblyKey, Assembly>,
@@ -38,7 +38,7 @@ pub(super) struct Assemblies {
     bounds: Budget,
 }
 
-/// How much a binding may hold.
+/// The limits of a binding.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Budget {
     /// Messages.
@@ -50,11 +50,11 @@ pub(super) struct Budget {
 /// Why an incomplete workflow is answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Incomplete {
-    /// The next line did not come in time.
+    /// The next line did not arrive in time.
     Idle,
-    /// The last line did not come in time.
+    /// The last line did not arrive in time.
     Overdue,
-    /// There are too many of them.
+    /// There are too many incomplete workflows.
     Crowded,
 }
 
@@ -72,7 +72,7 @@ struct Assembly {
     held: Vec<Arc<Held>>,
     began: Instant,
     touched: Instant,
-    /// Whether it was answered before it was whole: what else comes of it is dropped.
+    /// Whether it was answered while incomplete. Its further lines are dropped.
     is_over: bool,
 }
 
@@ -82,7 +82,7 @@ struct Line {
     body: Bytes,
 }
 
-/// A workflow with the deliveries it came in.
+/// A workflow and its deliveries.
 #[derive(Debug)]
 pub(super) struct CompleteWorkflow {
     pub(super) job: Box<Job>,
@@ -92,7 +92,7 @@ pub(super) struct CompleteWorkflow {
 // === impl Assemblies ===
 
 impl Assemblies {
-    /// For a binding that may hold so much.
+    /// The assemblies of a binding with this budget.
     pub(super) fn new(limits: WorkflowLimits, budget: Budget) -> Self {
         Self {
             open: HashMap::new(),
@@ -104,7 +104,7 @@ impl Assemblies {
         }
     }
 
-    /// Takes a line; gives the workflow it makes whole, or too large.
+    /// Adds a line. Returns the workflow if the line makes it complete or too large.
     pub(super) fn line(
         &mut self,
         client: WorkflowClient,
@@ -130,11 +130,11 @@ impl Assemblies {
         self.if_whole(&key)
     }
 
-    /// Takes the line that begins; gives the workflow if it is whole.
+    /// Adds the `beginExecution` line. Returns the workflow if it is complete.
     pub(super) fn begin(&mut self, job: Box<Job>, held: Arc<Held>) -> Option<CompleteWorkflow> {
         let key = AssemblyKey::of(&job.client);
         let is_known = key.as_ref().is_some_and(|key| self.open.contains_key(key));
-        // A whole workflow may well be one line, which then needs no others.
+        // A single line can be a complete workflow.
         let (Some(key), true) = (key, is_known || job.client.seq.is_some_and(|seq| seq > 0)) else {
             let held = vec![held];
             return Some(CompleteWorkflow { job, held });
@@ -159,12 +159,12 @@ impl Assemblies {
         self.open.remove(key)?.take()
     }
 
-    /// When the first of them has waited long enough.
+    /// When the first workflow times out.
     pub(super) fn next_due(&self) -> Option<Instant> {
         self.open.values().map(Assembly::due).min()
     }
 
-    /// Those that have waited long enough, and those for which there is no room. Those that are over are forgotten.
+    /// The workflows that have timed out, and those for which there is no room. Forgets those that are over.
     pub(super) fn given_up(&mut self) -> Vec<(CompleteWorkflow, Incomplete)> {
         let now = Instant::now();
         let due = self.open.extract_if(|_, assembly| assembly.due() <= now);
@@ -183,7 +183,7 @@ impl Assemblies {
             let Some(assembly) = removed else { break };
             given_up.push((assembly, Incomplete::Crowded));
         }
-        // Lines that another bridge has meanwhile, all of them, are answered there.
+        // If all lines have moved to another bridge meanwhile, that bridge answers.
         let is_ours = |assembly: &Assembly| assembly.held.iter().any(|held| held.is_current());
         given_up
             .into_iter()
@@ -198,11 +198,11 @@ impl Assemblies {
         self.open.len() > MAX_OPEN || messages > self.bounds.messages || bytes > self.bounds.bytes
     }
 
-    /// The oldest of the requester that holds most.
+    /// The oldest workflow of the requester that holds most deliveries.
     fn next_to_go(&self) -> Option<AssemblyKey> {
         let mut holds: HashMap<Option<&Text>, usize> = HashMap::new();
         for (key, assembly) in &self.open {
-            // What is over holds nothing and takes a place all the same.
+            // A workflow that is over holds no deliveries but still counts as one.
             *holds.entry(key.requester.as_ref()).or_default() += 1 + assembly.held.len();
         }
         let (most, _) = holds.into_iter().max_by_key(|(_, held)| *held)?;
@@ -214,7 +214,7 @@ impl Assemblies {
         Some(oldest.clone())
     }
 
-    /// Ends what has this name, if it is here; gives what there is of it. What else comes of it is dropped.
+    /// Cancels the workflow with this name, if it is here, and returns its lines. Its further lines are dropped.
     pub(super) fn cancel(&mut self, cancel: &Cancel) -> Option<CompleteWorkflow> {
         let key = AssemblyKey {
             requester: cancel.requester.clone(),
@@ -226,7 +226,7 @@ impl Assemblies {
         assembly.take()
     }
 
-    /// Leaves them all to whoever they are delivered to next.
+    /// Abandons all workflows, so that their lines are redelivered.
     pub(super) fn give_up(&mut self) {
         let held = self.open.drain().flat_map(|(_, assembly)| assembly.held);
         held.for_each(Held::give_up);
@@ -236,7 +236,7 @@ impl Assemblies {
 // === impl Incomplete ===
 
 impl Incomplete {
-    /// The rest of a workflow that came line by line did not come.
+    /// The refusal of an incomplete workflow.
     pub(super) fn refused(self) -> WorkflowRefusal {
         let (kind, word) = match self {
             Self::Idle | Self::Overdue => ("TimeoutError", "incomplete_workflow"),
@@ -291,7 +291,7 @@ impl Assembly {
         }
     }
 
-    /// When it has waited long enough.
+    /// When it times out.
     fn due(&self) -> Instant {
         (self.touched + IDLE).min(self.began + LIFETIME)
     }
@@ -304,7 +304,7 @@ impl Assembly {
         bodies.map(Bytes::len).sum()
     }
 
-    /// Whether the line is there already: it was delivered twice.
+    /// Whether the line was already delivered.
     fn has(&self, client: &WorkflowClient) -> bool {
         let mut lines = self.lines.iter().map(|line| &line.client);
         lines.any(|line| {
@@ -331,11 +331,11 @@ impl Assembly {
             let there = places.range(first..last.max(first)).count();
             i64::try_from(there).is_ok_and(|there| there == last - first)
         };
-        // Some count from one; then only the workflow itself can tell that there is no line 0.
+        // Some clients count from 1. Then only the workflow itself shows that there is no line 0.
         before(0) || (before(1) && self.defines_its_order(limits))
     }
 
-    /// Whether no operation is missing that is to be executed.
+    /// Whether all operations in the execution order are defined.
     fn defines_its_order(&self, limits: &WorkflowLimits) -> bool {
         let text = self.text(self.begin.as_deref());
         Document::parse(&text, limits)
@@ -348,7 +348,7 @@ impl Assembly {
             })
     }
 
-    /// The lines in order, the one that begins last.
+    /// The lines in order, with the `beginExecution` line last.
     fn text(&self, begin: Option<&Job>) -> Bytes {
         let mut lines: Vec<&Line> = self.lines.iter().collect();
         if lines.iter().all(|line| line.client.seq.is_some()) {
@@ -367,7 +367,7 @@ impl Assembly {
         text.into()
     }
 
-    /// What there is of it, as a workflow; the deliveries go with it.
+    /// The lines so far as a workflow, with their deliveries.
     fn take(&mut self) -> Option<CompleteWorkflow> {
         let whole = Self {
             lines: std::mem::take(&mut self.lines),

@@ -1,4 +1,4 @@
-//! The client of a request to the executor, and where its answers go.
+//! The client of a request to the executor, and its reply address.
 //!
 //! Source: docs/protocols/a2e-workflows.md §11.
 
@@ -15,79 +15,79 @@ use crate::calls::reply_place::{self, ReplyPlaces};
 /// The client of a request, and the form of its answers.
 #[derive(Debug, Clone)]
 pub(super) struct WorkflowClient {
-    /// Names the request: the same when it is delivered again, and of no other request.
+    /// Identifies the request, also when it is redelivered.
     pub(super) identity: Text,
     /// The `source` of the request.
     pub(super) source: Text,
     /// The `sourceagent`.
     pub(super) requester: Option<Text>,
-    /// Where the answer goes, if not where the routes lead.
+    /// The reply address; `None` if the routes decide.
     pub(super) reply_to: Option<Address>,
     pub(super) progress: Progress,
-    /// Why the place it names for its answer, or for progress, is not used.
+    /// Why its reply or progress address is refused.
     pub(super) place_refused: Option<reply_place::Refused>,
     pub(super) form: AnswerForm,
     pub(super) collaboration_id: Option<Text>,
     pub(super) call_id: Option<Text>,
-    /// The header that Spring's clients want back.
+    /// The correlation header that Spring clients expect in the answer.
     pub(super) correlation: Option<Bytes>,
-    /// When nobody waits any more.
+    /// When the client stops waiting.
     pub(super) deadline: Option<SystemTime>,
-    /// The place of a line among the lines of its workflow.
+    /// The number of a line in its workflow.
     pub(super) seq: Option<i64>,
-    /// The trace context of the request, as its event has it.
+    /// The trace context of the event.
     pub(super) trace: Vec<(&'static str, Text)>,
     /// The headers of the request that its answers keep.
     pub(super) headers: Vec<Header>,
 }
 
-/// Where the requester hears how his execution goes.
+/// The destination of progress messages.
 #[derive(Debug, Clone)]
 pub(super) enum Progress {
-    /// Nowhere: he takes one answer, and nothing else.
+    /// None: the requester expects only the answer.
     Nowhere,
-    /// Where the answer goes.
+    /// The reply address.
     BesideTheAnswer,
-    /// At a place of its own.
+    /// A separate address.
     At(Address),
 }
 
-/// How an answer is written.
+/// The form of an answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum AnswerForm {
     /// As events of the executor.
     Events,
-    /// As a JSON-RPC response to the request of this id, which is its exact JSON text.
+    /// As a JSON-RPC response to the request with this id, which is the exact JSON text.
     JsonRpc(Text),
 }
 
-/// Where answers and progress of a binding may go, and where they go by default.
+/// The topics for answers and progress of a binding: which ones requests may name, and the defaults.
 #[derive(Debug)]
 pub(super) struct AnswerTopics {
-    /// What requests may name.
+    /// The topics that requests may name.
     pub(super) named: ReplyPlaces,
-    /// Where answers go whose requests name no place.
+    /// The topic for answers if the request names none.
     pub(super) replies: Option<Topic>,
-    /// Where progress goes for which requests name no place.
+    /// The topic for progress if the request names none.
     pub(super) progress: Option<Topic>,
 }
 
-/// What a message says beside its event.
+/// The parts of a message outside its event.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Envelope<'a> {
     pub(super) message: &'a a2abus_transports::Message,
-    /// What it may cost.
+    /// The limits of its payload.
     pub(super) limits: &'a Limits,
-    /// Those of its headers that pass.
+    /// The headers that answers keep.
     pub(super) headers: &'a [Header],
-    /// The reply subject that came with it.
+    /// The reply subject of the message.
     pub(super) reply_to: Option<&'a Topic>,
     pub(super) places: &'a AnswerTopics,
-    /// Whether callers of the HTTP door, who show no key, may execute workflows.
+    /// Whether callers of `/rpc`, who send no key, may execute workflows.
     pub(super) rpc: bool,
-    /// What ties a plain line to the others of its workflow.
+    /// The `collaborationid` of a plain line.
     pub(super) collaboration_id: Option<&'a Text>,
-    /// Where it was read, if it is no event.
+    /// The position of the message, if it is not an event.
     pub(super) place: Option<&'a Text>,
 }
 
@@ -104,7 +104,7 @@ impl WorkflowClient {
         let deadline = text(extension::EXPIRY_TIME);
         let (reply_to, progress, place_refused) = match places(event, envelope) {
             Ok((reply_to, progress)) => (reply_to, progress, None),
-            // The requester at the inbox of the message gets the reason, if the binding allows that place.
+            // A requester at the inbox of the message gets the reason, if the binding allows that address.
             Err(refused) => {
                 let places = &envelope.places.named;
                 let inbox = envelope
@@ -139,7 +139,7 @@ impl WorkflowClient {
         }
     }
 
-    /// Who waits for an answer to an event, as its message says. Nobody waits for one to an answer.
+    /// The client that waits for an answer to an event; `None` if the event is itself an answer.
     pub(super) fn waiting(event: &Event, envelope: Envelope<'_>) -> Option<Box<Self>> {
         let is_answer = matches!(kind_of_event(event), Kind::Response | Kind::Stream);
         let waits =
@@ -148,20 +148,20 @@ impl WorkflowClient {
         client.filter(|client| client.reply_to.is_some())
     }
 
-    /// The name of an execution whose workflow has none: the same when the request comes again.
+    /// The id of an execution whose workflow has none. It stays the same when the request is redelivered.
     pub(super) fn execution_id(&self) -> Text {
         self.identity.clone()
     }
 }
 
-/// The place of a plain line among the others.
+/// The number of a plain line, from its header.
 fn seq_header(envelope: Envelope<'_>) -> Option<i64> {
     let value = envelope.message.headers.get(extension::SEQ)?;
     std::str::from_utf8(value).ok()?.trim().parse().ok()
 }
 
-/// The source and the id, which may be those of several calls since callers count from one; so also the call that it
-/// is, and where it was read first. Source: docs/protocols/eventmesh-a2a.md §D4.
+/// The identity of a call. Source and id are not unique, because callers count from 1, so the call id and the original
+/// position are part of it. Source: docs/protocols/eventmesh-a2a.md §D4.
 pub(super) fn identity_of_call(event: &Event, place: Option<&Text>) -> Text {
     let call = event.extension_text(extension::CALL_ID);
     let place = event.extension_text(extension::ORIGIN).or(place);
@@ -169,7 +169,7 @@ pub(super) fn identity_of_call(event: &Event, place: Option<&Text>) -> Text {
     identity(names.map(|name| name.map_or(&b""[..], |name| name.as_bytes())))
 }
 
-/// A name made of others, that no other names lead to: 32 hexadecimal digits.
+/// A hash of several names, as 32 hexadecimal digits.
 pub(super) fn identity<'a>(names: impl IntoIterator<Item = &'a [u8]>) -> Text {
     let mut digest = Sha256::new();
     for name in names {
@@ -185,11 +185,11 @@ pub(super) fn identity<'a>(names: impl IntoIterator<Item = &'a [u8]>) -> Text {
         .into()
 }
 
-/// Where the answer goes, and where progress does. The answer goes to the place the event names, the one its message
-/// names, the inbox of its sender, or the place of the binding.
+/// The addresses for the answer and for progress. The answer goes to the address that the event names, else the one
+/// that its message names, else the inbox of its sender, else the topic of the binding.
 ///
 /// # Errors
-/// When a place is named that may not be.
+/// When the request names an address that is not allowed.
 fn places(
     event: &Event,
     envelope: Envelope<'_>,
@@ -211,10 +211,10 @@ fn places(
         None => places.progress.clone(),
     };
     let progress = match (progress, &own) {
-        // In the partition of the answer they stay in order.
+        // Same topic: use the partition of the answer, which keeps the order.
         (Some(topic), Some(own)) if topic == own.topic => Progress::BesideTheAnswer,
         (Some(topic), _) => Progress::At(Address::topic(topic)),
-        // A requester with an inbox takes the first message there for the answer.
+        // A requester with an inbox would mistake the first message for the answer.
         (None, Some(_)) => Progress::Nowhere,
         (None, None) => Progress::BesideTheAnswer,
     };
@@ -222,7 +222,7 @@ fn places(
     Ok((own.or_else(replies), progress))
 }
 
-/// The place that a request names for progress.
+/// The address that a request names for progress.
 fn progress_place_of(event: &Event, envelope: Envelope<'_>) -> Option<Text> {
     let attribute = event.extension_text(extension::PROGRESS_TO).cloned();
     attribute.or_else(|| {

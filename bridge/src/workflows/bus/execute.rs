@@ -1,4 +1,4 @@
-//! One request, from its turn to its answer.
+//! Processes one request, from its turn to its answer.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -20,7 +20,8 @@ use crate::bus::delivery::{BACKOFF, jittered};
 use crate::metrics;
 use crate::workflows::{NotBegun, ProgressEvents};
 
-/// Progress messages of one execution that wait for the bus. More are dropped: the run never waits for the bus.
+/// Most progress messages of one execution that wait for the bus. Further ones are dropped, because the run never waits
+/// for the bus.
 const QUEUE_PROGRESS: usize = 64;
 /// How long the last progress messages may take before the answer is published without them.
 const LAST_PROGRESS: Duration = Duration::from_secs(1);
@@ -28,7 +29,7 @@ const LAST_PROGRESS: Duration = Duration::from_secs(1);
 // === impl WorkflowBinding ===
 
 impl WorkflowBinding {
-    /// Does what is asked for.
+    /// Executes the job.
     pub(super) async fn outcome(&self, job: &mut Job, early: StopSignals<'_>) -> Disposition {
         let named = self
             .events
@@ -65,7 +66,10 @@ impl WorkflowBinding {
     ) -> Disposition {
         if is_over(request.deadline) {
             self.workflows.refused(metrics::RefusalReason::Expired);
-            let failure = Failure::new(FailureCode::ExecutionTimeout, "it arrived too late");
+            let failure = Failure::new(
+                FailureCode::ExecutionTimeout,
+                "it arrived after its deadline",
+            );
             return Disposition::Answered(WorkflowAnswer::failed(&failure));
         }
         match self.workflows.validate(agent, request).await {
@@ -89,7 +93,7 @@ impl WorkflowBinding {
             }
             () = early.stop.cancelled() => return Disposition::GivenUp,
             turn = self.turns.next(agent.id()) => turn,
-            // The executor reports a request that arrives too late itself.
+            // The executor itself reports a request that arrives after its deadline.
             () = until(request.deadline) => None,
         };
         let mut wait = BACKOFF.0;
@@ -101,19 +105,19 @@ impl WorkflowBinding {
                 Ok(Started::Finished(record)) => return self.again(record).await,
                 Ok(Started::Running(follow)) => match self.follow(agent, follow, early).await {
                     Some(record) => return self.again(record).await,
-                    // Its runner gave it up.
+                    // The process that ran it has abandoned it.
                     None => continue,
                 },
                 Err(NotBegun::Draining) => return give_up(early).await,
                 Err(NotBegun::Refused(Refusal::Busy(_))) => too_late(),
                 Err(NotBegun::Refused(Refusal::Store(error))) => {
-                    // Counted once, however often it is tried.
+                    // Count the failure once, not on each attempt.
                     if wait == BACKOFF.0 {
                         self.workflows.refused(metrics::RefusalReason::Store);
                     }
                     tracing::error!(binding = %self.intake.name, error = &error as &dyn std::error::Error,
-                        "executions cannot be recorded: the workflow waits");
-                    let message = "the execution cannot be recorded";
+                        "an execution cannot be recorded: the workflow waits");
+                    let message = "the execution could not be recorded";
                     Failure::new(FailureCode::StorageFailed, message)
                 }
                 Err(NotBegun::Refused(refusal)) => return Disposition::Answered(refused(&refusal)),
@@ -133,7 +137,7 @@ impl WorkflowBinding {
         }
     }
 
-    /// Runs an execution on the threads of the executor and tells the bus how it goes.
+    /// Runs an execution on the threads of the executor, and publishes its progress.
     async fn run_through(
         &self,
         agent: &Agent,
@@ -147,7 +151,7 @@ impl WorkflowBinding {
             execution_id: id.clone(),
             operations: execution.operations(),
         };
-        // The queue is empty yet.
+        // The queue is still empty, so this cannot fail.
         let _ = sender.try_send(started);
         let reports = self.workflows.reports();
         let events = Arc::new(AtomicI32::new(1));
@@ -177,7 +181,7 @@ impl WorkflowBinding {
                 () = &mut publishing, if !is_published => is_published = true,
             }
         };
-        // The answer is the last of its events, so that what is under way goes first.
+        // The answer is the last event, so publish the queued progress first.
         if !is_published && timeout(LAST_PROGRESS, publishing).await.is_err() {
             tracing::debug!(binding = %self.intake.name, "the bus is slow: some progress was not published");
         }
@@ -195,7 +199,7 @@ impl WorkflowBinding {
         }
     }
 
-    /// Publishes what happens until the execution is over.
+    /// Publishes progress until the execution ends.
     async fn publish_all(
         &self,
         client: &WorkflowClient,
@@ -206,7 +210,7 @@ impl WorkflowBinding {
         }
     }
 
-    /// Waits for an execution that runs already.
+    /// Waits for an execution that is already running.
     async fn follow(
         &self,
         agent: &Agent,
@@ -223,7 +227,7 @@ impl WorkflowBinding {
         ended.await
     }
 
-    /// The answer of an execution that is over already.
+    /// The answer of an execution that has already ended.
     async fn again(&self, record: Arc<Record>) -> Disposition {
         let before = match self.workflows.reports() {
             ProgressEvents::Operations => i32::try_from(record.reports())
@@ -233,7 +237,7 @@ impl WorkflowBinding {
         written(record, before).await
     }
 
-    /// Cancels an execution; true, since it is asked for once only.
+    /// Cancels an execution. Always true, because the caller asks only once.
     fn end(&self, agent: &Agent, execution_id: &str) -> bool {
         let was_there = self.workflows.executor().cancel(agent.id(), execution_id);
         tracing::debug!(binding = %self.intake.name, execution_id, was_there, "cancelled");
@@ -241,17 +245,18 @@ impl WorkflowBinding {
     }
 }
 
-/// Leaves the request to others, not before this bridge takes no more: it would come here again.
+/// Leaves the request to other replicas. Waits until this bridge has stopped receiving, because it would get the
+/// request again.
 async fn give_up(early: StopSignals<'_>) -> Disposition {
     early.stop.cancelled().await;
     Disposition::GivenUp
 }
 
-/// The answer of an execution that is over; `seq` events came before it. Results can be large, so that writing them is
-/// not done where the bus is served.
+/// The answer of an ended execution, after `seq` events. Results can be large, so they are not serialized on the
+/// threads that serve the bus.
 async fn written(record: Arc<Record>, seq: i32) -> Disposition {
     let writing = tokio::task::spawn_blocking(move || WorkflowAnswer::ended(&record, seq));
-    // It does not panic, and blocking tasks are not cancelled once they run.
+    // The task does not panic, and a running blocking task is not cancelled.
     writing
         .await
         .map_or(Disposition::GivenUp, Disposition::Answered)
@@ -279,7 +284,7 @@ fn is_over(deadline: Option<SystemTime>) -> bool {
     deadline.is_some_and(|deadline| deadline <= crate::clock::now())
 }
 
-/// Ends at the deadline, if there is one.
+/// Resolves at the deadline, if there is one.
 async fn until(deadline: Option<SystemTime>) {
     let Some(deadline) = deadline else {
         return std::future::pending().await;

@@ -1,4 +1,4 @@
-//! Why the executor does not do what a message asks of it.
+//! Refusals of the executor.
 
 use a2abus_executor::{Failure, FailureCode, Json};
 use a2abus_plugin::Text;
@@ -37,13 +37,13 @@ impl WorkflowRefusal {
         Self { rpc_code, error }
     }
 
-    /// The stable word of the error.
+    /// The error code.
     pub(super) fn code(&self) -> &str {
         let code = self.error.get("code").and_then(Json::as_str);
         code.unwrap_or_default()
     }
 
-    /// What it is among the refusals that are counted.
+    /// The label of the refusal in metrics.
     pub(super) fn counts_as(&self) -> metrics::RefusalReason {
         match self.error.get("type").and_then(Json::as_str) {
             Some("PermissionError") => metrics::RefusalReason::Forbidden,
@@ -51,25 +51,26 @@ impl WorkflowRefusal {
         }
     }
 
-    /// What is asked for cannot be understood.
+    /// The request cannot be read.
     pub(super) fn request(rpc_code: i32, code: &str, message: String) -> Self {
-        let suggestion = "send {\"workflow\": \"<JSON Lines>\"}, with input, onError and level where they are needed";
+        let suggestion =
+            "send {\"workflow\": \"<JSON Lines>\"}, with input, onError and level if needed";
         Self::new(rpc_code, "ValidationError", code, message, suggestion)
     }
 
-    /// Callers of the HTTP door show no key.
+    /// Callers of `/rpc` send no key.
     pub(super) fn rpc() -> Self {
         Self::new(
             code::INVALID_REQUEST,
             "PermissionError",
             "rpc_not_permitted",
-            "workflows are not executed for callers of POST /rpc: nothing says who they are"
+            "callers of POST /rpc are not authenticated, so they may not execute workflows"
                 .to_owned(),
             "send it to POST /api/v1/workflows/execute with an API key, or ask the operator to set workflows.rpc: true",
         )
     }
 
-    /// The answer may not go where the request says.
+    /// The reply address of the request is not allowed.
     pub(super) fn place(message: String) -> Self {
         Self::new(
             code::INVALID_PARAMS,
@@ -80,11 +81,11 @@ impl WorkflowRefusal {
         )
     }
 
-    /// Nobody of the requester's name may execute anything.
+    /// The requester is not an agent of the executor.
     pub(super) fn unknown_agent(agent: Option<&Text>) -> Self {
         let message = match agent {
             Some(agent) => format!("no agent {agent:?} may execute workflows here"),
-            None => "nobody is named in whose name it is to run".to_owned(),
+            None => "the request names no agent to run as".to_owned(),
         };
         let suggestion =
             "ask the operator to add the agent, and name it in the attribute sourceagent";
@@ -97,10 +98,11 @@ impl WorkflowRefusal {
         )
     }
 
-    /// Another workflow has its execution id. Source: docs/protocols/a2e-workflows.md §D45.
+    /// Another workflow has the same execution id. Source: docs/protocols/a2e-workflows.md §D45.
     pub(super) fn conflict(execution_id: &Text) -> Self {
-        let message = format!("another workflow has run under the execution id {execution_id}");
-        let suggestion = "give the workflow an executionId of its own";
+        let message =
+            format!("the execution id {execution_id} was already used by another workflow");
+        let suggestion = "give the workflow a new executionId";
         Self::new(
             code::INVALID_PARAMS,
             "ValidationError",

@@ -1,4 +1,4 @@
-//! How what the executor says gets onto the bus.
+//! Publishes the answers and progress of the executor.
 
 use a2abus_plugin::{Event, Text};
 use a2abus_transports::{Address, Confirmation, TransportError, TransportErrorKind};
@@ -13,7 +13,7 @@ use crate::bus::outbound::{Outgoing, Provenance, RoutingError};
 use crate::calls::reply::spring;
 use crate::pipeline::held::Held;
 
-/// Why an answer is not on the bus, and never will be.
+/// Why an answer can never be published.
 #[derive(Debug, thiserror::Error)]
 enum Undeliverable {
     #[error(transparent)]
@@ -46,8 +46,8 @@ impl Undeliverable {
 // === impl WorkflowBinding ===
 
 impl WorkflowBinding {
-    /// Sends the answer until the bus has confirmed it. An answer that is too large goes without its results; one that
-    /// can go nowhere makes the request a dead letter, and sending that again gives the recorded answer.
+    /// Publishes the answer and waits for the confirmation. If it is too large, its results are left out. If it is
+    /// undeliverable, the request becomes a dead letter; sending the request again gives the recorded answer.
     pub(super) async fn answer(
         &self,
         client: &WorkflowClient,
@@ -94,7 +94,7 @@ impl WorkflowBinding {
         Ok(())
     }
 
-    /// Makes a dead letter of the message that was held, or of one unit of it, and waits until it is on the bus.
+    /// Publishes a dead letter for a message, or for one unit of it, and waits for the confirmation.
     pub(super) async fn dead_letter(&self, held: &Held, body: Option<Bytes>, reason: &Reason) {
         let of = Undelivered {
             message: &held.message,
@@ -105,11 +105,11 @@ impl WorkflowBinding {
         };
         let dead_letter = self.intake.dead_letters.dead_letter(&of, body, reason);
         let instead = |copy, error: &TransportError| self.intake.dead_letters.instead(copy, error);
-        // What can go nowhere is counted and logged there.
+        // `until_settled` counts and logs a dead letter that cannot be stored.
         drop(self.publisher.until_settled(dead_letter, instead).await);
     }
 
-    /// Publishes what happens, as far as the bus takes it at once: nobody waits for it.
+    /// Publishes a progress message if the bus accepts it at once. Otherwise it is dropped.
     pub(super) async fn publish_progress(
         &self,
         client: &WorkflowClient,
@@ -129,7 +129,7 @@ impl WorkflowBinding {
             Ok(copies) => {
                 for copy in copies {
                     match self.publisher.send(&copy).await {
-                        // Its confirmation is nobody's concern; the answer that follows is what counts.
+                        // Its confirmation does not matter; only the answer must be confirmed.
                         Ok(confirmation) => drop::<Confirmation>(confirmation),
                         Err(error) => {
                             tracing::debug!(binding = %self.intake.name, %error, "progress was not published");
@@ -143,7 +143,7 @@ impl WorkflowBinding {
         }
     }
 
-    /// The event as it goes out: to a place, or where the routes lead.
+    /// The copies of an event: to an address, or to the destinations of its route.
     fn copies(
         &self,
         client: &WorkflowClient,
@@ -155,7 +155,7 @@ impl WorkflowBinding {
             let from = Provenance {
                 rules: &rules,
                 binding: &self.intake.name,
-                // The executions are what is to be in order.
+                // Without a source key, the events are ordered per execution.
                 key: None,
                 origin: Some((event.id(), 0)),
                 headers: &client.headers,

@@ -1,4 +1,4 @@
-//! Executions that wait or run, and that a cancel can end.
+//! Waiting and running requests, which a cancel can end.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,7 +17,7 @@ struct Entries {
     by_name: HashMap<Cancel, Vec<(u64, CancellationToken)>>,
 }
 
-/// The place of one request in [`CancellableRequests`]; it leaves when this is dropped.
+/// The entry of one request in [`CancellableRequests`]; dropping it removes the request.
 #[derive(Debug)]
 pub(super) struct Entry {
     entries: Arc<Mutex<Entries>>,
@@ -31,14 +31,14 @@ pub(super) struct Entry {
 pub(super) struct StopSignals<'a> {
     /// The requester has cancelled it.
     pub(super) cancel: &'a CancellationToken,
-    /// The bridge stops: requests that have not begun are given up.
+    /// The bridge stops; requests that have not started are abandoned.
     pub(super) stop: &'a CancellationToken,
 }
 
 // === impl CancellableRequests ===
 
 impl CancellableRequests {
-    /// Notes a request under all its names.
+    /// Adds a request under all its names.
     pub(super) fn enter(&self, job: &Job) -> Entry {
         let cancel = CancellationToken::new();
         let mut names: Vec<Cancel> = Vec::new();
@@ -62,7 +62,7 @@ impl CancellableRequests {
         }
     }
 
-    /// Cancels what has this name; whether there was anything.
+    /// Cancels the requests with this name. Returns whether there were any.
     pub(super) fn cancel(&self, cancel: &Cancel) -> bool {
         let entries = lock(&self.0);
         let found = entries.by_name.get(cancel);
