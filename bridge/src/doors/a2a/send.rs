@@ -261,8 +261,7 @@ impl A2aRequest<'_> {
             }
             None => None,
         };
-        // Remove the webhooks: the bridge calls them, an agent would call them a second time, and they contain secrets
-        // of the client.
+        // Remove the webhooks: the bridge calls them, and they contain secrets of the client.
         let private = webhooks.into_iter().flatten();
         let private = private.map(|raw| (place_of(bytes, raw.get()), "null".to_owned()));
         let mut edits: Vec<_> = private.collect();
