@@ -4,7 +4,8 @@
 //! The bridge calls an agent in this process over the memory transport: as `POST /rpc/{agent}`, as `message/send` that is
 //! answered with a message, as `message/send` that makes a task, and as `tools/call` of MCP. The baseline is axum that
 //! sends the body back. The client is in this process too, and costs the same in every row. The baseline has no agent and
-//! no bus; the agent's answers are written before, so that it costs little.
+//! no bus; the agent's answers are written before, so that it costs little. The second row is the least that a bridge can
+//! cost: an axum handler that asks the same agent over the same bus, finds members by substring, and checks nothing.
 //!
 //! The rows take turns; printed are the medians: requests per second, and the CPU time of the process per request.
 //! `A2ABUS_BENCH_SECONDS` (1) is how long a turn takes, `A2ABUS_BENCH_ROUNDS` (3) how many there are. With an argument
@@ -17,16 +18,17 @@
     reason = "benchmarks fail by panicking, and print their figures"
 )]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use a2abus_bridge::Bridge;
 use a2abus_bridge::config::Config;
 use a2abus_transports::memory::Memory;
 use a2abus_transports::{
-    Address, AnyTransport, Consumer, Message, Outcome, Reading, Subscription, TopicFilter,
+    Address, AnyTransport, Consumer, Message, Outcome, Reading, Subscription, Topic, TopicFilter,
     Transport as _,
 };
 use axum::Router;
@@ -37,6 +39,7 @@ use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Runtime;
+use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -122,20 +125,14 @@ async fn agent(memory: Memory, mut requests: Consumer) {
     }
 }
 
-async fn bridge(stop: &CancellationToken) -> (SocketAddr, JoinHandle<()>) {
-    let memory = Memory::default();
+async fn bridge(memory: &Memory, stop: &CancellationToken) -> (SocketAddr, JoinHandle<()>) {
     let config = Config::read("bench", CONFIG, []).unwrap_or_else(|problems| panic!("{problems}"));
     let name = config.transports.keys().next().expect("a bus").clone();
     let transports = BTreeMap::from([(name, AnyTransport::Memory(memory.connect()))]);
     let bridge = Bridge::build_on(config, transports)
         .await
         .expect("the bridge is built");
-    let requests = memory.subscribe(Subscription {
-        topics: vec![TopicFilter::new("agents.weather").expect("a topic")],
-        reading: Reading::Group("agent".into()),
-        budget_bytes: 16 << 20,
-        budget_messages: 10_000,
-    });
+    let requests = memory.subscribe(subscription("agents.weather", "agent"));
     tokio::spawn(agent(memory.connect(), requests.await.expect("subscribed")));
     let address = bridge.door_address().expect("the listener is open");
     let readiness = Arc::clone(bridge.readiness());
@@ -154,6 +151,72 @@ async fn echo() -> SocketAddr {
     let router = Router::new().route("/rpc/weather", post(|body: Bytes| async { body }));
     tokio::spawn(async move { axum::serve(listener, router).await.expect("it serves") });
     address
+}
+
+/// An exchange by hand: each request gets an id of its own, by which its answer is found.
+struct ByHand {
+    bus: Memory,
+    next: AtomicU64,
+    waiting: Mutex<HashMap<String, oneshot::Sender<Bytes>>>,
+}
+
+const HAND_REPLIES: &str = "replies.by-hand";
+
+impl ByHand {
+    async fn ask(&self, request: Bytes) -> Bytes {
+        let id = self.next.fetch_add(1, Ordering::Relaxed).to_string();
+        let body = replaced(&request, br#""id":1"#, format!(r#""id":"{id}""#).as_bytes());
+        let (sender, answer) = oneshot::channel();
+        self.waiting
+            .lock()
+            .expect("a map")
+            .insert(id.clone(), sender);
+        let mut to = Address::topic(Topic::new("agents.weather").expect("a topic"));
+        to.reply_to = Some(Topic::new(HAND_REPLIES).expect("a topic"));
+        let sent = self.bus.send(&to, Message::plain(body)).await;
+        sent.expect("it takes it").await.expect("it stores it");
+        let answer = answer.await.expect("an answer");
+        replaced(&answer, format!(r#""id":"{id}""#).as_bytes(), br#""id":1"#)
+    }
+
+    async fn read(self: Arc<Self>, mut replies: Consumer) {
+        while let Some(delivery) = replies.recv().await {
+            let answer = delivery.message.body.unwrap_or_default();
+            let _settled = delivery.acknowledger.settle(Outcome::Settled);
+            let sender = self.waiting.lock().expect("a map").remove(id_of(&answer));
+            let _received = sender.expect("somebody waits").send(answer);
+        }
+    }
+}
+
+fn replaced(body: &[u8], from: &[u8], to: &[u8]) -> Bytes {
+    let at = find(body, from).expect("it is there");
+    [&body[..at], to, &body[at + from.len()..]].concat().into()
+}
+
+async fn by_hand(memory: &Memory) -> SocketAddr {
+    let by_hand = Arc::new(ByHand {
+        bus: memory.connect(),
+        next: AtomicU64::default(),
+        waiting: Mutex::default(),
+    });
+    let replies = memory.subscribe(subscription(HAND_REPLIES, "by-hand"));
+    tokio::spawn(Arc::clone(&by_hand).read(replies.await.expect("subscribed")));
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let address = listener.local_addr().expect("an address");
+    let ask = post(async move |body: Bytes| by_hand.ask(body).await);
+    let router = Router::new().route("/rpc/weather", ask);
+    tokio::spawn(async move { axum::serve(listener, router).await.expect("it serves") });
+    address
+}
+
+fn subscription(topic: &str, group: &str) -> Subscription {
+    Subscription {
+        topics: vec![TopicFilter::new(topic).expect("a topic")],
+        reading: Reading::Group(group.into()),
+        budget_bytes: 16 << 20,
+        budget_messages: 10_000,
+    }
 }
 
 /// A connection that sends one request again and again.
@@ -307,7 +370,7 @@ async fn first_events(address: SocketAddr, path: &str) -> Vec<Duration> {
     times
 }
 
-fn rows(echo: SocketAddr, bridge: SocketAddr) -> Vec<Row> {
+fn rows(echo: SocketAddr, by_hand: SocketAddr, bridge: SocketAddr) -> Vec<Row> {
     let plain = message("message/send", "message");
     let row = |name, path, body: &String| Row {
         name,
@@ -319,6 +382,10 @@ fn rows(echo: SocketAddr, bridge: SocketAddr) -> Vec<Row> {
         Row {
             address: echo,
             ..row("axum echo", "/rpc/weather", &plain)
+        },
+        Row {
+            address: by_hand,
+            ..row("the same exchange by hand", "/rpc/weather", &plain)
         },
         row("POST /rpc/weather", "/rpc/weather", &plain),
         row("message/send, answered with a message", AGENT, &plain),
@@ -348,8 +415,9 @@ fn main() {
     let stop = CancellationToken::new();
     let runtime = Runtime::new().expect("a runtime");
     runtime.block_on(async {
-        let (bridge, running) = bridge(&stop).await;
-        let mut rows = rows(echo().await, bridge);
+        let memory = Memory::default();
+        let (bridge, running) = bridge(&memory, &stop).await;
+        let mut rows = rows(echo().await, by_hand(&memory).await, bridge);
         if let Some(only) = &only {
             rows.retain(|row| row.address != bridge || row.name.contains(only));
         }

@@ -202,16 +202,20 @@ const LINE: usize = 64;
 
 /// The HTTP listener: `POST /rpc`, `POST /rpc/{agent}` and the mounted routes.
 pub fn router(door: Door, mounted: Mounted) -> Router {
-    let pages = CorsLayer::new()
-        .allow_origin(door.allowed_origins.clone())
-        .allow_methods([Method::GET, Method::POST, Method::PUT, Method::DELETE])
-        .allow_headers(Any)
-        .expose_headers([mounted.exposed, vec![rpc::CALL_ID]].concat());
-    Router::new()
+    let origins = door.allowed_origins.clone();
+    let router = Router::new()
         .route("/rpc", any(rpc::to_any_agent))
         .route("/rpc/{agent}", any(rpc::to_agent))
         .fallback(rpc::not_found)
         .with_state(Arc::new(door))
-        .merge(mounted.router)
-        .layer(pages)
+        .merge(mounted.router);
+    if origins.is_empty() {
+        return router;
+    }
+    let pages = CorsLayer::new()
+        .allow_origin(origins)
+        .allow_methods([Method::GET, Method::POST, Method::PUT, Method::DELETE])
+        .allow_headers(Any)
+        .expose_headers([mounted.exposed, vec![rpc::CALL_ID]].concat());
+    router.layer(pages)
 }

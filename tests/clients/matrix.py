@@ -173,8 +173,7 @@ async def everything(bridge, control, spring, report):
     print("\n".join(rows), flush=True)
     report.note("the matrix is the one in the README", unlike_readme(rows))
     await step("the clients of the SDKs", library_clients(bridge.program, bridge.door, report), report)
-    if os.environ["CLIENTS_NODE"]:
-        await step("two replicas of MCP", replicas(bridge.program, bridge.directory, report), report)
+    await step("two replicas of MCP", replicas(bridge.program, bridge.directory, report), report)
     if os.environ["CLIENTS_MCP_KIT"]:
         kit = conformance(bridge.program, bridge.directory, report)
         await step("the conformance kit of MCP", kit, report)

@@ -1,5 +1,5 @@
-"""Two replicas that share their state, and the client of the MCP SDK in TypeScript: what it begins at one goes on at the
-other."""
+"""Two replicas that share their state, and the clients of the MCP SDKs in TypeScript and Python: what they begin at one
+replica goes on at the other."""
 
 import asyncio
 import json
@@ -44,6 +44,9 @@ class Walker:
         if id is None:
             return
         say = lambda said: self.client.publish(message.reply, json.dumps({"jsonrpc": "2.0", **said}).encode())
+        if request["method"] == "tools/list":
+            tools = [{"name": name, "inputSchema": {"type": "object"}} for name in ("walk", "hold", "cancels")]
+            return await say({"id": id, "result": {"tools": tools}})
         if request["method"] != "tools/call":
             return await say({"id": id, "error": {"code": -32601, "message": "Method not found"}})
         token = (params.get("_meta") or {}).get("progressToken")
@@ -56,8 +59,17 @@ class Walker:
             await say({"id": id, "result": {"content": [{"type": "text", "text": text}]}})
 
 
+def clients():
+    """Each client by its name, and its command."""
+    resume = os.path.join(os.path.dirname(os.path.abspath(__file__)), "sdk", "resume.py")
+    yield "mcp 2.x", [os.environ["CLIENTS_PYTHON"], resume]
+    yield "mcp 1.x", [os.environ["CLIENTS_PYTHON_FORMER"], resume]
+    if os.environ.get("CLIENTS_NODE"):
+        yield "@modelcontextprotocol/sdk", ["node", os.path.join(os.environ["CLIENTS_NODE"], "resume.mjs")]
+
+
 async def replicas(program, directory, report):
-    """Runs the client once."""
+    """Runs each client once."""
     topic, client = f"{RUN}.walker", await nats.connect(NATS)
     walker = Walker(client)
     await client.subscribe(topic, cb=walker.take)
@@ -74,13 +86,14 @@ async def replicas(program, directory, report):
         for door in doors:
             await until("the replica is up", lambda: is_up(f"http://127.0.0.1:{door}"))
         urls = [f"http://127.0.0.1:{door}/mcp/agents/walker" for door in doors]
-        command = ["node", os.path.join(os.environ["CLIENTS_NODE"], "resume.mjs"), *urls]
         pipe = asyncio.subprocess.PIPE
-        process = await asyncio.create_subprocess_exec(*command, stdout=pipe, stderr=asyncio.subprocess.STDOUT)
-        output, _ = await asyncio.wait_for(process.communicate(), 120)
-        wrong = output.decode()[-1500:] if process.returncode else None
-        report.note("@modelcontextprotocol/sdk at two replicas", wrong)
-        print(f"@modelcontextprotocol/sdk at two replicas: {'FAILED' if wrong else 'works'}", flush=True)
+        for name, command in clients():
+            walker.cancels = 0
+            process = await asyncio.create_subprocess_exec(*command, *urls, stdout=pipe, stderr=asyncio.subprocess.STDOUT)
+            output, _ = await asyncio.wait_for(process.communicate(), 120)
+            wrong = output.decode()[-1500:] if process.returncode else None
+            report.note(f"{name} at two replicas", wrong)
+            print(f"{name} at two replicas: {'FAILED' if wrong else 'works'}", flush=True)
     finally:
         for process in processes:
             process.terminate()
