@@ -391,6 +391,29 @@ async fn a_server_that_was_started_again_gets_a_new_session() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_has_forgotten_its_session_stays_available() {
+    let attached = Attached::open().await;
+    attached.call("effect").await;
+    let url = format!("{}/a2a/agents/mcp", attached.front.base);
+    let shown = async || reqwest::get(&url).await.unwrap().text().await.unwrap();
+    for session in 1..4 {
+        attached.site.notes.forget_sessions();
+        let begun = Instant::now();
+        // The call that finds out may fail: the server may have begun it.
+        while !attached.call("effect").await["result"].is_object() {
+            assert!(begun.elapsed() < SOON, "{}", shown().await);
+            let entry = shown().await;
+            assert!(entry.contains(r#""available":true"#), "{entry}");
+        }
+        let (headers, _) = attached.site.notes.of("tools/call").pop().unwrap();
+        assert_ne!(headers["mcp-session-id"], format!("s-{session}"));
+    }
+    let ready = attached.front.admin("/readyz").await;
+    assert!(!ready.contains("degraded"), "{ready}");
+    attached.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn calls_of_a_server_that_ends_fail_with_the_cause() {
     let mut attached = Attached::open().await;
     let front = attached.front.to("/rpc/mcp", call("hang").to_string());

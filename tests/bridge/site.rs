@@ -120,6 +120,11 @@ impl Notes {
             .count()
     }
 
+    /// Forgets all sessions; whoever names one gets 404.
+    pub(crate) fn forget_sessions(&self) {
+        self.sessions.lock().unwrap().clear();
+    }
+
     /// Tells every session something beside its requests.
     pub(crate) async fn say_beside(&self, message: &Value) {
         let beside = self.beside.lock().unwrap().clone();
