@@ -1,7 +1,7 @@
-//! The door for operators: is the process alive, is it ready, what has it counted?
+//! The admin interface for operators: liveness, readiness and metrics.
 //!
-//! It changes nothing and has no authentication. Liveness does not depend on brokers: restarting this process does not
-//! mend a broker. Source: docs/design.md §9 and §10.
+//! It changes nothing and has no authentication. Liveness does not depend on brokers, because restarting this process
+//! would not repair a broker. Source: docs/design.md §9 and §10.
 
 use std::sync::Arc;
 
@@ -22,9 +22,9 @@ use crate::readiness::Readiness;
 pub struct AdminDoor {
     /// Whether the process is ready.
     pub readiness: Arc<Readiness>,
-    /// What it counted.
+    /// Its metrics.
     pub metrics: Arc<Metrics>,
-    /// The names by which it may be asked.
+    /// The names that clients may send in `Host`.
     pub hosts: Hosts,
 }
 
@@ -72,7 +72,7 @@ async fn metrics(State(door): State<AdminDoor>) -> Response {
     }
 }
 
-/// A document that ends with a newline, so that a shell prompt after it stands on a line of its own.
+/// A document with a final newline, so that a shell prompt starts on a new line.
 fn json(status: StatusCode, mut body: String) -> Response {
     body.push('\n');
     let headers = [

@@ -1,4 +1,4 @@
-//! The REST gateway of EventMesh, for its clients: on the same agents, calls and tasks as A2A.
+//! The REST gateway of EventMesh, for its clients. It uses the same agents, calls and tasks as A2A.
 //!
 //! | path | answer |
 //! |---|---|

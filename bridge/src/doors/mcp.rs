@@ -1,4 +1,4 @@
-//! How do MCP clients call agents? Streamable HTTP, in every revision that has it.
+//! The MCP interface: streamable HTTP, in all its revisions.
 //!
 //! ```text
 //! POST ── envelope: session, revision ──┬─> handshake: answered here
@@ -13,8 +13,8 @@
 //! | `/mcp/agents/{agent}`, `/rpc/{agent}/mcp` | one agent, its names untouched |
 //! | `/mcp` | all agents, their names as `agent.name` |
 //!
-//! No session is kept: its id says what later requests of it need, so any replica answers any of them. What has ended is
-//! on the log of results.
+//! Sessions are not stored: the session id contains everything that later requests need, so any replica can answer
+//! them. Ended sessions and cancelled requests are in the log `results`.
 //!
 //! Source: docs/protocols/mcp.md §5 to §10.
 
@@ -63,22 +63,22 @@ use crate::http::respond::{accepted, refusal};
 use crate::log_limit::{LogLimit, LogLimits};
 use crate::metrics::HttpPath;
 
-/// The headers of responses that web pages may read.
+/// The response headers that web pages may read.
 pub(crate) const EXPOSED: [HeaderName; 1] = [SESSION];
 
 /// The state that the paths share.
 #[derive(Debug)]
 struct Mcp {
     door: Door,
-    /// The bridge drains: streams that would never end do.
+    /// Cancelled when the bridge drains, which ends the open-ended streams.
     drain: CancellationToken,
     running: Arc<Running>,
     over: Over,
-    /// Items of agents that no list of all agents shows.
+    /// For items that are left out of the lists of all agents.
     unlisted: LogLimit,
     /// The streams of clients of 2024-11-05.
     streams: Arc<Streams>,
-    /// Hears what is cancelled at other replicas.
+    /// Receives the cancels from other replicas.
     _hearing: AbortOnDropHandle<()>,
 }
 
@@ -88,7 +88,10 @@ pub(crate) fn router(door: Door, drain: CancellationToken, log: &LogLimits) -> R
     let hearing = Arc::clone(&running).follow(Arc::clone(&door.results));
     let mcp = Mcp {
         over: Over::new(&door.results, &door.metrics, log),
-        unlisted: log.limit(Level::WARN, "more names of agents are not listed"),
+        unlisted: log.limit(
+            Level::WARN,
+            "more items of agents are left out of the lists",
+        ),
         door,
         drain,
         running,
@@ -98,7 +101,7 @@ pub(crate) fn router(door: Door, drain: CancellationToken, log: &LogLimits) -> R
     Router::new()
         .route("/mcp", any(to_every_agent))
         .route("/mcp/agents/{agent}", any(to_agent))
-        // Some clients end every URL with `/mcp`.
+        // Some clients append `/mcp` to every URL.
         .route("/rpc/{agent}/mcp", any(to_agent))
         .with_state(Arc::new(mcp))
 }
@@ -156,7 +159,7 @@ impl Mcp {
         response
     }
 
-    /// Takes what a client of 2024-11-05 posts for its stream. The answer comes there.
+    /// Processes a POST of a 2024-11-05 client. The answer goes to the client's stream.
     async fn posted(
         self: Arc<Self>,
         stream: Text,
@@ -186,7 +189,7 @@ impl Mcp {
         }
     }
 
-    /// A request with its whole body, in the session of its stream, and the way to that.
+    /// Reads the body of a request, and finds the session and the handle of its stream.
     async fn whole(
         &self,
         stream: &Text,
@@ -196,13 +199,12 @@ impl Mcp {
         let (_, _charge) = self.admitted(target, &request)?;
         let session = HeaderValue::try_from(stream.as_str()).ok();
         let Some((way, session)) = self.streams.of(stream).zip(session) else {
-            let message = "this stream has ended, or another replica has it: send GET again";
+            let message = "this stream has ended, or is open on another replica: send GET again";
             let failure = Failure::new(Reason::InvalidRequest, message);
             return Err((StatusCode::NOT_FOUND, failure));
         };
         let room = way.posts.try_acquire_owned().map_err(|_| {
-            let message =
-                "too many messages of this stream are not answered yet: send fewer at a time";
+            let message = "too many unanswered messages on this stream: send fewer at a time";
             let failure = Failure::new(Reason::Exhausted, message);
             (StatusCode::TOO_MANY_REQUESTS, failure)
         })?;
@@ -219,7 +221,7 @@ impl Mcp {
         Ok((post, Request::from_parts(head, Body::from(body))))
     }
 
-    /// The sender of a request without a body, and what its head costs.
+    /// The sender of a request without a body, and the charge for its head.
     fn admitted(
         &self,
         target: &Target,
@@ -242,7 +244,7 @@ impl Mcp {
             Method::GET => self.listen(target, principal, head).await,
             Method::DELETE => self.end(&principal.name, &head.headers).await,
             _ => {
-                let message = "MCP clients use POST, GET and DELETE";
+                let message = "use POST, GET or DELETE";
                 let failure = Failure::new(Reason::InvalidRequest, message);
                 Err((StatusCode::METHOD_NOT_ALLOWED, failure))
             }
@@ -259,14 +261,14 @@ impl Mcp {
         let noted = self.over.note(caller, &session.key()).await;
         noted.map_err(|error| match error {
             NotNoted::TooOften { retry_after } => {
-                let message = "this client ends too many sessions: try again later";
+                let message = "this client has ended too many sessions: try again later";
                 let failure = Failure::new(Reason::RateLimited, message);
                 let failure = failure.detail("retryAfterSeconds", retry_after);
                 (StatusCode::TOO_MANY_REQUESTS, failure)
             }
             NotNoted::Failed(error) => {
-                tracing::warn!(%error, "the end of a session was not stored");
-                let message = "the end of the session cannot be stored now: try again later";
+                tracing::warn!(%error, "the end of a session could not be recorded");
+                let message = "the end of the session cannot be recorded now: try again later";
                 let failure = Failure::new(Reason::AgentUnavailable, message);
                 (StatusCode::SERVICE_UNAVAILABLE, failure)
             }

@@ -1,6 +1,6 @@
 //! The principal of a request, and its permissions.
 //!
-//! Every door asks [`permit`], and nothing else decides. It lets everyone pass.
+//! Every door calls [`permit`], which alone decides. At present it permits everything.
 
 use a2abus_plugin::Text;
 use http::Extensions;
@@ -12,27 +12,27 @@ use crate::http::Peer;
 /// The sender of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Principal {
-    /// The address, or `unknown` where the connection has none: the last segment of the `source` of its events.
+    /// The address, or `unknown` if the connection has none. It is the last segment of the `source` of its events.
     pub(crate) name: Text,
 }
 
 /// The action of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Action<'a> {
-    /// Read which agents there are and what they can do.
+    /// Read the list of agents and their cards.
     ReadCards,
-    /// Send requests to the agent that the path names, or to any; and see and change the tasks of those.
+    /// Send requests to the agent in the path, or to any agent; read and change their tasks.
     Call(Option<&'a str>),
-    /// Say which agents there are, and what they can do.
+    /// Announce and remove agents.
     Announce,
-    /// Validate and execute workflows, and see what was executed and stored, with the API key of an agent.
+    /// Validate and execute workflows, and read executions and storage, with an agent's API key.
     Execute,
 }
 
-/// The sender of a request, if it may do this.
+/// The sender of a request, if the action is permitted.
 ///
 /// # Errors
-/// Why it may not.
+/// Why it is not permitted.
 pub(crate) fn permit(extensions: &Extensions, action: Action<'_>) -> Result<Principal, Failure> {
     let peer = extensions.get::<Peer>();
     let name = peer.map_or(Text::from_static(UNKNOWN_CALLER), |peer| peer.name.clone());

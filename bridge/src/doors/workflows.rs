@@ -1,11 +1,12 @@
-//! How is the executor used over HTTP?
+//! The REST interface of the workflow executor.
 //!
 //! ```text
 //! request ──> who? ──> how often? ──> which call? ──> body ──> call ──> answer, with the standing of the limits
 //!             401      429            404, 405        400, 413, 415, …
 //! ```
 //!
-//! The calls, all below `/api/v1` but the first; an agent shows its key as `Authorization: Bearer KEY` or `X-API-Key: KEY`:
+//! The calls, all below `/api/v1` except the first. An agent sends its key as `Authorization: Bearer KEY` or
+//! `X-API-Key: KEY`:
 //!
 //! | call | body | answer |
 //! |---|---|---|
@@ -21,14 +22,14 @@
 //! | `GET`, `DELETE storage/{storage}/{key}` | | the value, or its removal; of `sessionStorage` with `?session=` |
 //! | `GET rate-limit/status` | | limits, usage and what remains |
 //!
-//! `workflow` is the JSON Lines as one string. The execution id is that of the workflow, for each agent: the same workflow
-//! under the same id does not run twice, and its record is the answer, with `Idempotent-Replay: true`; another workflow
-//! under it is 409. A client that goes away does not end its execution.
+//! `workflow` is the JSON Lines as one string. The workflow contains the execution id, which is unique per agent: the
+//! same workflow with the same id does not run twice, and its record is the answer, with `Idempotent-Replay: true`; a
+//! different workflow with that id gets 409. An execution continues if its client disconnects.
 //!
 //! Every answer below `/api` has `X-RateLimit-Limit`, `-Remaining` and `-Reset` (Unix seconds at which a slot frees) of
-//! the last 60 seconds, and a 429 those of the limit that was reached, with `Retry-After` in seconds. Requests without a
-//! key, or with a wrong one, are counted by the address they come from: 60 in 60 seconds. Errors are
-//! `{"error":{"type","code","message","operationId","details","suggestions"}}`, but for 429, which is
+//! the last 60 seconds, and a 429 those of the limit that was reached, with `Retry-After` in seconds. Requests without
+//! a key, or with a wrong one, are limited per address: 60 in 60 seconds. Errors are
+//! `{"error":{"type","code","message","operationId","details","suggestions"}}`, except 429, which is
 //! `{"error","message","retry_after"}`.
 //!
 //! Source: docs/protocols/a2e-workflows.md §8, §10 and §D41 to §D46.
@@ -64,7 +65,7 @@ use crate::http::negotiate;
 use crate::metrics::{HttpPath, RefusalReason};
 use crate::workflows::{Member, Workflows};
 
-/// What the calls need.
+/// The state of the interface.
 #[derive(Debug)]
 struct RestState {
     door: Door,
@@ -72,7 +73,7 @@ struct RestState {
     gate: Gate,
 }
 
-/// The calls there are.
+/// The calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Call<'a> {
     OpenApi,
@@ -82,9 +83,9 @@ enum Call<'a> {
     Execute,
     Executions,
     Execution(&'a str),
-    /// What is in a storage.
+    /// The content of a storage.
     Storage(Storage),
-    /// One value there; its key as the path has it.
+    /// One value of a storage; its key as in the path.
     Stored(Storage, &'a str),
     RateLimit,
 }
@@ -162,7 +163,7 @@ impl RestState {
         head: &http::request::Parts,
         body: Body,
     ) -> Result<Response, Problem> {
-        // As at the rest of the door: a page must not use its visitor's place in the network.
+        // Web pages must not use their visitors' position in the network, as for all other doors.
         let origin = head.headers.get(header::ORIGIN);
         if origin.is_some_and(|origin| !self.door.allowed_origins.contains(origin)) {
             return Err(Problem::foreign_origin());
@@ -227,7 +228,7 @@ impl RestState {
             BodyError::TooLarge => Problem::too_large(limit),
             BodyError::NoRoom => Problem::no_room(),
             BodyError::TooSlow => Problem::too_slow(deadline),
-            BodyError::Broken => Problem::malformed("invalid_json", "the body was cut off"),
+            BodyError::Broken => Problem::malformed("invalid_json", "the body was incomplete"),
         })
     }
 }

@@ -81,7 +81,7 @@ async fn what_a_workflow_stored_is_listed_read_and_removed() {
 
     let (status, _, errors) = ran(&["get", "other"]);
     assert_eq!(status, 1);
-    assert!(errors.contains("stored nothing there"), "{errors}");
+    assert!(errors.contains("no value with this key"), "{errors}");
     let (status, _, errors) = ran(&["get", "k", "--storage", "sessionStorage"]);
     assert_eq!(status, 2, "{errors}");
 

@@ -45,7 +45,7 @@ pub(super) async fn list(
     let listed = || {
         let _charge = admit(&a2a, &request)?;
         let Query(mut params) = query.map_err(|error| bad(&error))?;
-        // A plus sign that is not escaped is a space in a query.
+        // An unescaped plus sign is decoded as a space in a query.
         for segment in [
             &mut params.org_id,
             &mut params.unit_id,
@@ -62,7 +62,7 @@ pub(super) async fn list(
     a2a.answered(HttpPath::A2aCards, listed(), dialect)
 }
 
-/// `GET /a2a/cards/card/{org}/{unit}/{agent}`: the card as the agent wrote it.
+/// `GET /a2a/cards/card/{org}/{unit}/{agent}`: the agent's card, unchanged.
 pub(super) async fn read(
     State(a2a): State<Arc<A2a>>,
     segments: Segments,
@@ -137,7 +137,7 @@ pub(super) async fn heartbeat(State(a2a): State<Arc<A2a>>, request: Request<Body
     a2a.answered(HttpPath::A2aCards, renewed.await, dialect)
 }
 
-/// Whether a request may read cards, and what its head costs meanwhile.
+/// Checks that a request may read cards. Returns the charge for its head.
 fn admit(a2a: &A2a, request: &Request<Body>) -> Result<crate::budget::Charge, Refusal> {
     let charge = a2a.door.check_in(request)?;
     let permitted = permit(request.extensions(), Action::ReadCards);

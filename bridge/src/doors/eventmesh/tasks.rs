@@ -1,4 +1,4 @@
-//! Tasks: those of A2A, in the form that clients of EventMesh read.
+//! The tasks of A2A, in the form of EventMesh.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -46,10 +46,10 @@ struct TaskRequest {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Mode {
-    /// By the result, if it comes soon.
+    /// Wait for the result, with a time limit.
     #[default]
     Sync,
-    /// At once.
+    /// Respond at once.
     Async,
 }
 
@@ -74,11 +74,11 @@ pub(super) struct WaitQuery {
     timeout: Option<u64>,
 }
 
-/// How long a client waits for a result that does not say how long, and at most.
+/// How long a client waits for a result: the default and the maximum.
 const WAIT: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(300));
-/// After that a task without an answer has failed.
+/// A task without an answer fails after this time.
 const SILENCE: Duration = Duration::from_secs(120);
-/// Tasks of one list, where the request says nothing, and at most.
+/// Tasks of one list: the default and the maximum.
 const PAGE: (usize, usize) = (100, 1_000);
 
 /// `POST /a2a/tasks`.
@@ -115,7 +115,7 @@ async fn created(
     let task = task.map_err(refusal_of)?;
     let id = task.get("id").and_then(Value::as_str).map(Text::from);
     let id =
-        id.ok_or_else(|| refusal_of(Failure::new(Reason::BadAgentReply, "no task was made")))?;
+        id.ok_or_else(|| refusal_of(Failure::new(Reason::BadAgentReply, "no task was created")))?;
     if mode == Mode::Sync
         && let Ok(Some(task)) = timeout(WAIT.0, a2a.settings.tasks.at_rest(&id)).await
     {
@@ -124,12 +124,12 @@ async fn created(
     let accepted = json!({
         "taskId": id.as_str(),
         "status": "accepted",
-        "message": format!("the task goes on: GET /a2a/tasks/{id}"),
+        "message": format!("the task is still running: GET /a2a/tasks/{id}"),
     });
     Ok(document(StatusCode::ACCEPTED, &accepted))
 }
 
-/// The message for the agent: the text or JSON of the client as one part, or its own message of A2A.
+/// The message for the agent: the client's text or JSON as one part, or its A2A message.
 fn message_of(wanted: &TaskRequest) -> String {
     #[derive(Deserialize)]
     struct A2aMessage {
@@ -145,7 +145,7 @@ fn message_of(wanted: &TaskRequest) -> String {
     let part = match raw.as_bytes().first() {
         Some(b'"') => format!(r#"{{"kind":"text","text":{raw}}}"#),
         Some(b'{') => format!(r#"{{"kind":"data","data":{raw}}}"#),
-        // A part has an object as its data.
+        // The data of a data part must be an object.
         _ => json!({ "kind": "text", "text": raw }).to_string(),
     };
     let parents: Vec<&String> = wanted.parent_task_id.iter().collect();
@@ -177,12 +177,12 @@ pub(super) async fn list(
 fn listed(tasks: &Tasks, list: &List) -> Result<Response, Refusal> {
     let (limit, offset) = (list.limit.unwrap_or(PAGE.0), list.offset.unwrap_or(0));
     if !(1..=PAGE.1).contains(&limit) {
-        return Err(bad(&format!("limit is 1 to {}", PAGE.1)));
+        return Err(bad(&format!("limit must be 1 to {}", PAGE.1)));
     }
     let state = list.state.as_deref().filter(|state| !state.is_empty());
     let state = state.map(|name| match TaskState::read(name) {
         TaskState::Unknown => Err(bad(
-            &"state is SUBMITTED, WORKING, COMPLETED, FAILED or CANCELLED",
+            &"state must be SUBMITTED, WORKING, COMPLETED, FAILED or CANCELLED",
         )),
         state => Ok(word(state)),
     });
@@ -217,7 +217,7 @@ pub(super) async fn read(
     answered(&a2a, &request, response)
 }
 
-/// `GET /a2a/tasks/{task}/wait`: 200 with the task once it has ended, or waits for its caller; 202 when that takes longer.
+/// `GET /a2a/tasks/{task}/wait`: 200 with the task once it has ended or waits for its caller; 202 if that takes longer.
 pub(super) async fn wait(
     State(a2a): State<Arc<A2a>>,
     name: Result<Path<String>, PathRejection>,
@@ -284,7 +284,7 @@ struct Following {
 // === impl Following ===
 
 impl Following {
-    /// The task after its next change; with the last one the stream ends.
+    /// The task after its next change. The stream ends with the last one.
     async fn next(mut self) -> Option<(Frame, Option<Self>)> {
         let task = match self.first.take() {
             Some(task) => task,
@@ -314,7 +314,7 @@ pub(super) async fn cancel(
     name: Result<Path<String>, PathRejection>,
     mut request: Request<Body>,
 ) -> Response {
-    // Checked and accounted for like every request that an agent gets.
+    // Check and count it like every request to an agent.
     *request.method_mut() = Method::POST;
     let inside = Arc::clone(&a2a);
     let respond = move |common, _head, _body: Bytes| async move {
@@ -331,7 +331,7 @@ pub(super) async fn cancel(
     framed(&a2a, at, request, respond).await
 }
 
-/// The task that a path names.
+/// The task in a path.
 async fn task(
     a2a: &A2a,
     name: Result<Path<String>, PathRejection>,
@@ -347,7 +347,7 @@ fn not_found(id: &str) -> Failure {
     Failure::new(Reason::TaskNotFound, format!("there is no task {id:?}"))
 }
 
-/// Whether a request may read tasks: what its head costs meanwhile, and its part in the bound of its client.
+/// Checks that a request may read tasks. Returns the charge for its head, and its share of the client's limit.
 fn admit(a2a: &A2a, request: &Request<Body>) -> Result<(Charge, Share<Text>), Refusal> {
     let charge = a2a.door.check_in(request)?;
     let permitted = permit(request.extensions(), Action::Call(None));
@@ -361,7 +361,7 @@ fn answered(a2a: &A2a, request: &Request<Body>, response: Result<Response, Refus
     a2a.answered(HttpPath::A2aTasks, response, dialect)
 }
 
-/// A task as clients of EventMesh read it.
+/// A task in the form of EventMesh.
 fn task_json(id: &str, task: &Task) -> Value {
     let state = task.status.state;
     let mut shown = json!({
@@ -384,7 +384,7 @@ fn task_json(id: &str, task: &Task) -> Value {
     shown
 }
 
-/// What the agent has made, else what it has said: the content of its only part, or the contents of all.
+/// The artifacts of the agent, else its message: the content of a single part, or the contents of all parts.
 fn data(task: &Task) -> Value {
     let made: Vec<&Part> = task.artifacts.iter().flat_map(|made| &made.parts).collect();
     let said = task

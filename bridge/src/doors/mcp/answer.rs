@@ -1,4 +1,4 @@
-//! The answer of an agent, on its way to an MCP client.
+//! Sends a request to its agent, and the answer to the MCP client.
 
 use std::future::ready;
 use std::time::Duration;
@@ -30,11 +30,11 @@ use crate::http::respond::refusal;
 use crate::http::sse::{self, Frame};
 use crate::results::Skill;
 
-/// How long a client that takes a stream waits for the first part before the stream begins: until then its answer can
-/// have a status of its own, and later nobody in between takes the connection for dead.
+/// How long a client that accepts a stream waits for the first part before the stream starts. Until then the response
+/// can have an error status. After that, the open stream keeps proxies from closing the connection.
 const UNTIL_STREAM: Duration = Duration::from_secs(15);
 
-/// The results that say how long they may be kept. Source: MCP 2026-07-28, caching.
+/// The methods whose results tell how long they may be cached. Source: MCP 2026-07-28, caching.
 const KEPT: [&str; 5] = [
     "tools/list",
     "prompts/list",
@@ -48,11 +48,11 @@ type Heard = Result<Part, CallError>;
 // === impl McpRequest ===
 
 impl McpRequest<'_> {
-    /// Sends the request to its agent, and the answer to the client: as it is, or as `told` makes it.
+    /// Sends the request to its agent, and the answer to the client, converted by `skill_response` if given.
     pub(super) async fn called(mut self, skill_response: Option<SkillResponse>) -> Response {
         let skill = skill_response.as_ref().map(SkillResponse::skill);
         let with = With {
-            // An agent that speaks A2A asks by the state of its task.
+            // An A2A agent asks through the state of its task instead.
             client: skill.is_none().then(|| self.abilities()),
             session: self.resumable(skill.as_ref()),
             skill,
@@ -71,8 +71,7 @@ impl McpRequest<'_> {
         response
     }
 
-    /// The session, as the log has it, of a request whose client can come back for the answer: it asks for progress, and
-    /// takes a stream.
+    /// The log key of the session, if the client can resume the answer: it asks for progress and accepts a stream.
     fn resumable(&self, skill: Option<&Skill>) -> Option<Text> {
         let session = self.session.filter(|_| !self.mode.is_alone())?;
         if session.revision() < Revision::V2025_03_26 {
@@ -99,7 +98,7 @@ impl McpRequest<'_> {
         let resumable = called.as_ref().ok().filter(|answer| answer.is_followed());
         let resumable = resumable.map(|answer| Recorded {
             call: answer.call_id(),
-            // What is recorded is what the agent says.
+            // The log records the unconverted parts of the agent.
             skill_response: skill_response.take(),
         });
         let (mode, is_kept) = (self.mode, KEPT.contains(&self.method.as_str()));
@@ -115,7 +114,7 @@ impl McpRequest<'_> {
                 };
                 ready(part.and_then(|part| shaped(part, mode, is_kept)))
             })
-            // The request can be cancelled for as long as its answer is not over.
+            // The request can be cancelled until its answer ends.
             .inspect(move |_| {
                 let _ = &running;
             })
@@ -123,8 +122,8 @@ impl McpRequest<'_> {
         self.respond(Box::pin(parts), resumable).await
     }
 
-    /// What the client can be asked while its request is answered: it needs a stream for that. A request that stands
-    /// alone is answered with what it is asked.
+    /// What the agent can ask the client during its request, which needs a stream. A stateless request gets the
+    /// question as its answer.
     fn abilities(&self) -> Abilities {
         let session = self.session.filter(|_| !self.mode.is_alone());
         let session = session.filter(|_| self.common.accepts.events());
@@ -171,7 +170,7 @@ impl McpRequest<'_> {
         }
     }
 
-    /// A stream that begins in silence. A client of the revision that has it learns how to come back.
+    /// A stream without an initial message. Clients of revisions with resumable streams get an event id.
     fn silent(
         self,
         parts: impl Stream<Item = Heard> + Send + 'static,
@@ -202,13 +201,13 @@ impl McpRequest<'_> {
         sse::texts_response(texts, self.common.purse)
     }
 
-    /// A failure as the response.
+    /// The response for a failure.
     pub(super) fn failed(&self, failure: &Failure) -> Response {
         self.common.note_refusal(failure.word());
         self.whole(failure.render(&self.recipient))
     }
 
-    /// A response that is one message. That of a request that stands alone says by its status what failed.
+    /// A response with one message. For a stateless request, errors have an HTTP status.
     pub(super) fn whole(&self, body: Bytes) -> Response {
         let status = match self.mode {
             ProtocolMode::Sessions => StatusCode::OK,
@@ -221,7 +220,7 @@ impl McpRequest<'_> {
         response
     }
 
-    /// A result as the response, with the members that the revision asks for.
+    /// The response for a result, with the members that the revision requires.
     pub(super) fn result(&self, result: &str) -> Response {
         let body = jsonrpc::result(self.recipient.id(), result);
         self.whole(match self.mode {
@@ -252,7 +251,7 @@ fn status_of_error(body: &[u8]) -> StatusCode {
     }
 }
 
-/// A part as the client's revision has it; `None` for one that it has not asked for.
+/// A part in the form of the client's revision; `None` if the client has not asked for it.
 fn shaped(part: Heard, mode: ProtocolMode, is_kept: bool) -> Option<Heard> {
     let ProtocolMode::Alone { logs } = mode else {
         return Some(part);
@@ -277,7 +276,7 @@ fn is_log(body: &[u8]) -> bool {
     notification.is_some_and(|it| it.method == "notifications/message")
 }
 
-/// A response with the members of its result that agents of earlier revisions do not know. Nothing else changes.
+/// Adds the members that the newest revision requires in results, if they are missing. Nothing else changes.
 fn completed(body: &Bytes, is_kept: bool) -> Bytes {
     #[derive(Deserialize)]
     struct Response<'a> {

@@ -1,4 +1,4 @@
-//! What a request says about itself beside its method: its revision, and the headers that repeat parts of its body.
+//! The metadata of a request: its revision, and the headers that repeat parts of its body.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -13,7 +13,7 @@ use crate::calls::question::Abilities;
 use crate::doors::Refusal;
 use a2abus_plugin::json::BYTE_ORDER_MARK;
 
-/// The members of `params` that the bridge reads. Each is the JSON as the client wrote it.
+/// The members of `params` that the bridge reads, each as unchanged JSON.
 #[derive(Debug, Default, Deserialize)]
 pub(super) struct Params<'a> {
     #[serde(rename = "_meta", default, borrow)]
@@ -43,16 +43,16 @@ pub(super) struct Params<'a> {
 /// The session model of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ProtocolMode {
-    /// As in the revisions with sessions.
+    /// With sessions, as in the older revisions.
     Sessions,
-    /// As in 2026-07-28: a request stands alone.
+    /// Stateless, as in 2026-07-28.
     Alone {
         /// Whether it asks for log messages.
         logs: bool,
     },
 }
 
-/// What `_meta` of a request that stands alone must have.
+/// The members that `_meta` of a stateless request must have.
 const VERSION_KEY: &str = "io.modelcontextprotocol/protocolVersion";
 const ABILITIES_KEY: &str = "io.modelcontextprotocol/clientCapabilities";
 
@@ -73,7 +73,7 @@ struct Meta<'a> {
 // === impl Params ===
 
 impl<'a> Params<'a> {
-    /// Those of a request or a notification.
+    /// The params of a request or a notification.
     ///
     /// # Errors
     /// When a member occurs twice.
@@ -97,7 +97,7 @@ impl<'a> Params<'a> {
         text(self.protocol_version)
     }
 
-    /// What the client of `initialize` can be asked.
+    /// What servers can ask the client of `initialize`.
     pub(super) fn abilities(&self) -> Abilities {
         let said = self.capabilities.filter(|raw| is_object(raw));
         let said = said.and_then(|raw| serde_json::from_str::<Value>(raw.get()).ok());
@@ -112,7 +112,7 @@ impl<'a> Params<'a> {
         }
     }
 
-    /// The trace context of a request, as the headers that would say it. Source: MCP 2026-07-28, "Trace context"; SEP-414.
+    /// The trace context in a request, as headers. Source: MCP 2026-07-28, "Trace context"; SEP-414.
     pub(super) fn trace(&self) -> HeaderMap {
         let meta = self.meta().unwrap_or_default();
         let members = [
@@ -136,7 +136,7 @@ impl<'a> Params<'a> {
 }
 
 impl ProtocolMode {
-    /// The era of a request, whose headers say the same as its body.
+    /// The mode of a request. Checks that its headers match its body.
     ///
     /// # Errors
     /// When they do not, or the revision is not served.
@@ -177,7 +177,7 @@ fn alone(
         }
     }
     let version = text(meta.version)
-        .ok_or_else(|| Failure::bad_params(&format!("{VERSION_KEY} is a string")))?;
+        .ok_or_else(|| Failure::bad_params(&format!("{VERSION_KEY} must be a string")))?;
     let mut same = vec![
         (VERSION, Some(version.clone())),
         ("mcp-method", Some(method.to_owned())),
@@ -188,7 +188,7 @@ fn alone(
         _ => {}
     }
     for (name, in_body) in same {
-        // A request without a name is the agent's to refuse.
+        // The agent refuses a request without a name.
         if let Some(in_body) = in_body {
             check_same(name, &in_body, headers)?;
         }
@@ -209,7 +209,7 @@ fn check_same(name: &str, in_body: &str, headers: &HeaderMap) -> Result<(), Fail
     if values.next().is_none() && decoded.as_deref() == Some(in_body) {
         return Ok(());
     }
-    let message = format!("the header {name} must occur once, and say what the body says");
+    let message = format!("the header {name} must occur once, with the same value as in the body");
     Err(Failure::new(Reason::McpHeader, message))
 }
 

@@ -1,6 +1,6 @@
-//! `/mcp`: all agents as one server. The names of an agent's tools and prompts begin with its own, the URIs of its
-//! resources with `a2abus://AGENT/`; requests that name one go to its agent, with its own name put back. A name without
-//! an agent is one of the default agent, where there is one.
+//! `/mcp`: all agents as one server. Tools and prompts are named `AGENT.NAME`, and URIs of resources begin with
+//! `a2abus://AGENT/`. A request for one of them goes to its agent, with the agent's own name. A name without an agent
+//! belongs to the default agent, if there is one.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -23,7 +23,7 @@ use crate::config::{AgentCardConfig, AgentProtocol, SkillConfig};
 use crate::doors::rpc::common::Target;
 use crate::registry::queries::AgentQuery;
 
-/// How something of an agent is named.
+/// The naming scheme of items.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Naming {
     /// `agent.name`.
@@ -32,7 +32,7 @@ enum Naming {
     Uri,
 }
 
-/// The items and the bytes of one page, at most.
+/// Most items and most bytes of one page.
 const PAGE: usize = 500;
 const PAGE_BYTES: usize = 1 << 20;
 const SCHEME: &str = "a2abus://";
@@ -40,7 +40,7 @@ const SCHEME: &str = "a2abus://";
 // === impl Naming ===
 
 impl Naming {
-    /// That of items with this member.
+    /// The scheme for items that are named by this member.
     fn of(member: &str) -> Self {
         match member {
             "name" => Self::Name,
@@ -55,7 +55,7 @@ impl Naming {
         }
     }
 
-    /// The agent and its own name of what has this one. The longest agent counts.
+    /// Splits a name into the agent and the agent's own name. If several agents match, the longest wins.
     fn split(self, name: &str, is_agent: impl Fn(&str) -> bool) -> Option<(&str, &str)> {
         let (rest, separator) = match self {
             Self::Name => (name, '.'),
@@ -84,7 +84,7 @@ impl McpRequest<'_> {
         }
     }
 
-    /// The lists of all agents as one, a page of it.
+    /// A page of the combined lists of all agents.
     async fn list(&self, question: AgentQuery, member: &str) -> Result<String, Failure> {
         let params = Params::read(&self.unit.bytes)?;
         let start = match params.cursor {
@@ -141,7 +141,7 @@ impl McpRequest<'_> {
         Ok(format!(r#"{{"{list}":[{page}]{next}}}"#))
     }
 
-    /// A request to the agent that it names.
+    /// Sends a request to the agent that it names.
     async fn ask_named_agent(mut self) -> Response {
         match self.addressed() {
             Ok((agent, unit)) => {
@@ -155,7 +155,7 @@ impl McpRequest<'_> {
         }
     }
 
-    /// The agent of a request, and the request as this agent gets it.
+    /// The agent of a request, and the request for that agent.
     fn addressed(&self) -> Result<(Option<Text>, Unit), Failure> {
         #[derive(Deserialize)]
         struct Reference<'a> {
@@ -167,7 +167,7 @@ impl McpRequest<'_> {
         let bytes = &self.unit.bytes;
         let params = Params::read(bytes)?;
         if params.agent.is_some() {
-            // It goes where it says, as it is.
+            // It names its agent itself and is not changed.
             return Ok((None, self.unit.clone()));
         }
         let (named, naming) = match self.method.as_str() {
@@ -209,23 +209,23 @@ impl McpRequest<'_> {
 // === impl Mcp ===
 
 impl Mcp {
-    /// Logs that clients of all agents do not find something.
+    /// Logs that an item is left out of the lists.
     fn note_unlisted(&self, agent: &Text, name: &str) {
         if let Some(suppressed) = self.unlisted.allow() {
-            tracing::warn!(%agent, name, suppressed, "a tool, prompt or resource is not in the lists of all agents: its name leads to another one, is empty, is longer than 256 characters, or has a control character");
+            tracing::warn!(%agent, name, suppressed, "a tool, prompt or resource is left out of the lists at /mcp: its name belongs to another agent, is empty, is longer than 256 characters, or has a control character");
         }
     }
 }
 
-/// An item of a list, under the name that clients of all agents use.
+/// A list item, renamed for clients of `/mcp`.
 struct Renamed {
-    /// The agent's own name of it.
+    /// The agent's own name of the item.
     own: String,
     name: String,
     item: String,
 }
 
-/// An item under the name that clients of all agents use; `None` where it has none.
+/// Renames an item for clients of `/mcp`; `None` if it has no name.
 fn renamed(agent: &str, item: &RawValue, member: &str) -> Option<Renamed> {
     let members: HashMap<Cow<'_, str>, &RawValue> = serde_json::from_str(item.get()).ok()?;
     let raw = members.get(member)?;
@@ -245,7 +245,7 @@ fn unknown(naming: Naming, name: &str) -> Failure {
         Naming::Uri => "a2abus://AGENT/URI",
     };
     Failure::bad_params(&format!(
-        "no agent has {name:?}: what agents have is named {form}, as the lists show"
+        "no agent has {name:?}: names have the form {form}, as in the lists"
     ))
 }
 

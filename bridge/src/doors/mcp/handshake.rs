@@ -1,4 +1,4 @@
-//! What an agent says about itself as an MCP server, to clients that begin.
+//! The answer to `initialize`: an agent, or all agents, as an MCP server.
 
 use a2abus_plugin::Text;
 use serde::Deserialize;
@@ -11,7 +11,7 @@ use crate::calls::failure::{Failure, Reason};
 use crate::config::{AgentCardConfig, AgentProtocol};
 use crate::registry::queries::{AgentQuery, QueryResult};
 
-/// A server, as clients see it. The members are the JSON that the agent wrote.
+/// A server, as clients see it. The members are the agent's own JSON.
 #[derive(Debug, Deserialize)]
 pub(super) struct Profile {
     #[serde(default)]
@@ -39,7 +39,7 @@ impl Profile {
         }
     }
 
-    /// An agent that does not say what it is: it may have tools.
+    /// An agent without a profile, which may have tools.
     fn of_silent(agent: &str, version: Option<&str>) -> Self {
         let version = version.unwrap_or("unknown");
         Self {
@@ -49,7 +49,7 @@ impl Profile {
         }
     }
 
-    /// An agent that speaks A2A: its skills are tools.
+    /// An A2A agent, whose skills are tools.
     fn of_card(agent: &str, card: &AgentCardConfig) -> Self {
         Self {
             capabilities: raw(&json!({ "tools": { "listChanged": true } })),
@@ -66,7 +66,7 @@ impl Profile {
         }
     }
 
-    /// Whether the server has something of this name.
+    /// Whether the server has this capability.
     pub(super) fn has(&self, capability: &str) -> bool {
         let capabilities = self.capabilities.as_ref();
         let capabilities = capabilities.and_then(|raw| serde_json::from_str(raw.get()).ok());
@@ -110,7 +110,7 @@ fn raw(value: &Value) -> Option<Box<RawValue>> {
 // === impl Mcp ===
 
 impl Mcp {
-    /// The server of a path: an agent, as it says itself in answer to `initialize`, or all of them.
+    /// The server at a path: an agent, with its own answer to `initialize`, or all agents.
     ///
     /// # Errors
     /// When there is no such agent, or it cannot be reached.
@@ -133,7 +133,7 @@ impl Mcp {
         let said = match found.as_deref() {
             Some(QueryResult::Items(items)) => items.first(),
             Some(QueryResult::Nothing(failure)) => match failure.reason() {
-                // It listens, and does not know the question.
+                // The agent may be running without supporting `initialize`.
                 Reason::Timeout | Reason::BadAgentReply => None,
                 _ => return Err(failure.clone()),
             },

@@ -1,12 +1,11 @@
-//! The transport of revision 2024-11-05, for clients that know no other: one stream for all that the server says, and a URL
-//! where its client posts.
+//! The transport of revision 2024-11-05: one stream for all messages of the server, and a URL for POSTs of the client.
 //!
 //! ```text
 //! GET without a session ──> event `endpoint`: PATH?stream=ID
 //! POST PATH?stream=ID ────> 202, and what the door answers as events of that stream
 //! ```
 //!
-//! A stream is at one replica. Another one refuses what is posted for it.
+//! A stream belongs to one replica. Other replicas refuse POSTs for it.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -28,7 +27,7 @@ use crate::calls::failure::Recipient;
 use crate::http::sse::read::Events;
 use crate::http::sse::{Frame, is_stream};
 
-/// The streams that are open here, by the session that each stands for.
+/// The open streams of this replica, by session.
 #[derive(Debug, Default)]
 pub(super) struct Streams(Mutex<HashMap<Text, StreamHandle>>);
 
@@ -36,19 +35,19 @@ pub(super) struct Streams(Mutex<HashMap<Text, StreamHandle>>);
 #[derive(Debug, Clone)]
 pub(super) struct StreamHandle {
     pub(super) say: mpsc::Sender<Bytes>,
-    /// Room for what its client posts, until that is answered.
+    /// Limits the unanswered POSTs of its client.
     pub(super) posts: Arc<Semaphore>,
 }
 
-/// One message that is posted for a stream, until it is answered.
+/// A POST for a stream, until it is answered.
 pub(super) struct Post {
     pub(super) say: mpsc::Sender<Bytes>,
-    /// Whom a refusal is for: on the stream nothing else says which request it answers.
+    /// The recipient of a refusal, which needs the id because it goes to the stream.
     pub(super) sender: Recipient,
     pub(super) _room: OwnedSemaphorePermit,
 }
 
-/// A stream, until its client leaves.
+/// A stream, until its client disconnects.
 struct OpenStream {
     streams: Arc<Streams>,
     session: Text,
@@ -57,19 +56,19 @@ struct OpenStream {
     is_closing: bool,
 }
 
-/// The member of the query that names the stream.
+/// The query parameter that names the stream.
 const STREAM: &str = "stream";
-/// Messages that wait for a client, at most.
+/// Most messages that wait for a client.
 const QUEUE: usize = 64;
-/// Messages of a client that are not answered yet, at most.
+/// Most unanswered messages of a client.
 const POSTS: usize = 64;
 
-/// Whether a `GET` is that of such a client: later ones name a session or a revision.
+/// Whether a `GET` comes from a 2024-11-05 client. Newer clients name a session or a revision.
 pub(super) fn is_former(headers: &HeaderMap) -> bool {
     !headers.contains_key(SESSION) && Revision::named(headers).is_none()
 }
 
-/// The stream that a request is posted for.
+/// The stream of a POST.
 pub(super) fn stream_of<B>(request: &Request<B>) -> Option<Text> {
     let mut members = request.uri().query()?.split('&');
     members.find_map(|member| {
@@ -141,7 +140,7 @@ impl Streams {
         self.all().get(session).cloned()
     }
 
-    // Every change leaves it whole, so that a lock poisoned by a panic elsewhere is as good as any.
+    // Ignores poisoning: each change leaves the map consistent.
     fn all(&self) -> MutexGuard<'_, HashMap<Text, StreamHandle>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -169,7 +168,7 @@ impl Drop for OpenStream {
     }
 }
 
-/// Sends what a response holds: the messages of a stream, or one document.
+/// Forwards a response to the stream: the messages of a stream, or one document.
 pub(super) async fn forward(response: Response, say: &mpsc::Sender<Bytes>) {
     let mut events = is_stream(response.headers()).then(|| Events::new(usize::MAX));
     let mut document = BytesMut::new();
@@ -186,7 +185,7 @@ pub(super) async fn forward(response: Response, say: &mpsc::Sender<Bytes>) {
         }
     }
     if !document.is_empty() {
-        // A client that has left needs nothing.
+        // The client may have disconnected.
         let _ = say.send(document.freeze()).await;
     }
 }

@@ -1,5 +1,5 @@
-//! Streams that last: they say when the lists of a server have changed, because an agent has come, has gone, or has
-//! announced another card.
+//! Open-ended streams, which notify clients when the lists of a server change: an agent is added or removed, or has a
+//! new card.
 
 use a2abus_plugin::protocol::jsonrpc;
 use std::collections::VecDeque;
@@ -33,22 +33,22 @@ use crate::http::negotiate::Accepts;
 use crate::http::sse::{Frame, frames_response};
 use crate::registry::Agents;
 
-/// The lists that change.
+/// The lists that can change.
 const LISTS: [&str; 3] = ["tools", "prompts", "resources"];
 
-/// The changes that a client hears of.
+/// A subscription to changes of lists.
 struct Listening {
     agents: watch::Receiver<Arc<Agents>>,
-    /// What it knows.
+    /// The agents at the last notification.
     known: Arc<Agents>,
     /// The agent; `None` for all.
     agent: Option<Text>,
-    /// The lists that it wants to hear of.
+    /// The lists that it subscribes to.
     lists: Vec<&'static str>,
-    /// The id of its request, where each frame repeats it.
+    /// The id of its request, if every notification must contain it.
     subscription: Option<Text>,
     drain: CancellationToken,
-    /// What is to be sent.
+    /// The messages to send.
     queue: VecDeque<Bytes>,
     is_over: bool,
 }
@@ -67,7 +67,7 @@ struct ListSubscriptions {
 // === impl Mcp ===
 
 impl Mcp {
-    /// `GET`: the stream of a session, or the rest of the one that answers a request.
+    /// `GET`: the stream of a session, or a resumed stream.
     pub(super) async fn listen(
         &self,
         target: &Target,
@@ -127,7 +127,7 @@ impl Mcp {
     }
 }
 
-/// Whether `Accept` names streams: a browser that opens the URL takes anything.
+/// Whether `Accept` names event streams explicitly. A browser that opens the URL accepts anything.
 fn names_events(headers: &http::HeaderMap) -> bool {
     let mut lines = headers.get_all(http::header::ACCEPT).iter();
     lines.any(|line| {
@@ -162,7 +162,7 @@ impl McpRequest<'_> {
 
     fn wanted(&self, profile: &Profile) -> Result<Vec<&'static str>, Failure> {
         let params = Params::read(&self.unit.bytes)?;
-        let bad = || Failure::bad_params("params.notifications says what to listen to");
+        let bad = || Failure::bad_params("params.notifications must list what to listen to");
         let wanted = params.notifications.ok_or_else(bad)?;
         let wanted: ListSubscriptions = serde_json::from_str(wanted.get()).map_err(|_| bad())?;
         let wanted = [wanted.tools, wanted.prompts, wanted.resources];
@@ -175,7 +175,7 @@ impl McpRequest<'_> {
 // === impl Listening ===
 
 impl Listening {
-    /// The first frame: what the client will hear of.
+    /// Queues the first message, which confirms the subscription.
     fn acknowledge(&mut self) {
         let agreed = self.lists.iter();
         let agreed: serde_json::Map<_, _> = agreed
@@ -221,7 +221,7 @@ impl Listening {
             }
             tokio::select! {
                 changed = self.agents.changed() => match changed {
-                    Ok(()) => self.look(),
+                    Ok(()) => self.compare(),
                     Err(_) => self.end(),
                 },
                 () = self.drain.cancelled() => self.end(),
@@ -229,7 +229,7 @@ impl Listening {
         }
     }
 
-    fn look(&mut self) {
+    fn compare(&mut self) {
         let now = Arc::clone(&self.agents.borrow_and_update());
         let before = std::mem::replace(&mut self.known, Arc::clone(&now));
         let is_same = match &self.agent {
@@ -246,7 +246,7 @@ impl Listening {
         }
     }
 
-    /// The bridge shuts down: a client of the newest revision gets the result of its request.
+    /// Ends the stream when the bridge shuts down. A client of the newest revision gets the result of its request.
     fn end(&mut self) {
         self.is_over = true;
         if let (Some(id), Some(meta)) = (&self.subscription, self.meta()) {

@@ -1,7 +1,7 @@
-//! What is over, for other replicas to hear: ends of sessions, and cancels of requests that are not answered here.
+//! Records ended sessions and cancelled requests, so that other replicas see them.
 //!
-//! Whether another replica has a session or a request is not known here, and anybody can make up ids. So the number that
-//! each client may record is limited.
+//! This replica does not know which sessions and requests other replicas have, and any client can invent ids, so each
+//! client may record only a limited number.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::results::Results;
 use crate::shares::client_of;
 use crate::state::StateError;
 
-/// Notes what is over, as often as its client may.
+/// Records what is over, within a limit per client.
 #[derive(Debug)]
 pub(super) struct Over {
     results: Arc<Results>,
@@ -24,23 +24,23 @@ pub(super) struct Over {
     refused: LogLimit,
 }
 
-/// Why something is not noted.
+/// Why something is not recorded.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum NotNoted {
     /// Its client has sent too many cancels and session ends recently.
     #[error("this client has sent too many cancels and session ends recently")]
     TooOften {
-        /// Seconds until it may again.
+        /// Seconds until the client may try again.
         retry_after: u32,
     },
-    /// It is not stored.
+    /// The log did not store it.
     #[error(transparent)]
     Failed(#[from] StateError),
 }
 
-/// How much one client may note; behind a proxy, all clients together. What is noted is kept for a day.
+/// The limit per client; all clients behind one proxy count as one. Records are kept for a day.
 const MOST: [Limit; 1] = [Limit::new(600, Window::Minute)];
-/// The clients that are remembered.
+/// Most clients that are tracked.
 const MOST_CLIENTS: usize = 1_024;
 
 // === impl Over ===
@@ -59,10 +59,11 @@ impl Over {
         }
     }
 
-    /// Lets all replicas know that a session, or a request of one, is over. Returns when this one does.
+    /// Records for all replicas that a session, or a request of a session, is over. Returns when this replica has read
+    /// the record.
     ///
     /// # Errors
-    /// When it is not noted.
+    /// When it is not recorded.
     pub(super) async fn note(&self, caller: &Text, key: &str) -> Result<(), NotNoted> {
         if self.results.is_over(key) {
             return Ok(());

@@ -27,11 +27,11 @@ use crate::http::negotiate::Accepts;
 use crate::http::respond::{accepted, json_response, refusal};
 use crate::metrics::HttpPath;
 
-/// One request while it is answered.
+/// A request in progress.
 pub(super) struct McpRequest<'a> {
     pub(super) mcp: &'a Arc<Mcp>,
     pub(super) common: Common,
-    /// The id of its call; in a batch each request gets one of its own.
+    /// The id of its call; in a batch each request gets its own.
     pub(super) call: Option<CallId>,
     pub(super) session: Option<&'a Session>,
     pub(super) unit: Unit,
@@ -41,7 +41,7 @@ pub(super) struct McpRequest<'a> {
     pub(super) mode: ProtocolMode,
 }
 
-/// What the messages of one HTTP request have in common.
+/// The common parts of the messages in one HTTP request.
 struct Posted {
     mcp: Arc<Mcp>,
     common: Common,
@@ -49,9 +49,9 @@ struct Posted {
     session: Option<Session>,
 }
 
-/// Requests of one batch that are under way at a time.
+/// Most concurrent requests of one batch.
 const AT_A_TIME: usize = 16;
-/// Methods that the newest revision no longer has.
+/// Methods that the newest revision has removed.
 const REMOVED: [&str; 5] = [
     "initialize",
     "ping",
@@ -59,7 +59,7 @@ const REMOVED: [&str; 5] = [
     "resources/subscribe",
     "resources/unsubscribe",
 ];
-/// Methods that only the newest revision has.
+/// Methods that the newest revision has added.
 const ADDED: [&str; 2] = ["server/discover", "subscriptions/listen"];
 
 pub(super) async fn serve(
@@ -116,7 +116,7 @@ impl Posted {
         }
     }
 
-    /// The revision of a client that opens sessions. One that says nothing has the first.
+    /// The revision of a client with sessions: that of the header, of the session, or 2025-03-26.
     fn revision(&self) -> Option<Revision> {
         match (Revision::named(&self.head.headers), &self.session) {
             (Some(name), _) => Revision::of(name),
@@ -134,7 +134,7 @@ impl Posted {
         let bodies: Vec<Bytes> = stream::iter(units)
             .map(|unit| async {
                 let response = Box::pin(self.one(&common, None, unit)).await;
-                // It is a document in memory, and what is refused of a body is an error document.
+                // The response body is in memory, so reading it does not fail.
                 let body = to_bytes(response.into_body(), usize::MAX).await;
                 body.unwrap_or_default()
             })
@@ -194,7 +194,7 @@ impl Posted {
                     return accepted();
                 }
                 metrics.refused(DecodeErrorKind::Invalid);
-                let message = "this is a response, and no agent that waits for it has asked: the call is over, or another replica has it";
+                let message = "no agent waits for this response: the call is over, or another replica handles it";
                 bad(&nobody, &Failure::new(Reason::InvalidRequest, message))
             }
         }
@@ -210,7 +210,7 @@ impl Posted {
         check_id(recipient.id()).map_err(bad)?;
         let method = Text::from(unit.method().unwrap_or_default());
         if method.starts_with("notifications/") {
-            let message = "a notification has no id";
+            let message = "a notification must not have an id";
             return Err(bad(Failure::new(Reason::InvalidRequest, message)));
         }
         let params = Params::read(&unit.bytes).map_err(bad)?;
@@ -237,18 +237,18 @@ impl Posted {
         })
     }
 
-    /// Cancels a request here, or at whichever replica has it.
+    /// Cancels a request on this or any other replica.
     async fn cancel(&self, caller: &Text, key: &str) {
         if !self.mcp.running.cancel(key)
             && self.mcp.door.results.is_shared()
             && let Err(error) = self.mcp.over.note(caller, key).await
         {
-            // A cancel has no answer, and a client may send it for nothing.
-            tracing::debug!(%error, "a cancel does not reach other replicas");
+            // A cancel has no answer, and may be sent for an unknown request.
+            tracing::debug!(%error, "a cancel was not passed on to other replicas");
         }
     }
 
-    /// A notification. Those about the session end here: no agent takes part in one.
+    /// Processes a notification. Notifications about the session are not passed on, because agents have no sessions.
     async fn notified(&self, common: &Common, unit: Unit) -> Response {
         match unit.method().unwrap_or_default() {
             "notifications/cancelled" => {
@@ -261,7 +261,7 @@ impl Posted {
             }
             "notifications/initialized" | "notifications/roots/list_changed" => accepted(),
             _ if common.target == Target::InPayload => accepted(),
-            // It knows none of MCP.
+            // An A2A agent knows no MCP notifications.
             _ if self.mcp.is_a2a(common.target.name()) => accepted(),
             _ => match common.notify(unit).await {
                 Ok(()) => accepted(),
@@ -281,7 +281,7 @@ fn check_id(token: &str) -> Result<(), Failure> {
     if is_text || (token != "null" && !token.contains(['.', 'e', 'E'])) {
         return Ok(());
     }
-    let message = "the id of a request is a string or an integer";
+    let message = "the id of a request must be a string or an integer";
     Err(Failure::new(Reason::InvalidRequest, message))
 }
 
@@ -328,7 +328,7 @@ impl McpRequest<'_> {
             Ok(profile) => profile,
             Err(failure) => return self.failed(&failure),
         };
-        // Not the call id, which logs and headers show: whoever knows the session can end it.
+        // Do not use the call id, which logs and headers show: anyone who knows the session id can end the session.
         let random = match self.common.calls.new_call() {
             Ok(random) => random,
             Err(error) => return self.failed(&Failure::call(&error)),

@@ -5,17 +5,17 @@ use http::HeaderMap;
 /// A revision, from the oldest to the newest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Revision {
-    /// Its messages only: its transport is another one.
+    /// Only its messages; it has a different transport.
     V2024_11_05,
-    /// The only one with batches.
+    /// The only revision with batches.
     V2025_03_26,
     V2025_06_18,
     V2025_11_25,
-    /// Without sessions: each request says all about itself.
+    /// Without sessions: each request contains all its metadata.
     V2026_07_28,
 }
 
-/// The header that names it.
+/// The header with the revision.
 pub(super) const VERSION: &str = "mcp-protocol-version";
 
 // === impl Revision ===
@@ -28,7 +28,7 @@ impl Revision {
         Self::V2025_11_25,
         Self::V2026_07_28,
     ];
-    /// The newest one with sessions.
+    /// The newest revision with sessions.
     const NEWEST_OF_SESSIONS: Self = Self::V2025_11_25;
 
     pub(super) fn as_str(self) -> &'static str {
@@ -52,19 +52,19 @@ impl Revision {
         self < Self::V2026_07_28
     }
 
-    /// What a client that asks for `asked` in `initialize` gets.
+    /// The revision for a client that asks for `asked` in `initialize`.
     pub(super) fn negotiated(asked: Option<&str>) -> Self {
         let known = asked.and_then(Self::of);
         let known = known.filter(|revision| revision.has_sessions());
         known.unwrap_or(Self::NEWEST_OF_SESSIONS)
     }
 
-    /// All that are served.
+    /// All supported revisions.
     pub(super) fn names() -> Vec<&'static str> {
         Self::ALL.into_iter().map(Self::as_str).collect()
     }
 
-    /// The name in the header, known or not.
+    /// The revision in the header, supported or not.
     pub(super) fn named(headers: &HeaderMap) -> Option<&str> {
         headers.get(VERSION)?.to_str().ok().map(str::trim)
     }

@@ -1,4 +1,4 @@
-//! The requests that are being answered, so that a cancel finds them, whichever replica it comes to.
+//! The requests in progress, so that a cancel finds them, whichever replica receives it.
 //!
 //! ```text
 //! notifications/cancelled ─┬─> a request that is answered here
@@ -16,21 +16,21 @@ use super::session::{KEY, Session};
 use crate::results::Results;
 use crate::state::Lagged;
 
-/// The requests of all sessions that are being answered here, by their key on the log.
+/// The requests of all sessions in progress on this replica, by log key.
 #[derive(Debug, Default)]
 pub(super) struct Running(Mutex<HashMap<Text, Entry>>);
 
 #[derive(Debug)]
 struct Entry {
-    /// The key of its session.
+    /// The log key of its session.
     session: Text,
     cancelled: CancellationToken,
 }
 
-/// One request, until it is dropped.
+/// One cancellable request; dropping it removes the entry.
 #[derive(Debug)]
 pub(super) struct Cancellable {
-    /// Where it can be found; `None` for a request outside any session.
+    /// Its entry; `None` for a request without a session.
     place: Option<(Arc<Running>, Text)>,
     cancelled: CancellationToken,
 }
@@ -38,7 +38,7 @@ pub(super) struct Cancellable {
 // === impl Running ===
 
 impl Running {
-    /// A request that begins; `id` is a JSON token.
+    /// Registers a request; `id` is JSON.
     pub(super) fn begin(self: &Arc<Self>, session: Option<&Session>, id: &str) -> Cancellable {
         let cancelled = CancellationToken::new();
         let place = session.map(|session| {
@@ -53,7 +53,7 @@ impl Running {
         Cancellable { place, cancelled }
     }
 
-    /// Cancels a request; whether it is here.
+    /// Cancels a request. Returns whether it is on this replica.
     pub(super) fn cancel(&self, key: &str) -> bool {
         let found = self.open().remove(key);
         found.inspect(|found| found.cancelled.cancel()).is_some()
@@ -66,7 +66,7 @@ impl Running {
         of_session.for_each(|it| it.cancelled.cancel());
     }
 
-    /// Cancels what is cancelled at any replica, until the log ends.
+    /// Applies the cancels of all replicas, until the log ends.
     pub(super) async fn follow(self: Arc<Self>, results: Arc<Results>) {
         let mut following = results.follow_all();
         loop {
@@ -76,7 +76,7 @@ impl Running {
                 Ok(None) => return,
                 Err(Lagged) => {
                     tracing::warn!(
-                        "cancels of MCP clients at other replicas may be lost: their log was read too slowly"
+                        "cancels that MCP clients sent to other replicas may be lost: the log was read too slowly"
                     );
                     following = results.follow_all();
                 }
@@ -84,7 +84,7 @@ impl Running {
         }
     }
 
-    // Every change leaves it whole, so that a lock poisoned by a panic elsewhere is as good as any.
+    // Ignores poisoning: each change leaves the map consistent.
     fn open(&self) -> MutexGuard<'_, HashMap<Text, Entry>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -93,7 +93,7 @@ impl Running {
 // === impl Cancellable ===
 
 impl Cancellable {
-    /// Cancelled once its client says so.
+    /// The token that is cancelled when the client cancels the request.
     pub(super) fn token(&self) -> &CancellationToken {
         &self.cancelled
     }

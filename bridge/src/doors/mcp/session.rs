@@ -1,7 +1,7 @@
-//! Sessions: what a client says once, and later requests repeat as `Mcp-Session-Id`.
+//! Sessions: the result of `initialize`, which later requests repeat as `Mcp-Session-Id`.
 //!
-//! The id holds all that the bridge knows of a session, so that no replica keeps any, and one that was opened at a
-//! replica goes on at another. It grants nothing: whoever makes one up gets what everybody gets.
+//! The id contains everything that the bridge knows about a session. So replicas store no sessions, and a session can
+//! continue on any replica. The id grants no permissions, so inventing one gains nothing.
 
 use a2abus_plugin::Text;
 use http::{HeaderMap, HeaderName, StatusCode};
@@ -13,19 +13,19 @@ use crate::calls::question::Abilities;
 use crate::doors::Refusal;
 use crate::results::{Results, digest_of};
 
-/// The header that names it.
+/// The header with the session id.
 pub(super) const SESSION: HeaderName = HeaderName::from_static("mcp-session-id");
 
 /// One session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Session {
-    /// `2025-11-25.ser.` and random characters: what the client can be asked is between the dots.
+    /// `2025-11-25.ser.` and random characters. The letters between the dots are what the client can be asked.
     id: Text,
     revision: Revision,
     abilities: Abilities,
 }
 
-/// How the keys of sessions on the log begin.
+/// The prefix of the log keys of sessions.
 pub(super) const KEY: &str = "mcp-session-";
 
 // === impl Session ===
@@ -58,10 +58,10 @@ impl Session {
         (session.id == id).then_some(session)
     }
 
-    /// The session of a request, where it names one.
+    /// The session of a request, if it names one.
     ///
     /// # Errors
-    /// When there is no such session, or it has ended: the client has to open another one.
+    /// When there is no such session, or it has ended; the client must then open a new one.
     pub(super) fn of(headers: &HeaderMap, results: &Results) -> Result<Option<Self>, Refusal> {
         let Some(named) = headers.get(SESSION) else {
             return Ok(None);
@@ -79,12 +79,12 @@ impl Session {
         &self.id
     }
 
-    /// Its key on the log, which does not show the id: whoever knows that can end the session.
+    /// Its log key. It does not reveal the id, because anyone who knows the id can end the session.
     pub(super) fn key(&self) -> Text {
         format!("{KEY}{}", digest_of([self.id.as_bytes()])).into()
     }
 
-    /// The key of one of its requests on the log; `id` is a JSON token.
+    /// The log key of one of its requests; `id` is JSON.
     pub(super) fn key_of(&self, id: &str) -> Text {
         format!(
             "mcp-request-{}",

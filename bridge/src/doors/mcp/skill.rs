@@ -1,4 +1,4 @@
-//! Agents that speak A2A, for MCP clients: each skill is a tool, a call of it sends a message.
+//! A2A agents for MCP clients: each skill is a tool, and a tool call sends a message.
 //!
 //! ```text
 //! tools/call ── Arguments ──> message/send ──> agent ── parts ──> Told ──> notifications/progress, result
@@ -30,7 +30,7 @@ use crate::registry::queries::AgentQuery;
 use crate::results::Skill;
 use crate::tasks::model::new_id;
 
-/// What a tool takes.
+/// The arguments of a tool.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, expecting = "an object")]
 struct Arguments<'a> {
@@ -45,7 +45,7 @@ struct Arguments<'a> {
     task_id: Option<Text>,
 }
 
-/// A file, as clients name it and as A2A 0.3 does.
+/// A file, with the same members for clients and for A2A 0.3.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, expecting = "an object")]
 struct File {
@@ -59,7 +59,7 @@ struct File {
     mime_type: Option<String>,
 }
 
-/// The request that an agent gets. Source: A2A 0.3, `message/send`.
+/// The request to an agent. Source: A2A 0.3, `message/send`.
 #[derive(Serialize)]
 struct Sent<'a> {
     jsonrpc: &'static str,
@@ -97,10 +97,10 @@ enum Part<'a> {
 // === impl Arguments ===
 
 impl<'a> Arguments<'a> {
-    /// Those of a call.
+    /// Reads the arguments of a call.
     ///
     /// # Errors
-    /// What is wrong with them, in words.
+    /// What is wrong with them.
     fn read(arguments: Option<&'a RawValue>) -> Result<Self, String> {
         let arguments = arguments.map_or("{}", RawValue::get);
         let arguments: Self =
@@ -109,21 +109,21 @@ impl<'a> Arguments<'a> {
         if arguments.files.iter().all(is_whole) {
             return Ok(arguments);
         }
-        Err("a file has either bytes or uri".to_owned())
+        Err("a file must have either bytes or uri".to_owned())
     }
 }
 
 // === impl Mcp ===
 
 impl Mcp {
-    /// Whether an agent says that it speaks A2A.
+    /// Whether an agent declares the protocol A2A.
     pub(super) fn is_a2a(&self, agent: Option<&str>) -> bool {
         let agents = self.door.registry.now();
         let card = agent.and_then(|agent| agents.get(agent));
         card.is_some_and(|(_, card)| card.speaks() == Some(AgentProtocol::A2a))
     }
 
-    /// The card of an agent whose skills are its tools; `None` of any other.
+    /// The card of an agent whose skills are offered as tools; `None` for any other agent.
     async fn a2a(&self, agent: &Text, caller: &Text) -> Option<Arc<AgentCardConfig>> {
         let registry = &self.door.registry;
         let card = registry
@@ -143,7 +143,7 @@ impl Mcp {
     }
 }
 
-/// What an agent that speaks A2A has in a list: its skills as tools, and nothing else.
+/// The list items of an A2A agent: its skills as tools; other lists are empty.
 pub(super) fn items(card: &AgentCardConfig, question: AgentQuery) -> Vec<Box<RawValue>> {
     match question {
         AgentQuery::Tools => card.skills.iter().filter_map(tool).collect(),
@@ -168,19 +168,19 @@ fn tool(skill: &SkillConfig) -> Option<Box<RawValue>> {
         "inputSchema": {
             "type": "object",
             "properties": {
-                "text": string("What to say to the agent"),
+                "text": string("The message text for the agent"),
                 "data": { "type": "object", "description": "Data for the agent" },
                 "files": { "type": "array", "description": "Files for the agent", "items": {
                     "type": "object",
                     "properties": {
                         "bytes": string("The content in base64"),
-                        "uri": string("Where the content is, in place of bytes"),
+                        "uri": string("The URI of the content, instead of bytes"),
                         "name": string("The name of the file"),
                         "mimeType": string("The media type of the content"),
                     },
                     "additionalProperties": false,
                 } },
-                "contextId": string("The contextId of an earlier result, to go on with its conversation"),
+                "contextId": string("The contextId of an earlier result, to continue its conversation"),
                 "taskId": string("The taskId of an earlier result that asks for input, to answer it"),
             },
             "required": ["text"],
@@ -203,7 +203,7 @@ fn tool(skill: &SkillConfig) -> Option<Box<RawValue>> {
 // === impl McpRequest ===
 
 impl McpRequest<'_> {
-    /// A request to one agent, or to whomever its params name.
+    /// Sends a request to one agent, or to the agent that its params name.
     pub(super) async fn asked(self) -> Response {
         let named = || {
             let params = Params::read(&self.unit.bytes).ok()?;
@@ -235,7 +235,7 @@ impl McpRequest<'_> {
         let name = text(params.name).unwrap_or_default();
         let Some(skill) = card.skills.iter().find(|skill| skill.id == name) else {
             if card.speaks().is_none() {
-                // It may have a tool that it has not shown.
+                // The agent may have a tool that it has not listed.
                 return self.called(None).await;
             }
             let name: String = name.chars().take(256).collect();
@@ -243,7 +243,7 @@ impl McpRequest<'_> {
         };
         let arguments = match Arguments::read(params.arguments) {
             Ok(arguments) => arguments,
-            // A model may write better arguments when it is told what is wrong.
+            // A tool error lets the model correct its arguments.
             Err(why) => return self.result(&refused(&why)),
         };
         match self.message(&skill.id, &arguments, card.streaming) {
@@ -256,7 +256,7 @@ impl McpRequest<'_> {
         }
     }
 
-    /// The message, and what gathers its answer.
+    /// The message, and the collector of its answer.
     fn message(
         &self,
         skill: &str,
@@ -322,7 +322,7 @@ impl McpRequest<'_> {
         let unit = unit.map_err(|_| Failure::bad_params("the message cannot be written"))?;
         let mut unit = unit.map_err(|refused| Failure::refused(&refused))?;
         if let Some(message) = &mut unit.json_rpc {
-            // An agent may show a task before the task ends, however it was asked.
+            // An agent may report a task before the task ends, even if the request does not stream.
             message.body = RpcBody::Call { streaming: true };
         }
         Ok(unit)

@@ -1,11 +1,11 @@
-//! Streams that outlive their connection: what their client has not seen, any replica sends it again.
+//! Resumable streams: any replica can send the parts that a client has missed.
 //!
 //! ```text
 //! agent ── part ──> log ──> client, with the id CALL.N
 //!                    └────> GET with Last-Event-ID: CALL.N, at any replica: the parts after the Nth
 //! ```
 //!
-//! When the replica that has the call stops, another one takes the answer and records it ([`crate::results::follower`]).
+//! If the replica of the call stops, another one receives the answer and records it ([`crate::results::follower`]).
 
 use std::convert::identity;
 use std::pin::pin;
@@ -34,19 +34,19 @@ use crate::doors::a2a::not_read;
 use crate::http::sse::{Frame, frames_response};
 use crate::results::{Author, RecordedPart, Results};
 
-/// The header with which a client comes back.
+/// The header of a client that resumes a stream.
 const LAST_EVENT: &str = "last-event-id";
-/// Frames that wait for a client, at most.
+/// Most frames that wait for a client.
 const FRAMES: usize = 16;
-/// How much longer than its call an answer may take to be recorded, by the clocks of all replicas.
+/// How much longer than its call the recording of an answer may take. Includes clock differences between replicas.
 const MARGIN: Duration = Duration::from_secs(10);
 /// How long a client may take to read one frame while its answer is recorded.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// A call whose answer is recorded, as its agent says it.
+/// A call whose answer is recorded, in the agent's own form.
 pub(super) struct Recorded {
     pub(super) call: CallId,
-    /// What makes it the result of a tool.
+    /// Converts the answer to the result of a tool.
     pub(super) skill_response: Option<SkillResponse>,
 }
 
@@ -56,16 +56,16 @@ pub(super) struct ResumableStream {
     call: CallId,
     skill_response: Option<SkillResponse>,
     recipient: Recipient,
-    /// Where the client gets its frames, for as long as it takes them.
+    /// The client's channel, while the client reads it.
     client: Option<mpsc::Sender<Frame>>,
-    /// How many parts are recorded; `None` once one could not be.
+    /// How many parts are recorded; `None` after a failure to record one.
     count: Option<usize>,
 }
 
 // === impl ResumableStream ===
 
 impl ResumableStream {
-    /// The frames of an answer, which is recorded to its end whether the client stays or not.
+    /// The frames of an answer. The answer is recorded to its end even if the client disconnects.
     pub(super) fn frames(
         results: Arc<Results>,
         Recorded {
@@ -96,7 +96,7 @@ impl ResumableStream {
         loop {
             let (body, last, by) = match parts.next().await {
                 Some(Ok(part)) => (part.body, part.last, Author::Agent),
-                // Another replica goes on with it, and the client comes back there.
+                // Another replica continues the call, and the client can resume there.
                 Some(Err(CallError::Draining)) => return,
                 Some(Err(error)) => self.failed(&Failure::call(&error)),
                 None => {
@@ -114,10 +114,11 @@ impl ResumableStream {
         (failure.render(&self.recipient), true, Author::Bridge)
     }
 
-    /// Takes one part: nothing that a client knows by its id is missing on the log. Whether it is the last one.
+    /// Records a part before sending it, so that every event id that a client has seen is in the log. Returns whether
+    /// it is the last part.
     async fn take(&mut self, (body, last): (Bytes, bool), by: Author) -> bool {
         let mut id = None;
-        // Only this replica takes the answer to a question.
+        // Questions are not recorded, because only this replica can accept their answers.
         if !is_question(&body)
             && let Some(count) = self.count
         {
@@ -135,7 +136,7 @@ impl ResumableStream {
             id,
             data,
         };
-        // The answer is recorded whether its client reads or not; one that is too slow can come back for the rest.
+        // A client that reads too slowly is disconnected and can resume later. The answer is recorded anyway.
         if let Some(client) = &self.client
             && !matches!(timeout(PATIENCE, client.send(frame)).await, Ok(Ok(())))
         {
@@ -145,7 +146,7 @@ impl ResumableStream {
     }
 }
 
-/// What a client gets for a part, if anything, and whether it is the last that it gets. An error of the bridge stays one.
+/// The message for the client, if any, and whether it is the last one. Errors of the bridge are not converted.
 fn shown(
     skill_response: &mut Option<SkillResponse>,
     (body, last): (Bytes, bool),
@@ -159,7 +160,7 @@ fn shown(
     Some((part.body, part.last))
 }
 
-/// The first frame of a stream that has nothing to say yet: from then on its client can come back.
+/// The first frame of a stream, without a message. With its id the client can resume.
 pub(super) fn beginning(call: CallId) -> Frame {
     Frame {
         event: None,
@@ -172,7 +173,7 @@ fn event_id(call: CallId, count: usize) -> String {
     format!("{call}.{count}")
 }
 
-/// The call of an event, and how many parts its client has.
+/// The call in an event id, and how many parts the client has received.
 fn read_id(id: &str) -> Option<(CallId, usize)> {
     let (call, count) = id.split_once('.')?;
     Some((call.parse().ok()?, count.parse().ok()?))
@@ -192,10 +193,10 @@ fn is_question(body: &[u8]) -> bool {
 // === impl Mcp ===
 
 impl Mcp {
-    /// The rest of a stream, for a client that comes back; `None` for one that does not.
+    /// The rest of a stream for a client that resumes it; `None` if the request is not a resumption.
     ///
     /// # Errors
-    /// When nothing is kept of this stream.
+    /// When the stream is not recorded.
     pub(super) async fn resumed(
         &self,
         session: Option<&Session>,
@@ -206,7 +207,7 @@ impl Mcp {
             return Ok(None);
         };
         let unknown = || {
-            let message = "nothing is kept of the stream of this Last-Event-ID, or it belongs to another session: send the request again";
+            let message = "the stream of this Last-Event-ID is no longer stored, or belongs to another session: send the request again";
             let failure = Failure::new(Reason::InvalidParams, message);
             (StatusCode::BAD_REQUEST, failure)
         };
@@ -221,7 +222,7 @@ impl Mcp {
             (StatusCode::SERVICE_UNAVAILABLE, failure)
         })?;
         let opened = opened.ok_or_else(unknown)?;
-        // Each part of a tool's result depends on those before it.
+        // Each part of a tool result depends on the earlier ones.
         let most = self.door.largest_body();
         let skill_response = opened.skill.clone();
         let skill_response =
@@ -247,10 +248,10 @@ struct ResumedStream {
     /// `None` after the last one.
     parts: Option<mpsc::Receiver<Result<RecordedPart, CallError>>>,
     skill_response: Option<SkillResponse>,
-    /// How many parts came from the log, with those before it begins.
+    /// How many parts were read, including those before the log begins.
     heard: usize,
     call: CallId,
-    /// How many of them the client has.
+    /// How many of them the client has received.
     taken: usize,
     until: Instant,
     recipient: Recipient,
@@ -275,12 +276,11 @@ impl ResumedStream {
                         return Some(frame);
                     }
                 }
-                // The client may come back once more.
+                // The client can resume again.
                 Ok(Some(Err(CallError::Draining)) | None) => return None,
                 Ok(Some(Err(error))) => break Failure::call(&error),
                 Err(_late) => {
-                    let message =
-                        "the answer was not recorded in time: its agent may have done the work";
+                    let message = "the answer was not recorded in time: the agent may have executed the request";
                     break Failure::new(Reason::AnswerLost, message);
                 }
             }
@@ -293,7 +293,7 @@ impl ResumedStream {
         })
     }
 
-    /// The frame of a part that the client does not have.
+    /// The frame of a part, unless the client has it already.
     fn part(&mut self, RecordedPart { body, last, by }: RecordedPart) -> Option<Frame> {
         self.heard += 1;
         let body = Bytes::copy_from_slice(body.as_bytes());

@@ -28,7 +28,7 @@ const REPLAY: HeaderName = HeaderName::from_static("idempotent-replay");
 /// The headers that scripts of permitted pages may read.
 pub(crate) const EXPOSED: [HeaderName; 5] = [LIMIT, REMAINING, RESET, REPLAY, RETRY_AFTER];
 
-/// How long a client should wait before it asks a bridge again that is being stopped, in seconds.
+/// `Retry-After` of a bridge that shuts down, in seconds.
 const DRAIN_RETRY: HeaderValue = HeaderValue::from_static("5");
 
 /// A JSON answer.
@@ -46,16 +46,16 @@ pub(super) fn value(status: StatusCode, value: &Json) -> Response {
     json(status, Bytes::from(value.to_string()))
 }
 
-/// Marks an answer as that of an execution that was there before. Source: docs/protocols/a2e-workflows.md §D45.
+/// Marks an answer as the record of an earlier execution. Source: docs/protocols/a2e-workflows.md §D45.
 pub(super) fn replayed(mut response: Response) -> Response {
     let headers = response.headers_mut();
     headers.insert(REPLAY, HeaderValue::from_static("true"));
     response
 }
 
-/// Says how a limit stands.
+/// Adds the headers with a limit and its usage.
 pub(super) fn put_standing(admitted: &Admitted, headers: &mut HeaderMap) {
-    // An answer that says of a limit of its own how it stands is right about it.
+    // Keep the headers of an answer that already reports another limit.
     if !headers.contains_key(LIMIT) {
         put(
             headers,
@@ -85,7 +85,8 @@ pub(super) fn too_many(exceeded: &Exceeded, of: &str) -> Response {
     response
 }
 
-/// The answer to one execution too many at a time. Nobody knows when one will end; asking again after a second is soon enough.
+/// The answer when too many executions are running. It is unknown when one will end, so the client should retry after
+/// one second.
 pub(super) fn busy(most: usize) -> Response {
     rate_limited(&format!("{most} executions at a time"), 1)
 }
@@ -134,7 +135,7 @@ impl Problem {
         self
     }
 
-    /// What was refused below has been counted there.
+    /// Marks the problem as already counted.
     fn counted(mut self) -> Self {
         self.why = None;
         self
@@ -146,7 +147,7 @@ impl Problem {
     }
 
     pub(super) fn unauthorized() -> Self {
-        let message = "show the agent's API key as Authorization: Bearer KEY or X-API-Key: KEY";
+        let message = "send the agent's API key as Authorization: Bearer KEY or X-API-Key: KEY";
         Self::new(
             StatusCode::UNAUTHORIZED,
             ("PermissionError", "unauthorized"),
@@ -173,7 +174,7 @@ impl Problem {
     }
 
     pub(super) fn no_such_call() -> Self {
-        let message = "nothing is served at this path; GET /api/v1/openapi.json lists the calls";
+        let message = "unknown path; GET /api/v1/openapi.json lists the calls";
         let words = ("RequestError", "not_found");
         Self::new(
             StatusCode::NOT_FOUND,
@@ -184,7 +185,7 @@ impl Problem {
     }
 
     pub(super) fn no_such_execution() -> Self {
-        let message = "this agent has no execution of this id, or none that is kept any more";
+        let message = "this agent has no execution with this id, or its record has been removed";
         let words = ("RequestError", "execution_not_found");
         Self::new(
             StatusCode::NOT_FOUND,
@@ -195,7 +196,7 @@ impl Problem {
     }
 
     pub(super) fn no_such_value() -> Self {
-        let message = "this agent has stored nothing there under this key";
+        let message = "this agent has no value with this key in this storage";
         let words = ("RequestError", "value_not_found");
         Self::new(
             StatusCode::NOT_FOUND,
@@ -254,13 +255,13 @@ impl Problem {
         )
     }
 
-    /// There is no memory for the body now.
+    /// There is no memory for the body at the moment.
     pub(super) fn no_room() -> Self {
         let words = ("RateLimitError", "exhausted");
         let mut problem = Self::new(
             StatusCode::TOO_MANY_REQUESTS,
             words,
-            "the memory for requests in hand is spent; try again in a moment",
+            "the memory for requests in progress is used up; try again in a moment",
             RefusalReason::Body,
         );
         problem
@@ -281,7 +282,8 @@ impl Problem {
     }
 
     pub(super) fn conflict(execution_id: &str) -> Self {
-        let message = format!("another workflow has run under the execution id {execution_id}");
+        let message =
+            format!("the execution id {execution_id} was already used by another workflow");
         let words = ("ExecutionError", "execution_id_conflict");
         Self::new(
             StatusCode::CONFLICT,
@@ -293,7 +295,7 @@ impl Problem {
     }
 
     pub(super) fn draining() -> Self {
-        let message = "the executor is shutting down; ask again elsewhere or later";
+        let message = "the executor is shutting down; try again later, or at another replica";
         let words = ("ExecutionError", "draining");
         let status = StatusCode::SERVICE_UNAVAILABLE;
         Self::new(status, words, message, RefusalReason::Draining)
@@ -301,7 +303,7 @@ impl Problem {
             .with(RETRY_AFTER, DRAIN_RETRY)
     }
 
-    /// The store failed; how is in the log.
+    /// The store failed; the log has the cause.
     pub(super) fn store() -> Self {
         let message = "the records of executions cannot be read or written now";
         let words = ("ExecutionError", "storage_failed");
@@ -311,7 +313,7 @@ impl Problem {
             .with(RETRY_AFTER, DRAIN_RETRY)
     }
 
-    /// A workflow that may not run.
+    /// A failure of the executor.
     pub(super) fn failure(failure: &Failure) -> Self {
         Self {
             status: StatusCode::BAD_REQUEST,

@@ -87,7 +87,7 @@ fn of_api(api: &ApiConfig) -> Value {
     })
 }
 
-/// Without the slash that a bare host has at its end, so that paths can be put after it.
+/// Removes the trailing slash of a bare host, so that paths can be appended.
 fn base_url(api: &ApiConfig) -> String {
     let url = api.base_url.0.to_string();
     url.strip_suffix('/').map_or(url.clone(), str::to_owned)
@@ -109,7 +109,7 @@ fn credentials(member: &Member) -> Vec<Value> {
         .collect()
 }
 
-/// The hosts of the registered bases, and `*` where every other is permitted as well.
+/// The hosts of the registered APIs, and `*` if all others are permitted too.
 fn domains(member: &Member) -> BTreeSet<String> {
     let bases = member.apis().iter().map(|api| api.base_url.0.to_string());
     let hosts = bases.filter_map(|base| Target::parse(&base).ok()?.host().map(str::to_owned));

@@ -1,4 +1,4 @@
-//! What does each operation do, and what does its configuration look like? Shown to agents that search for one.
+//! Descriptions of the operations and their configuration, for agents that search the capabilities.
 
 use a2abus_models::a2e_workflow::OperationType;
 use serde_json::{Value, json};

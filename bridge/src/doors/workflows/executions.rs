@@ -50,7 +50,7 @@ impl RestState {
                         return Ok(replayed(self.whole(agent, record, Record::answer).await));
                     }
                     None if self.workflows.is_draining() => return Err(Problem::draining()),
-                    // The one before was refused, or nobody ran it to its end: now it is this one's turn.
+                    // The earlier execution was refused or abandoned, so this one can start.
                     None => {}
                 },
                 Ok(Started::Finished(record)) => {
@@ -124,7 +124,7 @@ impl RestState {
         value(StatusCode::OK, &answer)
     }
 
-    /// A record, which may be of many megabytes.
+    /// Serializes a record, which may have many megabytes.
     async fn whole(
         &self,
         agent: &Agent,

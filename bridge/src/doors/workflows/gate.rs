@@ -8,19 +8,19 @@ use http::{HeaderMap, header};
 use crate::http::Peer;
 use crate::workflows::{Directory, Member};
 
-/// Counts requests.
+/// Counts requests against the limits.
 #[derive(Debug)]
 pub(super) struct Gate {
     /// Requests of agents, by id.
     of_agents: Quotas,
-    /// Requests without a key that counts, by address.
+    /// Requests without a valid key, by address.
     of_peers: Quotas,
 }
 
 /// The caller.
 #[derive(Debug)]
 pub(super) enum Caller {
-    /// An agent that has shown its key.
+    /// An agent with a valid key.
     Member(Arc<Member>),
     /// No key.
     Unknown,
@@ -28,13 +28,13 @@ pub(super) enum Caller {
     WrongKey,
 }
 
-/// The header for a key, beside `Authorization`.
+/// The header for a key, besides `Authorization`.
 const KEY_HEADER: &str = "x-api-key";
-/// How often one may ask without a key. Source: docs/protocols/a2e-workflows.md §8.
+/// The limit for requests without a key. Source: docs/protocols/a2e-workflows.md §8.
 const WITHOUT_KEY: [Limit; 1] = [Limit::new(60, Window::Minute)];
-/// The agents whose requests are remembered: more than configurations hold.
+/// Most agents that are tracked, more than a configuration can have.
 const MAX_AGENTS: usize = 100_000;
-/// The addresses whose requests are remembered.
+/// Most addresses that are tracked.
 const MAX_PEERS: usize = 65_536;
 
 // === impl Caller ===
@@ -87,7 +87,7 @@ impl Gate {
     }
 }
 
-/// The key that a request shows. Source: docs/protocols/a2e-workflows.md §D41.
+/// The key in a request. Source: docs/protocols/a2e-workflows.md §D41.
 fn key(headers: &HeaderMap) -> Option<&str> {
     let authorization = headers.get(header::AUTHORIZATION);
     let bearer = authorization.and_then(|value| {

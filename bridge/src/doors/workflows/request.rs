@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use super::answer::Problem;
 
-/// The members of a body, all of which have to be known.
+/// The members of a body, all of which must be known.
 #[derive(Debug)]
 pub(super) struct Members(Object);
 
@@ -19,7 +19,7 @@ pub(super) enum WaitMode {
     Not,
 }
 
-/// Which executions are listed.
+/// The filter of a list of executions.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct ExecutionFilter {
     pub(super) most: usize,
@@ -33,7 +33,7 @@ pub(super) struct SearchQuery {
     pub(super) most: usize,
 }
 
-/// Longest text that is looked for, in bytes.
+/// Longest search text, in bytes.
 const MAX_QUERY_BYTES: usize = 1_000;
 
 /// A workflow to validate.
@@ -122,7 +122,7 @@ pub(super) fn listing(query: Option<&str>) -> Result<ExecutionFilter, Problem> {
     Ok(listing)
 }
 
-/// A foreign name as far as a message repeats it.
+/// A name from a client, shortened for a message.
 fn shorten(name: &str) -> String {
     const SHOWN: usize = 100;
     match name.char_indices().nth(SHOWN) {
@@ -132,7 +132,7 @@ fn shorten(name: &str) -> String {
 }
 
 fn wrong(member: &str, wanted: &str) -> Problem {
-    Problem::malformed("invalid_field", format!("{member}: {wanted} is wanted"))
+    Problem::malformed("invalid_field", format!("{member}: expected {wanted}"))
 }
 
 // === impl Members ===
@@ -142,16 +142,17 @@ impl Members {
         let json = a2abus_executor::parse(body).map_err(|error| {
             Problem::malformed("invalid_json", format!("the body is not JSON: {error}"))
         })?;
-        // One of the two would hold, and who read the body before may have looked at the other.
+        // Refuse duplicate members: an earlier reader of the body, such as a proxy, may have used the other value.
         if let Some(member) = json.first_repeated() {
-            let message = format!("{} is written twice: write it once", shorten(&member));
+            let message = format!("duplicate member {}", shorten(&member));
             return Err(Problem::malformed("invalid_field", message));
         }
         let Json::Object(members) = json else {
             let message = "the body must be a JSON object";
             return Err(Problem::malformed("not_an_object", message));
         };
-        // What is misspelt would be ignored otherwise, and a workflow run in another way than was meant.
+        // Refuse unknown members: otherwise a misspelt one would be ignored, and the workflow would run differently
+        // than intended.
         let mut names = members.iter().map(|(name, _)| name.as_str());
         if let Some(name) = names.find(|name| !known.contains(name)) {
             let (name, known) = (shorten(name), known.join(", "));
@@ -161,7 +162,7 @@ impl Members {
         Ok(Self(members))
     }
 
-    /// A member that is there; `null` is as good as absent.
+    /// A member, if present; `null` counts as absent.
     fn get(&self, name: &str) -> Option<&Json> {
         self.0.get(name).filter(|value| !value.is_null())
     }

@@ -1,41 +1,41 @@
-//! Which of some things fits a question best? By the words they share, the rarer the better (BM25).
+//! A text search that ranks items by the words they share with the query; rare words count more (BM25).
 
 use std::collections::HashMap;
 
 use serde_json::Value;
 
-/// Something that can be found.
+/// An item to search for.
 #[derive(Debug)]
 pub(super) struct SearchItem {
     pub(super) kind: Kind,
     pub(super) id: String,
     pub(super) description: String,
-    /// Further words that it is found by.
+    /// Additional search words.
     pub(super) words: String,
-    /// How it is used.
+    /// The schema of its use.
     pub(super) schema: Option<Value>,
 }
 
-/// What it is.
+/// The kind of an item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     /// An operation of workflows.
     Operation,
     /// An API of the catalogue.
     Api,
-    /// What an API offers.
+    /// An endpoint of an API.
     Endpoint,
     /// The id of a secret.
     Credential,
 }
 
-/// The words of some things.
+/// The words of all items.
 #[derive(Debug)]
 pub(super) struct Index<'a> {
     entries: Vec<Entry<'a>>,
-    /// In how many things a word is.
+    /// How many items contain a word.
     holders: HashMap<String, usize>,
-    /// Words of a thing, on average.
+    /// The average number of words per item.
     average: f64,
 }
 
@@ -46,17 +46,17 @@ struct Entry<'a> {
     length: f64,
 }
 
-/// How little more a word says each time it is there again, and how much long texts are held against things. The usual
-/// values of BM25.
+/// The usual BM25 parameters: how quickly repeated words stop adding to the score, and how much long texts are
+/// penalised.
 const SATURATION: f64 = 1.2;
 const LENGTH: f64 = 0.75;
-/// How much more a word says in an id than in a description.
+/// How much more a word in an id counts than one in a description.
 const OF_AN_ID: f64 = 2.0;
 
 // === impl Kind ===
 
 impl Kind {
-    /// The word on the wire.
+    /// The name in JSON.
     pub(super) fn as_str(self) -> &'static str {
         match self {
             Self::Operation => "operation",
@@ -84,7 +84,7 @@ impl<'a> Index<'a> {
         }
     }
 
-    /// At most so many, the best first, each with its score; none that has no word of the query.
+    /// The `most` best items with their scores, the best first. Items without any word of the query are left out.
     pub(super) fn best(&self, query: &str, most: usize) -> Vec<(&'a SearchItem, f64)> {
         let mut wanted = words(query);
         wanted.sort_unstable();
@@ -94,7 +94,7 @@ impl<'a> Index<'a> {
             (entry.thing, (score * 1e4).round() / 1e4)
         });
         let mut found: Vec<_> = scored.filter(|(_, score)| *score > 0.0).collect();
-        // Stable: what is equally good stays in the order of the catalogue.
+        // The sort is stable, so equally good items stay in the order of the catalogue.
         found.sort_by(|(_, a), (_, b)| b.total_cmp(a));
         found.truncate(most);
         found
@@ -132,14 +132,14 @@ impl<'a> Entry<'a> {
     }
 }
 
-/// What is counted here is far below what a double holds exactly.
+/// The counts are small enough for a double to represent exactly.
 #[allow(clippy::cast_precision_loss)]
 fn count(of: usize) -> f64 {
     of as f64
 }
 
-/// The words of a text in lower case, without the endings of English plurals. A name of several words, as `FilterData` or
-/// `user_id`, is each of them, and the whole.
+/// The words of a text in lower case, without English plural endings. A compound name such as `FilterData` or `user_id`
+/// gives each of its words, and the whole name.
 fn words(text: &str) -> Vec<String> {
     let mut found = Vec::new();
     for whole in text.split(|c: char| !c.is_alphanumeric()) {

@@ -1,4 +1,4 @@
-//! The answer of an agent that speaks A2A, as the result of a tool.
+//! The answer of an A2A agent, as a tool result.
 
 use std::fmt::Write as _;
 
@@ -17,13 +17,13 @@ use crate::tasks::AgentAnswer;
 use crate::tasks::model::{Artifact, Content, Message, Part, Raw, State};
 use crate::tasks::read::AnswerPart;
 
-/// The messages of an agent so far, as a tool result.
+/// Collects the messages of an agent into a tool result.
 #[derive(Debug)]
 pub(in crate::doors::mcp) struct SkillResponse {
     context: Text,
-    /// The client's progress token, as its JSON token.
+    /// The client's progress token, as JSON.
     token: Option<Text>,
-    /// Whether the client knows links to resources.
+    /// Whether the client supports resource links.
     has_links: bool,
     steps: u64,
     state: Option<State>,
@@ -31,9 +31,9 @@ pub(in crate::doors::mcp) struct SkillResponse {
     task: Option<Text>,
     said: Option<Message>,
     artifacts: Vec<Artifact>,
-    /// An answer that is none of A2A.
+    /// An answer that is not A2A.
     plain: Option<Raw>,
-    /// What the parts so far have in bytes, and may have.
+    /// The size of the parts so far, and its limit, in bytes.
     bytes: usize,
     most: usize,
 }
@@ -99,7 +99,7 @@ struct Blob {
     blob: String,
 }
 
-/// A result that says what is wrong with a call: the agent was not asked.
+/// An error result for an invalid call, which is not sent to the agent.
 pub(super) fn refused(why: &str) -> String {
     let content = [json!({ "type": "text", "text": why })];
     json!({ "content": content, "isError": true }).to_string()
@@ -108,7 +108,7 @@ pub(super) fn refused(why: &str) -> String {
 // === impl SkillResponse ===
 
 impl SkillResponse {
-    /// The answer to a call of a skill, for a client of this revision, of at most so many bytes.
+    /// The collector for a skill call of a client with this revision. The answer may have at most `most` bytes.
     pub(in crate::doors::mcp) fn new(
         Skill { context, progress }: Skill,
         revision: Option<Revision>,
@@ -129,7 +129,7 @@ impl SkillResponse {
         }
     }
 
-    /// The call of a skill whose answer this is, as the log has it.
+    /// The skill call of this answer, in the form of the log.
     pub(in crate::doors::mcp) fn skill(&self) -> Skill {
         Skill {
             context: self.context.clone(),
@@ -137,7 +137,7 @@ impl SkillResponse {
         }
     }
 
-    /// What its client gets for a part of the answer; `None` for nothing.
+    /// The message for the client for a part of the answer, if any.
     pub(in crate::doors::mcp) fn part(
         &mut self,
         part: calls::Part,
@@ -148,7 +148,7 @@ impl SkillResponse {
         let body = match AgentAnswer::of(part) {
             _ if self.bytes > self.most => {
                 let most = self.most;
-                let message = format!("the answer of the agent has more than {most} bytes");
+                let message = format!("the answer of the agent is larger than {most} bytes");
                 return Some(ended(
                     Failure::new(Reason::BadAgentReply, message).render(recipient),
                 ));
@@ -163,13 +163,13 @@ impl SkillResponse {
                 }
             }
             None if last => self.result(None),
-            // Progress in another protocol's words.
+            // Progress in another protocol.
             None => return None,
         };
         Some(ended(jsonrpc::result(recipient.id(), &body)))
     }
 
-    /// A step of the work, for a client that asked for progress.
+    /// A progress notification, if the client asked for progress.
     fn progress(&mut self, step: &str) -> Option<calls::Part> {
         let token = self.token.as_deref()?;
         self.steps += 1;
@@ -223,7 +223,7 @@ impl SkillResponse {
         }
     }
 
-    /// The agent has answered with an error.
+    /// The tool result for an agent's error.
     fn failed(&mut self, response: &Bytes) -> String {
         #[derive(Deserialize)]
         struct Response<'a> {
@@ -235,8 +235,7 @@ impl SkillResponse {
         self.result(response.map(|response| response.error))
     }
 
-    /// The result of the tool, once the agent has said its last word. An agent that does not say how it ended has done
-    /// its work.
+    /// The tool result at the end of the answer. Without a final state, the task counts as completed.
     fn result(&self, error: Option<&RawValue>) -> String {
         let state = match self.state {
             Some(state) if state.is_at_rest() => state,
@@ -264,11 +263,11 @@ impl SkillResponse {
             }),
             is_error: matches!(state, State::Failed | State::Rejected | State::Canceled),
         };
-        // Texts and JSON that was read are JSON.
+        // Strings and parsed JSON can always be serialized.
         serde_json::to_string(&result).unwrap_or_default()
     }
 
-    /// What a model has to know to go on, in words.
+    /// Instructions for the model to continue, if the task needs input.
     fn hint(&self, state: State) -> Option<String> {
         let asks = match state {
             State::InputRequired => "The agent asks for input",
@@ -280,7 +279,7 @@ impl SkillResponse {
             self.context
         );
         if let Some(task) = &self.task {
-            // A text takes all that is written to it.
+            // Writing to a String cannot fail.
             let _ = write!(hint, " and taskId {task:?}");
         }
         hint.push('.');
@@ -320,26 +319,26 @@ impl SkillResponse {
     }
 }
 
-/// The last part that a client gets.
+/// The last part for the client.
 fn ended(body: Bytes) -> calls::Part {
     calls::Part::new(body, true)
 }
 
-/// A file that is nowhere but in its result.
+/// The URI of a file whose content is only in the result.
 fn file_uri(name: &str) -> String {
     let mut uri = String::from("urn:a2a:file:");
     for byte in name.bytes() {
         if byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_') {
             uri.push(char::from(byte));
         } else {
-            // A text takes all that is written to it.
+            // Writing to a String cannot fail.
             let _ = write!(uri, "%{byte:02X}");
         }
     }
     uri
 }
 
-/// What a step says, for people.
+/// A description of a step, for people.
 fn step(heard: &AnswerPart) -> String {
     let said = |message: &Option<Message>| message.as_ref().map(|it| text_of(&it.parts));
     let (state, text) = match heard {
