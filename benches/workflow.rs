@@ -196,10 +196,14 @@ fn by_hand(rows: &Value) -> usize {
     for row in &active {
         regions.entry(text(row, "region")).or_default().push(row);
     }
-    let mut figures: HashMap<&str, (u64, i64, f64)> = HashMap::new();
+    let mut aggregations: HashMap<&str, (u64, i64, f64)> = HashMap::new();
     for row in rows {
-        let figure = figures.entry(text(row, "region")).or_default();
-        *figure = (figure.0 + 1, figure.1 + points(row), figure.2 + score(row));
+        let aggregation = aggregations.entry(text(row, "region")).or_default();
+        *aggregation = (
+            aggregation.0 + 1,
+            aggregation.1 + points(row),
+            aggregation.2 + score(row),
+        );
     }
     let best = rich.iter().map(|row| score(row)).fold(f64::MIN, f64::max);
     let distinct: HashSet<_> = rows.iter().map(points).collect();
@@ -231,7 +235,7 @@ fn by_hand(rows: &Value) -> usize {
     [
         by_both.len(),
         regions.len(),
-        figures.len(),
+        aggregations.len(),
         distinct.len(),
         labels.len(),
         pairs.len(),

@@ -1,8 +1,8 @@
-//! Accounting of calls: a line in the access log, and the metrics of the agent.
+//! The account of a call: its line in the access log, and the metrics of its agent.
 //!
-//! The log has a target of its own, `a2abus::access`, so that `telemetry.log: "info,a2abus::access=off"` switches it off
-//! and a collector can send it elsewhere. Agent and method are names that a caller chose: they are cut to a length and
-//! written as values, never as text of the line.
+//! The log has its own target, `a2abus::access`, so `telemetry.log: "info,a2abus::access=off"` turns it off, and a
+//! collector can store it separately. The caller chooses the agent and the method, so they are cut to a length and
+//! written as fields, never as part of the message.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,10 +17,10 @@ use crate::stage;
 
 /// The target of the access log.
 const TARGET: &str = "a2abus::access";
-/// The longest agent or method that is written out, in characters.
+/// The longest agent or method in a line, in characters.
 const MAX_NAME: usize = 128;
 
-/// One request that is not a call: a notification, or what was refused before it became one.
+/// A request that is not a call: a notification, or a request that was refused earlier.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Line<'a> {
     pub(crate) call: CallId,
@@ -32,7 +32,7 @@ pub(crate) struct Line<'a> {
     pub(crate) took: Duration,
 }
 
-/// The account of one call. It is closed once; one that is dropped before was cancelled by its caller.
+/// The account of one call. If it is dropped before it is closed, the caller cancelled the call.
 #[derive(Debug)]
 pub(crate) struct Account {
     call: CallId,
@@ -64,7 +64,7 @@ impl Line<'_> {
     }
 }
 
-/// The beginning of a name, as far as it is written out.
+/// The beginning of a name, up to the limit.
 fn cut(name: &str) -> &str {
     let end = name.char_indices().nth(MAX_NAME).map(|(end, _)| end);
     end.and_then(|end| name.get(..end)).unwrap_or(name)
@@ -73,7 +73,7 @@ fn cut(name: &str) -> &str {
 // === impl Account ===
 
 impl Account {
-    /// Of a call whose request came at `arrived`.
+    /// The account of a call whose request arrived at `arrived`.
     pub(crate) fn open(
         metrics: &Arc<Metrics>,
         call: CallId,
@@ -94,13 +94,13 @@ impl Account {
         }
     }
 
-    /// Notes the agent of the call; `is_known` says that a route names it.
+    /// Sets the agent of the call. `is_known`: a route names it.
     pub(crate) fn is_for(&mut self, event: &Event, is_known: bool) {
         (self.agent, self.method) = (agent_of(event), method_of(event));
         self.in_flight = Some(self.metrics.agents().begin(&self.agent, is_known));
     }
 
-    /// The agent the call is for; empty where it names none.
+    /// The agent of the call; empty if it names none.
     pub(crate) fn agent(&self) -> &Text {
         &self.agent
     }
@@ -117,10 +117,10 @@ impl Account {
 
     /// The call failed.
     pub(crate) fn failed(&mut self, error: &CallError) {
-        self.close(error.outcome(), error.word());
+        self.close(error.outcome(), error.reason_code());
     }
 
-    /// The caller went away.
+    /// The caller disconnected.
     pub(crate) fn cancelled(&mut self) {
         self.close(CallOutcome::Cancelled, CallOutcome::Cancelled.as_str());
     }
@@ -152,13 +152,13 @@ impl Drop for Account {
     }
 }
 
-/// The agent an event is for; empty where it names none.
+/// The target agent of an event; empty if it names none.
 pub(crate) fn agent_of(event: &Event) -> Text {
     let target = event.extension_text(extension::TARGET_AGENT);
     target.cloned().unwrap_or_default()
 }
 
-/// The method an event carries.
+/// The method of an event.
 pub(crate) fn method_of(event: &Event) -> Text {
     let method = event.extension_text(extension::A2A_METHOD);
     method.cloned().unwrap_or_default()

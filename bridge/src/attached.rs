@@ -524,7 +524,7 @@ impl AttachedBinding {
                         return failed(lost());
                     }
                 }
-                Ok(KeyState::Heard(_) | KeyState::Lost(_) | KeyState::Forgotten) => {
+                Ok(KeyState::RecordedElsewhere(_) | KeyState::Lost(_) | KeyState::Forgotten) => {
                     return failed(lost());
                 }
                 Err(error) => {
@@ -628,14 +628,14 @@ impl AttachedBinding {
 
     async fn dead_letter(&self, held: &Held, body: Option<Bytes>, reason: &Reason) {
         let of = undelivered(held);
-        let letters = &self.intake.dead_letters;
-        let letter = letters.dead_letter(&of, body, reason);
-        let instead = |copy, error: &TransportError| letters.instead(copy, error);
+        let dead_letters = &self.intake.dead_letters;
+        let dead_letter = dead_letters.dead_letter(&of, body, reason);
+        let replacement = |copy, error: &TransportError| dead_letters.replacement(copy, error);
         // `until_settled` counts and logs a dead letter that cannot be stored.
         drop(
             self.reply_publisher
                 .publisher
-                .until_settled(letter, instead)
+                .until_settled(dead_letter, replacement)
                 .await,
         );
     }

@@ -1,8 +1,8 @@
-//! The process: everything built from the configuration, started in order, drained in order.
+//! Builds everything from the configuration; starts and drains it in order.
 //!
 //! ```text
 //! build:  transports ─> routes ─> calls ─> executor ─> bindings (nothing has to be reachable yet)
-//! run:    admin listener ─> HTTP listener ─> reply channels, bindings     (each starts again until its bus answers)
+//! run:    admin listener ─> HTTP listener ─> reply readers, bindings      (each retries until its bus answers)
 //! drain:  not ready ─> no new calls ─> calls finish ─> bindings finish ─> buses flush and close
 //! ```
 
@@ -20,7 +20,6 @@ use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use crate::access;
 use crate::attached::AttachedBinding;
 use crate::bus::delivery::{Destinations, Publisher};
 use crate::bus::headers::PassedHeaders;
@@ -54,11 +53,11 @@ use crate::workflows::shared::SharedStore;
 use crate::workflows::{Workflows, WorkflowsError};
 use bindings::Parts;
 
-/// Why a bridge cannot be built or cannot go on.
+/// Why a bridge cannot be built.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BridgeError {
-    /// A transport cannot be made from its configuration.
+    /// A transport cannot be created from its configuration.
     #[error("transport {name}")]
     Transport {
         /// Its name.
@@ -77,7 +76,7 @@ pub enum BridgeError {
     /// The metrics cannot be registered.
     #[error("cannot register the metrics")]
     Metrics(#[source] prometheus::Error),
-    /// The operating system gives no random numbers.
+    /// The operating system provides no random numbers.
     #[error("no random numbers: {0}")]
     Random(getrandom::Error),
     /// Workflows cannot be executed.
@@ -89,7 +88,7 @@ pub enum BridgeError {
     /// The state cannot be opened.
     #[error(transparent)]
     State(#[from] StateError),
-    /// A part of the configuration that [`Config::load`] lets pass only when it is right.
+    /// The configuration is invalid. [`Config::load`] would have refused it.
     #[error("{0}")]
     Config(String),
 }
@@ -109,14 +108,14 @@ pub struct Bridge {
     pub(crate) admin: Option<TcpListener>,
     pub(crate) http: HttpConfig,
     pub(crate) admin_hosts: Vec<String>,
-    /// The request headers that the HTTP listener passes on.
+    /// The request headers that the HTTP listener forwards.
     pub(crate) passed: PassedHeaders,
     pub(crate) registry: Arc<Registry>,
     pub(crate) a2a: Option<Settings>,
     pub(crate) deliveries: Option<Deliveries>,
-    /// The answers that the HTTP listener keeps, where there is one.
+    /// The stored answers of the HTTP listener, if there is one.
     pub(crate) results: Option<Arc<Results>>,
-    /// Whether it takes over calls of replicas that have died.
+    /// Whether it takes over calls of replicas that have stopped.
     pub(crate) takes_over: bool,
     pub(crate) workflows: Option<Workflows>,
     pub(crate) reload: Option<ConfigReloader>,
@@ -149,7 +148,7 @@ impl Bridge {
         Self::build_on(config, transports).await
     }
 
-    /// As [`Bridge::build`], on transports that are there already: for tests and for programs that embed the bridge.
+    /// As [`Bridge::build`], on existing transports: for tests, and for programs that embed the bridge.
     ///
     /// # Errors
     /// As [`Bridge::build`].
@@ -160,7 +159,7 @@ impl Bridge {
         Self::build_in(config, transports, None).await
     }
 
-    /// As [`Bridge::build_on`], where workflows have another clock, network or store than this machine's.
+    /// As [`Bridge::build_on`], with another clock, network or store for workflows.
     ///
     /// # Errors
     /// As [`Bridge::build`].
@@ -225,13 +224,13 @@ impl Bridge {
         })
     }
 
-    /// What asks this bridge to read its configuration file again; `None` when it was not read from a file.
+    /// A handle that makes this bridge read its configuration file again; `None` when it was not read from a file.
     #[must_use]
     pub fn reloads(&self) -> Option<Reloads> {
         self.reload.as_ref().map(|reload| reload.reloads().clone())
     }
 
-    /// The log levels follow `telemetry.log` of the file. Without this, a changed level is reported as not in use.
+    /// Applies changes of `telemetry.log`. Without this, a changed level is reported as not in use.
     #[must_use]
     pub fn with_log_levels(mut self, levels: LogLevels) -> Self {
         if let Some(reload) = &mut self.reload {
@@ -240,8 +239,8 @@ impl Bridge {
         self
     }
 
-    /// The same bridge for calls alone: it reads no binding, keeps no tasks, takes over no calls of other replicas and calls
-    /// no webhooks.
+    /// The same bridge, only for calls: it reads no bindings, stores no tasks, takes over no calls of other replicas, and
+    /// calls no webhooks.
     #[must_use]
     pub fn calls_only(mut self) -> Self {
         self.bindings.clear();
@@ -250,7 +249,7 @@ impl Bridge {
         self
     }
 
-    /// Where the HTTP listener listens.
+    /// The address of the HTTP listener.
     #[must_use]
     pub fn door_address(&self) -> Option<SocketAddr> {
         self.door
@@ -258,7 +257,7 @@ impl Bridge {
             .and_then(|listener| listener.local_addr().ok())
     }
 
-    /// Where the admin listener listens.
+    /// The address of the admin listener.
     #[must_use]
     pub fn admin_address(&self) -> Option<SocketAddr> {
         self.admin
@@ -272,20 +271,20 @@ impl Bridge {
         &self.calls
     }
 
-    /// Executes workflows without HTTP, where they are executed.
+    /// Executes workflows without HTTP, if they are enabled.
     #[must_use]
     pub fn workflows(&self) -> Option<&Workflows> {
         self.workflows.as_ref()
     }
 
-    /// The logs of the state. Views of them have to be started before the bridge runs, so that it is not ready before
-    /// they have caught up.
+    /// The logs of the state. Start views of them before the bridge runs, so that it is only ready once they have caught
+    /// up.
     #[must_use]
     pub fn state(&self) -> &Arc<Logs> {
         &self.state
     }
 
-    /// What is ready and what is not.
+    /// The readiness.
     #[must_use]
     pub fn readiness(&self) -> &Arc<Readiness> {
         &self.readiness
@@ -301,20 +300,20 @@ impl Bridge {
 /// The component that reads the messages of a binding.
 #[derive(Debug)]
 pub(crate) enum BindingService {
-    /// They are mapped and routed.
-    Pipeline(Box<Pipeline>),
-    /// They are executed.
+    /// Maps and routes them.
+    Pipeline(Arc<Pipeline>),
+    /// Executes them as workflows.
     Workflows(Box<WorkflowBinding>),
-    /// They are announcements of agents.
+    /// Reads them as announcements of agents.
     Discovery(Box<DiscoveryBinding>),
-    /// They are requests for an attached agent.
+    /// Sends them to an attached agent.
     Agent(Box<AttachedBinding>),
 }
 
 // === impl BindingService ===
 
 impl BindingService {
-    /// Reads its messages.
+    /// How it reads its messages.
     pub(crate) fn intake(&self) -> &Intake {
         match self {
             Self::Pipeline(pipeline) => &pipeline.intake,
@@ -324,12 +323,12 @@ impl BindingService {
         }
     }
 
-    /// Messages received and not settled.
+    /// The number of messages received but not settled.
     pub(crate) fn in_flight(&self) -> i64 {
         self.intake().metrics.in_flight.get()
     }
 
-    /// Whether it reads events, which any replica may take, and not answers to calls of this one.
+    /// Whether it reads events, which any replica may process, rather than answers to calls of this one.
     pub(crate) fn is_of_events(&self) -> bool {
         matches!(self, Self::Pipeline(pipeline) if pipeline.role == Role::Events)
     }
@@ -347,11 +346,11 @@ impl BindingService {
 
 impl From<Pipeline> for BindingService {
     fn from(pipeline: Pipeline) -> Self {
-        Self::Pipeline(Box::new(pipeline))
+        Self::Pipeline(Arc::new(pipeline))
     }
 }
 
-/// Routes and what sends along them, and the buses that calls go to.
+/// The routes, their sender, and the buses that calls go to.
 fn outbound(
     config: &Config,
     transports: BTreeMap<Name, AnyTransport>,
@@ -377,7 +376,7 @@ fn outbound(
     Ok((Outbound::new(buses, rules), called))
 }
 
-/// The table of calls, and the cancels that it sends.
+/// The calls, and the cancels that they send.
 fn calls(
     config: &Config,
     called: &[BusId],
@@ -387,7 +386,7 @@ fn calls(
 ) -> Result<(Arc<Calls>, mpsc::Receiver<Cancel>), BridgeError> {
     let replica = match config.calls.replica {
         Some(number) => Replica(number),
-        None => Replica::draw().map_err(BridgeError::Random)?,
+        None => Replica::random().map_err(BridgeError::Random)?,
     };
     let partitions = u16::try_from(config.calls.reply_partitions).unwrap_or(u16::MAX);
     let channels = ReplyChannels::new(
@@ -399,7 +398,7 @@ fn calls(
     );
     let (canceller, cancels) = Canceller::channel(metrics.cancels_dropped.clone(), log);
     let source = Text::from(format!("/a2abus/{}/{DOOR}", config.instance.text()));
-    let tokens = ReplyTokens::draw(config.calls.reply_token).map_err(BridgeError::Random)?;
+    let tokens = ReplyTokens::random(config.calls.reply_token).map_err(BridgeError::Random)?;
     let calls = Calls::new(
         publisher.clone(),
         (channels, tokens),
@@ -412,7 +411,7 @@ fn calls(
     Ok((Arc::new(calls), cancels))
 }
 
-/// The executor, where workflows are executed, and what watches its files.
+/// The executor, if workflows are enabled, and the watcher of its files.
 async fn workflows(
     config: &Config,
     world: Option<Environment>,
@@ -437,20 +436,20 @@ async fn workflows(
     Ok((Some(workflows), Some(watch)))
 }
 
-/// The request headers that the HTTP listener passes on.
+/// The request headers that the HTTP listener forwards.
 fn passed_headers(http: &HttpConfig) -> Result<PassedHeaders, BridgeError> {
     let patterns = http.pass_headers.iter().map(|pattern| &pattern.0);
     PassedHeaders::new(patterns)
         .map_err(|error| BridgeError::Config(format!("http.pass_headers: {error}")))
 }
 
-/// The buses that some route leads to, or the requests of announced agents: a call may go there, so its answer may come
-/// back there.
+/// The buses that a call can go to, by a route or to an announced agent. Its answer may come back there.
 fn called_buses(config: &Config, buses: &Buses, routes: &RouteTable) -> Vec<BusId> {
     let all = routes.routes().iter().chain(routes.default_route());
     let routed = all.filter_map(|route| route.destinations().get(route.answering()));
     let routed = routed.map(Destination::transport);
-    let announced = access::places(config).map(|place| &place.to.transport);
+    let announced = config.registry.enabled_places().iter();
+    let announced = announced.map(|place| &place.to.transport);
     let mut called: Vec<BusId> = Vec::new();
     for bus in routed.chain(announced).filter_map(|name| buses.find(name)) {
         if !called.contains(&bus) {
@@ -462,7 +461,7 @@ fn called_buses(config: &Config, buses: &Buses, routes: &RouteTable) -> Vec<BusI
 
 fn call_limits(config: &Config) -> CallLimits {
     let calls = &config.calls;
-    // One agent, or one caller, leaves three quarters for the others.
+    // One agent or one caller may use a quarter.
     let quarter = calls.max_pending.div_ceil(4);
     CallLimits {
         timeout: calls.timeout.0,
@@ -476,7 +475,7 @@ fn call_limits(config: &Config) -> CallLimits {
     }
 }
 
-/// What A2A clients are served, if there is an agent for them.
+/// The A2A interface, if there is an agent for it.
 async fn a2a(
     config: &Config,
     registry: &Arc<Registry>,
@@ -499,7 +498,7 @@ async fn a2a(
     Ok((Some(settings), deliveries))
 }
 
-/// What calls the webhooks of tasks, if clients may set them.
+/// The sender of webhooks of tasks, if clients may set them.
 async fn deliveries(
     config: &Config,
     state: &Logs,
@@ -514,7 +513,7 @@ async fn deliveries(
     let push = PushSettings {
         webhooks: Webhooks::open(state).await?,
         allowed: AllowedUrls::new(config),
-        most: config.max_per_task as usize,
+        max: config.max_per_task as usize,
     };
     let client = Client::new(&ClientOptions::default()).map_err(BridgeError::Client)?;
     Ok(Some(Deliveries::new(
@@ -534,13 +533,13 @@ fn metrics(config: &Config) -> Result<Arc<Metrics>, BridgeError> {
     Ok(Arc::new(metrics))
 }
 
-/// What publishes on the buses, and knows which destinations take no messages.
+/// The publisher, which knows the failing destinations.
 fn publisher(outbound: &Outbound, readiness: &Arc<Readiness>, log: &LogLimits) -> Publisher {
     let destinations = Destinations::new(outbound.buses().clone(), Arc::clone(readiness), log);
     Publisher::new(outbound.clone(), Arc::new(destinations))
 }
 
-/// The answers to requests with a key and to those of attached agents, if there is anybody who asks.
+/// The stored answers to requests with a key and of attached agents, if anything needs them.
 async fn results(
     config: &Config,
     state: &Logs,

@@ -1,8 +1,8 @@
-//! How much memory may the requests and answers in progress use together?
+//! The memory that requests and answers in progress may use together.
 //!
-//! Everything that a stranger can make large is charged to one budget, in bytes: heads and bodies of requests while they
-//! arrive and wait, the calls that wait for their answers, and the parts of answers that wait for their callers. One
-//! client spends half of it at most. What no longer fits is refused, and says so.
+//! One budget, in bytes, is charged for everything that a client can make large: heads and bodies of requests while they
+//! arrive and wait, calls that wait for answers, and parts of answers that wait for their callers. One client may use at
+//! most half of it. Anything beyond that is refused with an error.
 //!
 //! ```text
 //! Budget ── ClientBudget ── Charge: a number of bytes, released when it is dropped
@@ -22,7 +22,7 @@ use crate::shares::{Share, Shares, client};
 #[derive(Debug)]
 pub struct Budget {
     held: AtomicUsize,
-    most: usize,
+    max_bytes: usize,
     of_clients: Arc<Shares<IpAddr>>,
     gauge: IntGauge,
     refused: IntCounter,
@@ -38,14 +38,14 @@ pub struct ClientBudget {
 
 /// Bytes taken from a budget. Dropping the charge releases them.
 #[derive(Debug)]
-#[must_use = "a charge that is dropped is given back"]
+#[must_use = "dropping a charge releases it"]
 pub struct Charge {
     budget: Arc<Budget>,
     bytes: usize,
     share: Option<Share<IpAddr>>,
 }
 
-/// The budget, or the client's half of it, is used up.
+/// The budget, or the half of the client, is used up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the memory for requests and answers (calls.budget_bytes) is used up")]
 pub struct BudgetExhausted;
@@ -62,13 +62,13 @@ const OVERHEAD: usize = 256;
 // === impl Budget ===
 
 impl Budget {
-    /// A budget of `most` bytes; `gauge` shows what is spent, `refused` counts what did not fit.
+    /// A budget of `max_bytes` bytes. `gauge` shows the used bytes, `refused` counts refusals.
     #[must_use]
-    pub fn new(most: usize, gauge: IntGauge, refused: IntCounter) -> Arc<Self> {
+    pub fn new(max_bytes: usize, gauge: IntGauge, refused: IntCounter) -> Arc<Self> {
         Arc::new(Self {
             held: AtomicUsize::new(0),
-            most,
-            of_clients: Shares::new(most / 2),
+            max_bytes,
+            of_clients: Shares::new(max_bytes / 2),
             gauge,
             refused,
         })
@@ -76,7 +76,7 @@ impl Budget {
 
     /// The budget of the client at this address.
     #[must_use]
-    pub fn purse(self: &Arc<Self>, address: Option<IpAddr>) -> ClientBudget {
+    pub fn for_client(self: &Arc<Self>, address: Option<IpAddr>) -> ClientBudget {
         ClientBudget {
             budget: Arc::clone(self),
             client: address.map(client),
@@ -87,7 +87,8 @@ impl Budget {
         let taken = self
             .held
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |held| {
-                held.checked_add(bytes).filter(|held| *held <= self.most)
+                held.checked_add(bytes)
+                    .filter(|held| *held <= self.max_bytes)
             });
         if taken.is_ok() {
             self.gauge.add(signed(bytes));
@@ -95,7 +96,7 @@ impl Budget {
         taken.is_ok()
     }
 
-    fn give_back(&self, bytes: usize) {
+    fn release(&self, bytes: usize) {
         self.held.fetch_sub(bytes, Ordering::Relaxed);
         self.gauge.sub(signed(bytes));
     }
@@ -118,7 +119,7 @@ impl ClientBudget {
         Ok(charge)
     }
 
-    /// Charges bytes that replace charged ones, which are dropped now: this always succeeds.
+    /// Charges bytes that replace charged ones, which the caller drops now. This always succeeds.
     #[must_use]
     pub fn replace(&self, bytes: Bytes) -> Bytes {
         let mut charge = self.nothing();
@@ -135,7 +136,7 @@ impl ClientBudget {
         }
     }
 
-    /// Bytes that are charged until the last of them is dropped.
+    /// Charges bytes until the last clone of them is dropped.
     ///
     /// # Errors
     /// When they do not fit.
@@ -147,10 +148,10 @@ impl ClientBudget {
 // === impl Charge ===
 
 impl Charge {
-    /// More bytes.
+    /// Charges more bytes.
     ///
     /// # Errors
-    /// When they do not fit; what was charged before stays.
+    /// When they do not fit; the earlier charge does not change.
     pub fn grow(&mut self, bytes: usize) -> Result<(), BudgetExhausted> {
         let share = self.share.as_mut();
         let fits = share.is_none_or(|share| share.grow(bytes));
@@ -174,13 +175,13 @@ impl Charge {
         self.bytes += bytes;
     }
 
-    /// The bytes that were charged, with the overhead per item.
+    /// The charged bytes, including the overhead per item.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// The bytes, which give the charge back when the last of them is dropped.
+    /// The bytes, which release the charge when their last clone is dropped.
     #[must_use]
     pub fn carried_by(self, bytes: Bytes) -> Bytes {
         Bytes::from_owner(ChargedBytes {
@@ -192,7 +193,7 @@ impl Charge {
 
 impl Drop for Charge {
     fn drop(&mut self) {
-        self.budget.give_back(self.bytes);
+        self.budget.release(self.bytes);
     }
 }
 
@@ -206,39 +207,39 @@ impl AsRef<[u8]> for ChargedBytes {
 mod tests {
     use super::*;
 
-    fn budget(most: usize) -> Arc<Budget> {
+    fn budget(max_bytes: usize) -> Arc<Budget> {
         let gauge = IntGauge::new("held", "Bytes.").unwrap();
         let refused = IntCounter::new("refused", "Refusals.").unwrap();
-        Budget::new(most, gauge, refused)
+        Budget::new(max_bytes, gauge, refused)
     }
 
     #[test]
     fn bytes_carry_their_charge_until_the_last_slice_is_dropped() {
         let budget = budget(10_000);
-        let purse = budget.purse(None);
-        let bytes = purse.hold(Bytes::from(vec![7; 5_000])).unwrap();
+        let client_budget = budget.for_client(None);
+        let bytes = client_budget.hold(Bytes::from(vec![7; 5_000])).unwrap();
         let slice = bytes.slice(10..20);
         drop(bytes);
         assert_eq!(budget.gauge.get(), 5_256);
         assert_eq!(
-            purse.hold(Bytes::from(vec![7; 5_000])),
+            client_budget.hold(Bytes::from(vec![7; 5_000])),
             Err(BudgetExhausted)
         );
         assert_eq!((&slice[..], budget.refused.get()), (&[7; 10][..], 1));
         drop(slice);
         assert_eq!(budget.gauge.get(), 0);
-        assert!(purse.hold(Bytes::from(vec![7; 5_000])).is_ok());
+        assert!(client_budget.hold(Bytes::from(vec![7; 5_000])).is_ok());
     }
 
     #[test]
-    fn what_replaces_something_always_fits() {
+    fn replacing_bytes_always_succeeds() {
         let budget = budget(1_000);
-        let purse = budget.purse(Some([192, 0, 2, 1].into()));
-        let part = purse.hold(Bytes::from(vec![7; 200])).unwrap();
-        let frame = purse.replace(Bytes::from(vec![7; 900]));
+        let client_budget = budget.for_client(Some([192, 0, 2, 1].into()));
+        let part = client_budget.hold(Bytes::from(vec![7; 200])).unwrap();
+        let frame = client_budget.replace(Bytes::from(vec![7; 900]));
         drop(part);
         assert_eq!(budget.gauge.get(), 1_156);
-        assert_eq!(purse.charge(1).unwrap_err(), BudgetExhausted);
+        assert_eq!(client_budget.charge(1).unwrap_err(), BudgetExhausted);
         drop(frame);
         assert_eq!(budget.gauge.get(), 0);
         assert!(budget.of_clients.is_empty());
@@ -247,11 +248,11 @@ mod tests {
     #[test]
     fn one_client_leaves_half_to_the_others() {
         let budget = budget(10_000);
-        let one = budget.purse(Some([192, 0, 2, 1].into()));
+        let one = budget.for_client(Some([192, 0, 2, 1].into()));
         let mut charge = one.charge(4_000).unwrap();
         assert_eq!(charge.grow(1_000), Err(BudgetExhausted));
         assert_eq!(charge.bytes(), 4_256);
-        let other = budget.purse(Some([192, 0, 2, 2].into()));
+        let other = budget.for_client(Some([192, 0, 2, 2].into()));
         let others = other.charge(4_000).unwrap();
         drop(charge);
         let again = one.charge(4_000).unwrap();
@@ -261,12 +262,12 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_into_the_whole_is_given_back_to_the_client() {
+    fn a_charge_that_the_whole_budget_refuses_is_released_for_the_client() {
         let budget = budget(1_000);
         let mut held = Vec::new();
         for last in 1..=3 {
-            let purse = budget.purse(Some([192, 0, 2, last].into()));
-            held.extend(purse.charge(100));
+            let client_budget = budget.for_client(Some([192, 0, 2, last].into()));
+            held.extend(client_budget.charge(100));
         }
         assert_eq!(held.len(), 2);
         drop(held);

@@ -54,13 +54,13 @@ impl Buses {
         }
     }
 
-    /// The bus of that name.
+    /// The bus with this name.
     #[must_use]
     pub fn find(&self, name: &Name) -> Option<BusId> {
         self.by_name.get(name).copied()
     }
 
-    /// The bus of that number; numbers come from [`Buses::find`] and [`Buses::iter`] of the same set.
+    /// The bus with this number, which must come from [`Buses::find`] or [`Buses::iter`] of the same set.
     #[must_use]
     pub fn get(&self, id: BusId) -> Option<&Bus> {
         self.list.get(id.0)
@@ -74,11 +74,11 @@ impl Buses {
             .map(|(index, bus)| (BusId(index), bus))
     }
 
-    /// Flushes and closes all of them side by side, each within the deadline.
+    /// Flushes and closes all buses concurrently, each within the deadline.
     pub async fn close(&self, deadline: Duration) {
         let closing = self.list.iter().map(|bus| async move {
             if let Err(error) = bus.transport.close(deadline).await {
-                tracing::error!(transport = %bus.name, %error, "closed with messages unconfirmed");
+                tracing::error!(transport = %bus.name, %error, "closed with unconfirmed messages");
             }
         });
         join_all(closing).await;

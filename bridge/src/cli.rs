@@ -13,10 +13,12 @@ mod explain;
 mod map;
 mod output;
 mod payload;
+#[cfg(any(feature = "kafka", feature = "nats"))]
 mod reach;
 mod serve;
 mod stdio;
 mod telemetry;
+#[cfg(any(feature = "kafka", feature = "nats"))]
 mod topics;
 mod workflow;
 
@@ -61,6 +63,7 @@ enum Command {
     /// Checks a configuration, its secrets and TLS files; with --connect also brokers, topics, streams and permissions.
     Check(check::CheckArgs),
     /// Shows or creates the topics, streams and consumers that a configuration needs; shows permissions.
+    #[cfg(any(feature = "kafka", feature = "nats"))]
     Topics(topics::TopicsArgs),
     /// Turns payloads into CloudEvents, one JSON line each.
     Map(map::MapArgs),
@@ -128,6 +131,7 @@ pub fn run() -> anyhow::Result<Status> {
         Command::Stdio(args) => block_on(stdio::run(args)).map(success),
         Command::Workflow(args) => workflow::run(args),
         Command::Check(args) => block_on(check::run(args)),
+        #[cfg(any(feature = "kafka", feature = "nats"))]
         Command::Topics(args) => block_on(topics::run(args)),
         Command::Map(args) => map::run(&args),
         Command::Explain(args) => explain::run(&args),

@@ -11,7 +11,7 @@ pub(crate) fn now() -> SystemTime {
     SystemTime::now()
 }
 
-/// The time as CloudEvents writes it, in UTC with milliseconds.
+/// The time in the format of CloudEvents, in UTC with milliseconds.
 #[must_use]
 pub(crate) fn rfc3339(time: SystemTime) -> Text {
     let timestamp = Timestamp::try_from(time).unwrap_or(Timestamp::UNIX_EPOCH);
@@ -25,7 +25,7 @@ pub(crate) fn milliseconds(time: SystemTime) -> u64 {
     whole_milliseconds(since.unwrap_or_default())
 }
 
-/// The time that is so many milliseconds after the beginning of 1970.
+/// The time from milliseconds since 1970.
 #[must_use]
 pub(crate) fn since_1970(milliseconds: u64) -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::from_millis(milliseconds)
@@ -37,20 +37,20 @@ pub(crate) fn whole_milliseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Now, in seconds since 1970, as A2E messages carry it.
+/// Now, in seconds since 1970, as in A2E messages.
 #[must_use]
 pub(crate) fn seconds() -> f64 {
     let since = now().duration_since(SystemTime::UNIX_EPOCH);
     since.unwrap_or_default().as_secs_f64()
 }
 
-/// Now, as the `time` of mapped events.
+/// Now, for the `time` of mapped events.
 #[must_use]
 pub(crate) fn time() -> Time {
     Time::from(now())
 }
 
-/// The time an attribute names, when it is one.
+/// The time in an attribute; `None` if it is not a time.
 #[must_use]
 pub(crate) fn parse(text: &str) -> Option<SystemTime> {
     text.parse::<Timestamp>().ok().map(SystemTime::from)
@@ -59,26 +59,26 @@ pub(crate) fn parse(text: &str) -> Option<SystemTime> {
 /// How far clocks may differ before an event counts as expired.
 pub(crate) const SKEW: Duration = Duration::from_secs(2);
 
-/// When nobody wants an event any more, where it says so. Source: CloudEvents expirytime extension.
+/// The time after which an event is no longer wanted, if it has one. Source: CloudEvents expirytime extension.
 #[must_use]
 pub(crate) fn expiry(event: &Event) -> Option<SystemTime> {
     parse(event.extension_text(extension::EXPIRY_TIME)?)
 }
 
-/// How long the sender of an event waits, where it says so; a little where that is over.
+/// How long the sender of an event still waits, if it has an expiry time; a short time if that has passed.
 #[must_use]
 pub(crate) fn time_left(event: &Event) -> Option<Duration> {
     let left = expiry(event)?.duration_since(now());
     Some(left.unwrap_or(SKEW))
 }
 
-/// Whether nobody wants an event any more, on any clock.
+/// Whether an event has expired on every clock.
 #[must_use]
 pub(crate) fn is_expired(event: &Event) -> bool {
     expiry(event).is_some_and(is_over)
 }
 
-/// Whether a time is over on every clock.
+/// Whether a time has passed on every clock.
 #[must_use]
 pub(crate) fn is_over(time: SystemTime) -> bool {
     time + SKEW < now()

@@ -1,14 +1,14 @@
-//! Numbers of things in the parameters of requests.
+//! Counts in the parameters of requests.
 
 use std::fmt;
 
 use serde::Deserializer;
 use serde::de::{Error, Unexpected, Visitor};
 
-/// Reads a number of things, where there is one: what clients are told about a wrong one is no type of this program.
+/// Reads an optional count. The error for clients does not mention a Rust type.
 ///
 /// # Errors
-/// When it is something else than a whole number from 0, or null.
+/// When it is neither a whole number from 0 nor null.
 pub(crate) fn read<'de, D: Deserializer<'de>>(from: D) -> Result<Option<usize>, D::Error> {
     from.deserialize_option(Count)
 }
@@ -23,7 +23,7 @@ impl<'de> Visitor<'de> for Count {
     }
 
     fn visit_some<D: Deserializer<'de>>(self, from: D) -> Result<Self::Value, D::Error> {
-        // Not any: the text of a query is read as a number only where one is asked for.
+        // Not `deserialize_any`: the text of a query is only read as a number if a number is requested.
         from.deserialize_u64(self)
     }
 
@@ -53,7 +53,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_number_of_things_is_refused_in_plain_words() {
+    fn the_error_for_a_wrong_count_names_what_is_expected() {
         let read = |json: &str| {
             let params: Result<Params, _> = serde_json::from_str(json);
             params

@@ -93,9 +93,9 @@ impl Door {
     }
 
     /// The sender's share of the memory for requests.
-    pub(crate) fn purse(&self, extensions: &Extensions) -> ClientBudget {
+    pub(crate) fn client_budget(&self, extensions: &Extensions) -> ClientBudget {
         let peer = extensions.get::<Peer>().map(|peer| peer.address);
-        self.calls.budget().purse(peer)
+        self.calls.budget().for_client(peer)
     }
 
     /// A new call id for a request. Other replicas follow the answer if a client can request it from them.
@@ -121,7 +121,7 @@ impl Door {
         let each = headers
             .iter()
             .map(|(name, value)| name.as_str().len() + value.len() + LINE);
-        let charge = self.purse(request.extensions()).charge(each.sum());
+        let charge = self.client_budget(request.extensions()).charge(each.sum());
         charge.map_err(|spent| {
             let failure = Failure::call(&CallError::Exhausted(spent.into()));
             (StatusCode::TOO_MANY_REQUESTS, failure)
@@ -161,14 +161,14 @@ impl Door {
         Ok(())
     }
 
-    /// Reads the body of a request, of at most `most` bytes.
-    async fn body(&self, request: Request<Body>, most: usize) -> Result<Bytes, Refusal> {
-        let purse = self.purse(request.extensions());
+    /// Reads the body of a request, of at most `max_bytes` bytes.
+    async fn body(&self, request: Request<Body>, max_bytes: usize) -> Result<Bytes, Refusal> {
+        let budget = self.client_budget(request.extensions());
         let (head, body) = request.into_parts();
-        let read = body::read(&head.headers, body, most, self.body_timeout, &purse).await;
+        let read = body::read(&head.headers, body, max_bytes, self.body_timeout, &budget).await;
         read.map_err(|error| match error {
             BodyError::TooLarge => {
-                let message = format!("the body is larger than {most} bytes");
+                let message = format!("the body is larger than {max_bytes} bytes");
                 let failure = Failure::new(Reason::Exhausted, message);
                 (StatusCode::PAYLOAD_TOO_LARGE, failure)
             }

@@ -1,9 +1,10 @@
-//! The bridge between AI agents and the event bus: binds topics, routes on `targetagent`, makes calls.
+//! The bridge between AI agents and event buses: reads topics, routes on `targetagent`, makes calls.
 //!
 //! The path of a message is [`pipeline`]; read that first. [`Bridge`] builds everything from a [`config::Config`] and
 //! runs it; [`calls`] turns a synchronous request into correlated events and their answers back into a response or a
 //! stream; [`http`] is the HTTP listener.
 
+#[cfg(any(feature = "kafka", feature = "nats"))]
 mod access;
 pub(crate) mod account;
 mod attached;
@@ -35,6 +36,7 @@ pub mod shares;
 mod stage;
 pub mod state;
 mod tasks;
+#[cfg(any(feature = "kafka", feature = "nats"))]
 mod topics;
 pub mod workflows;
 

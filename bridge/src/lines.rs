@@ -1,4 +1,4 @@
-//! Lines of JSON: of a program or of standard input, read with a bound on their length, and written.
+//! Reads lines of JSON, of a program or of standard input, with a limit on their length, and writes them.
 
 use std::io;
 
@@ -9,7 +9,7 @@ use tokio::io::{AsyncBufReadExt as _, AsyncRead, BufReader};
 #[derive(Debug)]
 pub(crate) struct Lines<R> {
     reader: BufReader<R>,
-    /// The line that is being read.
+    /// The current line.
     line: BytesMut,
     is_cut: bool,
     most: usize,
@@ -19,14 +19,14 @@ pub(crate) struct Lines<R> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Line {
     pub(crate) bytes: Bytes,
-    /// It was longer than the reader takes: these are its first bytes.
+    /// Whether it exceeded the limit, and these are only its first bytes.
     pub(crate) is_cut: bool,
 }
 
 // === impl Lines ===
 
 impl<R: AsyncRead + Unpin> Lines<R> {
-    /// Reads lines of at most `most` bytes; of longer ones the rest is skipped.
+    /// Reads lines of at most `most` bytes. The rest of longer lines is skipped.
     pub(crate) fn new(reader: R, most: usize) -> Self {
         Self {
             reader: BufReader::new(reader),
@@ -36,7 +36,7 @@ impl<R: AsyncRead + Unpin> Lines<R> {
         }
     }
 
-    /// The next line; `None` at the end. A last line without an end is one too. Cancel-safe.
+    /// The next line, which may be a last line without a line end; `None` at the end. Cancel-safe.
     ///
     /// # Errors
     /// When the stream cannot be read.
@@ -72,8 +72,7 @@ impl<R: AsyncRead + Unpin> Lines<R> {
     }
 }
 
-/// A JSON document as one line, with its end. Between the tokens of JSON, the only place where it can have line ends, a space
-/// means the same.
+/// A JSON document as one line, with a line end. JSON has line ends only between tokens, where a space is equivalent.
 pub(crate) fn on_one_line(json: &[u8]) -> Vec<u8> {
     let mut line = json.to_vec();
     let ends = line.iter_mut().filter(|byte| matches!(byte, b'\r' | b'\n'));
@@ -110,7 +109,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn of_a_long_line_the_rest_is_skipped() {
+    async fn the_rest_of_a_long_line_is_skipped() {
         let long = "x".repeat(100_000);
         let text = format!("{long}\nnext\n{long}");
         let lines = read(text.as_bytes(), 4).await;

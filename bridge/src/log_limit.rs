@@ -1,8 +1,8 @@
-//! Log lines that are written now and then, with a count of those that were not.
+//! Rate-limited log lines, with a count of the suppressed ones.
 //!
 //! ```text
-//! LogLimits ── Seldom: one kind of line ── allow ──> written, with what was suppressed before it
-//!     └── report, flush ──> what was suppressed, where no later line says it
+//! LogLimits ── LogLimit: one kind of line ── allow ──> written, with the number suppressed before it
+//!     └── report, flush ──> the number suppressed, if no later line contains it
 //! ```
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,8 +11,8 @@ use a2abus_plugin::Text;
 use tokio::time::{Duration, Instant};
 use tracing::Level;
 
-/// Lines that are written within one window, at most.
-const MOST: u32 = 10;
+/// The most lines in one window.
+const MAX_LINES: u32 = 10;
 /// The length of a window.
 const WINDOW: Duration = Duration::from_secs(10);
 
@@ -20,7 +20,7 @@ const WINDOW: Duration = Duration::from_secs(10);
 #[derive(Debug, Clone, Default)]
 pub struct LogLimits(Arc<Mutex<Vec<Arc<Line>>>>);
 
-/// Decides whether a line of one kind is written. Safe to share; held for a few instructions.
+/// Decides whether a line of one kind is written.
 #[derive(Debug)]
 pub(crate) struct LogLimit(Arc<Line>);
 
@@ -29,7 +29,7 @@ pub(crate) struct LogLimit(Arc<Line>);
 struct Line {
     level: Level,
     binding: Option<Text>,
-    /// What the line that reports the others says.
+    /// The message of the line that reports the suppressed ones.
     more: &'static str,
     window: Mutex<Window>,
 }
@@ -44,8 +44,7 @@ struct Window {
 // === impl LogLimits ===
 
 impl LogLimits {
-    /// A new kind of line. The first is written at once; `more` introduces the number of those that were suppressed
-    /// since the last one.
+    /// Adds a kind of line. `more` is the message of the line that reports how many were suppressed.
     pub(crate) fn limit(&self, level: Level, more: &'static str) -> LogLimit {
         self.add(level, None, more)
     }
@@ -70,12 +69,12 @@ impl LogLimits {
         LogLimit(line)
     }
 
-    /// Writes how many lines were suppressed in windows that are over, and that no later line has reported.
+    /// Reports how many lines were suppressed in past windows, unless a later line has reported them.
     pub(crate) fn report(&self) {
         self.write_all(Line::unreported);
     }
 
-    /// Writes how many lines were suppressed so far: nothing comes later.
+    /// Reports how many lines were suppressed so far. Call it before the process ends.
     pub(crate) fn flush(&self) {
         self.write_all(|line| Some(std::mem::take(&mut line.window().suppressed)));
     }
@@ -100,7 +99,7 @@ impl LogLimit {
     /// Whether to write the line: `Some` with the number of lines that were suppressed since the last one.
     pub(crate) fn allow(&self) -> Option<u64> {
         let mut window = self.0.window();
-        if window.written < MOST {
+        if window.written < MAX_LINES {
             window.written += 1;
             return Some(std::mem::take(&mut window.suppressed));
         }
@@ -126,7 +125,7 @@ impl Line {
         }
     }
 
-    /// The window of this moment. A panic elsewhere leaves it usable.
+    /// The current window. A panic elsewhere leaves it usable.
     fn window(&self) -> MutexGuard<'_, Window> {
         let mut window = self.window.lock().unwrap_or_else(PoisonError::into_inner);
         if window.began.elapsed() >= WINDOW {
@@ -146,9 +145,9 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_is_suppressed_is_counted_and_reported_once() {
+    async fn suppressed_lines_are_counted_and_reported_once() {
         let limit = limit();
-        for _ in 0..MOST {
+        for _ in 0..MAX_LINES {
             assert_eq!(limit.allow(), Some(0));
         }
         for _ in 0..7 {
@@ -164,7 +163,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_first_line_of_the_next_window_reports_the_last() {
         let limit = limit();
-        for _ in 0..MOST + 3 {
+        for _ in 0..MAX_LINES + 3 {
             limit.allow();
         }
         tokio::time::advance(WINDOW).await;

@@ -1,4 +1,4 @@
-//! The program `a2abus`: reads the command line, runs one command, and prints in one line why it failed.
+//! The program `a2abus`: parses the command line, runs one command, and prints its error in one line.
 
 use std::process::ExitCode;
 

@@ -1,9 +1,8 @@
-//! What does the bridge count? Every metric, with its name, unit, labels and meaning.
+//! All metrics of the bridge, with their names, units, labels and meanings.
 //!
-//! Labels come from closed sets: names in the configuration, and words that are constants of the program. Text out of
-//! a payload cannot get here, since reasons are `&'static str` or enums; the names of agents, of which [`AgentMetrics`]
-//! keeps a bounded number, are the exception. Handles of bindings and transports are
-//! resolved once, so that counting a message is one atomic addition.
+//! Label values come from closed sets: names in the configuration, and constants of the program (`&'static str` or
+//! enums). Text from payloads never becomes a label value, except the names of agents, whose number [`AgentMetrics`]
+//! limits. The handles of bindings and transports are resolved once, so counting a message is one atomic addition.
 //!
 //! Source: docs/design.md §10.
 
@@ -50,7 +49,7 @@ use self::reload::ReloadMetrics;
 use self::state::StateFamilies;
 use self::workflows::WorkflowMetrics;
 
-/// Every metric of one bridge. Nothing is global: two bridges in one process count apart.
+/// The metrics of one bridge. Two bridges in one process have separate metrics.
 #[derive(Debug)]
 pub struct Metrics {
     registry: Registry,
@@ -85,15 +84,15 @@ pub struct Metrics {
     pub call_parts: IntCounter,
     /// Calls that are waiting for their answer.
     pub pending_calls: IntGauge,
-    /// Memory spent on requests and answers in progress, in bytes.
+    /// Memory used by requests and answers in progress, in bytes.
     pub held_bytes: IntGauge,
-    /// What did not fit into the memory for requests and answers in progress.
+    /// Requests and answers that did not fit into this memory.
     pub budget_refused: IntCounter,
-    /// Cancels that no agent got.
+    /// Cancels that were not sent.
     pub cancels_dropped: IntCounter,
     /// Calls of other replicas that were taken over.
     pub followed: IntCounter,
-    /// Calls of other replicas that were given up for want of memory.
+    /// Calls of other replicas that were given up because of lack of memory.
     pub followed_lost: IntCounter,
     connections: IntGaugeVec,
     connections_closed: IntCounterVec,
@@ -135,9 +134,9 @@ pub struct TransportMetrics {
     pub published: IntCounter,
     /// Time from handing a message to the client to its confirmation, in seconds.
     pub publish_seconds: Histogram,
-    /// Messages that the client received and dropped, because nobody took them in time.
+    /// Messages that the client received and dropped because they were not read in time.
     pub client_dropped: IntCounter,
-    /// 1 while the bus answers, else 0.
+    /// 1 if the bus answers, otherwise 0.
     pub up: IntGauge,
 }
 
@@ -159,7 +158,7 @@ impl Metrics {
     /// All metrics, at zero.
     ///
     /// # Errors
-    /// Never with the definitions of this file; a test holds them to it.
+    /// Never with the definitions of this file, which a test checks.
     pub fn new() -> Result<Self, Error> {
         let mut on = Registrar::default();
         let metrics = Self {
@@ -246,7 +245,7 @@ impl Metrics {
         gauge.set(i64::try_from(partitions).unwrap_or(i64::MAX));
     }
 
-    /// How many messages a binding is behind its source; `None` when nobody knows.
+    /// The lag of a binding in messages; `None` if it is unknown.
     pub fn source_lag(&self, binding: &Text, lag: Option<u64>) {
         let labels = &[binding.as_str()];
         match lag {
@@ -254,7 +253,7 @@ impl Metrics {
                 let gauge = self.source_lag.with_label_values(labels);
                 gauge.set(i64::try_from(lag).unwrap_or(i64::MAX));
             }
-            // One that was never known is not there to be removed.
+            // An error means that there was no value to remove.
             None => drop(self.source_lag.remove_label_values(labels)),
         }
     }
@@ -280,7 +279,7 @@ impl Metrics {
         self.state.of(name)
     }
 
-    /// Counts what became of an announcement of an agent.
+    /// Counts the outcome of an announcement of an agent.
     pub fn registry(&self, event: RegistryEvent) {
         self.announcements.count(event);
     }
@@ -296,18 +295,18 @@ impl Metrics {
         add_one(&self.units, family as usize * KINDS.len() + kind as usize);
     }
 
-    /// Counts a unit that was refused.
+    /// Counts a refused unit.
     pub fn refused(&self, kind: DecodeErrorKind) {
         self.refused.with_label_values(&[kind.as_str()]).inc();
     }
 
-    /// Counts a call that is over, and how long it took.
+    /// Counts a finished call, and how long it took.
     pub fn call_ended(&self, outcome: CallOutcome, took: Duration) {
         add_one(&self.calls, outcome as usize);
         self.call_seconds.observe(took.as_secs_f64());
     }
 
-    /// The open connections of a door.
+    /// The open connections of an HTTP listener.
     pub(crate) fn connections(&self, door: &'static str) -> IntGauge {
         self.connections.with_label_values(&[door])
     }
@@ -332,7 +331,7 @@ impl Metrics {
             .inc();
     }
 
-    /// Counts an event whose payload names another agent than what wins over it.
+    /// Counts an event whose payload names a different agent than the path or attribute that takes precedence.
     pub fn target_conflict(&self) {
         self.target_conflicts.inc();
     }
@@ -352,7 +351,7 @@ impl Metrics {
         self.a2a.task_started();
     }
 
-    /// Those of attached agents.
+    /// The metrics of attached agents.
     pub(crate) fn attached(&self) -> &AttachedMetrics {
         &self.attached
     }
@@ -367,7 +366,7 @@ impl Metrics {
         self.a2a.push_delivery(outcome);
     }
 
-    /// Counts an HTTP request that was answered; a stream when its head is.
+    /// Counts an answered HTTP request; a stream counts when its head is sent.
     pub fn http_request(&self, path: HttpPath, status: StatusCode) {
         let labels = &[path.as_str(), status.as_str()];
         self.http_requests.with_label_values(labels).inc();
@@ -389,14 +388,14 @@ impl Metrics {
         self.workflows.running.inc();
     }
 
-    /// Counts an execution that was begun and is over; `None` when it was given up.
+    /// Counts a finished execution; `None` if it was given up.
     pub fn workflow_ended(&self, status: Option<Status>) {
         self.workflows.running.dec();
         let status = status.map_or("abandoned", Status::as_str);
         self.workflows.ended.with_label_values(&[status]).inc();
     }
 
-    /// Counts a run of an operation that is over.
+    /// Counts a finished run of an operation.
     pub fn workflow_operation(&self, progress: &Progress) {
         match progress.status {
             OperationStatus::Running => {}
@@ -407,7 +406,7 @@ impl Metrics {
         }
     }
 
-    /// Counts a request that is refused.
+    /// Counts a refused request.
     pub fn workflow_refused(&self, why: RefusalReason) {
         add_one(&self.workflows.refused, why as usize);
     }
@@ -417,7 +416,7 @@ impl Metrics {
         self.reload.count(what);
     }
 
-    /// Counts a change of agents, APIs, credentials or their secrets.
+    /// Counts a reload of agents, APIs, credentials or their secrets.
     pub fn workflow_reload(&self, what: ReloadOutcome) {
         add_one(&self.workflows.reloads, what as usize);
     }
@@ -430,7 +429,7 @@ impl Metrics {
         TextEncoder::new().encode_to_string(&self.registry.gather())
     }
 
-    /// Every metric there is.
+    /// The definitions of all metrics.
     #[must_use]
     pub fn definitions(&self) -> &[Definition] {
         &self.definitions
@@ -451,7 +450,7 @@ impl Metrics {
 // === impl BindingMetrics ===
 
 impl BindingMetrics {
-    /// Counts a message that became a dead letter; `reason` is the word of an error kind.
+    /// Counts a message that became a dead letter; `reason` is the code of an error.
     pub fn dead_lettered(&self, reason: &'static str) {
         let labels = &[self.name.as_str(), reason];
         self.dead_lettered.with_label_values(labels).inc();
@@ -463,7 +462,7 @@ impl BindingMetrics {
         self.overruled.with_label_values(labels).inc();
     }
 
-    /// Counts a message that was settled without going anywhere, as it should be.
+    /// Counts a message that was settled without being published, as intended.
     pub fn dropped(&self, reason: &'static str) {
         let labels = &[self.name.as_str(), reason];
         self.dropped.with_label_values(labels).inc();
@@ -480,13 +479,13 @@ impl BindingMetrics {
 // === impl TransportMetrics ===
 
 impl TransportMetrics {
-    /// Counts a publication that is tried again.
+    /// Counts a publish retry.
     pub fn retried(&self, kind: TransportErrorKind) {
         let labels = &[self.name.as_str(), kind.as_str()];
         self.retries.with_label_values(labels).inc();
     }
 
-    /// Counts a message of a caller that is not published.
+    /// Counts a message of a caller that was not published.
     pub fn given_up(&self, kind: TransportErrorKind) {
         let labels = &[self.name.as_str(), kind.as_str()];
         self.given_up.with_label_values(labels).inc();
@@ -605,7 +604,7 @@ const TRANSPORT_UP: Definition = Definition {
     name: "a2abus_transport_up",
     unit: "0 or 1",
     labels: &["transport"],
-    help: "1 if the bus answers, else 0.",
+    help: "1 if the bus answers, otherwise 0.",
 };
 const UNITS: Definition = Definition {
     name: "a2abus_units_total",
@@ -677,14 +676,14 @@ const FOLLOWED: Definition = Definition {
     name: "a2abus_calls_taken_over_total",
     unit: "calls",
     labels: &[],
-    help: "Calls of other replicas whose answers were recorded here, because their replica did not take them.",
+    help: "Calls of other replicas whose answers this replica recorded, because the other replica did not accept them.",
 };
 
 const FOLLOWED_LOST: Definition = Definition {
     name: "a2abus_followed_calls_dropped_total",
     unit: "calls",
     labels: &[],
-    help: "Calls of other replicas whose answers are not followed any more, for want of memory.",
+    help: "Calls of other replicas whose answers this replica no longer follows, because of lack of memory.",
 };
 
 const BUDGET_REFUSED: Definition = Definition {
@@ -717,10 +716,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_metric_has_help_and_a_name_that_tells_its_unit() {
+    fn every_metric_has_help_and_a_unit_in_its_name() {
         let metrics = Metrics::new().unwrap();
         assert_eq!(metrics.definitions().len(), 64);
-        // What a gauge without a unit suffix counts is its noun.
+        // A gauge without a unit suffix is named after what it counts.
         let gauges = [
             "a2abus_config_last_reload_successful",
             "a2abus_config_restart_needed",
@@ -746,13 +745,13 @@ mod tests {
             assert!(name.starts_with("a2abus_"), "{name}");
             assert!(help.ends_with('.') && help.len() > 20, "{name}: {help}");
             assert!(!unit.is_empty(), "{name}");
-            let told = match *unit {
+            let is_named = match *unit {
                 "seconds" => name.ends_with("_seconds"),
                 "bytes" => name.ends_with("_bytes"),
                 _ if gauges.contains(name) => true,
                 _ => name.ends_with("_total"),
             };
-            assert!(told, "{name} does not tell its unit {unit}");
+            assert!(is_named, "{name} does not contain its unit {unit}");
         }
     }
 
@@ -784,7 +783,7 @@ mod tests {
     }
 
     #[test]
-    fn bindings_and_transports_count_under_their_names() {
+    fn the_metrics_of_bindings_and_transports_have_their_names() {
         let metrics = Metrics::new().unwrap();
         let binding = metrics.binding(&"in".into());
         binding.received.inc();

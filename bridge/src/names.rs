@@ -1,6 +1,6 @@
-//! The names and patterns of the configuration, which the rest of the bridge uses too.
+//! The names and patterns of the configuration, which the rest of the bridge also uses.
 //!
-//! This module does not depend on the configuration file or on their use.
+//! This module does not depend on the configuration.
 
 mod escape;
 mod template;
@@ -14,7 +14,9 @@ use serde::{Deserialize, Serialize};
 
 pub use self::template::{Attribute, AttributeError, Template, TemplateError, TemplatePart};
 
-pub(crate) use self::escape::{escape, unescape};
+pub(crate) use self::escape::escape;
+#[cfg(any(feature = "kafka", feature = "nats"))]
+pub(crate) use self::escape::unescape;
 pub(crate) use self::template::with_extension;
 
 /// The name of a transport, a binding, a route, a group: 1 to 64 of `A-Z a-z 0-9 . _ -`, letter or digit first.

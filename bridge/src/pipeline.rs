@@ -1,21 +1,21 @@
 //! The path of a message through the bridge. Read this first.
 //!
 //! ```text
-//! receive ─> detect ─> parse ─> map ─> resolve (answers) │ route (all else) ─> publish ─> settle
+//! receive ─> detect ─> parse ─> map ─> resolve (answers) │ route (others) ─> publish ─> settle
 //! ```
 //!
-//! One task runs each binding, and takes as many messages at once as there are. What becomes of a message is decided when
-//! it is read, and whoever waits for the answer to a request in it waits from then on, even if its lane cannot go on.
-//! Messages of one lane (a Kafka partition) are published in order; a lane whose message cannot be published waits and
-//! tries again while the other lanes go on ([`crate::bus::delivery`] has the rules). A message is settled after every copy
-//! of it, or its dead letter, is confirmed. What is held is bounded by the budget of the subscription.
+//! Each binding is one task, which receives all available messages at once. With `workers` it is several: the messages of
+//! one lane (a Kafka partition) go to the same one, which publishes them in order. A message is routed when
+//! its worker reads it. The deadline of a request in it starts then, even if its lane is held. A lane whose message cannot be published is held and retries, while the other lanes continue
+//! ([`crate::bus::delivery`] has the rules). A message is settled after each of its copies, or its dead letter, is
+//! confirmed. The budget of the subscription limits how much is held.
 //!
-//! | `Pipeline::run` takes a message through | in |
+//! | `Pipeline::work` takes a message through | in |
 //! |---|---|
-//! | `receive`: read it, and decide what is published of it | `intake.rs`, `events.rs`, `request.rs`, `refused.rs` |
-//! | `Run::go_on`: wait for its turn, then hand its copies to their buses | `run.rs`, `lane.rs`, `send.rs` |
-//! | `Run::look`: settle it once they are confirmed | `run.rs`, `send.rs` |
-//! | `Run::decided`: or hold its lane and send it again | `run.rs`, `send.rs` |
+//! | `receive`: read it, and decide what to publish | `intake.rs`, `events.rs`, `request.rs`, `refused.rs` |
+//! | `Run::proceed`: wait for its turn, then hand its copies to their buses | `run.rs`, `lane.rs`, `send.rs` |
+//! | `Run::settle_confirmed`: settle it once the copies are confirmed | `run.rs`, `send.rs` |
+//! | `Run::decided`: or hold its lane and send the copies again | `run.rs`, `send.rs` |
 
 pub mod adapt;
 pub(crate) mod claims;
@@ -28,6 +28,7 @@ mod refused;
 mod request;
 mod run;
 mod send;
+mod workers;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -55,59 +56,62 @@ pub(crate) use copies::CopiesInHand;
 use copies::Weight;
 use intake::{Intake, Read};
 use run::Run;
+use workers::Source;
 
-/// One binding: what is done with the messages of its topics.
+/// One binding, and how it processes the messages of its topics.
 #[derive(Debug)]
 pub(crate) struct Pipeline {
     /// Reads its messages.
     pub(crate) intake: Intake,
     /// The purpose of its messages.
     pub(crate) role: Role,
-    /// Where the ids of mapped events come from.
+    /// How the ids of mapped events are generated.
     pub(crate) ids: EventIds,
-    /// What to do with payloads that no family recognises.
+    /// What to do with payloads of an unknown format.
     pub(crate) on_unknown: OnUnknown,
-    /// Whether CloudEvents that lack routing attributes get them from their data.
+    /// Whether missing routing attributes of CloudEvents are taken from their data.
     pub(crate) data: DataLook,
-    /// Where answers to its requests go that name no reply address.
+    /// The topic for answers to its requests that name no reply address.
     pub(crate) replies: Option<Topic>,
     /// Which attributes its writers may set.
     pub(crate) claims: Claims,
-    /// The headers that copies keep.
+    /// The headers that its copies keep.
     pub(crate) passed: PassedHeaders,
     /// Routes.
     pub(crate) outbound: Outbound,
-    /// Sends what was routed.
+    /// Sends the copies.
     pub(crate) publisher: Publisher,
     /// Calls that its messages may answer.
     pub(crate) calls: Arc<Calls>,
-    /// Its requests that somebody waits for.
+    /// Its requests whose requester waits for an answer.
     pub(crate) exchanges: Arc<Exchanges>,
-    /// How much of its budget these hold.
+    /// How much of its budget these requests hold.
     pub(crate) waiting: WaitingRoom,
-    /// The memory that the copies of its messages take.
+    /// The memory that its copies use.
     pub(crate) copies: CopiesInHand,
+    /// How many tasks process its messages.
+    pub(crate) workers: usize,
 }
 
-/// Whether a binding looks into the data of CloudEvents.
+/// Whether a binding reads the data of CloudEvents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum DataLook {
-    /// Attributes only.
+    /// No: only the attributes.
     Never,
-    /// For routing attributes that the event lacks.
+    /// Yes: for missing routing attributes.
     ForMissing,
 }
 
-/// How often requests in held lanes are looked at.
+/// How often requests in held lanes are checked for callers that no longer wait.
 const LOOK: Duration = Duration::from_secs(1);
-/// Messages taken from the source at once.
+/// The most messages received at once.
 const AT_ONCE: usize = 64;
 
-/// A message that was read, and what is to be published of it.
+/// A received message, and what to publish.
 struct Received {
     copies: Vec<Outgoing>,
     original: Original,
-    /// When it was read.
+    /// When it was received.
     since: Instant,
     span: Span,
 }
@@ -125,7 +129,7 @@ struct Original {
 enum Settlement {
     /// At once.
     Now(Acknowledger),
-    /// When the requests in it are answered too.
+    /// When the requests in it are answered as well.
     Shared(Unsettled),
 }
 
@@ -136,11 +140,11 @@ struct Routed {
     unsettled: Option<Unsettled>,
     /// The copies to publish.
     copies: Vec<Outgoing>,
-    /// The requests in it that somebody waits for.
+    /// The requests in it whose requester waits for an answer.
     in_hand: Vec<RoutedRequest>,
-    /// The shares of the budget that these hold.
+    /// The shares of the budget that they hold.
     room: Holds,
-    /// Tells the message from others that were read at its position, once that is asked.
+    /// Distinguishes the message from others with the same position; computed when it is needed.
     fingerprint: Option<u64>,
     /// Error replies to its elements.
     error_replies: usize,
@@ -149,12 +153,66 @@ struct Routed {
 // === impl Pipeline ===
 
 impl Pipeline {
-    /// Runs until `stop`, then finishes what was received. What is unfinished when the future is dropped is abandoned:
-    /// the source delivers it again.
-    pub(crate) async fn run(&self, mut consumer: Consumer, stop: CancellationToken) -> Consumer {
+    /// Runs until `stop`, and then finishes the received messages. If the future is dropped earlier, the source delivers
+    /// the unfinished ones again.
+    pub(crate) async fn run(
+        self: &Arc<Self>,
+        mut consumer: Consumer,
+        stop: CancellationToken,
+    ) -> Consumer {
+        match self.workers {
+            1 => self.work(&mut consumer, &stop).await,
+            _ => self.distribute(&mut consumer, &stop).await,
+        }
+        consumer
+    }
+
+    /// Gives each delivery to the worker of its lane.
+    async fn distribute(self: &Arc<Self>, consumer: &mut Consumer, stop: &CancellationToken) {
+        let (queues, mut workers) = workers::start(self, stop);
+        let mut received = Vec::with_capacity(AT_ONCE);
+        let mut unread = VecDeque::with_capacity(AT_ONCE);
+        let (mut open, mut wanted) = (true, true);
+        loop {
+            while let Some(delivery) = unread.pop_front() {
+                if let Some(delivery) = queues.push(delivery) {
+                    unread.push_front(delivery);
+                    break;
+                }
+            }
+            let next = unread.front().map(|delivery: &Delivery| delivery.lane);
+            if !open && next.is_none() {
+                break;
+            }
+            tokio::select! {
+                biased;
+                Some(worker) = workers.join_next() => workers::ended(worker),
+                Some(room) = queues.room(next.unwrap_or_default()), if next.is_some() => {
+                    if let Some(delivery) = unread.pop_front() {
+                        room.send(delivery);
+                    }
+                }
+                count = consumer.recv_many(&mut received, AT_ONCE), if open && next.is_none() => {
+                    open = count > 0;
+                    unread.extend(received.drain(..));
+                }
+                () = stop.cancelled(), if wanted && open => {
+                    wanted = false;
+                    consumer.stop();
+                }
+            }
+        }
+        drop(queues);
+        while let Some(worker) = workers.join_next().await {
+            workers::ended(worker);
+        }
+    }
+
+    /// Processes what a source delivers until it ends, which `stop` asks for, and finishes it.
+    async fn work(&self, source: &mut impl Source, stop: &CancellationToken) {
         let mut run = Run::new(self);
         let mut received = Vec::with_capacity(AT_ONCE);
-        // The budget of the subscription counts these; what they become is counted when they are read.
+        // The budget of the subscription counts these messages; their copies are counted when they are read.
         let mut unread = VecDeque::with_capacity(AT_ONCE);
         let (mut open, mut wanted) = (true, true);
         let mut looks = interval(LOOK);
@@ -165,22 +223,23 @@ impl Pipeline {
             {
                 run.receive(delivery);
             }
-            // A lane that is held has work or a confirmation here.
+            // A held lane has work or a confirmation here.
             let is_idle = run.waiting.is_empty() && run.unconfirmed.is_empty();
             tokio::select! {
                 biased;
                 Some(decided) = run.unconfirmed.next() => run.decided(decided),
                 Some((lane, done)) = run.waiting.next() => run.done(lane, done),
-                _ = looks.tick(), if !is_idle => run.drop_unwanted(),
-                count = consumer.recv_many(&mut received, AT_ONCE), if open && unread.is_empty() => {
+                _ = looks.tick(), if !is_idle => run.settle_unwanted(),
+                () = self.copies.room(), if !unread.is_empty() => {}
+                count = source.recv_many(&mut received, AT_ONCE), if open && unread.is_empty() => {
                     open = count > 0;
                     unread.extend(received.drain(..));
                 }
                 () = stop.cancelled(), if wanted && open => {
                     wanted = false;
-                    consumer.stop();
+                    source.stop();
                 }
-                else => return consumer,
+                else => return,
             }
         }
     }
@@ -191,8 +250,8 @@ impl Pipeline {
         span.clone().in_scope(|| self.received(delivery, span))
     }
 
-    /// What becomes of a message: each event in it is routed, each answer goes to its call, and all else is a dead letter.
-    /// The requests in it are calls from here on.
+    /// Routes each event in a message, sends each answer to its call, and makes dead letters of the rest. The requests in
+    /// it become calls here.
     fn received(&self, delivery: Delivery, span: Span) -> Received {
         let rules = self.outbound.rules();
         let at = self.intake.at(&delivery, &rules);
@@ -258,12 +317,12 @@ impl Pipeline {
         match acknowledger.settle(Outcome::Settled) {
             Ok(()) => self.intake.metrics.settled.inc(),
             Err(error) => {
-                tracing::warn!(binding = %self.intake.name, %error, "not acknowledged: it may be redelivered");
+                tracing::warn!(binding = %self.intake.name, %error, "a message was not acknowledged: it may be redelivered");
             }
         }
     }
 
-    /// What the events of a message get that was read at `origin`.
+    /// The context for mapping a message from the position `origin`.
     fn context(&self, origin: Option<&Text>) -> MapContext<'static> {
         MapContext {
             source: self.intake.source.clone(),
@@ -277,15 +336,18 @@ impl Pipeline {
 
 impl Routed {
     /// Copies of one unit.
-    fn publish(&mut self, copies: Vec<Outgoing>, unit: Option<&Unit>) {
-        let copies = copies.into_iter().map(|copy| Outgoing {
-            unit: unit.cloned(),
-            ..copy
-        });
-        self.copies.extend(copies);
+    fn publish(&mut self, mut copies: Vec<Outgoing>, unit: Option<&Unit>) {
+        for copy in &mut copies {
+            copy.unit = unit.cloned();
+        }
+        if self.copies.is_empty() {
+            self.copies = copies;
+        } else {
+            self.copies.append(&mut copies);
+        }
     }
 
-    /// A share of the message, which is settled when that is done too.
+    /// A share of the message. The message is settled only after its shares are done.
     fn share(&mut self, metrics: &BindingMetrics) -> Unsettled {
         let unsettled = self
             .unsettled

@@ -1,7 +1,7 @@
 //! The life of a bridge: start, run, drain.
 //!
-//! Every task is owned by [`Bridge::run`] and ends with it. A bus that is away keeps its bindings and its reply channel
-//! trying; the process does not exit for it. Source: docs/design.md §9.
+//! [`Bridge::run`] owns every task, and each ends with it. While a bus is down, its bindings and its reply reader keep
+//! retrying; the process does not exit. Source: docs/design.md §9.
 
 mod runner;
 
@@ -36,27 +36,29 @@ use crate::metrics::Metrics;
 use crate::readiness::Readiness;
 use crate::registry::Registry;
 use crate::reload::ConfigReloader;
-use crate::restart::CLOSE;
 use crate::results::Results;
 use crate::results::follower::Follower;
 use crate::state::Logs;
 use crate::workflows::Workflows;
 use runner::Runner;
 
-/// How long callers may take to hear that their calls are abandoned.
+/// How long the answers of abandoned calls may take to reach their callers.
 const LAST_WORDS: Duration = Duration::from_secs(1);
+/// How long the remaining tasks may take to end after the drain, and then the buses to close. Even if a bus does not
+/// answer, the process ends within the 10 s that the Helm chart adds to the grace period.
+const CLOSE: Duration = Duration::from_secs(3);
 /// The part of the grace period that is reserved for bindings to finish messages in progress.
 const BINDINGS_GRACE: Duration = Duration::from_secs(5);
-/// How often the log and the metrics catch up with what was suppressed or dropped.
+/// How often suppressed log lines and dropped messages are reported.
 const REPORT_EVERY: Duration = Duration::from_secs(1);
-/// How often the log repeats why a bus is down.
+/// How often the log repeats that a bus is down.
 const REMIND_EVERY: Duration = Duration::from_secs(60);
-/// Connections to the admin listener, at most.
+/// The most connections to the admin listener.
 const ADMIN_CONNECTIONS: usize = 64;
-/// How long a caller may take nothing of a response before its connection is closed.
+/// If a caller reads nothing of a response for this long, its connection is closed.
 const RESPONSE_PATIENCE: Duration = Duration::from_secs(120);
 
-/// A bridge that runs.
+/// A running bridge.
 struct Process {
     buses: Buses,
     calls: Arc<Calls>,
@@ -70,18 +72,25 @@ struct Process {
     state: Arc<Logs>,
     grace: Duration,
     order: Stop,
-    /// The bindings of events, which end first.
+    /// The bindings for events, which end first.
     events: JoinSet<()>,
-    /// The other bindings and the HTTP listener.
-    intake: JoinSet<()>,
+    intake: Intake,
     /// Everything else.
     rest: JoinSet<()>,
 }
 
-/// The order to end, for the parts in the order in which they end.
+/// The other parts that take in work.
+#[derive(Default)]
+struct Intake {
+    bindings: JoinSet<()>,
+    /// The HTTP listener.
+    door: JoinSet<()>,
+}
+
+/// The signals to stop, in the order in which the parts end.
 #[derive(Default)]
 struct Stop {
-    /// The bridge drains: callers are sent elsewhere.
+    /// The bridge drains: new callers are refused.
     drain: CancellationToken,
     /// No new work: the HTTP listener and the bindings.
     intake: CancellationToken,
@@ -134,7 +143,7 @@ impl Bridge {
             grace: http.drain_grace.0,
             order: Stop::default(),
             events: JoinSet::new(),
-            intake: JoinSet::new(),
+            intake: Intake::default(),
             rest: JoinSet::new(),
         };
         let bounds = connection_bounds(&http);
@@ -160,8 +169,8 @@ impl Bridge {
 
 // === impl Process ===
 
-// Every condition is noted before the task that meets it runs: else the bridge is ready for a moment in which nothing is
-// connected yet.
+// Every condition is registered before the task that meets it runs. Otherwise the bridge would be ready for a moment
+// before anything is connected.
 impl Process {
     /// Opens the admin listener.
     fn open_admin(&mut self, socket: TcpListener, hosts: Vec<String>, bounds: ConnectionBounds) {
@@ -206,7 +215,7 @@ impl Process {
         }
     }
 
-    /// Reads the answers of every bus that calls go to, and those to other replicas where this one takes calls over.
+    /// Reads the answers on every bus that calls go to, and those for other replicas if this one takes over calls.
     fn read_answers(&mut self, takes_over: bool, a2a: Option<&Settings>) {
         for channel in self.calls.channels().iter() {
             let Some(bus) = self.buses.get(channel.bus) else {
@@ -227,7 +236,7 @@ impl Process {
         }
     }
 
-    /// Reads the answers to calls of other replicas, where they share the state.
+    /// Reads the answers to calls of other replicas, if they share the state.
     fn follow_others(&mut self, a2a: Option<&Settings>) {
         let shared = self.results.as_ref().filter(|results| results.is_shared());
         let Some(results) = shared.cloned() else {
@@ -256,7 +265,7 @@ impl Process {
         }
     }
 
-    /// Starts what goes on beside the messages: cancels, old records, changes of the configuration, reports.
+    /// Starts the background tasks: cancels, removal of old records, changes of the configuration, reports.
     fn start_upkeep(
         &mut self,
         cancels: mpsc::Receiver<Cancel>,
@@ -286,7 +295,7 @@ impl Process {
         rest.spawn(until(stop(), reports));
     }
 
-    /// Starts a binding, if its bus is there.
+    /// Starts a binding, if its bus exists.
     fn start_binding(&mut self, work: BindingService, subscription: Subscription) {
         let Some(bus) = self.buses.get(work.intake().bus) else {
             return;
@@ -315,6 +324,7 @@ impl Process {
                 .spawn(runner.run(readiness, self.order.drain.clone()));
         } else {
             self.intake
+                .bindings
                 .spawn(runner.run(readiness, self.order.intake.clone()));
         }
     }
@@ -359,7 +369,7 @@ impl Process {
             router,
             exposed: exposed(),
         };
-        self.intake.spawn(http::serve(Listener {
+        self.intake.door.spawn(http::serve(Listener {
             socket,
             router: doors::router(door, mounted),
             bounds,
@@ -373,14 +383,15 @@ impl Process {
         }));
     }
 
-    /// Runs what has been started, until the order to stop or until a task ends before it: its panic, if that was why.
+    /// Runs the started tasks until `stop`, or until one of them ends by itself. Returns its panic, if that was the cause.
     async fn until_stopped(&mut self, stop: &CancellationToken) -> Option<Box<dyn Any + Send>> {
         self.readiness.started();
         let ended = tokio::select! {
             () = stop.cancelled() => None,
-            ended = by_itself(&mut self.events) => Some(ended),
-            ended = by_itself(&mut self.intake) => Some(ended),
-            ended = by_itself(&mut self.rest) => Some(ended),
+            ended = first_to_end(&mut self.events) => Some(ended),
+            ended = first_to_end(&mut self.intake.bindings) => Some(ended),
+            ended = first_to_end(&mut self.intake.door) => Some(ended),
+            ended = first_to_end(&mut self.rest) => Some(ended),
         };
         if ended.is_some() {
             tracing::error!(
@@ -391,7 +402,7 @@ impl Process {
         error.try_into_panic().ok()
     }
 
-    /// Finishes what is in hand, within the grace period.
+    /// Finishes the work in progress, within the grace period.
     async fn drain(&mut self) {
         let grace = self.grace;
         tracing::info!(
@@ -402,8 +413,8 @@ impl Process {
         self.readiness.drain();
         self.order.drain.cancel();
         self.calls.drain();
-        // Events are read no more: other replicas take them. Answers still come in by the other bindings, so these go on
-        // until the last call and the last request on the bus have their own; new calls are refused with 503 meanwhile.
+        // Bindings for events stop, because other replicas read their events. The other bindings continue to read answers
+        // until the last call and the last request on the bus are answered. New calls are refused with 503 meanwhile.
         let for_bindings = (grace / 4).min(BINDINGS_GRACE);
         let until = Instant::now() + grace;
         let in_hand = async {
@@ -422,32 +433,28 @@ impl Process {
                 .fail_where(|_| true, &CallError::Draining);
             tracing::warn!(
                 calls = failed,
-                "the grace period is over: pending calls fail, and messages that are not published yet stay at their source"
+                "the grace period is over: pending calls fail, and unpublished messages stay at their source"
             );
         }
-        // Answers that arrived are still on their way to requesters on the bus.
+        // Answers that have arrived still have to be published to requesters on the bus.
         self.exchanges.end(until).await;
         if timeout_at(until, end(&mut self.events)).await.is_err() {
             self.events.shutdown().await;
         }
         self.order.intake.cancel();
-        let intake = timeout_at(until + LAST_WORDS, end(&mut self.intake));
-        if intake.await.is_err() {
-            tracing::warn!("the grace period is over: messages in progress are abandoned");
-            self.intake.shutdown().await;
-        }
+        self.intake.end(until + LAST_WORDS).await;
         if let Some(results) = &self.results
             && timeout_at(until + LAST_WORDS, results.until_kept())
                 .await
                 .is_err()
         {
             tracing::warn!(
-                "the grace period is over: some answers to requests with an Idempotency-Key are not kept"
+                "the grace period is over: some answers to requests with an Idempotency-Key were not stored"
             );
         }
     }
 
-    /// Drains, ends what served the drain, and closes the buses.
+    /// Drains, ends the tasks that the drain needed, and closes the buses.
     async fn end(&mut self) {
         self.drain().await;
         self.order.rest.cancel();
@@ -461,7 +468,28 @@ impl Process {
     }
 }
 
-/// The headers of responses that pages may read, each once.
+// === impl Intake ===
+
+impl Intake {
+    /// Waits until every task has ended, at most until the deadline, and aborts the rest.
+    async fn end(&mut self, deadline: Instant) {
+        let Self { bindings, door } = self;
+        let ended = tokio::join!(
+            timeout_at(deadline, end(bindings)),
+            timeout_at(deadline, end(door))
+        );
+        if ended.0.is_err() {
+            tracing::warn!("the grace period is over: messages in progress are abandoned");
+            bindings.shutdown().await;
+        }
+        if ended.1.is_err() {
+            tracing::warn!("the grace period is over: open HTTP connections are cut off");
+            door.shutdown().await;
+        }
+    }
+}
+
+/// The response headers that web pages may read, without duplicates.
 fn exposed() -> Vec<HeaderName> {
     let all = [
         &doors::workflows::EXPOSED[..],
@@ -485,7 +513,7 @@ fn connection_bounds(http: &HttpConfig) -> ConnectionBounds {
     ConnectionBounds {
         header_timeout: http.header_timeout.0,
         idle_timeout: http.idle_timeout.0,
-        response_patience: RESPONSE_PATIENCE,
+        response_timeout: RESPONSE_PATIENCE,
         max_connections,
         max_per_client: per_client.map_or(quarter, |most| most as usize),
     }
@@ -504,10 +532,10 @@ fn each_header_is_exposed_once() {
     }
 }
 
-/// Lets executions of workflows finish, and cancels what then still runs.
-async fn finish(workflows: Option<&Workflows>, patience: Duration) {
+/// Waits for running workflows, and then cancels the rest.
+async fn finish(workflows: Option<&Workflows>, grace: Duration) {
     if let Some(workflows) = workflows {
-        workflows.finish(patience).await;
+        workflows.finish(grace).await;
     }
 }
 
@@ -516,8 +544,8 @@ async fn until(stop: CancellationToken, work: impl Future<Output = ()>) {
     stop.run_until_cancelled(work).await;
 }
 
-/// The first task that ends before the shutdown.
-async fn by_itself(tasks: &mut JoinSet<()>) -> Result<(), JoinError> {
+/// Waits for the first task that ends before the shutdown.
+async fn first_to_end(tasks: &mut JoinSet<()>) -> Result<(), JoinError> {
     match tasks.join_next().await {
         Some(ended) => ended,
         None => std::future::pending().await,
@@ -532,7 +560,7 @@ async fn end(tasks: &mut JoinSet<()>) {
     }
 }
 
-/// Reports what no message reports by itself: log lines that were suppressed, and messages that a client dropped.
+/// Reports suppressed log lines, and messages that a client dropped.
 async fn report(log: LogLimits, buses: Buses) {
     let mut every = tokio::time::interval(REPORT_EVERY);
     every.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -564,7 +592,7 @@ async fn watch_health(
     let transport = bus.name.text();
     let mut health = bus.transport.health();
     let condition = condition_of(&bus);
-    // What was last seen, if anything was.
+    // The last known state.
     let mut before: Option<Health> = None;
     loop {
         let now = health.borrow_and_update().clone();
@@ -578,7 +606,7 @@ async fn watch_health(
                 match (&before, &now) {
                     (_, Health::Connecting(_)) => tracing::info!(%transport, "{cause}"),
                     (Some(Health::Up), _) => {
-                        tracing::warn!(%transport, %cause, "the transport is down: trying again until it is back");
+                        tracing::warn!(%transport, %cause, "the transport is down: reconnecting");
                     }
                     (Some(Health::Connecting(_) | Health::Down(_)) | None, _) => {
                         still_down(transport, cause, &log);
@@ -598,7 +626,7 @@ async fn watch_health(
     }
 }
 
-/// Logs now and then that a bus is down; for ever, whether it is or not.
+/// Repeats in the log that a bus is down. Never ends, even if the bus is up.
 async fn remind(transport: &Text, health: &Health, log: &LogLimit) {
     let (Health::Connecting(cause) | Health::Down(cause)) = health else {
         return std::future::pending().await;
@@ -611,6 +639,6 @@ async fn remind(transport: &Text, health: &Health, log: &LogLimit) {
 
 fn still_down(transport: &Text, cause: &Text, log: &LogLimit) {
     if let Some(suppressed) = log.allow() {
-        tracing::warn!(%transport, %cause, suppressed, "the transport is not connected: trying again");
+        tracing::warn!(%transport, %cause, suppressed, "the transport is not connected: reconnecting");
     }
 }

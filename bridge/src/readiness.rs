@@ -1,4 +1,4 @@
-//! Can this process do its work now, and if not, why?
+//! Whether this process can do its work, and if not, why.
 
 use std::collections::BTreeMap;
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -6,29 +6,29 @@ use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use a2abus_plugin::Text;
 use serde::Serialize;
 
-/// Whether the process can do its work: where it is in its life, and what it needs.
+/// The readiness of the process: its phase, and the conditions it needs.
 ///
-/// Ready means running, with every condition met. Safe to share; writers are rare.
+/// The process is ready while it is running and every condition is met. Writers are rare.
 #[derive(Debug, Default)]
 pub struct Readiness(RwLock<State>);
 
 #[derive(Debug, Default)]
 struct State {
     phase: Phase,
-    /// By name; `Err` holds the cause, for operators.
+    /// The conditions by name; `Err` contains the cause, for operators.
     conditions: BTreeMap<Text, Result<(), String>>,
-    /// By name: why a part of the work waits.
+    /// The waiting parts by name, with the cause.
     degraded: BTreeMap<Text, String>,
 }
 
-/// Where a process is in its life.
+/// The phase of a process.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Phase {
-    /// Not all parts are up for the first time.
+    /// Starting: not all conditions have been met yet.
     #[default]
     Starting,
-    /// At work.
+    /// Working.
     Running,
     /// Shutting down: it finishes work in progress.
     Draining,
@@ -39,11 +39,11 @@ pub enum Phase {
 pub struct Report {
     /// Whether work should be sent here.
     pub ready: bool,
-    /// Where the process is in its life.
+    /// The phase.
     pub phase: Phase,
     /// The conditions that are not met, by name.
     pub not_ready: Vec<UnmetCondition>,
-    /// What does not work while the process as a whole does: destinations that take no messages. Left out when empty.
+    /// Parts that do not work, although the process is ready: destinations that accept no messages. Absent if empty.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub degraded: Vec<UnmetCondition>,
 }
@@ -60,35 +60,35 @@ pub struct UnmetCondition {
 // === impl Readiness ===
 
 impl Readiness {
-    /// Of a process that starts.
+    /// The readiness of a starting process.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Notes whether a condition is met, and why not. A name not seen before is a new condition.
+    /// Sets whether a condition is met, or the cause. A new name adds a condition.
     pub fn set(&self, name: impl Into<Text>, met: Result<(), String>) {
         self.write().conditions.insert(name.into(), met);
     }
 
-    /// Notes a condition that is not met yet.
+    /// Adds a condition that is not met yet.
     pub fn starting(&self, name: impl Into<Text>) {
         self.set(name, Err("starting".to_owned()));
     }
 
-    /// Notes that a part of the work waits, and why. It does not make the process unready: other work goes on.
+    /// Adds a part that waits, with the cause. The process stays ready, because its other parts work.
     pub fn degraded(&self, name: impl Into<Text>, cause: String) {
         self.write().degraded.insert(name.into(), cause);
     }
 
-    /// Notes that a part that waited goes on.
+    /// Removes a part that no longer waits.
     pub fn restored(&self, name: &str) {
         self.write()
             .degraded
             .retain(|waiting, _| waiting.as_str() != name);
     }
 
-    /// Everything is up: ready from now on while every condition is met.
+    /// Ends the start: from now on the process is ready while every condition is met.
     pub fn started(&self) {
         let mut state = self.write();
         if state.phase == Phase::Starting {
@@ -96,7 +96,7 @@ impl Readiness {
         }
     }
 
-    /// The process is shutting down: it is not ready again.
+    /// Begins the shutdown. The process will not be ready again.
     pub fn drain(&self) {
         self.write().phase = Phase::Draining;
     }
@@ -113,7 +113,7 @@ impl Readiness {
         self.report().ready
     }
 
-    /// All of it, as of one moment.
+    /// A consistent snapshot.
     #[must_use]
     pub fn report(&self) -> Report {
         let state = self.read();
@@ -137,7 +137,7 @@ impl Readiness {
         }
     }
 
-    // Every write leaves the state whole, so that a lock poisoned by a panic elsewhere is as good as any.
+    // Every write leaves the state consistent, so a lock poisoned by a panic elsewhere can be used.
     fn read(&self) -> RwLockReadGuard<'_, State> {
         self.0.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -155,7 +155,7 @@ mod tests {
     fn ready_means_running_with_every_condition_met() {
         let readiness = Readiness::new();
         readiness.set("transport kafka", Ok(()));
-        assert!(!readiness.is_ready(), "it only starts");
+        assert!(!readiness.is_ready(), "it is still starting");
         readiness.started();
         assert!(readiness.is_ready());
         readiness.set("transport kafka", Err("no broker answers".into()));
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_degraded_is_shown_and_does_not_make_the_process_unready() {
+    fn a_degraded_part_is_shown_and_the_process_stays_ready() {
         let readiness = Readiness::new();
         readiness.started();
         readiness.degraded("destination kafka/a", "not allowed".into());
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn draining_is_for_good() {
+    fn draining_cannot_be_undone() {
         let readiness = Readiness::new();
         readiness.started();
         readiness.drain();

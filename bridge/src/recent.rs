@@ -1,10 +1,10 @@
-//! What happened lately, as far as a bounded memory goes.
+//! A bounded memory of recent events.
 
 use std::borrow::Borrow;
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
 
-/// The last so many keys and what is known of each; the oldest is forgotten first.
+/// A map of the most recent keys. The oldest is removed first.
 #[derive(Debug)]
 pub(crate) struct Recent<K, V = ()> {
     known: HashMap<K, V>,
@@ -15,7 +15,7 @@ pub(crate) struct Recent<K, V = ()> {
 // === impl Recent ===
 
 impl<K: Eq + Hash + Clone, V> Recent<K, V> {
-    /// Remembers `most` keys.
+    /// A map of at most `most` keys.
     pub(crate) fn new(most: usize) -> Self {
         Self {
             known: HashMap::new(),
@@ -24,7 +24,7 @@ impl<K: Eq + Hash + Clone, V> Recent<K, V> {
         }
     }
 
-    /// Remembers a key. One that is known keeps its place in the order.
+    /// Inserts a key. An existing key keeps its age.
     pub(crate) fn insert(&mut self, key: K, value: V) {
         if self.known.insert(key.clone(), value).is_some() {
             return;
@@ -37,7 +37,7 @@ impl<K: Eq + Hash + Clone, V> Recent<K, V> {
         }
     }
 
-    /// What is known of a key.
+    /// The value of a key.
     pub(crate) fn get<Q: Eq + Hash + ?Sized>(&self, key: &Q) -> Option<&V>
     where
         K: Borrow<Q>,
@@ -45,7 +45,7 @@ impl<K: Eq + Hash + Clone, V> Recent<K, V> {
         self.known.get(key)
     }
 
-    /// Whether the key is known.
+    /// Whether the map contains the key.
     pub(crate) fn contains<Q: Eq + Hash + ?Sized>(&self, key: &Q) -> bool
     where
         K: Borrow<Q>,
@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_oldest_is_forgotten_first() {
+    fn the_oldest_key_is_removed_first() {
         let mut recent = Recent::new(2);
         for (key, value) in [("a", 1), ("b", 2), ("a", 3), ("c", 4)] {
             recent.insert(key, value);

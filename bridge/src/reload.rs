@@ -1,13 +1,13 @@
-//! The configuration file that is read again while the bridge runs.
+//! Reads the configuration file again while the bridge runs.
 //!
 //! ```text
-//!  SIGHUP, or the file has changed ──> the whole file is validated ──> wrong: nothing changes
+//!  SIGHUP, or the file has changed ──> the whole file is validated ──> invalid: nothing changes
 //!                                                                  └─> routes, limits, log levels, agents of workflows
 //! ```
 //!
-//! The file is looked at every few seconds: notifications do not work on every file system, and a ConfigMap changes by a
-//! link. A file that is being written is left alone until it has not changed between two looks; SIGHUP reads it at once.
-//! Messages that are read already keep the rules that they were read with.
+//! The file is checked every few seconds: notifications do not work on every file system, and a ConfigMap changes by a
+//! link. A file that is being written is not read until it is the same in two checks; SIGHUP reads it at once. Messages
+//! that have been read keep their rules.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -29,15 +29,15 @@ use crate::rules::Rules;
 use crate::workflows;
 use crate::workflows::reload::{FileState, SecretWatcher, file_state};
 
-/// The target of the lines that say what a reload has changed.
+/// The log target of the changes made by a reload.
 pub(crate) const TARGET: &str = "a2abus::reload";
-/// How often files are looked at.
+/// How often files are checked.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
-/// Most changes, and most problems, that one reload logs.
+/// The most changes, and the most problems, that one reload logs.
 const MAX_LINES: usize = 50;
 /// The name of the configuration in the readiness report.
 const CONFIGURATION: &str = "configuration";
-/// Why a change has no effect yet, where nothing else is to be said.
+/// Why a change has no effect yet, if there is no other reason.
 const RESTART: &str = "needs a restart";
 
 /// The parts of the file that a reload replaces.
@@ -45,7 +45,7 @@ const ROUTES: [&str; 2] = ["routes", "default_route"];
 const LIMITS: &str = "limits";
 /// Agents with cards have routes of their own.
 const AGENTS: &str = "agents";
-/// What of the A2A interface a reload replaces, beside the agents.
+/// The parts of the A2A interface that a reload replaces, besides the agents.
 const A2A: [&str; 7] = [
     "a2a.public_url",
     "a2a.default_agent",
@@ -62,29 +62,29 @@ const WORKFLOWS: [&str; 3] = [
     "workflows.agents",
 ];
 
-/// Asks a bridge to read its configuration file again.
+/// Makes a bridge read its configuration file again.
 #[derive(Debug, Clone, Default)]
 pub struct Reloads(Arc<Notify>);
 
 /// Sets the log levels of the process.
 pub struct LogLevels(Box<dyn Fn(&str) + Send + Sync>);
 
-/// Reads the configuration file again, and puts what has changed to use.
+/// Reads the configuration file again, and applies the changes.
 #[derive(Debug)]
 pub(crate) struct ConfigReloader {
     file: PathBuf,
-    /// The file when it was looked at last.
+    /// The file at the last check.
     seen: FileState,
-    /// It had changed then, and may have been in the middle of being written.
+    /// Whether it had changed then, and may still have been incomplete.
     is_fresh: bool,
-    /// The readiness report says what is wrong with the file, or not in use of it.
+    /// Reports problems of the file, and changes that are not in use.
     is_degraded: bool,
-    /// What is in use.
+    /// The configuration in use.
     config: Config,
     outbound: Outbound,
     calls: Arc<Calls>,
     workflows: Option<SecretWatcher>,
-    /// What A2A clients are shown, where they are served.
+    /// The settings of the A2A interface, if there is one.
     a2a: Option<Settings>,
     log: Option<LogLevels>,
     metrics: Arc<Metrics>,
@@ -112,7 +112,7 @@ enum Refusal {
 // === impl Reloads ===
 
 impl Reloads {
-    /// The file is read again soon. Requests that come together are one.
+    /// Requests a reload. Several requests in a short time are one.
     pub fn request(&self) {
         self.0.notify_one();
     }
@@ -121,7 +121,7 @@ impl Reloads {
 // === impl LogLevels ===
 
 impl LogLevels {
-    /// What sets them; it gets a filter as `telemetry.log` is written.
+    /// A function that sets the levels from a filter such as `telemetry.log`.
     #[must_use]
     pub fn new(set: impl Fn(&str) + Send + Sync + 'static) -> Self {
         Self(Box::new(set))
@@ -137,7 +137,7 @@ impl std::fmt::Debug for LogLevels {
 // === impl ConfigReloader ===
 
 impl ConfigReloader {
-    /// Of a bridge with this configuration; `None` when it was not read from a file.
+    /// The reloader of a bridge with this configuration; `None` when it was not read from a file.
     pub(crate) fn new(
         config: &Config,
         outbound: &Outbound,
@@ -148,7 +148,7 @@ impl ConfigReloader {
     ) -> Option<Self> {
         Some(Self {
             file: config.file.clone()?,
-            // The first look finds what has changed since the file was read.
+            // The first check finds changes since the file was read.
             seen: None,
             is_fresh: false,
             is_degraded: false,
@@ -164,23 +164,23 @@ impl ConfigReloader {
         })
     }
 
-    /// What asks for a reload.
+    /// The handle to request a reload.
     pub(crate) fn reloads(&self) -> &Reloads {
         &self.asked
     }
 
-    /// What A2A clients are shown follows the file.
+    /// Applies changes to the A2A interface.
     pub(crate) fn with_a2a(mut self, settings: Option<&Settings>) -> Self {
         self.a2a = settings.cloned();
         self
     }
 
-    /// The log levels follow the file.
+    /// Applies changes to the log levels.
     pub(crate) fn set_log_levels(&mut self, levels: LogLevels) {
         self.log = Some(levels);
     }
 
-    /// Looks at the files until it is dropped.
+    /// Checks the files until it is dropped.
     pub(crate) async fn run(mut self) {
         let asked = self.asked.clone();
         let mut every = interval(LOOK_EVERY);
@@ -204,9 +204,9 @@ impl ConfigReloader {
         }
     }
 
-    /// Takes over what has changed, if anything has. Blocks as long as reading small files does.
+    /// Applies the changes of the file, if there are any. Blocks while it reads small files.
     fn check_file(&mut self, is_asked: bool) {
-        // Looked at before it is read: a change meanwhile is seen the next time.
+        // The check comes before reading, so the next check finds a change in between.
         let now = file_state(&self.file);
         let has_changed = std::mem::replace(&mut self.seen, now) != now;
         let is_due = is_asked || (self.is_fresh && !has_changed);
@@ -224,7 +224,7 @@ impl ConfigReloader {
             .map_err(Refusal::from)
             .and_then(|next| Ok((self.take(&next)?, next.warnings)));
         match taken {
-            // A file as the one in use says nothing, unless it takes the place of a wrong one.
+            // A file without changes is not reported, unless it replaces an invalid one.
             Ok(((0, later), _)) if later.is_empty() && !is_asked && !self.is_degraded => {}
             Ok(((applied, later), warnings)) => {
                 log_warnings(&self.file.display().to_string(), &warnings);
@@ -238,7 +238,7 @@ impl ConfigReloader {
         }
     }
 
-    /// Puts to use what has changed and can change; the number of such changes, and those that wait.
+    /// Applies the changes that can be applied. Returns their number, and the other changes.
     fn take(&mut self, next: &Config) -> Result<(usize, Vec<PendingChange>), Refusal> {
         let changes = changes(&self.config.document, &next.document);
         let mut config = self.with_changes(next);
@@ -256,7 +256,7 @@ impl ConfigReloader {
         if has_agents {
             workflows::reload::check(&next.workflows)?;
         }
-        // Nothing fails from here on.
+        // Nothing can fail from here on.
         self.outbound.replace(&rules);
         if let Some(log) = &self.log
             && changes.iter().any(|change| change.is_in(LOG))
@@ -284,7 +284,7 @@ impl ConfigReloader {
         Ok((applied.len(), later.collect()))
     }
 
-    /// What is in use with all that can change while the process runs.
+    /// The configuration in use, with all changes that can be applied while the process runs.
     fn with_changes(&self, next: &Config) -> Config {
         let mut config = self.config.clone();
         config.limits = next.limits.clone();
@@ -299,7 +299,7 @@ impl ConfigReloader {
         config
     }
 
-    /// What counts from now on: the document is that of the values in use.
+    /// Stores the configuration in use; its document contains the values in use.
     fn settle(&mut self, mut config: Config, next: &Config, has_routes: bool) {
         let routes = ROUTES.into_iter().filter(|_| has_routes);
         let log = self.log.as_ref().map(|_| LOG);
@@ -313,7 +313,7 @@ impl ConfigReloader {
         self.config = config;
     }
 
-    /// Whether a part of what A2A clients are shown is in use. Agents are used with their routes.
+    /// Whether a change to this part of the A2A interface is in use. Agents are applied together with their routes.
     fn shows(&self, part: &str, has_routes: bool) -> bool {
         let needs_routes = part == AGENTS || part == "a2a.default_agent";
         self.a2a.is_some() && (has_routes || !needs_routes)
@@ -349,8 +349,7 @@ impl ConfigReloader {
         (!is_used).then(|| RESTART.to_owned())
     }
 
-    /// Why these routes need a restart, if they do: buses are connected, and the reply addresses on them are opened, when
-    /// the process starts.
+    /// Why these routes need a restart, if they do: buses and their reply readers are only opened when the process starts.
     fn unreachable(&self, routes: &RouteTable) -> Option<String> {
         let buses = self.outbound.buses();
         for route in routes.routes().iter().chain(routes.default_route()) {
@@ -430,7 +429,7 @@ impl ConfigReloader {
 // === impl Refusal ===
 
 impl Refusal {
-    /// The errors, and the warnings beside them, each in one line.
+    /// The errors and the warnings, each in one line.
     fn lines(self) -> (Vec<String>, Vec<String>) {
         let Self::Config(problems) = self else {
             return (vec![format!("{:#}", anyhow::Error::new(self))], Vec::new());
@@ -444,7 +443,7 @@ impl Refusal {
     }
 }
 
-/// Logs what is legal in a configuration, but probably not meant.
+/// Logs what is valid in a configuration, but probably a mistake.
 pub(crate) fn log_warnings(file: &str, warnings: &[Problem]) {
     for warning in warnings.iter().take(MAX_LINES) {
         tracing::warn!("{}", warning.in_file(file));
@@ -464,7 +463,7 @@ fn log_change(change: &Change) {
     tracing::info!(target: TARGET, %setting, %before, %after, "a setting has changed");
 }
 
-/// Puts one part of a document, as `telemetry.log`, in the place of the same part of another.
+/// Replaces one part of a document, such as `telemetry.log`, by the same part of another.
 fn adopt(document: &mut Value, next: &Value, part: &str) {
     let value = next.pointer(&format!("/{}", part.replace('.', "/")));
     let (around, key) = match part.split_once('.') {

@@ -1,4 +1,4 @@
-//! Subscriptions that start again until their bus answers, and whenever they end.
+//! Starts subscriptions, and retries until their bus answers.
 
 use std::time::Duration;
 
@@ -8,19 +8,20 @@ use tokio_util::sync::CancellationToken;
 
 use crate::readiness::Readiness;
 
-/// The wait before something that failed to start is tried again: the first, and the longest.
+/// The first and the longest wait before a retry.
 const RESTART: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(10));
-/// How often the log repeats why something does not start.
+/// How often the log repeats why a part does not start.
 const REPEAT: Duration = Duration::from_secs(60);
-/// A subscription that ended by itself earlier than this waits as long before it starts again: something ends it each time.
+/// A subscription that ended by itself sooner than this waits this long before it starts again, because the cause
+/// probably persists.
 const SHORT_LIFE: Duration = Duration::from_secs(10);
 /// The fix for a refused permission.
 pub(crate) const GRANT: &str = "`a2abus topics plan --acls` prints the permissions to grant";
-/// How long buses and subscriptions may take to flush and close.
+/// How long a subscription may take to close.
 pub(crate) const CLOSE: Duration = Duration::from_secs(10);
 
-/// Tries to start something until it works; `None` if `stop` comes first. Reports why it does not start; that it is ready
-/// is for the caller to report.
+/// Tries to start a part until it works; `None` if `stop` comes first. Reports why it does not start. The caller reports
+/// that it is ready.
 pub(crate) async fn start<F: Future<Output = Result<Consumer, TransportError>>>(
     condition: &str,
     readiness: &Readiness,
@@ -37,7 +38,7 @@ pub(crate) async fn start<F: Future<Output = Result<Consumer, TransportError>>>(
         match result {
             Ok(started) => return Some(started),
             Err(error) => {
-                let cure = (error.kind() == TransportErrorKind::Unauthorised).then_some(GRANT);
+                let fix = (error.kind() == TransportErrorKind::Unauthorised).then_some(GRANT);
                 let error = chain(&error);
                 let is_news =
                     |(at, text): &(Instant, String)| *text != error || at.elapsed() >= REPEAT;
@@ -45,8 +46,8 @@ pub(crate) async fn start<F: Future<Output = Result<Consumer, TransportError>>>(
                     tracing::warn!(
                         condition,
                         error,
-                        cure,
-                        "a part of the bridge did not start; trying again"
+                        fix,
+                        "a part of the bridge did not start; retrying"
                     );
                     logged = Some((Instant::now(), error.clone()));
                 }
@@ -60,7 +61,7 @@ pub(crate) async fn start<F: Future<Output = Result<Consumer, TransportError>>>(
     }
 }
 
-/// Waits before something is started again that ended by itself, soon after it `began`.
+/// Waits before a part that ended by itself is started again, if it ended soon after it `began`.
 pub(crate) async fn not_too_soon(began: Instant, stop: &CancellationToken) {
     if began.elapsed() < SHORT_LIFE {
         tokio::select! {
@@ -71,7 +72,7 @@ pub(crate) async fn not_too_soon(began: Instant, stop: &CancellationToken) {
 }
 
 /// An error and its causes, in one line.
-fn chain(error: &dyn std::error::Error) -> String {
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     let causes = std::iter::successors(error.source(), |cause| cause.source());
     causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }

@@ -64,7 +64,7 @@ pub(crate) enum KeyState {
     /// This call is producing the answer.
     Running(Text),
     /// The replica of this call has stopped, and another replica has recorded the answer.
-    Heard(CallId),
+    RecordedElsewhere(CallId),
     /// It was answered.
     Answered(Arc<StoredResponse>),
     /// This call has claimed the key, but its answer is unknown: it was not stored, or its replica has stopped.
@@ -107,22 +107,23 @@ impl Results {
     /// # Errors
     /// When the log is unavailable; then the request must not be executed.
     pub(crate) async fn claim(&self, key: &str, claim: &Claim) -> Result<KeyState, StateError> {
-        if let Some(standing) = self.standing(key, claim) {
-            return Ok(standing);
+        if let Some(key_state) = self.key_state(key, claim) {
+            return Ok(key_state);
         }
         let claimed = body::write(&Event::Claimed(claim.clone()));
         self.view.commit(key, Some(claimed), APPLIED).await?;
-        Ok(self.standing(key, claim).unwrap_or(KeyState::Forgotten))
+        Ok(self.key_state(key, claim).unwrap_or(KeyState::Forgotten))
     }
 
-    fn standing(&self, key: &str, claim: &Claim) -> Option<KeyState> {
+    fn key_state(&self, key: &str, claim: &Claim) -> Option<KeyState> {
         let now = clock::milliseconds(clock::now());
         self.view.read(|entries| {
             let claimed = claimed(entries, key)?;
             let call = &claimed.claim.call;
-            let is_heard = followed(entries, call).is_some_and(FollowedCall::is_heard);
-            let heard = call.parse().ok().filter(|_| is_heard);
-            Some(standing(claimed, heard, claim, now))
+            let is_recorded_elsewhere =
+                followed(entries, call).is_some_and(FollowedCall::is_recorded_elsewhere);
+            let recorded = call.parse().ok().filter(|_| is_recorded_elsewhere);
+            Some(key_state(claimed, recorded, claim, now))
         })
     }
 
@@ -131,18 +132,18 @@ impl Results {
     pub(crate) async fn until_settled(&self, key: &str, call: &str) {
         let is_running = |entries: &Entries<Entry>| {
             claimed(entries, key).is_some_and(|claimed| claimed.outcome.is_none())
-                && !followed(entries, call).is_some_and(FollowedCall::is_heard)
+                && !followed(entries, call).is_some_and(FollowedCall::is_recorded_elsewhere)
         };
         let call_key = call_key(call);
         loop {
-            let (_, mut heard) = self.view.follow(Some(&call_key), BEHIND, |_| ());
+            let (_, mut recorded) = self.view.follow(Some(&call_key), BEHIND, |_| ());
             let (is_running, mut ended) = self.view.follow(Some(key), BEHIND, is_running);
             if !is_running {
                 return;
             }
             let next = tokio::select! {
                 next = ended.next() => next,
-                next = heard.next() => next,
+                next = recorded.next() => next,
             };
             if matches!(next, Ok(None)) {
                 return;
@@ -385,10 +386,11 @@ impl Results {
     }
 }
 
-fn as_message(recorded: Result<RecordedPart, CallError>) -> CallerMessage {
-    CallerMessage::Part(recorded.map(|RecordedPart { body, last, by: _ }| {
+fn as_message(recorded: Result<RecordedPart, CallError>) -> Box<CallerMessage> {
+    let part = recorded.map(|RecordedPart { body, last, by: _ }| {
         Part::new(Bytes::copy_from_slice(body.as_bytes()), last)
-    }))
+    });
+    Box::new(CallerMessage::Part(part))
 }
 
 /// The key of a call in the log.
@@ -407,7 +409,7 @@ fn followed<'a>(entries: &'a Entries<Entry>, call: &str) -> Option<&'a FollowedC
     entries.get(&call_key(call))?.call()
 }
 
-fn standing(claimed: &ClaimedKey, heard: Option<CallId>, claim: &Claim, now: u64) -> KeyState {
+fn key_state(claimed: &ClaimedKey, recorded: Option<CallId>, claim: &Claim, now: u64) -> KeyState {
     let ClaimedKey { claim: first, .. } = claimed;
     if first.digest != claim.digest {
         return KeyState::Differs(first.call.clone());
@@ -416,8 +418,8 @@ fn standing(claimed: &ClaimedKey, heard: Option<CallId>, claim: &Claim, now: u64
         Some(ClaimOutcome::Answered(kept)) => KeyState::Answered(Arc::clone(kept)),
         Some(ClaimOutcome::Unkept) => KeyState::Lost(first.call.clone()),
         None if first.call == claim.call => KeyState::Ours,
-        None => match heard {
-            Some(call) => KeyState::Heard(call),
+        None => match recorded {
+            Some(call) => KeyState::RecordedElsewhere(call),
             None if first.until < now => KeyState::Lost(first.call.clone()),
             None => KeyState::Running(first.call.clone()),
         },

@@ -3,7 +3,7 @@
 //! ```text
 //!  a message ── Outbound::rules ──> one Rules, from reading to its copies and dead letters
 //!  a reload  ── CurrentRules::replace ──> the next message has the new ones
-//!  an agent that announces itself ── CurrentRules::announce ──> so has it
+//!  an announced agent ── CurrentRules::announce ──> the next message has its route
 //! ```
 
 use std::collections::{BTreeSet, HashMap};
@@ -16,11 +16,10 @@ use crate::config::{Config, UnknownAgents};
 use crate::pipeline::adapt::Adapters;
 use crate::route::{Route, RouteError, RouteTable};
 
-/// The rules that decide about one message. Immutable: the same rules apply to a message from its first byte to its
-/// last copy.
+/// The rules for a message. They are immutable: the same rules apply from its first byte to its last copy.
 #[derive(Debug, Clone)]
 pub struct Rules {
-    /// Where events go.
+    /// The routes.
     pub routes: Arc<RouteTable>,
     /// How bindings and routes validate and convert records.
     pub adapters: Arc<Adapters>,
@@ -34,7 +33,7 @@ pub struct Rules {
 /// The routes of announced agents, by agent; `None` for an agent without a destination of its own.
 pub type AnnouncedRoutes = HashMap<Text, Option<Arc<Route>>>;
 
-/// Why no route takes an event.
+/// Why an event has no route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unrouted {
     /// No route matches it.
@@ -53,7 +52,7 @@ impl Rules {
     /// The rules of a configuration.
     ///
     /// # Errors
-    /// The first route that cannot be used, and why.
+    /// The first invalid route, and the cause.
     pub fn new(config: &Config) -> Result<Self, (Text, RouteError)> {
         let routes = RouteTable::build(
             &config.routes,
@@ -71,11 +70,11 @@ impl Rules {
         })
     }
 
-    /// Where an event goes: the first configured route that matches, else the route of its announced agent, else the
+    /// The route of an event: the first configured route that matches, otherwise that of its announced agent, otherwise the
     /// default route.
     ///
     /// # Errors
-    /// When no route takes it.
+    /// When no route matches it.
     pub fn route(&self, event: &Event, binding: &str) -> Result<&Route, Unrouted> {
         let target = event.extension_text(extension::TARGET_AGENT);
         if let Some(target) = target
@@ -103,7 +102,7 @@ impl Rules {
     }
 }
 
-/// Whether an event is addressed to its agent, so not an answer.
+/// Whether an event is addressed to its agent, and not an answer.
 fn is_call(event: &Event) -> bool {
     let kind = event.extension_text(extension::MCP_TYPE);
     kind.is_none_or(|kind| *kind != *Kind::Response.as_str() && *kind != *Kind::Stream.as_str())

@@ -1,4 +1,4 @@
-//! How much of something may one of many hold at a time, so that the others get theirs?
+//! Limits how much of a resource one holder may have, so that something is left for others.
 
 use std::hash::Hash;
 use std::net::{IpAddr, Ipv6Addr};
@@ -8,16 +8,16 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use a2abus_plugin::Text;
 use dashmap::DashMap;
 
-/// What each holder has, and the most that any may have. Holders that have nothing take no memory.
+/// The units of each holder, and the most that one may have. Holders without units use no memory.
 #[derive(Debug)]
 pub struct Shares<K: Eq + Hash> {
     held: DashMap<K, usize>,
-    most: AtomicUsize,
+    limit: AtomicUsize,
 }
 
-/// What a holder has, in units. Dropping it gives it back.
+/// Units of a holder. Dropping them releases them.
 #[derive(Debug)]
-#[must_use = "a share that is dropped is given back"]
+#[must_use = "dropping a share releases it"]
 pub struct Share<K: Eq + Hash> {
     shares: Arc<Shares<K>>,
     holder: K,
@@ -27,23 +27,23 @@ pub struct Share<K: Eq + Hash> {
 // === impl Shares ===
 
 impl<K: Eq + Hash + Clone> Shares<K> {
-    /// Nobody has anything, and each may have `most`.
+    /// Shares without holders. Each holder may have `limit` units.
     #[must_use]
-    pub fn new(most: usize) -> Arc<Self> {
+    pub fn new(limit: usize) -> Arc<Self> {
         Arc::new(Self {
             held: DashMap::new(),
-            most: AtomicUsize::new(most),
+            limit: AtomicUsize::new(limit),
         })
     }
 
-    /// One unit for `holder`, or `None` when it has as many as it may.
+    /// One unit for `holder`; `None` when it has reached the limit.
     #[must_use]
     pub fn take(self: &Arc<Self>, holder: &K) -> Option<Share<K>> {
         let mut share = self.begin(holder);
         share.grow(1).then_some(share)
     }
 
-    /// A share of nothing, to grow.
+    /// A share without units, which can grow.
     pub fn begin(self: &Arc<Self>, holder: &K) -> Share<K> {
         Share {
             shares: Arc::clone(self),
@@ -52,7 +52,7 @@ impl<K: Eq + Hash + Clone> Shares<K> {
         }
     }
 
-    /// What a holder has.
+    /// The units of a holder.
     #[must_use]
     pub fn held_by(&self, holder: &K) -> usize {
         self.held.get(holder).map_or(0, |held| *held)
@@ -60,16 +60,16 @@ impl<K: Eq + Hash + Clone> Shares<K> {
 
     /// The most that each may have.
     #[must_use]
-    pub fn most(&self) -> usize {
-        self.most.load(Ordering::Relaxed)
+    pub fn limit(&self) -> usize {
+        self.limit.load(Ordering::Relaxed)
     }
 
-    /// Changes the most that each may have. Who has more keeps it.
-    pub fn set_most(&self, most: usize) {
-        self.most.store(most, Ordering::Relaxed);
+    /// Changes the most that each may have. A holder with more keeps it.
+    pub fn set_limit(&self, limit: usize) {
+        self.limit.store(limit, Ordering::Relaxed);
     }
 
-    /// Whether nobody has anything.
+    /// Whether there are no holders.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.held.is_empty()
@@ -79,12 +79,12 @@ impl<K: Eq + Hash + Clone> Shares<K> {
 // === impl Share ===
 
 impl<K: Eq + Hash + Clone> Share<K> {
-    /// So many units more; `false`, and nothing, when that is more than the holder may have.
+    /// Adds units. Returns `false`, and adds none, if the holder would exceed the limit.
     #[must_use]
     pub fn grow(&mut self, units: usize) -> bool {
         let mut held = self.shares.held.entry(self.holder.clone()).or_insert(0);
         let grown = held.checked_add(units);
-        let fits = grown.filter(|grown| *grown <= self.shares.most());
+        let fits = grown.filter(|grown| *grown <= self.shares.limit());
         if let Some(grown) = fits {
             *held = grown;
             self.units += units;
@@ -96,7 +96,7 @@ impl<K: Eq + Hash + Clone> Share<K> {
         fits.is_some()
     }
 
-    /// So many units more, whatever the holder has.
+    /// Adds units, even beyond the limit.
     pub fn grow_anyway(&mut self, units: usize) {
         *self.shares.held.entry(self.holder.clone()).or_insert(0) += units;
         self.units += units;
@@ -104,13 +104,13 @@ impl<K: Eq + Hash + Clone> Share<K> {
 }
 
 impl<K: Eq + Hash> Share<K> {
-    /// Who has it.
+    /// The holder.
     #[must_use]
     pub fn holder(&self) -> &K {
         &self.holder
     }
 
-    /// So many units less.
+    /// Releases units.
     pub fn shrink(&mut self, units: usize) {
         let units = units.min(self.units);
         self.units -= units;
@@ -120,7 +120,7 @@ impl<K: Eq + Hash> Share<K> {
         self.forget();
     }
 
-    /// A holder that has nothing takes no memory.
+    /// Removes a holder without units.
     fn forget(&self) {
         self.shares
             .held
@@ -134,7 +134,7 @@ impl<K: Eq + Hash> Drop for Share<K> {
     }
 }
 
-/// The client of an address: for IPv6 the /64 network, so that one client does not count as many.
+/// The client of an address: for IPv6 its /64 network, so that one client does not count as many.
 #[must_use]
 pub fn client(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
@@ -143,10 +143,10 @@ pub fn client(address: IpAddr) -> IpAddr {
     }
 }
 
-/// The client that a caller's name stands for: that of an address, or the name itself.
+/// The client of a caller: that of its address, or its name.
 #[must_use]
 pub(crate) fn client_of(caller: &Text) -> Text {
-    // Only the addresses of IPv6 have another name than their client.
+    // Only IPv6 addresses differ from their client.
     let address = caller.contains(':').then(|| caller.parse());
     match address {
         Some(Ok(address)) => client(address).to_string().into(),
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn each_holder_has_its_own_share_and_gets_it_back() {
+    fn each_holder_has_its_own_limit_and_can_release_its_units() {
         let shares = Shares::new(2);
         let (first, second) = (shares.take(&"a").unwrap(), shares.take(&"a").unwrap());
         assert!(shares.take(&"a").is_none());
@@ -180,7 +180,10 @@ mod tests {
         let third = shares.take(&"a").unwrap();
         assert!(shares.take(&"a").is_none());
         drop((second, third, other));
-        assert!(shares.held.is_empty(), "who has nothing takes no memory");
+        assert!(
+            shares.held.is_empty(),
+            "holders without units use no memory"
+        );
     }
 
     #[test]

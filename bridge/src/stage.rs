@@ -1,13 +1,13 @@
-//! The spans of the path, one for each stage. Their names are stable; an exporter may rely on them.
+//! The spans of the pipeline, one for each stage. Their names are stable, so an exporter may rely on them.
 //!
-//! They are at TRACE with the target `a2abus::stage`, so that a filter has to ask for them
-//! (`A2ABUS_LOG=info,a2abus::stage=trace`). While none does, a span costs one atomic read.
+//! They have the level TRACE and the target `a2abus::stage`, so a filter has to enable them
+//! (`A2ABUS_LOG=info,a2abus::stage=trace`). A disabled span costs one atomic read.
 //!
 //! | span | lasts |
 //! |---|---|
-//! | `receive` | from the delivery of a message until its copies are with their buses |
-//! | `map` | while a payload is parsed and becomes events |
-//! | `route` | while the destinations of an event are found |
+//! | `receive` | from the delivery of a message until its copies are handed to their buses |
+//! | `map` | while a payload is parsed and mapped to events |
+//! | `route` | while the destinations of an event are looked up |
 //! | `publish` | while a copy is handed to its bus |
 //! | `settle` | while a message is acknowledged to its source |
 //! | `call` | from the request until its last answer, its deadline or its cancel |

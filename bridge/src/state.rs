@@ -11,6 +11,7 @@
 
 mod any;
 pub(crate) mod body;
+#[cfg(any(feature = "kafka", feature = "nats"))]
 mod bus;
 mod embedded;
 mod entries;
@@ -25,6 +26,7 @@ mod tests;
 mod view;
 
 pub use any::AnyLog;
+#[cfg(any(feature = "kafka", feature = "nats"))]
 pub use bus::BusLog;
 pub use embedded::EmbeddedLog;
 pub use entries::Entries;

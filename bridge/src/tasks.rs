@@ -204,6 +204,15 @@ impl Tasks {
         Some((task, Subscription { missed, following }))
     }
 
+    /// Whether the task has ended, and its events from now on.
+    fn follow_state(&self, id: &str) -> Option<(bool, Subscription)> {
+        let (is_ended, following) = self.view.follow(Some(id), BEHIND, |tasks| {
+            Some(tasks.get(id)?.status.state.is_terminal())
+        });
+        let missed = Vec::new().into_iter();
+        Some((is_ended?, Subscription { missed, following }))
+    }
+
     /// The records of all tasks from now on.
     pub(crate) fn follow_all(&self) -> Following {
         self.view.follow(None, BEHIND, |_| ()).1
@@ -240,12 +249,13 @@ impl Tasks {
     pub(crate) fn drive(
         self: &Arc<Self>,
         id: Text,
-        answer: Answer,
+        mut answer: Answer,
         first: Option<(AnswerPart, bool)>,
     ) {
         let tasks = Arc::clone(self);
+        let first = first.map(Box::new);
         self.drivers.spawn(async move {
-            if let Err(error) = tasks.driven(&id, answer, first).await
+            if let Err(error) = tasks.driven(&id, &mut answer, first).await
                 && let Some(suppressed) = tasks.lost.allow()
             {
                 tracing::error!(task = %id, %error, suppressed, "an event of a task was not stored: the task is no longer updated");
@@ -279,21 +289,20 @@ impl Tasks {
         }
     }
 
+    // A task waits here for the parts of its answer, so that what happens when one comes is in boxes: it takes no memory
+    // before.
     async fn driven(
         &self,
         id: &Text,
-        mut answer: Answer,
-        first: Option<(AnswerPart, bool)>,
+        answer: &mut Answer,
+        first: Option<Box<(AnswerPart, bool)>>,
     ) -> Result<(), StateError> {
-        if let Some((heard, last)) = first {
-            let from = Origin::of_part(&answer);
-            self.record_from(id, heard, &from).await?;
-            if last {
-                return self.finish(id).await;
-            }
+        if let Some(first) = first
+            && Box::pin(self.take_first(id, *first, Origin::of_part(answer))).await?
+        {
+            return Box::pin(self.finish(id)).await;
         }
-        while let Some((task, mut subscription)) = self.follow(id, None) {
-            let mut is_ended = task.status.state.is_terminal();
+        while let Some((mut is_ended, mut subscription)) = self.follow_state(id) {
             while !is_ended {
                 tokio::select! {
                     part = answer.next() => {
@@ -301,8 +310,8 @@ impl Tasks {
                             // Another replica continues the task.
                             return Ok(());
                         }
-                        if self.take(id, part, Origin::of_part(&answer)).await? {
-                            return self.finish(id).await;
+                        if Box::pin(self.take(id, part, Origin::of_part(answer))).await? {
+                            return Box::pin(self.finish(id)).await;
                         }
                     },
                     step = subscription.next() => match step {
@@ -313,8 +322,8 @@ impl Tasks {
                 }
             }
             if is_ended {
-                // The task was cancelled, or the agent continues after the end. An agent that has assigned its own id
-                // to the task already knows, so do not send it a cancel.
+                // The task was cancelled, or has ended while its call continues. An agent with its own id for the task
+                // ended it, or got a request to cancel it. Any other agent gets the cancel of a dropped answer.
                 if self.get(id).is_some_and(|task| task.agents_id.is_some()) {
                     answer.close();
                 }
@@ -322,6 +331,17 @@ impl Tasks {
             }
         }
         Ok(())
+    }
+
+    /// Processes the part of the answer that showed that it is a task. Returns whether it is the last one.
+    async fn take_first(
+        &self,
+        id: &Text,
+        (heard, last): (AnswerPart, bool),
+        from: Origin,
+    ) -> Result<bool, StateError> {
+        self.record_from(id, heard, &from).await?;
+        Ok(last)
     }
 
     /// Processes a part of the answer. Returns whether it is the last one.

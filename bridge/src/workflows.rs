@@ -363,9 +363,9 @@ impl Workflows {
         self.0.workers.drain();
     }
 
-    /// Waits at most `patience` for running executions, then cancels the rest and waits for them to end.
-    pub(crate) async fn finish(&self, patience: Duration) {
-        self.0.workers.finish(patience).await;
+    /// Waits at most `grace` for running executions, then cancels the rest and waits for them to end.
+    pub(crate) async fn finish(&self, grace: Duration) {
+        self.0.workers.finish(grace).await;
     }
 }
 
@@ -376,7 +376,7 @@ pub(crate) fn options(config: &WorkflowsConfig) -> Result<Options, WorkflowsErro
     options.limits.max_operation_runs = config.max_operation_runs;
     options.limits.max_model_bytes = config.max_model_bytes;
     options.limits.max_retries = config.max_retries;
-    options.caching.answers = config.cache_time.0;
+    options.caching.responses = config.cache_time.0;
     options.files = config
         .file_directory
         .as_ref()

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use a2abus_models::a2e_workflow::{Apis, Policy};
-use a2abus_models::words;
+use a2abus_models::wire_enum;
 use a2abus_plugin::Text;
 use zeroize::Zeroizing;
 
@@ -32,7 +32,7 @@ pub struct Credential {
     pub description: Option<String>,
 }
 
-words! {
+wire_enum! {
     /// How a secret is sent in a header.
     CredentialKind {
         /// `Bearer ` and the secret, which may itself begin with `Bearer `.

@@ -80,8 +80,8 @@ impl Archive {
         self.put(agent, stored, None).await.map(drop)
     }
 
-    /// Like [`Archive::save`], for an execution that begins, and that will have ended at `until` at the latest; `false`
-    /// if another process runs it.
+    /// Like [`Archive::save`], for an execution that starts now and will have ended by `until`. Returns `false`
+    /// if another process already runs it.
     pub(crate) async fn begin(
         &self,
         agent: &Text,

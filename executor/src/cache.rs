@@ -36,7 +36,7 @@ pub(crate) struct Cache {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Caching {
     /// Responses to GET (default 5 minutes).
-    pub answers: Duration,
+    pub responses: Duration,
     /// Results of FilterData, TransformData and MergeData (default 1 minute).
     pub computed: Duration,
 }
@@ -48,10 +48,10 @@ struct Entries {
     by_use: BTreeMap<u64, Hash>,
     uses: u64,
     weight: usize,
-    /// Recent deliberate removals, the last first, so that a result requested before a removal is not stored after it.
-    forgotten: VecDeque<Eviction>,
-    /// The number of such removals so far.
-    times_forgotten: u64,
+    /// Recent evictions, the last first, so that a result requested before an eviction is not stored after it.
+    evictions: VecDeque<Eviction>,
+    /// The number of evictions so far.
+    eviction_count: u64,
 }
 
 type Hash = [u8; 32];
@@ -83,15 +83,15 @@ struct Eviction {
 /// The moment of a cache miss. The result may be stored later unless a removal since then concerns it.
 #[derive(Debug)]
 pub(crate) struct Miss {
-    times_forgotten: u64,
+    eviction_count: u64,
 }
 
 const MAX_ENTRIES: usize = 1_000;
 const MAX_WEIGHT: usize = 64 << 20;
 /// The overhead of an entry, in bytes.
 const ENTRY_WEIGHT: usize = 256;
-/// How many removals are remembered. A result that was requested before all of them is not stored.
-const MAX_FORGOTTEN: usize = 256;
+/// How many evictions are remembered. A result that was requested before all of them is not stored.
+const MAX_EVICTIONS: usize = 256;
 
 // === impl Cache ===
 
@@ -108,7 +108,7 @@ impl Cache {
 
     /// Removes the results of one agent or all, and of one operation type or all. Returns how many there were.
     pub(crate) fn invalidate(&self, agent: Option<&str>, kind: Option<OperationType>) -> usize {
-        self.lock().forget(Eviction {
+        self.lock().evict(Eviction {
             agent: agent.map(Text::from),
             kind,
             origin: None,
@@ -116,8 +116,8 @@ impl Cache {
     }
 
     /// Removes the responses that an agent had from an origin, because it changed something there.
-    pub(crate) fn drop_origin(&self, agent: &Text, origin: &str) {
-        self.lock().forget(Eviction {
+    pub(crate) fn invalidate_origin(&self, agent: &Text, origin: &str) {
+        self.lock().evict(Eviction {
             agent: Some(agent.clone()),
             kind: Some(OperationType::ApiCall),
             origin: Some(origin.into()),
@@ -153,7 +153,7 @@ impl Cache {
         self.lock().insert(hash, miss, entry);
     }
 
-    /// A number that stands for a secret in a key, stable as long as the secret is.
+    /// A number that identifies a secret in a cache key without revealing it; it changes when the secret changes.
     pub(crate) fn version(&self, secret: &Secret) -> u64 {
         self.versions.hash_one(secret.expose())
     }
@@ -175,13 +175,13 @@ impl fmt::Debug for Cache {
 impl Caching {
     /// Every operation is executed again.
     pub const OFF: Self = Self {
-        answers: Duration::ZERO,
+        responses: Duration::ZERO,
         computed: Duration::ZERO,
     };
 
     const fn lifetime(&self, kind: OperationType) -> Duration {
         match kind {
-            OperationType::ApiCall => self.answers,
+            OperationType::ApiCall => self.responses,
             OperationType::FilterData | OperationType::TransformData | OperationType::MergeData => {
                 self.computed
             }
@@ -196,7 +196,7 @@ impl Caching {
 impl Default for Caching {
     fn default() -> Self {
         Self {
-            answers: Duration::from_secs(300),
+            responses: Duration::from_secs(300),
             computed: Duration::from_secs(60),
         }
     }
@@ -207,7 +207,7 @@ impl Default for Caching {
 impl Entries {
     fn get(&mut self, hash: Hash, now: Duration) -> Result<Json, Miss> {
         let miss = Miss {
-            times_forgotten: self.times_forgotten,
+            eviction_count: self.eviction_count,
         };
         let Some(entry) = self.by_hash.get_mut(&hash) else {
             return Err(miss);
@@ -224,7 +224,7 @@ impl Entries {
     }
 
     fn insert(&mut self, hash: Hash, miss: &Miss, mut entry: Entry) {
-        if entry.weight > MAX_WEIGHT || self.is_overtaken(miss, &entry.scope) {
+        if entry.weight > MAX_WEIGHT || self.is_invalidated(miss, &entry.scope) {
             return;
         }
         self.remove(&hash);
@@ -248,15 +248,15 @@ impl Entries {
         }
     }
 
-    /// Whether a removal since then concerns it, or may concern it.
-    fn is_overtaken(&self, miss: &Miss, scope: &Scope) -> bool {
-        let since = self.times_forgotten - miss.times_forgotten;
+    /// Whether an eviction since this miss covers the result, or may cover it.
+    fn is_invalidated(&self, miss: &Miss, scope: &Scope) -> bool {
+        let since = self.eviction_count - miss.eviction_count;
         let since = usize::try_from(since).unwrap_or(usize::MAX);
-        let mut of_late = self.forgotten.iter().take(since);
-        since > self.forgotten.len() || of_late.any(|what| what.covers(scope))
+        let mut recent = self.evictions.iter().take(since);
+        since > self.evictions.len() || recent.any(|what| what.covers(scope))
     }
 
-    fn forget(&mut self, what: Eviction) -> usize {
+    fn evict(&mut self, what: Eviction) -> usize {
         let hashes: Vec<Hash> = self
             .by_hash
             .iter()
@@ -264,9 +264,9 @@ impl Entries {
             .map(|(hash, _)| *hash)
             .collect();
         hashes.iter().for_each(|hash| self.remove(hash));
-        self.times_forgotten += 1;
-        self.forgotten.truncate(MAX_FORGOTTEN - 1);
-        self.forgotten.push_front(what);
+        self.eviction_count += 1;
+        self.evictions.truncate(MAX_EVICTIONS - 1);
+        self.evictions.push_front(what);
         hashes.len()
     }
 }

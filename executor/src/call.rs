@@ -37,7 +37,7 @@ use a2abus_models::Json;
 use header::Headers;
 pub(crate) use redact::Redactor;
 use response::Failed;
-use retry::Next;
+use retry::RetryDecision;
 pub use retry::RetryUnsafe;
 
 /// The caller of a request, and its resources.
@@ -60,9 +60,9 @@ pub(crate) struct Caller<'a> {
     pub(crate) before_unsafe: &'a (dyn Fn() -> BoxFuture<'a, Result<(), Failure>> + Sync),
 }
 
-/// The cost of a call, also when the call is dropped before its end.
+/// The cost of a call; also counted when the call is dropped before its end.
 #[derive(Debug, Default)]
-pub(crate) struct Tally {
+pub(crate) struct CallCost {
     /// How many requests were sent.
     pub(crate) attempts: u32,
     /// Whether the value came from the cache.
@@ -85,11 +85,11 @@ pub(crate) async fn call(
     operation: &ApiCall,
     model: &Model,
     caller: &Caller<'_>,
-    tally: &mut Tally,
+    cost: &mut CallCost,
 ) -> Result<Json, Failure> {
-    let result = run(operation, model, caller, tally).await;
+    let result = run(operation, model, caller, cost).await;
     result.map_err(|failure| {
-        let failure = match tally.attempts {
+        let failure = match cost.attempts {
             0 => failure,
             attempts => failure.with("attempts", attempts),
         };
@@ -101,20 +101,20 @@ async fn run(
     operation: &ApiCall,
     model: &Model,
     caller: &Caller<'_>,
-    tally: &mut Tally,
+    cost: &mut CallCost,
 ) -> Result<Json, Failure> {
     let mut prepared = prepare(operation, model, caller)?;
     let kept = match prepared.key.take() {
         None => None,
         Some(key) => match caller.cache.get(&key) {
             Ok(value) => {
-                tally.is_cached = true;
+                cost.is_cached = true;
                 return Ok(caller.redactor.value(value));
             }
             Err(miss) => Some((key, miss)),
         },
     };
-    let response = attempt(operation, &mut prepared, caller, &mut tally.attempts).await?;
+    let response = attempt(operation, &mut prepared, caller, &mut cost.attempts).await?;
     let value = caller
         .redactor
         .value(response::value(&response, caller.redactor)?);
@@ -217,9 +217,9 @@ async fn attempt(
             Err(failed) => failed,
         };
         let delay = match next(&failed, operation.method, prepared, caller, *attempts) {
-            Next::After(delay) => delay,
-            Next::AskedTooLong(asked) => return Err(wait_too_long(failed.failure, asked)),
-            Next::Nothing => return Err(failed.failure),
+            RetryDecision::After(delay) => delay,
+            RetryDecision::WaitTooLong(asked) => return Err(wait_too_long(failed.failure, asked)),
+            RetryDecision::GiveUp => return Err(failed.failure),
         };
         (caller.on_retry)(*attempts, delay);
         environment.clock.sleep(delay).await;
@@ -233,13 +233,13 @@ fn next(
     prepared: &Prepared,
     caller: &Caller<'_>,
     attempts: u32,
-) -> Next {
+) -> RetryDecision {
     let repeatable = retry::may_repeat(method, prepared.headers.has_idempotency_key());
     let permitted = failed
         .cause
         .permits_retry(repeatable || caller.retry_unsafe.is_always());
     if !permitted {
-        return Next::Nothing;
+        return RetryDecision::GiveUp;
     }
     // `None` when no time is left.
     let left = caller.time_left().unwrap_or_default();
@@ -266,7 +266,7 @@ fn forget_changed(
     };
     if changed && request.method != Method::Get {
         let origin = request.target.origin();
-        caller.cache.drop_origin(caller.agent.id(), &origin);
+        caller.cache.invalidate_origin(caller.agent.id(), &origin);
     }
 }
 

@@ -6,19 +6,19 @@
 //!
 //! A case is a JSON object:
 //!
-//! | member | what it is |
+//! | member | meaning |
 //! |---|---|
-//! | `name` | how it is called |
-//! | `workflow` | the lines: an object each, or a string with the text of the line |
-//! | `input` | what the data model holds at the start |
-//! | `http_fixtures` | `"METHOD URL"` to a list of answers, the last of which repeats: `{"status","headers","body"}`, `body_text` in place of `body` for what is not JSON, or `{"error":"connect"}`, `{"error":"timeout"}` |
+//! | `name` | its name |
+//! | `workflow` | the lines: each an object, or a string with the text of the line |
+//! | `input` | the initial data model |
+//! | `http_fixtures` | `"METHOD URL"` to a list of responses; the last one repeats: `{"status","headers","body"}`, `body_text` instead of `body` if it is not JSON, or `{"error":"connect"}`, `{"error":"timeout"}` |
 //! | `credentials` | id to `{"type","value","apis"}`; `apis` are the base URLs it may be sent to, `https://api.example.com` if absent |
-//! | `policy` | `operations`, `apis`, `credentials`, `maxOperations`, `maxExecutionTimeMs`, `maxLoopItems`, `fileStorage`; all is permitted, and the API `https://api.example.com`, where absent |
+//! | `policy` | `operations`, `apis`, `credentials`, `maxOperations`, `maxExecutionTimeMs`, `maxLoopItems`, `fileStorage`; what is absent is permitted, with the API `https://api.example.com` |
 //! | `options` | `onError`: `stop` or `continue`; `level`: `strict`, `moderate` or `lenient` |
-//! | `expected` | `valid`; if false `errors` (`code`, `level`, `operationId`, in any order); if true `status`, `results` and `model` as a whole, `error` and `errors` in part, and `requests`, `retry_delays_ms` (least and most of each), `stored`, `waited_ms`, `skipped`, `warnings`, each none if absent |
+//! | `expected` | `valid`; if false `errors` (`code`, `level`, `operationId`, in any order); if true `status`, `results` and `model` as a whole, `error` and `errors` in part, and `requests`, `retry_delays_ms` (minimum and maximum of each), `stored`, `waited_ms`, `skipped`, `warnings`; an absent one must be empty |
 //!
-//! Other members are ignored, unless their name is similar to one of these. Inside these members every member must be
-//! known. A case with a misspelt or repeated member fails with a message.
+//! Other members of the case are ignored, unless their name is similar to one of these. Unknown members inside these
+//! are refused. A case with a misspelt or repeated member fails with a message.
 
 mod compare;
 mod members;
@@ -80,13 +80,13 @@ pub struct CaseResult {
 #[error("{0}")]
 pub struct CaseError(String);
 
-/// What a run did, as far as cases check it.
+/// The results of a run that cases can check.
 #[derive(Debug, Default)]
 struct Observed {
     report: Report,
     record: Option<Arc<Record>>,
     model: Object,
-    /// What kept the run from starting.
+    /// Why the run did not start.
     refusal: Option<Failure>,
     retry_delays: Vec<Duration>,
     waited: Duration,
@@ -111,7 +111,7 @@ impl Case {
         };
         match file.get("cases") {
             Some(_) if file.repeated().iter().any(|name| name == "cases") => {
-                error("cases is written twice: write it once")
+                error("duplicate member cases")
             }
             Some(Json::Array(cases)) if cases.is_empty() => error("the file contains no case"),
             Some(Json::Array(cases)) => Ok(cases.iter().map(set_up::case).collect()),
@@ -194,7 +194,7 @@ impl Test {
 impl CaseResult {
     /// Whether all was as expected.
     #[must_use]
-    pub fn is_passed(&self) -> bool {
+    pub fn passed(&self) -> bool {
         self.differences.is_empty()
     }
 }

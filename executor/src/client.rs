@@ -1,4 +1,4 @@
-//! The real HTTP client: what does it connect to, and how much does it read?
+//! The real HTTP client: it checks the address of every connection and bounds every response.
 //!
 //! It sends one request and reads one response. It follows no redirects, uses no proxy and no cookies, repeats no sent
 //! request, and connects only to checked addresses. Source: docs/protocols/a2e-workflows.md §7, SSRF.
@@ -51,7 +51,7 @@ pub struct ClientOptions {
 /// Why [`Client::open`] has no response. `Display` writes the innermost cause: the message of the system or the peer.
 #[derive(Debug, thiserror::Error)]
 #[error("{why}")]
-pub struct NotOpened {
+pub struct NoResponse {
     /// Whether the peer may have received any of the request.
     pub may_be_sent: bool,
     why: String,
@@ -108,31 +108,31 @@ impl Client {
         })
     }
 
-    /// Sends a request to a URL that the operator wrote, and returns the response as soon as its head arrives. The
-    /// response is not bounded: the caller reads the body, and decides how much and for how long. Follows no redirects,
-    /// uses no proxy, and repeats no request of which a byte was sent.
+    /// Sends a request to a URL from the operator's configuration, and returns the response as soon as its head
+    /// arrives. The response is not bounded: the caller reads the body, and decides how much and for how long. It
+    /// follows no redirects, uses no proxy, and never resends a request once a byte of it was sent.
     ///
     /// # Errors
     /// Why there is no response.
     ///
     /// # Cancel safety
     /// The future may be dropped; the request may then have been sent or not.
-    pub async fn open(&self, request: Request<Bytes>) -> Result<Response<Incoming>, NotOpened> {
+    pub async fn open(&self, request: Request<Bytes>) -> Result<Response<Incoming>, NoResponse> {
         let request = request.map(Full::new);
         let sent = self.registered.request(request).await;
-        sent.map_err(|error| NotOpened {
+        sent.map_err(|error| NoResponse {
             may_be_sent: !error.is_connect(),
             why: innermost(&error).to_string(),
         })
     }
 
-    /// Connects to a URL that the operator wrote, with TLS if the URL says so, and closes the connection.
+    /// Connects to a URL from the operator's configuration, with TLS for `https`, and closes the connection.
     ///
     /// # Errors
     /// Why there is no connection.
-    pub async fn reach(&self, url: Uri) -> Result<(), NotOpened> {
+    pub async fn reach(&self, url: Uri) -> Result<(), NoResponse> {
         let connected = self.connector.clone().connect(url).await;
-        connected.map(drop).map_err(|error| NotOpened {
+        connected.map(drop).map_err(|error| NoResponse {
             may_be_sent: false,
             why: innermost(&error).to_string(),
         })

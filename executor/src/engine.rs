@@ -43,7 +43,7 @@ pub(crate) struct Run<'a> {
 
 /// The result of a run.
 #[derive(Debug)]
-pub(crate) struct Ended {
+pub(crate) struct RunResult {
     /// In the order in which they ended.
     pub(crate) results: Object,
     pub(crate) model: Object,
@@ -63,7 +63,7 @@ struct Engine<'a> {
     redactor: Redactor,
     results: Object,
     errors: Vec<Failure>,
-    /// Operations that have run in the iteration of the innermost loop, or outside loops.
+    /// Operations that have run in the current iteration of the innermost loop, or outside loops.
     ran: BTreeSet<usize>,
     /// All operations that have run.
     ever_ran: BTreeSet<usize>,
@@ -80,7 +80,7 @@ struct Engine<'a> {
 /// A failure that is being propagated.
 struct Halt {
     failure: Failure,
-    /// Whether it ends the run whatever `onError` says.
+    /// Whether it ends the run regardless of `onError`.
     is_fatal: bool,
 }
 
@@ -91,14 +91,14 @@ struct OperationOutcome {
     is_cached: bool,
 }
 
-/// Whether an operation ran now or before.
+/// When an operation ran.
 #[derive(Clone, Copy, PartialEq)]
 enum WhenRun {
     Now,
     Before,
 }
 
-pub(crate) async fn run(run: Run<'_>, input: Object) -> Ended {
+pub(crate) async fn run(run: Run<'_>, input: Object) -> RunResult {
     let engine = Engine {
         model: Model::new(input),
         redactor: Redactor::default(),
@@ -118,7 +118,7 @@ pub(crate) async fn run(run: Run<'_>, input: Object) -> Ended {
 // === impl Engine ===
 
 impl<'a> Engine<'a> {
-    async fn run(mut self) -> Ended {
+    async fn run(mut self) -> RunResult {
         let plan = self.run.plan;
         let mut error = if self.run.cancel.is_cancelled() {
             Some(cancelled())
@@ -136,7 +136,7 @@ impl<'a> Engine<'a> {
                 .map(|halt| halt.failure);
         }
         let skipped = self.skip();
-        Ended {
+        RunResult {
             results: self.results,
             model: self.model.root().clone(),
             error,
@@ -157,8 +157,8 @@ impl<'a> Engine<'a> {
     async fn read_stored(&mut self) -> Result<(), Failure> {
         let (run, max) = (&self.run, self.run.shared.limits.max_model_bytes);
         for (storage, key) in &run.plan.stored {
-            let keeper = &run.shared.keeper;
-            let stored = keeper.stored(run.agent.id(), run.session, *storage, key);
+            let storages = &run.shared.storages;
+            let stored = storages.stored(run.agent.id(), run.session, *storage, key);
             let stored = stored.await.map_err(|error| {
                 tracing::error!(
                     storage = storage.as_str(),
@@ -193,7 +193,7 @@ impl<'a> Engine<'a> {
         Ok(succeeded)
     }
 
-    /// Records a failure and continues, if that is requested and possible.
+    /// Records a failure and continues, if `onError` and the failure permit that.
     fn continue_after(&mut self, halt: Halt) -> Result<(), Halt> {
         if halt.is_fatal || self.run.on_error == OnError::Stop {
             return Err(halt);
@@ -238,7 +238,7 @@ impl<'a> Engine<'a> {
     fn progress(&self, operation: &Operation, status: OperationStatus) -> Progress {
         let of = operation.kind.operation_type();
         let mut progress = Progress::new(&operation.id, of, status);
-        progress.iteration = self.model.turn();
+        progress.iteration = self.model.iteration();
         progress
     }
 
@@ -336,8 +336,10 @@ impl<'a> Engine<'a> {
             return failure;
         }
         let failure = failure.of(&operation.id);
-        match (self.model.turn(), self.loops.last()) {
-            (Some(turn), Some(id)) => failure.with("iteration", turn).with("loop", id.clone()),
+        match (self.model.iteration(), self.loops.last()) {
+            (Some(iteration), Some(id)) => failure
+                .with("iteration", iteration)
+                .with("loop", id.clone()),
             _ => failure,
         }
     }

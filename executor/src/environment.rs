@@ -135,7 +135,7 @@ pub trait Store: Send + Sync {
         table: Table,
         prefix: &'a str,
         after: &'a str,
-        most: usize,
+        max: usize,
     ) -> BoxFuture<'a, Result<Vec<(String, Bytes)>, StoreError>>;
 
     /// Whether other processes use the store at the same time. The methods below are for such stores.
@@ -143,8 +143,8 @@ pub trait Store: Send + Sync {
         false
     }
 
-    /// Like [`Store::write`], with the record of an execution that begins, and that will have ended at `until` at the
-    /// latest. Returns `false`, and writes nothing, if another process has begun it.
+    /// Like [`Store::write`], with the record of an execution that starts now and will have ended by `until`. Returns
+    /// `false`, and writes nothing, if another process has started it.
     ///
     /// # Errors
     /// As for [`Store::write`].
@@ -207,7 +207,7 @@ pub struct Change {
 #[error("the store failed")]
 pub struct StoreError(#[source] pub Box<dyn std::error::Error + Send + Sync>);
 
-/// A [`StoreError`] with this inside means that something must be removed before more fits.
+/// The cause of a [`StoreError`] when the store must be cleaned up before it accepts more.
 #[derive(Debug, thiserror::Error)]
 #[error("the store is full: its limit is {max_bytes} bytes")]
 pub struct StoreFull {
@@ -215,7 +215,7 @@ pub struct StoreFull {
     pub max_bytes: usize,
 }
 
-/// All of it.
+/// Everything that an executor needs from outside.
 #[derive(Clone)]
 pub struct Environment {
     /// Time.

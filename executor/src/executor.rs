@@ -15,7 +15,7 @@ use bytes::Bytes;
 use tokio::sync::watch;
 
 pub use execution::{Event, Execution};
-pub use running::Follow;
+pub use running::RunningElsewhere;
 
 use crate::agent::Agent;
 use crate::archive::{Archive, Stored};
@@ -23,12 +23,12 @@ use crate::cache::{Cache, Caching};
 use crate::call::RetryUnsafe;
 use crate::environment::{Environment, StoreError};
 use crate::failure::Failure;
-use crate::meter::{by_the_deadline, execution_timeout};
+use crate::meter::{execution_timeout, requester_deadline_exceeded};
 use crate::plan::Plan;
 use crate::quota::Quotas;
 use crate::record::{Record, Status};
 use crate::shared::{Limits, OnError, Shared};
-use crate::store::{FileStore, Keeper, StoredValue};
+use crate::store::{FileStore, Storages, StoredValue};
 use execution::Start;
 use running::{Admission, Running};
 
@@ -65,10 +65,10 @@ pub struct Options {
 pub struct Request {
     /// The workflow as JSON Lines.
     pub workflow: Bytes,
-    /// The id of the execution if the workflow names none; a random id if this is missing too. A client that may repeat
-    /// a request should give the same id each time.
+    /// The id of the execution, unless the workflow names one; a random id if both are missing. A client that may
+    /// repeat a request should give the same id each time.
     pub execution_id: Option<Text>,
-    /// The initial data model. Its members replace those that the workflow itself brings.
+    /// The initial data model. Its members override those of the workflow's own input.
     pub input: Object,
     /// What to do if an operation fails.
     pub on_error: OnError,
@@ -78,9 +78,9 @@ pub struct Request {
     pub session: Option<Text>,
     /// The deadline of the requester.
     pub deadline: Option<SystemTime>,
-    /// Whether it was cancelled before it began. Then nothing of it runs, and this is recorded, so that a repeated
-    /// request does not run it either. It does not count as a concurrent execution. It is refused like any other
-    /// request if it is invalid or late.
+    /// Whether it was cancelled before it began. Nothing of it is run; this is recorded, so that a repeated request
+    /// does not run it either. It does not count as a concurrent execution. Like any other request, it is refused if it
+    /// is invalid or late.
     pub is_cancelled: bool,
 }
 
@@ -90,7 +90,7 @@ pub enum Started {
     /// The execution, which runs while it is polled.
     New(Execution),
     /// The same request is already running. Source: docs/protocols/a2e-workflows.md §D45.
-    Running(Follow),
+    Running(RunningElsewhere),
     /// The same request has run before. Source: docs/protocols/a2e-workflows.md §D45.
     Finished(Arc<Record>),
 }
@@ -142,7 +142,7 @@ impl Executor {
             shared: Shared {
                 cache,
                 quotas: Quotas::new(Arc::clone(&clock), MAX_COUNTED),
-                keeper: Keeper::new(store, options.files, clock),
+                storages: Storages::new(store, options.files, clock),
                 limits: options.limits,
                 retry_unsafe: options.retry_unsafe,
                 environment,
@@ -150,7 +150,7 @@ impl Executor {
         }))
     }
 
-    /// Validates a workflow on all five levels; runs nothing. Source: docs/protocols/a2e-workflows.md §3.
+    /// Validates a workflow on all five levels, without running anything. Source: docs/protocols/a2e-workflows.md §3.
     #[must_use]
     pub fn validate(
         &self,
@@ -184,21 +184,21 @@ impl Executor {
         let digest = digest(&request.workflow);
         if !report.is_valid() {
             let refusal = Refusal::Invalid(Failure::invalid(&report));
-            return self.answered(agent, &id, &digest).await?.ok_or(refusal);
+            return self.existing(agent, &id, &digest).await?.ok_or(refusal);
         }
-        let most = self.0.shared.limits.max_concurrent;
-        let places = (!request.is_cancelled).then_some(most);
-        let slot = match self.0.running.admit(agent.id(), &id, &digest, places) {
+        let max = shared.limits.max_concurrent;
+        let limit = (!request.is_cancelled).then_some(max);
+        let slot = match self.0.running.admit(agent.id(), &id, &digest, limit) {
             Admission::Slot(slot) => slot,
             Admission::Running(ended) => return Ok(self.follow(agent, id, Some(ended))),
             Admission::Conflict => return Err(Refusal::Conflict(id)),
             Admission::Busy => {
                 // A finished execution does not count as concurrent.
-                let answered = self.answered(agent, &id, &digest).await?;
-                return answered.ok_or(Refusal::Busy(most));
+                let existing = self.existing(agent, &id, &digest).await?;
+                return existing.ok_or(Refusal::Busy(max));
             }
         };
-        match self.recorded(agent, &id, &digest).await? {
+        match self.load_final(agent, &id, &digest).await? {
             Some(StoredState::Ended(record)) => {
                 let record = Arc::new(record);
                 slot.end(&record);
@@ -207,7 +207,7 @@ impl Executor {
             Some(StoredState::RunsElsewhere) => return Ok(self.follow(agent, id, None)),
             None => {}
         }
-        let most = agent.policy().max_execution_time;
+        let max = agent.policy().max_execution_time;
         let left = self.time_left(&request)?;
         if request.is_cancelled {
             slot.cancel.cancel();
@@ -219,12 +219,12 @@ impl Executor {
             digest: digest.clone(),
             request,
             report,
-            budget: left.map_or(most, |left| left.min(most)),
-            is_cut: left.is_some_and(|left| left < most),
+            budget: left.map_or(max, |left| left.min(max)),
+            is_cut_short: left.is_some_and(|left| left < max),
         };
         match Execution::begin(Arc::clone(&self.0), start, slot).await? {
             Some(execution) => Ok(Started::New(execution)),
-            None => self.begun_elsewhere(agent, id, &digest).await,
+            None => self.started_elsewhere(agent, id, &digest).await,
         }
     }
 
@@ -236,13 +236,13 @@ impl Executor {
     }
 
     /// Another process was faster, with this or with another workflow.
-    async fn begun_elsewhere(
+    async fn started_elsewhere(
         &self,
         agent: &Agent,
         id: Text,
         digest: &Text,
     ) -> Result<Started, Refusal> {
-        match self.recorded(agent, &id, digest).await? {
+        match self.load_final(agent, &id, digest).await? {
             Some(StoredState::Ended(record)) => Ok(Started::Finished(Arc::new(record))),
             Some(StoredState::RunsElsewhere) | None => Ok(self.follow(agent, id, None)),
         }
@@ -254,21 +254,23 @@ impl Executor {
         id: Text,
         ended: Option<watch::Receiver<Option<Arc<Record>>>>,
     ) -> Started {
-        Started::Running(Follow::new(self.clone(), agent.id(), id, ended))
+        Started::Running(RunningElsewhere::new(self.clone(), agent.id(), id, ended))
     }
 
     /// The time until the deadline of a request, if it has one.
     fn time_left(&self, request: &Request) -> Result<Option<Duration>, Refusal> {
         let left = request.deadline.map(|deadline| self.until(deadline));
         if left.is_some_and(|left| left.is_zero()) {
-            return Err(Refusal::Expired(by_the_deadline(execution_timeout())));
+            return Err(Refusal::Expired(requester_deadline_exceeded(
+                execution_timeout(),
+            )));
         }
         Ok(left)
     }
 
-    /// The running execution or the record under this id, if it has the same workflow and an answer. Changes nothing,
-    /// because only the holder of a slot may.
-    async fn answered(
+    /// The running execution or the final record under this id, if it has the same workflow. Changes nothing, because
+    /// only the holder of a slot may.
+    async fn existing(
         &self,
         agent: &Agent,
         id: &Text,
@@ -282,7 +284,7 @@ impl Executor {
             _ => {}
         }
         let stored = self.0.archive.load(agent.id(), id).await?;
-        let Some(stored) = stored.filter(|stored| !self.is_over(&stored.record)) else {
+        let Some(stored) = stored.filter(|stored| !self.has_expired(&stored.record)) else {
             return Ok(None);
         };
         if stored.digest != *digest {
@@ -294,7 +296,7 @@ impl Executor {
 
     /// The record under this id, if it has the same workflow and is final. Call it only while holding the id's slot,
     /// because it records abandoned executions as interrupted, or replaces them.
-    async fn recorded(
+    async fn load_final(
         &self,
         agent: &Agent,
         id: &Text,
@@ -339,7 +341,7 @@ impl Executor {
         let Some(stored) = archive.load(agent.id(), id).await? else {
             return Ok(None);
         };
-        if self.is_over(&stored.record) {
+        if self.has_expired(&stored.record) {
             archive.remove(agent.id(), &stored.record).await?;
             return Ok(None);
         }
@@ -349,7 +351,7 @@ impl Executor {
         Ok(Some(stored))
     }
 
-    /// How long it is until then.
+    /// The time from now until the deadline.
     fn until(&self, deadline: SystemTime) -> Duration {
         let now = self.0.shared.environment.clock.now();
         deadline.duration_since(now).unwrap_or_default()
@@ -363,7 +365,7 @@ impl Executor {
     }
 
     /// Whether a record has expired.
-    fn is_over(&self, record: &Record) -> bool {
+    fn has_expired(&self, record: &Record) -> bool {
         let shared = &self.0.shared;
         let age = shared
             .environment
@@ -405,11 +407,11 @@ impl Executor {
     async fn load(&self, agent: &Text, id: &str) -> Result<Option<Record>, StoreError> {
         let stored = self.0.archive.load(agent, id).await?;
         let record = stored.map(|stored| stored.record);
-        Ok(record.filter(|record| !self.is_over(record)))
+        Ok(record.filter(|record| !self.has_expired(record)))
     }
 
-    /// Summaries of the executions of an agent, the newest first, optionally with one status: at most the given number,
-    /// from the newest 100,000.
+    /// Summaries of an agent's newest executions, the newest first, optionally only those with one status. Examines the
+    /// newest 100,000.
     ///
     /// # Errors
     /// If the store fails.
@@ -417,20 +419,20 @@ impl Executor {
         &self,
         agent: &Text,
         status: Option<Status>,
-        most: usize,
+        max: usize,
     ) -> Result<Vec<Record>, StoreError> {
-        const LOOKED_AT: usize = 100_000;
+        const MAX_EXAMINED: usize = 100_000;
         let is_asked = |record: &Record| status.is_none_or(|status| record.status() == status);
         let mut records = Vec::new();
         let (mut looked_at, mut next) = (0, Some(String::new()));
-        while let Some(after) = next.filter(|_| looked_at < LOOKED_AT && records.len() < most) {
+        while let Some(after) = next.filter(|_| looked_at < MAX_EXAMINED && records.len() < max) {
             let (page, rest) = self.0.archive.summaries(agent, &after).await?;
             looked_at += page.len();
             for summary in page {
-                if records.len() >= most {
+                if records.len() >= max {
                     return Ok(records);
                 }
-                let record = if self.is_over(&summary) {
+                let record = if self.has_expired(&summary) {
                     None
                 } else if summary.status().is_final() {
                     Some(summary)
@@ -471,7 +473,7 @@ impl Executor {
         self.0.archive.expire(before, runs).await
     }
 
-    /// The values that StoreData has stored.
+    /// A value that StoreData has stored.
     ///
     /// # Errors
     /// If the storage fails.
@@ -484,12 +486,13 @@ impl Executor {
     ) -> Result<Option<Json>, StoreError> {
         self.0
             .shared
-            .keeper
+            .storages
             .stored(agent, session, storage, key)
             .await
     }
 
-    /// A value that StoreData has stored for an agent in `localStorage` or `sessionStorage`, by session and key.
+    /// The values that StoreData has stored for an agent in `localStorage` or `sessionStorage`, ordered by session and
+    /// key.
     ///
     /// # Errors
     /// If the storage fails.
@@ -498,7 +501,7 @@ impl Executor {
         agent: &str,
         storage: Storage,
     ) -> Result<Vec<StoredValue>, StoreError> {
-        self.0.shared.keeper.list(agent, storage).await
+        self.0.shared.storages.list(agent, storage).await
     }
 
     /// Removes a value from `localStorage` or `sessionStorage`. Returns whether there was one.
@@ -512,8 +515,8 @@ impl Executor {
         storage: Storage,
         key: &str,
     ) -> Result<bool, StoreError> {
-        let keeper = &self.0.shared.keeper;
-        keeper.remove(agent, session, storage, key).await
+        let storages = &self.0.shared.storages;
+        storages.remove(agent, session, storage, key).await
     }
 
     /// Removes cached results: of one agent or all, of one operation type or all. Returns how many there were.

@@ -8,13 +8,13 @@ use a2abus_plugin::Text;
 /// Source: docs/protocols/a2e-workflows.md §9.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Failure {
-    /// What it is.
+    /// Its kind.
     pub code: FailureCode,
     /// A message for people.
     pub message: String,
     /// The operation that failed; `None` for the execution as a whole.
     pub operation_id: Option<Text>,
-    /// Details: numbers and values.
+    /// Numbers and values that explain it.
     pub details: Object,
     /// A suggestion, if it differs from the usual one for this code.
     pub(crate) suggestion: Option<&'static str>,
@@ -51,7 +51,7 @@ pub enum FailureCode {
 
 impl FailureCode {
     /// The `type` and the `code` on the wire.
-    const fn words(self) -> (&'static str, &'static str) {
+    const fn names(self) -> (&'static str, &'static str) {
         match self {
             Self::Invalid(code) => ("ValidationError", code.as_str()),
             Self::Refused(code) => ("PermissionError", code.as_str()),
@@ -76,13 +76,13 @@ impl FailureCode {
     /// The `type` on the wire, such as `DataError`.
     #[must_use]
     pub const fn type_name(self) -> &'static str {
-        self.words().0
+        self.names().0
     }
 
     /// The `code` on the wire, such as `path_not_found`.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
-        self.words().1
+        self.names().1
     }
 
     /// The usual suggestion.

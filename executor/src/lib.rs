@@ -1,4 +1,4 @@
-//! Validates and executes A2E workflows: an agent describes in lines of JSON *what* to do, and the executor does it
+//! Validates and executes A2E workflows. In lines of JSON, an agent describes *what* to do; the executor does it,
 //! within limits that an operator sets.
 //!
 //! ```text
@@ -31,7 +31,7 @@
 //! };
 //! let agent = Arc::new(Agent::new("reporter".into(), policy, BTreeMap::new(), Rates::default()));
 //!
-//! // The world: here recorded answers and a virtual clock; in production `Client` and `SystemClock`.
+//! // The environment: here recorded responses and a virtual clock; in production `Client` and `SystemClock`.
 //! let answers = r#"{"GET https://api.example.com/users": [{"status": 200,
 //!     "headers": {"content-type": "application/json"},
 //!     "body": [{"name": "Ana", "points": 120}, {"name": "Bo", "points": 80}]}]}"#;
@@ -52,7 +52,7 @@
 //! {"type":"beginExecution","executionId":"exec-1","operationOrder":["fetch","best"]}"#;
 //! let request = Request { workflow: workflow.into(), ..Request::default() };
 //! let Ok(Started::New(execution)) = executor.execute(&agent, request).await else {
-//!     panic!("it is valid and new");
+//!     panic!("the workflow is valid and new");
 //! };
 //! let record = execution.finish().await;
 //! assert_eq!(
@@ -64,13 +64,13 @@
 //!
 //! # Operations
 //!
-//! | type | members (`?`: may be left out) | value |
+//! | type | members (`?`: optional) | value |
 //! |---|---|---|
-//! | `ApiCall` | `method`, `url`, `outputPath`, `headers`?, `body`?, `timeout`? (ms) | the body of the answer: JSON, text, or `null` if empty |
-//! | `FilterData` | `inputPath`, `conditions` (`field`, `operator`, `value`), `outputPath` | the elements that fulfil all conditions |
-//! | `TransformData` | `inputPath`, `transform` (`map`, `sort`, `group`, `aggregate`, `select`), `config`?, `outputPath` | the array, object or figure |
+//! | `ApiCall` | `method`, `url`, `outputPath`, `headers`?, `body`?, `timeout`? (ms) | the body of the response: JSON, text, or `null` if empty |
+//! | `FilterData` | `inputPath`, `conditions` (`field`, `operator`, `value`), `outputPath` | the elements that match all conditions |
+//! | `TransformData` | `inputPath`, `transform` (`map`, `sort`, `group`, `aggregate`, `select`), `config`?, `outputPath` | the array, object or aggregate |
 //! | `Conditional` | `condition` (`path`, `operator`, `value`), `ifTrue`, `ifFalse`? | which branch ran, and what ran in it |
-//! | `Loop` | `inputPath`, `operations`, `outputPath`? | for each item the value of the last operation that made data |
+//! | `Loop` | `inputPath`, `operations`, `outputPath`? | for each item the value of the last operation that produced data |
 //! | `StoreData` | `inputPath`, `storage` (`localStorage`, `sessionStorage`, `file`), `key` | how many bytes were stored |
 //! | `Wait` | `duration` (ms) | `null` |
 //! | `MergeData` | `sources`, `strategy` (`concat`, `union`, `intersect`, `deepMerge`), `outputPath` | the array or object |
@@ -81,7 +81,7 @@
 //! | `select` | `field`, or `fields` (a list of fields, or an object of expressions); `offset`?, `limit`? | the field or an object of the fields; for an array, one for each element |
 //! | `map` | `field` with `function`?, or `fields` with `merge`?, or `template`; `offset`?, `limit`? | for each element a value, an object, a text |
 //! | `group` | `field` | an object of lists of elements, by the text of the field |
-//! | `aggregate` | `operation`, `field`?, or `aggregations` (a list of `operation`, `field`?, `as`?); `groupBy`? | a figure; an object of figures; with `groupBy` an array of objects |
+//! | `aggregate` | `operation`, `field`?, or `aggregations` (a list of `operation`, `field`?, `as`?); `groupBy`? | a value; an object of values; with `groupBy` an array of objects |
 //!
 //! An expression is a field, `{"field","function"?}`, `{"value"}`, `{"path"}` or `{"template"}`. Functions: `upper`, `lower`,
 //! `trim`, `length`, `number`, `string`, `abs`, `round`, `floor`, `ceil`, `not`. Aggregates: `count`, which needs no field, `sum`,
@@ -97,7 +97,7 @@
 //! template of a `map` the form is `{field}`, and `{{` and `}}` are braces.
 //!
 //! Outside loops an operation runs at most once. An operation in a branch or the body of a loop runs only where its
-//! parent does, whatever its place in the order.
+//! parent does, wherever it stands in the order.
 //!
 //! # Retries
 //!
@@ -114,14 +114,14 @@
 //! | operations defined | 20 | [`Policy::max_operations`](a2abus_models::a2e_workflow::Policy) |
 //! | time of an execution | 30 s | [`Policy::max_execution_time`](a2abus_models::a2e_workflow::Policy) |
 //! | runs of operations, items of a loop, loops in loops | 20,000, 1,000, 3 | [`Limits`] |
-//! | data model, in memory; the results together the same | 32 MiB | [`Limits::max_model_bytes`] |
-//! | answer of an API | 10 MiB | [`Limits::max_response_bytes`] |
-//! | executions of an agent at a time | 16 | [`Limits::max_concurrent`] |
-//! | records of an agent, then the results of its oldest executions go | 64 MiB | [`Limits::max_record_bytes`] |
-//! | a stored value, all values of an agent | 10 MiB, 100 MiB | fixed |
-//! | calls of APIs | 30 a minute, 500 an hour | [`Rates`] |
+//! | data model, in memory; all results together | 32 MiB | [`Limits::max_model_bytes`] |
+//! | response of an API | 10 MiB | [`Limits::max_response_bytes`] |
+//! | concurrent executions of an agent | 16 | [`Limits::max_concurrent`] |
+//! | records of an agent; above it, its oldest executions lose their results | 64 MiB | [`Limits::max_record_bytes`] |
+//! | one stored value, all stored values of an agent | 10 MiB, 100 MiB | fixed |
+//! | API calls | 30 a minute, 500 an hour | [`Rates`] |
 //!
-//! # What is refused, and why
+//! # What the executor refuses, and why
 //!
 //! A workflow is validated on five levels before any step runs, and all problems are reported together: the form, the
 //! operations, the permissions, whether everything that is read exists, and whether it has the right type.
@@ -131,8 +131,8 @@
 //! - Calls into the operator's own network: every address of a name must be globally reachable, unless that base URL
 //!   was registered. Redirects are not followed, proxies are not used, and the connection goes to the checked address.
 //! - Credentials in a body, or for an API that they are not bound to. A secret in a response is stored as `[REDACTED]`.
-//! - Repeating a POST or PATCH that may have acted already, unless it has an `Idempotency-Key`.
-//! - File names that could leave the directory of the agent, and symbolic links in the path.
+//! - Retrying a POST or PATCH that may have acted already, unless it has an `Idempotency-Key`.
+//! - File names that could lead out of the directory of the agent, and symbolic links in the path.
 //! - Another workflow under a used execution id. The same workflow is answered from its record; nothing runs twice.
 //!
 //! # How to test a workflow
@@ -173,12 +173,14 @@ pub use agent::{Agent, Credential, CredentialKind, Rates, Secret};
 pub use cache::Caching;
 pub use call::RetryUnsafe;
 #[cfg(feature = "client")]
-pub use client::{Client, ClientError, ClientOptions, NotOpened, Resolve, SystemResolver};
+pub use client::{Client, ClientError, ClientOptions, NoResponse, Resolve, SystemResolver};
 pub use environment::{
     Change, Clock, Environment, HttpClient, HttpError, HttpRequest, HttpResponse, Random, Reach,
     Store, StoreError, StoreFull, SystemClock, SystemRandom, Table,
 };
-pub use executor::{Event, Execution, Executor, Follow, Options, Refusal, Request, Started};
+pub use executor::{
+    Event, Execution, Executor, Options, Refusal, Request, RunningElsewhere, Started,
+};
 pub use failure::{Failure, FailureCode};
 pub use quota::{Admitted, Exceeded, Limit, Quotas, Usage, Window};
 pub use record::{Record, Status};

@@ -21,7 +21,7 @@ pub(crate) struct Meter<'a> {
 
 /// How many steps are made between two checks of the clock.
 const STEPS: u32 = 1024;
-/// How many bytes are read in the time of one step.
+/// How many scanned bytes count as one step.
 const SCANNED: usize = 1024;
 
 // === impl Meter ===
@@ -37,7 +37,7 @@ impl<'a> Meter<'a> {
         }
     }
 
-    /// Counts a small piece of work, such as one visited element.
+    /// Counts one step, such as visiting an element.
     pub(crate) fn step(&self) -> Result<(), Failure> {
         self.steps(1)
     }
@@ -90,8 +90,8 @@ pub(crate) fn execution_timeout() -> Failure {
     )
 }
 
-/// The same failure, if the requester's deadline was the reason.
-pub(crate) fn by_the_deadline(failure: Failure) -> Failure {
+/// The same failure, when the deadline of the requester was the earlier one.
+pub(crate) fn requester_deadline_exceeded(failure: Failure) -> Failure {
     if failure.code != FailureCode::ExecutionTimeout {
         return failure;
     }

@@ -69,12 +69,12 @@ impl Model {
     }
 
     /// The iteration of the innermost loop.
-    pub(crate) fn turn(&self) -> Option<usize> {
-        self.loops.last().map(|turn| turn.index)
+    pub(crate) fn iteration(&self) -> Option<usize> {
+        self.loops.last().map(|iteration| iteration.index)
     }
 
-    pub(crate) fn enter(&mut self, turn: Iteration) {
-        self.loops.push(turn);
+    pub(crate) fn enter(&mut self, iteration: Iteration) {
+        self.loops.push(iteration);
     }
 
     pub(crate) fn leave(&mut self) {
@@ -105,19 +105,20 @@ impl Model {
         })
     }
 
-    /// The member that a running loop hides.
+    /// The member `item`, `index` or `parent` of the innermost loop, which hides a member of the data model with the
+    /// same name.
     fn loop_member(&self, key: &str) -> Option<Json> {
-        let mut turns = self.loops.iter().rev();
-        let turn = turns.next()?;
+        let mut iterations = self.loops.iter().rev();
+        let iteration = iterations.next()?;
         match key {
-            "item" => Some(turn.item.clone()),
-            "index" => Some(turn.index.into()),
-            "parent" => turns.next().map(Iteration::to_value),
+            "item" => Some(iteration.item.clone()),
+            "index" => Some(iteration.index.into()),
+            "parent" => iterations.next().map(Iteration::to_value),
             _ => None,
         }
     }
 
-    /// Puts a value at a path and creates the objects on the way; fails at other values.
+    /// Writes a value at a path. Creates missing objects on the way, and fails at values of other types.
     pub(crate) fn write(&mut self, path: &OutputPath, value: Json) -> Result<(), Failure> {
         let keys: Vec<Text> = path.path().segments().iter().map(Segment::key).collect();
         match write(&mut self.root, &keys, value) {
@@ -136,7 +137,7 @@ impl Iteration {
     }
 }
 
-/// The error names the kind of the value that is in the way. A refused write changes nothing.
+/// The error is the kind of the value that is in the way. A refused write changes nothing.
 fn write(object: &mut Object, keys: &[Text], value: Json) -> Result<(), &'static str> {
     let Some((first, rest)) = keys.split_first() else {
         return Ok(());
@@ -233,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_find_members_elements_and_lengths() {
+    fn paths_read_members_elements_and_lengths() {
         let model = model(
             r#"{"u":[{"n":"Ana","t":["x"]},{"n":null}],"o":{"a.b":5,"length":"own","7":1},"s":"naïve"}"#,
         );
@@ -290,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn writing_makes_objects_and_goes_through_nothing_else() {
+    fn writing_creates_objects_and_fails_at_other_values() {
         let mut model = model(r#"{"a":{"x":1},"n":7,"l":[1]}"#);
         let shared = model.root().clone();
         let mut write = |path: &str| {
@@ -313,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn a_field_is_a_member_of_its_whole_name_before_it_is_a_path() {
+    fn a_field_name_is_looked_up_whole_before_it_is_read_as_a_path() {
         let item = crate::parse(br#"{"a.b":1,"a":{"b":2,"c":3},"t":["v"]}"#).unwrap();
         let get = |text: &str| {
             let path = RelativePath::parse(text).unwrap();

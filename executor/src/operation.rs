@@ -1,4 +1,4 @@
-//! The operations without I/O: what each computes from its inputs.
+//! The operations without I/O.
 //!
 //! They read their inputs through the model and return the value; the engine writes it. Values are shared, not copied.
 //! All memory is counted before it is allocated, and every loop counts its steps, so that the limits of an execution

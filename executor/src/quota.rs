@@ -10,15 +10,15 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use a2abus_models::words;
+use a2abus_models::wire_enum;
 use a2abus_plugin::Text;
 
 use crate::environment::Clock;
 
-/// Counts by key. Refused attempts are not counted.
+/// Counts actions by key. Refused attempts are not counted.
 ///
-/// For a key it keeps no more times than the largest limit it was asked for, and no longer than the longest window. It
-/// keeps a maximum number of keys, and never forgets the half that was used last.
+/// For each key it keeps at most as many times as the largest limit used with it, and none older than the longest
+/// window. The number of keys is bounded; the most recently used half is never dropped.
 pub struct Quotas {
     clock: Arc<dyn Clock>,
     max_keys: usize,
@@ -28,13 +28,13 @@ pub struct Quotas {
 /// The maximum within a window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limit {
-    /// How many.
-    pub most: u32,
-    /// Within what.
+    /// The maximum number of actions.
+    pub max: u32,
+    /// The time span in which they are counted.
     pub window: Window,
 }
 
-words! {
+wire_enum! {
     /// A time span that ends now. `Display` writes `minute`, `hour` or `day`.
     Window {
         /// 60 seconds.
@@ -46,7 +46,7 @@ words! {
     }
 }
 
-/// It was counted. The state of the first limit.
+/// An action that was counted, with the state of the first limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Admitted {
     /// The maximum within the window.
@@ -59,7 +59,7 @@ pub struct Admitted {
     pub reset: SystemTime,
 }
 
-/// It was not counted, because a limit is reached. If several are reached, the one that lasts longest.
+/// An action that was refused because a limit is reached. If several are reached, the one with the longest wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Exceeded {
     /// The maximum within the window.
@@ -83,15 +83,15 @@ pub struct Usage {
     pub day: usize,
 }
 
-/// Two generations of logs. A log that is used moves to the young generation. When the young generation has aged, the
-/// old one is dropped, because nobody has used it for all that time.
+/// Two generations of logs. Using a log moves it to the young generation. When the young generation is old enough, the
+/// old one is dropped, because its keys have not been used for all that time.
 #[derive(Default)]
 struct Logs {
     young: HashMap<Text, Log>,
     old: HashMap<Text, Log>,
-    /// When the young began.
+    /// When the young generation began.
     since: Duration,
-    /// The longest window ever asked for.
+    /// The longest window used so far.
     longest: Duration,
 }
 
@@ -130,7 +130,7 @@ impl Quotas {
         });
         if let Some((wait, limit)) = waits.rev().max_by_key(|(wait, _)| *wait) {
             return Err(Exceeded {
-                limit: limit.most,
+                limit: limit.max,
                 window: limit.window,
                 reset: time + wait,
                 retry_after: whole_seconds(wait),
@@ -142,14 +142,14 @@ impl Quotas {
         let oldest = used.first().copied().unwrap_or(now);
         let used = u32::try_from(used.len()).unwrap_or(u32::MAX);
         Ok(Admitted {
-            limit: first.most,
+            limit: first.max,
             window: first.window,
-            remaining: first.most.saturating_sub(used),
+            remaining: first.max.saturating_sub(used),
             reset: time + (oldest + first.window.length()).saturating_sub(now),
         })
     }
 
-    /// How often a key was counted, as far back as its limits reached.
+    /// How often a key was counted, as far back as its log reaches.
     #[must_use]
     pub fn usage(&self, key: &str) -> Usage {
         let now = self.clock.elapsed();
@@ -182,10 +182,10 @@ impl fmt::Debug for Quotas {
 impl Limit {
     const NONE: Self = Self::new(u32::MAX, Window::Minute);
 
-    /// So many within a window.
+    /// At most this many actions within a window.
     #[must_use]
-    pub const fn new(most: u32, window: Window) -> Self {
-        Self { most, window }
+    pub const fn new(max: u32, window: Window) -> Self {
+        Self { max, window }
     }
 }
 
@@ -242,7 +242,7 @@ pub(crate) fn whole_seconds(wait: Duration) -> u32 {
 // === impl Logs ===
 
 impl Logs {
-    /// Drops the old generation when nobody can ask for it any more, or when the young one is too large.
+    /// Drops the old generation when its entries are outside all windows, or when the young one is too large.
     fn age(&mut self, now: Duration, max_keys: usize) {
         let crowded = self.young.len() >= (max_keys / 2).max(1);
         if crowded || now.saturating_sub(self.since) >= self.longest {
@@ -275,12 +275,12 @@ impl Log {
         times.get(first..).unwrap_or_default()
     }
 
-    /// How long until a limit permits one more; `None` when it does.
+    /// How long until the limit permits another action; `None` if it does now.
     fn wait(&mut self, now: Duration, limit: Limit) -> Option<Duration> {
         let length = limit.window.length();
         let times = self.since(now, limit.window);
-        let most = usize::try_from(limit.most).unwrap_or(usize::MAX);
-        let excess = times.len().checked_sub(most)?;
+        let max = usize::try_from(limit.max).unwrap_or(usize::MAX);
+        let excess = times.len().checked_sub(max)?;
         // A limit of zero never frees a slot; it is enough to ask again after the window.
         let frees = times
             .get(excess)

@@ -1,15 +1,15 @@
-//! The record of an execution: what is stored, and what is reported.
+//! The record of an execution: its stored form and its reported form.
 //!
 //! Source: docs/protocols/a2e-workflows.md §9 and §D44 to §D46.
 
 use std::time::{Duration, SystemTime};
 
 use a2abus_models::a2e_workflow::Report;
-use a2abus_models::words;
+use a2abus_models::wire_enum;
 use a2abus_models::{Array, Json, Object};
 use a2abus_plugin::Text;
 
-use crate::engine::Ended;
+use crate::engine::RunResult;
 use crate::failure::{Failure, FailureCode};
 use crate::shared::OnError;
 use crate::trace::{Trace, milliseconds};
@@ -26,7 +26,7 @@ pub struct Record {
     members: Object,
 }
 
-words! {
+wire_enum! {
     /// The status of an execution. Source: docs/protocols/a2e-workflows.md §9.
     #[non_exhaustive]
     Status {
@@ -45,11 +45,11 @@ words! {
     }
 }
 
-/// The member of a record that says that its results were removed.
+/// The member of a record that marks removed results.
 const RESULTS_REMOVED: &str = "results_removed";
 
 /// The inputs of a record besides the run itself.
-pub(crate) struct Frame<'a> {
+pub(crate) struct RecordInputs<'a> {
     pub(crate) execution_id: &'a Text,
     pub(crate) started: SystemTime,
     pub(crate) duration: Duration,
@@ -85,15 +85,15 @@ impl Record {
         Self::new(execution_id, Status::Running, started, members)
     }
 
-    pub(crate) fn ended(frame: &Frame<'_>, ended: &Ended) -> Self {
-        let status = status(ended, frame.on_error);
+    pub(crate) fn ended(inputs: &RecordInputs<'_>, ended: &RunResult) -> Self {
+        let status = status(ended, inputs.on_error);
         let mut members = vec![
-            ("execution_id", frame.execution_id.clone().into()),
+            ("execution_id", inputs.execution_id.clone().into()),
             ("status", status.as_str().into()),
             ("results", ended.results.clone().into()),
-            ("started_at", timestamp(frame.started)),
-            ("completed_at", timestamp(frame.started + frame.duration)),
-            ("duration_ms", milliseconds(frame.duration)),
+            ("started_at", timestamp(inputs.started)),
+            ("completed_at", timestamp(inputs.started + inputs.duration)),
+            ("duration_ms", milliseconds(inputs.duration)),
         ];
         members.extend(
             ended
@@ -102,7 +102,7 @@ impl Record {
                 .map(|error| ("error", error.to_value())),
         );
         let mut errors: Vec<Json> = ended.errors.iter().map(Failure::to_value).collect();
-        if frame.on_error == OnError::Continue {
+        if inputs.on_error == OnError::Continue {
             errors.extend(ended.error.as_ref().map(Failure::to_value));
         }
         if !errors.is_empty() {
@@ -112,17 +112,17 @@ impl Record {
             let skipped: Vec<Json> = ended.skipped.iter().cloned().map(Json::from).collect();
             members.push(("skipped", skipped.into()));
         }
-        if !frame.warnings.warnings.is_empty() {
-            let warnings = frame.warnings.to_json();
+        if !inputs.warnings.warnings.is_empty() {
+            let warnings = inputs.warnings.to_json();
             members.extend(
                 warnings
                     .get("warnings")
                     .map(|list| ("warnings", list.clone())),
             );
         }
-        members.push(("operations", frame.trace.entries().into()));
-        Self::new(frame.execution_id, status, frame.started, members)
-            .reported(frame.trace.reports())
+        members.push(("operations", inputs.trace.entries().into()));
+        Self::new(inputs.execution_id, status, inputs.started, members)
+            .reported(inputs.trace.reports())
     }
 
     fn new(
@@ -143,7 +143,7 @@ impl Record {
         }
     }
 
-    /// The same execution, ended by the death of its process.
+    /// The same execution, marked as interrupted because its process ended.
     pub(crate) fn interrupted(&self) -> Self {
         let error = Failure::new(
             FailureCode::Interrupted,
@@ -156,8 +156,7 @@ impl Record {
         record
     }
 
-    /// The same without parts that may be too large to keep: values, trace, and all errors except the one that ended
-    /// it.
+    /// The same without the parts that may be large: values, trace, and all errors except the one that ended it.
     pub(crate) fn without_values(&self) -> Self {
         let kept = |(name, value): (&Text, &Json)| {
             let value = match name.as_str() {
@@ -197,7 +196,7 @@ impl Record {
         let started: jiff::Timestamp = value.get("started_at")?.as_str()?.parse().ok()?;
         Some(Self {
             execution_id: value.get("execution_id")?.as_str()?.into(),
-            status: Status::from_word(value.get("status")?.as_str()?)?,
+            status: Status::from_name(value.get("status")?.as_str()?)?,
             started: started.into(),
             reports: 0,
             members: value.as_object()?.clone(),
@@ -281,7 +280,7 @@ impl Record {
 }
 
 /// Source: docs/protocols/a2e-workflows.md §9.
-fn status(ended: &Ended, on_error: OnError) -> Status {
+fn status(ended: &RunResult, on_error: OnError) -> Status {
     match (&ended.error, on_error) {
         (Some(error), _) if error.code == FailureCode::Cancelled => Status::Cancelled,
         (None, _) if ended.errors.is_empty() => Status::Success,

@@ -3,20 +3,20 @@
 use std::time::Duration;
 
 use a2abus_models::a2e_workflow::WorkflowLimits;
-use a2abus_models::words;
+use a2abus_models::wire_enum;
 
 use crate::cache::Cache;
 use crate::call::RetryUnsafe;
 use crate::environment::Environment;
 use crate::quota::Quotas;
-use crate::store::Keeper;
+use crate::store::Storages;
 
 pub(crate) struct Shared {
     pub(crate) environment: Environment,
     pub(crate) limits: Limits,
     pub(crate) cache: Cache,
     pub(crate) quotas: Quotas,
-    pub(crate) keeper: Keeper,
+    pub(crate) storages: Storages,
     pub(crate) retry_unsafe: RetryUnsafe,
 }
 
@@ -49,7 +49,7 @@ pub struct Limits {
     pub max_record_bytes: usize,
 }
 
-words! {
+wire_enum! {
     /// How an execution continues when an operation fails. Source: docs/protocols/a2e-workflows.md §9.
     #[derive(Default)]
     OnError {

@@ -31,7 +31,7 @@ use crate::environment::{Clock, Store, StoreError};
 use crate::failure::{Failure, FailureCode};
 use local::Local;
 use session::Sessions;
-use usage::{KeepError, MAX_VALUE_BYTES};
+use usage::{MAX_VALUE_BYTES, StorageError};
 
 pub use file::FileStore;
 pub use memory::MemoryStore;
@@ -39,7 +39,7 @@ pub use memory::MemoryStore;
 pub use redb::RedbStore;
 
 /// The storages that StoreData writes to.
-pub(crate) struct Keeper {
+pub(crate) struct Storages {
     local: Local,
     files: Option<FileStore>,
     sessions: Sessions,
@@ -74,25 +74,25 @@ pub enum OpenError {
     },
 }
 
-/// Stores a value and returns the value of the operation.
+/// Stores a value, and returns the result of the operation.
 ///
 /// # Cancel safety
 /// The future may be dropped; the value may then have been stored or not.
 pub(crate) async fn store(
     operation: &StoreData,
     value: Json,
-    keeper: &Keeper,
+    storages: &Storages,
     agent: &str,
     session: &str,
 ) -> Result<Json, Failure> {
     let StoreData { storage, key, .. } = operation;
-    let text = compact(&value).ok_or(KeepError::ValueTooLarge);
+    let text = compact(&value).ok_or(StorageError::ValueTooLarge);
     // From here on only the text is needed.
     drop(value);
     let stored = match text {
         Ok(text) => {
             let bytes = text.len();
-            let kept = keeper.keep(agent, session, *storage, key, text).await;
+            let kept = storages.keep(agent, session, *storage, key, text).await;
             kept.map(|()| bytes)
         }
         Err(error) => Err(error),
@@ -126,9 +126,9 @@ fn compact(value: &Json) -> Option<Bytes> {
     Some(Bytes::from(bounded.0.into_boxed_str().into_boxed_bytes()))
 }
 
-fn failure(error: &KeepError, storage: Storage, key: &str) -> Failure {
+fn failure(error: &StorageError, storage: Storage, key: &str) -> Failure {
     let storage = storage.as_str();
-    if let KeepError::Failed(error) = error {
+    if let StorageError::Failed(error) = error {
         // The agent does not learn the cause, because it may name a file of the host.
         tracing::error!(storage, error = error.to_string(), cause = ?error.0, "a value could not be stored");
     }
@@ -142,9 +142,9 @@ fn failure(error: &KeepError, storage: Storage, key: &str) -> Failure {
     }
 }
 
-// === impl Keeper ===
+// === impl Storages ===
 
-impl Keeper {
+impl Storages {
     pub(crate) fn new(
         store: Arc<dyn Store>,
         files: Option<FileStore>,
@@ -164,12 +164,12 @@ impl Keeper {
         storage: Storage,
         key: &str,
         text: Bytes,
-    ) -> Result<(), KeepError> {
+    ) -> Result<(), StorageError> {
         match (storage, &self.files) {
             (Storage::Local, _) => self.local.keep(agent, key, text).await,
             (Storage::Session, _) => self.sessions.keep(agent, session, key, text),
             (Storage::File, Some(files)) => files.keep(agent, key, text).await,
-            (Storage::File, None) => Err(KeepError::NotConfigured),
+            (Storage::File, None) => Err(StorageError::NotConfigured),
         }
     }
 
@@ -242,7 +242,7 @@ mod tests {
     use super::*;
     use crate::environment::{Change, Table};
     use crate::operation::testing::{operation, parse};
-    use crate::store::testing::SetClock;
+    use crate::store::testing::ManualClock;
     use a2abus_models::a2e_workflow::OperationKind;
 
     /// A store that fails on demand.
@@ -281,30 +281,35 @@ mod tests {
             table: Table,
             prefix: &'a str,
             after: &'a str,
-            most: usize,
+            max: usize,
         ) -> BoxFuture<'a, Result<Vec<(String, Bytes)>, StoreError>> {
-            self.store.scan(table, prefix, after, most)
+            self.store.scan(table, prefix, after, max)
         }
     }
 
-    fn keeper(store: Arc<dyn Store>, files: Option<FileStore>) -> Keeper {
-        Keeper::new(store, files, Arc::new(SetClock::default()))
+    fn storages(store: Arc<dyn Store>, files: Option<FileStore>) -> Storages {
+        Storages::new(store, files, Arc::new(ManualClock::default()))
     }
 
-    async fn run(keeper: &Keeper, storage: &str, key: &str, value: Json) -> Result<Json, Failure> {
+    async fn run(
+        storages: &Storages,
+        storage: &str,
+        key: &str,
+        value: Json,
+    ) -> Result<Json, Failure> {
         let config =
             format!(r#"{{"inputPath":"/workflow/x","storage":"{storage}","key":"{key}"}}"#);
         let OperationKind::StoreData(operation) = operation("StoreData", &config) else {
             panic!("not a StoreData");
         };
-        store(&operation, value, keeper, "agent", "session").await
+        store(&operation, value, storages, "agent", "session").await
     }
 
     #[tokio::test]
     async fn a_value_is_stored_as_compact_json_and_read_back() {
         let directory = tempfile::tempdir().unwrap();
         let files = FileStore::open(&directory.path().join("files")).unwrap();
-        let keeper = keeper(Arc::new(MemoryStore::default()), Some(files));
+        let storages = storages(Arc::new(MemoryStore::default()), Some(files));
         for (name, storage) in [
             ("localStorage", Storage::Local),
             ("sessionStorage", Storage::Session),
@@ -317,14 +322,14 @@ mod tests {
                 (r#"{ "a" : 1.50, "b":[ ] }"#, 16),
             ] {
                 let value = parse(text);
-                let made = run(&keeper, name, "reports/1", value.clone())
+                let made = run(&storages, name, "reports/1", value.clone())
                     .await
                     .unwrap();
                 let expected = format!(
                     r#"{{"stored":true,"storage":"{name}","key":"reports/1","bytes":{bytes}}}"#
                 );
                 assert_eq!(made.to_string(), expected);
-                let stored = |agent, session, key| keeper.stored(agent, session, storage, key);
+                let stored = |agent, session, key| storages.stored(agent, session, storage, key);
                 assert_eq!(
                     stored("agent", "session", "reports/1").await.unwrap(),
                     Some(value)
@@ -346,17 +351,21 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn local_values_are_listed_and_taken_away() {
-        let keeper = keeper(Arc::new(MemoryStore::default()), None);
+    async fn local_values_can_be_listed_and_removed() {
+        let storages = storages(Arc::new(MemoryStore::default()), None);
         for n in 0..10 {
             let key = format!("k{n}");
-            run(&keeper, "localStorage", &key, value_of(MAX_VALUE_BYTES))
+            run(&storages, "localStorage", &key, value_of(MAX_VALUE_BYTES))
                 .await
                 .unwrap();
         }
-        assert!(run(&keeper, "localStorage", "x", Json::Null).await.is_err());
+        assert!(
+            run(&storages, "localStorage", "x", Json::Null)
+                .await
+                .is_err()
+        );
         let keys = |agent: &'static str| async {
-            let values = keeper.list(agent, Storage::Local).await.unwrap();
+            let values = storages.list(agent, Storage::Local).await.unwrap();
             values
                 .into_iter()
                 .map(|value| value.key)
@@ -365,19 +374,21 @@ mod tests {
         assert_eq!(keys("agent").await.len(), 10);
         assert_eq!(keys("agent").await[9], "k9");
         assert!(keys("agen").await.is_empty());
-        let remove = |agent, key| keeper.remove(agent, "", Storage::Local, key);
+        let remove = |agent, key| storages.remove(agent, "", Storage::Local, key);
         assert!(!remove("other", "k3").await.unwrap());
         assert!(!remove("agent", "").await.unwrap());
         assert!(remove("agent", "k3").await.unwrap());
         assert!(!remove("agent", "k3").await.unwrap());
-        run(&keeper, "localStorage", "x", Json::Null).await.unwrap();
+        run(&storages, "localStorage", "x", Json::Null)
+            .await
+            .unwrap();
     }
 
     #[tokio::test]
-    async fn the_bounds_hold_in_every_storage() {
+    async fn the_limits_apply_to_every_storage() {
         let directory = tempfile::tempdir().unwrap();
         let files = FileStore::open(directory.path()).unwrap();
-        let keeper = keeper(Arc::new(MemoryStore::default()), Some(files));
+        let storages = storages(Arc::new(MemoryStore::default()), Some(files));
         let limit = |made: Result<Json, Failure>| {
             let failure = made.unwrap_err();
             assert_eq!(failure.code, FailureCode::StorageFailed);
@@ -387,41 +398,41 @@ mod tests {
         for storage in ["localStorage", "sessionStorage", "file"] {
             let too_large = value_of(MAX_VALUE_BYTES + 1);
             assert_eq!(
-                limit(run(&keeper, storage, "k", too_large).await),
+                limit(run(&storages, storage, "k", too_large).await),
                 "value_bytes"
             );
             // Its JSON text is six times as long as the string.
             let escaped = "\u{1}".repeat(MAX_VALUE_BYTES / 6 + 1).into();
             assert_eq!(
-                limit(run(&keeper, storage, "k", escaped).await),
+                limit(run(&storages, storage, "k", escaped).await),
                 "value_bytes"
             );
             for n in 0..10 {
                 let key = n.to_string();
-                run(&keeper, storage, &key, value_of(MAX_VALUE_BYTES))
+                run(&storages, storage, &key, value_of(MAX_VALUE_BYTES))
                     .await
                     .unwrap();
             }
-            let one_more = || run(&keeper, storage, "x", Json::from(1_i64));
+            let one_more = || run(&storages, storage, "x", Json::from(1_i64));
             assert_eq!(limit(one_more().await), "agent_bytes");
-            run(&keeper, storage, "3", value_of(MAX_VALUE_BYTES))
+            run(&storages, storage, "3", value_of(MAX_VALUE_BYTES))
                 .await
                 .unwrap();
-            run(&keeper, storage, "3", value_of(MAX_VALUE_BYTES - 1))
+            run(&storages, storage, "3", value_of(MAX_VALUE_BYTES - 1))
                 .await
                 .unwrap();
             one_more().await.unwrap();
             assert_eq!(
-                limit(run(&keeper, storage, "x", Json::from(12_i64)).await),
+                limit(run(&storages, storage, "x", Json::from(12_i64)).await),
                 "agent_bytes"
             );
         }
     }
 
     #[tokio::test]
-    async fn what_an_agent_has_is_counted_by_who_opens_the_store_next() {
+    async fn the_usage_of_an_agent_is_counted_when_the_store_is_opened_again() {
         let store = Arc::new(MemoryStore::default());
-        let first = keeper(Arc::<MemoryStore>::clone(&store), None);
+        let first = storages(Arc::<MemoryStore>::clone(&store), None);
         for n in 0..10 {
             run(
                 &first,
@@ -432,26 +443,26 @@ mod tests {
             .await
             .unwrap();
         }
-        let second = keeper(store, None);
+        let second = storages(store, None);
         assert!(run(&second, "localStorage", "x", Json::Null).await.is_err());
         run(&second, "localStorage", "4", Json::Null).await.unwrap();
         run(&second, "localStorage", "x", Json::Null).await.unwrap();
     }
 
     #[tokio::test]
-    async fn writes_at_once_are_counted_one_after_the_other() {
-        let keeper = keeper(Arc::new(MemoryStore::default()), None);
+    async fn concurrent_writes_are_counted_correctly() {
+        let storages = storages(Arc::new(MemoryStore::default()), None);
         let value = value_of(MAX_VALUE_BYTES / 2);
         let keys: Vec<_> = (0..30).map(|n| n.to_string()).collect();
         let writes = keys
             .iter()
-            .map(|key| run(&keeper, "localStorage", key, value.clone()));
+            .map(|key| run(&storages, "localStorage", key, value.clone()));
         let made = futures_util::future::join_all(writes).await;
         assert_eq!(made.iter().filter(|made| made.is_ok()).count(), 20);
     }
 
     #[tokio::test]
-    async fn a_store_that_fails_is_not_shown_to_the_agent() {
+    async fn a_store_failure_hides_its_cause_from_the_agent() {
         let store = Arc::new(Faulty {
             store: MemoryStore::default(),
             fails: AtomicBool::new(false),
@@ -459,16 +470,16 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let root = directory.path().join("host-root");
         let files = FileStore::open(&root).unwrap();
-        let keeper = keeper(Arc::<Faulty>::clone(&store), Some(files));
-        run(&keeper, "localStorage", "k", Json::from(1_i64))
+        let storages = storages(Arc::<Faulty>::clone(&store), Some(files));
+        run(&storages, "localStorage", "k", Json::from(1_i64))
             .await
             .unwrap();
-        run(&keeper, "file", "dir/k", Json::from(1_i64))
+        run(&storages, "file", "dir/k", Json::from(1_i64))
             .await
             .unwrap();
         store.fails.store(true, Ordering::SeqCst);
         for (storage, key) in [("localStorage", "k"), ("file", "dir"), ("file", "dir/k/x")] {
-            let failure = run(&keeper, storage, key, Json::from(2_i64))
+            let failure = run(&storages, storage, key, Json::from(2_i64))
                 .await
                 .unwrap_err();
             assert_eq!(failure.code, FailureCode::StorageFailed, "{storage} {key}");
@@ -480,23 +491,23 @@ mod tests {
         }
         // It works again when the store does, and counts as before.
         store.fails.store(false, Ordering::SeqCst);
-        let stored = keeper
+        let stored = storages
             .stored("agent", "", Storage::Local, "k")
             .await
             .unwrap();
         assert_eq!(stored, Some(Json::from(1_i64)));
-        run(&keeper, "localStorage", "k", Json::from(3_i64))
+        run(&storages, "localStorage", "k", Json::from(3_i64))
             .await
             .unwrap();
     }
 
     #[tokio::test]
-    async fn without_a_root_there_are_no_files() {
-        let keeper = keeper(Arc::new(MemoryStore::default()), None);
-        let failure = run(&keeper, "file", "k", Json::Null).await.unwrap_err();
+    async fn file_storage_is_disabled_without_a_root() {
+        let storages = storages(Arc::new(MemoryStore::default()), None);
+        let failure = run(&storages, "file", "k", Json::Null).await.unwrap_err();
         assert_eq!(failure.code, FailureCode::StorageFailed);
         assert_eq!(
-            keeper
+            storages
                 .stored("agent", "s", Storage::File, "k")
                 .await
                 .unwrap(),

@@ -54,18 +54,18 @@ impl Clock for VirtualClock {
 }
 
 /// The same bits every time.
-pub(crate) struct Chance(pub(crate) u128);
+pub(crate) struct FixedBits(pub(crate) u128);
 
-impl Random for Chance {
+impl Random for FixedBits {
     fn bits(&self) -> u128 {
         self.0
     }
 }
 
-/// Gives the scripted responses in turn, the last one for ever, and records the requests.
-pub(crate) struct Script {
+/// Returns the scripted responses in turn, and repeats the last one, and records the requests.
+pub(crate) struct ScriptedClient {
     clock: Arc<VirtualClock>,
-    turns: Mutex<VecDeque<ScriptedResponse>>,
+    responses: Mutex<VecDeque<ScriptedResponse>>,
     requests: Mutex<Vec<HttpRequest>>,
 }
 
@@ -76,14 +76,14 @@ pub(crate) struct ScriptedResponse {
     pub(crate) answer: Result<HttpResponse, HttpError>,
 }
 
-impl Script {
+impl ScriptedClient {
     pub(crate) fn new(
         clock: &Arc<VirtualClock>,
-        turns: impl IntoIterator<Item = ScriptedResponse>,
+        responses: impl IntoIterator<Item = ScriptedResponse>,
     ) -> Self {
         Self {
             clock: Arc::clone(clock),
-            turns: Mutex::new(turns.into_iter().collect()),
+            responses: Mutex::new(responses.into_iter().collect()),
             requests: Mutex::default(),
         }
     }
@@ -93,24 +93,24 @@ impl Script {
     }
 }
 
-impl HttpClient for Script {
+impl HttpClient for ScriptedClient {
     fn send(&self, request: HttpRequest) -> BoxFuture<'_, Result<HttpResponse, HttpError>> {
         Box::pin(async move {
-            let turn = {
-                let mut turns = self.turns.lock().unwrap();
-                let turn = turns.pop_front().expect("the script has an answer");
-                if turns.is_empty() {
-                    turns.push_back(turn.clone());
+            let response = {
+                let mut responses = self.responses.lock().unwrap();
+                let response = responses.pop_front().expect("the script has an answer");
+                if responses.is_empty() {
+                    responses.push_back(response.clone());
                 }
-                turn
+                response
             };
-            let late = turn.takes > request.timeout;
-            self.clock.advance(turn.takes.min(request.timeout));
+            let late = response.takes > request.timeout;
+            self.clock.advance(response.takes.min(request.timeout));
             self.requests.lock().unwrap().push(request);
             if late {
                 return Err(HttpError::Timeout);
             }
-            turn.answer
+            response.answer
         })
     }
 }
@@ -134,7 +134,7 @@ pub(crate) fn json(status: u16, body: &str) -> ScriptedResponse {
 }
 
 /// No answer.
-pub(crate) fn no_answer(error: HttpError) -> ScriptedResponse {
+pub(crate) fn no_response(error: HttpError) -> ScriptedResponse {
     ScriptedResponse {
         takes: Duration::ZERO,
         answer: Err(error),

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use a2abus_models::a2e_workflow::OperationType;
-use a2abus_models::words;
+use a2abus_models::wire_enum;
 use a2abus_models::{Array, Json};
 use a2abus_plugin::Text;
 
@@ -41,7 +41,7 @@ struct Runs {
     reports: usize,
 }
 
-words! {
+wire_enum! {
     /// Whether an operation is running, or how it ended.
     #[non_exhaustive]
     OperationStatus {
@@ -61,7 +61,7 @@ words! {
 // === impl OperationStatus ===
 
 impl OperationStatus {
-    /// Whether this is the last event of this run.
+    /// Whether this is the final state of the run.
     #[must_use]
     pub const fn is_final(self) -> bool {
         !matches!(self, Self::Running | Self::Retrying)
@@ -143,7 +143,7 @@ impl Trace {
         };
         let known = match progress.status {
             OperationStatus::Running => None,
-            // Of nested runs the last open one is the innermost.
+            // Of nested runs, the last open one is the innermost.
             _ => runs.iter_mut().rev().find(is_it),
         };
         match known {

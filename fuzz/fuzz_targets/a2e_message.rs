@@ -4,7 +4,7 @@
 #![no_main]
 
 use a2abus_models::a2e_message::{
-    Checks, DecodeOptions, Ids, Line, Message, Repair, Repaired, Splitter, decode, decode_lines,
+    Checks, DecodeOptions, Ids, Line, Message, CallMatcher, Matched, Splitter, decode, decode_lines,
 };
 use a2abus_models::Json;
 use a2abus_plugin::{Kind, Text};
@@ -19,7 +19,7 @@ fuzz_target!(|bytes: &[u8]| {
     };
     let payload = Bytes::copy_from_slice(payload);
     check_splitter(&payload, usize::from(size) + 1);
-    let mut repair = Repair::new(8);
+    let mut matcher = CallMatcher::new(8);
     for ids in [Ids::Optional, Ids::Required] {
         for checks in [Checks::Schema, Checks::BaseKeys] {
             let mut options = DecodeOptions::default();
@@ -29,11 +29,11 @@ fuzz_target!(|bytes: &[u8]| {
                 match result {
                     Ok(message) => {
                         assert_round_trip(&message, &options);
-                        check_repair(&mut repair, &message);
+                        check_repair(&mut matcher, &message);
                     }
                     Err(refusal) => {
                         assert!(!refusal.kind().as_str().is_empty());
-                        for error in [refusal.to_error(), refusal.in_place_of_answer()] {
+                        for error in [refusal.to_error(), refusal.error_for_requester()] {
                             assert!(error.is_none_or(|error| !format!("{error:?}").is_empty()));
                         }
                     }
@@ -79,27 +79,27 @@ fn lines(payload: &Bytes, size: usize) -> Vec<Line> {
 }
 
 /// Requests are opened; an answer without `req_id` gets that of an open call, and reads as the same message with it.
-fn check_repair(repair: &mut Repair, message: &Message) {
+fn check_repair(matcher: &mut CallMatcher, message: &Message) {
     let type_name = message.body.type_name();
     let line = Bytes::from(message.to_string());
     if let (Kind::Request, Some(id)) = (message.kind(), &message.header.id) {
-        let before = repair.open_calls();
-        let opened = repair.open(type_name, id).is_ok();
-        assert_eq!(repair.open_calls(), before + usize::from(opened));
-        assert!(repair.open_calls() <= 8);
+        let before = matcher.open_calls();
+        let opened = matcher.open(type_name, id).is_ok();
+        assert_eq!(matcher.open_calls(), before + usize::from(opened));
+        assert!(matcher.open_calls() <= 8);
     }
-    let before = repair.open_calls();
-    match repair
-        .take(type_name, message.body.req_id(), &line)
+    let before = matcher.open_calls();
+    match matcher
+        .match_message(type_name, message.body.req_id(), &line)
         .expect("a JSON object")
     {
-        Repaired::AsIs => {}
-        Repaired::Unmatched => assert_eq!(repair.open_calls(), before),
-        Repaired::Completed {
+        Matched::Unchanged => {}
+        Matched::Unmatched => assert_eq!(matcher.open_calls(), before),
+        Matched::Completed {
             req_id,
             line: completed,
         } => {
-            assert_eq!(repair.open_calls() + 1, before);
+            assert_eq!(matcher.open_calls() + 1, before);
             let limits = DecodeOptions::default().limits;
             let mut expected = message.to_object();
             expected.insert("req_id", Json::from(Text::clone(&req_id)));

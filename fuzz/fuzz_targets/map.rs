@@ -60,13 +60,13 @@ fn check(payload: &Bytes, hint: &Hint) {
                 assert_eq!(unit.index, index);
                 assert_inside(payload, &unit.bytes);
                 assert_eq!(
-                    (&unit.bytes, unit.because),
-                    (&decoded.bytes, decoded.because)
+                    (&unit.bytes, unit.detection),
+                    (&decoded.bytes, decoded.detection)
                 );
                 if hint.strict {
-                    assert_eq!(Some(unit.because.family), hint.family);
+                    assert_eq!(Some(unit.detection.family), hint.family);
                 }
-                if unit.because.family != Family::CloudEvent {
+                if unit.detection.family != Family::CloudEvent {
                     let body = unit.event.body();
                     assert_eq!(
                         body.as_ptr_range(),

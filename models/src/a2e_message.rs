@@ -1,12 +1,12 @@
-//! A2E messages: what an agent and its environment send each other, one JSON object per line.
+//! A2E messages: the messages between an agent and its environment, one JSON object per line.
 //!
 //! ```text
 //! bytes ── Splitter ──> line ── decode ──> Message { Header, Body } ── Display ──> line
 //! ```
 //!
 //! A [`Message`] is typed, for endpoints. A message that only passes through does not need it: its bytes stay
-//! unchanged, its type string identifies it ([`a2abus_plugin::protocol::a2e_message`]), and [`Repair`] finds the call
-//! that it answers.
+//! unchanged, its type string identifies it ([`a2abus_plugin::protocol::a2e_message`]), and [`CallMatcher`] finds the
+//! call that it answers.
 //!
 //! Source: docs/protocols/a2e-messages.md.
 
@@ -42,16 +42,16 @@ pub use decode::{Checks, DecodeOptions, Ids, decode, decode_lines};
 pub use header::{Embedded, Header, VERSION, VersionKeys};
 pub use lines::{Line, Splitter};
 pub use record::{Content, Record};
-pub use refusal::{LineNames, Reason, Refusal, RefusalKind};
-pub use repair::{OpenError, Repair, Repaired};
-pub use shape::{Member, Presence, Shape};
+pub use refusal::{LineIds, Reason, Refusal, RefusalKind};
+pub use repair::{CallMatcher, Matched, OpenError};
+pub use shape::{Member, Shape, WhenAbsent};
 pub use value::{Float, Generated, Integer, Problem, Secret, Violation};
 
 use crate::json::Object;
 use a2abus_plugin::Kind;
 
-/// A message. `Display` writes its line, without the line end: compact, ASCII alone, all defaults,
-/// in the order of the SDK.
+/// A message. `Display` writes its line, without the line end: compact, ASCII only, with all
+/// defaults, in the order of the SDK.
 ///
 /// ```
 /// use a2abus_models::a2e_message::session::Pong;
@@ -65,9 +65,9 @@ use a2abus_plugin::Kind;
 /// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct Message {
-    /// The keys that every message has.
+    /// The base keys of the message.
     pub header: Header,
-    /// What it says.
+    /// The other members.
     pub body: Body,
 }
 

@@ -5,8 +5,8 @@
 //!                                 └── into_workflow ──> Workflow ── to_jsonl ──> text
 //! ```
 //!
-//! Paths, templates, conditions, transforms and targets are parsed once, here; the executor of a [`Workflow`] parses
-//! nothing again. Both dialects are read, and the flat one of the specification is written. Source:
+//! Paths, templates, conditions, transforms and targets are parsed once, here, and not again by the executor. Both
+//! dialects are read; the flat dialect of the specification is written. Source:
 //! docs/protocols/a2e-workflows.md §1 to §4 and §7.
 
 mod config;
@@ -41,12 +41,12 @@ use crate::a2e_message::Secret;
 use crate::json::{Json, Object};
 use a2abus_plugin::Text;
 
-/// A workflow without errors of form. Source: docs/protocols/a2e-workflows.md §1.
+/// A workflow whose form is valid. Source: docs/protocols/a2e-workflows.md §1.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Workflow {
     /// `executionId`; the wrapped dialect has none.
     pub execution_id: Option<Text>,
-    /// `_agentId` of the line that begins: the executor that is asked for.
+    /// `_agentId` of the begin line: the requested executor.
     pub agent: Option<Text>,
     /// `input` of the begin line: initial data, in addition to the input of the request.
     pub input: Object,
@@ -56,20 +56,20 @@ pub struct Workflow {
     pub operations: Vec<Operation>,
     /// The ids in order of execution.
     pub order: Vec<Text>,
-    /// The stored values that its paths read: the storage and the key.
+    /// The stored values that its paths read, by storage and key.
     pub stored: Vec<(operation::Storage, Text)>,
 }
 
-/// One operation of a workflow. Two are equal if they do the same under the same id, on any line.
+/// One operation of a workflow. Equality ignores the line.
 #[derive(Debug, Clone)]
 pub struct Operation {
     /// Its id.
     pub id: Text,
     /// The line that defines it, from 1.
     pub line: u32,
-    /// What it does.
+    /// The operation with its parameters.
     pub kind: OperationKind,
-    /// Its configuration, as it was written: people put secrets into headers.
+    /// Its original configuration. A `Secret`, because authors put secrets into headers.
     pub config: Secret<Json>,
 }
 
@@ -78,7 +78,7 @@ pub struct Operation {
 pub enum Dialect {
     /// Messages with a `type`, as specified.
     Flat,
-    /// Messages that are one member, as the original implementation reads them.
+    /// Messages wrapped in one member, as the original implementation reads them.
     Wrapped,
 }
 
@@ -92,14 +92,14 @@ pub struct WorkflowLimits {
     pub max_bytes: usize,
     /// Deepest nesting within a line, at most 128 (default 64).
     pub max_depth: u32,
-    /// The maximum number of listed issues (default 1,000); one more says that there are others.
+    /// The maximum number of listed issues (default 1,000); one more reports that there are others.
     pub max_issues: usize,
 }
 
 // === impl Workflow ===
 
 impl Workflow {
-    /// Parses a workflow, which must have no errors of form. [`Document::validate`] decides whether it may run.
+    /// Parses a workflow; its form must be valid. [`Document::validate`] decides whether it may run.
     ///
     /// # Errors
     /// All issues of its form.

@@ -24,7 +24,7 @@ pub struct Conversion {
     run: fn(&Json, &ConvertContext) -> Result<Json, ConvertError>,
 }
 
-/// The conversions whose input is more than a message, and the member that contains the message.
+/// The conversions whose input wraps a message, and the member that contains it.
 const WRAPPERS: [(&str, &str); 5] = [
     ("envelope_from_jsonrpc_request", "request"),
     ("encode_agent_response_for_wire", "response"),
@@ -36,11 +36,11 @@ const WRAPPERS: [(&str, &str); 5] = [
 /// Values that a conversion needs from its caller.
 #[derive(Debug, Clone)]
 pub struct ConvertContext {
-    /// The time that is written as now, RFC 3339.
+    /// The current time, RFC 3339.
     pub now: Text,
-    /// The name that is written as the converter.
+    /// The name of the converter.
     pub converter: Text,
-    /// The identifier to write where a new one is needed.
+    /// A new, unique identifier.
     pub new_id: Text,
 }
 
@@ -49,7 +49,7 @@ pub struct ConvertContext {
 #[error("{message}")]
 #[non_exhaustive]
 pub struct ConvertError {
-    /// The fault, as the stable name of the family's own errors.
+    /// The stable name of the error.
     pub kind: &'static str,
     /// The dotted path of the invalid member; empty for the input as a whole.
     pub field: Text,
@@ -57,7 +57,7 @@ pub struct ConvertError {
     pub message: Cow<'static, str>,
 }
 
-/// Each name is given once.
+/// Names are unique.
 impl PartialEq for Conversion {
     fn eq(&self, other: &Self) -> bool {
         self.name == other.name
@@ -106,9 +106,9 @@ impl Conversion {
         self.run(&input, context)
     }
 
-    /// Runs it on a message in transit, bytes to bytes. A conversion whose input is more than a message, such as
-    /// `{request, channel?}`, gets `{"request": MESSAGE}`. A conversion that returns the text of a message, as
-    /// `a2e_message_encode` does, returns that text. `None` if the message has no counterpart.
+    /// Runs it on a message in transit, bytes to bytes. A conversion whose input wraps a message, such as
+    /// `{request, channel?}`, gets `{"request": MESSAGE}`. If the result is the text of a message, as
+    /// with `a2e_message_encode`, that text is returned. `None` if the message has no counterpart.
     ///
     /// # Errors
     /// As [`Conversion::run_on`].

@@ -5,10 +5,10 @@
 //! JSON ── parse ──> E2aEnvelope ── acp, a2a ──> JSON-RPC, prompts      (requests)
 //! JSON ── parse ──> E2aResponse ── acp, a2a ──> JSON-RPC, A2A streams  (records)
 //! E2aResponse ... ── Fold ──> one answer, or items in order            (exchanges)
-//! AgentRequest, AgentResponse, AgentResponseChunk <── wire ──> both    (the older shapes)
+//! AgentRequest, AgentResponse, AgentResponseChunk <── wire ──> both    (the legacy shapes)
 //! ```
 //!
-//! Every function is a function of its arguments: times, names and ids come in an [`E2aContext`].
+//! All functions are pure: times, names and ids come in an [`E2aContext`].
 
 mod a2a;
 mod acp;
@@ -60,7 +60,7 @@ pub(crate) use read::{falsy_object, text_of};
 
 use crate::json::Json;
 
-/// The class of a JSON value on a connection that carries E2A, as [`a2abus_plugin::e2a_class`] names it.
+/// The class of a JSON value on a connection that carries E2A, named as by [`a2abus_plugin::e2a_class`].
 #[must_use]
 pub fn classify(value: &Json) -> &'static str {
     a2abus_plugin::e2a_class(&value.to_string())

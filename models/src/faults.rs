@@ -1,4 +1,4 @@
-//! Finds everything in a message that breaks the model of its family.
+//! Lists every violation of the model of a message's family.
 
 use bytes::Bytes;
 
@@ -37,14 +37,14 @@ impl From<&DecodeError> for Fault {
     }
 }
 
-/// The most faults of one message that are listed.
+/// The maximum number of faults listed for one message.
 const MAX_FAULTS: usize = 32;
 
-/// Everything that breaks the model of the unit's family, in the order in which it was found, at most 32 faults; empty
+/// All violations of the model of the unit's family, at most 32, in the order in which they are found; empty
 /// if the unit is valid. Covers A2E messages, A2E workflows and E2A; the other families are checked when they are
 /// decoded.
 ///
-/// A workflow is validated without permissions. A single line of a workflow is validated alone.
+/// A workflow is validated without permissions. A single line of a workflow is validated by itself.
 ///
 /// ```
 /// use a2abus_models::e2a::Trust;
@@ -60,13 +60,13 @@ const MAX_FAULTS: usize = 32;
 /// ```
 #[must_use]
 pub fn faults_of(unit: &Unit, trust: Trust, limits: &Limits) -> Vec<Fault> {
-    match unit.because.family {
+    match unit.detection.family {
         Family::CloudEvent | Family::JsonRpc | Family::Legacy => Vec::new(),
         Family::A2eWorkflow => faults_of_workflow(&unit.bytes),
         Family::A2eMessage | Family::E2a => {
             match Json::parse(without_byte_order_mark(&unit.bytes), limits) {
                 Err(error) => vec![Fault::new("", error.to_string())],
-                Ok(json) if unit.because.family == Family::E2a => faults_of_e2a(json, trust),
+                Ok(json) if unit.detection.family == Family::E2a => faults_of_e2a(json, trust),
                 Ok(json) => faults_of_message(json),
             }
         }
@@ -94,7 +94,7 @@ fn faults_of_message(json: Json) -> Vec<Fault> {
 
 // === E2A ===
 
-/// A record is refused at its first fault. To find all faults, each faulty member is removed, and the rest is read
+/// The parser stops at the first fault. To find all faults, each faulty member is removed, and the rest is parsed
 /// again.
 fn faults_of_e2a(mut json: Json, trust: Trust) -> Vec<Fault> {
     // Removing a member does not change the kind of record.
@@ -152,7 +152,7 @@ fn faults_of_workflow(bytes: &Bytes) -> Vec<Fault> {
     let document = Document::parse(bytes, &WorkflowLimits::default());
     let lines = bytes.split(|byte| *byte == b'\n');
     let is_whole = lines.filter(|line| !line.trim_ascii().is_empty()).count() > 1;
-    let report = document.validate(&everything(), None, Strictness::Moderate);
+    let report = document.validate(&all_permissions(), None, Strictness::Moderate);
     let is_meant = |level: Level, code: Code| match level {
         Level::Permission | Level::Warning => false,
         Level::Structural => {
@@ -174,8 +174,8 @@ fn faults_of_workflow(bytes: &Bytes) -> Vec<Fault> {
         .collect()
 }
 
-/// All permissions, because permissions are not part of the model.
-fn everything() -> Policy {
+/// A policy that permits everything, because permissions are not part of the model.
+fn all_permissions() -> Policy {
     Policy {
         operations: Allowed::All,
         apis: Apis {

@@ -1,8 +1,8 @@
-//! JSON as a value: for the typed models and for the values an execution works on, off the path of a message.
+//! JSON values for the typed models and for executions. Messages in transit do not use them.
 //!
-//! Unlike the usual trees this one keeps the original text: members stay in order, numbers keep their digits, and
-//! repeated names are known. Arrays and objects are shared, so that passing a value on copies nothing. Each knows its
-//! size, so that memory limits cost nothing to check. Equality is by value: docs/protocols/a2e-workflows.md §D11.
+//! Unlike the usual JSON values, these preserve the text: members stay in order, numbers keep their digits, and
+//! repeated names are recorded. Arrays and objects are shared, so that cloning copies nothing. Each stores its
+//! size, so that memory limits are cheap to check. Equality is by value: docs/protocols/a2e-workflows.md §D11.
 
 mod number;
 mod write;
@@ -21,13 +21,13 @@ use a2abus_plugin::{DecodeError, DecodeErrorKind};
 
 pub use number::{Number, Rounding};
 
-/// A document without the byte order mark that some writers put before JSON, or before a stream of lines.
+/// Removes the byte order mark that some writers put before JSON or a stream of lines.
 pub(crate) fn without_byte_order_mark(document: &[u8]) -> &[u8] {
     document.strip_prefix(BYTE_ORDER_MARK).unwrap_or(document)
 }
 
-/// A JSON value, cheap to clone. Equal as JSON is: numbers by value, objects whatever the order of their members and
-/// whether a name stood twice. `Display` writes it compactly, `{:#}` with every character above ASCII as an escape.
+/// A JSON value, cheap to clone. Equality is that of JSON: numbers by value, objects regardless of member order and
+/// of repeated names. `Display` writes it compactly, `{:#}` with non-ASCII characters escaped.
 ///
 /// ```
 /// use a2abus_models::Json;
@@ -63,7 +63,7 @@ pub struct Array(Arc<Elements>);
 struct Elements {
     values: Vec<Json>,
     weight: usize,
-    /// The most levels an element has had.
+    /// The maximum depth of any element so far.
     depth: usize,
 }
 
@@ -77,20 +77,20 @@ struct Members {
     values: IndexMap<Text, Json>,
     repeated: Vec<Text>,
     weight: usize,
-    /// The most levels a member has had.
+    /// The maximum depth of any member so far.
     depth: usize,
 }
 
-/// Up to how many members comparing names is faster than a hash.
+/// Up to this many members, comparing names is faster than hashing.
 const FEW: usize = 8;
 
 // === impl Json ===
 
 impl Json {
-    /// The size of a value besides its text, in bytes.
+    /// The size of a value without its text, in bytes.
     pub const WEIGHT: usize = size_of::<Self>();
 
-    /// Reads one JSON value, white space around it allowed. Numbers keep their digits.
+    /// Parses one JSON value, with optional white space around it. Numbers keep their digits.
     ///
     /// # Errors
     /// The fault of the text, with its byte offset: not UTF-8, not JSON (including a lone surrogate in a string), or
@@ -139,7 +139,7 @@ impl Json {
         }
     }
 
-    /// An object of these members.
+    /// An object with these members.
     pub fn object<N: Into<Text>>(members: impl IntoIterator<Item = (N, Self)>) -> Self {
         Self::Object(
             members
@@ -197,7 +197,7 @@ impl Json {
         }
     }
 
-    /// The integer of 64 bits that a number is written as.
+    /// The value of a number that is written as a 64-bit integer.
     #[must_use]
     pub fn as_i64(&self) -> Option<i64> {
         self.as_number()?.as_i64()
@@ -252,7 +252,7 @@ impl Json {
         }
     }
 
-    /// Its size in bytes of memory, as if nothing were shared.
+    /// Its size in memory, in bytes, as if nothing were shared.
     #[must_use]
     pub fn weight(&self) -> usize {
         Self::WEIGHT
@@ -265,7 +265,7 @@ impl Json {
             }
     }
 
-    /// At least how many levels of arrays and objects it has.
+    /// An upper bound of its nesting depth.
     #[must_use]
     pub fn depth(&self) -> usize {
         match self {
@@ -283,7 +283,7 @@ impl Json {
         hasher.finish()
     }
 
-    /// Hashes equal values equally.
+    /// Feeds a hasher, equally for equal values.
     fn feed(&self, state: &RandomState, hasher: &mut impl Hasher) {
         match self {
             Self::Null => 0_u8.hash(hasher),
@@ -427,13 +427,13 @@ impl FromIterator<Json> for Json {
 // === impl Array ===
 
 impl Array {
-    /// Whether it is the same array in memory.
+    /// Whether both are the same array in memory.
     #[must_use]
     pub fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// Adds an element. Copies the list of elements, not the elements, if someone else has it too.
+    /// Adds an element. If it is shared, copies the list of elements, but not the elements.
     pub fn push(&mut self, value: Json) {
         Arc::make_mut(&mut self.0).push(value);
     }
@@ -506,7 +506,7 @@ impl fmt::Debug for Array {
 // === impl Object ===
 
 impl Object {
-    /// The size of a member besides its value and the text of its name: the name and an entry in a hash table.
+    /// The overhead of a member, without its value and the text of its name.
     pub const MEMBER_WEIGHT: usize = size_of::<Text>() + 2 * size_of::<usize>();
 
     /// The size of a member with its value.
@@ -533,19 +533,19 @@ impl Object {
         self.0.values.get(name)
     }
 
-    /// Whether there is such a member.
+    /// Whether the member exists.
     #[must_use]
     pub fn contains(&self, name: &str) -> bool {
         self.get(name).is_some()
     }
 
-    /// Sets a member, in place if it exists and at the end if not, and returns the old value. Copies the list of
-    /// members, not their values, if it is shared.
+    /// Sets a member, in place if it exists and at the end if not, and returns the old value. If it is shared, copies
+    /// the list of members, but not their values.
     pub fn insert(&mut self, name: impl Into<Text>, value: impl Into<Json>) -> Option<Json> {
         Arc::make_mut(&mut self.0).insert(name.into(), value.into())
     }
 
-    /// Takes a member away, and that it stood twice; the others keep their order.
+    /// Removes a member, and its mark as repeated; the others keep their order.
     pub fn remove(&mut self, name: &str) -> Option<Json> {
         if !self.contains(name) {
             return None;
@@ -591,7 +591,7 @@ impl Object {
         self.0.values.iter()
     }
 
-    /// The names that stood more than once in the text this was read from.
+    /// The names that were repeated in the parsed text.
     #[must_use]
     pub fn repeated(&self) -> &[Text] {
         &self.0.repeated
@@ -684,7 +684,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_reads_back(value in any_json()) {
+        fn written_records_read_back(value in any_json()) {
             let again = parse(&value.to_string()).unwrap();
             prop_assert_eq!(again.to_string(), value.to_string());
             prop_assert_eq!(&again, &value);
@@ -705,7 +705,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_is_kept() {
+    fn numbers_and_the_order_of_members_are_kept() {
         let text = r#"{"b":1.50,"a":12345678901234567890123,"e":1E+2,"b2":-0}"#;
         assert_eq!(parse(text).unwrap().to_string(), text);
         let twice = parse(r#"{"a":1,"b":2,"a":3}"#).unwrap();
@@ -715,7 +715,7 @@ mod tests {
     }
 
     #[test]
-    fn a_member_that_stands_twice_is_found_wherever_it_is() {
+    fn a_duplicate_member_is_found_at_every_level() {
         for (text, expected) in [
             (r#"{"a":1,"a":1}"#, Some("a")),
             (
@@ -732,7 +732,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_text_can_hold_is_refused() {
+    fn invalid_json_text_is_refused() {
         for bad in [r#""\ud800""#, r#"{"\ud800":1}"#, "{} {}", "", "[1,]"] {
             assert_eq!(
                 parse(bad).unwrap_err().kind(),

@@ -1,12 +1,12 @@
 //! Typed models of A2E messages, A2E workflows and E2A, for programs that write, check or execute them.
 //!
-//! A message that only passes through needs none of this: the crate `a2abus-plugin` detects and maps it by its bytes.
+//! A message in transit needs none of this: the crate `a2abus-plugin` detects and maps it from its bytes.
 //! [`convert`] runs the conversions between the models by name; [`faults_of`] lists every fault of a message. The
 //! results depend only on the arguments: no input or output, no clock, no random numbers.
 //!
 //! # A2E messages
 //!
-//! A message between an agent and its environment. The event needs a few members; the typed model has all.
+//! A message between an agent and its environment. The event has a few attributes; the typed model has all members.
 //!
 //! ```
 //! # use a2abus_plugin::{Event, Hint, Ids, Limits, MapContext, MapOptions, Source, map};
@@ -60,8 +60,8 @@
 //!
 //! # E2A
 //!
-//! Requests to agents and the records of their answers, with the shapes of before E2A. The typed models read each
-//! shape, and the adapters speak ACP and A2A.
+//! Requests to agents and the records of their answers, in the current and the legacy shapes. The typed models read
+//! all shapes, and the adapters convert to and from ACP and A2A.
 //!
 //! ```
 //! # use a2abus_plugin::{Event, Hint, Ids, Limits, MapContext, MapOptions, Source, map};
@@ -91,7 +91,7 @@
 
 #[doc(hidden)]
 #[macro_use]
-pub mod words;
+pub mod wire_enum;
 
 pub mod a2e_message;
 pub mod a2e_workflow;
@@ -103,7 +103,7 @@ mod json;
 pub use faults::{Fault, faults_of};
 pub use json::{Array, Json, Number, Object, Rounding};
 
-/// The examples of the readme are tests too.
+/// Compiles and runs the examples of the readme as tests.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

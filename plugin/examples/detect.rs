@@ -18,9 +18,9 @@ fn main() -> std::io::Result<()> {
 fn verdict(unit: &Result<Unit, Refused>) -> String {
     match unit {
         Ok(unit) => {
-            let because = unit.because;
-            let family = because.family.as_str();
-            let (rule, member) = (because.rule, because.member);
+            let detection = unit.detection;
+            let family = detection.family.as_str();
+            let (rule, member) = (detection.rule, detection.member);
             format!(
                 "unit {} is {family}, by rule {rule} and the member {member:?}",
                 unit.index

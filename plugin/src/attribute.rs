@@ -1,4 +1,4 @@
-//! Attribute values that are checked once, when they are created: those that mapping sets on every event.
+//! Validated values of the attributes that mapping sets on every event.
 
 use std::fmt;
 use std::ops::Deref;
@@ -8,7 +8,7 @@ use crate::error::{EventError, EventErrorKind};
 use crate::event::{is_rfc3339, is_string};
 use crate::text::Text;
 
-/// Declares text types with a rule: the attribute, the rule, and the message for text that breaks the rule.
+/// Declares validated text types: the attribute, its rule, and the error message for text that breaks the rule.
 macro_rules! checked {
     ($($(#[$doc:meta])* $name:ident: $attribute:literal, $rule:expr, $detail:literal;)*) => {$(
         $(#[$doc])*
@@ -27,7 +27,7 @@ macro_rules! checked {
                     return Ok(Self(text));
                 }
                 let error = EventError::new(EventErrorKind::InvalidAttributeValue, $attribute);
-                Err(error.because($detail))
+                Err(error.with_detail($detail))
             }
 
             /// The text.
@@ -76,17 +76,17 @@ macro_rules! checked {
 checked! {
     /// The `id` of an event: not empty, no control characters and no noncharacters.
     EventId: "id", |text| !text.is_empty() && is_string(text),
-        "an id is not empty and holds no control character or noncharacter";
+        "an id must not be empty or contain control characters or noncharacters";
 
     /// The `source` of an event: a URI reference that is not empty. Source: CloudEvents 1.0.2 section 3.1, RFC 3986.
     Source: "source", |text| !text.is_empty() && is_uri_reference(text),
-        "a source is a URI reference that is not empty";
+        "a source must be a non-empty URI reference";
 
     /// The prefix of the `type` of mapped events: no control characters and no noncharacters.
     TypePrefix: "type", is_string,
-        "a type prefix holds no control character or noncharacter";
+        "a type prefix must not contain control characters or noncharacters";
 
-    /// The `time` of an event: RFC 3339, and no leap second, which most programs cannot hold.
+    /// The `time` of an event: RFC 3339, without a leap second, which most programs cannot represent.
     Time: "time", |text| is_rfc3339(text) && !is_leap_second(text),
         "not an RFC 3339 time, or a leap second";
 }
@@ -94,7 +94,7 @@ checked! {
 // === impl EventId ===
 
 impl EventId {
-    /// The number in the notation of UUIDs.
+    /// A UUID in its usual text form.
     #[must_use]
     pub fn of_uuid(uuid: u128) -> Self {
         const DIGITS: &[u8; 16] = b"0123456789abcdef";
@@ -128,7 +128,7 @@ impl TypePrefix {
 
 // === impl Time ===
 
-/// In UTC, with milliseconds. Times before 1970 and after the year 9999 are limited to these bounds.
+/// In UTC, with milliseconds. Times before 1970 and after the year 9999 are clamped.
 impl From<SystemTime> for Time {
     fn from(time: SystemTime) -> Self {
         const AFTER: u64 = 253_402_300_800;
@@ -172,7 +172,7 @@ fn date(since_1970: u64) -> (u64, u64, u64) {
     let (era, of_era) = (days / 146_097, days % 146_097);
     let year = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
     let of_year = of_era - (365 * year + year / 4 - year / 100);
-    // Five months have 153 days, from March on and from August on.
+    // Five months have 153 days, both from March and from August.
     let month = (5 * of_year + 2) / 153;
     let day = of_year - (153 * month + 2) / 5 + 1;
     let (month, later) = if month < 10 {
@@ -275,7 +275,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn times_are_written_as_chrono_writes_them(millis in 0..=253_402_300_799_999_i64) {
+        fn times_are_formatted_like_chrono(millis in 0..=253_402_300_799_999_i64) {
             let time = SystemTime::UNIX_EPOCH
                 + std::time::Duration::from_millis(u64::try_from(millis).unwrap());
             let expected = chrono::DateTime::from_timestamp_millis(millis).unwrap();
@@ -284,7 +284,7 @@ mod tests {
         }
 
         #[test]
-        fn every_day_is_dated_as_chrono_dates_it(day in 0..2_932_897_u64) {
+        fn dates_match_chrono(day in 0..2_932_897_u64) {
             use chrono::Datelike as _;
             let days = i32::try_from(day).unwrap() + 719_163;
             let expected = chrono::NaiveDate::from_num_days_from_ce_opt(days).unwrap();
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn times_out_of_bounds_become_the_bounds() {
+    fn times_out_of_range_are_clamped() {
         use std::time::Duration;
         let epoch = SystemTime::UNIX_EPOCH;
         for (time, text) in [

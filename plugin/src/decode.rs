@@ -1,4 +1,4 @@
-//! From bytes to units: framing, then one unit after another.
+//! Decodes bytes into units: first framing, then each unit.
 //!
 //! ```text
 //! payload ── framing ──> one object │ batch │ lines ── detect ──> family ── parse ──> Unit
@@ -36,13 +36,13 @@ use crate::text::Text;
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Unit {
-    /// Which unit of the payload, from 0.
+    /// The index of the unit in the payload, from 0.
     pub index: usize,
     /// The exact bytes of the unit, shared with the payload. A payload of one object is one unit, including surrounding
     /// white space.
     pub bytes: Bytes,
     /// Its family, and the rule that detected it.
-    pub because: Detection,
+    pub detection: Detection,
     /// The JSON-RPC message, if it is one.
     pub json_rpc: Option<JsonRpc>,
     pub(crate) draft: Draft,
@@ -52,18 +52,18 @@ pub struct Unit {
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Refused {
-    /// Which unit of the payload, from 0.
+    /// The index of the unit in the payload, from 0.
     pub index: usize,
     /// The exact bytes of the unit, or of the payload if it has no units.
     pub bytes: Bytes,
     /// Why.
     pub error: DecodeError,
-    /// The JSON-RPC id to answer with, if it is certain.
+    /// The JSON-RPC id for the answer, if it is known for certain.
     pub id: Option<Id>,
 }
 
-/// The units of a payload in order, at least one; `U` is the result of a stage for each. A single unit is stored
-/// inline, because nearly every payload has one unit.
+/// The units of a payload in order, at least one. `U` is the result of a stage for each unit. A single unit is stored
+/// inline, because nearly every payload has one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Units<U = Unit> {
     /// The only unit.
@@ -74,7 +74,7 @@ pub struct Units<U = Unit> {
 
 /// Decodes a payload into its units.
 ///
-/// Total: every byte string gives at least one unit, decoded or refused. Bodies are shared, not copied. Source:
+/// Total: every byte string yields at least one unit, decoded or refused. Bodies are shared, not copied. Source:
 /// docs/protocols/detection.md §1 and §2.
 #[must_use]
 pub fn decode(payload: &Bytes, hint: &Hint, limits: &Limits) -> Units {
@@ -127,7 +127,7 @@ struct Decoder<'a, 'b, U, S> {
     limits: &'a Limits,
     stage: &'a mut S,
     facts: &'a mut Facts<'b>,
-    /// The workflow that the lines so far form; `None` once a line is something else, and outside lines.
+    /// The workflow lines read so far; `None` after any other line, and if the payload is not lines.
     lines: Option<Lines>,
     units: &'a mut Units<U>,
 }
@@ -199,8 +199,8 @@ impl<U, S: FnMut(Unit) -> U> Decoder<'_, '_, U, S> {
         self.rest_of_lines(reader)
     }
 
-    /// One value per line. A line that is not JSON is refused alone. Reading never crosses a line end, so every byte is
-    /// read once.
+    /// One value per line. A line that is not JSON is refused without affecting the others. Reading never crosses a
+    /// line end, so every byte is read once.
     fn rest_of_lines(&mut self, reader: &mut Reader<'_>) -> Result<(), DecodeError> {
         let mut at = reader.position();
         while let Some(rest) = self.payload.get(at..).filter(|rest| !rest.is_empty()) {
@@ -227,7 +227,7 @@ impl<U, S: FnMut(Unit) -> U> Decoder<'_, '_, U, S> {
         Ok(())
     }
 
-    /// If all lines belong to a workflow, they are one unit.
+    /// Joins the lines into one unit if all belong to a workflow.
     fn join_workflow(&mut self) {
         let Some(mut lines) = self.lines.take().filter(|_| self.units.len() > 1) else {
             return;
@@ -239,14 +239,14 @@ impl<U, S: FnMut(Unit) -> U> Decoder<'_, '_, U, S> {
         let unit = Unit {
             index: 0,
             bytes: self.payload.clone(),
-            because: lines.because(),
+            detection: lines.detection(),
             json_rpc: None,
             draft: lines.draft(self.hint),
         };
         self.units.push(Ok((self.stage)(unit)));
     }
 
-    /// Reads the only value of a line, which is all that the reader can see.
+    /// Reads the only value of a line; the reader is limited to the line.
     fn read_line(&mut self, reader: &mut Reader<'_>) -> Result<(), DecodeError> {
         self.facts.read(reader)?;
         reader.skip_white_space();
@@ -273,13 +273,14 @@ impl<U, S: FnMut(Unit) -> U> Decoder<'_, '_, U, S> {
         }));
     }
 
-    /// Decides what the value is, as a unit of its own bytes.
+    /// Adds the value as a unit with exactly its bytes.
     fn push_value(&mut self) {
         let span = self.facts.span;
         self.push(self.payload.slice(span.range()), span.start());
     }
 
-    /// Decides what the value is; `start` is where the unit's `bytes` begin in the payload.
+    /// Detects and decodes the value, and adds it as a unit; `start` is the offset of the unit's `bytes` in the
+    /// payload.
     fn push(&mut self, bytes: Bytes, start: usize) {
         let facts = &*self.facts;
         if facts.span.kind() != JsonKind::Object {
@@ -294,12 +295,12 @@ impl<U, S: FnMut(Unit) -> U> Decoder<'_, '_, U, S> {
             hint: self.hint,
         };
         match parser.draft(&bytes, self.limits, &mut self.lines) {
-            Ok((because, json_rpc, draft)) => {
+            Ok((detection, json_rpc, draft)) => {
                 let index = self.units.len();
                 let unit = Unit {
                     index,
                     bytes,
-                    because,
+                    detection,
                     json_rpc,
                     draft,
                 };
@@ -329,19 +330,19 @@ fn skip_to_line_end(reader: &mut Reader<'_>) -> bool {
 // === impl Unit ===
 
 impl Unit {
-    /// An event that was not one body, such as one in binary mode.
+    /// A unit for an event that was not a single body, for example in binary mode.
     #[must_use]
     pub fn of_event(event: Event) -> Self {
         Self {
             index: 0,
             bytes: event.body(),
-            because: Detection::EVENT,
+            detection: Detection::EVENT,
             json_rpc: None,
             draft: Draft::of_event(event),
         }
     }
 
-    /// The event, if the unit is one.
+    /// The event, if the unit is a CloudEvent.
     #[must_use]
     pub fn event(&self) -> Option<&Event> {
         self.draft.form.is_none().then_some(&self.draft.event)
@@ -366,20 +367,20 @@ impl Unit {
     }
 }
 
-/// Without the payload, which can be large and confidential.
+/// Omits the payload, which can be large and confidential.
 impl fmt::Debug for Unit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Unit")
             .field("index", &self.index)
             .field("bytes", &self.bytes.len())
-            .field("because", &self.because)
+            .field("because", &self.detection)
             .finish_non_exhaustive()
     }
 }
 
 // === impl Refused ===
 
-/// Without the payload, which can be large and confidential.
+/// Omits the payload, which can be large and confidential.
 impl fmt::Debug for Refused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Refused")
@@ -400,7 +401,7 @@ impl<U> Units<U> {
         }
     }
 
-    /// Inlined, so that a unit is built where it is stored.
+    /// Inlined, so that a unit is built in place.
     #[inline(always)]
     fn push(&mut self, unit: Result<U, Refused>) {
         if self.only.is_none() && self.several.is_empty() {
@@ -419,17 +420,17 @@ impl<U> Units<U> {
         self.only.iter_mut().chain(&mut self.several)
     }
 
-    /// How many there are.
+    /// The number of members.
     #[must_use]
     #[allow(clippy::len_without_is_empty)] // There is always one.
     pub fn len(&self) -> usize {
         (**self).len()
     }
 
-    /// The only unit; all units as they are if there are several.
+    /// The only unit.
     ///
     /// # Errors
-    /// The units, when there are several.
+    /// All units, if there are several.
     pub fn into_only(self) -> Result<Result<U, Refused>, Self> {
         match self.only {
             Some(unit) => Ok(unit),

@@ -1,7 +1,7 @@
-//! The family of one JSON object: one pass notes the members that any family uses, then the ordered rules decide.
+//! Detects the family of a JSON object: one pass records the members that any family uses, then ordered rules decide.
 //!
-//! The pass never stops at a member that is wrong for a family, because only the rules know the family: it notes the
-//! position of the member. Rules use top-level members only, never text inside strings.
+//! The pass records the position of each member, and never stops at one that is invalid for a family, because only the
+//! rules know the family. Rules use top-level members only, never text inside strings.
 //!
 //! Source: docs/protocols/detection.md §2.
 
@@ -20,21 +20,21 @@ pub(crate) use e2a::Shape;
 pub use e2a::e2a_class;
 pub(crate) use member::MemberPath;
 
-/// The notes of one pass over an object.
+/// The members found in one pass over an object.
 #[derive(Debug)]
 pub(crate) struct Facts<'a> {
     document: &'a str,
-    /// The value that was read.
+    /// The value itself.
     pub(crate) span: Span,
     /// The position of each present member.
     spans: [Option<Span>; MemberPath::COUNT],
-    /// One bit for each member that occurred again.
+    /// One bit for each repeated member.
     repeated: u128,
     /// Whether anything has been read yet.
     used: bool,
 }
 
-/// The rule that decided the family, and the decisive member.
+/// The detected family, with the rule and the member that decided.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Detection {
@@ -46,8 +46,8 @@ pub struct Detection {
     pub member: &'static str,
 }
 
-/// No rule of docs/protocols/detection.md §2: the binding's declaration decided. (Rule 9 there means that nothing
-/// matched.)
+/// The family was declared by the binding, because no rule of docs/protocols/detection.md §2 matched. (Rule 9 there
+/// means that nothing matched.)
 const DECLARED: u8 = 10;
 
 // === impl Detection ===
@@ -76,8 +76,8 @@ impl<'a> Facts<'a> {
         }
     }
 
-    /// Reads the value at the reader's position, and forgets the one before. A value that is not an object has a span
-    /// and no members.
+    /// Reads the value at the reader's position, and discards the previous one. A value that is not an object has a
+    /// span, but no members.
     pub(crate) fn read(&mut self, reader: &mut Reader<'_>) -> Result<(), DecodeError> {
         if mem::replace(&mut self.used, true) {
             self.spans = [None; MemberPath::COUNT];
@@ -85,11 +85,11 @@ impl<'a> Facts<'a> {
         }
         self.span = if reader.kind()? == Kind::Object {
             let (spans, repeated) = (&mut self.spans, &mut self.repeated);
-            reader.tree(MemberPath::Root, &mut |place, span| {
-                if let Some(known) = spans.get_mut(place as usize)
+            reader.tree(MemberPath::Root, &mut |path, span| {
+                if let Some(known) = spans.get_mut(path as usize)
                     && known.replace(span).is_some()
                 {
-                    *repeated |= place.bit();
+                    *repeated |= path.bit();
                 }
             })?
         } else {
@@ -100,36 +100,36 @@ impl<'a> Facts<'a> {
 
     /// The position of a member; the last one if it is repeated.
     #[inline]
-    pub(crate) fn get(&self, place: MemberPath) -> Option<Span> {
-        self.spans.get(place as usize).copied().flatten()
+    pub(crate) fn get(&self, path: MemberPath) -> Option<Span> {
+        self.spans.get(path as usize).copied().flatten()
     }
 
     #[inline]
-    pub(crate) fn has(&self, place: MemberPath) -> bool {
-        self.get(place).is_some()
+    pub(crate) fn has(&self, path: MemberPath) -> bool {
+        self.get(path).is_some()
     }
 
     /// Like [`Facts::get`]; null counts as absent.
-    pub(crate) fn set(&self, place: MemberPath) -> Option<Span> {
-        self.get(place).filter(|span| span.kind() != Kind::Null)
+    pub(crate) fn non_null(&self, path: MemberPath) -> Option<Span> {
+        self.get(path).filter(|span| span.kind() != Kind::Null)
     }
 
-    pub(crate) fn is(&self, place: MemberPath, kind: Kind) -> bool {
-        self.get(place).is_some_and(|span| span.kind() == kind)
+    pub(crate) fn is(&self, path: MemberPath, kind: Kind) -> bool {
+        self.get(path).is_some_and(|span| span.kind() == kind)
     }
 
     /// The raw text between the quotes of a string member, and whether it contains escapes.
     #[inline]
-    fn raw(&self, place: MemberPath) -> Option<(&'a str, bool)> {
-        let span = self.get(place).filter(|span| span.kind() == Kind::String)?;
+    fn raw(&self, path: MemberPath) -> Option<(&'a str, bool)> {
+        let span = self.get(path).filter(|span| span.kind() == Kind::String)?;
         let raw = self.document.get(span.inside_quotes())?;
         Some((raw, span.is_escaped()))
     }
 
-    /// The text of a string member without escapes; the raw text if it cannot be UTF-8.
+    /// The unescaped text of a string member; the raw text if it has no UTF-8 form.
     #[inline]
-    pub(crate) fn string(&self, place: MemberPath) -> Option<Cow<'a, str>> {
-        match self.raw(place)? {
+    pub(crate) fn string(&self, path: MemberPath) -> Option<Cow<'a, str>> {
+        match self.raw(path)? {
             (raw, false) => Some(Cow::Borrowed(raw)),
             (raw, true) => Some(unescaped(raw)),
         }
@@ -137,8 +137,8 @@ impl<'a> Facts<'a> {
 
     /// Whether the member is this string.
     #[inline]
-    pub(crate) fn equals(&self, place: MemberPath, text: &str) -> bool {
-        match self.raw(place) {
+    pub(crate) fn equals(&self, path: MemberPath, text: &str) -> bool {
+        match self.raw(path) {
             Some((raw, false)) => raw == text,
             Some((raw, true)) => unescaped(raw) == text,
             None => false,
@@ -146,48 +146,46 @@ impl<'a> Facts<'a> {
     }
 
     /// Whether the member is a string that is not empty.
-    fn is_word(&self, place: MemberPath) -> bool {
-        self.raw(place).is_some_and(|(raw, _)| !raw.is_empty())
+    fn is_non_empty_string(&self, path: MemberPath) -> bool {
+        self.raw(path).is_some_and(|(raw, _)| !raw.is_empty())
     }
 
-    /// The text of a string member; `None` also if it cannot be UTF-8.
-    pub(crate) fn text(&self, place: MemberPath) -> Option<Text> {
-        match self.raw(place)? {
+    /// The text of a string member; `None` also if it has no UTF-8 form.
+    pub(crate) fn text(&self, path: MemberPath) -> Option<Text> {
+        match self.raw(path)? {
             (raw, false) => Some(Text::from(raw)),
             (raw, true) => unescape(raw.as_bytes()).map(Text::from),
         }
     }
 
-    /// The exact JSON text of a member.
+    /// The exact JSON text at a position.
     pub(crate) fn token(&self, span: Span) -> &'a str {
         self.document.get(span.range()).unwrap_or_default()
     }
 
     /// The value of a Boolean member.
-    pub(crate) fn flag(&self, place: MemberPath) -> Option<bool> {
-        let span = self
-            .get(place)
-            .filter(|span| span.kind() == Kind::Boolean)?;
+    pub(crate) fn flag(&self, path: MemberPath) -> Option<bool> {
+        let span = self.get(path).filter(|span| span.kind() == Kind::Boolean)?;
         Some(self.document.as_bytes().get(span.start()) == Some(&b't'))
     }
 
     /// Refuses the object if one of the members is repeated.
     #[inline]
-    pub(crate) fn refuse_repeated(&self, places: &[MemberPath]) -> Result<(), DecodeError> {
+    pub(crate) fn refuse_repeated(&self, paths: &[MemberPath]) -> Result<(), DecodeError> {
         if self.repeated == 0 {
             return Ok(());
         }
-        self.find_repeated(places)
+        self.find_repeated(paths)
     }
 
     #[cold]
-    fn find_repeated(&self, places: &[MemberPath]) -> Result<(), DecodeError> {
-        let twice = places.iter().find(|place| self.repeated & place.bit() != 0);
-        twice.map_or(Ok(()), |place| {
-            let offset = self.get(*place).map_or(0, Span::start);
-            let message = format!("the member {:?} occurs twice", place.name());
+    fn find_repeated(&self, paths: &[MemberPath]) -> Result<(), DecodeError> {
+        let twice = paths.iter().find(|path| self.repeated & path.bit() != 0);
+        twice.map_or(Ok(()), |path| {
+            let offset = self.get(*path).map_or(0, Span::start);
+            let message = format!("the member {:?} occurs twice", path.name());
             let error = DecodeError::new(DecodeErrorKind::DuplicateMember, offset, message);
-            Err(error.at(place.pointer()))
+            Err(error.at(path.pointer()))
         })
     }
 
@@ -196,8 +194,8 @@ impl<'a> Facts<'a> {
     /// # Errors
     /// `UnsupportedVersion` if a member names an unsupported version.
     pub(crate) fn family(&self, hint: &Hint) -> Result<Option<Detection>, DecodeError> {
-        let because = |family, rule, place: MemberPath| {
-            let member = place.name();
+        let detection = |family, rule, path: MemberPath| {
+            let member = path.name();
             Ok(Some(Detection {
                 family,
                 rule,
@@ -210,11 +208,8 @@ impl<'a> Facts<'a> {
                 return Err(self.unsupported(MemberPath::Specversion, message));
             }
             let required = [MemberPath::Id, MemberPath::Source, MemberPath::Type];
-            if required
-                .into_iter()
-                .all(|place| self.is(place, Kind::String))
-            {
-                return because(Family::CloudEvent, 1, MemberPath::Specversion);
+            if required.into_iter().all(|path| self.is(path, Kind::String)) {
+                return detection(Family::CloudEvent, 1, MemberPath::Specversion);
             }
         }
         if self.has(MemberPath::Jsonrpc) {
@@ -222,30 +217,30 @@ impl<'a> Facts<'a> {
                 let message = "jsonrpc must be the string \"2.0\"";
                 return Err(self.unsupported(MemberPath::Jsonrpc, message));
             }
-            return because(Family::JsonRpc, 2, MemberPath::Jsonrpc);
+            return detection(Family::JsonRpc, 2, MemberPath::Jsonrpc);
         }
         if self.equals(MemberPath::Protocol, "A2A") {
-            return because(Family::Legacy, 3, MemberPath::Protocol);
+            return detection(Family::Legacy, 3, MemberPath::Protocol);
         }
-        let has_type = self.is_word(MemberPath::Type);
+        let has_type = self.is_non_empty_string(MemberPath::Type);
         if has_type && self.is(MemberPath::A2e, Kind::String) {
-            return because(Family::A2eMessage, 4, MemberPath::A2e);
+            return detection(Family::A2eMessage, 4, MemberPath::A2e);
         }
-        if let Some(place) = self.workflow_mark() {
-            return because(Family::A2eWorkflow, 5, place);
+        if let Some(path) = self.workflow_mark() {
+            return detection(Family::A2eWorkflow, 5, path);
         }
         if has_type && self.is_a2e_message_without_mark() {
-            return because(Family::A2eMessage, 6, MemberPath::Ts);
+            return detection(Family::A2eMessage, 6, MemberPath::Ts);
         }
         if has_type && self.is_known_a2e_type() {
-            return because(Family::A2eMessage, 7, MemberPath::Type);
+            return detection(Family::A2eMessage, 7, MemberPath::Type);
         }
-        if let Some((_, place)) = self.e2a(hint)? {
-            return because(Family::E2a, 8, place);
+        if let Some((_, path)) = self.e2a(hint)? {
+            return detection(Family::E2a, 8, path);
         }
         // A binding that declares A2E messages also accepts those without their usual markers.
         if has_type && hint.family == Some(Family::A2eMessage) {
-            return because(Family::A2eMessage, DECLARED, MemberPath::Type);
+            return detection(Family::A2eMessage, DECLARED, MemberPath::Type);
         }
         Ok(None)
     }
@@ -260,7 +255,7 @@ impl<'a> Facts<'a> {
         }
         [MemberPath::OperationUpdate, MemberPath::BeginExecution]
             .into_iter()
-            .find(|place| self.is(*place, Kind::Object))
+            .find(|path| self.is(*path, Kind::Object))
     }
 
     fn is_a2e_message_without_mark(&self) -> bool {
@@ -276,9 +271,9 @@ impl<'a> Facts<'a> {
         known && (self.is(MemberPath::Id, Kind::String) || self.is(MemberPath::ReqId, Kind::String))
     }
 
-    pub(crate) fn unsupported(&self, place: MemberPath, message: &'static str) -> DecodeError {
-        let offset = self.get(place).map_or(0, Span::start);
-        DecodeError::new(DecodeErrorKind::UnsupportedVersion, offset, message).at(place.pointer())
+    pub(crate) fn unsupported(&self, path: MemberPath, message: &'static str) -> DecodeError {
+        let offset = self.get(path).map_or(0, Span::start);
+        DecodeError::new(DecodeErrorKind::UnsupportedVersion, offset, message).at(path.pointer())
     }
 }
 

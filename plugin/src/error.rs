@@ -26,7 +26,7 @@ pub enum DecodeErrorKind {
     EmptyBatch,
     /// `jsonrpc` or `specversion` names an unsupported version.
     UnsupportedVersion,
-    /// A repeated member that decides something.
+    /// A repeated member that affects detection or routing.
     DuplicateMember,
     /// A JSON-RPC `id` that is neither string, number nor null.
     BadId,
@@ -46,7 +46,7 @@ pub enum DecodeErrorKind {
     MissingVersion,
     /// An A2E message without an `id`, where ids are required.
     MissingId,
-    /// A line of a workflow that nothing connects to the other lines.
+    /// A line of a workflow without a collaboration id that connects it to the other lines.
     MissingCollaborationId,
     /// Any other member with a wrong type or value.
     BadMember,
@@ -120,7 +120,7 @@ struct Problem {
 }
 
 impl DecodeError {
-    /// An error at this offset of the payload, about the unit as a whole.
+    /// An error about a unit, at an offset in the payload.
     #[must_use]
     pub fn new(
         kind: DecodeErrorKind,
@@ -135,14 +135,14 @@ impl DecodeError {
         }))
     }
 
-    /// The same error about the member at this JSON pointer.
+    /// The same error, about the member at a JSON pointer.
     #[must_use]
     pub fn at(mut self, pointer: impl Into<Cow<'static, str>>) -> Self {
         self.0.pointer = pointer.into();
         self
     }
 
-    /// The problem.
+    /// The kind of error.
     #[must_use]
     pub fn kind(&self) -> DecodeErrorKind {
         self.0.kind
@@ -165,7 +165,7 @@ impl DecodeError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum EventErrorKind {
-    /// An event batch where the binding has none.
+    /// An event batch, which the binding does not support.
     BatchUnsupported,
     /// An attribute occurs twice.
     DuplicateAttribute,
@@ -246,14 +246,14 @@ impl EventError {
         }
     }
 
-    /// The same error with an explanation for people.
+    /// Adds an explanation for people.
     #[must_use]
-    pub fn because(mut self, detail: impl Into<Cow<'static, str>>) -> Self {
+    pub fn with_detail(mut self, detail: impl Into<Cow<'static, str>>) -> Self {
         self.detail = detail.into();
         self
     }
 
-    /// The problem.
+    /// The kind of error.
     #[must_use]
     pub fn kind(&self) -> EventErrorKind {
         self.kind
@@ -266,7 +266,7 @@ impl EventError {
     }
 }
 
-/// At most this many characters of a foreign name are repeated in an error.
+/// The maximum number of characters of a foreign name in an error message.
 const NAME_SHOWN: usize = 64;
 
 struct AttributeSuffix<'a>(&'a Text);

@@ -1,4 +1,4 @@
-//! What travels on the bus: a CloudEvent 1.0 whose attributes are known to be valid.
+//! The message format of the bus: a CloudEvent 1.0 whose attributes are valid by construction.
 
 use std::fmt;
 
@@ -82,8 +82,8 @@ impl fmt::Display for Value {
 
 /// The data of an event: bytes, never re-serialised.
 ///
-/// Data are made from any bytes (`Data::from`), which `datacontenttype` then describes; or from bytes that are one JSON
-/// value ([`Data::json`]), which without a `datacontenttype` are `application/json`.
+/// `Data::from` takes any bytes; `datacontenttype` describes them. [`Data::json`] takes one JSON value, which counts as
+/// `application/json` if there is no `datacontenttype`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Data {
     bytes: Bytes,
@@ -100,10 +100,10 @@ impl Data {
             return Ok(Self::known_json(bytes));
         }
         let error = EventError::new(EventErrorKind::MalformedData, "data");
-        Err(error.because("not one JSON value in UTF-8"))
+        Err(error.with_detail("not one JSON value in UTF-8"))
     }
 
-    /// Bytes that were read as one JSON value, possibly after a byte order mark.
+    /// Bytes that were parsed as one JSON value, possibly after a byte order mark.
     pub(crate) fn known_json(bytes: Bytes) -> Self {
         Self {
             bytes,
@@ -136,7 +136,7 @@ impl From<Bytes> for Data {
 
 /// A CloudEvent 1.0.
 ///
-/// Every attribute that is present is valid: names are lower-case letters and digits, strings hold no control
+/// Every attribute that is present is valid: names are lower-case letters and digits, strings contain no control
 /// characters, `time` is RFC 3339, `dataschema` is an absolute URI. Cloning shares all bytes.
 ///
 /// Source: CloudEvents 1.0.2 section 3.
@@ -146,9 +146,9 @@ pub struct Event(pub(crate) Box<Attributes>);
 /// The CloudEvents version that is read and written.
 pub const SPEC_VERSION: &str = "1.0";
 
-/// The attributes and the data of an event, all valid; `id`, `source` and `ty` are empty until they are known.
+/// The attributes and the data of an event, all valid; `id`, `source` and `ty` are empty until they are set.
 ///
-/// They share one allocation, which is filled in place: stages pass an event on by its address.
+/// One allocation, filled in place, so that stages pass an event on by pointer.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub(crate) struct Attributes {
     pub(crate) id: Text,
@@ -181,7 +181,7 @@ impl Event {
         })))
     }
 
-    /// Identifies the event within its source; not an identity across callers.
+    /// The id of the event, unique only within its source.
     #[must_use]
     pub fn id(&self) -> &Text {
         &self.0.id
@@ -223,7 +223,7 @@ impl Event {
         self.0.data.as_ref()
     }
 
-    /// The bytes of the data; empty without any.
+    /// The bytes of the data; empty if there are none.
     #[must_use]
     pub fn body(&self) -> Bytes {
         self.0
@@ -250,7 +250,7 @@ impl Event {
         self.extension(name).and_then(Value::as_text)
     }
 
-    /// Any attribute by its CloudEvents name, core or extension, as text. `None` when it is absent.
+    /// Any core or extension attribute by its CloudEvents name, as text.
     #[must_use]
     pub fn attribute(&self, name: &str) -> Option<Text> {
         match name {
@@ -266,7 +266,7 @@ impl Event {
         }
     }
 
-    /// Sets any attribute by its CloudEvents name; an existing value is replaced.
+    /// Sets or replaces any attribute by its CloudEvents name.
     ///
     /// # Errors
     /// `InvalidAttributeName` or `InvalidAttributeValue`; the event is then unchanged.
@@ -283,7 +283,7 @@ impl Event {
                 {
                     return Err(
                         EventError::new(EventErrorKind::UnsupportedSpecversion, name)
-                            .because("only specversion 1.0 is supported"),
+                            .with_detail("only specversion 1.0 is supported"),
                     );
                 }
             }
@@ -322,7 +322,7 @@ impl Event {
         Ok(())
     }
 
-    /// An event of attributes that are valid by construction.
+    /// An event from attributes that are known to be valid.
     pub(crate) fn of(attributes: Box<Attributes>) -> Self {
         debug_assert!(attributes.are_valid());
         Self(attributes)
@@ -362,7 +362,7 @@ impl Event {
         .filter_map(|(name, value)| value.map(|value| (name, value)))
     }
 
-    /// The extension attributes in the order they were set.
+    /// The extension attributes, in the order in which they were set.
     pub fn extensions(&self) -> impl Iterator<Item = (&str, &Value)> {
         self.0
             .extensions
@@ -389,7 +389,7 @@ impl Attributes {
     }
 }
 
-/// Attributes only: data can be large and confidential.
+/// Omits the data, which can be large and confidential.
 impl fmt::Debug for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut map = f.debug_map();
@@ -426,7 +426,7 @@ fn check_required(name: &str, text: &Text) -> Result<(), EventError> {
 }
 
 fn invalid_value(name: &str, detail: &'static str) -> EventError {
-    EventError::new(EventErrorKind::InvalidAttributeValue, name).because(detail)
+    EventError::new(EventErrorKind::InvalidAttributeValue, name).with_detail(detail)
 }
 
 /// The rule for CloudEvents strings: no control characters and no noncharacters.
@@ -434,7 +434,7 @@ fn check_string(name: &str, text: &str) -> Result<(), EventError> {
     if is_string(text) {
         return Ok(());
     }
-    let detail = "holds a control character or a Unicode noncharacter";
+    let detail = "contains a control character or a Unicode noncharacter";
     Err(invalid_value(name, detail))
 }
 
@@ -449,7 +449,7 @@ fn is_printable(bytes: &[u8]) -> bool {
     let (words, rest) = bytes.as_chunks();
     let are_printable = |word: &[u8; 8]| {
         let word = u64::from_le_bytes(*word);
-        // The high bit of a byte is set if it was set before, if adding one sets it, or if subtracting 0x20 sets it.
+        // A high bit is set in the result if it was set before, or if adding 1 or subtracting 0x20 sets it.
         (word | word.wrapping_add(ONES) | word.wrapping_sub(ONES * 0x20)) & (ONES * 0x80) == 0
     };
     words.iter().all(are_printable) && rest.iter().all(|byte| (0x20..0x7f).contains(byte))
@@ -470,16 +470,16 @@ fn check_extension_name(name: &str) -> Result<(), EventError> {
             .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
     if !well_formed {
         return Err(EventError::new(EventErrorKind::InvalidAttributeName, name)
-            .because("attribute names are lower-case letters and digits"));
+            .with_detail("attribute names are lower-case letters and digits"));
     }
     if matches!(name, "data") {
         return Err(EventError::new(EventErrorKind::InvalidAttributeName, name)
-            .because("the name is reserved"));
+            .with_detail("the name is reserved"));
     }
     Ok(())
 }
 
-/// CloudEvents recommends at most 20 characters; longer names are read up to this bound.
+/// CloudEvents recommends at most 20 characters; longer names are accepted up to this limit.
 const MAX_EXTENSION_NAME: usize = 128;
 
 fn is_absolute_uri(text: &str) -> bool {
@@ -493,7 +493,7 @@ fn is_absolute_uri(text: &str) -> bool {
         && !text.contains(' ')
 }
 
-/// `YYYY-MM-DDThh:mm:ss[.fraction](Z|±hh:mm)`, calendar checked. Source: RFC 3339 section 5.6.
+/// `YYYY-MM-DDThh:mm:ss[.fraction](Z|±hh:mm)` with a valid date. Source: RFC 3339 section 5.6.
 pub(crate) fn is_rfc3339(text: &str) -> bool {
     let bytes = text.as_bytes();
     let digits = |from: usize, to: usize| -> Option<u32> {
@@ -570,7 +570,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn printable_is_what_the_obvious_loop_says(
+        fn is_printable_matches_a_simple_loop(
             bytes in proptest::collection::vec(
                 proptest::prop_oneof![9 => 0x1eu8..0x81, 1 => proptest::num::u8::ANY], 0..20),
         ) {
@@ -602,14 +602,14 @@ mod tests {
     }
 
     #[test]
-    fn extensions_keep_their_order_however_many_there_are() {
+    fn any_number_of_extensions_keeps_its_order() {
         let names: Vec<String> = (0..30).map(|number| format!("x{number}")).collect();
         let mut event = Event::new("1".into(), "/s".into(), "t".into()).unwrap();
         let mut expected = Vec::new();
         for (at, name) in names.iter().enumerate() {
             event.set(name, name.as_str()).unwrap();
             expected.push(name.as_str());
-            // Sometimes one of the first kind, of the last kind, or none.
+            // One of the first kind, one of the last kind, or none.
             if at % 4 == 3 {
                 for name in [expected.remove(at / 4), "x99"] {
                     event.remove(name);

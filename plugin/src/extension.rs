@@ -8,9 +8,9 @@ pub const A2A_METHOD: &str = "a2amethod";
 pub const MCP_TYPE: &str = "mcptype";
 /// Connects a response to its request.
 pub const COLLABORATION_ID: &str = "collaborationid";
-/// The agent the event is for; routes are keyed on it.
+/// The target agent; routes match on it.
 pub const TARGET_AGENT: &str = "targetagent";
-/// The agent the event is from.
+/// The agent that sent the event.
 pub const SOURCE_AGENT: &str = "sourceagent";
 /// The payload's protocol: `A2A`, `A2E`, `A2E-EXEC` or `E2A`.
 pub const PROTOCOL: &str = "protocol";
@@ -22,25 +22,26 @@ pub const MESSAGE_TYPE: &str = "messagetype";
 pub const SEQ: &str = "seq";
 /// The error code of a JSON-RPC response that carries an error (CloudEvents Integer).
 pub const RPC_ERROR_CODE: &str = "rpcerrorcode";
-/// Why the agent's bridge has answered instead of the agent: `data.reason` of the error. It is a claim of the sender.
+/// Why a bridge answered instead of the agent: `data.reason` of the error. Claimed by the sender, not verified.
 pub const FAILURE_REASON: &str = "failurereason";
 /// Whether a part of an answer is the last one (CloudEvents Boolean).
 pub const IS_FINAL: &str = "isfinal";
-/// Where the answer goes: a topic or subject. Set by the bridge.
+/// The topic or subject for the answer. Set by the bridge.
 pub const REPLY_TO: &str = "replyto";
-/// The partition of `replyto` the answer goes to. Set by the bridge.
+/// The partition of `replyto` for the answer. Set by the bridge.
 pub const REPLY_PARTITION: &str = "replypartition";
 /// The topic or subject for progress messages before the answer.
 pub const PROGRESS_TO: &str = "progressto";
 /// The key of the pending call. Set by the bridge.
 pub const CALL_ID: &str = "callid";
-/// RFC 3339 time after which the event is useless. Set by the bridge.
+/// The RFC 3339 time at which the event expires. Set by the bridge.
 pub const EXPIRY_TIME: &str = "expirytime";
 /// How many routes the event has passed. Set by the bridge.
 pub const HOPS: &str = "hops";
-/// Where the bridge read the event: topic, partition and offset, or stream and sequence. Set by the bridge.
+/// The position where the bridge read the event: topic, partition and offset, or stream and sequence. Set by the
+/// bridge.
 pub const ORIGIN: &str = "origin";
-/// W3C trace context of the whole journey; never rewritten on the way.
+/// W3C trace context; never changed by the bridge.
 pub const TRACE_PARENT: &str = "traceparent";
 /// Vendor part of the W3C trace context.
 pub const TRACE_STATE: &str = "tracestate";
@@ -52,13 +53,13 @@ pub const TASK_ID: &str = "taskid";
 pub const TASK_STATE: &str = "taskstate";
 /// The context of an E2A record.
 pub const CONTEXT_ID: &str = "contextid";
-/// The sender's own tracing id; it correlates nothing on the bus.
+/// The sender's own tracing id; not used for correlation on the bus.
 pub const CORRELATION_ID: &str = "correlationid";
 /// The type of an A2E message as written.
 pub const A2E_TYPE: &str = "a2etype";
 /// The capability of an A2E message.
 pub const A2E_CAPABILITY: &str = "a2ecapability";
-/// The object of an A2E request: a tool, a process, a plan.
+/// The object of an A2E request, such as a tool, a process or a plan.
 pub const A2E_OBJECT: &str = "a2eobject";
 /// The kind of an A2E event.
 pub const A2E_KIND: &str = "a2ekind";

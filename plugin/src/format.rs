@@ -11,10 +11,10 @@ use crate::json::{BYTE_ORDER_MARK, Kind, Reader, Span, is_one_json_value, unesca
 use crate::limits::Limits;
 use crate::text::Text;
 
-/// Reads one event in the JSON format. Inline JSON data share the bytes; only text and Base64 data are decoded.
+/// Reads one event in the JSON format. JSON data share the bytes of the event; only text and Base64 data are decoded.
 ///
 /// # Errors
-/// By kind: `MalformedEvent` for anything that is not a JSON object in UTF-8, `TooDeep`, `DuplicateAttribute`,
+/// `MalformedEvent` for anything that is not a JSON object in UTF-8, `TooDeep`, `DuplicateAttribute`,
 /// `MissingAttribute`, `UnsupportedSpecversion`, `InvalidAttributeName`, `InvalidAttributeValue`, `MalformedData`.
 pub fn read(bytes: &Bytes, limits: &Limits) -> Result<Event, EventError> {
     if simdutf8::basic::from_utf8(bytes).is_err() {
@@ -27,7 +27,7 @@ pub fn read(bytes: &Bytes, limits: &Limits) -> Result<Event, EventError> {
             .find(|member| member.name == name && member.span.kind() != Kind::Null);
         let member = member.ok_or_else(|| {
             EventError::new(EventErrorKind::MissingAttribute, name)
-                .because("a required attribute is missing")
+                .with_detail("a required attribute is missing")
         })?;
         match scalar(bytes, member)? {
             Value::String(text) => Ok(text),
@@ -37,7 +37,7 @@ pub fn read(bytes: &Bytes, limits: &Limits) -> Result<Event, EventError> {
     if required("specversion")? != SPEC_VERSION {
         return Err(
             EventError::new(EventErrorKind::UnsupportedSpecversion, "specversion")
-                .because("only specversion 1.0 is supported"),
+                .with_detail("only specversion 1.0 is supported"),
         );
     }
     let mut event = Event::new(required("id")?, required("source")?, required("type")?)?;
@@ -78,7 +78,7 @@ fn read_members(bytes: &Bytes, limits: &Limits) -> Result<Vec<Member>, EventErro
     });
     read.map_err(|error| match error.kind() {
         DecodeErrorKind::TooDeep => {
-            EventError::new(EventErrorKind::TooDeep, "").because(error.to_string())
+            EventError::new(EventErrorKind::TooDeep, "").with_detail(error.to_string())
         }
         _ => malformed(format!("{error} at byte {}", error.offset())),
     })?;
@@ -88,12 +88,12 @@ fn read_members(bytes: &Bytes, limits: &Limits) -> Result<Vec<Member>, EventErro
     }
     match repeated {
         Some(name) => Err(EventError::new(EventErrorKind::DuplicateAttribute, &name)
-            .because("the attribute occurs twice")),
+            .with_detail("the attribute occurs twice")),
         None => Ok(members),
     }
 }
 
-/// The maximum number of attributes; keeps the check for repeated names linear in the input.
+/// The maximum number of attributes; bounds the cost of the check for repeated names.
 const MAX_ATTRIBUTES: usize = 256;
 
 fn scalar(bytes: &Bytes, member: &Member) -> Result<Value, EventError> {
@@ -110,7 +110,7 @@ fn scalar(bytes: &Bytes, member: &Member) -> Result<Value, EventError> {
             let number = token.and_then(|token| token.parse::<i32>().ok());
             number
                 .map(Value::Integer)
-                .ok_or_else(|| invalid(name, "not a whole number of 32 bits"))
+                .ok_or_else(|| invalid(name, "not a 32-bit integer"))
         }
         Kind::Object | Kind::Array | Kind::Null => {
             Err(invalid(name, "not a string, integer or boolean"))
@@ -130,7 +130,7 @@ fn string_bytes(bytes: &Bytes, span: Span) -> Result<Bytes, EventError> {
     }
     unescape(&inside)
         .map(Bytes::from)
-        .ok_or_else(|| malformed("half a surrogate pair in a string"))
+        .ok_or_else(|| malformed("a lone surrogate in a string"))
 }
 
 fn read_data(
@@ -144,7 +144,7 @@ fn read_data(
             .find(|member| member.name == name)
             .map(|member| member.span)
     };
-    let bad = |detail| EventError::new(EventErrorKind::MalformedData, "data").because(detail);
+    let bad = |detail| EventError::new(EventErrorKind::MalformedData, "data").with_detail(detail);
     let data_base64 = find("data_base64").filter(|span| span.kind() != Kind::Null);
     match (find("data"), data_base64) {
         (Some(_), Some(_)) => Err(bad("data and data_base64 exclude each other")),
@@ -288,7 +288,7 @@ fn subtype(media_type: &str) -> Option<&str> {
         .map(|(_, subtype)| subtype.trim())
 }
 
-/// Whether a subtype is the word or ends in `+word`.
+/// Whether a subtype is `word`, or ends in `+word`.
 fn ends_with_word(subtype: &str, word: &str) -> bool {
     subtype.eq_ignore_ascii_case(word)
         || subtype
@@ -297,11 +297,11 @@ fn ends_with_word(subtype: &str, word: &str) -> bool {
 }
 
 fn malformed(detail: impl Into<std::borrow::Cow<'static, str>>) -> EventError {
-    EventError::new(EventErrorKind::MalformedEvent, "").because(detail)
+    EventError::new(EventErrorKind::MalformedEvent, "").with_detail(detail)
 }
 
 fn invalid(name: &str, detail: &'static str) -> EventError {
-    EventError::new(EventErrorKind::InvalidAttributeValue, name).because(detail)
+    EventError::new(EventErrorKind::InvalidAttributeValue, name).with_detail(detail)
 }
 
 #[cfg(test)]
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn data_of_any_depth_that_is_read_are_read_back_in_their_event() {
+    fn data_of_any_accepted_depth_round_trip() {
         let data = format!("{}{}", "[".repeat(128), "]".repeat(128));
         let mut event = Event::new("1".into(), "/s".into(), "t".into()).unwrap();
         event.set_data(Some(Data::json(data.into()).unwrap()));
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn json_data_travel_byte_for_byte() {
+    fn json_data_are_copied_byte_for_byte() {
         let text = r#"{"specversion":"1.0","id":"1","source":"/s","type":"t","n":-7,"f":true,"data":{ "a" : 1.50 }}"#;
         assert_eq!(round_trip(text), text);
     }
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn data_as_deep_as_json_may_be_are_written_so_that_they_are_read() {
+    fn data_at_the_maximum_depth_round_trip() {
         for depth in [127, 128, 129] {
             let data = Bytes::from("[".repeat(depth) + &"]".repeat(depth));
             let mut event = Event::new("1".into(), "/s".into(), "t".into()).unwrap();

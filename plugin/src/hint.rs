@@ -1,16 +1,16 @@
-//! What is known about a payload before it is read.
+//! What is known about a payload before it is decoded.
 
 use crate::protocol::dialect::Dialect;
 use crate::protocol::{Family, is_collaboration_id};
 use crate::text::Text;
 
-/// What the transport and the binding say about a payload.
+/// What the transport and the binding declare about a payload.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Hint {
     pub(crate) framing: Framing,
     pub(crate) dialect: Option<Dialect>,
-    /// The family that the binding declares: messages of that family without their usual markers count too. Source:
-    /// docs/protocols/detection.md §2.
+    /// The family that the binding declares: messages of that family are accepted even without their usual markers.
+    /// Source: docs/protocols/detection.md §2.
     pub family: Option<Family>,
     /// Refuses payloads of any other family.
     pub strict: bool,
@@ -22,23 +22,23 @@ pub struct Hint {
     pub validate_workflows: bool,
     /// Refuses E2A records without a `protocol_version`. Source: docs/protocols/e2a.md §10.1.
     pub e2a_versions_only: bool,
-    /// Trusts the marks that only an E2A server sets. A binding that declares E2A is trusted as well. Source:
+    /// Trusts members that only an E2A server may set. A binding that declares E2A is trusted as well. Source:
     /// docs/protocols/e2a.md §S3.
     pub e2a_trusted: bool,
     /// Refuses A2E messages without an `id` instead of generating one. Source: docs/protocols/a2e-messages.md §1.2.
     pub strict_ids: bool,
     /// Refuses A2E messages about the connection between an agent and its environment: handshakes (which contain a
-    /// token), `ping`, `pong`, `shutdown`. Set it for payloads that are published. Source:
+    /// token), `ping`, `pong`, `shutdown`. Set this for payloads that are published. Source:
     /// docs/protocols/a2e-messages.md §8.3.
     pub refuse_link_local: bool,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum Framing {
-    /// The bytes decide.
+    /// Derived from the bytes.
     #[default]
     Auto,
-    /// One value per line, whatever the bytes look like.
+    /// Always one value per line.
     Lines,
 }
 

@@ -1,4 +1,4 @@
-//! A reader over JSON text: one pass, full grammar, no tree, no recursion, no allocation.
+//! A JSON reader: one pass, the full grammar, no tree, no recursion, no allocation.
 //!
 //! The caller visits the members it knows and skips the others. Everything is validated, including skipped values. The
 //! reader accepts exactly RFC 8259 (any number, lone surrogate escapes included), within [`Limits`]. The bytes must be
@@ -48,8 +48,8 @@ impl Kind {
 
 /// A value's position in the document, and its type.
 ///
-/// One word, so that a result with a position fits into two registers. From the lowest bit on: the kind, whether the
-/// value is a string with an escape, the end, and the start.
+/// One machine word, so that a result with a position fits into two registers. From the lowest bit on: the kind,
+/// whether the value is a string with an escape, the end, and the start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Span(NonZeroU64);
 
@@ -61,7 +61,7 @@ impl Span {
     /// Empty, at the start of the document.
     pub(crate) const NOWHERE: Self = Self::new(0, 0, Kind::Null);
 
-    /// Documents are not larger than [`MAX_DOCUMENT_BYTES`], so both offsets fit.
+    /// Both offsets fit, because documents are limited to [`MAX_DOCUMENT_BYTES`].
     #[inline]
     const fn new(start: usize, end: usize, kind: Kind) -> Self {
         let word = (start as u64) << START_FROM | (end as u64) << END_FROM | kind as u64;
@@ -127,7 +127,7 @@ impl Span {
 
 /// The position of a slice of the document. For any other slice, a position outside the document.
 #[must_use]
-pub fn place_of(document: &[u8], part: &str) -> Range<usize> {
+pub fn range_of(document: &[u8], part: &str) -> Range<usize> {
     let start = part.as_ptr().addr().wrapping_sub(document.as_ptr().addr());
     let end = start.saturating_add(part.len());
     if end <= document.len() {
@@ -152,7 +152,7 @@ pub struct Reader<'a> {
 }
 
 /// The message for `\ud800` and similar escapes.
-pub const LONE_SURROGATE: &str = "a lone surrogate escape, which no text can hold";
+pub const LONE_SURROGATE: &str = "a lone surrogate escape, which has no UTF-8 form";
 
 // A fault and its position.
 const EXPECTED_VALUE: &str = "expected a JSON value";
@@ -183,14 +183,14 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Refuses member names that cannot be UTF-8, which are otherwise skipped.
+    /// Refuses member names without a UTF-8 form, which are otherwise skipped.
     #[must_use]
     pub fn refusing_lone_surrogates(mut self) -> Self {
         self.refuse_lone_surrogates = true;
         self
     }
 
-    /// Allows one more level, because the wrapper of a document is not part of it.
+    /// Allows one more level, for a wrapper around the document.
     pub(crate) fn one_deeper(mut self) -> Self {
         self.max_depth += 1;
         self
@@ -311,8 +311,8 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Reads an object, and the members (also of nested objects) that the tree names. `note` gets the position of each
-    /// of these, inner members first.
+    /// Reads an object, and calls `note` with the position of each member that the tree names, also in nested objects.
+    /// Inner members come first.
     ///
     /// # Errors
     /// `NotJson`, `TooDeep` or `TooLarge`.
@@ -391,8 +391,8 @@ impl<'a> Reader<'a> {
         Ok(Span::new(start, end?, kind))
     }
 
-    /// The end of the object or array that starts here: a loop over a stack of one bit per level (1: object). Content
-    /// beyond a limit is not counted.
+    /// The end of the object or array that starts here: a loop with a stack of one bit per level (1: object). Does not
+    /// read beyond a limit.
     fn container_end(&self, left: &mut u32) -> Result<usize, DecodeError> {
         let bytes = self.bytes;
         let room = self.max_depth - self.depth;
@@ -547,9 +547,9 @@ enum Separator {
 
 /// The members of a document to visit: a tree of objects.
 pub(crate) trait Tree: Copy {
-    /// The member of this name, unescaped, if it is to be visited.
+    /// The member to visit for an unescaped name, if any.
     fn member(self, name: &[u8]) -> Option<Self>;
-    /// Whether its own members are to be visited.
+    /// Whether to visit its own members.
     fn has_members(self) -> bool;
 }
 
@@ -578,7 +578,7 @@ fn begin_member(bytes: &[u8], at: usize, is_object: bool) -> Result<usize, Decod
     value_start(bytes, string_end(bytes, at)?)
 }
 
-/// From the end of a name, across the colon, to the value.
+/// Skips the colon after a name. Returns where the value starts.
 #[inline]
 fn value_start(bytes: &[u8], end_of_name: usize) -> Result<usize, DecodeError> {
     let colon = white_space_end(bytes, end_of_name);
@@ -597,7 +597,7 @@ fn string(bytes: &[u8], start: usize) -> Result<Span, DecodeError> {
     }
 }
 
-/// Where a string ends.
+/// The end of a string.
 #[inline]
 fn string_end(bytes: &[u8], start: usize) -> Result<usize, DecodeError> {
     match short_string(bytes, start) {
@@ -606,7 +606,7 @@ fn string_end(bytes: &[u8], start: usize) -> Result<usize, DecodeError> {
     }
 }
 
-/// The text between the quotes of a string that ends within one block and has no escape, as most do.
+/// The text between the quotes of a string that ends within one block and has no escape, which is the common case.
 #[inline]
 fn short_string(bytes: &[u8], start: usize) -> Option<&[u8]> {
     let (b'"', rest) = bytes.get(start..)?.split_first()? else {
@@ -627,7 +627,7 @@ fn long_member<T: Tree>(
     let name = long_string(bytes, at)?;
     let raw = bytes.get(name.inside_quotes()).unwrap_or_default();
     let member = if name.is_escaped() {
-        // A name that has no UTF-8 form equals no known name.
+        // A name without a UTF-8 form equals no known name.
         unescape(raw).and_then(|name| node.member(name.as_bytes()))
     } else {
         node.member(raw)
@@ -648,7 +648,7 @@ fn long_string(bytes: &[u8], start: usize) -> Result<Span, DecodeError> {
     Ok(Span::new(start, end, Kind::String).escaped())
 }
 
-/// Continues in a string at a byte that is neither plain nor a quote.
+/// Continues in a string at an escape or a control character.
 fn rest_of_string(bytes: &[u8], mut at: usize) -> Result<usize, DecodeError> {
     loop {
         match bytes.get(at) {
@@ -722,7 +722,7 @@ fn literal_end(bytes: &[u8], at: usize) -> Result<usize, DecodeError> {
     }
 }
 
-/// The text of a JSON string token without its quotes; `None` for a lone surrogate, which cannot be UTF-8.
+/// The text of a JSON string token without its quotes; `None` for a lone surrogate, which has no UTF-8 form.
 ///
 /// The token must have been read by [`Reader`]: escapes are known to be complete.
 #[must_use]
@@ -778,7 +778,7 @@ pub const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 /// The bytes as text.
 ///
 /// # Errors
-/// `NotUtf8`, with the offset of the first byte that is not.
+/// `NotUtf8`, with the offset of the first invalid byte.
 pub fn check_utf8(bytes: &[u8]) -> Result<&str, DecodeError> {
     simdutf8::basic::from_utf8(bytes).map_err(|_| {
         let offset = simdutf8::compat::from_utf8(bytes)

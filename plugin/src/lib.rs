@@ -5,15 +5,15 @@
 //! ```
 //!
 //! A payload is one object, a JSON array or one object per line. [`decode`] finds the family of each object, by fixed
-//! rules and with the reason, in one pass over the bytes. [`map`] makes an [`Event`] from each unit. Its extensions are
+//! rules and with the reason, in one pass over the bytes. [`map`] turns each unit into an [`Event`]. Its extensions are
 //! those that routing needs (`a2amethod`, `mcptype`, `collaborationid`, `targetagent`), and its data are the original
-//! bytes. Typed models of whole messages are in the crate `a2abus-models`. The results depend only on the arguments: no
-//! input or output, no clock, no random numbers.
+//! bytes. Typed models of whole messages are in the crate `a2abus-models`. All functions are pure: no I/O, no clock, no
+//! random numbers.
 //!
 //! # JSON-RPC: MCP, A2A, ACP
 //!
-//! An object with `"jsonrpc":"2.0"`. The id is kept as its exact token, so that [`splice`](protocol::jsonrpc::splice)
-//! can replace it by another and later restore it.
+//! An object with `"jsonrpc":"2.0"`. The id is preserved as its exact token, so that
+//! [`splice`](protocol::jsonrpc::splice) can replace it by another and later restore it.
 //!
 //! ```
 //! use a2abus_plugin::protocol::jsonrpc::splice;
@@ -90,10 +90,10 @@ pub use map::{
     Ids, MapContext, MapOptions, Mapped, Notifications, Streams, map, map_unit, wrap_unknown,
 };
 pub use protocol::{DEFAULT_TYPE_PREFIX, Family, Kind, kind_of_event};
-pub use secret::blank_secrets;
+pub use secret::redact_secrets;
 pub use text::Text;
 
-/// The examples of the readme are tests too.
+/// Runs the examples of the readme as tests.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

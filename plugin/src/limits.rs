@@ -2,8 +2,8 @@
 
 use crate::error::{DecodeError, DecodeErrorKind};
 
-/// Bounds on one payload: take the default, and change what you need. Reading stops at the first exceeded bound, in
-/// time and memory linear in the bytes read so far.
+/// Limits on one payload: take the default, and change what you need. Decoding stops at the first exceeded limit; time
+/// and memory are linear in the bytes read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Limits {
@@ -17,10 +17,10 @@ pub struct Limits {
     pub max_units: usize,
 }
 
-/// The deepest nesting that any [`Limits`] can allow: one bit of a 128-bit stack per level.
+/// The maximum of [`Limits::max_depth`]: the reader's stack has 128 bits, one per level.
 pub(crate) const DEPTH_CEILING: u32 = 128;
 
-/// The largest document that can be read, whatever the limits say (1 GiB): offsets and lengths have 30 bits.
+/// The largest document that can be read, regardless of the limits (1 GiB): offsets and lengths have 30 bits.
 pub(crate) const MAX_DOCUMENT_BYTES: usize = (1 << 30) - 1;
 
 impl Default for Limits {

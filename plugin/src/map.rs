@@ -1,4 +1,4 @@
-//! From units to CloudEvents. The body is never changed: an event's data are the unit's own bytes.
+//! Maps units to CloudEvents. The body is never changed: an event's data are the unit's own bytes.
 //!
 //! Source: docs/protocols/eventmesh-a2a.md §2, docs/protocols/detection.md §3.
 
@@ -18,7 +18,7 @@ use crate::protocol::jsonrpc::{Id, JsonRpc};
 use crate::protocol::{DEFAULT_TYPE_PREFIX, Draft, Family, Form, Kind, dialect, kind_of_event};
 use crate::text::Text;
 
-/// Options where the sources leave a choice: take the default, and change what you need.
+/// Options of the mapping: take the default, and change what you need.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MapOptions {
@@ -62,8 +62,8 @@ impl Default for MapOptions {
     }
 }
 
-/// The attributes of an event that its payload does not contain. The mapping itself makes no ids and reads no clock.
-/// All values are checked when they are created, so that every event is valid.
+/// The attributes of an event that its payload does not contain. The mapping itself neither generates ids nor reads a
+/// clock. All values are validated types, so that every event is valid.
 pub struct MapContext<'a> {
     /// The `source` of the events: where the payloads came from, unique per caller (docs/protocols/eventmesh-a2a.md
     /// §D4).
@@ -77,11 +77,11 @@ pub struct MapContext<'a> {
 /// Where the ids of mapped events come from. A CloudEvent keeps its own id.
 #[derive(Clone)]
 pub enum Ids<'a> {
-    /// From the payload, as in EventMesh; a new id if it has none. If numbers and strings among the JSON-RPC ids of one
-    /// batch look alike, they are distinguished: next to `1`, `"1"` keeps its quotes.
+    /// From the payload, as in EventMesh; a new id if it has none. Numbers and strings among the JSON-RPC ids of one
+    /// batch stay distinct: next to `1`, `"1"` keeps its quotes.
     ///
-    /// Agents count from 1, so such an id is unique for one sender at best, until the sender restarts. If a consumer
-    /// drops messages with equal `source` and `id`, use one of the other options.
+    /// Many agents count from 1, so such an id is unique for one sender at best, and only until it restarts. If a
+    /// consumer drops messages with equal `source` and `id`, use one of the other options.
     Payload(&'a dyn Fn() -> EventId),
     /// A new id for every event.
     Fresh(&'a dyn Fn() -> EventId),
@@ -113,8 +113,8 @@ impl fmt::Debug for MapContext<'_> {
 // === impl MapContext ===
 
 impl MapContext<'_> {
-    /// A source of ids `PREFIX-0`, `PREFIX-1`, …: for tests and examples, not for a bus. A prefix that is not valid in
-    /// an id is left out.
+    /// A source of ids `PREFIX-0`, `PREFIX-1`, …: for tests and examples, not for a bus. A prefix that is invalid in an
+    /// id is omitted.
     pub fn counting(prefix: &str) -> impl Fn() -> EventId {
         let next = Cell::new(0u64);
         move || {
@@ -128,44 +128,44 @@ impl MapContext<'_> {
 // === impl Ids ===
 
 impl Ids<'_> {
-    /// The id of the unit at `index`, whose payload has this id or an empty one.
+    /// The event id of the unit at `index`; `own` is the id in its payload, or empty.
     fn id(&self, own: Text, index: usize) -> Text {
         match self {
             Self::Payload(_) if !own.is_empty() => own,
             Self::Payload(new) | Self::Fresh(new) => new().into(),
-            Self::Given(id) => Text::from(format!("{id}#{index}")),
+            Self::Given(id) => Text::concat(&[id, "#", itoa::Buffer::new().format(index)]),
         }
     }
 }
 
-/// A unit and the event it became.
+/// A unit and its event.
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Mapped {
-    /// Which unit of the payload, from 0.
+    /// The index of the unit in the payload, from 0.
     pub index: usize,
     /// The exact bytes of the unit, shared with the payload.
     pub bytes: Bytes,
     /// The rule that detected its family.
-    pub because: Detection,
+    pub detection: Detection,
     /// Its role in the exchange.
     pub kind: Kind,
     /// The JSON-RPC message, if it is one.
     pub json_rpc: Option<JsonRpc>,
-    /// The event. Its data are `bytes`, or the data of the event that the unit itself is.
+    /// The event. Its data are `bytes`, unless the unit itself is an event.
     pub event: Event,
 }
 
 // === impl Mapped ===
 
 impl Mapped {
-    /// A unit that its transport declares to be this CloudEvent: rule 1 of detection.
+    /// A unit whose transport declares it to be a CloudEvent (rule 1 of detection).
     #[must_use]
     pub fn of_event(index: usize, bytes: Bytes, event: Event) -> Self {
         Self {
             index,
             bytes,
-            because: Detection {
+            detection: Detection {
                 family: Family::CloudEvent,
                 rule: 1,
                 member: MemberPath::Specversion.name(),
@@ -177,12 +177,12 @@ impl Mapped {
     }
 }
 
-/// Without the payload, which can be large and confidential.
+/// Omits the payload, which can be large and confidential.
 impl fmt::Debug for Mapped {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Mapped")
             .field("index", &self.index)
-            .field("because", &self.because)
+            .field("because", &self.detection)
             .field("kind", &self.kind)
             .field("event", &self.event)
             .finish_non_exhaustive()
@@ -222,7 +222,7 @@ pub fn map(
     units
 }
 
-/// Numbers and strings that look alike as ids of calls: the strings keep their quotes. Source:
+/// Keeps numeric and string ids distinct: a string that equals a number keeps its quotes. Source:
 /// docs/protocols/eventmesh-a2a.md §D2.
 fn distinguish_ids(units: &mut Units<Mapped>) {
     let id_of = |mapped: &Mapped| -> Option<Id> {
@@ -230,7 +230,7 @@ fn distinguish_ids(units: &mut Units<Mapped>) {
         json_rpc.id.clone().filter(|_| json_rpc.is_call())
     };
     let is_string = |token: &str| token.starts_with('"');
-    // Only a string that looks like a number, or has escapes, may equal a number.
+    // Only a string that looks like a number or has escapes can equal a number.
     let may_be_number = |token: &str| {
         let first = token.as_bytes().get(1);
         is_string(token) && first.is_some_and(|b| b.is_ascii_digit() || b"-\\".contains(b))
@@ -248,7 +248,7 @@ fn distinguish_ids(units: &mut Units<Mapped>) {
         let Some(id) = id else { continue };
         if id.text().is_some_and(|text| numbers.contains(&text)) {
             let set = mapped.event.set("id", id.token().clone());
-            debug_assert!(set.is_ok(), "the token of an id is text");
+            debug_assert!(set.is_ok(), "the token of an id is valid text");
         }
     }
 }
@@ -259,7 +259,7 @@ pub fn map_unit(unit: Unit, options: &MapOptions, context: &MapContext<'_>) -> M
     mapped(unit, options, context)
 }
 
-/// Inlined, so that the contents of a unit are moved once.
+/// Inlined, so that the contents of a unit are moved only once.
 #[inline(always)]
 fn mapped(unit: Unit, options: &MapOptions, context: &MapContext<'_>) -> Mapped {
     let Draft {
@@ -281,14 +281,14 @@ fn mapped(unit: Unit, options: &MapOptions, context: &MapContext<'_>) -> Mapped 
     Mapped {
         index: unit.index,
         bytes: unit.bytes,
-        because: unit.because,
+        detection: unit.detection,
         kind,
         json_rpc: unit.json_rpc,
         event: Event::of(attributes),
     }
 }
 
-/// An event that wraps a unit of no known family unchanged; `index` is its index in the payload. Source:
+/// An event that wraps a unit of an unknown family unchanged; `index` is its index in the payload. Source:
 /// docs/protocols/detection.md §2.
 #[must_use]
 pub fn wrap_unknown(
@@ -307,16 +307,16 @@ pub fn wrap_unknown(
     }))
 }
 
-/// Applies the options that change an event's attributes; returns the resulting kind.
+/// Applies the mapping options to an event's attributes. Returns the resulting kind.
 fn apply_options(event: &mut Attributes, kind: Kind, is_call: bool, options: &MapOptions) -> Kind {
     let mut worded = kind;
     if kind == Kind::Notification && options.notifications == Notifications::AsRequests && is_call {
         worded = Kind::Request;
-        event.says(Kind::Request);
+        event.set_kind(Kind::Request);
         make_request(event);
     }
     if kind == Kind::Stream && options.streams == Streams::AsResponses {
-        event.says(Kind::Response);
+        event.set_kind(Kind::Response);
     }
     if *options.type_prefix != *DEFAULT_TYPE_PREFIX {
         let ty = event.ty.strip_prefix(DEFAULT_TYPE_PREFIX);
@@ -325,7 +325,7 @@ fn apply_options(event: &mut Attributes, kind: Kind, is_call: bool, options: &Ma
     worded
 }
 
-/// Gives the notification of a call the type of a request. Source: docs/protocols/eventmesh-a2a.md §D1.
+/// Changes the event type of a notification to that of a request. Source: docs/protocols/eventmesh-a2a.md §D1.
 #[cold]
 fn make_request(event: &mut Attributes) {
     let known = event.method().and_then(dialect::find_method);
@@ -335,7 +335,7 @@ fn make_request(event: &mut Attributes) {
     };
 }
 
-/// Adds what the draft of a message lacks: where the message was read, and its body.
+/// Completes the draft of a message with its source, id, time and body.
 fn fill(event: &mut Attributes, form: Form, body: Bytes, index: usize, context: &MapContext<'_>) {
     let (media_type, data) = match form {
         Form::Json => ("application/json", Data::known_json(body)),

@@ -52,8 +52,8 @@ impl Family {
 
     /// The family of this name.
     #[must_use]
-    pub fn from_word(word: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|family| family.as_str() == word)
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|family| family.as_str() == name)
     }
 }
 
@@ -84,7 +84,7 @@ impl Kind {
 
     /// The kind of a value of `mcptype`.
     #[must_use]
-    pub fn from_word(word: &str) -> Option<Self> {
+    pub fn from_name(name: &str) -> Option<Self> {
         [
             Self::Request,
             Self::Notification,
@@ -92,7 +92,7 @@ impl Kind {
             Self::Stream,
         ]
         .into_iter()
-        .find(|kind| kind.as_str() == word)
+        .find(|kind| kind.as_str() == name)
     }
 }
 
@@ -101,23 +101,22 @@ impl Kind {
 pub fn kind_of_event(event: &Event) -> Kind {
     let kind = event
         .extension_text(extension::MCP_TYPE)
-        .and_then(|word| Kind::from_word(word));
+        .and_then(|name| Kind::from_name(name));
     kind.unwrap_or(Kind::Notification)
 }
 
 /// The prefix of EventMesh's event types.
 pub const DEFAULT_TYPE_PREFIX: &str = "org.apache.eventmesh.a2a.";
 
-/// The event of a unit, except for what only the mapping knows: where the unit was read, and the options for its
-/// attributes.
+/// The event of a unit, without the parts that come from the mapping context and options.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Draft {
     /// Its role in the exchange.
     pub(crate) kind: Kind,
     /// The content type of the event's body; `None` if the unit is an event, which stays unchanged.
     pub(crate) form: Option<Form>,
-    /// The event so far. The event of a message has no source yet, its type is under the default prefix, and its `id`
-    /// is empty if it gets a new one.
+    /// The event so far. For a message, it has no source yet, its type has the default prefix, and its `id` is empty if
+    /// a new one is needed.
     pub(crate) event: Event,
 }
 
@@ -184,7 +183,7 @@ pub(crate) fn event_type(category: &str, name: &str, suffix: &str) -> Text {
 // === impl Draft ===
 
 impl Draft {
-    /// For a unit that becomes an event of this type.
+    /// The draft of a unit that becomes an event of this type.
     pub(crate) fn new(kind: Kind, ty: Text) -> Self {
         let mut attributes = Box::<Attributes>::default();
         attributes.ty = ty;
@@ -195,7 +194,7 @@ impl Draft {
         }
     }
 
-    /// For a unit that is an event.
+    /// The draft of a unit that is already an event.
     pub(crate) fn of_event(event: Event) -> Self {
         Self {
             kind: kind_of_event(&event),
@@ -247,8 +246,8 @@ impl Attributes {
         method.as_text().map(Text::as_str)
     }
 
-    /// Puts a kind into `mcptype`.
-    pub(crate) fn says(&mut self, kind: Kind) {
+    /// Sets `mcptype`.
+    pub(crate) fn set_kind(&mut self, kind: Kind) {
         if let Some(said) = self.extensions.get_mut(extension::MCP_TYPE) {
             *said = Text::from_static(kind.as_str()).into();
         }
@@ -264,14 +263,14 @@ pub const MAX_METHOD_CHARS: usize = 256;
 /// The longest text of an id, in bytes.
 pub const MAX_ID_BYTES: usize = 1_024;
 
-/// Whether the text may name a target: 1 to 256 of `A-Z a-z 0-9 . _ - / : @ +`, no `..`.
+/// Whether the text is a valid target name: 1 to 256 of `A-Z a-z 0-9 . _ - / : @ +`, no `..`.
 /// Source: docs/protocols/eventmesh-a2a.md §D6.
 #[must_use]
 pub fn is_target(text: &str) -> bool {
     is_name(text, MAX_TARGET_CHARS)
 }
 
-/// Whether the text may name a topic: like a target, up to 249. Source: docs/protocols/eventmesh-a2a.md §D6.
+/// Whether the text is a valid topic name: like a target, up to 249. Source: docs/protocols/eventmesh-a2a.md §D6.
 #[must_use]
 pub fn is_topic(text: &str) -> bool {
     is_name(text, MAX_TOPIC_CHARS)
@@ -290,7 +289,7 @@ fn is_name(text: &str, max: usize) -> bool {
         && (seen & DOT == 0 || !bytes.windows(2).any(|pair| pair == b".."))
 }
 
-/// Which bytes a name may contain, except for the dot. Checked for every byte of every target.
+/// The bytes that a name may contain, except for the dot. A table, because every byte of every target is checked.
 const NAME_BYTES: [u8; 256] = {
     let mut classes = [0; 256];
     let mut byte = 0;
@@ -308,7 +307,7 @@ const NAME_BYTES: [u8; 256] = {
 
 const DOT: u8 = 2;
 
-/// Whether the text may be a method: 1 to 256 characters, no control characters or spaces.
+/// Whether the text is a valid method name: 1 to 256 characters, no control characters or spaces.
 /// Source: docs/protocols/eventmesh-a2a.md §D11.
 #[must_use]
 pub fn is_method(text: &str) -> bool {
@@ -319,13 +318,13 @@ pub fn is_method(text: &str) -> bool {
     text.chars().count() <= MAX_METHOD_CHARS && text.chars().all(visible)
 }
 
-/// Whether the text may connect the lines of a workflow: a short string attribute.
+/// Whether the text is a valid collaboration id: a short string attribute.
 #[must_use]
 pub(crate) fn is_collaboration_id(text: &str) -> bool {
     (1..=MAX_ID_BYTES).contains(&text.len()) && crate::event::is_string(text)
 }
 
-/// Whether the text may name an operation or an execution: 1 to 100 of `A-Z a-z 0-9 _ -`.
+/// Whether the text is a valid id of an operation or an execution: 1 to 100 of `A-Z a-z 0-9 _ -`.
 /// Source: docs/protocols/a2e-workflows.md §1.
 pub(crate) fn is_operation_id(text: &str) -> bool {
     (1..=100).contains(&text.len())

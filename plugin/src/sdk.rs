@@ -1,4 +1,4 @@
-//! Conversion to and from the event of the official CloudEvents SDK, for programs that use it.
+//! Converts events to and from those of the official CloudEvents SDK.
 
 use bytes::Bytes;
 use chrono::{DateTime, SecondsFormat, Utc};
@@ -13,7 +13,7 @@ use crate::format::is_json;
 use crate::json::{BYTE_ORDER_MARK, is_one_json_value};
 use crate::text::Text;
 
-/// Nothing is lost: anything that the SDK cannot represent is an error. Data become the SDK's `Binary`, so their bytes
+/// Lossless: anything that the SDK cannot represent is an error. Data become the SDK's `Binary`, so their bytes
 /// stay unchanged. JSON data without a `datacontenttype` get `application/json`, which they have implicitly.
 impl TryFrom<&Event> for cloudevents::Event {
     type Error = EventError;
@@ -94,7 +94,7 @@ impl TryFrom<cloudevents::Event> for Event {
     }
 }
 
-/// Declared JSON data are marked as JSON if they are.
+/// Marks data that are declared as JSON as such, if they are valid JSON.
 fn data_of(bytes: Bytes, is_json: bool) -> Data {
     let value = bytes.strip_prefix(BYTE_ORDER_MARK).unwrap_or(&bytes);
     if is_json && is_one_json_value(value) {
@@ -127,7 +127,7 @@ fn url(schema: &str) -> Result<Url, EventError> {
 }
 
 fn refused(attribute: &str, error: impl std::fmt::Display) -> EventError {
-    EventError::new(EventErrorKind::InvalidAttributeValue, attribute).because(error.to_string())
+    EventError::new(EventErrorKind::InvalidAttributeValue, attribute).with_detail(error.to_string())
 }
 
 #[cfg(test)]
@@ -135,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn json_after_a_byte_order_mark_is_json_after_the_sdk_too() {
+    fn json_with_a_byte_order_mark_stays_json_through_the_sdk() {
         let mut event = Event::new("1".into(), "/s".into(), "t".into()).unwrap();
         event.set("datacontenttype", "application/json").unwrap();
         event.set_data(Some(Data::known_json(Bytes::from("\u{feff}{}\n "))));
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_sdk_cannot_hold_is_an_error_that_names_the_attribute() {
+    fn attributes_the_sdk_cannot_represent_are_errors_with_their_name() {
         for (name, value) in [
             ("time", "2016-12-31T23:59:60Z"),
             ("time", "2016-12-31T23:59:59.1234567891Z"),

@@ -1,6 +1,6 @@
-//! Secrets inside payloads, blanked in the copies that are kept.
+//! Redacts secrets in stored copies of payloads.
 //!
-//! Two families carry credentials in the message itself: the handshake of A2E (`auth_token`) and the `auth` of an E2A
+//! Two families contain credentials in the message itself: the handshake of A2E (`auth_token`) and the `auth` of an E2A
 //! request (`bearer_token`, and the values of `extra_headers`). Source: docs/protocols/a2e-messages.md §8.3,
 //! docs/protocols/e2a.md §S5.
 
@@ -16,33 +16,33 @@ use crate::json::{Kind, Reader, Span, unescape};
 use crate::limits::Limits;
 
 /// The replacement for a secret.
-const BLANK: &[u8] = b"\"***\"";
+const REDACTED: &[u8] = b"\"***\"";
 
-/// The payload with `"***"` in place of every secret that a known family carries: `auth_token`, `auth.bearer_token` and
+/// The payload with `"***"` in place of every secret of a known family: `auth_token`, `auth.bearer_token` and
 /// the values of `auth.extra_headers`, in a message, in each message of a batch or of lines, and in the data of a
 /// CloudEvent. Data are treated as a payload, whether they are JSON, text or Base64. All other bytes stay unchanged; a
 /// payload without secrets is shared, not copied.
 ///
-/// Members of these names elsewhere, such as in the arguments of a tool, are not secrets of a protocol and stay. Only
-/// in a payload that is not JSON, whose structure is unknown, they are blanked everywhere.
+/// Members with these names elsewhere, such as in the arguments of a tool, are not protocol secrets and stay unchanged.
+/// In a payload that is not JSON, whose structure is unknown, they are redacted everywhere.
 ///
 /// ```
-/// use a2abus_plugin::blank_secrets;
+/// use a2abus_plugin::redact_secrets;
 ///
 /// let line = r#"{"type":"handshake/req","id":"1","auth_token":"s3cret","agent_caps":[]}"#;
-/// let blanked = blank_secrets(&line.into());
+/// let blanked = redact_secrets(&line.into());
 /// assert_eq!(blanked, r#"{"type":"handshake/req","id":"1","auth_token":"***","agent_caps":[]}"#);
 /// ```
 #[must_use]
-pub fn blank_secrets(payload: &Bytes) -> Bytes {
-    blanked(payload).map_or_else(|| payload.clone(), Bytes::from)
+pub fn redact_secrets(payload: &Bytes) -> Bytes {
+    redacted(payload).map_or_else(|| payload.clone(), Bytes::from)
 }
 
 /// A part of the payload that contains a secret, and its replacement.
 type Secret = (Range<usize>, Cow<'static, [u8]>);
 
 /// The payload without its secrets; `None` if it has none.
-fn blanked(payload: &[u8]) -> Option<Vec<u8>> {
+fn redacted(payload: &[u8]) -> Option<Vec<u8>> {
     let mut secrets = Vec::new();
     if read(payload, &mut secrets).is_err() {
         secrets.clear();
@@ -51,15 +51,15 @@ fn blanked(payload: &[u8]) -> Option<Vec<u8>> {
     if secrets.is_empty() {
         return None;
     }
-    let mut blanked = Vec::with_capacity(payload.len());
+    let mut redacted = Vec::with_capacity(payload.len());
     let mut at = 0;
     for (place, kept) in secrets {
-        blanked.extend_from_slice(payload.get(at..place.start).unwrap_or_default());
-        blanked.extend_from_slice(&kept);
+        redacted.extend_from_slice(payload.get(at..place.start).unwrap_or_default());
+        redacted.extend_from_slice(&kept);
         at = place.end;
     }
-    blanked.extend_from_slice(payload.get(at..).unwrap_or_default());
-    Some(blanked)
+    redacted.extend_from_slice(payload.get(at..).unwrap_or_default());
+    Some(redacted)
 }
 
 /// Finds the secrets of a payload that consists of whole JSON values, in order.
@@ -117,18 +117,18 @@ fn message(reader: &mut Reader<'_>, secrets: &mut Vec<Secret>) -> Result<(), Dec
 }
 
 /// The replacement for data that are a string, `token` including its quotes; `None` if it contains no secret. An
-/// unreadable string is blanked as a whole.
+/// unreadable string is redacted as a whole.
 fn text(name: &[u8], token: &[u8]) -> Option<Cow<'static, [u8]>> {
-    let unreadable = Some(Cow::Borrowed(BLANK));
+    let unreadable = Some(Cow::Borrowed(REDACTED));
     let inside = token.strip_prefix(b"\"").unwrap_or(token);
     let inside = inside.strip_suffix(b"\"").unwrap_or(inside);
     let Some(inside) = unescape(inside) else {
         return unreadable;
     };
     let kept = if name == b"data" {
-        String::from_utf8(blanked(inside.as_bytes())?).ok()
+        String::from_utf8(redacted(inside.as_bytes())?).ok()
     } else if let Ok(data) = BASE64.decode(&inside) {
-        Some(BASE64.encode(blanked(&data)?))
+        Some(BASE64.encode(redacted(&data)?))
     } else {
         None
     };
@@ -165,13 +165,13 @@ fn secret(reader: &mut Reader<'_>, secrets: &mut Vec<Secret>) -> Result<(), Deco
     let span: Span = reader.value()?;
     let is_empty = span.kind() == Kind::Null || reader.token(span) == b"\"\"";
     if !is_empty {
-        secrets.push((span.range(), Cow::Borrowed(BLANK)));
+        secrets.push((span.range(), Cow::Borrowed(REDACTED)));
     }
     Ok(())
 }
 
-/// The same for bytes that are not JSON: blanks what follows the name of a secret, as well as can be determined. One
-/// pass; strings also end at a line end, which no JSON string contains.
+/// The same for bytes that are not JSON: redacts the value after the name of a secret, on a best-effort basis. One
+/// pass; strings also end at a line end, because no JSON string contains one.
 fn scan(payload: &[u8], secrets: &mut Vec<Secret>) {
     let mut at = 0;
     // The depth inside the value of `extra_headers`, where every value is a secret.
@@ -204,7 +204,7 @@ fn scan(payload: &[u8], secrets: &mut Vec<Secret>) {
         } else if is_headers || headers.is_some() || matches!(name, b"auth_token" | b"bearer_token")
         {
             at = value_end(payload, value);
-            secrets.push((value..at, Cow::Borrowed(BLANK)));
+            secrets.push((value..at, Cow::Borrowed(REDACTED)));
         } else if matches!(name, b"data" | b"data_base64") && payload.get(value) == Some(&b'"') {
             at = string_end(payload, value);
             let token = payload.get(value..at).unwrap_or_default();
@@ -255,15 +255,15 @@ mod tests {
     use super::*;
 
     #[track_caller]
-    fn check(payload: &str, blanked: &str) {
+    fn check(payload: &str, redacted: &str) {
         let payload = Bytes::copy_from_slice(payload.as_bytes());
-        let found = blank_secrets(&payload);
-        assert_eq!(String::from_utf8_lossy(&found), blanked);
+        let found = redact_secrets(&payload);
+        assert_eq!(String::from_utf8_lossy(&found), redacted);
     }
 
     #[test]
-    fn secrets_of_protocols_are_blanked_and_nothing_else_changes() {
-        for (payload, blanked) in [
+    fn only_secrets_of_protocols_are_redacted() {
+        for (payload, redacted) in [
             (
                 " {\"type\" : \"handshake/req\", \"auth_token\" :\"s\\\"x\" ,\"n\": 1.50}\n",
                 " {\"type\" : \"handshake/req\", \"auth_token\" :\"***\" ,\"n\": 1.50}\n",
@@ -310,12 +310,12 @@ mod tests {
                 r#"{"data":"***","data_base64":"***","specversion":"1.0"}"#,
             ),
         ] {
-            check(payload, blanked);
+            check(payload, redacted);
         }
     }
 
     #[test]
-    fn what_is_no_secret_of_a_protocol_stays_and_is_shared() {
+    fn data_without_secrets_is_not_copied() {
         for payload in [
             "",
             "7",
@@ -328,15 +328,15 @@ mod tests {
             r#"{"specversion":"1.0","data_base64":"AP8="}"#,
         ] {
             let payload = Bytes::from_static(payload.as_bytes());
-            let found = blank_secrets(&payload);
+            let found = redact_secrets(&payload);
             assert_eq!(found, payload);
             assert_eq!(found.as_ptr(), payload.as_ptr());
         }
     }
 
     #[test]
-    fn bytes_that_are_not_json_lose_their_secrets_too() {
-        for (payload, blanked) in [
+    fn secrets_are_redacted_in_bytes_that_are_not_json() {
+        for (payload, redacted) in [
             (
                 r#"{"type":"handshake/req","auth_token":"s"#,
                 r#"{"type":"handshake/req","auth_token":"***""#,
@@ -364,7 +364,7 @@ mod tests {
             ("\"data\":\"\\", "\"data\":\"***\""),
             ("\"auth_token\"", "\"auth_token\""),
         ] {
-            check(payload, blanked);
+            check(payload, redacted);
         }
     }
 }

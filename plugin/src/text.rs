@@ -9,7 +9,7 @@ use smol_str::{SmolStr, SmolStrBuilder};
 
 /// UTF-8 text, cheap to clone: up to 23 bytes are stored inline, longer text is shared, a constant is static.
 ///
-/// Text never refers to the payload from which it was read, so a short name does not keep a megabyte alive.
+/// Text never borrows from a payload, so a short name does not keep a large payload in memory.
 #[derive(Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Text(SmolStr);
 
@@ -23,7 +23,7 @@ impl Text {
         Self(SmolStr::new_static(text))
     }
 
-    /// The concatenated parts, built on the stack if they are short enough.
+    /// Concatenates parts, on the stack if they are short enough.
     #[must_use]
     pub fn concat(parts: &[&str]) -> Self {
         if parts.iter().map(|part| part.len()).sum::<usize>() <= INLINE {

@@ -9,12 +9,12 @@ const MILLISECONDS_FROM: f64 = 1e11;
 
 /// The time of a Unix time in seconds; `None` outside the years 1 to 9999.
 ///
-/// Whole seconds and fraction apart, microseconds rounded half to even. Source: docs/protocols/e2a.md §5.
+/// Converts seconds and fraction separately, with microseconds rounded half to even. Source: docs/protocols/e2a.md §5.
 pub(crate) fn of_seconds(seconds: f64) -> Option<DateTime<Utc>> {
     if !seconds.is_finite() || seconds.abs() > 1e12 {
         return None;
     }
-    // Bounded above, and whole by `trunc`.
+    // In range, and integral because of `trunc`.
     #[allow(clippy::cast_possible_truncation)]
     let (whole, micros) = (
         seconds.trunc() as i64,
@@ -30,7 +30,7 @@ pub fn of_e2a_number(number: f64) -> Option<DateTime<Utc>> {
     if number.abs() < MILLISECONDS_FROM {
         return of_seconds(number);
     }
-    // Thousandths as microseconds, so that no fraction of a second is lost.
+    // Converts via microseconds, so that no fraction of a second is lost.
     let millis = number.trunc();
     let seconds = of_seconds((millis / 1e3).trunc())?;
     // Less than a second either way.
@@ -61,7 +61,7 @@ pub fn with_offset(time: DateTime<Utc>) -> Text {
 }
 
 /// Seconds since 1970.
-#[allow(clippy::cast_precision_loss)] // Microseconds of the years 1 to 9999 are what a double can tell apart.
+#[allow(clippy::cast_precision_loss)] // A double distinguishes microseconds in the years 1 to 9999.
 #[must_use]
 pub fn seconds(time: DateTime<Utc>) -> f64 {
     time.timestamp_micros() as f64 / 1e6

@@ -293,7 +293,7 @@ async fn the_server_has_the_skills_of_all_its_agents() {
 }
 
 #[tokio::test]
-async fn a_client_that_has_the_card_is_told_so() {
+async fn a_client_that_has_the_current_card_gets_304() {
     let front = Front::open_with(CONFIG).await;
     let path = "/a2a/agents/weather/card";
     let response = get(&front, path).await;
@@ -336,7 +336,7 @@ async fn the_urls_of_cards_are_the_public_ones() {
     let card = json_of(&front, "/a2a/agents/weather/card").await;
     let url = card["url"].as_str().unwrap();
     assert!(url.starts_with("https://agents.example.com/bus/"), "{url}");
-    // A name that nobody has listed makes no URL.
+    // A host name that is not listed is not used for URLs.
     let request = Client::new().get(format!("{}/a2a/agents/weather/card", front.base));
     let refused = request.header("host", "evil.example").send().await.unwrap();
     assert_eq!(refused.status(), StatusCode::MISDIRECTED_REQUEST);
@@ -358,7 +358,7 @@ async fn an_agent_needs_no_route_and_no_agents_no_door() {
 }
 
 #[tokio::test]
-async fn a_wrong_number_is_refused_in_plain_words() {
+async fn an_invalid_number_is_refused_with_a_clear_message() {
     let front = Front::open_with(CONFIG).await;
     let part = json!({ "kind": "text", "text": "hello" });
     let message = json!({ "kind": "message", "role": "user", "messageId": "m", "parts": [part] });

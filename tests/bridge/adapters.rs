@@ -1,4 +1,4 @@
-//! What a binding does with payloads on their way: refuses, converts, validates, names.
+//! The processing of payloads in a binding: refuses, converts, validates, names.
 
 use std::collections::BTreeMap;
 
@@ -177,7 +177,7 @@ fn check_acp_call(event: &Event) {
         ("a2amethod", "session/prompt"),
         ("mcptype", "request"),
         ("datacontenttype", "application/json"),
-        // Where it goes and what it belongs to stay.
+        // Its routing and correlation attributes do not change.
         ("targetagent", "coder"),
         ("collaborationid", "r1"),
         ("sessionid", "s"),
@@ -187,7 +187,7 @@ fn check_acp_call(event: &Event) {
 }
 
 #[tokio::test]
-async fn a_binding_and_a_route_convert_what_passes() {
+async fn a_binding_and_a_route_convert_records() {
     let convert = ", convert: envelope_to_acp_jsonrpc_call";
     for (binding, route) in [(convert, ""), ("", convert)] {
         let mut world = World::new(binding, route).await;
@@ -214,7 +214,7 @@ async fn a_call_is_put_into_the_wrapper_that_a_conversion_wants() {
 }
 
 #[tokio::test]
-async fn what_no_family_recognises_can_be_what_is_converted() {
+async fn a_payload_of_an_unknown_format_can_be_converted() {
     let mut world = World::new(", convert: envelope_from_acp_jsonrpc", "").await;
     let call = r#"{"method":"session/prompt","params":{"text":"Hi"},"jsonrpc_id":3}"#;
     world.publish(Message::plain(call)).await;
@@ -224,7 +224,7 @@ async fn what_no_family_recognises_can_be_what_is_converted() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_converted_is_a_dead_letter_with_the_reason() {
+async fn a_record_that_cannot_be_converted_becomes_a_dead_letter_with_the_reason() {
     let convert = ", convert: e2a_response_to_acp_jsonrpc_response";
     for (binding, route) in [(convert, ""), ("", convert)] {
         let mut world = World::new(binding, route).await;
@@ -285,7 +285,7 @@ async fn a_record_that_breaks_its_model_is_refused_with_everything_that_is_wrong
             detail.contains("duration") && detail.contains("gone"),
             "{detail}"
         );
-        // What is right, and what has no model, passes.
+        // Valid payloads, and those without a model, pass.
         for payload in [E2A, r#"{"jsonrpc":"2.0","id":1,"method":"m"}"#] {
             world.publish(Message::plain(payload)).await;
             assert_eq!(world.event().await.body(), payload);

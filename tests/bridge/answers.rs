@@ -13,7 +13,7 @@ use a2abus_transports::content_mode::{self, Binding, Content, ContentMode};
 use a2abus_transports::memory::Memory;
 use a2abus_transports::{
     Address, AnyTransport, Consumer, Message, Outcome, Reading, Subscription, Topic, TopicFilter,
-    Transport as _,
+    Transport as _, TransportErrorKind,
 };
 use bytes::Bytes;
 use support::battery::within;
@@ -123,7 +123,7 @@ impl World {
         self.calls.call(request).await.unwrap()
     }
 
-    /// What the agent reads next.
+    /// The next message that the agent reads.
     pub(super) async fn received(&mut self) -> Received {
         let delivery = within("a request arrives", self.requests.recv())
             .await
@@ -325,7 +325,7 @@ async fn a_second_answer_is_counted_and_dropped() {
 }
 
 #[tokio::test]
-async fn what_is_sent_to_where_an_answer_is_awaited_answers_whatever_it_is() {
+async fn any_message_to_a_reply_address_answers_the_call() {
     let mut world = World::new().await;
     let event = |headers: &[(&'static str, &'static str)], body: &'static str| {
         let mut message = Message::plain(body);
@@ -384,12 +384,12 @@ async fn an_answer_without_a_call_on_a_response_topic_is_a_dead_letter() {
     let world = World::new().await;
     let mut dead = world.memory.subscribe(group("a2abus.dlq")).await.unwrap();
     world.publish("responses", response("7", "1")).await;
-    let letter = within("the dead letter", dead.recv()).await.unwrap();
+    let dlq_message = within("the dead letter", dead.recv()).await.unwrap();
     assert_eq!(
-        letter.message.headers.get("bus-dlq-reason").unwrap(),
+        dlq_message.message.headers.get("bus-dlq-reason").unwrap(),
         "uncorrelated"
     );
-    letter.acknowledger.settle(Outcome::Settled).unwrap();
+    dlq_message.acknowledger.settle(Outcome::Settled).unwrap();
     world.end().await;
 }
 
@@ -424,20 +424,29 @@ async fn an_answer_that_breaks_the_rules_of_json_rpc_fails_its_call_at_once() {
 #[tokio::test]
 async fn a_bus_that_breaks_fails_its_calls_at_once_with_the_cause() {
     let mut world = World::new().await;
-    let mut answer = world.call("tools/call").await;
+    let mut sent = world.call("tools/call").await;
     world.received().await;
+    let agents = TopicFilter::new("agents.>").unwrap();
+    world
+        .memory
+        .set_refused(agents, Some(TransportErrorKind::TimedOut));
+    let mut unsent = world.call("tools/call").await;
     world.memory.set_down("the cable is out");
-    let error = within("the failure", answer.next())
-        .await
-        .unwrap()
-        .unwrap_err();
-    assert_eq!(error, CallError::Unavailable("the cable is out".into()));
+    let cause = || "the cable is out".into();
+    for (answer, expected) in [
+        // The agent may be at work on it.
+        (&mut sent, CallError::AnswerLost(cause())),
+        (&mut unsent, CallError::Unavailable(cause())),
+    ] {
+        let error = within("the failure", answer.next()).await.unwrap();
+        assert_eq!(error.unwrap_err(), expected);
+    }
     world.memory.set_up();
     world.end().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_without_an_answer_ends_at_its_deadline_and_the_agent_is_told() {
+async fn a_call_without_an_answer_ends_at_its_deadline_and_the_agent_gets_a_cancel() {
     let mut world = World::new().await;
     let mut answer = world.call("tools/call").await;
     let request = world.received().await;
@@ -456,7 +465,7 @@ async fn a_call_without_an_answer_ends_at_its_deadline_and_the_agent_is_told() {
 }
 
 #[tokio::test]
-async fn a_caller_that_goes_away_cancels_the_task_of_its_stream() {
+async fn a_disconnected_caller_cancels_the_task_of_its_stream() {
     let mut world = World::new().await;
     let mut answer = world.call("message/stream").await;
     let request = world.received().await;
@@ -476,7 +485,7 @@ async fn a_caller_that_goes_away_cancels_the_task_of_its_stream() {
     world.end().await;
 }
 
-/// What one agent may write: the answers to several calls as one array.
+/// An agent may answer several calls with one array.
 fn batch(answers: &[(&str, &str)]) -> Message {
     let one = |(id, result): &(&str, &str)| {
         format!(r#"{{"jsonrpc":"2.0","id":"{id}","result":"{result}"}}"#)
@@ -558,7 +567,7 @@ async fn an_answer_is_sent_on_once() {
 }
 
 #[tokio::test]
-async fn the_request_itself_is_no_answer_though_its_route_converts_it() {
+async fn the_request_itself_is_not_an_answer_even_if_its_route_converts_it() {
     let config = CONFIG.replace(
         "'agents.{targetagent}' }]",
         "'agents.{targetagent}' }], convert: envelope_from_jsonrpc_request",
@@ -578,7 +587,7 @@ async fn the_request_itself_is_no_answer_though_its_route_converts_it() {
 }
 
 #[tokio::test]
-async fn a_caller_who_waits_in_vain_learns_that_an_answer_was_rejected() {
+async fn a_caller_without_an_answer_learns_that_one_was_rejected() {
     let mut world = World::new().await;
     let mut counts = BTreeMap::new();
     for (outcome, cut, said) in [
@@ -615,7 +624,7 @@ async fn a_caller_who_waits_in_vain_learns_that_an_answer_was_rejected() {
 }
 
 #[tokio::test]
-async fn an_answer_under_the_headers_of_its_request_is_no_new_request() {
+async fn an_answer_with_the_headers_of_its_request_is_not_a_new_request() {
     let mut world = World::new().await;
     let mut dead = world.memory.subscribe(group("a2abus.dlq")).await.unwrap();
     let mut answer = world.call("tools/call").await;
@@ -631,14 +640,14 @@ async fn an_answer_under_the_headers_of_its_request_is_no_new_request() {
         .enumerate()
     {
         world.publish("events", said(body)).await;
-        let letter = within("the dead letter", dead.recv()).await.unwrap();
-        let reason = letter.message.headers.get("bus-dlq-reason").unwrap();
+        let dlq_message = within("the dead letter", dead.recv()).await.unwrap();
+        let reason = dlq_message.message.headers.get("bus-dlq-reason").unwrap();
         assert_eq!(reason, "answer_on_request_topic");
         // Whoever reads dead letters cannot answer the call.
-        let text = format!("{:?}", letter.message);
+        let text = format!("{:?}", dlq_message.message);
         let (call, token) = request.id.split_at(26);
         assert!(text.contains(call) && !text.contains(token), "{text}");
-        letter.acknowledger.settle(Outcome::Settled).unwrap();
+        dlq_message.acknowledger.settle(Outcome::Settled).unwrap();
         let misplaced = r#"a2abus_replies_total{outcome="misplaced"}"#;
         world.until_counted(misplaced, count as u64 + 1).await;
     }

@@ -118,7 +118,7 @@ async fn an_attached_program_is_an_agent_at_every_door() {
     let list = json!({ "jsonrpc": "2.0", "id": "l", "method": "tools/list" });
     let list: Value = serde_json::from_str(&attached.post("/mcp", &list).await).unwrap();
     assert_eq!(list["result"]["tools"][0]["name"], "fixture.echo", "{list}");
-    // The program knows one client, the bridge: what it said to that is what everybody gets.
+    // The program has one client, the bridge: every client gets the answer that the bridge got.
     let params = json!({ "protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": { "name": "t", "version": "1" } });
     let begin = json!({ "jsonrpc": "2.0", "id": 3, "method": "initialize", "params": params });
     let profile: Value =
@@ -244,7 +244,7 @@ async fn the_program_gets_the_trace_context_of_its_request() {
         assert_eq!(seen["tracestate"], "k=v", "{path}: {seen}");
         assert_eq!(meta(plain).await, Value::Null, "{path}");
     }
-    // What the client says itself is not touched.
+    // The client's own values are not changed.
     let mut own = call("meta");
     own["params"]["_meta"] = json!({ "traceparent": TRACE, "x": 1 });
     let own = attached.front.to("/rpc/fixture", own.to_string());
@@ -322,7 +322,7 @@ async fn calls_of_a_program_that_does_not_start_say_why() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_no_request_is_a_dead_letter_and_its_sender_hears_why() {
+async fn an_invalid_request_becomes_a_dead_letter_and_its_sender_gets_the_reason() {
     let attached = Attached::open_with("", "reply_topics: [answers]").await;
     let memory: &Memory = &attached.front.memory;
     let subscription = |topic: &str| Subscription {
@@ -331,7 +331,7 @@ async fn what_is_no_request_is_a_dead_letter_and_its_sender_hears_why() {
         budget_bytes: 1 << 20,
         budget_messages: 100,
     };
-    let mut letters = memory.subscribe(subscription("a2abus.dlq")).await.unwrap();
+    let mut dlq_messages = memory.subscribe(subscription("a2abus.dlq")).await.unwrap();
     let mut answers = memory.subscribe(subscription("answers")).await.unwrap();
     let address = Address::topic(Topic::new("attached.fixture").unwrap());
     for (place, body) in [("answers", "no JSON"), ("answers", "{}"), ("elsewhere", "")] {
@@ -343,9 +343,9 @@ async fn what_is_no_request_is_a_dead_letter_and_its_sender_hears_why() {
         let mut message = Message::plain(body.clone());
         message.headers.push("ce-replyto", place);
         memory.send(&address, message).await.unwrap().await.unwrap();
-        let letter = timeout(SOON, letters.recv()).await.unwrap().unwrap();
-        assert_eq!(letter.message.body.as_deref(), Some(body.as_bytes()));
-        letter.acknowledger.settle(Outcome::Settled).unwrap();
+        let dlq_message = timeout(SOON, dlq_messages.recv()).await.unwrap().unwrap();
+        assert_eq!(dlq_message.message.body.as_deref(), Some(body.as_bytes()));
+        dlq_message.acknowledger.settle(Outcome::Settled).unwrap();
         if place == "answers" {
             let answer = timeout(SOON, answers.recv()).await.unwrap().unwrap();
             let body = answer.message.body.clone().unwrap();
@@ -362,7 +362,7 @@ async fn what_is_no_request_is_a_dead_letter_and_its_sender_hears_why() {
     attached.end().await;
 }
 
-/// A producer of CloudEvents, and what comes back at its topic `answers`.
+/// A producer of CloudEvents, and the answers at its topic `answers`.
 struct Producer<'a> {
     memory: &'a Memory,
     answers: Consumer,
@@ -477,7 +477,7 @@ async fn only_the_client_that_was_asked_answers_a_question() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_cancelled_call_still_asks_goes_to_no_other_client() {
+async fn a_question_of_a_cancelled_call_goes_to_no_other_client() {
     let attached = Attached::open_with("", "concurrency: 1\n      reply_topics: [answers]").await;
     let mut producer = Producer::new(&attached).await;
     producer.publish(&call("linger"), &[]).await;

@@ -188,7 +188,7 @@ async fn the_trace_context_in_a_request_of_mcp_is_that_of_its_event() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_card_of_an_agent_is_made_from_what_its_server_says() {
+async fn the_card_of_an_agent_is_made_from_the_lists_of_its_server() {
     let attached = Attached::open().await;
     let card = async |agent: &str| -> Value {
         let url = format!("{}/a2a/agents/{agent}/card", attached.front.base);
@@ -216,7 +216,7 @@ async fn the_card_of_an_agent_is_made_from_what_its_server_says() {
     let list = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/list" });
     let tools = attached.post("/mcp/agents/a2a", &list).await;
     assert!(tools.contains("\"add\""), "{tools}");
-    // What is written wins.
+    // Configured values take precedence.
     assert_eq!(card("rpc").await["description"], "Sums.");
     attached.end().await;
 }
@@ -510,7 +510,7 @@ async fn a_server_that_is_away_is_shown_as_such_and_its_calls_are_not_answered()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_nobody_calls_is_shown_as_away_too() {
+async fn an_unused_server_is_shown_as_unavailable_too() {
     let address = Site::start().await.address;
     let agents = ["mcp", "a2a", "jsonrpc"];
     let agent = |protocol: &str| {
@@ -586,7 +586,7 @@ async fn next(consumer: &mut Consumer) -> Message {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_asks_by_an_event_gets_its_own_id_in_the_error_of_a_server_that_is_away() {
+async fn an_event_request_to_an_unavailable_server_gets_an_error_with_its_own_id() {
     let front = silent(Site::start().await.address).await;
     let mut answers = consumer(&front, "answers").await;
     let event = [
@@ -608,10 +608,10 @@ async fn who_asks_by_an_event_gets_its_own_id_in_the_error_of_a_server_that_is_a
     let place = Address::topic(Topic::new("requests").unwrap());
     let sent = front.memory.send(&place, message).await.unwrap();
     sent.await.unwrap();
-    let heard = next(&mut answers).await.body.unwrap_or_default();
+    let received = next(&mut answers).await.body.unwrap_or_default();
     let posted = posted.header("content-type", "application/json");
     let response = posted.send().await.unwrap().text().await.unwrap();
-    for text in [std::str::from_utf8(&heard).unwrap(), &response] {
+    for text in [std::str::from_utf8(&received).unwrap(), &response] {
         let answer: Value = serde_json::from_str(text).unwrap();
         assert_eq!(answer["id"].to_string(), "7.0", "{text}");
         assert_eq!(reason(&answer), "agent_unavailable", "{text}");
@@ -678,13 +678,13 @@ async fn that_a_server_is_away_changes_no_list_of_mcp() {
         site.begin().await;
     }
     front.stop.cancel();
-    let heard = timeout(SOON, listening.text()).await.unwrap().unwrap();
-    assert!(!heard.contains("list_changed"), "{heard}");
+    let received = timeout(SOON, listening.text()).await.unwrap().unwrap();
+    assert!(!received.contains("list_changed"), "{received}");
     timeout(SOON, front.running).await.unwrap().unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_no_answer_fails_its_call_alone() {
+async fn an_invalid_answer_fails_only_its_call() {
     let attached = Attached::open().await;
     for (path, body, word) in [
         ("/rpc/mcp", call("garbage"), "no answer"),
@@ -739,7 +739,7 @@ impl Client {
         request.send().await.unwrap()
     }
 
-    /// What a tool says; whatever it asks is answered by "blue".
+    /// The answer of a tool. Its questions are answered with "blue".
     async fn call(&self, tool: &str) -> String {
         let mut response = self.post(&call(tool)).await;
         let is_stream = response.headers()["content-type"] == "text/event-stream";
@@ -781,9 +781,9 @@ async fn a_question_of_the_server_goes_to_the_client_of_its_only_call() {
 async fn a_question_on_the_response_of_a_call_goes_to_its_client_whatever_else_the_server_does() {
     let attached = Attached::open_with("concurrency: 2").await;
     let client = Client::open(&attached).await;
-    let (_, told) = attached.site.notes.of("initialize").remove(0);
-    let elicitation = &told["params"]["capabilities"]["elicitation"];
-    assert!(elicitation.is_object(), "{told}");
+    let (_, output) = attached.site.notes.of("initialize").remove(0);
+    let elicitation = &output["params"]["capabilities"]["elicitation"];
+    assert!(elicitation.is_object(), "{output}");
     let asking = async {
         attached
             .until("the other call", async || {
@@ -833,7 +833,7 @@ async fn a_server_can_ask_after_a_call_was_cancelled() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_says_beside_its_requests_that_its_tools_have_changed() {
+async fn a_server_announces_changed_tools_outside_its_requests() {
     let attached = Attached::open().await;
     let lists = || attached.site.notes.of("tools/list").len();
     attached.until("the tools", async || lists() == 1).await;
@@ -898,7 +898,7 @@ async fn the_parts_of_an_a2a_stream_come_one_by_one() {
 async fn an_unfinished_task_is_followed_to_its_end() {
     let attached = Attached::open().await;
     let at_once = json!({ "blocking": false });
-    // Who asks the server itself gets what it answers.
+    // A client that asks the server itself gets its answer.
     let answer = attached
         .ask("/rpc/a2a", &message("message/send", &at_once))
         .await;
@@ -921,7 +921,7 @@ async fn an_unfinished_task_is_followed_to_its_end() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_of_a2a_1_0_is_told_the_version() {
+async fn a_server_of_a2a_1_0_gets_the_version_header() {
     let attached = Attached::open().await;
     let message = json!({ "messageId": "m", "role": "ROLE_USER", "parts": [{ "text": "hello" }] });
     let send = json!({ "jsonrpc": "2.0", "id": 1, "method": "SendMessage", "params": { "message": message } });
@@ -938,7 +938,7 @@ async fn a_server_of_a2a_1_0_is_told_the_version() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_mcp_server_refuses_a2a_messages_and_says_what_to_do() {
+async fn an_mcp_server_refuses_a2a_messages_and_names_the_fix() {
     let attached = Attached::open().await;
     for path in ["/rpc/mcp", "/a2a/agents/mcp"] {
         let answer = attached

@@ -64,7 +64,7 @@ async fn answer(response: Response) -> Value {
     serde_json::from_str(&text).unwrap()
 }
 
-fn said(text: &str) -> Value {
+fn user_message(text: &str) -> Value {
     json!({ "message": {
         "role": "ROLE_USER", "messageId": format!("m-{text}"), "contextId": "c-1", "parts": [{ "text": text }],
     }})
@@ -81,7 +81,7 @@ fn said_0_3(text: &str) -> Value {
 async fn a_message_is_sent_and_its_task_is_read_listed_and_cancelled() {
     let mut bus = Bus::open().await;
     let sent = bus
-        .posted(&format!("{AGENT}/message:send"), &said("task"))
+        .posted(&format!("{AGENT}/message:send"), &user_message("task"))
         .await;
     assert_eq!(sent.headers()["content-type"], "application/json");
     let named = bus.at(Method::GET, &format!("{AGENT}/tasks/none"));
@@ -96,7 +96,7 @@ async fn a_message_is_sent_and_its_task_is_read_listed_and_cancelled() {
     assert_eq!(task["artifacts"][0]["parts"][0], json!({ "text": "sun" }));
     let seen = bus.next_seen().await;
     assert_eq!(seen["method"], "SendMessage");
-    assert_eq!(seen["params"], said("task"), "it is unchanged");
+    assert_eq!(seen["params"], user_message("task"), "it is unchanged");
     let id = task["id"].as_str().unwrap();
     let read = bus
         .get_from(&format!("{AGENT}/tasks/{id}?historyLength=1"))
@@ -106,7 +106,7 @@ async fn a_message_is_sent_and_its_task_is_read_listed_and_cancelled() {
     // A task that is read in another way is the same.
     let as_rpc = bus.ask("tasks/get", json!({ "id": id })).await;
     assert_eq!(as_rpc["result"]["artifacts"][0]["artifactId"], "a");
-    bus.post_to(&format!("{AGENT}/message:send"), &said("snapshot"))
+    bus.post_to(&format!("{AGENT}/message:send"), &user_message("snapshot"))
         .await;
     let path = format!(
         "{AGENT}/tasks?contextId=c-1&pageSize=1&status=TASK_STATE_COMPLETED&includeArtifacts=true"
@@ -123,7 +123,7 @@ async fn a_message_is_sent_and_its_task_is_read_listed_and_cancelled() {
     let held = bus
         .post_to(
             &format!("{AGENT}/message:send"),
-            &json!({ "message": said("hold")["message"], "configuration": { "returnImmediately": true } }),
+            &json!({ "message": user_message("hold")["message"], "configuration": { "returnImmediately": true } }),
         )
         .await;
     let id = held["task"]["id"].as_str().unwrap();
@@ -142,7 +142,7 @@ async fn a_message_is_sent_and_its_task_is_read_listed_and_cancelled() {
 async fn a_stream_has_results_without_an_envelope_and_resumes() {
     let bus = Bus::open().await;
     let path = format!("{AGENT}/message:stream");
-    let mut stream = Stream::of(bus.posted(&path, &said("hold")).await);
+    let mut stream = Stream::of(bus.posted(&path, &user_message("hold")).await);
     let first = stream.next().await.unwrap();
     let id = first.json()["task"]["id"].as_str().unwrap().to_owned();
     assert_eq!(
@@ -240,7 +240,7 @@ async fn clients_of_0_3_send_messages_of_protocol_buffers() {
 async fn the_server_and_a_tenant_have_the_same_paths() {
     let bus = Bus::open().await;
     for path in ["/message:send", "/weather/message:send"] {
-        let sent = bus.post_to(path, &said("message")).await;
+        let sent = bus.post_to(path, &user_message("message")).await;
         assert_eq!(
             sent["message"]["parts"][0],
             json!({ "text": "sunny" }),
@@ -264,7 +264,7 @@ async fn the_server_and_a_tenant_have_the_same_paths() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_has_a_status_and_its_reason() {
+async fn errors_have_a_status_and_a_reason() {
     let bus = Bus::open().await;
     let send = format!("{AGENT}/message:send");
     let check =
@@ -316,7 +316,7 @@ async fn what_is_wrong_has_a_status_and_its_reason() {
     )
     .await;
     let stream = "/a2a/agents/maps/message:stream";
-    let body = said("task").to_string();
+    let body = user_message("task").to_string();
     check(
         Method::POST,
         stream,
@@ -327,7 +327,11 @@ async fn what_is_wrong_has_a_status_and_its_reason() {
     .await;
     // An error of the agent keeps its code.
     let (status, refused) = bus
-        .refused(Method::POST, &send, Some(&said("error").to_string()))
+        .refused(
+            Method::POST,
+            &send,
+            Some(&user_message("error").to_string()),
+        )
         .await;
     assert_eq!(status, 500);
     assert_eq!(refused["error"]["message"], "no such city");

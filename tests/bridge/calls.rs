@@ -178,7 +178,7 @@ impl World {
     }
 }
 
-/// What was read, settled.
+/// The next message, settled.
 struct Taken {
     message: Message,
     reply_to: Option<Topic>,
@@ -232,7 +232,7 @@ async fn a_configured_topic_that_refuses_fails_calls_at_once_and_is_reported_unt
         error.to_string(),
         "the bridge may not publish to topic fixed"
     );
-    assert_eq!(error.word(), "agent_unavailable");
+    assert_eq!(error.reason_code(), "agent_unavailable");
     assert_eq!(world.degraded(), ["destination bus/fixed"]);
     assert_eq!(world.notify("fixed").await.unwrap_err(), error);
     assert_eq!(world.answer("fixed").await.unwrap_err(), error);
@@ -258,7 +258,7 @@ async fn a_configured_topic_that_refuses_fails_calls_at_once_and_is_reported_unt
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_the_bus_refuses_fails_the_call_at_once_and_names_the_topic() {
+async fn a_refusal_of_the_bus_fails_the_call_at_once_and_names_the_topic() {
     use TransportErrorKind::{BadMessage, Full, Other, TooLarge, Unauthorised, UnknownTopic};
     let world = World::new(Memory::default()).await;
     let began = Instant::now();
@@ -277,7 +277,7 @@ async fn what_the_bus_refuses_fails_the_call_at_once_and_names_the_topic() {
         (
             Other,
             "agent_unavailable",
-            "topic agents.a takes no messages (other)",
+            "topic agents.a accepts no messages (other)",
         ),
         (
             TooLarge,
@@ -292,7 +292,7 @@ async fn what_the_bus_refuses_fails_the_call_at_once_and_names_the_topic() {
     ] {
         world.refuse("agents.a", Some(kind));
         let error = world.answer("a").await.unwrap_err();
-        assert_eq!(error.word(), word);
+        assert_eq!(error.reason_code(), word);
         assert!(error.to_string().starts_with(message), "{error}");
         assert_eq!(world.notify("a").await.unwrap_err(), error);
         assert_eq!(world.given_up(kind.as_str()), 2.0);
@@ -303,7 +303,7 @@ async fn what_the_bus_refuses_fails_the_call_at_once_and_names_the_topic() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_may_pass_is_tried_again_until_the_deadline_of_the_call_and_not_beyond() {
+async fn transient_failures_are_retried_until_the_deadline_of_the_call() {
     let world = World::new(Memory::default()).await;
     let mut agent = world.read("agents.weather").await;
     world.refuse("agents.weather", Some(TransportErrorKind::TimedOut));
@@ -344,7 +344,7 @@ async fn what_may_pass_is_tried_again_until_the_deadline_of_the_call_and_not_bey
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_goes_on_while_the_copy_that_is_to_be_answered_may_reach_its_agent() {
+async fn a_call_continues_while_the_copy_to_be_answered_may_reach_its_agent() {
     let world = World::new(Memory::default()).await;
     let mut agent = world.read("two.pair").await;
     world.refuse("one.pair", Some(TransportErrorKind::Unauthorised));
@@ -397,7 +397,7 @@ async fn the_cancel_of_one_agent_waits_for_no_other() {
     });
     let world = World::new(memory).await;
     let mut agent = world.read("agents.quick").await;
-    // Nobody reads what is for this agent: after one request its topic is full.
+    // Nothing reads this agent's topic: after one request it is full.
     let slow = world.call("slow").await;
     let quick = world.call("quick").await;
     next(&mut agent).await;
@@ -421,7 +421,7 @@ async fn cancels_that_find_no_room_are_counted_and_logged() {
     for _ in 0..1_200 {
         answers.push(world.call("weather").await);
     }
-    // All at once: whoever sends them has had no time to take one.
+    // All at once, so that the caller has had no time to read any.
     drop(answers);
     assert_eq!(world.metric("a2abus_cancels_dropped_total"), 176.0);
     let lines = world.lines.of("WARN", "a cancel was dropped");

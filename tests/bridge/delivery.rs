@@ -1,4 +1,5 @@
-//! One message stops no other: what a bus refuses, what it does not take for a while, and what the log says of it.
+//! One message does not stop another: refused messages, messages that a bus does not accept for a while, and the log
+//! lines about them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -228,10 +229,10 @@ async fn a_topic_that_an_event_names_and_the_bus_refuses_stops_no_other_message(
             assert_eq!(id_of(&next(&mut good).await), id);
         }
         for id in (0..621).filter(|id| id % 30 == 0) {
-            let letter = next(&mut dead).await;
-            assert_eq!(id_of(&letter), id);
-            assert_eq!(header(&letter, "bus-dlq-reason"), kind.as_str());
-            assert_eq!(header(&letter, "bus-dlq-stage"), "publish");
+            let dlq_message = next(&mut dead).await;
+            assert_eq!(id_of(&dlq_message), id);
+            assert_eq!(header(&dlq_message, "bus-dlq-reason"), kind.as_str());
+            assert_eq!(header(&dlq_message, "bus-dlq-stage"), "publish");
         }
         let report = world.readiness.report();
         assert!(report.ready && report.degraded.is_empty(), "{report:?}");
@@ -256,7 +257,7 @@ async fn a_topic_that_an_event_names_and_the_bus_refuses_stops_no_other_message(
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_topic_that_a_route_names_and_the_bus_refuses_holds_its_lane_and_says_so() {
+async fn a_topic_of_a_route_that_the_bus_refuses_holds_its_lane_and_is_reported() {
     let world = World::new(Memory::new(bus(1)), Memory::new(bus(1))).await;
     let fixed = TopicFilter::new("fixed").unwrap();
     world
@@ -399,7 +400,7 @@ async fn each_of_many_topics_that_stay_bad_is_mentioned_every_minute() {
 }
 
 #[tokio::test]
-async fn what_was_suppressed_when_a_bridge_ends_is_logged() {
+async fn lines_suppressed_when_a_bridge_ends_are_counted_in_the_log() {
     let world = World::new(Memory::new(bus(1)), Memory::new(bus(1))).await;
     let lines = world.lines.clone();
     for number in 0..30 {
@@ -483,7 +484,7 @@ async fn every_stage_of_the_path_is_a_span() {
         .await;
     let stages = ["receive", "map", "route", "publish", "settle"].map(str::to_owned);
     assert_eq!(world.lines.spans(), BTreeSet::from(stages));
-    // The same, and somebody waits for the answer.
+    // The same, with a caller that waits for the answer.
     let to = Address {
         reply_to: Some(Topic::new("clients.me").unwrap()),
         ..Address::topic(Topic::new("in").unwrap())
@@ -520,7 +521,7 @@ async fn no_message_says_that_it_has_passed_less_than_no_route() {
 const WAITING: usize = 50_000;
 
 #[tokio::test(start_paused = true)]
-async fn what_waits_for_a_sink_is_drained_at_full_speed_in_order_when_it_is_back() {
+async fn messages_that_wait_for_a_sink_are_sent_at_full_speed_in_order_when_it_is_back() {
     let world = World::new(Memory::new(bus(1)), Memory::new(bus(1))).await;
     let mut got = world.read(&world.sink, "agents.good").await;
     let drain = async |got: &mut Consumer| {
@@ -570,7 +571,7 @@ async fn what_waits_for_a_sink_is_drained_at_full_speed_in_order_when_it_is_back
         reminders.iter().all(|line| line.contains("the test")),
         "{reminders:?}"
     );
-    // Nothing is lost, and nobody has to do anything.
+    // Nothing is lost, and no operator has to act.
     assert_eq!(world.lines.of("ERROR", "").len(), 0);
     assert_eq!(world.lines.of("INFO", "accepts messages again").len(), 1);
     assert!(world.readiness.report().degraded.is_empty());
@@ -603,7 +604,7 @@ async fn order_holds_in_each_lane_whatever_fails() {
             while seen.len() < 100 {
                 let delivery = within("a message arrives", consumer.recv()).await.unwrap();
                 let id = id_of(&delivery.message);
-                // It may come twice, when its confirmation was lost; what comes first is in order.
+                // It may arrive twice if its confirmation was lost. The first arrivals are in order.
                 assert!(
                     seen.contains(&id) || id == seen.len(),
                     "{seed} {key}: {id} after {seen:?}"

@@ -1,4 +1,4 @@
-//! What callers see of a bridge that is told to stop while they send all they can.
+//! Callers of a bridge that shuts down while they send as much as they can.
 
 use std::io;
 use std::sync::Arc;
@@ -39,7 +39,7 @@ enum Next {
 // === impl Client ===
 
 impl Client {
-    /// Sends requests one after the other until nobody listens any more.
+    /// Sends requests one after another until the listener has closed.
     async fn flood(mut self) {
         loop {
             let is_new = self.stream.is_none();
@@ -117,9 +117,9 @@ fn header<'a>(head: &'a str, name: &str) -> Option<&'a str> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whoever_is_connected_while_the_bridge_stops_is_answered() {
+async fn connected_callers_are_answered_while_the_bridge_stops() {
     let mut front = Front::open().await;
-    // The agent tells what it sees to whoever listens.
+    // The agent reports each request to the test.
     front.seen.close();
     let tally = Arc::new(Tally::default());
     let clients: Vec<_> = (0..CLIENTS)

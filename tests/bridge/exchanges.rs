@@ -1,4 +1,4 @@
-//! Requests that are made on the bus are answered there, whatever the agent answers with.
+//! Requests that are made on the bus are answered there, whatever the form of the agent's answer.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -119,7 +119,7 @@ impl World {
         sent.await.unwrap();
     }
 
-    /// As a NATS client's `request`: the reply subject comes with the message.
+    /// Like `request` of a NATS client: the message has a reply subject.
     async fn ask(&self, message: Message) {
         let mut address = Address::topic(topic("requests"));
         address.reply_to = Some(topic("clients.me"));
@@ -135,7 +135,7 @@ impl World {
         take(&mut self.agent, "the agent has a request").await
     }
 
-    async fn heard(&mut self) -> Message {
+    async fn reply_message(&mut self) -> Message {
         take(&mut self.inbox, "the requester has an answer")
             .await
             .message
@@ -155,7 +155,7 @@ impl World {
     }
 }
 
-/// What was read, settled.
+/// The next message, settled.
 struct Taken {
     message: Message,
     reply_to: Option<Topic>,
@@ -196,15 +196,16 @@ async fn a_request_is_answered_at_its_own_address_with_its_own_id() {
             )),
         )
         .await;
-    let heard = world.heard().await;
+    let reply_message = world.reply_message().await;
     assert_eq!(
-        text(&heard),
+        text(&reply_message),
         r#"{"jsonrpc":"2.0","id":1.50,"result":{ "a" : 1.0 }}"#
     );
-    assert_eq!(header(&heard, "ce_mcptype"), "response");
-    assert_eq!(header(&heard, "ce_collaborationid"), "1.50");
-    assert_eq!(header(&heard, "ce_callid"), "");
-    let Ok(Content::Event(_)) = content_mode::read(Binding::Memory, &heard, &Limits::default())
+    assert_eq!(header(&reply_message, "ce_mcptype"), "response");
+    assert_eq!(header(&reply_message, "ce_collaborationid"), "1.50");
+    assert_eq!(header(&reply_message, "ce_callid"), "");
+    let Ok(Content::Event(_)) =
+        content_mode::read(Binding::Memory, &reply_message, &Limits::default())
     else {
         panic!("not a CloudEvent")
     };
@@ -234,16 +235,16 @@ async fn equal_ids_never_meet() {
     }
     let mut results = std::collections::BTreeSet::new();
     for _ in 0..50 {
-        let heard = body(&world.heard().await);
-        assert_eq!(heard["id"], 1);
-        results.insert(heard["result"].as_str().unwrap().to_owned());
+        let reply_message = body(&world.reply_message().await);
+        assert_eq!(reply_message["id"], 1);
+        results.insert(reply_message["result"].as_str().unwrap().to_owned());
     }
     assert_eq!(results.len(), 50);
     world.end().await;
 }
 
 #[tokio::test]
-async fn an_agent_that_copies_the_headers_of_the_request_is_heard() {
+async fn an_answer_with_the_headers_of_the_request_is_accepted() {
     let mut world = World::new().await;
     world.ask(request("7")).await;
     let asked = world.received().await;
@@ -253,7 +254,7 @@ async fn an_agent_that_copies_the_headers_of_the_request_is_heard() {
     world.answer(&asked, asked.message.clone()).await;
     world.answer(&asked, answer).await;
     assert_eq!(
-        text(&world.heard().await),
+        text(&world.reply_message().await),
         r#"{"jsonrpc":"2.0","id":7,"result":{"celsius":-3}}"#
     );
     world.end().await;
@@ -315,13 +316,16 @@ async fn answers_in_every_family_become_json_rpc() {
         world
             .answer(&asked, Message::plain(answer.to_string()))
             .await;
-        let heard = body(&world.heard().await);
+        let reply_message = body(&world.reply_message().await);
         assert_eq!(
-            (&heard["jsonrpc"], &heard["id"]),
+            (&reply_message["jsonrpc"], &reply_message["id"]),
             (&json!("2.0"), &json!(7)),
             "{answer}"
         );
-        assert!(contains(&heard, &expected), "{answer}: {heard}");
+        assert!(
+            contains(&reply_message, &expected),
+            "{answer}: {reply_message}"
+        );
     }
     world.end().await;
 }
@@ -337,7 +341,7 @@ fn contains(whole: &Value, part: &Value) -> bool {
 }
 
 #[tokio::test]
-async fn what_cannot_be_an_answer_fails_the_request_at_once() {
+async fn an_invalid_answer_fails_the_request_at_once() {
     let mut world = World::new().await;
     for answer in [
         "hello",
@@ -347,10 +351,10 @@ async fn what_cannot_be_an_answer_fails_the_request_at_once() {
         world.ask(request("7")).await;
         let asked = world.received().await;
         world.answer(&asked, Message::plain(answer)).await;
-        let heard = body(&world.heard().await);
+        let reply_message = body(&world.reply_message().await);
         assert_eq!(
-            heard["error"]["data"]["reason"], "bad_agent_reply",
-            "{answer}: {heard}"
+            reply_message["error"]["data"]["reason"], "bad_agent_reply",
+            "{answer}: {reply_message}"
         );
     }
     world.end().await;
@@ -384,7 +388,7 @@ async fn parts_of_e2a_are_folded_for_a_requester_of_one_answer() {
         )
         .await;
     assert_eq!(
-        body(&world.heard().await)["result"],
+        body(&world.reply_message().await)["result"],
         json!({"content": "it is cold"})
     );
     world.end().await;
@@ -414,10 +418,10 @@ async fn parts_and_progress_arrive_in_order_with_the_requesters_own_tokens() {
             )),
         )
         .await;
-    let progress = world.heard().await;
+    let progress = world.reply_message().await;
     assert_eq!(body(&progress)["params"]["progressToken"], "mine");
     for n in 0..5 {
-        let part = world.heard().await;
+        let part = world.reply_message().await;
         assert_eq!(body(&part)["result"]["n"], n);
         let kind = if n == 4 { "response" } else { "stream" };
         assert_eq!(header(&part, "ce_mcptype"), kind);
@@ -430,9 +434,12 @@ async fn silence_is_an_error_at_the_deadline_and_a_late_answer_is_counted() {
     let mut world = World::new().await;
     world.ask(request("7")).await;
     let asked = world.received().await;
-    let heard = body(&world.heard().await);
+    let reply_message = body(&world.reply_message().await);
     assert_eq!(
-        (&heard["id"], &heard["error"]["data"]["reason"]),
+        (
+            &reply_message["id"],
+            &reply_message["error"]["data"]["reason"]
+        ),
         (&json!(7), &json!("timeout"))
     );
     world.answer(&asked, Message::plain("{}")).await;
@@ -446,13 +453,16 @@ async fn silence_is_an_error_at_the_deadline_and_a_late_answer_is_counted() {
 }
 
 #[tokio::test]
-async fn a_request_that_nobody_takes_gets_an_error_and_is_a_dead_letter() {
+async fn a_request_without_a_receiver_gets_an_error_and_becomes_a_dead_letter() {
     let mut world = World::new().await;
     let payload = r#"{"jsonrpc":"2.0","id":"a","method":"x","params":{"_agentId":"nobody"}}"#;
     world.ask(Message::plain(payload)).await;
-    let heard = body(&world.heard().await);
+    let reply_message = body(&world.reply_message().await);
     assert_eq!(
-        (&heard["id"], &heard["error"]["data"]["reason"]),
+        (
+            &reply_message["id"],
+            &reply_message["error"]["data"]["reason"]
+        ),
         (&json!("a"), &json!("agent_not_found"))
     );
     let dead = take(&mut world.dead, "the dead letter").await.message;
@@ -479,9 +489,9 @@ async fn a_reply_place_that_is_not_allowed_is_not_published_to() {
         if allowed {
             let asked = world.received().await;
             world.answer(&asked, Message::plain("{}")).await;
-            let heard = world.heard().await;
-            assert_eq!(header(&heard, "kafka_correlationId"), "spring-7");
-            assert_eq!(heard.key.unwrap(), "k");
+            let reply_message = world.reply_message().await;
+            assert_eq!(header(&reply_message, "kafka_correlationId"), "spring-7");
+            assert_eq!(reply_message.key.unwrap(), "k");
         } else {
             let dead = take(&mut world.dead, "the dead letter").await.message;
             assert_eq!(header(&dead, "bus-dlq-reason"), "reply_place_refused");
@@ -491,7 +501,7 @@ async fn a_reply_place_that_is_not_allowed_is_not_published_to() {
 }
 
 #[tokio::test]
-async fn a_requester_of_another_family_gets_the_answer_as_it_is() {
+async fn a_requester_of_another_family_gets_the_unchanged_answer() {
     let mut world = World::new().await;
     let request = json!({"type": "tool/call/req", "id": "a-1", "version": "1.0", "ts": 1, "tool_name": "ls",
                          "arguments": {}, "_agentId": "weather"});
@@ -501,16 +511,16 @@ async fn a_requester_of_another_family_gets_the_answer_as_it_is() {
     let answer =
         r#"{"type":"tool/call/resp","id":"b","version":"1.0","ts":2,"req_id":"a-1","data":{}}"#;
     world.answer(&asked, Message::plain(answer)).await;
-    let heard = world.heard().await;
-    assert_eq!(text(&heard), answer);
-    assert_eq!(header(&heard, "ce_collaborationid"), "a-1");
+    let reply_message = world.reply_message().await;
+    assert_eq!(text(&reply_message), answer);
+    assert_eq!(header(&reply_message, "ce_collaborationid"), "a-1");
 
     let unknown = json!({"type": "tool/call/req", "id": "a-2", "version": "1.0", "ts": 1, "tool_name": "ls",
                          "arguments": {}, "_agentId": "nobody"});
     world.ask(Message::plain(unknown.to_string())).await;
-    let heard = body(&world.heard().await);
+    let reply_message = body(&world.reply_message().await);
     assert_eq!(
-        (&heard["type"], &heard["req_id"]),
+        (&reply_message["type"], &reply_message["req_id"]),
         (&json!("error"), &json!("a-2"))
     );
     world.end().await;
@@ -536,16 +546,16 @@ async fn an_agent_that_does_not_answer_stops_no_other() {
     let mut world = World::with(&small()).await;
     let slow = world.memory.subscribe(group("agents.weather-slow"));
     let mut slow = slow.await.unwrap();
-    // Four times what the binding may hold.
+    // Four times the budget of the binding.
     for id in 0..50 {
         world.ask(large("weather-slow", id, 20)).await;
     }
     for id in 3..50 {
-        let heard = body(&world.heard().await);
-        let (error, expected) = (&heard["error"], json!(id));
-        assert_eq!(heard["id"], expected);
-        assert_eq!(error["data"]["reason"], "exhausted", "{heard}");
-        assert_eq!(error["data"]["retryAfterSeconds"], 1, "{heard}");
+        let reply_message = body(&world.reply_message().await);
+        let (error, expected) = (&reply_message["error"], json!(id));
+        assert_eq!(reply_message["id"], expected);
+        assert_eq!(error["data"]["reason"], "exhausted", "{reply_message}");
+        assert_eq!(error["data"]["retryAfterSeconds"], 1, "{reply_message}");
         let message = error["message"].as_str().unwrap();
         assert!(message.contains("weather-slow"), "{message}");
     }
@@ -555,18 +565,18 @@ async fn an_agent_that_does_not_answer_stops_no_other() {
     world.ask(request("100")).await;
     let asked = world.received().await;
     world.answer(&asked, Message::plain("{}")).await;
-    assert_eq!(body(&world.heard().await)["id"], 100);
+    assert_eq!(body(&world.reply_message().await)["id"], 100);
 
-    // What was answered makes room.
+    // Answered requests make room.
     for _ in 0..3 {
         let asked = take(&mut slow, "a request of the slow agent").await;
         world.answer(&asked, Message::plain("{}")).await;
-        assert!(body(&world.heard().await)["result"].is_object());
+        assert!(body(&world.reply_message().await)["result"].is_object());
     }
     world.ask(large("weather-slow", 200, 20)).await;
     let asked = take(&mut slow, "a later request of the slow agent").await;
     world.answer(&asked, Message::plain("{}")).await;
-    assert_eq!(body(&world.heard().await)["id"], 200);
+    assert_eq!(body(&world.reply_message().await)["id"], 200);
     world.end().await;
 }
 
@@ -577,9 +587,12 @@ async fn all_requests_that_wait_leave_room_for_messages_that_need_no_answer() {
         world.ask(large(&format!("weather-{id}"), id, 60)).await;
     }
     for id in 3..20 {
-        let heard = body(&world.heard().await);
-        assert_eq!(heard["id"], id);
-        assert_eq!(heard["error"]["data"]["reason"], "exhausted", "{heard}");
+        let reply_message = body(&world.reply_message().await);
+        assert_eq!(reply_message["id"], id);
+        assert_eq!(
+            reply_message["error"]["data"]["reason"], "exhausted",
+            "{reply_message}"
+        );
     }
     for number in 0..20 {
         let params =
@@ -600,33 +613,36 @@ async fn three_agents_that_do_not_answer_leave_room_for_every_other() {
         let agent = format!("weather-dead-{}", id % 3);
         world.ask(large(&agent, id, 20)).await;
     }
-    // Three quarters of what is for requests: 7 of 20 KiB.
+    // Three quarters of the share for requests: 7 of 20 KiB.
     for _ in 7..30 {
-        let heard = body(&world.heard().await);
-        assert_eq!(heard["error"]["data"]["reason"], "exhausted", "{heard}");
+        let reply_message = body(&world.reply_message().await);
+        assert_eq!(
+            reply_message["error"]["data"]["reason"], "exhausted",
+            "{reply_message}"
+        );
     }
     for id in 30..40 {
         world.ask(large("weather", id, 20)).await;
         let asked = world.received().await;
         world.answer(&asked, Message::plain("{}")).await;
-        assert_eq!(body(&world.heard().await)["id"], id);
+        assert_eq!(body(&world.reply_message().await)["id"], id);
     }
     world.end().await;
 }
 
 #[tokio::test]
-async fn a_request_that_is_larger_than_the_share_of_an_agent_waits_alone() {
+async fn a_request_larger_than_the_share_of_its_agent_waits_for_all_others() {
     let mut world = World::with(&small()).await;
     for id in [1, 2] {
         world.ask(large("weather", id, 100)).await;
     }
     assert_eq!(
-        body(&world.heard().await)["error"]["data"]["reason"],
+        body(&world.reply_message().await)["error"]["data"]["reason"],
         "exhausted"
     );
     let asked = world.received().await;
     world.answer(&asked, Message::plain("{}")).await;
-    assert_eq!(body(&world.heard().await)["id"], 1);
+    assert_eq!(body(&world.reply_message().await)["id"], 1);
     world.end().await;
 }
 
@@ -647,9 +663,12 @@ async fn an_expired_request_gets_an_error_and_reaches_no_agent() {
     }
     message.headers.push("content-type", "application/json");
     world.ask(message).await;
-    let heard = body(&world.heard().await);
+    let reply_message = body(&world.reply_message().await);
     assert_eq!(
-        (&heard["id"], &heard["error"]["data"]["reason"]),
+        (
+            &reply_message["id"],
+            &reply_message["error"]["data"]["reason"]
+        ),
         (&json!(7), &json!("timeout"))
     );
     assert!(world.agent.try_recv().is_none());
@@ -662,7 +681,7 @@ async fn a_draining_bridge_answers_what_it_has_and_leaves_the_rest_to_others() {
     world.ask(request("1")).await;
     let asked = world.received().await;
     world.stop.cancel();
-    // Whoever reads the topic next has this one: the bridge that drains has left it.
+    // The next reader of the topic gets this one: the bridge that drains has left it.
     let mut other = world
         .memory
         .subscribe(group_of("requests", "a2abus"))
@@ -674,7 +693,7 @@ async fn a_draining_bridge_answers_what_it_has_and_leaves_the_rest_to_others() {
     };
     answered.await;
     assert_eq!(
-        text(&world.heard().await),
+        text(&world.reply_message().await),
         r#"{"jsonrpc":"2.0","id":1,"result":{}}"#
     );
     within("the bridge drains", world.running).await.unwrap();
@@ -732,7 +751,7 @@ impl World {
 }
 
 #[tokio::test]
-async fn what_cannot_be_read_gets_an_error_at_once_wherever_its_sender_listens() {
+async fn an_unreadable_message_gets_an_error_at_once_at_its_reply_address() {
     let large = format!(
         r#"{{"jsonrpc":"2.0","id":7,"method":"{}"}}"#,
         "x".repeat(2_000)
@@ -767,16 +786,22 @@ async fn what_cannot_be_read_gets_an_error_at_once_wherever_its_sender_listens()
             message.headers.push("kafka_correlationId", "spring-7");
             message.key = Some("k".into());
             world.ask_by(says, message).await;
-            let heard = world.heard().await;
-            assert_eq!(header(&heard, "ce_mcptype"), "response");
-            assert_eq!(header(&heard, "kafka_correlationId"), "spring-7");
-            assert_eq!(heard.key.as_deref(), Some(&b"k"[..]));
-            let heard = body(&heard);
-            assert_eq!(heard["error"]["code"], *code, "{says:?} {heard}");
+            let reply_message = world.reply_message().await;
+            assert_eq!(header(&reply_message, "ce_mcptype"), "response");
+            assert_eq!(header(&reply_message, "kafka_correlationId"), "spring-7");
+            assert_eq!(reply_message.key.as_deref(), Some(&b"k"[..]));
+            let reply_message = body(&reply_message);
             assert_eq!(
-                (&heard["id"], &heard["error"]["data"]["reason"]),
+                reply_message["error"]["code"], *code,
+                "{says:?} {reply_message}"
+            );
+            assert_eq!(
+                (
+                    &reply_message["id"],
+                    &reply_message["error"]["data"]["reason"]
+                ),
                 (id, &json!(reason)),
-                "{says:?} {heard}"
+                "{says:?} {reply_message}"
             );
             let dead = take(&mut world.dead, "the dead letter").await.message;
             assert_eq!(header(&dead, "bus-dlq-reason"), *reason);
@@ -793,9 +818,9 @@ async fn the_headers_of_a_cloudevent_that_cannot_be_read_get_an_error_too() {
     message.headers.push("ce_specversion", "1.0");
     message.headers.push("ce_id", "");
     world.ask(message).await;
-    let heard = body(&world.heard().await);
+    let reply_message = body(&world.reply_message().await);
     assert_eq!(
-        (&heard["id"], &heard["error"]["code"]),
+        (&reply_message["id"], &reply_message["error"]["code"]),
         (&Value::Null, &json!(-32_600))
     );
     let dead = take(&mut world.dead, "the dead letter").await.message;
@@ -804,7 +829,7 @@ async fn the_headers_of_a_cloudevent_that_cannot_be_read_get_an_error_too() {
 }
 
 #[tokio::test]
-async fn nothing_is_said_to_an_answer_or_to_a_message_without_a_reply_place() {
+async fn answers_and_messages_without_a_reply_address_get_no_reply() {
     let mut world = World::with(&with_replies()).await;
     for payload in [
         r#"{"jsonrpc":"2.0","id":true,"result":1}"#,
@@ -821,16 +846,16 @@ async fn nothing_is_said_to_an_answer_or_to_a_message_without_a_reply_place() {
         world.ask(message).await;
         take(&mut world.dead, "the dead letter").await;
     }
-    // What the bridge itself says of a refusal is an answer, should it come back.
+    // If the bridge's own error comes back, it is treated as an answer.
     world.ask(Message::plain("hello")).await;
-    let said = world.heard().await;
+    let said = world.reply_message().await;
     world.ask(said).await;
     world
         .ask(Message::plain(
             text(&request("8")).replace("weather", "nobody"),
         ))
         .await;
-    assert_eq!(body(&world.heard().await)["id"], 8);
+    assert_eq!(body(&world.reply_message().await)["id"], 8);
     world.end().await;
 
     let mut world = World::new().await;
@@ -838,7 +863,7 @@ async fn nothing_is_said_to_an_answer_or_to_a_message_without_a_reply_place() {
     world.publish(to, Message::plain("hello")).await;
     take(&mut world.dead, "the dead letter").await;
     world.ask(Message::plain("x")).await;
-    assert_eq!(body(&world.heard().await)["id"], Value::Null);
+    assert_eq!(body(&world.reply_message().await)["id"], Value::Null);
     assert!(world.inbox.try_recv().is_none());
     world.end().await;
 }
@@ -857,12 +882,15 @@ async fn a_request_that_is_refused_for_its_reply_place_is_answered_at_another() 
                     .await;
             }
         }
-        let heard = body(&world.heard().await);
+        let reply_message = body(&world.reply_message().await);
         assert_eq!(
-            (&heard["id"], &heard["error"]["data"]["reason"]),
+            (
+                &reply_message["id"],
+                &reply_message["error"]["data"]["reason"]
+            ),
             (&json!(7), &json!("invalid_params"))
         );
-        let why = heard["error"]["message"].as_str().unwrap();
+        let why = reply_message["error"]["message"].as_str().unwrap();
         assert!(
             why.contains("a2abus.dlq") && why.contains("reply_topics"),
             "{why}"
@@ -888,10 +916,10 @@ async fn the_dead_letter_of_a_request_is_the_message_as_it_was_received() {
         world.ask(message).await;
         let count = if payload.starts_with('[') { 2 } else { 1 };
         for (index, unit) in units.iter().enumerate().take(count) {
-            let heard = body(&world.heard().await);
+            let reply_message = body(&world.reply_message().await);
             assert_eq!(
-                heard["error"]["data"]["reason"], "agent_not_found",
-                "{heard}"
+                reply_message["error"]["data"]["reason"], "agent_not_found",
+                "{reply_message}"
             );
             let dead = take(&mut world.dead, "the dead letter").await.message;
             assert_eq!(text(&dead), *unit);
@@ -957,10 +985,13 @@ async fn a_request_for_a_missing_fixed_topic_fails_at_once_and_stops_no_other() 
         for id in ["7", "8"] {
             let request = text(&request(id)).replace("weather", "fixed");
             world.ask(in_lane(Message::plain(request.clone()))).await;
-            let heard = body(&world.heard().await);
+            let reply_message = body(&world.reply_message().await);
             let id: Value = serde_json::from_str(id).unwrap();
             assert_eq!(
-                (&heard["id"], &heard["error"]["data"]["reason"]),
+                (
+                    &reply_message["id"],
+                    &reply_message["error"]["data"]["reason"]
+                ),
                 (&id, &json!("agent_unavailable"))
             );
             let dead = take(&mut world.dead, "the dead letter").await.message;
@@ -970,7 +1001,7 @@ async fn a_request_for_a_missing_fixed_topic_fails_at_once_and_stops_no_other() 
         world.ask(in_lane(request("9"))).await;
         let asked = world.received().await;
         world.answer(&asked, Message::plain("{}")).await;
-        assert_eq!(body(&world.heard().await)["id"], 9);
+        assert_eq!(body(&world.reply_message().await)["id"], 9);
         let report = world.readiness.report();
         assert!(report.ready && report.degraded.len() == 1, "{report:?}");
         assert!(began.elapsed() < Duration::from_secs(10), "at once");
@@ -980,7 +1011,7 @@ async fn a_request_for_a_missing_fixed_topic_fails_at_once_and_stops_no_other() 
         world.ask(in_lane(Message::plain(request))).await;
         let asked = take(&mut agent, "a request for the repaired topic").await;
         world.answer(&asked, Message::plain("{}")).await;
-        assert_eq!(body(&world.heard().await)["id"], 10);
+        assert_eq!(body(&world.reply_message().await)["id"], 10);
         assert!(world.readiness.report().degraded.is_empty());
     }
     world.end().await;
@@ -1003,14 +1034,17 @@ async fn a_request_behind_a_held_lane_gets_its_timeout_at_its_deadline() {
     .await;
     let began = Instant::now();
     world.ask(in_lane(request("7"))).await;
-    let heard = body(&world.heard().await);
+    let reply_message = body(&world.reply_message().await);
     assert_eq!(
-        (&heard["id"], &heard["error"]["data"]["reason"]),
+        (
+            &reply_message["id"],
+            &reply_message["error"]["data"]["reason"]
+        ),
         (&json!(7), &json!("timeout"))
     );
     let took = began.elapsed().as_secs();
     assert!((29..=31).contains(&took), "{took}");
-    let why = heard["error"]["message"].as_str().unwrap();
+    let why = reply_message["error"]["message"].as_str().unwrap();
     assert!(why.contains("not sent"), "{why}");
     // Its caller has given up: the agent is spared.
     world.memory.set_refused(place, None);
@@ -1018,7 +1052,7 @@ async fn a_request_behind_a_held_lane_gets_its_timeout_at_its_deadline() {
     world.ask(in_lane(request("8"))).await;
     let asked = world.received().await;
     world.answer(&asked, Message::plain("{}")).await;
-    assert_eq!(body(&world.heard().await)["id"], 8);
+    assert_eq!(body(&world.reply_message().await)["id"], 8);
     let dropped = "a2abus_dropped_total{binding=\"requests\",reason=\"expired\"}";
     assert_eq!(world.count(dropped), 1);
     world.end().await;
@@ -1067,14 +1101,14 @@ async fn requests_whose_answers_cannot_be_read_wait_once_and_are_not_published_l
         "it does not wait"
     );
     for _ in 0..40 {
-        let heard = take(&mut inbox, "the error of a request").await;
-        assert!(body(&heard.message)["error"].is_object());
+        let reply_message = take(&mut inbox, "the error of a request").await;
+        assert!(body(&reply_message.message)["error"].is_object());
     }
     take(&mut events, "the event of the second message").await;
     let took = began.elapsed().as_secs();
     assert!((29..=61).contains(&took), "one wait for all: {took}");
 
-    // The agent's bus is there: nothing old arrives, and what is new does.
+    // The agent's bus is up again: new messages arrive, and no old ones.
     far.set_up();
     within("answers are read", async {
         while !readiness.is_ready() {
@@ -1102,8 +1136,8 @@ async fn a_plain_request_may_state_its_deadline_and_hears_what_applies_on_the_bu
     let mut late = request("1");
     late.headers.push("ce_expirytime", "2020-01-01T00:00:00Z");
     world.ask(late).await;
-    let heard = world.heard().await;
-    let error = &body(&heard)["error"];
+    let reply_message = world.reply_message().await;
+    let error = &body(&reply_message)["error"];
     assert_eq!(error["data"]["reason"], "timeout");
     let message = error["message"].as_str().unwrap();
     assert!(
@@ -1119,7 +1153,7 @@ async fn a_plain_request_may_state_its_deadline_and_hears_what_applies_on_the_bu
     // Nothing else has come to the agent.
     let taken = world.received().await;
     world.answer(&taken, Message::plain("7")).await;
-    assert_eq!(body(&world.heard().await)["id"], 2);
+    assert_eq!(body(&world.reply_message().await)["id"], 2);
     world.end().await;
 }
 
@@ -1134,13 +1168,13 @@ async fn each_of_two_bindings_that_read_a_request_publishes_it() {
     for _ in 0..2 {
         let asked = world.received().await;
         world.answer(&asked, Message::plain("{}")).await;
-        assert_eq!(body(&world.heard().await)["id"], 7);
+        assert_eq!(body(&world.reply_message().await)["id"], 7);
     }
     world.end().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_passed_on_as_it_came_is_no_call_of_the_bridge() {
+async fn a_payload_that_passes_unchanged_is_not_a_call_of_the_bridge() {
     let passing = CONFIG.replace(
         "topics: [requests],",
         "topics: [requests], on_unknown: pass,",
@@ -1189,7 +1223,7 @@ async fn a_requester_whose_topic_takes_nothing_stops_no_other() {
         reply_to: Some(topic("clients.stuck")),
         ..Address::topic(topic("requests"))
     };
-    // What an agent may hold, and four times what the binding may.
+    // The share of one agent, and four times the budget of the binding.
     for id in 0..50 {
         let asking = large("weather", id, 20);
         world.publish(to.clone(), asking).await;
@@ -1210,20 +1244,20 @@ async fn a_requester_whose_topic_takes_nothing_stops_no_other() {
     world.ask(large("weather-2", 100, 1)).await;
     let asked = take(&mut other, "a request for another agent").await;
     world.answer(&asked, Message::plain("{}")).await;
-    assert_eq!(body(&world.heard().await)["id"], 100);
+    assert_eq!(body(&world.reply_message().await)["id"], 100);
 
     world.memory.set_refused(place, None);
     let mut ids = Vec::new();
     for _ in 0..3 {
-        let heard = take(&mut stuck, "an answer that has waited").await.message;
-        ids.extend(body(&heard)["id"].as_u64());
+        let reply_message = take(&mut stuck, "an answer that has waited").await.message;
+        ids.extend(body(&reply_message)["id"].as_u64());
     }
     ids.sort_unstable();
     assert_eq!(ids, [0, 1, 2]);
     world.ask(large("weather", 101, 20)).await;
     let asked = world.received().await;
     world.answer(&asked, Message::plain("{}")).await;
-    assert_eq!(body(&world.heard().await)["id"], 101);
+    assert_eq!(body(&world.reply_message().await)["id"], 101);
     world.end().await;
 }
 
@@ -1235,7 +1269,7 @@ async fn one_message_does_not_become_a_thousand_large_ones() {
     let mut message = Message::plain(payload.clone());
     message.headers.put("x-large", "h".repeat(10_000));
     world.ask(message).await;
-    let error = body(&world.heard().await);
+    let error = body(&world.reply_message().await);
     assert_eq!(error["error"]["code"], -32_600, "{error}");
     let dead = take(&mut world.dead, "the dead letter").await.message;
     assert_eq!(text(&dead), payload);
@@ -1253,7 +1287,7 @@ async fn one_message_does_not_become_a_thousand_large_ones() {
     let answer = Message::plain(json!({"jsonrpc": "2.0", "id": call, "result": {}}).to_string());
     world.answer(&asked, answer).await;
     let mut errors = 0;
-    while body(&world.heard().await).get("error").is_some() {
+    while body(&world.reply_message().await).get("error").is_some() {
         errors += 1;
     }
     assert_eq!(errors, 16);
@@ -1279,7 +1313,7 @@ async fn a_batch_of_requests_for_a_forbidden_reply_address_gets_few_errors() {
     let asked = world.received().await;
     world.answer(&asked, Message::plain("{}")).await;
     let mut errors = 0;
-    while body(&world.heard().await).get("error").is_some() {
+    while body(&world.reply_message().await).get("error").is_some() {
         errors += 1;
     }
     assert_eq!(errors, 16);
@@ -1287,7 +1321,7 @@ async fn a_batch_of_requests_for_a_forbidden_reply_address_gets_few_errors() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn requests_behind_a_held_lane_are_settled_once_nobody_waits() {
+async fn requests_behind_a_held_lane_are_settled_once_their_callers_stop_waiting() {
     let fixed = "routes: [{ name: fixed, when: { targetagent: fixed }, to: [{ transport: bus, topic: fixed }] }, ";
     let mut world = World::with(&CONFIG.replace("routes: [", fixed)).await;
     let refused = TopicFilter::new("fixed").unwrap();
@@ -1305,7 +1339,7 @@ async fn requests_behind_a_held_lane_are_settled_once_nobody_waits() {
         world.ask(keyed(request(&id.to_string()))).await;
     }
     for _ in 0..20 {
-        assert!(body(&world.heard().await).get("error").is_some());
+        assert!(body(&world.reply_message().await).get("error").is_some());
     }
     let in_flight = "a2abus_in_flight{binding=\"requests\"}";
     within("only the event is in hand", async {
@@ -1331,9 +1365,9 @@ async fn an_answer_that_the_bus_of_the_requester_refuses_is_not_blamed_on_the_ag
     // With the requester's own correlation id it is larger than 1 MiB, which the bus takes at most.
     let answer = json!("x".repeat(950 << 10)).to_string();
     world.answer(&asked, Message::plain(answer)).await;
-    let heard = body(&world.heard().await);
-    assert_eq!(heard["id"], 7);
-    let error = &heard["error"];
+    let reply_message = body(&world.reply_message().await);
+    assert_eq!(reply_message["id"], 7);
+    let error = &reply_message["error"];
     assert_eq!(error["data"]["reason"], "reply_undeliverable", "{error}");
     let undeliverable = r#"a2abus_dropped_total{binding="requests",reason="reply_undeliverable"}"#;
     assert_eq!(world.count(undeliverable), 1);

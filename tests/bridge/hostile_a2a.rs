@@ -50,6 +50,7 @@ async fn answer(mut client: TcpStream) -> (StatusCode, Value) {
     read.expect("the connection is closed in time")
         .map_or_else(|error| assert!(!text.is_empty(), "{error}"), drop);
     let (head, body) = text.split_once("\r\n\r\n").expect("an answer");
+    assert!(head.contains("connection: close"), "{head}");
     let status: u16 = head.split(' ').nth(1).unwrap().parse().unwrap();
     let body = body.trim();
     (
@@ -115,7 +116,7 @@ async fn a_client_that_closes_its_sending_side_has_gone_away() {
 }
 
 #[tokio::test]
-async fn a_body_that_ends_too_early_is_no_request() {
+async fn a_truncated_body_is_not_a_request() {
     let mut front = Front::open_with(CONFIG).await;
     for path in PATHS {
         let mut client = connect(&front).await;
@@ -141,7 +142,7 @@ async fn a_body_that_ends_too_early_is_no_request() {
 }
 
 #[tokio::test]
-async fn a_body_that_is_too_large_is_refused_whether_it_says_so_or_not() {
+async fn a_body_that_is_too_large_is_refused_with_and_without_a_length() {
     let front = Front::open_with(CONFIG).await;
     for path in PATHS {
         let mut client = connect(&front).await;

@@ -39,7 +39,7 @@ admin: { listen: "127.0.0.1:0" }
 limits: { max_bytes: 100KiB, max_units: 100 }
 "#;
 
-/// A bridge on a memory bus, an agent behind it, and what the agent saw.
+/// A bridge on a memory bus, an agent behind it, and the requests that the agent received.
 pub(crate) struct Front {
     pub(crate) base: String,
     admin: String,
@@ -62,9 +62,9 @@ impl Front {
         let bridge = Bridge::build_on(config, transports).await.unwrap();
         let base = format!("http://{}", bridge.door_address().unwrap());
         let admin = format!("http://{}", bridge.admin_address().unwrap());
-        let (tell, seen) = mpsc::channel(1_000);
+        let (sender, seen) = mpsc::channel(1_000);
         let consumer = subscribe(&memory).await;
-        tokio::spawn(agent(memory.connect(), consumer, tell));
+        tokio::spawn(agent(memory.connect(), consumer, sender));
         let stop = CancellationToken::new();
         let running = tokio::spawn(bridge.run(stop.clone()));
         let front = Self {
@@ -103,7 +103,7 @@ impl Front {
         response.text().await.unwrap()
     }
 
-    /// What the operators' door tells at a path.
+    /// The response of the admin listener at a path.
     pub(crate) async fn admin(&self, path: &str) -> String {
         let response = reqwest::get(format!("{}{path}", self.admin)).await;
         response.unwrap().text().await.unwrap()
@@ -126,7 +126,7 @@ async fn subscribe(memory: &Memory) -> Consumer {
 }
 
 /// An agent that knows nothing of CloudEvents: it answers plain JSON-RPC on the reply subject.
-async fn agent(memory: Memory, mut consumer: Consumer, tell: mpsc::Sender<Value>) {
+async fn agent(memory: Memory, mut consumer: Consumer, sender: mpsc::Sender<Value>) {
     while let Some(delivery) = consumer.recv().await {
         let Delivery {
             message,
@@ -137,7 +137,7 @@ async fn agent(memory: Memory, mut consumer: Consumer, tell: mpsc::Sender<Value>
         } = delivery;
         acknowledger.settle(Outcome::Settled).unwrap();
         let request: Value = serde_json::from_slice(message.body.as_ref().unwrap()).unwrap();
-        let _ = tell
+        let _ = sender
             .send(json!({ "topic": topic.as_str(), "message": &request }))
             .await;
         let Some(reply_to) = reply_to else { continue };
@@ -314,7 +314,7 @@ async fn a_stream_opens_before_the_agent_speaks() {
 }
 
 #[tokio::test]
-async fn an_answer_that_streams_unasked_is_a_stream_or_its_last_part() {
+async fn an_unrequested_stream_is_streamed_or_reduced_to_its_last_part() {
     let front = Front::open().await;
     let response = front
         .to("/rpc", to_weather("1", "parts"))
@@ -401,6 +401,34 @@ async fn a_batch_is_one_array_in_request_order() {
 }
 
 #[tokio::test]
+async fn a_request_without_an_answer_holds_up_no_other_of_its_batch() {
+    let mut front = Front::open().await;
+    // More than are under way at a time.
+    let mut batch = vec![to_weather("0", "hang")];
+    batch.extend((1..100).map(|id| to_weather(&id.to_string(), "echo")));
+    let request = front.to("/rpc", format!("[{}]", batch.join(",")));
+    let answering = tokio::spawn(request.header("x-a2a-timeout", "60000").send());
+    for _ in 0..batch.len() {
+        front.next_seen().await;
+    }
+    answering.abort();
+}
+
+#[tokio::test]
+async fn a_request_whose_batch_took_all_the_time_is_not_sent() {
+    let front = Front::open_with(&with_calls("timeout: 500ms")).await;
+    // One more than are under way at a time.
+    let batch: Vec<_> = (0..65)
+        .map(|id| to_weather(&id.to_string(), "hang"))
+        .collect();
+    let answer = front.ask("/rpc", format!("[{}]", batch.join(","))).await;
+    let errors: Vec<Value> = serde_json::from_str(&answer).unwrap();
+    let message = |index: usize| errors[index]["error"]["message"].as_str().unwrap();
+    assert!(message(63).starts_with("no answer"), "{}", message(63));
+    assert!(message(64).starts_with("not sent"), "{}", message(64));
+}
+
+#[tokio::test]
 async fn notifications_are_accepted_and_arrive_in_order() {
     let mut front = Front::open().await;
     let note = |n: u32| {
@@ -436,6 +464,27 @@ async fn the_notifications_of_a_batch_have_one_deadline() {
     assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
     let answer = response.text().await.unwrap();
     assert_eq!(error(&answer).2, "timeout");
+}
+
+#[tokio::test]
+async fn the_timeout_of_a_call_includes_the_time_its_body_took() {
+    let front = Front::open().await;
+    let text = request("1", "hang", json!({ "_agentId": "weather" }));
+    let (head, rest) = text.split_at(10);
+    let (head, rest) = (head.to_owned(), rest.to_owned());
+    let body = futures_util::stream::iter([head]).chain(futures_util::stream::once(async move {
+        sleep(Duration::from_millis(200)).await;
+        rest
+    }));
+    let request = front
+        .to("/rpc", "")
+        .body(reqwest::Body::wrap_stream(body.map(std::io::Result::Ok)))
+        .header("x-a2a-timeout", "2000");
+    let answer = request.send().await.unwrap().text().await.unwrap();
+    let error: Value = serde_json::from_str(&answer).unwrap();
+    assert_eq!(error["error"]["data"]["reason"], "timeout", "{answer}");
+    // As the caller gave it, though it began to wait before the request could be sent.
+    assert_eq!(error["error"]["data"]["timeoutMs"], 2_000, "{answer}");
 }
 
 #[tokio::test]
@@ -501,7 +550,7 @@ async fn only_the_web_pages_that_are_listed_may_call() {
 }
 
 #[tokio::test]
-async fn a_host_that_nobody_has_listed_is_refused_at_both_doors() {
+async fn an_unlisted_host_is_refused_by_both_listeners() {
     let front = Front::open_with(&CONFIG.replace(
         "drain_grace: 5s",
         "drain_grace: 5s\n  allowed_hosts: [a2abus.example]",
@@ -546,7 +595,7 @@ async fn errors_do_not_name_routes() {
 }
 
 #[tokio::test]
-async fn what_is_no_request_is_refused_before_it_reaches_the_bus() {
+async fn an_invalid_request_is_refused_before_it_reaches_the_bus() {
     let front = Front::open().await;
     let check =
         async |name: &'static str, value: &'static str, body: &str, status: u16, code: i64| {
@@ -673,7 +722,7 @@ fn message(response: &str) -> String {
 }
 
 #[tokio::test]
-async fn one_slow_agent_leaves_the_calls_of_the_others_alone() {
+async fn one_slow_agent_does_not_delay_calls_of_others() {
     let calls = "timeout: 30s, max_pending: 8, max_pending_per_caller: 8";
     let mut front = Front::open_with(&with_calls(calls)).await;
     let waiting = hang(&mut front, "slow", 2).await;
@@ -785,7 +834,7 @@ async fn the_timeout_of_an_a2a_message_is_heeded_and_the_header_wins() {
         .header("x-a2a-timeout", "20000");
     let answer = header.send().await.unwrap().text().await.unwrap();
     assert!(answer.contains("agents.weather"), "{answer}");
-    // What is no time says nothing.
+    // An invalid time is ignored.
     for strange in [json!("150"), json!(0), json!(-1), json!(null), json!(1.5)] {
         let answer = front.ask("/rpc", slow(strange.clone())).await;
         assert!(answer.contains("agents.weather"), "{strange}: {answer}");
@@ -831,7 +880,7 @@ async fn the_headers_of_a_batch_count_once_for_each_of_its_requests() {
 }
 
 #[tokio::test]
-async fn what_is_too_large_is_refused_with_its_size_and_the_limit() {
+async fn a_message_that_is_too_large_is_refused_with_its_size_and_the_limit() {
     let front = Front::open().await;
     let response = front.to("/rpc", "x".repeat(200_000)).send().await.unwrap();
     assert_eq!(response.status(), StatusCode::PAYLOAD_TOO_LARGE);
@@ -857,7 +906,7 @@ default_route: [{ transport: small, topic: agents }]",
     let answer = bridge.post("/rpc", call).await.body;
     let (id, code, reason) = error(&answer);
     assert_eq!((id, code, &*reason), (json!(1), -32602, "invalid_params"));
-    // The message is the call, its headers, and what was put in place of its id.
+    // The message consists of the call, its headers, and the replacement of its id.
     assert!(
         answer.contains("a message of 3") && answer.contains(" bytes: "),
         "{answer}"
@@ -867,7 +916,7 @@ default_route: [{ transport: small, topic: agents }]",
 }
 
 #[tokio::test]
-async fn a_client_that_goes_away_cancels_its_call() {
+async fn a_disconnected_client_cancels_its_call() {
     let mut front = Front::open().await;
     let body = to_weather("1", "tools/call");
     let address = front.base.trim_start_matches("http://").to_owned();

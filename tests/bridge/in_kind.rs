@@ -158,7 +158,7 @@ fn event(request: RequestBuilder, ty: &str) -> RequestBuilder {
 }
 
 #[tokio::test]
-async fn a_message_of_another_family_gets_its_agents_message_as_it_is() {
+async fn a_message_of_another_family_gets_the_unchanged_message_of_its_agent() {
     let mut world = World::new().await;
     let legacy = r#"{"protocol":"A2A","messageType":"REQUEST","sourceAgent":{"agentId":"me"},"targetAgent":{"agentId":"weather"},"payload":{},"metadata":{"correlationId":"c-1"}}"#;
     let legacy_answer = r#"{"protocol":"A2A","messageType":"INFORM","metadata":{"correlationId":"c-1"},"payload":{ }}"#;
@@ -182,7 +182,7 @@ async fn a_message_of_another_family_gets_its_agents_message_as_it_is() {
 }
 
 #[tokio::test]
-async fn only_an_error_says_that_it_stands_in_for_a_server() {
+async fn only_errors_are_marked_as_written_in_place_of_a_server() {
     let mut world = World::new().await;
     let error = json!({ "error": { "code": -32603, "message": "m" } });
     let result = json!({ "result": 1 });
@@ -212,8 +212,8 @@ async fn only_an_error_says_that_it_stands_in_for_a_server() {
             message.headers.push(name, value);
         }
         world.answer(&asked, message).await;
-        let heard: Value = answering.await.unwrap().unwrap().json().await.unwrap();
-        assert_eq!(heard["id"], 7, "{heard}");
+        let received: Value = answering.await.unwrap().unwrap().json().await.unwrap();
+        assert_eq!(received["id"], 7, "{received}");
     }
     let metrics = world.metrics.render().unwrap();
     // An agent has a series of its own once it has answered.
@@ -429,7 +429,7 @@ async fn an_event_that_asks_nothing_is_accepted_once_it_is_on_the_bus() {
 }
 
 #[tokio::test]
-async fn a_broken_event_is_refused_with_what_is_wrong() {
+async fn a_broken_event_is_refused_with_the_reason() {
     let world = World::new().await;
     let broken = |name: &'static str, value: &'static str| {
         world

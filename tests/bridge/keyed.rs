@@ -1,4 +1,4 @@
-//! Requests with an `Idempotency-Key`, and what one client and one context may ask for at a time.
+//! Requests with an `Idempotency-Key`, and the limits per client and per context.
 
 use reqwest::{Response, StatusCode};
 use serde_json::{Value, json};
@@ -185,7 +185,7 @@ async fn a_caller_that_leaves_gets_its_answer_when_it_comes_back() {
 }
 
 #[tokio::test]
-async fn what_no_agent_got_is_done_when_it_is_sent_again() {
+async fn a_request_that_no_agent_received_is_executed_when_it_is_sent_again() {
     let front = Front::open().await;
     // No agent is named, so the request goes nowhere.
     let body = request("1", "echo", json!({}));
@@ -197,7 +197,7 @@ async fn what_no_agent_got_is_done_when_it_is_sent_again() {
 }
 
 #[tokio::test]
-async fn a_key_that_is_no_key_is_refused() {
+async fn an_invalid_key_is_refused() {
     let front = Front::open().await;
     let body = call("echo", json!({}));
     let sent = front.to("/rpc", body).header("idempotency-key", "").send();
@@ -288,7 +288,7 @@ async fn a_context_has_so_many_tasks_at_a_time() {
 }
 
 #[tokio::test]
-async fn what_waits_and_what_comes_together_counts_as_well() {
+async fn waiting_and_simultaneous_requests_count_as_well() {
     let front = limited().await;
     let stream = stream_in("a");
     let sent = front.to("/a2a", stream.as_str());

@@ -54,7 +54,7 @@ impl Servers {
         };
         let mut consumer = front.memory.subscribe(subscription).await.unwrap();
         let (saw, seen) = mpsc::channel(1_000);
-        let (told, reply_to) = mpsc::channel(1_000);
+        let (reply_sender, reply_to) = mpsc::channel(1_000);
         let memory = front.memory.clone();
         tokio::spawn(async move {
             while let Some(delivery) = consumer.recv().await {
@@ -67,7 +67,7 @@ impl Servers {
                 let Some(reply_to) = delivery.reply_to else {
                     continue;
                 };
-                told.send(reply_to.clone()).await.unwrap();
+                reply_sender.send(reply_to.clone()).await.unwrap();
                 let said = match topic.as_str() {
                     skills::TOPIC => skills::answers(&request),
                     _ => answers(&topic, &request),
@@ -138,7 +138,7 @@ async fn publish(memory: &Memory, to: &Address, body: String) {
     sent.unwrap().await.unwrap();
 }
 
-/// What the servers answer.
+/// The answers of the servers.
 fn answers(topic: &str, request: &Value) -> Vec<String> {
     let id = &request["id"];
     let result =
@@ -291,7 +291,7 @@ async fn nothing_but_the_id_and_the_token_of_a_request_changes() {
 }
 
 #[tokio::test]
-async fn a_request_that_stands_alone_gets_what_its_revision_has() {
+async fn a_request_without_a_session_gets_the_answer_of_its_revision() {
     let servers = Servers::open().await;
     let path = "/mcp/agents/maps";
     let discovered = servers
@@ -350,7 +350,7 @@ async fn a_request_that_stands_alone_gets_what_its_revision_has() {
 }
 
 #[tokio::test]
-async fn headers_must_say_what_the_body_says() {
+async fn headers_must_match_the_body() {
     let servers = Servers::open().await;
     let path = "/mcp/agents/maps";
     let body = |version: &str| {
@@ -455,7 +455,7 @@ async fn a_question_of_an_agent_reaches_the_client_and_its_answer_the_agent() {
     assert_eq!(asked["method"], "elicitation/create");
     assert_eq!(asked["params"], json!({ "n": 1 }));
 
-    // The bridge has answered what the client cannot be asked.
+    // The bridge has answered the question that the client does not support.
     let (_, call) = servers.next_seen().await;
     let call: Value = serde_json::from_str(&call).unwrap();
     let (_, pong) = servers.next_seen().await;
@@ -478,7 +478,7 @@ async fn a_question_of_an_agent_reaches_the_client_and_its_answer_the_agent() {
     };
     let id = asked["id"].as_str().unwrap().to_owned();
     let (reply_id, own) = id.split_once('.').unwrap();
-    // Without the token of the call, nobody answers for its client.
+    // Without the token of the call, an answer is refused.
     for forged in [
         json!("q.3"),
         json!(2),
@@ -584,7 +584,7 @@ async fn all_agents_are_one_server_with_their_names_in_front() {
 }
 
 #[tokio::test]
-async fn what_breaks_the_rules_is_refused_with_a_reason() {
+async fn rule_violations_are_refused_with_a_reason() {
     let servers = Servers::open().await;
     let path = "/mcp/agents/maps";
     let check = async |body: &str, status: u16, code: i64| {
@@ -745,24 +745,24 @@ async fn clients_hear_that_the_lists_have_changed() {
     let put = Client::new().put(format!("{}/a2a/agents/new", servers.front.base));
     let put = put.body(card.to_string()).send().await.unwrap();
     assert_eq!(put.status(), 200, "{}", put.text().await.unwrap());
-    let heard = timeout(SOON, of_session.next())
+    let received = timeout(SOON, of_session.next())
         .await
         .unwrap()
         .unwrap()
         .unwrap();
-    let heard = read_events(std::str::from_utf8(&heard).unwrap());
+    let received = read_events(std::str::from_utf8(&received).unwrap());
     assert_eq!(
-        heard[0].json(),
+        received[0].json(),
         json!({ "jsonrpc": "2.0", "method": "notifications/tools/list_changed", "params": {} })
     );
-    let heard = timeout(SOON, alone.next()).await.unwrap().unwrap().unwrap();
-    let heard = read_events(std::str::from_utf8(&heard).unwrap());
+    let received = timeout(SOON, alone.next()).await.unwrap().unwrap().unwrap();
+    let received = read_events(std::str::from_utf8(&received).unwrap());
     assert_eq!(
-        heard[0].json()["method"],
+        received[0].json()["method"],
         "notifications/tools/list_changed"
     );
     assert_eq!(
-        heard[0].json()["params"]["_meta"]["io.modelcontextprotocol/subscriptionId"],
+        received[0].json()["params"]["_meta"]["io.modelcontextprotocol/subscriptionId"],
         7
     );
 
@@ -814,7 +814,7 @@ async fn a_client_that_knows_only_the_first_transport_has_a_stream_and_a_url() {
     }
     assert_eq!(events[1].json()["params"]["progressToken"], "p");
     assert_eq!(events[2].json()["id"], 2);
-    // What is wrong with a message comes on the stream too.
+    // Errors of a message also arrive on the stream.
     assert_eq!(post(&path, "{".into()).await, 202);
     assert_eq!(
         read_events(&next().await)[0].json()["error"]["code"],

@@ -52,7 +52,8 @@ async fn the_memory_transport_passes_the_battery_with_little_room() {
             capacity_messages: NonZeroUsize::new(64).unwrap(),
             ..MemoryConfig::default()
         };
-        // These publish more than fits before anybody reads, and would rightly be told that the bus is saturated.
+        // These publish more than fits before anything is read, and would rightly get the error that the bus is
+        // saturated.
         if matches!(
             case,
             battery::Case::ShutdownDrains | battery::Case::OrderPerKey

@@ -19,7 +19,7 @@ use crate::tasks::{Bus, CONFIG, message};
 
 const AGENT: &str = "/a2a/agents/weather";
 
-/// A client's listener, which answers as it is told and shows what it was sent.
+/// A client's listener, which answers as configured and shows the requests that it received.
 struct Hook {
     url: String,
     called: mpsc::Receiver<(HeaderMap, Value)>,
@@ -33,11 +33,11 @@ impl Hook {
     async fn open() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}/hook", listener.local_addr().unwrap());
-        let (tell, called) = mpsc::channel(1_000);
+        let (sender, called) = mpsc::channel(1_000);
         let answers = Answers::default();
         let router = Router::new()
             .route("/hook", post(Self::called))
-            .with_state((tell, Arc::clone(&answers)));
+            .with_state((sender, Arc::clone(&answers)));
         tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
         Self {
             url,
@@ -47,13 +47,13 @@ impl Hook {
     }
 
     async fn called(
-        State((tell, answers)): State<(mpsc::Sender<(HeaderMap, Value)>, Answers)>,
+        State((sender, answers)): State<(mpsc::Sender<(HeaderMap, Value)>, Answers)>,
         headers: HeaderMap,
         body: String,
     ) -> StatusCode {
         let status = answers.lock().unwrap().pop_front().unwrap_or(200);
         let body = serde_json::from_str(&body).unwrap();
-        tell.send((headers, body)).await.unwrap();
+        sender.send((headers, body)).await.unwrap();
         StatusCode::from_u16(status).unwrap()
     }
 
@@ -374,7 +374,7 @@ async fn a_webhook_survives_a_restart() {
     second
         .ask_1_0("SendMessage", json!({ "message": next }))
         .await;
-    // What was delivered before is not delivered again.
+    // Events that were delivered before are not delivered again.
     let (_, event) = hook.next().await;
     assert!(event["artifactUpdate"].is_object(), "{event}");
     assert_eq!(*state(&hook.next().await.1), "TASK_STATE_COMPLETED");

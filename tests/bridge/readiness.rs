@@ -54,7 +54,7 @@ admin: {{ listen: '127.0.0.1:0' }}
         }
     }
 
-    /// The status of `/readyz` and what it says is not ready.
+    /// The status of `/readyz`, and the conditions that it reports as not ready.
     async fn ready(&self) -> (u16, Vec<(String, String)>) {
         let response = reqwest::get(&self.admin).await.unwrap();
         let status = response.status().as_u16();
@@ -81,7 +81,7 @@ admin: {{ listen: '127.0.0.1:0' }}
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_kafka_binding_is_ready_once_its_group_has_told_it_its_partitions() {
+async fn a_kafka_binding_is_ready_once_its_partitions_are_assigned() {
     let cluster = Cluster::new(1).unwrap();
     for topic in ["in", "out", "a2abus.dlq"] {
         cluster.create_topic(topic, 1, 1).unwrap();

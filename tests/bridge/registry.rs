@@ -87,9 +87,9 @@ async fn announce_and_hear(front: &Front, topic: &str, body: &Value) -> Value {
         .send(&to, Message::plain(body.to_string()))
         .await;
     sent.unwrap().await.unwrap();
-    let heard = timeout(SOON, inbox.recv()).await.unwrap().unwrap();
-    heard.acknowledger.settle(Outcome::Settled).unwrap();
-    serde_json::from_slice(heard.message.body.as_ref().unwrap()).unwrap()
+    let received = timeout(SOON, inbox.recv()).await.unwrap().unwrap();
+    received.acknowledger.settle(Outcome::Settled).unwrap();
+    serde_json::from_slice(received.message.body.as_ref().unwrap()).unwrap()
 }
 
 /// Waits until an agent is known, or is not.
@@ -248,7 +248,7 @@ async fn a_bad_card_is_refused_with_every_reason() {
         budget_bytes: 1 << 20,
         budget_messages: 16,
     };
-    let mut letters = front.memory.subscribe(subscription).await.unwrap();
+    let mut dlq_messages = front.memory.subscribe(subscription).await.unwrap();
     let expected = [
         "/description: is missing",
         "/version:",
@@ -265,13 +265,16 @@ async fn a_bad_card_is_refused_with_every_reason() {
             assert!(reasons.contains(reason), "{reason}: {answer}");
         }
     }
-    let letter = timeout(SOON, letters.recv())
+    let dlq_message = timeout(SOON, dlq_messages.recv())
         .await
         .unwrap()
         .unwrap()
         .message;
-    assert_eq!(letter.body.as_deref(), Some(bad.to_string().as_bytes()));
-    let detail = letter.headers.get("bus-dlq-detail").unwrap();
+    assert_eq!(
+        dlq_message.body.as_deref(),
+        Some(bad.to_string().as_bytes())
+    );
+    let detail = dlq_message.headers.get("bus-dlq-detail").unwrap();
     for reason in expected {
         assert!(String::from_utf8_lossy(detail).contains(reason), "{reason}");
     }
@@ -445,9 +448,9 @@ async fn requests_to_the_registry_are_answered_at_every_door() {
     // Over the bus.
     let beat =
         json!({ "jsonrpc": "2.0", "id": "u-1", "method": "agent/card/get", "params": identity });
-    let heard = announce_and_hear(&front, "discovery.anything", &beat).await;
+    let received = announce_and_hear(&front, "discovery.anything", &beat).await;
     assert_eq!(
-        (&heard["id"], &heard["result"]["agent_id"]),
+        (&received["id"], &received["result"]["agent_id"]),
         (&json!("u-1"), &json!("shop"))
     );
     let gone = rpc("/rpc", "agent/card/delete", identity.clone()).await;

@@ -210,7 +210,7 @@ async fn routes_limits_and_log_levels_follow_the_file() {
 }
 
 #[tokio::test]
-async fn a_wrong_file_changes_nothing_and_says_so() {
+async fn an_invalid_file_changes_nothing_and_is_reported() {
     let world = World::new(&config("a")).await;
     let mut a = world.read("out.a").await;
     // The limits alone would be right.
@@ -246,7 +246,7 @@ async fn a_wrong_file_changes_nothing_and_says_so() {
 }
 
 #[tokio::test]
-async fn what_cannot_change_while_running_is_named_and_the_rest_is_in_use() {
+async fn changes_that_need_a_restart_are_named_and_the_rest_is_applied() {
     let world = World::new(&config("a")).await;
     let (mut a, mut b) = (world.read("out.a").await, world.read("out.b").await);
     let more = config("b").replace("topics: [in]", "topics: [in, more]");

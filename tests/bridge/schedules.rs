@@ -29,11 +29,12 @@ const KEYS: [&str; 2] = ["a", "b"];
 /// Requesters; all use the same id.
 const REQUESTERS: usize = 3;
 
+/// With `WORKERS` in place of their number.
 const CONFIG: &str = "
 instance: test
 transports: { source: { type: memory }, sink: { type: memory } }
 bindings:
-  - { name: in, transport: source, topics: [in], reply_topics: ['clients.*'], dead_letter: { topic: dead } }
+  - { name: in, transport: source, topics: [in], workers: WORKERS, reply_topics: ['clients.*'], dead_letter: { topic: dead } }
 default_route: [{ transport: sink, topic: unknown }]
 routes: [{ name: agents, when: { targetagent: '*' }, to: [{ transport: sink, topic: 'agents.{targetagent}' }] }]
 calls: { timeout: 300s }
@@ -257,7 +258,9 @@ fn nothing_is_lost_crossed_or_stuck_in_any_schedule() {
         }
         None => 0..SCHEDULES,
     };
-    let config = Config::read("test.yaml", CONFIG, []).unwrap();
+    let with = |workers| CONFIG.replace("WORKERS", workers);
+    let read = |workers| Config::read("test.yaml", &with(workers), []).unwrap();
+    let configs = ["1", "3"].map(read);
     let requests = usize::try_from(seeds.end - seeds.start).unwrap() * REQUESTERS;
     let (seeds, answered) = (Mutex::new(seeds), AtomicUsize::new(0));
     let next = || seeds.lock().unwrap().next();
@@ -265,7 +268,8 @@ fn nothing_is_lost_crossed_or_stuck_in_any_schedule() {
         for _ in 0..std::thread::available_parallelism().map_or(1, NonZero::get) {
             scope.spawn(|| {
                 while let Some(seed) = next() {
-                    answered.fetch_add(run(&config, seed), Ordering::Relaxed);
+                    let config = &configs[usize::from(seed % 2 == 1)];
+                    answered.fetch_add(run(config, seed), Ordering::Relaxed);
                 }
             });
         }

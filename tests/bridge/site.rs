@@ -27,14 +27,14 @@ pub(crate) struct Site {
     runtime: Option<Runtime>,
 }
 
-/// What the servers know.
+/// The state of the servers.
 #[derive(Default)]
 pub(crate) struct Notes {
     seen: Mutex<Vec<(HeaderMap, Value)>>,
     sessions: Mutex<HashSet<String>>,
     /// Questions that wait for their answers.
     asked: Mutex<HashMap<String, oneshot::Sender<Value>>>,
-    /// Where each session hears what belongs to no request.
+    /// The stream of each session for messages that belong to no request.
     beside: Mutex<Vec<mpsc::Sender<String>>>,
     pub(crate) looks: Mutex<usize>,
     /// Calls of `hang` whose connections are open.
@@ -58,13 +58,13 @@ impl Site {
         site
     }
 
-    /// Begins where it was before, with what it knows but its sessions.
+    /// Starts again at the same address, with its state except for sessions.
     pub(crate) async fn begin(&mut self) {
         self.end();
         self.notes.sessions.lock().unwrap().clear();
         let runtime = Runtime::new().unwrap();
         let (address, notes) = (self.address, Arc::clone(&self.notes));
-        let (tell, told) = oneshot::channel();
+        let (sender, receiver) = oneshot::channel();
         runtime.spawn(async move {
             let listener = loop {
                 // That of the former runtime may not be closed yet.
@@ -73,7 +73,7 @@ impl Site {
                     Err(_) => tokio::task::yield_now().await,
                 }
             };
-            tell.send(listener.local_addr().unwrap()).unwrap();
+            sender.send(listener.local_addr().unwrap()).unwrap();
             let router = Router::new()
                 .route("/mcp", any(mcp))
                 .route("/rpc", any(rpc))
@@ -83,7 +83,7 @@ impl Site {
                 .with_state(notes);
             axum::serve(listener, router).await.unwrap();
         });
-        self.address = timeout(SOON, told).await.unwrap().unwrap();
+        self.address = timeout(SOON, receiver).await.unwrap().unwrap();
         self.runtime = Some(runtime);
     }
 
@@ -120,16 +120,16 @@ impl Notes {
             .count()
     }
 
-    /// Forgets all sessions; whoever names one gets 404.
+    /// Forgets all sessions; requests that name one get 404.
     pub(crate) fn forget_sessions(&self) {
         self.sessions.lock().unwrap().clear();
     }
 
-    /// Tells every session something beside its requests.
+    /// Sends every session a message outside its requests.
     pub(crate) async fn say_beside(&self, message: &Value) {
         let beside = self.beside.lock().unwrap().clone();
         for session in beside {
-            // One that has ended hears nothing.
+            // An ended one gets nothing.
             let _ = session.send(event(message)).await;
         }
     }
@@ -158,7 +158,7 @@ fn json_reply(body: &impl ToString) -> Reply {
     reply(StatusCode::OK, "application/json", body.to_string())
 }
 
-/// A stream of what is sent to the channel.
+/// A stream of the events from the channel.
 fn events() -> (mpsc::Sender<String>, Reply) {
     let (say, said) = mpsc::channel::<String>(64);
     let body = stream::unfold(said, |mut said| async move {
@@ -262,8 +262,8 @@ async fn tool(notes: &Arc<Notes>, id: &Value, params: &Value) -> Reply {
             stream_of(&[step(1), step(2), answer(id, &text("done"))])
         }
         ask @ ("ask" | "ask_beside") => {
-            let (tell, told) = oneshot::channel();
-            notes.asked.lock().unwrap().insert("q".to_owned(), tell);
+            let (sender, receiver) = oneshot::channel();
+            notes.asked.lock().unwrap().insert("q".to_owned(), sender);
             let (say, reply) = events();
             let (id, notes, is_beside) = (id.clone(), Arc::clone(notes), ask == "ask_beside");
             tokio::spawn(async move {
@@ -272,7 +272,7 @@ async fn tool(notes: &Arc<Notes>, id: &Value, params: &Value) -> Reply {
                     true => notes.say_beside(&question).await,
                     false => say.send(event(&question)).await.unwrap(),
                 }
-                let said: Value = told.await.unwrap();
+                let said: Value = receiver.await.unwrap();
                 let refused = said["error"]["message"].as_str();
                 let said = said["result"]["content"]["text"].as_str().or(refused);
                 let result = text(said.unwrap());

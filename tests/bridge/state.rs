@@ -51,7 +51,7 @@ struct InFiles {
 }
 
 impl InFiles {
-    /// Whoever had the file before may still be closing it.
+    /// The previous owner of the file may still be closing it.
     async fn open_file(&self, spec: &LogSpec, name: &str) -> EmbeddedLog {
         let directory = self.directory.path().join(name);
         std::fs::create_dir_all(&directory).unwrap();

@@ -29,7 +29,7 @@ http: { listen: "127.0.0.1:0", drain_grace: 5s }
 admin: { listen: "127.0.0.1:0" }
 "#;
 
-/// A bridge with an agent behind it that does what the text of a message says.
+/// A bridge with an agent behind it that follows the text of each message.
 pub(crate) struct Bus {
     pub(crate) front: Front,
     seen: mpsc::Receiver<Value>,
@@ -51,12 +51,12 @@ impl Bus {
             budget_messages: 4_096,
         };
         let consumer = front.memory.subscribe(subscription).await.unwrap();
-        let (tell, seen) = mpsc::channel(1_000);
+        let (sender, seen) = mpsc::channel(1_000);
         let gate = Arc::new(Semaphore::new(0));
         let agent = Agent {
             memory: front.memory.connect(),
             gate: Arc::clone(&gate),
-            tell,
+            sender,
         };
         tokio::spawn(agent.run(consumer));
         Self { front, seen, gate }
@@ -163,15 +163,15 @@ pub(crate) fn message(text: &str) -> Value {
     })
 }
 
-fn said(text: &str) -> Value {
+fn user_message(text: &str) -> Value {
     json!({ "message": message(text) })
 }
 
-/// An agent that has ids of its own for tasks, and does what a message says.
+/// An agent that has its own ids for tasks, and follows the text of each message.
 struct Agent {
     memory: Memory,
     gate: Arc<Semaphore>,
-    tell: mpsc::Sender<Value>,
+    sender: mpsc::Sender<Value>,
 }
 
 impl Agent {
@@ -192,7 +192,7 @@ impl Agent {
         } = delivery;
         acknowledger.settle(Outcome::Settled).unwrap();
         let request: Value = serde_json::from_slice(message.body.as_ref().unwrap()).unwrap();
-        let _ = self.tell.send(request.clone()).await;
+        let _ = self.sender.send(request.clone()).await;
         let Some(reply_to) = reply_to else { return };
         let say = async |member: &str, value: Value| {
             let answer = json!({ "jsonrpc": "2.0", "id": request["id"], member: value });
@@ -273,9 +273,9 @@ impl Agent {
 }
 
 #[tokio::test]
-async fn a_message_is_answered_in_the_words_of_its_dialect() {
+async fn a_message_is_answered_in_its_own_dialect() {
     let bus = Bus::open().await;
-    let answer = bus.ask("message/send", said("message")).await;
+    let answer = bus.ask("message/send", user_message("message")).await;
     assert_eq!(answer["id"], 7);
     let result = &answer["result"];
     assert_eq!(result["kind"], "message");
@@ -285,12 +285,12 @@ async fn a_message_is_answered_in_the_words_of_its_dialect() {
         json!({ "kind": "text", "text": "sunny" })
     );
     assert_eq!(result["parts"][1]["data"]["n"], 9_007_199_254_740_993_u64);
-    let answer = bus.ask_1_0("SendMessage", said("message")).await;
+    let answer = bus.ask_1_0("SendMessage", user_message("message")).await;
     let message = &answer["result"]["message"];
     assert_eq!(message["role"], "ROLE_AGENT");
     assert_eq!(message["parts"][0], json!({ "text": "sunny" }));
     assert_eq!(message.get("kind"), None);
-    let answer = bus.ask_jaf("message/send", said("message")).await;
+    let answer = bus.ask_jaf("message/send", user_message("message")).await;
     let result = &answer["result"];
     assert_eq!(result["kind"], "completion");
     assert_eq!(result["final"], true);
@@ -299,16 +299,16 @@ async fn a_message_is_answered_in_the_words_of_its_dialect() {
     let task = json!({ "id": result["taskId"] });
     let kept = bus.ask_jaf("tasks/get", task).await;
     assert_eq!(kept["result"]["status"]["state"], "completed");
-    // What is no A2A becomes a message; an error stays what it is.
-    let answer = bus.ask("message/send", said("plain")).await;
+    // An answer that is not A2A becomes a message; an error stays an error.
+    let answer = bus.ask("message/send", user_message("plain")).await;
     assert_eq!(answer["result"]["parts"][0]["text"], "just text");
-    let answer = bus.ask("message/send", said("error")).await;
+    let answer = bus.ask("message/send", user_message("error")).await;
     assert_eq!(
         answer["error"],
         json!({ "code": -32050, "message": "no such city" })
     );
     // The path without an agent is for the default one.
-    let body = request("\"x\"", "message/send", said("plain"));
+    let body = request("\"x\"", "message/send", user_message("plain"));
     let answer = bus.front.to("/a2a", body).send().await.unwrap();
     assert_eq!(whole(answer).await["id"], "x");
 }
@@ -316,7 +316,7 @@ async fn a_message_is_answered_in_the_words_of_its_dialect() {
 #[tokio::test]
 async fn a_task_is_kept_and_read_in_any_dialect() {
     let mut bus = Bus::open().await;
-    let answer = bus.ask("message/send", said("task")).await;
+    let answer = bus.ask("message/send", user_message("task")).await;
     let task = &answer["result"];
     assert_eq!(task["kind"], "task");
     assert_eq!(task["contextId"], "c-1");
@@ -351,8 +351,8 @@ async fn a_task_is_kept_and_read_in_any_dialect() {
         .await;
     assert_eq!(jaf["result"]["status"]["state"], "completed");
     assert_eq!(jaf["result"].get("history"), None);
-    // What an agent writes in the words of A2A 1.0 is read in those of 0.3.
-    let answer = bus.ask("message/send", said("snapshot")).await;
+    // An answer in the form of A2A 1.0 is returned in that of 0.3.
+    let answer = bus.ask("message/send", user_message("snapshot")).await;
     let parts = &answer["result"]["artifacts"][0]["parts"];
     assert_eq!(
         parts[1],
@@ -368,7 +368,7 @@ async fn a_task_survives_a_restart_where_the_state_is_in_files() {
     let state = directory.path().display();
     let config = format!("{CONFIG}state: {{ log: embedded, directory: {state} }}\n");
     let first = Bus::open_with(&config).await;
-    let answer = first.ask("message/send", said("task")).await;
+    let answer = first.ask("message/send", user_message("task")).await;
     let id = answer["result"]["id"].clone();
     assert!(id.is_string(), "{answer}");
     first.front.stop.cancel();
@@ -383,7 +383,7 @@ async fn a_task_survives_a_restart_where_the_state_is_in_files() {
 #[tokio::test]
 async fn a_stream_begins_with_the_task_and_has_its_events_in_order() {
     let bus = Bus::open().await;
-    let events = bus.stream(said("task")).await.rest().await;
+    let events = bus.stream(user_message("task")).await.rest().await;
     let kinds: Vec<_> = events
         .iter()
         .map(|event| event.json()["result"]["kind"].clone())
@@ -413,7 +413,7 @@ async fn a_stream_begins_with_the_task_and_has_its_events_in_order() {
             .iter()
             .all(|event| event.json()["result"]["taskId"] == *task)
     );
-    let sent = bus.post(request("7", "SendStreamingMessage", said("task")));
+    let sent = bus.post(request("7", "SendStreamingMessage", user_message("task")));
     let events = Stream::of(sent.header("a2a-version", "1.0").send().await.unwrap())
         .rest()
         .await;
@@ -439,7 +439,7 @@ async fn a_stream_begins_with_the_task_and_has_its_events_in_order() {
             "statusUpdate"
         ]
     );
-    let sent = bus.post(request("7", "message/stream", said("task")));
+    let sent = bus.post(request("7", "message/stream", user_message("task")));
     let events = Stream::of(sent.header("x-a2a-version", "0.3.0").send().await.unwrap())
         .rest()
         .await;
@@ -461,7 +461,7 @@ async fn a_stream_begins_with_the_task_and_has_its_events_in_order() {
             .all(|event| event.json()["result"]["kind"] == event.ty.as_str())
     );
     // An agent that answers with a plain message gets a task made.
-    let events = bus.stream(said("message")).await.rest().await;
+    let events = bus.stream(user_message("message")).await.rest().await;
     let last = events.last().unwrap().json();
     assert_eq!(
         last["result"]["status"]["message"]["parts"][0]["text"],
@@ -472,7 +472,7 @@ async fn a_stream_begins_with_the_task_and_has_its_events_in_order() {
 #[tokio::test]
 async fn every_subscriber_gets_the_same_events_and_may_come_back() {
     let bus = Bus::open().await;
-    let mut first = bus.stream(said("hold")).await;
+    let mut first = bus.stream(user_message("hold")).await;
     let begun = first.next().await.unwrap();
     let working = first.next().await.unwrap();
     assert_eq!(working.json()["result"]["status"]["state"], "working");
@@ -496,7 +496,7 @@ async fn every_subscriber_gets_the_same_events_and_may_come_back() {
     };
     assert_eq!(what(&first), what(&second));
     assert_eq!(what(&first), what(&third));
-    // After the end there is nothing to follow, but what was missed is there.
+    // After the end there are no new events, but missed ones are still available.
     let ended = whole(follow().send().await.unwrap()).await;
     assert_eq!(ended["error"]["code"], -32004);
     let back = follow().header("last-event-id", first[0].id.clone().unwrap());
@@ -505,9 +505,9 @@ async fn every_subscriber_gets_the_same_events_and_may_come_back() {
 }
 
 #[tokio::test]
-async fn a_client_that_goes_away_leaves_its_task_alone() {
+async fn a_client_that_disconnects_does_not_end_its_task() {
     let mut bus = Bus::open().await;
-    let mut stream = bus.stream(said("hold")).await;
+    let mut stream = bus.stream(user_message("hold")).await;
     let task = stream.next().await.unwrap().json()["result"]["id"].clone();
     stream.next().await.unwrap();
     drop(stream);
@@ -554,7 +554,7 @@ async fn a_caller_need_not_wait() {
 #[tokio::test]
 async fn a_caller_waits_for_a_busy_agent_as_long_as_calls_last() {
     let bus = Bus::open_with(&CONFIG.replace("timeout: 10s", "timeout: 2s")).await;
-    let task = bus.ask("message/send", said("busy")).await["result"].clone();
+    let task = bus.ask("message/send", user_message("busy")).await["result"].clone();
     assert_eq!(task["status"]["state"], "working", "{task}");
     bus.gate.add_permits(1);
     let id = json!({ "id": task["id"] });
@@ -569,7 +569,7 @@ async fn a_caller_waits_for_a_busy_agent_as_long_as_calls_last() {
 #[tokio::test]
 async fn a_task_is_cancelled_by_the_agents_own_name_for_it() {
     let mut bus = Bus::open().await;
-    let mut stream = bus.stream(said("hold")).await;
+    let mut stream = bus.stream(user_message("hold")).await;
     let task = stream.next().await.unwrap().json()["result"]["id"].clone();
     stream.next().await.unwrap();
     bus.next_seen().await;
@@ -584,12 +584,12 @@ async fn a_task_is_cancelled_by_the_agents_own_name_for_it() {
     assert_eq!(last["result"]["final"], true);
     let again = bus.ask("tasks/cancel", json!({ "id": task })).await;
     assert_eq!(again["error"]["code"], -32002);
-    // What the agent says after that changes nothing.
+    // Later messages of the agent change nothing.
     bus.gate.add_permits(1);
     let kept = bus.ask_jaf("tasks/get", json!({ "id": task })).await;
     assert_eq!(kept["result"]["status"]["state"], "cancelled");
     // The JAF document answers in a shape of its own.
-    let mut stream = bus.stream(said("begin")).await;
+    let mut stream = bus.stream(user_message("begin")).await;
     let task = stream.next().await.unwrap().json()["result"]["id"].clone();
     stream.next().await.unwrap();
     let cancelled = bus
@@ -613,7 +613,7 @@ async fn a_silent_agent_fails_its_task_at_the_deadline() {
         why.starts_with("no answer from agent \"weather\" within "),
         "{why}"
     );
-    // Nothing was heard of a task.
+    // The agent has not reported a task yet.
     let silent = json!({ "message": message("nothing"), "configuration": { "timeout": 300 } });
     let answer = bus.ask("message/send", silent).await;
     assert_eq!(answer["error"]["code"], -32006);
@@ -626,9 +626,9 @@ async fn a_silent_agent_fails_its_task_at_the_deadline() {
 }
 
 #[tokio::test]
-async fn a_task_goes_on_with_the_next_message() {
+async fn a_task_continues_with_the_next_message() {
     let mut bus = Bus::open().await;
-    let asked = bus.ask("message/send", said("ask")).await;
+    let asked = bus.ask("message/send", user_message("ask")).await;
     let task = asked["result"]["id"].clone();
     assert_eq!(asked["result"]["status"]["state"], "input-required");
     bus.next_seen().await;
@@ -666,7 +666,7 @@ async fn tasks_are_listed_the_last_changed_first() {
     let bus = Bus::open().await;
     let mut made = Vec::new();
     for text in ["task", "ask", "task"] {
-        let answer = bus.ask("message/send", said(text)).await;
+        let answer = bus.ask("message/send", user_message(text)).await;
         made.push(answer["result"]["id"].clone());
     }
     let page = bus.ask_1_0("ListTasks", json!({ "pageSize": 2 })).await;
@@ -694,7 +694,7 @@ async fn tasks_are_listed_the_last_changed_first() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_is_said_with_the_code_of_the_dialect() {
+async fn an_error_has_the_code_of_the_dialect() {
     let bus = Bus::open().await;
     let code = async |body: &str| {
         let answer = whole(bus.post(body.to_owned()).send().await.unwrap()).await;
@@ -777,7 +777,7 @@ async fn errors_have_what_ties_them_to_their_request() {
     assert_eq!(data["requestId"], "r-1");
     assert_eq!(data["traceId"], "t-1");
     assert!(data["timestamp"].is_string());
-    let body = request("1", "message/send", said("task"));
+    let body = request("1", "message/send", user_message("task"));
     let sent = bus
         .front
         .to("/a2a/agents/nobody", body)
@@ -787,7 +787,7 @@ async fn errors_have_what_ties_them_to_their_request() {
     assert_eq!(error["data"]["agentName"], "nobody");
     assert_eq!(error["data"]["availableAgents"], json!(["maps", "weather"]));
     // An agent that does not stream.
-    let body = request("1", "message/stream", said("task"));
+    let body = request("1", "message/stream", user_message("task"));
     let sent = bus.front.to("/a2a/agents/maps", body).send().await.unwrap();
     assert_eq!(whole(sent).await["error"]["code"], -32004);
 }
@@ -797,8 +797,8 @@ async fn a_batch_is_answered_in_order_and_does_not_stream() {
     let bus = Bus::open().await;
     let batch = format!(
         "[{},{},{}]",
-        request("1", "message/send", said("plain")),
-        request("2", "message/stream", said("plain")),
+        request("1", "message/send", user_message("plain")),
+        request("2", "message/stream", user_message("plain")),
         request("3", "tasks/get", json!({ "id": "nobody" })),
     );
     let answers = whole(bus.post(batch.clone()).send().await.unwrap()).await;

@@ -1,4 +1,4 @@
-//! Who may answer a call, and what a writer of a topic may say of its events.
+//! Who may answer a call, and which attributes a writer of a topic may set.
 
 use a2abus_transports::memory::Memory;
 use a2abus_transports::{
@@ -10,7 +10,7 @@ use support::battery::within;
 
 use crate::answers::{Received, World, body, group, part, response};
 
-/// The first 26 characters of what an agent repeats are the call id, the rest is the token.
+/// The first 26 characters of the id that an agent repeats are the call id, the rest is the token.
 const CALL_ID: usize = 26;
 
 fn config(to: &str, calls: &str) -> String {
@@ -136,14 +136,17 @@ async fn only_the_destination_that_answers_can_answer_a_request_on_the_bus() {
     world
         .publish(&request.reply_to, response(&request.id, "1"))
         .await;
-    let (heard, _) = next(&mut inbox).await;
-    assert_eq!(heard.headers.get("ce_callid").unwrap(), "of-the-requester");
-    assert!(!all_of(&heard).contains(&request.id[CALL_ID..]));
+    let (reply_read, _) = next(&mut inbox).await;
+    assert_eq!(
+        reply_read.headers.get("ce_callid").unwrap(),
+        "of-the-requester"
+    );
+    assert!(!all_of(&reply_read).contains(&request.id[CALL_ID..]));
     world.end().await;
 }
 
 #[tokio::test]
-async fn a_request_that_cannot_reach_who_answers_fails_though_others_have_it() {
+async fn a_request_that_cannot_reach_its_answering_destination_fails_although_others_have_it() {
     let to = format!("{AGENT}, {{ transport: bus, topic: audit }}");
     let world = World::with(&config(&to, "")).await;
     let secret = TopicFilter::new("agents.weather").unwrap();
@@ -161,8 +164,8 @@ async fn a_request_that_cannot_reach_who_answers_fails_though_others_have_it() {
         .unwrap();
     sent.await.unwrap();
     next(&mut audit).await;
-    let heard = all_of(&next(&mut inbox).await.0);
-    assert!(heard.contains("agent_unavailable"), "{heard}");
+    let reply_read = all_of(&next(&mut inbox).await.0);
+    assert!(reply_read.contains("agent_unavailable"), "{reply_read}");
     world.end().await;
 }
 
@@ -235,7 +238,7 @@ async fn an_answer_without_the_token_ends_no_call() {
 }
 
 #[tokio::test]
-async fn what_is_demanded_of_answers_is_configured() {
+async fn the_required_token_of_answers_is_configurable() {
     let mut world = World::with(&config(AGENT, "reply_token: off")).await;
     let mut answer = world.call("tools/call").await;
     let request = world.received().await;
@@ -311,7 +314,7 @@ async fn an_answer_on_a_topic_for_events_ends_no_call() {
     world.end().await;
 }
 
-/// A CloudEvent with these attributes beside the required ones.
+/// A CloudEvent with these attributes in addition to the required ones.
 fn event(attributes: &[(&'static str, &'static str)]) -> Message {
     let mut message = Message::plain(r#"{"a":1}"#);
     for (name, value) in [
@@ -327,12 +330,12 @@ fn event(attributes: &[(&'static str, &'static str)]) -> Message {
     message
 }
 
-fn said(request: &Received, names: &[&str]) -> Vec<Option<String>> {
+fn attributes_of(request: &Received, names: &[&str]) -> Vec<Option<String>> {
     let attribute = |name: &&str| request.event.attribute(name).map(|text| text.to_string());
     names.iter().map(attribute).collect()
 }
 
-/// What a writer claims who wants to pass for the bridge, for another agent, or for the answer to a call.
+/// The claims of a writer that impersonates the bridge or another agent, or that forges the answer to a call.
 const CLAIMS: [(&str, &str); 10] = [
     ("id", "k:agents.requests/0/42#0"),
     ("source", "/a2abus/test/other"),
@@ -368,7 +371,7 @@ async fn a_writer_is_not_believed_where_an_event_comes_from_or_its_answer_goes()
         let of_the_bridge = Some("/a2abus/test/events".to_owned());
         let origin = Some(origin.to_string());
         let expected = [of_the_bridge, None, None, None, None, None, origin, None];
-        assert_eq!(said(&seen, &CHECKED), expected);
+        assert_eq!(attributes_of(&seen, &CHECKED), expected);
         for attribute in [
             "source",
             "sourceagent",
@@ -401,7 +404,7 @@ async fn a_binding_says_what_its_writers_are_believed() {
     assert_eq!(seen.event.id(), "k:agents.requests/0/42#0");
     let text = |text: &str| Some(text.to_owned());
     assert_eq!(
-        said(&seen, &CHECKED[..6]),
+        attributes_of(&seen, &CHECKED[..6]),
         [
             text("/a2abus/test/other"),
             text("treasurer"),
@@ -411,7 +414,10 @@ async fn a_binding_says_what_its_writers_are_believed() {
             text("agents.other")
         ]
     );
-    assert_ne!(said(&seen, &["origin"]), [text("k:agents.requests/0/42")]);
+    assert_ne!(
+        attributes_of(&seen, &["origin"]),
+        [text("k:agents.requests/0/42")]
+    );
     world.end().await;
 }
 
@@ -443,7 +449,7 @@ async fn a_payload_is_not_believed_whom_it_is_from() {
         let mut world = World::with(&config).await;
         world.publish("events", Message::plain(LEGACY)).await;
         let seen = world.received().await;
-        assert_eq!(said(&seen, &["sourceagent"]), [expected]);
+        assert_eq!(attributes_of(&seen, &["sourceagent"]), [expected]);
         // The payload itself is never altered.
         assert_eq!(seen.event.body(), LEGACY.as_bytes());
         world.end().await;
@@ -477,7 +483,7 @@ async fn only_a_call_of_the_bridge_comes_from_a_caller_of_http() {
 }
 
 #[tokio::test]
-async fn a_request_that_nobody_can_answer_names_no_call() {
+async fn a_request_that_cannot_be_answered_has_no_call() {
     let mut world = World::with(&config(AGENT, "")).await;
     let mut claims = CLAIMS;
     claims[2] = ("mcptype", "request");
@@ -485,7 +491,7 @@ async fn a_request_that_nobody_can_answer_names_no_call() {
     world.publish("events", event(&claims[..7])).await;
     let seen = world.received().await;
     assert_eq!(
-        said(&seen, &["mcptype", "callid"]),
+        attributes_of(&seen, &["mcptype", "callid"]),
         [Some("request".to_owned()), None]
     );
     world.end().await;
@@ -514,7 +520,7 @@ async fn copies_for_other_destinations_outlive_their_call() {
 }
 
 #[tokio::test]
-async fn a_request_that_names_a_call_and_goes_nowhere_does_not_end_that_call() {
+async fn an_unroutable_request_with_a_call_id_does_not_end_that_call() {
     let mut world = World::with(&config(AGENT, "")).await;
     let mut dead = read(&world.memory, "a2abus.dlq").await;
     let nobody = TopicFilter::new("agents.nobody").unwrap();
@@ -522,7 +528,7 @@ async fn a_request_that_names_a_call_and_goes_nowhere_does_not_end_that_call() {
     world.memory.set_refused(nobody, refused);
     let mut answer = world.call("tools/call").await;
     let request = world.received().await;
-    // What the log shows of a call, and what its agent has.
+    // The id of a call in the log, and the one that its agent has.
     for named in [&request.id[..CALL_ID], &request.id] {
         let mut message = Message::plain("{}");
         for (name, value) in [
@@ -537,8 +543,8 @@ async fn a_request_that_names_a_call_and_goes_nowhere_does_not_end_that_call() {
             message.headers.push(format!("ce_{name}"), value.to_owned());
         }
         world.publish("events", message).await;
-        let (letter, _) = next(&mut dead).await;
-        assert!(!all_of(&letter).contains(&request.id[CALL_ID..]));
+        let (dlq_message, _) = next(&mut dead).await;
+        assert!(!all_of(&dlq_message).contains(&request.id[CALL_ID..]));
     }
     world
         .publish(&request.reply_to, response(&request.id, "1"))
@@ -605,13 +611,16 @@ async fn a_dead_letter_of_any_family_holds_no_token() {
             message.headers.push("content-type", content_type);
         }
         world.publish(topic, message).await;
-        let (letter, _) = next(&mut dead).await;
-        let text = all_of(&letter);
+        let (dlq_message, _) = next(&mut dead).await;
+        let text = all_of(&dlq_message);
         assert!(!text.contains(token), "{text}");
         let kept = body.replace("ID", call);
-        assert_eq!(letter.body, Some(kept.into()));
-        assert_eq!(letter.key, Some(call.to_owned().into()));
-        assert_eq!(letter.headers.get("x-own").unwrap(), &format!("of {call}"));
+        assert_eq!(dlq_message.body, Some(kept.into()));
+        assert_eq!(dlq_message.key, Some(call.to_owned().into()));
+        assert_eq!(
+            dlq_message.headers.get("x-own").unwrap(),
+            &format!("of {call}")
+        );
     }
     world.publish("responses", response(&request.id, "1")).await;
     part(&mut answer).await;
@@ -619,25 +628,28 @@ async fn a_dead_letter_of_any_family_holds_no_token() {
 }
 
 #[tokio::test]
-async fn a_dead_letter_keeps_what_only_looks_like_a_token() {
+async fn a_dead_letter_keeps_text_that_only_looks_like_a_token() {
     let mut world = World::with(&config(AGENT, "")).await;
     let mut dead = read(&world.memory, "a2abus.dlq").await;
     let _answer = world.call("tools/call").await;
     let request = world.received().await;
     let _other_answer = world.call("tools/call").await;
     let other = world.received().await;
-    // As the request of another bridge, or of somebody who makes ids like it.
+    // Like the request of another bridge, or of a sender that forges such ids.
     let id = with_another_token(&request, &other);
     let body = format!(r#"{{"jsonrpc":"2.0","id":"{id}","method":"tools/call"}}"#);
     let mut message = Message::plain(body.clone());
     message.key = Some(id.clone().into());
     message.headers.push("kafka_correlationId", id.clone());
     world.publish("events", message).await;
-    let (letter, _) = next(&mut dead).await;
-    assert_eq!(letter.headers.get("bus-dlq-reason").unwrap(), "no_route");
-    assert_eq!(letter.body, Some(body.into()));
-    assert_eq!(letter.key, Some(id.clone().into()));
-    assert_eq!(letter.headers.get("kafka_correlationId").unwrap(), &id);
+    let (dlq_message, _) = next(&mut dead).await;
+    assert_eq!(
+        dlq_message.headers.get("bus-dlq-reason").unwrap(),
+        "no_route"
+    );
+    assert_eq!(dlq_message.body, Some(body.into()));
+    assert_eq!(dlq_message.key, Some(id.clone().into()));
+    assert_eq!(dlq_message.headers.get("kafka_correlationId").unwrap(), &id);
     world.end().await;
 }
 

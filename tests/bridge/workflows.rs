@@ -41,7 +41,7 @@ struct World {
     door: String,
     admin: String,
     metrics: Arc<Metrics>,
-    /// What is routed to the agent `reporter`.
+    /// The messages that are routed to the agent `reporter`.
     answers: Consumer,
     dead: Consumer,
     stop: CancellationToken,
@@ -50,7 +50,7 @@ struct World {
 
 /// An event of the executor.
 #[derive(Debug, Clone, PartialEq)]
-struct Said {
+struct ReplyEvent {
     id: String,
     ty: String,
     attributes: BTreeMap<String, String>,
@@ -59,7 +59,7 @@ struct Said {
     data: Value,
 }
 
-impl Said {
+impl ReplyEvent {
     fn of(message: &Message) -> Self {
         let read = content_mode::read(Binding::Memory, message, &Limits::default()).unwrap();
         let Content::Event(event) = read else {
@@ -197,23 +197,23 @@ workflows:
     }
 
     /// The next event that the agent gets.
-    async fn said(&mut self) -> Said {
-        Said::of(&next(&mut self.answers).await)
+    async fn next_reply(&mut self) -> ReplyEvent {
+        ReplyEvent::of(&next(&mut self.answers).await)
     }
 
     /// All events up to the next answer.
-    async fn until_answer(&mut self) -> Vec<Said> {
+    async fn until_answer(&mut self) -> Vec<ReplyEvent> {
         let mut all = Vec::new();
         loop {
-            all.push(self.said().await);
-            if all.last().is_some_and(Said::is_answer) {
+            all.push(self.next_reply().await);
+            if all.last().is_some_and(ReplyEvent::is_answer) {
                 return all;
             }
         }
     }
 
     /// The next answer.
-    async fn answer(&mut self) -> Said {
+    async fn answer(&mut self) -> ReplyEvent {
         self.until_answer().await.pop().unwrap()
     }
 
@@ -278,7 +278,7 @@ async fn until_ready(readiness: &Readiness) {
 }
 
 async fn publish(memory: &Memory, topic: &str, mut message: Message) {
-    // One lane keeps what a test sends in its order.
+    // A single lane keeps the messages of a test in order.
     message.key = Some("key".into());
     let address = Address::topic(Topic::new(topic.to_owned()).unwrap());
     memory.send(&address, message).await.unwrap().await.unwrap();

@@ -284,10 +284,10 @@ default_route: [{{ transport: bus, topic: 'agents.{{targetagent}}' }}]
         "FAILED   bus: permission to publish agents.*: not permitted to user bridge",
         "FAILED   bus: permission to subscribe in.*: not permitted to user bridge",
         "FAILED   bus: subscribe to in.* (binding core): subscribe to in.*: NATS does not permit it to user bridge (unauthorised): `a2abus topics plan --acls` prints the permissions to grant",
-        "WARNING  bus: stream for a2abus.dlq (dead letters of binding core): no JetStream stream takes it: dead letters are lost",
-        "FAILED   bus: stream for a2abus.dlq (dead letters of binding kept): no stream takes it: `a2abus topics apply` creates one",
+        "WARNING  bus: stream for a2abus.dlq (dead letters of binding core): no JetStream stream stores it: dead letters are lost",
+        "FAILED   bus: stream for a2abus.dlq (dead letters of binding kept): no stream stores it: `a2abus topics apply` creates one",
         "FAILED   bus: consumer readers of stream KEPT (binding kept): find the JetStream stream KEPT (unknown_topic): `a2abus topics apply` creates it",
-        "FAILED   bus: stream for stored (route stored): no stream takes it: `a2abus topics apply` creates one",
+        "FAILED   bus: stream for stored (route stored): no stream stores it: `a2abus topics apply` creates one",
     ] {
         assert!(text.lines().any(|line| line == wanted), "{wanted}\n{text}");
     }
@@ -352,7 +352,7 @@ default_route: [{{ transport: bus, topic: 'agents.{{targetagent}}' }}]
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_nats_refuses_is_told_once_with_what_helps() {
+async fn a_refusal_of_nats_is_reported_once_with_its_fix() {
     let Some(Guarded {
         server,
         directory,
@@ -389,10 +389,10 @@ default_route: [{{ transport: bus, topic: 'agents.{{targetagent}}' }}]
     // The client tries some times before this line.
     let lines = logged(&config, "a part of the bridge did not start").await;
     let before = lines.split_last().unwrap().1.iter();
-    let told = before.filter(|line| line.contains("authorization violation"));
-    let told: Vec<&String> = told.collect();
+    let reported = before.filter(|line| line.contains("authorization violation"));
+    let reported: Vec<&String> = reported.collect();
     assert!(
-        told.len() == 1 && told[0].contains("WARN") && told[0].contains(&cause),
+        reported.len() == 1 && reported[0].contains("WARN") && reported[0].contains(&cause),
         "{lines:?}"
     );
 }

@@ -172,7 +172,7 @@ calls: {{ timeout: 10s, stream_timeout: 10s, max_timeout: 10s, reply_topic: {nam
     let answer: Value = serde_json::from_slice(&answer.body).unwrap();
     assert_eq!(answer["error"]["data"]["reason"], "answer_lost", "{answer}");
     assert_eq!(effects(directory.path()), ["begun"]);
-    // What comes after it is served.
+    // Later requests are served.
     plain.publish_with(&topic, &headers, &call("again")).await;
     let answer = within("the answer", next(&answers)).await;
     let answer: Value = serde_json::from_slice(&answer.body).unwrap();

@@ -147,7 +147,7 @@ impl Stream {
     }
 }
 
-/// What an event says: the number of a step, or nothing for the result.
+/// The content of an event: the number of a step, or nothing for the result.
 fn step(event: &Value) -> Option<u64> {
     event["params"]["progress"].as_u64()
 }
@@ -192,7 +192,7 @@ fn config(subject: &str, state: &str, nats: &str) -> String {
     )
 }
 
-async fn a_stream_goes_on_elsewhere(state: &str, nats: &str) {
+async fn a_stream_continues_on_another_replica(state: &str, nats: &str) {
     let subject = unique("walker");
     let config = config(&subject, state, nats);
     let bridges = [Running::start(&config).await, Running::start(&config).await];
@@ -244,21 +244,21 @@ async fn a_stream_goes_on_elsewhere(state: &str, nats: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_mcp_stream_goes_on_at_another_replica_on_kafka() {
+async fn an_mcp_stream_continues_at_another_replica_on_kafka() {
     let (Some(kafka), Some(nats)) = (named(Kind::Kafka), named(Kind::Nats)) else {
         return;
     };
     let state = format!("{{ type: kafka, brokers: ['{kafka}'] }}");
-    a_stream_goes_on_elsewhere(&state, &nats).await;
+    a_stream_continues_on_another_replica(&state, &nats).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_mcp_stream_goes_on_at_another_replica_on_jetstream() {
+async fn an_mcp_stream_continues_at_another_replica_on_jetstream() {
     let Some(nats) = named(Kind::Nats) else {
         return;
     };
     let state = format!("{{ type: nats, servers: ['{nats}'] }}");
-    a_stream_goes_on_elsewhere(&state, &nats).await;
+    a_stream_continues_on_another_replica(&state, &nats).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -299,7 +299,7 @@ async fn a_cancel_and_the_end_of_a_session_count_at_every_replica() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_one_client_can_have_noted_as_over_is_bounded() {
+async fn the_ends_that_one_client_can_record_are_limited() {
     let Some(nats) = named(Kind::Nats) else {
         return;
     };
@@ -315,7 +315,7 @@ async fn what_one_client_can_have_noted_as_over_is_bounded() {
     loop {
         let session = Session::open(&bridge.door).await;
         let before = limited();
-        // One that nobody knows, until no more of them is taken.
+        // Unknown ones, until no more of them are accepted.
         while limited() == before {
             let params = json!({ "requestId": sent });
             let cancel =
@@ -339,28 +339,28 @@ async fn what_one_client_can_have_noted_as_over_is_bounded() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_mcp_stream_goes_on_when_its_replica_is_killed() {
+async fn an_mcp_stream_continues_when_its_replica_is_killed() {
     let Some(nats) = named(Kind::Nats) else {
         return;
     };
-    let last = a_stream_goes_on_after_the_end(&nats, "description: Walks.").await;
+    let last = a_stream_continues_after_the_end(&nats, "description: Walks.").await;
     assert_eq!(last["result"]["content"], json!([]), "{last}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_stream_of_a_skill_goes_on_when_its_replica_is_killed() {
+async fn the_stream_of_a_skill_continues_when_its_replica_is_killed() {
     let Some(nats) = named(Kind::Nats) else {
         return;
     };
     let card = "description: Walks., protocol: a2a, skills: [ { id: walk, description: Walks. } ]";
-    let last = a_stream_goes_on_after_the_end(&nats, card).await;
+    let last = a_stream_continues_after_the_end(&nats, card).await;
     let structured = &last["result"]["structuredContent"];
     assert_eq!(structured["state"], "completed", "{last}");
     assert_eq!(structured["taskId"], "t", "{last}");
 }
 
 /// Kills the replica of a call whose agent has this card; the last event that the client gets from the other one.
-async fn a_stream_goes_on_after_the_end(nats: &str, card: &str) -> Value {
+async fn a_stream_continues_after_the_end(nats: &str, card: &str) -> Value {
     let subject = unique("walker");
     let state = format!("{{ type: nats, servers: ['{nats}'] }}");
     let config = config(&subject, &state, nats).replace("description: Walks.", card);

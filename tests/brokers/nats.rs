@@ -118,7 +118,7 @@ async fn a_subject_that_no_stream_takes_is_unknown() {
         guarantee: Guarantee::Stored { message_id: None },
         ..Address::topic(Topic::new(format!("nowhere.{}", unique())).unwrap())
     };
-    // The second is answered out of what the first has found.
+    // The second answer comes from the results of the first.
     for _ in 0..2 {
         let confirmation = nats.send(&nowhere, Message::plain("x")).await.unwrap();
         let error = within("a verdict", confirmation).await.unwrap_err();
@@ -127,7 +127,7 @@ async fn a_subject_that_no_stream_takes_is_unknown() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_waits_for_a_reconnect_is_confirmed_once_it_is_sent() {
+async fn messages_that_wait_for_a_reconnect_are_confirmed_once_they_are_sent() {
     if named(Kind::Nats).is_none() {
         return;
     }

@@ -12,7 +12,7 @@ use support::server::{Kind, Private, named, program};
 use tokio::process::{Child, Command};
 use tokio::time::sleep;
 
-use crate::plain::{Plain, Reply, next, unique};
+use crate::plain::{Plain, Reply, next, subscribed, unique};
 
 /// A request as a person writes it: the spaces must survive.
 const REQUEST: &str = r#"{ "jsonrpc": "2.0", "id": "msg-101",  "method": "tools/call", "params": {"name": "weather", "_agentId": "weather", "x": 1.50} }"#;
@@ -73,7 +73,7 @@ async fn raw_json_rpc_on_kafka_reaches_kafka_and_nats_by_its_target() {
     plain.create(&outbox, 1).await;
     let agent = async_nats::connect(&nats).await.unwrap();
     let mut subject = agent.subscribe(outbox.clone()).await.unwrap();
-    agent.flush().await.unwrap();
+    subscribed(&agent).await;
     let bridge = Running::start(&format!(
         "
 instance: test
@@ -129,7 +129,7 @@ calls: {{ reply_topic: {dead}.replies, reply_partitions: 1 }}"
         assert_eq!(nats_value, Some(value), "ce-{name}");
     }
     assert_eq!(on_kafka.headers["content-type"], b"application/json");
-    // Trace headers go on, as far as the bus can carry them, and nothing that nobody allowed.
+    // Trace headers are passed on, if the bus can carry them, and no other headers.
     assert_eq!(on_kafka.headers["traceparent"], b"00-1-2-01");
     assert_eq!(on_kafka.headers["baggage"], "a=\u{e9}".as_bytes());
     let on_nats = |name: &str| nats_headers.get(name).map(async_nats::HeaderValue::as_str);
@@ -144,7 +144,7 @@ calls: {{ reply_topic: {dead}.replies, reply_partitions: 1 }}"
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_cannot_be_mapped_or_routed_is_a_dead_letter_with_its_bytes() {
+async fn a_payload_that_cannot_be_mapped_or_routed_becomes_a_dead_letter_with_its_bytes() {
     let Some(kafka) = named(Kind::Kafka) else {
         return;
     };
@@ -166,14 +166,14 @@ calls: {{ reply_topic: {dead}.replies, reply_partitions: 1 }}"
         ("[1]", "not_an_object"),
     ] {
         plain.publish(&inbox, None, body).await;
-        let letter = within("the dead letter arrives", next(&consumer)).await;
+        let dlq_message = within("the dead letter arrives", next(&consumer)).await;
         assert_eq!(
-            String::from_utf8_lossy(&letter.headers["bus-dlq-reason"]),
+            String::from_utf8_lossy(&dlq_message.headers["bus-dlq-reason"]),
             reason
         );
         let kept = if reason == "not_an_object" { "1" } else { body };
-        assert_eq!(String::from_utf8_lossy(&letter.body), kept);
-        assert!(letter.headers.contains_key("bus-dlq-origin"));
+        assert_eq!(String::from_utf8_lossy(&dlq_message.body), kept);
+        assert!(dlq_message.headers.contains_key("bus-dlq-origin"));
     }
     bridge.stop().await;
 }
@@ -208,11 +208,11 @@ calls: {{ reply_topic: {dead}.replies, reply_partitions: 1 }}"
     let omitted = String::from_utf8_lossy(&large.headers["bus-dlq-omitted"]).into_owned();
     assert!(omitted.starts_with("3000 bytes: "), "{omitted}");
     assert!(large.body.is_empty());
-    // Of a batch each letter holds its own unit.
+    // For a batch, each dead letter contains its own unit.
     for (body, reason) in [(REQUEST, "no_route"), ("7", "not_an_object")] {
-        let letter = within("the dead letter arrives", next(&consumer)).await;
-        assert_eq!(letter.headers["bus-dlq-reason"], reason.as_bytes());
-        assert_eq!(letter.body, body.as_bytes());
+        let dlq_message = within("the dead letter arrives", next(&consumer)).await;
+        assert_eq!(dlq_message.headers["bus-dlq-reason"], reason.as_bytes());
+        assert_eq!(dlq_message.body, body.as_bytes());
     }
     bridge.stop().await;
 }
@@ -286,7 +286,7 @@ async fn a_call_over_nats_is_answered_by_respond() {
     let subject = unique("agent");
     let agent = async_nats::connect(&nats).await.unwrap();
     let mut requests = agent.subscribe(subject.clone()).await.unwrap();
-    agent.flush().await.unwrap();
+    subscribed(&agent).await;
     let serving = tokio::spawn(async move {
         while let Some(request) = requests.next().await {
             let body = serde_json::from_slice(&request.payload).unwrap();
@@ -441,7 +441,7 @@ fn load_config(kafka: &str, inbox: &str, outbox: &str) -> String {
     format!(
         "
 transports: {{ kafka: {{ type: kafka, brokers: ['{kafka}'], session_timeout: 6s }} }}
-bindings: [{{ name: in, transport: kafka, topics: [{inbox}], group: {inbox}, dead_letter: {{ topic: {inbox}.dlq }} }}]
+bindings: [{{ name: in, transport: kafka, topics: [{inbox}], group: {inbox}, workers: 2, dead_letter: {{ topic: {inbox}.dlq }} }}]
 routes: [{{ name: weather, when: {{ targetagent: weather }}, to: [{{ transport: kafka, topic: {outbox} }}] }}]
 calls: {{ enabled: false }}"
     )
@@ -457,7 +457,7 @@ async fn a_broker_that_dies_under_load_loses_nothing() {
     };
     let plain = Plain::new(&broker.address());
     let (inbox, outbox) = (unique("in"), unique("out"));
-    plain.create(&inbox, 1).await;
+    plain.create(&inbox, 4).await;
     plain.create(&outbox, 1).await;
     publish_load(&plain, &inbox).await;
     let bridge = Running::launch(&load_config(&broker.address(), &inbox, &outbox)).await;
@@ -487,7 +487,7 @@ async fn a_bridge_that_is_killed_under_load_loses_nothing() {
     };
     let plain = Plain::new(&kafka);
     let (inbox, outbox) = (unique("in"), unique("out"));
-    plain.create(&inbox, 1).await;
+    plain.create(&inbox, 4).await;
     plain.create(&outbox, 1).await;
     publish_load(&plain, &inbox).await;
     let directory = tempfile::tempdir().unwrap();

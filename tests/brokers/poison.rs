@@ -14,12 +14,12 @@ use support::battery::within;
 use support::running::Running;
 use support::server::{Kind, Private, named};
 
-use crate::plain::{Plain, Record, next, unique};
+use crate::plain::{Plain, Record, next, subscribed, unique};
 
 /// Messages of each test.
 const MESSAGES: usize = 621;
 
-/// The agent of a message: now and then one that the broker lets nobody write to.
+/// The agent of a message: sometimes one to whose topic the broker refuses all writes.
 fn agent(id: usize) -> &'static str {
     match id % 30 {
         0 => "secret",
@@ -98,14 +98,14 @@ calls: {{ enabled: false }}",
         assert_eq!(id_of(&record.body), id);
     }
     let dead = plain.read("dead", 1);
-    let mut letters = Vec::new();
+    let mut dlq_messages = Vec::new();
     for _ in ids(|agent| agent != "good") {
-        let letter: Record = within("the dead letter arrives", next(&dead)).await;
-        assert_eq!(letter.headers["bus-dlq-reason"], b"unauthorised");
-        letters.push(id_of(&letter.body));
+        let dlq_message: Record = within("the dead letter arrives", next(&dead)).await;
+        assert_eq!(dlq_message.headers["bus-dlq-reason"], b"unauthorised");
+        dlq_messages.push(id_of(&dlq_message.body));
     }
-    letters.sort_unstable();
-    assert_eq!(letters, ids(|agent| agent != "good"));
+    dlq_messages.sort_unstable();
+    assert_eq!(dlq_messages, ids(|agent| agent != "good"));
     bridge.stop().await;
 }
 
@@ -173,22 +173,22 @@ calls: {{ enabled: false }}",
         assert_eq!(id_of(&message.payload), id);
     }
     let mut dead = read("DEAD").await;
-    let mut letters = BTreeMap::new();
+    let mut dlq_messages = BTreeMap::new();
     for _ in ids(|agent| agent != "good") {
-        let letter = within("the dead letter arrives", dead.next())
+        let dlq_message = within("the dead letter arrives", dead.next())
             .await
             .unwrap()
             .unwrap();
-        let headers = letter.headers.as_ref().unwrap();
+        let headers = dlq_message.headers.as_ref().unwrap();
         let reason = headers.get("bus-dlq-reason").unwrap().to_string();
-        letters.insert(id_of(&letter.payload), reason);
+        dlq_messages.insert(id_of(&dlq_message.payload), reason);
     }
     assert!(
-        letters.values().all(|reason| reason == "unauthorised"),
-        "{letters:?}"
+        dlq_messages.values().all(|reason| reason == "unauthorised"),
+        "{dlq_messages:?}"
     );
     assert_eq!(
-        letters.into_keys().collect::<Vec<_>>(),
+        dlq_messages.into_keys().collect::<Vec<_>>(),
         ids(|agent| agent != "good")
     );
     bridge.stop().await;
@@ -203,7 +203,7 @@ async fn a_dead_letter_of_core_nats_that_no_stream_stores_is_counted_as_lost() {
     let (inbox, outbox) = (unique("in"), unique("out"));
     let client = async_nats::connect(&nats).await.unwrap();
     let mut got = client.subscribe(outbox.clone()).await.unwrap();
-    client.flush().await.unwrap();
+    subscribed(&client).await;
     let bridge = Running::start(&format!(
         "
 transports: {{ nats: {{ type: nats, servers: ['{nats}'] }} }}
@@ -250,7 +250,7 @@ async fn drain(consumer: &StreamConsumer, ids: std::ops::Range<usize>) -> Durati
 
 /// A sink that goes away with the client full of messages, and comes back.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_waits_for_a_broker_arrives_in_order_when_it_is_back() {
+async fn messages_that_wait_for_a_broker_arrive_in_order_when_it_is_back() {
     let Some(kafka) = named(Kind::Kafka) else {
         return;
     };
@@ -367,9 +367,9 @@ calls: {{ enabled: false }}"
     }
     let dead = plain.read(&dead, 1);
     for _ in 0..2 {
-        let letter = within("the dead letter arrives", next(&dead)).await;
-        assert_eq!(letter.headers["bus-dlq-reason"], b"too_large");
-        assert!(is_large(id_of(&letter.body)));
+        let dlq_message = within("the dead letter arrives", next(&dead)).await;
+        assert_eq!(dlq_message.headers["bus-dlq-reason"], b"too_large");
+        assert!(is_large(id_of(&dlq_message.body)));
     }
     // From the first refusal on everything is in the order of the source.
     publish(1_000..2_000).await;

@@ -200,7 +200,7 @@ async fn replicas_agree_on_agents_over_nats() {
     .await;
 }
 
-/// An agent on NATS that announces itself there is called over HTTP, whatever the bridge was told about it.
+/// An agent that announces itself on NATS can be called over HTTP, although the configuration does not mention it.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_announced_agent_is_called_over_nats() {
     let Some(nats) = named(Kind::Nats) else {
@@ -361,14 +361,15 @@ async fn the_readme_announces_agents_over_kafka_and_nats() {
         shown.starts_with("weather 1.0.0: The weather of a city.\n"),
         "{shown}"
     );
-    let heard = own(&commands(over_nats)).replace("timeout 5 cat <&3", "timeout 5 cat <&3 || true");
-    let heard = run("", &at_bridge(&heard), &directory).await;
-    assert!(heard.contains(r#""status":"registered""#), "{heard}");
+    let received =
+        own(&commands(over_nats)).replace("timeout 5 cat <&3", "timeout 5 cat <&3 || true");
+    let received = run("", &at_bridge(&received), &directory).await;
+    assert!(received.contains(r#""status":"registered""#), "{received}");
     for agent in ["maps", "weather"] {
-        let line = heard.lines().find(|line| line.starts_with(agent));
+        let line = received.lines().find(|line| line.starts_with(agent));
         assert!(
             line.is_some_and(|line| line.contains("announced")),
-            "{heard}"
+            "{received}"
         );
     }
     bridge.stop().await;

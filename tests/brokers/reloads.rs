@@ -18,7 +18,7 @@ use tokio::process::{Child, Command};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use crate::plain::{Plain, next, unique};
+use crate::plain::{Plain, next, subscribed, unique};
 
 /// How often the file is replaced. Every tenth file is wrong; every fiftieth replacement comes without a SIGHUP.
 const RELOADS: usize = 200;
@@ -166,7 +166,7 @@ impl Pod {
             .await;
     }
 
-    /// What the readiness report says of the configuration. The process is ready all the time.
+    /// The entry of the configuration in the readiness report. The process is ready all the time.
     async fn detail(&self) -> String {
         let (status, text) = self.get("readyz").await;
         assert_eq!(status, 200, "{text}");
@@ -193,7 +193,7 @@ fn swap(volume: &Path, version: usize, text: &str) {
     std::fs::rename(volume.join("..new"), volume.join("..data")).unwrap();
 }
 
-/// Files that are wrong, each in another way, and what the readiness report says of them.
+/// Files with different errors, and what the readiness report says about each.
 fn wrong(right: &str, number: usize) -> (String, &'static str) {
     match number % 4 {
         0 => (format!("{right}routes: ["), "a2abus.yaml:"),
@@ -263,7 +263,7 @@ impl World {
             let config = stream::Config {
                 name,
                 subjects: vec![format!("{u}.{subject}")],
-                // Nothing hides what is published twice.
+                // Duplicates are not hidden.
                 duplicate_window: Duration::from_millis(100),
                 ..stream::Config::default()
             };
@@ -439,7 +439,7 @@ async fn two_hundred_reloads_lose_nothing_and_double_nothing_on_kafka_and_nats()
     };
     let world = Arc::new(World::new(kafka, nats).await);
     let requests = world.client.subscribe(world.topic("agent")).await.unwrap();
-    world.client.flush().await.unwrap();
+    subscribed(&world.client).await;
     let mut agents = JoinSet::new();
     agents.spawn(Arc::clone(&world).agent_on_nats(requests));
     agents.spawn(Arc::clone(&world).agent_on_kafka());
@@ -478,8 +478,8 @@ async fn two_hundred_reloads_lose_nothing_and_double_nothing_on_kafka_and_nats()
     ] {
         let words = [&format!("setting={setting} "), "a setting has changed"];
         let (before, after) = (format!("before=\"{before}\""), format!("after=\"{after}\""));
-        let told = pod.logged(&[words[0], words[1], &before, &after]);
-        assert_eq!(told, right / 2, "{setting}: {before} {after}");
+        let output = pod.logged(&[words[0], words[1], &before, &after]);
+        assert_eq!(output, right / 2, "{setting}: {before} {after}");
     }
 
     pod.signal("-TERM").await;

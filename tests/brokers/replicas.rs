@@ -129,7 +129,7 @@ impl Agent {
         }
     }
 
-    /// Answers every request as somebody who knows its call id, and not its reply token.
+    /// Answers every request like a sender that knows its call id, but not its reply token.
     async fn forge(&self) {
         let asked = std::mem::take(&mut *self.asked.lock().unwrap());
         for (place, id) in asked {
@@ -155,7 +155,7 @@ impl Agent {
     }
 }
 
-/// What a request says: `params.text`, or the text of its message.
+/// The text of a request: `params.text`, or the text of its message.
 fn text_of(request: &Value) -> Option<String> {
     let text = request["params"]["text"].as_str();
     let part = request.pointer("/params/message/parts/0/text");

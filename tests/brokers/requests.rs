@@ -11,7 +11,7 @@ use support::server::{Kind, named};
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::TcpStream;
 
-use crate::plain::{Plain, next, unique};
+use crate::plain::{Plain, next, subscribed, unique};
 
 /// The longest that "at once" may take on a slow machine; every deadline in these tests is later.
 const AT_ONCE: Duration = Duration::from_secs(60);
@@ -42,7 +42,7 @@ calls: {{ timeout: 5m, reply_topic: {name}.replies, reply_partitions: 1 }}"
     .await;
     let (input, place) = (format!("{name}.in"), format!("{name}.answers"));
     let answers = plain.read(&place, 1);
-    let letters = plain.read(&format!("{name}.dlq"), 1);
+    let dlq_messages = plain.read(&format!("{name}.dlq"), 1);
     let agent = plain.read(&format!("{name}.agents.weather"), 1);
     let fixed = request(7, "fixed");
     let cases = [
@@ -66,12 +66,11 @@ calls: {{ timeout: 5m, reply_topic: {name}.replies, reply_partitions: 1 }}"
             (&id, &json!(reason)),
             "{error}"
         );
-        let letter = within("the dead letter", next(&letters)).await;
-        assert_eq!(letter.body, body.as_bytes());
-        assert_eq!(letter.headers[header], place.as_bytes());
+        let dlq_message = within("the dead letter", next(&dlq_messages)).await;
+        assert_eq!(dlq_message.body, body.as_bytes());
+        assert_eq!(dlq_message.headers[header], place.as_bytes());
     }
-    // One lane: what comes after them is not held up.
-    // The topic of its answer has one partition.
+    // One lane: later messages are not held up.
     let headers = [
         ("ce_replyto", Some(place.as_str())),
         ("ce_replypartition", Some("99")),
@@ -86,9 +85,9 @@ calls: {{ timeout: 5m, reply_topic: {name}.replies, reply_partitions: 1 }}"
     plain
         .publish(&format!("{name}.replies"), Some(0), &answer)
         .await;
-    let heard = within("its answer", next(&answers)).await;
-    let heard: Value = serde_json::from_slice(&heard.body).unwrap();
-    assert_eq!(heard, json!({"jsonrpc": "2.0", "id": 8, "result": {}}));
+    let received = within("its answer", next(&answers)).await;
+    let received: Value = serde_json::from_slice(&received.body).unwrap();
+    assert_eq!(received, json!({"jsonrpc": "2.0", "id": 8, "result": {}}));
     bridge.stop().await;
 }
 
@@ -158,7 +157,7 @@ fn method(copy: &async_nats::Message) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_request_that_comes_again_and_a_cancel_are_no_duplicates_for_a_stream() {
+async fn a_redelivered_request_and_a_cancel_are_not_duplicates_for_a_stream() {
     let Some(nats) = named(Kind::Nats) else {
         return;
     };
@@ -180,8 +179,8 @@ async fn a_request_that_comes_again_and_a_cancel_are_no_duplicates_for_a_stream(
     };
     let source = jetstream.get_stream(&requests).await.unwrap();
     source.create_consumer(durable).await.unwrap();
-    let letters = format!("{flat}-letters");
-    drop(stored(&jetstream, &letters, format!("{name}.dlq")).await);
+    let dlq_messages = format!("{flat}-letters");
+    drop(stored(&jetstream, &dlq_messages, format!("{name}.dlq")).await);
     let config = format!(
         "
 instance: test
@@ -216,9 +215,9 @@ calls: {{ timeout: 5m, reply_topic: {name}.replies }}"
     let answer = json!({"jsonrpc": "2.0", "id": call["id"], "result": {}}).to_string();
     let reply = header(&copy, "ce-replyto");
     client.publish(reply, answer.into()).await.unwrap();
-    let heard = within("the answer", answers.next()).await.unwrap();
-    let heard: Value = serde_json::from_slice(&heard.payload).unwrap();
-    assert_eq!(heard, json!({"jsonrpc": "2.0", "id": 7, "result": {}}));
+    let received = within("the answer", answers.next()).await.unwrap();
+    let received: Value = serde_json::from_slice(&received.payload).unwrap();
+    assert_eq!(received, json!({"jsonrpc": "2.0", "id": 7, "result": {}}));
 
     // A caller of HTTP that goes away.
     let post = second.post("/rpc/weather", request(9, "weather"));
@@ -232,7 +231,7 @@ calls: {{ timeout: 5m, reply_topic: {name}.replies }}"
     second.stop().await;
 }
 
-/// Publishes what only a server should: the status line that says that nobody listens.
+/// Publishes a status line as only a server should: that a subject has no subscribers.
 async fn publish_no_responders(address: &str, subject: &str) {
     let address = address.trim_start_matches("nats://");
     let mut stream = BufReader::new(TcpStream::connect(address).await.unwrap());
@@ -268,7 +267,7 @@ calls: {{ timeout: 5m, reply_topic: {name}.replies }}"
     ))
     .await;
     let mut agent = client.subscribe(format!("{name}.agents.>")).await.unwrap();
-    client.flush().await.unwrap();
+    subscribed(&client).await;
     let others = async {
         let asked = within("the request", agent.next()).await.unwrap();
         let reply = asked.reply.unwrap();

@@ -12,14 +12,14 @@ use rdkafka::consumer::StreamConsumer;
 use serde_json::{Value, json};
 use support::battery::within;
 use support::running::Running;
-use support::server::{Kind, free_port, named};
+use support::server::{Kind, Private, free_port, named};
 use tokio::process::{Child, Command};
 use tokio::task::JoinSet;
 use tokio::time::{interval, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::path::serve;
-use crate::plain::{Plain, next, unique};
+use crate::plain::{Plain, next, subscribed, unique};
 
 /// How often the requesters send.
 const PACE: Duration = Duration::from_millis(10);
@@ -29,6 +29,8 @@ const WORK: Duration = Duration::from_millis(50);
 const SOME: usize = 60;
 /// Requests of core NATS that two shutdowns may lose: those that the server sends in the moment of a shutdown.
 const WINDOW: usize = 20;
+/// What the Helm chart adds to `http.drain_grace`.
+const MARGIN: Duration = Duration::from_secs(10);
 
 fn request(id: usize) -> Value {
     json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": {"_agentId": "weather"}})
@@ -101,13 +103,18 @@ impl Replica {
         .await;
     }
 
-    /// As a deployment does it: SIGTERM, the end, and the next one.
-    async fn restart(&mut self) {
+    /// SIGTERM, and the end.
+    async fn stop(&mut self) {
         let id = self.process.id().unwrap().to_string();
         let sent = Command::new("kill").args(["-TERM", &id]).status().await;
         assert!(sent.unwrap().success());
         let status = within("the replica drains", self.process.wait()).await;
         assert!(status.unwrap().success());
+    }
+
+    /// As a deployment does it: the end, and the next one.
+    async fn restart(&mut self) {
+        self.stop().await;
         self.process = serve(&self.file);
         self.until_ready().await;
     }
@@ -163,7 +170,7 @@ calls: {{ reply_topic: {agent}.replies, timeout: 20s }}
     }
 }
 
-/// Sends requests of one kind until it is told to stop; how many.
+/// Sends requests of one kind until it is stopped. Returns how many.
 async fn until_stopped<F: Future<Output = ()>>(
     stop: CancellationToken,
     sent: Arc<AtomicUsize>,
@@ -215,7 +222,7 @@ async fn two_replicas_that_are_restarted_in_turn_answer_every_request() {
     jetstream.create_stream(stream).await.unwrap();
     let requests = client.subscribe(names.agent.clone()).await.unwrap();
     let mut stored_replies = client.subscribe(names.inbox.clone()).await.unwrap();
-    client.flush().await.unwrap();
+    subscribed(&client).await;
     let _agent = agent(requests, client.clone());
 
     let directory = tempfile::tempdir().unwrap();
@@ -330,7 +337,7 @@ async fn two_replicas_that_are_restarted_in_turn_answer_every_request() {
     assert!(lost <= WINDOW, "{lost}");
 }
 
-/// How long a revocation of the test below may wait for what is out: half of the session timeout.
+/// How long a revocation in the test below may wait for unsettled messages: half of the session timeout.
 const REVOCATION: Duration = Duration::from_secs(60);
 
 #[tokio::test(flavor = "multi_thread")]
@@ -344,7 +351,7 @@ async fn a_request_that_waits_for_its_agent_does_not_delay_a_rebalance_and_is_an
     plain.create(&replies, 1).await;
     let client = async_nats::connect(&nats).await.unwrap();
     let mut agent = client.subscribe(subject.clone()).await.unwrap();
-    client.flush().await.unwrap();
+    subscribed(&client).await;
     let config = format!(
         "
 transports:
@@ -387,10 +394,10 @@ calls: {{ reply_topic: {subject}.replies, timeout: 200s, max_timeout: 200s }}"
             .await
             .unwrap();
     }
-    let heard = plain.read(&replies, 1);
+    let received = plain.read(&replies, 1);
     let mut ids = Vec::new();
     for _ in 0..2 {
-        ids.push(id_of(&within("the answer", next(&heard)).await.body));
+        ids.push(id_of(&within("the answer", next(&received)).await.body));
     }
     for id in [2, 3] {
         ask(i32::try_from(id - 2).unwrap(), id).await;
@@ -402,10 +409,67 @@ calls: {{ reply_topic: {subject}.replies, timeout: 200s, max_timeout: 200s }}"
             .publish(request.reply.unwrap(), answer.into())
             .await
             .unwrap();
-        ids.push(id_of(&within("the answer", next(&heard)).await.body));
+        ids.push(id_of(&within("the answer", next(&received)).await.body));
     }
     ids.sort_unstable();
     assert_eq!(ids, [0, 1, 2, 3], "each once");
     first.stop().await;
     second.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replica_ends_in_time_when_its_broker_no_longer_answers() {
+    let Some(broker) = Private::start_new(Kind::Kafka).await else {
+        return;
+    };
+    let plain = Plain::new(&broker.address());
+    let topic = unique("agents");
+    plain.create(&topic, 1).await;
+    let requests = plain.read(&topic, 1);
+    let door = format!("127.0.0.1:{}", free_port().await);
+    let admin = format!("127.0.0.1:{}", free_port().await);
+    let grace = Duration::from_secs(1);
+    let config = format!(
+        "
+transports: {{ kafka: {{ type: kafka, brokers: ['{}'] }} }}
+default_route: [{{ transport: kafka, topic: {topic} }}]
+http: {{ listen: '{door}', drain_grace: {}s }}
+admin: {{ listen: '{admin}' }}
+",
+        broker.address(),
+        grace.as_secs()
+    );
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("a2abus.yaml");
+    std::fs::write(&file, config).unwrap();
+    let mut replica = Replica {
+        process: serve(&file),
+        admin: format!("http://{admin}/readyz"),
+        file,
+    };
+    replica.until_ready().await;
+    let call = || {
+        let request = reqwest::Client::new().post(format!("http://{door}/rpc"));
+        let request = request.header("content-type", "application/json");
+        tokio::spawn(request.body(self::request(1).to_string()).send())
+    };
+    let sent = call();
+    within("the agent has the request", next(&requests)).await;
+    broker.freeze().await;
+    let unsent = call();
+    within("the call waits", async {
+        let metrics = format!("http://{admin}/metrics");
+        let waiting = async || reqwest::get(&metrics).await.unwrap().text().await.unwrap();
+        while !waiting().await.contains("a2abus_pending_calls 2\n") {
+            sleep(Duration::from_millis(50)).await;
+        }
+    })
+    .await;
+    let began = Instant::now();
+    replica.stop().await;
+    let took = began.elapsed();
+    assert!(took < grace + MARGIN, "{took:?}");
+    for answer in [sent, unsent] {
+        assert_eq!(answer.await.unwrap().unwrap().status(), 503);
+    }
 }

@@ -50,7 +50,7 @@ async fn agent(
     nats.flush().await.unwrap();
 }
 
-/// What a stream is at: its events so far, by id.
+/// The state of a stream: its events so far, by id.
 struct Follower {
     response: reqwest::Response,
     text: String,
@@ -97,22 +97,23 @@ impl Follower {
     }
 }
 
-/// A client's listener; it shows what it was sent.
+/// A client's listener, which shows the requests that it received.
 async fn listener() -> (String, mpsc::Receiver<Value>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/hook", listener.local_addr().unwrap());
-    let (tell, called) = mpsc::channel(1_000);
-    let take = async |State(tell): State<mpsc::Sender<Value>>, body: String| {
-        tell.send(serde_json::from_str(&body).unwrap())
+    let (sender, called) = mpsc::channel(1_000);
+    let take = async |State(sender): State<mpsc::Sender<Value>>, body: String| {
+        sender
+            .send(serde_json::from_str(&body).unwrap())
             .await
             .unwrap();
     };
-    let router = Router::new().route("/hook", post(take)).with_state(tell);
+    let router = Router::new().route("/hook", post(take)).with_state(sender);
     tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
     (url, called)
 }
 
-/// What an event says, for comparison.
+/// The content of an event, for comparison.
 fn said(event: &Value) -> String {
     let text = &event["artifactUpdate"]["artifact"]["parts"][0]["text"];
     let state = &event["statusUpdate"]["status"]["state"];
@@ -120,7 +121,7 @@ fn said(event: &Value) -> String {
     said.unwrap_or_else(|| panic!("{event}")).to_owned()
 }
 
-async fn a_stream_goes_on_elsewhere(state: &str, nats: &str) {
+async fn a_stream_continues_on_another_replica(state: &str, nats: &str) {
     let subject = unique("writer");
     let pace = format!("{subject}.pace");
     let (url, mut called) = listener().await;
@@ -177,7 +178,7 @@ async fn a_stream_goes_on_elsewhere(state: &str, nats: &str) {
     assert_eq!(expected.len(), EVENTS);
     assert_eq!(patched, expected, "no gap and no repeat");
     within("the agent ends", working).await.unwrap();
-    // The webhook has got each event once, in this order, whoever called it.
+    // The webhook has received each event once, in this order, whichever replica called it.
     for (_, event) in &expected {
         let call = within("the webhook is called", called.recv())
             .await
@@ -192,25 +193,25 @@ async fn a_stream_goes_on_elsewhere(state: &str, nats: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stream_goes_on_at_another_replica_on_kafka() {
+async fn a_stream_continues_at_another_replica_on_kafka() {
     let (Some(kafka), Some(nats)) = (named(Kind::Kafka), named(Kind::Nats)) else {
         return;
     };
     let state = format!("{{ type: kafka, brokers: ['{kafka}'] }}");
-    a_stream_goes_on_elsewhere(&state, &nats).await;
+    a_stream_continues_on_another_replica(&state, &nats).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stream_goes_on_at_another_replica_on_jetstream() {
+async fn a_stream_continues_at_another_replica_on_jetstream() {
     let Some(nats) = named(Kind::Nats) else {
         return;
     };
     let state = format!("{{ type: nats, servers: ['{nats}'] }}");
-    a_stream_goes_on_elsewhere(&state, &nats).await;
+    a_stream_continues_on_another_replica(&state, &nats).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_followed_call_that_nobody_takes_fails_before_its_deadline() {
+async fn a_followed_call_that_no_agent_accepts_fails_before_its_deadline() {
     let Some(nats) = named(Kind::Nats) else {
         return;
     };
@@ -230,7 +231,7 @@ async fn a_followed_call_that_nobody_takes_fails_before_its_deadline() {
     bridge.stop().await;
 }
 
-/// What one replica has answered, another shows at once.
+/// Answers of one replica are visible on another one at once.
 async fn an_answer_is_seen_elsewhere(state: &str, nats: &str) {
     let subject = unique("quick");
     let config = format!(

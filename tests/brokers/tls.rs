@@ -107,7 +107,7 @@ async fn connect(config: String) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_keeps_tls_from_coming_up_is_named_with_what_helps() {
+async fn the_cause_of_a_tls_failure_is_reported_with_its_fix() {
     let (ours, other) = (Authority::new(), Authority::new());
     ours.issue("server", "127.0.0.1", 2999);
     ours.issue("elsewhere", "nats.example", 2999);
@@ -195,7 +195,7 @@ async fn what_keeps_tls_from_coming_up_is_named_with_what_helps() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_log_and_the_readiness_name_what_keeps_tls_from_coming_up() {
+async fn the_log_and_the_readiness_name_the_cause_of_a_tls_failure() {
     let ours = Authority::new();
     ours.issue("server", "127.0.0.1", 2999);
     let Some(server) = (match Private::start_new(Kind::Nats).await {
@@ -209,22 +209,24 @@ async fn the_log_and_the_readiness_name_what_keeps_tls_from_coming_up() {
     let trouble = format!("{address}: this system does not know the authority");
 
     let bridge = Running::launch(&config).await;
-    let told = async {
+    let reported = async {
         while !format!("{:?}", bridge.report()).contains(&trouble) {
             tokio::time::sleep(std::time::Duration::from_millis(50)).await;
         }
     };
-    within("the readiness names it", told).await;
+    within("the readiness names it", reported).await;
     bridge.stop().await;
 
     // One line says why, and another what therefore does not start.
     let lines = logged(&config, "a part of the bridge did not start").await;
-    let told = lines.iter().filter(|line| line.contains(&trouble));
-    let told: Vec<&String> = told
+    let reported = lines.iter().filter(|line| line.contains(&trouble));
+    let reported: Vec<&String> = reported
         .filter(|line| !line.contains("did not start"))
         .collect();
     assert!(
-        told.len() == 1 && told[0].contains("WARN") && told[0].contains("transport=bus"),
+        reported.len() == 1
+            && reported[0].contains("WARN")
+            && reported[0].contains("transport=bus"),
         "{lines:?}"
     );
     assert!(

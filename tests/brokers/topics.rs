@@ -53,7 +53,7 @@ fn written(directory: &tempfile::TempDir, config: &str) -> PathBuf {
     file
 }
 
-/// Each line without what stands after the name: `ok kafka: topic agents`.
+/// Each line up to the name: `ok kafka: topic agents`.
 fn states(text: &str) -> Vec<String> {
     let line = |line: &str| {
         let head = line.split(" (").next().unwrap_or_default();
@@ -122,7 +122,7 @@ calls: {{ reply_topic: {u}.replies, reply_partitions: {partitions} }}
     let (text, status) = topics(&["plan", "--partitions", "2", "--replicas", "1"], &file).await;
     assert_eq!((states(&text), status), (needed("ok"), 0), "{text}");
 
-    // The bridge works with what was made.
+    // The bridge works with the created topics and streams.
     let bridge = Running::start(&config(2)).await;
     let plain = Plain::new(&kafka);
     plain.publish(&format!("{u}.in"), None, REQUEST).await;
@@ -145,9 +145,9 @@ calls: {{ reply_topic: {u}.replies, reply_partitions: {partitions} }}
     assert!(text.contains(&same), "{text}");
 }
 
-/// What is missing and the bridge creates is not missed: plan, check and the bridge agree.
+/// Topics that the bridge creates itself are not reported as missing: plan, check and the bridge agree.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_the_bridge_creates_when_it_starts_is_planned_so_on_kafka() {
+async fn topics_that_the_bridge_creates_at_start_are_planned_as_such_on_kafka() {
     let Some(kafka) = named(Kind::Kafka) else {
         return;
     };
@@ -237,7 +237,7 @@ calls: {{ reply_topic: {u}.replies }}
     let wanted = needed("ok", format!("stream of {u}.dlq"));
     assert_eq!((states(&text), status), (wanted, 0), "{text}");
 
-    // The bridge, which may create nothing itself, is ready with what was made.
+    // The bridge, which may not create anything itself, is ready with the created topics and streams.
     Running::start(&config("1h")).await.stop().await;
 
     let file = written(&directory, &config("2h"));
@@ -314,7 +314,7 @@ calls: {{ enabled: false }}
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_bus_refuses_is_told_with_what_helps() {
+async fn a_refusal_of_a_bus_is_reported_with_its_fix() {
     let (Some(kafka), Some(nats)) = (named(Kind::Kafka), named(Kind::Nats)) else {
         return;
     };
@@ -339,7 +339,7 @@ default_route: [{{ transport: kafka, topic: {u}.out }}]
     // One broker and one server, which both keep no three copies.
     let (text, status) = topics(&["apply", "--replicas", "3"], &file).await;
     assert_eq!(status, 1, "{text}");
-    for (item, told) in [
+    for (item, reported) in [
         (
             format!("FAILED   kafka: topic {u}.out ("),
             "the cluster has fewer brokers than copies are asked for: ask for fewer, or add brokers (InvalidReplicationFactor)",
@@ -355,7 +355,7 @@ default_route: [{{ transport: kafka, topic: {u}.out }}]
     ] {
         let line = text.lines().find(|line| line.starts_with(&item));
         assert!(
-            line.is_some_and(|line| line.ends_with(told)),
+            line.is_some_and(|line| line.ends_with(reported)),
             "{item}\n{text}"
         );
     }
@@ -461,7 +461,7 @@ default_route: [{ transport: nats, topic: 'agents.{targetagent}' }]
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_manifests_leave_out_is_named_and_the_logs_of_the_state_are_complete() {
+async fn manifests_name_what_they_leave_out_and_contain_the_logs_of_the_state() {
     let directory = tempfile::tempdir().unwrap();
     let file = written(
         &directory,

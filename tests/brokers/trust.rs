@@ -12,9 +12,9 @@ use support::server::{Kind, Private, named, program};
 use support::service::Service;
 use tokio::process::Command;
 
-use crate::plain::{Plain, next, unique};
+use crate::plain::{Plain, next, subscribed, unique};
 
-/// The first 26 characters of what an agent repeats are the call id, the rest is the token.
+/// The first 26 characters of the id that an agent repeats are the call id, the rest is the token.
 const CALL_ID: usize = 26;
 const REQUEST: &str =
     r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"_agentId":"weather"}}"#;
@@ -30,7 +30,7 @@ fn count(bridge: &Running, series: &str) -> u64 {
     found.map_or(0, |count| count.trim().parse().unwrap())
 }
 
-/// At least: a client that hears no confirmation in time publishes again.
+/// At least once: a client without a timely confirmation publishes again.
 async fn until_counted(bridge: &Running, series: &str, wanted: u64) {
     within(series, async {
         while count(bridge, series) < wanted {
@@ -168,7 +168,7 @@ calls: {{ reply_partitions: 1 }}",
         assert_eq!(seen.body, REQUEST.as_bytes());
         auditor.cannot_read("agents.weather").await;
 
-        // What the copy says answers nothing, and neither does the id of the call without its token.
+        // The contents of the copy are not enough to answer, and neither is the call id without its token.
         auditor
             .publish(
                 "a2abus.replies",
@@ -254,7 +254,7 @@ async fn on_kafka_no_request_chooses_where_the_bridge_publishes() {
     }
     let bus = format!("{{ type: kafka, brokers: ['{kafka}'] }}");
     let bridge = Running::start(&two_bindings(&bus, &name, &service)).await;
-    let letters = plain.read(&format!("{name}.dlq"), 1);
+    let dlq_messages = plain.read(&format!("{name}.dlq"), 1);
     let mut sent = 0;
     for (topic, body) in [
         ("in", REQUEST.to_owned()),
@@ -267,8 +267,8 @@ async fn on_kafka_no_request_chooses_where_the_bridge_publishes() {
                 plain
                     .publish_with(&topic, &[(header, Some(place.as_str()))], &body)
                     .await;
-                let letter = within("the dead letter", next(&letters)).await;
-                let reason = String::from_utf8_lossy(&letter.headers["bus-dlq-reason"]);
+                let dlq_message = within("the dead letter", next(&dlq_messages)).await;
+                let reason = String::from_utf8_lossy(&dlq_message.headers["bus-dlq-reason"]);
                 assert_eq!(reason, "reply_place_refused", "{header}: {place}");
                 sent += 1;
             }
@@ -289,9 +289,9 @@ async fn on_nats_no_request_chooses_where_the_bridge_publishes() {
     let client = async_nats::connect(&nats).await.unwrap();
     let bus = format!("{{ type: nats, servers: ['{nats}'] }}");
     let bridge = Running::start(&two_bindings(&bus, &name, &service)).await;
-    let mut letters = client.subscribe(format!("{name}.dlq")).await.unwrap();
+    let mut dlq_messages = client.subscribe(format!("{name}.dlq")).await.unwrap();
     let mut inbox = client.subscribe("_INBOX.x").await.unwrap();
-    client.flush().await.unwrap();
+    subscribed(&client).await;
     for (topic, body) in [
         ("in", REQUEST.to_owned()),
         ("work", workflow(&service)),
@@ -305,16 +305,18 @@ async fn on_nats_no_request_chooses_where_the_bridge_publishes() {
                 .publish_with_headers(topic, headers, body.clone().into())
                 .await
                 .unwrap();
-            let letter = within("the dead letter", letters.next()).await.unwrap();
-            let headers = letter.headers.unwrap();
+            let dlq_message = within("the dead letter", dlq_messages.next())
+                .await
+                .unwrap();
+            let headers = dlq_message.headers.unwrap();
             let reason = headers.get("bus-dlq-reason").map(ToString::to_string);
             assert_eq!(reason.as_deref(), Some("reply_place_refused"), "{place}");
         }
     }
-    // Whoever writes a message chooses its reply subject too.
+    // The sender of a message also chooses its reply subject.
     let (victim, own) = (format!("{name}.agents.victim"), format!("{name}.dlq"));
     let mut other = client.subscribe(victim.clone()).await.unwrap();
-    client.flush().await.unwrap();
+    subscribed(&client).await;
     let of_http = [
         ("ce-specversion", "1.0"),
         ("ce-id", "1"),
@@ -341,12 +343,14 @@ async fn on_nats_no_request_chooses_where_the_bridge_publishes() {
                 .publish_with_reply_and_headers(to, reply_to, with, body.clone().into())
                 .await
                 .unwrap();
-            let letter = within("the dead letter", letters.next()).await.unwrap();
-            let headers = letter.headers.unwrap_or_default();
+            let dlq_message = within("the dead letter", dlq_messages.next())
+                .await
+                .unwrap();
+            let headers = dlq_message.headers.unwrap_or_default();
             let said = |name| headers.get(name).map(ToString::to_string);
             let reason = said("bus-dlq-reason");
             let Some(reason) = reason else {
-                panic!("{topic} {body} {reply}: {:?}", letter.payload);
+                panic!("{topic} {body} {reply}: {:?}", dlq_message.payload);
             };
             if is_read {
                 assert_eq!(reason, "reply_place_refused", "{topic} {body} {reply}");
@@ -367,8 +371,9 @@ async fn on_nats_no_request_chooses_where_the_bridge_publishes() {
     client.publish(victim, "end".into()).await.unwrap();
     let first = within("the end", other.next()).await.unwrap();
     assert_eq!(first.payload, "end".as_bytes());
-    assert!(letters.next().now_or_never().is_none());
-    // The server keeps the order of one connection: what the bridge had published there would be here.
+    assert!(dlq_messages.next().now_or_never().is_none());
+    // The server preserves the order of one connection, so anything that the bridge had published there would have
+    // arrived.
     client.publish("_INBOX.x", "end".into()).await.unwrap();
     let first = within("the end", inbox.next()).await.unwrap();
     assert_eq!(first.payload, "end".as_bytes());
@@ -376,7 +381,7 @@ async fn on_nats_no_request_chooses_where_the_bridge_publishes() {
     bridge.stop().await;
 }
 
-/// A message that is no request: what is not answered by the bridge is answered by the agent, wherever it says.
+/// A message that is not a request: the bridge does not answer it, but the agent may, at any address.
 #[tokio::test(flavor = "multi_thread")]
 async fn on_nats_no_event_leads_the_answer_of_an_agent_to_a_place_that_is_not_allowed() {
     let Some(nats) = named(Kind::Nats) else {
@@ -388,7 +393,7 @@ async fn on_nats_no_event_leads_the_answer_of_an_agent_to_a_place_that_is_not_al
     let bridge = Running::start(&two_bindings(&bus, &name, &service)).await;
     let agent = client.subscribe(format!("{name}.agents.weather"));
     let mut agent = agent.await.unwrap();
-    client.flush().await.unwrap();
+    subscribed(&client).await;
     let victim = format!("{name}.agents.victim");
     let overruled = r#"a2abus_attributes_overruled_total{attribute="replyto",binding="in"}"#;
     for (reply, expected) in [("_INBOX.a", Some("_INBOX.a")), (victim.as_str(), None)] {
@@ -444,7 +449,7 @@ async fn no_door_leads_to_the_executor_around_its_keys() {
             &format!("topics: [{name}.agents.a2e-executor]"),
         );
     let bridge = Running::start(&config).await;
-    let letters = plain.read(&format!("{name}.dlq"), 1);
+    let dlq_messages = plain.read(&format!("{name}.dlq"), 1);
 
     let call = workflow_call(&service);
     for path in ["/rpc", "/rpc/a2e-executor"] {
@@ -460,7 +465,7 @@ async fn no_door_leads_to_the_executor_around_its_keys() {
         let refused = within("a refusal", bridge.post(path, rest.clone())).await;
         assert_eq!(refused.status, 401, "{path}: {}", refused.body);
     }
-    // Through a topic that agents may write: nobody is an agent because he says so.
+    // Through a topic to which agents may write: claiming to be an agent is not enough.
     let named = [
         ("ce_specversion", "1.0"),
         ("ce_id", "1"),
@@ -479,9 +484,9 @@ async fn no_door_leads_to_the_executor_around_its_keys() {
         plain
             .publish_with(&format!("{name}.in"), headers, body)
             .await;
-        let letter = within("the dead letter", next(&letters)).await;
-        // Nobody asked, so nobody is told.
-        let detail = String::from_utf8_lossy(&letter.headers["bus-dlq-detail"]);
+        let dlq_message = within("the dead letter", next(&dlq_messages)).await;
+        // No one sent a request, so no one gets an error.
+        let detail = String::from_utf8_lossy(&dlq_message.headers["bus-dlq-detail"]);
         assert!(detail.starts_with("the answer: "), "{detail}");
     }
     // And from the shell, with the configuration of the bridge.
@@ -489,8 +494,8 @@ async fn no_door_leads_to_the_executor_around_its_keys() {
     let file = directory.path().join("a2abus.yaml");
     std::fs::write(&file, &config).unwrap();
     let params = json!({"workflow": workflow(&service), "sourceagent": "reporter"}).to_string();
-    let told = shell(&file, &["a2e-executor", "workflows/execute", &params]).await;
-    assert!(!told.contains("\"success\""), "{told}");
+    let reported = shell(&file, &["a2e-executor", "workflows/execute", &params]).await;
+    assert!(!reported.contains("\"success\""), "{reported}");
 
     assert_eq!(service.posts(), 0);
     assert_eq!(

@@ -9,7 +9,7 @@ use support::service::Service;
 use crate::path::serve;
 use crate::plain::{Plain, Record, next, unique};
 
-/// What a workflow of these operations is, line by line.
+/// The lines of a workflow with these operations.
 fn workflow(execution: &str, operations: &[(&str, Value)]) -> String {
     let lines = operations.iter().map(|(id, operation)| {
         json!({"type": "operationUpdate", "operationId": id, "operation": operation}).to_string()
@@ -81,7 +81,7 @@ async fn a_workflow_of_a_plain_client_is_executed_once_though_it_comes_twice() {
     for _ in 0..2 {
         plain.publish(&inbox, None, &lines).await;
     }
-    let (mut told, mut answers) = (Vec::new(), Vec::new());
+    let (mut output, mut answers) = (Vec::new(), Vec::new());
     while answers.len() < 2 {
         let record = within("the executor says something", next(&consumer)).await;
         assert_eq!(header(&record, "ce_collaborationid"), "e-1");
@@ -89,13 +89,16 @@ async fn a_workflow_of_a_plain_client_is_executed_once_though_it_comes_twice() {
         if is_answer(&record) {
             answers.push(record);
         } else if answers.is_empty() {
-            told.push(record);
+            output.push(record);
         }
     }
-    let seq: Vec<&str> = told.iter().map(|record| header(record, "ce_seq")).collect();
+    let seq: Vec<&str> = output
+        .iter()
+        .map(|record| header(record, "ce_seq"))
+        .collect();
     assert_eq!(seq, ["0", "1", "2", "3", "4"]);
     assert_eq!(
-        header(&told[0], "ce_type"),
+        header(&output[0], "ce_type"),
         "org.apache.eventmesh.a2a.a2e.execution.started"
     );
     for answer in &answers {

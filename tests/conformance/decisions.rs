@@ -165,7 +165,7 @@ fn detection_5_nothing_is_an_error() {
 }
 
 #[test]
-fn detection_6_what_nobody_knows_is_refused_or_wrapped() {
+fn detection_6_unknown_payloads_are_refused_or_wrapped() {
     check_refused("{}", DecodeErrorKind::Unknown, "");
     let new_id = MapContext::counting("new");
     let context = MapContext {
@@ -518,7 +518,7 @@ fn legacy_acts_are_read_in_any_case_and_with_hyphens() {
 }
 
 #[test]
-fn legacy_act_that_nobody_knows_is_a_notification() {
+fn an_unknown_legacy_act_is_a_notification() {
     let payload = act("DANCE", r#""correlationId":"c""#);
     check(&payload, "mcptype", Some("notification"));
     check(&payload, "messagetype", Some("DANCE"));

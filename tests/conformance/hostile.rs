@@ -761,8 +761,8 @@ fn thousands_of_hostile_documents_do_no_harm() {
 
 /// Time on a processor, so that a busy machine does not count; where the kernel does not tell, time on the wall.
 fn clock(start: Instant) -> Duration {
-    let told = std::fs::read_to_string("/proc/thread-self/schedstat").ok();
-    let nanoseconds = told.and_then(|text| text.split(' ').next()?.parse().ok());
+    let output = std::fs::read_to_string("/proc/thread-self/schedstat").ok();
+    let nanoseconds = output.and_then(|text| text.split(' ').next()?.parse().ok());
     nanoseconds.map_or_else(|| start.elapsed(), Duration::from_nanos)
 }
 

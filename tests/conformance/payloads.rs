@@ -57,7 +57,7 @@ fn lines_hint() -> Hint {
 /// The units as words: the family of what was mapped, the kind of error of what was refused.
 fn words(outcomes: &[Outcome]) -> Vec<&'static str> {
     let word = |outcome: &Outcome| match outcome {
-        Ok(mapped) => mapped.because.family.as_str(),
+        Ok(mapped) => mapped.detection.family.as_str(),
         Err(refused) => refused.error.kind().as_str(),
     };
     outcomes.iter().map(word).collect()
@@ -192,14 +192,14 @@ fn every_shared_vector_is_read_as_it_says() {
                 assert_eq!(outcomes.len(), items.len(), "{}", case.name);
                 for (outcome, item) in outcomes.iter().zip(items) {
                     for (member, expected) in item.as_object().unwrap() {
-                        assert_eq!(&told(outcome, member), expected, "{} {member}", case.name);
+                        assert_eq!(&output(outcome, member), expected, "{} {member}", case.name);
                         judged += 1;
                     }
                 }
             } else {
                 assert_eq!(outcomes.len(), 1, "{}", case.name);
                 assert_eq!(
-                    &told(&outcomes[0], member),
+                    &output(&outcomes[0], member),
                     expected,
                     "{} {member}",
                     case.name
@@ -229,10 +229,10 @@ impl Case {
 }
 
 /// What the plugin says about one member of the vectors, in the vectors' words.
-fn told(outcome: &Outcome, member: &str) -> Value {
+fn output(outcome: &Outcome, member: &str) -> Value {
     let mapped = match outcome {
         Ok(mapped) => mapped,
-        Err(refused) => return told_of_refused(refused, member),
+        Err(refused) => return output_of_refused(refused, member),
     };
     let message = mapped.json_rpc.as_ref().expect("JSON-RPC");
     let event = &mapped.event;
@@ -269,7 +269,7 @@ fn kind_of(message: &JsonRpc, mapped: &Mapped) -> &'static str {
     }
 }
 
-fn told_of_refused(refused: &Refused, member: &str) -> Value {
+fn output_of_refused(refused: &Refused, member: &str) -> Value {
     match member {
         "protocol" => "none".into(),
         "kind" => "invalid".into(),
@@ -324,7 +324,7 @@ fn a_scalar_is_not_an_object() {
 }
 
 #[test]
-fn what_is_not_json_is_refused_with_its_place() {
+fn invalid_json_is_refused_with_its_position() {
     for (payload, offset) in [
         ("{", 1),
         ("{\"a\"}", 4),
@@ -354,7 +354,7 @@ fn what_is_not_json_is_refused_with_its_place() {
 }
 
 #[test]
-fn what_is_not_utf8_is_refused_with_its_place() {
+fn invalid_utf8_is_refused_with_its_position() {
     let mut payload = CALL.as_bytes().to_vec();
     payload.insert(17, 0xff);
     let units = outcomes(payload);
@@ -383,7 +383,7 @@ fn a_batch_is_one_unit_an_element_in_order() {
 }
 
 #[test]
-fn a_bad_element_is_refused_alone() {
+fn only_the_bad_element_is_refused() {
     let payload = format!(r#"[{CALL},7,null,"x",[{CALL}],[],{{}},{{"jsonrpc":"1.0"}},{NOTE}]"#);
     let expected = [
         "jsonrpc",
@@ -430,7 +430,7 @@ fn lines_after_a_byte_order_mark_are_one_unit_each() {
 }
 
 #[test]
-fn a_bad_line_is_refused_alone() {
+fn only_the_bad_line_is_refused() {
     let payload = format!("{CALL}\n{{\"a\":\n{NOTE}\nnonsense\n7\n[{CALL}]\n{FIPA}");
     check(
         &payload,
@@ -530,9 +530,9 @@ fn limits_are_kept_to_the_unit() {
 #[track_caller]
 fn check_because(payload: &str, family: Family, rule: u8, member: &str) {
     let units = outcomes(payload.to_owned());
-    let because = units[0].as_ref().unwrap().because;
+    let detection = units[0].as_ref().unwrap().detection;
     assert_eq!(
-        (because.family, because.rule, because.member),
+        (detection.family, detection.rule, detection.member),
         (family, rule, member),
         "{payload}"
     );
@@ -559,7 +559,7 @@ fn an_earlier_rule_wins() {
 }
 
 #[test]
-fn a_version_that_is_not_spoken_is_no_fall_through() {
+fn an_unsupported_version_does_not_fall_through() {
     for payload in [
         r#"{"jsonrpc":2.0,"id":1,"method":"m"}"#,
         r#"{"jsonrpc":"1.0","id":1,"method":"m"}"#,
@@ -622,15 +622,15 @@ fn escaped_names_and_values_mean_what_they_spell() {
     ] {
         assert_eq!(mapped.event.attribute(name).unwrap(), value);
     }
-    assert_eq!(told(&units[0], "id_raw"), r#""\u0031""#);
+    assert_eq!(output(&units[0], "id_raw"), r#""\u0031""#);
     check(r#"{"pr\u006ftocol":"\u0041\u0032A"}"#, &["legacy"]);
 }
 
 #[test]
-fn headers_tell_the_framing_and_the_dialect() {
+fn headers_decide_the_framing_and_the_dialect() {
     let dialect = |headers: &[(&str, &str)], payload: &str| {
         let units = outcomes_with(payload.to_owned(), &hint_of(headers), &Limits::default());
-        told(&units[0], "protocol")
+        output(&units[0], "protocol")
     };
     let send = r#"{"jsonrpc":"2.0","id":1,"method":"message/send"}"#;
     assert_eq!(dialect(&[], send), "a2a-0.3");

@@ -96,7 +96,7 @@ async fn follower(door: SocketAddr, number: usize) -> TcpStream {
     client
 }
 
-/// One connection with calls that nobody answers.
+/// One connection with unanswered calls.
 async fn callers(door: SocketAddr, count: usize) {
     let (client, driver) = http2(door).await;
     let mut answers = Vec::new();

@@ -34,7 +34,7 @@ use tokio::task::{JoinHandle, JoinSet};
 const BUDGET: i64 = 64 << 20;
 /// Connections of one client, at most: a quarter of `max_connections`.
 const PER_CLIENT: usize = 100;
-/// What the process may grow by under any flood.
+/// How much the process may grow under any flood.
 const MAY_GROW: usize = 200 << 20;
 /// The series that counts what did not fit into the budget.
 const REFUSED: &str = "a2abus_budget_refused_total";
@@ -77,7 +77,7 @@ admin: {{ listen: "{admin}" }}
     )
 }
 
-/// What a configuration is made of: the broker, the beginning of its subjects, and the addresses of both listeners.
+/// The variables of a configuration: the broker, the prefix of its subjects, and the addresses of both listeners.
 type Configuration = fn(&str, &str, SocketAddr, SocketAddr) -> String;
 
 impl Target {
@@ -228,7 +228,7 @@ async fn connect(from: [u8; 4], to: SocketAddr) -> std::io::Result<TcpStream> {
     socket.connect(to).await
 }
 
-/// What comes back for a request until the connection closes.
+/// The response to a request, until the connection closes.
 async fn exchange(from: [u8; 4], to: SocketAddr, request: &str) -> std::io::Result<String> {
     let mut stream = connect(from, to).await?;
     stream.write_all(request.as_bytes()).await?;

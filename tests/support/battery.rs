@@ -36,7 +36,7 @@ pub trait Environment: Sync {
     /// How to read a topic at least once, sharing the position under that name.
     fn durable(&self, topic: &Topic, name: &str) -> Reading;
 
-    /// What a confirmation has to mean so that a durable reader surely gets the message.
+    /// The guarantee that a confirmation needs so that a durable reader surely gets the message.
     fn guarantee(&self) -> Guarantee {
         Guarantee::Default
     }
@@ -57,7 +57,7 @@ pub trait Environment: Sync {
         std::future::ready(())
     }
 
-    /// Makes it reachable again, with what it had stored.
+    /// Makes it reachable again, with its stored data.
     fn start(&self) -> impl Future<Output = ()> + Send {
         std::future::ready(())
     }
@@ -74,8 +74,8 @@ pub enum Feature {
     Keys,
     /// `*` and `>` in subscriptions.
     Wildcards,
-    /// What a crashed reader had not settled comes again in its order. JetStream sends each message again after a delay
-    /// of its own, so newer ones overtake.
+    /// Unsettled messages of a crashed reader are redelivered in order. JetStream sends each message again after a
+    /// delay of its own.
     OrderedRedelivery,
     /// It says how far a reader is behind.
     Lag,
@@ -412,7 +412,7 @@ async fn settled_is_not_redelivered<E: Environment>(bench: &Bench<'_, E>) {
     settle(delivery);
 }
 
-/// Only what is settled without a gap is forgotten: a gap comes again, with nothing from before it.
+/// Only messages that are settled without a gap are forgotten: a gap is redelivered, and nothing before it.
 async fn out_of_order_settlement<E: Environment>(bench: &Bench<'_, E>) {
     let mut consumer = bench.read(&bench.transport, "g").await;
     bench.publish(0..10).await;
@@ -428,7 +428,7 @@ async fn out_of_order_settlement<E: Environment>(bench: &Bench<'_, E>) {
             settle(delivery);
         }
     }
-    // What was abandoned may come again to this reader at once; it is not settled there either.
+    // An abandoned message may be redelivered to this reader at once. It is not settled there either.
     consumer.close(DEADLINE).await.expect("the consumer closes");
     let mut consumer = bench.read(&bench.transport, "g").await;
     bench.publish(10..11).await;
@@ -526,7 +526,7 @@ async fn oversize<E: Environment>(bench: &Bench<'_, E>) {
     receive_all(&mut consumer, 0..1).await;
 }
 
-/// The bus goes away and comes back while messages are under way: what was confirmed arrives.
+/// The bus goes down and comes back while messages are in flight: the confirmed ones arrive.
 async fn reconnect_mid_flight<E: Environment>(bench: &Bench<'_, E>) {
     let mut consumer = bench.read(&bench.transport, "g").await;
     let (halfway, mut reached) = tokio::sync::watch::channel(0);

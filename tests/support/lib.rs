@@ -1,4 +1,4 @@
-//! What the tests of several crates share.
+//! Helpers for the tests of several crates.
 #![allow(
     clippy::expect_used,
     clippy::panic,

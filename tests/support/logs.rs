@@ -24,7 +24,7 @@ pub trait Logs: Sync {
     /// A body that is larger than the log takes.
     fn oversize_bytes(&self) -> Option<usize>;
 
-    /// Lets go of a log that nobody uses any more, as the end of a process does.
+    /// Releases an unused log, as the end of a process does.
     fn restart(&self, _name: &str) {}
 }
 
@@ -75,7 +75,7 @@ const ROOMY: ViewOptions = ViewOptions {
     memory_bytes: 64 << 20,
 };
 
-/// Keeps what was appended to a key, in order, and who claimed it first.
+/// Stores the records of each key in order, and who claimed it first.
 #[derive(Debug)]
 pub struct History;
 
@@ -163,7 +163,7 @@ fn stories(entries: &Entries<Story>) -> Vec<(String, Story)> {
     stories
 }
 
-/// Waits until a view is at the end of the log as it is now.
+/// Waits until a view has reached the current end of the log.
 async fn at_the_end(log: &AnyLog, view: &View<History>) {
     let end = log.bounds().await.expect("the log has an end").end;
     let mut progress = view.progress();
@@ -219,7 +219,7 @@ async fn history_then_live(logs: &impl Logs) {
             read.push((record.position, record.key.to_string(), record.body));
         }
     }
-    // Of different partitions nobody knows the order.
+    // The order between partitions is undefined.
     read.sort();
     appended.sort();
     assert_eq!(read, appended);
@@ -358,7 +358,7 @@ async fn restarts_agree(logs: &impl Logs) {
     }
 }
 
-/// What a subscriber saw on one replica goes on on the other, from the id of the last event, without a gap or a repeat.
+/// A subscription of one replica continues on the other, from the id of the last event, without gaps or duplicates.
 async fn streams_resume(logs: &impl Logs) {
     let (_, [(one, _one), (other, _other)]) = replicas(logs, EVENTS).await;
     let mut seen = Vec::new();
@@ -425,7 +425,7 @@ async fn nothing_is_lost_by_a_restart(logs: &impl Logs) {
         .expect("appended");
     }
     let last = commit(&one, "key 0", "part 100").await;
-    // What was committed says nothing of the other partitions.
+    // A commit says nothing about the other partitions.
     let log = logs.open(EVENTS, &name).await;
     at_the_end(&log, &one).await;
     drop(log);

@@ -45,7 +45,7 @@ pub struct Private {
     kind: Kind,
     port: u16,
     directory: TempDir,
-    /// Lines of its configuration, beside the defaults.
+    /// Lines of its configuration, in addition to the defaults.
     settings: Vec<String>,
     process: Mutex<Option<Child>>,
 }
@@ -156,7 +156,7 @@ impl Private {
         assert!(status.success(), "{class} {arguments:?}: {status}");
     }
 
-    /// Kills it, as a power cut would; what it had stored stays.
+    /// Kills it like a power cut. The stored data stays.
     ///
     /// # Panics
     /// When it cannot be killed.
@@ -164,6 +164,18 @@ impl Private {
         if let Some(mut child) = self.process.lock().await.take() {
             child.kill().await.expect("the server is killed");
         }
+    }
+
+    /// Lets it answer nothing any more, while its connections stay open.
+    ///
+    /// # Panics
+    /// When it does not run.
+    pub async fn freeze(&self) {
+        let process = self.process.lock().await;
+        let id = process.as_ref().and_then(Child::id).expect("it runs");
+        let stop = ["-STOP", &id.to_string()];
+        let status = Command::new("kill").args(stop).status().await;
+        assert!(status.expect("kill runs").success());
     }
 
     async fn answers(&self) -> bool {
@@ -222,7 +234,7 @@ pub async fn free_port() -> u16 {
     port.trim().parse().expect("a number")
 }
 
-/// The program `a2abus`, which cargo builds beside the tests of the workspace.
+/// The program `a2abus`, which cargo builds next to the tests of the workspace.
 ///
 /// # Panics
 /// When it is not built.

@@ -85,11 +85,15 @@ impl AnyTransport {
         source: &LogSource,
         from: &[LogPosition],
     ) -> Result<LogReader, TransportError> {
-        match (self, source) {
+        match (self, source, from) {
             #[cfg(feature = "kafka")]
-            (Self::Kafka(kafka), LogSource::Topic(topic)) => kafka.read_log(topic, from).await,
+            (Self::Kafka(kafka), LogSource::Topic(topic), from) => {
+                kafka.read_log(topic, from).await
+            }
             #[cfg(feature = "nats")]
-            (Self::Nats(nats), LogSource::Stream(stream)) => nats.read_log(stream, from).await,
+            (Self::Nats(nats), LogSource::Stream(stream), from) => {
+                nats.read_log(stream, from).await
+            }
             _ => Err(no_log(source)),
         }
     }

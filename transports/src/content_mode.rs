@@ -1,4 +1,4 @@
-//! How does each transport carry a CloudEvent, and how does a message declare one?
+//! How each transport represents a CloudEvent, and how a message declares one.
 //!
 //! | | Kafka, memory | NATS | HTTP |
 //! |---|---|---|---|
@@ -54,7 +54,7 @@ pub enum ContentMode {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(
     clippy::large_enum_variant,
-    reason = "made once for each message and taken apart at once; a box would cost an allocation"
+    reason = "created once per message and consumed at once; a box would cost an allocation"
 )]
 pub enum Content {
     /// A CloudEvent.
@@ -79,7 +79,7 @@ const CORE: [(&str, &str, &str); 7] = [
     ("time", "ce_time", "ce-time"),
 ];
 
-/// At most this many attribute headers are read, so that the search for repeated attributes stays cheap.
+/// The maximum number of attribute headers, which bounds the cost of the check for repeated attributes.
 const MAX_ATTRIBUTES: usize = 256;
 
 const JSON: Text = Text::from_static("application/json");
@@ -100,7 +100,7 @@ pub fn read(binding: Binding, message: &Message, limits: &Limits) -> Result<Cont
         Some(Media::Unreadable(error)) => return Err(error),
         Some(Media::Batch(_)) => {
             return Err(EventError::new(EventErrorKind::BatchUnsupported, "")
-                .because("a batch of events, but one event is expected"));
+                .with_detail("a batch of events, but one event is expected"));
         }
         None => {}
     }
@@ -168,7 +168,7 @@ fn write_binary(binding: Binding, event: &Event) -> Result<Message, EventError> 
             Binding::Http if !content_type.is_ascii() => {
                 let kind = EventErrorKind::InvalidAttributeValue;
                 return Err(EventError::new(kind, "datacontenttype")
-                    .because("not ASCII, so it cannot be an HTTP Content-Type"));
+                    .with_detail("not ASCII, so it cannot be an HTTP Content-Type"));
             }
             Binding::Kafka | Binding::Memory | Binding::Http => {
                 headers.raw(Text::from_static("content-type"), &content_type);
@@ -265,7 +265,7 @@ impl Binding {
         }
     }
 
-    /// The attribute that a header stands for, if it is one of this binding, and its raw value.
+    /// The attribute that a header of this binding represents, and its raw value.
     fn attribute(self, header: &Header) -> Option<(Name<'_>, Option<&Bytes>)> {
         let any_case = match self {
             Self::Kafka | Self::Memory => false,
@@ -291,7 +291,7 @@ impl Binding {
 // === impl HeaderBlock ===
 
 impl HeaderBlock {
-    /// Enough bytes for the values of most events. Others take a second block.
+    /// Enough bytes for the values of most events. Larger events use a second block.
     const BLOCK: usize = 512;
 
     fn with_capacity(headers: usize) -> Self {
@@ -301,7 +301,7 @@ impl HeaderBlock {
         }
     }
 
-    /// Adds a header; the binding decides how its value is written.
+    /// Adds a header, encoded as the binding requires.
     fn encoded(&mut self, binding: Binding, name: Text, value: &str) {
         match binding {
             Binding::Kafka | Binding::Memory => self.raw(name, value),
@@ -352,14 +352,14 @@ impl Attributes {
             let name = name.to_text();
             if binding == Binding::Http && name == "datacontenttype" {
                 return Err(EventError::new(EventErrorKind::ForbiddenHeader, &name)
-                    .because("over HTTP the type of the data is the Content-Type"));
+                    .with_detail("over HTTP the type of the data is the Content-Type"));
             }
             if attributes.iter().any(|(known, _)| *known == name) {
                 return Err(duplicate(&name));
             }
             if attributes.len() == MAX_ATTRIBUTES {
                 return Err(EventError::new(EventErrorKind::MalformedEvent, &name)
-                    .because("more than 256 attributes"));
+                    .with_detail("more than 256 attributes"));
             }
             let value = binding.decode(&name, value)?;
             attributes.push((name, value));
@@ -374,7 +374,7 @@ impl Attributes {
             .map(|(_, value)| value.clone())
             .ok_or_else(|| {
                 EventError::new(EventErrorKind::MissingAttribute, name)
-                    .because("a required attribute is missing")
+                    .with_detail("a required attribute is missing")
             })
     }
 
@@ -386,9 +386,8 @@ impl Attributes {
     ) -> Result<Event, EventError> {
         if self.required("specversion")? != SPEC_VERSION {
             let kind = EventErrorKind::UnsupportedSpecversion;
-            return Err(
-                EventError::new(kind, "specversion").because("only specversion 1.0 is supported")
-            );
+            return Err(EventError::new(kind, "specversion")
+                .with_detail("only specversion 1.0 is supported"));
         }
         let mut event = Event::new(
             self.required("id")?,
@@ -455,12 +454,13 @@ fn is_content_type(name: &str) -> bool {
 
 fn utf8(name: &str, value: &[u8]) -> Result<Text, EventError> {
     Text::from_utf8(value).ok_or_else(|| {
-        EventError::new(EventErrorKind::InvalidUtf8, name).because("the value is not UTF-8")
+        EventError::new(EventErrorKind::InvalidUtf8, name).with_detail("the value is not UTF-8")
     })
 }
 
 fn duplicate(name: &str) -> EventError {
-    EventError::new(EventErrorKind::DuplicateAttribute, name).because("the attribute occurs twice")
+    EventError::new(EventErrorKind::DuplicateAttribute, name)
+        .with_detail("the attribute occurs twice")
 }
 
 #[cfg(test)]

@@ -39,7 +39,7 @@ pub enum Outcome {
     Abandoned,
 }
 
-/// The right to settle one delivery, once. Dropping it without a verdict abandons the delivery.
+/// The right to settle one delivery, once. Dropping it unused abandons the delivery.
 pub struct Acknowledger {
     settle: Option<Box<dyn Settle>>,
     /// Returns the bytes of the message to the budget of its subscription.
@@ -52,7 +52,7 @@ pub struct Acknowledger {
 pub(crate) trait Settle: Send + Sync {
     fn settle(self: Box<Self>, outcome: Outcome) -> Result<(), TransportError>;
 
-    /// Whether an outcome still counts.
+    /// Whether an outcome still takes effect.
     fn is_current(&self) -> bool {
         true
     }
@@ -72,6 +72,7 @@ impl Acknowledger {
     }
 
     /// For sources that store nothing: settling does nothing.
+    #[cfg(feature = "nats")]
     pub(crate) fn none(budget: Option<OwnedSemaphorePermit>) -> Self {
         Self {
             settle: None,
@@ -112,7 +113,7 @@ impl Drop for Acknowledger {
         if let Some(settle) = self.settle.take()
             && let Err(error) = settle.settle(Outcome::Abandoned)
         {
-            tracing::warn!(%error, "an abandoned delivery could not be handed back");
+            tracing::warn!(%error, "an abandoned delivery could not be returned to its source");
         }
     }
 }

@@ -40,8 +40,7 @@ pub enum TransportErrorKind {
     BadConfig,
     /// The client failed and must be replaced.
     Fatal,
-    /// Another process uses our name. Trying again at once would only take the name from the other process, and then
-    /// the other from us.
+    /// Another process uses our name. Retrying at once would make the two take the name from each other in turn.
     Fenced,
     /// Another message was stored first.
     Overtaken,
@@ -126,6 +125,7 @@ pub struct TlsFindings {
     pub expiring: Vec<ConfigProblem>,
 }
 
+#[cfg(any(feature = "kafka", feature = "nats"))]
 impl ConfigProblem {
     pub(crate) fn new(key: impl Into<String>, message: impl Into<String>) -> Self {
         Self {
@@ -155,6 +155,7 @@ impl TransportError {
     }
 
     /// Refuses a configuration that has problems.
+    #[cfg(any(feature = "kafka", feature = "nats"))]
     pub(crate) fn reject_problems(what: &str, problems: &[ConfigProblem]) -> Result<(), Self> {
         if problems.is_empty() {
             return Ok(());
@@ -173,6 +174,7 @@ impl TransportError {
     }
 
     /// Another message was stored first, at this sequence if it is known.
+    #[cfg(feature = "nats")]
     pub(crate) fn overtaken(what: impl Into<String>, last_sequence: Option<u64>) -> Self {
         Self {
             last_sequence,

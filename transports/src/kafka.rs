@@ -45,17 +45,17 @@ use intake::Budget;
 use producer::{BatchClient, Producer};
 use topics::{Existence, Topics};
 
-/// Deadline for one question to the cluster: whether a topic exists, where it ends, create it.
-const QUESTION: Duration = Duration::from_secs(10);
-/// How long a new topic may be unknown to the broker that is asked.
-const PROPAGATION: Duration = Duration::from_secs(1);
+/// The timeout of a request to the cluster, such as a lookup or creation of a topic.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a new topic may still be unknown to a broker.
+const TOPIC_PROPAGATION: Duration = Duration::from_secs(1);
 /// The same, when a sender waits for the topic.
-const FRESH: Duration = Duration::from_millis(250);
-/// How long the cluster may take to say whether a topic exists. After that the message is queued without an answer.
-const BRIEFLY: Duration = Duration::from_secs(2);
-/// Pause before the same question is repeated.
-const AGAIN: Duration = Duration::from_millis(50);
-/// Longer than any useful deadline; keeps sums of times from overflowing.
+const SENDER_PROPAGATION: Duration = Duration::from_millis(250);
+/// How long a sender waits to learn whether a topic exists. After that, the message is queued anyway.
+const LOOKUP_TIMEOUT: Duration = Duration::from_secs(2);
+/// The pause before a request is repeated.
+const RETRY_PAUSE: Duration = Duration::from_millis(50);
+/// Longer than any useful deadline, but short enough that sums of times do not overflow.
 const FOREVER: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// A connection to one Kafka cluster.
@@ -78,7 +78,7 @@ enum Lookup {
     Unknown,
     /// It is being created, or its leaders are being elected.
     Pending,
-    /// This user may not see it.
+    /// The user is not permitted to see it.
     Forbidden,
 }
 
@@ -154,38 +154,38 @@ impl Kafka {
                     lookup(client, &name)
                 })
                 .await?;
-            let (patience, kind) = match lookup {
+            let (max_wait, kind) = match lookup {
                 Lookup::Partitions(partitions) => return Ok(partitions),
                 Lookup::Unknown => (unknown_for, TransportErrorKind::UnknownTopic),
-                Lookup::Pending => (QUESTION, TransportErrorKind::Disconnected),
+                Lookup::Pending => (REQUEST_TIMEOUT, TransportErrorKind::Disconnected),
                 Lookup::Forbidden => (Duration::ZERO, TransportErrorKind::Unauthorised),
             };
-            if start.elapsed() >= patience {
+            if start.elapsed() >= max_wait {
                 return Err(TransportError::new(
                     kind,
                     format!("look up the topic {topic}"),
                 ));
             }
-            tokio::time::sleep(AGAIN).await;
+            tokio::time::sleep(RETRY_PAUSE).await;
         }
     }
 
     /// Fails at once for a topic that does not exist, or that this user may not see. If the cluster does not answer,
     /// the client queues the message and finds out.
-    async fn must_exist(&self, topic: &Topic) -> Result<(), TransportError> {
+    async fn check_exists(&self, topic: &Topic) -> Result<(), TransportError> {
         let topics = self.shared.producer.topics();
         if *self.shared.health.borrow() != Health::Up {
             return Ok(());
         }
-        let asked = tokio::time::timeout(BRIEFLY, self.find(topics, topic)).await;
-        let verdict = asked.unwrap_or(Existence::Untold);
+        let asked = tokio::time::timeout(LOOKUP_TIMEOUT, self.find(topics, topic)).await;
+        let verdict = asked.unwrap_or(Existence::Undetermined);
         topics.note(topic, verdict);
         verdict.into_result(topic)
     }
 
     async fn find(&self, topics: &Topics, topic: &Topic) -> Existence {
         let _turn = topics.turn().await;
-        // Another message to the same topic may have asked in the meantime.
+        // Another message to the same topic may have looked it up in the meantime.
         if let Some(known) = topics.known(topic) {
             return known;
         }
@@ -194,11 +194,13 @@ impl Kafka {
             let name = topic.clone();
             let what = format!("look up the topic {topic}");
             match self.ask(what, move |client| lookup(client, &name)).await {
-                Ok(Lookup::Partitions(_)) => return Existence::There,
+                Ok(Lookup::Partitions(_)) => return Existence::Exists,
                 Ok(Lookup::Forbidden) => return Existence::Forbidden,
-                Ok(Lookup::Unknown) if start.elapsed() >= FRESH => return Existence::Missing,
-                Ok(Lookup::Unknown) => tokio::time::sleep(AGAIN).await,
-                Ok(Lookup::Pending) | Err(_) => return Existence::Untold,
+                Ok(Lookup::Unknown) if start.elapsed() >= SENDER_PROPAGATION => {
+                    return Existence::Missing;
+                }
+                Ok(Lookup::Unknown) => tokio::time::sleep(RETRY_PAUSE).await,
+                Ok(Lookup::Pending) | Err(_) => return Existence::Undetermined,
             }
         }
     }
@@ -215,7 +217,7 @@ impl Kafka {
                 let watermarks =
                     client
                         .client()
-                        .fetch_watermarks(name.as_str(), partition, QUESTION);
+                        .fetch_watermarks(name.as_str(), partition, REQUEST_TIMEOUT);
                 watermarks.map(|(_, end)| (name.clone(), partition, end))
             };
             partitions.into_iter().map(end).collect()
@@ -229,12 +231,12 @@ impl Kafka {
         topic: &Topic,
         partitions: Vec<i32>,
     ) -> Result<(), TransportError> {
-        let until = Instant::now() + QUESTION;
+        let until = Instant::now() + REQUEST_TIMEOUT;
         loop {
             match self.ends(topic, partitions.clone()).await {
                 Ok(_) => return Ok(()),
                 Err(error) if Instant::now() >= until => return Err(error),
-                Err(_) => tokio::time::sleep(AGAIN).await,
+                Err(_) => tokio::time::sleep(RETRY_PAUSE).await,
             }
         }
     }
@@ -246,7 +248,7 @@ impl Kafka {
     ) -> Result<Source, TransportError> {
         let mut starts = Vec::new();
         for topic in topics {
-            let mut partitions = self.look_up(&topic, PROPAGATION).await?;
+            let mut partitions = self.look_up(&topic, TOPIC_PROPAGATION).await?;
             if let Some(only) = partition {
                 partitions.retain(|partition| u32::try_from(*partition) == Ok(only));
                 if partitions.is_empty() {
@@ -291,8 +293,8 @@ impl Kafka {
         let results = created.map_err(|error| failed(&*what, error))?;
         match results.into_iter().find_map(Result::err) {
             None | Some((_, Code::TopicAlreadyExists)) => {
-                // Brokers learn of the topic a moment later, so an immediate lookup would miss it.
-                drop(self.look_up(topic, QUESTION).await);
+                // Brokers learn of the topic with a delay, so an immediate lookup would miss it.
+                drop(self.look_up(topic, REQUEST_TIMEOUT).await);
                 Ok(())
             }
             Some((_, code)) => Err(error::refused(what, code)),
@@ -312,8 +314,8 @@ impl Kafka {
 
 fn admin_options() -> AdminOptions {
     AdminOptions::new()
-        .request_timeout(Some(QUESTION))
-        .operation_timeout(Some(QUESTION))
+        .request_timeout(Some(REQUEST_TIMEOUT))
+        .operation_timeout(Some(REQUEST_TIMEOUT))
 }
 
 impl Transport for Kafka {
@@ -322,7 +324,7 @@ impl Transport for Kafka {
         let source = match subscription.reading {
             Reading::Group(name) => {
                 for topic in &topics {
-                    self.look_up(topic, PROPAGATION).await?;
+                    self.look_up(topic, TOPIC_PROPAGATION).await?;
                 }
                 Source::Group { name, topics }
             }
@@ -355,13 +357,13 @@ impl Transport for Kafka {
     ) -> Result<Confirmation, TransportError> {
         match self.shared.producer.topics().known(&to.topic) {
             Some(known) => known.into_result(&to.topic)?,
-            None => Box::pin(self.must_exist(&to.topic)).await?,
+            None => Box::pin(self.check_exists(&to.topic)).await?,
         }
         self.shared.producer.send(to, message.borrow()).await
     }
 
     async fn partitions(&self, topic: &Topic) -> Result<u32, TransportError> {
-        let partitions = self.look_up(topic, PROPAGATION).await?;
+        let partitions = self.look_up(topic, TOPIC_PROPAGATION).await?;
         Ok(u32::try_from(partitions.len()).unwrap_or(u32::MAX))
     }
 
@@ -372,7 +374,7 @@ impl Transport for Kafka {
         }
         self.create_topic(topic, Some(partitions.max(1)), None, &BTreeMap::new())
             .await?;
-        let partitions = self.look_up(topic, QUESTION).await?;
+        let partitions = self.look_up(topic, REQUEST_TIMEOUT).await?;
         self.wait_for_leaders(topic, partitions).await
     }
 
@@ -423,7 +425,9 @@ fn topics(subscription: &Subscription) -> Result<Vec<Topic>, TransportError> {
 
 fn lookup(client: &BatchClient, topic: &Topic) -> Result<Lookup, KafkaError> {
     let topic = topic.as_str();
-    let metadata = client.client().fetch_metadata(Some(topic), QUESTION)?;
+    let metadata = client
+        .client()
+        .fetch_metadata(Some(topic), REQUEST_TIMEOUT)?;
     let Some(found) = metadata.topics().iter().find(|found| found.name() == topic) else {
         return Ok(Lookup::Unknown);
     };

@@ -4,9 +4,6 @@
 //! [`Delivery`]s, each with the right to settle it; [`Transport::send`] yields a [`Confirmation`]. [`content_mode`]
 //! reads and writes CloudEvents in the binary and structured mode of each binding.
 
-// A build with only the memory transport uses less of the contract.
-#![cfg_attr(not(any(feature = "kafka", feature = "nats")), allow(dead_code))]
-
 mod any;
 pub mod content_mode;
 mod delivery;

@@ -2,7 +2,9 @@
 
 use bytes::Bytes;
 use tokio::sync::mpsc;
-use tokio_util::sync::{CancellationToken, DropGuard};
+#[cfg(any(feature = "kafka", feature = "nats"))]
+use tokio_util::sync::CancellationToken;
+use tokio_util::sync::DropGuard;
 
 use crate::message::{Headers, Topic};
 
@@ -71,16 +73,17 @@ pub struct LogReader {
 }
 
 /// At most this many batches are prepared ahead.
+#[cfg(any(feature = "kafka", feature = "nats"))]
 const READY: usize = 4;
 /// At most this many records per batch.
+#[cfg(any(feature = "kafka", feature = "nats"))]
 pub(crate) const BATCH_RECORDS: usize = 512;
-/// A batch of this many bytes accepts no further record.
-pub(crate) const BATCH_BYTES: usize = 1 << 20;
 
 // === impl LogReader ===
 
 impl LogReader {
     /// A reader, the sender that fills it, and the signal that the reader was dropped.
+    #[cfg(any(feature = "kafka", feature = "nats"))]
     pub(crate) fn new() -> (Self, mpsc::Sender<LogBatch>, CancellationToken) {
         let (sender, batches) = mpsc::channel(READY);
         let stop = CancellationToken::new();
@@ -95,15 +98,5 @@ impl LogReader {
     /// replaced, so that its positions mean something else. Cancel-safe.
     pub async fn next(&mut self) -> Option<LogBatch> {
         self.batches.recv().await
-    }
-}
-
-// === impl LogRecord ===
-
-impl LogRecord {
-    /// Its approximate size in memory.
-    pub(crate) fn size_bytes(&self) -> usize {
-        let (key, body) = (self.key.as_ref(), self.body.as_ref());
-        size_of::<Self>() + key.map_or(0, Bytes::len) + body.map_or(0, Bytes::len)
     }
 }

@@ -1,5 +1,5 @@
-//! A bus inside the process: how do the demo, the quick start and the fast tests get a transport that keeps the whole
-//! contract without a server?
+//! A bus inside the process, with the whole contract of a transport and without a server: for the demo, the quick start
+//! and fast tests.
 //!
 //! ```text
 //! Memory --send--> Store [ topic [ lane: entries + one cursor per group ] ] --dispatch--> Consumer
@@ -9,7 +9,7 @@
 //!
 //! A topic has a fixed number of lanes (partitions); the key chooses the lane. Each group has one cursor per lane, and
 //! at any time one member of the group holds a lane, so that order survives joins, leaves and crashes. A message is
-//! forgotten once every group has settled it; a topic without groups keeps what it is sent, so that publishing before
+//! forgotten once every group has settled it. A topic without groups keeps its messages, so publishing before
 //! subscribing works. A full topic makes [`Transport::send`] wait: nothing is ever dropped to make room.
 
 use std::borrow::Borrow;
@@ -116,7 +116,7 @@ impl Memory {
         }
     }
 
-    /// Another connection to the same bus, closed on its own: a second replica, or an agent beside the bridge.
+    /// Another connection to the same bus, which is closed separately: for a second replica, or an agent.
     #[must_use]
     pub fn connect(&self) -> Self {
         Self::with_store(Arc::clone(&self.store))
@@ -133,8 +133,8 @@ impl Memory {
         self.store.set_up();
     }
 
-    /// Makes topics refuse what is sent to them with an error of this kind, for all connections; `None` lets them take it
-    /// again.
+    /// Makes topics refuse what is sent to them with an error of this kind, for all connections; `None` lets them take
+    /// it again.
     pub fn set_refused(&self, topics: TopicFilter, kind: Option<TransportErrorKind>) {
         self.store.set_refused(topics, kind);
     }

@@ -202,7 +202,7 @@ pub struct Message {
     pub key: Option<Bytes>,
     /// The headers.
     pub headers: Headers,
-    /// The body; `None` is Kafka's null value, which NATS carries as an empty payload.
+    /// The body; `None` is Kafka's null value, which is an empty payload on NATS.
     pub body: Option<Bytes>,
 }
 
@@ -242,7 +242,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tiny_headers_cost_what_they_take_in_memory() {
+    fn tiny_headers_cost_their_memory() {
         let mut message = Message::plain("body");
         assert_eq!(message.size_bytes(), 4);
         for _ in 0..100_000 {

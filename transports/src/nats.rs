@@ -1,4 +1,4 @@
-//! NATS: how do core subjects and JetStream streams fulfil the same contract?
+//! NATS: core subjects and JetStream streams under the same contract.
 //!
 //! ```text
 //! send  Default --publish--> client --flush_for--> Confirmation: written to the connection
@@ -51,7 +51,7 @@ use api::Api;
 use consumer::ConsumerRef;
 use core::{CoreReader, Unflushed, Waiter};
 use durable::DurableReader;
-use expected::{Answer, Expected, Notice, UnaskedGuard};
+use expected::{Answer, Expected, NotSentGuard, Notice};
 use jetstream::Replies;
 use link::{Link, Refusal, connects};
 
@@ -297,7 +297,7 @@ impl Nats {
         let topics: Vec<&str> = topics.map(TopicFilter::as_str).collect();
         refused(refusals, &topics, inner.link.user()).await?;
         let budget = core::Budget::new(subscription.budget_bytes, subscription.budget_messages);
-        let (deliveries, to_consumer) = mpsc::channel(budget.most_messages());
+        let (deliveries, to_consumer) = mpsc::channel(budget.max_messages());
         let (stop, reader, end) = self.stop_with();
         let leave = CancellationToken::new();
         let core = CoreReader {
@@ -448,7 +448,7 @@ impl Inner {
         if let Some(first) = room.next() {
             first.send(Notice::Expected(expected));
         }
-        let mut unasked = UnaskedGuard {
+        let mut unasked = NotSentGuard {
             token,
             room: Some(room),
         };
@@ -510,7 +510,7 @@ impl Inner {
             .is_ok();
         // Ends the client's own task. Without a connection the task reads no commands: it then sleeps until the process
         // ends, because its pause between attempts is now endless.
-        let last_word = deadline.max(core::after(LAST_WORD));
+        let last_word = deadline.max(core::after(CLOSE_TIMEOUT));
         if tokio::time::timeout_at(last_word, self.client.drain())
             .await
             .is_err()
@@ -536,7 +536,7 @@ impl Inner {
 }
 
 /// How long the client may take to accept the close command, even after the deadline for closing.
-const LAST_WORD: Duration = Duration::from_millis(100);
+const CLOSE_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// Waits for room, at most [`QUEUE_DEADLINE`].
 async fn in_queue<T, E>(room: impl Future<Output = Result<T, E>>) -> Result<T, TransportError> {

@@ -1,4 +1,4 @@
-//! A credential that configuration names but never contains.
+//! A credential that the configuration refers to but never contains.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_prints_the_secret_or_its_place() {
+    fn neither_the_secret_nor_its_location_is_printed() {
         let secret = Secret::env("CANARY_PLACE");
         assert_eq!(format!("{secret:?}"), "***");
         assert_eq!(serde_json::to_string(&secret).unwrap(), r#""***""#);

@@ -1,5 +1,5 @@
-//! Faults of the certificates and keys that a configuration names. Clients say only "TLS error", or nothing until a
-//! server refuses them.
+//! Finds faults of the configured certificates and keys. Clients report only "TLS error", or nothing until a server
+//! refuses them.
 
 use std::io::ErrorKind;
 use std::path::Path;

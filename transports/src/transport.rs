@@ -153,7 +153,7 @@ pub enum Guarantee {
     /// Kafka: written by all in-sync replicas. Memory: in the topic. NATS core: written to the connection; a subscriber
     /// may or may not receive it.
     Default,
-    /// NATS: stored by a JetStream stream, which drops a second message with the same id inside its window. On other
+    /// NATS: stored by a JetStream stream, which drops a duplicate with the same id within its window. On other
     /// transports like `Default`.
     Stored {
         /// The `Nats-Msg-Id`.
@@ -182,6 +182,10 @@ pub struct Confirmation(ConfirmationState);
 #[derive(Debug)]
 enum ConfirmationState {
     Ready(Option<Result<Receipt, TransportError>>),
+    #[cfg_attr(
+        not(any(feature = "kafka", feature = "nats")),
+        expect(dead_code, reason = "the memory transport confirms at once")
+    )]
     Waiting(oneshot::Receiver<Result<Receipt, TransportError>>),
 }
 
@@ -302,6 +306,7 @@ impl Confirmation {
     }
 
     /// A confirmation that is decided elsewhere. A dropped sender means that the client has ended.
+    #[cfg(any(feature = "kafka", feature = "nats"))]
     pub(crate) fn waiting(receiver: oneshot::Receiver<Result<Receipt, TransportError>>) -> Self {
         Self(ConfirmationState::Waiting(receiver))
     }
@@ -359,6 +364,7 @@ impl Consumer {
 
     /// The same, with a cell in which [`Consumer::close`] puts, before it stops the reader, how long to wait for
     /// outstanding deliveries. A reader that is stopped while the cell is empty does not wait.
+    #[cfg(any(feature = "kafka", feature = "nats"))]
     pub(crate) fn draining(mut self, until: Arc<OnceLock<Instant>>) -> Self {
         self.drain_until = Some(until);
         self
@@ -450,8 +456,8 @@ impl Consumer {
 
     /// Waits for the next delivery, and appends it and further available deliveries to a list, at most `most`. Returns
     /// how many: 0 once the subscription is closed and everything received was delivered. Cancel-safe.
-    pub async fn recv_many(&mut self, deliveries: &mut Vec<Delivery>, most: usize) -> usize {
-        self.deliveries.recv_many(deliveries, most).await
+    pub async fn recv_many(&mut self, deliveries: &mut Vec<Delivery>, max: usize) -> usize {
+        self.deliveries.recv_many(deliveries, max).await
     }
 
     /// The next delivery, if one is available.

@@ -151,7 +151,7 @@ impl Ask {
         };
         if let Some(refused) = requester.refused() {
             let why = refused.to_string();
-            let code = crate::calls::reply_place::Refused::REASON;
+            let code = crate::calls::reply_address::Refused::REASON;
             return Err(Rejected::new(code, &why, body, requester, Some(id)));
         }
         let request = Box::new(Request {

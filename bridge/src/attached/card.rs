@@ -56,7 +56,7 @@ struct ServerInfo {
 const DESCRIPTION: usize = 4_096;
 const VERSION: usize = 64;
 const WORD: usize = 256;
-const MOST_SKILLS: usize = 1_000;
+const MAX_SKILLS: usize = 1_000;
 const TOO_MANY: &str = "comes after 1000 other tools";
 
 // === impl Tool ===
@@ -114,7 +114,7 @@ fn skills(tools: Vec<Tool>) -> (Vec<SkillConfig>, LeftOut) {
         let is_new = seen.insert(tool.name.clone());
         let checked = SkillConfig::check_id(&tool.name);
         let checked = checked.and(is_new.then_some(()).ok_or(TWICE));
-        let has_room = skills.len() < MOST_SKILLS;
+        let has_room = skills.len() < MAX_SKILLS;
         match checked.and(has_room.then_some(()).ok_or(TOO_MANY)) {
             Ok(()) => skills.push(tool.skill()),
             Err(why) => left_out.add(&format!("/tools/{index}/name"), why),

@@ -42,17 +42,17 @@ impl Health {
         *self.reach.lock().unwrap_or_else(PoisonError::into_inner) == Reach::Up
     }
 
-    /// It was reached.
+    /// The server is available.
     pub(super) fn up(&self) {
         self.set(Reach::Up);
     }
 
-    /// It cannot be reached.
+    /// The server is not available.
     pub(super) fn away(&self, why: &str) {
         self.set(Reach::Away(why.into()));
     }
 
-    /// Readiness and the registry are told under the lock, so that both hear the same last word.
+    /// Updates the readiness and the registry under the lock, so that both end with the same state.
     fn set(&self, new: Reach) {
         let mut reach = self.reach.lock().unwrap_or_else(PoisonError::into_inner);
         if *reach == new {

@@ -115,7 +115,7 @@ impl Herald {
             *reported = Some((error.kind(), Instant::now()));
             tracing::warn!(
                 agent = %self.agent, topic = %self.topic, %error,
-                "the card of an attached agent was not published, so other bridges cannot find it: {}", error.cure()
+                "the card of an attached agent was not published, so other bridges cannot find it: {}", error.fix()
             );
         }
     }
@@ -160,7 +160,7 @@ impl Unannounced {
         }
     }
 
-    fn cure(&self) -> &'static str {
+    fn fix(&self) -> &'static str {
         match self {
             Self::TooLarge => "write a shorter `description`, or fewer media types, in `agents`",
             Self::Transport(_) => {

@@ -57,13 +57,13 @@ pub(super) enum RunEnd {
 /// Most messages that wait until the server reads them.
 pub(super) const QUEUE: usize = 64;
 /// The longest message of a server.
-pub(super) const MOST: usize = 64 << 20;
+pub(super) const MAX_MESSAGE: usize = 64 << 20;
 /// The time limit for the answer to `initialize`. It is long because a program may have to be downloaded first.
 pub(super) const START: Duration = Duration::from_secs(60);
 /// The client's notification after the answer to `initialize`.
 pub(super) const INITIALIZED: &str = r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;
 /// Most pages of its list of tools.
-const MOST_PAGES: usize = 50;
+const MAX_PAGES: usize = 50;
 
 // === impl Lifecycle ===
 
@@ -195,7 +195,7 @@ impl Lifecycle {
         }
         let mut tools = Vec::new();
         let mut params = json!({});
-        for _ in 0..MOST_PAGES {
+        for _ in 0..MAX_PAGES {
             let Ok(Ok(answer)) = link.ask("tools/list", &params.to_string()).await else {
                 return;
             };

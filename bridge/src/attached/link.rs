@@ -8,7 +8,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use a2abus_plugin::json::place_of;
+use a2abus_plugin::json::range_of;
 use a2abus_plugin::protocol::jsonrpc::{Id, JsonRpc, error, result, splice};
 use a2abus_plugin::{Kind, Text};
 use bytes::Bytes;
@@ -66,7 +66,7 @@ pub(super) struct Line {
 #[derive(Debug, Clone)]
 pub(super) struct StartedCall {
     pub(super) number: u64,
-    /// Cancelled when nobody waits for the answer any more.
+    /// Cancelled when nothing waits for the answer any more.
     pub(super) over: CancellationToken,
     /// Additional headers for an HTTP server.
     pub(super) headers: HeaderMap,
@@ -77,7 +77,7 @@ struct Open {
     calls: HashMap<u64, Call>,
     /// Open questions to clients, by the id that the clients see, as JSON.
     questions: HashMap<Text, Question>,
-    /// Unanswered calls that nobody waits for any more. The server may still work on them.
+    /// Unanswered calls whose caller no longer waits. The server may still work on them.
     abandoned: HashSet<u64>,
     last: u64,
     is_closed: bool,
@@ -135,8 +135,8 @@ pub(super) struct Waiting {
 pub(super) struct Disconnected;
 
 /// Most open questions, and most abandoned calls that are tracked individually.
-const MOST_QUESTIONS: usize = 1_000;
-const MOST_ABANDONED: usize = 10_000;
+const MAX_QUESTIONS: usize = 1_000;
+const MAX_ABANDONED: usize = 10_000;
 
 /// The members that are read from a message.
 #[derive(Debug, Deserialize)]
@@ -243,7 +243,7 @@ impl Link {
         self.input.send(line).await.map_err(|_| Disconnected)
     }
 
-    /// The bytes to write for a line, and the call that it starts; `None` if nobody waits for that call any more.
+    /// The bytes to write for a line, and the call that it starts; `None` if its caller no longer waits.
     pub(super) fn written(&self, line: Line) -> Option<(Bytes, Option<StartedCall>)> {
         if let Some(begun) = &line.call {
             let open = self.open();
@@ -285,7 +285,7 @@ impl Link {
         parts: Parts,
         headers: HeaderMap,
     ) -> Result<Waiting, Disconnected> {
-        let (said, answer) = oneshot::channel();
+        let (answers, answer) = oneshot::channel();
         let over = CancellationToken::new();
         let mut open = self.open();
         if open.is_closed {
@@ -297,7 +297,7 @@ impl Link {
             id,
             progress,
             parts,
-            answer: said,
+            answer: answers,
             over: over.clone(),
         };
         open.calls.insert(number, call);
@@ -322,7 +322,7 @@ impl Link {
 
     /// Processes a message of the server and returns the call that it answers. `of` is the call whose HTTP response
     /// contains the message; a message that names no call belongs to it.
-    pub(super) fn hear(&self, line: &Bytes, of: Option<u64>) -> Option<u64> {
+    pub(super) fn receive(&self, line: &Bytes, of: Option<u64>) -> Option<u64> {
         let message: Result<Message<'_>, _> = serde_json::from_slice(line);
         match message {
             Ok(Message {
@@ -330,7 +330,7 @@ impl Link {
                 id: Some(id),
                 ..
             }) => return self.answered(line, id),
-            Ok(message) if message.method.is_some() => self.said(line, &message, of),
+            Ok(message) if message.method.is_some() => self.requested(line, &message, of),
             Ok(_) => {
                 self.strange("an attached server sent a message with neither a method nor an id")
             }
@@ -346,24 +346,25 @@ impl Link {
         let call = number.and_then(|number| self.open().ended(number));
         match call {
             Some(call) => {
-                let answer = splice(line, place_of(line, id.get()), &call.id);
+                let answer = splice(line, range_of(line, id.get()), &call.id);
                 // If the receiver is gone, the deadline has just passed.
                 let _ = call.answer.send(Ok(answer));
             }
             None => {
-                tracing::debug!(agent = %self.log.agent, id = id.get(), "answer dropped: nobody waits for it")
+                tracing::debug!(agent = %self.log.agent, id = id.get(), "dropped an answer that nothing waits for")
             }
         }
         number
     }
 
-    fn said(&self, line: &Bytes, message: &Message<'_>, of: Option<u64>) {
+    /// Processes a request or a notification of the server.
+    fn requested(&self, line: &Bytes, message: &Message<'_>, of: Option<u64>) {
         match (message.method.as_deref().unwrap_or_default(), message.id) {
             ("ping", Some(id)) => self.answer(result(id.get(), "{}")),
             (method, Some(id)) => {
                 if let Err(Refused { code, why }) = self.question(line, id, of) {
                     let why =
-                        format!("{method} cannot be passed on to the client of a call: {why}");
+                        format!("{method} cannot be forwarded to the client of a call: {why}");
                     self.dropped(method, code, &why);
                     self.answer(refusal(id.get(), code, &why));
                 }
@@ -389,22 +390,22 @@ impl Link {
         if let Some(call) = call
             && let Some(own) = &call.progress
         {
-            self.part(call, splice(line, place_of(line, token.get()), own));
+            self.part(call, splice(line, range_of(line, token.get()), own));
         }
     }
 
-    /// Passes a question on to the client of its call, with an unguessable id.
+    /// Forwards a question to the client of its call, with an unguessable id.
     fn question(&self, line: &Bytes, id: &RawValue, of: Option<u64>) -> Result<(), Refused> {
         let mut open = self.open();
         let (number, call) = open.owner(of, self.is_single)?;
-        if open.questions.len() >= MOST_QUESTIONS {
+        if open.questions.len() >= MAX_QUESTIONS {
             return Err(Refused::now("too many questions are unanswered"));
         }
         let mut random = [0; 16];
         let drawn = getrandom::fill(&mut random);
         drawn.map_err(|_| Refused::now("the system's random number generator failed"))?;
         let shown = Text::from(format!("\"{:032x}\"", u128::from_be_bytes(random)));
-        if !self.part(call, splice(line, place_of(line, id.get()), &shown)) {
+        if !self.part(call, splice(line, range_of(line, id.get()), &shown)) {
             return Err(Refused::now(
                 "messages arrive faster than the bus accepts them",
             ));
@@ -531,7 +532,7 @@ impl Open {
 
     /// Marks a call as abandoned: its answer is no longer needed.
     fn abandon(&mut self, number: u64) {
-        if self.abandoned.len() < MOST_ABANDONED {
+        if self.abandoned.len() < MAX_ABANDONED {
             self.abandoned.insert(number);
         } else {
             // No call has this number, so the entry stays until the server ends.

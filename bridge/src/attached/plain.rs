@@ -21,9 +21,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::ask::Request;
 use super::health::Health;
-use super::lifecycle::MOST;
+use super::lifecycle::MAX_MESSAGE;
 use super::link::{Log, Parts};
-use super::web::{NotSent, Web, messages, refused, unavailable};
+use super::web::{SendError, Web, messages, refused, unavailable};
 use crate::bus::delivery::jittered;
 use crate::calls::failure::{Failure, Reason};
 use crate::config::AttachProtocol;
@@ -72,7 +72,7 @@ const PROBE: Duration = Duration::from_secs(30);
 /// The same, while the server cannot be reached or its card is missing.
 const MISSING: Duration = Duration::from_secs(10);
 /// The largest card.
-const MOST_CARD: usize = 1 << 20;
+const MAX_CARD: usize = 1 << 20;
 /// The paths of a card, below the URL of the server or at its root.
 const CARDS: [&str; 2] = ["/.well-known/agent-card.json", "/.well-known/agent.json"];
 /// The error of a server that does not know a task. Source: A2A 0.3 section 8.2, A2A 1.0 section 9.5.
@@ -92,7 +92,7 @@ impl Plain {
         let mut messages = messages(response);
         loop {
             match messages.next().await {
-                Ok(Some(message)) => match said(&message, &request.message) {
+                Ok(Some(message)) => match kind_of(&message, &request.message) {
                     MessageKind::Answer => return Ok(message),
                     MessageKind::Unfinished if self.follows(request) => {
                         return self.finished(request, message, parts).await;
@@ -112,7 +112,7 @@ impl Plain {
                 Ok(None) => return Err(refused(status)),
                 Err(error) => {
                     let why = error.to_string();
-                    return Err(NotSent {
+                    return Err(SendError {
                         may_be_sent: true,
                         why,
                     }
@@ -187,7 +187,7 @@ impl Plain {
                 // The server or a proxy is overloaded: poll again until the deadline.
                 continue;
             };
-            match said(&now, &request.message) {
+            match kind_of(&now, &request.message) {
                 MessageKind::Unfinished | MessageKind::Part(_) => {}
                 MessageKind::Answer | MessageKind::Strange => return Ok(now),
             }
@@ -220,7 +220,7 @@ impl Plain {
     }
 
     /// Records whether the server can be reached, which only depends on the connection.
-    fn note<T>(&self, asked: &Result<T, NotSent>) {
+    fn note<T>(&self, asked: &Result<T, SendError>) {
         match asked {
             Err(error) if !error.may_be_sent => self.health.away(&error.why),
             Ok(_) | Err(_) => self.health.up(),
@@ -263,7 +263,7 @@ impl Plain {
     async fn probe(&self) {
         let reached = timeout(PATIENCE, self.web.reach()).await;
         self.note(&reached.unwrap_or_else(|_| {
-            Err(NotSent {
+            Err(SendError {
                 may_be_sent: false,
                 why: "no connection in time".to_owned(),
             })
@@ -282,9 +282,9 @@ impl Plain {
                 why = format!("HTTP {}", response.status());
                 continue;
             }
-            let document = Messages::of(response, MOST_CARD).next().await;
+            let document = Messages::of(response, MAX_CARD).next().await;
             let document = document.map_err(|error| error.to_string())?;
-            match Card::read_usable(&document.unwrap_or_default(), MOST_CARD) {
+            match Card::read_usable(&document.unwrap_or_default(), MAX_CARD) {
                 Ok((card, left_out)) => {
                     self.log.leaves_out(&left_out);
                     self.registry.describe(&self.log.agent, card.shown);
@@ -320,25 +320,27 @@ fn version(dialect: Dialect) -> Option<(HeaderName, HeaderValue)> {
 }
 
 /// The kind of a message in the response to this request.
-fn said(message: &Bytes, request: &JsonRpc) -> MessageKind {
+fn kind_of(message: &Bytes, request: &JsonRpc) -> MessageKind {
     let mut limits = Limits::default();
-    limits.max_bytes = MOST;
+    limits.max_bytes = MAX_MESSAGE;
     let unit = decode(message, &Hint::default(), &limits).into_only();
     let Ok(Ok(unit)) = unit else {
         return MessageKind::Strange;
     };
-    let Some(said) = unit.json_rpc else {
+    let Some(decoded) = unit.json_rpc else {
         return MessageKind::Strange;
     };
     let id = |of: &JsonRpc| of.id.as_ref().map(|id| id.token().clone());
-    let is_of_request = id(&said) == id(request);
+    let is_of_request = id(&decoded) == id(request);
     let streams = matches!(request.body, RpcBody::Call { streaming: true });
-    match said.body {
-        RpcBody::Call { .. } if said.id.is_none() => MessageKind::Part(Kind::Notification),
-        // Nobody can answer such a request.
+    match decoded.body {
+        RpcBody::Call { .. } if decoded.id.is_none() => MessageKind::Part(Kind::Notification),
+        // A plain server cannot get an answer to its request.
         RpcBody::Call { .. } => MessageKind::Strange,
         // A server that could not read the request does not know its id.
-        RpcBody::Error(_) if is_of_request || said.id.as_ref().is_none_or(jsonrpc::Id::is_null) => {
+        RpcBody::Error(_)
+            if is_of_request || decoded.id.as_ref().is_none_or(jsonrpc::Id::is_null) =>
+        {
             MessageKind::Answer
         }
         _ if !is_of_request => MessageKind::Strange,
@@ -410,7 +412,7 @@ mod tests {
     }
 
     fn word(message: &str, method: &str) -> &'static str {
-        match said(&Bytes::from(message.to_owned()), &request(method)) {
+        match kind_of(&Bytes::from(message.to_owned()), &request(method)) {
             MessageKind::Answer => "answer",
             MessageKind::Part(Kind::Stream) => "part",
             MessageKind::Part(_) => "notification",

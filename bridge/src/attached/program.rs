@@ -6,7 +6,7 @@ use std::process::{ExitStatus, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use a2abus_plugin::json::place_of;
+use a2abus_plugin::json::range_of;
 use a2abus_plugin::protocol::jsonrpc::splice;
 use bytes::Bytes;
 use futures_util::FutureExt as _;
@@ -22,7 +22,7 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use super::lifecycle::{INITIALIZED, Lifecycle, MOST, QUEUE, RunEnd, START, profile};
+use super::lifecycle::{INITIALIZED, Lifecycle, MAX_MESSAGE, QUEUE, RunEnd, START, profile};
 use super::link::{Disconnected, Line, Link, Log};
 use crate::config::TextOrSecret;
 use crate::lines::{Lines, on_one_line};
@@ -37,15 +37,34 @@ pub(super) struct Program {
 }
 
 /// Longer lines of its log are cut.
-const MOST_LOG: usize = 4 << 10;
-/// How long it may take to exit after its input is closed, and again after SIGTERM.
-const GRACE: Duration = Duration::from_secs(3);
+const MAX_LOG: usize = 4 << 10;
+/// How long it may take to exit after its input is closed, and again after SIGTERM. Together less than the process
+/// waits for its tasks when it ends.
+const GRACE: Duration = Duration::from_secs(1);
 /// How long to read its last lines after it has exited.
 const LAST_LINES: Duration = Duration::from_secs(1);
 /// The variables of the bridge's environment that it inherits.
 const ENVIRONMENT: [&str; 9] = [
     "HOME", "LANG", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "TZ", "USER",
 ];
+
+/// The program and all processes that it has started. Dropping it kills those that are left.
+struct Group(Option<Pid>);
+
+// === impl Group ===
+
+impl Group {
+    fn signal(&self, signal: Signal) {
+        // An error means that all are gone already.
+        let _ = self.0.map(|group| kill_process_group(group, signal));
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        self.signal(Signal::KILL);
+    }
+}
 
 // === impl Program ===
 
@@ -56,7 +75,7 @@ impl Program {
             Ok(child) => child,
             Err(why) => return RunEnd::Failed(why, false),
         };
-        let group = child.id().and_then(|id| Pid::from_raw(id.try_into().ok()?));
+        let group = Group(child.id().and_then(|id| Pid::from_raw(id.try_into().ok()?)));
         let pipes = (child.stdin.take(), child.stdout.take(), child.stderr.take());
         let (Some(stdin), Some(stdout), Some(stderr)) = pipes else {
             return RunEnd::Failed("it has no pipes".to_owned(), false);
@@ -81,13 +100,13 @@ impl Program {
             let _ = timeout(LAST_LINES, &mut listening).await;
         }
         link.close();
-        let heard = async {
+        let read = async {
             listening.await;
             std::future::pending::<()>().await;
         };
         tokio::select! {
             () = self.end(&mut child, group) => {}
-            () = heard => {}
+            () = read => {}
         }
         ended
     }
@@ -126,19 +145,14 @@ impl Program {
     }
 
     /// Stops the program after its input was closed.
-    async fn end(&self, child: &mut Child, group: Option<Pid>) {
-        let signal = |signal| {
-            // An error means that the process is gone already.
-            let _ = group.map(|group| kill_process_group(group, signal));
-        };
+    async fn end(&self, child: &mut Child, group: Group) {
         if timeout(GRACE, child.wait()).await.is_err() {
-            signal(Signal::TERM);
+            group.signal(Signal::TERM);
             if timeout(GRACE, child.wait()).await.is_err() {
                 tracing::warn!(agent = %self.log.agent, "the program of an attached agent ignores SIGTERM and is killed");
             }
         }
-        // Kill the program, or processes that it has left behind.
-        signal(Signal::KILL);
+        drop(group);
         let _ = child.wait().await;
     }
 
@@ -153,7 +167,7 @@ impl Program {
 
     /// Logs its standard error. Reads every line, so that the program never blocks.
     async fn drain(&self, stderr: impl AsyncRead + Unpin) {
-        let mut lines = Lines::new(stderr, MOST_LOG);
+        let mut lines = Lines::new(stderr, MAX_LOG);
         while let Ok(Some(line)) = lines.next().await {
             if !line.bytes.is_empty()
                 && let Some(suppressed) = self.log.stderr.allow()
@@ -186,14 +200,14 @@ fn shown(status: std::io::Result<ExitStatus>) -> String {
 }
 
 async fn read(stdout: impl AsyncRead + Unpin, link: &Link) {
-    let mut lines = Lines::new(stdout, MOST);
+    let mut lines = Lines::new(stdout, MAX_MESSAGE);
     while let Ok(Some(line)) = lines.next().await {
         if line.is_cut {
             link.strange(&format!(
-                "an attached program wrote a line of more than {MOST} bytes"
+                "an attached program wrote a line of more than {MAX_MESSAGE} bytes"
             ));
         } else if !line.bytes.trim_ascii().is_empty() {
-            let _answered = link.hear(&line.bytes, None);
+            let _answered = link.receive(&line.bytes, None);
         }
     }
 }
@@ -278,7 +292,7 @@ fn present<'a, D: Deserializer<'a>>(value: D) -> Result<Option<&'a RawValue>, D:
 
 /// Where members can be inserted into an object, and the separator they need.
 fn within(message: &Bytes, object: &RawValue) -> (usize, &'static str) {
-    let start = place_of(message, object.get()).start + 1;
+    let start = range_of(message, object.get()).start + 1;
     let rest = object.get().get(1..).unwrap_or_default();
     match rest.trim_ascii_start().starts_with('}') {
         true => (start, ""),
@@ -306,12 +320,12 @@ mod tests {
     #[test]
     fn a_request_gets_the_trace_context_where_it_has_none() {
         let mut headers = HeaderMap::new();
-        let said = |headers: &HeaderMap, message: &'static str| {
+        let relayed = |headers: &HeaderMap, message: &'static str| {
             let message = Bytes::from_static(message.as_bytes());
             String::from_utf8(traced(message, headers).to_vec()).unwrap()
         };
         let bare = r#"{"id":1,"method":"m"}"#;
-        assert_eq!(said(&headers, bare), bare);
+        assert_eq!(relayed(&headers, bare), bare);
         headers.insert("traceparent", HeaderValue::from_static("00-a-b-01"));
         headers.insert("tracestate", HeaderValue::from_static("k=\"v\""));
         let added = r#""traceparent":"00-a-b-01","tracestate":"k=\"v\"""#;
@@ -333,7 +347,7 @@ mod tests {
                 format!(r#"{{"params":{{"n":1,"_meta":{{{added},"progressToken":7}}}},"id":1}}"#),
             ),
         ] {
-            assert_eq!(said(&headers, message), expected);
+            assert_eq!(relayed(&headers, message), expected);
         }
         for kept in [
             r#"{"params":{"_meta":{"traceparent":"own"}},"id":1}"#,
@@ -349,7 +363,7 @@ mod tests {
             r#"[{"params":{}}]"#,
             r#"{"params":{"_meta":{},"_meta":{}},"id":1}"#,
         ] {
-            assert_eq!(said(&headers, kept), kept);
+            assert_eq!(relayed(&headers, kept), kept);
         }
     }
 }

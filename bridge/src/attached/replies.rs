@@ -12,7 +12,7 @@ use crate::bus::headers::PassedHeaders;
 use crate::bus::outbound::{Provenance, RoutingError};
 use crate::calls::failure::{self, Failure, Recipient};
 use crate::calls::reply::spring;
-use crate::calls::reply_place::{Refused, ReplyPlaces, named_by, named_in};
+use crate::calls::reply_address::{AllowedReplyAddresses, Refused, named_by, named_in};
 use crate::clock;
 use crate::pipeline::intake::Intake;
 use crate::results::{StoredResponse, digest_of};
@@ -21,7 +21,7 @@ use crate::results::{StoredResponse, digest_of};
 #[derive(Debug)]
 pub(crate) struct ReplyPublisher {
     /// The reply addresses that requests may name.
-    pub(crate) places: ReplyPlaces,
+    pub(crate) places: AllowedReplyAddresses,
     /// The headers that answers keep.
     pub(crate) passed: PassedHeaders,
     /// Publishes the answers.
@@ -73,7 +73,7 @@ impl Answer {
         );
         Self {
             body: failure.render(recipient),
-            failure: stands_in.then_some(Text::from_static(failure.word())),
+            failure: stands_in.then_some(Text::from_static(failure.reason_code())),
         }
     }
 

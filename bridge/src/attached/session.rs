@@ -1,7 +1,7 @@
 //! The session with an attached MCP server over streamable HTTP.
 //!
 //! ```text
-//! POST initialize ─> POST notifications/initialized ─> up ─┬─ each message of the link: a POST, whose response is heard
+//! POST initialize ─> POST notifications/initialized ─> up ─┬─ each message of the link: a POST and its response
 //!                                                          └─ GET: what the server says beside any request
 //! ```
 //!
@@ -25,7 +25,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::lifecycle::{INITIALIZED, Lifecycle, QUEUE, RunEnd, START, profile};
 use super::link::{Line, Link, Log, StartedCall};
-use super::web::{NotSent, Web, messages, refused, unavailable};
+use super::web::{SendError, Web, messages, refused, unavailable};
 use crate::bus::delivery::jittered;
 use crate::http::messages::Messages;
 
@@ -71,7 +71,7 @@ const PAUSES: [Duration; 3] = [
 /// How long to wait for the answer to a cancelled call, which shows that the server is done with it.
 const PARTING: Duration = Duration::from_secs(2);
 /// Most cancelled calls whose answers are awaited.
-const MOST_CANCELLED: usize = 256;
+const MAX_CANCELLED: usize = 256;
 /// Why a session ends that the server no longer knows.
 const LOST: &str = "it no longer knows the session";
 
@@ -179,13 +179,13 @@ impl Running<'_> {
                     Posted::Over(Err(why)) => return why,
                     // Other calls need not wait for this one. If there are too many, drop it, which closes its
                     // connection.
-                    Posted::Cancelled(call) if cancelled.len() < MOST_CANCELLED => {
+                    Posted::Cancelled(call) if cancelled.len() < MAX_CANCELLED => {
                         cancelled.push(timeout(PARTING, call));
                     }
                     Posted::Cancelled(_) => {}
                 },
-                Some(heard) = cancelled.next() => {
-                    if let Ok(Err(why)) = heard {
+                Some(ended) = cancelled.next() => {
+                    if let Ok(Err(why)) = ended {
                         return why;
                     }
                 }
@@ -199,7 +199,7 @@ impl Running<'_> {
         }
     }
 
-    /// Posts one message and reads the response until nobody waits for it. An error ends the session.
+    /// Posts one message and reads the response until its caller no longer waits. An error ends the session.
     async fn deliver(&self, line: Line) -> Posted<'_> {
         match self.link.written(line) {
             None => Posted::Over(Ok(())),
@@ -212,7 +212,7 @@ impl Running<'_> {
                 }
             }
             Some((bytes, None)) => match timeout(PATIENCE, self.post_unanswered(bytes)).await {
-                Ok(told) => Posted::Over(told),
+                Ok(posted) => Posted::Over(posted),
                 Err(_) => {
                     self.link
                         .strange("an attached server did not accept a message in time");
@@ -246,11 +246,11 @@ impl Running<'_> {
         let of = Some(call.number);
         loop {
             match messages.next().await {
-                Ok(Some(message)) if self.link.hear(&message, of) == of => {
+                Ok(Some(message)) if self.link.receive(&message, of) == of => {
                     // Read to the end, so that the connection can be reused.
                     let rest = async {
                         while let Ok(Some(message)) = messages.next().await {
-                            let _answered = self.link.hear(&message, of);
+                            let _answered = self.link.receive(&message, of);
                         }
                     };
                     let _ = timeout(REST, rest).await;
@@ -272,7 +272,7 @@ impl Running<'_> {
                     return self
                         .unanswered(
                             &call,
-                            &NotSent {
+                            &SendError {
                                 may_be_sent: true,
                                 why,
                             },
@@ -284,7 +284,7 @@ impl Running<'_> {
     }
 
     /// Fails a call without an answer. If the server is gone, the session ends.
-    async fn unanswered(&self, call: &StartedCall, error: &NotSent) -> Result<(), String> {
+    async fn unanswered(&self, call: &StartedCall, error: &SendError) -> Result<(), String> {
         if !error.may_be_sent {
             // The next session sends it.
             self.link.unwritten(call.number);
@@ -337,7 +337,7 @@ impl Running<'_> {
                         }
                         while let Ok(Some(message)) = messages.next().await {
                             failed = 0;
-                            let _answered = self.link.hear(&message, None);
+                            let _answered = self.link.receive(&message, None);
                         }
                     }
                     _ => {}
@@ -376,12 +376,12 @@ impl Running<'_> {
         &self,
         body: Bytes,
         mut headers: HeaderMap,
-    ) -> Result<Response<Incoming>, NotSent> {
+    ) -> Result<Response<Incoming>, SendError> {
         headers.extend(self.headers.clone());
         self.session.web.post(body, headers).await
     }
 
-    async fn ask(&self, method: Method) -> Result<Response<Incoming>, NotSent> {
+    async fn ask(&self, method: Method) -> Result<Response<Incoming>, SendError> {
         let mut headers = self.headers.clone();
         let accept = HeaderValue::from_static("text/event-stream");
         headers.insert(http::header::ACCEPT, accept);

@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use a2abus_executor::{Client, ClientError, ClientOptions, NotOpened};
+use a2abus_executor::{Client, ClientError, ClientOptions, NoResponse};
 use a2abus_models::a2e_workflow::target::ApiBase;
 use bytes::Bytes;
 use http::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, USER_AGENT};
 use http::{Method, Request, Response, StatusCode, Uri};
 use hyper::body::Incoming;
 
-use super::lifecycle::MOST;
+use super::lifecycle::MAX_MESSAGE;
 use crate::calls::failure::{Failure, Reason};
 use crate::config::TextOrSecret;
 use crate::http::messages::Messages;
@@ -27,14 +27,14 @@ pub(super) struct Web {
 
 /// Why there is no response.
 #[derive(Debug)]
-pub(super) struct NotSent {
+pub(super) struct SendError {
     /// Whether the server may have received the request.
     pub(super) may_be_sent: bool,
     pub(super) why: String,
 }
 
 /// How many bytes of an error response are read.
-const MOST_OF_REFUSAL: usize = 1 << 20;
+const MAX_ERROR_BYTES: usize = 1 << 20;
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const BOTH: HeaderValue = HeaderValue::from_static("application/json, text/event-stream");
 const AGENT: HeaderValue = HeaderValue::from_static(concat!("a2abus/", env!("CARGO_PKG_VERSION")));
@@ -78,7 +78,7 @@ impl Web {
         &self,
         body: Bytes,
         more: HeaderMap,
-    ) -> Result<Response<Incoming>, NotSent> {
+    ) -> Result<Response<Incoming>, SendError> {
         let mut request = Request::new(body);
         *request.method_mut() = Method::POST;
         *request.uri_mut() = self.url.clone();
@@ -98,7 +98,7 @@ impl Web {
         method: Method,
         url: Uri,
         more: HeaderMap,
-    ) -> Result<Response<Incoming>, NotSent> {
+    ) -> Result<Response<Incoming>, SendError> {
         let mut request = Request::new(Bytes::new());
         *request.method_mut() = method;
         *request.uri_mut() = url;
@@ -110,13 +110,13 @@ impl Web {
     ///
     /// # Errors
     /// Why there is no connection.
-    pub(super) async fn reach(&self) -> Result<(), NotSent> {
-        self.configured().map_err(NotSent::before)?;
+    pub(super) async fn reach(&self) -> Result<(), SendError> {
+        self.configured().map_err(SendError::before)?;
         Ok(self.client.reach(self.url.clone()).await?)
     }
 
-    async fn send(&self, mut request: Request<Bytes>) -> Result<Response<Incoming>, NotSent> {
-        let own = self.configured().map_err(NotSent::before)?;
+    async fn send(&self, mut request: Request<Bytes>) -> Result<Response<Incoming>, SendError> {
+        let own = self.configured().map_err(SendError::before)?;
         let headers = request.headers_mut();
         headers.insert(USER_AGENT, AGENT);
         headers.extend(own);
@@ -167,15 +167,15 @@ pub(super) fn url_of(base: &ApiBase) -> Result<Uri, http::uri::InvalidUri> {
 /// The messages of a response.
 pub(super) fn messages(response: Response<Incoming>) -> Messages<Incoming> {
     let most = match response.status().is_success() {
-        true => MOST,
-        false => MOST_OF_REFUSAL,
+        true => MAX_MESSAGE,
+        false => MAX_ERROR_BYTES,
     };
     Messages::of(response, most)
 }
 
-// === impl NotSent ===
+// === impl SendError ===
 
-impl NotSent {
+impl SendError {
     /// The server has received nothing.
     fn before(why: String) -> Self {
         let may_be_sent = false;
@@ -191,8 +191,8 @@ impl NotSent {
     }
 }
 
-impl From<NotOpened> for NotSent {
-    fn from(error: NotOpened) -> Self {
+impl From<NoResponse> for SendError {
+    fn from(error: NoResponse) -> Self {
         Self {
             may_be_sent: error.may_be_sent,
             why: error.to_string(),

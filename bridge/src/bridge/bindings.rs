@@ -1,4 +1,4 @@
-//! Builds what reads the bindings of a configuration.
+//! Builds the readers of the bindings of a configuration.
 
 use std::fmt::Display;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::bus::outbound::Outbound;
 use crate::bus::{Bus, BusId};
 use crate::calls::exchange::Exchanges;
 use crate::calls::exchange::room::WaitingRoom;
-use crate::calls::reply_place::ReplyPlaces;
+use crate::calls::reply_address::AllowedReplyAddresses;
 use crate::calls::{Calls, DOOR, UNKNOWN_CALLER};
 use crate::config::{AgentCardConfig, AttachConfig, BindingConfig, Config, Name, OnUnknown, Role};
 use crate::log_limit::LogLimits;
@@ -31,7 +31,7 @@ use crate::results::Results;
 use crate::workflows::Workflows;
 use crate::workflows::bus::{AnswerSettings, WorkflowBinding};
 
-/// What the bindings of a bridge share.
+/// The parts that the bindings of a bridge share.
 pub(super) struct Parts<'a> {
     pub(super) config: &'a Config,
     pub(super) registry: &'a Arc<Registry>,
@@ -47,7 +47,7 @@ pub(super) struct Parts<'a> {
 // === impl Parts ===
 
 impl Parts<'_> {
-    /// What reads the bindings of the configuration, and answers that are in the wrong partition.
+    /// The readers of the bindings, and of answers in the wrong partition.
     pub(super) fn bindings(
         &self,
         workflows: Option<&Workflows>,
@@ -74,7 +74,7 @@ impl Parts<'_> {
             role: binding.role,
             ids: binding.mapping.ids,
             on_unknown: match binding.on_unknown {
-                // What no family recognises may be what is to be converted.
+                // A payload of an unknown format may be the input of a conversion.
                 OnUnknown::Reject if binding.convert.is_some() => OnUnknown::Wrap,
                 on_unknown => on_unknown,
             },
@@ -90,11 +90,12 @@ impl Parts<'_> {
             exchanges: Arc::clone(self.exchanges),
             waiting: waiting_room(binding),
             copies: CopiesInHand::default(),
+            workers: usize::try_from(binding.workers).unwrap_or(usize::MAX),
             calls: Arc::clone(self.calls),
         })
     }
 
-    /// How the messages of a binding are read.
+    /// The intake of a binding.
     fn intake(&self, binding: &BindingConfig) -> Result<Intake, BridgeError> {
         let name = binding.name.text();
         let (bus, own) = self.bus(&binding.transport)?;
@@ -122,7 +123,7 @@ impl Parts<'_> {
         bus.ok_or_else(|| BridgeError::Config(format!("there is no transport {}", wanted.text())))
     }
 
-    /// Where the dead letters of a binding go that reads from `own`.
+    /// The destination of the dead letters of a binding that reads from `own`.
     fn dead_letters(&self, binding: &BindingConfig, own: &Bus) -> Result<DeadLetters, BridgeError> {
         let name = binding.name.text();
         let (bus, dead) = self.bus(binding.dead_letter_transport())?;
@@ -139,13 +140,13 @@ impl Parts<'_> {
         })
     }
 
-    /// Where the answers to the requests of a binding may go.
-    fn reply_places(
+    /// The destinations that answers to the requests of a binding may have.
+    fn reply_addresses(
         &self,
         binding: &BindingConfig,
         intake: &Intake,
-    ) -> Result<ReplyPlaces, BridgeError> {
-        let places = ReplyPlaces::new(
+    ) -> Result<AllowedReplyAddresses, BridgeError> {
+        let places = AllowedReplyAddresses::new(
             binding.replies.as_ref().map(|topic| topic.0.clone()),
             binding.reply_topics.iter().map(|pattern| &pattern.0),
             &self.config.calls.reply_topic.0,
@@ -154,7 +155,7 @@ impl Parts<'_> {
         places.map_err(in_binding(binding))
     }
 
-    /// Which attributes the writers of a binding's topics may set.
+    /// The attributes that the writers to the topics of a binding may set.
     fn claims(&self, binding: &BindingConfig, intake: &Intake) -> Result<Claims, BridgeError> {
         let bindings = self.config.bindings.iter();
         let own_sources = bindings.filter_map(|binding| binding.mapping.source.clone());
@@ -170,13 +171,13 @@ impl Parts<'_> {
             unknown_caller,
             own_sources: own_sources.collect(),
             trusts: binding.trusts.clone(),
-            reply_places: self.reply_places(binding, intake)?,
+            reply_addresses: self.reply_addresses(binding, intake)?,
             metrics: intake.metrics.clone(),
             logged: Default::default(),
         })
     }
 
-    /// The executor as an agent on the bus.
+    /// The workflow executor as an agent on the bus.
     fn executor(
         &self,
         binding: &BindingConfig,
@@ -191,7 +192,7 @@ impl Parts<'_> {
         })?;
         let intake = self.intake(binding)?;
         let answers = AnswerSettings {
-            places: self.reply_places(binding, &intake)?,
+            places: self.reply_addresses(binding, &intake)?,
             passed: passed(binding)?,
             publisher: self.publisher.clone(),
         };
@@ -216,7 +217,7 @@ impl Parts<'_> {
             return Err(in_binding(binding)("no agent is attached"));
         };
         let intake = self.intake(binding)?;
-        let places = self.reply_places(binding, &intake)?;
+        let places = self.reply_addresses(binding, &intake)?;
         let (metrics, log) = (self.metrics, self.log);
         let shown = (self.registry, self.readiness);
         let upstream = Upstream::new(name.text(), attach, shown, metrics, log);
@@ -242,7 +243,7 @@ impl Parts<'_> {
         Ok(BindingService::Agent(Box::new(binding)))
     }
 
-    /// What announces an attached agent.
+    /// The announcer of an attached agent.
     fn herald(
         &self,
         agent: &Text,
@@ -260,10 +261,10 @@ impl Parts<'_> {
         })
     }
 
-    /// What reads announcements of agents.
+    /// The reader of announcements of agents.
     fn discovery(&self, binding: &BindingConfig) -> Result<BindingService, BridgeError> {
         let intake = self.intake(binding)?;
-        let places = self.reply_places(binding, &intake)?;
+        let places = self.reply_addresses(binding, &intake)?;
         let binding = DiscoveryBinding::new(
             intake,
             places,
@@ -275,7 +276,7 @@ impl Parts<'_> {
         Ok(BindingService::Discovery(Box::new(binding)))
     }
 
-    /// The readers of answers that landed in another partition than the one they were asked for.
+    /// The readers of answers that arrived in another partition than requested.
     fn misplaced_answers(&self) -> Result<Vec<(BindingService, Subscription)>, BridgeError> {
         let mut pipelines = Vec::new();
         for channel in self.calls.channels().iter() {
@@ -294,13 +295,13 @@ impl Parts<'_> {
     }
 }
 
-/// The headers that the copies of a binding's messages, or their answers, keep.
+/// The headers that copies of the messages of a binding, or their answers, keep.
 fn passed(binding: &BindingConfig) -> Result<PassedHeaders, BridgeError> {
     let patterns = binding.pass_headers.iter().map(|pattern| &pattern.0);
     PassedHeaders::new(patterns).map_err(in_binding(binding))
 }
 
-/// The room for requests of a binding that wait for their answers.
+/// The limits for waiting requests of a binding.
 fn waiting_room(binding: &BindingConfig) -> WaitingRoom {
     let budget = binding.subscription();
     WaitingRoom::new(budget.budget_messages, budget.budget_bytes)

@@ -1,13 +1,13 @@
-//! Messages that can go nowhere, kept with the reason.
+//! Messages that cannot be delivered, stored with the reason.
 //!
-//! A dead letter is the original bytes, key and headers, untouched but for secrets and reply tokens, under headers that
-//! begin `bus-dlq-`. It can be read, repaired and sent again. Each leaves a line in the log, rate-limited, and is counted.
-//! Source: docs/design.md §6.
+//! A dead letter has the original body, key and headers, unchanged except for secrets and reply tokens, and headers
+//! that begin with `bus-dlq-`. It can be read, repaired and sent again. Each one is counted, and logged with a rate
+//! limit. Source: docs/design.md §6.
 
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use a2abus_plugin::{Event, Text, blank_secrets, extension};
+use a2abus_plugin::{Event, Text, extension, redact_secrets};
 use a2abus_transports::content_mode::Binding;
 use a2abus_transports::{Address, Disposition, Guarantee, Headers, Message, Topic, TransportError};
 use bytes::Bytes;
@@ -23,21 +23,21 @@ use crate::metrics::BindingMetrics;
 use crate::names::Mode;
 use crate::route::NamedBy;
 
-/// Where a binding's dead letters go.
+/// The destination of the dead letters of a binding.
 #[derive(Debug, Clone)]
 pub struct DeadLetters {
     /// The name of the binding.
     pub name: Text,
     /// The bus.
     pub bus: BusId,
-    /// How that bus writes headers.
+    /// How this bus writes headers.
     pub binding: Binding,
     /// The topic.
     pub topic: Topic,
-    /// Whether the source keeps a message until its dead letter is confirmed. Otherwise (core NATS), a dead letter that no
-    /// stream takes is lost.
+    /// Whether the source stores a message until its dead letter is confirmed. Otherwise (core NATS), a dead letter
+    /// that no stream stores is lost.
     pub is_backed: bool,
-    /// The calls whose reply tokens are kept out of dead letters.
+    /// The calls whose reply tokens are removed from dead letters.
     pub calls: Arc<Calls>,
     /// The counters of the binding.
     pub metrics: BindingMetrics,
@@ -45,7 +45,7 @@ pub struct DeadLetters {
     pub log: Arc<Log>,
 }
 
-/// The log lines of one binding, each kind rate-limited on its own.
+/// The log lines of one binding. Each kind has its own rate limit.
 #[derive(Debug)]
 pub struct Log {
     dead_letters: LogLimit,
@@ -54,16 +54,16 @@ pub struct Log {
     losses: LogLimit,
 }
 
-/// A message that can go nowhere, or one unit of it, and what is known of it.
+/// A message, or one unit of it, that cannot be delivered.
 #[derive(Debug, Clone)]
 pub struct Undelivered<'a> {
-    /// The message as it was read.
+    /// The message.
     pub message: &'a Message,
     /// Where it was read.
     pub topic: &'a Topic,
     /// Its position there.
     pub origin: Option<&'a Text>,
-    /// The agent it is for.
+    /// Its target agent.
     pub agent: Option<&'a Text>,
     /// The call it belongs to.
     pub call: Option<Text>,
@@ -72,20 +72,20 @@ pub struct Undelivered<'a> {
 /// Why a message, or one unit of it, is a dead letter.
 #[derive(Debug, Clone)]
 pub struct Reason {
-    /// A stable word.
+    /// The stable code.
     pub code: &'static str,
-    /// The step of the path that refused it.
+    /// The stage that refused it.
     pub stage: Stage,
-    /// A message for people.
+    /// A human-readable message.
     pub detail: String,
-    /// Which unit of the message it is about, where the rest of the message went its way.
+    /// The unit of the message, if the rest of the message was processed.
     pub unit: Option<usize>,
 }
 
-/// A step of the path.
+/// A stage of the pipeline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stage {
-    /// Reading the message's headers.
+    /// Reading the headers of the message.
     Receive,
     /// Detecting the payload.
     Detect,
@@ -100,7 +100,7 @@ pub enum Stage {
 }
 
 impl Stage {
-    /// The word of this step.
+    /// The name of this stage.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -114,7 +114,7 @@ impl Stage {
     }
 }
 
-/// Names the parts that were left out because the dead-letter topic refused them.
+/// The header that names the removed parts, if the dead-letter topic refused them.
 const OMITTED: &str = "bus-dlq-omitted";
 
 fn is_ours(name: &str) -> bool {
@@ -155,17 +155,18 @@ impl DeadLetters {
         reason: &Reason,
     ) -> Outgoing {
         self.metrics.dead_lettered(reason.code);
-        self.log_letter(of, reason);
+        self.log_dead_letter(of, reason);
         let original = of.message;
-        // Whoever reads dead letters must not be able to answer a call. The id of somebody else's request stays as it is;
-        // an answer repeats the id of a call, of this replica or of another.
+        // The readers of dead letters must not be able to answer a call, so reply tokens are removed: from answers,
+        // which repeat the reply id of a call of some replica, and from requests of this replica. Other ids do not
+        // change.
         let is_secret = |id: ReplyId| reason.stage == Stage::Resolve || self.calls.has_made(id);
         let kept = |bytes: &Bytes| without_tokens(bytes, is_secret);
         let body = body.or_else(|| original.body.clone());
         let mut message = Message {
             key: original.key.as_ref().map(kept),
             headers: self.headers_of(original, kept),
-            body: body.map(|body| kept(&blank_secrets(&body))),
+            body: body.map(|body| kept(&redact_secrets(&body))),
         };
         let mut say =
             |name: &'static str, value: &str| message.headers.push(name, self.header_text(value));
@@ -185,7 +186,7 @@ impl DeadLetters {
         let unit = reason.unit.unwrap_or_default();
         let name = &self.name;
         let id = |origin: &Text| Text::from(format!("{name}/{origin}/{unit}/{}", reason.code));
-        // Elsewhere than on JetStream this means nothing.
+        // Only JetStream uses it.
         address.guarantee = Guarantee::Stored {
             message_id: of.origin.map(id),
         };
@@ -207,7 +208,7 @@ impl DeadLetters {
         }
     }
 
-    fn log_letter(&self, of: &Undelivered<'_>, reason: &Reason) {
+    fn log_dead_letter(&self, of: &Undelivered<'_>, reason: &Reason) {
         if let Some(suppressed) = self.log.dead_letters.allow() {
             tracing::warn!(
                 binding = %self.name, topic = %shown_topic(of.topic.as_str()), agent = of.agent.map(Text::as_str),
@@ -218,28 +219,28 @@ impl DeadLetters {
         }
     }
 
-    /// Counts and logs a message that goes nowhere, not even to the dead letters.
+    /// Counts and logs a message that is dropped without a dead letter.
     pub fn dropped(&self, of: &Undelivered<'_>, reason: &'static str) {
         self.metrics.dropped(reason);
         if let Some(suppressed) = self.log.drops.allow() {
             tracing::warn!(
                 binding = %self.name, topic = %shown_topic(of.topic.as_str()), agent = of.agent.map(Text::as_str),
                 call = of.call.as_deref(), origin = of.origin.map(Text::as_str), reason, suppressed,
-                "a message is dropped"
+                "dropped a message"
             );
         }
     }
 
-    /// What to send in place of a dead letter that its own topic does not take: a smaller one, or nothing. Then it is lost,
-    /// and logged.
+    /// The replacement for a dead letter that its own topic refuses: a smaller one, or `None`. Then it is lost, and
+    /// logged.
     #[must_use]
-    pub fn instead(&self, dead_letter: Outgoing, error: &TransportError) -> Option<Outgoing> {
+    pub fn replacement(&self, dead_letter: Outgoing, error: &TransportError) -> Option<Outgoing> {
         let state = dead_letter.dead_letter?;
         if error.disposition() == Disposition::DeadLetter && !state.is_reduced {
             if let Some(suppressed) = self.log.reductions.allow() {
                 tracing::error!(
                     binding = %self.name, topic = %dead_letter.address.topic, %error, suppressed,
-                    "the dead letter is too large for its topic: it is stored without its body"
+                    "the dead letter is too large for its topic and is stored without its body"
                 );
             }
             return Some(self.reduced(dead_letter, error));
@@ -249,14 +250,13 @@ impl DeadLetters {
             tracing::error!(
                 binding = %self.name, topic = %dead_letter.address.topic, agent = dead_letter.agent.as_deref(),
                 call = dead_letter.call.as_deref(), %error, suppressed,
-                "a dead letter is lost: no JetStream stream stored it, and core NATS keeps nothing; create a stream for the topic"
+                "a dead letter is lost, because no JetStream stream stores its topic: create a stream for it"
             );
         }
         None
     }
 
-    /// What is kept of a dead letter that its own topic refuses for good, as too large: everything but the body and the
-    /// foreign headers.
+    /// A dead letter without its body and the headers of the original, for a topic that refuses it as too large.
     fn reduced(&self, dead_letter: Outgoing, error: &TransportError) -> Outgoing {
         let mut headers = Headers::new();
         for header in dead_letter
@@ -286,8 +286,8 @@ impl DeadLetters {
         }
     }
 
-    /// The headers of the original that the bus of the dead letters can carry, without those of an earlier dead letter;
-    /// `kept` is what is kept of a value.
+    /// The headers of the original that the bus of the dead letters can carry, without those of an earlier dead letter.
+    /// `kept` removes tokens from a value.
     fn headers_of(&self, original: &Message, kept: impl Fn(&Bytes) -> Bytes) -> Headers {
         let mut headers = Headers::new();
         for header in original.headers.iter() {
@@ -302,7 +302,7 @@ impl DeadLetters {
         headers
     }
 
-    /// A detail may quote foreign text: NATS headers hold visible ASCII only.
+    /// The text as a header value: it may quote foreign text, and NATS headers may only contain visible ASCII.
     fn header_text(&self, value: &str) -> Bytes {
         match self.binding {
             Binding::Kafka | Binding::Memory => Bytes::copy_from_slice(value.as_bytes()),
@@ -317,7 +317,7 @@ impl DeadLetters {
 // === impl Undelivered ===
 
 impl<'a> Undelivered<'a> {
-    /// The same, with what its event says.
+    /// The same, with the agent and the call of its event.
     #[must_use]
     pub fn with_event(self, event: Option<&'a Event>) -> Self {
         let attribute = |name| event.and_then(|event| event.extension_text(name));

@@ -1,16 +1,16 @@
-//! The delivery policy: when a copy is sent, sent again or refused. All senders use it.
+//! The delivery policy: when a copy is sent, retried or refused. All senders use it.
 //!
-//! | the bus says | a place that the event names | a place that the configuration names |
+//! | result of the send | the event names the destination | the configuration names it |
 //! |---|---|---|
-//! | too large, cannot be expressed | refused | refused |
-//! | no (unknown topic, not allowed, full, ...) | refused | held: sent again until a person has repaired the place; a request that somebody waits for is refused |
-//! | nothing (away, timed out, queue full) | held: sent again | held: sent again |
+//! | too large, cannot be written | refused | refused |
+//! | refused by the bus (unknown topic, not allowed, full, ...) | refused | held: retried until an operator has repaired the destination; a request with a waiting caller is refused |
+//! | no answer (disconnected, timed out, queue full) | held: retried | held: retried |
 //!
-//! A refused copy becomes a dead letter, or its caller gets an error. A caller that waits ([`Publisher::for_caller`])
-//! gets the error also where a person has to repair the place, and its copy is sent again until its deadline only.
+//! A refused copy becomes a dead letter, or its caller gets an error. A waiting caller ([`Publisher::for_caller`]) also
+//! gets the error if an operator has to repair the destination, and its copy is retried only until its deadline.
 //!
-//! The wait before a copy is sent again belongs to its destination ([`Destinations`]): one copy finds out whether it
-//! works again, then all go at full speed.
+//! The wait before a retry belongs to the destination ([`Destinations`]): one copy probes whether the destination works
+//! again, and then all copies are sent at full speed.
 
 mod destinations;
 
@@ -26,7 +26,7 @@ pub use destinations::{Destinations, Holder};
 use crate::bus::BusId;
 use crate::bus::outbound::{Outbound, Outgoing};
 use crate::route::NamedBy;
-use destinations::{Destination, WaitPolicy, needs_a_person};
+use destinations::{Destination, WaitPolicy, needs_repair};
 
 pub(crate) use destinations::{BACKOFF, jittered};
 
@@ -40,7 +40,7 @@ pub struct Publisher {
 /// What to do with a copy that its bus did not accept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FailureAction {
-    /// Send it again when its destination works, before anything that came after it.
+    /// Send it again once its destination works, before any later message.
     Hold,
     /// It can never be delivered: send its dead letter, or fail its call.
     Refuse,
@@ -64,19 +64,19 @@ impl Publisher {
         &self.outbound
     }
 
-    /// What to do with a copy of a message that was read and failed in this way. A request that somebody waits for fails
-    /// at once where a person has to repair something first, and holds up nobody.
+    /// What to do with a copy of a received message after this error. If an operator has to repair the destination, a
+    /// request with a waiting caller fails at once, and does not hold its lane.
     #[must_use]
     pub fn failure_action(&self, copy: &Outgoing, error: &TransportError) -> FailureAction {
-        if copy.is_awaited && needs_a_person(error) {
+        if copy.is_awaited && needs_repair(error) {
             return FailureAction::Refuse;
         }
-        self.verdict_of_place(copy, error)
+        self.action_at_destination(copy, error)
     }
 
-    fn verdict_of_place(&self, copy: &Outgoing, error: &TransportError) -> FailureAction {
+    fn action_at_destination(&self, copy: &Outgoing, error: &TransportError) -> FailureAction {
         if let Some(dead_letter) = copy.dead_letter {
-            return self.verdict_of_dead_letter(
+            return self.action_for_dead_letter(
                 copy,
                 dead_letter.is_reduced,
                 dead_letter.is_backed,
@@ -92,8 +92,8 @@ impl Publisher {
         }
     }
 
-    /// A dead letter, even one that cannot be made smaller, waits for its topic as long as its source keeps the message.
-    fn verdict_of_dead_letter(
+    /// A dead letter waits for its topic as long as its source stores the message, even if it cannot be made smaller.
+    fn action_for_dead_letter(
         &self,
         dead_letter: &Outgoing,
         is_reduced: bool,
@@ -114,14 +114,14 @@ impl Publisher {
         bus.is_some_and(|bus| *bus.transport.health().borrow() == Health::Up)
     }
 
-    /// Hands a copy to its bus; the confirmation comes later. A destination that is known to fail is not tried,
-    /// unless the copy would not wait until it is repaired.
+    /// Hands a copy to its bus; the confirmation comes later. A destination that is known to fail is not tried, except
+    /// for a copy with a waiting caller that would not be held for it.
     ///
     /// # Errors
     /// As [`a2abus_transports::Transport::send`].
     pub async fn send(&self, copy: &Outgoing) -> Result<Confirmation, TransportError> {
         match self.destinations.known_failure(copy) {
-            Some(error) if !copy.is_awaited || !needs_a_person(&error) => Err(error),
+            Some(error) if !copy.is_awaited || !needs_repair(&error) => Err(error),
             Some(_) | None => self.outbound.send(copy).await,
         }
     }
@@ -133,14 +133,15 @@ impl Publisher {
             bus.metrics.publish_seconds.observe(after.as_secs_f64());
         }
         if copy.is_awaited {
-            // It does not wait for a probe, so that it may be the first to get through.
+            // It was sent without waiting for a probe, so it may be the first that succeeds.
             self.destinations.works(&Destination::of(copy));
         }
     }
 
-    /// Records that an undeliverable copy is given up. If the configuration names its destination, that needs repair.
+    /// Records that an undeliverable copy is given up. If the configuration names its destination, the destination is
+    /// recorded as failed.
     pub fn refused(&self, copy: &Outgoing, error: &TransportError) {
-        if copy.named_by == NamedBy::Config && needs_a_person(error) {
+        if copy.named_by == NamedBy::Config && needs_repair(error) {
             let destination = Destination::of(copy);
             drop(self.destinations.failed(&destination, copy.named_by, error));
         }
@@ -175,7 +176,7 @@ impl Publisher {
         self.until_confirmed_if(copy, || true).await.map(drop)
     }
 
-    /// The same while the copy is wanted. `false` if it was no longer wanted before an attempt.
+    /// The same, while the copy is wanted. Returns `false` if it was no longer wanted before an attempt.
     ///
     /// # Errors
     /// As [`Publisher::until_confirmed`].
@@ -184,34 +185,35 @@ impl Publisher {
         copy: &Outgoing,
         is_wanted: impl Fn() -> bool,
     ) -> Result<bool, TransportError> {
-        let patience = if copy.is_awaited {
+        let wait_policy = if copy.is_awaited {
             WaitPolicy::UntilRefused
         } else {
             WaitPolicy::Unlimited
         };
-        self.send_while(copy, patience, is_wanted, || ()).await
+        self.send_while(copy, wait_policy, is_wanted, || ()).await
     }
 
-    /// Sends a copy until it is confirmed, or the replacement that `instead` returns if it can never be delivered. Returns
-    /// the confirmed copy; `None` if there was no replacement.
+    /// Sends a copy until it is confirmed. If it can never be delivered, sends the replacement that `replacement` returns.
+    /// Returns the confirmed copy; `None` if there was no replacement.
     pub async fn until_settled(
         &self,
         mut copy: Outgoing,
-        mut instead: impl FnMut(Outgoing, &TransportError) -> Option<Outgoing>,
+        mut replacement: impl FnMut(Outgoing, &TransportError) -> Option<Outgoing>,
     ) -> Option<Outgoing> {
         loop {
             match self.until_confirmed(&copy).await {
                 Ok(()) => return Some(copy),
-                Err(error) => copy = instead(copy, &error)?,
+                Err(error) => copy = replacement(copy, &error)?,
             }
         }
     }
 
-    /// Sends a copy whose caller waits, until it is confirmed. Tries again while waiting may help: the caller drops this
-    /// at its deadline. `handed_over` is called whenever the bus has the copy in hand, so that it may arrive.
+    /// Sends a copy whose caller waits, until it is confirmed. Retries as long as the destination may recover by itself;
+    /// the caller drops this future at its deadline. `handed_over` is called whenever the bus has accepted the copy into
+    /// its queue, because it may arrive from then on.
     ///
     /// # Errors
-    /// Why the bus refuses it, if waiting alone cannot help.
+    /// Why the bus refuses it, if the destination cannot recover by itself.
     pub async fn for_caller(
         &self,
         copy: &Outgoing,
@@ -225,7 +227,7 @@ impl Publisher {
     async fn send_while(
         &self,
         copy: &Outgoing,
-        patience: WaitPolicy,
+        wait_policy: WaitPolicy,
         is_wanted: impl Fn() -> bool,
         handed_over: impl Fn(),
     ) -> Result<bool, TransportError> {
@@ -233,13 +235,13 @@ impl Publisher {
         let mut interest = self.destinations.interest(copy);
         let mut held: Option<Holder> = None;
         loop {
-            if patience == WaitPolicy::UntilRefused && interest.unreported.is_none() {
-                // Given up while it waits for its turn, it is not published for this reason.
+            if wait_policy == WaitPolicy::UntilRefused && interest.unreported.is_none() {
+                // The reason to report if it is given up while it waits for its turn.
                 interest.unreported = self.destinations.known_failure(copy);
             }
             let turn = self
                 .destinations
-                .turn(&destination, copy.named_by, patience);
+                .turn(&destination, copy.named_by, wait_policy);
             let probe = turn.await;
             if !is_wanted() {
                 return Ok(false);
@@ -248,18 +250,19 @@ impl Publisher {
                 interest.unreported = None;
                 match probe {
                     Some(probe) => probe.confirmed(),
-                    None if patience == WaitPolicy::UntilRefused => {
+                    None if wait_policy == WaitPolicy::UntilRefused => {
                         self.destinations.works(&destination);
                     }
                     None => {}
                 }
                 return Ok(true);
             };
-            if patience == WaitPolicy::UntilRefused {
-                // Dead letters are reported on their own; here a caller may have more copies, or be gone.
+            if wait_policy == WaitPolicy::UntilRefused {
+                // Refused copies of bindings become dead letters, which are logged. Nothing else reports this one: the
+                // caller may have other copies, or have disconnected.
                 interest.unreported = Some(error.clone());
             }
-            match (self.verdict_of_place(copy, &error), probe) {
+            match (self.action_at_destination(copy, &error), probe) {
                 (FailureAction::Refuse, probe) => {
                     if let Some(probe) = probe {
                         probe.refused();
@@ -274,7 +277,7 @@ impl Publisher {
                     drop(held.replace(holder));
                 }
             }
-            if patience == WaitPolicy::UntilRefused && needs_a_person(&error) {
+            if wait_policy == WaitPolicy::UntilRefused && needs_repair(&error) {
                 return Err(error);
             }
             self.count_retry(copy, &error);
@@ -297,7 +300,7 @@ impl Publisher {
     }
 }
 
-/// Whether the bus has refused, rather than not answered.
+/// Whether the bus answered with a refusal.
 fn is_refusal(error: &TransportError) -> bool {
     match error.kind() {
         TransportErrorKind::Other => true,

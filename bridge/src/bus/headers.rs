@@ -1,8 +1,7 @@
-//! Which headers of a message do its copies keep?
+//! The headers of a message that its copies keep.
 //!
-//! Those that are nobody's business but that of the two ends, such as a trace context, and that a list allows: a header
-//! may instruct whoever reads the copy, so nothing passes that nobody has thought of. What belongs to CloudEvents, to
-//! the transports or to the bridge itself is written anew for each copy and never copied. Source: docs/design.md §T5.
+//! A header may instruct the readers of the copy, so copies keep only the headers on a list, such as a trace context.
+//! The headers of CloudEvents, of the transports and of the bridge are never copied; each copy gets new ones. Source: docs/design.md §T5.
 
 use a2abus_plugin::Text;
 use a2abus_transports::content_mode::{self, Binding};
@@ -13,11 +12,11 @@ use http::HeaderMap;
 
 use crate::names::Pattern;
 
-/// The headers that pass, by the patterns of their names.
+/// The headers that are kept, by the patterns of their names.
 #[derive(Debug, Clone)]
 pub struct PassedHeaders(GlobSet);
 
-/// The headers by which tracing systems and proxies know what belongs together. Source: W3C Trace Context, W3C Baggage,
+/// The headers with which tracing systems and proxies correlate messages. Source: W3C Trace Context, W3C Baggage,
 /// Zipkin B3.
 pub const TRACE_HEADERS: [&str; 7] = [
     "traceparent",
@@ -29,8 +28,8 @@ pub const TRACE_HEADERS: [&str; 7] = [
     "x-correlation-id",
 ];
 
-/// The headers of an HTTP request that reach the agent by default: those of [`TRACE_HEADERS`] but `baggage`, which a
-/// caller fills with what it likes, and those of A2A. Source: docs/protocols/a2a.md §6.
+/// The headers of an HTTP request that reach the agent by default: those of [`TRACE_HEADERS`] except
+/// `baggage`, which the caller controls, and those of A2A. Source: docs/protocols/a2a.md §6.
 pub const DOOR_HEADERS: [&str; 13] = [
     "traceparent",
     "tracestate",
@@ -49,12 +48,12 @@ pub const DOOR_HEADERS: [&str; 13] = [
 
 /// The header that a request may have several times.
 const TRACE_STATE: &str = "tracestate";
-/// What headers of others begin with, in any case: those of CloudEvents on each transport, of Spring for Kafka, of the
-/// NATS server, and our own.
+/// The prefixes of headers that are never kept, in any case: those of CloudEvents on each transport, of Spring for
+/// Kafka, of the NATS server, and of the bridge.
 const RESERVED: [&str; 5] = ["ce_", "ce-", "kafka_", "nats-", "bus-"];
-/// Most headers that pass with one message.
+/// The most headers that a message keeps.
 const MAX_HEADERS: usize = 64;
-/// Most bytes of their names and values.
+/// The most bytes in their names and values.
 const MAX_BYTES: usize = 16 << 10;
 
 // === impl PassedHeaders ===
@@ -63,7 +62,7 @@ impl PassedHeaders {
     /// Headers whose names match any of these, in any case.
     ///
     /// # Errors
-    /// When a pattern is no glob.
+    /// When a pattern is not a valid glob.
     pub fn new<'a>(
         patterns: impl IntoIterator<Item = &'a Pattern>,
     ) -> Result<Self, globset::Error> {
@@ -82,7 +81,7 @@ impl PassedHeaders {
         set.build().map(Self)
     }
 
-    /// The headers of a message that pass, in their order. What is more than fits is left out.
+    /// The kept headers of a message, in their order, up to the limits.
     #[must_use]
     pub fn of(&self, binding: Binding, message: &Message) -> Vec<Header> {
         if self.0.is_empty() {
@@ -92,7 +91,7 @@ impl PassedHeaders {
         bounded(foreign.filter(|header| self.passes(&header.name)).cloned())
     }
 
-    /// The headers of an HTTP request that pass.
+    /// The kept headers of an HTTP request.
     #[must_use]
     pub fn of_request(&self, headers: &HeaderMap) -> Vec<Header> {
         let passing = headers
@@ -113,7 +112,7 @@ impl PassedHeaders {
     }
 }
 
-/// As many as fit. Several `tracestate` are one list. Source: W3C Trace Context, section 3.3.1.
+/// The headers up to the limits. Several `tracestate` headers become one list. Source: W3C Trace Context, section 3.3.1.
 fn bounded(headers: impl Iterator<Item = Header>) -> Vec<Header> {
     let mut left = MAX_BYTES;
     let mut passed = Vec::new();
@@ -121,7 +120,7 @@ fn bounded(headers: impl Iterator<Item = Header>) -> Vec<Header> {
         let size = header.name.len() + header.value.as_ref().map_or(0, Bytes::len);
         let is_state = header.name.eq_ignore_ascii_case(TRACE_STATE);
         if size > left || passed.len() == MAX_HEADERS {
-            tracing::debug!(header = %header.name, size, "a header is left out: too many headers, or too large");
+            tracing::debug!(header = %header.name, size, "dropped a header: too many headers, or too large");
             continue;
         }
         left -= size;
@@ -142,7 +141,7 @@ fn join(list: &mut Header, next: Header) {
     };
 }
 
-/// Whether a bus can carry a header: NATS and HTTP take lines of visible ASCII, and no null.
+/// Whether a bus can carry a header: NATS and HTTP accept only one line of visible ASCII, and no null.
 #[must_use]
 pub fn carries(binding: Binding, header: &Header) -> bool {
     let is_visible = |bytes: &[u8]| bytes.iter().all(|b| matches!(b, b' '..=b'~' | b'\t'));
@@ -177,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_pass_by_name_in_any_case() {
+    fn headers_are_kept_by_name_in_any_case() {
         let headers = [("TraceParent", "a"), ("x-b3-spanid", "b"), ("tenant", "c")];
         assert_eq!(
             passed(&TRACE_HEADERS, &headers),
@@ -188,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn several_states_of_a_trace_are_one_list() {
+    fn several_tracestate_headers_become_one_list() {
         let mut headers = HeaderMap::new();
         for (name, value) in [
             ("b3", "1"),
@@ -222,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn what_belongs_to_somebody_never_passes() {
+    fn reserved_headers_are_never_kept() {
         let reserved = [
             "ce_id",
             "CE-Id",
@@ -240,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_left_out() {
+    fn headers_beyond_the_limits_are_dropped() {
         let large = "x".repeat(MAX_BYTES);
         assert_eq!(passed(&["*"], &[("a", &large), ("b", "x")]), ["b"]);
         let many = [("a", "x"); MAX_HEADERS + 1];

@@ -1,4 +1,4 @@
-//! Copies of events on their way to a destination.
+//! Copies of events for their destinations.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -21,65 +21,64 @@ use crate::route::{NamedBy, Resolved, RouteError};
 use crate::rules::{AnnouncedRoutes, CurrentRules, Rules, Unrouted};
 use crate::stage;
 
-/// One message on its way to one destination.
+/// One message for one destination.
 #[derive(Debug, Clone)]
 pub struct Outgoing {
     /// The bus it goes to.
     pub bus: BusId,
-    /// The place on that bus.
+    /// The address on this bus.
     pub address: Address,
     /// The message.
     pub message: Message,
-    /// Who named the topic: one that an event names may well not exist.
+    /// Whether the configuration or an event names the topic. A topic that an event names may not exist.
     pub named_by: NamedBy,
-    /// The CloudEvents content mode it is written in.
+    /// Its CloudEvents content mode.
     pub mode: Mode,
-    /// The agent it is for, where it is known.
+    /// Its target agent, if it is known.
     pub agent: Option<Text>,
-    /// The call it belongs to, as its `callid` attribute says. Of the copies of a call, only the one that is to be answered
-    /// has it.
+    /// The call in its `callid` attribute. Of the copies of a call, only the one to be answered has it.
     pub call: Option<Text>,
     /// Whether a caller waits for the answer.
     pub is_awaited: bool,
-    /// When nobody wants it any more, as its `expirytime` attribute says.
+    /// The time in its `expirytime` attribute, after which it is no longer wanted.
     pub expires: Option<SystemTime>,
-    /// What it was made of, where that was a part of a message that was read.
+    /// The unit that it was made of, if that was a part of a received message.
     pub unit: Option<Unit>,
     /// Set on dead letters.
     pub dead_letter: Option<DeadLetter>,
 }
 
-/// One unit of a message as it was read: what the dead letter of its copies has.
+/// One unit of a received message, for the dead letters of its copies.
 #[derive(Debug, Clone)]
 pub struct Unit {
-    /// Which unit of the message it is.
+    /// The index of the unit.
     pub index: usize,
     /// Its bytes.
     pub bytes: Bytes,
 }
 
-/// How a dead letter is treated that its own topic does not take.
+/// What to do with a dead letter that its own topic refuses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DeadLetter {
-    /// The body was left out already.
+    /// Whether the body has been removed.
     pub is_reduced: bool,
-    /// The source keeps the message until the dead letter is confirmed. Without that there is nothing to wait for.
+    /// Whether the source stores the message until the dead letter is confirmed. Otherwise waiting would not help.
     pub is_backed: bool,
 }
 
-/// Why an event has nowhere to go. All are permanent.
+/// Why an event has no destination. All of these are permanent.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum RoutingError {
     /// No route matches it and there is no default route.
     #[error("no route matches the event, and there is no default route")]
     NoRoute,
-    /// Nobody knows the agent that it is for, and only known agents may be called.
+    /// Its target agent is unknown, and only known agents may be called.
     #[error(
         "there is no agent {0:?}: it is not announced, and neither agents nor a route names it"
     )]
     UnknownAgent(Text),
-    /// A route matches it, but its destination cannot be formed.
+    /// A route matches it, but the name of its destination cannot be built.
     #[error("route {route}: {cause}")]
     Destination {
         /// The route.
@@ -109,7 +108,7 @@ impl RoutingError {
         }
     }
 
-    /// The stable word of a dead letter's reason.
+    /// The code of the reason of its dead letter.
     #[must_use]
     pub fn reason(&self) -> &'static str {
         match self {
@@ -127,23 +126,23 @@ impl RoutingError {
     }
 }
 
-/// Routes events and sends what comes of it.
+/// Routes events and sends the copies.
 #[derive(Debug, Clone)]
 pub struct Outbound {
     buses: Buses,
     rules: Arc<CurrentRules>,
 }
 
-/// A request whose answer the bridge takes: what its copies carry of the call.
+/// A request whose answer the bridge handles.
 #[derive(Clone, Copy)]
 pub struct TrackedRequest<'a> {
-    /// The request as it came: what every destination gets but the one that answers.
+    /// The received request, for all destinations except the one that answers.
     pub plain: &'a Event,
     /// Puts the reply address on the copy for the destination that answers.
     pub stamp: &'a Stamp<'a>,
 }
 
-/// Puts a reply address on a copy that goes to a bus; returns the headers that the message needs besides.
+/// Puts a reply address on a copy for a bus. Returns the additional headers of the message.
 pub type Stamp<'a> = dyn Fn(BusId, &mut Event, &mut Address) -> Vec<(Text, Bytes)> + 'a;
 
 impl std::fmt::Debug for TrackedRequest<'_> {
@@ -154,32 +153,32 @@ impl std::fmt::Debug for TrackedRequest<'_> {
     }
 }
 
-/// The attributes by which a call is answered: only the copy for the destination that answers has them.
+/// The attributes for the answer of a call. Only the copy for the destination that answers has them.
 const OF_THE_CALL: [&str; 3] = [
     extension::CALL_ID,
     extension::REPLY_TO,
     extension::REPLY_PARTITION,
 ];
 
-/// Where an event was read, for what the copies of it inherit.
+/// The origin of an event, from which its copies inherit.
 #[derive(Debug, Clone, Copy)]
 pub struct Provenance<'a> {
-    /// The rules that count for it.
+    /// The rules that apply to it.
     pub rules: &'a Rules,
-    /// The binding, or the door, it came in by.
+    /// The binding, or the HTTP interface, that received it.
     pub binding: &'a str,
-    /// The key of the message it came in.
+    /// The key of its message.
     pub key: Option<&'a Bytes>,
-    /// Its position at the source, and which unit of the message it is.
+    /// Its position at the source, and the index of the unit in the message.
     pub origin: Option<(&'a Text, usize)>,
-    /// The headers that its copies keep, where their bus carries them.
+    /// The headers that its copies keep, if their bus can carry them.
     pub headers: &'a [Header],
 }
 
 // === impl Outbound ===
 
 impl Outbound {
-    /// Everything needed to route and send.
+    /// The buses and rules for routing and sending.
     #[must_use]
     pub fn new(buses: Buses, rules: Arc<CurrentRules>) -> Self {
         Self { buses, rules }
@@ -191,27 +190,27 @@ impl Outbound {
         &self.buses
     }
 
-    /// The rules for one message: whoever reads it takes them once.
+    /// The current rules. A reader takes them once per message.
     #[must_use]
     pub fn rules(&self) -> Guard<Arc<Rules>> {
         self.rules.load()
     }
 
-    /// Other rules count for messages that are read from now on.
+    /// Replaces the rules, for messages that are read from now on.
     pub fn replace(&self, rules: &Rules) {
         self.rules.replace(rules);
     }
 
-    /// The routes of the agents that have announced themselves, for messages that are read from now on.
+    /// Replaces the routes of announced agents, for messages that are read from now on.
     pub fn announce(&self, routes: AnnouncedRoutes) {
         self.rules.announce(routes);
     }
 
-    /// The copies of an event: one for each destination of the first route that takes it. Only the destination that
-    /// answers gets the call id and the reply address; of a request that is to be answered, all others get the plain event.
+    /// The copies of an event: one for each destination of the first route that matches it. Only the destination that
+    /// answers gets the call id and the reply address; all others get a request without them.
     ///
     /// # Errors
-    /// When there is no route, or one of its destinations cannot be formed.
+    /// When there is no route, or the name of a destination cannot be built.
     pub fn route(
         &self,
         event: &Event,
@@ -257,7 +256,7 @@ impl Outbound {
         Ok(copies)
     }
 
-    /// The copy of an event for one destination of a route; `to_answer` where that is the one that answers.
+    /// The copy of an event for one destination of a route. `to_answer` is set for the destination that answers.
     fn copy(
         &self,
         mut event: Event,
@@ -271,9 +270,9 @@ impl Outbound {
         if let (Guarantee::Stored { message_id }, Some((origin, unit))) =
             (&mut address.guarantee, from.origin)
         {
-            // The stream drops what has the same id: nothing but the same copy of the same message may.
+            // The stream drops messages with the same id, so only the same copy of the same message may have it.
             let copy = format!("{}/{origin}/{unit}/{route}/{index}", from.binding);
-            // A request that is read again is another call: its answer comes only if the agent has this one as well.
+            // A redelivered request is a new call. The agent must get it again, or the call would have no answer.
             let id = match to_answer.and_then(|_| callid::logged_call_id(&event)) {
                 Some(call) => format!("{copy}/{call}"),
                 None => copy,
@@ -291,7 +290,7 @@ impl Outbound {
         )?;
         outgoing.is_awaited = to_answer.is_some();
         if to_answer.is_none() {
-            // An event may name any call: what becomes of its copies is nothing to that call.
+            // The event may contain the id of any call, and its copies must not affect that call.
             outgoing.call = None;
         }
         Ok(outgoing)
@@ -332,15 +331,15 @@ impl Outbound {
         })
     }
 
-    /// Another event for the place where `original` went, without its reply address.
+    /// Another event for the destination of `original`, without its reply address.
     ///
     /// # Errors
     /// When the event cannot be written there.
-    pub fn beside(&self, event: &Event, original: &Outgoing) -> Result<Outgoing, RoutingError> {
+    pub fn follow_up(&self, event: &Event, original: &Outgoing) -> Result<Outgoing, RoutingError> {
         let mut address = original.address.clone();
         address.reply_to = None;
         if let Guarantee::Stored { message_id } = &mut address.guarantee {
-            // With the id of the original the stream would drop it as the same message.
+            // With the message id of the original, the stream would drop it as a duplicate.
             *message_id = None;
         }
         let key = original.message.key.clone();
@@ -354,7 +353,7 @@ impl Outbound {
         )
     }
 
-    /// An event for the reply address that the requester named. It has these headers, and those that pass.
+    /// An event for the reply address of a requester, with these headers and the kept ones.
     ///
     /// # Errors
     /// When the event cannot be written there.
@@ -376,7 +375,7 @@ impl Outbound {
             .ok_or_else(|| RoutingError::NoTransport(name.text().clone()))
     }
 
-    /// Hands a message to its bus; the confirmation is still to come.
+    /// Hands a message to its bus; the confirmation comes later.
     ///
     /// # Errors
     /// As [`a2abus_transports::Transport::send`].

@@ -1,4 +1,4 @@
-//! The answer to one call, as its caller takes it: parts, deadlines, and the cancel when the caller goes away.
+//! The answer to one call: its parts, its deadlines, and the cancel when the caller disconnects.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -12,7 +12,7 @@ use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use tokio::sync::mpsc;
 
-use super::error::{CallError, NoAnswer};
+use super::error::{CallError, NoAnswer, RequestState};
 use super::open::Opened;
 use super::part::Part;
 use super::render;
@@ -24,42 +24,41 @@ use crate::calls::cancel::Cancel;
 use crate::calls::pending::{CallRequest, CallerMessage, HandOver};
 use crate::calls::question::{Abilities, Question};
 
-/// How long records wait for an earlier one that does not come. Source: docs/design.md §5.
-const GAP_PATIENCE: Duration = Duration::from_secs(2);
+/// How long records wait for a missing earlier one. Source: docs/design.md §5.
+const GAP_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The answer to one call as it comes. Dropping it before the last part cancels the call.
+/// The answer to one call, part by part. Dropping it before the last part cancels the call.
 #[derive(Debug)]
 pub struct Answer {
     id: ReplyId,
-    parts: mpsc::Receiver<CallerMessage>,
-    /// The copy of the request that is to be answered, while the bus has not confirmed it. None where a binding publishes
-    /// it.
+    parts: mpsc::Receiver<Box<CallerMessage>>,
+    /// The copy of the request that is to be answered, until the bus has confirmed it. None if a binding publishes it.
     publishing: Publishing,
-    /// When the wait for the next part is over.
+    /// The deadline for the next part.
     deadline: Instant,
-    /// When the whole answer must be there.
+    /// The deadline for the last part.
     last_deadline: Instant,
-    /// When records that wait for an earlier one have waited enough.
+    /// When records are released although an earlier one is missing.
     gap_deadline: Option<Instant>,
     /// How long the caller waits for a part.
-    patience: Duration,
+    timeout: Duration,
     account: Account,
     ended: bool,
-    /// Set once an agent may have the request.
+    /// Set once an agent may have received the request.
     may_have_arrived: Arc<AtomicBool>,
-    /// Whether the request is JSON-RPC: other families know no cancel.
+    /// Whether the request is JSON-RPC. Other families have no cancel.
     is_rpc: bool,
     /// The cancel for the agent, if the caller disconnects.
     cancel: Cancel,
     calls: Arc<Calls>,
-    reached: Option<SentCalls>,
-    /// How many parts the caller has got.
+    sent_calls: Option<SentCalls>,
+    /// How many parts the caller has received.
     pub(super) taken: u32,
-    /// Whether other replicas can take the answer.
+    /// Whether other replicas can receive the answer.
     is_followed: bool,
     /// The questions that the caller supports.
     client: Option<Abilities>,
-    /// Whether the part that comes now is a question to the caller.
+    /// Whether the current part is a question to the caller.
     is_asking: bool,
 }
 
@@ -69,44 +68,44 @@ pub(crate) struct Prepared {
     pub(super) copies: Vec<Outgoing>,
 }
 
-/// How many calls of one caller an agent may have got. Clones share it.
+/// Counts the calls of one HTTP request that an agent may have received. Clones share the count.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct SentCalls(Arc<SentCallCounts>);
 
 #[derive(Debug, Default)]
 struct SentCallCounts {
     calls: AtomicUsize,
-    /// Whether an answer was left to other replicas.
-    is_left: AtomicBool,
+    /// Whether another replica receives an answer.
+    is_handed_off: AtomicBool,
 }
 
-/// A copy of a request, and what became of it.
+/// A copy of a request, and the result of publishing it.
 type Published = (Outgoing, Result<(), TransportError>);
 
-/// A copy that its bus has not confirmed.
+/// A copy that is being published.
 struct Publishing(Option<BoxFuture<'static, Published>>);
 
 // === impl Opened ===
 
 impl Opened {
-    /// Its answer, to wait for.
+    /// The answer of this call.
     pub(crate) fn answer(self, account: Account, calls: &Arc<Calls>) -> Answer {
         let started = account.started();
         Answer {
             id: self.id,
             parts: self.parts,
             publishing: Publishing(None),
-            deadline: started + self.patience,
-            last_deadline: started + self.whole,
+            deadline: started + self.timeout,
+            last_deadline: started + self.total_timeout,
             gap_deadline: None,
-            patience: self.patience,
+            timeout: self.timeout,
             account,
             ended: false,
             may_have_arrived: self.may_have_arrived,
             is_rpc: self.is_rpc,
             cancel: self.cancel,
             calls: Arc::clone(calls),
-            reached: None,
+            sent_calls: None,
             taken: 0,
             is_followed: false,
             client: self.client,
@@ -118,23 +117,23 @@ impl Opened {
 // === impl Prepared ===
 
 impl Prepared {
-    /// The request, and the id that its agent repeats.
-    pub(crate) fn asked(&self) -> Option<Arc<CallRequest>> {
-        self.answer.calls.pending.asked(self.answer.id.call)
+    /// The pending request, with the id that the agent repeats.
+    pub(crate) fn request(&self) -> Option<Arc<CallRequest>> {
+        self.answer.calls.pending.request(self.answer.id.call)
     }
 
-    /// Other replicas know of it, and take its answer if this one stops.
-    pub(crate) fn followed(&mut self) {
+    /// Marks the call as followed: other replicas receive its answer if this one stops.
+    pub(crate) fn set_followed(&mut self) {
         self.answer.is_followed = true;
     }
 
-    /// How long its answer may take.
+    /// The time that is left for the answer.
     pub(crate) fn time_left(&self) -> Duration {
         let deadline = self.answer.last_deadline;
         deadline.saturating_duration_since(Instant::now())
     }
 
-    /// As [`Calls::call`].
+    /// Publishes it, as [`Calls::call`] does.
     pub(crate) async fn publish(self) -> Result<Answer, CallError> {
         let Self { mut answer, copies } = self;
         answer.publish(copies).await?;
@@ -145,47 +144,47 @@ impl Prepared {
 // === impl SentCalls ===
 
 impl SentCalls {
-    /// One more.
+    /// Counts a call.
     pub(crate) fn add(&self) {
         self.0.calls.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// One less: nobody got it.
+    /// Removes a call that no agent received.
     fn take_back(&self) {
         self.0.calls.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// Whether no agent can have got any.
-    pub(crate) fn is_nobody(&self) -> bool {
+    /// Whether no agent can have received any.
+    pub(crate) fn is_empty(&self) -> bool {
         self.0.calls.load(Ordering::Acquire) == 0
     }
 
-    /// This replica stops before the answer is there; another one takes it.
-    fn leave(&self) {
-        self.0.is_left.store(true, Ordering::Release);
+    /// Records that this replica stops before the answer arrives, and another one receives it.
+    fn hand_off(&self) {
+        self.0.is_handed_off.store(true, Ordering::Release);
     }
 
-    /// Whether other replicas are to take the answer.
-    pub(crate) fn is_left(&self) -> bool {
-        self.0.is_left.load(Ordering::Acquire)
+    /// Whether another replica receives the answer.
+    pub(crate) fn is_handed_off(&self) -> bool {
+        self.0.is_handed_off.load(Ordering::Acquire)
     }
 }
 
 // === impl Answer ===
 
 impl Answer {
-    /// Counts this call, unless it turns out that no agent can have got it.
-    pub(crate) fn counted_by(mut self, reached: &SentCalls) -> Self {
-        reached.add();
-        self.reached = Some(reached.clone());
+    /// Counts this call in `sent_calls`, until it turns out that no agent can have received it.
+    pub(crate) fn counted_by(mut self, sent_calls: &SentCalls) -> Self {
+        sent_calls.add();
+        self.sent_calls = Some(sent_calls.clone());
         self
     }
 
-    /// An answer that was recorded for another replica, and may take `left` more.
+    /// The answer to a call of another replica, from its record. It may take `left` longer.
     pub(super) fn resumed(
         call: CallId,
         left: Duration,
-        parts: mpsc::Receiver<CallerMessage>,
+        parts: mpsc::Receiver<Box<CallerMessage>>,
         account: Account,
         calls: &Arc<Calls>,
     ) -> Self {
@@ -194,8 +193,8 @@ impl Answer {
             id,
             parts,
             cancel: Cancel::new(id, Dialect::JsonRpc, None, &[]),
-            patience: left,
-            whole: left,
+            timeout: left,
+            total_timeout: left,
             is_rpc: false,
             may_have_arrived: Arc::new(AtomicBool::new(true)),
             client: None,
@@ -203,21 +202,22 @@ impl Answer {
         opened.answer(account, calls)
     }
 
-    /// Whether other replicas can take it.
+    /// Whether other replicas can receive it.
     pub(crate) fn is_followed(&self) -> bool {
         self.is_followed
     }
 
-    /// How many parts its caller has got.
+    /// How many parts its caller has received.
     pub(crate) fn taken(&self) -> u32 {
         self.taken
     }
 
-    /// Begins to publish the request, and hands to the bus what it takes at once. The rest goes on beside the wait for
-    /// the answer, which may well be quicker than the confirmation of its request.
+    /// Starts publishing the request. Copies that the bus accepts without waiting are handed over before this returns.
+    /// The rest is published while the answer is awaited, which may arrive before the confirmation.
     pub(super) async fn publish(&mut self, copies: Vec<Outgoing>) -> Result<(), CallError> {
-        // Whoever watches the buses fails the calls it finds when one goes; this one may have come a moment later.
-        if let Some(cause) = self.bus_is_away(&copies) {
+        // When a bus goes down, the calls that are registered by then fail. This call may have been registered a moment
+        // later.
+        if let Some(cause) = self.unavailable_bus(&copies) {
             return Err(self.fail(CallError::Unavailable(cause)));
         }
         let mut others = copies;
@@ -235,12 +235,12 @@ impl Answer {
             }
         }
         if !others.is_empty() {
-            Box::pin(self.calls.publish_beside(others, self.last_deadline)).await;
+            Box::pin(self.calls.publish_in_background(others, self.last_deadline)).await;
         }
         Ok(())
     }
 
-    fn bus_is_away(&self, copies: &[Outgoing]) -> Option<Text> {
+    fn unavailable_bus(&self, copies: &[Outgoing]) -> Option<Text> {
         let buses = self.calls.outbound.buses();
         copies.iter().find_map(|copy| {
             let health = buses.get(copy.bus)?.transport.health();
@@ -252,15 +252,15 @@ impl Answer {
         })
     }
 
-    /// Notes what became of a copy. When none is left, the call fails: its error comes as a piece of the answer.
+    /// Handles the result of publishing the copy. If that failed, the call fails: the error arrives as a part of the
+    /// answer.
     fn note(&self, (copy, published): &Published) {
         if let Err(error) = published {
             self.calls.undeliverable(copy, error);
         }
     }
 
-    /// The next part; after the last one, or an error, `None`. Waits until the deadline of the call at most.
-    /// Cancel-safe.
+    /// The next part; `None` after the last one or an error. Waits at most until the deadline of the call. Cancel-safe.
     pub async fn next(&mut self) -> Option<Result<Part, CallError>> {
         if self.ended {
             return None;
@@ -270,11 +270,11 @@ impl Answer {
             Ok(part) => {
                 self.calls.metrics.call_parts.inc();
                 self.taken += 1;
-                // Whoever is asked may take as long as the whole answer may.
+                // A caller that is asked a question may take until the deadline of the whole answer.
                 self.deadline = if std::mem::take(&mut self.is_asking) {
                     self.last_deadline
                 } else {
-                    self.deadline.max(Instant::now() + self.patience)
+                    self.deadline.max(Instant::now() + self.timeout)
                 };
                 if part.last {
                     self.end();
@@ -286,7 +286,7 @@ impl Answer {
             }
             Err(error) => {
                 if matches!(error, CallError::Draining) && self.is_followed {
-                    self.reached.iter().for_each(SentCalls::leave);
+                    self.sent_calls.iter().for_each(SentCalls::hand_off);
                 }
                 Err(self.fail(error))
             }
@@ -299,104 +299,112 @@ impl Answer {
             let wake = self.gap_deadline.map_or(deadline, |gap| gap.min(deadline));
             tokio::select! {
                 biased;
-                piece = self.parts.recv() => match piece {
-                    Some(CallerMessage::Part(Ok(part))) => match self.questioned(part).await {
+                message = self.parts.recv() => match message.map(|message| *message) {
+                    Some(CallerMessage::Part(Ok(part))) => match self.route_question(part).await {
                         Some(part) => return Ok(part),
-                        None => self.deadline = Instant::now() + self.patience,
+                        None => self.deadline = Instant::now() + self.timeout,
                     },
                     Some(CallerMessage::Part(Err(error))) => return Err(error),
                     Some(CallerMessage::ClientAnswer(answer)) => {
-                        self.deadline = Instant::now() + self.patience;
-                        self.say_to_agent(answer).await;
+                        self.deadline = Instant::now() + self.timeout;
+                        self.send_to_agent(answer).await;
                     }
                     Some(CallerMessage::Waiting) => {
-                        self.gap_deadline.get_or_insert_with(|| Instant::now() + GAP_PATIENCE);
+                        self.gap_deadline.get_or_insert_with(|| Instant::now() + GAP_TIMEOUT);
                     }
-                    // The channel closes without an end only when the caller left no room for a part.
+                    // The channel closes without a last part only if the caller left no room for a part.
                     None => return Err(CallError::SlowCaller),
                 },
                 published = self.publishing.decided() => self.note(&published),
                 () = tokio::time::sleep_until(wake.into()) => {
-                    // The missing record does not come: what waited for it is what there is.
+                    // The missing record has not arrived in time: release the records that waited for it.
                     self.gap_deadline = None;
                     let is_over = wake == deadline;
-                    let released = self.calls.pending.hand_over(self.id.call, |asked, progress| {
-                        let parts = render::released(asked, progress);
+                    let released = self.calls.pending.hand_over(self.id.call, |request, progress| {
+                        let parts = render::released(request, progress);
                         (!parts.is_empty()).then_some(Ok(parts))
                     });
-                    // Who is late has met somebody who is delivering the end at this moment.
+                    // If the call is no longer pending (`HandOver::Late`), its end is being delivered right now.
                     if released == HandOver::Nothing && is_over {
-                        return Err(self.silence());
+                        return Err(self.timeout_error());
                     }
                 }
             }
         }
     }
 
-    /// A part as the caller gets it; `None` for a question that the bridge has answered.
-    async fn questioned(&mut self, part: Part) -> Option<Part> {
+    /// The part for the caller; `None` for a question that the bridge has answered itself.
+    async fn route_question(&mut self, part: Part) -> Option<Part> {
         let Some(client) = self.client.filter(|_| !part.last) else {
             return Some(part);
         };
         let limits = self.calls.rules().limits;
-        match client.asked(self.id, &part.body, &limits) {
+        match client.question_in(self.id, &part.body, &limits) {
             None => Some(part),
             Some(Question::Client(body)) => {
                 self.is_asking = true;
                 Some(Part { body, ..part })
             }
             Some(Question::Agent(answer)) => {
-                self.say_to_agent(answer).await;
+                self.send_to_agent(answer).await;
                 None
             }
         }
     }
 
-    /// Sends something to the place where the request went. Failures are counted and logged there.
-    async fn say_to_agent(&mut self, answer: Bytes) {
-        let copies = self.calls.copies_beside(&self.cancel, &answer, "client");
-        Box::pin(self.calls.publish_beside(copies, self.last_deadline)).await;
+    /// Sends a message to the destination of the request. The publisher counts and logs failures.
+    async fn send_to_agent(&mut self, answer: Bytes) {
+        let copies = self.calls.follow_up_copies(&self.cancel, &answer, "client");
+        Box::pin(self.calls.publish_in_background(copies, self.last_deadline)).await;
     }
 
-    /// Ends the call because its caller waits no longer.
+    /// Ends the call because its caller no longer waits.
     pub(crate) fn out_of_time(&mut self) -> CallError {
-        self.fail(self.silence())
+        self.fail(self.timeout_error())
     }
 
-    /// Nobody has answered: whom the request is for, and where it is if the bus has confirmed it.
-    fn silence(&self) -> CallError {
+    /// The error if no answer has arrived. It names the agent and, if the bus has confirmed the request, its
+    /// destination.
+    fn timeout_error(&self) -> CallError {
         let (calls, copies) = (&self.calls, self.cancel.copies());
         let is_published = self.may_have_arrived() && self.publishing.0.is_none();
-        let asked = || copies.iter().filter(|copy| copy.call.is_some());
-        let places = || asked().map(|copy| calls.name_of(copy));
+        let answering = || copies.iter().filter(|copy| copy.call.is_some());
+        let destinations = || answering().map(|copy| calls.name_of(copy));
         let cause = || copies.iter().find_map(|copy| calls.why_unpublished(copy));
         CallError::Timeout(Box::new(NoAnswer {
-            after: self.patience,
+            after: self.timeout,
             agent: self.cancel.target().cloned().unwrap_or_default(),
-            published: is_published.then(|| places().collect::<Vec<_>>().join(", ").into()),
-            cause: (!is_published).then(cause).flatten(),
+            request: if is_published {
+                RequestState::Published(destinations().collect::<Vec<_>>().join(", ").into())
+            } else {
+                RequestState::Unconfirmed(cause())
+            },
             rejected: self
                 .calls
                 .pending
-                .asked(self.id.call)
-                .and_then(|asked| asked.rejected()),
+                .request(self.id.call)
+                .and_then(|request| request.rejected()),
         }))
     }
 
-    /// Ends the call with an error. The agent that has the request gets a cancel, unless it knows better.
+    /// Ends the call with an error. The agent gets a cancel, unless the error shows that it is not working on the
+    /// request.
     fn fail(&mut self, error: CallError) -> CallError {
         self.end();
         self.account.failed(&error);
-        if let Some(reached) = &self.reached
-            && (!self.may_have_arrived() || error.is_nobody_there())
+        if let Some(sent_calls) = &self.sent_calls
+            && (!self.may_have_arrived() || error.is_no_responders())
         {
-            reached.take_back();
+            sent_calls.take_back();
         }
-        let knows = matches!(
+        let is_agent_done = matches!(
             error,
-            CallError::Unavailable(_) | CallError::NotTaken(_) | CallError::BadAnswer(_)
+            CallError::Unavailable(_)
+                | CallError::AnswerLost(_)
+                | CallError::DestinationRefused(_)
+                | CallError::BadAnswer(_)
         );
-        if !knows {
+        if !is_agent_done {
             self.cancel();
         }
         error
@@ -406,21 +414,21 @@ impl Answer {
         self.may_have_arrived.load(Ordering::Relaxed)
     }
 
-    /// Sends the agent a cancel, if it may have the request.
+    /// Sends the agent a cancel, if it may have received the request.
     fn cancel(&mut self) {
         if self.is_rpc && self.may_have_arrived() {
             self.calls.canceller.send(self.cancel.take());
         }
     }
 
-    /// The identity of the call.
+    /// The call id.
     #[must_use]
     pub fn call_id(&self) -> CallId {
         self.id.call
     }
 
-    /// Ends the call without a cancel: its agent knows that nobody waits for it.
-    pub(crate) fn close(mut self) {
+    /// Ends the call without a cancel, because its agent already knows that nobody waits.
+    pub(crate) fn close(&mut self) {
         if !self.ended {
             self.end();
             self.account.cancelled();
@@ -447,7 +455,7 @@ impl Drop for Answer {
 // === impl Publishing ===
 
 impl Publishing {
-    /// Waits until the bus has decided about the copy; for ever where there is none. Cancel-safe.
+    /// Waits until the bus has confirmed or refused the copy; forever if there is none. Cancel-safe.
     async fn decided(&mut self) -> Published {
         let Some(under_way) = &mut self.0 else {
             return std::future::pending().await;

@@ -19,28 +19,28 @@ use crate::recent::Recent;
 /// How one unit of a message on a reply topic was handled.
 #[derive(Debug)]
 pub enum AnswerOutcome {
-    /// Its caller has it.
+    /// It was delivered to its caller.
     Delivered,
-    /// It answers a call of this replica that has ended: it comes too late, or a second time.
+    /// It answers a call of this replica that has ended: it is late, or a duplicate.
     Late(CallId),
-    /// It answers a call of another replica, which reads this place too.
+    /// It answers a call of another replica, which reads this address too.
     Foreign(CallId),
-    /// It answers a call of another replica, which reads elsewhere: send it there, then settle.
+    /// It answers a call of another replica, which reads a different address: send it there, then settle.
     Forward(Box<Outgoing>),
     /// It is the request itself.
     Request(CallId),
     /// It is rejected: the call keeps waiting.
     Rejected(CallId, Rejection),
-    /// It was sent on before, and answers a call of a replica that reads elsewhere still.
+    /// It was already forwarded once, and still belongs to a replica that reads a different address.
     Looped(CallId),
-    /// It answers no call that can be named.
+    /// The call that it answers is unknown.
     Uncorrelated(Unanswerable),
 }
 
-/// A unit that answers no call that can be named.
+/// A unit whose call is unknown.
 #[derive(Debug)]
 pub struct Unanswerable {
-    /// A stable word.
+    /// The error code.
     pub code: &'static str,
     /// The problem and its fix.
     pub detail: String,
@@ -49,7 +49,7 @@ pub struct Unanswerable {
 }
 
 impl AnswerOutcome {
-    /// How metrics count it.
+    /// The outcome in metrics.
     #[must_use]
     pub fn outcome(&self) -> ReplyOutcome {
         match self {
@@ -60,13 +60,13 @@ impl AnswerOutcome {
             Self::Request(_) | Self::Uncorrelated(_) => ReplyOutcome::Unknown,
             Self::Rejected(_, Rejection::NoToken | Rejection::WrongToken) => ReplyOutcome::Forged,
             Self::Rejected(_, Rejection::Shortened) => ReplyOutcome::Shortened,
-            Self::Rejected(_, Rejection::WrongPlace) => ReplyOutcome::Misplaced,
+            Self::Rejected(_, Rejection::WrongTopic) => ReplyOutcome::Misplaced,
             Self::Looped(_) => ReplyOutcome::Looped,
         }
     }
 }
 
-/// The calls that ended lately with their reply ids and agents, and the log of answers that reached no caller.
+/// The recently ended calls with their reply ids and agents, and the log lines for answers that reached no caller.
 #[derive(Debug)]
 pub(crate) struct EndedCalls {
     calls: Mutex<Recent<CallId, (ReplyId, Text)>>,
@@ -77,11 +77,11 @@ pub(crate) struct EndedCalls {
     foreign: LogLimit,
 }
 
-/// The most calls that are remembered once they have ended.
+/// Most ended calls that are remembered.
 const MAX_ENDED: usize = 4_096;
-/// The most other replicas that are remembered.
+/// Most other replicas that are remembered.
 const MAX_OTHERS: usize = 1_024;
-/// How often answers to calls of one other replica are logged: they are nothing unusual while it runs.
+/// How often answers to calls of the same other replica are logged. They are normal while that replica runs.
 const FOREIGN_EVERY: Duration = Duration::from_secs(600);
 
 // === impl EndedCalls ===
@@ -97,7 +97,7 @@ impl EndedCalls {
         }
     }
 
-    /// Notes that a call for this agent has ended.
+    /// Records that a call for this agent has ended.
     pub(crate) fn note(&self, id: ReplyId, agent: &Text) {
         let mut calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
         calls.insert(id.call, (id, agent.clone()));
@@ -109,7 +109,7 @@ impl EndedCalls {
         calls.get(&call).map(|(id, _)| *id)
     }
 
-    /// Logs now and then that answers to calls of another replica are read here: that replica may be gone.
+    /// Logs, at most once in a while per replica, that answers to its calls are read here: it may have stopped.
     pub(crate) fn log_foreign(&self, call: CallId, topic: &Topic) {
         let (replica, now) = (call.replica(), Instant::now());
         let mut others = self.others.lock().unwrap_or_else(PoisonError::into_inner);
@@ -126,7 +126,7 @@ impl EndedCalls {
         }
     }
 
-    /// Logs what reached no caller, and why.
+    /// Logs an answer that reached no caller, with the reason.
     pub(crate) fn log(&self, answered: &AnswerOutcome, topic: &Topic) {
         let (call, why) = match answered {
             // Replicas that share a reply partition read each other's answers.

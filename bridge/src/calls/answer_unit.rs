@@ -1,6 +1,6 @@
-//! The meaning of an agent's message in its exchange, for every family.
+//! The role of an agent's message in its call, for every family.
 //!
-//! The body decides before the headers: agents copy the headers of a request to its answer.
+//! The body takes precedence over the headers, because agents copy the headers of a request to its answer.
 
 use a2abus_plugin::protocol::jsonrpc::{self, Id, JsonRpc, RpcBody};
 use a2abus_plugin::{
@@ -12,18 +12,18 @@ use smallvec::SmallVec;
 
 use crate::metrics::CallOutcome;
 
-/// One unit of a message that came to a place for answers.
+/// One unit of a message that was read where answers arrive.
 #[derive(Debug)]
 pub(crate) struct AnswerUnit {
     /// Which unit of the message, from 0.
     pub(crate) index: usize,
     /// Its exact bytes in the message.
-    pub(crate) unit: Bytes,
-    /// Its payload: its bytes, or the data of the event that it is.
-    pub(crate) bytes: Bytes,
-    /// What it is.
+    pub(crate) raw: Bytes,
+    /// Its payload: these bytes, or the data if it is an event.
+    pub(crate) payload: Bytes,
+    /// Its content.
     pub(crate) body: Body,
-    /// The CloudEvent around it: the headers of the message, or the event that the unit is.
+    /// The CloudEvent around it: the one in the headers of the message, or the unit itself.
     pub(crate) event: Option<Event>,
 }
 
@@ -43,19 +43,19 @@ pub(crate) enum Body {
     },
     /// JSON of no family.
     Json,
-    /// Something that is no JSON, or breaks the rules of its family.
+    /// It is not JSON, or not valid in its family.
     Broken {
         /// The problem.
         why: Text,
-        /// The JSON-RPC id in it, where there is one beyond doubt.
+        /// The JSON-RPC id, if there is exactly one.
         id: Option<Id>,
     },
 }
 
-/// The units of one message; nearly every message has one.
+/// The units of one message: nearly always one.
 pub(crate) type Units = SmallVec<[AnswerUnit; 1]>;
 
-/// The units that the body of a message holds; `event` are its CloudEvents headers, where it has them.
+/// The units in the body of a message. `event` is the CloudEvent in its headers, if there is one.
 pub(crate) fn units(body: &Bytes, event: Option<&Event>, limits: &Limits) -> Units {
     let decoded = decode(body, &Hint::default(), limits);
     let units: Units = decoded
@@ -66,12 +66,12 @@ pub(crate) fn units(body: &Bytes, event: Option<&Event>, limits: &Limits) -> Uni
         })
         .collect();
     let is_array = body.trim_ascii_start().first() == Some(&b'[');
-    if is_array && units.iter().all(|said| matches!(said.body, Body::Json)) {
-        // An array that holds no message is one value.
+    if is_array && units.iter().all(|unit| matches!(unit.body, Body::Json)) {
+        // An array without messages is one value.
         return SmallVec::from_iter([AnswerUnit {
             index: 0,
-            unit: body.clone(),
-            bytes: body.clone(),
+            raw: body.clone(),
+            payload: body.clone(),
             body: Body::Json,
             event: event.cloned(),
         }]);
@@ -82,7 +82,8 @@ pub(crate) fn units(body: &Bytes, event: Option<&Event>, limits: &Limits) -> Uni
 // === impl AnswerUnit ===
 
 impl AnswerUnit {
-    /// How a call ends that this answers: an error says so itself where a bridge has given it in place of its server.
+    /// The outcome of the call that this answer ends. If a bridge wrote the error in place of its server, the failure
+    /// reason of the event decides.
     pub(crate) fn outcome(&self) -> CallOutcome {
         let Body::Rpc(JsonRpc {
             body: RpcBody::Error(_),
@@ -101,17 +102,17 @@ impl AnswerUnit {
     }
 
     fn of_unit(unit: Unit, event: Option<&Event>, limits: &Limits) -> Self {
-        let (index, family) = (unit.index, unit.because.family);
+        let (index, family) = (unit.index, unit.detection.family);
         if let Some(message) = unit.json_rpc {
             return Self {
                 index,
-                unit: unit.bytes.clone(),
-                bytes: unit.bytes,
+                raw: unit.bytes.clone(),
+                payload: unit.bytes,
                 body: Body::Rpc(message),
                 event: event.cloned(),
             };
         }
-        // The event is looked at and goes nowhere.
+        // The event is only inspected, not sent.
         let context = MapContext {
             source: Source::default(),
             time: None,
@@ -123,8 +124,8 @@ impl AnswerUnit {
         }
         Self {
             index,
-            unit: mapped.bytes.clone(),
-            bytes: mapped.bytes,
+            raw: mapped.bytes.clone(),
+            payload: mapped.bytes,
             body: Body::Mapped {
                 family,
                 kind: mapped.kind,
@@ -134,27 +135,27 @@ impl AnswerUnit {
         }
     }
 
-    /// A CloudEvent in structured mode says what its data say.
+    /// The unit of a CloudEvent in structured mode: its data decide what it is.
     fn of_data(index: usize, whole: Bytes, event: Event, limits: &Limits) -> Self {
         let data = event.body();
         let unit = decode(&data, &Hint::default(), limits).into_only();
-        let mut said = match unit {
-            Ok(Ok(unit)) if unit.because.family != Family::CloudEvent => {
+        let mut answer = match unit {
+            Ok(Ok(unit)) if unit.detection.family != Family::CloudEvent => {
                 Self::of_unit(unit, Some(&event), limits)
             }
             Ok(Err(refused)) => Self::of_refused(refused, Some(&event)),
-            // An event in an event, or several units: data like any other.
+            // A nested event, or several units: plain data.
             Ok(Ok(_)) | Err(_) => Self {
                 index,
-                unit: Bytes::new(),
-                bytes: data,
+                raw: Bytes::new(),
+                payload: data,
                 body: Body::Json,
                 event: Some(event),
             },
         };
-        said.index = index;
-        said.unit = whole;
-        said
+        answer.index = index;
+        answer.raw = whole;
+        answer
     }
 
     fn of_refused(refused: Refused, event: Option<&Event>) -> Self {
@@ -164,8 +165,8 @@ impl AnswerUnit {
         );
         Self {
             index: refused.index,
-            unit: refused.bytes.clone(),
-            bytes: refused.bytes,
+            raw: refused.bytes.clone(),
+            payload: refused.bytes,
             body: if is_other_json {
                 Body::Json
             } else {
@@ -178,7 +179,7 @@ impl AnswerUnit {
         }
     }
 
-    /// The text by which the body itself names what it answers: the id of a JSON-RPC response, the progress token of a
+    /// The id of the request that the body itself names: the id of a JSON-RPC response, the progress token of a
     /// notification, the request id of other families.
     pub(crate) fn own_correlation(&self) -> Option<Text> {
         match &self.body {
@@ -195,7 +196,7 @@ impl AnswerUnit {
         }
     }
 
-    /// Whether it answers something, as its body alone says.
+    /// Whether it is an answer, judged by its body alone.
     pub(crate) fn is_answer(&self) -> bool {
         match &self.body {
             Body::Rpc(message) => !message.is_call(),
@@ -204,7 +205,7 @@ impl AnswerUnit {
         }
     }
 
-    /// Whether it asks for something: such a message answers nothing.
+    /// Whether it is a request, and so no answer.
     pub(crate) fn is_request(&self) -> bool {
         match &self.body {
             Body::Rpc(message) => message.is_call() && message.id.is_some(),
@@ -217,15 +218,14 @@ impl AnswerUnit {
         }
     }
 
-    /// What the headers say of the place in the exchange. A copy of the request's headers says `request`, which says
-    /// nothing about an answer.
+    /// The kind that the headers declare. `request` is ignored, because agents copy the headers of the request.
     fn marked(&self) -> Option<Kind> {
         let event = self.event.as_ref()?;
         event.extension(extension::MCP_TYPE)?;
         Some(kind_of_event(event)).filter(|kind| *kind != Kind::Request)
     }
 
-    /// Whether the headers say that more follows, or that nothing does.
+    /// Whether the headers declare that this is the last part, or that more follow.
     fn marked_last(&self) -> Option<bool> {
         if self.marked() == Some(Kind::Stream) {
             return Some(false);
@@ -238,8 +238,8 @@ impl AnswerUnit {
         }
     }
 
-    /// Whether nothing follows it. What the headers say wins over what the body says; `streamed` tells whether the
-    /// request asked for a stream.
+    /// Whether it is the last part. The headers take precedence over the body. `streamed` is whether the request asked
+    /// for a stream.
     pub(crate) fn is_last(&self, streamed: bool) -> bool {
         if let Some(marked) = self.marked_last() {
             return marked;
@@ -262,7 +262,7 @@ impl AnswerUnit {
         }
     }
 
-    /// Whether it is an event about the work on the request that is written in no family.
+    /// Whether it is a notification about the progress of the request, in no known family.
     pub(crate) fn is_progress(&self) -> bool {
         matches!(self.body, Body::Json) && self.marked() == Some(Kind::Notification)
     }

@@ -1,10 +1,10 @@
-//! The identity of a call: 128 bits that say where its answer belongs and that nobody can guess.
+//! Call ids: 128 bits that name the replica that receives the answer, and that nobody can guess.
 //!
-//! An agent gets the call id with a reply token after it, as one text ([`ReplyId`]). Whatever it repeats of its request
-//! to name the call it answers (the JSON-RPC id, a header, the reply subject) brings the token back, so that agents need
-//! not know that there is one. Logs, dead letters and HTTP headers show the call id alone, which answers nothing.
+//! An agent receives the call id followed by a reply token, as one text ([`ReplyId`]). Whatever part of its request it
+//! repeats to name the call (the JSON-RPC id, a header, the reply subject) also returns the token, so agents need not
+//! know about the token. Logs, dead letters and HTTP headers show only the call id, which is not enough to answer.
 //!
-//! Source: docs/design.md §1. A JSON-RPC id is never an identity; this is what takes its place on the bus.
+//! A JSON-RPC id does not identify a call, so the call id replaces it on the bus. Source: docs/design.md §1.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -16,21 +16,22 @@ use subtle::{Choice, ConstantTimeEq};
 
 /// The identity of one call, written as 26 characters of base32.
 ///
-/// 16 bits name the replica that made the call, which is where its answer belongs, 111 are random, and the last one says
-/// whether other replicas follow the answer.
+/// 16 bits name the replica that made the call and receives its answer, 111 are random, and the last one tells whether
+/// other replicas follow the answer.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct CallId(u128);
 
-/// What proves that an answer comes from somebody who has the request: 128 bits. Its text is secret until the call ends.
+/// The proof that an answer was written by a receiver of the request: 128 bits. Its text is secret until the call ends.
 #[derive(Clone, Copy)]
 pub struct ReplyToken(pub(crate) [u8; 16]);
 
-/// What an agent repeats to answer a call: the call id, and the reply token where there is one, as one text of base32.
+/// The id that an agent repeats to answer a call: the call id and, if there is one, the reply token, as one base32
+/// text.
 #[derive(Debug, Clone, Copy)]
 pub struct ReplyId {
     /// The call.
     pub call: CallId,
-    /// The token after it.
+    /// The token.
     pub token: Option<ReplyToken>,
 }
 
@@ -39,7 +40,7 @@ pub struct ReplyId {
 #[error("not a call id: 26 characters of lower-case base32 are needed")]
 pub struct NotACallId;
 
-/// The replica that makes calls: the number that the configuration gives it, or 16 random bits drawn when the process starts.
+/// The replica that makes calls: the configured number, or 16 random bits chosen when the process starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Replica(pub u16);
 
@@ -58,7 +59,7 @@ impl CallId {
     /// A new call id.
     ///
     /// # Errors
-    /// When the operating system gives no random numbers.
+    /// When the operating system provides no random numbers.
     pub fn new(replica: Replica) -> Result<Self, getrandom::Error> {
         let mut random = [0; 16];
         getrandom::fill(random.get_mut(2..).unwrap_or_default())?;
@@ -66,7 +67,7 @@ impl CallId {
         Ok(Self(u128::from(replica.0) << 112 | low))
     }
 
-    /// A new id of a call whose answer the other replicas follow: one of them takes it when this one has stopped.
+    /// A new id for a call whose answer other replicas follow: one of them receives it if this one stops.
     ///
     /// # Errors
     /// As [`CallId::new`].
@@ -97,8 +98,8 @@ impl Replica {
     /// A random number for this process.
     ///
     /// # Errors
-    /// When the operating system gives no random numbers.
-    pub fn draw() -> Result<Self, getrandom::Error> {
+    /// When the operating system provides no random numbers.
+    pub fn random() -> Result<Self, getrandom::Error> {
         let mut bytes = [0; 2];
         getrandom::fill(&mut bytes)?;
         Ok(Self(u16::from_be_bytes(bytes)))
@@ -138,8 +139,8 @@ impl FromStr for CallId {
     }
 }
 
-/// A topic as others may see it: of a reply subject, whose last word is the id of a call with its token, without the
-/// token. Whoever knows the token can answer the call.
+/// A topic for logs and errors. If it is a reply subject, whose last word contains a reply token, the token is removed,
+/// because anyone who knows it can answer the call.
 pub(crate) fn shown_topic(topic: &str) -> Cow<'_, str> {
     let (rest, last) = topic.rsplit_once('.').unwrap_or(("", topic));
     match last.parse() {
@@ -155,9 +156,9 @@ pub(crate) fn shown_topic(topic: &str) -> Cow<'_, str> {
     }
 }
 
-/// 128 bits as 26 characters, which hold 130 bits: the two lowest of the last are zero.
+/// 128 bits as 26 characters. These hold 130 bits; the two lowest bits of the last one are zero.
 fn base32(bits: u128) -> [u8; CALL_ID_CHARS] {
-    /// What one 64-bit word holds: 12 characters, which are 60 bits.
+    /// A 64-bit word holds 12 characters, which are 60 bits.
     const WORD: usize = 12;
     let words = [(bits >> 68) as u64, (bits >> 8) as u64, (bits << 52) as u64];
     let mut text = [0; CALL_ID_CHARS];
@@ -256,25 +257,26 @@ impl FromStr for ReplyId {
     }
 }
 
-/// What `callid` of an event says, for the log and for dead letters: the call id alone.
+/// The `callid` of an event without its token, for logs and dead letters.
 #[must_use]
 pub fn logged_call_id(event: &Event) -> Option<Text> {
     event.extension_text(extension::CALL_ID).map(without_token)
 }
 
-/// The call id alone of a reply id; other text as it is.
+/// Removes the token from a reply id. Other text is returned unchanged.
 pub(crate) fn without_token(text: &Text) -> Text {
     let call = text.parse().map(|id: ReplyId| id.call.text());
     call.unwrap_or_else(|_| text.clone())
 }
 
-/// Bytes of any kind with the call id alone in place of each reply id that `is_secret`. A reply id is found where it is
-/// a word: as a string of JSON, in a string within a string, or in a subject, also where the JSON is broken.
+/// Removes the token from each reply id in the bytes that `is_secret`. Finds reply ids that are whole words: as a JSON
+/// string, in a string within a string, or in a subject, even if the JSON is invalid.
 pub(crate) fn without_tokens(bytes: &Bytes, is_secret: impl Fn(ReplyId) -> bool) -> Bytes {
     let (mut kept, mut copied, mut at) = (Vec::new(), 0, 0);
     for word in bytes.split(|byte| !matches!(byte, b'a'..=b'z' | b'2'..=b'7')) {
         let end = at + word.len();
-        // The letter of an escape, as in `\n`, is no part of the word.
+        // The letter of an escape, as in `
+        // `, is not part of the word.
         let follows_backslash = at > 0 && bytes.get(at - 1) == Some(&b'\\');
         let word = match word.split_first() {
             Some((_, rest)) if follows_backslash && rest.len() == 2 * CALL_ID_CHARS => rest,

@@ -1,4 +1,4 @@
-//! Cancels: what an agent gets when its caller is gone, in the words of its protocol.
+//! The cancel that an agent gets when its caller no longer waits, in the agent's protocol.
 
 use a2abus_plugin::Text;
 use a2abus_plugin::protocol::dialect::Dialect;
@@ -14,7 +14,7 @@ use crate::bus::outbound::Outgoing;
 use crate::calls::callid::{CallId, ReplyId};
 use crate::log_limit::{LogLimit, LogLimits};
 
-/// A call to cancel: whose it was and where its request went.
+/// A call to cancel: its agent, and the destinations of its request.
 #[derive(Debug)]
 pub struct Cancel {
     id: ReplyId,
@@ -25,7 +25,7 @@ pub struct Cancel {
     task: Option<String>,
 }
 
-/// Hands cancels to the task that sends them.
+/// Queues cancels for the task that sends them.
 #[derive(Debug)]
 pub struct Canceller {
     queue: mpsc::Sender<Cancel>,
@@ -33,13 +33,13 @@ pub struct Canceller {
     log: LogLimit,
 }
 
-/// Cancels that wait to be sent, at most. One that finds no room is dropped: the agent's own deadline ends the work.
+/// Most cancels that wait to be sent. Further ones are dropped; the agent's own deadline then ends the work.
 const QUEUE_CANCELS: usize = 1_024;
 
 // === impl Canceller ===
 
 impl Canceller {
-    /// The two ends of the queue; `dropped` counts the cancels that find no room in it.
+    /// The two ends of the queue. `dropped` counts the cancels that did not fit.
     #[must_use]
     pub fn channel(dropped: IntCounter, log: &LogLimits) -> (Self, mpsc::Receiver<Cancel>) {
         let (queue, receiver) = mpsc::channel(QUEUE_CANCELS);
@@ -93,7 +93,7 @@ impl Cancel {
         self.id.call
     }
 
-    /// The id of the request as the agent has it.
+    /// The id of the request that the agent received.
     pub(crate) fn id(&self) -> ReplyId {
         self.id
     }
@@ -102,12 +102,12 @@ impl Cancel {
         self.target.as_ref()
     }
 
-    /// The request's own copies: the cancel goes where they went.
+    /// The copies of the request: the cancel has the same destinations.
     pub(crate) fn copies(&self) -> &[Outgoing] {
         &self.copies
     }
 
-    /// Remembers the task that the agent works on, which the parts of its answer name.
+    /// Remembers the agent's task, if a part of the answer names it.
     pub(crate) fn note_part(&mut self, body: &Bytes) {
         let names_tasks = matches!(
             self.dialect,
@@ -118,7 +118,7 @@ impl Cancel {
         }
     }
 
-    /// The cancel itself, leaving an empty one behind.
+    /// Takes the cancel out, leaving an empty one.
     pub(crate) fn take(&mut self) -> Self {
         Self {
             id: self.id,
@@ -129,9 +129,9 @@ impl Cancel {
         }
     }
 
-    /// The JSON-RPC message to send. A2A cancels a task, which only a part of the answer names; before there is one,
-    /// and in protocols without a cancel of their own, MCP's notification carries the id of the call.
-    /// Source: docs/protocols/a2a.md §7, docs/protocols/mcp.md §4 and docs/protocols/acp.md §2.
+    /// The JSON-RPC message to send. A2A cancels tasks, and only a part of the answer names the task. Before there is
+    /// one, and in protocols without their own cancel, this is MCP's notification with the id of the call. Source:
+    /// docs/protocols/a2a.md §7, docs/protocols/mcp.md §4 and docs/protocols/acp.md §2.
     pub(crate) fn payload(&self) -> String {
         let call = self.id.to_string();
         let message = match (self.dialect, &self.task) {
@@ -154,7 +154,7 @@ impl Cancel {
     }
 }
 
-/// Where a copy went. A call may wait long, and its request may be large.
+/// A copy with only its destination. A call may wait for a long time, and its request may be large.
 fn without_content(copy: &Outgoing) -> Outgoing {
     Outgoing {
         bus: copy.bus,
@@ -174,7 +174,7 @@ fn without_content(copy: &Outgoing) -> Outgoing {
     }
 }
 
-/// The task that a part of an A2A answer is about.
+/// The task that a part of an A2A answer names.
 fn task_id(part: &[u8]) -> Option<String> {
     let part: Value = serde_json::from_slice(part).ok()?;
     let result = part.get("result")?;
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn each_protocol_cancels_in_its_own_words() {
+    fn each_protocol_has_its_own_cancel() {
         let task = r#"{"jsonrpc":"2.0","id":1,"result":{"kind":"status-update","taskId":"t-1"}}"#;
         let wrapped = r#"{"jsonrpc":"2.0","id":1,"result":{"task":{"id":"t-2"}}}"#;
         assert_eq!(

@@ -1,4 +1,4 @@
-//! Why a call has no (further) answer, and how that is counted and worded.
+//! Why a call has no (further) answer: the errors, their metrics and their texts.
 
 use std::fmt;
 use std::time::Duration;
@@ -21,14 +21,17 @@ pub enum CallError {
     AgentNotFound(Text),
     /// No answer arrived in time.
     #[error("{0}")]
-    // Boxed, like the next: every waiting call has room for several of these.
+    // Boxed, like the next one, because every waiting call has room for several of these.
     Timeout(Box<NoAnswer>),
-    /// The topic, or the stream of a subject, that the request goes to does not take it.
+    /// The destination of the request refuses it.
     #[error("{0}")]
-    NotTaken(Box<DestinationRefused>),
+    DestinationRefused(Box<DestinationRefused>),
     /// No consumer listens at the destination, or the bus is unavailable.
     #[error("the agent cannot be reached: {0}")]
     Unavailable(Text),
+    /// The bus became unavailable after the request was sent, so the agent may be at work on it.
+    #[error("the bus became unavailable before the agent's answer arrived: {0}")]
+    AnswerLost(Text),
     /// The limit of pending calls is reached.
     #[error("{0}")]
     Exhausted(Bound),
@@ -41,10 +44,10 @@ pub enum CallError {
     /// The caller reads its parts too slowly.
     #[error("the caller reads the parts of the answer too slowly")]
     SlowCaller,
-    /// The agent answered with something that is no answer.
+    /// The agent's answer cannot be used.
     #[error("the agent's answer cannot be used: {0}")]
     BadAnswer(Text),
-    /// The agent has answered, and the requester's bus does not take the answer.
+    /// The agent has answered, but the requester's bus refuses the answer.
     #[error("the agent has answered, but the answer cannot be published to the reply address: {0}")]
     Undeliverable(Text),
 }
@@ -54,14 +57,25 @@ pub enum CallError {
 pub struct NoAnswer {
     /// How long the caller waited.
     pub after: Duration,
-    /// The agent that the request is for; empty where it names none.
+    /// The target agent; empty if the request names none.
     pub agent: Text,
-    /// Where the bus has the request, as `Kafka topic agents.weather`; `None` when the bus did not confirm it.
-    pub published: Option<Text>,
-    /// Why the bus did not confirm it, where it said so.
-    pub cause: Option<Text>,
-    /// Why an answer was rejected, where one came.
+    /// How far the request had come.
+    pub request: RequestState,
+    /// Why an answer was rejected, if one arrived.
     pub rejected: Option<Rejection>,
+}
+
+/// How far the request of a call without an answer had come.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RequestState {
+    /// It had expired before the bridge read it.
+    Expired,
+    /// The rest of its HTTP request took all the time.
+    Unsent,
+    /// The bus had not confirmed it; with the cause, if that is known.
+    Unconfirmed(Option<Text>),
+    /// It was published to this destination, such as `Kafka topic agents.weather`.
+    Published(Text),
 }
 
 /// A destination that refuses the request until an operator has repaired it.
@@ -85,10 +99,10 @@ pub enum Bound {
     /// Of the calls of one agent: `calls.max_pending_per_agent`.
     #[error("too many calls are waiting for the agent {0:?}")]
     Agent(Text),
-    /// Of what the waiting requests of one agent may hold of the budget of their binding.
+    /// Of the waiting requests of one agent, within the budget of their binding.
     #[error("too many or too large requests of this topic are waiting for the agent {0:?}")]
     AgentOfBinding(Text),
-    /// Of what all waiting requests may hold of the budget of their binding.
+    /// Of all waiting requests, within the budget of their binding.
     #[error("too many or too large requests of this topic are waiting for their answers")]
     Binding,
     /// Of the calls of one caller: `calls.max_pending_per_caller`.
@@ -105,14 +119,17 @@ const NOBODY: &str = "no agent listens on its subject";
 // === impl CallError ===
 
 impl CallError {
-    /// The stable word of this error: in the access log, and as `data.reason` of a JSON-RPC error.
+    /// The reason code of this error: in the access log, and as `data.reason` of a JSON-RPC error.
     #[must_use]
-    pub fn word(&self) -> &'static str {
+    pub fn reason_code(&self) -> &'static str {
         match self {
             Self::AgentNotFound(_) => "agent_not_found",
             Self::Timeout(_) => "timeout",
-            Self::NotTaken(place) if place.is_misnamed() => "agent_not_found",
-            Self::Unavailable(_) | Self::NotTaken(_) | Self::Draining => "agent_unavailable",
+            Self::DestinationRefused(refused) if refused.is_misnamed() => "agent_not_found",
+            Self::Unavailable(_) | Self::DestinationRefused(_) | Self::Draining => {
+                "agent_unavailable"
+            }
+            Self::AnswerLost(_) => "answer_lost",
             Self::Exhausted(_) | Self::SlowCaller => "exhausted",
             Self::Refused(_) => "invalid_params",
             Self::BadAnswer(_) => "bad_agent_reply",
@@ -120,21 +137,23 @@ impl CallError {
         }
     }
 
-    /// The error of a request that the bus has taken and nobody listens to.
-    pub(crate) fn nobody_there() -> Self {
+    /// The error of a request that has no subscribers.
+    pub(crate) fn no_responders() -> Self {
         Self::Unavailable(Text::from_static(NOBODY))
     }
 
-    /// Whether the bus has said that nobody got the request.
-    pub(crate) fn is_nobody_there(&self) -> bool {
+    /// Whether the bus has reported that no subscriber received the request.
+    pub(crate) fn is_no_responders(&self) -> bool {
         matches!(self, Self::Unavailable(why) if *why == NOBODY)
     }
 
-    /// How a call ends that fails with it.
+    /// The outcome of a call that fails with this error.
     pub(crate) fn outcome(&self) -> CallOutcome {
         match self {
             Self::Timeout(_) => CallOutcome::Timeout,
-            Self::Unavailable(_) | Self::NotTaken(_) => CallOutcome::Unavailable,
+            Self::Unavailable(_) | Self::AnswerLost(_) | Self::DestinationRefused(_) => {
+                CallOutcome::Unavailable
+            }
             Self::AgentNotFound(_)
             | Self::Exhausted(_)
             | Self::Draining
@@ -145,7 +164,7 @@ impl CallError {
         }
     }
 
-    /// What it means to a caller that the bus refuses a copy of its request, which goes to the place of this name.
+    /// The error for a caller whose request is refused at the destination with this name.
     pub(super) fn refused_by_bus(copy: &Outgoing, name: &str, error: &TransportError) -> Self {
         let what = match error.kind() {
             TransportErrorKind::TooLarge | TransportErrorKind::BadMessage => {
@@ -158,13 +177,15 @@ impl CallError {
                 Guarantee::Default => format!("{name} does not exist"),
             },
             TransportErrorKind::Unauthenticated => {
-                format!("the bus refuses the credentials of the bridge, and so messages for {name}")
+                format!(
+                    "the bus refuses the credentials of the bridge, so nothing can be published to {name}"
+                )
             }
             TransportErrorKind::Unauthorised => format!("the bridge may not publish to {name}"),
             TransportErrorKind::Full => format!("{name} is full"),
-            kind => format!("{name} takes no messages ({})", kind.as_str()),
+            kind => format!("{name} accepts no messages ({})", kind.as_str()),
         };
-        Self::NotTaken(Box::new(DestinationRefused {
+        Self::DestinationRefused(Box::new(DestinationRefused {
             what: what.into(),
             kind: error.kind(),
             named_by: copy.named_by,
@@ -178,11 +199,11 @@ impl CallError {
                 Self::AgentNotFound(target.cloned().unwrap_or_default())
             }
             (RoutingError::UnknownAgent(agent), _) => Self::AgentNotFound(agent.clone()),
-            // Most destinations are formed of the target.
+            // Most destinations are built from the target.
             (RoutingError::Destination { .. }, None) => Self::AgentNotFound(Text::default()),
-            // Which route it was is the business of operators.
+            // Only operators need to know the route.
             (RoutingError::Destination { route, cause }, Some(_)) => {
-                tracing::debug!(%route, %cause, "the destination of a request cannot be formed");
+                tracing::debug!(%route, %cause, "the destination of a request cannot be built");
                 Self::Refused(cause.to_string().into())
             }
             (other, _) => Self::Refused(other.to_string().into()),
@@ -203,19 +224,13 @@ impl From<EventError> for CallError {
 // === impl NoAnswer ===
 
 impl NoAnswer {
-    /// A request whose time was over before the bridge read it.
-    pub(crate) fn expired(event: &Event) -> Self {
-        Self::unpublished(Duration::ZERO, event)
-    }
-
-    /// A request whose time was over before the bus had it.
-    pub(super) fn unpublished(after: Duration, event: &Event) -> Self {
+    /// The error of a request that was not published, which waited for so long.
+    pub(crate) fn unpublished(after: Duration, event: &Event, request: RequestState) -> Self {
         let agent = event.extension_text(extension::TARGET_AGENT).cloned();
         Self {
             after,
             agent: agent.unwrap_or_default(),
-            published: None,
-            cause: None,
+            request,
             rejected: None,
         }
     }
@@ -226,32 +241,40 @@ impl fmt::Display for NoAnswer {
         let Self {
             after,
             agent,
-            published,
-            cause,
+            request,
             rejected,
         } = self;
-        if after.is_zero() {
-            return f.write_str("the request had expired before the bridge read it");
-        }
-        // Rounded up, as callers ask for whole ones.
+        // Rounded up, because callers ask for whole milliseconds.
         let millis = after.as_micros().div_ceil(1_000);
-        let Some(published) = published else {
-            write!(
-                f,
-                "not sent within {millis} ms: the bus did not confirm the request"
-            )?;
-            return match cause {
-                Some(cause) => write!(f, " ({cause})"),
-                None => Ok(()),
-            };
+        let destination = match request {
+            RequestState::Expired => {
+                return f.write_str("the request had expired before the bridge read it");
+            }
+            RequestState::Unsent => {
+                return write!(
+                    f,
+                    "not sent within {millis} ms: the rest of the HTTP request took that long"
+                );
+            }
+            RequestState::Unconfirmed(cause) => {
+                write!(
+                    f,
+                    "not sent within {millis} ms: the bus did not confirm the request"
+                )?;
+                return match cause {
+                    Some(cause) => write!(f, " ({cause})"),
+                    None => Ok(()),
+                };
+            }
+            RequestState::Published(destination) => destination,
         };
         f.write_str("no answer")?;
         if !agent.is_empty() {
             write!(f, " from agent {:?}", agent.as_str())?;
         }
-        write!(f, " within {millis} ms (published to {published})")?;
+        write!(f, " within {millis} ms (published to {destination})")?;
         match rejected {
-            Some(why) => write!(f, "; an answer came but was rejected: {}", why.what()),
+            Some(why) => write!(f, "; an answer came but was rejected: {}", why.message()),
             None => Ok(()),
         }
     }
@@ -260,7 +283,7 @@ impl fmt::Display for NoAnswer {
 // === impl DestinationRefused ===
 
 impl DestinationRefused {
-    /// Whether the request names a place that does not exist: its sender is at fault.
+    /// Whether the request names a destination that does not exist, so that its sender is at fault.
     #[must_use]
     pub fn is_misnamed(&self) -> bool {
         self.kind == TransportErrorKind::UnknownTopic && self.named_by == NamedBy::Event
@@ -268,7 +291,7 @@ impl DestinationRefused {
 
     /// The fix, for an operator.
     #[must_use]
-    pub fn cure(&self) -> &'static str {
+    pub fn fix(&self) -> &'static str {
         match (self.kind, self.named_by) {
             (TransportErrorKind::UnknownTopic, NamedBy::Event) => {
                 "check the name of the agent, or create it"

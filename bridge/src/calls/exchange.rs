@@ -1,14 +1,15 @@
-//! Requests that are made on the bus, and the way back of their answers.
+//! Requests that are made on the bus, and the return of their answers.
 //!
 //! ```text
 //! requester ── request ──> binding ── copy with a call id and a reply address of the bridge ──> agent
 //!     ^                                                                                           │
-//!     └── reply address of the requester <── Exchanges::carry <── pending call <── answer ────────┘
+//!     └── reply address of the requester <── Exchanges::return_parts <── pending call <── answer ─┘
 //! ```
 //!
-//! A request is a call like one of the HTTP listener: it has a call id, a deadline, and one last answer. The answer goes
-//! to the requester's own reply address, with its own id, correlation headers and key. A request that its source keeps
-//! (Kafka, JetStream) is settled once its answer is on the bus; until then it comes again when the bridge dies.
+//! Like a call over HTTP, such a request has a call id, a deadline, and one last answer. The answer goes to the
+//! requester's own reply address, with its own id, correlation headers and key. If the source stores the request
+//! (Kafka, JetStream), it is settled once its answer is on the bus; if the bridge dies earlier, the source delivers it
+//! again.
 
 mod requester;
 pub mod room;
@@ -60,7 +61,7 @@ pub struct Exchanges {
 /// A request of a message, after routing.
 #[derive(Debug)]
 pub(crate) struct RoutedRequest {
-    /// Names the request: the same when it is redelivered; `None` where the source has no positions.
+    /// Identifies the request, also if it is redelivered; `None` if the source has no positions.
     pub(crate) position: Option<Text>,
     /// Keeps its message unsettled until it is answered.
     pub(crate) share: Unsettled,
@@ -70,7 +71,7 @@ pub(crate) struct RoutedRequest {
 /// The state of a request.
 #[derive(Debug)]
 pub(crate) enum RequestStatus {
-    /// It is published, and this is its answer.
+    /// It is published, and waits for its answer.
     Waits(Box<WaitingRequest>),
     /// It cannot be made.
     Failed(Box<FailedRequest>),
@@ -81,8 +82,9 @@ pub(crate) enum RequestStatus {
 pub(crate) struct WaitingRequest {
     pub(crate) answer: Answer,
     pub(crate) requester: Requester,
-    /// What the agent holds of the budget of the binding until the requester has its answer.
-    pub(crate) room: Arc<Hold<Text>>,
+    /// The agent's share of the binding's budget until the requester has its answer. So a requester whose topic accepts
+    /// nothing blocks only the share of its agent.
+    pub(crate) _room: Arc<Hold<Text>>,
 }
 
 /// A request that failed before it was published.
@@ -91,13 +93,13 @@ pub(crate) struct FailedRequest {
     /// Why.
     pub(crate) failure: Failure,
     pub(crate) requester: Requester,
-    /// What the error holds of the budget of the binding until the requester has it. One that found no room does not wait
-    /// for a destination that takes nothing.
+    /// The share of the binding's budget until the requester has the error. Without a share, the error does not wait
+    /// for a destination that accepts nothing.
     pub(crate) room: Option<Arc<Hold<Text>>>,
 }
 
-/// How long an answer waits for a bus whose requester keeps nothing, and an error that holds no part of the budget.
-const REPLY_PATIENCE: Duration = Duration::from_secs(30);
+/// How long an answer waits for its bus if the bus stores nothing, and an error if it has no share of the budget.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(30);
 
 // === impl Exchanges ===
 
@@ -118,8 +120,8 @@ impl Exchanges {
         }
     }
 
-    /// Tells messages apart that were read at the same position: those of a topic that was deleted and created again.
-    /// The same for a message that is redelivered, whose headers may be in another order.
+    /// Distinguishes messages that were read at the same position, because their topic was deleted and created again.
+    /// It is the same for a redelivered message, whose headers may be in another order.
     pub(crate) fn fingerprint(&self, message: &Message) -> u64 {
         let headers = message.headers.iter();
         let headers = headers.map(|header| self.hasher.hash_one((&header.name, &header.value)));
@@ -127,7 +129,7 @@ impl Exchanges {
         headers.fold(rest, u64::wrapping_add)
     }
 
-    /// Logs a request that came again, and is answered once.
+    /// Logs a redelivered request, which is answered once.
     pub(crate) fn log_redelivered(&self, binding: &Text, origin: Option<&Text>) {
         if let Some(suppressed) = self.again.allow() {
             tracing::info!(
@@ -137,8 +139,8 @@ impl Exchanges {
         }
     }
 
-    /// Takes in hand the request that was read at this position. Gives its share of the message back; `None` when the
-    /// request came again: its share waits with the first one, or is done if that was answered.
+    /// Registers the request that was read at this position. Returns its share of the message; `None` for a redelivered
+    /// request: its share then waits with the first one, or is done if that was answered.
     pub(crate) fn enter(&self, position: Option<&Text>, share: Unsettled) -> Option<Unsettled> {
         let Some(position) = position else {
             return Some(share);
@@ -153,40 +155,45 @@ impl Exchanges {
         }
     }
 
-    /// Answers the requests of one message, each when its agent has.
+    /// Answers the requests of one message, each when its agent has answered.
     pub(crate) fn start(self: &Arc<Self>, requests: Vec<RoutedRequest>) {
         for request in requests {
-            let RoutedRequest {
-                position,
-                share,
-                how,
-            } = request;
-            let this = Arc::clone(self);
-            let work = async move {
-                let answered = match how {
-                    RequestStatus::Waits(waits) => {
-                        this.carry(*waits, position.as_ref(), &share).await
-                    }
-                    RequestStatus::Failed(failed) => {
-                        let publishing = share.publishing();
-                        this.refuse(*failed).await;
-                        Some(publishing)
-                    }
-                };
-                // Until it is settled, so that no source takes it away in between.
-                if let Some(_publishing) = answered {
-                    this.finish(position, share);
-                }
-            };
-            let stop = self.stop.clone();
+            let (this, stop) = (Arc::clone(self), self.stop.clone());
             self.tasks.spawn(async move {
-                stop.run_until_cancelled(work).await;
+                tokio::select! {
+                    biased;
+                    () = stop.cancelled() => {}
+                    () = this.answer(request) => {}
+                }
             });
         }
     }
 
-    /// Waits until every requester has its answer, at most until the deadline. What has none by then is left to its
-    /// source, which delivers it again.
+    async fn answer(&self, request: RoutedRequest) {
+        let RoutedRequest {
+            position,
+            share,
+            how,
+        } = request;
+        let answered = match how {
+            RequestStatus::Waits(mut waits) => {
+                self.return_parts(&mut waits, position.as_ref(), &share)
+                    .await
+            }
+            RequestStatus::Failed(failed) => {
+                let publishing = share.publishing();
+                Box::pin(self.refuse(*failed)).await;
+                Some(publishing)
+            }
+        };
+        // Held until it is settled, so that the source does not take it away in between.
+        if let Some(_publishing) = answered {
+            self.finish(position, share);
+        }
+    }
+
+    /// Waits until every requester has its answer, at most until the deadline. The remaining requests are left to their
+    /// source, which delivers them again.
     pub async fn end(&self, deadline: tokio::time::Instant) {
         self.tasks.close();
         if tokio::time::timeout_at(deadline, self.tasks.wait())
@@ -202,8 +209,8 @@ impl Exchanges {
         self.tasks.wait().await;
     }
 
-    /// Begins to publish a part of an answer, if this replica is still to answer: it reads the request, or has read it
-    /// again. Else the request is forgotten.
+    /// Starts publishing a part of an answer, if this replica still has to answer the request: it reads the partition,
+    /// or has read the request again. Otherwise the request is forgotten.
     fn publishing(&self, position: Option<&Text>, share: &Unsettled) -> Option<Publishing> {
         let publishing = share.publishing_if_current();
         publishing.or_else(|| {
@@ -220,20 +227,19 @@ impl Exchanges {
         share.done();
     }
 
-    /// Carries the parts of an answer to the requester, in order. `None` when the request is left to its source.
-    async fn carry(
+    /// Publishes the parts of an answer to the requester, in order. `None` if the request is left to its source.
+    ///
+    /// Requests spend most of their time here. The futures that publish are boxed, so that they use no memory until
+    /// there is a part.
+    async fn return_parts(
         &self,
-        waits: WaitingRequest,
+        waits: &mut WaitingRequest,
         position: Option<&Text>,
         share: &Unsettled,
     ) -> Option<Publishing> {
         let WaitingRequest {
-            mut answer,
-            requester,
-            // Until the requester has its answer: one whose topic takes nothing leaves the rest of the budget to others.
-            room: _room,
+            answer, requester, ..
         } = waits;
-        let requester = &requester;
         let mut number = 0_u32;
         while let Some(part) = answer.next().await {
             let is_last = part.as_ref().map_or(true, |part| part.last);
@@ -247,25 +253,25 @@ impl Exchanges {
                 Ok(part) => {
                     let event = requester.form.event(&part, answer.call_id(), number);
                     number += 1;
-                    if let Err(why) = self.reply(requester, &event).await {
-                        // A stream with a hole in it would end as if nothing were missing.
+                    if let Err(why) = Box::pin(self.reply(requester, &event)).await {
+                        // End the stream with an error: with a part missing, it would seem complete.
                         let failure = Failure::on_bus(&CallError::Undeliverable(why));
-                        // That the answer is lost is counted and logged already.
-                        drop(
-                            self.send(requester, &requester.form.failure(&failure))
-                                .await,
-                        );
+                        let event = requester.form.failure(&failure);
+                        // The lost answer was already counted and logged.
+                        drop(Box::pin(self.send(requester, &event)).await);
                         return Some(publishing);
                     }
                 }
-                // Whoever reads it next makes it again.
-                Err(CallError::Draining) if requester.comes_again => {
+                // The next reader makes the call again.
+                Err(CallError::Draining) if requester.is_redeliverable => {
                     if let Some(position) = position {
                         self.running.leave(position);
                     }
                     return None;
                 }
-                Err(error) => self.fail(requester, &Failure::on_bus(&error)).await,
+                Err(error) => {
+                    Box::pin(self.fail(requester, &Failure::on_bus(&error))).await;
+                }
             }
             if is_last {
                 return Some(publishing);
@@ -274,9 +280,9 @@ impl Exchanges {
         self.publishing(position, share)
     }
 
-    /// Publishes the error that a requester gets in place of an answer.
+    /// Publishes an error to the requester in place of an answer.
     async fn fail(&self, requester: &Requester, failure: &Failure) {
-        // What is not delivered is counted and logged.
+        // Failures are counted and logged.
         drop(
             self.reply(requester, &requester.form.failure(failure))
                 .await,
@@ -291,8 +297,8 @@ impl Exchanges {
             room,
         } = failed;
         if room.is_none() {
-            // It is published now or never.
-            requester.comes_again = false;
+            // It is tried only once.
+            requester.is_redeliverable = false;
             let copy = self
                 .copy(&requester, &requester.form.failure(&failure))
                 .ok();
@@ -303,7 +309,7 @@ impl Exchanges {
         self.fail(&requester, &failure).await;
     }
 
-    /// Publishes one message to the requester, and waits until the bus has it. What is not delivered is counted and logged.
+    /// Publishes one message to the requester, and waits until the bus has confirmed it. Counts and logs failures.
     async fn reply(&self, requester: &Requester, event: &Event) -> Result<(), Text> {
         let sent = self.send(requester, event).await;
         sent.inspect_err(|why| self.undelivered(requester, why))
@@ -323,16 +329,16 @@ impl Exchanges {
     }
 
     async fn publish(&self, requester: &Requester, copy: &Outgoing) -> Result<(), TransportError> {
-        if requester.comes_again {
+        if requester.is_redeliverable {
             self.publisher.until_confirmed(copy).await
         } else {
             self.publish_now(copy).await
         }
     }
 
-    /// Publishes to a requester whose bus keeps nothing: its inbox is gone when it no longer waits.
+    /// Publishes to a requester whose bus stores nothing: its inbox disappears when it stops waiting.
     async fn publish_now(&self, copy: &Outgoing) -> Result<(), TransportError> {
-        match tokio::time::timeout(REPLY_PATIENCE, self.publisher.once(copy)).await {
+        match tokio::time::timeout(REPLY_TIMEOUT, self.publisher.once(copy)).await {
             Ok(sent) => sent,
             Err(_) => Err(TransportError::new(
                 TransportErrorKind::TimedOut,
@@ -385,8 +391,8 @@ transports: { bus: { type: memory } }
 default_route: [{ transport: bus, topic: t }]
 ";
 
-    /// A source of requests that comes again, and the exchanges of it.
-    struct World {
+    /// A source that redelivers requests, and their exchanges.
+    struct Fixture {
         bus: Memory,
         consumer: Consumer,
         metrics: BindingMetrics,
@@ -403,7 +409,7 @@ default_route: [{ transport: bus, topic: t }]
         }
     }
 
-    impl World {
+    impl Fixture {
         async fn new() -> Self {
             let config = Config::read("test.yaml", CONFIG, []).unwrap();
             let buses = Buses::new(Vec::new());
@@ -431,7 +437,7 @@ default_route: [{ transport: bus, topic: t }]
         async fn read(&mut self) -> Unsettled {
             loop {
                 let delivery = self.consumer.recv().await.unwrap();
-                // It may be taken away before it is read.
+                // The source may take it away before it is read.
                 if delivery.acknowledger.is_current() {
                     let unsettled = Unsettled::new(self.metrics.clone());
                     unsettled.hold(delivery.acknowledger, None);
@@ -440,7 +446,7 @@ default_route: [{ transport: bus, topic: t }]
             }
         }
 
-        /// The same, after the source has taken it away from whoever had it.
+        /// The same, after the source has taken it away from its reader.
         async fn read_again(&mut self) -> Unsettled {
             self.consumer = self.bus.subscribe(requests()).await.unwrap();
             self.read().await
@@ -456,34 +462,34 @@ default_route: [{ transport: bus, topic: t }]
     }
 
     #[tokio::test]
-    async fn a_request_that_comes_again_is_answered_with_the_first_one_or_is_a_new_one() {
-        let mut world = World::new().await;
-        let first = world.read().await;
-        let first = world.enter(first).unwrap();
-        assert!(world.publishing(&first).is_some());
-        let second = world.read_again().await;
-        assert!(world.enter(second).is_none(), "it waits with the first");
-        assert!(world.publishing(&first).is_some(), "for both");
-        // What waits was taken away as well.
-        let third = world.read_again().await;
-        assert!(world.publishing(&first).is_none());
-        let third = world.enter(third).expect("a new request");
-        assert!(world.publishing(&third).is_some());
-        let position = Some(world.position.clone());
-        world.exchanges.finish(position, third);
-        let fourth = Unsettled::new(world.metrics.clone());
-        assert!(world.enter(fourth).is_none(), "it was answered");
+    async fn a_redelivered_request_is_answered_with_the_first_one_or_is_a_new_one() {
+        let mut fixture = Fixture::new().await;
+        let first = fixture.read().await;
+        let first = fixture.enter(first).unwrap();
+        assert!(fixture.publishing(&first).is_some());
+        let second = fixture.read_again().await;
+        assert!(fixture.enter(second).is_none(), "it waits with the first");
+        assert!(fixture.publishing(&first).is_some(), "for both");
+        // The waiting one was taken away as well.
+        let third = fixture.read_again().await;
+        assert!(fixture.publishing(&first).is_none());
+        let third = fixture.enter(third).expect("a new request");
+        assert!(fixture.publishing(&third).is_some());
+        let position = Some(fixture.position.clone());
+        fixture.exchanges.finish(position, third);
+        let fourth = Unsettled::new(fixture.metrics.clone());
+        assert!(fixture.enter(fourth).is_none(), "it was answered");
     }
 
     #[tokio::test]
-    async fn messages_at_one_position_are_told_apart_by_what_they_say() {
-        let world = World::new().await;
+    async fn messages_at_one_position_are_distinguished_by_their_content() {
+        let fixture = Fixture::new().await;
         let message = |body: &'static str, names: [&'static str; 2]| {
             let mut message = Message::plain(body);
             for name in names {
                 message.headers.push(name, "x");
             }
-            world.exchanges.fingerprint(&message)
+            fixture.exchanges.fingerprint(&message)
         };
         let first = message("a", ["b", "c"]);
         assert_eq!(first, message("a", ["c", "b"]), "the order is the bus's");

@@ -1,8 +1,8 @@
-//! How does a caller learn of a failure? As a JSON-RPC error with the caller's own id, in the words of its dialect; who
-//! speaks another family gets an error of that family.
+//! Errors for callers: a JSON-RPC error with the caller's own id, in its dialect, or an error message of the caller's
+//! own family.
 //!
-//! One table says which code each reason has in each dialect. A message says the cause and the cure to a person; what
-//! happened inside (addresses, topics, errors of clients) stays in the logs.
+//! One table defines the code of each reason in each dialect. The message tells a person the cause and the fix.
+//! Internals (addresses, errors of bus clients) stay in the logs.
 //!
 //! Source: docs/protocols/a2a.md §5, JSON-RPC 2.0 section 5.1.
 
@@ -17,65 +17,65 @@ use serde_json::{Map, Value, json};
 
 use crate::calls::error::{Bound, CallError, DestinationRefused, NoAnswer};
 
-/// Why a request failed, in no dialect.
+/// Why a request failed, independent of the dialect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reason {
     /// The body is not JSON.
     Parse,
-    /// The body is no JSON-RPC request.
+    /// The body is not a JSON-RPC request.
     InvalidRequest,
-    /// The parameters, or what goes with them, cannot be used.
+    /// The parameters, or the data sent with them, are not valid.
     InvalidParams,
     /// The agent is unknown.
     AgentNotFound,
-    /// The agent or the bus is away.
+    /// The agent or the bus is unavailable.
     AgentUnavailable,
     /// No answer came in time.
     Timeout,
-    /// The bridge does not keep such a task.
+    /// The bridge has no such task.
     TaskNotFound,
-    /// The task has ended, or its agent cannot end it.
+    /// The task has ended, or its agent cannot cancel it.
     TaskNotCancelable,
-    /// More than one client may have.
+    /// The client has reached its limit.
     RateLimited,
-    /// More than this bridge takes.
+    /// The bridge has reached a limit, or the request exceeds one.
     Exhausted,
-    /// The body is of a media type that is not served, or the answer would be of one that the caller does not accept.
+    /// The media type of the body is not supported, or the caller does not accept that of the answer.
     ContentType,
     /// No method has this name.
     MethodNotFound,
-    /// The version of the protocol is not served.
+    /// The version of the protocol is not supported.
     VersionNotSupported,
-    /// The request is for something that the bridge does not offer.
+    /// The bridge does not support this operation.
     Unsupported,
-    /// A stream was asked for in a batch.
+    /// A request in a batch asks for a stream.
     StreamInBatch,
-    /// Push notifications are not offered.
+    /// Push notifications are not supported.
     PushUnsupported,
     /// The idempotency key was used for another request.
     KeyReused,
     /// The request with this idempotency key is still being answered.
     InProgress,
-    /// The answer to the request with this idempotency key is not known.
+    /// The request was sent, and its answer is not known.
     AnswerLost,
-    /// The agent's answer is no answer.
+    /// The agent's answer cannot be used.
     BadAgentReply,
-    /// The agent's answer cannot be brought to the requester.
+    /// The agent's answer cannot be published to the requester.
     ReplyUndeliverable,
     /// The client has cancelled the request.
     Cancelled,
-    /// A header of an MCP request says something else than its body.
+    /// A header of an MCP request contradicts its body.
     McpHeader,
-    /// The revision of MCP is not served.
+    /// The revision of MCP is not supported.
     McpVersion,
 }
 
-/// One failure, ready to be sent to its caller.
+/// A failure, as the caller gets it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Failure {
     reason: Reason,
-    /// The stable word of the cause, where it is finer than the reason's own.
-    word: &'static str,
+    /// The reason code, which may be more specific than that of `reason`.
+    reason_code: &'static str,
     message: String,
     details: Vec<(&'static str, Value)>,
 }
@@ -105,14 +105,14 @@ struct Row {
     /// MCP, ACP and plain JSON-RPC.
     other: i32,
     /// `data.reason`.
-    word: &'static str,
+    reason_code: &'static str,
     /// `reason` of the `ErrorInfo` of A2A 1.0.
     error_info: &'static str,
 }
 
-/// The detail that says where in the unit something is wrong, as a JSON pointer.
+/// The name of the detail with the JSON pointer to the error.
 const POINTER: &str = "pointer";
-/// How long a caller should wait that had one call too many, in seconds. Nobody knows when one will end.
+/// How long a caller should wait after it has reached a limit, in seconds. It is unknown when a call will end.
 pub(crate) const SOON: u32 = 1;
 
 // === impl Reason ===
@@ -120,13 +120,13 @@ pub(crate) const SOON: u32 = 1;
 impl Reason {
     /// The table of docs/protocols/a2a.md §5.
     ///
-    /// Beyond it: the rows that are JSON-RPC's own; `content_type` for the others, since the dialect of a body that is
-    /// not read is not known; and a stream in a batch, which is -32004 in any dialect.
+    /// In addition: the rows of JSON-RPC itself; `content_type` for the other dialects, because the dialect of an
+    /// unread body is unknown; and a stream in a batch, which is -32004 in every dialect.
     #[rustfmt::skip]
     fn row(self) -> Row {
         use code::{INTERNAL_ERROR as INTERNAL, METHOD_NOT_FOUND as METHOD, INVALID_PARAMS as PARAMS, INVALID_REQUEST as REQUEST, PARSE_ERROR as PARSE};
         //                                jaf-doc   A2A       others    data.reason          ErrorInfo.reason
-        let (jaf_doc, a2a, other, word, error_info) = match self {
+        let (jaf_doc, a2a, other, reason_code, error_info) = match self {
             Self::Parse            => (PARSE,    PARSE,    PARSE,    "parse_error",       "PARSE_ERROR"),
             Self::InvalidRequest   => (REQUEST,  REQUEST,  REQUEST,  "invalid_request",   "INVALID_REQUEST"),
             Self::InvalidParams    => (PARAMS,   PARAMS,   PARAMS,   "invalid_params",    "INVALID_PARAMS"),
@@ -152,7 +152,7 @@ impl Reason {
             Self::McpHeader        => (REQUEST,  REQUEST,  -32_020,  "header_mismatch",   "INVALID_REQUEST"),
             Self::McpVersion       => (REQUEST,  REQUEST,  -32_022,  "version_not_supported", "INVALID_REQUEST"),
         };
-        Row { jaf_doc, a2a, other, word, error_info }
+        Row { jaf_doc, a2a, other, reason_code, error_info }
     }
 }
 
@@ -179,7 +179,7 @@ impl Recipient {
         match call.and_then(|message| Some((message, message.id.as_ref()?))) {
             Some((message, id)) => Self::new(id.token().clone(), message.dialect),
             None => Self::Message {
-                family: unit.because.family,
+                family: unit.detection.family,
                 id: unit.extension_text(extension::COLLABORATION_ID).cloned(),
             },
         }
@@ -193,7 +193,7 @@ impl Recipient {
         }
     }
 
-    /// The sender of something without an id.
+    /// The sender of a message without an id.
     pub(crate) fn unknown(dialect: Dialect) -> Self {
         Self::new(Text::from_static("null"), dialect)
     }
@@ -202,28 +202,28 @@ impl Recipient {
 // === impl Failure ===
 
 impl Failure {
-    /// A failure with a message that names the cause and, where there is one, the cure.
+    /// A failure with a message that names the cause and, if there is one, the fix.
     pub(crate) fn new(reason: Reason, message: impl Into<String>) -> Self {
         Self {
             reason,
-            word: reason.row().word,
+            reason_code: reason.row().reason_code,
             message: message.into(),
             details: Vec::new(),
         }
     }
 
-    /// The stable word of the cause.
-    pub(crate) fn word(&self) -> &'static str {
-        self.word
+    /// The reason code.
+    pub(crate) fn reason_code(&self) -> &'static str {
+        self.reason_code
     }
 
-    /// With one more member of `data`.
+    /// Adds a member to `data`.
     pub(crate) fn detail(mut self, name: &'static str, value: impl Into<Value>) -> Self {
         self.details.push((name, value.into()));
         self
     }
 
-    /// A unit that cannot be decoded.
+    /// The failure of a unit that cannot be decoded.
     pub(crate) fn refused(refused: &Refused) -> Self {
         let error = &refused.error;
         let reason = match code_of(error.kind()) {
@@ -232,7 +232,7 @@ impl Failure {
             _ => Reason::InvalidRequest,
         };
         let failure = Self {
-            word: error.kind().as_str(),
+            reason_code: error.kind().as_str(),
             ..Self::new(reason, error.to_string())
         };
         let failure = failure.detail("offset", error.offset());
@@ -242,7 +242,7 @@ impl Failure {
         }
     }
 
-    /// A unit of a family that is not served here.
+    /// The failure of a unit whose family is not supported here.
     pub(crate) fn other_family(family: Family) -> Self {
         let what = match family {
             Family::JsonRpc => "JSON-RPC",
@@ -254,24 +254,28 @@ impl Failure {
         };
         let message = format!("this is {what}; expected a JSON-RPC 2.0 request");
         Self {
-            word: "wrong_family",
+            reason_code: "wrong_family",
             ..Self::new(Reason::InvalidRequest, message)
         }
     }
 
-    /// A call without an answer.
+    /// The failure of a call without an answer.
     pub(crate) fn call(error: &CallError) -> Self {
-        use Reason::{AgentUnavailable, BadAgentReply, Exhausted, InvalidParams};
+        use Reason::{AgentUnavailable, AnswerLost, BadAgentReply, Exhausted, InvalidParams};
         match error {
             CallError::AgentNotFound(agent) => Self::no_agent(agent),
-            CallError::Timeout(silence) => {
-                Self::no_answer(silence, "raise X-A2A-Timeout to wait longer")
+            CallError::Timeout(timeout) => {
+                Self::no_answer(timeout, "raise X-A2A-Timeout to wait longer")
             }
-            CallError::NotTaken(place) => Self::not_taken(place),
-            // The cause is about the inside; the log has it.
+            CallError::DestinationRefused(refused) => Self::destination_refused(refused),
+            // The cause may reveal internals. The log has it.
             CallError::Unavailable(_) => Self::new(
                 AgentUnavailable,
                 "the agent cannot be reached: nothing listens on its subject, or the bus is unavailable; try again later",
+            ),
+            CallError::AnswerLost(_) => Self::new(
+                AnswerLost,
+                "the bus became unavailable after the request was sent and before the answer arrived; the agent may have done the work",
             ),
             CallError::Exhausted(bound) => {
                 Self::new(Exhausted, format!("{bound}; try again in a moment"))
@@ -307,38 +311,38 @@ impl Failure {
         Self::new(Reason::AgentNotFound, message).detail("agentName", agent)
     }
 
-    /// Parameters that cannot be used.
+    /// The failure for invalid parameters.
     pub(crate) fn bad_params(why: &str) -> Self {
         Self::new(Reason::InvalidParams, why)
     }
 
-    /// A method that nobody defines; `known` are those that are served.
+    /// The failure for an unknown method; `known` are the supported ones.
     pub(crate) fn unknown_method(name: &str, known: Vec<&str>) -> Self {
         let name: String = name.chars().take(128).collect();
         let message = format!("there is no method {name:?}");
         Self::new(Reason::MethodNotFound, message).detail("supported_methods", known)
     }
 
-    /// A version that is not served; `served` are those that are.
+    /// The failure for an unsupported version; `served` are the supported ones.
     pub(crate) fn version(why: &str, served: &[&str]) -> Self {
         let served = served.to_vec();
         Self::new(Reason::VersionNotSupported, why).detail("supportedVersions", served)
     }
 
-    /// A call of an A2A client without an answer: it has a bound of its own.
+    /// The failure of an A2A client's call without an answer. The limit per client has its own reason.
     pub(crate) fn of_client(error: &CallError) -> Self {
         let failure = Self::call(error);
         match error {
             CallError::Exhausted(Bound::Caller) => Self {
                 reason: Reason::RateLimited,
-                word: Reason::RateLimited.row().word,
+                reason_code: Reason::RateLimited.row().reason_code,
                 ..failure
             },
             _ => failure,
         }
     }
 
-    /// The HTTP status of a refusal after which another try may go better.
+    /// The HTTP status of a refusal after which a retry may succeed.
     pub(crate) fn status(&self) -> Option<StatusCode> {
         match self.reason {
             Reason::Exhausted | Reason::RateLimited => Some(StatusCode::TOO_MANY_REQUESTS),
@@ -352,30 +356,31 @@ impl Failure {
     }
 
     /// Whether the same request may succeed later.
-    pub(crate) fn is_passing(&self) -> bool {
+    pub(crate) fn is_transient(&self) -> bool {
         self.reason == Reason::AgentUnavailable
     }
 
-    /// An agent that is not one of those that are `known`.
+    /// The failure for an agent that is not among those that are `known`.
     pub(crate) fn unknown_agent(agent: &str, known: Vec<&str>) -> Self {
         Self::no_agent(agent).detail("availableAgents", known)
     }
 
-    /// Which place takes nothing is for whoever has to repair it; a name that the request chose may be a mistake of it.
-    fn not_taken(place: &DestinationRefused) -> Self {
-        let reason = if place.is_misnamed() {
+    /// The failure for a refused destination. If the request chose its name, the name may be wrong; otherwise an
+    /// operator has to repair it.
+    fn destination_refused(refused: &DestinationRefused) -> Self {
+        let reason = if refused.is_misnamed() {
             Reason::AgentNotFound
         } else {
             Reason::AgentUnavailable
         };
-        Self::new(reason, format!("{place}: {}", place.cure()))
+        Self::new(reason, format!("{refused}: {}", refused.fix()))
     }
 
-    /// The same for a requester on the bus, who has other ways to say what he wants than a caller over HTTP.
+    /// The failure of a call of a requester on the bus, whose options differ from those of an HTTP caller.
     pub(crate) fn on_bus(error: &CallError) -> Self {
         match error {
-            CallError::Timeout(silence) => Self::no_answer(
-                silence,
+            CallError::Timeout(timeout) => Self::no_answer(
+                timeout,
                 "give the request a later expirytime to wait longer",
             ),
             CallError::AgentNotFound(agent) if agent.is_empty() => Self::new(
@@ -386,23 +391,23 @@ impl Failure {
         }
     }
 
-    fn no_answer(silence: &NoAnswer, advice: &str) -> Self {
-        let millis = silence.after.as_micros().div_ceil(1_000);
+    fn no_answer(timeout: &NoAnswer, advice: &str) -> Self {
+        let millis = timeout.after.as_micros().div_ceil(1_000);
         let millis = u64::try_from(millis).unwrap_or(u64::MAX);
-        let message = if silence.rejected.is_some() {
-            silence.to_string()
+        let message = if timeout.rejected.is_some() {
+            timeout.to_string()
         } else {
-            format!("{silence}; {advice}")
+            format!("{timeout}; {advice}")
         };
         Self::new(Reason::Timeout, message).detail("timeoutMs", millis)
     }
 
-    /// The cause and the cure.
+    /// The cause and the fix.
     pub(crate) fn message(&self) -> &str {
         &self.message
     }
 
-    /// The error as its recipient reads it: a JSON-RPC response, or a message of the recipient's own family.
+    /// The error for its recipient: a JSON-RPC response, or a message of the recipient's own family.
     pub(crate) fn render(&self, recipient: &Recipient) -> Bytes {
         let now = crate::clock::rfc3339(crate::clock::now());
         match recipient {
@@ -413,22 +418,22 @@ impl Failure {
 
     fn message_of(&self, family: Family, request: Option<&Text>, now: &str) -> Bytes {
         let request = request.map(Text::as_str);
-        let (word, message) = (self.word(), self.message());
+        let (reason_code, message) = (self.reason_code(), self.message());
         let id = crate::clock::new_event_id();
         let body = match family {
             Family::E2a => json!({
                 "protocol_version": "1.0", "response_id": &*id, "request_id": request, "sequence": 0,
                 "is_final": true, "status": "failed", "response_kind": "e2a.error", "timestamp": now,
-                "body": {"code": format!("E2A.{}", word.to_uppercase()), "message": message},
+                "body": {"code": format!("E2A.{}", reason_code.to_uppercase()), "message": message},
             }),
             Family::A2eMessage => json!({
                 "type": "error", "id": &*id, "version": "1.0", "ts": crate::clock::seconds(), "req_id": request,
-                "code": if word == "timeout" { "timeout" } else { "runtime_error" }, "message": message,
-                "detail": {"reason": word}, "retryable": matches!(word, "timeout" | "exhausted" | "agent_unavailable"),
+                "code": if reason_code == "timeout" { "timeout" } else { "runtime_error" }, "message": message,
+                "detail": {"reason": reason_code}, "retryable": matches!(reason_code, "timeout" | "exhausted" | "agent_unavailable"),
             }),
             Family::Legacy => json!({
                 "protocol": "A2A", "messageType": "FAILURE", "metadata": {"correlationId": request},
-                "payload": {"reason": word, "message": message},
+                "payload": {"reason": reason_code, "message": message},
             }),
             Family::JsonRpc | Family::CloudEvent | Family::A2eWorkflow => {
                 return self.json_rpc("null", Dialect::JsonRpc, now);
@@ -437,7 +442,7 @@ impl Failure {
         body.to_string().into()
     }
 
-    /// The id goes in as it came: a number keeps its digits, which a JSON value would not promise.
+    /// Inserts the id unchanged: as a JSON value, a number might lose digits.
     fn json_rpc(&self, id: &str, dialect: Dialect, now: &str) -> Bytes {
         let row = self.reason.row();
         let (code, data) = match dialect {
@@ -453,7 +458,7 @@ impl Failure {
 
     fn data_object(&self, now: &str) -> Value {
         let mut data = Map::from_iter([
-            ("reason".to_owned(), Value::from(self.word)),
+            ("reason".to_owned(), Value::from(self.reason_code)),
             ("timestamp".to_owned(), Value::from(now)),
         ]);
         let details = self.details.iter();
@@ -461,13 +466,13 @@ impl Failure {
         Value::Object(data)
     }
 
-    /// Typed objects instead of one plain one. Source: A2A 1.0 section 9.5, docs/protocols/a2a.md §5.
+    /// An array of typed objects instead of one plain object. Source: A2A 1.0 section 9.5, docs/protocols/a2a.md §5.
     fn data_array(&self, error_info: &str, now: &str) -> Value {
         let mut metadata = Map::from_iter([
-            ("cause".to_owned(), Value::from(self.word)),
+            ("cause".to_owned(), Value::from(self.reason_code)),
             ("timestamp".to_owned(), Value::from(now)),
         ]);
-        // Its values are strings. Source: google.rpc.ErrorInfo.
+        // The values are strings. Source: google.rpc.ErrorInfo.
         let details = self.details.iter();
         metadata.extend(details.map(|(name, value)| ((*name).to_owned(), as_text(value).into())));
         let info = json!({
@@ -501,19 +506,18 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::calls::error::Bound;
+    use crate::calls::error::{Bound, RequestState};
     use crate::route::NamedBy;
     use a2abus_plugin::{Hint, Limits, decode};
     use a2abus_transports::TransportErrorKind;
 
     const NOW: &str = "2026-02-02T02:40:00.123Z";
 
-    fn silence() -> CallError {
+    fn timeout() -> CallError {
         CallError::Timeout(Box::new(NoAnswer {
             after: Duration::from_secs(30),
             agent: "weather".into(),
-            published: Some("Kafka topic agents.weather".into()),
-            cause: None,
+            request: RequestState::Published("Kafka topic agents.weather".into()),
             rejected: None,
         }))
     }
@@ -561,11 +565,16 @@ mod tests {
                 [-32002, -32603, -32603],
             ),
             (
+                CallError::AnswerLost(agent()),
+                "answer_lost",
+                [-32006, -32603, -32603],
+            ),
+            (
                 CallError::Draining,
                 "agent_unavailable",
                 [-32002, -32603, -32603],
             ),
-            (silence(), "timeout", [-32006, -32603, -32603]),
+            (timeout(), "timeout", [-32006, -32603, -32603]),
             (
                 CallError::Exhausted(Bound::Agent(agent())),
                 "exhausted",
@@ -588,7 +597,7 @@ mod tests {
                 [-32603, -32603, -32603],
             ),
         ];
-        for (error, word, [jaf, a2a, other]) in rows {
+        for (error, reason_code, [jaf, a2a, other]) in rows {
             let failure = Failure::call(&error);
             for (dialect, code) in [
                 (JafDoc, jaf),
@@ -600,7 +609,7 @@ mod tests {
                 let body: Value = serde_json::from_str(&render(&failure, "1", dialect)).unwrap();
                 assert_eq!(body["error"]["code"], code, "{error:?} {dialect:?}");
                 assert_eq!(
-                    body["error"]["data"]["reason"], word,
+                    body["error"]["data"]["reason"], reason_code,
                     "{error:?} {dialect:?}"
                 );
                 assert_eq!(body["error"]["data"]["timestamp"], NOW);
@@ -622,7 +631,7 @@ mod tests {
                 "task_not_cancelable" => Failure::new(Reason::TaskNotCancelable, "it has ended"),
                 "rate_limited" => Failure::of_client(&CallError::Exhausted(Bound::Caller)),
                 "agent_not_found" => Failure::call(&CallError::AgentNotFound("w".into())),
-                "timeout" => Failure::call(&silence()),
+                "timeout" => Failure::call(&timeout()),
                 other => panic!("{other} is not built"),
             };
             for (name, dialect) in [
@@ -642,7 +651,7 @@ mod tests {
 
     #[test]
     fn a2a_1_0_gets_an_array_of_typed_objects() {
-        let failure = Failure::call(&silence());
+        let failure = Failure::call(&timeout());
         let body: Value = serde_json::from_str(&render(&failure, "7", Dialect::A2a10)).unwrap();
         assert_eq!(
             body["error"]["data"],
@@ -665,14 +674,17 @@ mod tests {
 
     #[test]
     fn a_refused_unit_says_what_and_where() {
-        let check = |payload: &'static str, code: i32, word: &str, pointer: Value| {
+        let check = |payload: &'static str, code: i32, reason_code: &str, pointer: Value| {
             let units = decode(&Bytes::from(payload), &Hint::default(), &Limits::default());
             let refused = units[0].as_ref().unwrap_err();
             let body: Value =
                 serde_json::from_str(&render(&Failure::refused(refused), "1", Dialect::JsonRpc))
                     .unwrap();
             assert_eq!(body["error"]["code"], code, "{payload} {body}");
-            assert_eq!(body["error"]["data"]["reason"], word, "{payload} {body}");
+            assert_eq!(
+                body["error"]["data"]["reason"], reason_code,
+                "{payload} {body}"
+            );
             assert_eq!(
                 body["error"]["data"]["pointer"], pointer,
                 "{payload} {body}"
@@ -697,7 +709,7 @@ mod tests {
     }
 
     #[test]
-    fn what_happened_inside_is_not_told() {
+    fn internals_are_not_revealed() {
         let failure = Failure::call(&CallError::Unavailable(
             "kafka-3.internal:9092 refused".into(),
         ));
@@ -708,35 +720,47 @@ mod tests {
     fn a_silent_agent_and_a_missing_topic_are_named() {
         let message = |error| Failure::call(&error).message;
         assert_eq!(
-            message(silence()),
+            message(timeout()),
             "no answer from agent \"weather\" within 30000 ms (published to Kafka topic agents.weather); \
              raise X-A2A-Timeout to wait longer"
         );
-        let unpublished = CallError::Timeout(Box::new(NoAnswer {
-            after: Duration::from_micros(1_500),
-            agent: "weather".into(),
-            published: None,
-            cause: None,
-            rejected: None,
-        }));
-        assert_eq!(
-            message(unpublished),
-            "not sent within 2 ms: the bus did not confirm the request; raise X-A2A-Timeout to wait longer"
-        );
+        for (request, why) in [
+            (
+                RequestState::Unconfirmed(None),
+                "the bus did not confirm the request",
+            ),
+            (
+                RequestState::Unsent,
+                "the rest of the HTTP request took that long",
+            ),
+        ] {
+            let unpublished = CallError::Timeout(Box::new(NoAnswer {
+                after: Duration::from_micros(1_500),
+                agent: "weather".into(),
+                request,
+                rejected: None,
+            }));
+            assert_eq!(
+                message(unpublished),
+                format!("not sent within 2 ms: {why}; raise X-A2A-Timeout to wait longer")
+            );
+        }
         let missing = |named_by| {
-            Failure::call(&CallError::NotTaken(Box::new(DestinationRefused {
-                what: "Kafka topic agents.k-typo does not exist".into(),
-                kind: TransportErrorKind::UnknownTopic,
-                named_by,
-            })))
+            Failure::call(&CallError::DestinationRefused(Box::new(
+                DestinationRefused {
+                    what: "Kafka topic agents.k-typo does not exist".into(),
+                    kind: TransportErrorKind::UnknownTopic,
+                    named_by,
+                },
+            )))
         };
         let (chosen, configured) = (missing(NamedBy::Event), missing(NamedBy::Config));
-        assert_eq!(chosen.word, "agent_not_found");
+        assert_eq!(chosen.reason_code, "agent_not_found");
         assert_eq!(
             chosen.message,
             "Kafka topic agents.k-typo does not exist: check the name of the agent, or create it"
         );
-        assert_eq!(configured.word, "agent_unavailable");
+        assert_eq!(configured.reason_code, "agent_unavailable");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! How a call begins, and how one of another replica goes on here.
+//! Starts calls, and resumes calls of other replicas.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,17 +17,17 @@ use crate::account::Account;
 // === impl Calls ===
 
 impl Calls {
-    /// Publishes a request and returns its answer to wait for. What the bus takes at once is handed over when this
-    /// returns.
+    /// Publishes a request and returns its answer, which is still to come. Copies that the bus accepts without waiting
+    /// have been handed over when this returns.
     ///
     /// # Errors
-    /// By kind. What goes wrong after this returns is an error of [`Answer::next`].
+    /// See [`CallError`]. Later errors are returned by [`Answer::next`].
     pub async fn call(self: &Arc<Self>, request: Request) -> Result<Answer, CallError> {
         self.prepare(request, None)?.publish().await
     }
 
-    /// Registers the call of a request, which is to be published. With `client`, the caller takes other messages before
-    /// the answer, and can be asked something: such an answer may take as long as a streamed one.
+    /// Registers the call of a request that is to be published. With `client`, the caller accepts other messages before
+    /// the answer and supports these questions, so the answer may take as long as a streamed one.
     pub(crate) fn prepare(
         self: &Arc<Self>,
         request: Request,
@@ -47,14 +47,14 @@ impl Calls {
         Ok(Prepared { answer, copies })
     }
 
-    /// The answer to a call of another replica, whose parts come from a record: those after the first `taken`. It may take
-    /// `left` more.
+    /// Resumes the answer to a call of another replica. `parts` are its recorded parts after the first `taken`. The
+    /// answer may take `left` longer.
     pub(crate) fn resume(
         self: &Arc<Self>,
         call: CallId,
         (agent, left): (Text, Duration),
         taken: usize,
-        parts: mpsc::Receiver<CallerMessage>,
+        parts: mpsc::Receiver<Box<CallerMessage>>,
     ) -> Answer {
         let account = Account::open(&self.metrics, call, agent, Instant::now());
         let mut answer = Answer::resumed(call, left, parts, account, self);

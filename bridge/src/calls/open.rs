@@ -1,4 +1,4 @@
-//! What happens to a request before it is published: the call id is put in, it is routed and registered.
+//! Prepares a request before it is published: assigns the call id, routes it and registers the call.
 
 use std::cell::OnceCell;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,7 +12,7 @@ use a2abus_transports::{Address, Header};
 use bytes::Bytes;
 use tokio::sync::mpsc;
 
-use super::error::{Bound, CallError, NoAnswer};
+use super::error::{Bound, CallError, NoAnswer, RequestState};
 use super::service::{Calls, DOOR, Request};
 use crate::account::{self, Account};
 use crate::budget::{Charge, ClientBudget};
@@ -30,52 +30,56 @@ use crate::shares::{Share, client_of};
 /// A request that expects an answer, before it is routed.
 #[derive(Debug)]
 pub(crate) struct Exchange {
-    /// Its identity on the bus, with what proves that an answer is one.
+    /// The call id, with the token that proves that an answer belongs to the call.
     pub(crate) id: ReplyId,
-    /// The request as it came.
+    /// The request as received.
     pub(crate) plain: Event,
-    /// The request for the agent that answers, as it is routed.
+    /// The request with the call id, for the agent that answers.
     pub(crate) event: Event,
-    /// The same as that agent gets it, once it is routed.
-    request: OnceCell<Fingerprint>,
+    /// The fingerprint of the request as that agent receives it; set by routing.
+    fingerprint: OnceCell<Fingerprint>,
     form: Form,
     dialect: Dialect,
     streamed: bool,
     /// How long the caller waits for the answer, or for the next part of it.
-    patience: Duration,
-    /// How long it waits for the last part.
-    whole: Duration,
-    /// What it can be asked, where it takes other messages before the answer.
+    timeout: Duration,
+    /// How long it waits for the last part, if the answer may have several.
+    stream_timeout: Duration,
+    /// The questions that the caller supports, if it accepts other messages before the answer.
     client: Option<Abilities>,
 }
 
 /// A call that is registered and not yet published.
 pub(crate) struct Opened {
     pub(super) id: ReplyId,
-    pub(super) parts: mpsc::Receiver<CallerMessage>,
+    pub(super) parts: mpsc::Receiver<Box<CallerMessage>>,
     pub(super) cancel: Cancel,
-    pub(super) patience: Duration,
+    pub(super) timeout: Duration,
     /// How long the whole answer may take.
-    pub(super) whole: Duration,
+    pub(super) total_timeout: Duration,
     pub(super) is_rpc: bool,
     pub(super) client: Option<Abilities>,
     pub(super) may_have_arrived: Arc<AtomicBool>,
 }
 
-/// What a call that waits costs, in bytes: its entry, its answer, and the tasks and buffers around them.
+/// The memory of a waiting call, in bytes: its entry, its answer, and the tasks and buffers around them.
 const PENDING_BYTES: usize = 4 << 10;
 
 // === impl Exchange ===
 
 impl Exchange {
-    /// How long its caller waits for the last part: who takes other messages before the answer waits longer.
-    fn whole(&self) -> Duration {
+    /// How long the caller waits for the last part: longer if the answer may have several parts.
+    fn total_timeout(&self) -> Duration {
         let has_parts = self.streamed || self.client.is_some();
-        if has_parts { self.whole } else { self.patience }
+        if has_parts {
+            self.stream_timeout
+        } else {
+            self.timeout
+        }
     }
 
-    /// Who waits for the answer.
-    fn is_of(&mut self, client: Option<Abilities>) {
+    /// Sets the questions that the caller supports.
+    fn set_client(&mut self, client: Option<Abilities>) {
         self.client = client;
         if let Form::JsonRpc {
             takes_questions, ..
@@ -89,7 +93,7 @@ impl Exchange {
 // === impl Calls ===
 
 impl Calls {
-    /// Everything before the request of a caller is published: the call, and the copies to publish.
+    /// Prepares a caller's request for publishing. Returns the registered call and the copies to publish.
     pub(super) fn begin(
         &self,
         call: CallId,
@@ -97,7 +101,7 @@ impl Calls {
         client: Option<Abilities>,
         account: &mut Account,
     ) -> Result<(Opened, Vec<Outgoing>), CallError> {
-        let timeout = request.timeout;
+        let (timeout, arrived) = (request.timeout, request.arrived);
         let message = request.data.take().unwrap_or_else(|| request.unit.clone());
         let caller = request.caller.clone();
         let headers = std::mem::take(&mut request.headers);
@@ -106,42 +110,47 @@ impl Calls {
         let rules = self.rules();
         account.is_for(&event, rules.names(&agent));
         if clock::is_expired(&event) {
-            return Err(CallError::Timeout(Box::new(NoAnswer::expired(&event))));
+            return Err(CallError::Timeout(Box::new(NoAnswer::unpublished(
+                Duration::ZERO,
+                &event,
+                RequestState::Expired,
+            ))));
         }
-        let left = clock::time_left(&event);
+        let waited = arrived.elapsed();
+        let left = clock::time_left(&event).map(|left| left + waited);
         let timeout = timeout.map_or(left, |own| Some(left.map_or(own, |left| left.min(own))));
         let rpc = message.json_rpc.as_ref();
         let rpc = rpc.map(|rpc| (rpc, &message.bytes));
-        let mut exchange = self.exchange(call, event, rpc, timeout)?;
+        let mut exchange = self.exchange(call, event, rpc, (timeout, waited))?;
         exchange.event.set("id", call.text())?;
-        exchange.is_of(client);
+        exchange.set_client(client);
         let from = Self::of_caller(&rules, &exchange.plain, &headers);
         let copies = self.route_call(&exchange, from);
         let copies = copies.map_err(|error| CallError::unroutable(&error, &exchange.event))?;
-        if let Some(deaf) = copies.iter().find(|copy| self.is_deaf(copy)) {
-            return Err(self.cannot_answer(deaf));
+        if let Some(unreadable) = copies.iter().find(|copy| self.lacks_reply_reader(copy)) {
+            return Err(self.no_reply_reader(unreadable));
         }
         let opened = self.open(exchange, &copies, Some(&caller), false)?;
         Ok((opened, copies))
     }
 
-    /// Prepares a request that expects an answer. In the payload of a JSON-RPC request (`rpc`: its message and bytes)
-    /// the call id takes the place of the caller's id and progress token; nothing else changes. The caller waits for
-    /// `timeout`; where it says nothing, for the default.
+    /// Prepares a request that expects an answer. In the payload of a JSON-RPC request (`rpc`: its message and bytes),
+    /// the call id replaces the caller's id and progress token; nothing else changes. `requested` is the timeout that
+    /// the caller asks for, if any; `waited` is how much of it has passed.
     ///
     /// # Errors
-    /// When it is a JSON-RPC message that expects no answer.
+    /// When `rpc` is a JSON-RPC message that expects no answer.
     pub(crate) fn exchange(
         &self,
         call: CallId,
         mut event: Event,
         rpc: Option<(&JsonRpc, &Bytes)>,
-        timeout: Option<Duration>,
+        (requested, waited): (Option<Duration>, Duration),
     ) -> Result<Exchange, CallError> {
-        let patience = self.patience(timeout);
-        let whole = timeout.map_or(self.limits.stream_timeout, |_| patience);
+        let timeout = self.timeout_for(requested);
+        let stream_timeout = requested.map_or(self.limits.stream_timeout, |_| timeout);
         let plain = event.clone();
-        let expiry = clock::rfc3339(clock::now() + patience);
+        let expiry = clock::rfc3339(clock::now() + timeout.saturating_sub(waited));
         let target = event.extension_text(extension::TARGET_AGENT);
         let reply_id = self.tokens.reply_id(call, target, &expiry);
         let id = reply_id.text();
@@ -177,21 +186,21 @@ impl Calls {
             id: reply_id,
             plain,
             event,
-            request: OnceCell::new(),
+            fingerprint: OnceCell::new(),
             form,
             dialect,
             streamed,
-            patience,
-            whole,
+            timeout,
+            stream_timeout,
             client: None,
         })
     }
 
-    /// Registers a request whose `copies` are about to be published. It counts against the bound of its agent, and of the
-    /// caller where there is one. A request that `is_kept` outlasts an outage of its bus.
+    /// Registers a call whose `copies` are about to be published. It counts against the limit of its agent, and of its
+    /// caller if there is one. If it `is_kept`, it survives an outage of its bus.
     ///
     /// # Errors
-    /// When too many calls wait, or the bridge is ending.
+    /// When too many calls are waiting, or the bridge is draining.
     pub(crate) fn open(
         &self,
         exchange: Exchange,
@@ -199,42 +208,42 @@ impl Calls {
         caller: Option<&Text>,
         is_kept: bool,
     ) -> Result<Opened, CallError> {
-        let whole = exchange.whole();
+        let total_timeout = exchange.total_timeout();
         let Exchange {
             id,
             event,
-            request,
+            fingerprint,
             form,
             dialect,
             streamed,
-            patience,
+            timeout,
             client,
             ..
         } = exchange;
         let (is_rpc, may_have_arrived) = (matches!(form, Form::JsonRpc { .. }), Arc::default());
-        let request = request.into_inner();
+        let fingerprint = fingerprint.into_inner();
         let target = event.extension_text(extension::TARGET_AGENT).cloned();
         let shares = self.shares(target.clone().unwrap_or_default(), caller)?;
-        let (purse, charge) = self.memory_of(caller)?;
+        let (budget, charge) = self.memory_of(caller)?;
         let (sender, parts) = mpsc::channel(self.limits.max_parts_buffered);
         let entry = Entry {
             parts: sender,
-            asked: Arc::new(CallRequest {
+            request: Arc::new(CallRequest {
                 form,
                 streamed,
                 agent: target.clone().unwrap_or_default(),
                 id,
-                request: request.unwrap_or_else(|| Fingerprint::of(&event)),
+                fingerprint: fingerprint.unwrap_or_else(|| Fingerprint::of(&event)),
                 progress: Mutex::default(),
             }),
             buses: copies.iter().map(|copy| copy.bus).collect(),
             is_kept,
             may_have_arrived: Arc::clone(&may_have_arrived),
             shares,
-            purse,
+            budget,
             _charge: charge,
         };
-        // A request that was read from the bus before the drain began is answered like those in hand.
+        // Requests that were read from the bus before the drain began are still answered.
         if caller.is_some() && self.draining.load(Ordering::Relaxed) {
             return Err(CallError::Draining);
         }
@@ -245,32 +254,31 @@ impl Calls {
             id,
             parts,
             cancel: Cancel::new(id, dialect, target, copies),
-            patience,
-            whole,
+            timeout,
+            total_timeout,
             is_rpc,
             client,
             may_have_arrived,
         })
     }
 
-    /// What the parts of an answer are charged to, and what the call itself costs.
+    /// The budget for the parts of the answer, and the charge for the call itself.
     fn memory_of(&self, caller: Option<&Text>) -> Result<(ClientBudget, Charge), CallError> {
         let peer = caller.and_then(|caller| caller.parse().ok());
-        let purse = self.budget.purse(peer);
-        let charge = purse.charge(PENDING_BYTES);
+        let budget = self.budget.for_client(peer);
+        let charge = budget.charge(PENDING_BYTES);
         let charge = charge.map_err(|spent| CallError::Exhausted(spent.into()))?;
-        Ok((purse, charge))
+        Ok((budget, charge))
     }
 
-    /// Why the request of this copy is not published: its answer would not be read.
-    pub(super) fn cannot_answer(&self, copy: &Outgoing) -> CallError {
+    /// The error for a copy that is not published, because nothing would read its answer yet.
+    pub(super) fn no_reply_reader(&self, copy: &Outgoing) -> CallError {
         let bus = self.outbound.buses().get(copy.bus);
         let bus = bus.map_or("the bus", |bus| bus.name.text());
         CallError::Unavailable(format!("answers from {bus} cannot be read yet").into())
     }
 
-    /// The part of their own bounds that the agent and the caller spend on one more call. Calls that name no agent share
-    /// one bound.
+    /// Reserves one call within the limits of the agent and the caller. Calls that name no agent share one limit.
     fn shares(&self, agent: Text, caller: Option<&Text>) -> Result<Vec<Share<Text>>, CallError> {
         let mut shares = Vec::with_capacity(2);
         if let Some(caller) = caller {
@@ -282,7 +290,7 @@ impl Calls {
         Ok(shares)
     }
 
-    /// The copies of a call: the one that is to be answered has its reply address.
+    /// Routes a call. The copy that is to be answered gets the reply address.
     ///
     /// # Errors
     /// As [`crate::bus::outbound::Outbound::route`].
@@ -292,7 +300,7 @@ impl Calls {
         from: Provenance<'_>,
     ) -> Result<Vec<Outgoing>, RoutingError> {
         let stamp = |bus, event: &mut Event, address: &mut Address| {
-            exchange.request.get_or_init(|| Fingerprint::of(event));
+            exchange.fingerprint.get_or_init(|| Fingerprint::of(event));
             self.channels.stamp(exchange.id, bus, event, address)
         };
         let to_answer = TrackedRequest {
@@ -302,8 +310,9 @@ impl Calls {
         self.outbound.route(&exchange.event, from, Some(to_answer))
     }
 
-    /// Where an event of a caller comes from. Its id is fresh: a copy that is sent again is the same copy, and no other
-    /// is. The id of a call is for its agent alone, so that the plain event of a call counts.
+    /// The provenance of a caller's event. The message ids of its copies are derived from its fresh event id: a retried
+    /// copy has the same id, and no other copy does. For a call this is the plain event: the id of the other one is the
+    /// call id, which only the agent may see.
     pub(super) fn of_caller<'a>(
         rules: &'a Rules,
         event: &'a Event,
@@ -318,18 +327,18 @@ impl Calls {
         }
     }
 
-    /// The event of a request or notification, for the target that the path names.
+    /// The event of a request or notification. The target in the path overrides the one in the payload.
     pub(super) fn event(&self, request: Request) -> Result<Event, CallError> {
         let context = MapContext {
             source: Source::new(Text::concat(&[&self.source, "/", &request.caller]))?,
             time: Some(clock::time()),
-            // A call has its call id in place of this one.
+            // A call replaces this id with its call id.
             ids: Ids::Fresh(&clock::new_event_id),
         };
-        let is_event = request.unit.because.family == Family::CloudEvent;
+        let is_event = request.unit.detection.family == Family::CloudEvent;
         let mut event = map_unit(request.unit, &self.options, &context).event;
         if is_event {
-            self.own(&mut event, &context)?;
+            self.override_claims(&mut event, &context)?;
         }
         if let Some(target) = request.target {
             let named = event.extension_text(extension::TARGET_AGENT);
@@ -341,9 +350,13 @@ impl Calls {
         Ok(event)
     }
 
-    /// Takes back what the writer of an event says of its origin, and of where answers go: the rights of an event depend
+    /// Overrides the attributes with which a sender claims an origin or directs answers. The rights of an event depend
     /// on its `source`.
-    fn own(&self, event: &mut Event, context: &MapContext<'_>) -> Result<(), CallError> {
+    fn override_claims(
+        &self,
+        event: &mut Event,
+        context: &MapContext<'_>,
+    ) -> Result<(), CallError> {
         event.set("source", Text::from(context.source.clone()))?;
         event.set("id", Text::from(clock::new_event_id()))?;
         let is_no_time = clock::expiry(event).is_none();
@@ -361,7 +374,7 @@ impl Calls {
         Ok(())
     }
 
-    /// How a caller is answered that sent an event.
+    /// The form of the answer to an event.
     pub(crate) fn reply_form(&self, event: &Event, recipient: Recipient) -> ReplyForm {
         ReplyForm {
             recipient,
@@ -374,7 +387,7 @@ impl Calls {
     }
 }
 
-/// The attributes that a caller over HTTP may not set; an `expirytime` only where it is no time.
+/// The attributes that HTTP callers may not set. `expirytime` is removed only if it is not a valid time.
 const OVERRULED: [&str; 8] = [
     extension::SOURCE_AGENT,
     extension::ORIGIN,
@@ -386,12 +399,12 @@ const OVERRULED: [&str; 8] = [
     extension::EXPIRY_TIME,
 ];
 
-/// The bytes of a JSON-RPC request with a JSON token in place of its id and, where it has one, of its progress token.
+/// Replaces the id and, if there is one, the progress token of a JSON-RPC request with a JSON token.
 pub(crate) fn with_token(bytes: &Bytes, id: &Id, progress: Option<&Id>, token: &str) -> Bytes {
     let Some(progress) = progress else {
         return splice(bytes, id.span(), token);
     };
-    // The later one first, so that the place of the other stays what it is.
+    // Replace the later one first, so that the offset of the other stays valid.
     let (first, second) = if id.span().start < progress.span().start {
         (id, progress)
     } else {

@@ -1,27 +1,27 @@
-//! One part of an answer, as its caller gets it.
+//! One part of an answer, in the caller's form.
 
 use a2abus_plugin::Event;
 use bytes::Bytes;
 
 use crate::metrics::CallOutcome;
 
-/// One part of an answer: a whole JSON-RPC message that carries the caller's own id.
+/// One part of an answer: a whole message, which has the caller's own id if it is JSON-RPC.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Part {
-    /// The JSON text.
+    /// The text.
     pub body: Bytes,
     /// Whether it is the last one.
     pub last: bool,
-    /// The CloudEvent that the agent sent, for callers that are answered with it as it is.
+    /// The CloudEvent that the agent sent, for callers that get it unchanged.
     pub event: Option<Box<Event>>,
-    /// How a call ends whose last part this is.
+    /// The outcome of the call, if this is the last part.
     pub outcome: CallOutcome,
 }
 
 // === impl Part ===
 
 impl Part {
-    /// A part that is no event.
+    /// A part that is not an event.
     pub(crate) fn new(body: Bytes, last: bool) -> Self {
         Self {
             body,

@@ -38,20 +38,20 @@ pub struct PendingCalls {
 /// One call that waits for an answer.
 #[derive(Debug)]
 pub struct Entry {
-    /// Takes the parts to the caller.
-    pub parts: mpsc::Sender<CallerMessage>,
-    /// The settings for rendering an answer.
-    pub asked: Arc<CallRequest>,
+    /// Sends the parts to the caller.
+    pub parts: CallerQueue,
+    /// The request, for rendering its answer.
+    pub request: Arc<CallRequest>,
     /// The buses the request went to.
     pub buses: Vec<BusId>,
-    /// Whether the request outlasts an outage of its bus: then it is published later, and the call goes on.
+    /// Whether the call survives an outage of its bus. Its request is then published later.
     pub is_kept: bool,
-    /// Set once an agent may have the request.
+    /// Set once an agent may have received the request.
     pub may_have_arrived: Arc<AtomicBool>,
-    /// The part of their own bounds that the agent and the caller spend on this call, given back with the entry.
+    /// The reservations within the limits of the agent and the caller, released with the entry.
     pub shares: Vec<Share<Text>>,
     /// The budget of parts that wait for the caller.
-    pub purse: ClientBudget,
+    pub budget: ClientBudget,
     /// The charge of the entry itself.
     pub _charge: Charge,
 }
@@ -59,16 +59,16 @@ pub struct Entry {
 /// The properties of the request that its answer depends on.
 #[derive(Debug)]
 pub struct CallRequest {
-    /// The form in which the caller is answered.
+    /// The form of the answer.
     pub form: Form,
-    /// Whether the method's answer comes in parts.
+    /// Whether the method answers with a stream.
     pub streamed: bool,
-    /// The agent it is for; empty where it names none.
+    /// The target agent; empty if the request names none.
     pub agent: Text,
     /// The id that the agent repeats in its answer.
     pub id: ReplyId,
-    /// The request as it was published.
-    pub request: Fingerprint,
+    /// The fingerprint of the request as it was published.
+    pub fingerprint: Fingerprint,
     /// The progress so far. Locked while parts are rendered and handed over, so that they keep their order.
     pub progress: Mutex<Progress>,
 }
@@ -76,9 +76,9 @@ pub struct CallRequest {
 /// The progress of a call.
 #[derive(Debug, Default)]
 pub struct Progress {
-    /// The E2A records, where the agent answers with any.
+    /// The E2A records, if the agent answers with any.
     pub fold: Option<Fold>,
-    /// Whether the end was handed over: nothing may follow it, though others have found the call before.
+    /// Whether the end was handed over. Nothing may follow it, even from tasks that found the call earlier.
     pub is_over: bool,
     /// Why the last answer was rejected, if one was.
     pub rejected: Option<Rejection>,
@@ -89,16 +89,19 @@ pub struct Progress {
 pub enum CallerMessage {
     /// A part of the answer, or why there is none.
     Part(Result<Part, CallError>),
-    /// Records came that wait for an earlier one.
+    /// Records arrived that wait for an earlier one.
     Waiting,
-    /// The client's answer to a question of the agent, in the other direction.
+    /// The client's answer to a question of the agent.
     ClientAnswer(Bytes),
 }
 
-/// The form in which a caller is answered.
+/// Sends to a caller. Boxed, because a channel allocates room for 32 messages at once, and most callers get one.
+pub type CallerQueue = mpsc::Sender<Box<CallerMessage>>;
+
+/// The form of an answer.
 #[derive(Debug, Clone)]
 pub enum Form {
-    /// As a JSON-RPC client.
+    /// A JSON-RPC response.
     JsonRpc {
         /// The caller's own id, as its JSON token.
         id: Text,
@@ -107,14 +110,14 @@ pub enum Form {
         /// Whether requests of the agent are parts of the answer.
         takes_questions: bool,
     },
-    /// With the agent's message as it is.
+    /// The agent's message, unchanged.
     Untouched,
 }
 
 /// Parts of an answer: nearly always one.
 pub type Parts = SmallVec<[Part; 1]>;
 
-/// Knows a message again without keeping it.
+/// Recognises a message without storing it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fingerprint {
     id: Text,
@@ -122,7 +125,7 @@ pub struct Fingerprint {
     body: u64,
 }
 
-/// Drawn once, so that nobody can make two bodies that look alike.
+/// Has random keys, so that nobody can construct two bodies with the same hash.
 static HASHER: LazyLock<RandomState> = LazyLock::new(RandomState::new);
 
 /// The result of handing a part over.
@@ -132,7 +135,7 @@ pub enum HandOver {
     Over,
     /// The call has ended.
     Late,
-    /// There was nothing to hand over: the message is no answer.
+    /// There was nothing to hand over: the message is not an answer.
     Nothing,
 }
 
@@ -165,7 +168,7 @@ impl CallRequest {
     /// Whether an event is the request itself, as it was published.
     #[must_use]
     pub fn is_request(&self, event: &Event) -> bool {
-        self.request == Fingerprint::of(event)
+        self.fingerprint == Fingerprint::of(event)
     }
 
     /// Why the last answer was rejected, if one was.
@@ -175,7 +178,7 @@ impl CallRequest {
         progress.unwrap_or_else(PoisonError::into_inner).rejected
     }
 
-    /// Remembers why an answer was rejected.
+    /// Records why an answer was rejected.
     pub fn note_rejected(&self, why: Rejection) {
         let progress = self.progress.lock();
         progress.unwrap_or_else(PoisonError::into_inner).rejected = Some(why);
@@ -197,7 +200,7 @@ impl PendingCalls {
         }
     }
 
-    /// Waits until no call waits.
+    /// Waits until there are no calls.
     pub async fn until_empty(&self) {
         loop {
             let emptied = self.emptied.notified();
@@ -208,7 +211,7 @@ impl PendingCalls {
         }
     }
 
-    /// Puts a call in; `false` when the table is full.
+    /// Adds a call. Returns `false` if the table is full.
     #[must_use]
     pub fn register(&self, call: CallId, entry: Entry) -> bool {
         let grown = self
@@ -225,7 +228,7 @@ impl PendingCalls {
         true
     }
 
-    /// Takes a call out; whether it was there.
+    /// Removes a call. Returns whether it was there.
     pub fn remove(&self, call: CallId) -> bool {
         let removed = self.table.remove(&call).is_some();
         if removed {
@@ -237,77 +240,81 @@ impl PendingCalls {
         removed
     }
 
-    /// Whether this call waits.
+    /// Whether this call is pending.
     #[must_use]
     pub fn contains(&self, call: CallId) -> bool {
         self.table.contains_key(&call)
     }
 
-    /// The agent of a call that waits.
+    /// The agent of a pending call.
     #[must_use]
     pub fn agent_of(&self, call: CallId) -> Option<Text> {
-        self.table.get(&call).map(|entry| entry.asked.agent.clone())
+        self.table
+            .get(&call)
+            .map(|entry| entry.request.agent.clone())
     }
 
-    /// The properties of a pending call.
+    /// The request of a pending call.
     #[must_use]
-    pub fn asked(&self, call: CallId) -> Option<Arc<CallRequest>> {
-        self.table.get(&call).map(|entry| Arc::clone(&entry.asked))
+    pub fn request(&self, call: CallId) -> Option<Arc<CallRequest>> {
+        self.table
+            .get(&call)
+            .map(|entry| Arc::clone(&entry.request))
     }
 
-    /// How many calls wait.
+    /// The number of calls.
     #[must_use]
     pub fn len(&self) -> usize {
         self.count.load(Ordering::Relaxed)
     }
 
-    /// Whether no call waits.
+    /// Whether there are no calls.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Hands parts to the caller that waits for them. `parts` is called only when somebody does; `None` says that the
-    /// message is no answer. After the last part, or an error, the call is out of the table, so that nothing is
-    /// delivered twice.
+    /// Hands parts to the waiting caller. `parts` is called only if the call is pending; it returns `None` if the
+    /// message is not an answer. The last part, or an error, removes the call from the table, so nothing is delivered
+    /// twice.
     pub fn hand_over(
         &self,
         call: CallId,
         parts: impl FnOnce(&CallRequest, &mut Progress) -> Option<Result<Parts, CallError>>,
     ) -> HandOver {
-        let Some((asked, sender, purse)) = self.table.get(&call).map(|entry| {
+        let Some((request, sender, budget)) = self.table.get(&call).map(|entry| {
             let Entry {
-                asked,
+                request,
                 parts,
-                purse,
+                budget,
                 ..
             } = entry.value();
-            (Arc::clone(asked), parts.clone(), purse.clone())
+            (Arc::clone(request), parts.clone(), budget.clone())
         }) else {
             return HandOver::Late;
         };
-        let mut progress = asked
+        let mut progress = request
             .progress
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
         if progress.is_over {
             return HandOver::Late;
         }
-        let Some(rendered) = parts(&asked, &mut progress) else {
+        let Some(rendered) = parts(&request, &mut progress) else {
             return HandOver::Nothing;
         };
         let over = &mut progress.is_over;
         match rendered {
             Err(error) => self.deliver(call, &sender, CallerMessage::Part(Err(error)), true, over),
-            Ok(parts) => self.deliver_all(call, &sender, &purse, parts, over),
+            Ok(parts) => self.deliver_all(call, &sender, &budget, parts, over),
         }
     }
 
     fn deliver_all(
         &self,
         call: CallId,
-        to: &mpsc::Sender<CallerMessage>,
-        purse: &ClientBudget,
+        to: &CallerQueue,
+        budget: &ClientBudget,
         parts: Parts,
         over: &mut bool,
     ) -> HandOver {
@@ -316,7 +323,7 @@ impl PendingCalls {
         }
         let mut handed = HandOver::Late;
         for part in parts {
-            let body = purse.hold(part.body.clone());
+            let body = budget.hold(part.body.clone());
             let last = part.last || body.is_err();
             let part = body.map(|body| Part { body, ..part });
             let part = part.map_err(|spent| CallError::Exhausted(spent.into()));
@@ -331,21 +338,21 @@ impl PendingCalls {
     fn deliver(
         &self,
         call: CallId,
-        to: &mpsc::Sender<CallerMessage>,
-        piece: CallerMessage,
+        to: &CallerQueue,
+        message: CallerMessage,
         ends: bool,
         over: &mut bool,
     ) -> HandOver {
         *over = ends;
-        // The task that removes the entry delivers the end: of two last parts, one is late.
+        // Only the task that removes the entry delivers the end. Of two last parts, one is late.
         if ends && !self.remove(call) {
             return HandOver::Late;
         }
-        match to.try_send(piece) {
+        match to.try_send(Box::new(message)) {
             Ok(()) => HandOver::Over,
             Err(TrySendError::Closed(_)) => HandOver::Late,
             Err(TrySendError::Full(_)) => {
-                // Its caller finds the channel closed after what it holds, which says that parts are missing.
+                // The caller finds the channel closed after the parts in it, and so learns that parts are missing.
                 *over = true;
                 self.remove(call);
                 HandOver::Late
@@ -353,20 +360,20 @@ impl PendingCalls {
         }
     }
 
-    /// Hands something to whoever waits for the answer to a call; whether somebody does, and has room for it.
-    pub fn say(
+    /// Sends a message to the caller of a pending call. Returns whether there is one with room for it.
+    pub fn send(
         &self,
         call: CallId,
-        piece: impl FnOnce(Bytes) -> CallerMessage,
+        message: impl FnOnce(Bytes) -> CallerMessage,
         body: Bytes,
     ) -> bool {
         self.table.get(&call).is_some_and(|entry| {
-            let held = entry.purse.hold(body);
-            held.is_ok_and(|body| entry.parts.try_send(piece(body)).is_ok())
+            let held = entry.budget.hold(body);
+            held.is_ok_and(|body| entry.parts.try_send(Box::new(message(body))).is_ok())
         })
     }
 
-    /// Notes that the bus has the request of a call.
+    /// Records that the bus has the request of a call.
     pub fn note_published(&self, call: CallId) {
         if let Some(entry) = self.table.get(&call) {
             entry.may_have_arrived.store(true, Ordering::Relaxed);
@@ -378,7 +385,7 @@ impl PendingCalls {
         self.hand_over(call, |_, _| Some(Err(error)))
     }
 
-    /// Fails the calls that match; how many.
+    /// Fails the calls that match. Returns how many.
     pub fn fail_where(&self, matches: impl Fn(&Entry) -> bool, error: &CallError) -> usize {
         let calls: Vec<CallId> = self
             .table

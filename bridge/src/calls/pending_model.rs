@@ -30,7 +30,7 @@ use crate::calls::callid::{CallId, Replica, ReplyId};
 use crate::calls::error::CallError;
 use crate::calls::part::Part;
 
-/// Schedules of each kind that are tried.
+/// How many schedules of each kind are tried.
 const SCHEDULES: usize = 3_000;
 
 /// An action that runs concurrently with the call.
@@ -57,55 +57,55 @@ fn parts(last: &[bool]) -> Option<Result<Parts, CallError>> {
     Some(Ok(last.iter().map(part).collect()))
 }
 
-/// One call, everything that can happen to it at once, and what is left afterwards.
+/// Runs all actions on one call concurrently, and checks the state afterwards.
 fn one_call() {
     let gauge = |name: &str| IntGauge::new(name, "Of a test.").unwrap();
     let (calls, held) = (gauge("calls"), gauge("held"));
     let refused = IntCounter::new("refused", "Of a test.").unwrap();
-    let purse = Budget::new(1 << 20, held.clone(), refused).purse(None);
+    let budget = Budget::new(1 << 20, held.clone(), refused).for_client(None);
     let table = Arc::new(PendingCalls::new(1, calls.clone()));
     let call = CallId::new(Replica(0)).unwrap();
     let (sender, mut receiver) = mpsc::channel(16);
     let request = Event::new("1".into(), "/s".into(), "t".into()).unwrap();
     let entry = Entry {
         parts: sender,
-        asked: Arc::new(CallRequest {
+        request: Arc::new(CallRequest {
             form: Form::Untouched,
             streamed: true,
             agent: Text::default(),
             id: ReplyId { call, token: None },
-            request: Fingerprint::of(&request),
+            fingerprint: Fingerprint::of(&request),
             progress: sync::Mutex::default(),
         }),
         buses: Vec::new(),
         is_kept: false,
         may_have_arrived: Arc::default(),
         shares: Vec::new(),
-        _charge: purse.charge(100).unwrap(),
-        purse,
+        _charge: budget.charge(100).unwrap(),
+        budget,
     };
     assert!(table.register(call, entry));
     let drained = thread::spawn({
         let table = Arc::clone(&table);
         move || shuttle::future::block_on(table.until_empty())
     });
-    let happening = ALL.map(|happening| {
+    let running = ALL.map(|action| {
         let table = Arc::clone(&table);
-        thread::spawn(move || happening(&table, call))
+        thread::spawn(move || action(&table, call))
     });
-    let happened = happening.map(|thread| thread.join().unwrap());
+    let results = running.map(|thread| thread.join().unwrap());
     drained.join().unwrap();
-    let has_left = happened.contains(&HandOver::Nothing);
+    let has_left = results.contains(&HandOver::Nothing);
     let (mut ends, mut after) = (0, 0);
     while let Ok(piece) = receiver.try_recv() {
         after += usize::from(ends > 0);
-        ends += usize::from(match piece {
+        ends += usize::from(match *piece {
             CallerMessage::Part(part) => part.is_err() || part.is_ok_and(|part| part.last),
             CallerMessage::Waiting | CallerMessage::ClientAnswer(_) => false,
         });
     }
-    // Either its caller has left, or it has its end.
-    assert_eq!(ends, usize::from(!has_left), "{happened:?}");
+    // Either its caller has left, or it has received the end.
+    assert_eq!(ends, usize::from(!has_left), "{results:?}");
     assert_eq!(after, 0, "parts follow the end");
     assert_eq!((table.len(), calls.get(), held.get()), (0, 0, 0));
     drop(receiver);

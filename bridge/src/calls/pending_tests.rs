@@ -15,15 +15,15 @@ use crate::calls::pending::{
     CallRequest, CallerMessage, Entry, Fingerprint, Form, HandOver, Parts, PendingCalls,
 };
 
-fn entry(capacity: usize) -> (Entry, mpsc::Receiver<CallerMessage>) {
+fn entry(capacity: usize) -> (Entry, mpsc::Receiver<Box<CallerMessage>>) {
     let (parts, receiver) = mpsc::channel(capacity);
     let request = Event::new("1".into(), "/s".into(), "t".into()).unwrap();
     let refused = prometheus::IntCounter::new("refused", "Refusals.").unwrap();
-    let purse = Budget::new(1 << 20, gauge(), refused).purse(None);
+    let budget = Budget::new(1 << 20, gauge(), refused).for_client(None);
     (
         Entry {
             parts,
-            asked: Arc::new(CallRequest {
+            request: Arc::new(CallRequest {
                 form: Form::Untouched,
                 streamed: true,
                 agent: Text::default(),
@@ -31,22 +31,22 @@ fn entry(capacity: usize) -> (Entry, mpsc::Receiver<CallerMessage>) {
                     call: CallId::new(Replica(0)).unwrap(),
                     token: None,
                 },
-                request: Fingerprint::of(&request),
+                fingerprint: Fingerprint::of(&request),
                 progress: Mutex::default(),
             }),
             buses: Vec::new(),
             is_kept: false,
             may_have_arrived: Arc::default(),
             shares: Vec::new(),
-            _charge: purse.charge(0).unwrap(),
-            purse,
+            _charge: budget.charge(0).unwrap(),
+            budget,
         },
         receiver,
     )
 }
 
-fn received(receiver: &mut mpsc::Receiver<CallerMessage>) -> Result<Part, CallError> {
-    match receiver.try_recv().unwrap() {
+fn received(receiver: &mut mpsc::Receiver<Box<CallerMessage>>) -> Result<Part, CallError> {
+    match *receiver.try_recv().unwrap() {
         CallerMessage::Part(part) => part,
         CallerMessage::Waiting | CallerMessage::ClientAnswer(_) => panic!("a part is missing"),
     }
@@ -129,6 +129,6 @@ fn calls_fail_with_the_cause_of_their_bus() {
     let (entry, mut receiver) = entry(1);
     assert!(table.register(call, entry));
     let error = CallError::Unavailable(Text::from_static("gone"));
-    assert_eq!(table.fail_where(|entry| entry.asked.streamed, &error), 1);
+    assert_eq!(table.fail_where(|entry| entry.request.streamed, &error), 1);
     assert_eq!(received(&mut receiver), Err(error));
 }

@@ -1,7 +1,9 @@
-//! How what callers send gets onto the bus: by the one delivery policy ([`crate::bus::delivery`]), until a deadline.
+//! Publishes the requests, notifications and cancels of callers, by the delivery policy ([`crate::bus::delivery`]) and
+//! until a deadline.
 
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
@@ -15,38 +17,41 @@ use tokio::sync::mpsc;
 use tokio::time::timeout_at;
 use tokio_util::sync::CancellationToken;
 
-use super::error::{CallError, NoAnswer};
+use super::error::{CallError, NoAnswer, RequestState};
 use super::service::{Calls, Request};
 use crate::account::{self, Line};
 use crate::bus::BusId;
 use crate::bus::outbound::Outgoing;
 use crate::calls::callid::CallId;
 use crate::calls::cancel::Cancel;
+use crate::calls::pending::Entry;
 
-/// Cancels that are on their way at a time, at most.
+/// Most cancels that are sent concurrently.
 const CANCELS_AT_A_TIME: usize = 64;
 
 // === impl Calls ===
 
 impl Calls {
-    /// Publishes a notification; it is on the bus when this returns.
+    /// Publishes a notification. The bus has confirmed it when this returns.
     ///
     /// # Errors
-    /// By kind.
+    /// See [`CallError`].
     pub async fn notify(&self, mut request: Request) -> Result<(), CallError> {
-        let started = Instant::now();
+        let started = request.arrived;
         let (call, caller) = (self.id_of(&request)?, request.caller.clone());
-        let patience = self.patience(request.timeout);
+        let timeout = self.timeout_for(request.timeout);
         let headers = std::mem::take(&mut request.headers);
         let event = self.event(request)?;
-        let sent = self.publish_all(&event, &headers, patience, started + patience);
+        let sent = self.publish_all(&event, &headers, timeout, started + timeout);
         let sent = sent.await;
         let line = Line {
             call,
             caller: &caller,
             agent: &account::agent_of(&event),
             method: &account::method_of(&event),
-            outcome: sent.as_ref().map_or_else(CallError::word, |()| "sent"),
+            outcome: sent
+                .as_ref()
+                .map_or_else(CallError::reason_code, |()| "sent"),
             took: started.elapsed(),
         };
         line.write();
@@ -57,7 +62,7 @@ impl Calls {
         &self,
         event: &Event,
         headers: &[Header],
-        patience: Duration,
+        timeout: Duration,
         deadline: Instant,
     ) -> Result<(), CallError> {
         let copies = {
@@ -72,7 +77,7 @@ impl Calls {
                 Ok(Err(error)) => return Err(self.refused_by_bus(&error, &copy)),
                 Err(_) => {
                     return Err(CallError::Timeout(Box::new(
-                        self.unpublished(patience, event, &copy),
+                        self.unpublished(timeout, event, &copy),
                     )));
                 }
             }
@@ -81,20 +86,19 @@ impl Calls {
     }
 
     fn unpublished(&self, after: Duration, event: &Event, copy: &Outgoing) -> NoAnswer {
-        NoAnswer {
-            cause: self.why_unpublished(copy),
-            ..NoAnswer::unpublished(after, event)
-        }
+        let request = RequestState::Unconfirmed(self.why_unpublished(copy));
+        NoAnswer::unpublished(after, event, request)
     }
 
-    /// Why a copy waits for its destination, as far as a caller may know: what the client says may be about the inside.
+    /// Why a copy waits for its destination, as far as a caller may know. Only the kind of the error is shown, because
+    /// the text of the client may reveal internals.
     pub(super) fn why_unpublished(&self, copy: &Outgoing) -> Option<Text> {
         let error = self.publisher.known_failure(copy)?;
         let (name, kind) = (self.name_of(copy), error.kind().as_str());
         Some(format!("{name}: {kind}").into())
     }
 
-    /// Where a copy goes, as `Kafka topic agents.weather`.
+    /// The destination of a copy, such as `Kafka topic agents.weather`.
     pub(super) fn name_of(&self, copy: &Outgoing) -> String {
         let bus = self.outbound.buses().get(copy.bus);
         let kind = match bus.map(|bus| bus.transport.binding()) {
@@ -109,13 +113,12 @@ impl Calls {
         CallError::refused_by_bus(copy, &self.name_of(copy), error)
     }
 
-    /// Publishes the copies for destinations that do not answer, until the deadline of the call, whatever becomes of the
-    /// call meanwhile: an answer may come before they are confirmed. What the bus takes at once is handed over when this
-    /// returns.
-    pub(super) async fn publish_beside(&self, copies: Vec<Outgoing>, deadline: Instant) {
+    /// Publishes copies for destinations that do not answer, until the deadline of the call, even if the call ends
+    /// before they are confirmed. Copies that the bus accepts without waiting are handed over before this returns.
+    pub(super) async fn publish_in_background(&self, copies: Vec<Outgoing>, deadline: Instant) {
         let sent = copies.into_iter().map(|copy| {
             let publisher = self.publisher.clone();
-            // Failures are counted and logged by the publisher.
+            // The publisher counts and logs failures.
             async move { drop(publisher.for_caller(&copy, || ()).await) }
         });
         let mut sent: FuturesUnordered<_> = sent.collect();
@@ -127,9 +130,10 @@ impl Calls {
         if sent.is_empty() {
             return;
         }
-        // As many as calls may wait: more are given up, which the publisher reports.
-        if let Ok(room) = Arc::clone(&self.room_beside).try_acquire_owned() {
-            self.beside.spawn(async move {
+        // There are as many permits as calls may wait. Without a permit the copies are dropped, which the publisher
+        // reports.
+        if let Ok(room) = Arc::clone(&self.background_permits).try_acquire_owned() {
+            self.background.spawn(async move {
                 let all = sent.for_each(|()| std::future::ready(()));
                 drop(timeout_at(deadline.into(), all).await);
                 drop(room);
@@ -137,54 +141,59 @@ impl Calls {
         }
     }
 
-    /// Waits until the copies that are published beside calls are confirmed or given up.
+    /// Waits until all copies that are published in the background are confirmed or given up.
     pub(crate) async fn until_published(&self) {
-        self.beside.close();
-        self.beside.wait().await;
+        self.background.close();
+        self.background.wait().await;
     }
 
-    /// Notes that the bus has a copy of the request of a call.
+    /// Records that the bus has confirmed the request of a call.
     pub(crate) fn note_published(&self, copy: &Outgoing) {
         if let Some(call) = call_of(copy) {
             self.pending.note_published(call);
         }
     }
 
-    /// Fails the call whose request no bus takes. Of its copies only the one that is to be answered names the call.
+    /// Fails the call of a copy that cannot be delivered. Only the copy that is to be answered names the call.
     pub(crate) fn undeliverable(&self, copy: &Outgoing, error: &TransportError) {
         if let Some(call) = call_of(copy) {
             self.pending.fail(call, self.refused_by_bus(error, copy));
         }
     }
 
-    /// Fails the call whose answer could not be read.
-    pub(super) fn unheard(&self, copy: &Outgoing) {
+    /// Fails the call of a copy whose answer would not be read.
+    pub(super) fn fail_without_reply_reader(&self, copy: &Outgoing) {
         if let Some(call) = call_of(copy) {
-            self.pending.fail(call, self.cannot_answer(copy));
+            self.pending.fail(call, self.no_reply_reader(copy));
         }
     }
 
-    /// Fails every call that went to a bus that is gone.
+    /// Fails the calls on a bus that has gone down, except those that are kept.
     pub fn fail_all(&self, bus: BusId, cause: &Text) {
-        let failed = self.pending.fail_where(
-            |entry| entry.buses.contains(&bus) && !entry.is_kept,
+        let is_on_it = |entry: &Entry| entry.buses.contains(&bus) && !entry.is_kept;
+        let unsent = self.pending.fail_where(
+            |entry| is_on_it(entry) && !entry.may_have_arrived.load(Ordering::Relaxed),
             &CallError::Unavailable(cause.clone()),
         );
+        let sent = self
+            .pending
+            .fail_where(is_on_it, &CallError::AnswerLost(cause.clone()));
+        let failed = unsent + sent;
         if failed > 0 {
             tracing::warn!(calls = failed, %cause, "a bus is away: its calls failed at once");
         }
     }
 
-    /// Sends the agent the cancel of its protocol.
+    /// Sends the agent a cancel in its protocol.
     pub(crate) async fn send_cancel(&self, cancel: Cancel) {
         let payload = Bytes::from(cancel.payload());
-        for copy in self.copies_beside(&cancel, &payload, "cancel") {
+        for copy in self.follow_up_copies(&cancel, &payload, "cancel") {
             self.publish_cancel(&cancel, &copy).await;
         }
     }
 
-    /// The copies of a message that follows the request of a call to its agent.
-    pub(super) fn copies_beside(
+    /// The copies of a message that follows a call's request to its agent.
+    pub(super) fn follow_up_copies(
         &self,
         cancel: &Cancel,
         payload: &Bytes,
@@ -208,12 +217,12 @@ impl Calls {
             let Ok(mut event) = self.event(request) else {
                 continue;
             };
-            // Both values are legal: the target was an attribute before, the call id is base32.
+            // A call id is always a legal value: it is base32.
             let marked = event.set(extension::CALL_ID, Text::from(cancel.id().to_string()));
             debug_assert!(marked.is_ok());
-            // The other destinations do not know that it was a call.
+            // Only the destination that answers knows the call.
             for original in cancel.copies().iter().filter(|copy| copy.call.is_some()) {
-                copies.extend(self.outbound.beside(&event, original));
+                copies.extend(self.outbound.follow_up(&event, original));
             }
         }
         copies
@@ -233,7 +242,8 @@ impl Calls {
         }
     }
 
-    /// Sends cancels, many at a time: an agent whose topic does not confirm delays no other. On `stop` it sends what waits.
+    /// Sends cancels concurrently, so that a slow topic does not delay other agents. After `stop` it sends those that
+    /// are queued, and returns.
     pub(crate) async fn send_cancels(
         &self,
         mut cancels: mpsc::Receiver<Cancel>,

@@ -1,8 +1,8 @@
-//! Questions of agents to the clients whose requests they work on: sampling, elicitation, roots.
+//! Questions of agents to the clients whose requests they process: sampling, elicitation, roots.
 //!
-//! A question comes to the reply address of its call, as a JSON-RPC request with an id of the agent. The client gets it
-//! under an id that says which call it belongs to, so that the client's answer finds the way back: to the place of the
-//! request, with the agent's own id. Source: docs/protocols/mcp.md §10.
+//! A question arrives at the reply address of its call, as a JSON-RPC request with an id of the agent. The bridge gives
+//! it to the client with an id that also names the call, so that the client's answer can be returned to the agent with
+//! the agent's own id. Source: docs/protocols/mcp.md §10.
 
 use a2abus_plugin::protocol::jsonrpc::{self, Id, splice};
 use a2abus_plugin::{Hint, Unit, decode};
@@ -26,14 +26,14 @@ pub(crate) struct Abilities {
 /// What to do with a question.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Question {
-    /// The client gets it, in this form.
+    /// Send this question to the client.
     Client(Bytes),
-    /// The agent gets this answer from the bridge.
+    /// Send this answer of the bridge to the agent.
     Agent(Bytes),
 }
 
-/// What the error says that a client answers with which cannot be asked. Source: JSON-RPC 2.0 section 5.1.
-const NOT_ABLE: i32 = -32_601;
+/// The error code of a client that does not support the question. Source: JSON-RPC 2.0 section 5.1.
+const METHOD_NOT_FOUND: i32 = -32_601;
 
 // === impl Abilities ===
 
@@ -47,14 +47,14 @@ impl Abilities {
         }
     }
 
-    /// What becomes of a part of an answer that is a question; `None` for any other part.
-    pub(crate) fn asked(
+    /// What to do with a part of an answer that is a question; `None` for any other part.
+    pub(crate) fn question_in(
         self,
         call: ReplyId,
         part: &Bytes,
         limits: &a2abus_plugin::Limits,
     ) -> Option<Question> {
-        let unit = only(part, limits)?;
+        let unit = decode_one(part, limits)?;
         let (message, method) = (unit.json_rpc.as_ref()?, unit.method()?);
         let id = message.id.as_ref().filter(|_| message.is_call())?;
         let own = id.token();
@@ -69,22 +69,22 @@ impl Abilities {
             let message = json!(format!(
                 "the client of this call cannot be asked for {method}"
             ));
-            let error = format!(r#"{{"code":{NOT_ABLE},"message":{message}}}"#);
+            let error = format!(r#"{{"code":{METHOD_NOT_FOUND},"message":{message}}}"#);
             jsonrpc::error(own, &error)
         };
         Some(Question::Agent(answer))
     }
 }
 
-fn only(bytes: &Bytes, limits: &a2abus_plugin::Limits) -> Option<Unit> {
+fn decode_one(bytes: &Bytes, limits: &a2abus_plugin::Limits) -> Option<Unit> {
     decode(bytes, &Hint::default(), limits)
         .into_only()
         .ok()?
         .ok()
 }
 
-/// The call of a question, and the agent's own id of it, as a client repeats them.
-fn named(id: &Id) -> Option<(ReplyId, String)> {
+/// The call of a question, and the agent's own id, from the id that the client repeats.
+fn parse_question_id(id: &Id) -> Option<(ReplyId, String)> {
     let text = id.text()?;
     let (call, name) = text.split_once('.')?;
     let own = String::from_utf8(URL_SAFE_NO_PAD.decode(name).ok()?).ok()?;
@@ -96,26 +96,28 @@ fn named(id: &Id) -> Option<(ReplyId, String)> {
 // === impl Calls ===
 
 impl Calls {
-    /// Takes what a client says to a question; whether it was asked here, and its call still waits.
-    pub(crate) fn client_said(&self, unit: &Unit) -> bool {
+    /// Passes a client's answer to the agent. Returns whether the question was asked here and its call is still
+    /// pending.
+    pub(crate) fn take_client_answer(&self, unit: &Unit) -> bool {
         let id = unit
             .json_rpc
             .as_ref()
             .and_then(|message| message.id.as_ref());
-        let Some((id, (reply_id, own))) = id.and_then(|id| Some((id, named(id)?))) else {
+        let Some((id, (reply_id, own))) = id.and_then(|id| Some((id, parse_question_id(id)?)))
+        else {
             return false;
         };
         let takes_questions =
             |form: &Form| matches!(form, Form::JsonRpc { takes_questions, .. } if *takes_questions);
-        let asked = self.pending().asked(reply_id.call);
-        let asked = asked.filter(|asked| takes_questions(&asked.form));
-        let verified = asked.map(|asked| self.tokens().verify(asked.id, reply_id.token));
+        let request = self.pending().request(reply_id.call);
+        let request = request.filter(|request| takes_questions(&request.form));
+        let verified = request.map(|request| self.tokens().verify(request.id, reply_id.token));
         if !matches!(verified, Some(Ok(()))) {
             return false;
         }
         let answer = splice(&unit.bytes, id.span(), &own);
         self.pending()
-            .say(reply_id.call, CallerMessage::ClientAnswer, answer)
+            .send(reply_id.call, CallerMessage::ClientAnswer, answer)
     }
 }
 
@@ -138,15 +140,15 @@ mod tests {
         };
         let ask = |method: &str, id: &str| {
             let body = format!(r#"{{ "method":"{method}","id": {id},"jsonrpc":"2.0"}}"#);
-            able.asked(call, &Bytes::from(body), &limits)
+            able.question_in(call, &Bytes::from(body), &limits)
         };
         for own in ["1", r#""q.1""#, r#""\u00e9""#] {
             let Some(Question::Client(question)) = ask("elicitation/create", own) else {
                 panic!("{own}: the client is not asked")
             };
-            let unit = only(&question, &limits).unwrap();
+            let unit = decode_one(&question, &limits).unwrap();
             let id = unit.json_rpc.unwrap().id.unwrap();
-            let (of, found) = named(&id).unwrap();
+            let (of, found) = parse_question_id(&id).unwrap();
             assert_eq!((of.call, found.as_str()), (call.call, own));
         }
         let Some(Question::Agent(refused)) = ask("sampling/createMessage", "7") else {
@@ -161,6 +163,6 @@ mod tests {
         assert_eq!(ask("ping", "8"), Some(Question::Agent(pong)));
         let progress =
             Bytes::from_static(br#"{"jsonrpc":"2.0","method":"notifications/progress"}"#);
-        assert_eq!(able.asked(call, &progress, &limits), None);
+        assert_eq!(able.question_in(call, &progress, &limits), None);
     }
 }

@@ -4,14 +4,14 @@
 //! |---|---|
 //! | a JSON-RPC response | the same bytes with the caller's own id |
 //! | a JSON-RPC notification (progress, logging) | the same bytes with the caller's own progress token, as a part |
-//! | an E2A record | what docs/protocols/e2a.md §10.4 says, the parts folded for a caller that takes one answer |
+//! | an E2A record | see docs/protocols/e2a.md §10.4; the parts are combined for a caller that accepts only one answer |
 //! | an A2E message | `error`: an error; an event: a part; else a result. The message is the result, or the error's data |
 //! | a legacy message | FAILURE, REFUSE and the like: an error; AGREE: a part; else a result. The `payload` is the result |
-//! | a CloudEvent | what its data are; parts by `mcptype` and `isfinal` |
+//! | a CloudEvent | its data, by this table; parts by `mcptype` and `isfinal` |
 //! | any other JSON | a result |
 //! | a JSON-RPC request | a part, for an MCP client; else the call fails |
 //!
-//! A caller of another family gets the agent's message as it is. Source: docs/protocols/e2a.md §10.4,
+//! A caller of another family gets the agent's message unchanged. Source: docs/protocols/e2a.md §10.4,
 //! docs/protocols/a2e-messages.md §3, docs/protocols/eventmesh-a2a.md §2.
 
 use a2abus_models::Json;
@@ -35,35 +35,35 @@ use crate::calls::pending::{CallRequest, Form, Parts, Progress};
 /// Renders one unit of a message for the caller.
 ///
 /// # Errors
-/// [`CallError::BadAnswer`] when the unit cannot be an answer: the call fails with the reason.
+/// [`CallError::BadAnswer`] when the unit cannot be an answer: then the call fails with this error.
 pub(crate) fn parts_of(
-    asked: &CallRequest,
+    request: &CallRequest,
     fold: &mut Option<Fold>,
-    said: &AnswerUnit,
+    unit: &AnswerUnit,
     limits: &Limits,
 ) -> Result<Parts, CallError> {
-    match &asked.form {
-        Form::Untouched => untouched(asked, said),
+    match &request.form {
+        Form::Untouched => untouched(request, unit),
         Form::JsonRpc {
             id,
             progress,
             takes_questions,
         } => {
             let reply = Reply {
-                asked,
+                request,
                 id,
                 progress: progress.as_ref(),
                 takes_questions: *takes_questions,
                 limits,
             };
-            reply.parts_of(said, fold)
+            reply.parts_of(unit, fold)
         }
     }
 }
 
-/// Renders records that waited for an earlier one, after the wait.
-pub(crate) fn released(asked: &CallRequest, progress: &mut Progress) -> Parts {
-    let Form::JsonRpc { id, .. } = &asked.form else {
+/// Renders the records that waited for an earlier one, which is given up.
+pub(crate) fn released(request: &CallRequest, progress: &mut Progress) -> Parts {
+    let Form::JsonRpc { id, .. } = &request.form else {
         return Parts::new();
     };
     let fold = progress.fold.as_mut();
@@ -74,69 +74,69 @@ pub(crate) fn released(asked: &CallRequest, progress: &mut Progress) -> Parts {
         .collect()
 }
 
-/// The agent's message as it is, for a caller that is no JSON-RPC client.
-fn untouched(asked: &CallRequest, said: &AnswerUnit) -> Result<Parts, CallError> {
-    if said.is_request() && !matches!(said.body, Body::Json) {
-        return Err(bad("it is a request, and an answer is needed"));
+/// The agent's message unchanged, for a caller that is not a JSON-RPC client.
+fn untouched(request: &CallRequest, unit: &AnswerUnit) -> Result<Parts, CallError> {
+    if unit.is_request() && !matches!(unit.body, Body::Json) {
+        return Err(bad("expected an answer, but the message is a request"));
     }
     Ok(smallvec![Part {
-        body: said.bytes.clone(),
-        last: said.is_last(asked.streamed),
-        event: said.event.clone().map(Box::new),
-        outcome: said.outcome(),
+        body: unit.payload.clone(),
+        last: unit.is_last(request.streamed),
+        event: unit.event.clone().map(Box::new),
+        outcome: unit.outcome(),
     }])
 }
 
-/// How a JSON-RPC caller is answered.
+/// The form of the answer to a JSON-RPC caller.
 struct Reply<'a> {
-    asked: &'a CallRequest,
+    request: &'a CallRequest,
     /// The caller's own id, as its JSON token.
     id: &'a Text,
     /// The caller's own progress token.
     progress: Option<&'a Text>,
-    /// Whether requests of the agent are parts.
+    /// Whether requests of the agent are parts of the answer.
     takes_questions: bool,
-    /// What a payload may cost where the answer was read.
+    /// The limits of payloads where the answer was read.
     limits: &'a Limits,
 }
 
 // === impl Reply ===
 
 impl Reply<'_> {
-    fn parts_of(&self, said: &AnswerUnit, fold: &mut Option<Fold>) -> Result<Parts, CallError> {
-        if let Body::Rpc(message) = &said.body
+    fn parts_of(&self, unit: &AnswerUnit, fold: &mut Option<Fold>) -> Result<Parts, CallError> {
+        if let Body::Rpc(message) = &unit.body
             && self.takes_questions
             && message.is_call()
             && message.id.is_some()
         {
-            return Ok(smallvec![Part::new(said.bytes.clone(), false)]);
+            return Ok(smallvec![Part::new(unit.payload.clone(), false)]);
         }
-        let last = said.is_last(self.asked.streamed);
-        if said.is_progress() && !self.asked.streamed {
-            // No JSON-RPC message, and no part of an answer that was asked for as a whole.
+        let last = unit.is_last(self.request.streamed);
+        if unit.is_progress() && !self.request.streamed {
+            // It is not a JSON-RPC message, and the caller accepts only a whole answer.
             return Ok(Parts::new());
         }
-        let body = match &said.body {
+        let body = match &unit.body {
             Body::Broken { why, .. } => return Err(CallError::BadAnswer(why.clone())),
-            Body::Rpc(message) if message.is_call() => self.notification(&said.bytes, message)?,
-            Body::Rpc(message) => self.response(&said.bytes, message),
-            Body::Json => result(self.id, &said.bytes),
+            Body::Rpc(message) if message.is_call() => self.notification(&unit.payload, message)?,
+            Body::Rpc(message) => self.response(&unit.payload, message),
+            Body::Json => result(self.id, &unit.payload),
             Body::Mapped {
                 family,
                 kind,
                 event,
             } => match family {
-                Family::E2a => return self.record(&said.bytes, fold),
-                Family::A2eMessage => self.a2e_message(&said.bytes, *kind, event)?,
-                Family::Legacy => self.legacy(&said.bytes, *kind, event)?,
+                Family::E2a => return self.record(&unit.payload, fold),
+                Family::A2eMessage => self.a2e_message(&unit.payload, *kind, event)?,
+                Family::Legacy => self.legacy(&unit.payload, *kind, event)?,
                 Family::A2eWorkflow => {
-                    return Err(bad("it is a workflow, and an answer is needed"));
+                    return Err(bad("expected an answer, but the message is a workflow"));
                 }
-                Family::CloudEvent | Family::JsonRpc => result(self.id, &said.bytes),
+                Family::CloudEvent | Family::JsonRpc => result(self.id, &unit.payload),
             },
         };
         Ok(smallvec![Part {
-            outcome: said.outcome(),
+            outcome: unit.outcome(),
             ..Part::new(body, last)
         }])
     }
@@ -151,9 +151,11 @@ impl Reply<'_> {
     /// A notification of the agent about the call, with the caller's own progress token.
     fn notification(&self, bytes: &Bytes, message: &JsonRpc) -> Result<Bytes, CallError> {
         if message.id.is_some() {
-            return Err(bad("it is a JSON-RPC request, and a response is needed"));
+            return Err(bad(
+                "expected a response, but the message is a JSON-RPC request",
+            ));
         }
-        let call = self.asked.id.call;
+        let call = self.request.id.call;
         let is_it = |id: ReplyId| id.call == call;
         let ours = |id: &&Id| id.text().is_some_and(|text| text.parse().is_ok_and(is_it));
         Ok(
@@ -183,20 +185,20 @@ impl Reply<'_> {
                 let ty = event.extension_text(extension::A2E_TYPE);
                 let ty = ty.map_or("", |ty| ty.as_str());
                 Err(bad(format!(
-                    "an A2E message of type {ty:?} answers nothing"
+                    "an A2E message of type {ty:?} is not an answer"
                 )))
             }
         }
     }
 
-    /// Source: FIPA ACL, docs/protocols/eventmesh-a2a.md §2. What came to the place of an answer answers, whether or
-    /// not it repeats a correlation id.
+    /// Source: FIPA ACL, docs/protocols/eventmesh-a2a.md §2. A message that was read where answers arrive is an answer,
+    /// even if it repeats no correlation id.
     fn legacy(&self, bytes: &Bytes, kind: Kind, event: &Event) -> Result<Bytes, CallError> {
         let act = event.extension_text(extension::A2A_METHOD);
         let act = act.map(|act| act.replace('-', "_")).unwrap_or_default();
         if kind == Kind::Request {
             return Err(bad(format!(
-                "a legacy message of type {act:?} answers nothing"
+                "a legacy message of type {act:?} is not an answer"
             )));
         }
         let answer: LegacyAnswer<'_> = read(bytes)?;
@@ -217,7 +219,7 @@ impl Reply<'_> {
         Ok(self.error(&message, payload))
     }
 
-    /// The error of an agent that speaks another protocol, its own words as `data`.
+    /// The error of an agent with another protocol; its message becomes `data`.
     fn error(&self, message: &str, data: &[u8]) -> Bytes {
         let message = serde_json::Value::from(message).to_string();
         let code = code::INTERNAL_ERROR;
@@ -230,16 +232,16 @@ impl Reply<'_> {
         ])
     }
 
-    /// An E2A record, in the order of its exchange.
+    /// An E2A record, in the order of its sequence.
     fn record(&self, bytes: &Bytes, fold: &mut Option<Fold>) -> Result<Parts, CallError> {
         let unusable = |error: &dyn std::fmt::Display| bad(format!("the E2A record: {error}"));
         let json = Json::parse(bytes, self.limits).map_err(|error| unusable(&error))?;
-        if let Some(part) = self.earlier_shape(&json) {
+        if let Some(part) = self.pre_e2a_answer(&json) {
             return Ok(smallvec![part]);
         }
         let record = match E2aResponse::parse(&json) {
             Ok(record) if !record.response_kind.is_empty() => record,
-            Ok(_) => return Err(bad("it is an E2A request, and a response is needed")),
+            Ok(_) => return Err(bad("expected a response, but the record is an E2A request")),
             Err(error) => return Err(unusable(&error)),
         };
         let fold = fold.get_or_insert_with(|| {
@@ -252,8 +254,8 @@ impl Reply<'_> {
             .collect())
     }
 
-    /// An answer in the shapes of before E2A. Source: docs/protocols/e2a.md §8.
-    fn earlier_shape(&self, json: &Json) -> Option<Part> {
+    /// An answer in one of the formats that preceded E2A. Source: docs/protocols/e2a.md §8.
+    fn pre_e2a_answer(&self, json: &Json) -> Option<Part> {
         if json.get("response_kind").is_some() {
             return None;
         }
@@ -275,11 +277,11 @@ impl Reply<'_> {
         Some(Part::new(body, last))
     }
 
-    /// The caller as the agent knows it: by the id that it repeats.
+    /// The caller in the records of the agent, by the id that the agent repeats.
     fn caller(&self) -> Caller {
         Caller {
-            id: JsonRpcId::from_json(&Json::from(self.asked.id.to_string())),
-            mode: if self.asked.streamed {
+            id: JsonRpcId::from_json(&Json::from(self.request.id.to_string())),
+            mode: if self.request.streamed {
                 CallMode::Streaming
             } else {
                 CallMode::Unary
@@ -300,7 +302,7 @@ fn part_of_step(id: &Text, step: FoldStep) -> Option<Part> {
             error.to_string().as_bytes(),
             b"}",
         ]),
-        // A notification: it has no id.
+        // A notification has no id.
         (None, None) => message.to_string().into(),
     };
     Some(Part::new(body, last))
@@ -328,7 +330,7 @@ fn bad(why: impl Into<Text>) -> CallError {
     CallError::BadAnswer(why.into())
 }
 
-/// A response that lacks an id (an error about an unreadable request), with the caller's.
+/// Adds the caller's id to a response without one (an error about an unreadable request).
 fn with_id(bytes: &Bytes, id: &str) -> Bytes {
     let start = bytes
         .iter()

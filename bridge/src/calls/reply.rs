@@ -1,4 +1,4 @@
-//! Where answers come back to, on every bus.
+//! The reply addresses of this replica, on every bus.
 //!
 //! ```text
 //!            Kafka                                     NATS, memory
@@ -7,9 +7,10 @@
 //! misplaced  a group over the whole topic forwards     the subject always names its replica
 //! ```
 //!
-//! A replica reads one partition of the reply topic on its own account: it is ready at once, a rebalance cannot take its
-//! answers away, and several replicas may share a partition. Answers that land elsewhere (another partition, a response
-//! topic that raw agents use) are produced once more, to the place that their call id names.
+//! A replica reads one partition of the reply topic without a consumer group: it is ready at once, a rebalance cannot
+//! take its answers away, and several replicas may share a partition. Answers that arrive elsewhere (in another
+//! partition, or on a response topic of simple agents) are published once more, to the address that their call id
+//! names.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -38,22 +39,22 @@ pub struct ReplyChannels {
 pub struct ReplyChannel {
     /// The bus.
     pub bus: BusId,
-    place: ReplyAddress,
-    /// Whether answers are read: a call made before that would lose its answer.
+    reply_address: ReplyAddress,
+    /// Whether the address is being read. A call made before that would lose its answer.
     reading: watch::Sender<bool>,
-    /// Notified when an answer was read in another place than its own.
+    /// Notified when an answer was read at the wrong address.
     misplaced: Arc<Notify>,
 }
 
 #[derive(Debug, Clone)]
 enum ReplyAddress {
-    /// A topic with partitions, each replica on one of its own as far as there are enough.
+    /// A topic with partitions. Each replica has its own, if there are enough.
     Partitioned {
         topic: Topic,
         partitions: Arc<AtomicU16>,
     },
     /// Subjects below this one: `SUBJECT.REPLICA.CALLID`, with the reply token after the call id, and `followed` before
-    /// it where other replicas read it too.
+    /// it if other replicas read the answer too.
     Subjects { below: Topic },
 }
 
@@ -63,26 +64,27 @@ pub mod spring {
     pub const REPLY_TOPIC: &str = "kafka_replyTopic";
     /// The partition of the answer, 4 bytes, big endian.
     pub const REPLY_PARTITION: &str = "kafka_replyPartition";
-    /// The header that the answer must carry unchanged.
+    /// The header that the answer must repeat unchanged.
     pub const CORRELATION_ID: &str = "kafka_correlationId";
 }
 
-/// The header of an answer that one replica has sent on to another. It is not sent on again: two replicas that disagree
-/// about its place would do so for ever.
+/// The header of an answer that one replica has forwarded to another. It is not forwarded again: two replicas that
+/// disagree about its address would do so forever.
 pub const FORWARDS: &str = "bus-forwards";
 
 /// The word before the call id in the reply subject of a call that other replicas follow.
 const FOLLOWED: &str = "followed";
 
-/// Bytes of answers read and not yet handed over, at most.
+/// Most bytes of answers that are read and not yet handed over.
 const REPLY_BUDGET_BYTES: usize = 64 << 20;
-/// Answers read and not yet handed over, at most.
+/// Most answers that are read and not yet handed over.
 const REPLY_BUDGET_MESSAGES: usize = 65_536;
 
 // === impl ReplyChannels ===
 
 impl ReplyChannels {
-    /// The reply channels of those buses that calls go to: `topic`, with that many partitions where there are partitions.
+    /// The reply channels of the buses that calls are published to. `topic` is the reply topic, with `partitions` where
+    /// the bus has partitions.
     #[must_use]
     pub fn new(
         buses: &Buses,
@@ -92,7 +94,7 @@ impl ReplyChannels {
         replica: Replica,
     ) -> Self {
         let channel = |(bus, entry): (BusId, &crate::bus::Bus)| {
-            let place = match entry.transport.binding() {
+            let reply_address = match entry.transport.binding() {
                 Binding::Kafka => ReplyAddress::Partitioned {
                     topic: topic.clone(),
                     partitions: Arc::new(AtomicU16::new(partitions.max(1))),
@@ -103,7 +105,7 @@ impl ReplyChannels {
             };
             ReplyChannel {
                 bus,
-                place,
+                reply_address,
                 reading: watch::Sender::new(false),
                 misplaced: Arc::default(),
             }
@@ -118,26 +120,26 @@ impl ReplyChannels {
     /// A new call id of this replica.
     ///
     /// # Errors
-    /// When the operating system gives no random numbers.
+    /// When the operating system provides no random numbers.
     pub fn new_call(&self) -> Result<CallId, getrandom::Error> {
         CallId::new(self.replica)
     }
 
-    /// A new call id of this replica whose answer the other replicas follow.
+    /// A new call id of this replica, for a call whose answer other replicas follow.
     ///
     /// # Errors
-    /// When the operating system gives no random numbers.
+    /// When the operating system provides no random numbers.
     pub fn new_followed_call(&self) -> Result<CallId, getrandom::Error> {
         CallId::new_followed(self.replica)
     }
 
-    /// What the reader of answers to other replicas subscribes to: everything at the reply addresses of calls that are
-    /// followed.
+    /// The subscription of the reader that follows the answers of other replicas: all reply addresses of followed
+    /// calls.
     ///
     /// # Errors
     /// When the reply topic is too long.
     pub fn followed(&self, channel: &ReplyChannel) -> Result<Subscription, TopicError> {
-        let topic = match &channel.place {
+        let topic = match &channel.reply_address {
             ReplyAddress::Partitioned { topic, .. } => TopicFilter::from(topic.clone()),
             ReplyAddress::Subjects { below } => {
                 TopicFilter::new(format!("{below}.*.{FOLLOWED}.>"))?
@@ -162,14 +164,14 @@ impl ReplyChannels {
         self.channels.iter()
     }
 
-    /// Whether answers that come back on the bus are read now.
+    /// Whether the reply address on this bus is being read.
     #[must_use]
     pub fn is_reading(&self, bus: BusId) -> bool {
         self.channel(bus)
             .is_some_and(|channel| *channel.reading.borrow())
     }
 
-    /// Waits until answers that come back on the bus are read. At once where none come back.
+    /// Waits until the reply address on this bus is being read. Returns at once if there is none.
     pub async fn until_reading(&self, bus: BusId) {
         if let Some(channel) = self.channel(bus) {
             // The sender lives as long as the channel.
@@ -183,7 +185,7 @@ impl ReplyChannels {
         }
     }
 
-    /// Whether no answers come back to this replica: it makes no calls.
+    /// Whether this replica has no reply addresses, because it makes no calls.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.channels.is_empty()
@@ -193,7 +195,7 @@ impl ReplyChannels {
         self.channels.iter().find(|channel| channel.bus == bus)
     }
 
-    /// Puts the reply address of a call on an event that goes to `bus`; returns the headers the message needs besides.
+    /// Adds the reply address of a call to an event for `bus`. Returns the additional headers of the message.
     pub fn stamp(
         &self,
         id: ReplyId,
@@ -204,9 +206,9 @@ impl ReplyChannels {
         let Some(channel) = self.channel(bus) else {
             return Vec::new();
         };
-        match &channel.place {
+        match &channel.reply_address {
             ReplyAddress::Partitioned { topic, partitions } => {
-                let partition = i32::from(home(id.call.replica(), partitions));
+                let partition = i32::from(partition_of(id.call.replica(), partitions));
                 set(event, extension::REPLY_TO, topic.as_str());
                 set(event, extension::REPLY_PARTITION, partition);
                 let header = |name, value: Bytes| (Text::from_static(name), value);
@@ -232,12 +234,12 @@ impl ReplyChannels {
         }
     }
 
-    /// The message again, on its way to the place on `bus` that the call id names.
+    /// The message, for the reply address on `bus` that the call id names.
     #[must_use]
     pub fn forward(&self, id: ReplyId, bus: BusId, mut message: Message) -> Option<Outgoing> {
-        let address = match &self.channel(bus)?.place {
+        let address = match &self.channel(bus)?.reply_address {
             ReplyAddress::Partitioned { topic, partitions } => Address {
-                partition: Some(u32::from(home(id.call.replica(), partitions))),
+                partition: Some(u32::from(partition_of(id.call.replica(), partitions))),
                 ..Address::topic(topic.clone())
             },
             ReplyAddress::Subjects { below } => Address::topic(subject_of(below, id).ok()?),
@@ -258,26 +260,26 @@ impl ReplyChannels {
         })
     }
 
-    /// Notes that an answer was read in another place than its own: the reply topic may have grown.
+    /// Records that an answer was read at the wrong address: the reply topic may have more partitions now.
     pub(crate) fn note_misplaced(&self, bus: BusId) {
         if let Some(channel) = self.channel(bus) {
             channel.misplaced.notify_one();
         }
     }
 
-    /// What the reader of a channel subscribes to, where the reply topic has that many partitions.
+    /// The subscription of the reader of a channel, if the reply topic has this many partitions.
     ///
     /// # Errors
-    /// When the reply topic is too long to take the replica's name.
+    /// When the reply topic is too long to append the replica's name.
     pub fn subscription(
         &self,
         channel: &ReplyChannel,
-        there: u32,
+        count: u32,
     ) -> Result<Subscription, TopicError> {
-        let (topic, partition) = match &channel.place {
+        let (topic, partition) = match &channel.reply_address {
             ReplyAddress::Partitioned { topic, .. } => (
                 TopicFilter::from(topic.clone()),
-                Some(u32::from(home_of(self.replica, counted(there)))),
+                Some(u32::from(partition_among(self.replica, limited(count)))),
             ),
             ReplyAddress::Subjects { below } => (
                 TopicFilter::new(format!("{below}.{}.>", self.replica))?,
@@ -292,10 +294,10 @@ impl ReplyChannels {
         })
     }
 
-    /// What the reader of misplaced answers on a channel subscribes to, where answers can be misplaced.
+    /// The subscription of the reader of misplaced answers; `None` if answers cannot be misplaced on this channel.
     #[must_use]
     pub fn misplaced(&self, channel: &ReplyChannel) -> Option<Subscription> {
-        match &channel.place {
+        match &channel.reply_address {
             ReplyAddress::Partitioned { topic, .. } => Some(Subscription {
                 topics: vec![TopicFilter::from(topic.clone())],
                 reading: Reading::Group(Text::from(format!("{topic}.forward"))),
@@ -306,17 +308,17 @@ impl ReplyChannels {
         }
     }
 
-    /// Whether several replicas read one reply place of the bus.
+    /// Whether several replicas may read the same reply address on this bus.
     #[must_use]
     pub fn is_shared(&self, bus: BusId) -> bool {
-        let place = self.channel(bus).map(|channel| &channel.place);
-        matches!(place, Some(ReplyAddress::Partitioned { .. }))
+        let reply_address = self.channel(bus).map(|channel| &channel.reply_address);
+        matches!(reply_address, Some(ReplyAddress::Partitioned { .. }))
     }
 
-    /// Whether a message read at `topic` and `origin` is where the call id says it should be.
+    /// Whether a message that was read at `topic` and `origin` is at the reply address of its call.
     #[must_use]
     pub fn is_home(&self, call: CallId, bus: BusId, topic: &Topic, origin: Option<&Text>) -> bool {
-        match self.channel(bus).map(|channel| &channel.place) {
+        match self.channel(bus).map(|channel| &channel.reply_address) {
             Some(ReplyAddress::Partitioned {
                 topic: replies,
                 partitions,
@@ -327,7 +329,7 @@ impl ReplyChannels {
                     partition.parse().ok()
                 };
                 let read = origin.filter(|_| replies == topic).and_then(of_topic);
-                read == Some(home(call.replica(), partitions))
+                read == Some(partition_of(call.replica(), partitions))
             }
             Some(ReplyAddress::Subjects { below }) => {
                 let words = topic.as_str().strip_prefix(below.as_str());
@@ -343,34 +345,34 @@ impl ReplyChannels {
 // === impl ReplyChannel ===
 
 impl ReplyChannel {
-    /// Notes whether answers are read now.
+    /// Records whether the address is being read.
     pub fn set_reading(&self, reading: bool) {
         self.reading.send_replace(reading);
     }
 
-    /// Notes how many partitions the reply topic has; it may have been there before.
-    pub fn found(&self, there: u32) {
-        if let ReplyAddress::Partitioned { partitions, .. } = &self.place {
-            partitions.store(counted(there), Ordering::Release);
+    /// Records how many partitions the reply topic has. It may have existed before.
+    pub fn found(&self, count: u32) {
+        if let ReplyAddress::Partitioned { partitions, .. } = &self.reply_address {
+            partitions.store(limited(count), Ordering::Release);
         }
     }
 
-    /// Whether the reply topic has another number of partitions than was known.
+    /// Whether the number of partitions of the reply topic has changed.
     #[must_use]
-    pub fn has_changed(&self, there: u32) -> bool {
+    pub fn has_changed(&self, count: u32) -> bool {
         let known = self.required_topic().map(|(_, known)| known);
-        known.is_some_and(|known| known != u32::from(counted(there)))
+        known.is_some_and(|known| known != u32::from(limited(count)))
     }
 
-    /// Waits until an answer was read in another place than its own.
+    /// Waits until an answer is read at the wrong address.
     pub async fn until_misplaced(&self) {
         self.misplaced.notified().await;
     }
 
-    /// The topic that has to exist, and its partitions.
+    /// The topic that must exist, and its number of partitions.
     #[must_use]
     pub fn required_topic(&self) -> Option<(&Topic, u32)> {
-        match &self.place {
+        match &self.reply_address {
             ReplyAddress::Partitioned { topic, partitions } => {
                 Some((topic, u32::from(partitions.load(Ordering::Acquire))))
             }
@@ -379,18 +381,18 @@ impl ReplyChannel {
     }
 }
 
-/// The partition a replica reads its answers from.
-fn home(replica: Replica, partitions: &AtomicU16) -> u16 {
-    home_of(replica, partitions.load(Ordering::Acquire))
+/// The partition from which a replica reads its answers.
+fn partition_of(replica: Replica, partitions: &AtomicU16) -> u16 {
+    partition_among(replica, partitions.load(Ordering::Acquire))
 }
 
-fn home_of(replica: Replica, partitions: u16) -> u16 {
+fn partition_among(replica: Replica, partitions: u16) -> u16 {
     replica.0 % partitions.max(1)
 }
 
-/// A number of partitions, as far as a replica's number reaches.
-fn counted(partitions: u32) -> u16 {
-    u16::try_from(partitions).unwrap_or(u16::MAX).max(1)
+/// A number of partitions, limited to the range of replica numbers.
+fn limited(count: u32) -> u16 {
+    u16::try_from(count).unwrap_or(u16::MAX).max(1)
 }
 
 fn subject_of(below: &Topic, id: ReplyId) -> Result<Topic, TopicError> {
@@ -404,7 +406,7 @@ fn subject_of(below: &Topic, id: ReplyId) -> Result<Topic, TopicError> {
     })
 }
 
-/// Sets an extension whose name is ours and whose value is a checked name or a number: it cannot be refused.
+/// Sets an extension. This cannot fail: the names are our own, and the values are checked names or numbers.
 fn set(event: &mut Event, name: &'static str, value: impl Into<a2abus_plugin::Value>) {
     let set = event.set(name, value);
     debug_assert!(set.is_ok(), "{name} is a legal extension");

@@ -1,5 +1,4 @@
-//! The events that answer whoever asked by an event: a requester on the bus, or a caller that sends CloudEvents over
-//! HTTP.
+//! The events that answer an event: of a requester on the bus, or of an HTTP caller that sends CloudEvents.
 
 use a2abus_plugin::{
     Event, EventId, Hint, Ids, Kind, Limits, MapContext, MapOptions, Source, Text, extension, map,
@@ -11,16 +10,16 @@ use crate::calls::callid::{CallId, ReplyId};
 use crate::calls::failure::{Failure, Recipient};
 use crate::calls::part::Part;
 
-/// How answers to one request are written as events.
+/// How the answers to one request are written as events.
 #[derive(Debug, Clone)]
 pub(crate) struct ReplyForm {
-    /// Who gets the error if there is no answer.
+    /// The recipient of the error, if there is no answer.
     pub(crate) recipient: Recipient,
     /// The `collaborationid` of the request.
     pub(crate) collaboration_id: Option<Text>,
     /// Its `callid`.
     pub(crate) call_id: Option<Text>,
-    /// The `source` of answers that are no events.
+    /// The `source` of answers that are not events.
     pub(crate) source: Source,
     pub(crate) options: MapOptions,
     pub(crate) limits: Limits,
@@ -29,7 +28,7 @@ pub(crate) struct ReplyForm {
 // === impl ReplyForm ===
 
 impl ReplyForm {
-    /// The event that carries a part of the answer.
+    /// The event for a part of the answer.
     pub(crate) fn event(&self, part: &Part, call: CallId, number: u32) -> Event {
         let id = EventId::new(format!("{call}.{number}"));
         let id = id.unwrap_or_else(|_| crate::clock::new_event_id());
@@ -62,7 +61,7 @@ impl ReplyForm {
         event
     }
 
-    /// The event that says why there is no answer, in the requester's own language.
+    /// The event for an error, in the requester's protocol.
     pub(crate) fn failure(&self, failure: &Failure) -> Event {
         let body = failure.render(&self.recipient);
         let mut event = self.mapped(&body, &crate::clock::new_event_id());
@@ -76,7 +75,7 @@ impl ReplyForm {
         event
     }
 
-    /// The event of a message in whatever family it is written.
+    /// The event of a message of any family.
     fn mapped(&self, body: &Bytes, id: &EventId) -> Event {
         let new_id = || id.clone();
         let context = MapContext {
@@ -93,22 +92,22 @@ impl ReplyForm {
         );
         match units.into_only() {
             Ok(Ok(mapped)) => mapped.event,
-            // A batch, or no message of any family.
+            // A batch, or a message of no known family.
             Ok(Err(_)) | Err(_) => wrap_unknown(body, 0, &self.options, &context),
         }
     }
 
-    /// Puts the requester's own marks on an answer, in place of those of the exchange with the agent: the call `ours`.
+    /// Sets the requester's own ids on an answer. They replace those of the bridge's call to the agent, `ours`.
     fn correlate(&self, event: &mut Event, ours: Option<CallId>) {
         let is_ours = |text: &Text| text.parse().ok().map(|id: ReplyId| id.call) == ours;
         match &self.call_id {
-            // It came in a header that nobody checked.
+            // It was read from a header and has not been checked.
             Some(own) if event.set(extension::CALL_ID, own.clone()).is_ok() => {}
             Some(_) | None => event.remove(extension::CALL_ID),
         }
         match &self.collaboration_id {
             Some(own) => put(event, extension::COLLABORATION_ID, own.clone()),
-            // What the agent repeats of the exchange with the bridge says nothing to the requester.
+            // An id of the bridge's own call means nothing to the requester.
             None if ours.is_some()
                 && event
                     .extension_text(extension::COLLABORATION_ID)
@@ -121,7 +120,7 @@ impl ReplyForm {
     }
 }
 
-/// Sets an attribute whose name is ours and whose value is legal.
+/// Sets an attribute of the bridge, whose name and value are legal.
 fn put(event: &mut Event, name: &'static str, value: impl Into<a2abus_plugin::Value>) {
     let set = event.set(name, value);
     debug_assert!(set.is_ok(), "{name} is a legal extension");

@@ -18,9 +18,9 @@ use crate::readiness::Readiness;
 use crate::restart::{CLOSE, not_too_soon, start};
 use crate::stage;
 
-/// How often the partitions of the reply topic are counted again.
+/// How often to count the partitions of the reply topic.
 const RECOUNT_EVERY: Duration = Duration::from_secs(60);
-/// How long after one count the next may follow, however many answers are misplaced.
+/// The shortest time between two counts, however many answers are misplaced.
 const RECOUNT_PAUSE: Duration = Duration::from_secs(5);
 
 /// Reads the answers of one bus.
@@ -33,7 +33,7 @@ pub(crate) struct ReplyReader {
 // === impl ReplyReader ===
 
 impl ReplyReader {
-    /// The condition that answers are read.
+    /// The name of the readiness condition.
     pub(crate) fn condition(&self) -> String {
         format!("answers on {}", self.bus.name.text())
     }
@@ -49,8 +49,8 @@ impl ReplyReader {
             let began = Instant::now();
             readiness.set(condition.as_str(), Ok(()));
             self.channel.set_reading(true);
-            while let Some(there) = self.read_all(&mut consumer, &stop).await {
-                let moving = self.read_among(there, &mut consumer);
+            while let Some(partitions) = self.read_all(&mut consumer, &stop).await {
+                let moving = self.read_among(partitions, &mut consumer);
                 stop.run_until_cancelled(moving).await;
             }
             self.channel.set_reading(false);
@@ -62,7 +62,7 @@ impl ReplyReader {
         }
     }
 
-    /// Reads answers until the subscription ends: `None`, or until the reply topic has another number of partitions.
+    /// Reads answers until the subscription ends (`None`), or until the reply topic has another number of partitions.
     async fn read_all(&self, consumer: &mut Consumer, stop: &CancellationToken) -> Option<u32> {
         let mut resized = pin!(self.until_resized());
         loop {
@@ -70,13 +70,13 @@ impl ReplyReader {
                 biased;
                 delivery = consumer.recv() => self.read(delivery?),
                 () = stop.cancelled() => return None,
-                there = &mut resized => return Some(there),
+                partitions = &mut resized => return Some(partitions),
             }
         }
     }
 
-    /// Waits until the reply topic has another number of partitions than was known. The place of an answer follows from
-    /// that number, so that all replicas must know the same.
+    /// Waits until the number of partitions of the reply topic changes. The address of an answer depends on this
+    /// number, so all replicas must use the same one.
     async fn until_resized(&self) -> u32 {
         let Some((topic, _)) = self.channel.required_topic() else {
             return std::future::pending().await;
@@ -84,29 +84,29 @@ impl ReplyReader {
         loop {
             tokio::time::sleep(RECOUNT_PAUSE).await;
             drop(tokio::time::timeout(RECOUNT_EVERY, self.channel.until_misplaced()).await);
-            // An error says nothing about the number; the next time may.
-            if let Ok(there) = self.bus.transport.partitions(topic).await
-                && self.channel.has_changed(there)
+            // On an error, the number is unknown: try again later.
+            if let Ok(partitions) = self.bus.transport.partitions(topic).await
+                && self.channel.has_changed(partitions)
             {
-                return there;
+                return partitions;
             }
         }
     }
 
-    /// Reads from the partition of this replica among this many, before any call names it. What comes to the old one from
-    /// now on is forwarded as a misplaced answer.
-    async fn read_among(&self, there: u32, consumer: &mut Consumer) {
+    /// Switches to the partition of this replica among this many, before any call names it. Answers that still arrive
+    /// in the old one are forwarded as misplaced.
+    async fn read_among(&self, partitions: u32, consumer: &mut Consumer) {
         let transport = self.bus.name.text();
-        let new = match self.subscribe_among(there).await {
+        let new = match self.subscribe_among(partitions).await {
             Ok(new) => new,
             Err(error) => {
-                tracing::warn!(%transport, partitions = there, %error, "the number of partitions of the reply topic has changed, and the new one of this replica cannot be read yet");
+                tracing::warn!(%transport, partitions, %error, "the number of partitions of the reply topic has changed, and the new one of this replica cannot be read yet");
                 return;
             }
         };
         new.assigned().await;
-        self.channel.found(there);
-        tracing::info!(%transport, partitions = there, "the number of partitions of the reply topic has changed: answers are read from another one");
+        self.channel.found(partitions);
+        tracing::info!(%transport, partitions, "the number of partitions of the reply topic has changed: answers are read from another one");
         let mut old = std::mem::replace(consumer, new);
         old.stop();
         while let Some(delivery) = old.recv().await {
@@ -118,13 +118,13 @@ impl ReplyReader {
     }
 
     async fn subscribe(&self) -> Result<Consumer, TransportError> {
-        let mut there = 1;
+        let mut count = 1;
         if let Some((topic, partitions)) = self.channel.required_topic() {
             self.bus.transport.ensure_topic(topic, partitions).await?;
-            there = self.bus.transport.partitions(topic).await?;
-            self.channel.found(there);
+            count = self.bus.transport.partitions(topic).await?;
+            self.channel.found(count);
         }
-        self.subscribe_among(there).await
+        self.subscribe_among(count).await
     }
 
     async fn subscribe_among(&self, partitions: u32) -> Result<Consumer, TransportError> {
@@ -138,8 +138,8 @@ impl ReplyReader {
         self.bus.transport.subscribe(subscription).await
     }
 
-    /// Hands one message to the calls it answers. An answer without a caller is counted, logged and dropped: nothing
-    /// waits for it.
+    /// Hands one message to the calls that it answers. An answer without a caller is counted, logged and dropped,
+    /// because nothing waits for it.
     fn read(&self, delivery: Delivery) {
         let span = stage::receive(
             self.bus.name.text(),
@@ -151,7 +151,7 @@ impl ReplyReader {
         let at = ReadAt::of(&delivery, &rules, self.channel.bus, Reader::ReplyChannel);
         let binding = self.bus.transport.binding();
         if !self.calls.no_responders(at, binding) {
-            // They are counted and logged; nothing is to be sent on from here.
+            // The outcomes are counted and logged, and none of them needs forwarding.
             drop(self.calls.take_answers(at, binding));
         }
         if let Err(error) = delivery.acknowledger.settle(Outcome::Settled) {

@@ -1,13 +1,13 @@
-//! Does an answer come from somebody who has the request?
+//! Was an answer written by a receiver of the request?
 //!
-//! A reply token is an HMAC-SHA-256 over the call id, the target agent and the deadline of a call, cut to 128 bits. It
-//! travels after the call id in every place where an agent finds the id that it repeats ([`ReplyId`]), on the one copy
-//! of the request that is to be answered. Someone who knows only the call id (from a log, a dead letter, an HTTP
-//! header, another copy) cannot answer the call.
+//! A reply token is an HMAC-SHA-256 over the call id, the target agent and the deadline of a call, truncated to 128
+//! bits. It follows the call id wherever an agent reads the id that it has to repeat ([`ReplyId`]), on the one copy of
+//! the request that is to be answered. Someone who knows only the call id (from a log, a dead letter, an HTTP header,
+//! another copy) cannot answer the call.
 //!
-//! The replica that made a call verifies its answers, since all others forward them to it, so that each process draws a
-//! key of its own and no replica has to share one. Replicas that follow the answer in case this one stops know the hash
-//! of the token. Source: docs/design.md §2 and §T3.
+//! The replica that made a call verifies its answers, because all others forward them to it. So each process has its
+//! own random key, and replicas share none. Replicas that follow the answer in case this one stops know the hash of the
+//! token. Source: docs/design.md §2 and §T3.
 
 use a2abus_plugin::Text;
 use hmac::{Hmac, Mac as _};
@@ -17,48 +17,48 @@ use subtle::ConstantTimeEq as _;
 use crate::calls::callid::{CallId, ReplyId, ReplyToken};
 use crate::config::ReplyTokenMode;
 
-/// Makes the reply tokens of this process, and verifies those that come back.
+/// Creates and verifies the reply tokens of this process.
 #[derive(Clone)]
 pub struct ReplyTokens {
     mode: ReplyTokenMode,
     key: Hmac<Sha256>,
 }
 
-/// Why an answer is rejected; its call keeps waiting.
+/// Why an answer is rejected. Its call keeps waiting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rejection {
-    /// It has no token, and one is demanded.
+    /// It has no token, but one is required.
     NoToken,
     /// Its token is not the one of the call.
     WrongToken,
-    /// The id that it repeats lacks the end of the token.
+    /// The id that it repeats is truncated.
     Shortened,
-    /// It was read where no answers to this call are taken.
-    WrongPlace,
+    /// It was read at a topic that does not accept answers to this call.
+    WrongTopic,
 }
 
 // === impl ReplyTokens ===
 
 impl ReplyTokens {
-    /// With a new key.
+    /// Creates a new random key.
     ///
     /// # Errors
-    /// When the operating system gives no random numbers.
-    pub fn draw(mode: ReplyTokenMode) -> Result<Self, getrandom::Error> {
+    /// When the operating system provides no random numbers.
+    pub fn random(mode: ReplyTokenMode) -> Result<Self, getrandom::Error> {
         let mut key = hmac::digest::Key::<Hmac<Sha256>>::default();
         getrandom::fill(&mut key)?;
         let key = Hmac::new(&key);
         Ok(Self { mode, key })
     }
 
-    /// What the agent `target` repeats to answer a call until `deadline`.
+    /// The id that the agent `target` repeats to answer a call until `deadline`.
     #[must_use]
     pub fn reply_id(&self, call: CallId, target: Option<&Text>, deadline: &str) -> ReplyId {
         let token = match self.mode {
             ReplyTokenMode::Off => None,
             ReplyTokenMode::IfPresent | ReplyTokenMode::Required => {
                 let mut mac = self.key.clone();
-                // The call id has one length, and no deadline holds the zero byte.
+                // The input is unambiguous: call ids have a fixed length, and deadlines contain no zero byte.
                 mac.update(call.text().as_bytes());
                 mac.update(deadline.as_bytes());
                 mac.update(&[0]);
@@ -70,12 +70,13 @@ impl ReplyTokens {
         ReplyId { call, token }
     }
 
-    /// Whether an answer with this token may end or continue the call that was published as `asked`.
+    /// Checks that an answer with the token `given` may end or continue the call that was published with the id
+    /// `expected`.
     ///
     /// # Errors
     /// Why it may not.
-    pub fn verify(&self, asked: ReplyId, given: Option<ReplyToken>) -> Result<(), Rejection> {
-        match (asked.token, given) {
+    pub fn verify(&self, expected: ReplyId, given: Option<ReplyToken>) -> Result<(), Rejection> {
+        match (expected.token, given) {
             (None, _) => Ok(()),
             (Some(token), Some(given)) if bool::from(token.ct_eq(&given)) => Ok(()),
             (Some(_), Some(_)) => Err(Rejection::WrongToken),
@@ -90,16 +91,16 @@ impl ReplyTokens {
         }
     }
 
-    /// The same for a call of another replica, of whose token only the hash is known.
+    /// The same for a call of another replica. Only the hash of its token is known.
     ///
     /// # Errors
-    /// Why the answer may not.
+    /// Why it may not.
     pub(crate) fn verify_hashed(
         &self,
-        asked: Option<&str>,
+        expected: Option<&str>,
         given: Option<ReplyToken>,
     ) -> Result<(), Rejection> {
-        match (asked, given) {
+        match (expected, given) {
             (None, _) => Ok(()),
             (Some(hash), Some(given)) if *given.hash() == *hash => Ok(()),
             (Some(_), Some(_)) => Err(Rejection::WrongToken),
@@ -111,7 +112,7 @@ impl ReplyTokens {
 // === impl ReplyToken ===
 
 impl ReplyToken {
-    /// What may be written down of it: who knows the hash cannot answer.
+    /// The hash, which may be stored: it is not enough to answer.
     pub(crate) fn hash(self) -> Text {
         let digits = Sha256::digest(self.0);
         let digits = digits.iter().map(|byte| format!("{byte:02x}"));
@@ -130,20 +131,20 @@ impl std::fmt::Debug for ReplyTokens {
 // === impl Rejection ===
 
 impl Rejection {
-    /// The problem of the answer, in words that the caller may see.
+    /// The problem of the answer, as the caller may see it.
     #[must_use]
-    pub fn what(self) -> &'static str {
+    pub fn message(self) -> &'static str {
         match self {
             Self::NoToken => "it has no reply token",
             Self::WrongToken => "its reply token is not the one of the call",
             Self::Shortened => "the id that it repeats was shortened",
-            Self::WrongPlace => "it was published where no answers are taken",
+            Self::WrongTopic => "it was published to a topic that does not accept answers",
         }
     }
 
     /// The fix, for operators.
     #[must_use]
-    pub fn cure(self) -> &'static str {
+    pub fn fix(self) -> &'static str {
         match self {
             Self::NoToken => {
                 "the agent must repeat the whole id of the request, or set calls.reply_token: if_present"
@@ -154,7 +155,7 @@ impl Rejection {
             Self::Shortened => {
                 "the agent must keep all 52 characters of the id of the request, or exactly the first 26 with calls.reply_token: if_present"
             }
-            Self::WrongPlace => {
+            Self::WrongTopic => {
                 "the agent must answer at the reply address of the request, or on a topic that a binding with role: responses reads"
             }
         }
@@ -167,16 +168,16 @@ mod tests {
     use crate::calls::callid::Replica;
 
     fn tokens(mode: ReplyTokenMode) -> ReplyTokens {
-        ReplyTokens::draw(mode).unwrap()
+        ReplyTokens::random(mode).unwrap()
     }
 
     #[test]
-    fn a_token_is_of_one_call_one_target_one_deadline_and_one_key() {
+    fn a_token_depends_on_its_call_target_deadline_and_key() {
         let tokens = tokens(ReplyTokenMode::Required);
         let call = CallId::new(Replica(1)).unwrap();
         let (target, deadline) = (Text::from("weather"), "2026-01-01T00:00:00Z");
-        let asked = tokens.reply_id(call, Some(&target), deadline);
-        assert_eq!(tokens.verify(asked, asked.token), Ok(()));
+        let expected = tokens.reply_id(call, Some(&target), deadline);
+        assert_eq!(tokens.verify(expected, expected.token), Ok(()));
         let others = [
             tokens.reply_id(CallId::new(Replica(1)).unwrap(), Some(&target), deadline),
             tokens.reply_id(call, Some(&"x".into()), deadline),
@@ -185,13 +186,13 @@ mod tests {
             self::tokens(ReplyTokenMode::Required).reply_id(call, Some(&target), deadline),
         ];
         for other in others {
-            let verified = tokens.verify(asked, other.token);
+            let verified = tokens.verify(expected, other.token);
             assert_eq!(verified, Err(Rejection::WrongToken));
         }
     }
 
     #[test]
-    fn what_is_demanded_is_configured() {
+    fn the_mode_decides_which_tokens_are_accepted() {
         let call = CallId::new(Replica(1)).unwrap();
         let wrong = Some(ReplyToken([0; 16]));
         for (mode, without, with_wrong) in [
@@ -208,10 +209,10 @@ mod tests {
             ),
         ] {
             let tokens = tokens(mode);
-            let asked = tokens.reply_id(call, None, "d");
-            assert_eq!(asked.token.is_none(), mode == ReplyTokenMode::Off);
-            assert_eq!(tokens.verify(asked, None), without);
-            assert_eq!(tokens.verify(asked, wrong), with_wrong);
+            let expected = tokens.reply_id(call, None, "d");
+            assert_eq!(expected.token.is_none(), mode == ReplyTokenMode::Off);
+            assert_eq!(tokens.verify(expected, None), without);
+            assert_eq!(tokens.verify(expected, wrong), with_wrong);
         }
     }
 }

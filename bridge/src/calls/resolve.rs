@@ -1,8 +1,8 @@
-//! Is this message the answer to a call, and whose?
+//! Is this message the answer to a call, and to which one?
 //!
-//! An agent may answer with a CloudEvent, with headers copied from the request, or with nothing but a JSON-RPC response
-//! that repeats the id it was given. All of them lead to the call id. What comes to a place for answers is an answer
-//! whatever its headers say; only the request itself is none. Source: docs/design.md §1 and §2.
+//! An agent may answer with a CloudEvent, with headers copied from the request, or only with a JSON-RPC response that
+//! repeats the id of its request. All of these lead to the call id. A message that is read where answers arrive is an
+//! answer, whatever its headers say, unless it is the request itself. Source: docs/design.md §1 and §2.
 
 use a2abus_plugin::{Data, Event, EventError, Kind, Limits, Text, extension, kind_of_event};
 use a2abus_transports::content_mode::{self, Binding, Content, ContentMode};
@@ -16,7 +16,7 @@ use crate::calls::error::CallError;
 use crate::calls::pending::{CallRequest, HandOver, Parts, Progress};
 use crate::calls::render;
 use crate::calls::reply::{FORWARDS, spring};
-use crate::calls::reply_place::attribute_header;
+use crate::calls::reply_address::attribute_header;
 use crate::calls::reply_token::Rejection;
 use crate::calls::service::Calls;
 use crate::rules::Rules;
@@ -24,7 +24,7 @@ use crate::rules::Rules;
 /// Where a message was read.
 #[derive(Debug, Clone, Copy)]
 pub struct ReadAt<'a> {
-    /// The rules that count for it.
+    /// The rules that apply to it.
     pub rules: &'a Rules,
     /// The bus.
     pub bus: BusId,
@@ -34,7 +34,7 @@ pub struct ReadAt<'a> {
     pub origin: Option<&'a Text>,
     /// The message itself.
     pub message: &'a Message,
-    /// Where its sender awaits an answer.
+    /// The reply subject of the message.
     pub reply_to: Option<&'a Topic>,
     /// The reader.
     pub reader: Reader,
@@ -43,16 +43,16 @@ pub struct ReadAt<'a> {
 /// The reader of a topic that may have answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reader {
-    /// The reply channel of this replica: what is there is for this replica, or for one that shares the place.
+    /// The reply channel of this replica. Its messages are for this replica, or for one that shares the address.
     ReplyChannel,
-    /// A binding: what is at the place its call id names is read by the reply channel of that replica as well.
+    /// A binding. The replica of a call also reads the answers at its reply address, through its reply channel.
     Binding,
 }
 
 // === impl ReadAt ===
 
 impl<'a> ReadAt<'a> {
-    /// A delivery that was read, and the rules of that moment.
+    /// A received delivery, with the current rules.
     #[must_use]
     pub fn of(delivery: &'a Delivery, rules: &'a Rules, bus: BusId, reader: Reader) -> Self {
         Self {
@@ -70,9 +70,8 @@ impl<'a> ReadAt<'a> {
 // === impl Calls ===
 
 impl Calls {
-    /// Takes what a message at a place for answers says to the calls it answers; one outcome for each of its units, in
-    /// their order. `binding` is how its bus writes CloudEvents.
-    /// Each is counted, and what reaches no caller is logged.
+    /// Hands the units of a message to the calls that they answer. Returns one outcome per unit, in order. `binding` is
+    /// how the bus writes CloudEvents. Counts each outcome, and logs answers that reach no caller.
     #[must_use]
     pub fn take_answers(&self, at: ReadAt<'_>, binding: Binding) -> Vec<AnswerOutcome> {
         let answered = self.answers_in(at, binding);
@@ -83,8 +82,8 @@ impl Calls {
         answered
     }
 
-    /// What a message says to calls whose answers are followed and that this process has not made. What cannot be read is
-    /// for the replica of its call to report.
+    /// The units of a message that answer followed calls of other processes. Unreadable ones are left to the replica of
+    /// the call, which reports them.
     pub(crate) fn to_others(&self, at: ReadAt<'_>, binding: Binding) -> Vec<(ReplyId, AnswerUnit)> {
         let is_for_others = |id: &ReplyId| id.call.is_followed() && !self.is_made_here(id.call);
         let named = with_token(ids(of_message(at)));
@@ -92,25 +91,26 @@ impl Calls {
         if is_status || named.is_some_and(|named| !is_for_others(&named)) {
             return Vec::new();
         }
-        let Ok((_, units)) = said_in(at, binding) else {
+        let Ok((_, units)) = read_units(at, binding) else {
             return Vec::new();
         };
         let is_one_of_several = units.len() > 1;
-        let said = units.into_iter().filter_map(|said| {
-            let id = call_of(at, &said, is_one_of_several)?;
-            is_for_others(&id).then_some((id, said))
+        let unit = units.into_iter().filter_map(|unit| {
+            let id = call_of(at, &unit, is_one_of_several)?;
+            is_for_others(&id).then_some((id, unit))
         });
-        said.collect()
+        unit.collect()
     }
 
-    /// Whether this process has made a call, and not long ago.
+    /// Whether this process made a call that is pending or has ended recently.
     fn is_made_here(&self, call: CallId) -> bool {
         self.channels().is_ours(call)
             && (self.pending().contains(call) || self.ended().reply_id(call).is_some())
     }
 
-    /// Notes an event that was read where no answers are taken, if it answers a call which waits here. Gives back the
-    /// call when the event is an answer under the headers of its request: to route it would ask the agent again.
+    /// Rejects an event that answers a pending call of this process, but was read at a topic that does not accept
+    /// answers. Returns the call if the event is an answer with the headers of its request: routing it would send it to
+    /// the agent as a request.
     pub(crate) fn misplaced_answer(&self, at: ReadAt<'_>, event: &Event) -> Option<CallId> {
         let limits = &at.rules.limits;
         let id_in = |name| event.extension_text(name)?.parse::<ReplyId>().ok();
@@ -120,10 +120,10 @@ impl Calls {
             Kind::Response | Kind::Stream => {
                 let ids = [own, id_in(extension::COLLABORATION_ID)];
                 for id in ids.into_iter().flatten() {
-                    if let Some(asked) = self.pending().asked(id.call) {
-                        let why = self.tokens().verify(asked.id, id.token).err();
-                        let why = why.unwrap_or(Rejection::WrongPlace);
-                        self.reject(at, &asked, why);
+                    if let Some(request) = self.pending().request(id.call) {
+                        let why = self.tokens().verify(request.id, id.token).err();
+                        let why = why.unwrap_or(Rejection::WrongTopic);
+                        self.reject(at, &request, why);
                         break;
                     }
                 }
@@ -132,36 +132,37 @@ impl Calls {
             Kind::Notification if is_marked => None,
             Kind::Request | Kind::Notification => {
                 let id = own?;
-                let asked = self.pending().asked(id.call);
-                let verified = asked.filter(|asked| self.is_proved(asked, id));
+                let request = self.pending().request(id.call);
+                let verified = request.filter(|request| self.is_proved(request, id));
                 let is_answer = match &verified {
-                    Some(asked) => !is_asking(event, limits) && !asked.is_request(event),
-                    None => is_answering(event, limits),
+                    Some(request) => !contains_request(event, limits) && !request.is_request(event),
+                    None => contains_answer(event, limits),
                 };
-                if let Some(asked) = verified.filter(|_| is_answer) {
-                    self.reject(at, &asked, Rejection::WrongPlace);
+                if let Some(request) = verified.filter(|_| is_answer) {
+                    self.reject(at, &request, Rejection::WrongTopic);
                 }
                 is_answer.then_some(id.call)
             }
         }
     }
 
-    /// Whether an event is a request that this process has published for a call which waits.
+    /// Whether this process published this event as the request of a pending call.
     pub(crate) fn is_own_request(&self, event: &Event) -> bool {
         let id = event.extension_text(extension::CALL_ID);
         let id = id.and_then(|text| text.parse::<ReplyId>().ok());
-        let asked = id.and_then(|id| Some((id, self.pending().asked(id.call)?)));
-        asked.is_some_and(|(id, asked)| self.is_proved(&asked, id) && asked.is_request(event))
+        let request = id.and_then(|id| Some((id, self.pending().request(id.call)?)));
+        request
+            .is_some_and(|(id, request)| self.is_proved(&request, id) && request.is_request(event))
     }
 
-    fn is_proved(&self, asked: &CallRequest, id: ReplyId) -> bool {
-        self.tokens().verify(asked.id, id.token).is_ok()
+    fn is_proved(&self, request: &CallRequest, id: ReplyId) -> bool {
+        self.tokens().verify(request.id, id.token).is_ok()
     }
 
-    /// Counts, logs and remembers that an answer to a call is rejected.
-    fn reject(&self, at: ReadAt<'_>, asked: &CallRequest, why: Rejection) {
-        asked.note_rejected(why);
-        let rejected = AnswerOutcome::Rejected(asked.id.call, why);
+    /// Counts, logs and records that an answer to a call is rejected.
+    fn reject(&self, at: ReadAt<'_>, request: &CallRequest, why: Rejection) {
+        request.note_rejected(why);
+        let rejected = AnswerOutcome::Rejected(request.id.call, why);
         self.count_reply(rejected.outcome());
         self.log_reply(&rejected, at.topic);
     }
@@ -188,76 +189,76 @@ impl Calls {
             let topic = shown_topic(topic.as_str());
             tracing::warn!(
                 %call, agent = agent.as_deref(), %topic, reason = answered.outcome().as_str(),
-                why = why.what(), cure = why.cure(), suppressed,
+                why = why.message(), fix = why.fix(), suppressed,
                 "an answer was rejected; its call keeps waiting"
             );
         }
     }
 
     fn answers_in(&self, at: ReadAt<'_>, binding: Binding) -> Vec<AnswerOutcome> {
-        let (event, units) = match said_in(at, binding) {
-            Ok(said) => said,
+        let (event, units) = match read_units(at, binding) {
+            Ok(unit) => unit,
             Err(error) => return vec![self.unreadable(at, error.kind().as_str(), &error)],
         };
         let batch = (units.len() > 1).then_some(Batch {
             event: event.as_ref(),
             binding,
         });
-        let take = |said| self.take_answer(at, said, batch);
+        let take = |unit| self.take_answer(at, unit, batch);
         units.into_iter().map(take).collect()
     }
 
     fn take_answer(
         &self,
         at: ReadAt<'_>,
-        said: AnswerUnit,
+        unit: AnswerUnit,
         batch: Option<Batch<'_>>,
     ) -> AnswerOutcome {
-        let Some(id) = call_of(at, &said, batch.is_some()) else {
-            let damaged = self.damaged(at, &said);
+        let Some(id) = call_of(at, &unit, batch.is_some()) else {
+            let damaged = self.damaged(at, &unit);
             return damaged.unwrap_or_else(|| {
-                AnswerOutcome::Uncorrelated(uncorrelated(said, batch.is_some()))
+                AnswerOutcome::Uncorrelated(uncorrelated(unit, batch.is_some()))
             });
         };
         let message = || match batch {
-            Some(batch) => batch.alone(at.message, &said, id),
+            Some(batch) => batch.alone(at.message, &unit, id),
             None => at.message.clone(),
         };
-        self.resolve(at, id, message, |asked, progress| {
-            if said
+        self.resolve(at, id, message, |request, progress| {
+            if unit
                 .event
                 .as_ref()
-                .is_some_and(|event| asked.is_request(event))
+                .is_some_and(|event| request.is_request(event))
             {
                 return None;
             }
             let fold = &mut progress.fold;
-            Some(render::parts_of(asked, fold, &said, &at.rules.limits))
+            Some(render::parts_of(request, fold, &unit, &at.rules.limits))
         })
     }
 
-    /// An answer whose id begins with that of a call which waits here, and is none: its end was cut off, or changed.
-    fn damaged(&self, at: ReadAt<'_>, said: &AnswerUnit) -> Option<AnswerOutcome> {
-        let attribute = |name| said.event.as_ref()?.extension_text(name).map(Text::as_str);
+    /// Rejects an answer whose id begins with the id of a pending call, but is truncated or changed after it.
+    fn damaged(&self, at: ReadAt<'_>, unit: &AnswerUnit) -> Option<AnswerOutcome> {
+        let attribute = |name| unit.event.as_ref()?.extension_text(name).map(Text::as_str);
         let attributes = [extension::CALL_ID, extension::COLLABORATION_ID];
         let attributes = attributes.into_iter().filter_map(attribute);
-        let own = said.own_correlation();
+        let own = unit.own_correlation();
         let own = own.as_ref().map(Text::as_str);
         let mut texts = attributes.chain(of_message(at)).chain(own);
         texts.find_map(|text| {
             let call = text.get(..CALL_ID_CHARS)?.parse().ok()?;
-            let asked = self.pending().asked(call)?;
+            let request = self.pending().request(call)?;
             let why = if text.len() < 2 * CALL_ID_CHARS {
                 Rejection::Shortened
             } else {
                 Rejection::WrongToken
             };
-            asked.note_rejected(why);
+            request.note_rejected(why);
             Some(AnswerOutcome::Rejected(call, why))
         })
     }
 
-    /// A message whose headers cannot be read: the call that it was sent to fails at once.
+    /// Handles a message whose headers cannot be read: its call fails at once.
     fn unreadable(
         &self,
         at: ReadAt<'_>,
@@ -279,8 +280,8 @@ impl Calls {
         }
     }
 
-    /// Fails the call whose request found nobody listening. NATS says so once, on the reply subject, to any of the
-    /// subscriptions that the publishing connection has for it.
+    /// Fails the call whose request has no subscribers. NATS reports this once, on the reply subject, to one of the
+    /// connection's subscriptions that match.
     pub fn no_responders(&self, at: ReadAt<'_>, binding: Binding) -> bool {
         if binding != Binding::Nats {
             return false;
@@ -292,14 +293,14 @@ impl Calls {
         let Some(id) = last_word(at.topic) else {
             return false;
         };
-        let error = CallError::nobody_there();
-        // The server answers on the subject of the request, which has the token; others do not know it.
+        let error = CallError::no_responders();
+        // The NATS server answers on the reply subject, which contains the token. Others do not know it.
         let message = || at.message.clone();
         let answered = self.resolve(at, id, message, |_, _| Some(Err(error)));
         matches!(answered, AnswerOutcome::Delivered)
     }
 
-    /// Hands what an answer says to the call `id`, or sends `message` on to the replica that made the call.
+    /// Hands an answer to the call `id`, or forwards `message` to the replica that made the call.
     fn resolve(
         &self,
         at: ReadAt<'_>,
@@ -314,10 +315,10 @@ impl Calls {
         }
         if self.channels().is_ours(call) {
             let mut verified = Ok(());
-            let handed = self.pending().hand_over(call, |asked, progress| {
-                verified = self.tokens().verify(asked.id, id.token);
+            let handed = self.pending().hand_over(call, |request, progress| {
+                verified = self.tokens().verify(request.id, id.token);
                 match verified {
-                    Ok(()) => parts(asked, progress),
+                    Ok(()) => parts(request, progress),
                     Err(why) => {
                         progress.rejected = Some(why);
                         None
@@ -332,7 +333,7 @@ impl Calls {
             };
         }
         if at.reader == Reader::ReplyChannel && !is_home && !self.channels().is_shared(at.bus) {
-            return AnswerOutcome::Rejected(call, Rejection::WrongPlace);
+            return AnswerOutcome::Rejected(call, Rejection::WrongTopic);
         }
         if is_home || at.reader == Reader::ReplyChannel {
             return AnswerOutcome::Foreign(call);
@@ -348,8 +349,8 @@ impl Calls {
     }
 }
 
-/// The units of a message, and the event around them.
-fn said_in(
+/// The units of a message, and the CloudEvent around them.
+fn read_units(
     at: ReadAt<'_>,
     binding: Binding,
 ) -> Result<(Option<Event>, answer_unit::Units), EventError> {
@@ -358,20 +359,20 @@ fn said_in(
         Content::Event(event) => (Some(event), at.message.body.clone()),
         Content::Plain { body, .. } => (None, Some(body)),
     };
-    // An event in structured mode is its own body; in binary mode its data are the body.
+    // In structured mode the body is the event itself; in binary mode it is the data.
     let body = event.as_ref().map_or(body, |event| Some(event.body()));
     let units = answer_unit::units(&body.unwrap_or_default(), event.as_ref(), limits);
     Ok((event, units))
 }
 
-/// Whether an event carries a message that asks for something, whatever its headers say.
-fn is_asking(event: &Event, limits: &Limits) -> bool {
+/// Whether the data of an event contain a request, whatever its headers say.
+fn contains_request(event: &Event, limits: &Limits) -> bool {
     let units = answer_unit::units(&event.body(), None, limits);
     units.iter().any(AnswerUnit::is_request)
 }
 
-/// Whether an event carries a message that answers something, whatever its headers say.
-fn is_answering(event: &Event, limits: &Limits) -> bool {
+/// Whether the data of an event contain an answer, whatever its headers say.
+fn contains_answer(event: &Event, limits: &Limits) -> bool {
     let units = answer_unit::units(&event.body(), None, limits);
     units.iter().any(AnswerUnit::is_answer)
 }
@@ -379,7 +380,7 @@ fn is_answering(event: &Event, limits: &Limits) -> bool {
 /// The properties that all units of one message share.
 #[derive(Clone, Copy)]
 struct Batch<'a> {
-    /// The CloudEvent whose data they are.
+    /// The CloudEvent around them.
     event: Option<&'a Event>,
     /// The protocol binding of its bus.
     binding: Binding,
@@ -388,19 +389,19 @@ struct Batch<'a> {
 // === impl Batch ===
 
 impl Batch<'_> {
-    /// One unit as a message of its own, which names its own call and no other.
-    fn alone(self, message: &Message, said: &AnswerUnit, id: ReplyId) -> Message {
+    /// One unit as a separate message, which names only its own call.
+    fn alone(self, message: &Message, unit: &AnswerUnit, id: ReplyId) -> Message {
         let id = id.to_string();
         let written = self.event.and_then(|event| {
             let mut event = event.clone();
             event
                 .set(extension::CALL_ID, Text::from(id.as_str()))
                 .ok()?;
-            event.set_data(Some(Data::from(said.unit.clone())));
+            event.set_data(Some(Data::from(unit.raw.clone())));
             content_mode::write(self.binding, &event, ContentMode::Binary).ok()
         });
         let mut alone = written.unwrap_or_else(|| {
-            let mut plain = Message::plain(said.unit.clone());
+            let mut plain = Message::plain(unit.raw.clone());
             plain.headers.push(spring::CORRELATION_ID, id);
             plain
         });
@@ -409,10 +410,10 @@ impl Batch<'_> {
     }
 }
 
-fn uncorrelated(said: AnswerUnit, is_one_of_several: bool) -> Unanswerable {
-    let (code, detail) = match &said.body {
+fn uncorrelated(unit: AnswerUnit, is_one_of_several: bool) -> Unanswerable {
+    let (code, detail) = match &unit.body {
         Body::Broken { why, .. } => ("unreadable", why.to_string()),
-        _ if said.is_request() => (
+        _ if unit.is_request() => (
             "not_an_answer",
             "expected an answer, but the message is a request".to_owned(),
         ),
@@ -425,20 +426,20 @@ fn uncorrelated(said: AnswerUnit, is_one_of_several: bool) -> Unanswerable {
     Unanswerable {
         code,
         detail,
-        unit: is_one_of_several.then_some((said.index, said.unit)),
+        unit: is_one_of_several.then_some((unit.index, unit.raw)),
     }
 }
 
-/// The call that an answer names. A message of one unit: by the `callid` of its event, its headers, the subject it came
-/// on, the `collaborationid` of its event, or what its body repeats, in this order. In a batch each unit names its own
-/// call, so that its body comes first. Any of those that name the same call may bring the token.
-fn call_of(at: ReadAt<'_>, said: &AnswerUnit, is_one_of_several: bool) -> Option<ReplyId> {
-    let event = said.event.as_ref();
+/// The call that an answer names. In a message of one unit, the sources in order are: the `callid` of its event, its
+/// headers, its subject, the `collaborationid` of its event, and the id that its body repeats. In a batch each unit
+/// names its own call, so its body comes first. Any source that names the same call may contribute the token.
+fn call_of(at: ReadAt<'_>, unit: &AnswerUnit, is_one_of_several: bool) -> Option<ReplyId> {
+    let event = unit.event.as_ref();
     let attribute = |name| event.and_then(|event| event.extension_text(name));
     let attribute = |name| attribute(name).map(Text::as_str).into_iter();
     let call = attribute(extension::CALL_ID);
     let collaboration = attribute(extension::COLLABORATION_ID);
-    let own = std::iter::once_with(|| said.own_correlation()?.parse().ok()).flatten();
+    let own = std::iter::once_with(|| unit.own_correlation()?.parse().ok()).flatten();
     if is_one_of_several {
         with_token(own.chain(ids(call.chain(collaboration).chain(of_message(at)))))
     } else {
@@ -446,8 +447,8 @@ fn call_of(at: ReadAt<'_>, said: &AnswerUnit, is_one_of_several: bool) -> Option
     }
 }
 
-/// The texts by which a message names the call that it was sent to, whatever is in it: headers, then the subject. A
-/// message that is no CloudEvent may repeat a header all the same.
+/// The texts by which a message as a whole may name its call: headers, then the subject. A message that is not a
+/// CloudEvent may still repeat its headers.
 fn of_message(at: ReadAt<'_>) -> impl Iterator<Item = &str> {
     let headers = [
         at.message.headers.get(spring::CORRELATION_ID),
@@ -462,7 +463,7 @@ fn ids<'a>(texts: impl Iterator<Item = &'a str>) -> impl Iterator<Item = ReplyId
     texts.filter_map(|text| text.parse().ok())
 }
 
-/// The first, with the token of another one for the same call where it has none itself.
+/// The first id. If it has no token, it gets the token of a later id of the same call.
 fn with_token(mut ids: impl Iterator<Item = ReplyId>) -> Option<ReplyId> {
     let first = ids.next()?;
     let of_same = |id: ReplyId| id.token.filter(|_| id.call == first.call);

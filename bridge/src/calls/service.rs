@@ -35,25 +35,25 @@ pub const UNKNOWN_CALLER: &str = "unknown";
 /// Bounds on calls.
 #[derive(Debug, Clone, Copy)]
 pub struct CallLimits {
-    /// How long a caller that says nothing waits.
+    /// The default timeout.
     pub timeout: Duration,
-    /// How long any caller may ask to wait.
+    /// The longest timeout that a caller may ask for.
     pub max_timeout: Duration,
-    /// How long a streamed answer may take in all; between two parts it is `timeout`.
+    /// How long a streamed answer may take in total; `timeout` limits the time between two parts.
     pub stream_timeout: Duration,
-    /// Calls that wait for an answer, at most.
+    /// Most calls that wait for an answer.
     pub max_pending: usize,
-    /// Calls that wait for one agent, at most.
+    /// Most calls that wait for one agent.
     pub max_pending_per_agent: usize,
-    /// Calls that one caller waits for, at most.
+    /// Most calls that one caller waits for.
     pub max_pending_per_caller: usize,
     /// Memory for requests and answers in progress, in bytes.
     pub budget_bytes: usize,
-    /// Parts of one answer that wait for their caller, at most.
+    /// Most parts of one answer that wait for their caller.
     pub max_parts_buffered: usize,
 }
 
-/// Everything that makes calls.
+/// Makes calls.
 #[derive(Debug)]
 pub struct Calls {
     pub(super) outbound: Outbound,
@@ -72,36 +72,36 @@ pub struct Calls {
     pub(super) draining: AtomicBool,
     pub(super) ended: EndedCalls,
     pub(super) cancels_lost: LogLimit,
-    /// Copies for destinations that do not answer, which outlive their calls.
-    pub(super) beside: TaskTracker,
-    pub(super) room_beside: Arc<Semaphore>,
+    /// Publishes copies for destinations that do not answer. These tasks may outlive their calls.
+    pub(super) background: TaskTracker,
+    pub(super) background_permits: Arc<Semaphore>,
 }
 
 /// One request to make.
 #[derive(Debug)]
 pub struct Request {
-    /// When it came: what the access log says of its time counts from here.
+    /// When it arrived. Its timeout and its duration in the access log count from here.
     pub arrived: std::time::Instant,
-    /// The request, decoded: JSON-RPC, or a message of another family, whose answer stays as its agent writes it.
+    /// The decoded request: JSON-RPC, or a message of another family, whose answer is passed on unchanged.
     pub unit: Unit,
-    /// What the data of a CloudEvent are, where `unit` is one and they are one message.
+    /// The data of the CloudEvent, if `unit` is one and its data is one message.
     pub data: Option<Unit>,
-    /// The identity that the call has, where its response names it already; else it gets a new one.
+    /// The call id, if the response already names it; otherwise the call gets a new one.
     pub call: Option<CallId>,
-    /// The agent that the path names; it wins over the one that the payload names.
+    /// The agent in the path. It overrides the one in the payload.
     pub target: Option<Text>,
-    /// How long the caller waits; the default where it says nothing, capped at the maximum.
+    /// How long the caller waits, counted from `arrived`: the default if it does not say, and at most the maximum.
     pub timeout: Option<Duration>,
-    /// Where the caller is, the last segment of the event's `source`.
+    /// The address of the caller, which is the last segment of the event's `source`.
     pub caller: Text,
-    /// Headers of the caller that go with the request.
+    /// The caller's headers that are passed on.
     pub headers: Vec<Header>,
 }
 
 // === impl Calls ===
 
 impl Calls {
-    /// Ready to make calls; `source` is the `source` of the requests, without the caller.
+    /// Creates the service. `source` is the `source` of its requests, without the caller.
     #[must_use]
     pub fn new(
         publisher: Publisher,
@@ -135,8 +135,8 @@ impl Calls {
             draining,
             ended: EndedCalls::new(log),
             cancels_lost: log.limit(Level::WARN, "more cancels were not published"),
-            beside: TaskTracker::new(),
-            room_beside: Arc::new(Semaphore::new(
+            background: TaskTracker::new(),
+            background_permits: Arc::new(Semaphore::new(
                 limits.max_pending.min(Semaphore::MAX_PERMITS),
             )),
         }
@@ -153,10 +153,9 @@ impl Calls {
         self.channels.is_ours(call) && !self.pending.contains(call)
     }
 
-    /// Whether this proves to come from somebody who has the request of a call of this process, which waits or ended
-    /// lately.
+    /// Whether this id has the token of a call that this process made, and that is waiting or has ended recently.
     pub(crate) fn has_made(&self, id: ReplyId) -> bool {
-        let waiting = self.pending.asked(id.call).map(|asked| asked.id);
+        let waiting = self.pending.request(id.call).map(|request| request.id);
         let made = waiting.or_else(|| self.ended.reply_id(id.call));
         made.is_some_and(|made| self.tokens.verify(made, id.token).is_ok())
     }
@@ -167,13 +166,13 @@ impl Calls {
         &self.budget
     }
 
-    /// The rules for one message that is read now.
+    /// The current rules. A reader takes them once per message.
     #[must_use]
     pub fn rules(&self) -> Guard<Arc<Rules>> {
         self.outbound.rules()
     }
 
-    /// Where answers come back to.
+    /// The reply addresses of this replica.
     #[must_use]
     pub fn channels(&self) -> &ReplyChannels {
         &self.channels
@@ -184,12 +183,12 @@ impl Calls {
         &self.tokens
     }
 
-    /// The calls that ended lately.
+    /// The calls that ended recently.
     pub(crate) fn ended(&self) -> &EndedCalls {
         &self.ended
     }
 
-    /// Counts what became of an answer.
+    /// Counts the outcome of an answer.
     pub(crate) fn count_reply(&self, outcome: ReplyOutcome) {
         self.metrics.reply(outcome);
     }
@@ -212,8 +211,8 @@ impl Calls {
         call.map_err(|error| CallError::Refused(error.to_string().into()))
     }
 
-    /// How long a caller waits that asks for this.
-    pub(crate) fn patience(&self, wanted: Option<Duration>) -> Duration {
+    /// The timeout for a caller that asks for `wanted`.
+    pub(crate) fn timeout_for(&self, wanted: Option<Duration>) -> Duration {
         wanted
             .unwrap_or(self.limits.timeout)
             .min(self.limits.max_timeout)
@@ -229,14 +228,14 @@ impl Calls {
         self.limits.max_timeout.max(self.limits.stream_timeout)
     }
 
-    /// Whether the answer to this copy could not be read now.
-    pub(crate) fn is_deaf(&self, copy: &Outgoing) -> bool {
+    /// Whether a caller waits for the answer to this copy, but its reply address is not being read.
+    pub(crate) fn lacks_reply_reader(&self, copy: &Outgoing) -> bool {
         copy.is_awaited && !self.channels.is_reading(copy.bus)
     }
 
-    /// Waits until the answers to copies that were read at `since` can be read, as long as a caller waits by default.
-    /// The calls of those whose answers cannot be read by then fail.
-    pub(crate) async fn until_answers_are_read(&self, copies: &[Outgoing], since: Instant) {
+    /// Waits until the reply addresses of these copies are being read, at most for the default timeout after `since`,
+    /// when the copies were received. Then the calls of the remaining copies fail.
+    pub(crate) async fn wait_for_reply_readers(&self, copies: &[Outgoing], since: Instant) {
         let reading = async {
             for copy in copies {
                 self.channels.until_reading(copy.bus).await;
@@ -244,8 +243,8 @@ impl Calls {
         };
         let deadline = since + self.limits.timeout;
         drop(tokio::time::timeout_at(deadline, reading).await);
-        for copy in copies.iter().filter(|copy| self.is_deaf(copy)) {
-            self.unheard(copy);
+        for copy in copies.iter().filter(|copy| self.lacks_reply_reader(copy)) {
+            self.fail_without_reply_reader(copy);
         }
     }
 }

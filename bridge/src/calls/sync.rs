@@ -1,5 +1,5 @@
-//! Locks and tables that several tasks share. `pending` and `exchange/running` import them by `super::sync`, so that
-//! their model tests can compile the same files with the primitives of a checker that tries interleavings.
+//! The locks and tables that tasks share. `pending` and `exchange/running` import them through `super::sync`, so that
+//! their model tests can compile the same files with primitives that explore interleavings.
 
 pub(crate) use std::sync::atomic::AtomicUsize;
 pub(crate) use std::sync::{Mutex, MutexGuard};

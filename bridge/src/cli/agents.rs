@@ -34,8 +34,7 @@ pub(crate) struct AgentsArgs {
 
 #[derive(Debug, Subcommand)]
 enum AgentsCommand {
-    /// Lists the agents: name, where they are from, when the lease runs out, whether they can be reached, and what they
-    /// do.
+    /// Lists the agents: name, origin, end of the lease, whether they are available, and description.
     #[command(visible_alias = "list")]
     Ls {
         #[command(flatten)]
@@ -52,11 +51,11 @@ enum AgentsCommand {
     Register {
         /// The file with the card, JSON; `-` for standard input.
         card: PathBuf,
-        /// The name of the agent. By default the one that the card says.
+        /// The name of the agent. By default the name in the card.
         #[arg(long, value_name = "NAME")]
         name: Option<String>,
-        /// How long the agent is known, as 90s or 24h. By default what the card or registry.lease says; at most
-        /// registry.max_lease.
+        /// How long the agent stays known, such as 90s or 24h. By default the lease in the card, or registry.lease; at
+        /// most registry.max_lease.
         #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration)]
         lease: Option<std::time::Duration>,
         #[command(flatten)]
@@ -76,7 +75,7 @@ enum AgentsCommand {
     },
 }
 
-/// Which bridge is asked, and how its answer is printed.
+/// The bridge, and the output format.
 #[derive(Debug, Args)]
 struct BridgeArgs {
     /// The HTTP listener of the bridge.
@@ -98,10 +97,10 @@ struct Page {
 /// Agents of one page.
 const PAGE: usize = 1_000;
 
-/// Does what is asked.
+/// Runs the command.
 ///
 /// # Errors
-/// [`Misuse`] when the card cannot be read; else when the bridge cannot be reached, or refuses.
+/// [`Misuse`] when the card cannot be read; otherwise when the bridge cannot be reached or refuses the request.
 pub(crate) async fn run(args: AgentsArgs) -> anyhow::Result<Status> {
     match args.command {
         AgentsCommand::Ls { bridge } => bridge.list().await?,
@@ -211,7 +210,7 @@ impl BridgeArgs {
                 let read = read.map_err(|faults| Misuse(format!("the card is wrong: {faults}")))?;
                 let agent = read
                     .agent
-                    .context("the card names no agent: write --name")?;
+                    .context("the card does not name the agent: give --name")?;
                 agent.to_string()
             }
         };
@@ -236,7 +235,7 @@ impl BridgeArgs {
             let expires = receipt["expires_at"].as_str().unwrap_or("-");
             match receipt["status"].as_str() {
                 Some("listed") => {
-                    format!("{name} is listed in the configuration of the bridge, which wins")
+                    format!("{name} is listed in the configuration of the bridge, which takes precedence")
                 }
                 _ => format!("registered {name} until {expires}"),
             }
@@ -253,7 +252,7 @@ impl BridgeArgs {
         while let Some(chunk) = response
             .chunk()
             .await
-            .context("the bridge has ended the stream")?
+            .context("the bridge ended the stream")?
         {
             read.extend_from_slice(&chunk);
             while let Some(end) = read.windows(2).position(|two| two == b"\n\n") {
@@ -261,10 +260,10 @@ impl BridgeArgs {
                 self.changes(&event)?;
             }
         }
-        bail!("the bridge has ended the stream")
+        bail!("the bridge ended the stream")
     }
 
-    /// Prints what one event says.
+    /// Prints the changes in one event.
     fn changes(&self, event: &Bytes) -> anyhow::Result<()> {
         let text = std::str::from_utf8(event).context("an event")?;
         let Some(data) = text.lines().find_map(|line| line.strip_prefix("data: ")) else {
@@ -312,7 +311,7 @@ impl BridgeArgs {
         reqwest::Client::new().request(method, url)
     }
 
-    /// The response, if the bridge did what it was asked.
+    /// The response, if the request succeeded.
     async fn send(&self, request: RequestBuilder) -> anyhow::Result<Response> {
         let sent = request.send().await;
         let response = sent.with_context(|| format!("cannot reach the bridge at {}", self.url))?;
@@ -347,7 +346,7 @@ fn row(entry: &Value) -> [String; 6] {
     ]
 }
 
-/// The lines of a table, under a head, each column but the last as wide as its widest cell.
+/// The lines of a table with a header; each column but the last is as wide as its widest cell.
 fn table(rows: &[[String; 6]]) -> Vec<String> {
     let head = [
         "AGENT",
@@ -379,7 +378,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_long_description_widens_no_line_but_its_own() {
+    fn a_long_description_does_not_widen_other_lines() {
         let entry = |name: &str, source: &str, available: Option<bool>, description: &str| {
             row(&json!({
                 "agent_id": name, "source": source, "transport": "bus", "available": available,

@@ -1,6 +1,6 @@
-//! `a2abus attach`: one server on a bus as an agent.
+//! `a2abus attach`: puts one server on a bus as an agent.
 //!
-//! It is `a2abus serve` with a configuration that has this agent alone, and no listener.
+//! It is `a2abus serve` with a configuration that contains only this agent and no listener.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use super::{Misuse, checked, telemetry};
 use crate::config::{Config, StateConfig, StateLog, TransportType};
 use crate::reload::log_warnings;
 
-/// What problems name where there is no file.
+/// The name of the configuration in problems if there is no file.
 const NO_FILE: &str = "a2abus attach";
 
 /// Arguments of `a2abus attach`.
@@ -28,11 +28,11 @@ const NO_FILE: &str = "a2abus attach";
   a2abus attach planner --nats nats://127.0.0.1:4222 --url http://127.0.0.1:9999/ --protocol a2a
   a2abus attach sums -c a2abus.yaml --url https://sums.example.com/rpc --protocol jsonrpc --header authorization=SUMS_TOKEN
 
-Runs until SIGTERM or Ctrl-C: reads the topic, calls the server, and publishes each answer where its request says. \
+Runs until SIGTERM or Ctrl-C: reads the topic, calls the server, and publishes each answer to the topic that its request names. \
 A bridge whose binding with `role: discovery` reads the topic of --announce finds the agent; \
-any other routes calls to it with `agents.NAME.to`. With -c it uses the transports of the file and a state on the bus; \
-its bindings, other agents and listeners are not started. With another state, or without -c, the record of what was \
-done ends with the process. The topic must exist, or the broker must create it."
+any other routes calls to it with `agents.NAME.to`. With -c it uses the transports of the file, and its state if that is on the bus; \
+its bindings, other agents and listeners are not started. Without such a state, the record of \
+processed requests is lost when the process ends. The topic must exist, or the broker must create it."
 )]
 pub(crate) struct AttachArgs {
     /// The name of the agent.
@@ -40,17 +40,17 @@ pub(crate) struct AttachArgs {
     /// The URL of an HTTP server.
     #[arg(long, value_name = "URL")]
     url: Option<String>,
-    /// What the HTTP server speaks.
+    /// The protocol of the HTTP server.
     #[arg(long, value_enum, default_value = "mcp", conflicts_with = "command")]
     protocol: Protocol,
-    /// A header of every request to the server; its value is that of an environment variable.
+    /// A header of every request to the server, with the environment variable that contains its value.
     #[arg(
         long = "header",
         value_name = "HEADER=VARIABLE",
         conflicts_with = "command"
     )]
     headers: Vec<String>,
-    /// The program of an MCP server over standard input and output.
+    /// The program of an MCP server that uses standard input and output.
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<String>,
     /// A Kafka broker, as host:port.
@@ -59,7 +59,7 @@ pub(crate) struct AttachArgs {
     /// A NATS server, as nats://host:port.
     #[arg(long, value_name = "URL")]
     nats: Option<String>,
-    /// A configuration file whose transports are used.
+    /// Use the transports of this configuration file.
     #[arg(short, long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// The transport of the file, if it has several.
@@ -68,21 +68,21 @@ pub(crate) struct AttachArgs {
     /// The topic or subject to read requests from [default: agents.NAME].
     #[arg(long)]
     topic: Option<String>,
-    /// A topic to which requests may direct their answers; a pattern may have *.
+    /// A topic that requests may name for their answers; a pattern may contain *.
     #[arg(long = "reply-topic", value_name = "PATTERN")]
     reply_topics: Vec<String>,
-    /// The topic where other bridges hear of the agent [default: agents.discovery, on NATS agents.discovery.NAME].
+    /// The topic on which the agent is announced to other bridges [default: agents.discovery, on NATS agents.discovery.NAME].
     #[arg(long, value_name = "TOPIC", conflicts_with = "no_announce")]
     announce: Option<String>,
-    /// Other bridges find the agent only if they list it.
+    /// Do not announce the agent; other bridges then have to list it.
     #[arg(long)]
     no_announce: bool,
-    /// Most calls at a time; with 1 an MCP server may ask the client of its call.
+    /// The most calls at a time; with 1 an MCP server may send requests to the client of the call.
     #[arg(long, value_name = "CALLS")]
     concurrency: Option<u32>,
 }
 
-/// What the server speaks.
+/// The protocol of the server.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum Protocol {
     Mcp,
@@ -90,27 +90,27 @@ enum Protocol {
     Jsonrpc,
 }
 
-/// Where agents are announced by default.
+/// The default topic of announcements.
 const DISCOVERY: &str = "agents.discovery";
-/// What the only bus is called where no file names one.
+/// The name of the bus if there is no file.
 const BUS: &str = "bus";
 
 /// The configuration of one agent.
 struct Attached {
     config: Config,
-    /// The state of the file is in files, which one process has.
-    is_state_left: bool,
+    /// Whether the state of the file was ignored: it is in files, which only one process can open.
+    ignores_state: bool,
 }
 
 /// Runs until a signal.
 ///
 /// # Errors
-/// [`Misuse`] when an argument is wrong; else when the configuration is, or the bridge cannot start.
+/// [`Misuse`] when an argument is wrong; otherwise when the configuration is invalid or the bridge cannot start.
 pub(crate) async fn run(args: AttachArgs) -> anyhow::Result<()> {
     let mut signals = Signals::new()?;
     let Attached {
         config,
-        is_state_left,
+        ignores_state,
     } = match &args.config {
         Some(file) => args.with_file(file)?,
         None => args.without_file()?,
@@ -118,10 +118,10 @@ pub(crate) async fn run(args: AttachArgs) -> anyhow::Result<()> {
     let levels = telemetry::start(&config.telemetry)?;
     let file = args.config.as_deref().unwrap_or(Path::new(NO_FILE));
     log_warnings(&file.display().to_string(), &config.warnings);
-    if is_state_left {
+    if ignores_state {
         tracing::warn!(
-            "the state of the configuration is in files of the bridge that serves: what this process did is kept in memory, \
-             and a call that is delivered again after a restart of it is done again; with a state on the bus it is not"
+            "the configuration has `state.log: embedded`, whose files belong to `a2abus serve`: this process keeps its state \
+             in memory, so it executes redelivered calls again after a restart; a transport as state.log prevents that"
         );
     }
     serve(config, levels, &mut signals).await
@@ -130,18 +130,17 @@ pub(crate) async fn run(args: AttachArgs) -> anyhow::Result<()> {
 // === impl AttachArgs ===
 
 impl AttachArgs {
-    /// The transports of a file, and this agent alone.
+    /// The transports of a file, and only this agent.
     fn with_file(&self, file: &Path) -> anyhow::Result<Attached> {
         let name = file.display().to_string();
-        // Read once: it may be a pipe, and it may change.
+        // Read only once: the file may be a pipe, and it may change.
         let text = checked(Config::text_of(file))?;
         let transports = checked(Config::transports_of(&name, &text, std::env::vars_os()))?;
         let transport = match &self.transport {
             Some(transport) => transport,
-            // What the file lacks, and all that is wrong with it.
             None => {
                 if transports.is_empty() {
-                    // All that is wrong with the file.
+                    // Reports all problems of the file.
                     checked(Config::read(&name, &text, std::env::vars_os()))?;
                 }
                 only_transport(&name, &transports)?
@@ -159,18 +158,18 @@ impl AttachArgs {
             ("A2ABUS_WORKFLOWS__ENABLED", "false".to_owned()),
         ];
         let own = own.map(|(name, value)| (OsString::from(name), OsString::from(value)));
-        // It has no file: a reload would bring back what else is in that one.
+        // Without a file name: a reload would add the other parts of the file.
         let loaded = Config::read(&name, &text, std::env::vars_os().chain(own));
         let mut config = checked(loaded)?;
-        // The file of the state and the number of the replica are those of the bridge that serves.
-        let is_state_left = config.state.place() == StateLog::Embedded;
-        if is_state_left {
+        // The directory of the state and the replica number belong to `a2abus serve`.
+        let ignores_state = config.state.place() == StateLog::Embedded;
+        if ignores_state {
             config.state = StateConfig::default();
         }
         config.calls.replica = None;
         Ok(Attached {
             config,
-            is_state_left,
+            ignores_state,
         })
     }
 
@@ -193,20 +192,20 @@ impl AttachArgs {
         });
         Ok(Attached {
             config: checked(Config::read(NO_FILE, &document.to_string(), []))?,
-            is_state_left: false,
+            ignores_state: false,
         })
     }
 
-    /// Where other bridges hear of the agent.
+    /// The topic on which the agent is announced.
     fn announced(&self, kind: Option<TransportType>) -> Result<Option<String>, Misuse> {
         if self.no_announce || self.announce.is_some() {
             return Ok(self.announce.clone());
         }
         Ok(Some(match kind {
-            // There the last word of the subject says who may announce whom.
+            // On NATS, permissions for the last word of the subject decide who may announce which agent.
             Some(TransportType::Nats) if self.name.contains('.') => {
                 return Err(Misuse(format!(
-                    "{}: announcements on NATS need a name without dots: write another name, or --no-announce",
+                    "{}: announcements on NATS need a name without dots: choose another name, or use --no-announce",
                     self.name
                 )));
             }
@@ -254,7 +253,7 @@ fn only_transport<'a>(
     }
     let names: Vec<&str> = transports.iter().map(|(name, _)| name.as_str()).collect();
     let names = names.join(", ");
-    let message = format!("the file has these transports: {names}; choose one by --transport");
+    let message = format!("the file has these transports: {names}; choose one with --transport");
     Err(Misuse(message).into())
 }
 
@@ -288,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_and_a_bus_are_a_configuration() {
+    fn a_server_and_a_bus_give_a_configuration() {
         for line in [
             "files --nats nats://127.0.0.1:4222 -- npx server",
             "w --kafka 127.0.0.1:9092 --url http://127.0.0.1:8000/mcp --header authorization=T",
@@ -325,19 +324,19 @@ mod tests {
         let made = std::process::Command::new("mkfifo").arg(&pipe).status();
         assert!(made.unwrap().success());
         let line = format!("mine -c {} --url http://b/", pipe.display());
-        let (tell, told) = std::sync::mpsc::channel();
+        let (sender, receiver) = std::sync::mpsc::channel();
         let reader = pipe.clone();
         std::thread::spawn(move || {
             let attached = args(&line).unwrap().with_file(&reader).unwrap();
-            tell.send(attached.config.agents.len()).unwrap();
+            sender.send(attached.config.agents.len()).unwrap();
         });
         std::fs::write(
             &pipe,
             "transports: { k: { type: kafka, brokers: ['a:1'] } }",
         )
         .unwrap();
-        // Who reads it again waits for ever.
-        let agents = told.recv_timeout(std::time::Duration::from_secs(60));
+        // A second read of the pipe would never return.
+        let agents = receiver.recv_timeout(std::time::Duration::from_secs(60));
         assert_eq!(agents, Ok(1));
     }
 
@@ -346,20 +345,20 @@ mod tests {
         let directory = tempfile::TempDir::new().unwrap();
         let file = directory.path().join("a2abus.yaml");
         let line = format!("mine -c {} --url http://b/", file.display());
-        for (text, said) in [
+        for (text, expected) in [
             ("{}", "is invalid"),
             ("transport: {}", "is invalid"),
             ("calls: { enabled: false }", "transports: add one"),
         ] {
             std::fs::write(&file, text).unwrap();
             let refused = args(&line).unwrap().with_file(&file).err().unwrap();
-            assert!(refused.to_string().contains(said), "{text}: {refused}");
+            assert!(refused.to_string().contains(expected), "{text}: {refused}");
             assert!(!refused.is::<Misuse>(), "{text}");
         }
     }
 
     #[test]
-    fn of_a_file_the_transports_are_used_and_nothing_else() {
+    fn only_the_transports_of_a_file_are_used() {
         let directory = tempfile::TempDir::new().unwrap();
         let file = directory.path().join("a2abus.yaml");
         let text = "

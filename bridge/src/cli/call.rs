@@ -13,7 +13,7 @@ use tokio::time::timeout_at;
 use tokio_util::sync::CancellationToken;
 
 use crate::Bridge;
-use crate::calls::{CallError, Calls, NoAnswer, Request};
+use crate::calls::{Calls, Request};
 use crate::cli::output::Output;
 use crate::cli::{Misuse, load, telemetry};
 use crate::config::{AsText, LogFilter};
@@ -58,7 +58,7 @@ pub(crate) struct CallArgs {
 /// How long connecting may take without --timeout.
 const CONNECT: Duration = Duration::from_secs(30);
 
-/// The cause, if the deadline passed before any part of the bridge reported what it waits for.
+/// The cause if the deadline passes before any part of the bridge has reported what it waits for.
 const STARTING: &str = "still starting";
 
 /// Makes the call.
@@ -75,7 +75,7 @@ pub(crate) async fn run(args: CallArgs) -> anyhow::Result<()> {
     config.bindings.clear();
     config.http.enabled = false;
     config.admin.enabled = false;
-    // The data directory is that of the bridge that serves.
+    // The data directory belongs to `a2abus serve`.
     config.workflows.enabled = false;
     let limit = args.timeout.unwrap_or(CONNECT);
     let deadline = began + limit;
@@ -87,7 +87,7 @@ pub(crate) async fn run(args: CallArgs) -> anyhow::Result<()> {
     let stop = CancellationToken::new();
     let running = tokio::spawn(bridge.run(stop.clone()));
     let result = match timeout_at(deadline.into(), until_ready(&readiness)).await {
-        Ok(()) => make(&calls, &args, payload, deadline).await,
+        Ok(()) => make(&calls, &args, payload, began).await,
         Err(_) => Err(not_ready(&readiness, limit)),
     };
     stop.cancel();
@@ -129,33 +129,26 @@ async fn make(
     calls: &Arc<Calls>,
     args: &CallArgs,
     payload: Unit,
-    deadline: Instant,
+    began: Instant,
 ) -> anyhow::Result<()> {
-    let left = |_| deadline.saturating_duration_since(Instant::now());
     let request = Request {
         unit: payload,
         data: None,
         call: None,
         target: Some(Text::from(args.agent.as_str())),
-        timeout: args.timeout.map(left),
-        arrived: std::time::Instant::now(),
+        timeout: args.timeout,
+        // The caller set the time for everything, connecting included.
+        arrived: args.timeout.map_or_else(Instant::now, |_| began),
         caller: Text::from_static("call"),
         headers: Vec::new(),
     };
-    // What the caller knows is how long all may take, not what was left of it after connecting.
-    let with_whole_time = |error| match (error, args.timeout) {
-        (CallError::Timeout(silence), Some(after)) => {
-            CallError::Timeout(Box::new(NoAnswer { after, ..*silence }))
-        }
-        (error, _) => error,
-    };
     if args.notify {
-        return Ok(calls.notify(request).await.map_err(with_whole_time)?);
+        return Ok(calls.notify(request).await?);
     }
-    let mut answer = calls.call(request).await.map_err(with_whole_time)?;
+    let mut answer = calls.call(request).await?;
     let mut failed = false;
     while let Some(part) = answer.next().await {
-        let part = part.map_err(with_whole_time)?;
+        let part = part?;
         Output::new().line(&part.body)?;
         let value: Value = serde_json::from_slice(&part.body)?;
         failed |= value.get("error").is_some();
@@ -164,7 +157,7 @@ async fn make(
     Ok(())
 }
 
-/// The JSON-RPC message made of the arguments.
+/// The JSON-RPC message of the arguments.
 fn payload(args: &CallArgs) -> Result<Unit, Misuse> {
     if !a2abus_plugin::protocol::is_target(&args.agent) {
         return Err(Misuse(format!("{:?} is not an agent's name", args.agent)));

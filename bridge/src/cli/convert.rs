@@ -1,4 +1,4 @@
-//! `a2abus convert`: one conversion of the library, JSON in, JSON out.
+//! `a2abus convert`: runs one conversion of the library, from JSON to JSON.
 
 use std::fs;
 use std::io::{self, Read as _};
@@ -33,7 +33,7 @@ pub(crate) struct ConvertArgs {
     /// Lists the conversions.
     #[arg(long)]
     list: bool,
-    /// The time that is written as now: an RFC 3339 time, or `real`. By default the word <now>.
+    /// The current time in the output: an RFC 3339 time, or `real`. By default the word <now>.
     #[arg(long, value_name = "RFC3339|real", value_parser = now)]
     now: Option<Text>,
 }

@@ -1,4 +1,4 @@
-//! `a2abus demo`: the whole path inside one process, one call of each kind, every step shown.
+//! `a2abus demo`: shows every step of one call of each kind inside one process.
 
 mod a2a;
 mod agents;
@@ -44,10 +44,10 @@ pub(crate) struct DemoArgs {
     /// Print JSON lines; the last one is `{"ok":true,"calls":N,"elapsed_ms":M}`.
     #[arg(long)]
     json: bool,
-    /// Stay up after the calls, until Ctrl-C. With `--agents tck` or `everything` no calls are made.
+    /// Keep running after the calls, until Ctrl-C. With `--agents tck` or `everything`, no calls are made.
     #[arg(long)]
     serve: bool,
-    /// Which agents there are.
+    /// The agents to start.
     #[arg(long, value_enum, default_value_t = Agents::Samples, requires_ifs([("tck", "serve"), ("everything", "serve")]))]
     agents: Agents,
     /// Address of the HTTP listener; port 0 picks a free one.
@@ -57,9 +57,9 @@ pub(crate) struct DemoArgs {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Agents {
-    /// Three small agents, which the calls of the demonstration go to.
+    /// Three small agents for the calls of the demonstration.
     Samples,
-    /// The agent that the compatibility kits of A2A expect: it acts on how a `messageId` begins.
+    /// The agent that the compatibility kits of A2A expect: it reacts to the prefix of `messageId`.
     Tck,
     /// The MCP server that the conformance kit of MCP expects.
     Everything,
@@ -93,7 +93,7 @@ pub(crate) async fn run(args: DemoArgs) -> anyhow::Result<()> {
 
 async fn samples(args: DemoArgs) -> anyhow::Result<()> {
     let started = Instant::now();
-    let stage = DemoBridge::raise(&sample_config(args.listen)?).await?;
+    let stage = DemoBridge::start(&sample_config(args.listen)?).await?;
     let (seen, mut events) = mpsc::channel(256);
     let agents = agents::start(&stage.memory, &seen, &stage.stop).await?;
 
@@ -104,7 +104,7 @@ async fn samples(args: DemoArgs) -> anyhow::Result<()> {
     failed += usize::from(workflow.problem.is_some());
     show.workflow(&workflow)?;
     show.closing(failed, calls, started.elapsed())?;
-    // From here on nobody reads what the agents report; an agent that reported it would wait forever.
+    // Nobody reads the reports of the agents from here on. An agent that sent one would wait forever.
     drop(events);
     if args.serve && failed == 0 {
         show.curl(stage.door)?;
@@ -119,7 +119,7 @@ async fn samples(args: DemoArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Makes the calls, and shows them; how many there were, and how many failed.
+/// Makes and shows the calls. Returns how many there were, and how many failed.
 async fn calls(
     door: SocketAddr,
     events: &mut mpsc::Receiver<ReceivedEvent>,
@@ -154,7 +154,7 @@ async fn kit<R>(
 where
     R: Future<Output = ()> + Send + 'static,
 {
-    let stage = DemoBridge::raise(&config).await?;
+    let stage = DemoBridge::start(&config).await?;
     let consumer = agents::subscribe(&stage.memory, name).await?;
     let agent = tokio::spawn(run(stage.memory.clone(), consumer, stage.stop.clone()));
     OutputStyle::new(args.json).kit(stage.door, name)?;
@@ -167,8 +167,8 @@ where
 // === impl DemoBridge ===
 
 impl DemoBridge {
-    /// Starts the bridge; it is ready.
-    async fn raise(config: &str) -> anyhow::Result<Self> {
+    /// Starts the bridge, and waits until it is ready.
+    async fn start(config: &str) -> anyhow::Result<Self> {
         let config = Config::read(
             "the demonstration's own configuration",
             config,
@@ -218,7 +218,7 @@ admin: {{ enabled: false }}
 }
 
 fn sample_config(listen: SocketAddr) -> anyhow::Result<String> {
-    // Without /proc, the name that it was started by has to do.
+    // Without /proc, the name it was started by.
     let program = std::env::current_exe()
         .or_else(|error| std::env::args_os().next().map(Into::into).ok_or(error))
         .context("the path of this program")?;
@@ -282,7 +282,7 @@ async fn until_ready(readiness: &Readiness) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Makes one call and gathers what the agents saw of it.
+/// Makes one call and collects the events that the agents received.
 async fn take(
     step: &Step,
     door: SocketAddr,

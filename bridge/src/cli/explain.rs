@@ -1,4 +1,4 @@
-//! `a2abus explain`: what is this payload, why, where do its attributes come from, and where does it go?
+//! `a2abus explain`: shows what a payload is and why, where its attributes come from, and where it goes.
 
 mod origins;
 mod person;
@@ -35,7 +35,7 @@ use crate::config::{Config, Role};
   a2abus explain request.json                  what it is, where every attribute comes from
   a2abus explain -c a2abus.yaml request.json   also which route matches, and why not the others
   kcat -C -t in -o -1 -c 1 | a2abus explain -c a2abus.yaml --binding in
-  a2abus explain --text request.json | less    text although the output is no terminal
+  a2abus explain --text request.json | less    text although the output is not a terminal
   a2abus explain --json --lines < captured.jsonl | jq 'select(.ok | not)'
 
 JSON lines are those of `a2abus map` with \"because\", \"origins\" and \"route\"; for refused units with \"fix\".
@@ -53,7 +53,7 @@ pub(crate) struct ExplainArgs {
     /// JSON lines even on a terminal.
     #[arg(long, conflicts_with = "text")]
     json: bool,
-    /// Text, even if the output is no terminal.
+    /// Text even if the output is not a terminal.
     #[arg(long)]
     text: bool,
 }
@@ -68,7 +68,7 @@ struct ExplainOutput {
     route: Option<RouteOutput>,
 }
 
-/// The rule of detection that decided, and the member that made it.
+/// The detection rule that decided, and the member that it is based on.
 #[derive(Debug, Serialize)]
 struct DetectionOutput {
     rule: u8,
@@ -163,7 +163,7 @@ fn entry<'a>(config: &'a Config, wanted: Option<&str>) -> Result<EntryPoint<'a>,
                         .map(|binding| binding.name.as_str())
                         .collect();
                     Misuse(format!(
-                        "there is no binding {name:?}; there are {}, {DOOR}",
+                        "there is no binding {name:?}: choose one of {}, {DOOR}",
                         names.join(", ")
                     ))
                 },
@@ -176,11 +176,11 @@ fn entry<'a>(config: &'a Config, wanted: Option<&str>) -> Result<EntryPoint<'a>,
 
 impl ExplainOutput {
     fn of(mapped: &Mapped, routing: Option<&Routing<'_>>) -> Self {
-        let because = mapped.because;
+        let detection = mapped.detection;
         Self {
             because: DetectionOutput {
-                rule: because.rule,
-                member: because.member,
+                rule: detection.rule,
+                member: detection.member,
                 value: deciding_value(mapped),
             },
             origins: origins::of(mapped),
@@ -195,8 +195,8 @@ impl ExplainOutput {
 
 /// The value of the member that decided.
 fn deciding_value(mapped: &Mapped) -> Value {
-    let because = mapped.because;
-    if because.family == Family::CloudEvent {
+    let detection = mapped.detection;
+    if detection.family == Family::CloudEvent {
         return SPEC_VERSION.into();
     }
     let bytes = mapped
@@ -204,9 +204,9 @@ fn deciding_value(mapped: &Mapped) -> Value {
         .strip_prefix(BYTE_ORDER_MARK)
         .unwrap_or(&mapped.bytes);
     let members: HashMap<String, &RawValue> = serde_json::from_slice(bytes).unwrap_or_default();
-    // A document nested deeper than this reader goes keeps its value to itself.
+    // serde_json refuses documents that are nested more deeply than its limit; the value is then missing.
     members
-        .get(because.member)
+        .get(detection.member)
         .and_then(|raw| serde_json::from_str(raw.get()).ok())
         .unwrap_or_default()
 }

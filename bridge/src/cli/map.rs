@@ -1,4 +1,4 @@
-//! `a2abus map`: payloads in, CloudEvents out, one JSON line a unit.
+//! `a2abus map`: payloads in, CloudEvents out, one JSON line per unit.
 
 use a2abus_plugin::{Event, Mapped, format};
 use clap::Args;
@@ -85,7 +85,7 @@ struct ErrorOutput<'a> {
 #[derive(Serialize)]
 struct NoFields {}
 
-/// One JSON line about a unit, the members of `more` last.
+/// The JSON line of a unit. The members of `more` come last.
 pub(crate) fn line(outcome: &UnitResult, more: &impl Serialize) -> Vec<u8> {
     let mut line = match outcome {
         Ok(mapped) => {
@@ -106,7 +106,7 @@ pub(crate) fn line(outcome: &UnitResult, more: &impl Serialize) -> Vec<u8> {
 }
 
 fn unit_output(mapped: &Mapped) -> UnitOutput<'_> {
-    let because = mapped.because;
+    let detection = mapped.detection;
     let json_rpc = mapped.json_rpc.as_ref().map(|message| JsonRpcOutput {
         dialect: message.dialect.as_str(),
         id_raw: message.id.as_ref().map(|id| id.token().as_str()),
@@ -114,8 +114,8 @@ fn unit_output(mapped: &Mapped) -> UnitOutput<'_> {
     UnitOutput {
         index: mapped.index,
         ok: true,
-        family: because.family.as_str(),
-        rule: because.rule,
+        family: detection.family.as_str(),
+        rule: detection.rule,
         kind: mapped.kind.as_str(),
         json_rpc,
     }
@@ -136,13 +136,13 @@ fn refusal_output(refusal: &Refusal) -> RefusedOutput<'_> {
 
 /// A JSON object without its closing brace.
 fn members(value: &impl Serialize) -> Vec<u8> {
-    // What is written here has string keys and cannot fail; a line without it would still be JSON.
+    // Serialising values with string keys cannot fail.
     let mut json = serde_json::to_vec(value).unwrap_or_else(|_| b"{}".to_vec());
     json.pop();
     json
 }
 
-/// Data are written unchanged, including line ends. In JSON a bare line end is white space, so it can be removed.
+/// Removes line ends from the event, because data are written unchanged. In JSON a bare line end is white space.
 fn write_on_one_line(event: &Event, line: &mut Vec<u8>) {
     let start = line.len();
     format::write(event, line);
@@ -151,7 +151,7 @@ fn write_on_one_line(event: &Event, line: &mut Vec<u8>) {
         .time()
         .filter(|time| display_value(time) != time.as_str())
     {
-        // Attributes stand before the data, so that the first one is it.
+        // Attributes come before the data, so the first match is the right one.
         let member = |time: &str| format!("\"time\":\"{time}\"").into_bytes();
         let (found, instead) = (member(time), member(display_value(time)));
         let at = written

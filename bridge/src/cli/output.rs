@@ -2,7 +2,7 @@
 
 use std::io::{self, Write as _};
 
-/// Nobody reads standard output any more.
+/// The reader of standard output has closed it.
 #[derive(Debug, thiserror::Error)]
 #[error("standard output was closed")]
 pub(crate) struct Closed;
@@ -21,7 +21,7 @@ impl Output {
     /// Writes the text and ends its line.
     ///
     /// # Errors
-    /// [`Closed`] when nobody reads any more; any other failure as it is.
+    /// [`Closed`] when the reader has closed standard output; any other error unchanged.
     pub(crate) fn line(&mut self, text: impl AsRef<[u8]>) -> anyhow::Result<()> {
         let written = self
             .0
@@ -35,9 +35,9 @@ impl Output {
     }
 }
 
-/// Writes one line to standard error, whatever line ends the text holds.
+/// Writes the text to standard error as one line, even if it contains line ends.
 pub(crate) fn complain_line(text: &str) {
     let line = text.lines().map(str::trim).collect::<Vec<_>>().join(" ");
-    // There is nowhere left to complain about a standard error that cannot be written.
+    // If standard error cannot be written, the failure cannot be reported either.
     let _ = writeln!(io::stderr(), "{line}");
 }

@@ -1,7 +1,7 @@
 //! The arguments that `map` and `explain` share, and how they read payloads.
 //!
 //! ```text
-//! FILE or standard input ── Documents ──> payload ── Asked::judge ──> Result<Mapped, Refusal>, one a unit
+//! FILE or standard input ── Documents ──> payload ── Asked::judge ──> Result<Mapped, Refusal> per unit
 //! ```
 
 use std::fs::File;
@@ -27,7 +27,7 @@ use crate::config::{BindingConfig, Config, EventIds, MappingConfig, check_mappin
 /// The payloads, and how they are read.
 #[derive(Debug, Args)]
 pub(crate) struct PayloadArgs {
-    /// The family of the payloads; then messages without the usual markers of that family are recognised too.
+    /// The family of the payloads. Messages without the usual markers of that family are then recognised too.
     #[arg(long, value_name = "FAMILY", value_parser = family)]
     family: Option<Family>,
     /// Refuse payloads of any other family.
@@ -62,7 +62,7 @@ struct Pair {
     value: String,
 }
 
-/// Where new event ids come from.
+/// How new event ids are generated.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 enum NewIds {
     /// The word <new>, so that outputs can be compared.
@@ -80,7 +80,7 @@ pub(crate) struct EntryPoint<'a> {
     pub(crate) binding: Option<&'a BindingConfig>,
 }
 
-/// The options that payloads are read with.
+/// The options for reading payloads.
 #[derive(Debug)]
 pub(crate) struct PayloadOptions {
     hint: Hint,
@@ -118,7 +118,7 @@ pub(crate) struct Documents {
 enum Framing {
     /// One payload per line.
     Lines,
-    /// One payload, which is yet to be read.
+    /// One payload, which has not been read yet.
     Whole,
     /// Nothing is left.
     Done,
@@ -193,7 +193,7 @@ impl PayloadArgs {
 
 fn family(word: &str) -> Result<Family, String> {
     let words = Family::ALL.map(Family::as_str).join(", ");
-    Family::from_word(word).ok_or_else(|| format!("expected one of {words}"))
+    Family::from_name(word).ok_or_else(|| format!("expected one of {words}"))
 }
 
 pub(super) fn now(text: &str) -> Result<Text, String> {
@@ -205,7 +205,7 @@ pub(super) fn now(text: &str) -> Result<Text, String> {
     })
 }
 
-/// The time of events that have none; it is shown as the word <now>.
+/// The time of events without one; it is shown as the word <now>.
 const STANDS_FOR_NOW: &str = "0001-01-01T00:00:00Z";
 
 /// Shown in place of the position of a message.
@@ -321,8 +321,8 @@ impl PayloadOptions {
         Ok(())
     }
 
-    /// Reads one payload: as a CloudEvent when its headers say so, else by detection. Only a batch of no
-    /// CloudEvents has no outcome.
+    /// Reads one payload: as a CloudEvent if its headers say so, otherwise by detection. Only an empty batch of
+    /// CloudEvents has no result.
     pub(crate) fn map_payload(&self, payload: &Bytes) -> Vec<UnitResult> {
         let message = Message {
             key: None,
@@ -359,7 +359,7 @@ impl PayloadOptions {
         wrap_unknown(bytes, 0, &self.options, &self.context())
     }
 
-    /// Where ids come from: as the binding says, where there is one, else from the payload.
+    /// The source of event ids: as the binding configures it, otherwise the payload.
     fn event_ids(&self) -> Ids<'static> {
         let new: &dyn Fn() -> EventId = match self.ids {
             NewIds::Stable => &|| fixed_event_id("<new>"),
@@ -394,7 +394,7 @@ impl PayloadOptions {
     }
 }
 
-/// A CloudEvent that the transport says is one: rule 1 of detection.
+/// A payload that the transport marks as a CloudEvent: rule 1 of detection.
 fn outcome_of(index: usize, event: Result<Event, EventError>, payload: &Bytes) -> UnitResult {
     let event = event.map_err(|error| Refusal {
         index,
@@ -429,8 +429,8 @@ impl From<Refused> for Refusal {
 // === impl Documents ===
 
 impl Documents {
-    /// The next payload; `None` after the last. Of a payload that is too large one byte more than the limit is read,
-    /// enough to refuse it.
+    /// The next payload; `None` after the last. If a payload is too large, only one byte more than the limit is read,
+    /// which is enough to refuse it.
     ///
     /// # Errors
     /// When reading fails.

@@ -24,7 +24,7 @@ use crate::{Bridge, LogLevels, Reloads};
   a2abus serve -c a2abus.yaml
   A2ABUS_HTTP__LISTEN=0.0.0.0:8080 a2abus serve -c a2abus.yaml
 
-SIGTERM or Ctrl-C drains: work in progress is finished within http.drain_grace. A second signal, at least 100 ms later, \
+SIGTERM or Ctrl-C drains: work in progress may take up to http.drain_grace. A second signal, at least 100 ms later, \
 stops the process at once; unacknowledged messages are delivered again. SIGHUP reads the configuration file again, as does \
 a change of the file: routes, limits and log levels are replaced while the process runs.")]
 pub(crate) struct ServeArgs {
@@ -41,17 +41,17 @@ pub(crate) struct ServeArgs {
 
 /// Exit status after a second signal, as shells report an interrupted program.
 const INTERRUPTED: i32 = 130;
-/// A second signal this soon after the first is the same order: a terminal and a supervisor both send one.
+/// A second signal this soon after the first is ignored: a terminal and a supervisor may both send one.
 const SAME_ORDER: Duration = Duration::from_millis(100);
 
-/// What runs before the command line is read.
+/// The runtime and the signal handlers, which start before the command line is parsed.
 #[derive(Debug)]
 pub(crate) struct Listening {
     runtime: Runtime,
     signals: Signals,
 }
 
-/// The signals that the process heeds.
+/// The signals that the process handles.
 #[derive(Debug)]
 pub(super) struct Signals {
     terminate: Signal,
@@ -77,7 +77,7 @@ pub(crate) fn run(args: &ServeArgs, listening: Listening) -> anyhow::Result<()> 
     done
 }
 
-/// Runs the bridge of a configuration until a signal. `levels` sets the log levels while it runs.
+/// Runs the bridge of a configuration until a signal. A reload changes the log levels with `levels`.
 ///
 /// # Errors
 /// When a listener cannot be opened, or a client cannot be made.
@@ -101,9 +101,9 @@ pub(super) async fn serve(
         "started"
     );
     if let Some(place) = std::env::var_os("NOTIFY_SOCKET")
-        && let Err(error) = tell_supervisor(&place)
+        && let Err(error) = notify_supervisor(&place)
     {
-        tracing::warn!(%error, place = %place.display(), "systemd cannot be told that a2abus is up");
+        tracing::warn!(%error, place = %place.display(), "cannot notify systemd that a2abus is up");
     }
     let stop = CancellationToken::new();
     let reloads = bridge.reloads();
@@ -112,7 +112,7 @@ pub(super) async fn serve(
     loop {
         tokio::select! {
             ended = &mut running => return Ok(ended?),
-            () = signals.order_to_stop(reloads.as_ref()) => {}
+            () = signals.stop_signal(reloads.as_ref()) => {}
         }
         match stopped {
             None => {
@@ -120,11 +120,11 @@ pub(super) async fn serve(
                 stop.cancel();
             }
             Some(first) if first.elapsed() < SAME_ORDER => {
-                tracing::info!("a second signal at once after the first counts as the same");
+                tracing::info!("ignoring a second signal right after the first");
             }
             Some(_) => {
                 tracing::warn!(
-                    "a second signal: ending at once; what is not settled is delivered again"
+                    "second signal: exiting at once; unacknowledged messages are delivered again"
                 );
                 std::process::exit(INTERRUPTED);
             }
@@ -132,8 +132,8 @@ pub(super) async fn serve(
     }
 }
 
-/// Tells systemd (`Type=notify`) that the process is up: before that, systemd sends no SIGHUP.
-fn tell_supervisor(place: &OsStr) -> io::Result<()> {
+/// Notifies systemd (`Type=notify`) that the process is up. Before that, systemd sends no SIGHUP.
+fn notify_supervisor(place: &OsStr) -> io::Result<()> {
     let address = match place.as_bytes().strip_prefix(b"@") {
         Some(name) => SocketAddr::from_abstract_name(name)?,
         None => SocketAddr::from_pathname(place)?,
@@ -145,7 +145,7 @@ fn tell_supervisor(place: &OsStr) -> io::Result<()> {
 // === impl Listening ===
 
 impl Listening {
-    /// Heeds signals from now on: one that nobody expects ends the process without a drain.
+    /// Handles signals from now on. An unhandled signal would end the process without a drain.
     pub(crate) fn start() -> io::Result<Self> {
         let runtime = Runtime::new()?;
         let entered = runtime.enter();
@@ -158,7 +158,7 @@ impl Listening {
 // === impl Signals ===
 
 impl Signals {
-    /// To be made before anything takes time: a signal that nobody expects ends the process without a drain.
+    /// Call it before anything that takes time. An unhandled signal would end the process without a drain.
     ///
     /// # Errors
     /// When the system refuses it.
@@ -170,8 +170,8 @@ impl Signals {
         })
     }
 
-    /// Waits for a signal that means stop; one that means reload is passed on. Cancel-safe.
-    async fn order_to_stop(&mut self, reloads: Option<&Reloads>) {
+    /// Waits for a signal to stop. Requests a reload for each SIGHUP. Cancel-safe.
+    async fn stop_signal(&mut self, reloads: Option<&Reloads>) {
         loop {
             tokio::select! {
                 _ = self.terminate.recv() => return,

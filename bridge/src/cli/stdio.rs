@@ -1,6 +1,6 @@
 //! `a2abus stdio`: an MCP server on standard input and output, for clients that start their servers as programs.
 //!
-//! It forwards to the MCP door of a bridge, so what it offers is what [`crate::doors`] offers.
+//! It forwards to the MCP interface of a bridge.
 
 mod message;
 mod relay;
@@ -18,7 +18,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use self::relay::{MOST, Relay};
+use self::relay::{MAX_MESSAGE, Relay};
 use super::{Misuse, load, telemetry};
 use crate::Bridge;
 use crate::config::{AsText, LogFilter, StateConfig, StateLog, TelemetryConfig};
@@ -34,11 +34,11 @@ use crate::lines::Lines;
 An entry for the configuration of an editor or a desktop client:
   { \"mcpServers\": { \"weather\": { \"command\": \"a2abus\", \"args\": [\"stdio\", \"--agent\", \"weather\"] } } }
 
-Reads one JSON-RPC message on each line and writes the answers likewise; logs go to standard error. At the end of \
-standard input, requests that are being answered are finished. With -c it uses the routes and transports of the \
+Reads one JSON-RPC message per line and writes the answers in the same way; logs go to standard error. At the end of \
+standard input it finishes the requests in progress. With -c it uses the routes and transports of the \
 configuration without a running bridge; its bindings, attached agents and listeners are not started.")]
 pub(crate) struct StdioArgs {
-    /// The agent whose tools are offered. Without it those of all agents, named AGENT.TOOL.
+    /// The agent whose tools are offered. By default the tools of all agents, named AGENT.TOOL.
     #[arg(long, value_name = "NAME")]
     agent: Option<String>,
     /// The HTTP listener of a running bridge.
@@ -62,7 +62,7 @@ struct LocalBridge {
 /// Serves until the end of standard input, or a signal.
 ///
 /// # Errors
-/// [`Misuse`] when an argument is wrong; else when the bridge cannot start, or standard input cannot be read.
+/// [`Misuse`] when an argument is wrong; otherwise when the bridge cannot start, or standard input cannot be read.
 pub(crate) async fn run(args: StdioArgs) -> anyhow::Result<()> {
     if let Some(agent) = &args.agent
         && !a2abus_plugin::protocol::is_target(agent)
@@ -110,7 +110,7 @@ async fn serve(endpoint: Url) -> anyhow::Result<()> {
     let input = tokio::fs::File::from_std(File::from(input?));
     let relay = Relay::new(endpoint)?;
     tokio::select! {
-        ended = relay.run(Lines::new(input, MOST)) => ended,
+        ended = relay.run(Lines::new(input, MAX_MESSAGE)) => ended,
         _ = terminate.recv() => Ok(()),
         _ = interrupt.recv() => Ok(()),
     }
@@ -119,14 +119,14 @@ async fn serve(endpoint: Url) -> anyhow::Result<()> {
 // === impl LocalBridge ===
 
 impl LocalBridge {
-    /// Starts a bridge that only makes calls, with a listener that only this machine reaches.
+    /// Starts a bridge that only makes calls, with a listener on a loopback address.
     async fn start(file: &Path) -> anyhow::Result<Self> {
         let mut config = load(file)?;
         config.telemetry.log = AsText(LogFilter::warn());
         telemetry::start(&config.telemetry)?;
         config.bindings.clear();
         config.admin.enabled = false;
-        // The data directory, the file of the state and the number of the replica are those of the bridge that serves.
+        // The data directory, the files of the state and the replica number belong to `a2abus serve`.
         config.workflows.enabled = false;
         if config.state.place() == StateLog::Embedded {
             config.state = StateConfig::default();
@@ -158,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_endpoint_is_one_agent_or_all() {
+    fn the_endpoint_is_that_of_one_agent_or_of_all() {
         let bridge = |text| Url::parse(text).unwrap();
         let all = endpoint(&bridge("http://b:8080/"), None);
         assert_eq!(all.as_str(), "http://b:8080/mcp");

@@ -11,8 +11,8 @@ use tracing_subscriber::reload::Handle;
 use crate::config::{LogFilter, LogFormat, TelemetryConfig, TextFormat as _};
 use crate::{LogLevels, reload};
 
-/// Starts logging as configured, and returns what sets the levels while the process runs. The variable `A2ABUS_LOG` wins
-/// over the configuration: with it, nothing sets them.
+/// Starts logging as configured, and returns a handle that changes the levels while the process runs. The variable
+/// `A2ABUS_LOG` takes precedence over the configuration; with it, the levels cannot change and there is no handle.
 ///
 /// # Errors
 /// When the filter cannot be read.
@@ -23,7 +23,7 @@ pub(crate) fn start(config: &TelemetryConfig) -> anyhow::Result<Option<LogLevels
         Some(text) => LogFilter::read(&text).map_err(|why| anyhow::anyhow!("A2ABUS_LOG: {why}"))?,
         None => config.log.0.clone(),
     };
-    let filter = levels_of(filter.as_str())
+    let filter = parse_filter(filter.as_str())
         .with_context(|| format!("the log filter {:?} cannot be read", filter.as_str()))?;
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
@@ -48,12 +48,13 @@ pub(crate) fn start(config: &TelemetryConfig) -> anyhow::Result<Option<LogLevels
 /// The module of the NATS client.
 const NATS_CLIENT: &str = "async_nats";
 
-/// The levels at which the NATS client says nothing, unless the filter names it.
+/// The levels at which the NATS client logs nothing, unless the filter names it.
 const WITHOUT_NATS_CLIENT: [&str; 3] = ["info", "warn", "error"];
 
-/// The filter that a text means. What a reload has changed is logged with any filter but one that names its target, or
-/// switches everything off. The NATS client repeats at each attempt, and without the cause, what the bridge says once.
-fn levels_of(text: &str) -> anyhow::Result<EnvFilter> {
+/// Parses a filter and adds two directives. The changes made by a reload are always logged, unless the filter names their
+/// target or turns logging off. The NATS client is silent: it logs every attempt to connect without the cause, and the
+/// bridge logs each failure once with its cause.
+fn parse_filter(text: &str) -> anyhow::Result<EnvFilter> {
     let mut filter = EnvFilter::try_new(text)?;
     let is_quiet = |part: &str| {
         let mut levels = WITHOUT_NATS_CLIENT.iter();
@@ -70,12 +71,9 @@ fn levels_of(text: &str) -> anyhow::Result<EnvFilter> {
 
 fn levels<S: 'static>(handle: Handle<EnvFilter, S>) -> LogLevels {
     LogLevels::new(move |filter| {
-        let set = levels_of(filter).map(|filter| handle.reload(filter));
+        let set = parse_filter(filter).map(|filter| handle.reload(filter));
         if !matches!(set, Ok(Ok(()))) {
-            tracing::error!(
-                filter,
-                "the log levels cannot be set: they stay as they were"
-            );
+            tracing::error!(filter, "cannot set the log levels; they do not change");
         }
     })
 }
@@ -85,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn info_and_above_leave_out_the_lines_of_the_nats_client() {
+    fn the_nats_client_is_silent_at_info_and_above() {
         for (text, is_quiet) in [
             ("info", true),
             ("INFO,a2abus::access=off", true),
@@ -97,7 +95,7 @@ mod tests {
             ("async_nats=error", false),
             ("off", false),
         ] {
-            let filter = levels_of(text).unwrap().to_string();
+            let filter = parse_filter(text).unwrap().to_string();
             let quiet = filter.split(',').any(|part| part == "async_nats=off");
             assert_eq!(quiet, is_quiet, "{text}: {filter}");
         }

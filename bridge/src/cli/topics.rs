@@ -1,4 +1,4 @@
-//! `a2abus topics`: what the configuration needs on Kafka and JetStream, how the brokers differ, and its creation.
+//! `a2abus topics`: shows and creates the topics, streams and consumers that the configuration needs.
 
 mod manifests;
 
@@ -11,10 +11,11 @@ use serde_json::{Map, Value, json};
 
 use super::check::connect::Rights;
 use super::output::Output;
-use super::reach::{self, LOG_IN, Patience, chain};
+use super::reach::{self, ConnectWait, LOG_IN};
 use super::{Misuse, Status, load};
 use crate::access;
 use crate::config::{Config, Name, TransportConfig};
+use crate::restart::chain;
 use crate::topics::on_bus::{self, ResourceState};
 use crate::topics::{self, Defaults, Requirement, Resource, words};
 
@@ -27,18 +28,18 @@ pub(crate) struct TopicsArgs {
 
 #[derive(Debug, Subcommand)]
 enum TopicsCommand {
-    /// Shows what the configuration needs, what is missing, and what differs; changes nothing.
+    /// Shows what the configuration needs, what is missing and what differs. Changes nothing.
     #[command(after_help = "Examples:
   a2abus topics plan -c a2abus.yaml
   a2abus topics plan -c a2abus.yaml --acls                        permissions: kafka-acls.sh and NATS
   a2abus topics plan --output strimzi --acls | kubectl apply -f - KafkaTopic and KafkaUser
   a2abus topics plan --output nack                                Stream and Consumer
 
-The permissions that --acls prints are enough for plan. Exit status 1 when something is missing or differs; what the \
-bridge creates when it starts (`at start`) does not count. With --acls, strimzi and nack it does not connect. The manifests \
+The permissions that --acls prints are enough for plan. Exit status 1 when something is missing or differs, unless \
+the bridge creates it when it starts (`at start`). With --acls, strimzi and nack it does not connect. The manifests \
 for Strimzi need 0.49 or newer (kafka.strimzi.io/v1).")]
     Plan(PlanArgs),
-    /// Creates what is missing; what exists is not changed, only its differences are shown.
+    /// Creates what is missing. Shows how existing topics, streams and consumers differ, but does not change them.
     #[command(after_help = "Examples:
   a2abus topics apply -c a2abus.yaml --partitions 12 --replicas 3
 
@@ -58,6 +59,7 @@ struct PlanArgs {
     #[arg(long, value_enum, default_value = "human")]
     output: PlanFormat,
     /// The name of the Kafka cluster in Strimzi, for its manifests.
+    #[cfg(feature = "kafka")]
     #[arg(long, value_name = "NAME", default_value = "kafka", value_parser = cluster_name)]
     cluster: String,
 }
@@ -85,17 +87,18 @@ struct Common {
     /// Only this transport.
     #[arg(long, value_name = "NAME")]
     transport: Option<String>,
-    /// Partitions of Kafka topics for which the configuration gives none; an existing topic with fewer differs. Default:
-    /// the broker's.
-    #[arg(long, value_name = "COUNT", value_parser = |text: &str| count(text, MOST_PARTITIONS))]
+    /// Partitions of Kafka topics for which the configuration sets none; an existing topic must have at least as many.
+    /// Default: the broker's.
+    #[cfg(feature = "kafka")]
+    #[arg(long, value_name = "COUNT", value_parser = |text: &str| count(text, MAX_PARTITIONS))]
     partitions: Option<u32>,
-    /// Replicas of topics, and of streams that the configuration does not list; what exists with fewer differs. Default:
-    /// the broker's.
-    #[arg(long, value_name = "COUNT", value_parser = |text: &str| count(text, MOST_REPLICAS))]
+    /// Replicas of topics, and of streams that the configuration does not list; existing ones must have at least as
+    /// many. Default: the broker's.
+    #[arg(long, value_name = "COUNT", value_parser = |text: &str| count(text, MAX_REPLICAS))]
     replicas: Option<u32>,
 }
 
-/// How to print what there is.
+/// How to print the results.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Format {
     /// A line for each topic, stream and consumer.
@@ -104,15 +107,17 @@ enum Format {
     Json,
 }
 
-/// How to print what is needed.
+/// How to print the plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum PlanFormat {
     /// A line for each topic, stream and consumer.
     Human,
     /// One JSON object.
     Json,
+    #[cfg(feature = "kafka")]
     /// Manifests for Strimzi 0.49 or newer: KafkaTopic.
     Strimzi,
+    #[cfg(feature = "nats")]
     /// Manifests for NACK, the JetStream controller: Stream, Consumer.
     Nack,
 }
@@ -120,7 +125,7 @@ enum PlanFormat {
 /// Whether missing resources are created.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Action {
-    Look,
+    Plan,
     Create,
 }
 
@@ -131,7 +136,7 @@ struct Item {
     kind: &'static str,
     name: String,
     #[serde(rename = "for")]
-    whose: Vec<String>,
+    owners: Vec<String>,
     #[serde(flatten)]
     state: State,
     /// The settings it is created with.
@@ -145,17 +150,18 @@ enum State {
     /// It exists and has the needed settings.
     Ok,
     Missing {
-        /// What it would lack if the bridge created it when it starts.
+        /// The settings it would lack if the bridge created it at start-up.
         #[serde(skip_serializing_if = "Vec::is_empty")]
         lacks_at_start: Vec<String>,
     },
-    /// It is missing, and the bridge creates it when it starts.
+    /// It is missing, and the bridge creates it at start-up.
     AtStart,
     Created,
     Differs {
         differences: Vec<String>,
     },
     /// Its state cannot be determined.
+    #[cfg(feature = "kafka")]
     Unknown {
         cause: String,
     },
@@ -165,17 +171,18 @@ enum State {
 }
 
 /// The most partitions that librdkafka requests.
-const MOST_PARTITIONS: u32 = 100_000;
-const MOST_REPLICAS: u32 = 10_000;
+#[cfg(feature = "kafka")]
+const MAX_PARTITIONS: u32 = 100_000;
+const MAX_REPLICAS: u32 = 10_000;
 
-/// What is said of a right that this user does not have.
+/// The fix for a refused permission.
 const GRANT: &str = "this user lacks a permission: `a2abus topics plan --acls` prints those that the bridge needs; apply \
     also needs to create (`a2abus topics apply --help`)";
 
-/// Shows or creates.
+/// Shows or creates the resources.
 ///
 /// # Errors
-/// When the configuration is wrong, or nothing can be printed.
+/// When the configuration is invalid, or the output cannot be written.
 pub(crate) async fn run(args: TopicsArgs) -> anyhow::Result<Status> {
     match args.command {
         TopicsCommand::Plan(args) => plan(&args).await,
@@ -194,7 +201,9 @@ async fn plan(args: &PlanArgs) -> anyhow::Result<Status> {
     let format = match args.output {
         PlanFormat::Human => Format::Human,
         PlanFormat::Json => Format::Json,
-        PlanFormat::Strimzi => return manifests::strimzi(&config, &transports, args),
+        #[cfg(feature = "kafka")]
+        PlanFormat::Strimzi => return manifests::strimzi::print(&config, &transports, args),
+        #[cfg(feature = "nats")]
         PlanFormat::Nack if args.acls => {
             return Err(Misuse(
                 "NACK has no resource for users: --acls alone prints the permissions of the bridge"
@@ -202,11 +211,12 @@ async fn plan(args: &PlanArgs) -> anyhow::Result<Status> {
             )
             .into());
         }
-        PlanFormat::Nack => return manifests::nack(&config, &transports, common),
+        #[cfg(feature = "nats")]
+        PlanFormat::Nack => return manifests::nack::print(&config, &transports, common),
     };
     match args.acls {
         true => permissions(&config, &transports, format),
-        false => items(&config, &transports, common, Action::Look, format).await,
+        false => items(&config, &transports, common, Action::Plan, format).await,
     }
 }
 
@@ -218,7 +228,8 @@ fn count(text: &str, most: u32) -> Result<u32, String> {
     }
 }
 
-/// The name of a cluster stands in a label of Kubernetes.
+/// The name of a cluster, which Strimzi puts in a label.
+#[cfg(feature = "kafka")]
 fn cluster_name(text: &str) -> Result<String, String> {
     let is_inner = |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || *byte == b'-';
     let is_label = (1..=63).contains(&text.len())
@@ -290,11 +301,12 @@ async fn items(
     let (mut items, mut output) = (Vec::new(), Output::new());
     for (name, transport) in transports {
         let uses = access::uses(config, name);
-        let requirements = topics::requirements(config, name, transport, &uses, common.defaults());
+        let requirements =
+            topics::requirements(config, (name, transport), &uses, common.defaults());
         if requirements.is_empty() {
             continue;
         }
-        let connected = reach::connect(transport, Patience::Start).await;
+        let connected = reach::connect(transport, ConnectWait::Start).await;
         for requirement in requirements {
             let state = match &connected {
                 Ok(connected) => state(connected, &requirement, then).await,
@@ -329,6 +341,7 @@ async fn items(
 }
 
 async fn state(connected: &AnyTransport, requirement: &Requirement, then: Action) -> State {
+    #[cfg(feature = "kafka")]
     if let Resource::Named(_) = requirement.resource {
         return State::Unknown {
             cause: topics::NAMED.to_owned(),
@@ -342,8 +355,8 @@ async fn state(connected: &AnyTransport, requirement: &Requirement, then: Action
         },
     };
     match on_bus::find(connected, requirement).await {
-        Ok(ResourceState::There(same)) if same.is_empty() => State::Ok,
-        Ok(ResourceState::There(differences)) => State::Differs { differences },
+        Ok(ResourceState::Exists(same)) if same.is_empty() => State::Ok,
+        Ok(ResourceState::Exists(differences)) => State::Differs { differences },
         Ok(ResourceState::Missing) if then == Action::Create => {
             let created = on_bus::create(connected, requirement).await;
             created.map_or_else(failed, |()| State::Created)
@@ -363,6 +376,7 @@ async fn state(connected: &AnyTransport, requirement: &Requirement, then: Action
 impl Common {
     fn defaults(&self) -> Defaults {
         Defaults {
+            #[cfg(feature = "kafka")]
             partitions: self.partitions,
             replicas: self.replicas,
         }
@@ -373,9 +387,9 @@ impl Common {
 
 impl State {
     fn is_right(&self) -> bool {
-        matches!(
+        !matches!(
             self,
-            Self::Ok | Self::AtStart | Self::Created | Self::Unknown { .. }
+            Self::Missing { .. } | Self::Differs { .. } | Self::Failed { .. }
         )
     }
 }
@@ -386,7 +400,8 @@ impl Item {
     fn new(transport: &Name, requirement: Requirement, state: State) -> Self {
         let settings = requirement.creation();
         let (kind, name) = match (&requirement.resource, &state) {
-            // It has the name that it is created with.
+            // The stream has, or would get, this name.
+            #[cfg(feature = "nats")]
             (
                 Resource::Stream { name, .. },
                 State::Missing { .. } | State::AtStart | State::Created | State::Failed { .. },
@@ -397,7 +412,7 @@ impl Item {
             transport: transport.to_string(),
             kind,
             name,
-            whose: requirement.whose.into_iter().collect(),
+            owners: requirement.owners.into_iter().collect(),
             state,
             needed: settings,
         }
@@ -428,6 +443,7 @@ impl Item {
             }
             State::Created => ("created", format!(": {}", settings())),
             State::Differs { differences } => ("DIFFERS", format!(": {}", differences.join("; "))),
+            #[cfg(feature = "kafka")]
             State::Unknown { cause } => ("unknown", format!(": {cause}")),
             State::Failed { cause } => ("FAILED", format!(": {cause}")),
         };
@@ -435,10 +451,10 @@ impl Item {
             transport,
             kind,
             name,
-            whose,
+            owners,
             ..
         } = self;
-        let whose = whose.join(", ");
-        format!("{word:<8} {transport}: {kind} {name} ({whose}){detail}")
+        let owners = owners.join(", ");
+        format!("{word:<8} {transport}: {kind} {name} ({owners}){detail}")
     }
 }

@@ -27,14 +27,14 @@ enum WorkflowCommand {
     Run(run::RunArgs),
     /// Runs workflows against recorded API responses on a virtual clock, and compares the results.
     Test(test::TestArgs),
-    /// Shows or removes values that workflows of an agent have stored, in a running bridge.
+    /// Shows or removes the stored values of an agent in a running bridge.
     Storage(storage::StorageArgs),
 }
 
-/// Does what is asked.
+/// Runs the command.
 ///
 /// # Errors
-/// When the command is misused or reading or writing fails.
+/// When the usage is wrong, or reading or writing fails.
 pub(crate) fn run(args: WorkflowArgs) -> anyhow::Result<Status> {
     match args.command {
         WorkflowCommand::Validate(args) => validate::run(&args),

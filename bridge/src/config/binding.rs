@@ -23,7 +23,7 @@ pub struct BindingConfig {
     pub transport: Name,
     /// The topics to read. On NATS and in memory, `*` matches one word and a final `>` matches the rest.
     ///
-    /// Wrong: while a topic does not exist, the binding is paused and not ready.
+    /// Wrong: while a Kafka topic does not exist, the bridge reads no topic of this binding and is not ready; it retries.
     #[schemars(length(min = 1))]
     pub topics: Vec<AsText<TopicFilter>>,
     /// The Kafka consumer group or NATS queue group that the replicas share.
@@ -91,6 +91,14 @@ pub struct BindingConfig {
     #[serde(default = "default_budget_messages")]
     #[schemars(range(min = 1, max = 1_000_000))]
     pub budget_messages: u32,
+    /// How many tasks process the messages (with `role: events` or `responses`). A task, and so one core, processes about
+    /// 100,000 messages of 1 KiB a second. Messages of one Kafka partition, or of one NATS subject, always go to the same
+    /// task, in order.
+    ///
+    /// Wrong: every message costs a little more CPU with several tasks; more tasks than partitions or cores bring nothing.
+    #[serde(default = "default_workers")]
+    #[schemars(range(min = 1, max = 64))]
+    pub workers: u32,
     /// How payloads become events.
     #[serde(default)]
     pub mapping: MappingConfig,
@@ -429,6 +437,10 @@ fn default_type_prefix() -> Text {
 
 fn default_budget_bytes() -> AsText<ByteSize> {
     AsText(ByteSize::mib(64))
+}
+
+const fn default_workers() -> u32 {
+    1
 }
 
 const fn default_budget_messages() -> u32 {

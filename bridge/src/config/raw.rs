@@ -131,7 +131,7 @@ fn parse(text: &str) -> Result<Node, serde_saphyr::Error> {
 fn words(error: &serde_saphyr::Error) -> String {
     if let serde_saphyr::Error::DuplicateMappingKey { key: Some(key), .. } = error.without_snippet()
     {
-        return format!("the key {key} is written twice");
+        return format!("duplicate key {key}");
     }
     let text = error.without_snippet().to_string();
     let line = text.lines().next().unwrap_or_default();

@@ -73,10 +73,20 @@ pub enum UnknownAgents {
     Known,
 }
 
-// === impl RegistryConfig ===
-
 /// The default of `registry.max_card`; a bridge may expect others to accept cards of this size.
 pub(crate) const MAX_CARD_BYTES: u64 = 64 << 10;
+
+// === impl RegistryConfig ===
+
+impl RegistryConfig {
+    /// Where the requests of announced agents go; nowhere if the registry is disabled.
+    pub(crate) fn enabled_places(&self) -> &[PlaceConfig] {
+        match self.enabled {
+            true => &self.places,
+            false => &[],
+        }
+    }
+}
 
 impl Default for RegistryConfig {
     fn default() -> Self {

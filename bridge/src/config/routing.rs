@@ -84,7 +84,8 @@ pub struct DialectsConfig {
 pub struct DestinationConfig {
     /// The transport: a key of `transports`.
     pub transport: Name,
-    /// The topic. `{attribute}` is replaced by the value of an attribute, as in `agents.{targetagent}`.
+    /// The topic, in which `{attribute}` stands for the value of an attribute of the event, as in
+    /// `agents.{targetagent}`.
     ///
     /// Wrong: an event becomes a dead letter if it lacks the attribute, if `names` refuses the value, or if the
     /// resulting topic does not exist. If a topic without attributes does not exist, its events wait.

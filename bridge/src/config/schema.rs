@@ -64,7 +64,7 @@ enum Expected<'a> {
     /// Another type, in words.
     Type(String),
     /// One of these words.
-    Words(Vec<&'a str>),
+    OneOf(Vec<&'a str>),
     /// This tag, instead of the given one. Tags distinguish the shapes.
     Tag(Option<&'a str>, &'a str),
 }
@@ -167,7 +167,7 @@ impl<'a> SchemaWalker<'a> {
         {
             let words = texts(schema.get("enum"));
             let message = not_allowed(given, &words);
-            return self.fault(path, Expected::Words(words), message);
+            return self.fault(path, Expected::OneOf(words), message);
         }
         let checked = match value {
             Value::String(text) => in_text(text, schema),
@@ -202,7 +202,7 @@ impl<'a> SchemaWalker<'a> {
             tried.push(faults);
         }
         if let Some(message) = written_secret(node, path, shapes) {
-            // An outer choice may allow plain text: for it, this is a wrong type.
+            // Reported as a wrong type, so that it does not hide the other shapes of an outer choice.
             return self.fault(path, Expected::Type(String::new()), message);
         }
         let is_meant = |faults: &&Vec<Fault<'_>>| !faults.iter().any(|it| it.is_of_other(path));
@@ -216,7 +216,7 @@ impl<'a> SchemaWalker<'a> {
             match fault.wants {
                 Expected::Value => {}
                 Expected::Type(name) => types.extend((!name.is_empty()).then_some(name)),
-                Expected::Words(several) => words.extend(several),
+                Expected::OneOf(several) => words.extend(several),
                 Expected::Tag(given, word) => {
                     words.push(word);
                     at = Some((fault.path, given));
@@ -239,7 +239,7 @@ impl Fault<'_> {
     fn is_of_other(&self, path: &ValuePath) -> bool {
         match self.wants {
             Expected::Value => false,
-            Expected::Type(_) | Expected::Words(_) => self.path == *path,
+            Expected::Type(_) | Expected::OneOf(_) => self.path == *path,
             Expected::Tag(..) => true,
         }
     }

@@ -54,12 +54,9 @@ fn check_more(more: &str, expected: &[&str]) {
 }
 
 #[test]
-fn what_is_not_yaml_is_placed() {
+fn invalid_yaml_is_reported_with_its_position() {
     check("a: [", &["f:1:4: not YAML: unclosed bracket '['"]);
-    check(
-        "\nhttp: {}\nhttp: {}\n",
-        &["f:3:1: the key http is written twice"],
-    );
+    check("\nhttp: {}\nhttp: {}\n", &["f:3:1: duplicate key http"]);
     check(
         "a: b: c",
         &["f:1:5: not YAML: mapping values are not allowed in this context"],
@@ -112,7 +109,7 @@ routes:
             "f:4:27: bindings[0].topic: unknown key: did you mean topics?",
             "f:7:10: routes[0].when.target_agent: \"target_agent\" is not an attribute name: use at most 20 lower-case letters and digits, such as targetagent",
             "f:7:41: routes[0].when.targetagent.exct: unknown key: did you mean exact?",
-            "f:8:8: routes[0].to[0].topic: is missing: the topic",
+            "f:8:8: routes[0].to[0].topic: is missing: the topic, in which `{attribute}` stands for the value of an attribute of the event, as in `agents.{targetagent}`",
             "f:8:23: routes[0].to[0].topics: unknown key: did you mean topic?",
         ],
     );
@@ -210,7 +207,7 @@ workflows: {max_retries: 11, agent: \"a b\"}
 }
 
 #[test]
-fn transports_are_told_apart_by_their_type() {
+fn transports_are_distinguished_by_their_type() {
     check(
         "
 instance: t
@@ -393,7 +390,7 @@ admin: {listen: \"127.0.0.1:1\"}
 }
 
 #[test]
-fn routes_that_nothing_reaches_are_told() {
+fn unreachable_routes_are_reported() {
     check_more(
         "
 routes:
@@ -585,7 +582,7 @@ routes:
 }
 
 #[test]
-fn what_is_open_to_everyone_is_a_warning() {
+fn a_listener_that_is_open_to_everyone_is_a_warning() {
     check(
         "
 instance: t
@@ -994,7 +991,7 @@ workflows:
 }
 
 #[test]
-fn workflows_that_nobody_can_use_are_told() {
+fn unusable_workflows_are_reported() {
     let twice = "a".repeat(64);
     let agents = format!(
         "agents: [{{id: a, keys: [{{sha256: {twice}}}]}}, {{id: b, keys: [{{sha256: {}}}]}}]",
@@ -1083,7 +1080,7 @@ agents:
 }
 
 #[test]
-fn what_an_attached_server_gets_is_a_text() {
+fn environment_values_and_headers_of_attached_servers_are_text() {
     check_more(
         "
 agents:

@@ -45,6 +45,7 @@ impl TransportConfig {
     }
 
     /// The same, but without the creation of streams and consumers.
+    #[cfg(any(feature = "kafka", feature = "nats"))]
     pub(crate) fn without_management(&self) -> Self {
         match self {
             #[cfg(feature = "nats")]
@@ -91,12 +92,10 @@ impl TransportConfig {
 
     /// Whether the bridge itself creates a stream that stores the topic.
     pub(super) fn manages(&self, topic: &Topic) -> bool {
-        match self {
-            #[cfg(feature = "kafka")]
-            Self::Kafka(_) => false,
+        match (self, topic) {
             #[cfg(feature = "nats")]
-            Self::Nats(config) => config.jetstream.manages(topic),
-            Self::Memory(_) => false,
+            (Self::Nats(config), topic) => config.jetstream.manages(topic),
+            _ => false,
         }
     }
 

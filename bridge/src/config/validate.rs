@@ -323,6 +323,10 @@ impl<'a> Checker<'a> {
                     self.error(path.key(key), message);
                 }
             }
+            if binding.workers > 1 && !matches!(binding.role, Role::Events | Role::Responses) {
+                let message = "is only for role: events and role: responses: others have one task";
+                self.error(path.key("workers"), message);
+            }
             if binding.convert.is_some() && binding.on_unknown == OnUnknown::Pass {
                 let message = "on_unknown: pass leaves payloads unchanged and convert changes them: write one of the two";
                 self.error(path.key("on_unknown"), message);

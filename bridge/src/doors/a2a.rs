@@ -1,7 +1,7 @@
 //! The A2A interface: agent cards, messages and tasks.
 //!
 //! ```text
-//! POST ── ask: method, dialect ── work ──> Calls ──> Answer ──> Tasks ── write ──> JSON │ follow: SSE
+//! POST ── parsed: method, dialect ── work ──> Calls ──> Answer ──> Tasks ── write ──> JSON │ follow: SSE
 //! GET  ── card, page
 //! ```
 //!
@@ -20,34 +20,34 @@
 //! Source: docs/protocols/a2a.md §8 and §9.
 
 mod agents;
-mod ask;
 mod card;
 mod deliver;
 mod follow;
 mod form;
-mod former;
-mod hooks;
-mod keep;
+pub(in crate::doors) mod internal;
 mod limits;
 mod method;
 mod page;
+mod parsed;
 mod post;
 mod push;
 mod rest;
 mod send;
 mod shared;
-pub(in crate::doors) mod within;
+mod task_methods;
+mod v0_3;
+mod webhooks;
 mod work;
 mod write;
 
 pub(in crate::doors) use self::agents::refusal_of;
 pub(crate) use self::deliver::Deliveries;
-pub(crate) use self::hooks::{AllowedUrls, PushSettings};
 pub(crate) use self::limits::Limits;
 pub(in crate::doors) use self::limits::holding;
 pub(crate) use self::post::EXPOSED;
 pub(in crate::doors) use self::post::framed;
 pub(crate) use self::shared::{A2a, LiveSettings, Settings};
+pub(crate) use self::webhooks::{AllowedUrls, PushSettings};
 pub(in crate::doors) use self::work::not_read;
 
 use std::sync::Arc;
@@ -252,7 +252,7 @@ impl A2a {
         let offer = self.settings.offer("");
         let card = card::of_server(&self.settings.instance, &agents, &offer);
         json!({
-            "supportedMethods": ask::methods(),
+            "supportedMethods": parsed::methods(),
             "supportedTransports": ["JSONRPC", "HTTP+JSON"],
             "capabilities": card["capabilities"],
             "inputModes": card["inputModes"],

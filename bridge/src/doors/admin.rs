@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_name_that_nobody_has_listed_is_refused() {
+    async fn a_host_name_that_is_not_listed_is_refused() {
         let door = AdminDoor {
             hosts: Hosts::new(["a2abus.monitoring".into()]),
             ..door()

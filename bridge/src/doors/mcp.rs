@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! POST ── envelope: session, revision ──┬─> handshake: answered here
-//!                                       ├─> every: names of all agents, routed by them
+//!                                       ├─> all_agents: names of all agents, routed by them
 //!                                       └─> skill: tools of agents that speak A2A
 //!                                            └─> answer: Calls ──> parts ──> JSON │ SSE
 //! GET  ── listen: the lists that have changed ── stream: the rest of an answer ── legacy: the transport of 2024-11-05
@@ -18,13 +18,13 @@
 //!
 //! Source: docs/protocols/mcp.md §5 to §10.
 
+mod all_agents;
 mod answer;
+mod end_recorder;
 mod envelope;
-mod every;
 mod handshake;
 mod legacy;
 mod listen;
-mod over;
 mod post;
 mod revision;
 mod running;
@@ -49,8 +49,8 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::Level;
 
+use self::end_recorder::{EndRecorder, NotRecorded};
 use self::legacy::{Post, Streams};
-use self::over::{NotNoted, Over};
 use self::running::Running;
 use self::session::{SESSION, Session};
 use super::permit::{Action, Principal, permit};
@@ -73,21 +73,21 @@ struct Mcp {
     /// Cancelled when the bridge drains, which ends the open-ended streams.
     drain: CancellationToken,
     running: Arc<Running>,
-    over: Over,
+    end_recorder: EndRecorder,
     /// For items that are left out of the lists of all agents.
     unlisted: LogLimit,
     /// The streams of clients of 2024-11-05.
     streams: Arc<Streams>,
     /// Receives the cancels from other replicas.
-    _hearing: AbortOnDropHandle<()>,
+    _cancel_follower: AbortOnDropHandle<()>,
 }
 
 /// The paths for MCP clients.
 pub(crate) fn router(door: Door, drain: CancellationToken, log: &LogLimits) -> Router {
     let running = Arc::<Running>::default();
-    let hearing = Arc::clone(&running).follow(Arc::clone(&door.results));
+    let cancel_follower = Arc::clone(&running).follow(Arc::clone(&door.results));
     let mcp = Mcp {
-        over: Over::new(&door.results, &door.metrics, log),
+        end_recorder: EndRecorder::new(&door.results, &door.metrics, log),
         unlisted: log.limit(
             Level::WARN,
             "more items of agents are left out of the lists",
@@ -96,10 +96,10 @@ pub(crate) fn router(door: Door, drain: CancellationToken, log: &LogLimits) -> R
         drain,
         running,
         streams: Arc::default(),
-        _hearing: AbortOnDropHandle::new(tokio::spawn(hearing)),
+        _cancel_follower: AbortOnDropHandle::new(tokio::spawn(cancel_follower)),
     };
     Router::new()
-        .route("/mcp", any(to_every_agent))
+        .route("/mcp", any(to_all_agents))
         .route("/mcp/agents/{agent}", any(to_agent))
         // Some clients append `/mcp` to every URL.
         .route("/rpc/{agent}/mcp", any(to_agent))
@@ -107,7 +107,7 @@ pub(crate) fn router(door: Door, drain: CancellationToken, log: &LogLimits) -> R
 }
 
 /// `/mcp`.
-async fn to_every_agent(State(mcp): State<Arc<Mcp>>, request: Request<Body>) -> Response {
+async fn to_all_agents(State(mcp): State<Arc<Mcp>>, request: Request<Body>) -> Response {
     mcp.serve(Target::InPayload, request).await
 }
 
@@ -171,13 +171,13 @@ impl Mcp {
                 let results = Arc::clone(&self.door.results);
                 results.spawn(async move {
                     let answered = async {
-                        let (at, sender) = ((path, target), post.sender.clone());
-                        let response = post::serve(&self, at, sender, request).await;
-                        legacy::forward(response, &post.say).await;
+                        let (at, recipient) = ((path, target), post.recipient.clone());
+                        let response = post::serve(&self, at, recipient, request).await;
+                        legacy::forward(response, &post.sender).await;
                     };
                     tokio::select! {
                         () = answered => {}
-                        () = post.say.closed() => {}
+                        () = post.sender.closed() => {}
                     }
                 });
                 accepted()
@@ -209,13 +209,13 @@ impl Mcp {
             (StatusCode::TOO_MANY_REQUESTS, failure)
         })?;
         let (mut head, body) = request.into_parts();
-        let purse = self.door.purse(&head.extensions);
-        let body = read_body(&self.door, &head.headers, body, &purse).await?;
+        let budget = self.door.client_budget(&head.extensions);
+        let body = read_body(&self.door, &head.headers, body, &budget).await?;
         head.headers.insert(SESSION, session);
         head.headers.insert(ACCEPT, BOTH);
         let post = Post {
-            say: way.say,
-            sender: legacy::sender_of(&body),
+            sender: way.sender,
+            recipient: legacy::recipient_of(&body),
             _room: room,
         };
         Ok((post, Request::from_parts(head, Body::from(body))))
@@ -258,15 +258,15 @@ impl Mcp {
             let failure = Failure::new(Reason::InvalidRequest, message);
             (StatusCode::BAD_REQUEST, failure)
         })?;
-        let noted = self.over.note(caller, &session.key()).await;
+        let noted = self.end_recorder.note(caller, &session.key()).await;
         noted.map_err(|error| match error {
-            NotNoted::TooOften { retry_after } => {
+            NotRecorded::TooOften { retry_after } => {
                 let message = "this client has ended too many sessions: try again later";
                 let failure = Failure::new(Reason::RateLimited, message);
                 let failure = failure.detail("retryAfterSeconds", retry_after);
                 (StatusCode::TOO_MANY_REQUESTS, failure)
             }
-            NotNoted::Failed(error) => {
+            NotRecorded::Failed(error) => {
                 tracing::warn!(%error, "the end of a session could not be recorded");
                 let message = "the end of the session cannot be recorded now: try again later";
                 let failure = Failure::new(Reason::AgentUnavailable, message);

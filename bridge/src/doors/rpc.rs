@@ -1,4 +1,4 @@
-//! `POST /rpc` and `POST /rpc/{agent}`: requests, notifications and batches of any family become calls, and their answers
+//! `POST /rpc` and `POST /rpc/{agent}`: requests, notifications and batches of any family become calls. The answer is
 //! one response of the same family.
 //!
 //! ```text
@@ -11,10 +11,11 @@
 pub(super) mod batch;
 pub(super) mod common;
 mod keyed;
+pub(super) mod parts;
 mod reply;
 pub(super) mod unit;
 
-use std::future::{Future, ready};
+use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -31,24 +32,25 @@ use futures_util::{Stream, StreamExt as _, stream};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, header, request};
 use tokio::time::Instant;
 
-use self::common::{Common, Target, With};
+use self::common::{CallOptions, Common, Target};
+use self::parts::AnswerParts;
 use self::reply::Reply;
-use self::unit::{Ask, Framed, Item};
+use self::unit::{Framed, Item, RequestItem};
 use super::permit::{Action, Principal, permit};
 use super::{Door, Refusal};
 use crate::account::Line;
 use crate::budget::{BudgetExhausted, ClientBudget};
 use crate::calls::callid::{CALL_ID_CHARS, CallId};
 use crate::calls::failure::{Failure, Reason, Recipient};
-use crate::calls::{Answer, CallError, Part, SentCalls};
+use crate::calls::{CallError, Part, SentCalls};
 use crate::http::body::BodyError;
 use crate::http::negotiate::Accepts;
 use crate::http::respond::{accepted, refusal};
 use crate::http::{body, negotiate, sse};
 use crate::metrics::HttpPath;
 
-/// The header of every response that names the call: its id on the bus and in the logs. Of a batch the calls of its first
-/// requests; of what is no call an id that only the access log has.
+/// The header of every response with the id of its call, as on the bus and in the logs. For a batch it has the ids of
+/// its first calls; without a call, an id that is only in the access log.
 pub(super) const CALL_ID: HeaderName = HeaderName::from_static("x-a2abus-call-id");
 
 /// `POST /rpc`.
@@ -56,11 +58,11 @@ pub(super) async fn to_any_agent(
     State(door): State<Arc<Door>>,
     request: Request<Body>,
 ) -> Response {
-    let at = At::json_rpc(HttpPath::Rpc, Target::InPayload, request.headers());
-    let inside = Arc::clone(&door);
-    // In a box, since it is moved several times before it is polled, and so is what waits for it.
-    let respond = |common, head, payload| Box::pin(respond(inside, common, head, payload));
-    serve(&door, at, request, respond).await
+    let endpoint = Endpoint::json_rpc(HttpPath::Rpc, Target::InPayload, request.headers());
+    let shared = Arc::clone(&door);
+    // Boxed, because this future, and the one that awaits it, are moved several times before they are polled.
+    let respond = |common, head, payload| Box::pin(respond(shared, common, head, payload));
+    serve(&door, endpoint, request, respond).await
 }
 
 /// `POST /rpc/{agent}`.
@@ -70,28 +72,28 @@ pub(super) async fn to_agent(
     request: Request<Body>,
 ) -> Response {
     let target = Target::of_path(path);
-    let at = At::json_rpc(HttpPath::RpcAgent, target, request.headers());
-    let inside = Arc::clone(&door);
-    let respond = |common, head, payload| Box::pin(respond(inside, common, head, payload));
-    serve(&door, at, request, respond).await
+    let endpoint = Endpoint::json_rpc(HttpPath::RpcAgent, target, request.headers());
+    let shared = Arc::clone(&door);
+    let respond = |common, head, payload| Box::pin(respond(shared, common, head, payload));
+    serve(&door, endpoint, request, respond).await
 }
 
-/// The methods that a path accepts, and the form of its errors.
-pub(super) struct At {
+/// A path: its target, the methods that it accepts, and the form of its errors.
+pub(super) struct Endpoint {
     pub(super) path: HttpPath,
     pub(super) target: Target,
     /// The methods that it accepts.
     pub(super) methods: &'static [Method],
-    /// Whom a refusal is for that does not know its request.
+    /// The recipient of a refusal, if the request cannot be read.
     pub(super) recipient: Recipient,
-    /// The response to a request that is refused before it is read.
+    /// Creates the response to a request that is refused before it is read.
     pub(super) refusal: fn(StatusCode, &Failure, &Recipient) -> Response,
 }
 
 // === impl At ===
 
-impl At {
-    /// A path that takes JSON-RPC.
+impl Endpoint {
+    /// A path for JSON-RPC.
     pub(super) fn json_rpc(path: HttpPath, target: Target, headers: &HeaderMap) -> Self {
         Self {
             path,
@@ -103,11 +105,11 @@ impl At {
     }
 }
 
-/// Takes a request in, and has it answered by `answered`, which gets its head and its body; a request with an
-/// idempotency key once.
+/// Admits a request, reads its body, and has it answered by `answered`. A request with an idempotency key is answered
+/// only once.
 pub(super) async fn serve<R>(
     door: &Door,
-    at: At,
+    endpoint: Endpoint,
     request: Request<Body>,
     answered: impl FnOnce(Common, request::Parts, Bytes) -> R,
 ) -> Response
@@ -115,9 +117,9 @@ where
     R: Future<Output = Result<Response, Refusal>> + Send + 'static,
 {
     let arrived = Instant::now();
-    let recipient = at.recipient.clone();
-    let (path, refused) = (at.path, at.refusal);
-    let permitted = permit(request.extensions(), Action::Call(at.target.name()));
+    let recipient = endpoint.recipient.clone();
+    let (path, refused) = (endpoint.path, endpoint.refusal);
+    let permitted = permit(request.extensions(), Action::Call(endpoint.target.name()));
     let Ok(call) = door.new_call(path, request.headers()) else {
         let failure = Failure::call(&CallError::Unavailable(Text::default()));
         return refused(StatusCode::SERVICE_UNAVAILABLE, &failure, &recipient);
@@ -129,13 +131,12 @@ where
         ),
         Ok(Principal { name: caller }) => {
             let served = match door.check_in(&request) {
-                // What the head costs is given back once the response begins.
+                // The charge for the head is released when the response begins.
                 Ok(_charge) => {
                     let caller = caller.clone();
-                    match take_in(door, at, (call, caller), request).await {
-                        Ok((common, head, body)) => {
-                            keyed::answered(door, common, head, body, answered).await
-                        }
+                    // Boxed, so that it uses no memory while the answer is awaited.
+                    match Box::pin(admit_request(door, endpoint, (call, caller), request)).await {
+                        Ok(taken) => keyed::answered(door, taken, answered).await,
                         Err(refusal) => Err((refusal, None)),
                     }
                 }
@@ -150,7 +151,7 @@ where
             caller: &caller,
             agent: "",
             method: "",
-            outcome: failure.word(),
+            outcome: failure.reason_code(),
             took: arrived.elapsed(),
         };
         line.write();
@@ -165,17 +166,23 @@ where
     response
 }
 
-/// The head and the body of a request that may be answered.
-async fn take_in(
+/// A request that has been admitted and read.
+struct AdmittedRequest {
+    common: Common,
+    head: request::Parts,
+    body: Bytes,
+}
+
+async fn admit_request(
     door: &Door,
-    at: At,
+    endpoint: Endpoint,
     call: (CallId, Text),
     request: Request<Body>,
-) -> Result<(Common, request::Parts, Bytes), Refusal> {
+) -> Result<Box<AdmittedRequest>, Refusal> {
     let (head, body) = request.into_parts();
-    let common = read_head(door, at, call, &head)?;
-    let payload = read_body(door, &head.headers, body, &common.purse).await?;
-    Ok((common, head, payload))
+    let common = read_head(door, endpoint, call, &head)?;
+    let body = read_body(door, &head.headers, body, &common.budget).await?;
+    Ok(Box::new(AdmittedRequest { common, head, body }))
 }
 
 /// The value of [`CALL_ID`].
@@ -191,10 +198,10 @@ pub(super) fn header_of(calls: &[CallId]) -> HeaderValue {
     HeaderValue::try_from(text).unwrap_or(HeaderValue::from_static(""))
 }
 
-/// Any other path.
+/// All other paths.
 pub(super) async fn not_found(State(door): State<Arc<Door>>, headers: HeaderMap) -> Response {
     let status = StatusCode::NOT_FOUND;
-    let message = "nothing is served at this path: JSON-RPC goes to POST /rpc or /rpc/{agent}; A2A to POST /a2a or /a2a/agents/{agent}, where there are agents";
+    let message = "nothing is served at this path: send JSON-RPC to POST /rpc or /rpc/{agent}, and A2A, if there are agents, to POST /a2a or /a2a/agents/{agent}";
     let failure = Failure::new(Reason::InvalidRequest, message);
     door.metrics.http_request(HttpPath::Other, status);
     refusal(
@@ -204,7 +211,7 @@ pub(super) async fn not_found(State(door): State<Arc<Door>>, headers: HeaderMap)
     )
 }
 
-/// One HTTP request, to the head of its response.
+/// Answers one HTTP request, up to the head of the response.
 async fn respond(
     door: Arc<Door>,
     common: Common,
@@ -221,7 +228,7 @@ async fn respond(
     }
     let units = decode(&payload, &common.hint, &limits);
     let (size, framed) = (payload.len(), Framed::of(&payload, units));
-    // Nothing large is kept while the agent works.
+    // Nothing large is held while the agent works.
     drop((payload, head));
     match framed {
         Framed::One(unit) => {
@@ -230,12 +237,12 @@ async fn respond(
         }
         Framed::Batch(units) => {
             check_amplification(door, &common, size, units.len())?;
-            Ok(batch::respond(door, &common, units).await)
+            Ok(Box::pin(batch::respond(door, &common, units)).await)
         }
         Framed::Lines => {
             let message = "more text follows the JSON value; send several requests as one array";
             let failure = Failure::new(Reason::Parse, message);
-            common.note_refusal(failure.word());
+            common.note_refusal(failure.reason_code());
             let recipient = Recipient::unknown(common.dialect);
             Ok(common.whole(failure.render(&recipient)))
         }
@@ -261,7 +268,7 @@ fn read_event(headers: &HeaderMap, body: Bytes, limits: &Limits) -> Result<Unit,
     }
 }
 
-/// Each request of a batch goes out with all headers that pass, so that they count once for each.
+/// Limits the total size of a batch on the bus: each of its requests is sent with all passed headers.
 pub(super) fn check_amplification(
     door: &Door,
     common: &Common,
@@ -287,18 +294,19 @@ pub(super) fn check_amplification(
 
 fn read_head(
     door: &Door,
-    at: At,
+    endpoint: Endpoint,
     (call, caller): (CallId, Text),
     head: &request::Parts,
 ) -> Result<Common, Refusal> {
-    // A page of another site, or one that a name server points here, must not use its visitor's place in the network.
+    // Web pages of other sites, also those whose DNS name points here, must not use their visitors' position in the
+    // network.
     if !door.allows_origin(&head.uri, &head.headers) {
         let message =
             "web pages of this origin may not send requests: list it in http.allowed_origins";
         let failure = Failure::new(Reason::InvalidRequest, message);
         return Err((StatusCode::FORBIDDEN, failure));
     }
-    if !at.methods.contains(&head.method) {
+    if !endpoint.methods.contains(&head.method) {
         let failure = Failure::new(Reason::InvalidRequest, "requests are sent with POST");
         return Err((StatusCode::METHOD_NOT_ALLOWED, failure));
     }
@@ -306,7 +314,7 @@ fn read_head(
         let failure = Failure::call(&CallError::Draining);
         return Err((StatusCode::SERVICE_UNAVAILABLE, failure));
     }
-    // The data of an event may be anything.
+    // The data of an event may have any type.
     if !negotiate::is_json_body(&head.headers) && !negotiate::is_binary_event(&head.headers) {
         let message = "the body must be JSON: send it with Content-Type: application/json";
         let failure = Failure::new(Reason::ContentType, message);
@@ -327,16 +335,16 @@ fn read_head(
         registry: Arc::clone(&door.registry),
         may_announce: permit(&head.extensions, Action::Announce).map(drop),
         call,
-        target: at.target,
+        target: endpoint.target,
         caller,
         headers: door.passed.of_request(&head.headers),
-        purse: door.purse(&head.extensions),
+        budget: door.client_budget(&head.extensions),
         timeout,
         arrived: Instant::now(),
         accepts,
         dialect: hint.dialect().unwrap_or(Dialect::JsonRpc),
         hint,
-        reached: SentCalls::default(),
+        sent_calls: SentCalls::default(),
         results: Arc::clone(&door.results),
         key: None,
         is_resumed: false,
@@ -355,10 +363,10 @@ pub(super) async fn read_body(
     door: &Door,
     headers: &HeaderMap,
     body: Body,
-    purse: &ClientBudget,
+    budget: &ClientBudget,
 ) -> Result<Bytes, Refusal> {
     let limit = door.largest_body();
-    let read = body::read(headers, body, limit, door.body_timeout, purse).await;
+    let read = body::read(headers, body, limit, door.body_timeout, budget).await;
     read.map_err(|error| match error {
         BodyError::TooLarge => {
             let announced = headers.get(header::CONTENT_LENGTH);
@@ -395,15 +403,15 @@ pub(super) async fn read_body(
 async fn respond_to_one(common: &Common, item: Item) -> Result<Response, Refusal> {
     match item {
         Item::Refused(body) => Ok(common.whole(body)),
-        Item::Request(ask) => Ok(answer(common, ask).await),
-        Item::Notification(unit, reply) => Ok(match common.notify(unit).await {
+        Item::Request(item) => Ok(answer(common, item).await),
+        Item::Notification(unit, reply) => Ok(match Box::pin(common.notify(unit)).await {
             Ok(()) => accepted(),
             Err(error) => reply.refusal(common, unpublished_status(&error), &Failure::call(&error)),
         }),
     }
 }
 
-/// A notification has no answer, so the status reports its result.
+/// The response to a notification that was not published. It has no answer, so the status reports the result.
 pub(super) fn not_published(common: &Common, error: &CallError) -> Response {
     refusal(
         unpublished_status(error),
@@ -412,15 +420,16 @@ pub(super) fn not_published(common: &Common, error: &CallError) -> Response {
     )
 }
 
-/// The status of a notification that is not on the bus.
+/// The status for a notification that was not published.
 fn unpublished_status(error: &CallError) -> StatusCode {
     match error {
         CallError::AgentNotFound(_) | CallError::Refused(_) => StatusCode::BAD_REQUEST,
-        CallError::NotTaken(place) if place.is_misnamed() => StatusCode::BAD_REQUEST,
+        CallError::DestinationRefused(refused) if refused.is_misnamed() => StatusCode::BAD_REQUEST,
         CallError::Exhausted(_) => StatusCode::TOO_MANY_REQUESTS,
         CallError::Timeout(_)
-        | CallError::NotTaken(_)
+        | CallError::DestinationRefused(_)
         | CallError::Unavailable(_)
+        | CallError::AnswerLost(_)
         | CallError::Draining
         | CallError::SlowCaller
         | CallError::BadAnswer(_)
@@ -428,7 +437,7 @@ fn unpublished_status(error: &CallError) -> StatusCode {
     }
 }
 
-/// The status of a call that was refused before any of it was sent, where another try may go better.
+/// The status for a call that was refused before anything was sent, if a retry may succeed.
 pub(super) fn status_of(error: &CallError) -> Option<StatusCode> {
     match error {
         CallError::Draining => Some(StatusCode::SERVICE_UNAVAILABLE),
@@ -437,44 +446,42 @@ pub(super) fn status_of(error: &CallError) -> Option<StatusCode> {
     }
 }
 
-/// The answer to one request: a stream when it streams and may, else one document.
-async fn answer(common: &Common, ask: Ask) -> Response {
-    if let Some(answered) = common.ask_registry(&ask.unit).await {
+/// The answer to one request: a stream if the method streams and the caller accepts it, otherwise one document.
+async fn answer(common: &Common, item: Box<RequestItem>) -> Response {
+    if let Some(answered) = common.ask_registry(&item.unit).await {
         return common.whole(answered);
     }
-    let Ask {
+    let RequestItem {
         unit,
         data,
         mut reply,
         streaming,
-    } = ask;
-    let called = common
-        .call(
-            unit,
-            Some(common.call),
-            With {
-                data,
-                ..With::default()
-            },
-        )
-        .await;
-    if let Err(error) = &called
+    } = *item;
+    let options = CallOptions {
+        data,
+        ..CallOptions::default()
+    };
+    // Boxed, so that it uses no memory while the answer is awaited.
+    let called = Box::pin(common.call(unit, Some(common.call), options));
+    let mut parts = AnswerParts::of(called.await);
+    if let Some(error) = parts.refused()
         && let Some(status) = status_of(error)
     {
         return reply.refusal(common, status, &Failure::call(error));
     }
-    let mut parts = Box::pin(parts_of(called));
     let events = common.accepts.events();
     if streaming && events {
-        return stream_of(common, parts, reply);
+        return stream_of(common, parts.into_stream(), reply);
     }
-    let first = parts.next().await;
-    let more = matches!(&first, Some(Ok(part)) if !part.last);
-    let parts = stream::iter(first).chain(parts);
-    if more && events {
-        return stream_of(common, parts, reply);
+    let mut part = parts.next().await;
+    while let Some(Ok(first)) = part.take_if(|part| matches!(part, Ok(part) if !part.last)) {
+        if events {
+            let parts = stream::iter([Ok(first)]).chain(parts.into_stream());
+            return stream_of(common, parts, reply);
+        }
+        part = parts.next().await;
     }
-    let last = last(parts).await;
+    let last = part.unwrap_or_else(|| Err(parts::no_end()));
     if let Err(error) = &last
         && let Some(status) = status_of(error)
     {
@@ -484,45 +491,11 @@ async fn answer(common: &Common, ask: Ask) -> Response {
     reply.whole(common, part)
 }
 
-/// A stream of the parts. Its end before the last part cancels the call.
+/// A stream of the parts. If it is dropped before the last part, the call is cancelled.
 fn stream_of<S>(common: &Common, parts: S, mut reply: Reply) -> Response
 where
     S: Stream<Item = Result<Part, CallError>> + Send + 'static,
 {
     let texts = parts.map(move |part| reply.part(part).body);
-    sse::texts_response(texts, common.purse.clone())
-}
-
-/// The parts of an answer, or the error in place of them.
-pub(super) fn parts_of(
-    called: Result<Answer, CallError>,
-) -> impl Stream<Item = Result<Part, CallError>> + Send {
-    match called {
-        Ok(answer) => hear(answer).left_stream(),
-        Err(error) => stream::once(ready(Err(error))).right_stream(),
-    }
-}
-
-/// The parts of an answer: it ends with the last part or with an error, never without either.
-fn hear(answer: Answer) -> impl Stream<Item = Result<Part, CallError>> + Send {
-    stream::unfold(Some(answer), |answer| async move {
-        let mut answer = answer?;
-        let part = answer.next().await.unwrap_or_else(|| {
-            let why = "it ended without its last part";
-            Err(CallError::BadAnswer(Text::from_static(why)))
-        });
-        let goes_on = matches!(&part, Ok(part) if !part.last);
-        Some((part, goes_on.then_some(answer)))
-    })
-}
-
-/// The last part.
-async fn last(parts: impl Stream<Item = Result<Part, CallError>>) -> Result<Part, CallError> {
-    let mut parts = std::pin::pin!(parts);
-    let mut last = None;
-    while let Some(part) = parts.next().await {
-        last = Some(part?);
-    }
-    let why = "it ended without a part";
-    last.ok_or_else(|| CallError::BadAnswer(Text::from_static(why)))
+    sse::texts_response(texts, common.budget.clone())
 }

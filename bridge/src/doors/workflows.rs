@@ -222,8 +222,8 @@ impl RestState {
             return Err(Problem::unsupported_media_type());
         }
         let (limit, deadline) = (self.door.largest_body(), self.door.body_timeout);
-        let purse = self.door.purse(&head.extensions);
-        let read = body::read(headers, body, limit, deadline, &purse).await;
+        let budget = self.door.client_budget(&head.extensions);
+        let read = body::read(headers, body, limit, deadline, &budget).await;
         read.map_err(|error| match error {
             BodyError::TooLarge => Problem::too_large(limit),
             BodyError::NoRoom => Problem::no_room(),

@@ -1,4 +1,4 @@
-//! Reads a whole request body, within a limit of size and time.
+//! Reads a whole request body, within limits of size and time.
 
 use std::time::Duration;
 
@@ -16,40 +16,40 @@ use crate::budget::{BudgetExhausted, ClientBudget};
 pub(crate) enum BodyError {
     /// It is larger than the limit.
     TooLarge,
-    /// There is no memory for it now.
+    /// There is no memory for it at the moment.
     NoRoom,
     /// It did not arrive in time.
     TooSlow,
-    /// The connection broke, or the body is not framed as it says.
+    /// The connection broke, or the framing of the body is not valid.
     Broken,
 }
 
-/// How long the rest of a body that is too large is read and thrown away. A client that is still writing when its
-/// connection closes often sees only that, not the answer.
+/// How long the rest of an oversized body is read and discarded. A client that is still writing when its connection
+/// closes often does not see the answer.
 const DISCARD_TIME: Duration = Duration::from_secs(1);
-/// How much of it, in bytes.
+/// How many bytes of it are discarded.
 const DISCARD_BYTES: usize = 16 << 20;
 
-/// The whole body, charged to the purse for as long as any of it is held.
+/// Reads the whole body, and charges it to the budget for as long as any of it is held.
 ///
 /// # Errors
-/// By kind. Cancel-safe in that nothing is left behind.
+/// See [`BodyError`].
 pub(crate) async fn read(
     headers: &HeaderMap,
     body: Body,
     limit_bytes: usize,
     deadline: Duration,
-    purse: &ClientBudget,
+    budget: &ClientBudget,
 ) -> Result<Bytes, BodyError> {
     let announced = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
     let mut stream = body.into_data_stream();
     let read = if announced > limit_bytes {
         Err(BodyError::TooLarge)
     } else {
-        let collected = timeout(deadline, collect(&mut stream, limit_bytes, purse)).await;
+        let collected = timeout(deadline, collect(&mut stream, limit_bytes, budget)).await;
         collected.unwrap_or(Err(BodyError::TooSlow))
     };
-    // A client that asks before it sends has sent nothing.
+    // A client that sends `Expect` has not sent the body.
     if read == Err(BodyError::TooLarge) && !headers.contains_key(EXPECT) {
         let discarded = timeout(DISCARD_TIME, discard(&mut stream)).await;
         tracing::debug!(
@@ -63,11 +63,11 @@ pub(crate) async fn read(
 async fn collect(
     stream: &mut BodyDataStream,
     limit_bytes: usize,
-    purse: &ClientBudget,
+    budget: &ClientBudget,
 ) -> Result<Bytes, BodyError> {
-    let mut charge = purse.charge(0).map_err(no_room)?;
+    let mut charge = budget.charge(0).map_err(no_room)?;
     let mut first = Bytes::new();
-    // What a chunk is a slice of may be larger than the chunk, so that more than one are copied.
+    // A chunk may be a slice of a larger buffer, so several chunks are copied into one.
     let mut whole = BytesMut::new();
     let mut charged = 0;
     while let Some(chunk) = stream.next().await {
@@ -88,7 +88,7 @@ async fn collect(
             .map_err(no_room)?;
         charged = charged.max(takes);
     }
-    // Most bodies are one chunk, which is not copied.
+    // Most bodies are a single chunk, which is not copied.
     let body = if whole.is_empty() {
         first
     } else {
@@ -128,30 +128,26 @@ mod tests {
         Body::from_stream(stream::iter(chunks))
     }
 
-    fn purse(bytes: usize) -> ClientBudget {
+    fn budget(bytes: usize) -> ClientBudget {
         let gauge = prometheus::IntGauge::new("held", "Bytes.").unwrap();
         let refused = prometheus::IntCounter::new("refused", "Refusals.").unwrap();
-        Budget::new(bytes, gauge, refused).purse(None)
+        Budget::new(bytes, gauge, refused).for_client(None)
     }
 
     #[tokio::test]
-    async fn a_body_for_which_there_is_no_memory_is_refused_while_it_arrives() {
+    async fn a_body_without_memory_for_it_is_refused_while_it_arrives() {
         let kilobyte =
             stream::repeat_with(|| Ok::<_, Infallible>(Bytes::from_static(&[b' '; 1 << 10])));
         let endless = Body::from_stream(kilobyte);
-        let purse = purse(64 << 10);
-        let refused = read(&HeaderMap::new(), endless, 1 << 30, TIME, &purse).await;
+        let budget = budget(64 << 10);
+        let refused = read(&HeaderMap::new(), endless, 1 << 30, TIME, &budget).await;
         assert_eq!(refused, Err(BodyError::NoRoom));
-        let small = read(&HeaderMap::new(), Body::from("x"), 8, TIME, &purse).await;
-        assert_eq!(
-            small,
-            Ok(Bytes::from("x")),
-            "what was charged is given back"
-        );
+        let small = read(&HeaderMap::new(), Body::from("x"), 8, TIME, &budget).await;
+        assert_eq!(small, Ok(Bytes::from("x")), "the charge is released");
     }
 
     async fn check(body: Body, expected: Result<&'static str, BodyError>) {
-        let read = read(&HeaderMap::new(), body, 8, TIME, &purse(1 << 20)).await;
+        let read = read(&HeaderMap::new(), body, 8, TIME, &budget(1 << 20)).await;
         assert_eq!(read, expected.map(Bytes::from));
     }
 
@@ -175,7 +171,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn throwing_away_ends() {
+    async fn discarding_ends() {
         let endless =
             stream::repeat_with(|| Ok::<_, Infallible>(Bytes::from_static(&[b' '; 1 << 16])));
         check(Body::from_stream(endless), Err(BodyError::TooLarge)).await;
@@ -184,7 +180,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_broken_body_is_told() {
+    async fn a_broken_body_is_an_error() {
         let broken = stream::iter([Ok("{"), Err(std::io::Error::other("reset"))]);
         check(Body::from_stream(broken), Err(BodyError::Broken)).await;
     }

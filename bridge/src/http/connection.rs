@@ -1,4 +1,4 @@
-//! One connection: served until its client closes it, or until it has held its place for nothing for too long.
+//! One connection: served until its client closes it, or until it has been idle or stalled for too long.
 
 use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
@@ -35,20 +35,20 @@ pub struct ConnectionBounds {
     pub header_timeout: Duration,
     /// How long a connection may be open without a request.
     pub idle_timeout: Duration,
-    /// How long a client may ask for nothing of a response that is there for it.
-    pub response_patience: Duration,
-    /// Most connections at a time; more wait in the kernel.
+    /// How long a client may leave a response unread.
+    pub response_timeout: Duration,
+    /// Most concurrent connections; further ones wait in the kernel.
     pub max_connections: usize,
-    /// Most connections of one client; one more is closed.
+    /// Most connections of one client; further ones are closed.
     pub max_per_client: usize,
 }
 
 /// How a listener ends.
 #[derive(Debug, Clone)]
 pub struct Ending {
-    /// From now on every response says `connection: close`, so that clients connect elsewhere.
+    /// When cancelled, every response has `connection: close`, so that clients connect elsewhere.
     pub farewell: CancellationToken,
-    /// From now on nothing is accepted.
+    /// When cancelled, no more connections are accepted.
     pub shutdown: CancellationToken,
 }
 
@@ -60,21 +60,21 @@ pub(super) struct Shared {
     pub(super) ending: Ending,
     pub(super) name: &'static str,
     pub(super) metrics: Arc<Metrics>,
-    /// Of connections that the bridge closed.
+    /// The log line for connections that the bridge closed.
     pub(super) closed: Arc<LogLimit>,
-    /// Of clients that wait for a connection to end.
+    /// The log line for clients that wait for a connection to end.
     pub(super) full: Arc<LogLimit>,
-    pub(super) seats: Arc<OpenConnections>,
+    pub(super) connections: Arc<OpenConnections>,
 }
 
-/// The slot of one connection, given back when it ends.
+/// The slot of one connection, released when it ends.
 pub(super) struct Slot {
     open: IntGauge,
     _permit: Option<OwnedSemaphorePermit>,
     _share: Option<Share<IpAddr>>,
 }
 
-/// The address of the client, noted in each request.
+/// The address of the client, as an extension of each request.
 #[derive(Debug, Clone)]
 pub(crate) struct Peer {
     pub(crate) address: IpAddr,
@@ -86,57 +86,60 @@ pub(crate) struct Peer {
 enum End {
     /// At once.
     Now(&'static str),
-    /// After the requests that may be on their way.
-    Politely(&'static str),
-    /// At once: it was asked to end and did not.
+    /// After the requests that may be in transit.
+    Gracefully(&'static str),
+    /// At once, because it was asked to end and did not.
     CutOff,
 }
 
 /// Checks whether a connection is idle, stalled or asked to close.
 struct ConnectionMonitor {
     streams: Arc<Streams>,
-    seated: ConnectionGuard,
+    guard: ConnectionGuard,
     bounds: ConnectionBounds,
-    looks: Interval,
-    /// Until when the first request must have begun.
+    checks: Interval,
+    /// The deadline for the start of the first request.
     first_head: Instant,
-    /// From when a connection that was asked to end is cut off.
+    /// When a connection that was asked to end is cut off.
     cut_off: Option<Instant>,
 }
 
-/// How long a client may take nothing of what is sent to it.
-const WRITE_PATIENCE: Duration = Duration::from_secs(30);
-/// Largest head of a request, in bytes. Source: docs/design.md §8.
+/// How long a write may make no progress.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
+/// The largest request head, in bytes. Source: docs/design.md §8.
 const MAX_HEAD_BYTES: u32 = 64 << 10;
-/// Most requests at a time on one HTTP/2 connection.
+/// The first bytes of an HTTP/2 connection. No HTTP/1 request begins with them. Source: RFC 9113 section 3.4.
+const HTTP_2: &[u8] = b"PRI ";
+/// Most concurrent requests on one HTTP/2 connection.
 const MAX_STREAMS: u32 = 32;
-/// What an HTTP/2 client may send before anybody has read it, in bytes: of one request, and of all of a connection.
+/// The HTTP/2 flow-control windows of one request and of a connection, in bytes.
 const WINDOWS: (u32, u32) = (128 << 10, 512 << 10);
-/// Most bytes of one response of HTTP/2 that wait to be sent.
+/// Most bytes of one HTTP/2 response that wait to be sent.
 const SEND_BUFFER: usize = 64 << 10;
-/// The shortest and the longest time between two looks at what a connection does.
-const LOOKS: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(5));
-/// How often an HTTP/2 connection is asked whether it is still there, and how long the answer may take.
+/// The shortest and the longest interval between two checks of a connection.
+const CHECK_INTERVALS: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(5));
+/// The interval of HTTP/2 pings, and how long the answer may take.
 const PING: Duration = Duration::from_secs(20);
-/// How long a connection without a request stays open at shutdown: one may be on its way, and to close now would reset it.
-const LAST_REQUESTS: Duration = Duration::from_millis(250);
-/// How long a connection that makes room for another may take to close.
-const MAKING_ROOM: Duration = Duration::from_millis(250);
+/// How long an idle connection stays open at shutdown. A request may be in transit, and closing at once would reset it.
+const IDLE_GRACE: Duration = Duration::from_millis(250);
+/// How long a connection that makes room for another one may take to close.
+const MAKE_ROOM_TIMEOUT: Duration = Duration::from_millis(250);
 
-/// Serves a connection to its end. Dropping the future ends it.
+/// Serves a connection until it ends. Dropping the future ends it.
 pub(super) async fn serve_connection(
     stream: TcpStream,
     peer: SocketAddr,
     shared: Shared,
     _slot: Slot,
 ) {
-    // Parts of a stream are small and must not wait for each other.
+    // The parts of a stream are small, and must not be delayed by Nagle's algorithm.
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "a connection failed before it was served");
         return;
     }
     let streams = Streams::new();
-    let mut watch = ConnectionMonitor::new(&streams, shared.seats.take(&streams), shared.bounds);
+    let mut watch =
+        ConnectionMonitor::new(&streams, shared.connections.take(&streams), shared.bounds);
     let address = peer.ip().to_canonical();
     let name = address.to_string().into();
     let from = Peer { address, name };
@@ -150,13 +153,14 @@ pub(super) async fn serve_connection(
             request,
         )
     });
-    let builder = builder(shared.bounds);
-    let io = TokioIo::new(Stalling::new(stream, WRITE_PATIENCE));
+    let mut idle_grace = pin!(shared.ending.idle_grace());
+    let builder = tokio::select! {
+        builder = builder_for(&stream, shared.bounds) => builder,
+        () = idle_grace.as_mut() => return,
+        end = watch.end() => return shared.note_end(peer, &end),
+    };
+    let io = TokioIo::new(Stalling::new(stream, WRITE_TIMEOUT));
     let mut connection = pin!(builder.serve_connection(io, service));
-    let mut last_requests = pin!(async {
-        shared.ending.shutdown.cancelled().await;
-        sleep(LAST_REQUESTS).await;
-    });
     let mut open = true;
     loop {
         tokio::select! {
@@ -166,29 +170,53 @@ pub(super) async fn serve_connection(
                 }
                 return;
             }
-            () = last_requests.as_mut(), if open => {
+            () = idle_grace.as_mut(), if open => {
                 open = false;
                 connection.as_mut().graceful_shutdown();
             }
-            end = watch.end() => match end {
-                End::Now(why) => {
-                    shared.note_closed(peer, why);
-                    return;
+            end = watch.end() => {
+                shared.note_end(peer, &end);
+                match end {
+                    End::Now(_) | End::CutOff => return,
+                    End::Gracefully(_) => connection.as_mut().graceful_shutdown(),
                 }
-                End::Politely(why) => {
-                    shared.note_closed(peer, why);
-                    connection.as_mut().graceful_shutdown();
-                }
-                End::CutOff => return,
-            },
+            }
         }
+    }
+}
+
+// === impl Ending ===
+
+impl Ending {
+    /// Whether clients should connect elsewhere.
+    fn has_begun(&self) -> bool {
+        self.farewell.is_cancelled() || self.shutdown.is_cancelled()
+    }
+
+    /// Completes when idle connections are to be closed at shutdown.
+    async fn idle_grace(&self) {
+        self.shutdown.cancelled().await;
+        sleep(IDLE_GRACE).await;
     }
 }
 
 // === impl Shared ===
 
 impl Shared {
-    /// Notes a connection that is closed for what it does.
+    /// Counts and logs why the bridge ends a connection. One that is cut off was counted when it was asked to end.
+    fn note_end(&self, peer: SocketAddr, end: &End) {
+        match end {
+            End::Now(why) => self.note_closed(peer, why),
+            // An idle client has done nothing wrong.
+            End::Gracefully(why) => {
+                self.metrics.connection_closed(self.name, why);
+                tracing::debug!(door = self.name, %peer, why, "an idle connection was closed");
+            }
+            End::CutOff => {}
+        }
+    }
+
+    /// Counts and logs a connection that the bridge closes.
     pub(super) fn note_closed(&self, peer: SocketAddr, why: &'static str) {
         self.metrics.connection_closed(self.name, why);
         if let Some(suppressed) = self.closed.allow() {
@@ -224,15 +252,16 @@ impl Drop for Slot {
 // === impl ConnectionMonitor ===
 
 impl ConnectionMonitor {
-    fn new(streams: &Arc<Streams>, seated: ConnectionGuard, bounds: ConnectionBounds) -> Self {
-        let mut looks = interval((bounds.idle_timeout / 4).clamp(LOOKS.0, LOOKS.1));
-        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    fn new(streams: &Arc<Streams>, guard: ConnectionGuard, bounds: ConnectionBounds) -> Self {
+        let mut checks =
+            interval((bounds.idle_timeout / 4).clamp(CHECK_INTERVALS.0, CHECK_INTERVALS.1));
+        checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         Self {
             streams: Arc::clone(streams),
-            seated,
+            guard,
             bounds,
-            looks,
-            // Telling HTTP/1 from HTTP/2 is not under hyper's own timeout.
+            checks,
+            // Hyper's own timeout does not cover the detection of the HTTP version.
             first_head: Instant::now() + bounds.header_timeout,
             cut_off: None,
         }
@@ -255,17 +284,17 @@ impl ConnectionMonitor {
                         return End::CutOff;
                     }
                 }
-                () = self.seated.room_requested() => {
+                () = self.guard.room_requested() => {
                     if self.streams.idle_for().is_none() {
                         continue;
                     }
                     if is_new {
                         return End::Now("made_room");
                     }
-                    self.cut_off = Some(Instant::now() + MAKING_ROOM);
-                    return End::Politely("made_room");
+                    self.cut_off = Some(Instant::now() + MAKE_ROOM_TIMEOUT);
+                    return End::Gracefully("made_room");
                 }
-                _ = self.looks.tick() => {
+                _ = self.checks.tick() => {
                     if let Some(end) = self.check_activity() {
                         return end;
                     }
@@ -278,14 +307,14 @@ impl ConnectionMonitor {
         let bounds = &self.bounds;
         match self
             .streams
-            .doing(bounds.idle_timeout, bounds.response_patience)
+            .activity(bounds.idle_timeout, bounds.response_timeout)
         {
             ConnectionActivity::Stalled => Some(End::Now("stalled")),
-            ConnectionActivity::Nothing if self.streams.have_begun() && self.cut_off.is_none() => {
+            ConnectionActivity::Idle if self.streams.have_begun() && self.cut_off.is_none() => {
                 self.cut_off = Some(Instant::now() + bounds.header_timeout);
-                Some(End::Politely("idle"))
+                Some(End::Gracefully("idle"))
             }
-            ConnectionActivity::Nothing | ConnectionActivity::Work => None,
+            ConnectionActivity::Idle | ConnectionActivity::Active => None,
         }
     }
 }
@@ -298,14 +327,38 @@ async fn answer(
     mut request: http::Request<Incoming>,
 ) -> Result<Response, Infallible> {
     request.extensions_mut().insert(peer);
-    // HTTP/2 has frames of its own for this, and forbids the header.
-    let has_header = request.version() <= Version::HTTP_11;
-    let mut response = router.oneshot(request.map(Body::new)).await?;
-    if has_header && (ending.farewell.is_cancelled() || ending.shutdown.is_cancelled()) {
+    // HTTP/2 uses frames for this, and forbids the header.
+    let is_http_1 = request.version() <= Version::HTTP_11;
+    let request = request.map(|body| match is_http_1 {
+        true => stream.receive(body),
+        false => Body::new(body),
+    });
+    let mut response = router.oneshot(request).await?;
+    // Hyper closes the connection after an unread body, so the client must not send its next request on it.
+    if is_http_1 && (ending.has_begun() || stream.has_unread_body()) {
         let close = HeaderValue::from_static("close");
         response.headers_mut().insert(header::CONNECTION, close);
     }
     Ok(response.map(|body| stream.watch(body)))
+}
+
+/// The builder for the HTTP version of a client, which its first bytes show.
+///
+/// Hyper can also detect the version, but then it reads the first bytes into a separate buffer, and takes 16 KiB
+/// instead of 8 KiB to read the rest.
+async fn builder_for(stream: &TcpStream, bounds: ConnectionBounds) -> Builder<TokioExecutor> {
+    let mut first = [0; HTTP_2.len()];
+    // An error occurs again when the connection is read.
+    let length = stream.peek(&mut first).await.unwrap_or_default();
+    let first = first.get(..length).unwrap_or_default();
+    let builder = builder(bounds);
+    if first == HTTP_2 {
+        builder.http2_only()
+    } else if HTTP_2.starts_with(first) {
+        builder
+    } else {
+        builder.http1_only()
+    }
 }
 
 fn builder(bounds: ConnectionBounds) -> Builder<TokioExecutor> {

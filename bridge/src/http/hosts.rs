@@ -1,8 +1,8 @@
 //! Which `Host` names are accepted?
 //!
-//! A web page can make its own name point at an address in its visitor's network, and the browser then takes this
-//! process for a part of the page. It still says the name in `Host`, so that a name nobody has listed is refused. An
-//! address and `localhost` cannot be pointed elsewhere and are always right.
+//! A web page can make its own DNS name point to an address in its visitor's network (DNS rebinding), and the browser
+//! then treats this process as part of the page's site. The browser still sends the name in `Host`, so names that are
+//! not listed are refused. Addresses and `localhost` cannot be redirected this way, and are always accepted.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -10,17 +10,17 @@ use std::sync::Arc;
 use http::uri::Authority;
 use http::{HeaderMap, StatusCode, Uri, Version, header};
 
-/// The names by which a door may be asked, beside addresses and `localhost`. Cheap to clone.
+/// The names that `Host` may have, in addition to addresses and `localhost`. Cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub struct Hosts(Arc<[String]>);
 
-/// Why a request is not for this door.
+/// Why a request is not for this server.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum WrongHost {
-    /// It does not say one host.
+    /// It does not name exactly one host.
     #[error("the request must have one Host header, with the name or the address of this server")]
     NotOne,
-    /// It names another one.
+    /// It names another host.
     #[error("the host {0:?} is not served here: list it in {1}")]
     Other(String, &'static str),
 }
@@ -36,7 +36,7 @@ impl WrongHost {
     }
 }
 
-/// Every name is right.
+/// Every name is accepted.
 const ANY: &str = "*";
 
 // === impl Hosts ===
@@ -48,7 +48,7 @@ impl Hosts {
         Self(names.into_iter().collect())
     }
 
-    /// Whether a request is for this door; `key` is where the configuration lists its names.
+    /// Checks that a request is for this server; `key` is the configuration key that lists its names.
     pub(crate) fn check(
         &self,
         version: Version,
@@ -57,7 +57,7 @@ impl Hosts {
         key: &'static str,
     ) -> Result<(), WrongHost> {
         let Some(authority) = authority(uri, headers)? else {
-            // No browser speaks HTTP/1.0.
+            // No browser uses HTTP/1.0.
             return if version < Version::HTTP_11 {
                 Ok(())
             } else {
@@ -75,7 +75,7 @@ impl Hosts {
         self.names(host) || self.0.iter().any(|name| name == ANY)
     }
 
-    /// Whether a host is certainly this server: not only because every name is right.
+    /// Whether a host certainly is this server, and is not only accepted because every name is.
     pub(crate) fn names(&self, host: &str) -> bool {
         let bare = host.trim_start_matches('[').trim_end_matches(']');
         bare.parse::<IpAddr>().is_ok()
@@ -84,7 +84,7 @@ impl Hosts {
     }
 }
 
-/// The host that a request names, where it names one.
+/// The host that a request names, if it names one.
 pub(crate) fn authority(uri: &Uri, headers: &HeaderMap) -> Result<Option<Authority>, WrongHost> {
     let mut named = headers.get_all(header::HOST).iter();
     match (uri.authority(), named.next(), named.next()) {
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_localhost_and_listed_names_are_right() {
+    fn addresses_localhost_and_listed_names_are_accepted() {
         for host in [
             "127.0.0.1:8080",
             "[::1]:8080",
@@ -125,7 +125,7 @@ mod tests {
         }
         assert_eq!(check(&["a2abus.svc"], "/rpc", &["A2abus.SVC:80"]), Ok(()));
         assert_eq!(check(&["*"], "/rpc", &["evil.example"]), Ok(()));
-        // HTTP/2 says it in the target.
+        // HTTP/2 has it in the request target.
         assert_eq!(check(&[], "http://localhost/rpc", &[]), Ok(()));
     }
 

@@ -20,7 +20,7 @@ pub(crate) struct Messages<B> {
     document: BytesMut,
     ready: VecDeque<Bytes>,
     is_over: bool,
-    most: usize,
+    max_bytes: usize,
 }
 
 /// Why no further message can be read.
@@ -44,20 +44,20 @@ where
     B: Body<Data = Bytes, Error: std::error::Error> + Unpin,
 {
     /// The messages of a response, of at most this many bytes each.
-    pub(crate) fn of(response: impl Into<Response<B>>, most: usize) -> Self {
+    pub(crate) fn of(response: impl Into<Response<B>>, max_bytes: usize) -> Self {
         let (head, body) = response.into().into_parts();
         let is_stream = sse::is_stream(&head.headers);
         Self {
-            events: is_stream.then(|| Events::new(most)),
+            events: is_stream.then(|| Events::new(max_bytes)),
             body,
             document: BytesMut::new(),
             ready: VecDeque::new(),
             is_over: false,
-            most,
+            max_bytes,
         }
     }
 
-    /// Whether there may be several.
+    /// Whether there may be several messages.
     pub(crate) fn is_stream(&self) -> bool {
         self.events.is_some()
     }
@@ -76,7 +76,7 @@ where
             }
             match self.body.frame().await {
                 Some(Ok(frame)) => {
-                    // Trailers say nothing here.
+                    // Trailers are ignored.
                     if let Ok(piece) = frame.into_data() {
                         self.take(&piece)?;
                     }
@@ -97,15 +97,15 @@ where
             self.ready.extend(events.push(piece)?);
             return Ok(());
         }
-        if self.document.len() + piece.len() > self.most {
-            return Err(MessagesError::Document(self.most));
+        if self.document.len() + piece.len() > self.max_bytes {
+            return Err(MessagesError::Document(self.max_bytes));
         }
         self.document.extend_from_slice(piece);
         Ok(())
     }
 }
 
-/// The error of the system or the peer.
+/// The innermost cause: the error of the system or the peer.
 fn innermost(error: &dyn std::error::Error) -> String {
     let mut innermost = error;
     while let Some(cause) = innermost.source() {

@@ -1,4 +1,5 @@
-//! What does the head of a request say: is the body JSON, what may the answer be, how long does the caller wait?
+//! Content negotiation by the head of a request: is the body JSON, which forms may the answer have, and how long does
+//! the caller wait?
 //!
 //! Source: docs/design.md §7.1 and §7.2, docs/protocols/a2a.md §6, RFC 9110 section 12.5.1.
 
@@ -9,10 +10,10 @@ use a2abus_plugin::protocol::dialect::Dialect;
 use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-/// The header that says how long the caller waits, in milliseconds.
+/// The header with the caller's timeout, in milliseconds.
 pub(crate) static TIMEOUT_HEADER: HeaderName = HeaderName::from_static("x-a2a-timeout");
 
-/// Longer timeouts count as this one; calls are capped far below it.
+/// Longer timeouts are reduced to this one. The limit of calls is far below it.
 const MAX_TIMEOUT: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// The headers that help decoding. Source: docs/protocols/a2a.md §6.
@@ -41,8 +42,8 @@ pub(crate) struct BadTimeout;
 // === impl Accepts ===
 
 impl Accepts {
-    /// What the `Accept` headers allow, or `None` when neither form is. Without any everything is; elements that are
-    /// no media ranges count for nothing.
+    /// The forms that the `Accept` headers allow; `None` if they allow neither. Without `Accept`, all are allowed;
+    /// elements that are not media ranges are ignored.
     pub(crate) fn of(headers: &HeaderMap) -> Option<Self> {
         let lines = headers
             .get_all(ACCEPT)
@@ -99,12 +100,12 @@ impl<'a> Range<'a> {
         Some(Self { main, sub, refused })
     }
 
-    /// Whether it names JSON, or one of the media types that are JSON, and allows it.
+    /// Whether it names and allows JSON, or a media type that is JSON.
     fn is_json(&self) -> bool {
         !self.refused && is_json_type(self.main, self.sub)
     }
 
-    /// How closely it names a media type: 3 by name, 2 by its main type, 1 with all others; 0 not at all.
+    /// How specifically it matches a media type: 3 by name, 2 by its main type, 1 with all others; 0 not at all.
     fn closeness(&self, main: &str, sub: &str) -> u8 {
         let same_main = self.main.eq_ignore_ascii_case(main);
         match (self.main, self.sub) {
@@ -122,8 +123,7 @@ fn allows(ranges: &[Range<'_>], main: &str, sub: &str) -> bool {
     closest.is_some_and(|range| range.closeness(main, sub) > 0 && !range.refused)
 }
 
-/// Whether the body is JSON, as far as its headers say; without a `Content-Type` it may be.
-/// Source: docs/design.md §7.1.
+/// Whether the headers declare the body as JSON. Without a `Content-Type` it may be JSON. Source: docs/design.md §7.1.
 pub(crate) fn is_json_body(headers: &HeaderMap) -> bool {
     let Some(value) = headers.get(CONTENT_TYPE) else {
         return true;
@@ -136,8 +136,8 @@ pub(crate) fn is_json_body(headers: &HeaderMap) -> bool {
     named.is_some_and(|(main, sub)| is_json_type(main, sub))
 }
 
-/// Whether the head is that of a CloudEvent in binary mode; what says that it is in structured mode is.
-/// Source: CloudEvents 1.0.2, HTTP protocol binding section 3.
+/// Whether the head is that of a CloudEvent in binary mode, and not in structured mode. Source: CloudEvents 1.0.2, HTTP
+/// protocol binding section 3.
 pub(crate) fn is_binary_event(headers: &HeaderMap) -> bool {
     const STRUCTURED: &[u8] = b"application/cloudevents";
     let content_type = headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes);
@@ -152,7 +152,7 @@ fn is_json_type(main: &str, sub: &str) -> bool {
     named || sub.ends_with("+json")
 }
 
-/// How long the caller waits, when it says so.
+/// The caller's timeout, if it sends one.
 pub(crate) fn timeout(headers: &HeaderMap) -> Result<Option<Duration>, BadTimeout> {
     let Some(value) = headers.get(&TIMEOUT_HEADER) else {
         return Ok(None);
@@ -161,7 +161,7 @@ pub(crate) fn timeout(headers: &HeaderMap) -> Result<Option<Duration>, BadTimeou
     if digits.is_empty() || !digits.bytes().all(|b| b.is_ascii_digit()) {
         return Err(BadTimeout);
     }
-    // Only a number too large for 64 bits fails here, and that is a long time.
+    // Parsing fails only for a number that is too large for 64 bits, which means a long timeout.
     match digits.parse().unwrap_or(u64::MAX) {
         0 => Err(BadTimeout),
         millis => Ok(Some(Duration::from_millis(millis).min(MAX_TIMEOUT))),
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn json_bodies_are_told_by_their_content_type() {
+    fn json_bodies_are_recognised_by_their_content_type() {
         let check = |value: &str, json| {
             assert_eq!(
                 is_json_body(&headers("content-type", value)),

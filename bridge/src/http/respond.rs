@@ -3,12 +3,12 @@
 use axum::body::Body;
 use axum::response::Response;
 use bytes::Bytes;
-use http::header::{ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, RETRY_AFTER};
+use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderValue, StatusCode};
 
 use crate::calls::failure::{Failure, Recipient, SOON};
 
-/// How long a caller should wait before it asks a bridge again that is shutting down, in seconds.
+/// How long a caller should wait before it retries while the bridge is shutting down, in seconds.
 const RETRY_AFTER_SECONDS: HeaderValue = HeaderValue::from_static("5");
 
 /// A JSON document.
@@ -21,7 +21,7 @@ pub(crate) fn json_response(status: StatusCode, body: Bytes) -> Response {
     response
 }
 
-/// A refusal below JSON-RPC: with a status of its own, and the error in the body.
+/// A refusal at the HTTP level: with its own status, and the error in the body.
 pub(crate) fn refusal(status: StatusCode, failure: &Failure, recipient: &Recipient) -> Response {
     with_status(json_response(status, failure.render(recipient)), status)
 }
@@ -36,16 +36,12 @@ pub(crate) fn with_status(mut response: Response, status: StatusCode) -> Respons
         StatusCode::TOO_MANY_REQUESTS | StatusCode::CONFLICT => {
             headers.insert(RETRY_AFTER, SOON.into())
         }
-        // What is left of the body would be taken for the next request.
-        StatusCode::REQUEST_TIMEOUT => {
-            headers.insert(CONNECTION, HeaderValue::from_static("close"))
-        }
         _ => None,
     };
     response
 }
 
-/// Taken, and nothing to say about it.
+/// Accepted, without a body.
 pub(crate) fn accepted() -> Response {
     let mut response = Response::new(Body::empty());
     *response.status_mut() = StatusCode::ACCEPTED;

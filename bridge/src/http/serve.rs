@@ -1,4 +1,4 @@
-//! The listener: who may connect, and how does it end?
+//! The listener: accepts connections within the limits, and shuts down without losing requests.
 //!
 //! axum's own `serve` has no limit on connections and no timeout for the head of a request, hence this loop.
 
@@ -20,10 +20,10 @@ use crate::log_limit::LogLimits;
 use crate::metrics::Metrics;
 use crate::shares::{Share, Shares, client};
 
-/// A door that is about to open.
+/// A listener that is about to serve.
 #[derive(Debug)]
 pub struct Listener {
-    /// Where it listens.
+    /// The socket.
     pub socket: TcpListener,
     /// The router that it serves.
     pub router: Router,
@@ -33,21 +33,21 @@ pub struct Listener {
     pub ending: Ending,
     /// Its name in metrics and logs.
     pub name: &'static str,
-    /// Where its connections are counted.
+    /// Counts its connections.
     pub metrics: Arc<Metrics>,
-    /// The rate-limited lines of the bridge.
+    /// The rate limits of log lines.
     pub log: LogLimits,
 }
 
-/// File descriptors that are not for connections of callers: those of brokers, files and the admin listener.
+/// File descriptors that are reserved for brokers, files and the admin listener.
 const RESERVED_DESCRIPTORS: u64 = 256;
 /// How long accepting pauses when the process is out of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 
-/// Most connections that are taken at shutdown because they wait to be accepted: what a listener holds at most by default.
+/// Most waiting connections that are accepted at shutdown: the default backlog of a listener.
 const MAX_WAITING: usize = 1_024;
 
-/// How many connections the process can afford of those that are wanted: every one takes a file descriptor.
+/// How many of the wanted connections the process can have: each one needs a file descriptor.
 #[must_use]
 pub fn affordable(wanted: usize) -> usize {
     let Some(limit) = getrlimit(Resource::Nofile).current else {
@@ -66,12 +66,12 @@ pub fn affordable(wanted: usize) -> usize {
     affordable
 }
 
-/// Serves a router until `shutdown`; then takes the connections that wait, accepts nothing more, and returns when every
-/// request is answered and every connection closed. The caller decides how long that may take: dropping the future ends
-/// what is left.
+/// Serves a router until `shutdown`. Then it accepts the connections that are waiting, but no later ones, and returns
+/// when every request is answered and every connection is closed. The caller decides how long that may take: dropping
+/// the future ends the rest.
 ///
-/// Only a connection that is made in the very moment in which the listener closes is reset, before anything of its
-/// request was read.
+/// Only a connection that is made at the very moment when the listener closes is reset. Nothing of its request has been
+/// read then.
 pub async fn serve(listener: Listener) {
     let Listener {
         socket,
@@ -82,8 +82,8 @@ pub async fn serve(listener: Listener) {
         metrics,
         log,
     } = listener;
-    let most = bounds.max_connections.min(Semaphore::MAX_PERMITS);
-    let permits = Arc::new(Semaphore::new(most));
+    let max_connections = bounds.max_connections.min(Semaphore::MAX_PERMITS);
+    let permits = Arc::new(Semaphore::new(max_connections));
     let clients = Shares::new(bounds.max_per_client);
     let shared = Shared {
         router,
@@ -91,12 +91,12 @@ pub async fn serve(listener: Listener) {
         ending,
         name,
         metrics,
-        seats: Arc::default(),
+        connections: Arc::default(),
         closed: Arc::new(log.limit(Level::WARN, "more connections were closed")),
         full: Arc::new(log.limit(Level::WARN, "more clients had to wait for a connection")),
     };
     let mut connections = JoinSet::new();
-    // A client that is accepted and waits for room.
+    // A client that is accepted, and waits for a free slot.
     let mut next: Option<(TcpStream, SocketAddr, Share<IpAddr>)> = None;
     loop {
         tokio::select! {
@@ -104,7 +104,7 @@ pub async fn serve(listener: Listener) {
             () = shared.ending.shutdown.cancelled() => break,
             Some(ended) = connections.join_next() => note_panic(ended),
             permit = Arc::clone(&permits).acquire_owned(), if next.is_some() => {
-                // The semaphore is never closed, so that there is always a permit in the end.
+                // The semaphore is never closed, so acquiring a permit always succeeds in the end.
                 if let (Some((stream, peer, share)), Ok(permit)) = (next.take(), permit) {
                     let slot = Slot::new(&shared, Some(permit), Some(share));
                     connections.spawn(serve_connection(stream, peer, shared.clone(), slot));
@@ -127,7 +127,7 @@ pub async fn serve(listener: Listener) {
     }
 }
 
-/// Waits for a client. Cancel-safe.
+/// Waits for a connection. Cancel-safe.
 async fn accept(listener: &TcpListener) -> (TcpStream, SocketAddr) {
     loop {
         match listener.accept().await {
@@ -144,7 +144,7 @@ async fn accept(listener: &TcpListener) -> (TcpStream, SocketAddr) {
     }
 }
 
-/// Has connections without a request close while a client waits for room. Cancel-safe.
+/// Asks idle connections to close while a client waits for room. Cancel-safe.
 async fn make_room(shared: &Shared) {
     if let Some(suppressed) = shared.full.allow() {
         tracing::warn!(
@@ -154,13 +154,13 @@ async fn make_room(shared: &Shared) {
             "connection limit reached: closing the connection that has been idle longest; new clients wait"
         );
     }
-    shared.seats.make_room().await;
+    shared.connections.make_room().await;
 }
 
-/// The connections that are made and not accepted, for which closing the listener would be a reset. Closes it.
+/// Closes the listener. Returns the connections that wait to be accepted, which would otherwise be reset.
 fn waiting(listener: TcpListener) -> Vec<(TcpStream, SocketAddr)> {
     let mut waiting = Vec::new();
-    // The kernel has connections that the runtime does not know yet.
+    // The kernel may have connections that the runtime does not know yet.
     let Ok(listener) = listener.into_std() else {
         return waiting;
     };
@@ -171,14 +171,14 @@ fn waiting(listener: TcpListener) -> Vec<(TcpStream, SocketAddr)> {
                 waiting.extend(stream.and_then(TcpStream::from_std).map(|s| (s, peer)));
             }
             Err(error) if is_of_one_client(&error) => {}
-            // None waits, or the process is out of file descriptors.
+            // There are no more, or the process is out of file descriptors.
             Err(_) => break,
         }
     }
     waiting
 }
 
-/// Whether only the client that was about to connect is concerned.
+/// Whether an error concerns only the client that was about to connect.
 fn is_of_one_client(error: &io::Error) -> bool {
     matches!(
         error.kind(),
@@ -216,7 +216,7 @@ mod tests {
     const BOUNDS: ConnectionBounds = ConnectionBounds {
         header_timeout: Duration::from_millis(300),
         idle_timeout: Duration::from_secs(60),
-        response_patience: Duration::from_secs(60),
+        response_timeout: Duration::from_secs(60),
         max_connections: 32,
         max_per_client: 32,
     };
@@ -261,7 +261,7 @@ mod tests {
         stream
     }
 
-    /// What comes until the server closes.
+    /// Everything that arrives until the server closes.
     async fn read_all(stream: &mut TcpStream) -> String {
         let mut bytes = Vec::new();
         timeout(SOON, stream.read_to_end(&mut bytes))
@@ -344,7 +344,7 @@ mod tests {
     #[tokio::test]
     async fn a_client_that_does_not_finish_its_head_is_closed() {
         let server = start(Router::new(), BOUNDS).await;
-        // Nothing at all; what may become HTTP/1 or HTTP/2; an HTTP/1 head without its end.
+        // Nothing at all; bytes that may become HTTP/1 or HTTP/2; an HTTP/1 head without its end.
         for beginning in [&b""[..], b"P", b"POST /rpc HTTP/1.1\r\nhost:"] {
             let begun = Instant::now();
             let mut client = send(&server, beginning).await;
@@ -393,7 +393,7 @@ mod tests {
         let silent = send(&server, b"").await;
         let mut idle = send(&server, GET).await;
         read_head(&mut idle).await;
-        // The silent one is idle for longest, then the one that had a request.
+        // The silent one has been idle for longest, followed by the one that had a request.
         let mut served = Vec::new();
         for mut last in [silent, idle] {
             let mut new = send(&server, GET).await;
@@ -401,7 +401,7 @@ mod tests {
             served.push(new);
             read_all(&mut last).await;
         }
-        // Both newcomers are served, so that both places are decided.
+        // Both new clients are served, so both old connections have been chosen.
         let ended = reports.try_recv();
         assert!(
             ended.is_err(),
@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn shutdown_finishes_what_is_in_flight_and_accepts_nothing_more() {
+    async fn shutdown_finishes_requests_in_progress_and_accepts_no_more() {
         let (begin, mut begun) = mpsc::channel(1);
         let slow = move || async move {
             begin.send(()).await.unwrap();
@@ -480,7 +480,7 @@ mod tests {
         let head = read_head(&mut client).await;
         assert!(!head.contains("connection: close"), "{head}");
         server.shutdown.cancel();
-        // The server has seen the order and not yet closed: it has closed its listener.
+        // The server has closed its listener, but not yet this connection.
         while TcpStream::connect(server.address).await.is_ok() {
             tokio::task::yield_now().await;
         }
@@ -503,6 +503,31 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn an_answer_before_the_end_of_the_body_says_that_its_connection_closes() {
+        let router = Router::new()
+            .route("/unread", post(|| async { "refused" }))
+            .route("/read", post(|body: String| async { body }));
+        let server = start(router, BOUNDS).await;
+        let request =
+            |path: &str| format!("POST {path} HTTP/1.1\r\nhost: x\r\ncontent-length: 4\r\n\r\n");
+        let mut client = send(&server, request("/unread").as_bytes()).await;
+        let answer = read_all(&mut client).await;
+        assert!(answer.contains("connection: close\r\n"), "{answer}");
+        // A body that is read, or that has no bytes, leaves it open.
+        let mut client = send(&server, request("/read").as_bytes()).await;
+        client.write_all(b"body").await.unwrap();
+        let chunked = b"POST /read HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n4\r\nbody\r\n0\r\n\r\n";
+        client.write_all(chunked).await.unwrap();
+        let empty = b"POST /unread HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n";
+        client.write_all(empty).await.unwrap();
+        for rest in ["", "body", "body"] {
+            let head = read_head(&mut client).await;
+            assert!(head.starts_with(&format!("{rest}HTTP/1.1 200")), "{head}");
+            assert!(!head.contains("connection: close"), "{head}");
+        }
+    }
+
+    #[tokio::test]
     async fn an_answer_before_the_end_of_the_body_arrives_whole() {
         let server = start(
             Router::new().route("/", post(|| async { "not read" })),
@@ -510,7 +535,7 @@ mod tests {
         )
         .await;
         server.farewell.cancel();
-        // More than the buffers of both sides hold: the server has to take it while it closes.
+        // More than the buffers of both sides can hold, so the server has to read it while it closes.
         let body = vec![b' '; 32 << 20];
         let head = format!(
             "POST / HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n",
@@ -536,7 +561,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn requests_know_where_they_come_from() {
+    async fn requests_have_the_address_of_their_client() {
         let show =
             |axum::Extension(peer): axum::Extension<Peer>| async move { peer.name.to_string() };
         let server = start(Router::new().route("/", get(show)), BOUNDS).await;

@@ -1,4 +1,4 @@
-//! How does an answer travel in parts? As server-sent events: one event for each part.
+//! Answers in parts: server-sent events, one for each part.
 //!
 //! Source: docs/design.md §7.2; WHATWG HTML section 9.2, "Server-sent events".
 
@@ -17,26 +17,26 @@ use tokio::time::timeout;
 
 use crate::budget::ClientBudget;
 
-/// Silence after which a comment is sent, so that nobody between us and the caller takes the connection for dead.
+/// The time without an event after which a comment is sent, so that proxies do not close the connection.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 const KEEP_ALIVE_COMMENT: Bytes = Bytes::from_static(b": keep-alive\n\n");
 
-/// The type of a stream of events.
+/// The media type of a stream of events.
 const EVENTS: &str = "text/event-stream";
 
-/// One event that has more than data.
+/// An event with more than data.
 #[derive(Debug)]
 pub(crate) struct Frame {
-    /// Its type, where it is not `message`.
+    /// Its type, if it is not `message`.
     pub(crate) event: Option<&'static str>,
-    /// What a client sends as `Last-Event-ID` when it comes back.
+    /// The id, which a client sends as `Last-Event-ID` when it reconnects.
     pub(crate) id: Option<String>,
     /// The data.
     pub(crate) data: Bytes,
 }
 
 /// A response that sends each frame as it comes. Dropping the response drops `frames`.
-pub(crate) fn frames_response<S>(frames: S, purse: ClientBudget) -> Response
+pub(crate) fn frames_response<S>(frames: S, budget: ClientBudget) -> Response
 where
     S: Stream<Item = Frame> + Send + 'static,
 {
@@ -49,21 +49,21 @@ where
         }
         Bytes::from([head.as_bytes(), &self::frame(&frame.data)].concat())
     });
-    events_response(Body::from_stream(kept_alive(frames, purse)))
+    events_response(Body::from_stream(kept_alive(frames, budget)))
 }
 
 /// A response that sends each text as it comes. Dropping the response drops `texts`.
-pub(crate) fn texts_response<S>(texts: S, purse: ClientBudget) -> Response
+pub(crate) fn texts_response<S>(texts: S, budget: ClientBudget) -> Response
 where
     S: Stream<Item = Bytes> + Send + 'static,
 {
     let frames = texts.map(|text| frame(&text));
-    events_response(Body::from_stream(kept_alive(frames, purse)))
+    events_response(Body::from_stream(kept_alive(frames, budget)))
 }
 
 /// A response that is one event.
-pub(crate) fn whole_response(body: &[u8], purse: &ClientBudget) -> Response {
-    events_response(Body::from(purse.replace(frame(body))))
+pub(crate) fn whole_response(body: &[u8], budget: &ClientBudget) -> Response {
+    events_response(Body::from(budget.replace(frame(body))))
 }
 
 /// Whether a response is a stream of events.
@@ -80,34 +80,34 @@ fn events_response(body: Body) -> Response {
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(EVENTS));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
-    // nginx would collect the events and send them late.
+    // Without this, nginx would buffer the events.
     headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
     response
 }
 
-/// The frames, charged to the purse, with comments in their pauses.
+/// The frames, charged to the budget, with keep-alive comments in between.
 fn kept_alive<S>(
     frames: S,
-    purse: ClientBudget,
+    budget: ClientBudget,
 ) -> impl Stream<Item = Result<Bytes, Infallible>> + Send
 where
     S: Stream<Item = Bytes> + Send + 'static,
 {
     stream::unfold(
-        (Box::pin(frames), purse),
-        |(mut frames, purse)| async move {
-            // The wait that a keep-alive interrupts goes on in the next round: nothing of `frames` is dropped.
+        (Box::pin(frames), budget),
+        |(mut frames, budget)| async move {
+            // The next round continues the wait that a keep-alive interrupted: nothing of `frames` is dropped.
             let frame = match timeout(KEEP_ALIVE, frames.next()).await {
                 Err(_silence) => KEEP_ALIVE_COMMENT,
-                Ok(frame) => purse.replace(frame?),
+                Ok(frame) => budget.replace(frame?),
             };
-            Some((Ok(frame), (frames, purse)))
+            Some((Ok(frame), (frames, budget)))
         },
     )
 }
 
-/// One event. Every line of the body gets its own `data:`; the reader joins them with line feeds, which mean the same
-/// between the tokens of JSON, the only place where a body can have any.
+/// One event. Every line of the body becomes a `data:` field. The reader joins them with line feeds. In JSON, line
+/// breaks only occur between tokens, where they all mean the same.
 fn frame(body: &[u8]) -> Bytes {
     const FIELD: &[u8] = b"data: ";
     let mut out = BytesMut::with_capacity(FIELD.len() + body.len() + 2);
@@ -138,13 +138,13 @@ mod tests {
     use proptest::prelude::*;
     use std::pin::pin;
 
-    fn purse() -> ClientBudget {
+    fn budget() -> ClientBudget {
         let gauge = prometheus::IntGauge::new("held", "Bytes.").unwrap();
         let refused = prometheus::IntCounter::new("refused", "Refusals.").unwrap();
-        crate::budget::Budget::new(1 << 20, gauge, refused).purse(None)
+        crate::budget::Budget::new(1 << 20, gauge, refused).for_client(None)
     }
 
-    /// What a reader that follows the specification makes of a stream: the data of each event.
+    /// The data of each event of a stream, read as the specification says.
     fn read(stream: &str) -> Vec<String> {
         let stream = stream.replace("\r\n", "\n").replace('\r', "\n");
         let mut events = Vec::new();
@@ -198,7 +198,7 @@ mod tests {
     #[tokio::test]
     async fn each_text_is_an_event() {
         let texts = stream::iter(["{\"n\":1}", "{\n}"]).map(Bytes::from);
-        let response = texts_response(texts, purse());
+        let response = texts_response(texts, budget());
         assert_eq!(response.headers()[CONTENT_TYPE], "text/event-stream");
         assert_eq!(response.headers()[CACHE_CONTROL], "no-cache");
         assert_eq!(response.headers()["x-accel-buffering"], "no");
@@ -213,7 +213,7 @@ mod tests {
             tokio::time::sleep(Duration::from_secs(40)).await;
             frame(b"{}")
         });
-        let mut frames = pin!(kept_alive(late, purse()));
+        let mut frames = pin!(kept_alive(late, budget()));
         let start = tokio::time::Instant::now();
         assert_eq!(frames.next().await, Some(Ok(KEEP_ALIVE_COMMENT)));
         assert_eq!(start.elapsed(), KEEP_ALIVE);
@@ -230,7 +230,7 @@ mod tests {
             std::future::pending::<()>().await;
             Some((Bytes::from_static(b"{}"), guard))
         });
-        let response = texts_response(parts, purse());
+        let response = texts_response(parts, budget());
         drop(response);
         assert!(dropped.await.is_err());
     }

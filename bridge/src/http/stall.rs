@@ -1,10 +1,11 @@
-//! A connection that is given up when the peer stops reading, and that is closed so that the peer gets everything.
+//! A connection that fails when the peer stops reading, and that closes only after the peer has received everything.
 //!
-//! Hyper waits forever for a peer that keeps its connection open and takes nothing from it; meanwhile nobody looks at
-//! the deadline of the call behind it, and the connection counts against the limit.
+//! Hyper waits forever for a peer that keeps its connection open but reads nothing. Meanwhile the deadline of the call
+//! behind it is not checked, and the connection counts against the limit.
 //!
-//! A socket that is closed while the peer still sends resets the connection, and with it goes the answer that the peer
-//! has not read yet. So what still comes is read and thrown away, for a moment, until the peer closes as well.
+//! Closing a socket while the peer is still sending resets the connection, and the peer loses the part of the answer
+//! that it has not read. So data that still arrives is read and discarded, for a short time, until the peer closes as
+//! well.
 
 use std::io;
 use std::pin::Pin;
@@ -14,29 +15,29 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep};
 
-/// How long a connection is read on after its end was written.
+/// How long a connection is still read after the end was written.
 const LINGER: Duration = Duration::from_millis(500);
 
-/// A stream whose writes fail when the peer has taken nothing for a while.
+/// A stream whose writes fail if the peer reads nothing for some time.
 #[derive(Debug)]
 pub(super) struct Stalling<S> {
     inner: S,
-    patience: Duration,
-    /// Made at the first write that has to wait.
+    timeout: Duration,
+    /// Created at the first write that has to wait.
     timer: Option<Pin<Box<Sleep>>>,
-    /// Whether a write waits since the timer was set.
+    /// Whether a write has been waiting since the timer was set.
     waiting: bool,
-    /// From when the end is written: when reading ends.
+    /// Set once the end is written: when reading ends.
     linger: Option<Pin<Box<Sleep>>>,
 }
 
 // === impl Stalling ===
 
 impl<S> Stalling<S> {
-    pub(super) fn new(inner: S, patience: Duration) -> Self {
+    pub(super) fn new(inner: S, timeout: Duration) -> Self {
         Self {
             inner,
-            patience,
+            timeout,
             timer: None,
             waiting: false,
             linger: None,
@@ -53,7 +54,7 @@ impl<S> Stalling<S> {
             self.waiting = false;
             return written;
         }
-        let deadline = Instant::now() + self.patience;
+        let deadline = Instant::now() + self.timeout;
         let timer = self
             .timer
             .get_or_insert_with(|| Box::pin(tokio::time::sleep_until(deadline)));
@@ -107,9 +108,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Stalling<S> {
             let mut buffer = ReadBuf::new(&mut scrap);
             match Pin::new(&mut *inner).poll_read(context, &mut buffer) {
                 Poll::Ready(Ok(())) if !buffer.filled().is_empty() => {}
-                // The peer has closed, or is gone.
+                // The peer has closed or reset the connection.
                 Poll::Ready(_) => return Poll::Ready(Ok(())),
-                // A socket that always has more says so from time to time as well.
+                // A socket that always has more data also returns `Pending` from time to time.
                 Poll::Pending => return linger.as_mut().poll(context).map(Ok),
             }
         }
@@ -134,26 +135,26 @@ mod tests {
     use super::*;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, duplex};
 
-    const PATIENCE: Duration = Duration::from_secs(30);
+    const TIMEOUT: Duration = Duration::from_secs(30);
 
     #[tokio::test(start_paused = true)]
     async fn a_peer_that_stops_reading_is_given_up() {
         let (ours, _theirs) = duplex(4);
-        let mut ours = Stalling::new(ours, PATIENCE);
+        let mut ours = Stalling::new(ours, TIMEOUT);
         let start = Instant::now();
         let error = ours.write_all(b"more than four").await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
-        assert_eq!(start.elapsed(), PATIENCE);
+        assert_eq!(start.elapsed(), TIMEOUT);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_peer_that_reads_slowly_is_served() {
         let (ours, mut theirs) = duplex(1);
-        let mut ours = Stalling::new(ours, PATIENCE);
+        let mut ours = Stalling::new(ours, TIMEOUT);
         let writer = tokio::spawn(async move { ours.write_all(b"12345678").await });
         let mut read = Vec::new();
         for _ in 0..8 {
-            tokio::time::sleep(PATIENCE - Duration::from_secs(1)).await;
+            tokio::time::sleep(TIMEOUT - Duration::from_secs(1)).await;
             read.push(theirs.read_u8().await.unwrap());
         }
         writer.await.unwrap().unwrap();
@@ -161,9 +162,9 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_comes_after_the_end_is_read_until_the_peer_closes() {
+    async fn data_after_the_end_is_read_until_the_peer_closes() {
         let (ours, mut theirs) = duplex(4);
-        let mut ours = Stalling::new(ours, PATIENCE);
+        let mut ours = Stalling::new(ours, TIMEOUT);
         let closer = tokio::spawn(async move { ours.shutdown().await });
         theirs.write_all(b"more than four").await.unwrap();
         drop(theirs);
@@ -176,7 +177,7 @@ mod tests {
     async fn a_peer_that_does_not_close_is_left_after_a_moment() {
         let (ours, _theirs) = duplex(4);
         let start = Instant::now();
-        Stalling::new(ours, PATIENCE).shutdown().await.unwrap();
+        Stalling::new(ours, TIMEOUT).shutdown().await.unwrap();
         assert_eq!(start.elapsed(), LINGER);
     }
 }

@@ -1,18 +1,18 @@
 //! The open requests of one connection: is the connection active, idle or stalled?
 //!
-//! HTTP/2 keeps a connection open for as long as its peer answers pings, and leaves a response alone for as long as its
-//! peer gives no room for it. So the bridge checks: a connection without requests is idle, and one whose peer does not
-//! read its response is stalled.
+//! HTTP/2 keeps a connection open as long as its peer answers pings, and leaves a response pending as long as its peer
+//! does not enlarge the window. So the bridge checks: a connection without requests is idle, and one whose peer does
+//! not read its response is stalled.
 
 use std::collections::HashMap;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use axum::body::{Body, HttpBody};
 use bytes::Bytes;
-use hyper::body::{Frame, SizeHint};
+use hyper::body::{Frame, Incoming, SizeHint};
 
 /// The requests of one connection.
 #[derive(Debug)]
@@ -23,8 +23,10 @@ struct OpenStreams {
     next: usize,
     /// When the connection last polled for more of a response; `None` before the first poll.
     asked: HashMap<usize, Option<Instant>>,
-    /// Since when there is no request.
+    /// When the last request ended.
     idle_since: Instant,
+    /// Whether the body of the last request has not been read to its end.
+    has_unread_body: bool,
 }
 
 /// One request; dropped when its response is sent or given up.
@@ -38,11 +40,17 @@ pub(super) struct Stream {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ConnectionActivity {
     /// It has requests.
-    Work,
+    Active,
     /// It has been idle for too long.
-    Nothing,
+    Idle,
     /// Its peer does not read a response.
     Stalled,
+}
+
+/// A request body that records when it is read to its end.
+struct ReadBody {
+    body: Incoming,
+    streams: Arc<Streams>,
 }
 
 /// A response body that records when it is polled.
@@ -59,6 +67,7 @@ impl Streams {
             next: 0,
             asked: HashMap::new(),
             idle_since: Instant::now(),
+            has_unread_body: false,
         })))
     }
 
@@ -73,7 +82,7 @@ impl Streams {
         }
     }
 
-    /// Whether there was any request.
+    /// Whether there has been any request.
     pub(super) fn have_begun(&self) -> bool {
         self.open().next > 0
     }
@@ -85,23 +94,27 @@ impl Streams {
     }
 
     /// The activity of the connection, given how long it may be idle and how long a response may go unread.
-    pub(super) fn doing(&self, idle: Duration, patience: Duration) -> ConnectionActivity {
+    pub(super) fn activity(
+        &self,
+        idle_timeout: Duration,
+        response_timeout: Duration,
+    ) -> ConnectionActivity {
         let (open, now) = (self.open(), Instant::now());
         let since = |then: Instant| now.saturating_duration_since(then);
         if open.asked.is_empty() {
-            return match since(open.idle_since) >= idle {
-                true => ConnectionActivity::Nothing,
-                false => ConnectionActivity::Work,
+            return match since(open.idle_since) >= idle_timeout {
+                true => ConnectionActivity::Idle,
+                false => ConnectionActivity::Active,
             };
         }
         let mut responses = open.asked.values().flatten();
-        match responses.any(|asked| since(*asked) >= patience) {
+        match responses.any(|asked| since(*asked) >= response_timeout) {
             true => ConnectionActivity::Stalled,
-            false => ConnectionActivity::Work,
+            false => ConnectionActivity::Active,
         }
     }
 
-    // Every change leaves it whole, so that a lock poisoned by a panic elsewhere is as good as any.
+    // Ignores poisoning: each change leaves the state consistent.
     fn open(&self) -> MutexGuard<'_, OpenStreams> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -110,7 +123,19 @@ impl Streams {
 // === impl Stream ===
 
 impl Stream {
-    /// The response of this request.
+    /// The body of this request. Only for HTTP/1, which has one request at a time.
+    pub(super) fn receive(&self, body: Incoming) -> Body {
+        let streams = Arc::clone(&self.streams);
+        streams.open().has_unread_body = !body.is_end_stream();
+        Body::new(ReadBody { body, streams })
+    }
+
+    /// Whether part of the request body has not been read.
+    pub(super) fn has_unread_body(&self) -> bool {
+        self.streams.open().has_unread_body
+    }
+
+    /// The body of this request's response, which records when it is polled.
     pub(super) fn watch(self, body: Body) -> Body {
         self.touch();
         Body::new(WatchedBody { body, stream: self })
@@ -129,6 +154,32 @@ impl Drop for Stream {
         if open.asked.is_empty() {
             open.idle_since = Instant::now();
         }
+    }
+}
+
+// === impl ReadBody ===
+
+impl HttpBody for ReadBody {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
+        if frame.is_none() || self.body.is_end_stream() {
+            self.streams.open().has_unread_body = false;
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
     }
 }
 
@@ -165,14 +216,14 @@ mod tests {
     fn a_connection_is_idle_once_its_last_request_is_over() {
         let streams = Streams::new();
         assert_eq!(
-            streams.doing(Duration::ZERO, LONG),
-            ConnectionActivity::Nothing
+            streams.activity(Duration::ZERO, LONG),
+            ConnectionActivity::Idle
         );
         let (first, second) = (streams.begin(), streams.begin());
         drop(first);
         assert_eq!(
-            streams.doing(Duration::ZERO, LONG),
-            ConnectionActivity::Work
+            streams.activity(Duration::ZERO, LONG),
+            ConnectionActivity::Active
         );
         let body = second.watch(Body::from("answer"));
         assert_eq!(
@@ -181,30 +232,30 @@ mod tests {
             "its length is still known"
         );
         assert_eq!(
-            streams.doing(Duration::ZERO, LONG),
-            ConnectionActivity::Work
+            streams.activity(Duration::ZERO, LONG),
+            ConnectionActivity::Active
         );
         drop(body);
-        assert_eq!(streams.doing(LONG, LONG), ConnectionActivity::Work);
+        assert_eq!(streams.activity(LONG, LONG), ConnectionActivity::Active);
         assert_eq!(
-            streams.doing(Duration::ZERO, LONG),
-            ConnectionActivity::Nothing
+            streams.activity(Duration::ZERO, LONG),
+            ConnectionActivity::Idle
         );
     }
 
     #[test]
-    fn a_response_that_nobody_asks_for_is_stalled_and_a_request_that_waits_is_not() {
+    fn an_unread_response_is_stalled_and_a_waiting_request_is_not() {
         let streams = Streams::new();
         let waiting = streams.begin();
         assert_eq!(
-            streams.doing(LONG, Duration::ZERO),
-            ConnectionActivity::Work
+            streams.activity(LONG, Duration::ZERO),
+            ConnectionActivity::Active
         );
         let _body = waiting.watch(Body::from("answer"));
         assert_eq!(
-            streams.doing(LONG, Duration::ZERO),
+            streams.activity(LONG, Duration::ZERO),
             ConnectionActivity::Stalled
         );
-        assert_eq!(streams.doing(LONG, LONG), ConnectionActivity::Work);
+        assert_eq!(streams.activity(LONG, LONG), ConnectionActivity::Active);
     }
 }

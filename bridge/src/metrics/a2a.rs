@@ -75,7 +75,7 @@ const REQUESTS: Definition = Definition {
     name: "a2abus_a2a_requests_total",
     unit: "requests",
     labels: &["method", "version", "binding", "outcome"],
-    help: "Requests of A2A clients: `send`, `get` and so on, and `ok` or why they were refused. A stream counts when it begins.",
+    help: "Requests of A2A clients: `send`, `get` and so on, with `ok` or the reason of the refusal. A stream counts when it begins.",
 };
 const STARTED: Definition = Definition {
     name: "a2abus_tasks_started_total",
@@ -93,5 +93,5 @@ const DELIVERIES: Definition = Definition {
     name: "a2abus_push_deliveries_total",
     unit: "deliveries",
     labels: &["outcome"],
-    help: "Push notifications: delivered, to be sent again (`retried`), and given up (`dropped`).",
+    help: "Push notifications: delivered, to be retried (`retried`), and given up (`dropped`).",
 };

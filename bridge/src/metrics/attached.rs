@@ -28,7 +28,7 @@ impl AttachedMetrics {
         self.starts.with_label_values(&[agent])
     }
 
-    /// Messages of its server that nobody gets.
+    /// Messages of its server that were dropped.
     pub(crate) fn drops(&self, agent: &str) -> IntCounter {
         self.drops.with_label_values(&[agent])
     }
@@ -43,17 +43,17 @@ const STARTS: Definition = Definition {
     name: "a2abus_attached_starts_total",
     unit: "starts",
     labels: &["agent"],
-    help: "Starts of the program of an attached agent: 1, and one for each time it has ended.",
+    help: "Starts of the program of an attached agent, including restarts.",
 };
 const DROPS: Definition = Definition {
     name: "a2abus_attached_dropped_total",
     unit: "messages",
     labels: &["agent"],
-    help: "Messages of the program of an attached agent that nobody gets: they name no call and can belong to none, or to several, or the bus takes no more.",
+    help: "Dropped messages of the server of an attached agent: they name no call and cannot be assigned to one, or the queue to the bus is full.",
 };
 const UNUSABLE_SKILLS: Definition = Definition {
     name: "a2abus_attached_unusable_skills",
     unit: "skills",
     labels: &["agent"],
-    help: "Unusable skills or tools of an attached server, which its card leaves out; a log line says why.",
+    help: "Unusable skills or tools of an attached server, which are missing from its card; the log contains the cause.",
 };

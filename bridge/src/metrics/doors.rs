@@ -1,4 +1,4 @@
-//! Metrics of HTTP requests, besides their status codes.
+//! Metrics of HTTP requests, in addition to their status codes.
 
 use prometheus::{Error, IntCounter};
 
@@ -7,30 +7,30 @@ use super::registrar::{Definition, Registrar, add_one, per_word};
 /// The outcome of a request with an `Idempotency-Key`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum IdempotencyOutcome {
-    /// Its key was new: it was done.
+    /// Its key was new, and it was executed.
     First,
-    /// It got the answer of an earlier one.
+    /// It got the stored answer of an earlier request.
     Replayed,
-    /// It got the answer that an earlier one was to get from a replica that has stopped.
+    /// It got the answer to an earlier request whose replica has stopped.
     Resumed,
-    /// Its key was used for another request.
+    /// Its key was used for a different request.
     Differs,
-    /// An earlier one was still being answered.
+    /// An earlier request was still in progress.
     Running,
-    /// The answer to an earlier one is not known.
+    /// The answer to an earlier request is unknown.
     Lost,
-    /// The log of keys could not be asked.
+    /// The log of keys could not be read.
     Unavailable,
 }
 
-/// A limit of clients of the A2A interface, or of MCP.
+/// A limit of A2A or MCP clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LimitScope {
     /// Requests of one client.
     Client,
     /// Tasks of one context.
     Context,
-    /// Cancels and ends of sessions of one client of MCP.
+    /// Cancels and session ends of one MCP client.
     Over,
 }
 
@@ -44,14 +44,14 @@ const KEYED: Definition = Definition {
     name: "a2abus_keyed_requests_total",
     unit: "requests",
     labels: &["outcome"],
-    help: "Requests with an Idempotency-Key: first, replayed, resumed (its first replica has stopped), differs (the key was used for another request), running (an earlier one was still being answered), lost (its answer is not known), unavailable (the log of keys could not be asked).",
+    help: "Requests with an Idempotency-Key, by outcome: first (executed), replayed (got the stored answer), resumed (the first replica stopped, and this one delivers the answer), differs (the key was used for a different request), running (an earlier request with the key is still in progress), lost (the answer is unknown), unavailable (the log of keys could not be read).",
 };
 
 const LIMITED: Definition = Definition {
     name: "a2abus_limited_requests_total",
     unit: "requests",
     labels: &["limit"],
-    help: "A2A requests refused because their client (a2a.max_requests_per_client) or their context (a2a.max_tasks_per_context) was at its limit; cancels and ends of sessions of MCP clients that are not passed on to other replicas because their client sends too many (over).",
+    help: "Requests that were refused because of a limit: client (a2a.max_requests_per_client), context (a2a.max_tasks_per_context), or over (an MCP client sent too many cancels and session ends, which are then not passed on to other replicas).",
 };
 
 // === impl DoorMetrics ===

@@ -97,19 +97,19 @@ const SUCCESSFUL: Definition = Definition {
     name: "a2abus_config_last_reload_successful",
     unit: "0 or 1",
     labels: &[],
-    help: "0 while the configuration file is invalid and therefore not in use, else 1.",
+    help: "0 while the configuration file is invalid and therefore not in use, otherwise 1.",
 };
 const SUCCESS_TIMESTAMP: Definition = Definition {
     name: "a2abus_config_last_reload_success_timestamp_seconds",
     unit: "seconds",
     labels: &[],
-    help: "When a valid configuration was read last, as Unix time.",
+    help: "Unix time at which a valid configuration was last read.",
 };
 const RESTART_NEEDED: Definition = Definition {
     name: "a2abus_config_restart_needed",
     unit: "0 or 1",
     labels: &[],
-    help: "1 while the configuration file has changes that need a restart, else 0.",
+    help: "1 while the configuration file has changes that need a restart, otherwise 0.",
 };
 
 #[cfg(test)]

@@ -69,13 +69,13 @@ const UNKNOWN: Definition = Definition {
     name: "a2abus_state_unknown_records_total",
     unit: "records",
     labels: &["state"],
-    help: "Records that were not understood, and skipped.",
+    help: "Unreadable records that were skipped.",
 };
 const FORGOTTEN: Definition = Definition {
     name: "a2abus_state_forgotten_total",
     unit: "entries",
     labels: &["state"],
-    help: "Finished entries that were forgotten because `state.memory` was full.",
+    help: "Finished entries that were removed because `state.memory` was full.",
 };
 const ENTRIES: Definition = Definition {
     name: "a2abus_state_entries",
@@ -87,11 +87,11 @@ const BYTES: Definition = Definition {
     name: "a2abus_state_bytes",
     unit: "bytes",
     labels: &["state"],
-    help: "What the entries take in memory, about.",
+    help: "Approximate memory of the entries.",
 };
 const BEHIND: Definition = Definition {
     name: "a2abus_state_behind",
     unit: "records",
     labels: &["state"],
-    help: "Records of the log that are still to be applied.",
+    help: "Records of the log that have not been applied yet.",
 };

@@ -140,7 +140,7 @@ const ENDED: Definition = Definition {
     name: "a2abus_workflow_executions_ended_total",
     unit: "executions",
     labels: &["status"],
-    help: "Finished workflow executions, by status; `abandoned` if the execution was not run to its end.",
+    help: "Finished workflow executions, by status; `abandoned` if the execution did not run to its end.",
 };
 const RUNNING: Definition = Definition {
     name: "a2abus_workflow_executions",

@@ -26,6 +26,7 @@ fn looks_like_escape(after_underscore: &[u8]) -> bool {
 }
 
 /// Undoes [`escape`]. `None` if the result is not UTF-8.
+#[cfg(any(test, feature = "kafka", feature = "nats"))]
 pub(crate) fn unescape(escaped: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(escaped.len());
     let mut rest = escaped.as_bytes();
@@ -43,6 +44,7 @@ pub(crate) fn unescape(escaped: &str) -> Option<String> {
 }
 
 /// The value of a hexadecimal digit.
+#[cfg(any(test, feature = "kafka", feature = "nats"))]
 fn digit(byte: u8) -> u8 {
     match byte {
         b'0'..=b'9' => byte - b'0',

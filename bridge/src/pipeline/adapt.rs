@@ -1,4 +1,4 @@
-//! Records that are validated or converted on their way.
+//! The validation and conversion of records.
 //!
 //! ```text
 //! event ─> adapter of its binding ─> route ─> adapter of the route ─> copies
@@ -26,7 +26,7 @@ use crate::config::{BindingConfig, Config, RouteConfig};
 pub struct Adapters {
     bindings: HashMap<Text, Adapter>,
     routes: HashMap<Text, Adapter>,
-    /// How bindings map, for what their routes convert; those that map as by default are left out.
+    /// The mapping options of bindings, for records that their routes convert. Bindings with the defaults are left out.
     options: HashMap<Text, MapOptions>,
 }
 
@@ -39,14 +39,14 @@ struct Adapter {
     limits: Limits,
 }
 
-/// Why a record was refused. Never holds a value of the record.
+/// Why a record was refused. It never contains a value of the record.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum AdaptError {
-    /// It breaks the model of its family: everything that is wrong.
+    /// It violates the model of its family, with all problems.
     #[error("the record is not valid: {}", listed(.0))]
     Invalid(Vec<Fault>),
-    /// The conversion refuses it.
+    /// The conversion refused it.
     #[error("{conversion}: {error} ({}{}{})", error.kind, if error.field.is_empty() { "" } else { " at " }, error.field)]
     Refused {
         /// The name of the conversion.
@@ -54,7 +54,7 @@ pub enum AdaptError {
         /// Why.
         error: ConvertError,
     },
-    /// The conversion has nothing to put in its place.
+    /// The record has no counterpart in the target form.
     #[error("{0}: the record has no counterpart in the target form")]
     NoCounterpart(&'static str),
     /// The result is not a valid event.
@@ -67,7 +67,7 @@ pub enum AdaptError {
     },
 }
 
-/// What says what the data are: of the converted record, never of the one before.
+/// The attributes that describe the data. They are taken from the converted record.
 const DESCRIBING: [&str; 20] = [
     "dataschema",
     extension::A2A_METHOD,
@@ -94,7 +94,7 @@ const DESCRIBING: [&str; 20] = [
 // === impl AdaptError ===
 
 impl AdaptError {
-    /// The stable word of a dead letter's reason.
+    /// The code of the reason of its dead letter.
     #[must_use]
     pub fn reason(&self) -> &'static str {
         match self {
@@ -114,7 +114,7 @@ fn listed(faults: &[Fault]) -> String {
 // === impl Adapters ===
 
 impl Adapters {
-    /// Those of a configuration.
+    /// The adapters of a configuration.
     #[must_use]
     pub fn new(config: &Config) -> Self {
         let limits = Limits::from(&config.limits);
@@ -140,10 +140,10 @@ impl Adapters {
         }
     }
 
-    /// The event as its binding hands it on.
+    /// The event after its binding.
     ///
     /// # Errors
-    /// Why the binding refuses it.
+    /// Why the binding refused it.
     pub fn at_binding<'e>(
         &self,
         binding: &str,
@@ -152,10 +152,10 @@ impl Adapters {
         self.adapt(self.bindings.get(binding), binding, event)
     }
 
-    /// The event as its route hands it on; `binding` is where it came in.
+    /// The event after its route; `binding` received it.
     ///
     /// # Errors
-    /// Why the route refuses it.
+    /// Why the route refused it.
     pub fn at_route<'e>(
         &self,
         route: &str,
@@ -193,7 +193,7 @@ impl Adapters {
 // === impl Adapter ===
 
 impl Adapter {
-    /// `None` where records pass as they are.
+    /// `None` if records do not change.
     fn new(
         validate: bool,
         convert: Option<crate::config::AsText<&'static Conversion>>,
@@ -209,7 +209,7 @@ impl Adapter {
         })
     }
 
-    /// Whether every record keeps the model of its family. What is no record has none to keep.
+    /// Checks each record against the model of its family. Bodies that contain no record pass.
     fn check(&self, body: &Bytes) -> Result<(), AdaptError> {
         let trusted = self.hint.e2a_trusted || self.hint.family == Some(Family::E2a);
         let trust = if trusted {
@@ -240,7 +240,7 @@ impl Adapter {
         let context = ConvertContext {
             now: crate::clock::rfc3339(crate::clock::now()),
             converter: Text::from_static("a2abus"),
-            // The same for a message that comes again, and for a call its id, by which the answer is known.
+            // A redelivered message gets the same id. A call keeps its id, which correlates the answer.
             new_id: event.id().clone(),
         };
         let converted = conversion.run_on_message(&event.body(), &self.limits, &context);
@@ -254,15 +254,15 @@ impl Adapter {
         }
     }
 
-    /// The event with other data, and with the attributes that these have. Its identity and its way stay: `id`,
-    /// `source`, `targetagent`, `collaborationid`, where its answer goes.
+    /// The event with other data and the attributes that describe them. It keeps its identity and its routing: `id`,
+    /// `source`, `targetagent`, `collaborationid`, and the reply address.
     fn described(
         &self,
         mut event: Event,
         body: Bytes,
         options: &MapOptions,
     ) -> Result<Event, EventError> {
-        // Its attributes are taken over, and it goes nowhere itself.
+        // Only its attributes are used.
         let context = MapContext {
             source: Source::default(),
             time: None,

@@ -1,19 +1,19 @@
-//! Which attributes may the writers of a topic set?
+//! The attributes that the writers of a topic may set.
 //!
-//! A writer of a topic that a binding reads can give an event any attribute. These say where an event comes
-//! from, or lead an answer somewhere, so that the bridge does not take the writer's word for them:
+//! A writer to the topic of a binding can give an event any attribute. The bridge does not trust the attributes that
+//! claim an origin or direct an answer:
 //!
 //! | attribute | |
 //! |---|---|
 //! | `origin` | always the position where the bridge read the message |
-//! | `source` of a CloudEvent | stays, unless it is one that the bridge itself writes: then the event gets the `source` and the `id` of the binding's own events; stays where the binding `trusts` it |
-//! | `source` of a caller of HTTP | stays on the unchanged request of a call that waits here; else its address becomes `unknown`: the mark of the HTTP door takes rights away, so that no relay may remove it |
+//! | `source` of a CloudEvent | kept, unless the bridge itself uses it: then the event gets the `source` and the `id` of the binding's own events; always kept if the binding `trusts` it |
+//! | `source` of a caller of HTTP | kept on the unchanged request of a call that waits in this process; otherwise its address becomes `unknown`. Such a source restricts the rights of the event, so it cannot be removed |
 //! | `sourceagent` | removed, unless the binding `trusts` it |
-//! | `replyto`, `progressto` | kept only where they name a reply place that the binding allows ([`ReplyPlaces`]) |
+//! | `replyto`, `progressto` | kept only if they name a reply destination that the binding allows ([`AllowedReplyAddresses`]) |
 //! | `expirytime` | removed if it is not a time |
-//! | `callid` | kept only on requests with a reply address: answers are not taken here |
+//! | `callid` | kept only on requests with a reply address, because answers are not read here |
 //!
-//! What is overruled is counted, and logged when it first happens. Source: docs/design.md §T4.
+//! Each overruled attribute is counted, and logged the first time. Source: docs/design.md §T4.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -21,30 +21,30 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use a2abus_plugin::{Event, Kind, Source, Text, extension, kind_of_event};
 
-use crate::calls::reply_place::ReplyPlaces;
+use crate::calls::reply_address::AllowedReplyAddresses;
 use crate::calls::resolve::ReadAt;
 use crate::calls::{DOOR, UNKNOWN_CALLER};
 use crate::config::Claim;
 use crate::metrics::BindingMetrics;
 
-/// What the writers of a binding's topics may say of their events.
+/// The attributes that the writers to the topics of a binding may set.
 #[derive(Debug)]
 pub(crate) struct Claims {
     /// The name of the binding.
     pub(crate) name: Text,
     /// The `source` of the binding's own events.
     pub(crate) source: Source,
-    /// The `source` of events that say they come from a caller of the HTTP door, and do not prove it.
+    /// The `source` of events that claim, without proof, to come from a caller of the HTTP interface.
     pub(crate) unknown_caller: Source,
-    /// The sources of the events of all bindings that do not begin `/a2abus/`.
+    /// The sources of all bindings that do not begin with `/a2abus/`.
     pub(crate) own_sources: Arc<[Text]>,
     /// The accepted claims.
     pub(crate) trusts: Vec<Claim>,
-    /// Where answers may go.
-    pub(crate) reply_places: ReplyPlaces,
+    /// The destinations that answers may have.
+    pub(crate) reply_addresses: AllowedReplyAddresses,
     /// The counters of the binding.
     pub(crate) metrics: BindingMetrics,
-    /// Which attributes were logged, as in [`OVERRULED`].
+    /// The attributes that were logged, by their index in [`OVERRULED`].
     pub(crate) logged: [AtomicBool; OVERRULED.len()],
 }
 
@@ -60,14 +60,14 @@ const OVERRULED: [&str; 7] = [
 ];
 
 const SOURCE: &str = "source";
-/// What the sources of a bridge begin with, unless `mapping.source` says otherwise.
+/// The prefix of the sources of a bridge, unless `mapping.source` sets another.
 const OWN: &str = "/a2abus/";
 
 // === impl Claims ===
 
 impl Claims {
-    /// A CloudEvent, as far as its `source` is accepted; `index` is its place in its message. `is_own_request` says
-    /// whether it is a request that this process has published for one of its calls.
+    /// Checks the `source` of a CloudEvent; `index` is its index in the message. `is_own_request` tells whether this
+    /// process published it as the request of one of its calls.
     pub(crate) fn of_cloudevent(
         &self,
         at: ReadAt<'_>,
@@ -83,7 +83,7 @@ impl Claims {
         } else if is_own_request(event) {
             return;
         } else {
-            // Without this mark of the HTTP door the event would have more rights.
+            // Without the source of the HTTP interface, the event would have more rights.
             &self.unknown_caller
         };
         self.overruled(SOURCE, at);
@@ -97,13 +97,13 @@ impl Claims {
         }
     }
 
-    /// Any event that was read.
+    /// Checks a received event.
     pub(crate) fn of_event(&self, at: ReadAt<'_>, event: &mut Event) {
         if !self.trusts(Claim::SourceAgent) {
             self.remove(at, event, extension::SOURCE_AGENT);
         }
         if crate::clock::expiry(event).is_none() {
-            // What is no time is no deadline.
+            // Only a time is a deadline.
             self.remove(at, event, extension::EXPIRY_TIME);
         }
         let claimed = event.extension_text(extension::ORIGIN);
@@ -116,11 +116,13 @@ impl Claims {
         }
     }
 
-    /// An event whose answer, if there is any, the bridge does not take.
-    pub(crate) fn of_unasked(&self, at: ReadAt<'_>, event: &mut Event) {
+    /// Checks an event whose answer, if there is any, the bridge does not handle.
+    pub(crate) fn of_untracked(&self, at: ReadAt<'_>, event: &mut Event) {
         for name in [extension::REPLY_TO, extension::PROGRESS_TO] {
-            let place = event.extension_text(name);
-            if place.is_some_and(|place| self.reply_places.named(place, at.reply_to).is_err()) {
+            let address = event.extension_text(name);
+            if address
+                .is_some_and(|address| self.reply_addresses.named(address, at.reply_to).is_err())
+            {
                 self.remove(at, event, name);
                 if name == extension::REPLY_TO {
                     event.remove(extension::REPLY_PARTITION);
@@ -128,7 +130,7 @@ impl Claims {
             }
         }
         let is_request = kind_of_event(event) == Kind::Request;
-        // The call of another bridge, whose answer goes to that bridge.
+        // A call of another bridge, which gets the answer.
         if !is_request || event.extension(extension::REPLY_TO).is_none() {
             self.remove(at, event, extension::CALL_ID);
         }
@@ -165,7 +167,7 @@ impl Claims {
     }
 }
 
-/// Whether an event was made of a request to the HTTP door, of any bridge: its `source` is
+/// Whether an event was made of a request to the HTTP interface of any bridge: its `source` is
 /// `/a2abus/<instance>/http/<address>`, which no request can change.
 pub(crate) fn is_of_http_caller(source: &str) -> bool {
     let Some(path) = source.strip_prefix("/a2abus/") else {
@@ -181,7 +183,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_caller_of_http_is_known_by_the_source_of_its_events() {
+    fn the_source_of_an_event_identifies_a_caller_of_http() {
         for (source, is_one) in [
             ("/a2abus/b/http/10.0.0.1", true),
             ("/a2abus/b/http/::1", true),

@@ -13,7 +13,7 @@ use crate::stage;
 // === impl Pipeline ===
 
 impl Pipeline {
-    /// A message on a topic for answers: it goes to whoever waits for it, and what is no answer is a dead letter.
+    /// Reads a message on a topic for answers: answers go to their calls, and anything else becomes a dead letter.
     pub(super) fn answers(&self, at: ReadAt<'_>, routed: &mut Routed) {
         for answered in self.calls.take_answers(at, self.intake.binding) {
             match answered {
@@ -21,9 +21,14 @@ impl Pipeline {
                 AnswerOutcome::Uncorrelated(Unanswerable { code, detail, unit }) => {
                     let unit = unit.map(|(index, bytes)| Unit { index, bytes });
                     let unit = unit.as_ref();
-                    routed
-                        .copies
-                        .push(self.dead(at, unit, None, code, Stage::Resolve, &detail));
+                    routed.copies.push(self.dead_letter(
+                        at,
+                        unit,
+                        None,
+                        code,
+                        Stage::Resolve,
+                        &detail,
+                    ));
                 }
                 AnswerOutcome::Delivered
                 | AnswerOutcome::Late(_)
@@ -35,7 +40,7 @@ impl Pipeline {
         }
     }
 
-    /// A CloudEvent.
+    /// Processes a CloudEvent.
     pub(super) fn event(
         &self,
         at: ReadAt<'_>,
@@ -52,7 +57,7 @@ impl Pipeline {
         self.route(at, unit, event, routed);
     }
 
-    /// Takes from the data what routing needs and the event lacks.
+    /// Fills in missing routing attributes from the data.
     fn fill_from_data(&self, event: &mut Event, limits: &Limits) {
         let Some(inside) = self.intake.inside(event, &self.intake.hint, limits) else {
             return;
@@ -93,14 +98,14 @@ impl Pipeline {
         }
         match self.requester(at, &event) {
             Ok(Some(requester)) => return self.request(at, unit, event, requester, routed),
-            Ok(None) => self.claims.of_unasked(at, &mut event),
+            Ok(None) => self.claims.of_untracked(at, &mut event),
             Err(refused) => return self.misdirected(at, unit, &event, &refused, routed),
         }
-        self.mark(at, &mut event);
-        self.route_unasked(at, unit, &event, routed);
+        self.add_reply_address(at, &mut event);
+        self.route_untracked(at, unit, &event, routed);
     }
 
-    /// Whether an event answers a call, where no answers are taken: then it is a dead letter.
+    /// Whether an event answers a call on a binding that reads no answers: then it becomes a dead letter.
     pub(super) fn is_misplaced(
         &self,
         at: ReadAt<'_>,
@@ -116,13 +121,13 @@ impl Pipeline {
              request, or on a topic that a binding with role: responses reads"
         );
         let reason = "answer_on_request_topic";
-        let dead_letter = self.dead(at, unit, Some(event), reason, Stage::Resolve, &detail);
+        let dead_letter = self.dead_letter(at, unit, Some(event), reason, Stage::Resolve, &detail);
         routed.copies.push(dead_letter);
         true
     }
 
-    /// Routes an event whose answer the bridge does not take.
-    pub(super) fn route_unasked(
+    /// Routes an event whose answer the bridge does not handle.
+    pub(super) fn route_untracked(
         &self,
         at: ReadAt<'_>,
         unit: Option<&Unit>,
@@ -144,40 +149,41 @@ impl Pipeline {
             Err(error) => {
                 self.count_unrouted(&error);
                 let reason = error.reason();
-                let dead_letter = self.dead(at, unit, Some(event), reason, Stage::Route, &error);
+                let dead_letter =
+                    self.dead_letter(at, unit, Some(event), reason, Stage::Route, &error);
                 routed.copies.push(dead_letter);
             }
         }
     }
 
-    /// Counts an event that no route takes. What a route takes and cannot publish is counted among the dead letters only.
+    /// Counts an event that matches no route. Other routing errors are only counted among the dead letters.
     pub(super) fn count_unrouted(&self, error: &RoutingError) {
         if matches!(error, RoutingError::NoRoute | RoutingError::UnknownAgent(_)) {
             self.intake.counts.unrouted.inc();
         }
     }
 
-    /// Puts on an event where its answer goes, unless it says so itself.
-    pub(super) fn mark(&self, at: ReadAt<'_>, event: &mut Event) {
+    /// Puts a reply address on an event, unless it has one.
+    pub(super) fn add_reply_address(&self, at: ReadAt<'_>, event: &mut Event) {
         if event.extension(extension::REPLY_TO).is_some() {
             return;
         }
-        // The sender's own inbox, else where the binding's answers go.
+        // The inbox of the sender; otherwise the topic of the binding for answers.
         let reply_to = match at.reply_to {
-            Some(inbox) => match self.claims.reply_places.inbox(inbox) {
+            Some(inbox) => match self.claims.reply_addresses.inbox(inbox) {
                 Ok(inbox) => Some(inbox),
                 Err(_) => return self.claims.overruled(extension::REPLY_TO, at),
             },
             None => self.replies.clone(),
         };
-        if let Some(place) = reply_to {
-            let set = event.set(extension::REPLY_TO, Text::from(place.as_str()));
+        if let Some(address) = reply_to {
+            let set = event.set(extension::REPLY_TO, Text::from(address.as_str()));
             debug_assert!(set.is_ok(), "topics are legal attributes");
         }
     }
 
-    /// The dead letter of a message, or of one unit of it, that never became a copy.
-    pub(super) fn dead(
+    /// The dead letter of a message, or of one unit of it, that has no copies.
+    pub(super) fn dead_letter(
         &self,
         at: ReadAt<'_>,
         unit: Option<&Unit>,

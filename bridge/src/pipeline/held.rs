@@ -1,4 +1,4 @@
-//! Deliveries that are not settled before everything in them is answered.
+//! Deliveries that are settled only after every request in them is answered.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,8 +8,8 @@ use a2abus_transports::{Acknowledger, Delivery, Message, Outcome, Topic};
 
 use crate::metrics::BindingMetrics;
 
-/// A delivery, held by everything that is still to be answered. It is settled when the last of them is done; if one is
-/// given up, or dropped, the source delivers it again.
+/// A delivery that its unanswered requests hold. It is settled when the last one is done. If one is given up or dropped,
+/// the source delivers it again.
 #[derive(Debug)]
 pub(crate) struct Held {
     /// The message, for its dead letter.
@@ -26,7 +26,7 @@ pub(crate) struct Held {
 // === impl Held ===
 
 impl Held {
-    /// Holds a delivery that is in flight; and where its sender listens for an answer.
+    /// Holds a delivery. Also returns the inbox of its sender.
     pub(crate) fn new(delivery: Delivery, metrics: BindingMetrics) -> (Arc<Self>, Option<Topic>) {
         let held = Self {
             message: delivery.message,
@@ -39,13 +39,13 @@ impl Held {
         (Arc::new(held), delivery.reply_to)
     }
 
-    /// Whether it is still this bridge that has to answer it.
+    /// Whether this bridge still has to answer it.
     pub(crate) fn is_current(&self) -> bool {
         let acknowledger = self.acknowledger.as_ref();
         acknowledger.is_none_or(Acknowledger::is_current)
     }
 
-    /// One thing in it is answered.
+    /// One of its requests is answered.
     pub(crate) fn done(self: Arc<Self>) {
         let Some(mut held) = Arc::into_inner(self) else {
             return;
@@ -65,7 +65,7 @@ impl Held {
         }
     }
 
-    /// One thing in it is left to whoever it is delivered to next.
+    /// One of its requests is left to the next reader of the delivery.
     pub(crate) fn give_up(self: Arc<Self>) {
         self.is_given_up.store(true, Ordering::Relaxed);
     }

@@ -1,4 +1,4 @@
-//! How a delivery becomes events.
+//! Turns a delivery into events.
 //!
 //! ```text
 //! delivery ─> content mode ─┬─ CloudEvent ───────────────────────────────┬─> Read::CloudEvent
@@ -6,9 +6,8 @@
 //!                           └─ neither                └─ not decodable ──┴─> Read::Refused
 //! ```
 //!
-//! Bindings of events and of workflows read their messages here; what they do with what they read is their own. Answers
-//! are parsed and not mapped: [`crate::calls::Calls::take_answers`] does that for bindings and for the reader of a reply
-//! address.
+//! Bindings for events and for workflows read their messages here. Answers are parsed but not mapped:
+//! [`crate::calls::Calls::take_answers`] does that for bindings and for the reader of a reply address.
 
 use std::sync::Arc;
 
@@ -25,20 +24,20 @@ use super::copies::repeats_too_much;
 use crate::bus::BusId;
 use crate::bus::deadletter::{DeadLetters, Reason, Stage};
 use crate::bus::outbound::Unit;
-use crate::calls::reply_place;
+use crate::calls::reply_address;
 use crate::calls::resolve::{ReadAt, Reader};
 use crate::metrics::{BindingMetrics, Metrics};
 use crate::rules::Rules;
 use crate::stage;
 
-/// How the messages of one binding are read.
+/// Reads the messages of one binding.
 #[derive(Debug)]
 pub(crate) struct Intake {
     /// The name of the binding.
     pub(crate) name: Text,
     /// The bus it reads.
     pub(crate) bus: BusId,
-    /// How that bus carries CloudEvents.
+    /// How this bus carries CloudEvents.
     pub(crate) binding: Binding,
     /// The declared properties of its payloads.
     pub(crate) hint: Hint,
@@ -46,7 +45,7 @@ pub(crate) struct Intake {
     pub(crate) options: MapOptions,
     /// The `source` of mapped events.
     pub(crate) source: Source,
-    /// Where its dead letters go.
+    /// The destination of its dead letters.
     pub(crate) dead_letters: DeadLetters,
     /// Its counters.
     pub(crate) metrics: BindingMetrics,
@@ -59,20 +58,20 @@ pub(crate) struct Intake {
 pub(crate) enum Read {
     /// A CloudEvent: the message itself, or a unit of its body.
     CloudEvent(Event, Option<Unit>),
-    /// A unit of the body, in any other family.
+    /// A unit of the body of another family.
     Mapped(Mapped),
     /// A message or unit that does not become an event.
     Refused(Refusal),
 }
 
-/// Why a message, or one unit of it, does not become an event.
+/// Why a message, or one unit of it, was refused.
 #[derive(Debug)]
 pub(crate) enum Refusal {
-    /// The message has the marks of a CloudEvent, and is not a legal one.
+    /// The message is marked as a CloudEvent, but is not valid.
     Unreadable(EventError),
     /// The unit cannot be decoded.
     Undecoded(Refused),
-    /// The message has so many units that the copies of its key and headers would take too much: the reason as text.
+    /// The message has so many units that the copies of its key and headers would be too large; the reason as text.
     Repeats(String),
 }
 
@@ -82,20 +81,20 @@ const REPEATS: &str = "repeats_too_much";
 // === impl Intake ===
 
 impl Intake {
-    /// Counts a delivery; it is in flight until it is settled. Returns its span.
+    /// Counts a delivery as in flight until it is settled. Returns its span.
     pub(crate) fn receive(&self, delivery: &Delivery) -> Span {
         self.metrics.received.inc();
         self.metrics.in_flight.inc();
         stage::receive(&self.name, &delivery.topic, delivery.origin.as_ref())
     }
 
-    /// A delivery that was read, and the rules of that moment.
+    /// A received delivery, with the current rules.
     pub(crate) fn at<'d>(&self, delivery: &'d Delivery, rules: &'d Rules) -> ReadAt<'d> {
         ReadAt::of(delivery, rules, self.bus, Reader::Binding)
     }
 
-    /// Hands what is in a message to `take`, in order. `collaboration_id` is what the message says about the lines of its
-    /// body; `context` is asked for if there is something to map.
+    /// Passes the content of a message to `take`, in order. `collaboration_id` is the one in the message for the lines
+    /// of its body; `context` is called only if there is something to map.
     pub(crate) fn read<'c>(
         &self,
         message: &Message,
@@ -130,15 +129,15 @@ impl Intake {
     fn unit(&self, message: &Message, unit: Result<Mapped, Refused>) -> Read {
         match unit {
             Ok(mut mapped) => {
-                self.counts.unit(mapped.because.family, mapped.kind);
-                if mapped.because.family == Family::CloudEvent {
+                self.counts.unit(mapped.detection.family, mapped.kind);
+                if mapped.detection.family == Family::CloudEvent {
                     let unit = Unit {
                         index: mapped.index,
                         bytes: mapped.bytes,
                     };
                     return Read::CloudEvent(mapped.event, Some(unit));
                 }
-                reply_place::take_deadline(message, &mut mapped.event);
+                reply_address::take_deadline(message, &mut mapped.event);
                 Read::Mapped(mapped)
             }
             Err(refused) => {
@@ -148,7 +147,7 @@ impl Intake {
         }
     }
 
-    /// What the data of an event are, if they are one message of some family.
+    /// The data of an event, mapped, if they are one message of a known family.
     pub(crate) fn inside(&self, event: &Event, hint: &Hint, limits: &Limits) -> Option<Mapped> {
         let context = MapContext {
             source: self.source.clone(),
@@ -159,7 +158,7 @@ impl Intake {
         units.into_only().ok()?.ok()
     }
 
-    /// An event around bytes that do not become one.
+    /// An event that wraps unknown bytes.
     pub(crate) fn wrapped(&self, body: &Bytes, index: usize, context: &MapContext<'_>) -> Event {
         wrap_unknown(body, index, &self.options, context)
     }
@@ -191,7 +190,7 @@ impl Refusal {
         }
     }
 
-    /// The unit that is refused; `None` if it is the message.
+    /// The refused unit; `None` if the whole message is refused.
     pub(crate) fn unit(&self) -> Option<&Refused> {
         match self {
             Self::Undecoded(refused) => Some(refused),
@@ -199,7 +198,7 @@ impl Refusal {
         }
     }
 
-    /// The unit, if it is of no known family.
+    /// The unit, if its format is unknown.
     pub(crate) fn unknown(&self) -> Option<&Refused> {
         let is_unknown = |refused: &&Refused| refused.error.kind() == DecodeErrorKind::Unknown;
         self.unit().filter(is_unknown)

@@ -1,36 +1,36 @@
-//! The order of one lane: what it does next, and what has to wait.
+//! The order of one lane.
 //!
 //! ```text
 //! Open ──a copy fails──> Held ──all in flight decided──> First ──confirmed──> SendAgain ──all confirmed──> Open
 //!                         ^                                                      │ a copy fails
 //!                         └──────────────────────────────────────────────────────┘
 //! ```
-//! Pure: it neither sends nor waits. `M` is a message that was received, `F` one whose copies failed.
+//! It neither sends nor waits. `M` is a received message, `F` one whose copies failed.
 
 use std::collections::VecDeque;
 
 /// The messages of one lane.
 #[derive(Debug)]
 pub(super) struct Lane<M, F> {
-    /// In the order they were received.
+    /// Received messages, in order.
     waiting: VecDeque<(u64, M)>,
-    /// Those whose copies failed, in the same order. All came before those that wait.
+    /// Messages whose copies failed, in the same order. All are older than the received ones.
     failed: VecDeque<(u64, F)>,
     received: u64,
-    /// A task of this lane runs.
+    /// Whether a task of this lane runs.
     is_busy: bool,
-    /// Messages whose copies are with their buses.
+    /// The number of messages whose copies are unconfirmed.
     in_flight: usize,
     phase: Phase,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
-    /// Messages are sent as they come.
+    /// Messages are sent as they arrive.
     Open,
-    /// Nothing is sent until everything in flight is decided; then the first message that failed is.
+    /// Nothing is sent until everything in flight is decided. Then the first failed message is sent.
     Held,
-    /// Those that failed are sent again, and nothing else.
+    /// Only the failed messages are sent again.
     SendAgain,
 }
 
@@ -39,9 +39,9 @@ enum Phase {
 pub(super) enum Task<M, F> {
     /// A new message, with its number.
     Send(u64, M),
-    /// One that failed, alone, until it is confirmed.
+    /// The first failed message, alone, until it is confirmed.
     First(F),
-    /// One that failed, without waiting for its confirmation.
+    /// A failed message, without waiting for its confirmation.
     Again(u64, F),
 }
 
@@ -61,13 +61,13 @@ impl<M, F> Default for Lane<M, F> {
 // === impl Lane ===
 
 impl<M, F> Lane<M, F> {
-    /// Takes a message from the source.
+    /// Adds a received message.
     pub(super) fn receive(&mut self, message: M) {
         self.waiting.push_back((self.received, message));
         self.received += 1;
     }
 
-    /// The next task, when the lane may do one now. It is busy until [`Lane::sent`] or [`Lane::recovered`].
+    /// The next task, if the lane is free. It is then busy until [`Lane::sent`] or [`Lane::recovered`].
     pub(super) fn next(&mut self) -> Option<Task<M, F>> {
         if self.is_busy {
             return None;
@@ -98,8 +98,8 @@ impl<M, F> Lane<M, F> {
             .map(|(number, message)| Task::Send(number, message))
     }
 
-    /// The copies of the current message are with their buses; `has_failed` says that one of them is not, and will be
-    /// sent again.
+    /// The copies of the current message were handed to their buses. `has_failed`: one of them was not, and will be sent
+    /// again.
     pub(super) fn sent(&mut self, has_failed: bool) {
         self.is_busy = false;
         self.in_flight += 1;
@@ -108,7 +108,7 @@ impl<M, F> Lane<M, F> {
         }
     }
 
-    /// All copies of a message are confirmed, or what stands for them.
+    /// All copies of a message, or their replacements, are confirmed.
     pub(super) fn confirmed(&mut self) {
         self.in_flight -= 1;
     }
@@ -121,13 +121,13 @@ impl<M, F> Lane<M, F> {
         self.failed.insert(at, (number, failed));
     }
 
-    /// The first message that failed is confirmed: the others follow.
+    /// The first failed message is confirmed, so the others follow.
     pub(super) fn recovered(&mut self) {
         self.is_busy = false;
         self.phase = Phase::SendAgain;
     }
 
-    /// Takes out messages that wait for their turn.
+    /// Removes waiting messages.
     pub(super) fn remove_waiting(&mut self, is_unwanted: impl Fn(&M) -> bool) -> Vec<M> {
         let mut removed = Vec::new();
         for (number, message) in std::mem::take(&mut self.waiting) {
@@ -140,7 +140,7 @@ impl<M, F> Lane<M, F> {
         removed
     }
 
-    /// Whether messages wait for one that failed.
+    /// Whether messages wait for a failed one.
     pub(super) fn is_held(&self) -> bool {
         self.phase != Phase::Open
     }
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn what_failed_goes_again_in_order_before_anything_later() {
+    fn failed_messages_are_sent_again_in_order_before_later_ones() {
         let mut lane = lane(8);
         for expected in 0..6 {
             assert_eq!(send(&mut lane), expected);
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fails_again_is_first_again() {
+    fn a_message_that_fails_again_is_first_again() {
         let mut lane = lane(4);
         for _ in 0..3 {
             send(&mut lane);
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_that_was_not_even_sent_holds_the_lane_at_once() {
+    fn a_copy_that_could_not_be_sent_holds_the_lane_at_once() {
         let mut lane = lane(2);
         assert_eq!(lane.next(), Some(Task::Send(0, 0)));
         lane.sent(true);
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lane_whose_failure_was_settled_otherwise_goes_on() {
+    fn a_lane_continues_after_its_failed_message_was_settled() {
         let mut lane = lane(2);
         assert_eq!(lane.next(), Some(Task::Send(0, 0)));
         lane.sent(true);

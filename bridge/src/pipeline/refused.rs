@@ -1,7 +1,6 @@
-//! Units that are refused before they become events, and requests that are refused for the place of their answer.
+//! Units that cannot become events, and requests that are refused because of their reply address.
 //!
-//! Each becomes a dead letter. Whoever waits for an answer at a reply address gets the error at once: the message may have
-//! been a request.
+//! Each becomes a dead letter. The message may have been a request, so its reply address gets the error at once.
 
 use std::collections::HashMap;
 
@@ -19,19 +18,19 @@ use crate::bus::outbound::Unit;
 use crate::calls::CallError;
 use crate::calls::exchange::RoutedRequest;
 use crate::calls::failure::{Failure, Reason as FailureReason, Recipient};
-use crate::calls::reply_place;
+use crate::calls::reply_address;
 use crate::calls::resolve::ReadAt;
 use crate::config::OnUnknown;
 
-/// The most error replies to one message. If more of its elements are refused, the rest are dead letters only.
+/// The most error replies to one message. If more of its elements are refused, the rest only become dead letters.
 const MAX_ERROR_REPLIES: usize = 16;
-/// Counts the routes that a payload of no known family has passed.
+/// The header that counts the routes that a payload of an unknown format has passed.
 const PASSED_HOPS: &str = "bus-hops";
 
 // === impl Pipeline ===
 
 impl Pipeline {
-    /// A message, or a unit of it, that does not become an event.
+    /// Processes a message, or a unit of it, that was refused.
     pub(super) fn refused(&self, at: ReadAt<'_>, refusal: &Refusal, routed: &mut Routed) {
         let unknown = refusal.unknown();
         match (unknown, self.on_unknown) {
@@ -49,10 +48,10 @@ impl Pipeline {
         }
     }
 
-    /// A payload of no known family, on its way as it came; `event` stands for it while it is routed. It is no call of the
-    /// bridge: whoever gets it answers its sender.
+    /// Routes a payload of an unknown format unchanged, by the attributes of `event`. The bridge does not handle the
+    /// answer: the receiver answers the sender.
     fn pass(&self, at: ReadAt<'_>, unit: &Unit, mut event: Event, routed: &mut Routed) {
-        // There is no event on the bus to count the hops, so a header of our own does.
+        // There is no event on the bus that could count the hops, so a header does.
         let hops = passed_hops(at.message);
         let counted = event.set(extension::HOPS, hops);
         debug_assert!(counted.is_ok(), "hops are a number");
@@ -65,13 +64,13 @@ impl Pipeline {
         }
         let inbox = at
             .reply_to
-            .map(|inbox| self.claims.reply_places.inbox(inbox));
+            .map(|inbox| self.claims.reply_addresses.inbox(inbox));
         let inbox = inbox.and_then(Result::ok);
         let before = routed.copies.len();
-        self.route_unasked(at, Some(unit), &event, routed);
+        self.route_untracked(at, Some(unit), &event, routed);
         let copies = routed.copies.iter_mut().skip(before);
         for copy in copies.filter(|copy| copy.dead_letter.is_none()) {
-            // On another bus nobody listens there.
+            // The address is useless on another bus.
             copy.address.reply_to = inbox.clone().filter(|_| copy.bus == self.intake.bus);
             let key = copy.message.key.take();
             copy.message = Message {
@@ -109,17 +108,17 @@ impl Pipeline {
         self.fail(at, None, (index, recipient), failure, routed);
     }
 
-    /// A request that names a reply place that it may not name.
+    /// Refuses a request whose reply address is not allowed.
     pub(super) fn misdirected(
         &self,
         at: ReadAt<'_>,
         unit: Option<&Unit>,
         event: &Event,
-        refused: &reply_place::Refused,
+        refused: &reply_address::Refused,
         routed: &mut Routed,
     ) {
-        let reason = reply_place::Refused::REASON;
-        let dead_letter = self.dead(at, unit, Some(event), reason, Stage::Receive, refused);
+        let reason = reply_address::Refused::REASON;
+        let dead_letter = self.dead_letter(at, unit, Some(event), reason, Stage::Receive, refused);
         routed.copies.push(dead_letter);
         let index = unit.map_or(0, |unit| unit.index);
         let recipient = recipient_of(event, &at.rules.limits);
@@ -127,7 +126,7 @@ impl Pipeline {
         self.fail(at, Some(event), (index, recipient), failure, routed);
     }
 
-    /// Sends an error to whoever waits for the answer to a unit, if anybody may and the message has not had too many.
+    /// Sends an error to the reply address of a unit, if it has one and the limit for its message is not reached.
     fn fail(
         &self,
         at: ReadAt<'_>,
@@ -136,16 +135,16 @@ impl Pipeline {
         failure: Failure,
         routed: &mut Routed,
     ) {
-        let says = reply_place::attribute_header(at.message, extension::MCP_TYPE);
+        let says = reply_address::attribute_header(at.message, extension::MCP_TYPE);
         if says.is_some_and(|kind| kind != Kind::Request.as_str()) {
             return;
         }
         let named = match event {
-            Some(event) => reply_place::named_by(event, at.message),
-            None => reply_place::named_in(at.message),
+            Some(event) => reply_address::named_by(event, at.message),
+            None => reply_address::named_in(at.message),
         };
-        let places = &self.claims.reply_places;
-        let Some(address) = places.of_refused(named, at.reply_to) else {
+        let addresses = &self.claims.reply_addresses;
+        let Some(address) = addresses.of_refused(named, at.reply_to) else {
             return;
         };
         if routed.error_replies == MAX_ERROR_REPLIES {
@@ -166,7 +165,7 @@ impl Pipeline {
     }
 }
 
-/// Whether a unit that was refused is an answer all the same: to answer that could go on for ever.
+/// Whether a refused unit is an answer. An error reply to it could cause an endless exchange.
 fn is_answer(refused: &Refused) -> bool {
     use DecodeErrorKind as K;
     match refused.error.kind() {
@@ -184,7 +183,7 @@ fn is_answer(refused: &Refused) -> bool {
 fn passed_hops(message: &Message) -> i32 {
     let value = message.headers.get(PASSED_HOPS);
     let text = value.and_then(|value| std::str::from_utf8(value).ok());
-    // Nobody has passed less than no route: what says so would defeat the guard against loops.
+    // A negative count would defeat the protection against loops.
     let hops: Option<i32> = text.and_then(|text| text.parse().ok());
     hops.unwrap_or(0).max(0)
 }

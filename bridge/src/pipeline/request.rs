@@ -1,7 +1,7 @@
-//! Requests that somebody on the bus waits for.
+//! Requests whose requester waits on the bus.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use a2abus_plugin::protocol::dialect::Dialect;
 use a2abus_plugin::{Event, Hint, Kind, Limits, Text, decode, extension};
@@ -18,52 +18,52 @@ use crate::calls::exchange::{
 };
 use crate::calls::failure::{Failure, Recipient};
 use crate::calls::reply::spring;
+use crate::calls::reply_address;
 use crate::calls::reply_form::ReplyForm;
-use crate::calls::reply_place;
 use crate::calls::resolve::ReadAt;
-use crate::calls::{Answer, CallError, Exchange, NoAnswer, Opened};
+use crate::calls::{Answer, CallError, Exchange, NoAnswer, Opened, RequestState};
 use crate::clock;
 use crate::stage;
 
 // === impl Pipeline ===
 
 impl Pipeline {
-    /// Who waits for the answer to an event: it is a request, and it or its message says where the answer goes.
+    /// The requester that waits for the answer to an event, if it is a request with a reply address.
     ///
     /// # Errors
-    /// When it names a place that it may not name.
+    /// When the reply address is not allowed.
     pub(super) fn requester(
         &self,
         at: ReadAt<'_>,
         event: &Event,
-    ) -> Result<Option<Requester>, reply_place::Refused> {
+    ) -> Result<Option<Requester>, reply_address::Refused> {
         let kind = event.extension_text(extension::MCP_TYPE);
         let is_other = kind.is_some_and(|kind| kind != Kind::Request.as_str());
         if is_other || self.calls.channels().is_empty() {
             return Ok(None);
         }
-        let named = reply_place::named_by(event, at.message);
-        // An event that does not say what it is counts if its sender listens for an answer.
+        let named = reply_address::named_by(event, at.message);
+        // An event without a kind is a request if its sender waits for an answer.
         if kind.is_none() && named.is_none() && at.reply_to.is_none() {
             return Ok(None);
         }
         let address = match named {
             Some((name, partition)) => Address {
                 partition,
-                ..Address::topic(self.claims.reply_places.named(&name, at.reply_to)?)
+                ..Address::topic(self.claims.reply_addresses.named(&name, at.reply_to)?)
             },
             None => match (at.reply_to, &self.replies) {
-                (Some(inbox), _) => Address::topic(self.claims.reply_places.inbox(inbox)?),
+                (Some(inbox), _) => Address::topic(self.claims.reply_addresses.inbox(inbox)?),
                 (None, Some(topic)) => Address::topic(topic.clone()),
                 (None, None) => return Ok(None),
             },
         };
-        // Whoever gets an error is known once the event is decoded.
+        // The recipient of an error is only known once the event is decoded.
         let recipient = Recipient::unknown(Dialect::JsonRpc);
         Ok(Some(self.requester_at(at, Some(event), address, recipient)))
     }
 
-    /// Who waits at an address for the answer to an event, or to what did not become one.
+    /// The requester at a reply address, for an event or a refused unit.
     pub(super) fn requester_at(
         &self,
         at: ReadAt<'_>,
@@ -72,8 +72,8 @@ impl Pipeline {
         recipient: Recipient,
     ) -> Requester {
         let attribute = |name| event.and_then(|event| event.extension_text(name)).cloned();
-        // A record that is no CloudEvent may name its own call all the same.
-        let header = reply_place::attribute_header(at.message, extension::CALL_ID);
+        // A record that is not a CloudEvent may also name its call.
+        let header = reply_address::attribute_header(at.message, extension::CALL_ID);
         let call_id = || Text::from_utf8(header?);
         Requester {
             bus: self.intake.bus,
@@ -89,15 +89,15 @@ impl Pipeline {
             key: at.message.key.clone(),
             correlation: at.message.headers.get(spring::CORRELATION_ID).cloned(),
             headers: self.passed.of(self.intake.binding, at.message),
-            comes_again: at.origin.is_some(),
+            is_redeliverable: at.origin.is_some(),
             topic: at.topic.clone(),
             origin: at.origin.cloned(),
             metrics: self.intake.metrics.clone(),
         }
     }
 
-    /// Takes in hand the request in one unit of a message: what names it, and its share of the message. `None` when it was
-    /// redelivered, and is answered with the first one.
+    /// Registers the request in one unit of a message. Returns its key and its share of the message; `None` for a
+    /// redelivery of a request in progress.
     pub(super) fn enter(
         &self,
         at: ReadAt<'_>,
@@ -107,7 +107,7 @@ impl Pipeline {
         let position = at.origin.map(|origin| {
             let fingerprint = || self.exchanges.fingerprint(at.message);
             let fingerprint = routed.fingerprint.get_or_insert_with(fingerprint);
-            // Every binding that reads the message publishes the request.
+            // Each binding that reads the message publishes the request.
             Text::from(format!(
                 "{}/{origin}#{index}/{fingerprint:x}",
                 self.intake.name
@@ -122,7 +122,7 @@ impl Pipeline {
         Some((position, share?))
     }
 
-    /// A request that somebody waits for: its copies carry a call id and a reply address of the bridge.
+    /// Publishes a request whose requester waits. Its copies have a call id and a reply address of the bridge.
     pub(super) fn request(
         &self,
         at: ReadAt<'_>,
@@ -139,7 +139,7 @@ impl Pipeline {
             Ok((answer, room)) => RequestStatus::Waits(Box::new(WaitingRequest {
                 answer,
                 requester,
-                room,
+                _room: room,
             })),
             Err(error) => {
                 let failure = Failure::on_bus(&error);
@@ -153,7 +153,7 @@ impl Pipeline {
         });
     }
 
-    /// A request for this agent that cannot be made. Its error holds a part of the budget like any other answer.
+    /// Fails a request for this agent. Its error holds a share of the budget, like any other answer.
     pub(super) fn failed(
         &self,
         at: ReadAt<'_>,
@@ -178,7 +178,7 @@ impl Pipeline {
         requester: &mut Requester,
         routed: &mut Routed,
     ) -> Result<(Answer, Arc<Hold<Text>>), CallError> {
-        self.mark(at, &mut event);
+        self.add_reply_address(at, &mut event);
         let call = self.calls.new_call()?;
         let mut account = Account::open(
             &self.intake.counts,
@@ -211,7 +211,7 @@ impl Pipeline {
         }
     }
 
-    /// The request as the agent gets it.
+    /// The request that the agent gets.
     fn exchange(
         &self,
         call: CallId,
@@ -228,10 +228,15 @@ impl Pipeline {
             Some((message, &unit.bytes))
         });
         if clock::is_expired(&event) {
-            return Err(CallError::Timeout(Box::new(NoAnswer::expired(&event))));
+            return Err(CallError::Timeout(Box::new(NoAnswer::unpublished(
+                Duration::ZERO,
+                &event,
+                RequestState::Expired,
+            ))));
         }
         let left = clock::time_left(&event);
-        self.calls.exchange(call, event, rpc, left)
+        self.calls
+            .exchange(call, event, rpc, (left, Duration::ZERO))
     }
 
     /// Routes and registers a request.
@@ -254,11 +259,12 @@ impl Pipeline {
         let copies = copies.map_err(|error| {
             self.count_unrouted(&error);
             let event = Some(&exchange.event);
-            let dead_letter = self.dead(at, unit, event, error.reason(), Stage::Route, &error);
+            let dead_letter =
+                self.dead_letter(at, unit, event, error.reason(), Stage::Route, &error);
             routed.copies.push(dead_letter);
             CallError::unroutable(&error, &exchange.event)
         })?;
-        let is_kept = requester.comes_again;
+        let is_kept = requester.is_redeliverable;
         let opened = self.calls.open(exchange, &copies, None, is_kept)?;
         routed.publish(copies, unit);
         Ok(opened)

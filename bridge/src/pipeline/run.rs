@@ -1,12 +1,12 @@
-//! A binding while it runs: its lanes, and what they wait for.
+//! A running binding: its lanes, and what they wait for.
 //!
 //! ```text
-//! receive ──> Lane ──go_on──> handed to the buses ──look──> confirmed: settled
-//!              ^    │ no room in a queue: `waiting`   │ not yet: `unconfirmed`
-//!              └────┴──────── failed: held <──────────┘
+//! receive ──> Lane ──proceed──> handed to the buses ──settle_confirmed──> confirmed: settled
+//!              ^    │ no room in a queue: `waiting`     │ not yet: `unconfirmed`
+//!              └────┴───────── failed: held <───────────┘
 //! ```
-//! What needs no wait is done at once: buses mostly have room, and mostly confirm in order. So of the messages of a lane
-//! that are in flight only the first is waited for; those behind it are looked at when it is decided.
+//! Anything that needs no wait is done at once, because buses usually have room and confirm in order. So only the first
+//! message in flight of a lane is awaited; later ones are checked when it is decided.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -22,28 +22,28 @@ use super::lane::{Lane, Task};
 use super::send::{Decided, Done, InFlight, Sending, Unconfirmed};
 use super::{Pipeline, Received};
 
-/// A binding while it runs.
+/// A running binding.
 pub(super) struct Run<'p> {
     pipeline: &'p Pipeline,
-    /// A few, looked up several times for each message: without a hash.
+    /// There are few, and each message needs several lookups, so this is not a hash map.
     lanes: BTreeMap<u32, BindingLane>,
-    /// The work of lanes that has to wait, with its lane: one for each at most.
+    /// The tasks of lanes that have to wait, at most one per lane.
     pub(super) waiting: FuturesUnordered<BoxFuture<'p, (u32, Done)>>,
-    /// The first message in flight of each lane, and those of which a copy failed at once, until they are decided.
+    /// The first message in flight of each lane, and messages of which a copy failed at once, until they are decided.
     pub(super) unconfirmed: FuturesUnordered<BoxFuture<'p, Decided>>,
 }
 
 #[derive(Default)]
 struct BindingLane {
     order: Lane<Received, Unconfirmed>,
-    /// Behind the first, which is in [`Run::unconfirmed`].
+    /// The messages in flight after the first, which is in [`Run::unconfirmed`].
     in_flight: VecDeque<InFlight>,
     has_first: bool,
-    /// Counts the lane as held.
+    /// Counts the lane as held while it is set.
     held: Option<Held>,
 }
 
-/// A lane that waits for a destination; it is counted until this is dropped.
+/// Counts a lane that waits for a destination, until it is dropped.
 struct Held(IntGauge);
 
 // === impl Run ===
@@ -58,15 +58,15 @@ impl<'p> Run<'p> {
         }
     }
 
-    /// Takes a message into its lane.
+    /// Adds a message to its lane.
     pub(super) fn receive(&mut self, delivery: Delivery) {
         let lane = delivery.lane;
         let received = self.pipeline.receive(delivery);
         self.lanes.entry(lane).or_default().order.receive(received);
-        self.go_on(lane);
+        self.proceed(lane);
     }
 
-    /// Work that had to wait is done.
+    /// A task that had to wait is done.
     pub(super) fn done(&mut self, lane: u32, done: Done) {
         let entry = self.lanes.entry(lane).or_default();
         match done {
@@ -79,10 +79,10 @@ impl<'p> Run<'p> {
                 self.pipeline.settle(original);
             }
         }
-        self.go_on(lane);
+        self.proceed(lane);
     }
 
-    /// The first message in flight is decided: it is settled, or its copies that failed go back into the lane.
+    /// The first message in flight is decided: it is settled, or its failed copies go back to the lane.
     pub(super) fn decided(&mut self, decided: Decided) {
         let Decided {
             lane,
@@ -92,7 +92,7 @@ impl<'p> Run<'p> {
         } = decided;
         let pipeline = self.pipeline;
         let entry = self.lanes.entry(lane).or_default();
-        // If it was not the first, one more is waited for.
+        // If it was not the first, one more message is awaited.
         entry.has_first = false;
         match again {
             None => {
@@ -105,14 +105,14 @@ impl<'p> Run<'p> {
                 entry.order.failed(number, Unconfirmed { copies, original });
             }
         }
-        self.go_on(lane);
+        self.proceed(lane);
     }
 
-    /// Does what the lane may do now.
-    fn go_on(&mut self, lane: u32) {
+    /// Runs the tasks that a lane can do now.
+    fn proceed(&mut self, lane: u32) {
         self.work(lane);
-        // What was settled may be what the lane waited for.
-        while self.look(lane) {
+        // Settling may have freed the lane.
+        while self.settle_confirmed(lane) {
             self.work(lane);
         }
     }
@@ -132,15 +132,16 @@ impl<'p> Run<'p> {
                     }
                     pipeline.finish(step).boxed()
                 }
-                Task::Again(number, failed) => pipeline.again(lane, number, failed).boxed(),
+                Task::Again(number, failed) => pipeline.resend(lane, number, failed).boxed(),
                 Task::First(failed) => pipeline.recover(lane, failed).boxed(),
             };
             self.waiting.push(task);
         }
     }
 
-    /// Settles what is in flight on a lane as far as it is confirmed, and waits for the next. Whether something is settled.
-    fn look(&mut self, lane: u32) -> bool {
+    /// Settles the confirmed messages of a lane up to the first unconfirmed one, which is then awaited. Returns whether
+    /// any was settled.
+    fn settle_confirmed(&mut self, lane: u32) -> bool {
         let entry = self.lanes.entry(lane).or_default();
         let mut now = None;
         while !entry.has_first
@@ -149,7 +150,8 @@ impl<'p> Run<'p> {
             if first.is_confirmed() {
                 let now = *now.get_or_insert_with(Instant::now);
                 entry.order.confirmed();
-                self.pipeline.settle(self.pipeline.noted(first, now));
+                self.pipeline
+                    .settle(self.pipeline.record_confirmed(first, now));
             } else {
                 entry.has_first = true;
                 self.unconfirmed.push(self.pipeline.confirm(first).boxed());
@@ -158,8 +160,8 @@ impl<'p> Run<'p> {
         now.is_some()
     }
 
-    /// Settles messages in held lanes whose requests nobody waits for any more, so that others can be received.
-    pub(super) fn drop_unwanted(&mut self) {
+    /// Settles messages in held lanes whose requesters no longer wait, so that others can be received.
+    pub(super) fn settle_unwanted(&mut self) {
         let pipeline = self.pipeline;
         let is_unwanted = |received: &Received| {
             let mut copies = received.copies.iter();
@@ -182,7 +184,7 @@ impl<'p> Run<'p> {
 // === impl BindingLane ===
 
 impl BindingLane {
-    /// The next task, when the lane may do one now.
+    /// The next task, if the lane is free.
     fn next(&mut self) -> Option<Task<Received, Unconfirmed>> {
         let task = self.order.next();
         if !self.order.is_held() {
@@ -191,8 +193,8 @@ impl BindingLane {
         task
     }
 
-    /// The copies of a message are with their buses. If a bus refused one of them, the message is decided at once, so that
-    /// its dead letter precedes what follows.
+    /// The copies of a message were handed to their buses. If a bus refused one of them, the message is decided at once, so
+    /// that its dead letter precedes later messages.
     fn sent<'p>(
         &mut self,
         in_flight: InFlight,
@@ -204,7 +206,7 @@ impl BindingLane {
             return None;
         }
         let mut deciding = pipeline.confirm(in_flight).boxed();
-        // With a budget it could look as if it had to wait, and its dead letter would come later.
+        // Without this, tokio could make the future yield, and the dead letter would come later.
         Some(match unconstrained(&mut deciding).now_or_never() {
             Some(decided) => std::future::ready(decided).boxed(),
             None => deciding,

@@ -1,5 +1,5 @@
-//! How the copies of a message are sent: handed to their buses in order, confirmed, sent again, or given up for a dead
-//! letter. [`crate::bus::delivery`] decides which.
+//! Sends the copies of a message: hands them to their buses in order, awaits their confirmations, and retries failed
+//! copies or replaces them with dead letters, as [`crate::bus::delivery`] decides.
 
 use a2abus_transports::{Confirmation, TransportError, TransportErrorKind};
 use futures_util::FutureExt as _;
@@ -21,26 +21,26 @@ use crate::clock;
     reason = "the large one is the usual one, and exists once for each lane"
 )]
 pub(super) enum Done {
-    /// The copies of a message are with their buses.
+    /// The copies of a message were handed to their buses.
     Sent(InFlight),
-    /// The first message that had failed is confirmed.
+    /// The first failed message is confirmed.
     Recovered(Original),
 }
 
 /// A message while its copies are handed to their buses.
 pub(super) struct Sending {
     pub(super) in_flight: InFlight,
-    /// The copies that are not yet.
+    /// The copies that remain.
     left: std::vec::IntoIter<Outgoing>,
-    /// When the message was read.
+    /// When the message was received.
     since: Instant,
     span: Span,
 }
 
-/// A message whose copies are on their way.
+/// A message whose copies are unconfirmed.
 pub(super) struct InFlight {
     lane: u32,
-    /// Its place among the messages of its lane.
+    /// Its number in its lane.
     number: u64,
     copies: SmallVec<[Copy; 1]>,
     /// When the copies were handed to their buses.
@@ -52,7 +52,7 @@ pub(super) struct InFlight {
 struct Copy {
     outgoing: Outgoing,
     handed: SendResult,
-    /// Where it was held before.
+    /// Set if it was held before.
     _holder: Option<Holder>,
 }
 
@@ -66,13 +66,13 @@ enum SendResult {
 /// A copy that has to be sent again.
 pub(super) type HeldCopy = (Outgoing, Holder);
 
-/// A message of which some copies have to be sent again.
+/// A message with copies that have to be sent again.
 pub(super) struct Unconfirmed {
     pub(super) copies: Vec<HeldCopy>,
     pub(super) original: Original,
 }
 
-/// How the wait for the confirmations of one message ended.
+/// The result of the wait for the confirmations of one message.
 pub(super) struct Decided {
     pub(super) lane: u32,
     pub(super) number: u64,
@@ -84,7 +84,7 @@ pub(super) struct Decided {
 // === impl Pipeline ===
 
 impl Pipeline {
-    /// Hands the copies of a message to their buses as far as nothing has to be waited for; whether all are.
+    /// Hands the copies of a message to their buses as far as that needs no wait. Returns whether all were.
     pub(super) fn hand_over(&self, step: &mut Sending) -> bool {
         let Sending {
             in_flight,
@@ -92,7 +92,11 @@ impl Pipeline {
             span,
             ..
         } = step;
-        if left.as_slice().iter().any(|copy| self.calls.is_deaf(copy)) {
+        if left
+            .as_slice()
+            .iter()
+            .any(|copy| self.calls.lacks_reply_reader(copy))
+        {
             return false;
         }
         let _span = span.enter();
@@ -102,7 +106,7 @@ impl Pipeline {
                 left.next();
                 continue;
             }
-            // Not sent at all if it would have to wait, and bounded by the messages taken at once.
+            // A copy that would have to wait is not sent here, so the work is limited by the messages received at once.
             let handed = unconstrained(self.publisher.send(copy)).now_or_never();
             let Some(handed) = handed else { return false };
             let Some(outgoing) = left.next() else { break };
@@ -115,8 +119,8 @@ impl Pipeline {
         true
     }
 
-    /// Hands over what is left of a message. A request whose answer could not be read yet waits for that, after the rest of
-    /// its message: an agent may be quick.
+    /// Hands over the remaining copies of a message. A request waits, after the rest of its message, until the bridge reads
+    /// its reply topic: the agent may answer at once.
     pub(super) async fn finish(&self, step: Sending) -> (u32, Done) {
         let Sending {
             mut in_flight,
@@ -125,22 +129,23 @@ impl Pipeline {
             span,
         } = step;
         let publish = async {
-            let (deaf, left): (Vec<_>, Vec<_>) = left.partition(|copy| self.calls.is_deaf(copy));
+            let (not_ready, ready): (Vec<_>, Vec<_>) =
+                left.partition(|copy| self.calls.lacks_reply_reader(copy));
             let fresh = |copy| (copy, None);
-            self.publish(left.into_iter().map(fresh), &mut in_flight)
+            self.publish(ready.into_iter().map(fresh), &mut in_flight)
                 .await;
-            if !deaf.is_empty() {
-                self.calls.until_answers_are_read(&deaf, since).await;
-                let deaf = deaf.into_iter().map(fresh);
-                self.publish(deaf, &mut in_flight).await;
+            if !not_ready.is_empty() {
+                self.calls.wait_for_reply_readers(&not_ready, since).await;
+                let not_ready = not_ready.into_iter().map(fresh);
+                self.publish(not_ready, &mut in_flight).await;
             }
         };
         publish.instrument(span).await;
         (in_flight.lane, Done::Sent(in_flight))
     }
 
-    /// Sends the copies again that had failed.
-    pub(super) async fn again(
+    /// Sends the failed copies again.
+    pub(super) async fn resend(
         &self,
         lane: u32,
         number: u64,
@@ -165,7 +170,7 @@ impl Pipeline {
         (lane, Done::Recovered(original))
     }
 
-    /// Whether a copy that has waited is still to be sent. Nobody waits for the answer to a request whose call has ended.
+    /// Whether a copy that has waited should still be sent: not if it has expired, or if its call has ended.
     pub(super) fn is_wanted(&self, copy: &Outgoing) -> bool {
         if copy.dead_letter.is_some() {
             return true;
@@ -186,7 +191,7 @@ impl Pipeline {
         self.intake.dead_letters.dropped(&of, "expired");
     }
 
-    /// Hands those copies to their buses, in order, that are still wanted. Waits at most while the queue of a bus is full.
+    /// Hands the copies that are still wanted to their buses, in order. Waits only while the queue of a bus is full.
     async fn publish(
         &self,
         copies: impl Iterator<Item = (Outgoing, Option<Holder>)>,
@@ -206,7 +211,7 @@ impl Pipeline {
         in_flight.sent = Instant::now();
     }
 
-    /// Whether some copy was not even handed to its bus, and has to be sent again before anything later.
+    /// Whether a copy could not be handed to its bus, and has to be sent again before later messages.
     pub(super) fn has_failed(&self, in_flight: &InFlight) -> bool {
         let holds = |copy: &Copy| {
             matches!(&copy.handed, SendResult::Failed(error)
@@ -215,8 +220,8 @@ impl Pipeline {
         in_flight.copies.iter().any(holds)
     }
 
-    /// Notes that every copy of a message is confirmed.
-    pub(super) fn noted(&self, in_flight: InFlight, now: Instant) -> Original {
+    /// Records that every copy of a message is confirmed.
+    pub(super) fn record_confirmed(&self, in_flight: InFlight, now: Instant) -> Original {
         for copy in &in_flight.copies {
             self.publisher
                 .confirmed(&copy.outgoing, now - in_flight.sent);
@@ -225,8 +230,8 @@ impl Pipeline {
         in_flight.original
     }
 
-    /// Waits for the confirmation of every copy. What no bus will ever take goes to the dead letters at once: that holds
-    /// up nobody.
+    /// Waits for the confirmation of every copy. A copy that can never be delivered becomes a dead letter at once, which
+    /// holds no lane.
     pub(super) async fn confirm(&self, in_flight: InFlight) -> Decided {
         let InFlight {
             lane,
@@ -249,7 +254,7 @@ impl Pipeline {
         }
     }
 
-    /// Waits until a copy, or what stands for it, is confirmed. Gives back what has to be sent again.
+    /// Waits until a copy, or its replacement, is confirmed. Returns the copy that has to be sent again, if any.
     async fn delivered(
         &self,
         copy: Copy,
@@ -277,7 +282,7 @@ impl Pipeline {
                 return Err(((copy, holder), error.kind()));
             }
             self.publisher.refused(&copy, &error);
-            match self.instead(copy, &error, original) {
+            match self.replacement(copy, &error, original) {
                 Some(dead_letter) => copy = dead_letter,
                 None => return Ok(()),
             }
@@ -286,7 +291,7 @@ impl Pipeline {
         }
     }
 
-    /// Sends a copy, or what stands for it, until it is confirmed.
+    /// Sends a copy, or its replacement, until it is confirmed.
     async fn until_confirmed(&self, copy: Outgoing, original: &Original) {
         let mut copy = Some(copy);
         while let Some(sending) = copy {
@@ -300,21 +305,21 @@ impl Pipeline {
                     self.expired(&sending, original);
                     None
                 }
-                Err(error) => self.instead(sending, &error, original),
+                Err(error) => self.replacement(sending, &error, original),
             };
         }
     }
 
-    /// What to send in place of a copy that no bus will ever take. The one place where a copy is given up: whoever waits
-    /// for it (`copy.call`) waits in vain.
-    fn instead(
+    /// The replacement for a copy that can never be delivered. Copies are given up only here, and a call that waits for
+    /// one (`copy.call`) fails.
+    fn replacement(
         &self,
         copy: Outgoing,
         error: &TransportError,
         original: &Original,
     ) -> Option<Outgoing> {
         if copy.dead_letter.is_some() {
-            return self.intake.dead_letters.instead(copy, error);
+            return self.intake.dead_letters.replacement(copy, error);
         }
         self.calls.undeliverable(&copy, error);
         let reason = Reason {
@@ -365,7 +370,7 @@ impl InFlight {
         }
     }
 
-    /// Whether a bus did not take some copy.
+    /// Whether a bus refused a copy.
     pub(super) fn has_failed_copy(&self) -> bool {
         let mut copies = self.copies.iter();
         copies.any(|copy| matches!(copy.handed, SendResult::Failed(_)))

@@ -1,4 +1,4 @@
-//! Runs one binding: subscribes, works, closes, and starts again when its subscription ends.
+//! Runs one binding: subscribes, processes, closes, and starts again when its subscription ends.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use crate::metrics::Metrics;
 use crate::readiness::Readiness;
 use crate::restart::{CLOSE, not_too_soon, start};
 
-/// The cause until the group of a binding has assigned its partitions.
+/// The cause until the partitions of a binding are assigned.
 const WAITING: &str = "waiting for partitions";
 
 /// Runs one binding.
@@ -42,7 +42,7 @@ impl Runner {
         &self.work.intake().name
     }
 
-    /// The condition that the topics of the binding are read.
+    /// The name of the readiness condition that the topics of the binding are read.
     pub(super) fn condition(&self) -> String {
         format!("binding {}", self.name())
     }
@@ -68,11 +68,12 @@ impl Runner {
             };
             self.metrics.source_lag(self.name(), None);
             self.metrics.paused_partitions(self.name(), 0);
-            // Requests that wait for their answers settle until then.
+            // Waiting requests may settle until then.
             match consumer.close(self.grace.max(CLOSE)).await {
                 Err(error) if error.kind() == TransportErrorKind::Fenced => {
-                    // Whoever took the place keeps it: two that take it from each other in turn serve nobody.
-                    tracing::error!(binding = %self.name(), %error, "another process has this instance_id");
+                    // This process does not take its place back: two processes that replace each other in turn would
+                    // do no work.
+                    tracing::error!(binding = %self.name(), %error, "another process has the same instance_id");
                     readiness.set(condition.as_str(), Err(error.to_string()));
                     stop.cancelled().await;
                     return;
@@ -102,7 +103,7 @@ impl Runner {
         }
     }
 
-    /// Notes which partitions are paused because one request waits too long, and never ends.
+    /// Logs and counts partitions that are paused because of one unanswered request. Never ends.
     async fn watch_paused(&self, paused: Option<watch::Receiver<Vec<Text>>>) {
         let name = self.name();
         let mut before = Vec::new();
@@ -113,12 +114,12 @@ impl Runner {
                 for partition in now.iter().filter(|partition| !before.contains(*partition)) {
                     if let Some(suppressed) = self.pauses.allow() {
                         tracing::warn!(binding = %name, %partition, suppressed,
-                            "partition paused: too many records were read after a request that is still unanswered");
+                            "paused a partition: too many records were read after a request that is still unanswered");
                     }
                 }
                 for partition in before.iter().filter(|partition| !now.contains(partition)) {
                     if let Some(suppressed) = self.resumptions.allow() {
-                        tracing::info!(binding = %name, %partition, suppressed, "a paused partition is read again");
+                        tracing::info!(binding = %name, %partition, suppressed, "resumed a paused partition");
                     }
                 }
                 before = now;
@@ -127,7 +128,7 @@ impl Runner {
         std::future::pending().await
     }
 
-    /// Records how far the binding is behind its source whenever that is reported; never ends.
+    /// Records the lag of the binding whenever it is reported. Never ends.
     async fn watch_lag(&self, lag: Option<watch::Receiver<Option<u64>>>) {
         if let Some(mut lag) = lag {
             while lag.changed().await.is_ok() {
@@ -138,8 +139,8 @@ impl Runner {
         std::future::pending().await
     }
 
-    /// Dead letters of core NATS are kept only where a stream takes them.
-    async fn warn_of_lost_letters(&self, transport: &AnyTransport) {
+    /// Warns if no stream stores the dead letters of core NATS, which are then lost.
+    async fn warn_of_lost_dead_letters(&self, transport: &AnyTransport) {
         #[cfg(feature = "nats")]
         if let AnyTransport::Nats(nats) = transport {
             let (dead_letters, binding) = (&self.work.intake().dead_letters, self.name());
@@ -157,13 +158,13 @@ impl Runner {
             transport
                 .ensure_topic(&self.work.intake().dead_letters.topic, 1)
                 .await?;
-            self.warn_of_lost_letters(transport).await;
+            self.warn_of_lost_dead_letters(transport).await;
         }
         self.transport.subscribe(self.subscription.clone()).await
     }
 }
 
-/// Notes that a condition is met once `assigned` is done, and never ends.
+/// Sets a condition to met once `assigned` is done. Never ends.
 async fn ready_when(assigned: impl Future<Output = ()>, condition: &str, readiness: &Readiness) {
     assigned.await;
     readiness.set(condition, Ok(()));

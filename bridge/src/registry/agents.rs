@@ -12,7 +12,7 @@ use crate::config::{AgentCardConfig, Config};
 use crate::route::Route;
 
 /// Most agent names in a message that lists them.
-const MOST_NAMES: usize = 100;
+const MAX_NAMES: usize = 100;
 
 /// A snapshot of the agents. Immutable.
 #[derive(Debug, Clone, Default)]
@@ -134,7 +134,7 @@ impl Agents {
     /// The first hundred names, for the error when a request names no agent.
     pub(crate) fn names(&self) -> Vec<&str> {
         let names = self.agents.keys().map(Text::as_str);
-        names.take(MOST_NAMES).collect()
+        names.take(MAX_NAMES).collect()
     }
 
     /// The agent of a request that names none: `a2a.default_agent`, else the only agent.

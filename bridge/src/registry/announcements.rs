@@ -25,7 +25,7 @@ use crate::state::{Record, StateError, View};
 /// How long to wait until a written record is read back.
 const APPLIED: Duration = Duration::from_secs(10);
 /// How often to retry a write after a conflict with another replica.
-const MOST_TRIES: usize = 5;
+const MAX_TRIES: usize = 5;
 /// How long an announcement stays in the log after its lease has expired.
 const FORGET_AFTER: Duration = Duration::from_secs(10 * 60);
 /// How many expired announcements are removed at a time.
@@ -396,7 +396,7 @@ async fn store(
                 seen = Some(last);
             }
             // The server does not say which record conflicts.
-            Err(StateError::Overtaken { .. }) if tries < MOST_TRIES => {
+            Err(StateError::Overtaken { .. }) if tries < MAX_TRIES => {
                 tries += 1;
                 view.latest(APPLIED)
                     .await

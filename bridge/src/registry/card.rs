@@ -62,7 +62,7 @@ const VERSION: usize = 64;
 /// Most skills of a card, and most tags, examples and media types of one list.
 pub(crate) const ITEMS: usize = 100;
 /// Most faults that are reported.
-const MOST_FAULTS: usize = 20;
+const MAX_FAULTS: usize = 20;
 
 // === impl Faults ===
 
@@ -73,13 +73,13 @@ impl Faults {
     }
 
     fn add(&mut self, place: &str, what: &str) {
-        if self.0.len() < MOST_FAULTS {
+        if self.0.len() < MAX_FAULTS {
             self.0.push(format!("{place}: {what}"));
         }
     }
 
     fn extend(&mut self, others: &Self) {
-        let room = MOST_FAULTS.saturating_sub(self.0.len());
+        let room = MAX_FAULTS.saturating_sub(self.0.len());
         self.0.extend(others.0.iter().take(room).cloned());
     }
 }

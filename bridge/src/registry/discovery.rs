@@ -32,7 +32,7 @@ use crate::bus::deadletter::{Reason, Stage, Undelivered};
 use crate::bus::delivery::Publisher;
 use crate::calls::failure::{self, Failure, Recipient};
 use crate::calls::reply::spring;
-use crate::calls::reply_place::{ReplyPlaces, named_in};
+use crate::calls::reply_address::{AllowedReplyAddresses, named_in};
 use crate::config::{BindingConfig, Name};
 use crate::log_limit::{LogLimit, LogLimits};
 use crate::pipeline::intake::Intake;
@@ -47,7 +47,7 @@ pub(crate) struct DiscoveryBinding {
     transport: Name,
     /// The subject filters whose last word is a wildcard. On their subjects the last word names the agent.
     named_subjects: Vec<TopicFilter>,
-    places: ReplyPlaces,
+    places: AllowedReplyAddresses,
     publisher: Publisher,
     waiting: LogLimit,
     refused: LogLimit,
@@ -87,7 +87,7 @@ const PAUSES: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(5
 impl DiscoveryBinding {
     pub(crate) fn new(
         intake: Intake,
-        places: ReplyPlaces,
+        places: AllowedReplyAddresses,
         publisher: Publisher,
         config: &BindingConfig,
         registry: Arc<Registry>,
@@ -222,8 +222,8 @@ impl DiscoveryBinding {
                     .map(|(agent, announced)| self.registry.receipt(&agent, &announced))
                     .map_err(|refused| {
                         let failure = Failure::from(refused);
-                        let is_passing = failure.is_passing();
-                        (failure, is_passing)
+                        let is_transient = failure.is_transient();
+                        (failure, is_transient)
                     });
                 RequestResult {
                     id: None,
@@ -236,8 +236,8 @@ impl DiscoveryBinding {
                 let params = params.as_deref();
                 let answered = self.registry.answer(*method, params, None, origin).await;
                 let result = answered.map_err(|failure| {
-                    let is_passing = method.is_change() && failure.is_passing();
-                    (failure, is_passing)
+                    let is_transient = method.is_change() && failure.is_transient();
+                    (failure, is_transient)
                 });
                 RequestResult {
                     id: id.clone(),
@@ -268,7 +268,7 @@ impl DiscoveryBinding {
 
     /// Logs a refused message, and stores it as a dead letter.
     async fn refuse(&self, delivery: &Delivery, failure: &Failure, is_kept: bool) {
-        let (reason, detail) = (failure.word(), failure.message());
+        let (reason, detail) = (failure.reason_code(), failure.message());
         if let Some(suppressed) = self.refused.allow() {
             let origin = delivery.origin.as_deref().unwrap_or("unknown");
             tracing::warn!(binding = %self.intake.name, origin, reason, detail, suppressed, "an announcement is refused");
@@ -289,12 +289,12 @@ impl DiscoveryBinding {
             detail: detail.to_owned(),
             unit: None,
         };
-        let letters = &self.intake.dead_letters;
-        let letter = letters.dead_letter(&of, None, &reason);
+        let dead_letters = &self.intake.dead_letters;
+        let dead_letter = dead_letters.dead_letter(&of, None, &reason);
         // `until_settled` counts and logs a dead letter that cannot be stored.
-        let settled = self
-            .publisher
-            .until_settled(letter, |copy, error| letters.instead(copy, error));
+        let settled = self.publisher.until_settled(dead_letter, |copy, error| {
+            dead_letters.replacement(copy, error)
+        });
         drop(settled.await);
     }
 

@@ -30,7 +30,7 @@ struct Callable {
 }
 
 /// Largest answer, in bytes.
-const MOST_BYTES: usize = 4 << 20;
+const MAX_BYTES: usize = 4 << 20;
 
 // === impl Registry ===
 
@@ -79,7 +79,7 @@ impl Registry {
                 .iter()
                 .flat_map(|one| one.skill.iter().chain(&one.tool));
             bytes += parts.map(|raw| raw.get().len() + 64).sum::<usize>();
-            if bytes > MOST_BYTES && index > 0 {
+            if bytes > MAX_BYTES && index > 0 {
                 answer.next_offset = Some(offset + index);
                 break;
             }

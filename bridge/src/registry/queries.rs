@@ -75,9 +75,9 @@ const KEPT: Duration = Duration::from_secs(60);
 const NOT_AGAIN: Duration = Duration::from_secs(10);
 /// Largest answer of one agent, in bytes, and most pages.
 const LARGEST: usize = 256 << 10;
-const MOST_PAGES: usize = 50;
+const MAX_PAGES: usize = 50;
 /// Most bytes in the cache, and the overhead of one answer.
-const MOST_BYTES: usize = 32 << 20;
+const MAX_BYTES: usize = 32 << 20;
 const ANSWER_BYTES: usize = 512;
 /// The MCP revision of queries.
 const REVISION: &str = "2025-11-25";
@@ -201,7 +201,7 @@ async fn ask(
     caller: Text,
 ) -> Result<QueryResult, Failure> {
     let (mut items, mut bytes, mut cursor) = (Vec::new(), 0, None);
-    for _ in 0..MOST_PAGES {
+    for _ in 0..MAX_PAGES {
         let body = question.body(cursor.as_deref());
         let answer = answer(calls, agent, &body, caller.clone()).await?;
         bytes += answer.len();
@@ -346,7 +346,7 @@ impl AnswerCache {
     fn keep(&mut self, key: QueryKey, found: &Arc<QueryResult>) {
         let (now, bytes) = (Instant::now(), found.bytes());
         self.retain(|known, answer| *known != key && now < answer.until);
-        while self.bytes + bytes > MOST_BYTES {
+        while self.bytes + bytes > MAX_BYTES {
             let first = self.known.iter().min_by_key(|(_, known)| known.until);
             let Some(first) = first.map(|(key, _)| key.clone()) else {
                 return;
@@ -377,14 +377,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_kept_has_a_bound_of_bytes() {
+    fn the_cache_of_answers_is_limited_in_bytes() {
         let mut answers = AnswerCache::default();
         let item = RawValue::from_string(format!("\"{}\"", "x".repeat(LARGEST - 2))).unwrap();
         let found = Arc::new(QueryResult::Items(vec![item]));
         for agent in 0..4_000 {
             let key = (Text::from(format!("a-{agent}")), AgentQuery::Tools);
             answers.keep(key, &found);
-            assert!(answers.bytes <= MOST_BYTES);
+            assert!(answers.bytes <= MAX_BYTES);
         }
         assert_eq!(answers.bytes, answers.known.len() * found.bytes());
         assert!(answers.known.len() > 100);

@@ -74,7 +74,7 @@ pub(crate) struct AgentEntry {
 /// Entries of one page: the default and the maximum.
 const PAGE: (usize, usize) = (100, 1_000);
 /// Most bytes of cards in one page.
-const MOST_BYTES: usize = 4 << 20;
+const MAX_BYTES: usize = 4 << 20;
 /// Matches any segment of an identity.
 const ANY: &str = "+";
 
@@ -187,7 +187,7 @@ impl Registry {
         for entry in entries.filter(|entry| params.takes(entry)) {
             if total >= offset && cards.len() == total - offset && cards.len() < limit {
                 bytes += entry.card.get().len();
-                if bytes <= MOST_BYTES || cards.is_empty() {
+                if bytes <= MAX_BYTES || cards.is_empty() {
                     cards.push(entry);
                 }
             }
@@ -365,7 +365,7 @@ impl From<AnnouncementError> for Failure {
             AnnouncementError::NotStored(error) => {
                 let reason = match error {
                     StateError::Full { .. } => Reason::Exhausted,
-                    error if error.is_passing() => Reason::AgentUnavailable,
+                    error if error.is_transient() => Reason::AgentUnavailable,
                     _ => Reason::InvalidParams,
                 };
                 Self::new(reason, message)

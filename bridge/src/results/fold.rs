@@ -288,7 +288,7 @@ impl FollowedCall {
     }
 
     /// Whether any part of its answer is recorded.
-    pub(crate) fn is_heard(&self) -> bool {
+    pub(crate) fn is_recorded_elsewhere(&self) -> bool {
         !self.parts.is_empty()
     }
 
@@ -472,7 +472,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_over_can_be_over_again() {
+    fn an_end_can_be_recorded_twice() {
         let (entry, applied) = records(&[Event::Over, Event::Over, part(0, true)]);
         assert!(matches!(entry, Some(Entry::Over)));
         use Applied::{Changed, Unchanged};
@@ -480,7 +480,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_is_taken_once_whoever_records_it() {
+    fn a_part_is_taken_once_whichever_replica_records_it() {
         let opened = opened();
         // Two replicas record, each in order.
         let orders = [[0, 0, 1, 1, 2, 2], [0, 1, 2, 0, 1, 2], [0, 1, 0, 1, 2, 2]];

@@ -59,7 +59,7 @@ pub(crate) struct Follower {
 struct AnswerBuffer {
     /// Messages that are not rendered yet, because the record of their call has not arrived.
     messages: Vec<(Option<ReplyToken>, AnswerUnit)>,
-    asked: Option<CallRequest>,
+    request_of: Option<CallRequest>,
     progress: Progress,
     /// How many parts precede the buffered ones.
     before: usize,
@@ -77,12 +77,12 @@ struct AnswerBuffer {
     /// Whether the answer was taken over.
     is_adopted: bool,
     /// Whether parts were dropped, which makes later parts useless.
-    is_torn: bool,
+    is_incomplete: bool,
 }
 
 /// The state of one subscription.
 struct SubscriptionState {
-    heard: HashMap<CallId, AnswerBuffer>,
+    buffers: HashMap<CallId, AnswerBuffer>,
     /// Its approximate size in memory.
     bytes: usize,
     /// The end of the log when the subscription began. The answers to calls recorded later are read from their first
@@ -123,7 +123,7 @@ const UNKNOWN: Duration = Duration::from_secs(10);
 /// How often the buffered answers are checked.
 const LOOK: Duration = Duration::from_millis(250);
 /// Most bytes of all buffered answers.
-const MOST_BYTES: usize = 64 << 20;
+const MAX_BYTES: usize = 64 << 20;
 /// The approximate overhead of a buffered message.
 const MESSAGE_BYTES: usize = 512;
 /// Most calls whose parts are recorded concurrently.
@@ -180,7 +180,7 @@ impl Follower {
 
     async fn read_all(&self, consumer: &mut Consumer, began: Cursor, stop: &CancellationToken) {
         let mut reading = SubscriptionState {
-            heard: HashMap::new(),
+            buffers: HashMap::new(),
             bytes: 0,
             began,
         };
@@ -210,7 +210,7 @@ impl Follower {
 
     /// Drops all answers, because parts of them may be lost.
     fn missed(&self, reading: &SubscriptionState) {
-        let answers = reading.heard.len();
+        let answers = reading.buffers.len();
         self.metrics.followed_lost.inc_by(answers as u64);
         if answers > 0
             && let Some(suppressed) = self.lost.allow()
@@ -225,35 +225,35 @@ impl Follower {
         let at = ReadAt::of(&delivery, &rules, self.channel.bus, Reader::ReplyChannel);
         let binding = self.bus.transport.binding();
         self.calls.no_responders(at, binding);
-        for (ReplyId { call, token }, said) in self.calls.to_others(at, binding) {
-            let heard = reading.heard.entry(call).or_default();
-            if !heard.is_torn {
-                reading.bytes += heard.take(token, said);
+        for (ReplyId { call, token }, unit) in self.calls.to_others(at, binding) {
+            let buffer = reading.buffers.entry(call).or_default();
+            if !buffer.is_incomplete {
+                reading.bytes += buffer.take(token, unit);
             }
         }
         if let Err(error) = delivery.acknowledger.settle(Outcome::Settled) {
             tracing::debug!(%error, "an answer to another replica was not acknowledged");
         }
-        while reading.bytes > MOST_BYTES && self.give_up_one(reading) {}
+        while reading.bytes > MAX_BYTES && self.give_up_one(reading) {}
     }
 
     /// Drops the oldest answer, starting with those of unknown calls. Returns whether there was one.
     fn give_up_one(&self, reading: &mut SubscriptionState) -> bool {
         let held = reading
-            .heard
+            .buffers
             .iter_mut()
-            .filter(|(_, heard)| heard.bytes > 0);
-        let oldest = held.min_by_key(|(_, heard)| (heard.asked.is_some(), heard.first));
-        let Some((call, heard)) = oldest else {
+            .filter(|(_, buffer)| buffer.bytes > 0);
+        let oldest = held.min_by_key(|(_, buffer)| (buffer.request_of.is_some(), buffer.first));
+        let Some((call, buffer)) = oldest else {
             return false;
         };
-        reading.bytes = reading.bytes.saturating_sub(heard.bytes);
-        heard.tear();
+        reading.bytes = reading.bytes.saturating_sub(buffer.bytes);
+        buffer.discard();
         self.metrics.followed_lost.inc();
         if let Some(suppressed) = self.lost.allow() {
             tracing::warn!(
                 %call, suppressed,
-                "the answer to a call of another replica is no longer followed: more than {MOST_BYTES} bytes of answers are buffered"
+                "the answer to a call of another replica is no longer followed: more than {MAX_BYTES} bytes of answers are buffered"
             );
         }
         true
@@ -267,34 +267,34 @@ impl Follower {
     ) -> Vec<impl Future<Output = RecordingResult> + use<'s>> {
         let (now, began) = (Instant::now(), &reading.began);
         let mut to_record = Vec::new();
-        reading.heard.retain(|call, heard| {
-            match self.due(*call, heard, (now, began)) {
+        reading.buffers.retain(|call, buffer| {
+            match self.due(*call, buffer, (now, began)) {
                 DueAction::Nothing => {}
                 DueAction::End => return false,
-                DueAction::Record(of) if to_record.len() < room && !heard.is_being_recorded => {
-                    heard.is_being_recorded = true;
-                    let parts = heard.parts.iter().skip(heard.recorded - heard.before);
+                DueAction::Record(of) if to_record.len() < room && !buffer.is_being_recorded => {
+                    buffer.is_being_recorded = true;
+                    let parts = buffer.parts.iter().skip(buffer.recorded - buffer.before);
                     let recorded =
                         |part: &Part| RecordedPart::new(&part.body, part.last, Author::Agent);
                     let parts = parts.map(recorded).collect();
-                    to_record.push(self.record(of, heard.recorded, parts));
+                    to_record.push(self.record(of, buffer.recorded, parts));
                 }
                 DueAction::Record(_) => {}
             }
             true
         });
-        reading.bytes = reading.heard.values().map(|heard| heard.bytes).sum();
+        reading.bytes = reading.buffers.values().map(|buffer| buffer.bytes).sum();
         to_record
     }
 
     fn due(
         &self,
         call: CallId,
-        heard: &mut AnswerBuffer,
+        buffer: &mut AnswerBuffer,
         (now, began): (Instant, &Cursor),
     ) -> DueAction {
         let Some((opened, at)) = self.results.opened(call) else {
-            return DueAction::end_if(now >= heard.last + UNKNOWN);
+            return DueAction::end_if(now >= buffer.last + UNKNOWN);
         };
         let is_of_before = began.has_passed(at);
         if is_of_before && opened.streamed {
@@ -305,10 +305,10 @@ impl Follower {
             return DueAction::End;
         }
         let is_late = opened.time_left().is_zero();
-        if heard.is_torn {
+        if buffer.is_incomplete {
             return DueAction::end_if(is_late);
         }
-        self.render(call, heard, &opened);
+        self.render(call, buffer, &opened);
         if let Some(key) = &opened.key
             && self.results.is_settled(key)
         {
@@ -316,26 +316,26 @@ impl Follower {
         }
         let in_task = self.in_task(call, &opened);
         if opened.key.is_none() {
-            heard.forget(in_task.unwrap_or_default());
+            buffer.forget(in_task.unwrap_or_default());
         }
-        let (is_whole, count) = (heard.is_whole(), heard.count());
+        let (is_whole, count) = (buffer.is_whole(), buffer.count());
         let is_taken = in_task.is_some_and(|in_task| in_task >= count);
-        if is_taken || in_task != heard.in_task {
-            heard.in_task = in_task;
-            heard.task_went_on = now;
+        if is_taken || in_task != buffer.in_task {
+            buffer.in_task = in_task;
+            buffer.task_went_on = now;
         }
         if is_taken && !(is_whole && opened.key.is_some()) {
             return DueAction::end_if(is_whole || is_late);
         }
         // For a task, a stopped replica is noticed while the agent is still sending. A stored answer is only checked
         // once it is complete.
-        let since = in_task.map_or(heard.last, |_| heard.task_went_on);
-        if now < since + GRACE && !heard.is_adopted {
+        let since = in_task.map_or(buffer.last, |_| buffer.task_went_on);
+        if now < since + GRACE && !buffer.is_adopted {
             return DueAction::Nothing;
         }
         let has_task = in_task.is_some();
         let can_be_asked_for = has_task || (opened.key.is_some() && is_whole);
-        let is_recorded = heard.recorded == count && heard.is_adopted;
+        let is_recorded = buffer.recorded == count && buffer.is_adopted;
         if can_be_asked_for && count > 0 && !is_recorded {
             return DueAction::Record(AdoptedCall {
                 call,
@@ -347,30 +347,32 @@ impl Follower {
     }
 
     /// Renders messages into parts, like the replica of the call.
-    fn render(&self, call: CallId, heard: &mut AnswerBuffer, opened: &OpenedCall) {
+    fn render(&self, call: CallId, buffer: &mut AnswerBuffer, opened: &OpenedCall) {
         let limits = self.calls.rules().limits;
-        let asked = heard.asked.get_or_insert_with(|| asked(call, opened));
-        for (token, said) in std::mem::take(&mut heard.messages) {
+        let request_of = buffer
+            .request_of
+            .get_or_insert_with(|| request_of(call, opened));
+        for (token, unit) in std::mem::take(&mut buffer.messages) {
             if let Err(why) = self
                 .calls
                 .tokens()
                 .verify_hashed(opened.token.as_deref(), token)
             {
-                heard.bytes = heard.bytes.saturating_sub(bytes_of(&said));
+                buffer.bytes = buffer.bytes.saturating_sub(bytes_of(&unit));
                 self.calls
                     .count_reply(AnswerOutcome::Rejected(call, why).outcome());
                 if let Some(suppressed) = self.rejected.allow() {
-                    tracing::warn!(%call, why = why.what(), suppressed, "an answer to a call of another replica was rejected");
+                    tracing::warn!(%call, why = why.message(), suppressed, "an answer to a call of another replica was rejected");
                 }
                 continue;
             }
-            let is_over = heard.parts.last().is_some_and(|part| part.last);
-            if is_over || said.is_request() {
+            let is_over = buffer.parts.last().is_some_and(|part| part.last);
+            if is_over || unit.is_request() {
                 continue;
             }
-            let fold = &mut heard.progress.fold;
-            if let Ok(parts) = render::parts_of(asked, fold, &said, &limits) {
-                heard.parts.extend(parts);
+            let fold = &mut buffer.progress.fold;
+            if let Ok(parts) = render::parts_of(request_of, fold, &unit, &limits) {
+                buffer.parts.extend(parts);
             }
         }
     }
@@ -418,22 +420,26 @@ impl Follower {
             opened,
             has_task,
         } = of;
-        let Some(heard) = reading.heard.get_mut(&call).filter(|heard| !heard.is_torn) else {
+        let Some(buffer) = reading
+            .buffers
+            .get_mut(&call)
+            .filter(|buffer| !buffer.is_incomplete)
+        else {
             return;
         };
-        heard.is_being_recorded = false;
-        heard.recorded += count;
+        buffer.is_being_recorded = false;
+        buffer.recorded += count;
         if let Some(error) = error {
             let tries_again = !opened.time_left().is_zero();
             if let Some(suppressed) = self.lost.allow() {
                 tracing::warn!(%call, %error, tries_again, suppressed, "the answer to a call of a replica that has stopped was not recorded");
             }
             if !tries_again {
-                reading.heard.remove(&call);
+                reading.buffers.remove(&call);
             }
             return;
         }
-        if std::mem::replace(&mut heard.is_adopted, true) {
+        if std::mem::replace(&mut buffer.is_adopted, true) {
             return;
         }
         self.metrics.followed.inc();
@@ -442,7 +448,7 @@ impl Follower {
             tracing::warn!(%call, agent, task = task.map(Text::as_str), suppressed, "the replica that made a call does not receive its answer: this replica takes it over");
         }
         if let (true, Some(task), Some(tasks)) = (has_task, task, &self.tasks) {
-            let answer = self.results.resume(&self.calls, call, heard.before);
+            let answer = self.results.resume(&self.calls, call, buffer.before);
             tasks.drive(task.clone(), answer, None);
         }
     }
@@ -463,7 +469,7 @@ impl Default for AnswerBuffer {
         let now = Instant::now();
         Self {
             messages: Vec::new(),
-            asked: None,
+            request_of: None,
             progress: Progress::default(),
             before: 0,
             parts: Vec::new(),
@@ -475,18 +481,18 @@ impl Default for AnswerBuffer {
             recorded: 0,
             is_being_recorded: false,
             is_adopted: false,
-            is_torn: false,
+            is_incomplete: false,
         }
     }
 }
 
 impl AnswerBuffer {
     /// Buffers a message and returns its size.
-    fn take(&mut self, token: Option<ReplyToken>, said: AnswerUnit) -> usize {
-        let bytes = bytes_of(&said);
+    fn take(&mut self, token: Option<ReplyToken>, unit: AnswerUnit) -> usize {
+        let bytes = bytes_of(&unit);
         self.bytes += bytes;
         self.last = Instant::now();
-        self.messages.push((token, said));
+        self.messages.push((token, unit));
         bytes
     }
 
@@ -514,8 +520,8 @@ impl AnswerBuffer {
     }
 
     /// Drops everything buffered, and everything that arrives later.
-    fn tear(&mut self) {
-        self.is_torn = true;
+    fn discard(&mut self) {
+        self.is_incomplete = true;
         self.messages = Vec::new();
         self.parts = Vec::new();
         self.bytes = 0;
@@ -523,11 +529,11 @@ impl AnswerBuffer {
 }
 
 /// The approximate size of a buffered message.
-fn bytes_of(said: &AnswerUnit) -> usize {
-    said.unit.len() + MESSAGE_BYTES
+fn bytes_of(unit: &AnswerUnit) -> usize {
+    unit.raw.len() + MESSAGE_BYTES
 }
 
-fn asked(call: CallId, opened: &OpenedCall) -> CallRequest {
+fn request_of(call: CallId, opened: &OpenedCall) -> CallRequest {
     CallRequest {
         form: Form::JsonRpc {
             id: opened.id.clone(),
@@ -537,7 +543,7 @@ fn asked(call: CallId, opened: &OpenedCall) -> CallRequest {
         streamed: opened.streamed,
         agent: opened.agent.clone(),
         id: ReplyId { call, token: None },
-        request: Fingerprint::none(),
+        fingerprint: Fingerprint::none(),
         progress: std::sync::Mutex::default(),
     }
 }

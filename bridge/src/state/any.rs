@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 
+#[cfg(any(feature = "kafka", feature = "nats"))]
 use super::bus::BusLog;
 use super::embedded::EmbeddedLog;
 use super::log::{Bounds, Cursor, Log, LogSpec, Position, Reader, StateError};
@@ -15,6 +16,7 @@ pub enum AnyLog {
     Memory(MemoryLog),
     /// In a file.
     Embedded(EmbeddedLog),
+    #[cfg(any(feature = "kafka", feature = "nats"))]
     /// On Kafka or JetStream.
     Bus(BusLog),
 }
@@ -27,6 +29,7 @@ impl From<EmbeddedLog> for AnyLog {
     }
 }
 
+#[cfg(any(feature = "kafka", feature = "nats"))]
 impl From<BusLog> for AnyLog {
     fn from(log: BusLog) -> Self {
         Self::Bus(log)
@@ -44,6 +47,7 @@ impl Log for AnyLog {
         match self {
             Self::Memory(log) => log.spec(),
             Self::Embedded(log) => log.spec(),
+            #[cfg(any(feature = "kafka", feature = "nats"))]
             Self::Bus(log) => log.spec(),
         }
     }
@@ -53,6 +57,7 @@ impl Log for AnyLog {
         match self {
             Self::Memory(log) => log.append(key, body).await,
             Self::Embedded(log) => log.append(key, body).await,
+            #[cfg(any(feature = "kafka", feature = "nats"))]
             Self::Bus(log) => log.append(key, body).await,
         }
     }
@@ -63,9 +68,10 @@ impl Log for AnyLog {
         body: Option<Bytes>,
         last: Option<Position>,
     ) -> Result<Position, StateError> {
-        match self {
-            Self::Bus(log) => log.append_next(key, body, last).await,
-            Self::Memory(_) | Self::Embedded(_) => self.append(key, body).await,
+        match (self, last) {
+            #[cfg(any(feature = "kafka", feature = "nats"))]
+            (Self::Bus(log), last) => log.append_next(key, body, last).await,
+            _ => self.append(key, body).await,
         }
     }
 
@@ -73,6 +79,7 @@ impl Log for AnyLog {
         match self {
             Self::Memory(log) => log.read(from).await,
             Self::Embedded(log) => log.read(from).await,
+            #[cfg(any(feature = "kafka", feature = "nats"))]
             Self::Bus(log) => log.read(from).await,
         }
     }
@@ -81,6 +88,7 @@ impl Log for AnyLog {
         match self {
             Self::Memory(log) => log.bounds().await,
             Self::Embedded(log) => log.bounds().await,
+            #[cfg(any(feature = "kafka", feature = "nats"))]
             Self::Bus(log) => log.bounds().await,
         }
     }

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use a2abus_plugin::Text;
-use tokio::sync::mpsc;
+// Not Tokio's: its queue takes memory for 32 records from the start, and there is one for each stream of a task.
+use futures_channel::mpsc;
+use futures_util::StreamExt as _;
 
 use super::log::Record;
 
@@ -43,14 +45,13 @@ impl Following {
     /// # Errors
     /// [`Lagged`] in place of the first missed record.
     pub async fn next(&mut self) -> Result<Option<Record>, Lagged> {
-        match self.records.recv().await {
+        match self.records.next().await {
             None if self.has_lagged.load(Ordering::Acquire) => Err(Lagged),
             next => Ok(next),
         }
     }
 
-    /// The next record, if it is available now. Unlike one poll of [`Following::next`], it does not depend on the
-    /// task's cooperative budget.
+    /// The next record, if it is available now.
     pub fn now(&mut self) -> Option<Record> {
         self.records.try_recv().ok()
     }
@@ -61,7 +62,8 @@ impl Following {
 impl Followers {
     /// Adds a follower of one key, or of all keys, that may lag behind by `capacity` records.
     pub(super) fn add(&mut self, key: Option<&str>, capacity: usize) -> Following {
-        let (sender, records) = mpsc::channel(capacity.max(1));
+        // The sender has one more place of its own.
+        let (sender, records) = mpsc::channel(capacity.saturating_sub(1));
         let has_lagged = Arc::new(AtomicBool::new(false));
         let follower = Follower {
             records: sender,
@@ -79,9 +81,9 @@ impl Followers {
 
     /// Passes a record on. Never waits.
     pub(super) fn publish(&mut self, record: &Record) {
-        self.of_all.retain(|follower| follower.take(record));
+        self.of_all.retain_mut(|follower| follower.take(record));
         if let Some(followers) = self.of_key.get_mut(&record.key) {
-            followers.retain(|follower| follower.take(record));
+            followers.retain_mut(|follower| follower.take(record));
             if followers.is_empty() {
                 self.of_key.remove(&record.key);
             }
@@ -110,12 +112,13 @@ impl Followers {
 
 impl Follower {
     /// Passes a record on. Returns whether the follower remains.
-    fn take(&self, record: &Record) -> bool {
+    fn take(&mut self, record: &Record) -> bool {
         match self.records.try_send(record.clone()) {
             Ok(()) => true,
-            Err(mpsc::error::TrySendError::Closed(_)) => false,
-            Err(mpsc::error::TrySendError::Full(_)) => {
-                self.has_lagged.store(true, Ordering::Release);
+            Err(error) => {
+                if error.is_full() {
+                    self.has_lagged.store(true, Ordering::Release);
+                }
                 false
             }
         }
@@ -128,35 +131,31 @@ impl Follower {
 
 #[cfg(test)]
 mod tests {
-    use futures_util::FutureExt as _;
-    use tokio::task::coop;
-
     use super::super::log::Position;
     use super::*;
 
-    #[tokio::test]
-    async fn what_is_there_is_seen_by_a_task_that_has_done_much() {
-        let mut followers = Followers::default();
-        let mut following = followers.add(None, 2);
-        assert_eq!(following.now(), None);
-        let record = Record {
+    fn record(offset: u64) -> Record {
+        Record {
             key: "k".into(),
             position: Position {
                 partition: 0,
-                offset: 1,
+                offset,
             },
             time: 0,
             body: None,
-        };
-        followers.publish(&record);
-        while coop::has_budget_remaining() {
-            coop::consume_budget().await;
         }
-        assert_eq!(
-            following.next().now_or_never(),
-            None,
-            "it would have to yield"
-        );
-        assert_eq!(following.now(), Some(record));
+    }
+
+    #[tokio::test]
+    async fn a_follower_that_lags_by_more_than_its_capacity_learns_that_it_has_missed_records() {
+        let mut followers = Followers::default();
+        let mut following = followers.add(Some("k"), 2);
+        assert_eq!(following.now(), None);
+        for offset in 1..=3 {
+            followers.publish(&record(offset));
+        }
+        assert_eq!(following.next().await, Ok(Some(record(1))));
+        assert_eq!(following.now(), Some(record(2)));
+        assert_eq!(following.next().await, Err(Lagged));
     }
 }

@@ -221,7 +221,7 @@ pub enum StateError {
 impl StateError {
     /// Whether the error is temporary: a retry of the same record may succeed without any intervention.
     #[must_use]
-    pub fn is_passing(&self) -> bool {
+    pub fn is_transient(&self) -> bool {
         match self {
             Self::BadKey(_) | Self::Full { .. } => false,
             Self::Bus { error, .. } => error.kind().disposition() != Disposition::DeadLetter,
@@ -390,7 +390,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_nobody_mends_by_waiting_is_not_passing() {
+    fn errors_that_waiting_does_not_fix_are_not_transient() {
         let bus = |kind| StateError::Bus {
             name: "agents",
             error: TransportError::new(kind, "why"),
@@ -400,10 +400,10 @@ mod tests {
             bytes: 2,
             limit: 1,
         };
-        assert!(bus(TransportErrorKind::Disconnected).is_passing());
-        assert!(!bus(TransportErrorKind::TooLarge).is_passing());
-        assert!(!full.is_passing());
-        assert!(!StateError::BadKey(0).is_passing());
+        assert!(bus(TransportErrorKind::Disconnected).is_transient());
+        assert!(!bus(TransportErrorKind::TooLarge).is_transient());
+        assert!(!full.is_transient());
+        assert!(!StateError::BadKey(0).is_transient());
     }
 
     #[test]

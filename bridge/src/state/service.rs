@@ -1,30 +1,31 @@
 //! The logs that the configuration chose, and their views.
 
+#[cfg(any(feature = "kafka", feature = "nats"))]
+mod on_bus;
+
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use a2abus_plugin::Text;
-use a2abus_transports::{AnyTransport, TransportError, TransportErrorKind};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
 
+#[cfg(any(feature = "kafka", feature = "nats"))]
+use self::on_bus::OnBus;
 use super::any::AnyLog;
-use super::bus::BusLog;
 use super::embedded::EmbeddedLog;
 use super::fold::Fold;
-use super::location::{LogLocation, TASKS};
+use super::location::TASKS;
 use super::log::{LogSpec, StateError};
 use super::memory::MemoryLog;
 use super::view::{Progress, View, ViewOptions, ViewTask};
-use crate::access;
 use crate::bus::Buses;
-use crate::config::{Config, Name, StateLog, TransportConfig};
+use crate::config::{Config, StateLog};
 use crate::metrics::{Metrics, StateMetrics};
 use crate::readiness::Readiness;
-use crate::topics;
 
 /// The state of one bridge: its logs, each opened once, and the tasks of its views, which end with it.
 #[derive(Debug)]
@@ -42,15 +43,8 @@ pub struct Logs {
 enum LogBackend {
     Memory,
     Files(PathBuf),
+    #[cfg(any(feature = "kafka", feature = "nats"))]
     Bus(Box<OnBus>),
-}
-
-#[derive(Debug)]
-struct OnBus {
-    transport: AnyTransport,
-    config: Config,
-    name: Name,
-    settings: TransportConfig,
 }
 
 /// How often the metrics of a view are brought up to date.
@@ -66,20 +60,15 @@ impl Logs {
         readiness: &Arc<Readiness>,
         metrics: &Arc<Metrics>,
     ) -> Self {
-        let on_bus = |name: &Name| {
-            let bus = buses.get(buses.find(name)?)?;
-            Some(LogBackend::Bus(Box::new(OnBus {
-                transport: bus.transport.clone(),
-                settings: config.transports.get(name)?.clone(),
-                config: config.clone(),
-                name: name.clone(),
-            })))
-        };
-        let kept = match (config.state.place(), &config.state.directory) {
-            (StateLog::Embedded, Some(directory)) => LogBackend::Files(directory.clone()),
+        let kept = match (config.state.place(), &config.state.directory, buses) {
+            (StateLog::Embedded, Some(directory), _) => LogBackend::Files(directory.clone()),
+            #[cfg(any(feature = "kafka", feature = "nats"))]
             // The configuration was checked, so the transport exists.
-            (StateLog::Transport(name), _) => on_bus(name).unwrap_or(LogBackend::Memory),
-            (StateLog::Memory | StateLog::Embedded, _) => LogBackend::Memory,
+            (StateLog::Transport(name), _, buses) => {
+                let bus = OnBus::new(config, buses, name).map(Box::new);
+                bus.map_or(LogBackend::Memory, LogBackend::Bus)
+            }
+            _ => LogBackend::Memory,
         };
         Self {
             kept,
@@ -111,6 +100,7 @@ impl Logs {
                     .unwrap_or(Err(StateError::Closed(name)))?
                     .into()
             }
+            #[cfg(any(feature = "kafka", feature = "nats"))]
             LogBackend::Bus(bus) => bus.open(spec)?.into(),
         };
         let mut open = self.open_logs();
@@ -159,35 +149,11 @@ impl Logs {
     /// Whether other replicas may share the state.
     #[must_use]
     pub fn is_shared(&self) -> bool {
-        matches!(self.kept, LogBackend::Bus(_))
+        !matches!(self.kept, LogBackend::Memory | LogBackend::Files(_))
     }
 
     fn open_logs(&self) -> MutexGuard<'_, HashMap<&'static str, AnyLog>> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-// === impl OnBus ===
-
-impl OnBus {
-    fn open(&self, spec: LogSpec) -> Result<BusLog, StateError> {
-        let name = spec.name;
-        let used = access::log_use(&self.config, self.settings.transport_type(), spec.clone());
-        let place = used.as_ref().and_then(access::Access::place);
-        let (Some(used), Some(place)) = (&used, place) else {
-            let what = format!(
-                "store the state on {}: this transport has no logs",
-                self.name
-            );
-            let error = TransportError::new(TransportErrorKind::BadConfig, what);
-            return Err(StateError::Bus { name, error });
-        };
-        let place: LogLocation = place.clone();
-        let missing = topics::of_log(&self.config, &self.settings, used);
-        Ok(match missing.filter(|_| self.config.state.create) {
-            Some(missing) => BusLog::or_create(spec, self.transport.clone(), place, missing),
-            None => BusLog::new(spec, self.transport.clone(), place),
-        })
     }
 }
 

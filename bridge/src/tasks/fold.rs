@@ -506,8 +506,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_that_repeats_the_id_of_its_message_is_heard_and_an_agent_that_does_says_nothing_new()
-     {
+    fn a_repeated_message_id_of_a_client_is_accepted_and_one_of_an_agent_is_ignored() {
         let again = || Event::Continued {
             message: message("first"),
         };
@@ -525,7 +524,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_without_news_is_taken_and_a_part_of_which_events_are_missing_is_not() {
+    fn a_part_without_new_events_is_taken_and_a_part_with_missing_events_is_not() {
         let origin = |part, event, ends| Origin {
             call: "call".into(),
             part,
@@ -548,7 +547,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_that_work_on_one_task_are_told_apart() {
+    fn calls_for_the_same_task_are_distinguished() {
         let from = |call: &str, part| Origin {
             call: call.into(),
             part,
@@ -570,7 +569,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_is_counted_and_changes_nothing() {
+    fn unknown_events_are_counted_and_change_nothing() {
         let record = |body: &'static str| Record {
             key: "t".into(),
             position: Position {

@@ -492,7 +492,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_delivered_is_not_taken_back() {
+    fn the_position_of_a_webhook_does_not_go_back() {
         let (kept, _) = fold(&[(0, set("a")), (1, done(9, false)), (2, done(8, false))]);
         let kept = kept.unwrap();
         assert_eq!(kept.reached.offset, 9);

@@ -55,7 +55,7 @@ use crate::bus::deadletter::{Reason, Stage};
 use crate::bus::delivery::Publisher;
 use crate::bus::headers::PassedHeaders;
 use crate::bus::outbound::Outbound;
-use crate::calls::reply_place::{self, ReplyPlaces};
+use crate::calls::reply_address::{self, AllowedReplyAddresses};
 use crate::config::BindingConfig;
 use crate::log_limit::{LogLimit, LogLimits};
 use crate::metrics;
@@ -84,7 +84,7 @@ pub struct WorkflowBinding {
 /// How the answers of a binding are sent.
 pub(crate) struct AnswerSettings {
     /// The reply addresses that requests may name.
-    pub(crate) places: ReplyPlaces,
+    pub(crate) places: AllowedReplyAddresses,
     /// The headers that answers keep.
     pub(crate) passed: PassedHeaders,
     /// Publishes the answers.
@@ -248,7 +248,7 @@ impl WorkflowBinding {
                 self.begin(asked, body, Arc::clone(&held), assemblies, work, stop);
             }
             Read::Mapped(mapped) => {
-                let place = place_of(&held, mapped.index);
+                let place = position_of(&held, mapped.index);
                 let envelope = Envelope {
                     place: Some(&place),
                     ..of_unit
@@ -442,12 +442,12 @@ impl WorkflowBinding {
     async fn forbid(
         &self,
         client: Box<WorkflowClient>,
-        refused: reply_place::Refused,
+        refused: reply_address::Refused,
         body: Option<Bytes>,
         held: Arc<Held>,
     ) {
         let reason = Reason {
-            code: reply_place::Refused::REASON,
+            code: reply_address::Refused::REASON,
             stage: Stage::Execute,
             detail: refused.to_string(),
             unit: None,
@@ -540,7 +540,7 @@ impl Log {
 }
 
 /// The identity of one unit of a message. It stays the same when the message is redelivered.
-fn place_of(held: &Held, index: usize) -> Text {
+fn position_of(held: &Held, index: usize) -> Text {
     match &held.origin {
         Some(origin) => format!("{origin}/{index}").into(),
         // A message without a position is not redelivered.

@@ -458,7 +458,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_granted_is_not_there() {
+    fn ungranted_capabilities_are_not_listed() {
         let read = Directory::read(&config(
             "{apis: [{id: x, base_url: \"https://x.example.com\"}, {id: y, base_url: \"https://y.example.com\"}], \
               agents: [{id: none}, {id: one, apis: [y]}, {id: all, apis: [\"*\"]}]}",

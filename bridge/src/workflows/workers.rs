@@ -101,10 +101,10 @@ impl Workers {
         self.tasks.close();
     }
 
-    /// Waits at most `patience` for running executions, then cancels the rest.
-    pub(super) async fn finish(&self, patience: Duration) {
+    /// Waits at most `grace` for running executions, then cancels the rest.
+    pub(super) async fn finish(&self, grace: Duration) {
         self.drain();
-        if timeout(patience, self.tasks.wait()).await.is_err() {
+        if timeout(grace, self.tasks.wait()).await.is_err() {
             tracing::warn!(
                 executions = self.tasks.len(),
                 "the drain period is over: executions of workflows are cancelled"

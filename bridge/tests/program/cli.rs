@@ -133,15 +133,15 @@ fn map_prints_refusals_with_their_place_and_ends_with_1() {
 }
 
 #[test]
-fn map_tells_every_unit_of_a_batch() {
+fn map_shows_every_unit_of_a_batch() {
     let ran = run(&["map"], format!("[{CALL},7,{LEGACY}]"));
-    let told: Vec<_> = ran
+    let reported: Vec<_> = ran
         .lines()
         .iter()
         .map(|line| (line["index"].clone(), line["ok"].clone()))
         .collect();
     assert_eq!(
-        told,
+        reported,
         [
             (json!(0), json!(true)),
             (json!(1), json!(false)),
@@ -191,7 +191,7 @@ fn map_reads_every_line_as_a_payload_of_its_own() {
         &["map", "--lines"],
         format!("{CALL}\r\n\n[{RESULT},{LEGACY}]\n{{\n{CALL}"),
     );
-    let told: Vec<_> = ran
+    let reported: Vec<_> = ran
         .lines()
         .iter()
         .map(|line| {
@@ -203,7 +203,7 @@ fn map_reads_every_line_as_a_payload_of_its_own() {
         })
         .collect();
     assert_eq!(
-        told,
+        reported,
         [
             (0, json!("request"), Value::Null),
             (0, Value::Null, json!("empty")),
@@ -251,23 +251,23 @@ fn map_takes_headers_for_a_cloud_event() {
             .flat_map(|header| ["--header".to_owned(), header]);
         ["map".to_owned()].into_iter().chain(headers).collect()
     };
-    let tell = |headers: [String; 5]| {
+    let sender = |headers: [String; 5]| {
         let arguments = arguments(headers);
         let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
         run(&arguments, body).one()
     };
     assert_eq!(
-        tell(headers("ce-")),
+        sender(headers("ce-")),
         json!({"index": 0, "ok": true, "family": "cloudevent", "rule": 1, "kind": "notification", "event": {
             "specversion": "1.0", "id": "e 1", "source": "/s", "type": "t", "targetagent": "w",
             "data_base64": "/wAB",
         }})
     );
     // Kafka's headers are not percent-encoded.
-    assert_eq!(tell(headers("ce_"))["event"]["id"], "e%201");
+    assert_eq!(sender(headers("ce_"))["event"]["id"], "e%201");
     let mut broken = headers("ce-");
     broken[1] = "ce-id=".to_owned();
-    let refused = tell(broken);
+    let refused = sender(broken);
     assert_eq!(
         (&refused["error"]["kind"], &refused["error"]["pointer"]),
         (&json!("bad_cloudevent"), &json!("/id"))
@@ -288,8 +288,8 @@ fn map_takes_a_content_type_for_a_cloud_event_or_a_framing() {
         "--content-type",
         "application/cloudevents-batch+json",
     ];
-    let told = run(&batch, format!("[{event},7,{event}]")).lines();
-    let oks: Vec<_> = told
+    let reported = run(&batch, format!("[{event},7,{event}]")).lines();
+    let oks: Vec<_> = reported
         .iter()
         .map(|line| (line["index"].clone(), line["ok"].clone()))
         .collect();
@@ -317,7 +317,7 @@ fn map_takes_headers_for_a_dialect() {
 }
 
 #[test]
-fn map_refuses_other_families_only_when_told_to() {
+fn map_refuses_other_families_only_with_its_option() {
     assert_eq!(run(&["map", "--family", "legacy"], CALL).status, 0);
     let strict = run(&["map", "--family", "legacy", "--strict"], CALL);
     assert_eq!(
@@ -391,7 +391,7 @@ fn map_refuses_a_payload_over_the_limit_without_reading_on() {
 }
 
 #[test]
-fn map_ends_quietly_when_nobody_reads_on() {
+fn map_ends_quietly_when_its_output_is_closed() {
     let mut child = command(&["map", "--lines"]).spawn().unwrap();
     let mut stdin = child.stdin.take().unwrap();
     let mut stdout = child.stdout.take().unwrap();
@@ -446,7 +446,7 @@ fn explain_says_why_and_where_every_attribute_comes_from() {
     assert_eq!(
         line["origins"],
         json!({
-            "id": "id", "source": "where the payload came in", "type": "type_prefix and method",
+            "id": "id", "source": "where the payload was received", "type": "type_prefix and method",
             "datacontenttype": "the payload is JSON", "time": "the clock", "a2amethod": "method",
             "targetagent": "params._agentId", "mcptype": "method with an id",
             "protocol": "the payload's family", "protocolversion": "jsonrpc",
@@ -462,9 +462,9 @@ fn explain_says_why_and_where_every_attribute_comes_from() {
             "1.0",
         ),
     ] {
-        let because = run(&["explain"], payload).one()["because"].clone();
+        let detection = run(&["explain"], payload).one()["because"].clone();
         assert_eq!(
-            because,
+            detection,
             json!({"rule": rule, "member": member, "value": value})
         );
     }
@@ -488,7 +488,7 @@ fn explain_has_an_origin_for_every_attribute_that_map_prints() {
 }
 
 #[test]
-fn explain_says_where_the_event_goes_and_which_routes_did_not_want_it() {
+fn explain_shows_the_destinations_and_the_routes_that_did_not_match() {
     let ran = explain(&[], CALL);
     let line = ran.one();
     assert_eq!(line["event"]["type"], "x.tools.call.req");
@@ -522,7 +522,7 @@ fn explain_takes_the_binding_that_is_named() {
     assert_eq!(misuse.status, 2);
     assert_eq!(
         misuse.stderr,
-        "a2abus: there is no binding \"nope\"; there are answers, in, http\n"
+        "a2abus: there is no binding \"nope\": choose one of answers, in, http\n"
     );
     assert_eq!(run(&["explain", "--binding", "in"], CALL).status, 2);
 }
@@ -573,7 +573,7 @@ fn explain_says_why_an_event_goes_nowhere() {
 }
 
 #[test]
-fn explain_says_what_would_mend_a_refused_payload() {
+fn explain_suggests_a_fix_for_a_refused_payload() {
     let ran = run(&["explain"], BAD_TARGET);
     let line = ran.one();
     assert_eq!(
@@ -607,16 +607,18 @@ fn explain_honours_on_unknown() {
         assert_eq!(line["on_unknown"], how);
         assert_eq!(line["route"]["taken"], "door");
         assert_eq!(line["event"]["type"], event);
-        let told = run(&[&arguments[..], &["--text"]].concat(), unknown);
-        let first = told.stdout.lines().next().unwrap();
+        let reported = run(&[&arguments[..], &["--text"]].concat(), unknown);
+        let first = reported.stdout.lines().next().unwrap();
         assert!(
             first.starts_with(&format!("unit 0  unknown format; on_unknown is {how}: ")),
             "{first}"
         );
         assert!(
-            told.stdout.contains("goes    transport bus, topic door"),
+            reported
+                .stdout
+                .contains("goes    transport bus, topic door"),
             "{}",
-            told.stdout
+            reported.stdout
         );
     }
 }
@@ -664,9 +666,9 @@ fn check_counts_what_a_right_configuration_holds() {
         last.starts_with(&format!("{file}: OK: 1 transport, 2 bindings, 4 routes")),
         "{last}"
     );
-    let told = run(&["check", "--json", "-c", file], "").one();
+    let reported = run(&["check", "--json", "-c", file], "").one();
     assert_eq!(
-        (&told["ok"], &told["bindings"], &told["errors"]),
+        (&reported["ok"], &reported["bindings"], &reported["errors"]),
         (&json!(true), &json!(2), &json!([]))
     );
     // What there is none of is not counted, and attached agents have a binding and a route.
@@ -707,9 +709,12 @@ fn check_prints_every_problem_and_ends_with_1() {
         "{}",
         ran.stderr
     );
-    let told = run(&["check", "--json", "-c", file], "").one();
+    let reported = run(&["check", "--json", "-c", file], "").one();
     assert_eq!(
-        (&told["ok"], told["errors"].as_array().unwrap().len()),
+        (
+            &reported["ok"],
+            reported["errors"].as_array().unwrap().len()
+        ),
         (&json!(false), 3)
     );
 }
@@ -744,10 +749,10 @@ default_route: [{ transport: k, topic: 'agents.{targetagent}' }]
     ] {
         assert!(ran.stdout.contains(line), "{}", ran.stdout);
     }
-    let told = run(&["check", "--connect", "--json", "-c", file], "").one();
-    assert_eq!(told["ok"], false);
-    assert_eq!(told["tests"][0]["outcome"], "failed");
-    assert_eq!(told["rights"][1]["transport"], "n");
+    let reported = run(&["check", "--connect", "--json", "-c", file], "").one();
+    assert_eq!(reported["ok"], false);
+    assert_eq!(reported["tests"][0]["outcome"], "failed");
+    assert_eq!(reported["rights"][1]["transport"], "n");
 }
 
 #[test]
@@ -778,7 +783,7 @@ fn check_counts_the_environment_and_a_missing_file() {
 
 #[test]
 #[cfg(all(feature = "kafka", feature = "nats"))]
-fn check_tells_every_secret_and_file_without_which_the_bridge_does_not_start() {
+fn check_reports_every_missing_secret_and_file() {
     let (folder, file) = config("");
     let place = folder.path().display();
     std::fs::write(folder.path().join("empty"), "\n").unwrap();
@@ -824,9 +829,15 @@ workflows:
         (16, "workflows.agents[1].keys[1]", taken),
     ];
     let lines: Vec<&str> = ran.stderr.lines().collect();
-    for (told, (line, path, message)) in lines.iter().zip(expected) {
-        assert!(told.starts_with(&format!("{file}:{line}:")), "{told}");
-        assert!(told.ends_with(&format!(" {path}: {message}")), "{told}");
+    for (reported, (line, path, message)) in lines.iter().zip(expected) {
+        assert!(
+            reported.starts_with(&format!("{file}:{line}:")),
+            "{reported}"
+        );
+        assert!(
+            reported.ends_with(&format!(" {path}: {message}")),
+            "{reported}"
+        );
     }
     let verdict = format!(
         "{file}: 9 errors, all in secrets and TLS files. Everything else is OK (--without-secrets skips this check)."
@@ -840,8 +851,12 @@ workflows:
     // What is switched off needs none.
     let text = std::fs::read_to_string(file).unwrap();
     std::fs::write(file, text.replace("enabled: true", "enabled: false")).unwrap();
-    let told = run(&["check", "--json", "-c", file], "").one();
-    assert_eq!(told["errors"].as_array().unwrap().len(), 5, "{told}");
+    let reported = run(&["check", "--json", "-c", file], "").one();
+    assert_eq!(
+        reported["errors"].as_array().unwrap().len(),
+        5,
+        "{reported}"
+    );
 }
 
 #[test]
@@ -986,7 +1001,7 @@ fn a_call_takes_no_longer_than_it_may_when_the_bus_cannot_be_reached() {
 }
 
 #[test]
-fn a_call_that_nobody_answers_says_how_long_it_might_take() {
+fn an_unanswered_call_fails_with_its_timeout() {
     let (_folder, file) = config(CONFIG);
     let file = file.to_str().unwrap();
     // A machine with much to do may need all of a short time to connect.

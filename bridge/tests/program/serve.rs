@@ -49,11 +49,11 @@ impl Served {
             .spawn()
             .unwrap();
         let lines = BufReader::new(child.stderr.take().unwrap()).lines();
-        let (tell, log) = mpsc::channel();
+        let (sender, log) = mpsc::channel();
         std::thread::spawn(move || {
             for line in lines.map_while(Result::ok) {
                 let line = serde_json::from_str(&line).unwrap_or(Value::String(line));
-                if tell.send(line).is_err() {
+                if sender.send(line).is_err() {
                     return;
                 }
             }
@@ -238,7 +238,7 @@ fn signals_are_heeded_before_the_configuration_is_read() {
 
 #[test]
 #[cfg(target_os = "linux")]
-fn systemd_is_told_when_the_bridge_is_up() {
+fn systemd_is_notified_when_the_bridge_is_up() {
     use std::os::linux::net::SocketAddrExt as _;
     use std::os::unix::net::{SocketAddr, UnixDatagram};
 
@@ -262,9 +262,9 @@ fn systemd_is_told_when_the_bridge_is_up() {
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        let mut told = [0; 64];
-        let length = socket.recv(&mut told).unwrap();
-        assert_eq!(&told[..length], b"READY=1");
+        let mut reported = [0; 64];
+        let length = socket.recv(&mut reported).unwrap();
+        assert_eq!(&reported[..length], b"READY=1");
         // Whatever systemd sends from here on is heeded.
         kill(&child, "HUP");
         kill(&child, "TERM");
@@ -273,7 +273,36 @@ fn systemd_is_told_when_the_bridge_is_up() {
 }
 
 #[test]
-fn what_a_reload_has_changed_is_logged_with_any_level() {
+fn an_idle_client_leaves_no_warning() {
+    let config = CONFIG.replace("http: {", "http: { idle_timeout: 100ms,");
+    let served = Served::start(&config.replace("log_format", "log: debug, log_format"));
+    // Returns when the bridge closes the connection.
+    let answer = send(&served.door, "GET / HTTP/1.1\r\nhost: localhost\r\n\r\n");
+    assert!(answer.contains("404"), "{answer}");
+    let closed = served.next_line(|line| line["why"] == "idle");
+    assert_eq!(closed["level"], "DEBUG", "{closed}");
+}
+
+#[test]
+fn an_incomplete_request_at_the_end_of_the_grace_period_is_no_message_of_a_bus() {
+    let served = Served::start(&CONFIG.replace("http: {", "http: { drain_grace: 1s,"));
+    let mut client = TcpStream::connect(&served.door).unwrap();
+    let request = b"POST /rpc HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9\r\nexpect: 100-continue\r\n\r\n";
+    client.write_all(request).unwrap();
+    // The bridge reads the body now.
+    let expected = b"HTTP/1.1 100 Continue\r\n\r\n";
+    let mut interim = vec![0; expected.len()];
+    client.read_exact(&mut interim).unwrap();
+    assert_eq!(interim, expected);
+    served.signal(&["TERM"]);
+    let warned = served.next_line(|line| line["level"] == "WARN");
+    let expected = "the grace period is over: open HTTP connections are cut off";
+    assert_eq!(warned["message"], expected);
+    assert_eq!(served.wait(), 0);
+}
+
+#[test]
+fn changes_of_a_reload_are_logged_at_any_level() {
     let served = Served::start(CONFIG);
     // The first change also hides everything below WARN; the last one comes after that.
     for (log, hops) in [("warn", 5), ("warn", 6), ("error", 7)] {

@@ -212,7 +212,7 @@ fn a_cancelled_request_has_no_answer() {
 }
 
 #[test]
-fn a_request_that_stands_alone_gets_its_headers() {
+fn a_stateless_request_gets_its_headers() {
     let (_bridge, url) = everything();
     let mut stdio = Session::start(&["--agent", "everything", "--url", &url]);
     let meta = json!({
@@ -234,7 +234,7 @@ fn a_request_that_stands_alone_gets_its_headers() {
 }
 
 #[test]
-fn what_fails_is_an_error_with_the_id_of_its_request() {
+fn failures_are_errors_with_the_id_of_their_request() {
     let url = format!("http://127.0.0.1:{}", free_port());
     let mut stdio = Session::start(&["--url", &url]);
     stdio.call(7, "tools/list", &json!({}));

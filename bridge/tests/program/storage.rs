@@ -38,7 +38,7 @@ fn storage(door: &str, args: &[&str]) -> (i32, String, String) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_workflow_stored_is_listed_read_and_removed() {
+async fn values_that_a_workflow_stored_are_listed_read_and_removed() {
     let config = Config::read("test.yaml", CONFIG, []).unwrap();
     let bridge = Bridge::build(config).await.unwrap();
     let door = format!("http://{}", bridge.door_address().unwrap());

@@ -36,7 +36,7 @@ const A2E_MESSAGE: &str = include_str!("../../../tests/vectors/a2e_message.json"
 const A2E_EXECUTION: &str = include_str!("../../../tests/vectors/a2e_execution.json");
 
 /// What the library says of a payload, as the command should print it.
-fn told(payload: &[u8], hint: &Hint) -> Vec<Value> {
+fn reported(payload: &[u8], hint: &Hint) -> Vec<Value> {
     let context = MapContext {
         source: Source::new("/a2abus/map").unwrap(),
         time: Some("0001-01-01T00:00:00Z".try_into().unwrap()),
@@ -53,7 +53,7 @@ fn told(payload: &[u8], hint: &Hint) -> Vec<Value> {
     let line = |unit: Result<a2abus_plugin::Mapped, a2abus_plugin::Refused>| match unit {
         Ok(a2abus_plugin::Mapped {
             index,
-            because,
+            detection,
             kind,
             json_rpc,
             event,
@@ -62,8 +62,8 @@ fn told(payload: &[u8], hint: &Hint) -> Vec<Value> {
             let mut structured = Vec::new();
             format::write(&event, &mut structured);
             let mut line = json!({
-                "index": index, "ok": true, "family": because.family.as_str(),
-                "rule": because.rule, "kind": kind.as_str(),
+                "index": index, "ok": true, "family": detection.family.as_str(),
+                "rule": detection.rule, "kind": kind.as_str(),
                 "event": serde_json::from_slice::<Value>(&structured).unwrap(),
             });
             // The command says so of events that take the time of mapping.
@@ -124,7 +124,7 @@ fn map_says_what_the_library_says_of_every_payload_of_the_vectors() {
             args.push(format!("--header={name}={value}"));
         }
         let args: Vec<&str> = args.iter().map(String::as_str).collect();
-        let expected = told(&payload, &hint);
+        let expected = reported(&payload, &hint);
         let all_mapped = expected.iter().all(|line| line["ok"] == true);
         let shown = String::from_utf8_lossy(&payload).into_owned();
         assert_eq!(

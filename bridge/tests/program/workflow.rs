@@ -99,7 +99,7 @@ fn test_counts_a_file_without_cases_as_failed_and_runs_the_others() {
 }
 
 #[test]
-fn validate_tells_all_problems_with_their_lines() {
+fn validate_reports_all_problems_with_their_lines() {
     let api = json!({"ApiCall": {"method": "GET", "url": "http://10.0.0.1/x", "outputPath": "/workflow/x"}});
     let check = json!({"Conditional": {"condition": {"path": "/workflow/x", "operator": "exists"}, "ifTrue": ["nowhere"]}});
     let text = workflow(&[("a", api), ("c", check)], &["a", "c"]);
@@ -205,23 +205,23 @@ workflows:
     assert!(out.contains("operation_not_permitted"), "{out}");
     let (status, _, err) = run_as(&["--agent", "reporter"]);
     assert_eq!(status, 0, "{err}");
-    for (agent, told) in [
+    for (agent, reported) in [
         (&[] as &[&str], "waiter, reporter"),
         (&["--agent", "nobody"], "waiter, reporter"),
     ] {
         let (status, _, err) = run_as(agent);
         assert_eq!(status, 2, "{err}");
-        assert!(err.contains(told), "{err}");
+        assert!(err.contains(reported), "{err}");
     }
 }
 
 #[test]
-fn what_is_forbidden_for_where_it_is_comes_with_the_policy_that_permits_it() {
+fn an_address_that_is_forbidden_for_its_network_comes_with_the_policy_that_permits_it() {
     let call = |url: &str| {
         let call = json!({"ApiCall": {"method": "GET", "url": url, "outputPath": "/workflow/x"}});
         workflow(&[("a", call)], &["a"])
     };
-    let told = "hint: to permit an API that is not globally reachable by HTTPS, register its base URL in a policy: \
+    let reported = "hint: to permit an API that is not globally reachable by HTTPS, register its base URL in a policy: \
         --policy FILE; `a2abus workflow run --help` shows one";
     // In the text, and by a value that only the run has.
     let address = "http://127.0.0.1:1/x";
@@ -236,7 +236,7 @@ fn what_is_forbidden_for_where_it_is_comes_with_the_policy_that_permits_it() {
         let hints = err.lines().filter(|line| line.starts_with("hint")).count();
         assert_eq!(
             (hints, err.lines().last()),
-            (1, Some(told)),
+            (1, Some(reported)),
             "{command} {url}"
         );
     }

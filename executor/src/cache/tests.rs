@@ -21,7 +21,7 @@ fn keep(cache: &Cache, key: impl Fn() -> Key, value: Json, origin: Option<&str>)
 }
 
 #[test]
-fn a_result_is_there_until_its_time_is_over_and_null_is_one() {
+fn a_cached_result_expires_and_null_is_a_result() {
     let (clock, cache) = cache();
     let key = || call("a", r#"{"url":"x"}"#);
     keep(&cache, key, Json::Null, None);
@@ -33,7 +33,7 @@ fn a_result_is_there_until_its_time_is_over_and_null_is_one() {
 }
 
 #[test]
-fn results_live_as_long_as_their_type_says() {
+fn the_lifetime_of_a_result_depends_on_its_type() {
     for (kind, seconds) in [
         (OperationType::ApiCall, 300),
         (OperationType::FilterData, 60),
@@ -58,7 +58,7 @@ fn results_live_as_long_as_their_type_says() {
 }
 
 #[test]
-fn results_are_kept_for_the_time_that_is_set() {
+fn results_are_cached_for_the_configured_time() {
     let kept = |caching: Caching, kind| {
         let clock = Arc::new(VirtualClock::default());
         let cache = Cache::new(Arc::<VirtualClock>::clone(&clock), caching);
@@ -71,7 +71,7 @@ fn results_are_kept_for_the_time_that_is_set() {
         is_kept
     };
     let of_ten_seconds = Caching {
-        answers: Duration::from_secs(10),
+        responses: Duration::from_secs(10),
         ..Caching::OFF
     };
     assert!(kept(of_ten_seconds, OperationType::ApiCall));
@@ -80,7 +80,7 @@ fn results_are_kept_for_the_time_that_is_set() {
 }
 
 #[test]
-fn keys_are_equal_when_what_they_are_of_is() {
+fn keys_are_equal_for_equal_inputs() {
     let base = || call("a", r#"{"u":[1,{"b":2,"a":3}]}"#);
     for (other, equal) in [
         (call("a", r#"{"u":[1.0,{"a":3,"b":2}]}"#), true),
@@ -106,7 +106,7 @@ fn keys_are_equal_when_what_they_are_of_is() {
 }
 
 #[test]
-fn an_input_by_identity_is_the_same_object_and_not_an_equal_one() {
+fn an_input_by_identity_matches_the_same_object_only() {
     let (_, cache) = cache();
     let filter = |input: &Json| Key::new(&"a".into(), OperationType::FilterData).identity(input);
     let input = parse("[1,2,3]");
@@ -130,7 +130,7 @@ fn an_input_by_identity_is_the_same_object_and_not_an_equal_one() {
 }
 
 #[test]
-fn the_least_recently_used_of_a_thousand_goes() {
+fn the_least_recently_used_entry_is_evicted_at_1000_entries() {
     let (_, cache) = cache();
     let key = |n: usize| call("a", &n.to_string());
     for n in 0..1_000 {
@@ -147,7 +147,7 @@ fn the_least_recently_used_of_a_thousand_goes() {
 }
 
 #[test]
-fn results_weigh_64_mib_at_most_with_the_inputs_they_keep_alive() {
+fn the_cache_holds_at_most_64_mib_including_pinned_inputs() {
     let (_, cache) = cache();
     let key = |n: usize| call("a", &n.to_string());
     let heavy = |mib: usize| Json::from("x".repeat(mib << 20));
@@ -173,7 +173,7 @@ fn results_weigh_64_mib_at_most_with_the_inputs_they_keep_alive() {
 }
 
 #[test]
-fn a_change_at_an_origin_drops_the_answers_of_this_agent_from_there() {
+fn a_change_at_an_origin_evicts_this_agents_responses_from_it() {
     let (_, cache) = cache();
     let (here, there) = ("https://a.example", "https://b.example");
     keep(&cache, || call("a", "1"), 1_i64.into(), Some(here));
@@ -181,7 +181,7 @@ fn a_change_at_an_origin_drops_the_answers_of_this_agent_from_there() {
     keep(&cache, || call("b", "1"), 3_i64.into(), Some(here));
     let merge = || Key::new(&"a".into(), OperationType::MergeData);
     keep(&cache, merge, 4_i64.into(), None);
-    cache.drop_origin(&"a".into(), here);
+    cache.invalidate_origin(&"a".into(), here);
     assert!(cache.get(&call("a", "1")).is_err());
     assert!(cache.get(&call("a", "2")).is_ok());
     assert!(cache.get(&call("b", "1")).is_ok());
@@ -189,7 +189,7 @@ fn a_change_at_an_origin_drops_the_answers_of_this_agent_from_there() {
 }
 
 #[test]
-fn an_answer_asked_for_before_a_change_is_not_kept_after_it() {
+fn a_response_requested_before_a_change_is_not_cached_after_it() {
     let (_, cache) = cache();
     let origin = "https://a.example";
     let asked = |cache: &Cache| cache.get(&call("a", "1")).unwrap_err();
@@ -199,24 +199,24 @@ fn an_answer_asked_for_before_a_change_is_not_kept_after_it() {
     };
 
     let before = asked(&cache);
-    cache.drop_origin(&"a".into(), origin);
+    cache.invalidate_origin(&"a".into(), origin);
     assert!(!keep(&cache, &before));
 
     let before = asked(&cache);
-    cache.drop_origin(&"b".into(), origin);
-    cache.drop_origin(&"a".into(), "https://other.example");
+    cache.invalidate_origin(&"b".into(), origin);
+    cache.invalidate_origin(&"a".into(), "https://other.example");
     assert!(keep(&cache, &before), "others have changed something");
 
     cache.invalidate(None, None);
     let before = asked(&cache);
-    for _ in 0..=MAX_FORGOTTEN {
-        cache.drop_origin(&"b".into(), origin);
+    for _ in 0..=MAX_EVICTIONS {
+        cache.invalidate_origin(&"b".into(), origin);
     }
     assert!(!keep(&cache, &before), "nobody knows any more what was");
 }
 
 #[test]
-fn an_operator_forgets_by_agent_and_by_type() {
+fn an_operator_can_evict_by_agent_and_type() {
     let fill = || {
         let (_, cache) = cache();
         for agent in ["a", "b"] {
@@ -240,7 +240,7 @@ fn an_operator_forgets_by_agent_and_by_type() {
 }
 
 #[test]
-fn a_secret_has_one_version_and_another_has_another() {
+fn each_secret_has_one_stable_version() {
     let (_, cache) = cache();
     let version = |text: &str| cache.version(&Secret::new(text.to_owned()));
     assert_eq!(version("s3cr3t"), version("s3cr3t"));

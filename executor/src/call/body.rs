@@ -8,7 +8,7 @@ use a2abus_models::Json;
 use a2abus_models::a2e_workflow::{Body, Part, Template};
 use bytes::Bytes;
 
-use crate::call::text::Bounded;
+use crate::call::text::BoundedText;
 use crate::failure::{Failure, FailureCode};
 use crate::model::Model;
 
@@ -31,7 +31,7 @@ pub(super) fn resolve(body: &Body, model: &Model) -> Result<Option<Bytes>, Failu
     if is_null {
         return Ok(None);
     }
-    let mut out = Bounded::new(MAX_BODY_BYTES);
+    let mut out = BoundedText::new(MAX_BODY_BYTES);
     match write(body, model, &mut out) {
         Ok(()) => Ok(Some(out.into_text().into())),
         Err(BodyError::Failed(failure)) => Err(failure),
@@ -46,7 +46,7 @@ pub(super) fn resolve(body: &Body, model: &Model) -> Result<Option<Bytes>, Failu
 }
 
 /// The recursion is bounded by the depth of the line it was read from.
-fn write(body: &Body, model: &Model, out: &mut Bounded) -> Result<(), BodyError> {
+fn write(body: &Body, model: &Model, out: &mut BoundedText) -> Result<(), BodyError> {
     match body {
         Body::Literal(json) => write!(out, "{}", json.by_value())?,
         Body::Reference(path) => write!(out, "{}", model.read(path)?)?,
@@ -82,7 +82,7 @@ fn write(body: &Body, model: &Model, out: &mut Bounded) -> Result<(), BodyError>
 
 /// Strings are written as they are, everything else as compact JSON.
 fn render(template: &Template, model: &Model, max: usize) -> Result<String, BodyError> {
-    let mut text = Bounded::new(max);
+    let mut text = BoundedText::new(max);
     for part in template.parts() {
         match part {
             Part::Text(literal) => text.write_str(literal)?,

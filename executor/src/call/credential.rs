@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn each_kind_is_sent_in_its_way() {
+    fn each_credential_kind_has_its_header_form() {
         for (kind, secret, expected) in [
             (CredentialKind::BearerToken, "tok", "Bearer tok"),
             (CredentialKind::BearerToken, "Bearer tok", "Bearer tok"),

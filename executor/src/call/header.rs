@@ -11,7 +11,7 @@ use a2abus_models::a2e_workflow::{Code, CredentialRefusal, Part, Template};
 use a2abus_plugin::Text;
 
 use crate::agent::Credential;
-use crate::call::text::{Bounded, invalid, scalar};
+use crate::call::text::{BoundedText, invalid, scalar};
 use crate::call::{Caller, credential};
 use crate::failure::{Failure, FailureCode};
 use crate::model::Model;
@@ -123,7 +123,7 @@ fn permitted<'a>(
         let message = format!("the credential {id} {what}");
         Failure::new(FailureCode::Refused(code), message)
     })?;
-    caller.redactor.learn(credential).map_err(|_| {
+    caller.redactor.add_secret(credential).map_err(|_| {
         let failure = invalid(format!("the credential {id} is too long to be used"));
         failure.suggest("ask the operator for a shorter credential")
     })?;
@@ -136,7 +136,7 @@ fn version(credential: &Credential, caller: &Caller<'_>) -> String {
 }
 
 fn render(template: &Template, model: &Model, name: &str) -> Result<String, Failure> {
-    let mut text = Bounded::new(MAX_VALUE_BYTES);
+    let mut text = BoundedText::new(MAX_VALUE_BYTES);
     for part in template.parts() {
         let written = match part {
             Part::Text(literal) => text.write_str(literal),

@@ -39,7 +39,7 @@ const REDACTED: &str = "[REDACTED]";
 
 impl Redactor {
     /// Registers a secret before it is used.
-    pub(super) fn learn(&self, credential: &Credential) -> Result<(), BuildError> {
+    pub(super) fn add_secret(&self, credential: &Credential) -> Result<(), BuildError> {
         let forms = forms(credential);
         let mut known = self.lock();
         if forms.iter().all(|form| known.forms.contains(form)) {

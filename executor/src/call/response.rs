@@ -35,12 +35,12 @@ pub(super) fn accept(
     match answer {
         Ok(response) if (200..300).contains(&response.status) => {
             if response.body.len() > request.max_response_bytes {
-                return Err(no_answer(HttpError::TooLarge, request, caller));
+                return Err(no_response(HttpError::TooLarge, request, caller));
             }
             Ok(response)
         }
         Ok(response) => Err(other_status(&response, caller)),
-        Err(error) => Err(no_answer(error, request, caller)),
+        Err(error) => Err(no_response(error, request, caller)),
     }
 }
 
@@ -81,7 +81,7 @@ fn other_status(response: &HttpResponse, caller: &Caller<'_>) -> Failed {
     }
 }
 
-fn no_answer(error: HttpError, request: &HttpRequest, caller: &Caller<'_>) -> Failed {
+fn no_response(error: HttpError, request: &HttpRequest, caller: &Caller<'_>) -> Failed {
     let host = request.target.host().unwrap_or_default();
     let (failure, cause) = match error {
         HttpError::Connect => (
@@ -96,9 +96,9 @@ fn no_answer(error: HttpError, request: &HttpRequest, caller: &Caller<'_>) -> Fa
                 FailureCode::ConnectionFailed,
                 format!("the connection to {host} failed before the response was complete"),
             ),
-            Cause::NoAnswer,
+            Cause::NoResponse,
         ),
-        HttpError::Timeout => (late(host, request, caller), Cause::NoAnswer),
+        HttpError::Timeout => (timed_out(host, request, caller), Cause::NoResponse),
         HttpError::TooLarge => (too_large(request.max_response_bytes), Cause::Final),
         HttpError::Forbidden => (
             Failure::new(
@@ -118,7 +118,7 @@ fn no_answer(error: HttpError, request: &HttpRequest, caller: &Caller<'_>) -> Fa
 }
 
 /// If the execution has ended, a longer timeout of the call would not have helped.
-fn late(host: &str, request: &HttpRequest, caller: &Caller<'_>) -> Failure {
+fn timed_out(host: &str, request: &HttpRequest, caller: &Caller<'_>) -> Failure {
     let milliseconds = usize::try_from(request.timeout.as_millis()).unwrap_or(usize::MAX);
     let message = format!("no response from {host} within {milliseconds} ms");
     let failure = match caller.time_left() {
@@ -153,12 +153,12 @@ pub(super) fn value(response: &HttpResponse, redactor: &Redactor) -> Result<Json
     match kind(&essence.trim().to_ascii_lowercase()) {
         Kind::Json => json(&response.body),
         Kind::Text => Ok(text(&response.body)?.into()),
-        Kind::Other => Err(invalid(neither(content_type, redactor))),
+        Kind::Other => Err(invalid(unsupported_type(content_type, redactor))),
     }
 }
 
 /// The content type comes from outside: it is cut after redaction.
-fn neither(content_type: &str, redactor: &Redactor) -> String {
+fn unsupported_type(content_type: &str, redactor: &Redactor) -> String {
     if content_type.is_empty() {
         return "the response has no content type; it must be JSON or text".to_owned();
     }
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn the_type_of_an_answer_decides_what_it_is() {
+    fn the_content_type_decides_how_a_response_is_read() {
         let invalid = Err(FailureCode::InvalidResponse);
         for (content_type, body, expected) in [
             ("application/json", "{\"a\": 1}", Ok("{\"a\":1}")),
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_is_neither_json_nor_text_is_told_with_its_content_type() {
+    fn a_response_of_another_type_is_reported_with_its_content_type() {
         let long = "x".repeat(1_000);
         for (headers, expected) in [
             (
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_refused() {
+    fn unreadable_responses_are_refused() {
         let invalid = Err(FailureCode::InvalidResponse);
         let json = ("content-type", "application/json");
         let text = ("content-type", "text/plain");

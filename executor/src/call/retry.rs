@@ -1,4 +1,4 @@
-//! Which failures are retried, and after how long?
+//! Decides whether a failed call is retried, and after how long.
 //!
 //! Source: docs/protocols/a2e-workflows.md §5.
 
@@ -8,8 +8,7 @@ use a2abus_models::a2e_workflow::operation::Method;
 
 use crate::environment::Random;
 
-/// Whether a request that may act twice is repeated after it may have acted. Source: docs/protocols/a2e-workflows.md
-/// §D19.
+/// Whether a non-idempotent request is retried after it may have acted. Source: docs/protocols/a2e-workflows.md §D19.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum RetryUnsafe {
     /// Repeat a POST or PATCH without an `Idempotency-Key` only if it has not acted: no connection, 408, 429 and 503.
@@ -22,10 +21,10 @@ pub enum RetryUnsafe {
 /// Why an attempt failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Cause {
-    /// Nothing was sent.
+    /// GiveUp was sent.
     NotConnected,
     /// The connection broke, or the response is late: the service may have acted.
-    NoAnswer,
+    NoResponse,
     /// The service responded with this status.
     Status(u16),
     /// Another attempt would fail in the same way.
@@ -34,13 +33,13 @@ pub(super) enum Cause {
 
 /// The decision after a failed attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Next {
+pub(super) enum RetryDecision {
     /// Another attempt, after this time.
     After(Duration),
     /// No retry: the service asked for too long a wait.
-    AskedTooLong(Duration),
+    WaitTooLong(Duration),
     /// No retry: the attempts or the time are used up.
-    Nothing,
+    GiveUp,
 }
 
 const FIRST_DELAY: Duration = Duration::from_secs(1);
@@ -61,7 +60,7 @@ impl Cause {
     pub(super) fn permits_retry(self, may_repeat: bool) -> bool {
         match self {
             Self::NotConnected | Self::Status(408 | 429 | 503) => true,
-            Self::NoAnswer => may_repeat,
+            Self::NoResponse => may_repeat,
             Self::Status(status) => may_repeat && (500..600).contains(&status),
             Self::Final => false,
         }
@@ -83,9 +82,9 @@ pub(super) fn next(
     left: Duration,
     now: SystemTime,
     random: &dyn Random,
-) -> Next {
+) -> RetryDecision {
     let Some(retries) = attempts.checked_sub(1).filter(|it| *it < max_retries) else {
-        return Next::Nothing;
+        return RetryDecision::GiveUp;
     };
     let doubled = (FIRST_DELAY * 2_u32.saturating_pow(retries)).min(MAX_DELAY);
     let asked = retry_after
@@ -96,13 +95,13 @@ pub(super) fn next(
         let fraction = f64::from((random.bits() & 0xffff_ffff) as u32) / f64::from(u32::MAX);
         let delay = base.mul_f64(1.0 + fraction / 10.0).min(MAX_DELAY);
         if delay < left {
-            return Next::After(delay);
+            return RetryDecision::After(delay);
         }
     }
     if asked > doubled {
-        Next::AskedTooLong(asked)
+        RetryDecision::WaitTooLong(asked)
     } else {
-        Next::Nothing
+        RetryDecision::GiveUp
     }
 }
 
@@ -119,7 +118,7 @@ fn read_retry_after(text: &str, now: SystemTime) -> Option<Duration> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::Chance;
+    use crate::testing::FixedBits;
 
     const NOW: SystemTime = SystemTime::UNIX_EPOCH;
 
@@ -130,15 +129,15 @@ mod tests {
             retry_after,
             Duration::MAX,
             now,
-            &Chance(bits),
+            &FixedBits(bits),
         ) {
-            Next::After(delay) => Some(delay.as_millis()),
-            Next::AskedTooLong(_) | Next::Nothing => None,
+            RetryDecision::After(delay) => Some(delay.as_millis()),
+            RetryDecision::WaitTooLong(_) | RetryDecision::GiveUp => None,
         }
     }
 
     #[test]
-    fn delays_double_and_grow_by_a_tenth_at_most() {
+    fn retry_delays_double_with_jitter_of_at_most_a_tenth() {
         for (attempts, least, most) in [(1, 1_000, 1_100), (2, 2_000, 2_200), (3, 4_000, 4_400)] {
             assert_eq!(wait(attempts, None, 0), Some(least));
             assert_eq!(wait(attempts, None, u128::MAX), Some(most));
@@ -172,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_have_acted_is_not_repeated() {
+    fn calls_that_may_have_acted_are_not_repeated() {
         let permits =
             |cause: Cause, method, has_key| cause.permits_retry(may_repeat(method, has_key));
         let safe = [
@@ -185,7 +184,7 @@ mod tests {
         let unsafe_ones = [(Method::Post, false), (Method::Patch, false)];
         for (cause, repeatable, other) in [
             (Cause::NotConnected, true, true),
-            (Cause::NoAnswer, true, false),
+            (Cause::NoResponse, true, false),
             (Cause::Status(408), true, true),
             (Cause::Status(429), true, true),
             (Cause::Status(503), true, true),

@@ -1,4 +1,4 @@
-//! Calls against a script, on a virtual clock.
+//! Calls against a scripted client, on a virtual clock.
 
 mod caching;
 mod deadlines;
@@ -21,21 +21,21 @@ use a2abus_models::a2e_workflow::{Allowed, Apis, OperationKind, Policy, Workflow
 use a2abus_plugin::Text;
 use bytes::Bytes;
 
-use super::{Caller, Redactor, RetryUnsafe, Tally, call};
+use super::{CallCost, Caller, Redactor, RetryUnsafe, call};
 use crate::agent::{Agent, Credential, CredentialKind, Rates, Secret};
 use crate::cache::{Cache, Caching};
 use crate::environment::{Clock, Environment, HttpClient, HttpRequest};
 use crate::failure::{Failure, FailureCode};
 use crate::model::Model;
 use crate::quota::Quotas;
-use crate::testing::{Chance, NoStore, Script, ScriptedResponse, VirtualClock};
+use crate::testing::{FixedBits, NoStore, ScriptedClient, ScriptedResponse, VirtualClock};
 
 const API: &str = "https://api.example.com";
 
 /// Everything that a call needs, and a record of what it did.
-struct World {
+struct Harness {
     clock: Arc<VirtualClock>,
-    script: Arc<Script>,
+    client: Arc<ScriptedClient>,
     environment: Environment,
     cache: Cache,
     quotas: Quotas,
@@ -48,19 +48,19 @@ struct World {
 
     retries: Mutex<Vec<(u32, Duration)>>,
     hooks: AtomicU32,
-    hook_fails: AtomicBool,
+    fail_hook: AtomicBool,
 }
 
-impl World {
-    fn new(turns: impl IntoIterator<Item = ScriptedResponse>) -> Self {
+impl Harness {
+    fn new(responses: impl IntoIterator<Item = ScriptedResponse>) -> Self {
         let clock = Arc::new(VirtualClock::default());
-        let script = Arc::new(Script::new(&clock, turns));
+        let client = Arc::new(ScriptedClient::new(&clock, responses));
         let shared: Arc<dyn Clock> = Arc::<VirtualClock>::clone(&clock);
-        let http: Arc<dyn HttpClient> = Arc::<Script>::clone(&script);
+        let http: Arc<dyn HttpClient> = Arc::<ScriptedClient>::clone(&client);
         Self {
             environment: Environment {
                 clock: Arc::clone(&shared),
-                random: Arc::new(Chance(0)),
+                random: Arc::new(FixedBits(0)),
                 http,
                 store: Arc::new(NoStore),
             },
@@ -74,9 +74,9 @@ impl World {
             max_retries: 3,
             retries: Mutex::default(),
             hooks: AtomicU32::new(0),
-            hook_fails: AtomicBool::new(false),
+            fail_hook: AtomicBool::new(false),
             clock,
-            script,
+            client,
         }
     }
 
@@ -105,7 +105,7 @@ impl World {
             before_unsafe: &|| {
                 self.hooks.fetch_add(1, Ordering::SeqCst);
                 Box::pin(async {
-                    if self.hook_fails.load(Ordering::SeqCst) {
+                    if self.fail_hook.load(Ordering::SeqCst) {
                         return Err(Failure::new(FailureCode::StorageFailed, "no record"));
                     }
                     Ok(())
@@ -117,17 +117,17 @@ impl World {
         fn sendable<F: Future + Send>(future: F) -> F {
             future
         }
-        let mut tally = Tally::default();
-        let result = sendable(call(&operation, &model, &caller, &mut tally)).await;
+        let mut cost = CallCost::default();
+        let result = sendable(call(&operation, &model, &caller, &mut cost)).await;
         CallResult {
-            attempts: tally.attempts,
-            cached: tally.is_cached,
+            attempts: cost.attempts,
+            cached: cost.is_cached,
             result,
         }
     }
 
     fn requests(&self) -> Vec<HttpRequest> {
-        self.script.requests()
+        self.client.requests()
     }
 }
 

@@ -9,7 +9,7 @@ use crate::failure::{Failure, FailureCode};
 use crate::model::Model;
 
 /// Text with a maximum length.
-pub(super) struct Bounded {
+pub(super) struct BoundedText {
     text: String,
     max: usize,
 }
@@ -35,9 +35,9 @@ pub(super) fn invalid(message: impl Into<String>) -> Failure {
     Failure::new(FailureCode::InvalidValue, message)
 }
 
-// === impl Bounded ===
+// === impl BoundedText ===
 
-impl Bounded {
+impl BoundedText {
     pub(super) fn new(max: usize) -> Self {
         Self {
             text: String::new(),
@@ -55,7 +55,7 @@ impl Bounded {
     }
 }
 
-impl Write for Bounded {
+impl Write for BoundedText {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         if text.len() > self.room() {
             return Err(fmt::Error);

@@ -8,7 +8,7 @@ use a2abus_models::Json;
 use a2abus_models::a2e_workflow::target::{Target, UrlTemplate};
 use a2abus_models::a2e_workflow::{Part, Path, Template};
 
-use crate::call::text::{Bounded, invalid, scalar};
+use crate::call::text::{BoundedText, invalid, scalar};
 use crate::failure::Failure;
 use crate::model::Model;
 
@@ -45,8 +45,8 @@ fn raw(path: &Path, model: &Model) -> Result<String, Failure> {
 }
 
 fn encoded(template: &Template, model: &Model) -> Result<String, Failure> {
-    let mut url = Bounded::new(MAX_URL_BYTES);
-    let mut dots = Dots::default();
+    let mut url = BoundedText::new(MAX_URL_BYTES);
+    let mut dots = DotSegments::default();
     for part in template.parts() {
         match part {
             Part::Text(text) => {
@@ -66,7 +66,7 @@ fn encoded(template: &Template, model: &Model) -> Result<String, Failure> {
     Ok(url.into_text())
 }
 
-fn write_encoded(byte: u8, out: &mut Bounded) -> std::fmt::Result {
+fn write_encoded(byte: u8, out: &mut BoundedText) -> std::fmt::Result {
     if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
         out.write_char(char::from(byte))
     } else {
@@ -81,7 +81,7 @@ fn too_long() -> Failure {
 
 /// Checks that no value makes a path segment `.` or `..`, which would lead elsewhere.
 #[derive(Default)]
-struct Dots {
+struct DotSegments {
     /// The beginning of the current segment, as far as needed to decide.
     segment: String,
     has_value: bool,
@@ -89,9 +89,9 @@ struct Dots {
     is_over: bool,
 }
 
-// === impl Dots ===
+// === impl DotSegments ===
 
-impl Dots {
+impl DotSegments {
     fn literal(&mut self, text: &str) -> Result<(), Failure> {
         for c in text.chars() {
             match c {
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_percent_encoded_but_for_unreserved_characters() {
+    fn values_are_percent_encoded_except_unreserved_characters() {
         for (value, expected) in [
             (r#""a b/../c?d&é""#, "a%20b%2F..%2Fc%3Fd%26%C3%A9"),
             (r#""AZaz09-._~""#, "AZaz09-._~"),
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn no_value_makes_a_segment_of_dots() {
+    fn no_value_creates_a_dot_segment() {
         let refused = Err(FailureCode::InvalidValue);
         for (url, x) in [
             ("https://h.example/a/{/workflow/x}/b", "."),
@@ -231,7 +231,7 @@ mod tests {
                 "..",
                 "https://h.example/a#/../",
             ),
-            // Dots in the author's own text are intended.
+            // DotSegments in the author's own text are intended.
             (
                 "https://h.example/a/../{/workflow/x}",
                 "b",
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn a_url_that_is_one_reference_is_used_as_it_is() {
+    fn a_url_that_is_a_single_reference_is_not_encoded() {
         let url = "{/workflow/next}";
         let check = |next: &str| check(url, &format!(r#"{{"next":{next}}}"#));
         let page = "https://h.example/p%20q?cursor=a%2Fb&n=2";
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn a_url_has_a_longest_length() {
+    fn a_url_has_a_maximum_length() {
         let long = "x".repeat(MAX_URL_BYTES);
         for url in ["https://h.example/{/workflow/x}", "{/workflow/u}"] {
             let input = format!(r#"{{"x":"{long}","u":"https://h.example/{long}"}}"#);

@@ -68,20 +68,24 @@ impl Differences {
         for name in ["skipped", "errors"] {
             let (expected, got) = (list(expected, name), list(&record, name));
             let cut = got.iter().zip(0..).map(|(got, i)| match expected.get(i) {
-                Some(expected) => like(expected, got),
+                Some(expected) => expected_part(expected, got),
                 None => got.clone(),
             });
             let cut = Json::from(cut.collect::<Vec<_>>());
             self.check(name, &expected.clone().into(), &cut);
         }
         let error = member(expected, "error");
-        self.check("error", &error, &like(&error, &member(&record, "error")));
+        self.check(
+            "error",
+            &error,
+            &expected_part(&error, &member(&record, "error")),
+        );
     }
 
     /// External effects of the execution: requests, stored values, waits.
     fn of_effects(&mut self, expected: &Json, observed: &Observed) {
-        let asked = list(expected, "requests").into();
-        self.check("requests", &asked, &requests(expected, observed));
+        let wanted = list(expected, "requests").into();
+        self.check("requests", &wanted, &requests(expected, observed));
         let kept = expected.get("stored").cloned().unwrap_or_else(empty);
         self.check("stored", &kept, &stored(observed));
         let waited = expected.get("waited_ms").cloned();
@@ -120,11 +124,12 @@ fn sorted(mut values: Vec<Json>) -> Json {
 }
 
 /// The part of a value that the expectation mentions.
-fn like(expected: &Json, got: &Json) -> Json {
+fn expected_part(expected: &Json, got: &Json) -> Json {
     match (expected, got) {
         (Json::Object(expected), Json::Object(got)) => {
             let members = expected.iter().filter_map(|(name, expected)| {
-                got.get(name).map(|got| (name.clone(), like(expected, got)))
+                got.get(name)
+                    .map(|got| (name.clone(), expected_part(expected, got)))
             });
             Json::Object(members.collect())
         }
@@ -137,7 +142,7 @@ fn requests(expected: &Json, observed: &Observed) -> Json {
     let expected = list(expected, "requests");
     let request = |(index, got): (usize, &Json)| {
         let expected = expected.get(index);
-        let asked = |name: &Text| {
+        let wanted = |name: &Text| {
             let headers = expected.and_then(|expected| expected.get("headers"));
             headers.is_some_and(|headers| headers.get(name).is_some())
         };
@@ -152,7 +157,7 @@ fn requests(expected: &Json, observed: &Observed) -> Json {
                 if name != "headers" {
                     return Some((name.clone(), value.clone()));
                 }
-                let kept = |name: &&Text| *name != "content-type" || asked(name);
+                let kept = |name: &&Text| *name != "content-type" || wanted(name);
                 let headers = headers.iter().filter(|(name, _)| kept(name));
                 let headers: Object = headers.map(|(n, v)| (n.clone(), v.clone())).collect();
                 (!headers.is_empty()).then(|| (name.clone(), headers.into()))
@@ -192,7 +197,7 @@ fn retry_delays(expected: &Array, observed: &Observed) -> Json {
             delay.as_number().map(Number::as_f64),
             range,
         ) {
-            (Some(least), Some(most), Some(ms), Some(range)) if least <= ms && ms <= most => {
+            (Some(min), Some(max), Some(ms), Some(range)) if min <= ms && ms <= max => {
                 range.clone()
             }
             _ => delay,

@@ -59,9 +59,9 @@ impl Test {
 
 pub(super) fn case(json: &Json) -> Case {
     let name = json.get("name").and_then(Json::as_text);
-    // One of the two would be lost without notice, and the test would pass.
+    // Otherwise one of the two would be ignored, and the test could pass.
     let test = match json.first_repeated() {
-        Some(member) => Err(format!("{member} is written twice: write it once")),
+        Some(member) => Err(format!("duplicate member {member}")),
         None => test(json),
     };
     Case {
@@ -88,12 +88,12 @@ fn test(value: &Json) -> Result<Test, String> {
         max_loop_items: number(policy, "maxLoopItems")?,
         on_error: match word("onError") {
             None => OnError::default(),
-            Some(word) => OnError::from_word(word).ok_or("onError: stop or continue")?,
+            Some(word) => OnError::from_name(word).ok_or("onError: stop or continue")?,
         },
         strictness: match word("level") {
             None => Strictness::default(),
             Some(word) => {
-                Strictness::from_word(word).ok_or("level: strict, moderate or lenient")?
+                Strictness::from_name(word).ok_or("level: strict, moderate or lenient")?
             }
         },
         expected: value.get("expected").ok_or("expected is missing")?.clone(),
@@ -156,7 +156,7 @@ fn credential(id: &str, value: &Json) -> Result<Credential, String> {
         let text = value.get(name).and_then(Json::as_str);
         text.ok_or_else(|| format!("credentials.{id}: {name} is not a string"))
     };
-    let kind = CredentialKind::from_word(text("type")?);
+    let kind = CredentialKind::from_name(text("type")?);
     let apis = match value.get("apis") {
         None => vec![API],
         Some(list) => strings(list, "apis")?,

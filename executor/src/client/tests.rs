@@ -18,30 +18,30 @@ use futures_util::future::BoxFuture;
 use super::{Client, ClientOptions, Resolve};
 use crate::environment::{HttpRequest, Reach};
 
-/// Gives the scripted answers in turn, the last one for ever, and counts the calls.
-pub(crate) struct Names {
+/// Returns the scripted answers in turn, repeats the last one, and counts the lookups.
+pub(crate) struct ScriptedResolver {
     answers: Mutex<VecDeque<Vec<IpAddr>>>,
-    asked: Mutex<Vec<String>>,
+    lookups: Mutex<Vec<String>>,
 }
 
-impl Names {
+impl ScriptedResolver {
     pub(crate) fn new(answers: &[&[&str]]) -> Arc<Self> {
         let parse = |text: &&str| text.parse().unwrap();
         let answers = answers.iter().map(|each| each.iter().map(parse).collect());
         Arc::new(Self {
             answers: Mutex::new(answers.collect()),
-            asked: Mutex::default(),
+            lookups: Mutex::default(),
         })
     }
 
-    fn asked(&self) -> Vec<String> {
-        self.asked.lock().unwrap().clone()
+    fn lookups(&self) -> Vec<String> {
+        self.lookups.lock().unwrap().clone()
     }
 }
 
-impl Resolve for Names {
+impl Resolve for ScriptedResolver {
     fn resolve<'a>(&'a self, host: &'a str) -> BoxFuture<'a, io::Result<Vec<IpAddr>>> {
-        self.asked.lock().unwrap().push(host.to_owned());
+        self.lookups.lock().unwrap().push(host.to_owned());
         let mut answers = self.answers.lock().unwrap();
         let answer = answers.pop_front().unwrap();
         if answers.is_empty() {
@@ -52,8 +52,8 @@ impl Resolve for Names {
 }
 
 /// A client with these names and trusted certificates.
-pub(crate) fn client(names: &Arc<Names>, root_certificates: Vec<Vec<u8>>) -> Client {
-    let resolver: Arc<dyn Resolve> = Arc::<Names>::clone(names);
+pub(crate) fn client(names: &Arc<ScriptedResolver>, root_certificates: Vec<Vec<u8>>) -> Client {
+    let resolver: Arc<dyn Resolve> = Arc::<ScriptedResolver>::clone(names);
     Client::new(&ClientOptions {
         root_certificates,
         resolver: Some(resolver),
@@ -64,7 +64,7 @@ pub(crate) fn client(names: &Arc<Names>, root_certificates: Vec<Vec<u8>>) -> Cli
 
 /// A client for which every name is this machine.
 fn local_client() -> Client {
-    client(&Names::new(&[&["127.0.0.1"]]), Vec::new())
+    client(&ScriptedResolver::new(&[&["127.0.0.1"]]), Vec::new())
 }
 
 /// A GET that may reach any address.

@@ -61,10 +61,10 @@ impl Engine<'_> {
                 item: item.clone(),
                 index,
             });
-            let turn = self.sequence(&indices).await;
+            let iteration = self.sequence(&indices).await;
             self.model.leave();
             let value = std::mem::take(&mut self.last_data);
-            ended = match turn {
+            ended = match iteration {
                 Ok(_) => self
                     .weigh(&value, &mut weight, max)
                     .map(|()| values.push(value)),

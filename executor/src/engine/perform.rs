@@ -14,7 +14,7 @@ use futures_util::future::BoxFuture;
 
 use super::{Engine, Halt, OperationOutcome, cancelled};
 use crate::cache::Key;
-use crate::call::{self, Caller, Tally};
+use crate::call::{self, CallCost, Caller};
 use crate::failure::Failure;
 use crate::meter::{Meter, execution_timeout};
 use crate::operation::{self, Scope};
@@ -109,7 +109,7 @@ impl Engine<'_> {
 
     async fn call(&mut self, operation: &Operation, call: &ApiCall) -> OperationOutcome {
         let (report, shared) = (self.run.report, self.run.shared);
-        let iteration = self.model.turn();
+        let iteration = self.model.iteration();
         let on_retry = |attempts: u32, delay: Duration| {
             let status = OperationStatus::Retrying;
             report(Progress {
@@ -133,23 +133,23 @@ impl Engine<'_> {
             on_retry: &on_retry,
             before_unsafe: &before_unsafe,
         };
-        let mut tally = Tally::default();
+        let mut cost = CallCost::default();
         let called = self
-            .or_cancelled(call::call(call, &self.model, &caller, &mut tally))
+            .or_cancelled(call::call(call, &self.model, &caller, &mut cost))
             .await;
         OperationOutcome {
             result: called.and_then(|called| called.map_err(Halt::from)),
-            attempts: tally.attempts,
-            is_cached: tally.is_cached,
+            attempts: cost.attempts,
+            is_cached: cost.is_cached,
         }
     }
 
     async fn store(&mut self, operation: &StoreData) -> Result<Json, Halt> {
         let value = self.model.read(&operation.input)?;
-        let keeper = &self.run.shared.keeper;
+        let storages = &self.run.shared.storages;
         // Not interrupted at the deadline, because it would then be unknown whether the value was stored.
         let (agent, session) = (self.run.agent.id(), self.run.session);
-        let stored = store::store(operation, value.clone(), keeper, agent, session).await?;
+        let stored = store::store(operation, value.clone(), storages, agent, session).await?;
         let place = (operation.storage, Text::from(operation.key.as_str()));
         if self.run.plan.stored.contains(&place) {
             self.model.put_stored(place.0, place.1, value);

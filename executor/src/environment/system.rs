@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_clock_goes_on_by_what_it_sleeps() {
+    async fn sleeping_advances_the_clock() {
         let clock = SystemClock::new();
         clock.sleep(Duration::from_millis(5)).await;
         assert!(clock.elapsed() >= Duration::from_millis(5));

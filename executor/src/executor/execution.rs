@@ -22,9 +22,9 @@ use crate::archive::Stored;
 use crate::engine::{self, Run};
 use crate::environment::StoreError;
 use crate::failure::{Failure, FailureCode};
-use crate::meter::by_the_deadline;
+use crate::meter::requester_deadline_exceeded;
 use crate::plan::Plan;
-use crate::record::{Frame, Record};
+use crate::record::{Record, RecordInputs};
 use crate::trace::Progress;
 
 /// An execution that runs while it is polled: a stream of [`Event`]s that ends after
@@ -37,10 +37,10 @@ pub struct Execution {
     /// The events reported while the run is polled. Bounded by the number of operation runs.
     reported: Arc<Mutex<VecDeque<Progress>>>,
     ended: Option<(Arc<Record>, Object)>,
-    is_over: bool,
+    has_ended: bool,
 }
 
-/// How long after its deadline an execution may end, by the clocks of all processes.
+/// How long after its deadline an execution may still end, to allow for clock differences between processes.
 const MARGIN: Duration = Duration::from_secs(30);
 
 /// An event of an execution.
@@ -68,7 +68,7 @@ pub(super) struct Start {
     pub(super) report: Report,
     pub(super) budget: Duration,
     /// Whether the requester's deadline is earlier than the agent's limit.
-    pub(super) is_cut: bool,
+    pub(super) is_cut_short: bool,
 }
 
 // === impl Execution ===
@@ -107,7 +107,7 @@ impl Execution {
             run: run(inner, start, stored, slot, report).boxed(),
             reported,
             ended: None,
-            is_over: false,
+            has_ended: false,
         }))
     }
 
@@ -136,7 +136,7 @@ impl Stream for Execution {
     type Item = Event;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Event>> {
-        if self.is_over {
+        if self.has_ended {
             return Poll::Ready(None);
         }
         let reported = |this: &Self| {
@@ -159,7 +159,7 @@ impl Stream for Execution {
         let Some((record, model)) = self.ended.clone() else {
             return Poll::Pending;
         };
-        self.is_over = true;
+        self.has_ended = true;
         Poll::Ready(Some(Event::Ended { record, model }))
     }
 }
@@ -181,15 +181,15 @@ async fn run(
     report: impl Fn(Progress) + Send + Sync,
 ) -> (Arc<Record>, Object) {
     let clock = &inner.shared.environment.clock;
-    let mark = Arc::new(Mark {
+    let unsafe_mark = Arc::new(UnsafeMark {
         inner: Arc::clone(&inner),
         agent: start.agent.id().clone(),
         stored: stored.clone(),
         is_set: AtomicBool::new(false),
     });
     let before_unsafe = {
-        let mark = Arc::clone(&mark);
-        move || Arc::clone(&mark).set().boxed()
+        let unsafe_mark = Arc::clone(&unsafe_mark);
+        move || Arc::clone(&unsafe_mark).set().boxed()
     };
     let began = clock.elapsed();
     let session = start.request.session.as_ref();
@@ -206,10 +206,10 @@ async fn run(
     };
     let name = (start.agent.id(), &start.execution_id);
     let mut ended = until_ended(&inner, name, &slot, engine::run(run, start.request.input)).await;
-    if start.is_cut {
-        ended.error = ended.error.map(by_the_deadline);
+    if start.is_cut_short {
+        ended.error = ended.error.map(requester_deadline_exceeded);
     }
-    let frame = Frame {
+    let inputs = RecordInputs {
         execution_id: &start.execution_id,
         started: stored.record.started(),
         duration: clock.elapsed().saturating_sub(began),
@@ -217,10 +217,10 @@ async fn run(
         warnings: &start.report,
         trace: &slot.trace,
     };
-    stored.record = Record::ended(&frame, &ended);
-    stored.has_begun_unsafe = mark.is_set.load(Ordering::Relaxed);
+    stored.record = Record::ended(&inputs, &ended);
+    stored.has_begun_unsafe = unsafe_mark.is_set.load(Ordering::Relaxed);
     if save(&inner, start.agent.id(), &stored).await.is_err() {
-        // The answer is correct in any case. It is more important to record the end than the results.
+        // The answer is correct either way. Recording that the execution ended matters more than its results.
         let _is_noted = save(&inner, start.agent.id(), &stored.without_values()).await;
     }
     let record = Arc::new(stored.record);
@@ -228,7 +228,7 @@ async fn run(
     (record, ended.model)
 }
 
-/// Runs an execution to its end, and cancels it if another process asks for that.
+/// Runs an execution to its end; another process may cancel it.
 async fn until_ended<T>(
     inner: &Inner,
     (agent, execution_id): (&Text, &Text),
@@ -247,14 +247,14 @@ async fn until_ended<T>(
 }
 
 /// Records, before the first request that must not be repeated, that one may have been sent.
-struct Mark {
+struct UnsafeMark {
     inner: Arc<Inner>,
     agent: Text,
     stored: Stored,
     is_set: AtomicBool,
 }
 
-impl Mark {
+impl UnsafeMark {
     async fn set(self: Arc<Self>) -> Result<(), Failure> {
         if self.is_set.load(Ordering::Relaxed) {
             return Ok(());

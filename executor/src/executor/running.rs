@@ -25,7 +25,7 @@ struct Entry {
     cancel: CancellationToken,
     ended: watch::Receiver<Option<Arc<Record>>>,
     trace: Trace,
-    takes_place: bool,
+    is_counted: bool,
 }
 
 /// The exclusive right to run an execution; released when it is dropped.
@@ -41,7 +41,7 @@ pub(super) struct Slot {
 
 /// Waits for an execution that is running elsewhere, in this or another process.
 #[derive(Debug)]
-pub struct Follow {
+pub struct RunningElsewhere {
     execution_id: Text,
     ended: Option<watch::Receiver<Option<Arc<Record>>>>,
     executor: Executor,
@@ -77,15 +77,15 @@ impl Running {
         agent: &Text,
         execution_id: &Text,
         digest: &Text,
-        places: Option<usize>,
+        max_concurrent: Option<usize>,
     ) -> Admission {
         let mut agents = lock(&self.agents);
         let running = agents.entry(agent.clone()).or_default();
         if let Some(entry) = running.get(execution_id) {
             return entry.admission(digest);
         }
-        let taken = running.values().filter(|entry| entry.takes_place).count();
-        if places.is_some_and(|places| taken >= places) {
+        let taken = running.values().filter(|entry| entry.is_counted).count();
+        if max_concurrent.is_some_and(|max_concurrent| taken >= max_concurrent) {
             return Admission::Busy;
         }
         let (sender, ended) = watch::channel(None);
@@ -95,7 +95,7 @@ impl Running {
             cancel: cancel.clone(),
             ended,
             trace: Trace::default(),
-            takes_place: places.is_some(),
+            is_counted: max_concurrent.is_some(),
         };
         let trace = entry.trace.clone();
         running.insert(execution_id.clone(), entry);
@@ -167,9 +167,9 @@ impl Drop for Slot {
     }
 }
 
-// === impl Follow ===
+// === impl RunningElsewhere ===
 
-impl Follow {
+impl RunningElsewhere {
     pub(super) fn new(
         executor: Executor,
         agent: &Text,

@@ -1,15 +1,17 @@
 //! The transform aggregate. Source: docs/protocols/a2e-workflows.md §4.2.
 
-mod tally;
+mod accumulator;
 
 use std::borrow::Cow;
 use std::collections::HashSet;
 
 use a2abus_models::a2e_workflow::RelativePath;
-use a2abus_models::a2e_workflow::transform::{Aggregate, AggregateFunction, Figure, Figures};
+use a2abus_models::a2e_workflow::transform::{
+    Aggregate, AggregateFunction, Aggregation, Aggregations,
+};
 use a2abus_models::{Array, Json, Object};
 
-use self::tally::Tally;
+use self::accumulator::Accumulator;
 use super::distinct::{Distinct, ValueSlot};
 use crate::failure::Failure;
 use crate::meter::Meter;
@@ -34,28 +36,28 @@ pub(super) fn aggregate(
         None => Groups::one(input.len()),
     };
     let named;
-    let figures = match (&config.figures, &groups.values) {
-        (Figures::Named(figures), _) => figures.as_slice(),
-        (Figures::One(figure), Some(_)) => {
-            let name = figure.default_name(figure.function.as_str());
-            named = [(name, figure.clone())];
+    let aggregations = match (&config.aggregations, &groups.values) {
+        (Aggregations::Named(aggregations), _) => aggregations.as_slice(),
+        (Aggregations::One(aggregation), Some(_)) => {
+            let name = aggregation.default_name(aggregation.function.as_str());
+            named = [(name, aggregation.clone())];
             named.as_slice()
         }
-        (Figures::One(figure), None) => {
-            let values = values_of(figure, input, meter)?;
-            let column = column(figure.function, &values, &groups, meter)?;
+        (Aggregations::One(aggregation), None) => {
+            let values = values_of(aggregation, input, meter)?;
+            let column = column(aggregation.function, &values, &groups, meter)?;
             return Ok(column.into_iter().next().unwrap_or_default());
         }
     };
     let mut rows: Vec<Object> = groups.heads(config.group_by.as_ref(), meter)?;
     // Several aggregates often use the same field.
-    for same in figures.chunk_by(|(_, a), (_, b)| a.field == b.field) {
+    for same in aggregations.chunk_by(|(_, a), (_, b)| a.field == b.field) {
         let Some((_, first)) = same.first() else {
             continue;
         };
         let values = values_of(first, input, meter)?;
-        for (name, figure) in same {
-            let column = column(figure.function, &values, &groups, meter)?;
+        for (name, aggregation) in same {
+            let column = column(aggregation.function, &values, &groups, meter)?;
             for (row, value) in rows.iter_mut().zip(column) {
                 meter.weigh(Object::MEMBER_WEIGHT + name.len())?;
                 row.insert(name.clone(), value);
@@ -71,13 +73,13 @@ pub(super) fn aggregate(
 
 /// The values that an aggregate uses; nothing if the field is null or missing.
 fn values_of<'a>(
-    figure: &Figure,
+    aggregation: &Aggregation,
     input: &'a Array,
     meter: &Meter<'_>,
 ) -> Result<Vec<Option<Cow<'a, Json>>>, Failure> {
     let values = input.iter().map(|item| {
         meter.step()?;
-        Ok(match &figure.field {
+        Ok(match &aggregation.field {
             Some(path) => field(item, path).filter(|value| !value.is_null()),
             None => Some(Cow::Borrowed(item)),
         })
@@ -92,12 +94,12 @@ fn column(
     groups: &Groups<'_>,
     meter: &Meter<'_>,
 ) -> Result<Vec<Json>, Failure> {
-    let mut tallies = vec![Tally::new(function); groups.len()];
+    let mut accumulators = vec![Accumulator::new(function); groups.len()];
     // The number of the value, and the pairs of group and value seen so far.
     let (mut distinct, mut pairs) = (Distinct::new(), HashSet::new());
     for (value, group) in values.iter().zip(&groups.of) {
         meter.step()?;
-        let (Some(value), Some(tally)) = (value, tallies.get_mut(*group)) else {
+        let (Some(value), Some(accumulator)) = (value, accumulators.get_mut(*group)) else {
             continue;
         };
         if function == AggregateFunction::CountDistinct {
@@ -107,9 +109,11 @@ fn column(
                 continue;
             }
         }
-        tally.add(value);
+        accumulator.add(value);
     }
-    let finished = tallies.into_iter().map(|tally| meter.keep(tally.finish()));
+    let finished = accumulators
+        .into_iter()
+        .map(|accumulator| meter.keep(accumulator.finish()));
     finished.collect()
 }
 
@@ -171,7 +175,7 @@ mod tests {
     }
 
     /// The result of each function for a list: count, sum, avg, min, max, first, last, countDistinct.
-    fn check_figures(values: &str, expected: [&str; 8]) {
+    fn check_aggregates(values: &str, expected: [&str; 8]) {
         let values = parse(values);
         let rows = values.as_array().unwrap().iter();
         let rows: Vec<_> = rows.map(|v| Json::object([("v", v.clone())])).collect();
@@ -194,22 +198,22 @@ mod tests {
     }
 
     #[test]
-    fn figures_ignore_nulls_and_what_is_not_of_use() {
-        check_figures(
+    fn aggregates_ignore_nulls_and_values_of_other_types() {
+        check_aggregates(
             "[]",
             ["0", "0", "null", "null", "null", "null", "null", "0"],
         );
-        check_figures(
+        check_aggregates(
             "[null,null]",
             ["0", "0", "null", "null", "null", "null", "null", "0"],
         );
-        check_figures("[1,2,3]", ["3", "6", "2", "1", "3", "1", "3", "3"]);
-        check_figures("[1,2]", ["2", "3", "1.5", "1", "2", "1", "2", "2"]);
-        check_figures(
+        check_aggregates("[1,2,3]", ["3", "6", "2", "1", "3", "1", "3", "3"]);
+        check_aggregates("[1,2]", ["2", "3", "1.5", "1", "2", "1", "2", "2"]);
+        check_aggregates(
             r#"[null,"z","a",true,[1],null]"#,
             ["4", "0", "null", "\"a\"", "\"z\"", "\"z\"", "[1]", "4"],
         );
-        check_figures(
+        check_aggregates(
             r#"["0",true,5,1,1.0,"1",false,{"a":1},{"a":1.0}]"#,
             [
                 "9",
@@ -222,11 +226,11 @@ mod tests {
                 "7",
             ],
         );
-        check_figures(
+        check_aggregates(
             "[0.5,1.5]",
             ["2", "2", "1", "0.5", "1.5", "0.5", "1.5", "2"],
         );
-        check_figures(
+        check_aggregates(
             "[-0.0]",
             ["1", "0", "0", "-0.0", "-0.0", "-0.0", "-0.0", "1"],
         );
@@ -234,7 +238,7 @@ mod tests {
 
     #[test]
     fn integers_are_added_exactly() {
-        check_figures(
+        check_aggregates(
             "[9007199254740993,1]",
             [
                 "2",
@@ -247,7 +251,7 @@ mod tests {
                 "2",
             ],
         );
-        check_figures(
+        check_aggregates(
             "[9223372036854775807,9223372036854775807]",
             [
                 "2",
@@ -260,7 +264,7 @@ mod tests {
                 "1",
             ],
         );
-        check_figures(
+        check_aggregates(
             "[12345678901234567890,12345678901234567891,12345678901234567890.0]",
             [
                 "3",
@@ -273,14 +277,14 @@ mod tests {
                 "2",
             ],
         );
-        check_figures(
+        check_aggregates(
             "[1e400]",
             ["1", "null", "null", "1e400", "1e400", "1e400", "1e400", "1"],
         );
     }
 
     #[test]
-    fn figures_have_names() {
+    fn aggregates_are_named() {
         let model = r#"{"rows":[{"g":"x","n":1},{"g":1,"n":2},{"n":3},{"g":1.0,"n":4},{"g":"x"},{"g":null,"n":6},{"g":[1],"n":7},{"g":[1.0]}]}"#;
         check(
             "TransformData",
@@ -343,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_made_is_counted_exactly() {
+    fn the_size_of_results_is_counted_exactly() {
         let model = r#"{"rows":[{"g":"x","n":"long enough to be counted"},{"g":[1],"n":[2]}]}"#;
         for with in [
             r#"{"operation":"first","field":"n"}"#,
@@ -356,7 +360,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn distinct_values_are_those_of_a_naive_search(
+        fn distinct_values_match_a_naive_search(
             picks in prop::collection::vec((0_usize..9, 0_usize..9), 0..50),
         ) {
             let kinds = parse(r#"[1,1.0,"1",true,[1],[1.0],{"a":1,"b":2},{"b":2,"a":1},12345678901234567890]"#);

@@ -26,7 +26,7 @@ pub(super) struct Comparison {
 #[derive(Default)]
 pub(super) struct Lists(Vec<(Array, Rc<Distinct<'static>>)>);
 
-/// From this many elements on, an array is prepared for the search.
+/// Arrays with at least this many elements are prepared for the search.
 const LONG: usize = 8;
 
 /// The value of an operand; a reference must exist.
@@ -40,7 +40,7 @@ fn value(operand: &Operand, scope: &Scope<'_>) -> Result<Json, Failure> {
 // === impl Comparison ===
 
 impl Comparison {
-    /// For one value.
+    /// For a single value.
     pub(super) fn once(
         operator: Operator,
         operand: &Operand,
@@ -54,7 +54,7 @@ impl Comparison {
     }
 
     /// For many values.
-    pub(super) fn often(
+    pub(super) fn for_many(
         operator: Operator,
         operand: &Operand,
         lists: &mut Lists,

@@ -18,7 +18,9 @@ pub(crate) fn filter(operation: &FilterData, scope: &Scope<'_>) -> Result<Json, 
     let comparisons: Vec<_> = operation
         .conditions
         .iter()
-        .map(|condition| Comparison::often(condition.operator, &condition.value, &mut lists, scope))
+        .map(|condition| {
+            Comparison::for_many(condition.operator, &condition.value, &mut lists, scope)
+        })
         .collect::<Result<_, _>>()?;
     let mut kept = Vec::new();
     for item in &input {
@@ -145,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_list_is_looked_into_as_a_short_one_is() {
+    fn in_gives_the_same_result_for_long_and_short_lists() {
         let list = r#"[1,"x",null,true,[1,2],{"a":[1],"b":2},12345678901234567890,1e400,0.5,"é"]"#;
         let values = r#"[1.0,"x",null,false,[1.0,2.0],{"b":2.0,"a":[1]},12345678901234567890.0,12345678901234567891,10e399,5e-1,"e\u0301"]"#;
         let expected =
@@ -193,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn it_fails_without_an_array_or_what_a_reference_names() {
+    fn filter_fails_without_an_array_or_with_a_missing_reference() {
         let conditions = r#"[{"field":"a","operator":"==","value":{"path":"/workflow/x"}}]"#;
         let config = |input: &str, conditions: &str| {
             format!(
@@ -221,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_conditional_knows_exists_and_empty() {
+    fn a_conditional_supports_exists_and_empty() {
         let model =
             r#"{"n":null,"z":0,"f":false,"s":"","t":"x","a":[],"b":[0],"o":{},"p":{"q":1}}"#;
         let condition = |path: &str, test: &str| {

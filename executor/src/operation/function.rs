@@ -25,12 +25,12 @@ pub(super) fn apply(function: Function, value: &Json, meter: &Meter<'_>) -> Resu
 /// A text in another case.
 fn changed(text: &str, change: fn(&str) -> String, meter: &Meter<'_>) -> Result<Json, Failure> {
     // Case conversion makes no character longer than three times its length.
-    let most = text
+    let max = text
         .len()
         .saturating_mul(if text.is_ascii() { 1 } else { 3 });
-    meter.weigh(most)?;
+    meter.weigh(max)?;
     let changed = change(text);
-    meter.release(most);
+    meter.release(max);
     meter.keep(changed.into())
 }
 
@@ -61,7 +61,7 @@ mod tests {
     use a2abus_models::Json;
 
     #[test]
-    fn functions_give_null_of_the_wrong_kind() {
+    fn functions_return_null_for_values_of_the_wrong_kind() {
         let input = r#"[" Straße É ",2.5,-3,true,null,[1,2],{"a":1.0},"-1.50e2",-0.5]"#;
         for (function, expected) in [
             (
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn numeric_text_is_what_json_calls_a_number() {
+    fn number_accepts_exactly_the_numbers_of_json() {
         for (text, expected) in [
             ("0", Some("0")),
             ("-0", Some("0")),

@@ -36,8 +36,8 @@ pub(super) fn group(by: &RelativePath, input: &Array, meter: &Meter<'_>) -> Resu
     Ok(groups.collect::<Object>().into())
 }
 
-/// The text of a key, with its memory counted: a string as it is, everything else so that equal values have the same
-/// text.
+/// The text of a key, with its memory counted: a string as it is, any other value in a form that is the same for equal
+/// values.
 fn key(value: &Json, meter: &Meter<'_>) -> Result<Text, Failure> {
     if let Json::String(text) = value {
         meter.weigh(text.len())?;
@@ -85,7 +85,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn groups_are_those_of_a_naive_search(keys in prop::collection::vec("[ab1]{0,2}", 0..40)) {
+        fn groups_match_a_naive_search(keys in prop::collection::vec("[ab1]{0,2}", 0..40)) {
             let rows: Vec<Json> = keys
                 .iter()
                 .enumerate()

@@ -221,7 +221,7 @@ mod tests {
         "o3":{"p":4},"l1":[{"i":1},{"i":2},5],"l2":[{"j":1},7]}"#;
 
     #[test]
-    fn concat_and_union_take_any_source() {
+    fn concat_and_union_accept_any_source() {
         check(
             "MergeData",
             MODEL,
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn intersect_keeps_the_first_of_what_all_have() {
+    fn intersect_keeps_the_first_occurrence_of_common_values() {
         check(
             "MergeData",
             MODEL,
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn deep_merge_goes_by_member_and_by_position() {
+    fn deep_merge_merges_by_member_and_by_position() {
         check(
             "MergeData",
             MODEL,
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_merged_stays_as_it_was() {
+    fn merged_inputs_do_not_change() {
         let model = parse(MODEL);
         run(
             &operation("MergeData", &config("deepMerge", &["o", "o2", "o3"])),
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_made_is_counted_exactly() {
+    fn the_size_of_results_is_counted_exactly() {
         for (strategy, sources) in [
             ("concat", ["a", "b"]),
             ("union", ["a", "b"]),
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn many_sources_stop_early() {
+    fn merging_many_sources_stops_at_the_limit() {
         let element = Json::from("x".repeat(1 << 10));
         let model = Json::object([("a", Json::from(vec![element; 1024]))]);
         let sources = vec!["a"; 10_000];
@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn deep_merge_ends_at_its_depth() {
+    fn deep_merge_has_a_depth_limit() {
         let nested = |levels: usize| {
             let mut value = Json::from(1_i64);
             for _ in 0..levels {
@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn many_numbers_near_one_double_are_told_apart_fast() {
+    fn many_numbers_near_one_double_are_distinguished_fast() {
         let digits: Vec<_> = (0..20_000)
             .map(|n| format!("1234567890123456789000{n:05}"))
             .collect();
@@ -421,7 +421,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn union_and_intersect_are_those_of_a_naive_search(
+        fn union_and_intersect_match_a_naive_search(
             arrays in prop::collection::vec(prop::collection::vec(some_value(), 0..12), 2..5),
         ) {
             let names = ["a", "b", "c", "d"];
@@ -447,7 +447,7 @@ mod tests {
         }
 
         #[test]
-        fn a_deep_merge_weighs_what_its_text_weighs(values in prop::collection::vec(some_value(), 2..4)) {
+        fn a_deep_merge_counts_the_same_memory_as_its_parsed_text(values in prop::collection::vec(some_value(), 2..4)) {
             let values: Vec<_> = values.into_iter().map(|v| Json::object([("m", v)])).collect();
             let names = ["a", "b", "c"];
             let names = names.get(..values.len()).unwrap();

@@ -13,7 +13,7 @@ use crate::meter::Meter;
 use crate::model::field;
 
 /// A prepared projection, applied to many elements.
-enum Maker<'a> {
+enum PreparedProjection<'a> {
     One(Source<'a>),
     Object(Vec<Member<'a>>, Merge),
 }
@@ -45,7 +45,7 @@ pub(super) fn map(
     input: &Array,
     scope: &Scope<'_>,
 ) -> Result<Json, Failure> {
-    let maker = Maker::new(projection, scope)?;
+    let maker = PreparedProjection::new(projection, scope)?;
     // Each element gives one value, so the slice may be taken first.
     let input = slice(input, part);
     let mut made = Vec::new();
@@ -63,16 +63,16 @@ pub(super) fn select(
     object: &Json,
     scope: &Scope<'_>,
 ) -> Result<Json, Failure> {
-    let selected = Maker::new(projection, scope)?.make(object, scope.meter)?;
+    let selected = PreparedProjection::new(projection, scope)?.make(object, scope.meter)?;
     Ok(match &selected {
         Json::Array(array) if part != Slice::default() => slice(array, part).to_vec().into(),
         _ => selected,
     })
 }
 
-// === impl Maker ===
+// === impl PreparedProjection ===
 
-impl<'a> Maker<'a> {
+impl<'a> PreparedProjection<'a> {
     fn new(projection: &'a Projection, scope: &Scope<'_>) -> Result<Self, Failure> {
         Ok(match projection {
             Projection::Field(field, function) => Self::One(Source::Field(field, *function)),
@@ -206,7 +206,7 @@ mod tests {
         7],"rate":1.5,"one":{"name":"Zoë","list":[1,2,3],"length":5}}"#;
 
     #[test]
-    fn map_makes_one_value_of_each_element() {
+    fn map_returns_one_value_per_element() {
         check_all(
             PEOPLE,
             &[
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_template_writes_strings_plainly_and_all_else_as_json() {
+    fn a_template_writes_strings_as_they_are_and_other_values_as_json() {
         check_all(
             r#"{"rows":[{"s":"a\"b","n":1.0,"b":false,"z":null,"l":[1,"x"],"o":{"k":null},"big":12345678901234567890}]}"#,
             &[(
@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_made_is_counted_exactly() {
+    fn the_size_of_results_is_counted_exactly() {
         let model = r#"{"rows":[{"a":"x","b":[1]},{"a":"é","b":{"c":"d"}}]}"#;
         for with in [
             r#"{"field":"b"}"#,
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn a_large_text_in_many_templates_stops_early() {
+    fn filling_many_large_templates_stops_at_the_limit() {
         let large = "x".repeat(1 << 20);
         let rows = vec![Json::object([("a", Json::from(large))]); 10_000];
         let model = Json::object([("rows", Json::from(rows))]);
@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn it_ends_when_the_time_has_passed() {
+    fn map_stops_at_the_deadline() {
         let model = parse(&format!(r#"{{"rows":[{}1]}}"#, "1,".repeat(5_000)));
         for (transform, with) in [
             ("map", r#"{"field":"."}"#),

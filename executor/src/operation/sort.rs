@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn kinds_have_ranks_and_null_is_last_in_both_directions() {
+    fn types_are_ranked_and_null_sorts_last_in_both_directions() {
         let model = r#"{"rows":[null,{"a":1},true,"b",[2],10,"B",false,9007199254740993,9007199254740992.0,"é",-1.5,1e400,12345678901234567890,12345678901234567891,"b",[1]]}"#;
         check(
             "TransformData",
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn several_keys_decide_one_after_the_other() {
+    fn later_sort_keys_break_ties() {
         check(
             "TransformData",
             r#"{"rows":[{"a":1,"b":"x","n":0},{"a":2,"b":"y","n":1},{"a":1.0,"b":"y","n":2},{"b":"z","n":3},
@@ -210,7 +210,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_is_stable_as_an_insertion_sort_is(
+        fn sort_is_stable(
             rows in prop::collection::vec((0_usize..12, 0_usize..12), 0..60),
             directions: (bool, bool),
         ) {

@@ -13,10 +13,10 @@ use crate::failure::{Failure, FailureCode};
 use crate::meter::Meter;
 use crate::model::Model;
 
-/// A clock that stands still.
-pub(crate) struct Still(pub(crate) Duration);
+/// A clock that does not advance.
+pub(crate) struct FrozenClock(pub(crate) Duration);
 
-impl Clock for Still {
+impl Clock for FrozenClock {
     fn elapsed(&self) -> Duration {
         self.0
     }
@@ -30,7 +30,7 @@ impl Clock for Still {
     }
 }
 
-/// The operation of such a configuration.
+/// The operation with this configuration.
 pub(crate) fn operation(of: &str, config: &str) -> OperationKind {
     let text = format!(
         r#"{{"type":"operationUpdate","operationId":"o","operation":{{"{of}":{config}}}}}
@@ -51,7 +51,7 @@ pub(crate) fn run_within(
     max_weight: usize,
     elapsed: Duration,
 ) -> Result<Json, Failure> {
-    let clock = Still(elapsed);
+    let clock = FrozenClock(elapsed);
     let meter = Meter::new(&clock, Duration::from_secs(1), max_weight);
     let model = Model::new(model.as_object().unwrap().clone());
     let scope = Scope {

@@ -10,7 +10,7 @@ use crate::meter::Meter;
 use crate::model::field;
 
 /// Text in the making.
-pub(super) struct Counted<'a> {
+pub(super) struct MeteredText<'a> {
     text: String,
     meter: &'a Meter<'a>,
     refused: Option<Failure>,
@@ -19,9 +19,9 @@ pub(super) struct Counted<'a> {
 /// The text that is written, counted.
 pub(super) fn text<'a>(
     meter: &'a Meter<'a>,
-    write: impl FnOnce(&mut Counted<'a>) -> fmt::Result,
+    write: impl FnOnce(&mut MeteredText<'a>) -> fmt::Result,
 ) -> Result<String, Failure> {
-    let mut counted = Counted {
+    let mut counted = MeteredText {
         text: String::new(),
         meter,
         refused: None,
@@ -32,7 +32,7 @@ pub(super) fn text<'a>(
 }
 
 /// Writes a string as it is and everything else as compact JSON.
-pub(super) fn write_plain(out: &mut Counted<'_>, value: &Json) -> fmt::Result {
+pub(super) fn write_plain(out: &mut MeteredText<'_>, value: &Json) -> fmt::Result {
     match value {
         Json::String(text) => out.write_str(text),
         other => write!(out, "{other}"),
@@ -56,9 +56,9 @@ pub(super) fn fill(
     })
 }
 
-// === impl Counted ===
+// === impl MeteredText ===
 
-impl Write for Counted<'_> {
+impl Write for MeteredText<'_> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         let counted = self.meter.weigh(text.len());
         let counted = counted.and_then(|()| self.meter.step());

@@ -15,7 +15,7 @@ fn quotas(max_keys: usize) -> (Arc<VirtualClock>, Quotas) {
 }
 
 #[test]
-fn a_minute_holds_as_many_as_its_limit_and_slides() {
+fn the_minute_window_slides_and_admits_up_to_its_limit() {
     let (clock, quotas) = quotas(100);
     let limits = [Limit::new(3, Window::Minute)];
     for expected in [2, 1, 0] {
@@ -96,7 +96,7 @@ fn the_limit_of_a_day_is_kept_for_the_whole_day() {
 }
 
 #[test]
-fn of_two_limits_that_are_reached_the_longer_wait_is_told() {
+fn the_longest_wait_of_several_reached_limits_is_reported() {
     let (_, quotas) = quotas(100);
     let limits = [Limit::new(2, Window::Minute), Limit::new(2, Window::Hour)];
     quotas.admit("a", &limits).unwrap();
@@ -109,7 +109,7 @@ fn of_two_limits_that_are_reached_the_longer_wait_is_told() {
 }
 
 #[test]
-fn a_limit_of_none_admits_nothing() {
+fn a_limit_of_zero_admits_nothing() {
     let (_, quotas) = quotas(100);
     let refused = quotas.admit("a", &[Limit::new(0, Window::Minute)]);
     assert_eq!(refused.unwrap_err().retry_after, 60);
@@ -117,7 +117,7 @@ fn a_limit_of_none_admits_nothing() {
 }
 
 #[test]
-fn what_is_refused_is_not_counted() {
+fn refused_requests_are_not_counted() {
     let (clock, quotas) = quotas(100);
     let limits = [Limit::new(1, Window::Minute)];
     quotas.admit("a", &limits).unwrap();
@@ -130,7 +130,7 @@ fn what_is_refused_is_not_counted() {
 }
 
 #[test]
-fn usage_tells_the_windows_apart() {
+fn usage_distinguishes_the_windows() {
     let (clock, quotas) = quotas(100);
     let limits = Rates::default().requests();
     quotas.admit("a", &limits).unwrap();
@@ -144,7 +144,7 @@ fn usage_tells_the_windows_apart() {
 }
 
 #[test]
-fn keys_are_bounded_and_those_used_last_stay() {
+fn the_number_of_keys_is_bounded_and_recent_keys_stay() {
     let (_, quotas) = quotas(100);
     let limits = [Limit::new(1, Window::Minute)];
     quotas.admit("kept", &limits).unwrap();
@@ -160,7 +160,7 @@ fn keys_are_bounded_and_those_used_last_stay() {
 }
 
 #[test]
-fn idle_keys_are_forgotten() {
+fn idle_keys_are_dropped() {
     let (clock, quotas) = quotas(1_000);
     let limits = [Limit::new(5, Window::Minute)];
     for peer in 0..100 {
@@ -177,7 +177,7 @@ fn idle_keys_are_forgotten() {
 proptest! {
     /// Compared with a list of all times ever admitted.
     #[test]
-    fn windows_hold_what_a_full_list_says(
+    fn windows_match_a_complete_log(
         gaps in proptest::collection::vec(0_u64..40_000, 1..200),
         minute in 1_u32..6,
         hour in 1_u32..20,
@@ -204,12 +204,12 @@ proptest! {
                     // One millisecond before the slot frees, it is still taken.
                     let wait = refused.reset.duration_since(clock.now()).unwrap();
                     let window = refused.window.length();
-                    let most = refused.limit as usize;
+                    let max = refused.limit as usize;
                     let later = |by: Duration| {
                         all.iter().filter(|time| **time + window > now + by).count()
                     };
-                    prop_assert!(later(wait) < most);
-                    prop_assert!(later(wait - Duration::from_millis(1)) >= most);
+                    prop_assert!(later(wait) < max);
+                    prop_assert!(later(wait - Duration::from_millis(1)) >= max);
                 }
             }
             prop_assert!(quotas.lock().young["a"].0.len() <= hour.max(minute) as usize);

@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use bytes::Bytes;
 
 use super::OpenError;
-use super::usage::{KeepError, MAX_AGENT_ENTRIES, MAX_VALUE_BYTES, Usage};
+use super::usage::{MAX_AGENT_ENTRIES, MAX_VALUE_BYTES, StorageError, Usage};
 use crate::environment::StoreError;
 
 /// A directory in which agents store files, each agent in its own directory: `<root>/<agent>/<key>`. Special characters
@@ -65,7 +65,12 @@ impl FileStore {
         })))
     }
 
-    pub(super) async fn keep(&self, agent: &str, key: &str, text: Bytes) -> Result<(), KeepError> {
+    pub(super) async fn keep(
+        &self,
+        agent: &str,
+        key: &str,
+        text: Bytes,
+    ) -> Result<(), StorageError> {
         let (agent, key) = (agent.to_owned(), key.to_owned());
         self.run(move |files| files.keep(&agent, &key, &text))
             .await?
@@ -95,9 +100,9 @@ fn failed(error: io::Error) -> StoreError {
 // === impl Files ===
 
 impl Files {
-    fn keep(&self, agent: &str, key: &str, text: &[u8]) -> Result<(), KeepError> {
-        let directory = directory_of(agent).ok_or(KeepError::BadKey)?;
-        let key = Key::parse(key).ok_or(KeepError::BadKey)?;
+    fn keep(&self, agent: &str, key: &str, text: &[u8]) -> Result<(), StorageError> {
+        let directory = directory_of(agent).ok_or(StorageError::BadKey)?;
+        let key = Key::parse(key).ok_or(StorageError::BadKey)?;
         let account = self.account(&directory);
         let mut account = account.lock().unwrap_or_else(PoisonError::into_inner);
         let known = account.take();
@@ -109,14 +114,14 @@ impl Files {
         if known.is_some()
             && matches!(
                 kept,
-                Err(KeepError::TooManyBytes | KeepError::TooManyEntries)
+                Err(StorageError::TooManyBytes | StorageError::TooManyEntries)
             )
         {
             // Others may have removed files since.
             usage = self.measure(&directory)?;
             kept = self.put(&directory, &key, text, &mut usage);
         }
-        if !matches!(kept, Err(KeepError::Failed(_))) {
+        if !matches!(kept, Err(StorageError::Failed(_))) {
             *account = Some(usage);
         }
         kept
@@ -130,7 +135,7 @@ impl Files {
         }
     }
 
-    fn measure(&self, directory: &str) -> Result<Usage, KeepError> {
+    fn measure(&self, directory: &str) -> Result<Usage, StorageError> {
         let mut usage = Usage::default();
         match tree::enter(self.root.as_fd(), directory) {
             Ok(directory) => tree::measure(directory, &mut usage).map_err(failed)?,
@@ -146,13 +151,13 @@ impl Files {
         key: &Key<'_>,
         text: &[u8],
         usage: &mut Usage,
-    ) -> Result<(), KeepError> {
+    ) -> Result<(), StorageError> {
         let (mut at, _) = tree::open_or_create(self.root.as_fd(), directory).map_err(failed)?;
         for name in &key.directories {
             let next = match tree::enter(at.as_fd(), name) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
                     if usage.entries >= MAX_AGENT_ENTRIES {
-                        return Err(KeepError::TooManyEntries);
+                        return Err(StorageError::TooManyEntries);
                     }
                     let (next, made) = tree::open_or_create(at.as_fd(), name).map_err(failed)?;
                     usage.entries += u64::from(made);

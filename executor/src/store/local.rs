@@ -5,7 +5,7 @@ use std::sync::{Arc, PoisonError};
 
 use bytes::Bytes;
 
-use super::usage::{KeepError, Usage};
+use super::usage::{StorageError, Usage};
 use crate::environment::{Change, Store, StoreError, Table};
 
 /// Values by agent and key. The usage of an agent is stored beside its values, in the same write.
@@ -39,9 +39,14 @@ impl Local {
 
     /// # Cancel safety
     /// The future may be dropped; the value may then have been stored or not.
-    pub(super) async fn keep(&self, agent: &str, key: &str, text: Bytes) -> Result<(), KeepError> {
+    pub(super) async fn keep(
+        &self,
+        agent: &str,
+        key: &str,
+        text: Bytes,
+    ) -> Result<(), StorageError> {
         if key.is_empty() || key.contains('\0') {
-            return Err(KeepError::BadKey);
+            return Err(StorageError::BadKey);
         }
         let account = self.account(agent);
         let mut account = account.lock().await;
@@ -78,12 +83,12 @@ impl Local {
     /// The keys of an agent in order, each with the size of its value.
     pub(super) async fn list(&self, agent: &str) -> Result<Vec<(String, usize)>, StoreError> {
         // The values are read too, each of up to ten mebibytes.
-        const AT_A_TIME: usize = 8;
+        const BATCH: usize = 8;
         let prefix = key_of(agent, "");
         let mut keys = Vec::new();
         let mut after = prefix.clone();
         loop {
-            let page = self.store.scan(Table::Local, &prefix, &after, AT_A_TIME);
+            let page = self.store.scan(Table::Local, &prefix, &after, BATCH);
             let page = page.await?;
             let Some((last, _)) = page.last() else {
                 return Ok(keys);
@@ -147,8 +152,8 @@ impl Local {
             return Ok(Usage::default());
         };
         let account = crate::parse(&text).map_err(|error| StoreError(error.into()))?;
-        let figure = |name| account.get(name)?.as_number()?.as_u64();
-        match (figure("bytes"), figure("entries")) {
+        let aggregation = |name| account.get(name)?.as_number()?.as_u64();
+        match (aggregation("bytes"), aggregation("entries")) {
             (Some(bytes), Some(entries)) => Ok(Usage { bytes, entries }),
             _ => Err(StoreError("the account of an agent is damaged".into())),
         }

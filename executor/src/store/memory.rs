@@ -103,7 +103,7 @@ impl Store for MemoryStore {
         table: Table,
         prefix: &'a str,
         after: &'a str,
-        most: usize,
+        max: usize,
     ) -> BoxFuture<'a, Result<Vec<(String, Bytes)>, StoreError>> {
         let mut state = self.lock();
         let from = if after < prefix {
@@ -115,7 +115,7 @@ impl Store for MemoryStore {
             .table(table)
             .range::<str, _>((from, Bound::Unbounded))
             .take_while(|(key, _)| key.starts_with(prefix))
-            .take(most)
+            .take(max)
             .map(|(key, value)| (key.clone(), value.clone()))
             .collect();
         ready(Ok(found)).boxed()
@@ -158,12 +158,12 @@ mod tests {
     use crate::store::testing::{battery, put, remove};
 
     #[tokio::test]
-    async fn it_is_a_store() {
+    async fn it_passes_the_store_battery() {
         battery(&MemoryStore::default()).await;
     }
 
     #[tokio::test]
-    async fn it_refuses_what_does_not_fit_and_keeps_what_it_has() {
+    async fn a_full_store_refuses_writes_and_keeps_its_values() {
         let store = MemoryStore::new(1000);
         let value = |bytes: usize| "x".repeat(bytes);
         put(&store, "a", &value(500)).await.unwrap();

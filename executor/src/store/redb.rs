@@ -27,14 +27,14 @@ use crate::environment::{Change, Store, StoreError, Table};
 /// # Ok::<(), a2abus_executor::OpenError>(())
 /// ```
 pub struct RedbStore {
-    medium: Arc<Medium>,
+    handle: Arc<Reopenable>,
     /// One writer and a few readers at a time, so that waiting occupies no threads.
     writer: Arc<Semaphore>,
     readers: Arc<Semaphore>,
 }
 
-/// The database. After a disk failure it does nothing more until it is reopened.
-struct Medium {
+/// The database. After a disk failure it accepts no operations until it is reopened.
+struct Reopenable {
     open: Box<dyn Fn() -> Result<Database, OpenError> + Send + Sync>,
     /// The minimum time between two attempts to open it.
     pause: Duration,
@@ -88,7 +88,7 @@ impl RedbStore {
             since: Instant::now(),
         };
         Ok(Self {
-            medium: Arc::new(Medium {
+            handle: Arc::new(Reopenable {
                 open: Box::new(open),
                 pause,
                 state: RwLock::new(state),
@@ -98,18 +98,18 @@ impl RedbStore {
         })
     }
 
-    /// Runs a function on a blocking thread. It continues to its end even if nobody waits any more, and keeps its place
-    /// among the readers or writers until then.
+    /// Runs a function on a blocking thread. It runs to its end even if its caller is gone, and holds its permit until
+    /// then.
     async fn run<T: Send + 'static>(
         &self,
-        places: &Arc<Semaphore>,
+        permits: &Arc<Semaphore>,
         work: impl Fn(&Database) -> Result<T, Error> + Send + 'static,
     ) -> Result<T, StoreError> {
-        let place = Arc::clone(places).acquire_owned().await;
+        let place = Arc::clone(permits).acquire_owned().await;
         let place = place.map_err(|error| StoreError(error.into()))?;
-        let medium = Arc::clone(&self.medium);
+        let handle = Arc::clone(&self.handle);
         let done = tokio::task::spawn_blocking(move || {
-            let done = medium.run(work);
+            let done = handle.run(work);
             drop(place);
             done
         });
@@ -117,10 +117,10 @@ impl RedbStore {
     }
 }
 
-// === impl Medium ===
+// === impl Reopenable ===
 
-impl Medium {
-    /// Runs a function that may run twice, the second time after the database was reopened.
+impl Reopenable {
+    /// Runs a function; it runs a second time if the database had to be reopened.
     fn run<T>(&self, work: impl Fn(&Database) -> Result<T, Error>) -> Result<T, StoreError> {
         let attempt = || {
             let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
@@ -132,7 +132,7 @@ impl Medium {
         };
         let done = match attempt() {
             (Err(error @ (Error::Io(_) | Error::PreviousIo)), opened) => {
-                match self.open_anew(opened) {
+                match self.reopen(opened) {
                     Ok(true) => attempt().0,
                     Ok(false) => Err(error),
                     Err(error) => return Err(StoreError(error.into())),
@@ -143,9 +143,9 @@ impl Medium {
         done.map_err(|error| StoreError(error.into()))
     }
 
-    /// Reopens it, unless another caller has. Returns whether it is worth another try. Attempts are limited, because
-    /// everybody waits for it, and a large file takes a while to repair.
-    fn open_anew(&self, opened: u64) -> Result<bool, OpenError> {
+    /// Reopens it, unless another caller has. Returns whether to try again. Attempts are limited, because all callers
+    /// wait for them, and a large file takes a while to repair.
+    fn reopen(&self, opened: u64) -> Result<bool, OpenError> {
         let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
         if state.opened != opened {
             return Ok(true);
@@ -194,7 +194,7 @@ fn owned_file(path: &Path) -> std::io::Result<File> {
     Ok(file)
 }
 
-/// Reading does not find a table that was never opened for writing.
+/// Creates the tables, because reading fails on a table that was never written.
 fn make_tables(database: &Database) -> Result<(), Error> {
     let reading = database.begin_read()?;
     let are_there = TABLES
@@ -234,7 +234,7 @@ fn scan(
     table: Table,
     prefix: &str,
     after: &str,
-    most: usize,
+    max: usize,
 ) -> Result<Vec<(String, Bytes)>, Error> {
     let table = database.begin_read()?.open_table(definition(table))?;
     let mut found = Vec::new();
@@ -244,7 +244,7 @@ fn scan(
         Bound::Excluded(after)
     };
     let entries = table.range::<&str>((from, Bound::Unbounded))?;
-    for entry in entries.take(most) {
+    for entry in entries.take(max) {
         let (key, value) = entry?;
         if !key.value().starts_with(prefix) {
             break;
@@ -284,11 +284,11 @@ impl Store for RedbStore {
         table: Table,
         prefix: &'a str,
         after: &'a str,
-        most: usize,
+        max: usize,
     ) -> BoxFuture<'a, Result<Vec<(String, Bytes)>, StoreError>> {
         let (prefix, after) = (prefix.to_owned(), after.to_owned());
         self.run(&self.readers, move |database| {
-            scan(database, table, &prefix, &after, most)
+            scan(database, table, &prefix, &after, max)
         })
         .boxed()
     }
@@ -313,7 +313,7 @@ mod tests {
     use crate::store::testing::{battery, put, remove};
 
     #[tokio::test]
-    async fn it_is_a_store() {
+    async fn it_passes_the_store_battery() {
         let directory = tempfile::tempdir().unwrap();
         battery(&RedbStore::open(&directory.path().join("s")).unwrap()).await;
     }
@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn it_goes_on_when_the_disk_does() {
+    async fn the_store_recovers_when_the_disk_does() {
         let disk = Disk::default();
         let (store, _) = store_on(&disk, Duration::ZERO);
         put(&store, "a", "1").await.unwrap();
@@ -415,7 +415,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_disk_that_fails_is_left_alone_for_a_while() {
+    async fn a_failed_disk_is_not_retried_at_once() {
         let disk = Disk::default();
         let (store, opened) = store_on(&disk, Duration::MAX);
         disk.fails.store(true, Ordering::SeqCst);
@@ -426,7 +426,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn its_file_is_its_owners_alone_and_one_process_has_it() {
+    async fn the_file_is_private_and_used_by_one_process_at_a_time() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("s");
         fs::write(&path, "").unwrap();
@@ -443,7 +443,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_no_store_is_refused() {
+    async fn a_file_that_is_not_a_store_is_refused() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("s");
         fs::write(
@@ -459,7 +459,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_write_that_nobody_waits_for_is_done_before_the_next() {
+    async fn an_abandoned_write_completes_before_the_next() {
         let directory = tempfile::tempdir().unwrap();
         let store = RedbStore::open(&directory.path().join("s")).unwrap();
         let large = "x".repeat(1 << 20);

@@ -1,4 +1,4 @@
-//! sessionStorage: values of agents in memory, for the time of a session.
+//! sessionStorage: values of agents in memory, for the duration of a session.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::usage::{KeepError, Usage};
+use super::usage::{StorageError, Usage};
 use crate::environment::Clock;
 
 /// Values by agent, session and key. A session ends an hour after the last value was stored in it.
@@ -54,7 +54,7 @@ impl Sessions {
         session: &str,
         key: &str,
         text: Bytes,
-    ) -> Result<(), KeepError> {
+    ) -> Result<(), StorageError> {
         let now = self.clock.elapsed();
         let mut state = self.lock();
         state.sweep(now);
@@ -168,7 +168,7 @@ impl Session {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::testing::SetClock;
+    use crate::store::testing::ManualClock;
 
     fn text(bytes: usize) -> Bytes {
         vec![b'x'; bytes].into()
@@ -176,8 +176,8 @@ mod tests {
 
     #[test]
     fn a_session_ends_an_hour_after_its_last_use() {
-        let clock = Arc::new(SetClock::default());
-        let sessions = Sessions::new(Arc::<SetClock>::clone(&clock));
+        let clock = Arc::new(ManualClock::default());
+        let sessions = Sessions::new(Arc::<ManualClock>::clone(&clock));
         sessions.keep("a", "s", "k", text(1)).unwrap();
         sessions.keep("a", "other", "k", text(2)).unwrap();
         clock.set(3000);
@@ -195,9 +195,9 @@ mod tests {
     }
 
     #[test]
-    fn values_are_listed_and_taken_away() {
-        let clock = Arc::new(SetClock::default());
-        let sessions = Sessions::new(Arc::<SetClock>::clone(&clock));
+    fn values_can_be_listed_and_removed() {
+        let clock = Arc::new(ManualClock::default());
+        let sessions = Sessions::new(Arc::<ManualClock>::clone(&clock));
         sessions.keep("a", "t", "k", text(100 << 20)).unwrap();
         assert!(sessions.keep("a", "s", "l", text(1)).is_err());
         assert!(!sessions.remove("b", "t", "k"));
@@ -214,8 +214,8 @@ mod tests {
     }
 
     #[test]
-    fn agents_and_sessions_are_apart() {
-        let sessions = Sessions::new(Arc::new(SetClock::default()));
+    fn agents_and_sessions_are_isolated() {
+        let sessions = Sessions::new(Arc::new(ManualClock::default()));
         sessions.keep("a", "s", "k", text(1)).unwrap();
         assert_eq!(sessions.get("b", "s", "k"), None);
         assert_eq!(sessions.get("a", "t", "k"), None);
@@ -223,15 +223,15 @@ mod tests {
     }
 
     #[test]
-    fn an_agent_keeps_a_hundred_mebibytes_in_all_its_sessions() {
-        let clock = Arc::new(SetClock::default());
-        let sessions = Sessions::new(Arc::<SetClock>::clone(&clock));
+    fn an_agent_stores_at_most_100_mib_in_all_its_sessions() {
+        let clock = Arc::new(ManualClock::default());
+        let sessions = Sessions::new(Arc::<ManualClock>::clone(&clock));
         for n in 0..10 {
             let session = n.to_string();
             sessions.keep("a", &session, "k", text(10 << 20)).unwrap();
         }
         let one_more = || sessions.keep("a", "x", "k", text(1));
-        assert!(matches!(one_more(), Err(KeepError::TooManyBytes)));
+        assert!(matches!(one_more(), Err(StorageError::TooManyBytes)));
         sessions.keep("b", "x", "k", text(1)).unwrap();
         sessions.keep("a", "3", "k", text((10 << 20) - 1)).unwrap();
         one_more().unwrap();
@@ -242,9 +242,9 @@ mod tests {
     }
 
     #[test]
-    fn the_memory_of_agents_that_do_not_come_back_is_freed() {
-        let clock = Arc::new(SetClock::default());
-        let sessions = Sessions::new(Arc::<SetClock>::clone(&clock));
+    fn the_memory_of_idle_agents_is_freed() {
+        let clock = Arc::new(ManualClock::default());
+        let sessions = Sessions::new(Arc::<ManualClock>::clone(&clock));
         sessions.keep("a", "s", "k", text(1)).unwrap();
         clock.set(4000);
         sessions.keep("b", "s", "k", text(1)).unwrap();

@@ -10,15 +10,15 @@ use crate::environment::{Change, Clock, Store, StoreError, Table};
 
 /// A clock that shows the time it is set to, in seconds.
 #[derive(Default)]
-pub(crate) struct SetClock(AtomicU64);
+pub(crate) struct ManualClock(AtomicU64);
 
-impl SetClock {
+impl ManualClock {
     pub(crate) fn set(&self, seconds: u64) {
         self.0.store(seconds, Ordering::SeqCst);
     }
 }
 
-impl Clock for SetClock {
+impl Clock for ManualClock {
     fn elapsed(&self) -> Duration {
         Duration::from_secs(self.0.load(Ordering::SeqCst))
     }
@@ -50,8 +50,8 @@ pub(crate) async fn put(store: &dyn Store, key: &str, value: &str) -> Result<(),
         .await
 }
 
-async fn scanned(store: &dyn Store, table: Table, prefix: &str, most: usize) -> String {
-    let found = store.scan(table, prefix, "", most).await.unwrap();
+async fn scanned(store: &dyn Store, table: Table, prefix: &str, max: usize) -> String {
+    let found = store.scan(table, prefix, "", max).await.unwrap();
     shown(&found)
 }
 

@@ -21,7 +21,7 @@ pub(super) struct Usage {
 
 /// Why a value is not stored.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum KeepError {
+pub(super) enum StorageError {
     #[error("as JSON it has more than {} MiB", MAX_VALUE_BYTES >> 20)]
     ValueTooLarge,
     #[error("the agent would have more than {} MiB there", MAX_AGENT_BYTES >> 20)]
@@ -40,17 +40,17 @@ pub(super) enum KeepError {
 
 impl Usage {
     /// The usage after storing a value of this size, which replaces another or is new.
-    pub(super) fn replace(self, old: Option<u64>, new: u64) -> Result<Self, KeepError> {
+    pub(super) fn replace(self, old: Option<u64>, new: u64) -> Result<Self, StorageError> {
         let next = Self {
             bytes: self.bytes.saturating_sub(old.unwrap_or(0)) + new,
             entries: self.entries + u64::from(old.is_none()),
         };
-        // If a limit was lowered, an agent above it may still store less than before.
+        // An agent above a limit that was lowered may still replace a value by a smaller one.
         if next.bytes > MAX_AGENT_BYTES && next.bytes > self.bytes {
-            return Err(KeepError::TooManyBytes);
+            return Err(StorageError::TooManyBytes);
         }
         if next.entries > MAX_AGENT_ENTRIES && old.is_none() {
-            return Err(KeepError::TooManyEntries);
+            return Err(StorageError::TooManyEntries);
         }
         Ok(next)
     }
@@ -62,9 +62,9 @@ impl Usage {
     }
 }
 
-// === impl KeepError ===
+// === impl StorageError ===
 
-impl KeepError {
+impl StorageError {
     /// The name of the exceeded limit, and its value.
     pub(super) fn limit(&self) -> Option<(&'static str, usize)> {
         match self {
@@ -76,7 +76,7 @@ impl KeepError {
     }
 }
 
-impl From<StoreError> for KeepError {
+impl From<StoreError> for StorageError {
     fn from(error: StoreError) -> Self {
         Self::Failed(error)
     }
@@ -103,15 +103,15 @@ mod tests {
         );
         assert!(matches!(
             usage.replace(None, 11),
-            Err(KeepError::TooManyBytes)
+            Err(StorageError::TooManyBytes)
         ));
         assert!(matches!(
             usage.replace(Some(5), 16),
-            Err(KeepError::TooManyBytes)
+            Err(StorageError::TooManyBytes)
         ));
         assert!(matches!(
             full.replace(None, 0),
-            Err(KeepError::TooManyEntries)
+            Err(StorageError::TooManyEntries)
         ));
         assert_eq!(full.replace(Some(7), 7).unwrap(), full);
         assert_eq!(full.replace(Some(7), 0).unwrap().bytes, MAX_AGENT_BYTES - 7);
@@ -119,7 +119,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_is_the_sum_of_what_is_there(writes in prop::collection::vec((0_u8..20, 0_u64..(30 << 20)), 0..200)) {
+        fn usage_is_the_sum_of_the_stored_values(writes in prop::collection::vec((0_u8..20, 0_u64..(30 << 20)), 0..200)) {
             let mut values: HashMap<u8, u64> = HashMap::new();
             let mut usage = Usage::default();
             for (key, new) in writes {

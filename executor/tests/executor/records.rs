@@ -165,7 +165,7 @@ async fn finished(started: Started) -> Arc<a2abus_executor::Record> {
 }
 
 #[tokio::test]
-async fn what_ends_elsewhere_while_its_record_is_read_is_not_interrupted() {
+async fn an_execution_that_ends_on_another_replica_while_its_record_is_read_is_not_interrupted() {
     for operation in [POST, r#""Wait":{"duration":0}"#] {
         let world = World::new(0);
         let record = finished(
@@ -207,7 +207,7 @@ async fn members_of_the_request_replace_those_that_the_workflow_brings() {
 }
 
 #[tokio::test]
-async fn what_was_stored_is_read_by_a_path() {
+async fn stored_values_are_read_by_path() {
     let mut world = World::new(0);
     let policy = Policy {
         operations: ["*"].into_iter().collect(),
@@ -305,7 +305,7 @@ async fn no_request_that_acts_is_sent_while_that_cannot_be_recorded() {
 }
 
 #[tokio::test]
-async fn an_execution_whose_values_cannot_be_stored_has_ended_all_the_same() {
+async fn an_execution_whose_values_cannot_be_stored_still_ends() {
     let world = World::new(2);
     let executor = world.executor();
     let lines = workflow(&[WAIT]);
@@ -321,7 +321,7 @@ async fn an_execution_whose_values_cannot_be_stored_has_ended_all_the_same() {
 }
 
 #[tokio::test]
-async fn what_was_begun_and_had_not_acted_runs_again_and_is_listed_once() {
+async fn an_interrupted_execution_that_had_not_acted_runs_again_and_is_listed_once() {
     let world = World::new(0);
     let lines = workflow(&[WAIT, POST]);
     let Started::New(execution) = world.begin(&world.executor(), &lines).await else {
@@ -367,7 +367,7 @@ async fn what_was_begun_and_had_not_acted_runs_again_and_is_listed_once() {
 }
 
 #[tokio::test]
-async fn what_was_begun_and_may_have_acted_is_not_run_again() {
+async fn an_interrupted_execution_that_may_have_acted_does_not_run_again() {
     let world = World::new(0);
     let lines = workflow(&[POST, WAIT]);
     let Started::New(mut execution) = world.begin(&world.executor(), &lines).await else {
@@ -426,7 +426,7 @@ async fn run_as(executor: &Executor, agent: &Arc<Agent>, lines: String) {
 }
 
 #[tokio::test]
-async fn what_was_kept_long_enough_is_removed_however_much_it_is() {
+async fn expired_records_are_removed_however_many_there_are() {
     let world = World::new(0);
     let executor = world.executor();
     let agents = ["a", "a-b", "b"].map(agent);
@@ -491,7 +491,7 @@ async fn the_results_of_the_oldest_executions_go_when_an_agent_has_too_many() {
     let mut newest = 0;
     for number in 0..100 {
         if number == 50 {
-            // Another process knows nothing of what was written before it.
+            // Another process has none of the earlier records.
             executor = world.executor_with(options());
         }
         let id = format!("e{number}");
@@ -588,7 +588,7 @@ async fn the_oldest_records_go_when_they_are_too_many_without_results() {
 }
 
 #[tokio::test]
-async fn who_finds_no_place_changes_no_record() {
+async fn a_request_over_the_limit_changes_no_record() {
     let world = World::new(0);
     let mut options = Options::default();
     options.limits.max_concurrent = 1;
@@ -642,7 +642,7 @@ fn operations(record: &a2abus_executor::Record) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn operations_are_told_while_they_run_and_a_cancelled_call_counts_its_request() {
+async fn operations_are_reported_while_they_run_and_a_cancelled_call_counts_its_request() {
     let world = World::new(0);
     let silent = Arc::new(Silent::default());
     let environment = Environment {

@@ -8,7 +8,7 @@ async fn check(file: &[u8], count: usize) {
     let mut failed = Vec::new();
     for case in &cases {
         let verdict = case.run().await;
-        if !verdict.is_passed() {
+        if !verdict.passed() {
             failed.push(format!(
                 "{}: {}",
                 verdict.name,
@@ -25,7 +25,7 @@ async fn check(file: &[u8], count: usize) {
 }
 
 #[tokio::test]
-async fn every_vector_comes_out_as_it_says() {
+async fn every_vector_gives_its_expected_result() {
     check(
         include_bytes!("../../../tests/vectors/a2e_execution.json"),
         54,
@@ -39,7 +39,7 @@ async fn every_example_of_the_specification_comes_out_as_decided() {
 }
 
 #[tokio::test]
-async fn a_case_that_expects_something_else_says_what_differs() {
+async fn a_case_with_other_expectations_reports_the_differences() {
     let text = r#"{"name":"wrong","workflow":[
         {"type":"operationUpdate","operationId":"w","operation":{"Wait":{"duration":5}}},
         {"type":"beginExecution","executionId":"e","operationOrder":["w"]}],
@@ -89,7 +89,7 @@ async fn malformed(text: &str) -> String {
 }
 
 #[tokio::test]
-async fn a_case_with_a_member_that_nobody_looks_at_fails_with_those_there_are() {
+async fn a_case_with_an_unknown_member_fails_and_lists_the_known_ones() {
     let good = format!(
         r#"{CALL}"input":{{}},"note":"for people","case":1,"source":"x","original_observed":7,
         "credentials":{{"k":{{"type":"custom","value":"v","apis":[]}}}},
@@ -102,8 +102,8 @@ async fn a_case_with_a_member_that_nobody_looks_at_fails_with_those_there_are() 
             "warnings":[{{"code":"x","operationId":"c"}}]}}}}"#
     );
     let cases = Case::parse(good.as_bytes()).unwrap();
-    let told = cases[0].run().await.differences.join(" ");
-    assert!(!told.contains("unknown member"), "{told}");
+    let output = cases[0].run().await.differences.join(" ");
+    assert!(!output.contains("unknown member"), "{output}");
     for (member, misspelt, reason) in [
         (
             "results",
@@ -199,15 +199,15 @@ async fn a_case_that_is_malformed_fails_and_the_others_run() {
             {"type":"beginExecution","executionId":"e","operationOrder":["w"]}],
             "expected":{"valid":true,"status":"success","results":{"w":null},"model":{},"waited_ms":5}}"#;
         let text = format!(r#"{{"cases":[{case},{good}]}}"#);
-        let told = malformed(&text).await;
-        assert!(told.contains(reason), "{case}: {told}");
+        let output = malformed(&text).await;
+        assert!(output.contains(reason), "{case}: {output}");
         let cases = Case::parse(text.as_bytes()).unwrap();
-        assert!(cases[1].run().await.is_passed(), "{case}");
+        assert!(cases[1].run().await.passed(), "{case}");
     }
 }
 
 #[tokio::test]
-async fn a_case_in_which_a_member_stands_twice_fails_and_names_it() {
+async fn a_case_with_a_duplicate_member_fails_and_names_it() {
     let good = r#"{"name":"x","workflow":[
         {"type":"operationUpdate","operationId":"w","operation":{"Wait":{"duration":5}}},
         {"type":"beginExecution","executionId":"e","operationOrder":["w"]}],
@@ -216,7 +216,7 @@ async fn a_case_in_which_a_member_stands_twice_fails_and_names_it() {
         Case::parse(good.as_bytes()).unwrap()[0]
             .run()
             .await
-            .is_passed()
+            .passed()
     );
     for (member, twice, place) in [
         (
@@ -229,8 +229,8 @@ async fn a_case_in_which_a_member_stands_twice_fails_and_names_it() {
         (r#""w":null"#, r#""w":1"#, "expected.results.w"),
     ] {
         let text = good.replacen(member, &format!("{twice},{member}"), 1);
-        let told = malformed(&text).await;
-        assert_eq!(told, format!("{place} is written twice: write it once"));
+        let output = malformed(&text).await;
+        assert_eq!(output, format!("duplicate member {place}"));
     }
 }
 
@@ -240,7 +240,7 @@ fn a_file_that_holds_no_case_is_refused_with_the_reason() {
         ("", "not JSON"),
         (r#"{"cases":{}}"#, "cases is not an array"),
         (r#"{"cases":[]}"#, "the file contains no case"),
-        (r#"{"cases":[7],"cases":[7]}"#, "cases is written twice"),
+        (r#"{"cases":[7],"cases":[7]}"#, "duplicate member cases"),
         ("7", "a case must be an object"),
     ] {
         let error = Case::parse(text.as_bytes()).unwrap_err().to_string();

@@ -29,7 +29,7 @@ impl fmt::Debug for Unknown {
     }
 }
 
-/// Declares the sum of the message types.
+/// Declares the enumeration of the message types.
 macro_rules! bodies {
     ($($module:ident: $($name:ident)+;)+) => {
         /// The members of a message besides its base keys, by its type.
@@ -46,7 +46,7 @@ macro_rules! bodies {
         }
 
         impl Body {
-            /// The type strings that have a variant.
+            /// The type strings of all variants.
             pub const TYPES: &[&str] = &[$($(<$module::$name as Content>::TYPE,)+)+];
 
             /// The type string.
@@ -58,7 +58,7 @@ macro_rules! bodies {
                 }
             }
 
-            /// The id of the request it belongs to; empty for none.
+            /// The id of the request it belongs to; empty if there is none.
             #[must_use]
             pub fn req_id(&self) -> &str {
                 match self {
@@ -67,7 +67,7 @@ macro_rules! bodies {
                 }
             }
 
-            /// The members as an object, defaults too.
+            /// The members as an object, including defaults.
             #[must_use]
             pub fn to_object(&self) -> Object {
                 match self {
@@ -105,7 +105,7 @@ macro_rules! bodies {
     };
 }
 
-/// The members of a known type, the base keys left out; `None` for an unknown type.
+/// The members of a known type, without the base keys; `None` for an unknown type.
 #[must_use]
 pub fn members_of(type_name: &str) -> Option<&'static [Member]> {
     Body::members(type_name)

@@ -1,4 +1,4 @@
-//! Chains: nodes of tools and skills that run one after the other.
+//! Chains: sequences of tool and skill nodes.
 //!
 //! Source: docs/protocols/a2e-messages.md §2.
 
@@ -7,7 +7,7 @@ use crate::json::{Json, Object};
 use a2abus_plugin::Text;
 
 records! {
-    /// Runs a chain of nodes; the shape of one is [`ChainNode`]. `timeout` in seconds.
+    /// Runs a chain of nodes; each has the form of [`ChainNode`]. `timeout` in seconds.
     "chain/req" => ChainRequest {
         session_id: Text = "",
         chain_id: Generated<Text> = new_id,

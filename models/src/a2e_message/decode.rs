@@ -1,4 +1,4 @@
-//! From a line to a message.
+//! Decodes a line into a message.
 //!
 //! ```text
 //! line ── JSON ──> value ── base keys ──> header, type, members ── schema ──> Message
@@ -10,7 +10,7 @@ use bytes::Bytes;
 use super::Message;
 use super::body::{Body, Unknown};
 use super::header::Parts;
-use super::refusal::{LineNames, Reason, Refusal};
+use super::refusal::{LineIds, Reason, Refusal};
 use super::value::{Problem, Violation};
 use crate::json::without_byte_order_mark;
 use crate::json::{Json, Object};
@@ -34,9 +34,9 @@ pub struct DecodeOptions {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Ids {
-    /// Allowed; then no answer can be matched to it.
+    /// Yes. No answer can be matched to such a message.
     Optional,
-    /// It may not.
+    /// No.
     Required,
 }
 
@@ -44,9 +44,9 @@ pub enum Ids {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Checks {
-    /// The members of known types too, as an endpoint does.
+    /// Also the members of known types. For endpoints.
     Schema,
-    /// Only JSON and base keys, as in a bridge: a known type with invalid members stays [`Unknown`].
+    /// Only JSON and base keys. For bridges: a known type with invalid members stays [`Unknown`].
     BaseKeys,
 }
 
@@ -74,10 +74,10 @@ const DECIDING: [&str; 8] = [
     "_topic",
 ];
 
-/// Reads one line, its end and white space around it allowed; `None` for a blank one.
+/// Reads one line, with optional line end and white space around it; `None` for a blank line.
 ///
 /// # Errors
-/// The fault, with the ids that an answer needs.
+/// The fault, with the ids needed to answer it.
 ///
 /// ```
 /// use a2abus_models::a2e_message::{Body, DecodeOptions, decode};
@@ -96,8 +96,8 @@ pub fn decode(line: &Bytes, options: &DecodeOptions) -> Result<Option<Message>, 
     Message::from_json(value, options).map(Some)
 }
 
-/// Reads a payload of lines, blank ones skipped, and one byte order mark at the start. One refused line does not harm
-/// the others; past `max_units` lines reading ends with a last refusal.
+/// Reads a payload of lines, skips blank ones and one byte order mark at the start. A refused line does not
+/// affect the others. After `max_units` lines, decoding ends with a final refusal.
 pub fn decode_lines(payload: &Bytes, options: &DecodeOptions) -> Vec<Result<Message, Refusal>> {
     let mut results = Vec::new();
     for line in without_byte_order_mark(payload).split(|byte| *byte == b'\n') {
@@ -118,7 +118,7 @@ fn parse(line: &Bytes, limits: &Limits) -> Result<Json, Refusal> {
         Err(error) => error,
     };
     let tolerated = (error.kind() == DecodeErrorKind::NotJson)
-        .then(|| without_non_finite_words(line))
+        .then(|| without_non_finite_texts(line))
         .flatten();
     match tolerated.map(|line| Json::parse(&line, limits)) {
         Some(Ok(value)) => Err(non_finite(&value)),
@@ -126,16 +126,16 @@ fn parse(line: &Bytes, limits: &Limits) -> Result<Json, Refusal> {
     }
 }
 
-/// The words that Python writes for numbers JSON cannot hold.
-const NON_FINITE_WORDS: [&[u8]; 2] = [b"NaN", b"Infinity"];
+/// The words that Python writes for numbers that JSON cannot represent.
+const NON_FINITE_TEXTS: [&[u8]; 2] = [b"NaN", b"Infinity"];
 
 /// The line with each of the words replaced by zero, except inside strings; `None` if there are none.
-fn without_non_finite_words(line: &[u8]) -> Option<Bytes> {
+fn without_non_finite_texts(line: &[u8]) -> Option<Bytes> {
     let mut out = Vec::with_capacity(line.len());
     let mut rest = line;
     let mut inside_string = false;
     while let Some((&byte, after)) = rest.split_first() {
-        let word = NON_FINITE_WORDS
+        let word = NON_FINITE_TEXTS
             .iter()
             .find(|word| !inside_string && rest.starts_with(word));
         if let Some(word) = word {
@@ -156,17 +156,17 @@ fn without_non_finite_words(line: &[u8]) -> Option<Bytes> {
 fn non_finite(value: &Json) -> Refusal {
     let refusal = Refusal::new(Reason::NonFiniteNumber, "a number that is not finite");
     match value.as_object() {
-        Some(object) => refusal.about(LineNames::of(object)),
+        Some(object) => refusal.about(LineIds::of(object)),
         None => refusal,
     }
 }
 
-fn holds_non_finite(value: &Json) -> bool {
+fn contains_non_finite(value: &Json) -> bool {
     match value {
         // An integer is exact at any size.
         Json::Number(number) => !number.is_integer() && number.as_f64().is_infinite(),
-        Json::Array(elements) => elements.iter().any(holds_non_finite),
-        Json::Object(members) => members.iter().any(|(_, value)| holds_non_finite(value)),
+        Json::Array(elements) => elements.iter().any(contains_non_finite),
+        Json::Object(members) => members.iter().any(|(_, value)| contains_non_finite(value)),
         Json::Null | Json::Bool(_) | Json::String(_) => false,
     }
 }
@@ -174,19 +174,19 @@ fn holds_non_finite(value: &Json) -> bool {
 // === impl Message ===
 
 impl Message {
-    /// Reads a message that is JSON already.
+    /// Decodes a message that is already parsed as JSON.
     ///
     /// # Errors
     /// As [`decode`].
     pub fn from_json(value: Json, options: &DecodeOptions) -> Result<Self, Refusal> {
-        if holds_non_finite(&value) {
+        if contains_non_finite(&value) {
             return Err(non_finite(&value));
         }
         let Json::Object(object) = value else {
             let message = format!("expected an object, found {}", value.kind());
             return Err(Refusal::new(Reason::NotAnObject, message));
         };
-        let names = LineNames::of(&object);
+        let names = LineIds::of(&object);
         Self::from_object(object, options).map_err(|refusal| refusal.about(names))
     }
 
@@ -231,7 +231,7 @@ impl Message {
     }
 }
 
-/// Major version 1, under either key, and the same under both.
+/// Checks for major version 1 under either key, and for equal versions under both.
 /// Source: docs/protocols/a2e-messages.md §1.1 and §6.
 fn check_version(parts: &Parts) -> Result<(), Refusal> {
     if let (Some(version), Some(a2e)) = (&parts.version, &parts.a2e)
@@ -245,14 +245,14 @@ fn check_version(parts: &Parts) -> Result<(), Refusal> {
         (None, Some(a2e)) => ("a2e", a2e),
         (None, None) => return Ok(()),
     };
-    if is_spoken(version) {
+    if is_supported_version(version) {
         return Ok(());
     }
     let message = "the major version is not 1";
     Err(Refusal::new(Reason::UnsupportedVersion, message).at(key))
 }
 
-fn is_spoken(version: &str) -> bool {
+fn is_supported_version(version: &str) -> bool {
     let digits = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
     let mut parts = version.split('.');
     parts.next() == Some("1") && parts.all(digits)
@@ -264,7 +264,7 @@ impl Refusal {
     /// The refusal of a message whose type an endpoint does not support. Source: docs/protocols/a2e-messages.md §6.
     #[must_use]
     pub fn unknown_type(message: &Message) -> Self {
-        let names = LineNames {
+        let names = LineIds {
             id: message.header.id.clone().unwrap_or_default(),
             req_id: message.body.req_id().into(),
             type_name: message.body.type_name().into(),
@@ -284,7 +284,7 @@ impl Refusal {
     }
 }
 
-impl LineNames {
+impl LineIds {
     /// The value of a member of an object. A repeated member counts as absent.
     fn of(object: &Object) -> Self {
         let text = |name: &str| {

@@ -29,7 +29,7 @@ records! {
         req_id: Text = "",
         obs: EnvObservation,
     }
-    /// Asks for the state of an episode.
+    /// Requests the state of an episode.
     "env/observe/req" => EnvObserveRequest {
         episode_id: Text,
     }
@@ -46,7 +46,7 @@ records! {
     "env/close/resp" => EnvCloseResponse {
         closed: bool = true,
     }
-    /// Asks which actions and states an environment has.
+    /// Requests the actions and states of an environment.
     "env/space/req" => EnvSpaceRequest {
         env_name: Text,
     }
@@ -55,21 +55,21 @@ records! {
         action_space: Object,
         state_schema: Object,
     }
-    /// Asks for a picture of an episode.
+    /// Requests a rendered image of an episode.
     "env/render/req" => EnvRenderRequest {
         episode_id: Text,
         mode: Option<Text> = "screenshot",
     }
-    /// A picture of an episode. It has no `req_id`.
+    /// A rendered image of an episode. It has no `req_id`.
     "env/render/resp" => EnvRenderResponse {
         render: Json,
     }
-    /// Asks which actions the environment suggests. Documented, but registered nowhere.
+    /// Requests suggested actions. Documented, but not registered in the SDK.
     "env/plan/req" => EnvPlanRequest {
         episode_id: Option<Text> = null,
         state: Option<Object> = null,
     }
-    /// The actions the environment suggests. It has no `req_id`.
+    /// The suggested actions. It has no `req_id`.
     "env/plan/resp" => EnvPlanResponse {
         suggested_actions: Vec<Object> = [],
     }
@@ -82,12 +82,12 @@ records! {
     "env/batch_step/resp" => EnvBatchStepResponse {
         results: Vec<Embedded<EnvStepResponse>>,
     }
-    /// Asks which episodes are recorded.
+    /// Requests the list of recorded episodes.
     "env/exp/list/req" => EnvExpListRequest {
         episode_id: Text = "",
         limit: Integer = 100,
     }
-    /// The episodes that are recorded.
+    /// The recorded episodes.
     "env/exp/list/resp" => EnvExpListResponse {
         req_id: Text = "",
         episodes: Vec<Object> = [],

@@ -1,4 +1,4 @@
-//! The codes of `error`, and whether trying again may help.
+//! The codes of `error`, and whether a retry may help.
 //! Source: docs/protocols/a2e-messages.md §3.
 
 use super::session::ErrorMessage;
@@ -9,70 +9,70 @@ use a2abus_plugin::Text;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Code {
-    /// The word on the wire.
-    pub word: &'static str,
-    /// Whether the documents say that trying again may help.
+    /// Its name on the wire.
+    pub name: &'static str,
+    /// Whether the documents say that a retry may help.
     pub retryable: bool,
 }
 
-const fn once(word: &'static str) -> Code {
+const fn permanent(name: &'static str) -> Code {
     Code {
-        word,
+        name,
         retryable: false,
     }
 }
 
-const fn again(word: &'static str) -> Code {
+const fn retryable(name: &'static str) -> Code {
     Code {
-        word,
+        name,
         retryable: true,
     }
 }
 
 /// The codes of the protocol itself, then those of the capabilities.
 pub const CODES: [Code; 32] = [
-    once("parse_error"),
-    again("runtime_error"),
-    once("invalid_message"),
-    once("version_mismatch"),
-    once("unauthorized"),
-    once("schema_violation"),
-    again("timeout"),
-    again("out_of_memory"),
-    again("sandbox_crash"),
-    once("unknown_tool"),
-    once("tool_denied"),
-    again("tool_error"),
-    once("unknown_skill"),
-    again("skill_error"),
-    once("unknown_proc"),
-    once("proc_dead"),
-    once("proc_limit"),
-    once("memory_full"),
-    once("memory_not_found"),
-    once("chain_cycle"),
-    again("chain_node_error"),
-    once("unknown_action"),
-    once("reset_denied"),
-    once("mcp_server_not_found"),
-    again("mcp_server_unavailable"),
-    once("mcp_tool_not_found"),
-    once("mcp_resource_not_found"),
-    once("mcp_prompt_not_found"),
-    again("mcp_transport_error"),
-    once("mcp_protocol_error"),
-    once("mcp_sampling_refused"),
-    once("mcp_capability_missing"),
+    permanent("parse_error"),
+    retryable("runtime_error"),
+    permanent("invalid_message"),
+    permanent("version_mismatch"),
+    permanent("unauthorized"),
+    permanent("schema_violation"),
+    retryable("timeout"),
+    retryable("out_of_memory"),
+    retryable("sandbox_crash"),
+    permanent("unknown_tool"),
+    permanent("tool_denied"),
+    retryable("tool_error"),
+    permanent("unknown_skill"),
+    retryable("skill_error"),
+    permanent("unknown_proc"),
+    permanent("proc_dead"),
+    permanent("proc_limit"),
+    permanent("memory_full"),
+    permanent("memory_not_found"),
+    permanent("chain_cycle"),
+    retryable("chain_node_error"),
+    permanent("unknown_action"),
+    permanent("reset_denied"),
+    permanent("mcp_server_not_found"),
+    retryable("mcp_server_unavailable"),
+    permanent("mcp_tool_not_found"),
+    permanent("mcp_resource_not_found"),
+    permanent("mcp_prompt_not_found"),
+    retryable("mcp_transport_error"),
+    permanent("mcp_protocol_error"),
+    permanent("mcp_sampling_refused"),
+    permanent("mcp_capability_missing"),
 ];
 
-/// Whether the documents say that trying again may help; false for codes they do not have.
+/// Whether the documents say that a retry may help; false for codes they do not have.
 #[must_use]
 pub fn is_retryable(code: &str) -> bool {
-    CODES.iter().any(|row| row.word == code && row.retryable)
+    CODES.iter().any(|row| row.name == code && row.retryable)
 }
 
 impl ErrorMessage {
-    /// The answer to a request that failed with this code, retryable as the documents say.
+    /// The answer to a request that failed with this code, retryable as documented.
     #[must_use]
     pub fn new(req_id: Text, code: &str, message: impl Into<Text>) -> Self {
         Self {

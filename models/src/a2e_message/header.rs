@@ -6,7 +6,7 @@ use super::value::{Float, Problem, Value, Violation};
 use crate::json::{Json, Object};
 use a2abus_plugin::Text;
 
-/// The version that is spoken, and that a message without one has.
+/// The supported version, which is also the default for messages without one.
 pub const VERSION: Text = Text::from_static("1.0");
 
 /// The base keys of a message, besides its type.
@@ -14,15 +14,15 @@ pub const VERSION: Text = Text::from_static("1.0");
 pub struct Header {
     /// The id. Answers to a request name it as `req_id`. `None` if it is absent or empty.
     pub id: Option<Text>,
-    /// The version of the protocol, under whatever key.
+    /// The protocol version, from either key.
     pub version: Text,
-    /// The keys that give the version.
+    /// The keys that contain the version.
     pub version_keys: VersionKeys,
-    /// The time of writing, in seconds since 1970. Absent stays absent.
+    /// The creation time, in seconds since 1970; `None` if the message has none.
     pub ts: Option<Float>,
 }
 
-/// The keys that give the version. The code of the SDK reads and writes one, its documents the
+/// The keys that contain the version. The SDK reads and writes one; its documents specify the
 /// other. Source: docs/protocols/a2e-messages.md §1.1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum VersionKeys {
@@ -54,7 +54,7 @@ pub(super) struct Parts {
 // === impl Header ===
 
 impl Header {
-    /// The base keys of a message of our own, with both version keys.
+    /// The base keys of a new message, with both version keys.
     #[must_use]
     pub fn new(id: impl Into<Text>, ts: Option<Float>) -> Self {
         Self {

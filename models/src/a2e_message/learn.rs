@@ -26,27 +26,27 @@ records! {
         req_id: Text = "",
         stored: Integer = 0,
     }
-    /// Asks to adapt a component; an empty name means all.
+    /// Adapts a component; an empty name means all.
     "learn/adapt/req" => LearnAdaptRequest {
         component_name: Text = "",
         strategy: AdaptStrategy = default,
     }
-    /// The components that were adapted.
+    /// The adapted components.
     "learn/adapt/resp" => LearnAdaptResponse {
         req_id: Text = "",
         updated: Vec<Object> = [],
         message: Text = "",
     }
-    /// Asks how components perform.
+    /// Requests the performance of components.
     "learn/stats/req" => LearnStatsRequest {
         component_name: Text = "",
     }
-    /// How components perform.
+    /// The performance of components.
     "learn/stats/resp" => LearnStatsResponse {
         req_id: Text = "",
         components: Vec<Object> = [],
     }
-    /// Asks for a plan to refine a component.
+    /// Requests a plan to refine a component.
     "learn/refinement/plan/req" => LearnRefinementPlanRequest {
         component_name: Text = "",
         scope: Text = "local",
@@ -71,18 +71,18 @@ records! {
         rollback_available: bool = false,
         error: Text = "",
     }
-    /// Takes a refinement back.
+    /// Rolls a refinement back.
     "learn/refinement/rollback/req" => LearnRefinementRollbackRequest {
         refinement_id: Text = "",
     }
-    /// Whether the refinement was taken back.
+    /// Whether the refinement was rolled back.
     "learn/refinement/rollback/resp" => LearnRefinementRollbackResponse {
         req_id: Text = "",
         refinement_id: Text = "",
         rolled_back: bool = false,
         error: Text = "",
     }
-    /// Asks for a review of a proposal.
+    /// Requests a review of a proposal.
     "learn/refinement/review/req" => LearnRefinementReviewRequest {
         proposal: Object = {},
     }
@@ -94,9 +94,9 @@ records! {
         reasons: Vec<Text> = [],
         risk_level: Text = "low",
     }
-    /// Asks for the refinements so far.
+    /// Requests the history of refinements.
     "learn/refinement/history/req" => LearnRefinementHistoryRequest {}
-    /// The refinements so far.
+    /// The history of refinements.
     "learn/refinement/history/resp" => LearnRefinementHistoryResponse {
         req_id: Text = "",
         entries: Vec<Object> = [],
@@ -158,7 +158,7 @@ member_words! {
         Neutral = "neutral",
         Corrective = "corrective",
     }
-    /// The object of feedback.
+    /// What the feedback is about.
     Dimension {
         #[default]
         Helpfulness = "helpfulness",

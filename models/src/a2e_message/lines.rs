@@ -1,4 +1,4 @@
-//! Lines out of a stream that comes in pieces. Source: docs/protocols/a2e-messages.md §1.3.
+//! Splits a stream of chunks into lines. Source: docs/protocols/a2e-messages.md §1.3.
 
 use a2abus_plugin::json::BYTE_ORDER_MARK;
 use bytes::Bytes;
@@ -8,15 +8,15 @@ use bytes::Bytes;
 pub enum Line {
     /// A line without its end.
     Whole(Bytes),
-    /// A line over the limit, which was passed over.
+    /// A line over the limit, which was skipped.
     TooLong,
 }
 
-/// Cuts a stream at `\n` and at nothing else. Holds at most one line of the limit.
+/// Splits a stream at `\n` only. Buffers at most one line of the maximum length.
 #[derive(Debug)]
 pub struct Splitter {
     max_bytes: usize,
-    /// The beginning of a line that continues in the next piece.
+    /// The beginning of a line that continues in the next chunk.
     partial: Vec<u8>,
     is_too_long: bool,
     is_first: bool,
@@ -36,8 +36,8 @@ impl Splitter {
         }
     }
 
-    /// Takes the next line that is not blank off the front of a piece; `None` when the piece is
-    /// used up.
+    /// Removes the next non-blank line from the front of a chunk; `None` when the chunk is used
+    /// up.
     ///
     /// ```
     /// use a2abus_models::a2e_message::{Line, Splitter};
@@ -61,7 +61,7 @@ impl Splitter {
         None
     }
 
-    /// Takes the last line of a stream that has ended without a line end.
+    /// Returns the last line of a stream that ended without a line end.
     pub fn finish(&mut self) -> Option<Line> {
         self.end_line(Bytes::new())
     }

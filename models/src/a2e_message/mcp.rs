@@ -7,11 +7,11 @@ use crate::json::Object;
 use a2abus_plugin::Text;
 
 records! {
-    /// Asks which MCP servers there are.
+    /// Requests the list of MCP servers.
     "mcp/server/list/req" => McpServerListRequest {
         status_filter: Text = "",
     }
-    /// The MCP servers there are.
+    /// The list of MCP servers.
     "mcp/server/list/resp" => McpServerListResponse {
         req_id: Text = "",
         servers: Vec<Object> = [],
@@ -20,7 +20,7 @@ records! {
     "mcp/server/register/req" => McpServerRegisterRequest {
         config: Secret<Object> = {},
     }
-    /// The MCP server that was added.
+    /// The added MCP server.
     "mcp/server/register/resp" => McpServerRegisterResponse {
         req_id: Text = "",
         ok: bool = false,
@@ -37,12 +37,12 @@ records! {
         ok: bool = false,
         server_id: Text = "",
     }
-    /// Asks which resources there are.
+    /// Requests the list of resources.
     "mcp/resource/list/req" => McpResourceListRequest {
         server_id: Text = "",
         cursor: Text = "",
     }
-    /// The resources there are.
+    /// The list of resources.
     "mcp/resource/list/resp" => McpResourceListResponse {
         req_id: Text = "",
         resources: Vec<Object> = [],
@@ -71,24 +71,24 @@ records! {
         ok: bool = false,
         error: Text = "",
     }
-    /// Asks which prompts there are.
+    /// Requests the list of prompts.
     "mcp/prompt/list/req" => McpPromptListRequest {
         server_id: Text = "",
         cursor: Text = "",
     }
-    /// The prompts there are.
+    /// The list of prompts.
     "mcp/prompt/list/resp" => McpPromptListResponse {
         req_id: Text = "",
         prompts: Vec<Object> = [],
         next_cursor: Text = "",
     }
-    /// Asks for a prompt.
+    /// Requests a prompt.
     "mcp/prompt/get/req" => McpPromptGetRequest {
         name: Text = "",
         arguments: Object = {},
         server_id: Text = "",
     }
-    /// A prompt, filled in.
+    /// A prompt with its arguments filled in.
     "mcp/prompt/get/resp" => McpPromptGetResponse {
         req_id: Text = "",
         description: Text = "",
@@ -132,7 +132,7 @@ records! {
         stop_reason: Text = "",
         error: Text = "",
     }
-    /// A notification of an MCP server: `method` is its MCP name. Registered nowhere.
+    /// A notification of an MCP server: `method` is its MCP name. Not registered in the SDK.
     "mcp/server/push" => McpServerPush {
         server_id: Text = "",
         method: Text = "",

@@ -15,19 +15,19 @@ records! {
         scope: IndexMap<Text, Text> = {},
         metadata: Object = {},
     }
-    /// The memory that was opened.
+    /// The opened memory.
     "memory/init/resp" => MemoryInitResponse {
         req_id: Text = "",
         memory_id: Text,
         namespace: Text,
         success: bool = true,
     }
-    /// Stores entries; the shape of one is [`MemoryEntry`].
+    /// Stores entries; each has the form of [`MemoryEntry`].
     "memory/store/req" => MemoryStoreRequest {
         memory_id: Text,
         entries: Vec<Object> = [],
     }
-    /// The keys that were stored.
+    /// The stored keys.
     "memory/store/resp" => MemoryStoreResponse {
         req_id: Text = "",
         stored: Vec<Object> = [],
@@ -43,7 +43,7 @@ records! {
         limit: Integer = 10,
         min_score: Float = 0.0,
     }
-    /// The entries found; the shape of one is [`MemoryEntry`].
+    /// The entries found; each has the form of [`MemoryEntry`].
     "memory/retrieve/resp" => MemoryRetrieveResponse {
         req_id: Text = "",
         entries: Vec<Object> = [],
@@ -62,7 +62,7 @@ records! {
         deleted: Integer = 0,
     }
     /// An entry of a memory. The messages carry entries as free objects; `ttl` in
-    /// seconds, 0 for ever.
+    /// seconds, 0 for no expiry.
     MemoryEntry {
         key: Object,
         content: Json,

@@ -7,7 +7,7 @@ use crate::json::Object;
 use a2abus_plugin::Text;
 
 records! {
-    /// Asks for a new subagent.
+    /// Creates a subagent.
     "multi_agent/spawn" => MultiAgentSpawnRequest {
         name: Text,
         role: Text = "",
@@ -26,13 +26,13 @@ records! {
     "multi_agent/await" => MultiAgentAwaitRequest {
         subagent_id: Text,
     }
-    /// Asks which subagents there are.
+    /// Requests the list of subagents.
     "multi_agent/list" => MultiAgentListRequest {}
     /// Ends a subagent.
     "multi_agent/terminate" => MultiAgentTerminateRequest {
         subagent_id: Text,
     }
-    /// The subagent that was made.
+    /// The created subagent.
     "multi_agent/spawn/resp" => MultiAgentSpawnResponse {
         req_id: Text = "",
         subagent_id: Text = "",
@@ -52,7 +52,7 @@ records! {
         result: Option<Object> = null,
         error: Option<Text> = null,
     }
-    /// The subagents there are.
+    /// The list of subagents.
     "multi_agent/list/resp" => MultiAgentListResponse {
         req_id: Text = "",
         subagents: Vec<Object> = [],

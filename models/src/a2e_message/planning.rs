@@ -6,13 +6,13 @@ use crate::json::Object;
 use a2abus_plugin::Text;
 
 records! {
-    /// Asks for a new plan.
+    /// Creates a plan.
     "planning/plan/create" => PlanningPlanCreateRequest {
         name: Text = "default",
         columns: Vec<Text> = [],
         description: Text = "",
     }
-    /// Asks which plans there are.
+    /// Requests the list of plans.
     "planning/plan/list" => PlanningPlanListRequest {}
     /// Adds a task to a plan.
     "planning/task/add" => PlanningTaskAddRequest {
@@ -32,28 +32,28 @@ records! {
         assignee: Text = "",
         deps: Vec<Text> = [],
     }
-    /// Asks which tasks there are.
+    /// Requests the list of tasks.
     "planning/task/list" => PlanningTaskListRequest {
         plan_id: Text = "",
         status: Text = "",
     }
-    /// Asks for the boards of plans.
+    /// Requests the boards of plans.
     "planning/plan/board" => PlanningPlanBoardRequest {
         plan_id: Text = "",
     }
-    /// The plan that was made.
+    /// The created plan.
     "planning/plan/create/resp" => PlanningPlanCreateResponse {
         req_id: Text = "",
         success: bool = false,
         plan_id: Text = "",
         columns: Vec<Text> = [],
     }
-    /// The plans there are.
+    /// The list of plans.
     "planning/plan/list/resp" => PlanningPlanListResponse {
         req_id: Text = "",
         plans: Vec<Object> = [],
     }
-    /// The task that was added.
+    /// The added task.
     "planning/task/add/resp" => PlanningTaskAddResponse {
         req_id: Text = "",
         success: bool = false,
@@ -66,7 +66,7 @@ records! {
         success: bool = false,
         task_id: Text = "",
     }
-    /// The tasks there are.
+    /// The list of tasks.
     "planning/task/list/resp" => PlanningTaskListResponse {
         req_id: Text = "",
         tasks: Vec<Object> = [],

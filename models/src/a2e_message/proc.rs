@@ -30,7 +30,7 @@ records! {
         data: Text = "",
         eof: bool = false,
     }
-    /// Whether the input was taken.
+    /// Whether the input was accepted.
     "proc/write/resp" => ProcWriteResponse {
         req_id: Text = "",
         proc_id: Text = "",
@@ -58,11 +58,11 @@ records! {
         ok: bool = false,
         state: Text = "",
     }
-    /// Asks how a process does.
+    /// Requests the status of a process.
     "proc/status/req" => ProcStatusRequest {
         proc_id: Text = "",
     }
-    /// How a process does.
+    /// The status of a process.
     "proc/status/resp" => ProcStatusResponse {
         req_id: Text = "",
         proc_id: Text,

@@ -1,10 +1,10 @@
-//! From a table of members to types that read and write themselves.
+//! Generates types, with their readers and writers, from tables of members.
 
-use super::shape::{Member, Presence, Shape};
+use super::shape::{Member, Shape, WhenAbsent};
 use super::value::{Problem, Value, Violation};
 use crate::json::{Json, Object};
 
-/// An object with known members and additional ones, which are kept.
+/// An object with known members; additional members are preserved.
 pub trait Record: Default {
     /// The members this type names, in the order they are written.
     fn members() -> &'static [Member];
@@ -17,7 +17,7 @@ pub trait Record: Default {
     #[doc(hidden)]
     fn parts_mut(&mut self) -> (Vec<&mut dyn Field>, &mut Object);
 
-    /// Whether the values fit each other.
+    /// Checks rules that involve several members.
     #[doc(hidden)]
     fn check(&self) -> Result<(), Violation> {
         Ok(())
@@ -34,7 +34,7 @@ pub trait Record: Default {
         let read = members.map(|(member, value)| {
             let read = match object.remove(member.name) {
                 Some(json) => value.set(json),
-                None if member.presence == Presence::Required => {
+                None if member.presence == WhenAbsent::Required => {
                     Err(vec![Violation::new("", Problem::Missing)])
                 }
                 None => Ok(()),
@@ -47,7 +47,7 @@ pub trait Record: Default {
         Ok(record)
     }
 
-    /// Writes an object: all members of the type in their order, defaults too, then the others.
+    /// Writes an object: all members of the type in their order, including defaults, then the additional ones.
     fn to_object(&self) -> Object {
         let (values, extras) = self.parts();
         let members = Self::members().iter().zip(values);
@@ -58,7 +58,7 @@ pub trait Record: Default {
         own.chain(others).collect()
     }
 
-    /// Of a message, the id of the request it belongs to; empty for none.
+    /// For a message, the id of its request; empty if there is none.
     fn req_id(&self) -> &str {
         let (values, extras) = self.parts();
         let mut members = Self::members().iter().zip(values);
@@ -69,12 +69,12 @@ pub trait Record: Default {
     }
 }
 
-/// The value of a member, whatever its type.
+/// A member's value of any type.
 pub trait Field {
     /// Reads it.
     fn set(&mut self, json: Json) -> Result<(), Vec<Violation>>;
 
-    /// Writes the value; `None` if the member is left out.
+    /// Writes the value; `None` to omit the member.
     fn json(&self) -> Option<Json>;
 
     /// The text of a string.
@@ -114,7 +114,7 @@ impl<T: Record> Value for T {
     }
 }
 
-/// For the neighbouring modules. Declares types by a table of their members: name, type, and the default if there is
+/// Declares types by a table of their members: name, type, and the default if there is
 /// one. A member without a default is required. A string before the name of the type makes it a message type; a
 /// function after `if` checks the members together.
 macro_rules! records {
@@ -134,7 +134,7 @@ macro_rules! records {
                 )]
                 pub $member: $type,
             )*
-            /// The members that this type does not name.
+            /// Additional members.
             pub extras: crate::json::Object,
         }
 
@@ -153,7 +153,7 @@ macro_rules! records {
                 const MEMBERS: &[super::shape::Member] = &[$(super::shape::Member {
                     name: [$($wire,)? stringify!($member)][0],
                     shape: <$type as super::value::Value>::SHAPE,
-                    presence: super::shape::Presence::of(&[$(stringify!($default))?]),
+                    presence: super::shape::WhenAbsent::of(&[$(stringify!($default))?]),
                 },)*];
                 MEMBERS
             }
@@ -194,19 +194,19 @@ macro_rules! default_of {
     };
 }
 
-/// For the neighbouring modules. Declares closed sets of words.
+/// Declares enumerations of string values.
 macro_rules! member_words {
     ($($(#[$doc:meta])* $name:ident { $($(#[$value_doc:meta])* $value:ident = $word:literal,)+ })+) => {
-        words! {
+        wire_enum! {
             $($(#[$doc])* #[derive(Default)] $name { $($(#[$value_doc])* $value = $word,)+ })+
         }
 
         $(impl super::value::Value for $name {
             const SHAPE: super::shape::Shape =
-                super::shape::Shape::Word(<Self as crate::words::Words>::WORDS);
+                super::shape::Shape::OneOf(<Self as crate::wire_enum::WireEnum>::NAMES);
 
             fn read(value: crate::json::Json) -> Result<Self, Vec<super::value::Violation>> {
-                super::value::parse_word(&value)
+                super::value::parse_name(&value)
             }
 
             fn write(&self) -> Option<crate::json::Json> {

@@ -9,7 +9,7 @@ use a2abus_plugin::Kind;
 use a2abus_plugin::Text;
 use a2abus_plugin::protocol::a2e_message::{capability, is_event, is_known, is_push, kind};
 
-words! {
+wire_enum! {
     /// The fault of a line. The names are stable: they are `detail.reason` of the `error`.
     #[non_exhaustive]
     Reason {
@@ -17,7 +17,7 @@ words! {
         NotUtf8 = "not_utf8",
         /// Not one JSON value.
         NotJson = "not_json",
-        /// Nested past the limit.
+        /// Nested more deeply than the limit.
         Depth = "depth",
         /// Over another limit: bytes or members of a line, or lines of a payload.
         TooLarge = "too_large",
@@ -25,15 +25,15 @@ words! {
         NonFiniteNumber = "non_finite_number",
         /// JSON, but not an object.
         NotAnObject = "not_an_object",
-        /// A repeated member that decides something.
+        /// A repeated member that determines type, ids or version.
         DuplicateMember = "duplicate_member",
         /// A base key is missing or of the wrong type.
         BadBaseKey = "bad_base_key",
         /// No `id`, although one is required.
         MissingId = "missing_id",
-        /// A type that is not known, at an endpoint.
+        /// An unknown type, at an endpoint.
         UnknownType = "unknown_type",
-        /// Another major version, or two versions that differ.
+        /// An unsupported major version, or two different versions.
         UnsupportedVersion = "unsupported_version",
         /// A required member is missing.
         MissingMember = "missing_member",
@@ -44,16 +44,16 @@ words! {
     }
 }
 
-words! {
-    /// The class of a refusal: the code of the `error`. The words are stable.
+wire_enum! {
+    /// The class of a refusal: the code of the `error`. The names are stable.
     RefusalKind {
         /// The framing or the JSON is broken.
         ParseError = "parse_error",
-        /// No object, or bad base keys.
+        /// Not an object, or invalid base keys.
         InvalidMessage = "invalid_message",
-        /// A version that is not spoken.
+        /// An unsupported version.
         VersionMismatch = "version_mismatch",
-        /// A member of the type is missing or wrong.
+        /// A member is missing or invalid.
         SchemaViolation = "schema_violation",
         /// Not a message of this protocol. It has no code, because it is not answered.
         NotA2e = "not_a2e",
@@ -72,12 +72,12 @@ struct Details {
     field: Text,
     message: Text,
     violations: Vec<Violation>,
-    line: LineNames,
+    line: LineIds,
 }
 
-/// What could be read of the line; the rest is empty.
+/// The ids of the line; empty if they could not be read.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct LineNames {
+pub struct LineIds {
     /// Its `id`.
     pub id: Text,
     /// Its `req_id`.
@@ -119,14 +119,14 @@ impl fmt::Display for RefusalKind {
 // === impl Refusal ===
 
 impl Refusal {
-    /// A refusal of a line of which nothing could be read.
+    /// A refusal without information about the line.
     pub(super) fn new(reason: Reason, message: impl Into<Text>) -> Self {
         Self(Box::new(Details {
             reason,
             field: Text::default(),
             message: message.into(),
             violations: Vec::new(),
-            line: LineNames::default(),
+            line: LineIds::default(),
         }))
     }
 
@@ -140,7 +140,7 @@ impl Refusal {
         self
     }
 
-    pub(super) fn about(mut self, line: LineNames) -> Self {
+    pub(super) fn about(mut self, line: LineIds) -> Self {
         self.0.line = line;
         self
     }
@@ -163,15 +163,15 @@ impl Refusal {
         &self.0.message
     }
 
-    /// The members that are wrong, the first of which the message names: as many as are worth listing.
+    /// The invalid members, up to a maximum; the message names the first.
     #[must_use]
     pub fn violations(&self) -> &[Violation] {
         &self.0.violations
     }
 
-    /// What could be read of the line. An answer is addressed to its id.
+    /// The ids of the line. An answer is addressed to its `id`.
     #[must_use]
-    pub fn line(&self) -> &LineNames {
+    pub fn line(&self) -> &LineIds {
         &self.0.line
     }
 
@@ -181,11 +181,11 @@ impl Refusal {
         self.0.reason.kind()
     }
 
-    /// The `error` to answer the line with; `None` for another protocol, and for a line that is
+    /// The `error` that answers the line; `None` for another protocol, and for a line that is
     /// itself an answer, an event or a notification. Source: docs/protocols/a2e-messages.md §6.
     #[must_use]
     pub fn to_error(&self) -> Option<ErrorMessage> {
-        let LineNames {
+        let LineIds {
             id,
             req_id,
             type_name,
@@ -193,7 +193,7 @@ impl Refusal {
         let may_be_request = type_name.is_empty()
             || match kind(type_name, req_id) {
                 Kind::Request => true,
-                // A message of unknown shape may have been a request too.
+                // A message of unknown form may have been a request.
                 Kind::Notification => {
                     !(is_known(type_name) || is_event(type_name) || is_push(type_name))
                 }
@@ -208,7 +208,7 @@ impl Refusal {
     ///
     /// Source: docs/protocols/a2e-messages.md §1.3.
     #[must_use]
-    pub fn in_place_of_answer(&self) -> Option<ErrorMessage> {
+    pub fn error_for_requester(&self) -> Option<ErrorMessage> {
         let req_id = &self.line().req_id;
         (!req_id.is_empty()).then(|| self.error(req_id, "runtime_error"))
     }

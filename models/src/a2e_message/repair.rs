@@ -1,4 +1,4 @@
-//! Which call does an answer without `req_id` belong to?
+//! Finds the call of an answer without `req_id`.
 //! Source: docs/protocols/a2e-messages.md §5.2.
 
 use std::collections::{BTreeMap, HashMap};
@@ -13,12 +13,12 @@ use a2abus_plugin::Text;
 use a2abus_plugin::json::{Reader, Span};
 use a2abus_plugin::protocol::a2e_message::{kind, operation};
 
-/// The open calls of one link, by operation and in their order. Every step costs the logarithm of
-/// their number.
+/// The open calls of one connection, by operation and in order. Each operation takes logarithmic
+/// time.
 #[derive(Debug)]
-pub struct Repair {
+pub struct CallMatcher {
     max_calls: usize,
-    /// The number the next call gets.
+    /// The sequence number of the next call.
     next: u64,
     calls: HashMap<Text, Call>,
     /// The ids of open calls by operation, the oldest first.
@@ -35,20 +35,20 @@ struct Call {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// As many calls are open as may be.
+    /// The maximum number of calls is open.
     #[error("too many calls are open")]
     Full,
-    /// A call of this id is open.
+    /// A call with this id is already open.
     #[error("a call with this id is already open")]
     AlreadyOpen,
 }
 
-/// The result for a message from the other side.
+/// The result for a message from the peer.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Repaired {
-    /// Nothing was to be done.
-    AsIs,
-    /// It had no `req_id`; this is the line with the right one.
+pub enum Matched {
+    /// The message needed no change.
+    Unchanged,
+    /// The message had no `req_id`, which was added.
     Completed {
         /// The id of the call.
         req_id: Text,
@@ -59,10 +59,10 @@ pub enum Repaired {
     Unmatched,
 }
 
-// === impl Repair ===
+// === impl CallMatcher ===
 
-impl Repair {
-    /// A link without calls, of which at most `max_calls` may be open at a time.
+impl CallMatcher {
+    /// A connection without open calls; at most `max_calls` may be open at a time.
     #[must_use]
     pub fn new(max_calls: usize) -> Self {
         Self {
@@ -79,10 +79,10 @@ impl Repair {
         self.calls.len()
     }
 
-    /// Notes that a request went out.
+    /// Registers a sent request.
     ///
     /// # Errors
-    /// The call is not noted: too many are open, or one of this id.
+    /// The call is not registered: too many are open, or one with this id.
     pub fn open(&mut self, type_name: &str, id: &Text) -> Result<(), OpenError> {
         if self.calls.contains_key(id) {
             return Err(OpenError::AlreadyOpen);
@@ -113,36 +113,36 @@ impl Repair {
         }
     }
 
-    /// Processes a message from the other side. An answer ends its call; an answer without `req_id` (empty counts as
+    /// Processes a message from the peer. An answer ends its call; an answer without `req_id` (empty counts as
     /// none) belongs to the oldest open call of the same operation.
     ///
     /// # Errors
     /// The line is not a JSON object. Its call stays open.
-    pub fn take(
+    pub fn match_message(
         &mut self,
         type_name: &str,
         req_id: &str,
         line: &Bytes,
-    ) -> Result<Repaired, DecodeError> {
+    ) -> Result<Matched, DecodeError> {
         if kind(type_name, req_id) != Kind::Response {
-            return Ok(Repaired::AsIs);
+            return Ok(Matched::Unchanged);
         }
         if !req_id.is_empty() {
             self.close(req_id);
-            return Ok(Repaired::AsIs);
+            return Ok(Matched::Unchanged);
         }
         let same = self.by_operation.get(operation(type_name));
         let oldest = same.and_then(BTreeMap::first_key_value);
         let Some(req_id) = oldest.map(|(_, id)| id.clone()) else {
-            return Ok(Repaired::Unmatched);
+            return Ok(Matched::Unmatched);
         };
         let line = with_req_id(line, &req_id)?;
         self.close(&req_id);
-        Ok(Repaired::Completed { req_id, line })
+        Ok(Matched::Completed { req_id, line })
     }
 }
 
-/// The line with this `req_id`: in the place of the one it has, else as the last member.
+/// The line with this `req_id`: replaced if it has one, otherwise added as the last member.
 fn with_req_id(line: &Bytes, req_id: &Text) -> Result<Bytes, DecodeError> {
     let mut limits = Limits::default();
     limits.max_members = u32::MAX;

@@ -22,7 +22,7 @@ records! {
         ok: bool = true,
         reason: Text = "",
     }
-    /// Asks whether the other side is alive.
+    /// Checks whether the peer is alive.
     "ping" => Ping {}
     /// Answers a ping.
     "pong" => Pong {

@@ -8,12 +8,12 @@ use crate::json::{Json, Object};
 use a2abus_plugin::Text;
 
 records! {
-    /// Asks which skills there are.
+    /// Requests the list of skills.
     "skill/discover/req" => SkillDiscoverRequest {
         filter_tags: Vec<Text> = [],
         filter_categories: Vec<Text> = [],
     }
-    /// The skills there are.
+    /// The list of skills.
     "skill/discover/resp" => SkillDiscoverResponse {
         req_id: Text = "",
         skills: Vec<SkillDefinition> = [],
@@ -43,7 +43,7 @@ records! {
         data: Object = {},
         seq: Integer = 0,
     }
-    /// A skill. `arguments` is declared as a list of names, but left out it is written as `{}`.
+    /// A skill. `arguments` is declared as a list of names, but its default is `{}`.
     SkillDefinition {
         name: Text,
         version: Text,
@@ -68,7 +68,7 @@ records! {
         icon: Option<Text> = null,
         metadata: Option<Object> = null,
     }
-    /// The result of a skill call; `duration_ms` in milliseconds. A failure may show in `success`.
+    /// The result of a skill call; `duration_ms` in milliseconds. A failure may be reported in `success`.
     SkillResult {
         success: bool,
         data: Json = null,
@@ -79,8 +79,8 @@ records! {
         duration_ms: Integer,
         events: Vec<Embedded<SkillEvent>> = [],
     }
-    /// The model a skill runs on. `provider_config` is declared as an object, but left out it is
-    /// written as `false`.
+    /// The model a skill runs on. `provider_config` is declared as an object, but its default is
+    /// `false`.
     LlmConfig {
         provider_name: Text,
         provider_credentials: Secret<Object>,
@@ -90,7 +90,7 @@ records! {
 }
 
 member_words! {
-    /// Where a skill is in its life.
+    /// The lifecycle status of a skill.
     SkillStatus {
         #[default]
         Created = "Created",

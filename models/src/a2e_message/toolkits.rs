@@ -7,12 +7,12 @@ use crate::json::Object;
 use a2abus_plugin::Text;
 
 records! {
-    /// Asks which toolkits there are.
+    /// Requests the list of toolkits.
     "toolkit/list/req" => ToolkitListRequest {
         filter_kind: Text = "",
         filter_tags: Vec<Text> = [],
     }
-    /// The toolkits there are.
+    /// The list of toolkits.
     "toolkit/list/resp" => ToolkitListResponse {
         req_id: Text = "",
         toolkits: Vec<ToolkitDefinition> = [],

@@ -10,14 +10,14 @@ use crate::json::{Json, Object};
 use a2abus_plugin::Text;
 
 records! {
-    /// Asks which tools there are.
+    /// Requests the list of tools.
     "tool/list/req" => ToolListRequest {
         filter_kind: Text = "",
         filter_tags: Vec<Text> = [],
         query: Text = "",
         include_deferred: bool = false,
     }
-    /// The tools there are.
+    /// The list of tools.
     "tool/list/resp" => ToolListResponse {
         req_id: Text = "",
         tools: Vec<ToolDefinition> = [],
@@ -66,7 +66,7 @@ records! {
         toolkit: Option<Text> = null,
         defer_loading: bool = false,
     }
-    /// The result of a tool call; `duration_ms` in milliseconds. A failure may show in `success`.
+    /// The result of a tool call; `duration_ms` in milliseconds. A failure may be reported in `success`.
     ToolResult {
         success: bool,
         tool_name: Text,

@@ -1,13 +1,13 @@
-//! From the configuration of an operation to its typed form.
+//! Parses the configuration of an operation into its typed form.
 
 use std::time::Duration;
 
 use crate::a2e_workflow::Dialect;
 use crate::a2e_workflow::config_transform;
-use crate::a2e_workflow::facts::{Kind, Need};
+use crate::a2e_workflow::facts::{Kind, Requirement};
 use crate::a2e_workflow::fields::{
-    Fields, OUTPUT_PATH, Scope, field, integer, list, members, output_path, parse_word,
-    parse_word_with_aliases, path, text, unknown_word,
+    Fields, OUTPUT_PATH, Scope, field, integer, list, members, output_path, parse_name,
+    parse_name_with_aliases, path, text, unknown_name,
 };
 use crate::a2e_workflow::issue::{Code, quote_name};
 use crate::a2e_workflow::operation::{
@@ -19,7 +19,7 @@ use crate::a2e_workflow::path::Path;
 use crate::a2e_workflow::target::UrlTemplate;
 use crate::a2e_workflow::template::{Body, BodyError, Operand, Part, Template};
 use crate::json::Json;
-use crate::words::Words;
+use crate::wire_enum::WireEnum;
 use a2abus_plugin::Text;
 
 /// Parses a configuration. `None` if it has an error; the readable parts are in the facts.
@@ -59,9 +59,9 @@ fn known_members(of: OperationType) -> &'static [&'static str] {
 // === ApiCall ===
 
 fn api_call(scope: &mut Scope<'_>, fields: &Fields<'_>) -> Option<ApiCall> {
-    let method = fields.need(scope, "method", parse_word::<Method>);
-    let url = fields.need(scope, "url", url);
-    let headers = fields.may(scope, "headers", |scope, at, json| {
+    let method = fields.required(scope, "method", parse_name::<Method>);
+    let url = fields.required(scope, "url", url);
+    let headers = fields.optional(scope, "headers", |scope, at, json| {
         let Some(object) = json.as_object() else {
             return scope.invalid(at, "an object");
         };
@@ -79,7 +79,7 @@ fn api_call(scope: &mut Scope<'_>, fields: &Fields<'_>) -> Option<ApiCall> {
         }
         (Some(json), _) => Some(body(scope, json)),
     };
-    let timeout = fields.may(scope, "timeout", |scope, at, json| {
+    let timeout = fields.optional(scope, "timeout", |scope, at, json| {
         integer(scope, at, json, 1_000..=300_000).map(Duration::from_millis)
     });
     let output = fields.writes(scope, Kind::Unknown);
@@ -102,13 +102,13 @@ fn url(scope: &mut Scope<'_>, at: &str, json: &Json) -> Option<UrlTemplate> {
         }
     };
     for path in url.references() {
-        scope.reads(path, Need::Any);
+        scope.reads(path, Requirement::Any);
     }
     scope.facts.target = url.target().and_then(Result::ok);
     Some(url)
 }
 
-/// An HTTP header name that does not belong to the connection.
+/// Whether it is a valid HTTP header name, and not one that controls the connection.
 fn is_settable_header(name: &str) -> bool {
     const OF_THE_CONNECTION: [&str; 8] = [
         "host",
@@ -133,15 +133,15 @@ fn header_value(scope: &mut Scope<'_>, at: &str, json: &Json) -> Option<HeaderVa
         Json::String(text) => header_text(scope, at, text),
         Json::Object(object) if object.contains("credentialRef") => {
             let fields = Fields::open(scope, json, at, &["credentialRef"])?;
-            let id = fields.need(scope, "credentialRef", |scope, at, json| {
-                Fields::open(scope, json, at, &["id"])?.need(scope, "id", text)
+            let id = fields.required(scope, "credentialRef", |scope, at, json| {
+                Fields::open(scope, json, at, &["id"])?.required(scope, "id", text)
             })?;
             scope.facts.credentials.push(id.clone());
             Some(HeaderValue::Credential(id.clone()))
         }
         Json::Object(object) if object.contains("path") => {
-            let path = Fields::open(scope, json, at, &["path"])?.need(scope, "path", path)?;
-            scope.reads(&path, Need::Any);
+            let path = Fields::open(scope, json, at, &["path"])?.required(scope, "path", path)?;
+            scope.reads(&path, Requirement::Any);
             Some(HeaderValue::Reference(path))
         }
         _ => scope.invalid(at, "a string, a path or a credentialRef"),
@@ -157,7 +157,7 @@ fn header_text(scope: &mut Scope<'_>, at: &str, text: &Text) -> Option<HeaderVal
     }
     template
         .references()
-        .for_each(|path| scope.reads(path, Need::Any));
+        .for_each(|path| scope.reads(path, Requirement::Any));
     Some(HeaderValue::Template(template))
 }
 
@@ -166,18 +166,18 @@ fn body(scope: &mut Scope<'_>, json: &Json) -> Body {
         BodyError::Path(error) => scope.issue(Code::InvalidPath, format!("body: {error}")),
         BodyError::Credential => scope.issue(
             Code::CredentialMisplaced,
-            "body: a credentialRef stands in headers alone",
+            "body: a credentialRef is allowed in headers only",
         ),
     });
-    body.for_each_reference(&mut |path| scope.reads(path, Need::Any));
+    body.for_each_reference(&mut |path| scope.reads(path, Requirement::Any));
     body
 }
 
 // === conditions ===
 
 fn filter_data(scope: &mut Scope<'_>, fields: &Fields<'_>) -> Option<FilterData> {
-    let input = fields.input(scope, Need::Array);
-    let conditions = fields.need(scope, "conditions", |scope, at, json| {
+    let input = fields.input(scope, Requirement::Array);
+    let conditions = fields.required(scope, "conditions", |scope, at, json| {
         list(scope, at, json, filter_condition)
     });
     if conditions.as_ref().is_some_and(Vec::is_empty) {
@@ -196,9 +196,9 @@ fn filter_data(scope: &mut Scope<'_>, fields: &Fields<'_>) -> Option<FilterData>
 
 fn filter_condition(scope: &mut Scope<'_>, at: &str, json: &Json) -> Option<FilterCondition> {
     let fields = Fields::open(scope, json, at, &["field", "operator", "value"])?;
-    let field = fields.need(scope, "field", field);
-    let operator = fields.need(scope, "operator", filter_operator);
-    let value = fields.need(scope, "value", operand);
+    let field = fields.required(scope, "field", field);
+    let operator = fields.required(scope, "operator", filter_operator);
+    let value = fields.required(scope, "value", operand);
     Some(FilterCondition {
         field: field?,
         operator: operator?,
@@ -208,9 +208,9 @@ fn filter_condition(scope: &mut Scope<'_>, at: &str, json: &Json) -> Option<Filt
 
 fn filter_operator(scope: &mut Scope<'_>, at: &str, json: &Json) -> Option<Operator> {
     if presence(json).is_none() {
-        return parse_word(scope, at, json);
+        return parse_name(scope, at, json);
     }
-    let message = format!("{at}: expected one of {}", Operator::WORDS.join(", "));
+    let message = format!("{at}: expected one of {}", Operator::NAMES.join(", "));
     let instead = "only a Conditional has it; compare with null here, using == or !=";
     scope.suggest(Code::InvalidField, message, Some(instead.to_owned()));
     None
@@ -219,15 +219,15 @@ fn filter_operator(scope: &mut Scope<'_>, at: &str, json: &Json) -> Option<Opera
 fn operand(scope: &mut Scope<'_>, at: &str, json: &Json) -> Option<Operand> {
     let operand = scope.path_or_issue(at, Operand::parse(json))?;
     if let Operand::Reference(path) = &operand {
-        scope.reads(path, Need::Any);
+        scope.reads(path, Requirement::Any);
     }
     Some(operand)
 }
 
 fn conditional(scope: &mut Scope<'_>, fields: &Fields<'_>) -> Option<Conditional> {
-    let condition = fields.need(scope, "condition", condition);
-    let if_true = fields.need(scope, "ifTrue", branch);
-    let if_false = fields.may(scope, "ifFalse", branch);
+    let condition = fields.required(scope, "condition", condition);
+    let if_true = fields.required(scope, "ifTrue", branch);
+    let if_false = fields.optional(scope, "ifFalse", branch);
     let (path, test) = condition?;
     Some(Conditional {
         path,
@@ -240,29 +240,36 @@ fn conditional(scope: &mut Scope<'_>, fields: &Fields<'_>) -> Option<Conditional
 fn condition(scope: &mut Scope<'_>, at: &str, json: &Json) -> Option<(Path, Test)> {
     let fields = Fields::open(scope, json, at, &["path", "operator", "value"])?;
     let asks_for_presence = fields.object().get("operator").and_then(presence);
-    let path = fields.need(scope, "path", path);
+    let path = fields.required(scope, "path", path);
     if let Some(path) = &path {
         let presence = asks_for_presence.is_some();
-        scope.reads(path, if presence { Need::Nothing } else { Need::Any });
+        scope.reads(
+            path,
+            if presence {
+                Requirement::Nothing
+            } else {
+                Requirement::Any
+            },
+        );
     }
     let test = asks_for_presence.or_else(|| {
-        let comparison = fields.need(scope, "operator", comparison);
-        let value = fields.need(scope, "value", operand);
+        let comparison = fields.required(scope, "operator", comparison);
+        let value = fields.required(scope, "value", operand);
         Some(Test::Compare(comparison?, value?))
     });
     Some((path?, test?))
 }
 
-/// The operator of a Conditional, other than the tests for presence.
+/// The operator of a Conditional, except for the presence tests.
 fn comparison(scope: &mut Scope<'_>, at: &str, json: &Json) -> Option<Operator> {
     let word = text(scope, at, json)?;
-    Operator::from_word(word).or_else(|| {
-        let known = [Operator::WORDS, &PRESENCE].concat();
-        unknown_word(scope, at, word, &known)
+    Operator::from_name(word).or_else(|| {
+        let known = [Operator::NAMES, &PRESENCE].concat();
+        unknown_name(scope, at, word, &known)
     })
 }
 
-/// The operators of a Conditional that compare with nothing.
+/// The operators of a Conditional that take no value.
 const PRESENCE: [&str; 3] = ["exists", "empty", "isEmpty"];
 
 fn presence(operator: &Json) -> Option<Test> {
@@ -273,7 +280,7 @@ fn presence(operator: &Json) -> Option<Test> {
     }
 }
 
-/// The ids of a branch; in the wrapped dialect one alone may stand without its list.
+/// The ids of a branch; in the wrapped dialect a single id may be given without a list.
 fn branch(scope: &mut Scope<'_>, at: &str, json: &Json) -> Option<Vec<Text>> {
     let ids = match json.as_text() {
         Some(id) if scope.dialect == Dialect::Wrapped => vec![id.clone()],
@@ -292,10 +299,10 @@ fn id_list(scope: &mut Scope<'_>, at: &str, json: &Json) -> Option<Vec<Text>> {
 // === the others ===
 
 fn loop_over(scope: &mut Scope<'_>, fields: &Fields<'_>) -> Option<Loop> {
-    let input = fields.input(scope, Need::Array);
-    let operations = fields.need(scope, "operations", id_list);
+    let input = fields.input(scope, Requirement::Array);
+    let operations = fields.required(scope, "operations", id_list);
     scope.facts.body = operations.clone().unwrap_or_default();
-    let output = fields.may(scope, OUTPUT_PATH, output_path);
+    let output = fields.optional(scope, OUTPUT_PATH, output_path);
     scope.facts.write = output.clone().flatten().map(|path| (path, Kind::Array));
     Some(Loop {
         input: input?,
@@ -305,10 +312,10 @@ fn loop_over(scope: &mut Scope<'_>, fields: &Fields<'_>) -> Option<Loop> {
 }
 
 fn store_data(scope: &mut Scope<'_>, fields: &Fields<'_>) -> Option<StoreData> {
-    let input = fields.input(scope, Need::Any);
-    let storage = fields.need(scope, "storage", parse_word::<Storage>);
+    let input = fields.input(scope, Requirement::Any);
+    let storage = fields.required(scope, "storage", parse_name::<Storage>);
     scope.facts.storage = storage;
-    let key = fields.need(scope, "key", |scope, at, json| {
+    let key = fields.required(scope, "key", |scope, at, json| {
         let key = text(scope, at, json)?;
         match storage {
             Some(Storage::File) if !is_file_key(key) => {
@@ -331,7 +338,7 @@ fn is_key(key: &str) -> bool {
     !key.chars().any(char::is_control) && (1..=256).contains(&key.chars().count())
 }
 
-/// Segments that begin neither with a dot nor with a hyphen.
+/// Whether no segment begins with a dot or a hyphen.
 fn is_file_key(key: &str) -> bool {
     let starts = |b: u8| b.is_ascii_alphanumeric() || b == b'_';
     let goes_on = |b: u8| starts(b) || b == b'.' || b == b'-';
@@ -342,7 +349,7 @@ fn is_file_key(key: &str) -> bool {
 }
 
 fn wait(scope: &mut Scope<'_>, fields: &Fields<'_>) -> Option<Wait> {
-    let duration = fields.need(scope, "duration", |scope, at, json| {
+    let duration = fields.required(scope, "duration", |scope, at, json| {
         integer(scope, at, json, 0..=600_000).map(Duration::from_millis)
     })?;
     scope.facts.wait = Some(duration);
@@ -350,16 +357,16 @@ fn wait(scope: &mut Scope<'_>, fields: &Fields<'_>) -> Option<Wait> {
 }
 
 fn merge_data(scope: &mut Scope<'_>, fields: &Fields<'_>) -> Option<MergeData> {
-    let strategy = fields.need(scope, "strategy", |scope, at, json| {
-        parse_word_with_aliases(scope, at, json, &[("merge", Strategy::DeepMerge)])
+    let strategy = fields.required(scope, "strategy", |scope, at, json| {
+        parse_name_with_aliases(scope, at, json, &[("merge", Strategy::DeepMerge)])
     });
     let (need, kind) = match strategy {
-        Some(Strategy::Concat | Strategy::Union) => (Need::Any, Kind::Array),
-        Some(Strategy::Intersect) => (Need::Array, Kind::Array),
-        Some(Strategy::DeepMerge) => (Need::ArrayOrObject, Kind::Unknown),
-        None => (Need::Any, Kind::Unknown),
+        Some(Strategy::Concat | Strategy::Union) => (Requirement::Any, Kind::Array),
+        Some(Strategy::Intersect) => (Requirement::Array, Kind::Array),
+        Some(Strategy::DeepMerge) => (Requirement::ArrayOrObject, Kind::Unknown),
+        None => (Requirement::Any, Kind::Unknown),
     };
-    let sources = fields.need(scope, "sources", |scope, at, json| {
+    let sources = fields.required(scope, "sources", |scope, at, json| {
         let sources = list(scope, at, json, |scope, at, json| {
             let path = path(scope, at, json)?;
             scope.reads(&path, need);

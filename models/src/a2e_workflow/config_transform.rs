@@ -1,15 +1,15 @@
-//! From the configuration of TransformData to its typed form.
+//! Parses the configuration of TransformData into its typed form.
 
-use crate::a2e_workflow::facts::{Kind, Need};
+use crate::a2e_workflow::facts::{Kind, Requirement};
 use crate::a2e_workflow::fields::{
-    Fields, Scope, field, flag, integer, list, members, parse_word, parse_word_with_aliases, path,
+    Fields, Scope, field, flag, integer, list, members, parse_name, parse_name_with_aliases, path,
     text,
 };
 use crate::a2e_workflow::path::RelativePath;
 use crate::a2e_workflow::template::FieldTemplate;
 use crate::a2e_workflow::transform::{
-    Aggregate, AggregateFunction, Expression, Figure, Figures, Function, Merge, Projection, Slice,
-    SortKey, SortOrder, Transform, TransformData, TransformName,
+    Aggregate, AggregateFunction, Aggregation, Aggregations, Expression, Function, Merge,
+    Projection, Slice, SortKey, SortOrder, Transform, TransformData, TransformName,
 };
 use crate::json::{Json, Object};
 use a2abus_plugin::Text;
@@ -20,15 +20,15 @@ const ALIASES: [(&str, TransformName); 2] = [
 ];
 
 pub(super) fn read(scope: &mut Scope<'_>, fields: &Fields<'_>) -> Option<TransformData> {
-    let name = fields.need(scope, "transform", |scope, at, json| {
-        parse_word_with_aliases(scope, at, json, &ALIASES)
+    let name = fields.required(scope, "transform", |scope, at, json| {
+        parse_name_with_aliases(scope, at, json, &ALIASES)
     });
     let none = Object::new();
-    let config = fields.may(scope, "config", |scope, at, json| {
+    let config = fields.optional(scope, "config", |scope, at, json| {
         json.as_object().or_else(|| scope.invalid(at, "an object"))
     });
     let config = config.map(|config| Fields::of(config.unwrap_or(&none), "config"));
-    let (need, kind) = name.map_or((Need::Any, Kind::Unknown), |name| {
+    let (need, kind) = name.map_or((Requirement::Any, Kind::Unknown), |name| {
         kinds(name, config.as_ref().map_or(&none, Fields::object))
     });
     let input = fields.input(scope, need);
@@ -43,15 +43,17 @@ pub(super) fn read(scope: &mut Scope<'_>, fields: &Fields<'_>) -> Option<Transfo
     })
 }
 
-/// The required input and the result of a transform.
-fn kinds(name: TransformName, config: &Object) -> (Need, Kind) {
+/// The input that a transform requires, and the type of its result.
+fn kinds(name: TransformName, config: &Object) -> (Requirement, Kind) {
     match name {
-        TransformName::Map | TransformName::Sort => (Need::Array, Kind::Array),
-        TransformName::Group => (Need::Array, Kind::Object),
-        TransformName::Aggregate if config.contains("groupBy") => (Need::Array, Kind::Array),
-        TransformName::Aggregate if config.contains("aggregations") => (Need::Array, Kind::Object),
-        TransformName::Aggregate => (Need::Array, Kind::Scalar),
-        TransformName::Select => (Need::ArrayOrObject, Kind::Unknown),
+        TransformName::Map | TransformName::Sort => (Requirement::Array, Kind::Array),
+        TransformName::Group => (Requirement::Array, Kind::Object),
+        TransformName::Aggregate if config.contains("groupBy") => (Requirement::Array, Kind::Array),
+        TransformName::Aggregate if config.contains("aggregations") => {
+            (Requirement::Array, Kind::Object)
+        }
+        TransformName::Aggregate => (Requirement::Array, Kind::Scalar),
+        TransformName::Select => (Requirement::ArrayOrObject, Kind::Unknown),
     }
 }
 
@@ -61,7 +63,7 @@ fn transform(scope: &mut Scope<'_>, name: TransformName, config: &Fields<'_>) ->
         TransformName::Sort => sort(scope, config),
         TransformName::Group => {
             scope.check_members(config.object(), "config", &["field"]);
-            config.need(scope, "field", field).map(Transform::Group)
+            config.required(scope, "field", field).map(Transform::Group)
         }
         TransformName::Aggregate => aggregate(scope, config).map(Transform::Aggregate),
         TransformName::Select => select(scope, config),
@@ -72,8 +74,8 @@ fn slice(scope: &mut Scope<'_>, config: &Fields<'_>) -> Option<Slice> {
     let count = |scope: &mut Scope<'_>, at: &str, json: &Json| {
         integer(scope, at, json, 0..=u64::from(u32::MAX))
     };
-    let offset = config.may(scope, "offset", count);
-    let limit = config.may(scope, "limit", count);
+    let offset = config.optional(scope, "offset", count);
+    let limit = config.optional(scope, "limit", count);
     Some(Slice {
         offset: offset?.unwrap_or(0),
         limit: limit?,
@@ -93,20 +95,20 @@ fn map(scope: &mut Scope<'_>, config: &Fields<'_>) -> Option<Transform> {
     scope.check_members(config.object(), "config", known);
     let projection = match choice {
         "field" => {
-            let field = config.need(scope, "field", field);
-            let function = config.may(scope, "function", parse_word::<Function>);
+            let field = config.required(scope, "field", field);
+            let function = config.optional(scope, "function", parse_name::<Function>);
             Projection::Field(field?, function?)
         }
         "fields" => {
-            let merge = match config.may(scope, "merge", flag) {
+            let merge = match config.optional(scope, "merge", flag) {
                 Some(Some(true)) => Merge::Keep,
                 _ => Merge::Drop,
             };
-            config.need(scope, "fields", |scope, at, json| {
+            config.required(scope, "fields", |scope, at, json| {
                 projected(scope, at, json, merge)
             })?
         }
-        _ => Projection::Template(config.need(scope, "template", field_template)?),
+        _ => Projection::Template(config.required(scope, "template", field_template)?),
     };
     Some(Transform::Map(projection, slice?))
 }
@@ -119,8 +121,8 @@ fn select(scope: &mut Scope<'_>, config: &Fields<'_>) -> Option<Transform> {
     );
     let slice = slice(scope, config);
     let projection = match config.one_of(scope, &["field", "fields"])? {
-        "field" => Projection::Field(config.need(scope, "field", field)?, None),
-        _ => config.need(scope, "fields", |scope, at, json| {
+        "field" => Projection::Field(config.required(scope, "field", field)?, None),
+        _ => config.required(scope, "fields", |scope, at, json| {
             projected(scope, at, json, Merge::Drop)
         })?,
     };
@@ -160,18 +162,18 @@ fn expression(scope: &mut Scope<'_>, at: &str, json: &Json) -> Option<Expression
     scope.check_members(object, at, known);
     match choice {
         "field" => {
-            let field = fields.need(scope, "field", field);
-            let function = fields.may(scope, "function", parse_word::<Function>);
+            let field = fields.required(scope, "field", field);
+            let function = fields.optional(scope, "function", parse_name::<Function>);
             Some(Expression::Field(field?, function?))
         }
         "value" => object.get("value").cloned().map(Expression::Value),
         "path" => {
-            let path = fields.need(scope, "path", path)?;
-            scope.reads(&path, Need::Any);
+            let path = fields.required(scope, "path", path)?;
+            scope.reads(&path, Requirement::Any);
             Some(Expression::Reference(path))
         }
         _ => fields
-            .need(scope, "template", field_template)
+            .required(scope, "template", field_template)
             .map(Expression::Template),
     }
 }
@@ -187,7 +189,7 @@ fn sort(scope: &mut Scope<'_>, config: &Fields<'_>) -> Option<Transform> {
     let slice = slice(scope, config);
     let keys = if config.object().contains("by") {
         scope.check_members(config.object(), "config", &["by", "limit", "offset"]);
-        config.need(scope, "by", |scope, at, json| {
+        config.required(scope, "by", |scope, at, json| {
             let keys = list(scope, at, json, |scope, at, json| {
                 let key = Fields::open(scope, json, at, &["field", "order"])?;
                 sort_key(scope, &key)
@@ -209,8 +211,8 @@ fn sort(scope: &mut Scope<'_>, config: &Fields<'_>) -> Option<Transform> {
 }
 
 fn sort_key(scope: &mut Scope<'_>, fields: &Fields<'_>) -> Option<SortKey> {
-    let field = fields.may(scope, "field", field);
-    let order = fields.may(scope, "order", parse_word::<SortOrder>);
+    let field = fields.optional(scope, "field", field);
+    let order = fields.optional(scope, "order", parse_name::<SortOrder>);
     Some(SortKey {
         field: field?.unwrap_or_else(RelativePath::item),
         order: order?.unwrap_or(SortOrder::Ascending),
@@ -220,8 +222,8 @@ fn sort_key(scope: &mut Scope<'_>, fields: &Fields<'_>) -> Option<SortKey> {
 // === aggregate ===
 
 fn aggregate(scope: &mut Scope<'_>, config: &Fields<'_>) -> Option<Aggregate> {
-    let group_by = config.may(scope, "groupBy", field);
-    let figures = match config.one_of(scope, &["operation", "aggregations"])? {
+    let group_by = config.optional(scope, "groupBy", field);
+    let aggregations = match config.one_of(scope, &["operation", "aggregations"])? {
         "operation" => {
             scope.check_members(
                 config.object(),
@@ -230,65 +232,65 @@ fn aggregate(scope: &mut Scope<'_>, config: &Fields<'_>) -> Option<Aggregate> {
             );
             let written = config.object().get("operation").and_then(Json::as_str);
             let is_grouped = matches!(group_by, Some(Some(_)));
-            figure(scope, config).map(|figure| {
+            aggregation(scope, config).map(|aggregation| {
                 if !is_grouped {
-                    return Figures::One(figure);
+                    return Aggregations::One(aggregation);
                 }
-                // An aggregate of a group is a member, named by the word as written.
-                let name = figure.default_name(written.unwrap_or_default());
-                Figures::Named(vec![(name, figure)])
+                // An aggregate of a group is a member, with the name as written.
+                let name = aggregation.default_name(written.unwrap_or_default());
+                Aggregations::Named(vec![(name, aggregation)])
             })
         }
         _ => {
             scope.check_members(config.object(), "config", &["aggregations", "groupBy"]);
             config
-                .need(scope, "aggregations", |scope, at, json| {
-                    list(scope, at, json, named_figure)
+                .required(scope, "aggregations", |scope, at, json| {
+                    list(scope, at, json, named_aggregation)
                 })
-                .map(Figures::Named)
+                .map(Aggregations::Named)
         }
     };
     Some(Aggregate {
         group_by: group_by?,
-        figures: figures?,
+        aggregations: aggregations?,
     })
 }
 
-fn named_figure(scope: &mut Scope<'_>, at: &str, json: &Json) -> Option<(Text, Figure)> {
+fn named_aggregation(scope: &mut Scope<'_>, at: &str, json: &Json) -> Option<(Text, Aggregation)> {
     let fields = Fields::open(scope, json, at, &["operation", "field", "as"])?;
-    let figure = figure(scope, &fields);
-    let name = fields.may(scope, "as", text);
+    let aggregation = aggregation(scope, &fields);
+    let name = fields.optional(scope, "as", text);
     let written = fields.object().get("operation").and_then(Json::as_str);
-    let (name, figure) = (name?, figure?);
+    let (name, aggregation) = (name?, aggregation?);
     let name = name
         .cloned()
-        .unwrap_or_else(|| figure.default_name(written.unwrap_or_default()));
-    Some((name, figure))
+        .unwrap_or_else(|| aggregation.default_name(written.unwrap_or_default()));
+    Some((name, aggregation))
 }
 
-fn figure(scope: &mut Scope<'_>, fields: &Fields<'_>) -> Option<Figure> {
-    let function = fields.need(scope, "operation", |scope, at, json| {
+fn aggregation(scope: &mut Scope<'_>, fields: &Fields<'_>) -> Option<Aggregation> {
+    let function = fields.required(scope, "operation", |scope, at, json| {
         match json.as_str().and_then(aggregate_function) {
             Some(function) => Some(function),
-            None => parse_word(scope, at, json),
+            None => parse_name(scope, at, json),
         }
     });
     let counts = function == Some(AggregateFunction::Count);
     let field = if counts || fields.object().contains("field") {
-        fields.may(scope, "field", field)
+        fields.optional(scope, "field", field)
     } else {
-        fields.need(scope, "field", field).map(Some)
+        fields.required(scope, "field", field).map(Some)
     };
-    Some(Figure {
+    Some(Aggregation {
         function: function?,
         field: field?,
     })
 }
 
-/// `average` is as good as `avg`.
+/// Accepts `average` as an alias of `avg`.
 fn aggregate_function(word: &str) -> Option<AggregateFunction> {
     if word == "average" {
         return Some(AggregateFunction::Average);
     }
-    AggregateFunction::from_word(word)
+    AggregateFunction::from_name(word)
 }

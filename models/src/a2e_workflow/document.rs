@@ -1,4 +1,4 @@
-//! From lines to messages, and from messages to the definitions of a workflow.
+//! Parses lines into messages, and assembles the definitions of a workflow.
 
 use bytes::Bytes;
 use indexmap::IndexMap;
@@ -14,12 +14,12 @@ use crate::a2e_workflow::message::{Begin, Message, Order, Reader, Update};
 use crate::a2e_workflow::operation::{OperationKind, OperationType};
 use crate::a2e_workflow::{Dialect, Operation, Workflow, WorkflowLimits, config};
 use crate::json::{Json, Object};
-use crate::words::Words;
+use crate::wire_enum::WireEnum;
 use a2abus_plugin::Limits;
 use a2abus_plugin::Text;
 use a2abus_plugin::{DecodeError, DecodeErrorKind};
 
-/// A workflow as it was read, whatever is wrong with it.
+/// A parsed workflow, with all issues of its form.
 ///
 /// ```
 /// use a2abus_models::a2e_workflow::{Document, Policy, Strictness, WorkflowLimits};
@@ -42,11 +42,11 @@ pub struct Document {
     pub(super) issues: Issues,
 }
 
-/// One operation that is defined.
+/// The definition of an operation.
 #[derive(Debug, Clone)]
 pub(super) struct Definition {
     pub(super) line: u32,
-    /// `None` when its type or the number of its types is refused.
+    /// `None` if it does not have exactly one known type.
     pub(super) content: Option<Content>,
 }
 
@@ -67,8 +67,8 @@ struct Assembly<'a> {
     mixed: bool,
     updates: IndexMap<Text, Update>,
     begin: Option<Begin>,
-    /// Whether the rest is left out for its size.
-    is_cut: bool,
+    /// Whether the rest was dropped because of its size.
+    is_truncated: bool,
     issues: Issues,
 }
 
@@ -76,12 +76,12 @@ struct Assembly<'a> {
 
 impl Document {
     /// Parses JSON Lines: `\n` or `\r\n`, blank lines ignored, a byte order mark at the start accepted. Collects all
-    /// problems; only the size limit ends the parsing. Source: docs/protocols/a2e-workflows.md §1.
+    /// issues; only the size limit ends parsing. Source: docs/protocols/a2e-workflows.md §1.
     #[must_use]
     pub fn parse(bytes: &Bytes, limits: &WorkflowLimits) -> Self {
         let mut assembly = Assembly::new(limits);
         if bytes.len() > limits.max_bytes {
-            assembly.cut();
+            assembly.truncate();
             return assembly.finish();
         }
         let mark = if bytes.starts_with(BYTE_ORDER_MARK) {
@@ -105,7 +105,7 @@ impl Document {
         for (number, line) in (1..).zip(lines) {
             bytes = bytes.saturating_add(line.len() + 1);
             if bytes > limits.max_bytes.saturating_add(1) {
-                assembly.cut();
+                assembly.truncate();
                 break;
             }
             assembly.line(&line, number);
@@ -113,7 +113,7 @@ impl Document {
         assembly.finish()
     }
 
-    /// The faults of its form, found while parsing.
+    /// The issues of its form, found while parsing.
     #[must_use]
     pub fn issues(&self) -> &[Issue] {
         self.issues.as_slice()
@@ -178,13 +178,13 @@ impl<'a> Assembly<'a> {
             mixed: false,
             updates: IndexMap::new(),
             begin: None,
-            is_cut: false,
+            is_truncated: false,
             issues: Issues::new(limits.max_issues),
         }
     }
 
-    fn cut(&mut self) {
-        self.is_cut = true;
+    fn truncate(&mut self) {
+        self.is_truncated = true;
         let message = format!("more than the limit of {} bytes", self.limits.max_bytes);
         self.issues
             .push(Issue::new(Code::WorkflowTooLarge, message));
@@ -214,7 +214,7 @@ impl<'a> Assembly<'a> {
         let Some((dialect, message)) = reader.message(&json) else {
             return;
         };
-        self.speak(dialect, number);
+        self.set_dialect(dialect, number);
         match message {
             Message::Updates(updates) => updates
                 .into_iter()
@@ -228,12 +228,12 @@ impl<'a> Assembly<'a> {
         let mut limits = Limits::default();
         limits.max_bytes = self.limits.max_line_bytes;
         limits.max_depth = self.limits.max_depth;
-        // The line end is not of the line.
+        // The line without its end.
         let line = line.slice(..line.len() - usize::from(line.ends_with(b"\r")));
         Json::parse(&line, &limits)
     }
 
-    fn speak(&mut self, dialect: Dialect, line: u32) {
+    fn set_dialect(&mut self, dialect: Dialect, line: u32) {
         let spoken = *self.dialect.get_or_insert(dialect);
         if spoken != dialect && !self.mixed {
             self.mixed = true;
@@ -260,8 +260,8 @@ impl<'a> Assembly<'a> {
 
     fn finish(mut self) -> Document {
         let dialect = self.dialect.unwrap_or(Dialect::Flat);
-        if !self.is_cut {
-            self.look_for_messages();
+        if !self.is_truncated {
+            self.check_complete();
         }
         let mut definitions = IndexMap::with_capacity(self.updates.len());
         for (id, update) in self.updates {
@@ -291,7 +291,7 @@ impl<'a> Assembly<'a> {
         }
     }
 
-    fn look_for_messages(&mut self) {
+    fn check_complete(&mut self) {
         if self.updates.is_empty() {
             self.issues
                 .push(Issue::new(Code::EmptyWorkflow, "no operation is defined"));
@@ -324,11 +324,11 @@ fn content(id: &Text, update: &Update, dialect: Dialect, issues: &mut Issues) ->
         scope.issue(Code::MultipleOperationTypes, message);
         return None;
     };
-    let Some(of) = OperationType::from_word(word) else {
+    let Some(of) = OperationType::from_name(word) else {
         let message = format!("{} is not an operation type", quote_name(word));
         let suggestion = scope
             .issues
-            .nearest(word, OperationType::WORDS.iter().copied());
+            .nearest(word, OperationType::NAMES.iter().copied());
         scope.suggest(Code::UnknownOperationType, message, suggestion);
         return None;
     };

@@ -1,4 +1,4 @@
-//! What validation needs to know about an operation, even if it is partly invalid.
+//! The facts about an operation that validation needs, even if its configuration is partly invalid.
 
 use std::time::Duration;
 
@@ -25,19 +25,19 @@ pub(super) struct Facts {
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Read {
     pub(super) path: Path,
-    pub(super) need: Need,
+    pub(super) need: Requirement,
 }
 
-/// The requirement of a reader on a value.
+/// What a reader requires of a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Need {
-    /// To be there.
+pub(super) enum Requirement {
+    /// It must exist.
     Any,
-    /// None: it tests whether the value exists.
+    /// Nothing: the reader tests whether it exists.
     Nothing,
-    /// To be an array.
+    /// It must be an array.
     Array,
-    /// To be an array or an object.
+    /// It must be an array or an object.
     ArrayOrObject,
 }
 
@@ -70,11 +70,11 @@ impl Kind {
         }
     }
 
-    pub(super) fn fits(self, need: Need) -> bool {
+    pub(super) fn fits(self, need: Requirement) -> bool {
         match need {
-            Need::Any | Need::Nothing => true,
-            Need::Array => matches!(self, Self::Unknown | Self::Array),
-            Need::ArrayOrObject => self != Self::Scalar,
+            Requirement::Any | Requirement::Nothing => true,
+            Requirement::Array => matches!(self, Self::Unknown | Self::Array),
+            Requirement::ArrayOrObject => self != Self::Scalar,
         }
     }
 }

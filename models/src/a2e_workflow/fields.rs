@@ -1,14 +1,14 @@
-//! Reads the members of a configuration, and collects their faults.
+//! Reads the members of a configuration, and collects their issues.
 
 use crate::a2e_workflow::Dialect;
-use crate::a2e_workflow::facts::{Facts, Kind, Need, Read};
+use crate::a2e_workflow::facts::{Facts, Kind, Read, Requirement};
 use crate::a2e_workflow::issue::{Code, Issue, Issues, quote_name};
 use crate::a2e_workflow::path::{OutputPath, Path, PathError, RelativePath};
 use crate::json::{Json, Number, Object};
-use crate::words::Words;
+use crate::wire_enum::WireEnum;
 use a2abus_plugin::Text;
 
-/// The operation that is being read, and what is known about it so far.
+/// The operation that is being parsed, and the facts collected so far.
 #[derive(Debug)]
 pub(super) struct Scope<'a> {
     pub(super) id: &'a Text,
@@ -48,14 +48,14 @@ impl Scope<'_> {
         None
     }
 
-    /// A parsed path, or a malformed one.
+    /// Returns a parsed path, or reports a malformed one.
     pub(super) fn path_or_issue<T>(&mut self, at: &str, read: Result<T, PathError>) -> Option<T> {
         read.map_err(|error| self.issue(Code::InvalidPath, format!("{at}: {error}")))
             .ok()
     }
 
-    /// Notes that the operation reads a path.
-    pub(super) fn reads(&mut self, path: &Path, need: Need) {
+    /// Records that the operation reads a path.
+    pub(super) fn reads(&mut self, path: &Path, need: Requirement) {
         self.facts.reads.push(Read {
             path: path.clone(),
             need,
@@ -75,7 +75,7 @@ impl Scope<'_> {
         }
     }
 
-    /// Only one of the two would count, and an earlier reader may have used the other.
+    /// Refuses duplicate members: another reader of the workflow may use the other value.
     pub(super) fn refuse_repeated(&mut self, object: &Object, at: &str) {
         for name in object.repeated() {
             let message = format!("{}: {}", here(at), repeated(name));
@@ -86,10 +86,10 @@ impl Scope<'_> {
 
 /// The message about a repeated member.
 pub(super) fn repeated(name: &str) -> String {
-    format!("{} is written twice: write it once", quote_name(name))
+    format!("duplicate member {}", quote_name(name))
 }
 
-/// The path in messages; the configuration as a whole has no name.
+/// The path as shown in messages; that of the configuration itself is empty.
 fn here(at: &str) -> &str {
     if at.is_empty() { "configuration" } else { at }
 }
@@ -97,7 +97,7 @@ fn here(at: &str) -> &str {
 // === impl Fields ===
 
 impl<'o> Fields<'o> {
-    /// An object with members of these names; others are warned of.
+    /// An object with these members; warns about others.
     pub(super) fn open(
         scope: &mut Scope<'_>,
         json: &'o Json,
@@ -131,8 +131,8 @@ impl<'o> Fields<'o> {
         }
     }
 
-    /// Reads a member that must be there.
-    pub(super) fn need<T>(
+    /// Reads a required member.
+    pub(super) fn required<T>(
         &self,
         scope: &mut Scope<'_>,
         name: &str,
@@ -146,8 +146,8 @@ impl<'o> Fields<'o> {
         read(scope, &place, json)
     }
 
-    /// Reads a member that may be there: `None` when it is and is wrong.
-    pub(super) fn may<T>(
+    /// Reads an optional member; `None` if it is invalid.
+    pub(super) fn optional<T>(
         &self,
         scope: &mut Scope<'_>,
         name: &str,
@@ -159,7 +159,7 @@ impl<'o> Fields<'o> {
         }
     }
 
-    /// The name of the only present member of these.
+    /// The name of the one present member of these.
     pub(super) fn one_of(
         &self,
         scope: &mut Scope<'_>,
@@ -181,14 +181,14 @@ impl<'o> Fields<'o> {
 
     /// Reads the path an operation writes to.
     pub(super) fn writes(&self, scope: &mut Scope<'_>, kind: Kind) -> Option<OutputPath> {
-        let path = self.need(scope, OUTPUT_PATH, output_path)?;
+        let path = self.required(scope, OUTPUT_PATH, output_path)?;
         scope.facts.write = Some((path.clone(), kind));
         Some(path)
     }
 
     /// Reads the path an operation reads from.
-    pub(super) fn input(&self, scope: &mut Scope<'_>, need: Need) -> Option<Path> {
-        let path = self.need(scope, "inputPath", path)?;
+    pub(super) fn input(&self, scope: &mut Scope<'_>, need: Requirement) -> Option<Path> {
+        let path = self.required(scope, "inputPath", path)?;
         scope.reads(&path, need);
         Some(path)
     }
@@ -222,12 +222,12 @@ pub(super) fn field(scope: &mut Scope<'_>, at: &str, json: &Json) -> Option<Rela
     scope.path_or_issue(at, RelativePath::parse(text))
 }
 
-pub(super) fn parse_word<W: Words>(scope: &mut Scope<'_>, at: &str, json: &Json) -> Option<W> {
-    parse_word_with_aliases(scope, at, json, &[])
+pub(super) fn parse_name<W: WireEnum>(scope: &mut Scope<'_>, at: &str, json: &Json) -> Option<W> {
+    parse_name_with_aliases(scope, at, json, &[])
 }
 
-/// A word of an enumeration, or an old one for it.
-pub(super) fn parse_word_with_aliases<W: Words>(
+/// A value of an enumeration, or an old name of one.
+pub(super) fn parse_name_with_aliases<W: WireEnum>(
     scope: &mut Scope<'_>,
     at: &str,
     json: &Json,
@@ -242,11 +242,11 @@ pub(super) fn parse_word_with_aliases<W: Words>(
         scope.issue(Code::DeprecatedAlias, message);
         return Some(*value);
     }
-    unknown_word(scope, at, text, W::WORDS)
+    unknown_name(scope, at, text, W::NAMES)
 }
 
-/// Reports an unknown word, and suggests a similar known one.
-pub(super) fn unknown_word<T>(
+/// Reports an unknown name, and suggests a similar known one.
+pub(super) fn unknown_name<T>(
     scope: &mut Scope<'_>,
     at: &str,
     text: &str,
@@ -258,7 +258,7 @@ pub(super) fn unknown_word<T>(
     None
 }
 
-/// An integer by value: `10.0` is one.
+/// An integer by value; `10.0` counts as one.
 pub(super) fn integer(
     scope: &mut Scope<'_>,
     at: &str,
@@ -284,7 +284,7 @@ fn integral(number: &Number) -> Option<u64> {
     })
 }
 
-/// The elements of an array, each read; `None` when any is wrong.
+/// The elements of an array, each parsed; `None` if any is invalid.
 pub(super) fn list<'o, T>(
     scope: &mut Scope<'_>,
     at: &str,
@@ -303,7 +303,7 @@ pub(super) fn list<'o, T>(
     read.into_iter().collect()
 }
 
-/// The members of an object, each read; `None` when any is wrong.
+/// The members of an object, each parsed; `None` if any is invalid.
 pub(super) fn members<T>(
     scope: &mut Scope<'_>,
     at: &str,

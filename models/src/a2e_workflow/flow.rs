@@ -1,9 +1,9 @@
-//! Follows the data through a workflow: does everything that is read exist, with the right type?
+//! Follows the data through a workflow, and checks that all values that are read exist and have the right type.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
-use crate::a2e_workflow::facts::{Kind, Need, Read};
+use crate::a2e_workflow::facts::{Kind, Read, Requirement};
 use crate::a2e_workflow::graph::{Graph, Node};
 use crate::a2e_workflow::issue::{Code, Issue, Issues};
 use crate::a2e_workflow::path::{OutputPath, Path, Segment};
@@ -46,18 +46,18 @@ fn check_wait(graph: &Graph<'_>, policy: &Policy, issues: &mut Issues) {
     }
 }
 
-/// Where an operation runs.
+/// The context in which an operation runs.
 #[derive(Clone, Copy)]
-struct Reach {
-    /// The number of enclosing loops, counted up to two: more make no difference.
+struct Context {
+    /// The number of enclosing loops, at most two; more make no difference.
     loops: u8,
-    /// Whether it runs in any case.
-    sure: bool,
+    /// Whether it always runs.
+    always: bool,
 }
 
 enum Visit {
-    Enter(usize, Reach),
-    Leave(usize, Reach),
+    Enter(usize, Context),
+    Leave(usize, Context),
 }
 
 struct Walk<'a, 'g> {
@@ -77,9 +77,9 @@ struct Walk<'a, 'g> {
 
 impl<'a> Walk<'a, '_> {
     fn run(&mut self) {
-        let root = Reach {
+        let root = Context {
             loops: 0,
-            sure: true,
+            always: true,
         };
         let mut steps: Vec<Visit> = self
             .graph
@@ -89,28 +89,28 @@ impl<'a> Walk<'a, '_> {
             .collect();
         while let Some(step) = steps.pop() {
             match step {
-                Visit::Enter(node, reach) if self.visited.insert((node, reach.loops)) => {
-                    self.enter(node, reach);
-                    self.descend(node, reach, &mut steps);
+                Visit::Enter(node, context) if self.visited.insert((node, context.loops)) => {
+                    self.enter(node, context);
+                    self.descend(node, context, &mut steps);
                 }
                 Visit::Enter(..) => {}
-                Visit::Leave(node, reach) => self.leave(node, reach),
+                Visit::Leave(node, context) => self.leave(node, context),
             }
         }
     }
 
     /// Pushes the successors in reverse order. A loop writes after its body.
-    fn descend(&self, node: usize, reach: Reach, steps: &mut Vec<Visit>) {
+    fn descend(&self, node: usize, context: Context, steps: &mut Vec<Visit>) {
         let (branches, body) = self.graph.children(node);
-        let in_branch = Reach {
-            sure: false,
-            ..reach
+        let in_branch = Context {
+            always: false,
+            ..context
         };
-        let in_body = Reach {
-            sure: false,
-            loops: (reach.loops + 1).min(2),
+        let in_body = Context {
+            always: false,
+            loops: (context.loops + 1).min(2),
         };
-        steps.push(Visit::Leave(node, reach));
+        steps.push(Visit::Leave(node, context));
         steps.extend(body.iter().rev().map(|child| Visit::Enter(*child, in_body)));
         steps.extend(
             branches
@@ -120,14 +120,14 @@ impl<'a> Walk<'a, '_> {
         );
     }
 
-    fn enter(&mut self, index: usize, reach: Reach) {
+    fn enter(&mut self, index: usize, context: Context) {
         let graph = self.graph;
         let node = graph.node(index);
         let Some(content) = node.content else {
             return;
         };
         for read in &content.facts.reads {
-            if !is_loop_variable(&read.path, reach.loops)
+            if !is_loop_variable(&read.path, context.loops)
                 && !self.reported.contains(&(index, &read.path))
             {
                 self.check_read(index, node, read);
@@ -145,7 +145,7 @@ impl<'a> Walk<'a, '_> {
         let found = self.known.find(&read.path);
         let path = &read.path;
         let (code, message) = match found.presence {
-            Presence::Missing if read.need != Need::Nothing => (
+            Presence::Missing if read.need != Requirement::Nothing => (
                 Code::PathNotFound,
                 format!("{path} does not exist: no earlier operation writes it"),
             ),
@@ -157,10 +157,10 @@ impl<'a> Walk<'a, '_> {
                 Code::PathMaybeMissing,
                 format!("{path} is written only in a branch or loop body"),
             ),
-            Presence::Sure if found.kind.fits(read.need) => return,
-            Presence::Sure => {
+            Presence::Always if found.kind.fits(read.need) => return,
+            Presence::Always => {
                 let needed = match read.need {
-                    Need::Array => "an array",
+                    Requirement::Array => "an array",
                     _ => "an array or an object",
                 };
                 (Code::TypeMismatch, format!("{path} is not {needed}"))
@@ -177,7 +177,7 @@ impl<'a> Walk<'a, '_> {
         self.issues.push(issue.suggest(suggestion));
     }
 
-    fn leave(&mut self, index: usize, reach: Reach) {
+    fn leave(&mut self, index: usize, context: Context) {
         let graph = self.graph;
         let node = graph.node(index);
         let Some((output, kind)) = node
@@ -186,7 +186,7 @@ impl<'a> Walk<'a, '_> {
         else {
             return;
         };
-        if reach.loops > 0 && is_reserved(output) && self.reserved.insert(index) {
+        if context.loops > 0 && is_reserved(output) && self.reserved.insert(index) {
             let message = format!("{output} is reserved for the loop");
             self.issues.push(
                 Issue::new(Code::ReservedPath, message)
@@ -196,7 +196,7 @@ impl<'a> Walk<'a, '_> {
         }
         self.known.add(
             output.path().segments().iter().map(Segment::key),
-            reach.sure,
+            context.always,
             *kind,
         );
         if self.outputs.len() < 32 {
@@ -222,16 +222,16 @@ fn is_reserved(output: &OutputPath) -> bool {
 
 // === what is known ===
 
-/// The paths that are written so far, as a tree of their keys.
+/// The paths written so far, as a tree of their keys.
 struct KnownPaths {
-    nodes: Vec<AsText>,
+    nodes: Vec<PathNode>,
     children: HashMap<(usize, Text), usize>,
     writes: usize,
 }
 
-/// What was written to one path.
+/// What was written to a path and below it.
 #[derive(Default)]
-struct AsText {
+struct PathNode {
     /// To the path itself.
     here: Option<Write>,
     /// To a path below it.
@@ -251,7 +251,7 @@ enum Presence {
     #[default]
     Missing,
     Maybe,
-    Sure,
+    Always,
 }
 
 struct PathState {
@@ -263,10 +263,10 @@ struct PathState {
 
 // Every index in `children` is one of `nodes`, and the root is always there.
 impl KnownPaths {
-    /// Of several inputs the last that has a member counts.
+    /// If several inputs have a member, the last one counts.
     fn new(inputs: [Option<&Object>; 2]) -> Self {
         let mut known = Self {
-            nodes: vec![AsText::default()],
+            nodes: vec![PathNode::default()],
             children: HashMap::new(),
             writes: 0,
         };
@@ -276,9 +276,9 @@ impl KnownPaths {
         known
     }
 
-    fn add(&mut self, keys: impl Iterator<Item = Text>, sure: bool, kind: Kind) {
-        let presence = if sure {
-            Presence::Sure
+    fn add(&mut self, keys: impl Iterator<Item = Text>, always: bool, kind: Kind) {
+        let presence = if always {
+            Presence::Always
         } else {
             Presence::Maybe
         };
@@ -288,7 +288,7 @@ impl KnownPaths {
             let next = self.nodes.len();
             at = *self.children.entry((at, key)).or_insert(next);
             if at == next {
-                self.nodes.push(AsText::default());
+                self.nodes.push(PathNode::default());
             }
         }
         self.writes += 1;
@@ -297,7 +297,7 @@ impl KnownPaths {
             .map_or(Presence::Missing, |write| write.presence);
         self.nodes[at].here = Some(Write {
             presence: before.max(presence),
-            kind: if sure { kind } else { Kind::Unknown },
+            kind: if always { kind } else { Kind::Unknown },
             number: self.writes,
         });
     }

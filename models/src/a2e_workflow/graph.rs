@@ -1,4 +1,4 @@
-//! Which operation controls which: branches, bodies, and the order of execution.
+//! The control graph: branches, loop bodies, and the order of execution.
 
 use std::collections::HashSet;
 
@@ -12,7 +12,7 @@ pub(super) struct Graph<'a> {
     document: &'a Document,
     order: &'a Order,
     nodes: Vec<Node<'a>>,
-    /// The operations that stand in the order, without repetitions.
+    /// The operations in the order, without duplicates.
     in_order: Vec<usize>,
 }
 
@@ -22,7 +22,7 @@ pub(super) struct Node<'a> {
     pub(super) content: Option<&'a Content>,
     /// The operations of its branches, then those of its body.
     children: Vec<usize>,
-    /// How many of the children are of branches.
+    /// How many of the children belong to branches.
     branches: usize,
     /// Its first index in the order.
     position: Option<usize>,
@@ -36,7 +36,7 @@ pub(super) struct Node<'a> {
 struct Search {
     /// The operations in an order in which every operation precedes those that it controls, except for cycles.
     sorted: Vec<usize>,
-    /// The operations found open again.
+    /// The operations at which a cycle was found.
     cycles: Vec<usize>,
 }
 
@@ -104,7 +104,7 @@ impl<'a> Graph<'a> {
         &self.nodes[node]
     }
 
-    /// The operations of the order that nothing controls, which run when it is their turn.
+    /// The operations in the order that no other operation controls.
     pub(super) fn roots(&self) -> impl DoubleEndedIterator<Item = usize> {
         let is_root = |node: &usize| !self.nodes[*node].is_controlled;
         self.in_order.iter().copied().filter(is_root)
@@ -116,7 +116,7 @@ impl<'a> Graph<'a> {
         node.children.split_at(node.branches)
     }
 
-    /// Checks references and order; whether paths can be followed.
+    /// Checks references and order. Returns whether the data flow can be checked.
     pub(super) fn check(&self, issues: &mut Issues) -> bool {
         let known = self.check_references(issues);
         let unique = self.check_order(issues);
@@ -159,7 +159,7 @@ impl<'a> Graph<'a> {
         all_known
     }
 
-    /// The ids that are not defined, each once.
+    /// The undefined ids, without duplicates.
     fn unknown(&self, ids: impl Iterator<Item = &'a Text>) -> Vec<&'a Text> {
         let mut seen = HashSet::new();
         ids.filter(|id| !self.document.definitions.contains_key(*id) && seen.insert(*id))
@@ -187,7 +187,7 @@ impl<'a> Graph<'a> {
         repeated.is_empty()
     }
 
-    /// Depth first from every operation in order of definition, without recursion: a chain may be
+    /// Depth-first from every operation in order of definition. Not recursive, because a chain may be
     /// as long as the document.
     fn search(&self) -> Search {
         let mut states = vec![State::New; self.nodes.len()];

@@ -3,13 +3,13 @@
 use crate::json::Json;
 use a2abus_plugin::Text;
 
-/// A fault or a doubtful place in a workflow. Source: docs/protocols/a2e-workflows.md §3.
+/// An error or a warning about a workflow. Source: docs/protocols/a2e-workflows.md §3.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Issue {
-    /// Whether it makes the workflow invalid.
+    /// Whether it is an error or a warning.
     pub severity: Severity,
-    /// What it is.
+    /// Its code.
     pub code: Code,
     /// A message for people. Contains paths and ids, never values.
     pub message: String,
@@ -21,12 +21,12 @@ pub struct Issue {
     pub suggestion: Option<String>,
 }
 
-words! {
+wire_enum! {
     /// Whether an issue makes a workflow invalid.
     Severity {
-        /// It does.
+        /// The workflow is invalid.
         Error = "error",
-        /// It does not.
+        /// The workflow is valid, but doubtful.
         Warning = "warning",
     }
 
@@ -40,18 +40,18 @@ words! {
         Permission = "permission",
         /// References exist.
         Dependency = "dependency",
-        /// Values are of the kinds that are needed.
+        /// Values have the required types.
         Type = "type",
         /// Not an error by itself.
         Warning = "warning",
     }
 
-    /// How much is forgiven. Source: docs/protocols/a2e-workflows.md §D9.
+    /// How strict validation is. Source: docs/protocols/a2e-workflows.md §D9.
     #[derive(Default)]
     Strictness {
         /// Warnings count as errors.
         Strict = "strict",
-        /// By the table.
+        /// As the table of codes says.
         #[default]
         Moderate = "moderate",
         /// `path_not_found` and `type_mismatch` are warnings.
@@ -62,7 +62,7 @@ words! {
 /// Declares the codes by their levels.
 macro_rules! codes {
     ($($level:ident { $($code:ident = $word:literal,)+ })+) => {
-        words! {
+        wire_enum! {
             /// The code of an issue. Source: docs/protocols/a2e-workflows.md §3.
             #[non_exhaustive]
             Code { $($($code = $word,)+)+ }
@@ -207,7 +207,7 @@ impl Issue {
         self.code.level()
     }
 
-    /// As it is written in answers.
+    /// Its JSON form in answers.
     #[must_use]
     pub fn to_json(&self) -> Json {
         let mut members = vec![
@@ -271,7 +271,7 @@ impl Issues {
         }
     }
 
-    /// Adds an issue. The last one within the limit says that there are more.
+    /// Adds an issue. The last issue within the limit reports that there are more.
     pub(super) fn push(&mut self, issue: Issue) {
         if self.found.len() < self.max {
             self.found.push(issue);
@@ -281,7 +281,7 @@ impl Issues {
         }
     }
 
-    /// Suggests a name for an issue, unless it would not be listed.
+    /// Suggests a name for an issue, unless the list of issues is full.
     pub(super) fn nearest<'a>(
         &self,
         name: &str,
@@ -303,7 +303,7 @@ impl Issues {
     }
 }
 
-/// A foreign name as far as a message repeats it.
+/// A quoted name from the workflow, truncated for messages.
 pub(super) fn quote_name(name: &str) -> String {
     const SHOWN: usize = 100;
     match name.char_indices().nth(SHOWN) {
@@ -323,8 +323,8 @@ pub(super) fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) 
     Some(format!("did you mean {:?}?", best.1))
 }
 
-/// The number of characters to change, when it is small against the lengths and they are short; case
-/// does not count.
+/// The edit distance, if it is small relative to the lengths and both texts are short. Ignores
+/// case.
 fn distance(a: &str, b: &str) -> Option<usize> {
     const LONGEST: usize = 64;
     let most = a.len().min(b.len()) / 3 + 1;

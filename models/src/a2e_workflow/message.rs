@@ -1,4 +1,4 @@
-//! From one line to the message it is, of either dialect.
+//! Parses one line into a message of either dialect.
 
 use indexmap::IndexMap;
 use indexmap::map::Entry;
@@ -56,7 +56,7 @@ const AGENT: &str = "_agentId";
 const INPUT: &str = "input";
 
 impl Reader<'_> {
-    /// The message and its dialect; `None` when it is none.
+    /// The message and its dialect; `None` if it is not a message.
     pub(super) fn message(&mut self, json: &Json) -> Option<(Dialect, Message)> {
         let Some(object) = json.as_object() else {
             let message = format!("expected an object, found {}", json.kind());
@@ -93,7 +93,7 @@ impl Reader<'_> {
 
     fn flat_update(&mut self, object: &Object) -> Message {
         let id = object.get("operationId").and_then(Json::as_text).cloned();
-        if self.is_late(id.as_ref()) {
+        if self.is_after_begin(id.as_ref()) {
             return Message::Nothing;
         }
         self.check_members(object, &["type", "operationId", "operation"], id.as_ref());
@@ -126,7 +126,7 @@ impl Reader<'_> {
     }
 
     fn order(&mut self, object: &Object) -> Option<Order> {
-        const MOST: usize = 100;
+        const MAX_IDS: usize = 100;
         const EXPECTED: &str = "operationOrder: expected 1 to 100 strings";
         let order = self.required(object, "operationOrder", None)?;
         let ids = order.as_array().filter(|ids| !ids.is_empty());
@@ -134,7 +134,7 @@ impl Reader<'_> {
         let Some(ids): Option<Vec<Text>> = ids else {
             return self.invalid(EXPECTED, None);
         };
-        if ids.len() > MOST {
+        if ids.len() > MAX_IDS {
             self.issue(Code::InvalidField, EXPECTED.into(), None);
         }
         Some(Order {
@@ -165,7 +165,7 @@ impl Reader<'_> {
             UPDATE => self.wrapped_update(content),
             BEGIN => self.begin(|reader| reader.wrapped_begin(object, content)),
             _ => {
-                if !self.is_late(None) {
+                if !self.is_after_begin(None) {
                     let message = format!("{DATA_MODEL_UPDATE}: data is sent with the request");
                     self.issue(Code::IgnoredMessage, message, None);
                 }
@@ -175,7 +175,7 @@ impl Reader<'_> {
     }
 
     fn wrapped_update(&mut self, content: &Object) -> Message {
-        if self.is_late(None) {
+        if self.is_after_begin(None) {
             return Message::Nothing;
         }
         self.check_members(content, &["workflowId", "operations"], None);
@@ -253,7 +253,7 @@ impl Reader<'_> {
         ))
     }
 
-    /// Nothing may follow the message that begins (docs/protocols/a2e-workflows.md §D3).
+    /// Nothing may follow the begin message (docs/protocols/a2e-workflows.md §D3).
     fn begin(&mut self, read: impl FnOnce(&mut Self) -> Begin) -> Message {
         if self.has_begun {
             let message = "a second message begins the execution";
@@ -263,7 +263,7 @@ impl Reader<'_> {
         Message::Begin(read(self))
     }
 
-    fn is_late(&mut self, id: Option<&Text>) -> bool {
+    fn is_after_begin(&mut self, id: Option<&Text>) -> bool {
         if self.has_begun {
             let message = "nothing may follow the message that begins execution";
             self.issue(Code::UpdateAfterBegin, message.into(), id);
@@ -282,8 +282,8 @@ impl Reader<'_> {
         }
     }
 
-    /// The initial data. An extension, like the `input` of a request, because lines on the bus have no enclosing
-    /// request. Source: docs/protocols/a2e-workflows.md §D5.
+    /// The initial data. An extension that corresponds to the `input` of a request, because lines on the bus have no
+    /// enclosing request. Source: docs/protocols/a2e-workflows.md §D5.
     fn input(&mut self, object: &Object) -> Option<Object> {
         match object.get(INPUT)? {
             Json::Null => None,

@@ -14,9 +14,9 @@ use a2abus_plugin::Text;
 /// The action of an operation. Source: docs/protocols/a2e-workflows.md §4.
 #[derive(Debug, Clone, PartialEq)]
 pub enum OperationKind {
-    /// Requests something over HTTP.
+    /// Makes an HTTP request.
     ApiCall(ApiCall),
-    /// Keeps the elements of an array that fulfil conditions.
+    /// Keeps the elements of an array that match all conditions.
     FilterData(FilterData),
     /// Maps, sorts, groups, aggregates or selects.
     TransformData(TransformData),
@@ -28,11 +28,11 @@ pub enum OperationKind {
     StoreData(StoreData),
     /// Waits.
     Wait(Wait),
-    /// Makes one value of several.
+    /// Merges several values.
     MergeData(MergeData),
 }
 
-words! {
+wire_enum! {
     /// The type of an operation. Source: docs/protocols/a2e-workflows.md §4.
     OperationType {
         /// [`ApiCall`].
@@ -66,7 +66,7 @@ words! {
     Operator {
         /// JSON equality.
         Equal = "==",
-        /// Its negation.
+        /// JSON inequality.
         NotEqual = "!=",
         /// Both numbers or both strings.
         Greater = ">",
@@ -90,36 +90,36 @@ words! {
     Strategy {
         /// Arrays one after the other.
         Concat = "concat",
-        /// The same without duplicates.
+        /// Like `concat`, without duplicates.
         Union = "union",
-        /// The elements that all arrays have.
+        /// The elements that occur in all arrays.
         Intersect = "intersect",
         /// Objects by member and arrays by position.
         DeepMerge = "deepMerge",
     }
 }
 
-/// Requests something over HTTP. Source: docs/protocols/a2e-workflows.md §4.8.
+/// Makes an HTTP request. Source: docs/protocols/a2e-workflows.md §4.8.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ApiCall {
     /// The method.
     pub method: Method,
-    /// Where to.
+    /// The URL.
     pub url: UrlTemplate,
     /// The headers by their names as written, in order.
     pub headers: Vec<(Text, HeaderValue)>,
     /// The body to send, as JSON; never with GET.
     pub body: Option<Body>,
-    /// The longest an attempt may take, 1 s to 300 s.
+    /// The timeout of each attempt, 1 s to 300 s.
     pub timeout: Duration,
-    /// Where the answer is put.
+    /// Where the response is written.
     pub output: OutputPath,
 }
 
 /// The value of a header.
 #[derive(Clone, PartialEq)]
 pub enum HeaderValue {
-    /// Text with scalars in it, not encoded.
+    /// Text with scalar values inserted, not encoded.
     Template(Template),
     /// A scalar of the data model.
     Reference(Path),
@@ -127,7 +127,7 @@ pub enum HeaderValue {
     Credential(Text),
 }
 
-/// Keeps the elements of an array that fulfil all conditions.
+/// Keeps the elements of an array that match all conditions.
 /// Source: docs/protocols/a2e-workflows.md §4.1.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FilterData {
@@ -135,7 +135,7 @@ pub struct FilterData {
     pub input: Path,
     /// The conditions; without any, everything is kept.
     pub conditions: Vec<FilterCondition>,
-    /// Where the elements are put.
+    /// Where the elements are written.
     pub output: OutputPath,
 }
 
@@ -146,7 +146,7 @@ pub struct FilterCondition {
     pub field: RelativePath,
     /// How it is compared.
     pub operator: Operator,
-    /// With what.
+    /// The value to compare with.
     pub value: Operand,
 }
 
@@ -159,7 +159,7 @@ pub struct Conditional {
     pub test: Test,
     /// The ids of the branch for a true condition.
     pub if_true: Vec<Text>,
-    /// The ids of the branch that runs when it does not.
+    /// The ids of the branch for a false condition.
     pub if_false: Vec<Text>,
 }
 
@@ -181,7 +181,7 @@ pub struct Loop {
     pub input: Path,
     /// The ids of the operations, in order.
     pub operations: Vec<Text>,
-    /// Where the array of their values is put.
+    /// Where the array of their values is written.
     pub output: Option<OutputPath>,
 }
 
@@ -203,18 +203,18 @@ pub struct Wait {
     pub duration: Duration,
 }
 
-/// Makes one value of several. Source: docs/protocols/a2e-workflows.md §4.3.
+/// Merges several values. Source: docs/protocols/a2e-workflows.md §4.3.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MergeData {
     /// The values, at least two.
     pub sources: Vec<Path>,
     /// How.
     pub strategy: Strategy,
-    /// Where the result is put.
+    /// Where the result is written.
     pub output: OutputPath,
 }
 
-/// How long an attempt of a call may take when nothing is said.
+/// The default timeout of an attempt.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
 
 // === impl OperationKind ===

@@ -1,4 +1,4 @@
-//! Paths of the data model, read once and kept as segments.
+//! Paths of the data model, parsed into segments.
 
 use std::fmt;
 
@@ -14,7 +14,7 @@ const MAX_STEPS: usize = 64;
 
 /// The beginning of every path of the data model.
 const ROOT: &str = "/workflow";
-/// The storages that paths may begin with; `file` is written alone.
+/// The storages that paths may begin with; `file` is write-only.
 const STORAGES: [Storage; 2] = [Storage::Local, Storage::Session];
 
 /// One step of a path. Source: docs/protocols/a2e-workflows.md §2.
@@ -36,12 +36,12 @@ pub enum Segment {
 /// StoreData has stored: its first step is the key. Source: docs/protocols/a2e-workflows.md §2.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Path {
-    /// `None` is the data model.
+    /// `None` for the data model.
     storage: Option<Storage>,
     segments: Vec<Segment>,
 }
 
-/// A [`Path`] that may be written to: keys by slash or dot alone.
+/// A [`Path`] that may be written to: only keys after a slash or dot.
 /// Source: docs/protocols/a2e-workflows.md §2.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct OutputPath(Path);
@@ -58,10 +58,10 @@ pub struct RelativePath {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PathError {
-    /// A path of the data model begins with `/workflow/`.
+    /// It does not begin with `/workflow/`.
     #[error("a path begins with /workflow/")]
     NoRoot,
-    /// An empty key, or one with a character that needs quotes.
+    /// An empty key, or one with a character that must be quoted.
     #[error("a key is empty or has a character that must be quoted")]
     BadKey,
     /// Brackets that contain neither an index nor a JSON string.
@@ -122,7 +122,7 @@ impl Path {
         }
     }
 
-    /// Reads the path a text begins with, as far as it goes, and gives the rest.
+    /// Parses the longest path at the beginning of a text, and returns the rest.
     pub(super) fn parse_prefix(text: &str) -> Result<(Self, &str), PathError> {
         let (storage, mut rest) = Self::root(text).ok_or(PathError::NoRoot)?;
         let mut segments = Vec::new();
@@ -133,7 +133,7 @@ impl Path {
         Ok((Self { storage, segments }, rest))
     }
 
-    /// Whether the text is meant as a path, well formed or not.
+    /// Whether the text is meant as a path, even if malformed.
     pub(super) fn looks_like_path(text: &str) -> bool {
         Self::root(text).is_some()
     }
@@ -152,7 +152,7 @@ impl Path {
         })
     }
 
-    /// The storage that it leads into, if not into the data model.
+    /// The storage that it reads; `None` for the data model.
     #[must_use]
     pub fn storage(&self) -> Option<Storage> {
         self.storage
@@ -231,7 +231,7 @@ impl RelativePath {
         }
     }
 
-    /// Reads the path a text begins with, as far as it goes, and gives the rest.
+    /// Parses the longest path at the beginning of a text, and returns the rest.
     pub(super) fn parse_prefix(text: &str) -> Result<(Self, &str), PathError> {
         let mut segments = Vec::new();
         let mut rest = text;

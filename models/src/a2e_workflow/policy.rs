@@ -16,29 +16,29 @@ pub struct Policy {
     pub apis: Apis,
     /// The credentials it may refer to, by id.
     pub credentials: Allowed,
-    /// The credentials there are, with the APIs each may be sent to.
+    /// All existing credentials, with the APIs that each may be sent to.
     pub bindings: BTreeMap<Text, Apis>,
     /// The storages it may write to.
     pub storages: Allowed,
-    /// Most operations a workflow may define (default 20).
+    /// The maximum number of operations in a workflow (default 20).
     pub max_operations: usize,
-    /// Longest execution (default 30 s).
+    /// The maximum execution time (default 30 s).
     pub max_execution_time: Duration,
 }
 
-/// Names that are permitted.
+/// The permitted names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Allowed {
     /// Every name.
     All,
-    /// These; none when it is empty.
+    /// Only these; an empty list permits nothing.
     Only(Vec<Text>),
 }
 
-/// APIs that are permitted.
+/// The permitted APIs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Apis {
-    /// Whether every host that is globally reachable is.
+    /// Whether every globally reachable host is permitted.
     pub any: bool,
     /// The registered bases.
     pub bases: Vec<ApiBase>,
@@ -56,7 +56,7 @@ pub enum Refusal {
 /// Why a credential may not be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CredentialRefusal {
-    /// It is permitted and not there: `credential_not_found`.
+    /// It is permitted, but does not exist: `credential_not_found`.
     NotFound,
     /// It is not permitted, or not for this target: `credential_not_permitted`.
     NotPermitted,
@@ -91,14 +91,14 @@ impl Policy {
         self.storages.contains(storage.as_str())
     }
 
-    /// Judges a target, before the run and again with its final URL.
+    /// Checks a target; called before the run, and again with the final URL.
     ///
     /// # Errors
     /// Why it may not be called.
     pub fn check_target(&self, target: &Target) -> Result<(), Refusal> {
         if let Some(why) = target.forbidden(&self.apis.bases) {
             Err(Refusal::Forbidden(why))
-        } else if self.apis.cover(target) {
+        } else if self.apis.permit(target) {
             Ok(())
         } else {
             Err(Refusal::NotPermitted)
@@ -118,7 +118,7 @@ impl Policy {
             return Err(CredentialRefusal::NotPermitted);
         }
         let apis = self.bindings.get(id).ok_or(CredentialRefusal::NotFound)?;
-        if target.is_none_or(|target| apis.cover(target)) {
+        if target.is_none_or(|target| apis.permit(target)) {
             Ok(())
         } else {
             Err(CredentialRefusal::NotPermitted)
@@ -145,7 +145,7 @@ impl Allowed {
     }
 }
 
-/// A list of names in which `*` is every name.
+/// A list of names; `*` means every name.
 impl<N: Into<Text>> FromIterator<N> for Allowed {
     fn from_iter<I: IntoIterator<Item = N>>(names: I) -> Self {
         let names: Vec<Text> = names.into_iter().map(Into::into).collect();
@@ -160,7 +160,7 @@ impl<N: Into<Text>> FromIterator<N> for Allowed {
 // === impl Apis ===
 
 impl Apis {
-    /// Reads a list of base URLs in which `*` is every one.
+    /// Parses a list of base URLs; `*` means any.
     ///
     /// # Errors
     /// The fault of the first malformed base.
@@ -178,7 +178,7 @@ impl Apis {
 
     /// Whether a target is permitted.
     #[must_use]
-    pub fn cover(&self, target: &Target) -> bool {
+    pub fn permit(&self, target: &Target) -> bool {
         self.any || target.is_within(&self.bases)
     }
 }

@@ -1,6 +1,6 @@
-//! Where values outlive an execution.
+//! Storages for values that outlive an execution.
 
-words! {
+wire_enum! {
     /// Where values are stored. Source: docs/protocols/a2e-workflows.md §4.6.
     Storage {
         /// Durable, per agent.

@@ -1,4 +1,4 @@
-//! Which addresses a workflow may call: the literal rules against server-side request forgery.
+//! The URLs that a workflow may call: rules against server-side request forgery.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -8,8 +8,8 @@ use crate::a2e_workflow::path::Path;
 use crate::a2e_workflow::template::{Part, Template};
 use a2abus_plugin::Text;
 
-/// The URL of a call: absolute text with values after the authority, or one reference that is used
-/// raw. Source: docs/protocols/a2e-workflows.md §D17.
+/// The URL of a call: absolute text with values after the authority, or a single reference that is
+/// not encoded. Source: docs/protocols/a2e-workflows.md §D17.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum UrlTemplate {
     /// Text; each value is percent-encoded.
@@ -18,7 +18,7 @@ pub enum UrlTemplate {
     Reference(Path),
 }
 
-/// Where a call goes: an absolute URL as the WHATWG URL standard normalises it.
+/// The target of a call: an absolute URL, normalised by the WHATWG URL standard.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Target {
     url: Url,
@@ -39,7 +39,7 @@ pub enum TargetError {
     /// A space or a control character.
     #[error("a URL has no spaces and no control characters")]
     Space,
-    /// A brace that is not of a template, or a template that is malformed.
+    /// A brace outside a template, or a malformed template.
     #[error("braces in a URL hold a path that begins with /workflow/")]
     Brace,
     /// A missing or malformed scheme or host.
@@ -50,7 +50,7 @@ pub enum TargetError {
     TemplateInAuthority,
 }
 
-/// Why a target is forbidden for everybody. Source: docs/protocols/a2e-workflows.md §7, SSRF.
+/// Why a target is forbidden for every agent. Source: docs/protocols/a2e-workflows.md §7, SSRF.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Forbidden {
@@ -60,18 +60,18 @@ pub enum Forbidden {
     /// A user or a password in the URL.
     #[error("its URL contains a user or a password; use a credential")]
     UserInfo,
-    /// HTTP without TLS, without a registered base.
+    /// HTTP without TLS and without a registered base.
     #[error(
         "its scheme is http, and no permitted API with http is registered for this host and port"
     )]
     NotEncrypted,
-    /// A host that [`is_forbidden_host`], not covered by a registered base.
+    /// A host for which [`is_forbidden_host`] holds, and that no registered base covers.
     #[error("it is not globally reachable, and no registered, permitted API covers the URL")]
     NotGlobal,
 }
 
 /// Stands for a value while its URL is checked before the run. This weakens no check, because the final URL is checked
-/// too, and there this text has no special meaning.
+/// too.
 const PLACEHOLDER: &str = "%7B%7D";
 
 // === impl UrlTemplate ===
@@ -100,7 +100,7 @@ impl UrlTemplate {
         Ok(url)
     }
 
-    /// The target, as far as the text shows it; `None` for a reference.
+    /// The target, as far as it is known from the text; `None` for a reference.
     pub(super) fn target(&self) -> Option<Result<Target, TargetError>> {
         let Self::Text(template) = self else {
             return None;
@@ -162,7 +162,7 @@ impl Target {
         let authority = authority(text)
             .map(|(authority, _)| authority)
             .unwrap_or_default();
-        // The URL standard finds hosts in "https:x" and "https:///x", which nobody intends.
+        // The URL standard finds hosts in "https:x" and "https:///x", which is never intended.
         if is_http(&url) && authority.is_empty() {
             return Err(TargetError::NotAbsolute);
         }
@@ -192,7 +192,8 @@ impl Target {
         self.url.origin().ascii_serialization()
     }
 
-    /// Why the rules forbid it for everybody; `None` if they do not. Source: docs/protocols/a2e-workflows.md §7, SSRF.
+    /// Why the rules forbid it for every agent; `None` if they do not. Source: docs/protocols/a2e-workflows.md §7,
+    /// SSRF.
     #[must_use]
     pub fn forbidden(&self, registered: &[ApiBase]) -> Option<Forbidden> {
         let has_origin = |base: &ApiBase| base.has_origin_of(self);
@@ -268,7 +269,7 @@ impl std::fmt::Display for ApiBase {
 
 // === paths ===
 
-/// How often a path is decoded: more often than the services on its way together.
+/// How often a path is decoded: more often than all services on its way would.
 const MAX_DECODINGS: usize = 8;
 
 /// Whether a segment of a path becomes `.` or `..` for a service that decodes it, maybe more than once, treats a
@@ -290,14 +291,14 @@ fn has_hidden_dots(path: &str) -> bool {
         }
         path = decoded;
     }
-    // A name that is encoded this often is meant to be hidden.
+    // A name encoded this often is meant to hide something.
     true
 }
 
 // === addresses ===
 
 /// Whether a host in a URL is `localhost` or below it, or an address that is not globally reachable, in any form that
-/// the URL standard reads (decimal, hexadecimal, octal, IPv6 in brackets). A name does not show its addresses:
+/// the URL standard accepts (decimal, hexadecimal, octal, IPv6 in brackets). A name does not show its addresses:
 /// [`is_forbidden_address`] checks those. Source: docs/protocols/a2e-workflows.md §7, SSRF.
 #[must_use]
 pub fn is_forbidden_host(host: &str) -> bool {
@@ -331,7 +332,7 @@ pub fn is_forbidden_address(address: IpAddr) -> bool {
     }
 }
 
-/// A network: its address and the bits that count.
+/// A network: its address and the length of its prefix.
 type Net<A> = (A, u32);
 
 const FORBIDDEN_V4: [Net<[u8; 4]>; 16] = [
@@ -339,7 +340,7 @@ const FORBIDDEN_V4: [Net<[u8; 4]>; 16] = [
     ([10, 0, 0, 0], 8),
     ([100, 64, 0, 0], 10),
     ([127, 0, 0, 0], 8),
-    // The platform service of Azure, which answers inside its networks alone.
+    // The platform service of Azure, which answers only inside its networks.
     ([168, 63, 129, 16], 32),
     ([169, 254, 0, 0], 16),
     ([172, 16, 0, 0], 12),
@@ -360,7 +361,7 @@ const FORBIDDEN_V6: [Net<[u16; 8]>; 4] = [
     // Protocol assignments, Teredo among them.
     ([0x2001, 0, 0, 0, 0, 0, 0, 0], 23),
     ([0x2001, 0xdb8, 0, 0, 0, 0, 0, 0], 32),
-    // 6to4: wherever it leads, through a relay of someone's.
+    // 6to4: the destination is unknown, behind a third party's relay.
     ([0x2002, 0, 0, 0, 0, 0, 0, 0], 16),
     ([0x3fff, 0, 0, 0, 0, 0, 0, 0], 20),
 ];
@@ -372,7 +373,7 @@ fn is_in(address: Ipv6Addr, (net, bits): Net<[u16; 8]>) -> bool {
     (address.to_bits() ^ Ipv6Addr::from(net).to_bits()).leading_zeros() >= bits
 }
 
-/// The IPv4 address that is really meant.
+/// The IPv4 address embedded in an IPv6 address.
 fn embedded(address: Ipv6Addr) -> Option<Ipv4Addr> {
     let [.., a, b, c, d] = address.octets();
     (is_in(address, MAPPED_V4) || is_in(address, NAT64)).then(|| Ipv4Addr::new(a, b, c, d))

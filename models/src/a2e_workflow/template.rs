@@ -1,4 +1,4 @@
-//! Text with values in it, and values that may be references, read once.
+//! Templates, and values that may be references.
 
 use std::fmt;
 
@@ -21,11 +21,11 @@ pub struct FieldTemplate(Vec<Part<RelativePath>>);
 pub enum Part<P> {
     /// Literal text; never empty.
     Text(Text),
-    /// The place of a value.
+    /// A placeholder for a value.
     Value(P),
 }
 
-/// A value as written, or the one found in the data model.
+/// A literal value, or a reference to the data model.
 /// Source: docs/protocols/a2e-workflows.md §2.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Operand {
@@ -40,9 +40,9 @@ pub enum Operand {
 pub enum Body {
     /// A value without any reference in it.
     Literal(Json),
-    /// A value of the data model, with its kind.
+    /// A value of the data model, with its type.
     Reference(Path),
-    /// Text with values in it, at least one, and not one alone.
+    /// Text with at least one value in it, other than a single reference.
     Template(Template),
     /// An array that contains a reference at any depth.
     Array(Vec<Body>),
@@ -101,7 +101,7 @@ impl Template {
         })
     }
 
-    /// The reference, when the text is nothing but one.
+    /// The reference, if the text consists of a single one.
     #[must_use]
     pub fn as_reference(&self) -> Option<&Path> {
         match self.0.as_slice() {
@@ -132,7 +132,7 @@ impl FieldTemplate {
     /// Reads a text.
     ///
     /// # Errors
-    /// The fault of a field in it; a single brace is a fault too.
+    /// The fault of a field in it; a single brace is a fault as well.
     pub fn parse(text: &str) -> Result<Self, PathError> {
         let mut parts = Vec::new();
         let (mut plain, mut rest) = (String::new(), text);
@@ -186,7 +186,7 @@ impl Operand {
     }
 }
 
-/// The text of `{"path": text}` when a path of the data model is meant.
+/// The text of `{"path": text}`, if it is meant as a path of the data model.
 fn reference(json: &Json) -> Option<&Text> {
     let object = json.as_object().filter(|object| object.len() == 1)?;
     let text = object.get("path")?.as_text()?;
@@ -251,7 +251,7 @@ impl Body {
         matches!(self, Self::Literal(_))
     }
 
-    /// Hands over every reference, in order.
+    /// Calls `visit` with every reference, in order.
     pub fn for_each_reference<'a>(&'a self, visit: &mut impl FnMut(&'a Path)) {
         match self {
             Self::Literal(_) => {}

@@ -10,9 +10,9 @@ use a2abus_plugin::Text;
 pub struct TransformData {
     /// The value that is transformed.
     pub input: Path,
-    /// How.
+    /// The transform.
     pub transform: Transform,
-    /// Where the result is put.
+    /// Where the result is written.
     pub output: OutputPath,
 }
 
@@ -25,14 +25,14 @@ pub enum Transform {
     Sort(Vec<SortKey>, Slice),
     /// The elements of an array by the text of a field.
     Group(RelativePath),
-    /// Figures of an array.
+    /// Aggregates of an array.
     Aggregate(Aggregate),
     /// Members of an object, or of every element of an array; never with a function or a
     /// template.
     Select(Projection, Slice),
 }
 
-words! {
+wire_enum! {
     /// The name of a transform.
     TransformName {
         /// [`Transform::Map`].
@@ -53,7 +53,7 @@ words! {
 pub enum Projection {
     /// One value, with a function applied.
     Field(RelativePath, Option<Function>),
-    /// An object of these fields under their texts; missing ones are left out.
+    /// An object of these fields, named by their texts; missing fields are omitted.
     Fields(Vec<RelativePath>, Merge),
     /// An object of computed members.
     Computed(Vec<(Text, Expression)>, Merge),
@@ -61,12 +61,12 @@ pub enum Projection {
     Template(FieldTemplate),
 }
 
-/// Whether an element keeps its own members under the new ones.
+/// Whether an element keeps its own members in addition to the new ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Merge {
-    /// It does.
+    /// Keep them.
     Keep,
-    /// It does not.
+    /// Drop them.
     Drop,
 }
 
@@ -83,14 +83,14 @@ pub enum Expression {
     Template(FieldTemplate),
 }
 
-words! {
-    /// A function on one value; of the wrong kind it gives null.
+wire_enum! {
+    /// A function on one value; null for a value of the wrong type.
     Function {
         /// Upper case.
         Upper = "upper",
         /// Lower case.
         Lower = "lower",
-        /// Without white space around it.
+        /// Trimmed.
         Trim = "trim",
         /// The length of a string, array or object.
         Length = "length",
@@ -98,7 +98,7 @@ words! {
         Number = "number",
         /// The text of a value.
         String = "string",
-        /// Without sign.
+        /// The absolute value.
         Abs = "abs",
         /// To the nearest integer, half away from zero.
         Round = "round",
@@ -106,7 +106,7 @@ words! {
         Floor = "floor",
         /// To the next higher integer.
         Ceil = "ceil",
-        /// The other Boolean.
+        /// Logical negation.
         Not = "not",
     }
 }
@@ -120,7 +120,7 @@ pub struct SortKey {
     pub order: SortOrder,
 }
 
-words! {
+wire_enum! {
     /// A direction of sorting; null and missing are last in both.
     SortOrder {
         /// Smallest first.
@@ -130,34 +130,34 @@ words! {
     }
 }
 
-/// Figures of an array, or of each of its groups.
+/// Aggregates of an array, or of each of its groups.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Aggregate {
     /// The field by which elements are grouped.
     pub group_by: Option<RelativePath>,
-    /// The figures.
-    pub figures: Figures,
+    /// The aggregations.
+    pub aggregations: Aggregations,
 }
 
-/// The figures of an aggregate.
+/// The aggregations of an aggregate transform.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Figures {
+pub enum Aggregations {
     /// One value.
-    One(Figure),
+    One(Aggregation),
     /// An object of named values.
-    Named(Vec<(Text, Figure)>),
+    Named(Vec<(Text, Aggregation)>),
 }
 
-/// One figure.
+/// One aggregation.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Figure {
+pub struct Aggregation {
     /// The aggregate function.
     pub function: AggregateFunction,
-    /// Of which field; `None` for a count of elements alone.
+    /// The aggregated field; `None` only for a count of elements.
     pub field: Option<RelativePath>,
 }
 
-words! {
+wire_enum! {
     /// The aggregate of the values of a field; nulls are ignored.
     AggregateFunction {
         /// How many elements; with a field, how many values.
@@ -179,19 +179,19 @@ words! {
     }
 }
 
-/// The part of a result that is kept.
+/// The part of a result to return.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Slice {
-    /// Elements left out at the start.
+    /// How many elements to skip.
     pub offset: u64,
-    /// Most elements kept.
+    /// The maximum number of elements.
     pub limit: Option<u64>,
 }
 
-// === impl Figure ===
+// === impl Aggregation ===
 
-impl Figure {
-    /// The name it has when none is given, by the word of its function as it was written.
+impl Aggregation {
+    /// Its default name, derived from the function name as written.
     #[must_use]
     pub fn default_name(&self, function: &str) -> Text {
         match &self.field {

@@ -1,4 +1,4 @@
-//! The levels of validation above the form. Source: docs/protocols/a2e-workflows.md §3.
+//! Validation beyond the form. Source: docs/protocols/a2e-workflows.md §3.
 
 use std::collections::BTreeSet;
 
@@ -42,23 +42,23 @@ impl Document {
     fn check_permissions(&self, policy: &Policy, issues: &mut Issues) {
         for (id, definition) in &self.definitions {
             if let Some(content) = &definition.content {
-                let mut refuse = |code, message: String, suggestion| {
+                let mut report = |code, message: String, suggestion| {
                     let issue = Issue::new(code, message).about(id).at(definition.line);
                     issues.push(issue.suggest(suggestion));
                 };
-                check_operation(content, policy, &mut refuse);
+                check_operation(content, policy, &mut report);
             }
         }
     }
 }
 
-/// Takes a code, a message and a suggestion.
-type Refuse<'a> = dyn FnMut(Code, String, Option<String>) + 'a;
+/// Reports a code, a message and a suggestion.
+type ReportIssue<'a> = dyn FnMut(Code, String, Option<String>) + 'a;
 
-fn check_operation(content: &Content, policy: &Policy, refuse: &mut Refuse<'_>) {
+fn check_operation(content: &Content, policy: &Policy, report: &mut ReportIssue<'_>) {
     if !policy.permits_operation(content.of) {
         let message = format!("{} is not permitted", content.of.as_str());
-        refuse(Code::OperationNotPermitted, message, None);
+        report(Code::OperationNotPermitted, message, None);
     }
     let read = content
         .facts
@@ -72,7 +72,7 @@ fn check_operation(content: &Content, policy: &Policy, refuse: &mut Refuse<'_>) 
         .collect();
     for storage in refused {
         let message = format!("storage {storage} is not permitted");
-        refuse(Code::StorageNotPermitted, message, None);
+        report(Code::StorageNotPermitted, message, None);
     }
     if let Some(target) = &content.facts.target
         && let Err(refusal) = policy.check_target(target)
@@ -88,14 +88,14 @@ fn check_operation(content: &Content, policy: &Policy, refuse: &mut Refuse<'_>) 
                 (Code::ApiNotPermitted, message.to_owned())
             }
         };
-        refuse(code, message, permitted_apis(policy));
+        report(code, message, permitted_apis(policy));
     }
     for id in &content.facts.credentials {
-        check_credential(id, content, policy, refuse);
+        check_credential(id, content, policy, report);
     }
 }
 
-/// Names the APIs an agent may call, as the capabilities do.
+/// Lists the APIs that an agent may call, as its capabilities do.
 fn permitted_apis(policy: &Policy) -> Option<String> {
     const NAMED: usize = 5;
     let bases = policy.apis.bases.iter().take(NAMED);
@@ -103,7 +103,7 @@ fn permitted_apis(policy: &Policy) -> Option<String> {
     (!bases.is_empty()).then(|| format!("permitted: {}", bases.join(", ")))
 }
 
-fn check_credential(id: &Text, content: &Content, policy: &Policy, refuse: &mut Refuse<'_>) {
+fn check_credential(id: &Text, content: &Content, policy: &Policy, report: &mut ReportIssue<'_>) {
     // Suggest only permitted names, because the others are confidential.
     let permitted = || {
         let known = policy.bindings.keys().map(Text::as_str);
@@ -123,7 +123,7 @@ fn check_credential(id: &Text, content: &Content, policy: &Policy, refuse: &mut 
                 None,
             ),
         };
-    refuse(
+    report(
         code,
         format!("credential {}: {reason}", quote_name(id)),
         suggestion,

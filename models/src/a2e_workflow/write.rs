@@ -7,8 +7,8 @@ use crate::json::Json;
 use a2abus_plugin::Text;
 
 impl Workflow {
-    /// Writes it as JSON Lines of the flat dialect, with each configuration as it was written. Exception: a branch of
-    /// one operation becomes a list, as the flat dialect requires. Reading the result gives the same workflow. `new_id`
+    /// Writes it as JSON Lines of the flat dialect, with each configuration unchanged, except that a branch of one
+    /// operation becomes a list, as the flat dialect requires. Parsing the result gives the same workflow. `new_id`
     /// is the execution id for a workflow without one. Source: docs/protocols/a2e-workflows.md §1.
     #[must_use]
     pub fn to_jsonl(&self, new_id: &Text) -> String {

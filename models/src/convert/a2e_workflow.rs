@@ -46,7 +46,7 @@ fn validate(input: &Json, _: &ConvertContext) -> Result<Json, ConvertError> {
     Ok(report.to_json())
 }
 
-/// A string is the unchanged text of a line.
+/// A string is the text of a line.
 fn line(message: &Json) -> Bytes {
     match message {
         Json::String(text) => text.to_bytes(),
@@ -70,7 +70,7 @@ fn strictness(input: &Json) -> Result<Strictness, ConvertError> {
         None => Ok(Strictness::default()),
         Some(level) => level
             .as_str()
-            .and_then(Strictness::from_word)
+            .and_then(Strictness::from_name)
             .ok_or_else(|| bad_input("options.level", "expected strict, moderate or lenient")),
     }
 }
@@ -117,7 +117,7 @@ fn apis(given: Option<&Json>) -> Result<Apis, ConvertError> {
     Apis::parse(names(given, DEFAULT_API)?).map_err(|_| bad_input("apis", "expected base URLs"))
 }
 
-/// The values of credentials are not looked at.
+/// The values of credentials are ignored.
 fn bindings(credentials: Option<&Json>) -> Result<BTreeMap<Text, Apis>, ConvertError> {
     let credentials = credentials.and_then(Json::as_object).into_iter();
     credentials

@@ -29,12 +29,12 @@ pub(super) const CONVERSIONS: &[Conversion] = &[
     },
     Conversion {
         name: "envelope_normalize",
-        about: "an E2A request, current or older -> the request with every member",
+        about: "an E2A request, current or legacy -> the request with every member",
         run: |input, _| Ok(full(&envelope(input)?)),
     },
     Conversion {
         name: "envelope_compact",
-        about: "an E2A request, current or older -> the request without empty members",
+        about: "an E2A request, current or legacy -> the request without empty members",
         run: |input, _| Ok(envelope(input)?.to_object(Form::Compact).into()),
     },
     Conversion {
@@ -116,22 +116,22 @@ pub(super) const CONVERSIONS: &[Conversion] = &[
     },
     Conversion {
         name: "encode_agent_response_for_wire",
-        about: "{response, options?: {response_id?, sequence?}}: an older answer -> a record",
+        about: "{response, options?: {response_id?, sequence?}}: a legacy answer -> a record",
         run: |input, context| encode_response(input, context, encode_agent_response_for_wire),
     },
     Conversion {
         name: "encode_agent_chunk_for_wire",
-        about: "{chunk, options?: {response_id?, sequence?}}: an older part -> a record",
+        about: "{chunk, options?: {response_id?, sequence?}}: a legacy part -> a record",
         run: |input, context| encode_chunk(input, context, encode_agent_chunk_for_wire),
     },
     Conversion {
         name: "encode_failure_agent_response",
-        about: "{response, options?}: an older answer -> a failed record that carries it",
+        about: "{response, options?}: a legacy answer -> a failed record that carries it",
         run: |input, context| encode_response(input, context, encode_failure_agent_response),
     },
     Conversion {
         name: "encode_failure_agent_chunk",
-        about: "{chunk, options?}: an older part -> a failed record that carries it",
+        about: "{chunk, options?}: a legacy part -> a failed record that carries it",
         run: |input, context| encode_chunk(input, context, encode_failure_agent_chunk),
     },
     Conversion {
@@ -157,22 +157,22 @@ pub(super) const CONVERSIONS: &[Conversion] = &[
     },
     Conversion {
         name: "parse_agent_server_wire_unary",
-        about: "a record, or an older answer -> an older answer",
+        about: "a record, or a legacy answer -> a legacy answer",
         run: |input, _| Ok(parse_agent_server_wire_unary(input)?.to_object().into()),
     },
     Conversion {
         name: "parse_agent_server_wire_chunk",
-        about: "a record, or an older part -> an older part",
+        about: "a record, or a legacy part -> a legacy part",
         run: |input, _| Ok(parse_agent_server_wire_chunk(input)?.to_object().into()),
     },
     Conversion {
         name: "e2a_from_agent_fields",
-        about: "an older request -> an E2A request",
+        about: "a legacy request -> an E2A request",
         run: |input, _| Ok(full(&e2a_from_agent_fields(&AgentRequest::parse(input)?)?)),
     },
     Conversion {
         name: "e2a_to_agent_request",
-        about: "an E2A request of a trusted peer -> an older request",
+        about: "an E2A request of a trusted peer -> a legacy request",
         run: |input, _| {
             let envelope = E2aEnvelope::parse(input, Trust::Trusted)?;
             Ok(e2a_to_agent_request(&envelope)?.to_object().into())
@@ -180,7 +180,7 @@ pub(super) const CONVERSIONS: &[Conversion] = &[
     },
     Conversion {
         name: "build_fallback_e2a",
-        about: "an older request that cannot be normalised -> an E2A request that carries it",
+        about: "a legacy request that cannot be normalised -> an E2A request that carries it",
         run: |input, context| {
             let request = object(input, "")?;
             Ok(full(&build_fallback_e2a(request, &borrowed(context))))
@@ -267,7 +267,7 @@ fn converter(input: &Json, context: &ConvertContext) -> Text {
     named.unwrap_or(&context.converter).clone()
 }
 
-/// The arguments have the names of members of a request, so they are read by its rules.
+/// The arguments are named like the members of a request, and are parsed by the same rules.
 fn from_acp(input: &Json, context: &ConvertContext) -> Converted {
     let details = optional_object(input, "extra_provenance_details")?;
     let arguments = envelope(input)?;
@@ -320,7 +320,7 @@ fn from_jsonrpc(input: &Json, context: &ConvertContext) -> Converted {
     Ok(full(&envelope))
 }
 
-/// The options have the names of members of a record, so they are read by its rules.
+/// The options are named like the members of a record, and are parsed by the same rules.
 fn record_options(input: &Json) -> Result<RecordOptions, ConvertError> {
     let options = Json::Object(optional_object(input, "options")?);
     let arguments = E2aResponse::parse(&options)?;

@@ -11,7 +11,7 @@ use crate::e2a::{
 use crate::json::{Json, Object};
 use a2abus_plugin::Text;
 
-/// An A2A message before it is a request. Source: docs/protocols/e2a.md §7.2.
+/// An A2A message to be converted to a request. Source: docs/protocols/e2a.md §7.2.
 #[derive(Debug, Clone, PartialEq)]
 pub struct A2aSendMessage {
     /// The task.
@@ -24,7 +24,7 @@ pub struct A2aSendMessage {
     pub metadata: Object,
     /// The configuration of the call.
     pub configuration: Object,
-    /// Where the call came in.
+    /// The channel through which it arrived.
     pub channel: Option<Text>,
     /// The kind of the sender.
     pub identity_origin: IdentityOrigin,
@@ -32,7 +32,7 @@ pub struct A2aSendMessage {
     pub details: Object,
 }
 
-/// Makes a request of an A2A message. The ids inside the message are not lifted.
+/// Converts an A2A message to a request. The ids inside the message are not copied.
 /// Source: docs/protocols/e2a.md §7.2.
 #[must_use]
 pub fn envelope_from_a2a_send_message(
@@ -133,7 +133,7 @@ impl File {
                     self.media_type,
                 ),
                 None => {
-                    // ACP requires an address for every resource; this one has no other.
+                    // ACP requires a URI for every resource; this one has none.
                     let name = self.name.as_deref().unwrap_or("file");
                     let uri = Json::from(format!("attachment:{name}"));
                     let resource =
@@ -145,7 +145,7 @@ impl File {
     }
 }
 
-/// The block that ACP has for media of a type, if it has one.
+/// The ACP block for a media type, if there is one.
 fn media_kind(media_type: Option<&str>) -> Option<&'static str> {
     let main = media_type?.split('/').next()?;
     ["image", "audio"]
@@ -162,7 +162,7 @@ fn with_media_type<const N: usize>(
 }
 
 /// The event of an A2A stream in an `a2a.stream_event`, an object of one member; `None` for all other kinds and for an
-/// event that names no branch. Source: docs/protocols/e2a.md §7.5.
+/// event without a branch. Source: docs/protocols/e2a.md §7.5.
 #[must_use]
 pub fn e2a_response_to_a2a_stream_payload(record: &E2aResponse) -> Option<Object> {
     if record.response_kind != KIND_A2A_STREAM_EVENT {

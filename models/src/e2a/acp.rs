@@ -15,7 +15,7 @@ use crate::json::{Json, Number, Object};
 use a2abus_plugin::Text;
 use a2abus_plugin::protocol::jsonrpc::code;
 
-/// The names gateways have for methods of ACP. Source: docs/protocols/e2a.md §7.3.
+/// The names that gateways use for ACP methods. Source: docs/protocols/e2a.md §7.3.
 const GATEWAY_NAMES: [(&str, &str); 5] = [
     ("chat.send", METHOD_SESSION_PROMPT),
     ("chat.interrupt", "session/cancel"),
@@ -24,7 +24,7 @@ const GATEWAY_NAMES: [(&str, &str); 5] = [
     ("session.fork", "session/fork"),
 ];
 
-/// An ACP call before it is a request. Source: docs/protocols/e2a.md §7.1.
+/// An ACP call to be converted to a request. Source: docs/protocols/e2a.md §7.1.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AcpRequest {
     /// The method.
@@ -33,9 +33,9 @@ pub struct AcpRequest {
     pub params: Object,
     /// Its id; none for a notification.
     pub jsonrpc_id: Option<JsonRpcId>,
-    /// The session, when it is known without the params.
+    /// The session, if it is known independently of the params.
     pub session_id: Option<Text>,
-    /// Where the call came in.
+    /// The channel through which it arrived.
     pub channel: Option<Text>,
     /// The kind of the sender.
     pub identity_origin: IdentityOrigin,
@@ -43,8 +43,8 @@ pub struct AcpRequest {
     pub details: Object,
 }
 
-/// Which E2A features to convert for a pure ACP peer. With all options off, the export equals the original's. Source:
-/// docs/protocols/e2a.md §7.3.
+/// Which E2A features to convert for a pure ACP peer. With all options off, the result equals that of the original.
+/// Source: docs/protocols/e2a.md §7.3.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct AcpOptions {
@@ -52,11 +52,11 @@ pub struct AcpOptions {
     pub map_gateway_names: bool,
     /// Write `sessionId` in addition to `session_id`.
     pub write_session_id_in_camel_case: bool,
-    /// Make a prompt of an A2A message when there is none.
+    /// Convert an A2A message to a prompt if there is none.
     pub prompt_from_a2a_message: bool,
 }
 
-/// Makes a request from an ACP call. It has no `request_id` and no time yet: the caller sets them.
+/// Converts an ACP call to a request, without `request_id` and time, which the caller sets.
 ///
 /// Departs: `params.sessionId`, the spelling of ACP, is read too.
 /// Source: docs/protocols/e2a.md §7.1.
@@ -150,7 +150,7 @@ fn prompt_of(params: &Object, options: AcpOptions) -> Option<Vec<Json>> {
         .filter(|blocks| !blocks.is_empty())
 }
 
-/// Writes a request as the JSON-RPC call it is for an ACP peer.
+/// Converts a request to a JSON-RPC call for an ACP peer.
 ///
 /// Departs: a call without a `jsonrpc_id` gets the `request_id`, and a notification has no id.
 ///
@@ -206,9 +206,9 @@ fn acp_method(envelope: &E2aEnvelope, options: AcpOptions) -> Result<Text, E2aEr
     Ok(mapped.map_or_else(|| method.clone(), |(_, acp)| Text::from_static(acp)))
 }
 
-/// The JSON-RPC response a record is by itself; `None` for the kinds that have none.
+/// The JSON-RPC response that corresponds to a record; `None` for kinds without one.
 ///
-/// Whether the record is final is not looked at. To answer a caller use
+/// Ignores whether the record is final. To answer a caller, use
 /// [`reply_for`](super::reply_for), which answers for every kind.
 /// Source: docs/protocols/e2a.md §7.4.
 #[must_use]
@@ -250,7 +250,7 @@ pub(super) fn response(
     response
 }
 
-/// The JSON-RPC error of an `e2a.error` body, whatever the body holds.
+/// The JSON-RPC error for an `e2a.error` body of any content.
 /// Source: docs/protocols/e2a.md §7.4.
 pub(super) fn error_of_body(body: &Object) -> Object {
     let mut data = Object::new();

@@ -1,4 +1,4 @@
-//! The words of the protocol. Source: docs/protocols/e2a.md §1.
+//! The constants of the protocol. Source: docs/protocols/e2a.md §1.
 
 /// The protocol version that is written.
 pub const PROTOCOL_VERSION: &str = "1.0";
@@ -10,11 +10,11 @@ pub const SOURCE_PROTOCOL_ACP: &str = "acp";
 /// `provenance.source_protocol` of a message that came from A2A.
 pub const SOURCE_PROTOCOL_A2A: &str = "a2a";
 
-/// `status` of a record that ends well.
+/// `status` of a successful final record.
 pub const STATUS_SUCCEEDED: &str = "succeeded";
-/// `status` of a record that ends badly.
+/// `status` of a failed final record.
 pub const STATUS_FAILED: &str = "failed";
-/// `status` of a record that others follow.
+/// `status` of a record that is not final.
 pub const STATUS_IN_PROGRESS: &str = "in_progress";
 
 /// `response_kind`: the outcome, in `body.result`.
@@ -42,7 +42,7 @@ pub const KIND_CRON: &str = "cron";
 /// `response_kind`: a plan that waits for a person.
 pub const KIND_PLAN_APPROVAL_REQUIRED: &str = "plan.approval_required";
 
-/// The branches of an A2A stream event, with the names A2A itself writes.
+/// The branches of an A2A stream event, with A2A's own names for them.
 pub const A2A_STREAM_BRANCHES: [(&str, &str); 4] = [
     ("task", "task"),
     ("message", "message"),
@@ -50,7 +50,7 @@ pub const A2A_STREAM_BRANCHES: [(&str, &str); 4] = [
     ("artifact_update", "artifactUpdate"),
 ];
 
-/// `body.delta_kind` of text for the reader.
+/// `body.delta_kind` of text for the user.
 pub const DELTA_TEXT: &str = "text";
 /// `body.delta_kind` of the model's reasoning.
 pub const DELTA_REASONING: &str = "reasoning";
@@ -77,16 +77,16 @@ pub const WIRE_LEGACY_AGENT_CHUNK_KEY: &str = "_e2a_wire_legacy_agent_chunk";
 pub const WIRE_SERVER_PUSH_KEY: &str = "_jiuwenswarm_server_push";
 /// `metadata` key of the reason of a cancellation.
 pub const INTERNAL_CANCEL_SOURCE_KEY: &str = "_jiuwenswarm_cancel_source";
-/// The keys that are never handed to a channel and never taken from the `metadata` of a request.
+/// The keys that are never passed to a channel, and never read from the `metadata` of a request.
 pub const WIRE_INTERNAL_METADATA_KEYS: [&str; 4] = [
     WIRE_LEGACY_AGENT_RESPONSE_KEY,
     WIRE_LEGACY_AGENT_CHUNK_KEY,
     WIRE_SERVER_PUSH_KEY,
     INTERNAL_CANCEL_SOURCE_KEY,
 ];
-/// `channel_context` key under which a request that could not be normalised travels.
+/// `channel_context` key for a request that could not be normalised.
 pub const INTERNAL_CONTEXT_KEY: &str = "_jiuwenswarm";
-/// Largest legacy request in a fallback envelope, in bytes of JSON.
+/// Maximum size of a legacy request in a fallback envelope, in bytes of JSON.
 pub const MAX_FALLBACK_BYTES: usize = 512_000;
 
 /// `body.code` of a legacy response that is not ok.
@@ -97,7 +97,7 @@ pub const CODE_WIRE_ENCODE_ERROR: &str = "E2A.WIRE_ENCODE_ERROR";
 pub const CODE_INVALID_JSON: &str = "E2A.INVALID_JSON";
 /// `body.code` of a failed stream, and the event type of its last legacy chunk.
 pub const CODE_CHAT_ERROR: &str = "chat.error";
-/// The code of an answer that is over a bound, in `details` or in `e2a_code`.
+/// The code of an answer that exceeds a size limit, in `details` or in `e2a_code`.
 pub const CODE_RESPONSE_TOO_LARGE: &str = "response_too_large";
 
 /// `event_type` of a part with text.

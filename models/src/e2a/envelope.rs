@@ -15,15 +15,15 @@ records! {
     E2aEnvelope with extras but [
         "channel_id", "req_method", "binding", "payload", "metadata", "app_id", "workspace_dir"
     ] {
-        /// The version, `1.0` when none is written.
+        /// The version, `1.0` if absent.
         protocol_version: Text = Text::from_static(PROTOCOL_VERSION), by Members::protocol_version;
-        /// Where the request was before.
+        /// The origin of the request before its conversion to E2A.
         provenance: Provenance;
-        /// The id by which its records are known.
+        /// The id of the request, which its records repeat.
         request_id: Option<Text>;
-        /// The id of the JSON-RPC call it was.
+        /// The id of the original JSON-RPC call.
         jsonrpc_id: Option<JsonRpcId>;
-        /// An id for tracing alone.
+        /// An id for tracing only.
         correlation_id: Option<Text>;
         /// The A2A task.
         task_id: Option<Text>;
@@ -33,54 +33,54 @@ records! {
         session_id: Option<Text>;
         /// The id of the message on its platform.
         message_id: Option<Text>;
-        /// When it was made: RFC 3339 when it was a number, else any text.
+        /// The creation time: RFC 3339 if it was a number, else any text.
         timestamp: Option<Text>, by Members::timestamp;
         /// The kind of the sender.
         identity_origin: IdentityOrigin = IdentityOrigin::User;
-        /// Where it came in.
+        /// The channel through which it arrived.
         channel: Option<Text>, by Members::channel;
-        /// The person it is from.
+        /// The user who sent it.
         user_id: Option<Text>;
-        /// The agent it is for: `mode` and `id`.
+        /// The target agent: `mode` and `id`.
         agent_ref: Option<Object>;
         /// The chat on its platform.
         chat_id: Option<Text>;
-        /// The agent it is from.
+        /// The agent that sent it.
         source_agent_id: Option<Text>;
-        /// The agent it is for, else the agent it is from, without white space around.
+        /// The target agent, else the sending agent, trimmed.
         agent_id: Option<Text>, by agent_id;
-        /// The service it is for.
+        /// The target service.
         service_id: Option<Text>, by service_id;
-        /// The workspace it is for.
+        /// The target workspace.
         workspace_key: Option<Text>, by workspace_key;
-        /// The requested method: an ACP method, a name of the project's own, or nothing.
+        /// The requested method: an ACP method, a name specific to the project, or nothing.
         method: Option<Text>, by method;
-        /// With what.
+        /// Its parameters.
         params: Object, by params;
-        /// The method when `method` is `ext`.
+        /// The method if `method` is `ext`.
         ext_method: Option<Text>;
         /// The kind of an ACP `session/update`.
         session_update_kind: Option<Text>;
         /// Whether the answer may come in parts.
         is_stream: bool;
-        /// The media types of the answer, as A2A has them.
+        /// The accepted media types of the answer, as in A2A.
         expected_output_modes: Vec<Json>;
         /// Credentials.
         auth: Option<Auth>;
         /// Unknown members.
         channel_context: Object, by channel_context;
-        /// For A2A alone.
+        /// For A2A only.
         a2a_metadata: Object;
-        /// For ACP alone.
+        /// For ACP only.
         acp_meta: Object;
     }
 }
 
 impl E2aEnvelope {
-    /// Parses a request of any version, including the older shape, and converts the members of older writers to the
+    /// Parses a request of any version, including the legacy shape, and converts legacy members to the
     /// current ones.
     ///
-    /// Departs: refuses wrong types where the original guesses.
+    /// Departs: refuses wrong types, where the original guesses.
     ///
     /// # Errors
     /// `not_an_object`, `duplicate_member`; `bad_type`, `bad_value` and `out_of_range` with the

@@ -2,7 +2,7 @@
 
 use a2abus_plugin::Text;
 
-words! {
+wire_enum! {
     /// The fault of an E2A message. The name of each kind is stable. Source: docs/protocols/e2a.md §9.
     #[non_exhaustive]
     E2aErrorKind {
@@ -14,26 +14,26 @@ words! {
         BadValue = "bad_value",
         /// A number or a time out of range.
         OutOfRange = "out_of_range",
-        /// `protocol_version` names a version that is not spoken.
+        /// `protocol_version` names an unsupported version.
         UnsupportedVersion = "unsupported_version",
         /// A record without `protocol_version`.
         MissingVersion = "missing_version",
-        /// A request without anything to answer to.
+        /// A request without an id to answer.
         MissingId = "missing_id",
         /// A call without a method.
         MissingMethod = "missing_method",
-        /// A `response_kind` without an equivalent in the older shapes.
+        /// A `response_kind` without an equivalent in the legacy shapes.
         UnsupportedKind = "unsupported_kind",
-        /// Neither a record nor one of the older shapes.
+        /// Neither a record nor a legacy shape.
         UnrecognizedShape = "unrecognized_shape",
         /// An envelope that only carries another request.
         FallbackEnvelope = "fallback_envelope",
-        /// A repeated member that decides something.
+        /// A repeated member that affects routing or meaning.
         DuplicateMember = "duplicate_member",
     }
 }
 
-/// An E2A message was refused: the fault and its path. Never contains a value of the message. Source:
+/// The refusal of an E2A message: the fault and its path. Never contains a value of the message. Source:
 /// docs/protocols/e2a.md §9.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{}{}{}", kind.as_str(), if field.is_empty() { "" } else { " at " }, field)]

@@ -1,12 +1,12 @@
-//! One exchange: records come in any order, and replies go out in the original order.
+//! Restores the order of an exchange: records arrive in any order, replies leave in sequence.
 //!
 //! ```text
 //! open ── first final record ──> answered ── close ──> closed
 //!  parts, in order                late parts            late
 //! ```
 //!
-//! Nothing here knows the time: the owner calls [`Fold::release`] when records were held back for
-//! long enough, and [`Fold::close`] when the time of grace after the answer is over.
+//! This module has no clock: the owner calls [`Fold::release`] when records were held back for
+//! long enough, and [`Fold::close`] at the end of the grace period after the answer.
 
 use std::collections::BTreeMap;
 
@@ -16,16 +16,16 @@ use crate::e2a::response::E2aResponse;
 use crate::e2a::write::{Form, json_bytes};
 use crate::json::Object;
 
-/// The place of a keepalive.
+/// The sequence number of a keepalive.
 const KEEPALIVE: i64 = -1;
 
 /// The limits of an exchange. Source: docs/protocols/e2a.md §3 and §10.3.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FoldLimits {
-    /// Most records held back for an earlier one (default 256).
+    /// The maximum number of records held back for an earlier one (default 256).
     pub max_held_records: usize,
-    /// Most bytes of JSON held back (default 8 MiB).
+    /// The maximum size of held records in bytes of JSON (default 8 MiB).
     pub max_held_bytes: usize,
     /// The maximum size of the collected text, and of a collected whole answer (default 6 MiB).
     pub max_folded_bytes: usize,
@@ -47,39 +47,39 @@ impl Default for FoldLimits {
 pub struct FoldStep {
     /// The role of the record.
     pub kind: FoldStepKind,
-    /// Its place.
+    /// Its sequence number.
     pub sequence: i64,
     /// The reply to the caller, if any.
     pub message: Option<Object>,
-    /// Whether earlier records are missing: just before a part, anywhere before an answer.
+    /// Whether records are missing: directly before a part, or anywhere before an answer.
     pub gap: bool,
 }
 
-words! {
+wire_enum! {
     /// The role of a record in its exchange. Source: docs/protocols/e2a.md §10.3.
     FoldStepKind {
-        /// A part, in its order.
+        /// A part, in sequence.
         Part = "part",
         /// The record that decides the outcome.
         Answer = "answer",
-        /// A record after the answer, within the time of grace.
+        /// A record after the answer, within the grace period.
         LatePart = "late_part",
         /// An empty end after the answer.
         Sentinel = "sentinel",
-        /// A record after the exchange is closed: for the dead letters.
+        /// A record after the exchange is closed: a dead letter.
         Late = "late",
-        /// A sign of life.
+        /// A keepalive.
         Keepalive = "keepalive",
-        /// An unsolicited record, outside the order.
+        /// An unsolicited record, outside the sequence.
         Push = "push",
-        /// A record whose sequence number was already used.
+        /// A record with a sequence number that was already used.
         Duplicate = "duplicate",
         /// A record that waits for an earlier one.
         Held = "held",
     }
 }
 
-/// The records of one exchange on the way to its caller.
+/// Puts the records of one exchange in order for its caller.
 /// Source: docs/protocols/e2a.md §10.3 and §10.4.
 ///
 /// ```
@@ -101,7 +101,7 @@ pub struct Fold {
     trust: Trust,
     limits: FoldLimits,
     phase: Phase,
-    /// The place of the record that comes next.
+    /// The next expected sequence number.
     next: u64,
     held: BTreeMap<u64, Held>,
     held_bytes: usize,
@@ -123,7 +123,7 @@ struct Held {
 }
 
 impl Fold {
-    /// An exchange nothing came for yet. Pushes are believed from a trusted peer alone.
+    /// An exchange without records. Pushes are accepted only from a trusted peer.
     #[must_use]
     pub fn new(caller: Caller, trust: Trust, limits: FoldLimits) -> Self {
         Self {
@@ -154,18 +154,18 @@ impl Fold {
         match u64::try_from(record.sequence) {
             Err(_) if record.sequence != KEEPALIVE => vec![step(FoldStepKind::Duplicate, &record)],
             Err(_) if !record.is_final => vec![step(FoldStepKind::Keepalive, &record)],
-            // An end without a place comes after all that have one.
+            // A final record without a sequence number comes after all others.
             Err(_) => {
                 let mut steps = self.release();
                 steps.push(self.deliver(&record, false));
                 steps
             }
-            Ok(place) => self.take_at(place, record),
+            Ok(place) => self.add_at(place, record),
         }
     }
 
-    /// Lets go of the records held back, in order and with the gaps marked: the time to wait for
-    /// the missing ones is over. Source: docs/protocols/e2a.md §10.3.
+    /// Releases the held records, in order and with gaps marked, when the wait for the missing
+    /// ones is over. Source: docs/protocols/e2a.md §10.3.
     pub fn release(&mut self) -> Vec<FoldStep> {
         let mut steps = Vec::with_capacity(self.held.len());
         while self.release_first(&mut steps) {}
@@ -177,11 +177,11 @@ impl Fold {
     pub fn close(&mut self) -> Vec<FoldStep> {
         let steps = self.release();
         self.phase = Phase::Closed;
-        self.forget_parts();
+        self.discard_parts();
         steps
     }
 
-    fn take_at(&mut self, place: u64, record: E2aResponse) -> Vec<FoldStep> {
+    fn add_at(&mut self, place: u64, record: E2aResponse) -> Vec<FoldStep> {
         if place < self.next || self.held.contains_key(&place) {
             return vec![step(FoldStepKind::Duplicate, &record)];
         }
@@ -212,7 +212,7 @@ impl Fold {
         steps
     }
 
-    /// Passes over the gap before the first record held back. Returns whether there was one.
+    /// Skips the gap before the first held record. Returns whether there was one.
     fn release_first(&mut self, steps: &mut Vec<FoldStep>) -> bool {
         let Some((place, held)) = self.held.pop_first() else {
             return false;
@@ -225,7 +225,7 @@ impl Fold {
         true
     }
 
-    /// Delivers the records held back that nothing is missing before any more.
+    /// Delivers the held records that are now in sequence.
     fn drain(&mut self, steps: &mut Vec<FoldStep>) {
         while let Some(held) = self.held.remove(&self.next) {
             self.held_bytes -= held.bytes;
@@ -239,7 +239,7 @@ impl Fold {
             Phase::Open if record.is_final => {
                 self.phase = Phase::Answered;
                 let reply = reply_for(&self.caller, record, &self.folded);
-                self.forget_parts();
+                self.discard_parts();
                 (FoldStepKind::Answer, reply)
             }
             Phase::Open => {
@@ -266,7 +266,7 @@ impl Fold {
         }
     }
 
-    fn forget_parts(&mut self) {
+    fn discard_parts(&mut self) {
         self.folded = Folded::new(self.limits.max_folded_bytes);
     }
 }

@@ -1,4 +1,4 @@
-//! The older shapes between a gateway and its agent server. Source: docs/protocols/e2a.md §8.
+//! The legacy shapes between a gateway and its agent server. Source: docs/protocols/e2a.md §8.
 
 use crate::e2a::envelope::E2aEnvelope;
 use crate::e2a::error::{E2aError, E2aErrorKind as Kind};
@@ -15,18 +15,18 @@ use a2abus_plugin::time;
 const DEFAULT_CHANNEL: &str = "web";
 
 records! {
-    /// A request in the older shape.
+    /// A request in the legacy shape.
     #[derive(Debug, Clone, PartialEq)]
     AgentRequest {
-        /// The id by which its answers are known.
+        /// The id of the request, which its answers repeat.
         request_id: Text, by required_id;
-        /// Where it came in; `web` when nothing is written.
+        /// The channel through which it arrived; `web` if absent.
         channel_id: Text = Text::from_static(DEFAULT_CHANNEL);
         /// The session.
         session_id: Option<Text>;
         /// The requested method.
         req_method: Option<Text>, by |members: Members<'_>| members.string("req_method");
-        /// With what.
+        /// Its parameters.
         params: Object;
         /// Whether the answer may come in parts.
         is_stream: bool;
@@ -36,20 +36,20 @@ records! {
         metadata: Option<Object>, by metadata;
         /// The application.
         app_id: Option<Text>;
-        /// The person it is from.
+        /// The user who sent it.
         user_id: Option<Text>;
     }
 }
 
 records! {
-    /// A whole answer in the older shape.
+    /// A whole answer in the legacy shape.
     #[derive(Debug, Clone, PartialEq)]
     AgentResponse {
         /// The request it answers.
         request_id: Text;
-        /// Where the request came in.
+        /// The channel through which the request arrived.
         channel_id: Text;
-        /// Whether it went well.
+        /// Whether it succeeded.
         ok: bool = true;
         /// The result, or the error.
         payload: Json;
@@ -61,12 +61,12 @@ records! {
 }
 
 records! {
-    /// A part of an answer in the older shape.
+    /// A part of an answer in the legacy shape.
     #[derive(Debug, Clone, PartialEq)]
     AgentResponseChunk {
         /// The request it answers.
         request_id: Text;
-        /// Where the request came in.
+        /// The channel through which the request arrived.
         channel_id: Text;
         /// The part.
         payload: Json;
@@ -141,7 +141,7 @@ pub(super) fn filled(object: Object) -> Option<Object> {
     (!object.is_empty()).then_some(object)
 }
 
-/// Makes an envelope of a request in the older shape, by the rules for reading any request.
+/// Converts a legacy request to an envelope, by the rules for parsing any request.
 ///
 /// # Errors
 /// Those of [`E2aEnvelope::parse`].
@@ -149,7 +149,7 @@ pub fn e2a_from_agent_fields(request: &AgentRequest) -> Result<E2aEnvelope, E2aE
     E2aEnvelope::parse(&Json::Object(request.to_object()), Trust::Untrusted)
 }
 
-/// Makes a request in the older shape of an envelope. Departs: any method passes.
+/// Converts an envelope to a legacy request. Departs: accepts any method.
 ///
 /// # Errors
 /// `fallback_envelope` for an envelope that only carries another request.
@@ -180,8 +180,8 @@ pub fn e2a_to_agent_request(envelope: &E2aEnvelope) -> Result<AgentRequest, E2aE
     })
 }
 
-/// Makes the envelope for a request in the older shape that could not be normalised. A request of more than 512,000
-/// bytes of JSON travels without its params.
+/// Makes the envelope for a request in the legacy shape that could not be normalised. A request of more than 512,000
+/// bytes of JSON is sent without its params.
 #[must_use]
 pub fn build_fallback_e2a(request: &Object, context: &E2aContext<'_>) -> E2aEnvelope {
     let mut inner = request.clone();
@@ -195,7 +195,7 @@ pub fn build_fallback_e2a(request: &Object, context: &E2aContext<'_>) -> E2aEnve
     ]);
     let id = |name: &str| request.get(name).and_then(scalar_text);
     let details = object([("kind", "fallback".into())]);
-    // This member may be the fault of the request; the inner request keeps it.
+    // This member may be the invalid one; the inner request keeps it.
     let is_stream = Members::nested(request, "").flag("is_stream");
     E2aEnvelope {
         provenance: Provenance::converted(SOURCE_PROTOCOL_E2A, details, context),

@@ -10,10 +10,10 @@ use crate::e2a::{SOURCE_PROTOCOL_A2A, SOURCE_PROTOCOL_ACP, SOURCE_PROTOCOL_E2A};
 use crate::json::{Json, Number, Object};
 use a2abus_plugin::Text;
 
-/// Values that only the maker of a message knows. Source: docs/protocols/e2a.md §8.
+/// Values that only the author of a message knows. Source: docs/protocols/e2a.md §8.
 #[derive(Debug, Clone, Copy)]
 pub struct E2aContext<'a> {
-    /// The time now, RFC 3339 in UTC.
+    /// The current time, RFC 3339 in UTC.
     pub now: &'a Text,
     /// The name of the converter.
     pub converter: &'a Text,
@@ -24,13 +24,13 @@ pub struct E2aContext<'a> {
 /// Whether the peers of the binding are trusted. Source: docs/protocols/e2a.md §S1 and §S3.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Trust {
-    /// Anybody: internal marks are ignored.
+    /// Any peer; internal keys are ignored.
     Untrusted,
-    /// From a gateway or an agent server of one's own.
+    /// Our own gateway or agent server.
     Trusted,
 }
 
-words! {
+wire_enum! {
     /// The kind of a sender. Source: docs/protocols/e2a.md §1.
     IdentityOrigin {
         /// The system itself.
@@ -50,7 +50,7 @@ impl From<IdentityOrigin> for Json {
     }
 }
 
-/// A JSON-RPC id that is not null: `1`, `"1"` and `1.0` are three.
+/// A JSON-RPC id that is not null: `1`, `"1"` and `1.0` are different ids.
 /// Source: docs/protocols/e2a.md §2.
 #[derive(Debug, Clone)]
 pub enum JsonRpcId {
@@ -95,10 +95,10 @@ impl From<JsonRpcId> for Json {
 }
 
 records! {
-    /// Where a message was before it became E2A. Source: docs/protocols/e2a.md §4.
+    /// The origin of a message before its conversion to E2A. Source: docs/protocols/e2a.md §4.
     #[derive(Debug, Clone, PartialEq)]
     Provenance {
-        /// `e2a`, `acp`, `a2a` or another word.
+        /// `e2a`, `acp`, `a2a` or another value.
         source_protocol: Text = Text::from_static(SOURCE_PROTOCOL_E2A), by source_protocol;
         /// The name of the converter.
         converter: Option<Text>;
@@ -124,7 +124,7 @@ impl Provenance {
         }
     }
 
-    /// Takes over the member that stood for provenance in old requests.
+    /// Reads the member that old requests have instead of provenance.
     pub(super) fn migrate_binding(&mut self, binding: Option<&Json>) {
         const MIGRATED: &str = "migrated_from_binding";
         let Some(binding) = binding.filter(|binding| !binding.is_null()) else {
@@ -161,13 +161,13 @@ records! {
         method_id: Option<Text>;
         /// A secret.
         bearer_token: Option<Text>;
-        /// The name of a key held elsewhere.
+        /// The name of a key stored elsewhere.
         api_key_ref: Option<Text>;
-        /// The name of a credential held elsewhere.
+        /// The name of a credential stored elsewhere.
         credential_ref: Option<Text>;
         /// Headers by name; their values are secrets.
         extra_headers: Object;
-        /// Anything else, written as `_meta`.
+        /// Other members, written as `_meta`.
         meta as "_meta": Object;
     }
 }
@@ -200,7 +200,7 @@ impl Members<'_> {
     pub(super) fn identity_origin(self, name: &str) -> Result<Option<IdentityOrigin>, E2aError> {
         match self
             .string(name)?
-            .map(|word| IdentityOrigin::from_word(&word))
+            .map(|word| IdentityOrigin::from_name(&word))
         {
             Some(None) => Err(self.error(E2aErrorKind::BadValue, name)),
             origin => Ok(origin.flatten()),
@@ -230,7 +230,7 @@ impl Member for Option<Auth> {
     }
 }
 
-/// Null, absent and anything but an object read as the default.
+/// Anything other than an object reads as the default.
 impl Member for Provenance {
     fn read(members: Members<'_>, name: &str, default: Self) -> Result<Self, E2aError> {
         match members.get(name).and_then(Json::as_object) {

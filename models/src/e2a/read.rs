@@ -5,7 +5,7 @@ use crate::json::{Json, Number, Object};
 use a2abus_plugin::Text;
 use a2abus_plugin::time;
 
-/// Members that may not stand twice. Source: docs/protocols/e2a.md §S6.
+/// Members that must not be repeated. Source: docs/protocols/e2a.md §S6.
 const UNIQUE_MEMBERS: [&str; 15] = [
     "protocol_version",
     "request_id",
@@ -33,7 +33,7 @@ pub(super) struct Members<'a> {
 }
 
 impl<'a> Members<'a> {
-    /// The top of a message, its important members known to stand once.
+    /// The top level of a message; refuses repeated important members.
     pub(super) fn of_message(value: &'a Json) -> Result<Self, E2aError> {
         let object = value.as_object().ok_or(Kind::NotAnObject)?;
         let twice = |name: &&Text| UNIQUE_MEMBERS.contains(&name.as_str());
@@ -72,7 +72,7 @@ impl<'a> Members<'a> {
         }
     }
 
-    /// A string and nothing else.
+    /// A string; refuses other types.
     pub(super) fn string(self, name: &str) -> Result<Option<Text>, E2aError> {
         match self.get(name) {
             None => Ok(None),
@@ -100,7 +100,7 @@ impl<'a> Members<'a> {
         }
     }
 
-    /// An array; false values read as an empty one.
+    /// An array; falsy values read as an empty one.
     pub(super) fn array(self, name: &str) -> Result<Vec<Json>, E2aError> {
         match self.get(name) {
             None => Ok(Vec::new()),
@@ -110,7 +110,7 @@ impl<'a> Members<'a> {
         }
     }
 
-    /// A Boolean, a number that is or is not 0, or the words `true` and `false`.
+    /// A Boolean, a number (0 is false), or the strings `true` and `false`.
     pub(super) fn flag(self, name: &str) -> Result<Option<bool>, E2aError> {
         match self.get(name) {
             None => Ok(None),
@@ -166,7 +166,7 @@ impl<'a> Members<'a> {
         }
     }
 
-    /// `channel`, and only when it is not there `channel_id`.
+    /// `channel`, or else `channel_id`.
     pub(super) fn channel(self) -> Result<Option<Text>, E2aError> {
         match self.text("channel")? {
             Some(channel) => Ok(Some(channel)),
@@ -174,7 +174,7 @@ impl<'a> Members<'a> {
         }
     }
 
-    /// The members that are neither current nor older ones.
+    /// The members that are neither current nor legacy ones.
     pub(super) fn extras(self, written: &[&str], older: &[&str]) -> Object {
         let is_known = |name: &str| written.contains(&name) || older.contains(&name);
         self.object
@@ -202,7 +202,7 @@ fn integer(number: &Number) -> Result<i64, Kind> {
     }
 }
 
-/// The text without the white space around it; nothing when that is all.
+/// The trimmed text; `None` if it is blank.
 pub(super) fn trim(text: &Text) -> Option<Text> {
     let trimmed = text.trim();
     match trimmed.len() {
@@ -230,7 +230,7 @@ pub(crate) fn text_of(value: &Json) -> Text {
     }
 }
 
-/// An object; false values read as an empty one, and anything else is refused.
+/// An object; falsy values read as an empty one, and other values are refused.
 pub(crate) fn falsy_object(value: Option<&Json>) -> Option<Object> {
     match value {
         None => Some(Object::new()),
@@ -239,7 +239,7 @@ pub(crate) fn falsy_object(value: Option<&Json>) -> Option<Object> {
     }
 }
 
-/// Whether it is none of null, `false`, zero and the empty string, array and object.
+/// Whether it is truthy: not null, `false`, zero, or an empty string, array or object.
 pub(super) fn is_truthy(value: &Json) -> bool {
     match value {
         Json::Null => false,
@@ -251,7 +251,7 @@ pub(super) fn is_truthy(value: &Json) -> bool {
     }
 }
 
-/// A non-empty id: some writers put `""` for null. Source: docs/protocols/e2a.md §9.
+/// A non-empty id; some writers use `""` for null. Source: docs/protocols/e2a.md §9.
 pub(super) fn non_empty(text: Option<&Text>) -> Option<&Text> {
     text.filter(|text| !text.is_empty())
 }

@@ -1,4 +1,4 @@
-//! From a table of members to types that read and write themselves.
+//! Generates types, with their readers and writers, from tables of members.
 
 use crate::e2a::error::E2aError;
 use crate::e2a::read::Members;
@@ -14,9 +14,9 @@ pub(super) trait Member: Sized {
     fn write(&self, name: &'static str, writer: &mut Writer);
 }
 
-/// Declares types by a table of their members, in the order in which they are written: name, type, the default if it is
-/// not that of the type, and after `by` how the member is read if its type does not determine that. The name after
-/// `with` is the field for additional members, except for those of older writers.
+/// Declares types by a table of their members, in the order in which they are written: name, type, the default if it
+/// differs from that of the type, and after `by` a custom reader. The name after
+/// `with` is the field for additional members, except for legacy ones.
 macro_rules! records {
     ($(
         $(#[$doc:meta])*

@@ -26,9 +26,9 @@ pub struct Caller {
 /// Whether a caller accepts parts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CallMode {
-    /// As one response.
+    /// No: one response only.
     Unary,
-    /// In parts as they come, and then a response.
+    /// Yes: parts as they arrive, then a response.
     Streaming,
 }
 
@@ -37,13 +37,13 @@ pub enum CallMode {
 pub enum Reply {
     /// Nothing: the caller accepts no parts.
     Nothing,
-    /// A part: a notification, a response that others follow, or a request of the agent.
+    /// A part: a notification, a response that is not final, or a request of the agent.
     Part(Object),
     /// The response that ends the call.
     Answer(Object),
 }
 
-/// The content of the parts of an exchange so far, within a limit, because the last record is often empty.
+/// The collected content of the parts of an exchange, up to a limit. Needed because the last record is often empty.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Folded {
     text: Bounded<String>,
@@ -101,7 +101,7 @@ impl Folded {
         }
     }
 
-    /// Adds the content of a part: text for the reader, or the whole answer.
+    /// Adds the content of a part: text for the user, or the whole answer.
     pub fn absorb(&mut self, record: &E2aResponse) {
         if record.response_kind != KIND_CHUNK {
             return;
@@ -132,7 +132,7 @@ impl Folded {
         }
     }
 
-    /// The answer that the parts make.
+    /// The answer assembled from the parts.
     fn outcome(&self) -> Completion {
         match (&self.whole, &self.text) {
             (Bounded::Value(whole), _) => Completion::Result(whole.clone()),
@@ -171,7 +171,7 @@ pub fn reply_for(caller: &Caller, record: &E2aResponse, folded: &Folded) -> Repl
     let kind = record.response_kind.as_str();
     let failed = record.status == STATUS_FAILED;
     caller.answer(match kind {
-        KIND_ACP_JSONRPC_ERROR => Completion::Error(sound_error(&record.body)),
+        KIND_ACP_JSONRPC_ERROR => Completion::Error(valid_error(&record.body)),
         KIND_ERROR => Completion::Error(error_of_body(&record.body)),
         _ if failed => Completion::Error(error_of_body(&record.body)),
         KIND_ACP_PROMPT_RESULT | KIND_A2A_TASK | KIND_A2A_MESSAGE => Completion::Result(body()),
@@ -191,7 +191,7 @@ pub(super) fn part_for(caller: &Caller, record: &E2aResponse) -> Reply {
     }
     Reply::Part(match record.response_kind.as_str() {
         KIND_ACP_SESSION_UPDATE => session_update(record),
-        // Already a request in JSON-RPC, under an id of the agent.
+        // Already a JSON-RPC request with an id of the agent.
         KIND_ACP_OUTPUT_REQUEST => record.body.clone(),
         _ => {
             let event = e2a_response_to_a2a_stream_payload(record).map(Json::Object);
@@ -201,7 +201,7 @@ pub(super) fn part_for(caller: &Caller, record: &E2aResponse) -> Reply {
     })
 }
 
-/// The `session/update` of a record, which contains the params or only the update in them.
+/// The `session/update` of a record, which contains the params, or only their `update`.
 fn session_update(record: &E2aResponse) -> Object {
     let mut params = Object::new();
     if record.body.contains("update") {
@@ -217,7 +217,7 @@ fn session_update(record: &E2aResponse) -> Object {
     notification
 }
 
-/// The outcome that the record has ready for ACP, unless it is the answer to another call.
+/// The outcome from the ACP projection of the record, unless it answers another call.
 fn projected(caller: &Caller, record: &E2aResponse) -> Option<Completion> {
     let projection = acp_projection(record)?;
     let id = projection.get("id").filter(|id| !id.is_null());
@@ -228,13 +228,13 @@ fn projected(caller: &Caller, record: &E2aResponse) -> Option<Completion> {
         (Some(result), None | Some(Json::Null)) => Some(Completion::Result(result.clone())),
         (_, error) => {
             let body = error.and_then(Json::as_object).cloned();
-            Some(Completion::Error(sound_error(&body.unwrap_or_default())))
+            Some(Completion::Error(valid_error(&body.unwrap_or_default())))
         }
     }
 }
 
-/// A valid JSON-RPC error unchanged; otherwise an error made from what is there.
-fn sound_error(body: &Object) -> Object {
+/// A valid JSON-RPC error unchanged; otherwise an error built from its content.
+fn valid_error(body: &Object) -> Object {
     let has_code = body.get("code").is_some_and(is_integer);
     let has_message = body.get("message").is_some_and(|m| m.as_text().is_some());
     if has_code && has_message {

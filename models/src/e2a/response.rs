@@ -16,29 +16,29 @@ records! {
     /// One record of an answer.
     #[derive(Debug, Clone, PartialEq)]
     E2aResponse with extras but ["channel_id"] {
-        /// The version, `1.0` when none is written.
+        /// The version, `1.0` if absent.
         protocol_version: Text = Text::from_static(PROTOCOL_VERSION), by Members::protocol_version;
         /// The id of this record; many writers repeat `request_id`.
         response_id: Option<Text>;
         /// The request it answers.
         request_id: Option<Text>;
-        /// Its place, from 0; -1 is a keepalive.
+        /// Its sequence number, from 0; -1 for a keepalive.
         sequence: i64;
-        /// Whether it ends the answer, well or badly.
+        /// Whether it ends the answer, successfully or not.
         is_final: bool;
-        /// `succeeded`, `failed`, `in_progress` or another word.
+        /// `succeeded`, `failed`, `in_progress` or another value.
         status: Text = Text::from_static(STATUS_IN_PROGRESS);
         /// The kind of `body`; empty if it was not written.
         response_kind: Text;
-        /// When it was made, as in a request.
+        /// The creation time, as in a request.
         timestamp: Option<Text>, by Members::timestamp;
-        /// Where it was before.
+        /// Its origin before its conversion to E2A.
         provenance: Provenance;
-        /// What it says.
+        /// The content.
         body: Object;
         /// The id of the JSON-RPC call it answers.
         jsonrpc_id: Option<JsonRpcId>;
-        /// An id for tracing alone.
+        /// An id for tracing only.
         correlation_id: Option<Text>;
         /// The A2A task.
         task_id: Option<Text>;
@@ -48,29 +48,29 @@ records! {
         session_id: Option<Text>;
         /// The id of a message.
         message_id: Option<Text>;
-        /// Whether the request was for a stream.
+        /// Whether the request asked for a stream.
         is_stream: bool;
         /// The kind of the sender.
         identity_origin: IdentityOrigin = IdentityOrigin::Agent;
-        /// Where the request came in.
+        /// The channel through which the request arrived.
         channel: Option<Text>, by Members::channel;
-        /// The person the request was from.
+        /// The user who sent the request.
         user_id: Option<Text>;
         /// The agent that answers: `mode` and `id`.
         agent_ref: Option<Object>;
-        /// The agent it is from.
+        /// The agent that sent it.
         source_agent_id: Option<Text>;
         /// The method of the request.
         method: Option<Text>;
-        /// Ready-made forms for other protocols.
+        /// The record in the form of other protocols.
         projections: Object;
         /// Unknown members.
         channel_context: Object;
-        /// For the channel and the peers.
+        /// Metadata for the channel and the peers.
         metadata: Object;
-        /// For A2A alone.
+        /// For A2A only.
         a2a_metadata: Object;
-        /// For ACP alone.
+        /// For ACP only.
         acp_meta: Object;
     }
 }
@@ -78,7 +78,7 @@ records! {
 impl E2aResponse {
     /// Reads a record of any version and kind.
     ///
-    /// Departs: refuses wrong types where the original guesses.
+    /// Departs: refuses wrong types, where the original guesses.
     ///
     /// # Errors
     /// `not_an_object`, `duplicate_member`; `bad_type`, `bad_value` and `out_of_range` with the
@@ -98,7 +98,7 @@ impl E2aResponse {
         self.write_members(form)
     }
 
-    /// Whether it says that it is unsolicited. Trust this only from an agent server. Source: docs/protocols/e2a.md §S3.
+    /// Whether it is marked as unsolicited. Trust this only from an agent server. Source: docs/protocols/e2a.md §S3.
     #[must_use]
     pub fn is_server_push(&self) -> bool {
         self.metadata
@@ -115,7 +115,7 @@ impl E2aResponse {
     }
 }
 
-/// Takes the marks that are internal to a trusted zone out of the `metadata` of a record.
+/// Removes the internal keys of a trusted zone from the `metadata` of a record.
 /// Source: docs/protocols/e2a.md §S3.
 pub fn strip_internal_keys(metadata: &mut Object) {
     for key in WIRE_INTERNAL_METADATA_KEYS {

@@ -1,4 +1,4 @@
-//! A JSON-RPC request that is bound for an agent that speaks E2A.
+//! Converts a JSON-RPC request for an agent that speaks E2A.
 //! Source: docs/protocols/e2a.md §10.4.
 
 use crate::e2a::METHOD_SESSION_PROMPT;
@@ -28,8 +28,8 @@ const STREAMING_METHODS: [&str; 5] = [
     "SubscribeToTask",
 ];
 
-/// Makes the envelope of a JSON-RPC request: with a new `request_id`, the time now, and the id of
-/// the caller as `jsonrpc_id`. The methods of A2A that send a message become a prompt; all others
+/// Converts a JSON-RPC request to an envelope with a new `request_id`, the current time, and the
+/// caller's id as `jsonrpc_id`. The methods of A2A that send a message become a prompt; all others
 /// keep their names.
 ///
 /// # Errors

@@ -1,4 +1,4 @@
-//! Frames of an agent server as answers in the older shapes. Source: docs/protocols/e2a.md §8.
+//! Parses frames of an agent server into answers in the legacy shapes. Source: docs/protocols/e2a.md §8.
 
 use crate::e2a::error::{E2aError, E2aErrorKind as Kind};
 use crate::e2a::legacy::{AgentResponse, AgentResponseChunk, filled};
@@ -12,7 +12,7 @@ use crate::e2a::{
 use crate::json::{Json, Object};
 use a2abus_plugin::Text;
 
-/// Parses a frame with a whole answer: a record, or the older shape.
+/// Parses a frame with a whole answer: a record, or the legacy shape.
 ///
 /// Departs: empty `details` count as missing, so that the message of an error is not lost.
 ///
@@ -34,8 +34,8 @@ pub fn parse_agent_server_wire_unary(frame: &Json) -> Result<AgentResponse, E2aE
     Err(Kind::UnrecognizedShape.into())
 }
 
-/// Reads a frame of a stream: a record, or the older shape. The metadata of the older shape are not
-/// taken over.
+/// Reads a frame of a stream: a record, or the legacy shape. The metadata of the legacy shape are
+/// dropped.
 ///
 /// # Errors
 /// Those of [`E2aResponse::parse`]; `unsupported_kind` for a record that cannot be a part; `unrecognized_shape` for any
@@ -95,7 +95,7 @@ fn response_of(record: E2aResponse) -> Result<AgentResponse, E2aError> {
     })
 }
 
-/// Metadata without the keys that no channel may see.
+/// Metadata without internal keys.
 fn for_channel(mut metadata: Object) -> Option<Object> {
     strip_internal_keys(&mut metadata);
     filled(metadata)
@@ -198,7 +198,7 @@ fn part(body: &Object) -> Object {
     payload
 }
 
-/// The reverse of the encoder: restores what it kept in addition to the text.
+/// Reverses the encoder: restores the members that it stored beside the text.
 fn text_part(body: &Object, is_reasoning: bool) -> Object {
     let mut payload = Object::new();
     payload.insert("event_type", EVENT_CHAT_DELTA);

@@ -1,4 +1,4 @@
-//! Answers in the older shapes as records. Source: docs/protocols/e2a.md §8.
+//! Encodes answers in the legacy shapes as records. Source: docs/protocols/e2a.md §8.
 
 use crate::e2a::error::E2aError;
 use crate::e2a::legacy::{AgentResponse, AgentResponseChunk};
@@ -16,13 +16,13 @@ use crate::e2a::{
 use crate::json::{Json, Object};
 use a2abus_plugin::Text;
 
-/// The members of a record that the older shapes lack.
+/// The members of a record that the legacy shapes lack.
 #[derive(Debug, Clone, Default, PartialEq)]
 #[non_exhaustive]
 pub struct RecordOptions {
-    /// The id of the record; a new one when there is none.
+    /// The id of the record; a new one if absent.
     pub response_id: Option<Text>,
-    /// Its place, from 0.
+    /// Its sequence number, from 0.
     pub sequence: i64,
 }
 
@@ -80,7 +80,7 @@ impl Content {
     }
 }
 
-/// Makes the final record with a whole answer.
+/// Encodes a whole answer as a final record.
 #[must_use]
 pub fn encode_agent_response_for_wire(
     response: &AgentResponse,
@@ -111,7 +111,7 @@ pub fn encode_agent_response_for_wire(
     )
 }
 
-/// Makes the record of a part.
+/// Encodes a part as a record.
 ///
 /// Departs: every member of a `chat.delta` is kept.
 #[must_use]
@@ -222,7 +222,7 @@ fn address(
     }
 }
 
-/// Makes the record for a whole answer that could not be encoded.
+/// Builds the record for a whole answer that could not be encoded.
 #[must_use]
 pub fn encode_failure_agent_response(
     response: &AgentResponse,
@@ -243,7 +243,7 @@ pub fn encode_failure_agent_response(
     )
 }
 
-/// Makes the record that carries a part which could not be encoded; final when the part is the
+/// Builds the record for a part that could not be encoded; final if the part is the
 /// last.
 #[must_use]
 pub fn encode_failure_agent_chunk(
@@ -272,7 +272,7 @@ fn encode_failure(context: &E2aContext<'_>) -> E2aResponse {
     Content::error(CODE_WIRE_ENCODE_ERROR, message, details.clone().into()).record(details, context)
 }
 
-/// Makes the answer to a frame that is not JSON, and therefore names no request.
+/// Builds the answer to a frame that is not JSON, and therefore names no request.
 #[must_use]
 pub fn encode_json_parse_error_wire(message: Text, context: &E2aContext<'_>) -> E2aResponse {
     let details = object([("kind", "json_parse_error".into())]);
@@ -287,7 +287,7 @@ pub fn encode_json_parse_error_wire(message: Text, context: &E2aContext<'_>) -> 
 /// An unsolicited message of an agent server.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ServerPush {
-    /// The part, or with a `response_kind` its body.
+    /// The part; with a `response_kind`, the body.
     pub chunk: AgentResponseChunk,
     /// The session.
     pub session_id: Option<Text>,
@@ -313,7 +313,7 @@ impl ServerPush {
     }
 }
 
-/// Makes the record of a push.
+/// Builds the record of a push.
 #[must_use]
 pub fn build_server_push_wire(push: &ServerPush, context: &E2aContext<'_>) -> E2aResponse {
     let options = RecordOptions {

@@ -1,4 +1,4 @@
-//! How members are written: with every default, or without empty members.
+//! Writes members, with every default or without empty ones.
 
 use std::fmt::{self, Display, Write};
 
@@ -58,7 +58,7 @@ pub(super) fn object<const N: usize>(members: [(&'static str, Json); N]) -> Obje
         .collect()
 }
 
-/// A part of a prompt that is text.
+/// A text block of a prompt.
 pub(super) fn text_block(text: Text) -> Json {
     Json::object([("type", Json::from("text")), ("text", text.into())])
 }
@@ -73,10 +73,10 @@ pub(super) fn is_empty(value: &Json) -> bool {
     }
 }
 
-/// The bytes of JSON text, without writing it anywhere.
+/// The length of the JSON text, without allocating it.
 pub(super) fn json_bytes(value: &impl Display) -> usize {
     let mut counter = Counter(0);
-    // Counting does not fail.
+    // Counting cannot fail.
     let _ = write!(counter, "{value}");
     counter.0
 }

@@ -15,13 +15,13 @@ pub struct Number(Form);
 #[derive(Clone)]
 enum Form {
     Integer(i64),
-    /// Finite, and written as the shortest text that parses to the same double.
+    /// Finite, with the shortest text that parses to the same double.
     Float(f64),
-    /// Any other text. Behind one pointer, so that a value stays three words long.
+    /// Any other text. Behind one pointer, so that a value stays three machine words long.
     Digits(Arc<Text>),
 }
 
-/// How a number is made integral.
+/// How a number is rounded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rounding {
     /// To the nearest, half away from zero.
@@ -35,8 +35,8 @@ pub enum Rounding {
 /// The largest magnitude up to which a double represents every integer.
 const EXACT: f64 = 9_007_199_254_740_992.0;
 
-/// A decomposed decimal number: digits without zeros at either end, and the exponent of ten of the point before the
-/// first digit.
+/// A decomposed decimal number: digits without leading and trailing zeros, and the decimal exponent of a point before
+/// the first digit.
 struct Decimal<'a> {
     is_negative: bool,
     digits: Cow<'a, str>,
@@ -46,7 +46,7 @@ struct Decimal<'a> {
 // === impl Number ===
 
 impl Number {
-    /// Reads a text that must be a number in JSON; its digits are kept.
+    /// Parses a JSON number, and keeps its digits.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let unsigned = text.strip_prefix('-').unwrap_or(text);
@@ -66,7 +66,7 @@ impl Number {
         is_number.then(|| Self::read(text))
     }
 
-    /// The number of a JSON text that is one, with its digits.
+    /// Reads valid number text, and keeps its digits.
     pub(super) fn read(text: &str) -> Self {
         match text.parse() {
             Ok(integer) if text != "-0" => return Self(Form::Integer(integer)),
@@ -78,7 +78,7 @@ impl Number {
         }
     }
 
-    /// The number of a JSON text that is one, in the one form that numbers of its value have.
+    /// Reads valid number text into the canonical form of its value.
     pub(super) fn of_value(text: &str) -> Self {
         if let Ok(integer) = text.parse() {
             return Self(Form::Integer(integer));
@@ -114,13 +114,13 @@ impl Number {
         }
     }
 
-    /// A number that is finite; `None` for the others, which JSON cannot write.
+    /// A finite number; `None` for other values, which JSON cannot represent.
     #[must_use]
     pub fn from_f64(number: f64) -> Option<Self> {
         number.is_finite().then_some(Self(Form::Float(number)))
     }
 
-    /// A computed number: an integer when it is integral and doubles are exact there; `None` when it is not finite.
+    /// The number for a computed double: an integer if it is integral and exact; `None` if it is not finite.
     #[must_use]
     pub fn computed(float: f64) -> Option<Self> {
         if float.fract() == 0.0 && float.abs() < EXACT {
@@ -130,7 +130,7 @@ impl Number {
         Self::from_f64(float)
     }
 
-    /// Whether it is written as an integer: without fraction and exponent.
+    /// Whether it is written as an integer: without a fraction or an exponent.
     #[must_use]
     pub fn is_integer(&self) -> bool {
         match &self.0 {
@@ -140,19 +140,19 @@ impl Number {
         }
     }
 
-    /// The value when it is written as an integer of 64 bits.
+    /// The value, if it is written as an integer that fits into 64 bits.
     #[must_use]
     pub fn as_i64(&self) -> Option<i64> {
         self.as_i128()?.try_into().ok()
     }
 
-    /// The value when it is written as an integer of 64 bits without sign.
+    /// The value, if it is written as an unsigned integer that fits into 64 bits.
     #[must_use]
     pub fn as_u64(&self) -> Option<u64> {
         self.as_i128()?.try_into().ok()
     }
 
-    /// The value when it is written as an integer of 128 bits.
+    /// The value, if it is written as an integer that fits into 128 bits.
     #[must_use]
     pub fn as_i128(&self) -> Option<i128> {
         match &self.0 {
@@ -162,9 +162,9 @@ impl Number {
         }
     }
 
-    /// The nearest double; infinite when it is out of range.
+    /// The nearest double; infinite if it is out of range.
     #[must_use]
-    #[allow(clippy::cast_precision_loss)] // The nearest is what is asked for.
+    #[allow(clippy::cast_precision_loss)] // The nearest double is intended.
     pub fn as_f64(&self) -> f64 {
         match &self.0 {
             Form::Integer(integer) => *integer as f64,
@@ -174,7 +174,7 @@ impl Number {
         }
     }
 
-    /// The number without its sign, in the one form of its value.
+    /// The absolute value, in canonical form.
     #[must_use]
     pub fn abs(&self) -> Self {
         match &self.0 {
@@ -184,7 +184,7 @@ impl Number {
         }
     }
 
-    /// The number made integral, exactly.
+    /// Rounds exactly.
     #[must_use]
     pub fn rounded(&self, rounding: Rounding) -> Self {
         let rounded = match &self.0 {
@@ -201,7 +201,7 @@ impl Number {
         rounded.unwrap_or_else(|| self.clone())
     }
 
-    /// The size of its text besides the value, in bytes.
+    /// The heap size of its text, in bytes.
     pub(super) fn weight(&self) -> usize {
         match &self.0 {
             Form::Integer(_) | Form::Float(_) => 0,
@@ -213,7 +213,7 @@ impl Number {
         matches!(self.0, Form::Digits(_))
     }
 
-    /// A text of its value, short for doubles.
+    /// A decimal text of its value; short for doubles.
     fn decimal_text(&self) -> String {
         match self.0 {
             Form::Float(float) => format!("{float:e}"),
@@ -222,9 +222,9 @@ impl Number {
     }
 }
 
-/// Whether a double is written as this text.
+/// Whether the shortest text of a double is this one.
 fn is_text_of(float: f64, text: &str) -> bool {
-    // Nothing finite is written longer than that.
+    // No shortest text of a finite double is longer.
     float.is_finite() && text.len() <= 32 && format!("{float:?}") == text
 }
 
@@ -364,7 +364,7 @@ impl<'a> Decimal<'a> {
         }
     }
 
-    /// The text of the nearest integer; `None` if it is one already.
+    /// The text of the rounded integer; `None` if it already is an integer.
     fn rounded(&self, rounding: Rounding) -> Option<String> {
         let whole_digits = usize::try_from(self.exponent).unwrap_or(0);
         if whole_digits >= self.digits.len() {

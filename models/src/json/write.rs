@@ -1,4 +1,4 @@
-//! Values as compact JSON.
+//! Writes values as compact JSON.
 
 use std::fmt::{self, Display, Write};
 
@@ -8,9 +8,9 @@ use a2abus_plugin::Text;
 /// How a value is written.
 #[derive(Clone, Copy, PartialEq)]
 enum Style {
-    /// As it is.
+    /// Unchanged.
     Plain,
-    /// With every character above ASCII as an escape.
+    /// With non-ASCII characters escaped.
     Ascii,
     /// So that equal values give equal text: members sorted by name, numbers in one form.
     Canonical,
@@ -20,7 +20,7 @@ impl Json {
     /// Writes it so that equal values give equal text.
     ///
     /// # Errors
-    /// Those of `out` alone.
+    /// Only those of `out`.
     pub fn write_canonical(&self, out: &mut impl Write) -> fmt::Result {
         value(out, self, Style::Canonical)
     }

@@ -49,21 +49,21 @@ fn report(text: &str, input: &str) -> Report {
 }
 
 /// The issues as `code` or `code@operation`, sorted.
-fn words(issues: &[Issue]) -> Vec<String> {
+fn codes(issues: &[Issue]) -> Vec<String> {
     let word = |issue: &Issue| match &issue.operation_id {
         Some(id) => format!("{}@{id}", issue.code.as_str()),
         None => issue.code.as_str().to_owned(),
     };
-    let mut words: Vec<_> = issues.iter().map(word).collect();
-    words.sort();
-    words
+    let mut codes: Vec<_> = issues.iter().map(word).collect();
+    codes.sort();
+    codes
 }
 
 /// Errors and warnings in one list of words.
-fn all_words(report: &Report) -> Vec<String> {
-    let mut all = words(&report.errors);
+fn all_issues(report: &Report) -> Vec<String> {
+    let mut all = codes(&report.errors);
     all.extend(
-        words(&report.warnings)
+        codes(&report.warnings)
             .into_iter()
             .map(|word| format!("warning {word}")),
     );

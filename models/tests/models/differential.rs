@@ -241,7 +241,7 @@ fn check_unit(unit: &Mapped, element: &RawValue, counts: &mut Counts) {
     let Some(members) = Members::of(element) else {
         return;
     };
-    assert_eq!(members.count(unit.because.member), 1, "{}", element.get());
+    assert_eq!(members.count(unit.detection.member), 1, "{}", element.get());
     if let Some(message) = &unit.json_rpc {
         counts.json_rpc += 1;
         assert_eq!(members.text("jsonrpc").as_deref(), Some("2.0"));

@@ -1,6 +1,6 @@
 //! Everything that breaks the model of a record is found at once, whatever the record.
 
-use a2abus_models::a2e_message::{Presence, Shape, members_of};
+use a2abus_models::a2e_message::{Shape, WhenAbsent, members_of};
 use a2abus_models::e2a::Trust;
 use a2abus_models::faults_of;
 use a2abus_plugin::{Hint, Limits, Unit, decode};
@@ -74,7 +74,7 @@ fn every_member_that_is_missing_is_found() {
     for ty in TYPES {
         let message = json!({"type":ty,"id":"1","version":"1.0","ts":1});
         let required = members_of(ty).unwrap().iter();
-        let required = required.filter(|member| member.presence == Presence::Required);
+        let required = required.filter(|member| member.presence == WhenAbsent::Required);
         let mut expected: Vec<String> = required
             .map(|member| format!("{}: is missing", member.name))
             .collect();
@@ -103,7 +103,7 @@ fn faults_deep_inside_are_found_with_their_paths() {
 }
 
 #[test]
-fn a_record_with_a_thousand_faults_costs_no_thousand_readings() {
+fn checking_a_record_with_a_thousand_faults_is_bounded() {
     let tools: Vec<Value> = (0..1_000).map(|_| json!({"name":{}})).collect();
     let message =
         json!({"type":"tool/list/resp","id":"1","version":"1.0","ts":1,"req_id":"0","tools":tools});
@@ -111,7 +111,7 @@ fn a_record_with_a_thousand_faults_costs_no_thousand_readings() {
 }
 
 #[test]
-fn what_keeps_its_model_has_no_faults() {
+fn valid_records_have_no_faults() {
     for payload in [
         json!({"jsonrpc":"2.0","id":1,"method":"m","params":{}}),
         json!({"protocol":"A2A","messageType":"REQUEST"}),

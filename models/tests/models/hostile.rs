@@ -70,7 +70,7 @@ impl HostileKind {
 }
 
 #[test]
-fn hostile_documents_are_refused_with_the_right_word_or_become_valid() {
+fn hostile_documents_are_refused_with_the_right_code_or_become_valid() {
     let families = [
         payloads::kinds(),
         messages::kinds(),

@@ -1,4 +1,4 @@
-//! A2E messages by their facts. Source: docs/protocols/a2e-messages.md §8.2.
+//! Decodes A2E messages from their facts. Source: docs/protocols/a2e-messages.md §8.2.
 
 use super::parser::{Parser, is_attribute};
 use crate::detect::MemberPath;
@@ -63,16 +63,16 @@ impl Parser<'_> {
             extension::CORRELATION_ID,
             self.attribute(MemberPath::CorrelationId),
         );
-        self.a2e_way(&mut draft, id.as_ref(), req_id)?;
-        self.a2e_marks(&mut draft, &ty)?;
+        self.a2e_routing(&mut draft, id.as_ref(), req_id)?;
+        self.a2e_attributes(&mut draft, &ty)?;
         draft.put(extension::A2E_TYPE, ty);
         draft.event.0.id = id.unwrap_or_default();
         draft.event.0.time = self.a2e_time();
         Ok(draft.of_protocol("A2E", Some(version)))
     }
 
-    /// Its destination, and the ids that connect requests and answers.
-    fn a2e_way(
+    /// Sets the destination, and the ids that connect requests and answers.
+    fn a2e_routing(
         &self,
         draft: &mut Draft,
         id: Option<&Text>,
@@ -83,7 +83,7 @@ impl Parser<'_> {
         match draft.kind {
             Kind::Request => {
                 draft.put_if(extension::COLLABORATION_ID, id.cloned());
-                let object = OBJECTS.into_iter().find_map(|place| self.attribute(place));
+                let object = OBJECTS.into_iter().find_map(|path| self.attribute(path));
                 draft.put_if(extension::A2E_OBJECT, object);
             }
             Kind::Response | Kind::Stream | Kind::Notification => {
@@ -95,7 +95,7 @@ impl Parser<'_> {
             Kind::Stream => draft.put(extension::IS_FINAL, false),
             Kind::Request | Kind::Notification => {}
         }
-        // An answer returns the way its request came.
+        // An answer goes back to where its request came from.
         if topic.is_none() && matches!(draft.kind, Kind::Request | Kind::Notification) {
             draft.put_if(extension::TARGET_AGENT, target);
         }
@@ -103,8 +103,8 @@ impl Parser<'_> {
         Ok(())
     }
 
-    /// The attributes of events and errors.
-    fn a2e_marks(&self, draft: &mut Draft, ty: &str) -> Result<(), DecodeError> {
+    /// Sets the attributes of events and errors.
+    fn a2e_attributes(&self, draft: &mut Draft, ty: &str) -> Result<(), DecodeError> {
         if is_event(ty) {
             let word = self.attribute(MemberPath::Kind);
             draft.put(
@@ -123,12 +123,12 @@ impl Parser<'_> {
 
     /// `version` or `a2e`, which must agree, of major version 1. Source: docs/protocols/a2e-messages.md §1.1 and §6.
     fn a2e_version(&self) -> Result<Text, DecodeError> {
-        let text = |place| match self.facts.text(place) {
-            _ if self.facts.set(place).is_none() => Ok(None),
+        let text = |path| match self.facts.text(path) {
+            _ if self.facts.non_null(path).is_none() => Ok(None),
             Some(text) if is_version_1(&text) => Ok(Some(text)),
             _ => Err(self
                 .facts
-                .unsupported(place, "only major version 1 is supported")),
+                .unsupported(path, "only major version 1 is supported")),
         };
         match (text(MemberPath::Version)?, text(MemberPath::A2e)?) {
             (Some(version), Some(a2e)) if version != a2e => Err(self
@@ -142,7 +142,7 @@ impl Parser<'_> {
     /// The message's own id. A missing id, or one that is not a valid event id, is replaced by a new one. Source:
     /// docs/protocols/a2e-messages.md §1.2 and §8.2.
     fn a2e_id(&self) -> Result<Option<Text>, DecodeError> {
-        let id = match self.facts.set(MemberPath::Id) {
+        let id = match self.facts.non_null(MemberPath::Id) {
             None => None,
             Some(span) if span.kind() == JsonKind::String => self.facts.text(MemberPath::Id),
             Some(_) => {

@@ -1,4 +1,5 @@
-//! A2E workflows by their facts: a document of lines, or one line of it. Source: docs/protocols/a2e-workflows.md §11.
+//! Decodes A2E workflows from their facts: a document of lines, or a single line. Source:
+//! docs/protocols/a2e-workflows.md §11.
 
 use super::parser::Parser;
 use crate::detect::{Detection, MemberPath};
@@ -11,10 +12,10 @@ use crate::text::Text;
 /// The agent that executes workflows if neither they nor the binding name one.
 const DEFAULT_EXECUTOR: Text = Text::from_static("a2e-executor");
 
-/// The content of the workflow lines read so far.
+/// The state of the workflow lines read so far.
 #[derive(Debug, Default)]
 pub(super) struct Lines {
-    because: Option<Detection>,
+    detection: Option<Detection>,
     execution_id: Option<Text>,
     agent: Option<Text>,
     /// A fault of the whole workflow.
@@ -22,8 +23,8 @@ pub(super) struct Lines {
 }
 
 impl Lines {
-    pub(super) fn note(&mut self, parser: &Parser<'_>, because: Detection) {
-        self.because.get_or_insert(because);
+    pub(super) fn note(&mut self, parser: &Parser<'_>, detection: Detection) {
+        self.detection.get_or_insert(detection);
         if parser.is_begin_line() && self.execution_id.is_none() {
             self.execution_id = parser.execution_id();
             match parser.executor() {
@@ -33,8 +34,8 @@ impl Lines {
         }
     }
 
-    pub(super) fn because(&self) -> Detection {
-        self.because.unwrap_or(Detection {
+    pub(super) fn detection(&self) -> Detection {
+        self.detection.unwrap_or(Detection {
             family: Family::A2eWorkflow,
             rule: 5,
             member: MemberPath::Type.name(),
@@ -50,8 +51,8 @@ impl Lines {
 }
 
 impl Parser<'_> {
-    /// A single line: the begin line requests the execution; a definition is a part of it, and something else must
-    /// connect it to the other lines.
+    /// A single line: the begin line requests the execution; a definition is a part of it, and needs a collaboration id
+    /// that connects it to the other lines.
     pub(super) fn workflow_line(&self) -> Result<Draft, DecodeError> {
         if self.is_begin_line() {
             return Ok(request(self.execution_id(), self.executor()?, self.hint));
@@ -79,8 +80,8 @@ impl Parser<'_> {
 
     /// The id of the execution. The executor refuses an invalid one.
     fn execution_id(&self) -> Option<Text> {
-        let places = [MemberPath::ExecutionId, MemberPath::WrappedExecutionId];
-        let id = places.into_iter().find_map(|place| self.facts.text(place));
+        let paths = [MemberPath::ExecutionId, MemberPath::WrappedExecutionId];
+        let id = paths.into_iter().find_map(|path| self.facts.text(path));
         id.filter(|id| is_operation_id(id))
     }
 

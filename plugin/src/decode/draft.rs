@@ -1,4 +1,4 @@
-//! From the facts of one object to the draft of its event, by the parser of its family.
+//! Turns the facts of one object into the draft of its event.
 
 use bytes::Bytes;
 
@@ -21,34 +21,34 @@ impl Parser<'_> {
         limits: &Limits,
         lines: &mut Option<Lines>,
     ) -> Result<(Detection, Option<JsonRpc>, Draft), DecodeError> {
-        let because = self.family().inspect_err(|_| *lines = None)?;
-        if because.family != Family::A2eWorkflow {
+        let detection = self.family().inspect_err(|_| *lines = None)?;
+        if detection.family != Family::A2eWorkflow {
             *lines = None;
         }
-        let draft = match because.family {
+        let draft = match detection.family {
             Family::CloudEvent => {
                 let event = self.cloud_event(bytes, limits)?;
-                return Ok((because, None, Draft::of_event(event)));
+                return Ok((detection, None, Draft::of_event(event)));
             }
             Family::JsonRpc => {
                 let (json_rpc, draft) = self.json_rpc()?;
-                return Ok((because, Some(json_rpc), draft));
+                return Ok((detection, Some(json_rpc), draft));
             }
             Family::Legacy => self.legacy()?,
             Family::A2eMessage => self.a2e_message()?,
             Family::A2eWorkflow => {
                 if let Some(lines) = lines {
-                    lines.note(self, because);
+                    lines.note(self, detection);
                 }
                 self.workflow_line()?
             }
             Family::E2a => self.e2a()?,
         };
-        Ok((because, None, draft))
+        Ok((detection, None, draft))
     }
 
     fn family(&self) -> Result<Detection, DecodeError> {
-        let Some(because) = self.facts.family(self.hint)? else {
+        let Some(detection) = self.facts.family(self.hint)? else {
             let message = if self.facts.has(MemberPath::Method) {
                 "unknown message format: the object has a \"method\" and no \"jsonrpc\":\"2.0\""
             } else {
@@ -57,15 +57,15 @@ impl Parser<'_> {
             return Err(self.refused(DecodeErrorKind::Unknown, MemberPath::Root, message));
         };
         match self.hint.family {
-            Some(declared) if self.hint.strict && declared != because.family => {
+            Some(declared) if self.hint.strict && declared != detection.family => {
                 let message = format!(
                     "this binding accepts only {}, but the payload is {}",
                     declared.as_str(),
-                    because.family.as_str()
+                    detection.family.as_str()
                 );
                 Err(self.refused(DecodeErrorKind::WrongFamily, MemberPath::Root, message))
             }
-            _ => Ok(because),
+            _ => Ok(detection),
         }
     }
 

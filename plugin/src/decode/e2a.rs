@@ -1,4 +1,4 @@
-//! E2A records by their facts. Source: docs/protocols/e2a.md §10.2.
+//! Decodes E2A records from their facts. Source: docs/protocols/e2a.md §10.2.
 
 use super::parser::{Parser, is_attribute};
 use crate::detect::{MemberPath, Shape};
@@ -31,7 +31,7 @@ const MEMBERS: [MemberPath; 15] = [
 /// The event types of E2A records, without the prefix.
 const CATEGORY: &str = "e2a.";
 
-/// The JSON-RPC code of an error that has no integer code.
+/// The JSON-RPC code for errors without an integer code.
 const INTERNAL_ERROR: i32 = -32_603;
 
 impl Parser<'_> {
@@ -51,15 +51,15 @@ impl Parser<'_> {
             _ => self.attribute(MemberPath::ProtocolVersion),
         };
         let version = version.unwrap_or(Text::from_static("1.0"));
-        for (name, place) in [
+        for (name, path) in [
             (extension::SESSION_ID, MemberPath::SessionId),
             (extension::TASK_ID, MemberPath::TaskId),
             (extension::CONTEXT_ID, MemberPath::ContextId),
             (extension::CORRELATION_ID, MemberPath::CorrelationId),
         ] {
-            draft.put_if(name, self.attribute(place));
+            draft.put_if(name, self.attribute(path));
         }
-        let channel = match self.facts.set(MemberPath::Channel) {
+        let channel = match self.facts.non_null(MemberPath::Channel) {
             Some(_) => self.attribute(MemberPath::Channel),
             None => self.attribute(MemberPath::ChannelId),
         };
@@ -188,7 +188,7 @@ impl Parser<'_> {
         Ok(draft)
     }
 
-    /// An answer in an older shape, in the form that the encoders would give it. Source: docs/protocols/e2a.md §8.
+    /// An answer in a legacy shape, as the encoders would write it. Source: docs/protocols/e2a.md §8.
     fn e2a_legacy_response(&self) -> Result<Draft, DecodeError> {
         let is_unary = self.facts.has(MemberPath::Ok);
         let complete = is_unary || self.e2a_flag(MemberPath::IsComplete)?.unwrap_or(false);
@@ -232,16 +232,16 @@ impl Parser<'_> {
 
     /// `method`, or the member that replaces it; a blank one counts as absent. Source: docs/protocols/e2a.md §2.
     fn e2a_method(&self) -> Result<Option<Text>, DecodeError> {
-        let is_blank = |place| {
+        let is_blank = |path| {
             self.facts
-                .string(place)
+                .string(path)
                 .is_some_and(|word| word.trim_ascii().is_empty())
         };
         if self.e2a_is_ext() && !is_blank(MemberPath::ExtMethod) {
             let method = self.method(MemberPath::ExtMethod)?;
             return Ok(method.or(Some(Text::from_static("ext"))));
         }
-        if self.facts.set(MemberPath::Method).is_some() && !is_blank(MemberPath::Method) {
+        if self.facts.non_null(MemberPath::Method).is_some() && !is_blank(MemberPath::Method) {
             return self.method(MemberPath::Method);
         }
         let has_other = self.facts.is(MemberPath::ReqMethod, JsonKind::String);
@@ -252,16 +252,16 @@ impl Parser<'_> {
     }
 
     /// A string or number used as an id; null and the empty string count as absent.
-    fn e2a_id(&self, place: MemberPath) -> Result<Option<Text>, DecodeError> {
-        let is_empty = self.facts.string(place).is_some_and(|word| word.is_empty());
+    fn e2a_id(&self, path: MemberPath) -> Result<Option<Text>, DecodeError> {
+        let is_empty = self.facts.string(path).is_some_and(|word| word.is_empty());
         let id = if is_empty {
             None
         } else {
-            self.scalar(place, DecodeErrorKind::BadId)?
+            self.scalar(path, DecodeErrorKind::BadId)?
         };
         if id.as_ref().is_some_and(|id| !is_attribute(id)) {
             let message = "longer than 256 characters";
-            return Err(self.refused(DecodeErrorKind::BadId, place, message));
+            return Err(self.refused(DecodeErrorKind::BadId, path, message));
         }
         Ok(id)
     }
@@ -307,14 +307,14 @@ impl Parser<'_> {
     }
 
     /// Source: docs/protocols/e2a.md §2.
-    fn e2a_flag(&self, place: MemberPath) -> Result<Option<bool>, DecodeError> {
-        let Some(span) = self.facts.set(place) else {
+    fn e2a_flag(&self, path: MemberPath) -> Result<Option<bool>, DecodeError> {
+        let Some(span) = self.facts.non_null(path) else {
             return Ok(None);
         };
         let flag = match span.kind() {
-            JsonKind::Boolean => self.facts.flag(place),
-            JsonKind::Number => self.number(place).map(|number| number != 0.0),
-            JsonKind::String => self.facts.string(place).and_then(|word| match word {
+            JsonKind::Boolean => self.facts.flag(path),
+            JsonKind::Number => self.number(path).map(|number| number != 0.0),
+            JsonKind::String => self.facts.string(path).and_then(|word| match word {
                 word if word.eq_ignore_ascii_case("true") => Some(true),
                 word if word.eq_ignore_ascii_case("false") => Some(false),
                 _ => None,
@@ -323,7 +323,7 @@ impl Parser<'_> {
         };
         match flag {
             Some(flag) => Ok(Some(flag)),
-            None => Err(self.refused(DecodeErrorKind::BadMember, place, "must be true or false")),
+            None => Err(self.refused(DecodeErrorKind::BadMember, path, "must be true or false")),
         }
     }
 
@@ -333,7 +333,7 @@ impl Parser<'_> {
             return Ok(None);
         };
         let whole = |number: f64| number.fract() == 0.0 && number.abs() < 9e15;
-        // A whole number, well inside 64 bits.
+        // An integer, well within 64 bits.
         #[allow(clippy::cast_possible_truncation)]
         let number = text.parse::<i64>().ok().or_else(|| {
             text.parse()
@@ -344,7 +344,7 @@ impl Parser<'_> {
         match number {
             Some(number) => Ok(Some(number)),
             None => {
-                let message = "must be a whole number of 64 bits";
+                let message = "must be a 64-bit integer";
                 Err(self.refused(DecodeErrorKind::BadSeq, MemberPath::Sequence, message))
             }
         }
@@ -355,13 +355,13 @@ impl Parser<'_> {
         self.facts.token(span).parse().ok()
     }
 
-    /// Only a server's own connection can be trusted to say so. Source: docs/protocols/e2a.md §S3.
+    /// Trusted only on a server's own connection. Source: docs/protocols/e2a.md §S3.
     fn e2a_is_push(&self) -> bool {
         let trusted = self.hint.e2a_trusted || self.hint.family == Some(Family::E2a);
         trusted && self.facts.flag(MemberPath::MetadataServerPush) == Some(true)
     }
 
-    /// The epoch stands for no time. Source: docs/protocols/e2a.md §5.
+    /// The epoch means no time. Source: docs/protocols/e2a.md §5.
     fn e2a_time(&self) -> Option<Text> {
         let time = match self.number(MemberPath::Timestamp) {
             Some(number) => time::of_e2a_number(number),

@@ -1,11 +1,11 @@
-//! JSON-RPC 2.0 by its facts. Source: JSON-RPC 2.0, docs/protocols/eventmesh-a2a.md §1 and §3.
+//! Decodes JSON-RPC 2.0 from its facts. Source: JSON-RPC 2.0, docs/protocols/eventmesh-a2a.md §1 and §3.
 
 use super::parser::Parser;
 use crate::detect::{Facts, MemberPath};
 use crate::error::{DecodeError, DecodeErrorKind};
 use crate::extension;
 use crate::json::{Kind, Span};
-use crate::protocol::dialect::{self, Dialect, Method, ParamsMarks, Version};
+use crate::protocol::dialect::{self, Dialect, Method, ParamsHints, Version};
 use crate::protocol::jsonrpc::{Id, JsonRpc, Part, RpcBody};
 use crate::protocol::{Draft, Kind as Exchange, MAX_ID_BYTES, event_type};
 use crate::text::Text;
@@ -73,13 +73,13 @@ impl Parser<'_> {
         if legal {
             Ok(Some(id))
         } else {
-            refuse("the id holds a control character or half a surrogate pair")
+            refuse("the id contains a control character or a lone surrogate")
         }
     }
 
     fn call(&self, id: Option<Id>) -> Result<(JsonRpc, Draft), DecodeError> {
         let (method, known) = self.rpc_method()?;
-        let dialect = match dialect::of_call(&method, known, || params_marks(self.facts)) {
+        let dialect = match dialect::of_call(&method, known, || params_hints(self.facts)) {
             Dialect::A2a03 if self.hint.dialect() == Some(Dialect::JafDoc) => Dialect::JafDoc,
             dialect => dialect,
         };
@@ -135,11 +135,11 @@ impl Parser<'_> {
         Ok((json_rpc, of_json_rpc(draft)))
     }
 
-    /// A progress token. If it is neither a string nor a number, or is repeated, the agent has to deal with it.
-    fn progress_token(&self, place: MemberPath) -> Option<Box<Id>> {
-        let span = self.facts.get(place)?;
+    /// A valid progress token. Any other value, or a repeated member, is left to the agent.
+    fn progress_token(&self, path: MemberPath) -> Option<Box<Id>> {
+        let span = self.facts.get(path)?;
         let is_token = matches!(span.kind(), Kind::String | Kind::Number);
-        if !is_token || self.facts.refuse_repeated(&[place]).is_err() {
+        if !is_token || self.facts.refuse_repeated(&[path]).is_err() {
             return None;
         }
         let token = self.facts.token(span).into();
@@ -147,7 +147,7 @@ impl Parser<'_> {
         Some(Box::new(Id::new(token, start, span.is_escaped())))
     }
 
-    /// How long the caller of an A2A method waits; a value that is not a positive integer is ignored.
+    /// The timeout of the caller of an A2A method; any value other than a positive integer is ignored.
     fn timeout_millis(&self, dialect: Dialect) -> Option<u64> {
         if !matches!(dialect, Dialect::JafDoc | Dialect::A2a03 | Dialect::A2a10) {
             return None;
@@ -173,7 +173,7 @@ impl Parser<'_> {
         }
     }
 
-    /// A sequence mark without a value is an error, not an absent mark.
+    /// A null sequence mark is an error; it does not count as absent.
     fn seq(&self) -> Result<Option<Text>, DecodeError> {
         if self.facts.is(MemberPath::ParamsSeq, Kind::Null) {
             let message = "must be a short string or a number, not null";
@@ -185,7 +185,7 @@ impl Parser<'_> {
     fn result(&self, id: Option<Id>) -> (JsonRpc, Draft) {
         let facts = self.facts;
         let part = part_of(facts);
-        // The JAF answer to `tasks/cancel`. Source: docs/protocols/a2a.md §1.
+        // JAF's answer to `tasks/cancel`. Source: docs/protocols/a2a.md §1.
         let cancelled = facts.flag(MemberPath::ResultCancelled) == Some(true)
             && facts.is(MemberPath::ResultId, Kind::String);
         let dialect = if cancelled {
@@ -259,13 +259,13 @@ fn of_json_rpc(draft: Draft) -> Draft {
     draft.of_protocol("A2A", Some(Text::from_static("2.0")))
 }
 
-fn params_marks(facts: &Facts<'_>) -> ParamsMarks {
+fn params_hints(facts: &Facts<'_>) -> ParamsHints {
     let configuration = [
         MemberPath::ConfigurationMaxTurns,
         MemberPath::ConfigurationTimeout,
         MemberPath::ConfigurationPriority,
     ];
-    ParamsMarks {
+    ParamsHints {
         protocol_version: match facts
             .get(MemberPath::ParamsProtocolVersion)
             .map(|span| span.kind())
@@ -274,16 +274,16 @@ fn params_marks(facts: &Facts<'_>) -> ParamsMarks {
             Some(Kind::Number) => Version::Number,
             Some(_) => Version::Other,
         },
-        has_id: facts.set(MemberPath::ParamsId).is_some(),
-        has_task_id: facts.set(MemberPath::ParamsTaskId).is_some(),
-        has_session_id: facts.set(MemberPath::ParamsSessionId).is_some(),
-        has_reason: facts.set(MemberPath::ParamsReason).is_some(),
-        jaf: configuration.into_iter().any(|place| facts.has(place))
+        has_id: facts.non_null(MemberPath::ParamsId).is_some(),
+        has_task_id: facts.non_null(MemberPath::ParamsTaskId).is_some(),
+        has_session_id: facts.non_null(MemberPath::ParamsSessionId).is_some(),
+        has_reason: facts.non_null(MemberPath::ParamsReason).is_some(),
+        jaf: configuration.into_iter().any(|path| facts.has(path))
             || facts.equals(MemberPath::MessageRole, "system"),
     }
 }
 
-/// The dialect that the shape of a result shows. Source: docs/protocols/a2a.md §3.
+/// The dialect, derived from the shape of a result. Source: docs/protocols/a2a.md §3.
 fn result_dialect(facts: &Facts<'_>) -> Dialect {
     let mcp = [
         MemberPath::ResultType,
@@ -293,7 +293,7 @@ fn result_dialect(facts: &Facts<'_>) -> Dialect {
     match facts.string(MemberPath::ResultKind).as_deref() {
         Some("completion" | "partial-completion" | "error") => Dialect::JafDoc,
         Some("task" | "message" | "status-update" | "artifact-update") => Dialect::A2a03,
-        _ if mcp.into_iter().any(|place| facts.has(place)) => Dialect::Mcp,
+        _ if mcp.into_iter().any(|path| facts.has(path)) => Dialect::Mcp,
         _ if wrapped(facts).is_some() => Dialect::A2a10,
         _ => Dialect::JsonRpc,
     }
@@ -309,7 +309,7 @@ fn wrapped(facts: &Facts<'_>) -> Option<MemberPath> {
     ];
     wrappers
         .into_iter()
-        .find(|place| facts.is(*place, Kind::Object))
+        .find(|path| facts.is(*path, Kind::Object))
 }
 
 /// Whether more parts follow a result. Source: docs/protocols/a2a.md §4.
@@ -322,7 +322,7 @@ fn part_of(facts: &Facts<'_>) -> Part {
         MemberPath::TaskState,
         MemberPath::UpdateState,
     ];
-    let state = states.into_iter().find_map(|place| facts.string(place));
+    let state = states.into_iter().find_map(|path| facts.string(path));
     let unless_last = |part| {
         if state.as_deref().is_some_and(is_last_state) {
             Part::Final
@@ -352,13 +352,13 @@ fn is_stream_part(facts: &Facts<'_>) -> bool {
     ];
     let kinds = ["status-update", "artifact-update", "partial-completion"];
     facts.flag(MemberPath::ResultFinal).is_some()
-        || wrapped(facts).is_some_and(|place| updates.contains(&place))
+        || wrapped(facts).is_some_and(|path| updates.contains(&path))
         || facts
             .string(MemberPath::ResultKind)
             .is_some_and(|kind| kinds.contains(&kind.as_ref()))
 }
 
-/// States in which an agent sends nothing more by itself: terminal, or waiting for the caller.
+/// States after which an agent sends nothing until it is asked: terminal, or waiting for the caller.
 fn is_last_state(state: &str) -> bool {
     const LAST: [&str; 7] = [
         "completed",

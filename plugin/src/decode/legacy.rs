@@ -1,4 +1,4 @@
-//! Legacy A2A by its facts. Source: docs/protocols/eventmesh-a2a.md §2.
+//! Decodes legacy A2A from its facts. Source: docs/protocols/eventmesh-a2a.md §2.
 
 use super::parser::Parser;
 use crate::detect::MemberPath;
@@ -8,7 +8,7 @@ use crate::protocol::legacy::kind_of;
 use crate::protocol::{Draft, event_type};
 use crate::text::Text;
 
-/// The members that must not occur twice: those that decide or route.
+/// The members that must not occur twice: those that affect detection or routing.
 /// Source: docs/protocols/eventmesh-a2a.md §D10.
 const MEMBERS: [MemberPath; 5] = [
     MemberPath::Protocol,

@@ -1,4 +1,4 @@
-//! Checks that all families share: a member's value, checked for its use.
+//! Checks of member values that all families share.
 
 use std::borrow::Cow;
 
@@ -11,7 +11,7 @@ use crate::text::Text;
 
 /// Turns the facts of one object into the draft of its event.
 pub(super) struct Parser<'a> {
-    /// Where the unit's bytes begin in the payload.
+    /// The offset of the unit's bytes in the payload.
     pub(super) base: usize,
     pub(super) facts: &'a Facts<'a>,
     pub(super) hint: &'a Hint,
@@ -28,68 +28,68 @@ impl Parser<'_> {
     pub(super) fn refused(
         &self,
         kind: DecodeErrorKind,
-        place: MemberPath,
+        path: MemberPath,
         message: impl Into<Cow<'static, str>>,
     ) -> DecodeError {
-        let span = self.facts.get(place).unwrap_or(self.facts.span);
-        DecodeError::new(kind, span.start(), message).at(place.pointer())
+        let span = self.facts.get(path).unwrap_or(self.facts.span);
+        DecodeError::new(kind, span.start(), message).at(path.pointer())
     }
 
-    /// A word that becomes `a2amethod` and part of `type`; null counts as absent.
+    /// A value that becomes `a2amethod` and part of `type`; null counts as absent.
     /// Source: docs/protocols/eventmesh-a2a.md §D11, for every family
     /// docs/protocols/detection.md §3.
-    pub(super) fn method(&self, place: MemberPath) -> Result<Option<Text>, DecodeError> {
+    pub(super) fn method(&self, path: MemberPath) -> Result<Option<Text>, DecodeError> {
         const RULE: &str =
             "a method is a string of 1 to 256 characters without spaces or control characters";
-        if self.facts.set(place).is_none() {
+        if self.facts.non_null(path).is_none() {
             return Ok(None);
         }
-        match self.facts.text(place).filter(|text| is_method(text)) {
+        match self.facts.text(path).filter(|text| is_method(text)) {
             Some(text) => Ok(Some(text)),
-            None => Err(self.refused(DecodeErrorKind::BadMethod, place, RULE)),
+            None => Err(self.refused(DecodeErrorKind::BadMethod, path, RULE)),
         }
     }
 
     /// A name of an agent. Source: docs/protocols/eventmesh-a2a.md §D6.
-    pub(super) fn target(&self, place: MemberPath) -> Result<Option<Text>, DecodeError> {
-        self.name(place, DecodeErrorKind::BadTarget, is_target)
+    pub(super) fn target(&self, path: MemberPath) -> Result<Option<Text>, DecodeError> {
+        self.name(path, DecodeErrorKind::BadTarget, is_target)
     }
 
     /// A name of a topic. Source: docs/protocols/eventmesh-a2a.md §D6.
-    pub(super) fn topic(&self, place: MemberPath) -> Result<Option<Text>, DecodeError> {
-        self.name(place, DecodeErrorKind::BadTopic, is_topic)
+    pub(super) fn topic(&self, path: MemberPath) -> Result<Option<Text>, DecodeError> {
+        self.name(path, DecodeErrorKind::BadTopic, is_topic)
     }
 
     /// A name used for routing: a valid string, or an error that names the member.
     fn name(
         &self,
-        place: MemberPath,
+        path: MemberPath,
         kind: DecodeErrorKind,
         check: fn(&str) -> bool,
     ) -> Result<Option<Text>, DecodeError> {
         const RULE: &str = "must be a string of letters, digits and . _ - / : @ + without \"..\", not empty, not too long";
-        self.facts.refuse_repeated(&[place])?;
-        if !self.facts.has(place) {
+        self.facts.refuse_repeated(&[path])?;
+        if !self.facts.has(path) {
             return Ok(None);
         }
-        match self.facts.text(place).filter(|text| check(text)) {
+        match self.facts.text(path).filter(|text| check(text)) {
             Some(text) => Ok(Some(text)),
-            None => Err(self.refused(kind, place, RULE)),
+            None => Err(self.refused(kind, path, RULE)),
         }
     }
 
     /// A scalar that becomes an attribute; null counts as absent.
     pub(super) fn scalar(
         &self,
-        place: MemberPath,
+        path: MemberPath,
         kind: DecodeErrorKind,
     ) -> Result<Option<Text>, DecodeError> {
-        self.facts.refuse_repeated(&[place])?;
-        let Some(span) = self.facts.set(place) else {
+        self.facts.refuse_repeated(&[path])?;
+        let Some(span) = self.facts.non_null(path) else {
             return Ok(None);
         };
         let text = match span.kind() {
-            Kind::String => self.facts.text(place),
+            Kind::String => self.facts.text(path),
             Kind::Number => Some(Text::from(self.facts.token(span))),
             Kind::Object | Kind::Array | Kind::Boolean | Kind::Null => None,
         };
@@ -97,26 +97,26 @@ impl Parser<'_> {
             |text: &Text| (1..=MAX_ID_BYTES).contains(&text.len()) && crate::event::is_string(text);
         match text.filter(legal) {
             Some(text) => Ok(Some(text)),
-            None => Err(self.refused(kind, place, "must be a short string or a number")),
+            None => Err(self.refused(kind, path, "must be a short string or a number")),
         }
     }
 
-    /// A string that becomes an attribute if it is valid, and is left out otherwise.
-    pub(super) fn attribute(&self, place: MemberPath) -> Option<Text> {
-        self.facts.text(place).filter(|text| is_attribute(text))
+    /// A string that becomes an attribute if it is valid, and is omitted otherwise.
+    pub(super) fn attribute(&self, path: MemberPath) -> Option<Text> {
+        self.facts.text(path).filter(|text| is_attribute(text))
     }
 
     /// A number.
-    pub(super) fn number(&self, place: MemberPath) -> Option<f64> {
+    pub(super) fn number(&self, path: MemberPath) -> Option<f64> {
         let span = self
             .facts
-            .get(place)
+            .get(path)
             .filter(|span| span.kind() == Kind::Number)?;
         self.facts.token(span).parse().ok()
     }
 }
 
-/// Whether the text may be an attribute that is not an id.
+/// Whether the text is valid for an attribute that is not an id.
 pub(super) fn is_attribute(text: &str) -> bool {
     !text.is_empty()
         && (text.len() <= MAX_ATTRIBUTE_CHARS || text.chars().count() <= MAX_ATTRIBUTE_CHARS)

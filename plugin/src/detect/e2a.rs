@@ -22,18 +22,18 @@ impl Facts<'_> {
     /// The kind of E2A record, and the decisive member; `None` if it is not E2A.
     ///
     /// # Errors
-    /// `UnsupportedVersion` for another version or for a response without a version.
+    /// `UnsupportedVersion` for an unsupported version, and for a response without a version.
     pub(crate) fn e2a(&self, hint: &Hint) -> Result<Option<(Shape, MemberPath)>, DecodeError> {
         let carries_e2a = hint.family == Some(Family::E2a);
         if self.equals(MemberPath::Type, "event") {
             let is_control = carries_e2a && self.is(MemberPath::Event, Kind::String);
             return Ok(is_control.then_some((Shape::Control, MemberPath::Event)));
         }
-        let has_request_id = self.set(MemberPath::RequestId).is_some();
+        let has_request_id = self.non_null(MemberPath::RequestId).is_some();
         let is_response = self
             .string(MemberPath::ResponseKind)
             .is_some_and(|kind| !is_blank(&kind));
-        if self.set(MemberPath::ProtocolVersion).is_some() {
+        if self.non_null(MemberPath::ProtocolVersion).is_some() {
             let marked = self.is(MemberPath::Params, Kind::Object)
                 || self.has(MemberPath::Method)
                 || has_request_id
@@ -86,7 +86,7 @@ impl Facts<'_> {
         if !self.is(MemberPath::Method, Kind::String) {
             return None;
         }
-        const MARKS: [MemberPath; 10] = [
+        const MARKERS: [MemberPath; 10] = [
             MemberPath::JsonrpcId,
             MemberPath::IdentityOrigin,
             MemberPath::IsStream,
@@ -98,14 +98,14 @@ impl Facts<'_> {
             MemberPath::SessionUpdateKind,
             MemberPath::ExpectedOutputModes,
         ];
-        let mark = MARKS
+        let mark = MARKERS
             .into_iter()
-            .find(|place| self.has(*place))
+            .find(|path| self.has(*path))
             .or_else(|| {
                 let both = self.has(MemberPath::RequestId) && self.has(MemberPath::Channel);
                 both.then_some(MemberPath::RequestId)
             });
-        mark.map(|place| (Shape::Request, place))
+        mark.map(|path| (Shape::Request, path))
     }
 }
 
@@ -122,7 +122,7 @@ fn is_version_1(version: &str) -> bool {
     }
 }
 
-/// The class of a JSON object on a connection that carries E2A, in the words of docs/protocols/e2a.md §10.1:
+/// The class of a JSON object on a connection that carries E2A, named as in docs/protocols/e2a.md §10.1:
 /// `e2a.request`, `e2a.response`, `e2a.legacy_request`, `e2a.legacy_response`, `e2a.legacy_chunk`, `e2a.control`,
 /// `not_e2a`, `invalid:unsupported_version` or `invalid:missing_version`. Text that is not JSON is `not_e2a`.
 #[must_use]
@@ -137,7 +137,7 @@ pub fn e2a_class(json: &str) -> &'static str {
         return "not_e2a";
     }
     match facts.family(&hint) {
-        Ok(Some(because)) if because.family == Family::E2a => {
+        Ok(Some(detection)) if detection.family == Family::E2a => {
             let shape = facts.e2a(&hint).ok().flatten();
             shape.map_or("not_e2a", |(shape, _)| shape.class())
         }

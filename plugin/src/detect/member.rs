@@ -2,14 +2,14 @@
 
 use crate::json::Tree;
 
-/// Declares the members as a tree: each member with its own members.
-macro_rules! places {
-    ($($parent:ident { $($name:literal => $place:ident),* $(,)? })*) => {
+/// Declares the members as a tree.
+macro_rules! paths {
+    ($($parent:ident { $($name:literal => $path:ident),* $(,)? })*) => {
         /// The path of a member that detection or decoding reads.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub(crate) enum MemberPath {
             Root,
-            $($($place,)*)*
+            $($($path,)*)*
         }
 
         impl Tree for MemberPath {
@@ -17,7 +17,7 @@ macro_rules! places {
             fn member(self, name: &[u8]) -> Option<Self> {
                 match self {
                     $(Self::$parent => match name {
-                        $($name => Some(Self::$place),)*
+                        $($name => Some(Self::$path),)*
                         _ => None,
                     },)*
                     _ => None,
@@ -31,20 +31,20 @@ macro_rules! places {
         }
 
         impl MemberPath {
-            const ALL: &[Self] = &[Self::Root, $($(Self::$place,)*)*];
+            const ALL: &[Self] = &[Self::Root, $($(Self::$path,)*)*];
 
             /// Its parent, and its name there.
             const fn named(self) -> (Self, &'static str) {
                 match self {
                     Self::Root => (Self::Root, ""),
-                    $($(Self::$place => (Self::$parent, const { text($name) }),)*)*
+                    $($(Self::$path => (Self::$parent, const { text($name) }),)*)*
                 }
             }
         }
     };
 }
 
-/// The names are compared as bytes and printed as text.
+/// Names are compared as bytes, and printed as text.
 const fn text(name: &'static [u8]) -> &'static str {
     match str::from_utf8(name) {
         Ok(name) => name,
@@ -52,7 +52,7 @@ const fn text(name: &'static [u8]) -> &'static str {
     }
 }
 
-places! {
+paths! {
     Root {
         b"jsonrpc" => Jsonrpc,
         b"id" => Id,
@@ -224,10 +224,10 @@ places! {
 }
 
 impl MemberPath {
-    /// How many there are.
+    /// The number of members.
     pub(crate) const COUNT: usize = Self::ALL.len();
 
-    /// One bit for each.
+    /// The bit of a member.
     #[inline]
     pub(crate) const fn bit(self) -> u128 {
         1 << self as u32
@@ -248,7 +248,7 @@ impl MemberPath {
     }
 }
 
-// Repeated members are kept in one `u128`.
+// The repeated members are a bit set in one `u128`.
 const _: () = assert!(MemberPath::COUNT <= 128);
 
 #[cfg(test)]
@@ -256,10 +256,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_place_is_found_where_it_says_it_stands() {
-        for place in &MemberPath::ALL[1..] {
-            let (parent, name) = place.named();
-            assert_eq!(parent.member(name.as_bytes()), Some(*place));
+    fn every_member_path_resolves_to_its_position() {
+        for path in &MemberPath::ALL[1..] {
+            let (parent, name) = path.named();
+            assert_eq!(parent.member(name.as_bytes()), Some(*path));
             assert!(parent.has_members());
         }
         assert_eq!(MemberPath::ParamsAgentId.pointer(), "/params/_agentId");

@@ -1,30 +1,30 @@
-//! The extension attributes of an event, in the order they were set.
+//! The extension attributes of an event, in the order in which they were set.
 
 use super::Value;
 use crate::text::Text;
 
-/// Names and values, without repeated names. Nearly every event holds them inline.
+/// Names and values, without duplicate names. Stored inline for nearly every event.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub(crate) struct Extensions {
     /// Filled from the front.
-    near: [Option<Extension>; NEAR],
+    near: [Option<Extension>; INLINE],
     /// How many of them are filled.
     count: usize,
-    /// The extensions for which there is no inline room.
-    far: Vec<Extension>,
-    /// One bit per name, shared by several names: most names that are looked up are absent.
+    /// The extensions beyond the inline ones.
+    overflow: Vec<Extension>,
+    /// A Bloom filter of the names, because most names that are looked up are absent.
     names: u64,
 }
 
 type Extension = (Text, Value);
 
-/// Enough inline room for nearly every mapped and routed event.
-const NEAR: usize = 12;
+/// Enough for nearly every mapped and routed event.
+const INLINE: usize = 12;
 
 impl Extensions {
     /// Adds an extension whose name is not present yet.
     ///
-    /// Inlined, so that the value is built in place: writing it in pieces and then moving it as a whole stalls the
+    /// Inlined, so that the value is built in place: writing its fields and then moving it as a whole stalls the
     /// processor.
     #[inline(always)]
     pub(crate) fn push(&mut self, name: Text, value: Value) {
@@ -34,7 +34,7 @@ impl Extensions {
                 *free = Some((name, value));
                 self.count += 1;
             }
-            _ => self.far.push((name, value)),
+            _ => self.overflow.push((name, value)),
         }
     }
 
@@ -54,7 +54,7 @@ impl Extensions {
             .flatten()
             .position(|(known, _)| known == name)
         else {
-            self.far.retain(|(known, _)| known != name);
+            self.overflow.retain(|(known, _)| known != name);
             return;
         };
         let later = self.near.get_mut(at..).unwrap_or_default();
@@ -63,8 +63,8 @@ impl Extensions {
             *last = None;
         }
         self.count -= 1;
-        if !self.far.is_empty() {
-            let (name, value) = self.far.remove(0);
+        if !self.overflow.is_empty() {
+            let (name, value) = self.overflow.remove(0);
             self.push(name, value);
         }
     }
@@ -81,12 +81,12 @@ impl Extensions {
         if self.names & bit(name) == 0 {
             return None;
         }
-        let mut all = self.near.iter_mut().flatten().chain(&mut self.far);
+        let mut all = self.near.iter_mut().flatten().chain(&mut self.overflow);
         all.find(|(known, _)| known == name).map(|(_, value)| value)
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Extension> {
-        self.near.iter().flatten().chain(&self.far)
+        self.near.iter().flatten().chain(&self.overflow)
     }
 }
 

@@ -1,7 +1,6 @@
 //! The length of the plain part of a string: up to a quote, a backslash or a control character.
 //!
-//! Sixteen bytes at a time if the processor has SSE2 (every x86-64 has), eight at a time otherwise. Tests compare both
-//! with the obvious loop.
+//! Sixteen bytes at a time with SSE2 (on x86-64), otherwise eight at a time. Tests compare both with a simple loop.
 
 /// The end of the plain bytes from `at` on: the position of the first special byte, or the end.
 #[inline]
@@ -15,7 +14,7 @@ pub(crate) fn plain_end(bytes: &[u8], mut at: usize) -> usize {
     words(bytes, at)
 }
 
-/// The bytes that are checked at once.
+/// The number of bytes that are checked at once.
 pub(super) const BLOCK: usize = if cfg!(target_arch = "x86_64") { 16 } else { 8 };
 
 #[inline]
@@ -41,7 +40,7 @@ pub(super) fn special_in(block: &[u8; BLOCK]) -> Option<usize> {
     (special != 0).then(|| (special.trailing_zeros() / 8) as usize)
 }
 
-/// The portable form, which also handles the rest that is shorter than a block.
+/// The portable version, which also handles the remainder shorter than a block.
 fn words(bytes: &[u8], mut at: usize) -> usize {
     while let Some(word) = bytes.get(at..).and_then(<[u8]>::first_chunk::<8>) {
         let special = special_bits(u64::from_le_bytes(*word));
@@ -99,7 +98,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn both_forms_stop_where_the_obvious_loop_does(
+        fn both_scanners_match_a_simple_loop(
             bytes in proptest::collection::vec(
                 proptest::prop_oneof![20 => 0x20u8.., 1 => proptest::num::u8::ANY], 0..80),
             from in 0usize..90,

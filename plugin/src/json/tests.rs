@@ -97,10 +97,10 @@ fn names_are_unescaped() {
 }
 
 #[test]
-fn a_part_is_where_it_was_borrowed() {
+fn range_of_finds_a_borrowed_slice() {
     let text = r#"{"a":"b","c":"b"}"#;
     for (start, end) in [(0, text.len()), (5, 8), (13, 16), (4, 4), (17, 17)] {
-        assert_eq!(place_of(text.as_bytes(), &text[start..end]), start..end);
+        assert_eq!(range_of(text.as_bytes(), &text[start..end]), start..end);
     }
 }
 

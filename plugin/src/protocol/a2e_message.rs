@@ -1,4 +1,4 @@
-//! A2E messages by their type string: what it says about a message that has not been read. Nothing here allocates.
+//! What the type string of an A2E message implies, without reading the message. Does not allocate.
 //!
 //! Source: docs/protocols/a2e-messages.md §1.4 and §8.2.
 
@@ -10,7 +10,7 @@ const BARE_NAMESPACES: [&str; 2] = ["multi_agent", "planning"];
 /// The known types without a namespace.
 const BASE_TYPES: [&str; 4] = ["error", "ping", "pong", "shutdown"];
 
-/// The namespaces: the capability that serves each, and what follows the first slash in its known types.
+/// The namespaces, each with its capability and the rest of its known types after the first slash.
 const NAMESPACES: [(&str, Option<&str>, &str); 13] = [
     ("handshake", None, "req resp"),
     ("invoke", None, "event"),
@@ -98,7 +98,7 @@ pub const OBJECT_MEMBERS: [&str; 12] = [
     "component_name",
 ];
 
-/// Whether the type is one of the 121 known types. Case and blanks count.
+/// Whether the type is exactly one of the 121 known types.
 #[must_use]
 pub fn is_known(type_name: &str) -> bool {
     match type_name.split_once('/') {
@@ -109,7 +109,7 @@ pub fn is_known(type_name: &str) -> bool {
     }
 }
 
-/// Whether it is progress of a call.
+/// Whether it reports the progress of a call.
 #[must_use]
 pub fn is_event(type_name: &str) -> bool {
     type_name.ends_with("/event")
@@ -168,7 +168,7 @@ pub fn kind(type_name: &str, req_id: &str) -> Kind {
         _ if type_name.ends_with("/resp") => Kind::Response,
         _ if type_name.ends_with("/req") => Kind::Request,
         _ if BARE_NAMESPACES.contains(&namespace(type_name)) => Kind::Request,
-        // `error`, and types of no known shape.
+        // `error`, and types of unknown form.
         _ if belongs => Kind::Response,
         _ => Kind::Notification,
     }
@@ -193,7 +193,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_of_the_121_types_is_known_and_nothing_like_it() {
+    fn exactly_the_121_types_are_known() {
         let in_namespaces = NAMESPACES.iter().flat_map(|(name, _, types)| {
             types.split(' ').map(move |rest| format!("{name}/{rest}"))
         });

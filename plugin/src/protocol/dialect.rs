@@ -1,4 +1,4 @@
-//! Which of the protocols on JSON-RPC a message follows.
+//! The protocols over JSON-RPC, and how to tell them apart.
 
 use crate::protocol::{CallType, DEFAULT_TYPE_PREFIX};
 
@@ -15,7 +15,7 @@ pub enum Dialect {
     Mcp,
     /// Agent Client Protocol.
     Acp,
-    /// JSON-RPC 2.0 in no particular protocol.
+    /// Plain JSON-RPC 2.0.
     JsonRpc,
 }
 
@@ -42,15 +42,15 @@ impl Dialect {
     }
 }
 
-/// What the parameters of a call say about its dialect, for method names that several protocols share.
+/// Members of a call's parameters that reveal its dialect, for method names that several protocols share.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct ParamsMarks {
+pub(crate) struct ParamsHints {
     pub(crate) protocol_version: Version,
     pub(crate) has_id: bool,
     pub(crate) has_task_id: bool,
     pub(crate) has_session_id: bool,
     pub(crate) has_reason: bool,
-    /// `configuration` holds `maxTurns`, `timeout` or `priority`, or the message's role is `system`.
+    /// `configuration` contains `maxTurns`, `timeout` or `priority`, or the message's role is `system`.
     pub(crate) jaf: bool,
 }
 
@@ -71,8 +71,8 @@ pub(crate) struct Method {
     pub(crate) ty: CallType,
 }
 
-/// Declares the methods of the dialects, and the suffixes of their types. Every type is built at compile time, so that
-/// an event of a known method uses it directly.
+/// Declares the methods of the dialects, and the suffixes of their event types. The types of known methods are built at
+/// compile time.
 macro_rules! methods {
     ($($dialect:ident, $suffix:literal => { $($name:literal)* })*) => {
         /// The method of this name, if a protocol defines one.
@@ -227,12 +227,12 @@ impl Method {
     }
 }
 
-/// The dialect of a call. `marks` is called for method names that several protocols share. Source:
+/// The dialect of a call. Calls `marks` only for method names that several protocols share. Source:
 /// docs/protocols/a2a.md §3, docs/protocols/mcp.md §2 and docs/protocols/acp.md §1.
 pub(crate) fn of_call(
     name: &str,
     known: Option<&Method>,
-    marks: impl Fn() -> ParamsMarks,
+    marks: impl Fn() -> ParamsHints,
 ) -> Dialect {
     let Some(&Method { dialect, .. }) = known else {
         return if name.starts_with("notifications/") {
@@ -259,8 +259,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shared_names_are_told_apart_by_their_parameters() {
-        let none = ParamsMarks::default();
+    fn shared_names_are_distinguished_by_their_parameters() {
+        let none = ParamsHints::default();
         let check = |method, marks, dialect| {
             let found = of_call(method, find_method(method), || marks);
             assert_eq!(found, dialect, "{method} {marks:?}")
@@ -268,7 +268,7 @@ mod tests {
         check("initialize", none, Dialect::Mcp);
         check(
             "initialize",
-            ParamsMarks {
+            ParamsHints {
                 protocol_version: Version::Other,
                 ..none
             },
@@ -276,7 +276,7 @@ mod tests {
         );
         check(
             "initialize",
-            ParamsMarks {
+            ParamsHints {
                 protocol_version: Version::Number,
                 ..none
             },
@@ -285,7 +285,7 @@ mod tests {
         check("tasks/get", none, Dialect::A2a03);
         check(
             "tasks/get",
-            ParamsMarks {
+            ParamsHints {
                 has_task_id: true,
                 ..none
             },
@@ -293,7 +293,7 @@ mod tests {
         );
         check(
             "tasks/get",
-            ParamsMarks {
+            ParamsHints {
                 has_task_id: true,
                 has_id: true,
                 ..none
@@ -302,7 +302,7 @@ mod tests {
         );
         check(
             "tasks/cancel",
-            ParamsMarks {
+            ParamsHints {
                 has_id: true,
                 has_reason: true,
                 ..none
@@ -312,7 +312,7 @@ mod tests {
         check("elicitation/create", none, Dialect::Mcp);
         check(
             "elicitation/create",
-            ParamsMarks {
+            ParamsHints {
                 has_session_id: true,
                 ..none
             },
@@ -320,7 +320,7 @@ mod tests {
         );
         check(
             "message/send",
-            ParamsMarks { jaf: true, ..none },
+            ParamsHints { jaf: true, ..none },
             Dialect::JafDoc,
         );
         check("SendMessage", none, Dialect::A2a10);

@@ -26,7 +26,7 @@ pub struct JsonRpc {
     pub timeout_millis: Option<u64>,
 }
 
-/// What kind of JSON-RPC message it is.
+/// The kind of a JSON-RPC message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RpcBody {
     /// A method call: a request if it has an id, a notification if it has none.
@@ -51,7 +51,7 @@ pub enum Part {
     Snapshot,
 }
 
-/// A JSON-RPC id as its exact JSON token: `1`, `"1"` and `1.0` are three ids.
+/// A JSON-RPC id as its exact JSON token: `1`, `"1"` and `1.0` are different ids.
 /// Source: docs/protocols/eventmesh-a2a.md §D2.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Id {
@@ -100,7 +100,7 @@ impl Id {
         self.token == "null"
     }
 
-    /// The id as text: a string without quotes, a number as its token, nothing for null.
+    /// The id as text: a string without quotes, a number as its token; `None` for null.
     #[must_use]
     pub fn text(&self) -> Option<Text> {
         let Some(inside) = self
@@ -119,7 +119,7 @@ impl Id {
 
 /// The bytes with the token at `span` replaced; nothing else changes. Copies the body once.
 ///
-/// Replaces a caller's id by the call id, and restores it. Returns the bytes unchanged when the span is not inside
+/// Used to replace a caller's id by the call id, and to restore it. Returns the bytes unchanged if the span is outside
 /// them.
 #[must_use]
 pub fn splice(body: &Bytes, span: Range<usize>, token: &str) -> Bytes {
@@ -164,7 +164,7 @@ pub mod code {
     pub const PARSE_ERROR: i32 = -32_700;
     /// The body is not a JSON-RPC request. Source: JSON-RPC 2.0 section 5.1.
     pub const INVALID_REQUEST: i32 = -32_600;
-    /// Nobody serves the method. Source: JSON-RPC 2.0 section 5.1.
+    /// The method does not exist. Source: JSON-RPC 2.0 section 5.1.
     pub const METHOD_NOT_FOUND: i32 = -32_601;
     /// Wrong parameters, including an unknown target. Source: JSON-RPC 2.0 section 5.1, docs/protocols/a2a.md §5.
     pub const INVALID_PARAMS: i32 = -32_602;

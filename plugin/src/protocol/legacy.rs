@@ -104,7 +104,7 @@ impl Act {
     }
 }
 
-/// The role of a message in its exchange, by its type and whether it names the message it answers. An unknown act is a
+/// The role of a message in its exchange, from its type and whether it refers to another message. An unknown act is a
 /// notification.
 #[must_use]
 pub fn kind_of(message_type: Option<&str>, correlated: bool) -> Kind {

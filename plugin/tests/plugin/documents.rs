@@ -55,7 +55,7 @@ fn mapped(payload: &'static str) -> Units<Mapped> {
 }
 
 #[test]
-fn every_example_becomes_the_event_its_specification_asks_for() {
+fn every_example_becomes_the_event_of_its_specification() {
     for example in EXAMPLES {
         let units = mapped(example.payload);
         assert_eq!(units.len(), 1, "{}", example.source);
@@ -63,7 +63,7 @@ fn every_example_becomes_the_event_its_specification_asks_for() {
             panic!("{}: {:?}", example.source, units[0]);
         };
         let text = |name| unit.event.extension_text(name).map(|text| text.as_str());
-        assert_eq!(unit.because.family, example.family, "{}", example.source);
+        assert_eq!(unit.detection.family, example.family, "{}", example.source);
         assert_eq!(unit.kind, example.kind, "{}", example.source);
         let four = ["a2amethod", "mcptype", "collaborationid", "targetagent"].map(text);
         let expected = [
@@ -78,7 +78,7 @@ fn every_example_becomes_the_event_its_specification_asks_for() {
 }
 
 #[test]
-fn a_definition_of_a_workflow_alone_needs_something_that_ties_it_to_the_others() {
+fn a_single_workflow_definition_needs_a_collaboration_id() {
     let definition = r#"{"type":"operationUpdate","operationId":"op-1","operation":{"ApiCall":{"method":"GET","url":"https://api.example.com/users","headers":{},"outputPath":"/workflow/users"}}}"#;
     let units = mapped(definition);
     let error = &units[0].as_ref().unwrap_err().error;
@@ -100,7 +100,7 @@ fn a_definition_of_a_workflow_alone_needs_something_that_ties_it_to_the_others()
     );
     let unit = units[0].as_ref().unwrap();
     assert_eq!(
-        (unit.because.family, unit.kind),
+        (unit.detection.family, unit.kind),
         (A2eWorkflow, Kind::Notification)
     );
     let text = |name| unit.event.extension_text(name).unwrap().as_str();
@@ -134,7 +134,7 @@ fn a_batch_is_split_into_its_requests() {
 }
 
 #[test]
-fn parts_of_payloads_are_no_payloads() {
+fn truncated_payloads_are_refused() {
     for (source, part) in PARTS {
         let units = mapped(part);
         let error = &units[0].as_ref().unwrap_err().error;

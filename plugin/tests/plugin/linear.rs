@@ -73,8 +73,8 @@ fn mapped(document: &Bytes) -> Units<Mapped> {
 
 /// CPU time, so that a busy machine does not count; wall time if the kernel does not provide CPU time.
 fn clock(start: Instant) -> Duration {
-    let told = std::fs::read_to_string("/proc/thread-self/schedstat").ok();
-    let nanoseconds = told.and_then(|text| text.split(' ').next()?.parse().ok());
+    let output = std::fs::read_to_string("/proc/thread-self/schedstat").ok();
+    let nanoseconds = output.and_then(|text| text.split(' ').next()?.parse().ok());
     nanoseconds.map_or_else(|| start.elapsed(), Duration::from_nanos)
 }
 
@@ -90,7 +90,7 @@ fn time_of(document: &Bytes) -> Duration {
 }
 
 #[test]
-fn a_million_of_anything_is_read_in_time_and_memory_linear_in_the_bytes() {
+fn decoding_is_linear_in_time_and_memory() {
     for (name, count, piece_bytes, make) in GROWING {
         let whole = Bytes::from(make(count));
         let taken = measure(|| drop(mapped(&whole))).bytes_max;
@@ -108,7 +108,7 @@ fn a_million_of_anything_is_read_in_time_and_memory_linear_in_the_bytes() {
 }
 
 #[test]
-fn an_event_takes_one_allocation_beside_the_text_of_its_attributes() {
+fn an_event_is_one_allocation_besides_its_attribute_text() {
     let request = r#"{"jsonrpc":"2.0","id":"req-1","method":"tools/call","params":{"_agentId":"weather","_seq":7}}"#;
     let answer = r#"{"jsonrpc":"2.0","id":"req-1","result":{"content":[]}}"#;
     for text in [request, answer] {

@@ -100,9 +100,9 @@ fn the_attributes_of_a2e_messages_are_those_of_the_vectors() {
 }
 
 #[test]
-fn the_family_is_that_of_the_vectors_on_a_mixed_and_on_a_declared_binding() {
+fn the_detected_family_matches_the_vectors() {
     let class = |outcome: &Result<Mapped, a2abus_plugin::Refused>| match outcome {
-        Ok(mapped) => match mapped.because.family {
+        Ok(mapped) => match mapped.detection.family {
             Family::CloudEvent => "cloudevent",
             Family::JsonRpc => "jsonrpc",
             Family::Legacy => "legacy_a2a",
@@ -143,7 +143,7 @@ fn the_family_is_that_of_the_vectors_on_a_mixed_and_on_a_declared_binding() {
 }
 
 #[test]
-fn a2e_answers_events_and_pushes_are_told_apart() {
+fn a2e_answers_events_and_pushes_are_distinguished() {
     let kind = |payload: Value| attributes(&payload, &Hint::default())["mcptype"].clone();
     let message = |ty: &str, more: Value| {
         let mut payload = json!({"type": ty, "id": "1", "version": "1.0", "ts": 1});
@@ -217,7 +217,7 @@ fn an_a2e_message_names_its_target_or_its_topic() {
 }
 
 #[test]
-fn a_repeated_member_that_decides_is_refused() {
+fn a_repeated_decisive_member_is_refused() {
     for payload in [
         r#"{"a2e":"1.0","type":"ping","id":"1","id":"2"}"#,
         r#"{"protocol_version":"1.0","request_id":"1","method":"m","method":"m"}"#,
@@ -259,7 +259,7 @@ fn the_lines_of_a_workflow_are_one_unit() {
             .into_only()
             .unwrap()
             .unwrap();
-        assert_eq!(mapped.because.rule, 5);
+        assert_eq!(mapped.detection.rule, 5);
         assert_eq!(mapped.event.body(), payload);
         assert_eq!(
             mapped.event.datacontenttype().unwrap(),
@@ -321,7 +321,7 @@ fn the_begin_line_or_the_binding_names_the_executor() {
 }
 
 #[test]
-fn a_line_on_its_own_needs_something_that_ties_it_to_the_others() {
+fn a_single_workflow_line_needs_a_collaboration_id() {
     let begin = serde_json::from_str(BEGIN).unwrap();
     assert_eq!(
         attributes(&begin, &Hint::default()),
@@ -343,13 +343,13 @@ fn a_line_on_its_own_needs_something_that_ties_it_to_the_others() {
 }
 
 #[test]
-fn lines_of_other_kinds_beside_a_workflow_leave_each_its_own_unit() {
+fn lines_of_mixed_kinds_are_separate_units() {
     let payload = format!("{BEGIN}\n{{\"jsonrpc\":\"2.0\",\"method\":\"m\"}}\n{DEFINITION}\nnull");
     let units = units(&payload, &Hint::default());
     let words: Vec<_> = units
         .iter()
         .map(|unit| match unit {
-            Ok(mapped) => mapped.because.family.as_str(),
+            Ok(mapped) => mapped.detection.family.as_str(),
             Err(refused) => refused.error.kind().as_str(),
         })
         .collect();
@@ -373,7 +373,7 @@ fn a_workflow_line_may_be_an_a2e_message_and_an_array_is_never_a_workflow() {
 // === E2A ===
 
 #[test]
-fn an_e2a_request_and_its_parts_read_as_the_example_says() {
+fn an_e2a_request_and_its_parts_match_the_example() {
     let request = json!({"protocol_version":"1.0","request_id":"req_1","channel":"web",
         "method":"chat.send","is_stream":true,"agent_ref":{"mode":"agent","id":"planner"},
         "params":{"query":"Hi"}});
@@ -403,7 +403,7 @@ fn an_e2a_request_and_its_parts_read_as_the_example_says() {
 }
 
 #[test]
-fn types_are_spelt_alike_for_known_and_unknown_methods_and_under_every_prefix() {
+fn event_types_are_built_the_same_for_known_and_unknown_methods() {
     let methods = [
         ("tools/call", ".req"),
         ("tasks/pushNotificationConfig/set", ".req"),
@@ -460,7 +460,7 @@ fn response(more: Value) -> Value {
 }
 
 #[test]
-fn an_e2a_request_names_its_agent_in_one_of_three_places() {
+fn an_e2a_request_names_its_agent_in_one_of_three_members() {
     for (more, target) in [
         (json!({"params":{"_agentId":"a"}}), json!("a")),
         (
@@ -499,7 +499,7 @@ fn an_e2a_request_names_its_agent_in_one_of_three_places() {
 }
 
 #[test]
-fn the_kind_of_an_e2a_request_follows_from_its_method_and_ids() {
+fn the_kind_of_an_e2a_request_depends_on_its_method_and_ids() {
     for (more, kind, ty) in [
         (
             json!({"method":"session/cancel"}),
@@ -542,7 +542,7 @@ fn the_kind_of_an_e2a_request_follows_from_its_method_and_ids() {
 }
 
 #[test]
-fn the_kind_of_an_e2a_response_follows_from_its_end() {
+fn the_kind_of_an_e2a_response_depends_on_is_final() {
     for (more, kind, ty) in [
         (json!({"is_final":true}), "response", "e2a.complete.resp"),
         (json!({}), "stream", "e2a.complete.stream"),
@@ -565,7 +565,7 @@ fn the_kind_of_an_e2a_response_follows_from_its_end() {
 }
 
 #[test]
-fn only_a_trusted_binding_believes_a_server_push() {
+fn only_a_trusted_binding_accepts_a_server_push() {
     let push = response(
         json!({"is_final":true,"sequence":0,"metadata":{"_jiuwenswarm_server_push":true}}),
     );
@@ -577,7 +577,7 @@ fn only_a_trusted_binding_believes_a_server_push() {
 }
 
 #[test]
-fn the_id_of_an_e2a_response_tells_its_parts_apart() {
+fn the_ids_of_e2a_response_parts_are_distinct() {
     for (more, id, seq) in [
         (
             json!({"response_id":"r","sequence":2}),
@@ -608,7 +608,7 @@ fn the_id_of_an_e2a_response_tells_its_parts_apart() {
 }
 
 #[test]
-fn e2a_errors_have_codes_that_routers_can_act_on() {
+fn e2a_errors_have_codes_for_routing() {
     for (body, code, text) in [
         (json!({"code":-32000}), -32_000, Value::Null),
         (
@@ -630,7 +630,7 @@ fn e2a_errors_have_codes_that_routers_can_act_on() {
 }
 
 #[test]
-fn the_shapes_of_before_e2a_map_as_what_they_would_become() {
+fn legacy_shapes_map_like_their_current_equivalents() {
     for (payload, ty, kind, is_final) in [
         (
             json!({"request_id":"r","channel_id":"c","ok":true,"payload":{}}),
@@ -696,7 +696,7 @@ fn e2a_versions_are_checked() {
 }
 
 #[test]
-fn what_an_e2a_mapping_does_not_use_cannot_make_it_fail() {
+fn unused_e2a_members_do_not_fail_the_mapping() {
     let odd = request(
         json!({"identity_origin":"robot","auth":7,"expected_output_modes":"x",
         "session_id":["no"],"timestamp":{},"task_id":"a\u{7}b"}),
@@ -713,7 +713,7 @@ fn what_an_e2a_mapping_does_not_use_cannot_make_it_fail() {
 }
 
 #[test]
-fn a_control_frame_is_one_only_where_e2a_is_declared() {
+fn a_control_frame_is_detected_only_where_e2a_is_declared() {
     let frame = json!({"type":"event","event":"connection.ack","payload":{"status":"ready"}});
     assert_eq!(refusal(&frame, &Hint::default()).0, "unknown");
     let event = attributes(&frame, &declared(Family::E2a));
@@ -722,7 +722,7 @@ fn a_control_frame_is_one_only_where_e2a_is_declared() {
 }
 
 #[test]
-fn e2a_tracing_and_origin_are_carried() {
+fn e2a_trace_context_and_origin_become_attributes() {
     let trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
     let traced = request(
         json!({"channel_context":{"traceparent":trace,"tracestate":"a=b"},
@@ -752,7 +752,7 @@ fn result(result: Value) -> Value {
 }
 
 #[test]
-fn parts_of_a_streamed_answer_say_whether_more_follow() {
+fn parts_of_a_streamed_answer_are_marked_partial_or_final() {
     let working = json!({"state":"working"});
     for (part, kind, is_final) in [
         (
@@ -799,7 +799,7 @@ fn parts_of_a_streamed_answer_say_whether_more_follow() {
 }
 
 #[test]
-fn consumers_that_know_two_kinds_tell_parts_apart_by_isfinal() {
+fn consumers_that_know_two_kinds_distinguish_parts_by_isfinal() {
     let mut options = MapOptions::default();
     options.streams = Streams::AsResponses;
     let part = result(json!({"artifactUpdate":{}})).to_string();
@@ -855,7 +855,7 @@ fn the_answer_to_a_sampling_request_has_the_type_of_an_answer() {
 }
 
 #[test]
-fn an_a2e_error_says_whether_to_try_again_only_where_it_does() {
+fn an_a2e_error_is_retryable_only_if_it_says_so() {
     let mut error = json!({"type":"error","id":"2","version":"1.0","ts":1,"req_id":"1","code":"x"});
     let event = attributes(&error, &Hint::default());
     assert_eq!(event.get("retryable"), None);
@@ -865,7 +865,7 @@ fn an_a2e_error_says_whether_to_try_again_only_where_it_does() {
 }
 
 #[test]
-fn messages_about_the_connection_are_refused_where_they_would_be_published() {
+fn connection_messages_are_refused_for_publishing() {
     let mut hint = Hint::default();
     hint.refuse_link_local = true;
     for ty in [
@@ -886,10 +886,10 @@ fn messages_about_the_connection_are_refused_where_they_would_be_published() {
 }
 
 #[test]
-fn a_declared_family_is_a_reason_of_its_own() {
+fn a_declared_family_has_its_own_rule() {
     let rule = |payload: &str, hint: &Hint| {
         let unit = units(payload, hint).into_only().unwrap().unwrap();
-        (unit.because.rule, unit.because.member)
+        (unit.detection.rule, unit.detection.member)
     };
     let known = r#"{"type":"tool/call/req","id":"1"}"#;
     let weak = r#"{"type":"ping","id":"1"}"#;
@@ -922,7 +922,7 @@ fn batch_of_calls(tokens: &[&str]) -> String {
 }
 
 #[test]
-fn a_number_and_a_string_that_read_alike_are_two_ids_of_one_batch() {
+fn numeric_and_string_ids_in_one_batch_are_distinct() {
     let new: &dyn Fn() -> EventId = &|| EventId::new("<new>").unwrap();
     for (tokens, expected) in [
         (&["1", "\"1\""][..], &["1", "\"1\""][..]),
@@ -953,7 +953,7 @@ fn ids_can_be_new_or_given() {
 }
 
 #[test]
-fn data_that_are_said_to_be_json_are_json() {
+fn data_declared_as_json_must_be_json() {
     for bad in ["1,\"replyto\":\"evil\"", "", "{}{}", "NaN", "\u{feff}{}"] {
         assert!(Data::json(bad.as_bytes().to_vec().into()).is_err(), "{bad}");
     }

@@ -285,7 +285,7 @@ proptest! {
     }
 
     #[test]
-    fn a_bad_element_changes_nothing_for_its_siblings(
+    fn a_bad_batch_element_does_not_affect_the_others(
         good in json_rpc(), bad in value(), at in 0usize..3,
     ) {
         let mut elements = vec![good.clone(), good.clone()];
@@ -298,7 +298,7 @@ proptest! {
     }
 
     #[test]
-    fn mapping_is_a_function_of_its_arguments(text in prop_oneof![json_rpc(), json_like()]) {
+    fn mapping_depends_only_on_its_arguments(text in prop_oneof![json_rpc(), json_like()]) {
         let payload = Bytes::from(text);
         prop_assert_eq!(mapped(&payload, &Hint::default()), mapped(&payload, &Hint::default()));
     }
@@ -311,7 +311,7 @@ proptest! {
     }
 
     #[test]
-    fn an_id_taken_out_and_put_back_restores_the_bytes(
+    fn replacing_an_id_and_restoring_it_restores_the_bytes(
         text in json_rpc(), before in white_space(), call_id in "[0-9a-v]{26}",
     ) {
         let body = Bytes::from(format!("{before}{text}"));
@@ -335,7 +335,7 @@ proptest! {
     }
 
     #[test]
-    fn a_proper_beginning_of_an_object_is_never_accepted(text in json_rpc(), at in any::<usize>()) {
+    fn a_truncated_object_is_never_accepted(text in json_rpc(), at in any::<usize>()) {
         let end = at % text.len();
         let payload = Bytes::copy_from_slice(&text.as_bytes()[..end]);
         let units = mapped(&payload, &Hint::default());

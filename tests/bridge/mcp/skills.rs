@@ -253,7 +253,7 @@ async fn a_task_becomes_progress_and_a_result() {
 }
 
 #[tokio::test]
-async fn the_stream_of_a_skill_goes_on_where_it_was_cut_off() {
+async fn the_stream_of_a_skill_continues_where_it_was_cut_off() {
     let servers = Servers::open_with(CONFIG).await;
     let path = "/mcp/agents/trips";
     let session = servers.session(path, "2025-11-25").await;
@@ -318,7 +318,7 @@ async fn a_skill_without_an_answer_fails_with_an_error_of_the_bridge() {
 }
 
 #[tokio::test]
-async fn what_the_bridge_says_itself_has_the_members_of_the_revision() {
+async fn answers_of_the_bridge_have_the_members_of_the_revision() {
     let servers = Servers::open_with(CONFIG).await;
     let ask = async |method: &str, params: Value| {
         let response = servers

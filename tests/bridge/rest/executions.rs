@@ -11,14 +11,14 @@ use serde_json::{Value, json};
 use support::battery::within;
 use tokio::time::sleep;
 
-use super::harness::{House, OTHER_KEY, answer, body, call, header, told, wait, workflow};
+use super::harness::{OTHER_KEY, TestBridge, answer, body, call, fetch, header, wait, workflow};
 use super::store::Shaky;
 
 /// The record of an execution once it has ended.
-async fn ended(house: &House, id: &str) -> Value {
+async fn ended(bridge: &TestBridge, id: &str) -> Value {
     within("the execution ends", async {
         loop {
-            let (status, record) = told(house.get(&format!("/api/v1/executions/{id}"))).await;
+            let (status, record) = fetch(bridge.get(&format!("/api/v1/executions/{id}"))).await;
             if status == StatusCode::OK && record["status"] != "running" {
                 return record;
             }
@@ -29,9 +29,9 @@ async fn ended(house: &House, id: &str) -> Value {
 }
 
 /// Ends when the service has had so many calls.
-async fn called(house: &House, times: usize) {
+async fn called(bridge: &TestBridge, times: usize) {
     within("the service is called", async {
-        while house.service.calls() < times {
+        while bridge.service.calls() < times {
             sleep(Duration::from_millis(5)).await;
         }
     })
@@ -40,13 +40,13 @@ async fn called(house: &House, times: usize) {
 
 #[tokio::test]
 async fn a_workflow_is_judged_without_being_run() {
-    let house = House::open().await;
-    let judge = |body: Value| house.post("/api/v1/workflows/validate", &body);
+    let bridge = TestBridge::open().await;
+    let judge = |body: Value| bridge.post("/api/v1/workflows/validate", &body);
     let right = workflow(
         "v-1",
-        &[("fetch", call(&house.service.base, "POST", "/users"))],
+        &[("fetch", call(&bridge.service.base, "POST", "/users"))],
     );
-    let (status, report) = told(judge(json!({"workflow": right}))).await;
+    let (status, report) = fetch(judge(json!({"workflow": right}))).await;
     assert_eq!(status, StatusCode::OK);
     assert_eq!(report, json!({"valid": true, "errors": [], "warnings": []}));
     let wrong = workflow(
@@ -56,7 +56,7 @@ async fn a_workflow_is_judged_without_being_run() {
             ("x", json!({"Fly": {}})),
         ],
     );
-    let (status, report) = told(judge(json!({"workflow": wrong}))).await;
+    let (status, report) = fetch(judge(json!({"workflow": wrong}))).await;
     assert_eq!(status, StatusCode::OK);
     assert_eq!(report["valid"], false);
     let codes: Vec<_> = report["errors"]
@@ -84,20 +84,20 @@ async fn a_workflow_is_judged_without_being_run() {
         ("strict", json!({"seed": []}), false),
     ] {
         let request = judge(json!({"workflow": maybe, "level": level, "input": input}));
-        assert_eq!(told(request).await.1["valid"], valid, "{level} {input}");
+        assert_eq!(fetch(request).await.1["valid"], valid, "{level} {input}");
     }
-    assert_eq!(house.service.calls(), 0);
+    assert_eq!(bridge.service.calls(), 0);
 }
 
 #[tokio::test]
 async fn a_workflow_runs_and_its_results_are_the_answer() {
-    let house = House::open().await;
+    let bridge = TestBridge::open().await;
     let best = json!({"FilterData": {"inputPath": "/workflow/answer", "conditions": [{"field": "points", "operator": ">", "value": 100}], "outputPath": "/workflow/best"}});
     let steps = [
-        ("fetch", call(&house.service.base, "GET", "/users")),
+        ("fetch", call(&bridge.service.base, "GET", "/users")),
         ("best", best),
     ];
-    let answer = house.run(&workflow("run-1", &steps)).await;
+    let answer = bridge.run(&workflow("run-1", &steps)).await;
     assert_eq!(answer["execution_id"], "run-1");
     assert_eq!(answer["status"], "success");
     assert_eq!(
@@ -105,12 +105,12 @@ async fn a_workflow_runs_and_its_results_are_the_answer() {
         json!([{"name": "Ana", "points": 120}])
     );
     assert!(answer["duration_ms"].is_u64(), "{answer}");
-    let (status, record) = told(house.get("/api/v1/executions/run-1")).await;
+    let (status, record) = fetch(bridge.get("/api/v1/executions/run-1")).await;
     assert_eq!(status, StatusCode::OK);
     assert_eq!(record["results"], answer["results"]);
     assert_eq!(record["operations"][0]["type"], "ApiCall");
     assert_eq!(record["operations"][0]["attempts"], 1);
-    let scraped = house.scraped();
+    let scraped = bridge.scraped();
     for line in [
         "a2abus_workflow_executions 0",
         "a2abus_workflow_executions_started_total 1",
@@ -124,18 +124,18 @@ async fn a_workflow_runs_and_its_results_are_the_answer() {
 
 #[tokio::test]
 async fn a_run_that_fails_has_an_answer_and_an_invalid_workflow_does_not_run() {
-    let house = House::open().await;
-    let base = &house.service.base;
+    let bridge = TestBridge::open().await;
+    let base = &bridge.service.base;
     let steps = [("a", call(base, "GET", "/fail")), ("b", wait(0))];
-    let answer = house.run(&workflow("fail-1", &steps)).await;
+    let answer = bridge.run(&workflow("fail-1", &steps)).await;
     assert_eq!(answer["status"], "failed");
     assert_eq!(answer["error"]["code"], "http_status");
     assert_eq!(answer["results"], json!({}));
     let request = json!({"workflow": workflow("fail-2", &steps), "onError": "continue"});
-    let (_, answer) = told(house.execute(&request)).await;
+    let (_, answer) = fetch(bridge.execute(&request)).await;
     assert_eq!(answer["status"], "partial_success");
     assert_eq!(answer["errors"][0]["operationId"], "a");
-    let calls = house.service.calls();
+    let calls = bridge.service.calls();
     let invalid = workflow(
         "fail-3",
         &[
@@ -143,54 +143,54 @@ async fn a_run_that_fails_has_an_answer_and_an_invalid_workflow_does_not_run() {
             ("b", json!({"Fly": {}})),
         ],
     );
-    let (status, answer) = told(house.execute(&json!({"workflow": invalid}))).await;
+    let (status, answer) = fetch(bridge.execute(&json!({"workflow": invalid}))).await;
     assert_eq!(status, StatusCode::BAD_REQUEST);
     assert_eq!(answer["error"]["type"], "ValidationError");
     assert_eq!(
         answer["error"]["details"]["errors"][0]["code"],
         "unknown_operation_type"
     );
-    assert_eq!(house.service.calls(), calls);
-    let (status, _) = told(house.get("/api/v1/executions/fail-3")).await;
+    assert_eq!(bridge.service.calls(), calls);
+    let (status, _) = fetch(bridge.get("/api/v1/executions/fail-3")).await;
     assert_eq!(status, StatusCode::NOT_FOUND);
 }
 
 #[tokio::test]
 async fn the_same_workflow_runs_once_and_another_under_its_id_does_not() {
-    let house = House::open().await;
+    let bridge = TestBridge::open().await;
     let text = workflow(
         "once-1",
-        &[("act", call(&house.service.base, "POST", "/users"))],
+        &[("act", call(&bridge.service.base, "POST", "/users"))],
     );
     let request = json!({"workflow": text});
-    let first = answer(house.execute(&request)).await;
+    let first = answer(bridge.execute(&request)).await;
     assert_eq!(header(&first, "idempotent-replay"), "");
     let first = body(first).await;
-    let again = answer(house.execute(&request)).await;
+    let again = answer(bridge.execute(&request)).await;
     assert_eq!(again.status(), StatusCode::OK);
     assert_eq!(header(&again, "idempotent-replay"), "true");
     assert_eq!(body(again).await, first);
-    assert_eq!(house.service.calls(), 1);
+    assert_eq!(bridge.service.calls(), 1);
     let other = json!({"workflow": workflow("once-1", &[("w", wait(0))])});
-    let (status, error) = told(house.execute(&other)).await;
+    let (status, error) = fetch(bridge.execute(&other)).await;
     assert_eq!(status, StatusCode::CONFLICT);
     assert_eq!(error["error"]["code"], "execution_id_conflict");
     // Records outlive the process.
-    let house = house.open_again().await;
-    let again = answer(house.execute(&request)).await;
+    let bridge = bridge.open_again().await;
+    let again = answer(bridge.execute(&request)).await;
     assert_eq!(header(&again, "idempotent-replay"), "true");
     assert_eq!(body(again).await, first);
-    assert_eq!(house.service.calls(), 1);
+    assert_eq!(bridge.service.calls(), 1);
 }
 
 #[tokio::test]
-async fn who_asks_twice_at_a_time_gets_one_execution() {
-    let house = House::open().await;
-    let request = json!({"workflow": workflow("twice-1", &[("act", call(&house.service.base, "POST", "/slow"))])});
-    let asked = join_all((0..8).map(|_| answer(house.execute(&request))));
+async fn concurrent_duplicate_requests_get_one_execution() {
+    let bridge = TestBridge::open().await;
+    let request = json!({"workflow": workflow("twice-1", &[("act", call(&bridge.service.base, "POST", "/slow"))])});
+    let asked = join_all((0..8).map(|_| answer(bridge.execute(&request))));
     let answered = async {
-        called(&house, 1).await;
-        house.service.gate.add_permits(8);
+        called(&bridge, 1).await;
+        bridge.service.gate.add_permits(8);
     };
     let (answers, ()) = tokio::join!(asked, answered);
     let replayed = answers
@@ -200,78 +200,78 @@ async fn who_asks_twice_at_a_time_gets_one_execution() {
     for answer in answers {
         assert_eq!(body(answer).await["results"]["act"]["slow"], true);
     }
-    assert_eq!(house.service.calls(), 1);
+    assert_eq!(bridge.service.calls(), 1);
 }
 
 #[tokio::test]
 async fn an_execution_can_be_left_to_itself() {
-    let house = House::open().await;
+    let bridge = TestBridge::open().await;
     let text = workflow(
         "async-1",
-        &[("slow", call(&house.service.base, "GET", "/slow"))],
+        &[("slow", call(&bridge.service.base, "GET", "/slow"))],
     );
     let request = json!({"workflow": text, "async": true});
-    let (status, accepted) = told(house.execute(&request)).await;
+    let (status, accepted) = fetch(bridge.execute(&request)).await;
     assert_eq!(status, StatusCode::ACCEPTED);
     assert_eq!(
         accepted,
         json!({"execution_id": "async-1", "status": "pending"})
     );
-    called(&house, 1).await;
-    let (_, record) = told(house.get("/api/v1/executions/async-1")).await;
+    called(&bridge, 1).await;
+    let (_, record) = fetch(bridge.get("/api/v1/executions/async-1")).await;
     assert_eq!(record["status"], "running");
     let operation = &record["operations"][0];
     assert_eq!(
         (&operation["operationId"], &operation["status"]),
         (&json!("slow"), &json!("running"))
     );
-    let again = answer(house.execute(&request)).await;
+    let again = answer(bridge.execute(&request)).await;
     assert_eq!(again.status(), StatusCode::ACCEPTED);
     assert_eq!(header(&again, "idempotent-replay"), "true");
-    let (_, running) = told(house.get("/api/v1/executions?status=running")).await;
+    let (_, running) = fetch(bridge.get("/api/v1/executions?status=running")).await;
     assert_eq!(running["count"], 1);
-    house.service.gate.add_permits(1);
-    assert_eq!(ended(&house, "async-1").await["status"], "success");
-    house.run(&workflow("async-2", &[("w", wait(2))])).await;
-    let (_, list) = told(house.get("/api/v1/executions?limit=1")).await;
+    bridge.service.gate.add_permits(1);
+    assert_eq!(ended(&bridge, "async-1").await["status"], "success");
+    bridge.run(&workflow("async-2", &[("w", wait(2))])).await;
+    let (_, list) = fetch(bridge.get("/api/v1/executions?limit=1")).await;
     assert_eq!(list["count"], 1);
     assert_eq!(
         list["executions"][0]["execution_id"], "async-2",
         "the newest comes first"
     );
-    let (_, list) = told(house.get("/api/v1/executions")).await;
+    let (_, list) = fetch(bridge.get("/api/v1/executions")).await;
     assert_eq!(list["count"], 2);
 }
 
 #[tokio::test]
-async fn a_client_that_goes_away_does_not_end_its_execution() {
-    let house = House::open().await;
+async fn a_disconnected_client_does_not_end_its_execution() {
+    let bridge = TestBridge::open().await;
     let text = workflow(
         "gone-1",
-        &[("slow", call(&house.service.base, "POST", "/slow"))],
+        &[("slow", call(&bridge.service.base, "POST", "/slow"))],
     );
-    let request = house.execute(&json!({"workflow": text}));
+    let request = bridge.execute(&json!({"workflow": text}));
     let asking = tokio::spawn(request.send());
-    called(&house, 1).await;
+    called(&bridge, 1).await;
     asking.abort();
     assert!(asking.await.unwrap_err().is_cancelled());
-    house.service.gate.add_permits(1);
-    assert_eq!(ended(&house, "gone-1").await["status"], "success");
-    assert_eq!(house.service.calls(), 1);
+    bridge.service.gate.add_permits(1);
+    assert_eq!(ended(&bridge, "gone-1").await["status"], "success");
+    assert_eq!(bridge.service.calls(), 1);
 }
 
 #[tokio::test]
-async fn records_are_nobody_elses_business() {
-    let house = House::open().await;
-    house.run(&workflow("mine", &[("w", wait(0))])).await;
-    let other = |path: &str| house.bare(Method::GET, path).bearer_auth(OTHER_KEY);
-    let (status, answer) = told(other("/api/v1/executions/mine")).await;
+async fn records_of_other_agents_are_not_visible() {
+    let bridge = TestBridge::open().await;
+    bridge.run(&workflow("mine", &[("w", wait(0))])).await;
+    let other = |path: &str| bridge.bare(Method::GET, path).bearer_auth(OTHER_KEY);
+    let (status, answer) = fetch(other("/api/v1/executions/mine")).await;
     assert_eq!(status, StatusCode::NOT_FOUND);
     assert_eq!(answer["error"]["code"], "execution_not_found");
-    let (_, list) = told(other("/api/v1/executions")).await;
+    let (_, list) = fetch(other("/api/v1/executions")).await;
     assert_eq!(list, json!({"executions": [], "count": 0}));
     // The id is free for the other one.
-    let request = house
+    let request = bridge
         .bare(Method::POST, "/api/v1/workflows/execute")
         .bearer_auth(OTHER_KEY);
     let request = request.json(&json!({"workflow": workflow("mine", &[("w", wait(1))])}));
@@ -282,17 +282,17 @@ async fn records_are_nobody_elses_business() {
 
 #[tokio::test]
 async fn more_executions_at_a_time_than_permitted_are_refused() {
-    let house = House::open().await;
-    let base = house.service.base.clone();
+    let bridge = TestBridge::open().await;
+    let base = bridge.service.base.clone();
     let request = |n: usize| {
         let text = workflow(
             &format!("busy-{n}"),
             &[("slow", call(&base, "GET", "/slow"))],
         );
-        house.execute(&json!({"workflow": text, "async": true}))
+        bridge.execute(&json!({"workflow": text, "async": true}))
     };
     for n in 0..16 {
-        assert_eq!(told(request(n)).await.0, StatusCode::ACCEPTED);
+        assert_eq!(fetch(request(n)).await.0, StatusCode::ACCEPTED);
     }
     let refused = answer(request(16)).await;
     assert_eq!(refused.status(), StatusCode::TOO_MANY_REQUESTS);
@@ -301,16 +301,16 @@ async fn more_executions_at_a_time_than_permitted_are_refused() {
         body(refused).await,
         json!({"error": "Rate limit exceeded", "message": "Rate limit exceeded: 16 executions at a time", "retry_after": 1})
     );
-    house.service.gate.add_permits(17);
+    bridge.service.gate.add_permits(17);
     for n in 0..16 {
-        ended(&house, &format!("busy-{n}")).await;
+        ended(&bridge, &format!("busy-{n}")).await;
     }
-    assert_eq!(told(request(16)).await.0, StatusCode::ACCEPTED);
-    ended(&house, "busy-16").await;
+    assert_eq!(fetch(request(16)).await.0, StatusCode::ACCEPTED);
+    ended(&bridge, "busy-16").await;
 }
 
 #[tokio::test]
-async fn an_invalid_workflow_that_is_sent_twice_at_once_is_told_so_twice() {
+async fn an_invalid_workflow_that_is_sent_twice_at_once_is_refused_twice() {
     let store = Arc::new(Shaky::with_gate(0));
     let environment = Environment {
         clock: Arc::new(SystemClock::new()),
@@ -318,11 +318,11 @@ async fn an_invalid_workflow_that_is_sent_twice_at_once_is_told_so_twice() {
         http: Arc::new(Client::new(&ClientOptions::default()).unwrap()),
         store: Arc::clone(&store) as Arc<dyn Store>,
     };
-    let house = House::open_in(Some(environment)).await;
+    let bridge = TestBridge::open_in(Some(environment)).await;
     let hidden = call("https://hidden.example.com/v1", "GET", "/");
     let text = workflow("twice", &[("fetch", hidden)]);
     let asked = [true, false, true, false]
-        .map(|is_async| told(house.execute(&json!({"workflow": text, "async": is_async}))));
+        .map(|is_async| fetch(bridge.execute(&json!({"workflow": text, "async": is_async}))));
     let open = async {
         within("all of them have come", async {
             while store.asked.load(Ordering::SeqCst) < 4 {
@@ -332,8 +332,8 @@ async fn an_invalid_workflow_that_is_sent_twice_at_once_is_told_so_twice() {
         .await;
         store.gate.add_permits(1);
     };
-    let (told, ()) = tokio::join!(join_all(asked), open);
-    for (status, answer) in told {
+    let (responses, ()) = tokio::join!(join_all(asked), open);
+    for (status, answer) in responses {
         assert_eq!(status, StatusCode::BAD_REQUEST, "{answer}");
         assert_eq!(answer["error"]["type"], "ValidationError");
     }
@@ -341,18 +341,18 @@ async fn an_invalid_workflow_that_is_sent_twice_at_once_is_told_so_twice() {
 
 #[tokio::test]
 async fn a_bridge_that_stops_begins_nothing_and_lets_what_runs_end() {
-    let house = House::open().await;
+    let bridge = TestBridge::open().await;
     let text = workflow(
         "drain-1",
-        &[("slow", call(&house.service.base, "GET", "/slow"))],
+        &[("slow", call(&bridge.service.base, "GET", "/slow"))],
     );
-    let running = tokio::spawn(told(house.execute(&json!({"workflow": text}))));
-    called(&house, 1).await;
-    house.stop.cancel();
+    let running = tokio::spawn(fetch(bridge.execute(&json!({"workflow": text}))));
+    called(&bridge, 1).await;
+    bridge.stop.cancel();
     let new = json!({"workflow": workflow("drain-2", &[("w", wait(0))])});
     within("new ones are refused", async {
         loop {
-            let response = answer(house.execute(&new)).await;
+            let response = answer(bridge.execute(&new)).await;
             if response.status() == StatusCode::SERVICE_UNAVAILABLE {
                 assert_eq!(header(&response, "retry-after"), "5");
                 assert_eq!(body(response).await["error"]["code"], "draining");
@@ -361,25 +361,25 @@ async fn a_bridge_that_stops_begins_nothing_and_lets_what_runs_end() {
         }
     })
     .await;
-    house.service.gate.add_permits(1);
+    bridge.service.gate.add_permits(1);
     let (status, answer) = within("it ends", running).await.unwrap();
     assert_eq!(status, StatusCode::OK);
     assert_eq!(answer["status"], "success");
-    within("the bridge ends", house.running).await.unwrap();
+    within("the bridge ends", bridge.running).await.unwrap();
 }
 
 #[tokio::test]
-async fn what_does_not_end_in_time_is_cancelled() {
-    let house = House::open().await;
+async fn executions_that_do_not_end_in_time_are_cancelled() {
+    let bridge = TestBridge::open().await;
     let text = workflow(
         "cut-1",
-        &[("slow", call(&house.service.base, "GET", "/slow"))],
+        &[("slow", call(&bridge.service.base, "GET", "/slow"))],
     );
-    let running = tokio::spawn(told(house.execute(&json!({"workflow": text}))));
-    called(&house, 1).await;
-    house.stop.cancel();
+    let running = tokio::spawn(fetch(bridge.execute(&json!({"workflow": text}))));
+    called(&bridge, 1).await;
+    bridge.stop.cancel();
     let (status, answer) = within("it is cancelled", running).await.unwrap();
     assert_eq!(status, StatusCode::OK);
     assert_eq!(answer["status"], "cancelled");
-    within("the bridge ends", house.running).await.unwrap();
+    within("the bridge ends", bridge.running).await.unwrap();
 }

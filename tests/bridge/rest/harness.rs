@@ -26,7 +26,7 @@ use tokio::task::JoinHandle;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
-/// What `reporter`, `other` and `blocked` show.
+/// The API keys of `reporter`, `other` and `blocked`.
 pub(super) const KEY: &str = "reporter-key-0123456789";
 pub(super) const OTHER_KEY: &str = "other-key";
 pub(super) const BLOCKED_KEY: &str = "blocked-key";
@@ -34,20 +34,20 @@ pub(super) const BLOCKED_KEY: &str = "blocked-key";
 /// The secret that `reporter` may send to the service.
 pub(super) const TOKEN: &str = "tok-5f2a-very-secret";
 
-/// A service: `/users` lists two, `/slow` waits until it is let go, `/mirror` answers with the headers it got, `/fail`
-/// does so with 400.
+/// A service: `/users` lists two users, `/slow` waits until it is released, `/mirror` answers with the request headers,
+/// `/fail` does so with status 400.
 #[derive(Debug, Clone)]
 pub(super) struct Service {
     pub(super) base: String,
     calls: Arc<AtomicUsize>,
     /// The headers of the latest call.
-    heard: Arc<Mutex<HeaderMap>>,
+    last_headers: Arc<Mutex<HeaderMap>>,
     /// A permit for each call of `/slow` that may be answered.
     pub(super) gate: Arc<Semaphore>,
 }
 
-/// A bridge, with its configuration in a directory of its own.
-pub(super) struct House {
+/// A bridge, with its configuration in its own directory.
+pub(super) struct TestBridge {
     pub(super) door: String,
     pub(super) admin: String,
     pub(super) directory: tempfile::TempDir,
@@ -86,11 +86,13 @@ impl Service {
         let fail = move |headers: HeaderMap| async move {
             (StatusCode::BAD_REQUEST, json(mirrored(&headers)))
         };
-        let heard = Arc::<Mutex<HeaderMap>>::default();
-        let (counter, hearing) = (Arc::clone(&calls), Arc::clone(&heard));
+        let last_headers = Arc::<Mutex<HeaderMap>>::default();
+        let (counter, last_headers_in) = (Arc::clone(&calls), Arc::clone(&last_headers));
         let count = axum::middleware::map_request(move |request: axum::extract::Request| {
             counter.fetch_add(1, Ordering::SeqCst);
-            request.headers().clone_into(&mut hearing.lock().unwrap());
+            request
+                .headers()
+                .clone_into(&mut last_headers_in.lock().unwrap());
             async move { request }
         });
         let router = Router::new()
@@ -103,7 +105,7 @@ impl Service {
         Self {
             base,
             calls,
-            heard,
+            last_headers,
             gate,
         }
     }
@@ -113,16 +115,16 @@ impl Service {
     }
 
     /// A header of the latest call.
-    pub(super) fn heard(&self, name: &str) -> String {
-        let heard = self.heard.lock().unwrap();
-        let value = heard.get(name).map(|value| value.to_str().unwrap());
+    pub(super) fn last_header(&self, name: &str) -> String {
+        let last_headers = self.last_headers.lock().unwrap();
+        let value = last_headers.get(name).map(|value| value.to_str().unwrap());
         value.unwrap_or_default().to_owned()
     }
 }
 
 // === impl House ===
 
-impl House {
+impl TestBridge {
     /// In the real world.
     pub(super) async fn open() -> Self {
         Self::open_in(None).await
@@ -139,7 +141,7 @@ impl House {
         Self::run_in(directory, service, world).await
     }
 
-    /// Once more, with its directory, its configuration as it is now, and its service.
+    /// Starts it again, with the same directory, current configuration and service.
     pub(super) async fn open_again(self) -> Self {
         let (directory, service) = (self.directory, self.service);
         self.stop.cancel();
@@ -224,7 +226,7 @@ impl House {
 
     /// Executes a workflow, which has to end.
     pub(super) async fn run(&self, workflow: &str) -> Value {
-        let (status, answer) = told(self.execute(&json!({"workflow": workflow}))).await;
+        let (status, answer) = fetch(self.execute(&json!({"workflow": workflow}))).await;
         assert_eq!(status, StatusCode::OK, "{answer}");
         answer
     }
@@ -235,7 +237,7 @@ impl House {
 }
 
 /// The status and the body of the answer.
-pub(super) async fn told(request: RequestBuilder) -> (StatusCode, Value) {
+pub(super) async fn fetch(request: RequestBuilder) -> (StatusCode, Value) {
     let response = answer(request).await;
     let status = response.status();
     (status, body(response).await)

@@ -8,16 +8,18 @@ use a2abus_executor::{Clock as _, Environment, MemoryStore, Object, SystemRandom
 use reqwest::{Method, Response, StatusCode};
 use serde_json::json;
 
-use super::harness::{BLOCKED_KEY, House, KEY, OTHER_KEY, answer, body, header, told, workflow};
+use super::harness::{
+    BLOCKED_KEY, KEY, OTHER_KEY, TestBridge, answer, body, fetch, header, workflow,
+};
 
-async fn house(clock: &VirtualClock) -> House {
+async fn bridge(clock: &VirtualClock) -> TestBridge {
     let environment = Environment {
         clock: Arc::new(clock.clone()),
         random: Arc::new(SystemRandom::new().unwrap()),
         http: Arc::new(Recorded::new(&Object::default(), clock.clone())),
         store: Arc::new(MemoryStore::default()),
     };
-    House::open_in(Some(environment)).await
+    TestBridge::open_in(Some(environment)).await
 }
 
 fn seconds(clock: &VirtualClock) -> u64 {
@@ -25,7 +27,7 @@ fn seconds(clock: &VirtualClock) -> u64 {
     since.unwrap().as_secs()
 }
 
-/// What the three headers say.
+/// The values of the three headers.
 fn standing(response: &Response) -> (u64, u64, u64) {
     let number = |name| header(response, name).parse().unwrap();
     (
@@ -38,10 +40,10 @@ fn standing(response: &Response) -> (u64, u64, u64) {
 #[tokio::test]
 async fn every_window_counts_for_its_full_length() {
     let clock = VirtualClock::default();
-    let house = house(&clock).await;
+    let bridge = bridge(&clock).await;
     // The limits of `other` are the defaults: 60 a minute, 1,000 an hour, 10,000 a day.
     let ask = || {
-        let request = house.bare(Method::GET, "/api/v1/rate-limit/status");
+        let request = bridge.bare(Method::GET, "/api/v1/rate-limit/status");
         answer(request.bearer_auth(OTHER_KEY))
     };
     let begun = seconds(&clock);
@@ -60,7 +62,7 @@ async fn every_window_counts_for_its_full_length() {
         json!({"error": "Rate limit exceeded", "message": "Rate limit exceeded: 60 requests per minute", "retry_after": 15})
     );
     clock.advance(Duration::from_secs(15));
-    // 60 are counted; what was refused is not.
+    // 60 are counted; refused ones are not.
     for _ in 0..15 {
         for _ in 0..60 {
             assert_eq!(ask().await.status(), StatusCode::OK);
@@ -80,7 +82,7 @@ async fn every_window_counts_for_its_full_length() {
     assert_eq!(body(refused).await["message"], message);
     clock.advance(Duration::from_secs(left));
     assert_eq!(ask().await.status(), StatusCode::OK);
-    let scraped = house.scraped();
+    let scraped = bridge.scraped();
     let line = "a2abus_workflow_refused_total{reason=\"rate_limited\"} 2";
     assert!(scraped.contains(line), "{scraped}");
 }
@@ -88,11 +90,11 @@ async fn every_window_counts_for_its_full_length() {
 #[tokio::test]
 async fn an_agent_sees_what_it_has_used() {
     let clock = VirtualClock::default();
-    let house = house(&clock).await;
-    let call = json!({"ApiCall": {"method": "POST", "url": format!("{}/users", house.service.base), "outputPath": "/workflow/x", "headers": {"Idempotency-Key": "k"}}});
+    let bridge = bridge(&clock).await;
+    let call = json!({"ApiCall": {"method": "POST", "url": format!("{}/users", bridge.service.base), "outputPath": "/workflow/x", "headers": {"Idempotency-Key": "k"}}});
     // Nobody answers: four attempts, each of which counts.
-    house.run(&workflow("used-1", &[("a", call)])).await;
-    let (_, status) = told(house.get("/api/v1/rate-limit/status")).await;
+    bridge.run(&workflow("used-1", &[("a", call)])).await;
+    let (_, status) = fetch(bridge.get("/api/v1/rate-limit/status")).await;
     assert_eq!(
         status,
         json!({
@@ -103,7 +105,7 @@ async fn an_agent_sees_what_it_has_used() {
         })
     );
     clock.advance(Duration::from_secs(3_000));
-    let (_, status) = told(house.get("/api/v1/rate-limit/status")).await;
+    let (_, status) = fetch(bridge.get("/api/v1/rate-limit/status")).await;
     assert_eq!(status["usage"]["requests_last_minute"], 1);
     assert_eq!(status["usage"]["requests_last_hour"], 3);
     assert_eq!(status["usage"]["api_calls_last_minute"], 0);
@@ -111,11 +113,11 @@ async fn an_agent_sees_what_it_has_used() {
 }
 
 #[tokio::test]
-async fn who_has_no_key_is_counted_by_address_and_agents_are_not() {
+async fn clients_without_a_key_are_limited_by_address() {
     let clock = VirtualClock::default();
-    let house = house(&clock).await;
+    let bridge = bridge(&clock).await;
     for n in 0..60 {
-        let mut request = house.bare(Method::GET, "/api/v1/capabilities");
+        let mut request = bridge.bare(Method::GET, "/api/v1/capabilities");
         if n % 2 == 0 {
             request = request.bearer_auth(format!("guess-{n}"));
         }
@@ -123,30 +125,30 @@ async fn who_has_no_key_is_counted_by_address_and_agents_are_not() {
         assert_eq!(response.status(), StatusCode::UNAUTHORIZED);
         assert_eq!(standing(&response).1, 59 - n);
     }
-    let guess = house
+    let guess = bridge
         .bare(Method::GET, "/api/v1/capabilities")
         .bearer_auth("guess");
     assert_eq!(answer(guess).await.status(), StatusCode::TOO_MANY_REQUESTS);
-    let bare = house.bare(Method::GET, "/api/v1/openapi.json");
+    let bare = bridge.bare(Method::GET, "/api/v1/openapi.json");
     assert_eq!(answer(bare).await.status(), StatusCode::TOO_MANY_REQUESTS);
-    let known = house
+    let known = bridge
         .bare(Method::GET, "/api/v1/capabilities")
         .bearer_auth(KEY);
     assert_eq!(answer(known).await.status(), StatusCode::OK);
     for _ in 0..100 {
-        let health = answer(house.bare(Method::GET, "/health")).await;
+        let health = answer(bridge.bare(Method::GET, "/health")).await;
         assert_eq!(health.status(), StatusCode::OK);
         assert_eq!(header(&health, "x-ratelimit-limit"), "");
     }
     clock.advance(Duration::from_secs(60));
-    let bare = house.bare(Method::GET, "/api/v1/openapi.json");
+    let bare = bridge.bare(Method::GET, "/api/v1/openapi.json");
     assert_eq!(answer(bare).await.status(), StatusCode::OK);
 }
 
 #[tokio::test]
 async fn an_agent_without_requests_has_none() {
-    let house = house(&VirtualClock::default()).await;
-    let request = house
+    let bridge = bridge(&VirtualClock::default()).await;
+    let request = bridge
         .bare(Method::GET, "/api/v1/capabilities")
         .bearer_auth(BLOCKED_KEY);
     let response = answer(request).await;

@@ -11,10 +11,10 @@ use reqwest::{Body, Method, RequestBuilder, Response};
 use serde_json::{Value, json};
 use support::battery::within;
 
-use super::harness::{BLOCKED_KEY, House, KEY, answer, call, wait, workflow};
+use super::harness::{BLOCKED_KEY, KEY, TestBridge, answer, call, wait, workflow};
 use super::store::Shaky;
 
-/// What the document says, and what of it was met.
+/// The document, and which of its responses occurred.
 struct Document {
     document: Value,
     met: BTreeSet<(String, String, String)>,
@@ -23,13 +23,13 @@ struct Document {
 // === impl Document ===
 
 impl Document {
-    async fn of(house: &House) -> Self {
-        let response = answer(house.bare(Method::GET, "/api/v1/openapi.json")).await;
+    async fn of(bridge: &TestBridge) -> Self {
+        let response = answer(bridge.bare(Method::GET, "/api/v1/openapi.json")).await;
         let mut document = Self {
             document: super::harness::body(response).await,
             met: BTreeSet::new(),
         };
-        let response = answer(house.get("/api/v1/openapi.json")).await;
+        let response = answer(bridge.get("/api/v1/openapi.json")).await;
         document
             .check("get", "/api/v1/openapi.json", response)
             .await;
@@ -128,12 +128,12 @@ fn calls() -> Vec<(&'static str, &'static str, Option<Value>)> {
 }
 
 /// A request that is as it should be, but for its key.
-fn request(house: &House, method: &str, path: &str, body: Option<&Value>) -> RequestBuilder {
+fn request(bridge: &TestBridge, method: &str, path: &str, body: Option<&Value>) -> RequestBuilder {
     let path = path.replace("{execution_id}", "doc-0");
     let path = path.replace("{storage}", "localStorage");
     let path = path.replace("{key}", "doc");
     let method = Method::from_bytes(method.to_uppercase().as_bytes()).unwrap();
-    let request = house.bare(method, &path);
+    let request = bridge.bare(method, &path);
     match body {
         Some(body) => request.json(body),
         None => request,
@@ -141,9 +141,9 @@ fn request(house: &House, method: &str, path: &str, body: Option<&Value>) -> Req
 }
 
 /// What every call answers to those who may not ask, ask too often, or send what cannot be read.
-async fn refusals(house: &House, document: &mut Document) {
+async fn refusals(bridge: &TestBridge, document: &mut Document) {
     for (method, path, body) in calls() {
-        let ask = || request(house, method, path, body.as_ref());
+        let ask = || request(bridge, method, path, body.as_ref());
         let foreign = || {
             ask()
                 .bearer_auth(KEY)
@@ -160,7 +160,7 @@ async fn refusals(house: &House, document: &mut Document) {
         if body.is_none() {
             continue;
         }
-        let ask = || request(house, method, path, None).bearer_auth(KEY);
+        let ask = || request(bridge, method, path, None).bearer_auth(KEY);
         let endless = Body::wrap_stream(
             stream::once(async { Ok::<_, std::io::Error>("{") }).chain(stream::pending()),
         );
@@ -178,8 +178,8 @@ async fn refusals(house: &House, document: &mut Document) {
 }
 
 /// Executions of every kind, and their records.
-async fn executions(house: &House, document: &mut Document) {
-    let base = &house.service.base;
+async fn executions(bridge: &TestBridge, document: &mut Document) {
+    let base = &bridge.service.base;
     let filter = json!({"FilterData": {"inputPath": "/workflow/answer", "conditions": [], "outputPath": "/workflow/all"}});
     let decide = json!({"Conditional": {"condition": {"path": "/workflow/answer", "operator": "empty"}, "ifTrue": ["never"], "ifFalse": ["each"]}});
     let each = json!({"Loop": {"inputPath": "/workflow/all", "operations": ["again"], "outputPath": "/workflow/turns"}});
@@ -210,30 +210,30 @@ async fn executions(house: &House, document: &mut Document) {
     ];
     for body in bodies {
         document
-            .check("post", path, answer(house.execute(&body)).await)
+            .check("post", path, answer(bridge.execute(&body)).await)
             .await;
     }
     for id in ["doc-full", "doc-fail", "doc-stop", "doc-none"] {
-        let response = answer(house.get(&format!("/api/v1/executions/{id}"))).await;
+        let response = answer(bridge.get(&format!("/api/v1/executions/{id}"))).await;
         document
             .check("get", "/api/v1/executions/{execution_id}", response)
             .await;
     }
     for query in ["limit=2&status=success", "limit=0"] {
-        let response = answer(house.get(&format!("/api/v1/executions?{query}"))).await;
+        let response = answer(bridge.get(&format!("/api/v1/executions?{query}"))).await;
         document.check("get", "/api/v1/executions", response).await;
     }
     let invalid =
         json!({"workflow": workflow("doc-bad", &[("x", json!({"Fly": {}})), ("y", wait(1))])});
-    let judged = house.post("/api/v1/workflows/validate", &invalid);
+    let judged = bridge.post("/api/v1/workflows/validate", &invalid);
     let report = document
         .check("post", "/api/v1/workflows/validate", answer(judged).await)
         .await;
     assert_eq!(report["valid"], false);
 }
 
-/// What is stored, of every storage.
-async fn storages(house: &House, document: &mut Document) {
+/// The values of every storage.
+async fn storages(bridge: &TestBridge, document: &mut Document) {
     let store = |storage: &str| json!({"StoreData": {"inputPath": "/workflow/x", "storage": storage, "key": "a b/ö"}});
     let lines = workflow(
         "doc-store-1",
@@ -243,33 +243,33 @@ async fn storages(house: &House, document: &mut Document) {
         ],
     );
     let body = json!({"workflow": lines, "input": {"x": [{"y": 1}]}, "session": "s 1"});
-    let (_, ran) = super::harness::told(house.execute(&body)).await;
+    let (_, ran) = super::harness::fetch(bridge.execute(&body)).await;
     assert_eq!(ran["status"], "success", "{ran}");
     let one = "/api/v1/storage/{storage}/{key}";
     let key = "a%20b/%C3%B6";
     for (storage, query) in [("localStorage", ""), ("sessionStorage", "?session=s%201")] {
         let all = "/api/v1/storage/{storage}";
-        let response = answer(house.get(&format!("/api/v1/storage/{storage}"))).await;
+        let response = answer(bridge.get(&format!("/api/v1/storage/{storage}"))).await;
         let listed = document.check("get", all, response).await;
         assert_eq!(listed["values"][0]["key"], "a b/ö", "{listed}");
         assert_eq!(listed["count"], 1);
         let path = format!("/api/v1/storage/{storage}/{key}{query}");
         let value = document
-            .check("get", one, answer(house.get(&path)).await)
+            .check("get", one, answer(bridge.get(&path)).await)
             .await;
         assert_eq!(value, json!([{"y": 1}]));
         // Another agent may not look, and would find nothing.
-        let other = house
+        let other = bridge
             .bare(Method::GET, &path)
             .bearer_auth(super::harness::OTHER_KEY);
         let refused = document.check("get", one, answer(other).await).await;
         assert_eq!(refused["error"]["code"], "storage_not_permitted");
-        let remove = || house.bare(Method::DELETE, &path).bearer_auth(KEY);
+        let remove = || bridge.bare(Method::DELETE, &path).bearer_auth(KEY);
         let removed = document.check("delete", one, answer(remove()).await).await;
         assert_eq!(removed, json!({"removed": true}));
         document.check("delete", one, answer(remove()).await).await;
         document
-            .check("get", one, answer(house.get(&path)).await)
+            .check("get", one, answer(bridge.get(&path)).await)
             .await;
     }
     for wrong in [
@@ -279,64 +279,72 @@ async fn storages(house: &House, document: &mut Document) {
     ] {
         let path = format!("/api/v1/storage/{wrong}");
         document
-            .check("get", one, answer(house.get(&path)).await)
+            .check("get", one, answer(bridge.get(&path)).await)
             .await;
-        let remove = house.bare(Method::DELETE, &path).bearer_auth(KEY);
+        let remove = bridge.bare(Method::DELETE, &path).bearer_auth(KEY);
         document.check("delete", one, answer(remove).await).await;
     }
-    let nowhere = answer(house.get("/api/v1/storage/file")).await;
+    let nowhere = answer(bridge.get("/api/v1/storage/file")).await;
     document
         .check("get", "/api/v1/storage/{storage}", nowhere)
         .await;
 }
 
-/// What is answered while the store fails, and while the bridge is being stopped.
-async fn troubles(house: &House, store: &Shaky, document: &mut Document) {
+/// The answers while the store fails, and while the bridge is shutting down.
+async fn troubles(bridge: &TestBridge, store: &Shaky, document: &mut Document) {
     store.fails.store(true, Ordering::SeqCst);
     let execute = json!({"workflow": workflow("doc-store", &[("w", wait(0))])});
     for (method, path, request) in [
-        ("post", "/api/v1/workflows/execute", house.execute(&execute)),
-        ("get", "/api/v1/executions", house.get("/api/v1/executions")),
+        (
+            "post",
+            "/api/v1/workflows/execute",
+            bridge.execute(&execute),
+        ),
+        (
+            "get",
+            "/api/v1/executions",
+            bridge.get("/api/v1/executions"),
+        ),
         (
             "get",
             "/api/v1/executions/{execution_id}",
-            house.get("/api/v1/executions/doc-full"),
+            bridge.get("/api/v1/executions/doc-full"),
         ),
         (
             "get",
             "/api/v1/storage/{storage}",
-            house.get("/api/v1/storage/localStorage"),
+            bridge.get("/api/v1/storage/localStorage"),
         ),
         (
             "get",
             "/api/v1/storage/{storage}/{key}",
-            house.get("/api/v1/storage/localStorage/k"),
+            bridge.get("/api/v1/storage/localStorage/k"),
         ),
         (
             "delete",
             "/api/v1/storage/{storage}/{key}",
-            house
+            bridge
                 .bare(Method::DELETE, "/api/v1/storage/localStorage/k")
                 .bearer_auth(KEY),
         ),
     ] {
-        let told = document.check(method, path, answer(request).await).await;
-        assert_eq!(told["error"]["code"], "storage_failed", "{path}");
-        assert!(!told.to_string().contains("told to fail"), "{told}");
+        let error = document.check(method, path, answer(request).await).await;
+        assert_eq!(error["error"]["code"], "storage_failed", "{path}");
+        assert!(!error.to_string().contains("told to fail"), "{error}");
     }
     store.fails.store(false, Ordering::SeqCst);
     let slow = workflow(
         "doc-slow",
-        &[("slow", call(&house.service.base, "GET", "/slow"))],
+        &[("slow", call(&bridge.service.base, "GET", "/slow"))],
     );
-    let accepted = house.execute(&json!({"workflow": slow, "async": true}));
+    let accepted = bridge.execute(&json!({"workflow": slow, "async": true}));
     document
         .check("post", "/api/v1/workflows/execute", answer(accepted).await)
         .await;
-    house.stop.cancel();
+    bridge.stop.cancel();
     within("nothing is judged any more", async {
         loop {
-            let request = house.post("/api/v1/workflows/validate", &execute);
+            let request = bridge.post("/api/v1/workflows/validate", &execute);
             let response = answer(request).await;
             let status = response.status();
             document
@@ -349,7 +357,7 @@ async fn troubles(house: &House, store: &Shaky, document: &mut Document) {
         }
     })
     .await;
-    house.service.gate.add_permits(1);
+    bridge.service.gate.add_permits(1);
 }
 
 #[tokio::test]
@@ -361,26 +369,28 @@ async fn the_document_says_what_is_answered() {
         http: Arc::new(Client::new(&ClientOptions::default()).unwrap()),
         store: Arc::clone(&store) as Arc<dyn Store>,
     };
-    let house = House::open_in(Some(environment)).await;
-    let mut document = Document::of(&house).await;
-    let health = answer(house.bare(Method::GET, "/health")).await;
+    let bridge = TestBridge::open_in(Some(environment)).await;
+    let mut document = Document::of(&bridge).await;
+    let health = answer(bridge.bare(Method::GET, "/health")).await;
     document.check("get", "/health", health).await;
-    refusals(&house, &mut document).await;
+    refusals(&bridge, &mut document).await;
     let path = "/api/v1/openapi.json";
     for request in [
-        house.bare(Method::GET, path).bearer_auth(BLOCKED_KEY),
-        house.get(path).header("origin", "https://evil.example.com"),
+        bridge.bare(Method::GET, path).bearer_auth(BLOCKED_KEY),
+        bridge
+            .get(path)
+            .header("origin", "https://evil.example.com"),
     ] {
         document.check("get", path, answer(request).await).await;
     }
-    executions(&house, &mut document).await;
-    storages(&house, &mut document).await;
-    troubles(&house, &store, &mut document).await;
+    executions(&bridge, &mut document).await;
+    storages(&bridge, &mut document).await;
+    troubles(&bridge, &store, &mut document).await;
     let unmet: Vec<_> = document
         .promised()
         .difference(&document.met)
         .cloned()
         .collect();
     assert!(unmet.is_empty(), "promised and not met: {unmet:?}");
-    within("the bridge ends", house.running).await.unwrap();
+    within("the bridge ends", bridge.running).await.unwrap();
 }

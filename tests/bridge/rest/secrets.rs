@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex, OnceLock};
 use reqwest::StatusCode;
 use serde_json::{Value, json};
 
-use super::harness::{House, KEY, TOKEN, answer, told, workflow};
+use super::harness::{KEY, TOKEN, TestBridge, answer, fetch, workflow};
 
-/// What the whole process logs.
+/// The log of the whole process.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<u8>>>);
 
@@ -41,7 +41,8 @@ fn forms(secret: &str) -> Vec<String> {
     let hex: String = secret.bytes().map(|byte| format!("{byte:02x}")).collect();
     let escaped: String = secret.bytes().map(|byte| format!("%{byte:02X}")).collect();
     let mut forms = vec![secret.to_owned(), hex, escaped];
-    // In Base64 a text looks one of three ways, by what is before it; the ends depend on what is around it.
+    // In Base64 a text has one of three forms, depending on its offset; its first and last characters depend on its
+    // neighbours.
     for before in ["", "x", "xx"] {
         let encoded = base64(format!("{before}{secret}").as_bytes());
         let inner = encoded.trim_end_matches('=');
@@ -68,7 +69,7 @@ fn base64(bytes: &[u8]) -> String {
 #[tokio::test]
 async fn a_secret_in_any_slot_appears_in_no_answer_log_or_metric() {
     let log = log();
-    let mut house = House::open().await;
+    let mut bridge = TestBridge::open().await;
     let secrets = [
         ("bearer-token", "canary-bearer-8d1f"),
         ("basic", "canary-user:canary-pass-77aa"),
@@ -77,10 +78,10 @@ async fn a_secret_in_any_slot_appears_in_no_answer_log_or_metric() {
         ("custom", "Canary custom-e4d2"),
     ];
     for (kind, secret) in secrets {
-        std::fs::write(house.file(kind), secret).unwrap();
+        std::fs::write(bridge.file(kind), secret).unwrap();
     }
-    let directory = house.directory.path().display().to_string();
-    house.edit(|text| {
+    let directory = bridge.directory.path().display().to_string();
+    bridge.edit(|text| {
         let added: String = secrets
             .iter()
             .map(|(kind, _)| format!("\n    - {{ id: slot-{kind}, type: {kind}, value: {{ file: \"{directory}/{kind}\" }}, apis: [svc] }}"))
@@ -88,10 +89,10 @@ async fn a_secret_in_any_slot_appears_in_no_answer_log_or_metric() {
         text.replace("\n  agents:", &format!("{added}\n  agents:"))
             .replace("credentials: [token]", "credentials: [\"*\"]")
     });
-    house = house.open_again().await;
+    bridge = bridge.open_again().await;
 
     let mut answers: Vec<String> = Vec::new();
-    let mut hear = async |request: reqwest::RequestBuilder| {
+    let mut send_request = async |request: reqwest::RequestBuilder| {
         let response = answer(request).await;
         let headers = format!("{:?}", response.headers());
         let text = response.text().await.unwrap();
@@ -108,7 +109,7 @@ async fn a_secret_in_any_slot_appears_in_no_answer_log_or_metric() {
                 )
             })
             .collect();
-        let base = &house.service.base;
+        let base = &bridge.service.base;
         let call = json!({"ApiCall": {"method": "POST", "url": format!("{base}{path}"), "outputPath": "/workflow/x", "headers": headers}});
         let copied = json!({"TransformData": {"inputPath": "/workflow/x", "transform": "select", "config": {"fields": ["x-slot-basic", "x-slot-custom"]}, "outputPath": "/workflow/y"}});
         let text = workflow(
@@ -116,34 +117,37 @@ async fn a_secret_in_any_slot_appears_in_no_answer_log_or_metric() {
             &[("call", call), ("copied", copied)],
         );
         let body = json!({"workflow": text, "onError": "continue"});
-        let told = hear(house.execute(&body)).await;
-        assert!(told.to_string().contains("[REDACTED]") || n == 2, "{told}");
-        hear(house.get(&format!("/api/v1/executions/canary-{n}"))).await;
-        hear(house.post("/api/v1/workflows/validate", &json!({"workflow": text}))).await;
+        let answer = send_request(bridge.execute(&body)).await;
+        assert!(
+            answer.to_string().contains("[REDACTED]") || n == 2,
+            "{answer}"
+        );
+        send_request(bridge.get(&format!("/api/v1/executions/canary-{n}"))).await;
+        send_request(bridge.post("/api/v1/workflows/validate", &json!({"workflow": text}))).await;
     }
-    hear(house.get("/api/v1/capabilities")).await;
-    hear(house.get("/api/v1/executions")).await;
-    hear(house.post(
+    send_request(bridge.get("/api/v1/capabilities")).await;
+    send_request(bridge.get("/api/v1/executions")).await;
+    send_request(bridge.post(
         "/api/v1/capabilities/search",
         &json!({"query": "canary slot token basic custom", "top_k": 100}),
     ))
     .await;
-    hear(
-        house
+    send_request(
+        bridge
             .bare(reqwest::Method::GET, "/api/v1/capabilities")
             .bearer_auth("canary-wrong-key"),
     )
     .await;
-    let (status, _) = told(house.get("/api/v1/executions/canary-0")).await;
+    let (status, _) = fetch(bridge.get("/api/v1/executions/canary-0")).await;
     assert_eq!(status, StatusCode::OK);
 
-    let told = answers.join("\n");
+    let collected = answers.join("\n");
     let logged = String::from_utf8_lossy(&log.0.lock().unwrap()).into_owned();
     assert!(
         logged.contains("draining"),
         "the log is that of the process"
     );
-    let scraped = reqwest::get(format!("{}/metrics", house.admin))
+    let scraped = reqwest::get(format!("{}/metrics", bridge.admin))
         .await
         .unwrap();
     let scraped = scraped.text().await.unwrap();
@@ -153,12 +157,16 @@ async fn a_secret_in_any_slot_appears_in_no_answer_log_or_metric() {
         .chain([TOKEN, KEY]);
     for secret in planted.chain(["canary-pass-77aa", "canary-wrong-key"]) {
         for form in forms(secret) {
-            for (place, text) in [("answers", &told), ("log", &logged), ("metrics", &scraped)] {
+            for (place, text) in [
+                ("answers", &collected),
+                ("log", &logged),
+                ("metrics", &scraped),
+            ] {
                 assert!(!text.contains(&form), "{secret} as {form} in {place}");
             }
         }
     }
-    let shown = format!("{:?} {:?}", house.workflows, house.workflows.directory());
+    let shown = format!("{:?} {:?}", bridge.workflows, bridge.workflows.directory());
     for (_, secret) in secrets {
         assert!(!shown.contains(secret), "{shown}");
     }

@@ -1,4 +1,4 @@
-//! A store that fails when it is told to, and can be asked no more than it is let.
+//! A store that fails on demand, and that can limit concurrent reads.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -11,7 +11,7 @@ use tokio::sync::Semaphore;
 pub(super) struct Shaky {
     store: MemoryStore,
     pub(super) fails: AtomicBool,
-    /// What is read waits for a permit, and gives it back.
+    /// Reads wait for a permit, and return it.
     pub(super) gate: Semaphore,
     /// How often a value was asked for.
     pub(super) asked: AtomicUsize,

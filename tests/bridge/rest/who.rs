@@ -1,27 +1,27 @@
-//! Who may ask, and what everybody is told.
+//! Authentication, and the answers that need none.
 
 use reqwest::{Method, StatusCode};
 use serde_json::json;
 
-use super::harness::{House, KEY, OTHER_KEY, answer, body, header, told};
+use super::harness::{KEY, OTHER_KEY, TestBridge, answer, body, fetch, header};
 
 #[tokio::test]
-async fn health_is_told_to_everybody() {
-    let house = House::open().await;
-    let response = answer(house.bare(Method::GET, "/health")).await;
+async fn health_needs_no_key() {
+    let bridge = TestBridge::open().await;
+    let response = answer(bridge.bare(Method::GET, "/health")).await;
     assert_eq!(response.status(), StatusCode::OK);
     assert_eq!(
         body(response).await,
         json!({"status": "healthy", "service": "a2e-server"})
     );
-    let response = answer(house.bare(Method::POST, "/health")).await;
+    let response = answer(bridge.bare(Method::POST, "/health")).await;
     assert_eq!(response.status(), StatusCode::METHOD_NOT_ALLOWED);
 }
 
 #[tokio::test]
-async fn an_agent_is_known_by_its_key_alone() {
-    let house = House::open().await;
-    let ask = || house.bare(Method::GET, "/api/v1/capabilities");
+async fn an_agent_is_identified_only_by_its_key() {
+    let bridge = TestBridge::open().await;
+    let ask = || bridge.bare(Method::GET, "/api/v1/capabilities");
     for request in [
         ask(),
         ask().bearer_auth("reporter-key"),
@@ -48,17 +48,17 @@ async fn an_agent_is_known_by_its_key_alone() {
         (ask().header("x-api-key", KEY), "reporter"),
         (ask().header("x-api-key", OTHER_KEY), "other"),
     ] {
-        let (status, answer) = told(request).await;
+        let (status, answer) = fetch(request).await;
         assert_eq!(status, StatusCode::OK);
         assert_eq!(answer["agent_id"], agent);
     }
 }
 
 #[tokio::test]
-async fn capabilities_are_what_the_agent_may_use_and_no_more() {
-    let house = House::open().await;
-    let (_, answer) = told(house.get("/api/v1/capabilities")).await;
-    let base = &house.service.base;
+async fn capabilities_list_only_what_the_agent_may_use() {
+    let bridge = TestBridge::open().await;
+    let (_, answer) = fetch(bridge.get("/api/v1/capabilities")).await;
+    let base = &bridge.service.base;
     assert_eq!(
         answer,
         json!({
@@ -75,10 +75,10 @@ async fn capabilities_are_what_the_agent_may_use_and_no_more() {
             },
         })
     );
-    let other = house
+    let other = bridge
         .bare(Method::GET, "/api/v1/capabilities")
         .bearer_auth(OTHER_KEY);
-    let (_, answer) = told(other).await;
+    let (_, answer) = fetch(other).await;
     let capabilities = &answer["capabilities"];
     assert_eq!(capabilities["availableApis"], json!([]));
     assert_eq!(capabilities["availableCredentials"], json!([]));
@@ -87,9 +87,9 @@ async fn capabilities_are_what_the_agent_may_use_and_no_more() {
 
 #[tokio::test]
 async fn a_search_finds_what_the_agent_may_use() {
-    let house = House::open().await;
-    let search = |body| house.post("/api/v1/capabilities/search", &body);
-    let (status, answer) = told(search(json!({"query": "list all users", "top_k": 2}))).await;
+    let bridge = TestBridge::open().await;
+    let search = |body| bridge.post("/api/v1/capabilities/search", &body);
+    let (status, answer) = fetch(search(json!({"query": "list all users", "top_k": 2}))).await;
     assert_eq!(status, StatusCode::OK);
     assert_eq!(answer["query"], "list all users");
     assert_eq!(answer["count"], 2);
@@ -98,19 +98,19 @@ async fn a_search_finds_what_the_agent_may_use() {
     assert_eq!(best["id"], "svc GET /users");
     assert_eq!(
         best["schema"]["url"],
-        format!("{}/users", house.service.base)
+        format!("{}/users", bridge.service.base)
     );
-    let (_, answer) = told(search(json!({"query": "filter an array"}))).await;
+    let (_, answer) = fetch(search(json!({"query": "filter an array"}))).await;
     assert_eq!(answer["results"][0]["id"], "FilterData");
     assert_eq!(answer["results"][0]["schema"]["required"][0], "inputPath");
-    let (_, answer) = told(search(json!({"query": "hidden unseen"}))).await;
+    let (_, answer) = fetch(search(json!({"query": "hidden unseen"}))).await;
     assert_eq!(answer["results"], json!([]), "neither is for this agent");
 }
 
 #[tokio::test]
 async fn pages_of_other_sites_are_refused() {
-    let house = House::open().await;
-    let ask = |origin: &str| house.get("/api/v1/capabilities").header("origin", origin);
+    let bridge = TestBridge::open().await;
+    let ask = |origin: &str| bridge.get("/api/v1/capabilities").header("origin", origin);
     let response = answer(ask("https://evil.example.com")).await;
     assert_eq!(response.status(), StatusCode::FORBIDDEN);
     assert_eq!(header(&response, "x-ratelimit-limit"), "1000");
@@ -118,7 +118,7 @@ async fn pages_of_other_sites_are_refused() {
     assert_eq!(response.status(), StatusCode::OK);
     let exposed = header(&response, "access-control-expose-headers");
     assert!(exposed.contains("x-ratelimit-remaining"), "{exposed}");
-    let preflight = house
+    let preflight = bridge
         .bare(Method::OPTIONS, "/api/v1/capabilities")
         .header("origin", "https://app.example.com")
         .header("access-control-request-method", "GET");
@@ -127,8 +127,8 @@ async fn pages_of_other_sites_are_refused() {
 }
 
 #[tokio::test]
-async fn what_is_not_served_says_so() {
-    let house = House::open().await;
+async fn unknown_calls_are_refused_with_a_reason() {
+    let bridge = TestBridge::open().await;
     for path in [
         "/api",
         "/api/",
@@ -137,7 +137,7 @@ async fn what_is_not_served_says_so() {
         "/api/v1/executions/",
         "/api/v1/executions/a/b",
     ] {
-        let (status, answer) = told(house.get(path)).await;
+        let (status, answer) = fetch(bridge.get(path)).await;
         assert_eq!(status, StatusCode::NOT_FOUND, "{path}");
         assert_eq!(answer["error"]["type"], "RequestError", "{path}");
     }
@@ -147,7 +147,7 @@ async fn what_is_not_served_says_so() {
         (Method::GET, "/api/v1/workflows/execute", "POST"),
         (Method::PUT, "/api/v1/capabilities/search", "POST"),
     ] {
-        let response = answer(house.bare(method, path).bearer_auth(KEY)).await;
+        let response = answer(bridge.bare(method, path).bearer_auth(KEY)).await;
         assert_eq!(response.status(), StatusCode::METHOD_NOT_ALLOWED, "{path}");
         assert_eq!(header(&response, "allow"), allow);
         assert_eq!(header(&response, "x-ratelimit-limit"), "1000");
@@ -156,7 +156,7 @@ async fn what_is_not_served_says_so() {
 
 #[tokio::test]
 async fn bodies_that_cannot_be_used_say_why() {
-    let house = House::open().await;
+    let bridge = TestBridge::open().await;
     let workflow = "{}";
     for (path, body, code) in [
         ("workflows/execute", "{".to_owned(), "invalid_json"),
@@ -208,11 +208,11 @@ async fn bodies_that_cannot_be_used_say_why() {
             "invalid_field",
         ),
     ] {
-        let request = house.bare(Method::POST, &format!("/api/v1/{path}"));
+        let request = bridge.bare(Method::POST, &format!("/api/v1/{path}"));
         let request = request
             .bearer_auth(KEY)
             .header("content-type", "application/json");
-        let (status, answer) = told(request.body(body.clone())).await;
+        let (status, answer) = fetch(request.body(body.clone())).await;
         assert_eq!(status, StatusCode::BAD_REQUEST, "{path} {body}");
         assert_eq!(answer["error"]["code"], code, "{path} {body}");
         assert_eq!(answer["error"]["type"], "ValidationError", "{path} {body}");
@@ -222,24 +222,24 @@ async fn bodies_that_cannot_be_used_say_why() {
         (r#"{"workflow":"a","input":{"b":1,"b":2}}"#, "input.b"),
         (r#"{"workflow":"a","onerror":"stop"}"#, "onerror"),
     ] {
-        let request = house.bare(Method::POST, "/api/v1/workflows/execute");
+        let request = bridge.bare(Method::POST, "/api/v1/workflows/execute");
         let request = request
             .bearer_auth(KEY)
             .header("content-type", "application/json");
-        let (status, answer) = told(request.body(body)).await;
+        let (status, answer) = fetch(request.body(body)).await;
         assert_eq!(status, StatusCode::BAD_REQUEST, "{body}");
         let message = answer["error"]["message"].as_str().unwrap();
         assert!(message.contains(&format!("{named:?}")), "{message}");
     }
     for query in ["limit=0", "limit=1001", "limit=x", "status=done", "page=2"] {
-        let (status, _) = told(house.get(&format!("/api/v1/executions?{query}"))).await;
+        let (status, _) = fetch(bridge.get(&format!("/api/v1/executions?{query}"))).await;
         assert_eq!(status, StatusCode::BAD_REQUEST, "{query}");
     }
-    let text = house
+    let text = bridge
         .bare(Method::POST, "/api/v1/workflows/execute")
         .bearer_auth(KEY);
-    let (status, _) = told(text.header("content-type", "text/plain").body("{}")).await;
+    let (status, _) = fetch(text.header("content-type", "text/plain").body("{}")).await;
     assert_eq!(status, StatusCode::UNSUPPORTED_MEDIA_TYPE);
-    let large = house.execute(&json!({"workflow": " ".repeat(70_000)}));
-    assert_eq!(told(large).await.0, StatusCode::PAYLOAD_TOO_LARGE);
+    let large = bridge.execute(&json!({"workflow": " ".repeat(70_000)}));
+    assert_eq!(fetch(large).await.0, StatusCode::PAYLOAD_TOO_LARGE);
 }

@@ -1,27 +1,27 @@
-//! What comes back, for every form a workflow may come in.
+//! The answers for every form of a workflow.
 
 use a2abus_transports::Message;
 use a2abus_transports::Transport as _;
 use serde_json::json;
 
-use super::{Said, World, event, next, wait, workflow};
+use super::{ReplyEvent, World, event, next, wait, workflow};
 
 const TRACE: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 
-fn kinds(said: &[Said]) -> Vec<String> {
-    let kind = |said: &Said| {
-        let operation = said.data["operationId"].as_str();
-        let status = said.data["status"].as_str().unwrap_or_default();
+fn kinds(reply_event: &[ReplyEvent]) -> Vec<String> {
+    let kind = |reply_event: &ReplyEvent| {
+        let operation = reply_event.data["operationId"].as_str();
+        let status = reply_event.data["status"].as_str().unwrap_or_default();
         operation.map_or_else(
-            || format!("{} {status}", said.ty),
+            || format!("{} {status}", reply_event.ty),
             |id| format!("{id} {status}"),
         )
     };
-    said.iter().map(kind).collect()
+    reply_event.iter().map(kind).collect()
 }
 
 #[tokio::test]
-async fn a_workflow_as_plain_lines_is_told_of_in_order_and_answered_last() {
+async fn a_workflow_as_plain_lines_gets_its_progress_in_order_and_then_its_answer() {
     let mut world = World::new().await;
     let filter = json!({"FilterData": {
         "inputPath": "/workflow/got", "outputPath": "/workflow/best",
@@ -35,9 +35,9 @@ async fn a_workflow_as_plain_lines_is_told_of_in_order_and_answered_last() {
     message.headers.put("traceparent", TRACE);
     message.headers.put("x-secret", "stays behind");
     world.publish(message).await;
-    let said = world.until_answer().await;
+    let reply_event = world.until_answer().await;
     assert_eq!(
-        kinds(&said),
+        kinds(&reply_event),
         [
             "a2e.execution.started running",
             "get running",
@@ -47,21 +47,25 @@ async fn a_workflow_as_plain_lines_is_told_of_in_order_and_answered_last() {
             "a2e.execution.resp success",
         ]
     );
-    for (number, said) in said.iter().enumerate() {
-        assert_eq!(said.attribute("seq"), number.to_string(), "{said:?}");
-        assert_eq!(said.trace.as_deref(), Some(TRACE.as_bytes()));
-        assert_eq!(said.attribute("collaborationid"), "e-1");
-        assert_eq!(said.attribute("targetagent"), "reporter");
-        assert_eq!(said.attribute("sourceagent"), "a2e-executor");
-        assert_eq!(said.attribute("source"), "/a2abus/test/a2e-executor");
-        assert_eq!(said.attribute("protocol"), "A2E-EXEC");
-        assert_eq!(said.data["execution_id"], "e-1");
+    for (number, reply_event) in reply_event.iter().enumerate() {
+        assert_eq!(
+            reply_event.attribute("seq"),
+            number.to_string(),
+            "{reply_event:?}"
+        );
+        assert_eq!(reply_event.trace.as_deref(), Some(TRACE.as_bytes()));
+        assert_eq!(reply_event.attribute("collaborationid"), "e-1");
+        assert_eq!(reply_event.attribute("targetagent"), "reporter");
+        assert_eq!(reply_event.attribute("sourceagent"), "a2e-executor");
+        assert_eq!(reply_event.attribute("source"), "/a2abus/test/a2e-executor");
+        assert_eq!(reply_event.attribute("protocol"), "A2E-EXEC");
+        assert_eq!(reply_event.data["execution_id"], "e-1");
     }
-    assert_eq!(said[0].data["operations"], 2);
-    assert_eq!(said[1].data["operationType"], "ApiCall");
-    let results = &said[5].data["results"];
+    assert_eq!(reply_event[0].data["operations"], 2);
+    assert_eq!(reply_event[1].data["operationType"], "ApiCall");
+    let results = &reply_event[5].data["results"];
     assert_eq!(results["best"], json!([{"name": "Ada", "points": 3}]));
-    assert_eq!(said[5].attribute("a2amethod"), "workflows/execute");
+    assert_eq!(reply_event[5].attribute("a2amethod"), "workflows/execute");
     world
         .until_counted("a2abus_settled_total{binding=\"work\"}", 1)
         .await;
@@ -86,20 +90,20 @@ async fn the_workflow_of_the_readme_runs_with_its_input_in_its_last_line() {
 }
 
 #[tokio::test]
-async fn without_progress_the_start_and_the_answer_are_told() {
+async fn without_progress_the_start_and_the_answer_are_published() {
     let mut world = World::with("run_as: reporter", "  progress: false").await;
     world
         .publish(Message::plain(workflow("e-1", &[("w", wait(1))])))
         .await;
-    let said = world.until_answer().await;
+    let reply_event = world.until_answer().await;
     assert_eq!(
-        kinds(&said),
+        kinds(&reply_event),
         [
             "a2e.execution.started running",
             "a2e.execution.resp success"
         ]
     );
-    assert_eq!(said[1].attribute("seq"), "1");
+    assert_eq!(reply_event[1].attribute("seq"), "1");
     world.end().await;
 }
 
@@ -123,7 +127,7 @@ async fn a_wrapped_workflow_that_comes_twice_runs_once() {
 }
 
 #[tokio::test]
-async fn a_workflow_is_validated_where_that_is_asked() {
+async fn a_workflow_is_validated_on_request() {
     let mut world = World::new().await;
     let method = [("a2amethod", "workflows/validate")];
     let lines = workflow("e-1", &[("post", world.service.post("/orders"))]);
@@ -153,15 +157,15 @@ async fn an_invalid_workflow_is_answered_with_all_that_is_wrong() {
             &[("w", json!({"Nap": {}}))],
         )))
         .await;
-    let said = world.until_answer().await;
-    assert_eq!(kinds(&said), ["a2e.execution.resp failed"]);
-    let error = &said[0].data["error"];
+    let reply_event = world.until_answer().await;
+    assert_eq!(kinds(&reply_event), ["a2e.execution.resp failed"]);
+    let error = &reply_event[0].data["error"];
     assert_eq!(error["type"], "ValidationError");
     assert_eq!(
         error["details"]["errors"][0]["code"],
         "unknown_operation_type"
     );
-    assert_eq!(said[0].attribute("collaborationid"), "e-1");
+    assert_eq!(reply_event[0].attribute("collaborationid"), "e-1");
     world.end().await;
 }
 
@@ -246,13 +250,13 @@ async fn rights_are_those_of_the_agent_that_the_event_names() {
                     .get("ce_targetagent")
                     .is_some_and(|to| to == agent)
             {
-                break Said::of(&message);
+                break ReplyEvent::of(&message);
             }
         };
         assert_eq!(answer.data["error"]["type"], kind, "{answer:?}");
         assert_eq!(answer.data["status"], "failed");
     }
-    // A plain payload names nobody, so that its answer has no place to go to either.
+    // A plain payload names no sender, so there is no address for its answer either.
     world
         .publish(Message::plain(workflow("e-3", &[("w", wait(1))])))
         .await;
@@ -269,7 +273,7 @@ async fn rights_are_those_of_the_agent_that_the_event_names() {
 }
 
 #[tokio::test]
-async fn what_is_no_workflow_is_a_dead_letter() {
+async fn a_message_without_a_workflow_becomes_a_dead_letter() {
     let mut world = World::new().await;
     for (message, reason) in [
         (Message::plain("hello"), "not_json"),
@@ -304,15 +308,15 @@ async fn what_is_no_workflow_is_a_dead_letter() {
     ] {
         let body = message.body.clone();
         world.publish(message).await;
-        let letter = world.dead_letter().await;
-        assert_eq!(letter.headers.get("bus-dlq-reason").unwrap(), reason);
-        assert_eq!(letter.body, body);
+        let dlq_message = world.dead_letter().await;
+        assert_eq!(dlq_message.headers.get("bus-dlq-reason").unwrap(), reason);
+        assert_eq!(dlq_message.body, body);
     }
     world.end().await;
 }
 
 /// The last event of each of so many requests.
-async fn answers(world: &mut World, requests: usize) -> Vec<Said> {
+async fn answers(world: &mut World, requests: usize) -> Vec<ReplyEvent> {
     let mut answers = Vec::new();
     for _ in 0..requests {
         answers.push(world.answer().await);
@@ -320,7 +324,7 @@ async fn answers(world: &mut World, requests: usize) -> Vec<Said> {
     answers
 }
 
-fn ids(answers: &[Said]) -> std::collections::BTreeSet<&str> {
+fn ids(answers: &[ReplyEvent]) -> std::collections::BTreeSet<&str> {
     answers.iter().map(|answer| answer.id.as_str()).collect()
 }
 
@@ -334,11 +338,11 @@ async fn answers_that_differ_have_ids_that_differ() {
             "params": {"_agentId": "a2e-executor", "workflow": lines}});
         world.publish(Message::plain(call.to_string())).await;
     }
-    let said = answers(&mut world, 3).await;
-    for answer in &said {
+    let reply_event = answers(&mut world, 3).await;
+    for answer in &reply_event {
         assert_eq!(answer.data["result"]["status"], "success", "{answer:?}");
     }
-    assert_eq!(ids(&said).len(), 3);
+    assert_eq!(ids(&reply_event).len(), 3);
 
     // A workflow that is refused, and sent again as it should be, twice.
     let right = workflow("e-1", &[("w", wait(1))]);
@@ -348,7 +352,7 @@ async fn answers_that_differ_have_ids_that_differ() {
             .send("1", &[("a2amethod", "workflows/execute")], lines)
             .await;
     }
-    let said = answers(&mut world, 3).await;
-    assert_eq!(ids(&said).len(), 2, "{said:?}");
+    let reply_event = answers(&mut world, 3).await;
+    assert_eq!(ids(&reply_event).len(), 2, "{reply_event:?}");
     world.end().await;
 }

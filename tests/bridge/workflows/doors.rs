@@ -98,8 +98,8 @@ async fn rpc_does_not_end_what_others_have_begun() {
     let cancel = json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": "e-1"}});
     let answer = post(format!("{}/rpc/a2e-executor", world.door), &[], &cancel).await;
     assert_eq!(answer.status(), StatusCode::ACCEPTED);
-    let letter = world.dead_letter().await;
-    let reason = letter.headers.get("bus-dlq-reason").unwrap();
+    let dlq_message = world.dead_letter().await;
+    let reason = dlq_message.headers.get("bus-dlq-reason").unwrap();
     assert_eq!(reason, "rpc_not_permitted");
     world.service.release(1);
     assert_eq!(world.answer().await.data["status"], "success");
@@ -181,7 +181,7 @@ async fn the_operators_door_executes_nothing() {
 }
 
 #[tokio::test]
-async fn on_the_bus_nobody_is_anybody_by_what_his_payload_says() {
+async fn a_payload_on_the_bus_does_not_identify_its_sender() {
     // The attribute of the event counts, where the operator says so by writing no `run_as`; no member of a payload does.
     let mut world = world("", STRAIGHT).await;
     let lines = workflow("e-1", &[("post", world.service.post("/orders"))]);
@@ -192,8 +192,8 @@ async fn on_the_bus_nobody_is_anybody_by_what_his_payload_says() {
         .publish(Message::plain(call(&lines).to_string()))
         .await;
     for _ in 0..2 {
-        let letter = world.dead_letter().await;
-        let reason = letter.headers.get("bus-dlq-reason").unwrap();
+        let dlq_message = world.dead_letter().await;
+        let reason = dlq_message.headers.get("bus-dlq-reason").unwrap();
         assert_eq!(reason, "no_route", "nobody asked, so nobody is told");
     }
     // Nor does the way through another binding give it a name.
@@ -203,8 +203,11 @@ async fn on_the_bus_nobody_is_anybody_by_what_his_payload_says() {
         Message::plain(call(&lines).to_string()),
     )
     .await;
-    let letter = world.dead_letter().await;
-    assert_eq!(letter.headers.get("bus-dlq-reason").unwrap(), "no_route");
+    let dlq_message = world.dead_letter().await;
+    assert_eq!(
+        dlq_message.headers.get("bus-dlq-reason").unwrap(),
+        "no_route"
+    );
     // Nor does an attribute that the other binding does not believe.
     let named = [
         ("targetagent", "a2e-executor"),
@@ -213,8 +216,11 @@ async fn on_the_bus_nobody_is_anybody_by_what_his_payload_says() {
     ];
     let forged = super::event("e-1", &named, &lines);
     super::publish(&world.memory, "relay", forged).await;
-    let letter = world.dead_letter().await;
-    assert_eq!(letter.headers.get("bus-dlq-reason").unwrap(), "no_route");
+    let dlq_message = world.dead_letter().await;
+    assert_eq!(
+        dlq_message.headers.get("bus-dlq-reason").unwrap(),
+        "no_route"
+    );
     nothing_ran(&world).await;
     world.end().await;
 }

@@ -1,9 +1,9 @@
-//! What one agent makes the executor do is no matter of the others.
+//! The load of one agent does not affect the others.
 
 use a2abus_transports::Transport as _;
 use serde_json::json;
 
-use super::{Said, World, group, next, wait, workflow};
+use super::{ReplyEvent, World, group, next, wait, workflow};
 
 const EXECUTE: (&str, &str) = ("a2amethod", "workflows/execute");
 const ELEMENTS: usize = 5_000;
@@ -52,9 +52,9 @@ async fn heavy_workflows_of_one_agent_do_not_delay_another() {
         .send("light", &[EXECUTE, ("sourceagent", "idler")], &light)
         .await;
     loop {
-        let said = Said::of(&next(&mut idler).await);
-        if said.is_answer() {
-            assert_eq!(said.data["status"], "success", "{said:?}");
+        let reply_event = ReplyEvent::of(&next(&mut idler).await);
+        if reply_event.is_answer() {
+            assert_eq!(reply_event.data["status"], "success", "{reply_event:?}");
             break;
         }
     }

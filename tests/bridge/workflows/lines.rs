@@ -7,7 +7,7 @@ use serde_json::json;
 use tokio::task::yield_now;
 
 use super::stops::cancel_of;
-use super::{Said, World, begin, define, wait};
+use super::{ReplyEvent, World, begin, define, wait};
 
 fn part(collaboration: &str, seq: Option<usize>, line: &str) -> Vec<(String, String)> {
     let is_begin = line.contains("beginExecution");
@@ -137,9 +137,9 @@ async fn plain_lines_are_tied_together_by_a_header() {
     }
     assert_eq!(world.answer().await.data["status"], "success");
     world.publish(Message::plain(define("w", &wait(1)))).await;
-    let letter = world.dead_letter().await;
+    let dlq_message = world.dead_letter().await;
     assert_eq!(
-        letter.headers.get("bus-dlq-reason").unwrap(),
+        dlq_message.headers.get("bus-dlq-reason").unwrap(),
         "missing_collaborationid"
     );
     world.end().await;
@@ -177,7 +177,7 @@ async fn lines_that_nothing_follows_are_answered_after_a_minute() {
             }
         }
     };
-    let answer = Said::of(&delivery.message);
+    let answer = ReplyEvent::of(&delivery.message);
     delivery.acknowledger.settle(Outcome::Settled).unwrap();
     assert_eq!(answer.data["error"]["type"], "TimeoutError");
     assert_eq!(answer.attribute("collaborationid"), "c-1");
@@ -227,7 +227,7 @@ async fn ten_thousand_lone_lines_do_not_block_a_binding() {
     for number in 0..LONE - 255 {
         let answer = super::next(&mut others).await;
         if number == 0 {
-            let answer = Said::of(&answer);
+            let answer = ReplyEvent::of(&answer);
             assert_eq!(answer.data["error"]["code"], "too_many_incomplete");
             assert_eq!(answer.attribute("collaborationid"), "lone-0");
         }
@@ -263,7 +263,7 @@ async fn lines_that_go_on_and_on_are_answered_after_five_minutes() {
         tokio::time::advance(Duration::from_secs(30)).await;
         if let Some(delivery) = world.answers.try_recv() {
             delivery.acknowledger.settle(Outcome::Settled).unwrap();
-            break Said::of(&delivery.message);
+            break ReplyEvent::of(&delivery.message);
         }
     };
     assert_eq!(answer.data["error"]["type"], "TimeoutError", "{answer:?}");
@@ -292,7 +292,7 @@ async fn lines_without_end_are_refused_as_too_large() {
         "{:?}",
         answer.data["error"]["code"]
     );
-    // What comes late of it is dropped.
+    // Its late lines are dropped.
     send(&world, "6", None, &begin("e-1", &["o0"])).await;
     world
         .until_counted("a2abus_settled_total{binding=\"work\"}", 7)

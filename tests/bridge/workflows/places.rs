@@ -4,7 +4,7 @@ use a2abus_transports::memory::Memory;
 use a2abus_transports::{Address, Consumer, Message, Topic, Transport as _};
 use serde_json::{Value, json};
 
-use super::{INBOX, Said, World, event, group, next, publish, wait, workflow};
+use super::{INBOX, ReplyEvent, World, event, group, next, publish, wait, workflow};
 
 const EXECUTE: (&str, &str) = ("a2amethod", "workflows/execute");
 const TRACE: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
@@ -16,13 +16,13 @@ async fn reads(memory: &Memory, topic: &str) -> Consumer {
     memory.subscribe(group(topic, "test")).await.unwrap()
 }
 
-/// The types of what comes, up to the answer.
-async fn heard(consumer: &mut Consumer) -> Vec<Said> {
-    let mut heard = Vec::new();
+/// The replies, up to the answer.
+async fn reply_read(consumer: &mut Consumer) -> Vec<ReplyEvent> {
+    let mut reply_read = Vec::new();
     loop {
-        heard.push(Said::of(&next(consumer).await));
-        if heard.last().is_some_and(Said::is_answer) {
-            return heard;
+        reply_read.push(ReplyEvent::of(&next(consumer).await));
+        if reply_read.last().is_some_and(ReplyEvent::is_answer) {
+            return reply_read;
         }
     }
 }
@@ -53,7 +53,7 @@ async fn a_requester_with_an_inbox_gets_the_result_as_its_only_reply() {
     let mut inbox = reads(&world.memory, "_INBOX.>").await;
     for execution in ["e-1", "e-2"] {
         request(&world, "_INBOX.me", Message::plain(lines(execution))).await;
-        let reply = Said::of(&next(&mut inbox).await);
+        let reply = ReplyEvent::of(&next(&mut inbox).await);
         assert_eq!(reply.ty, "a2e.execution.resp");
         assert_eq!(reply.data["execution_id"], execution);
         assert_eq!(reply.data["status"], "success");
@@ -68,7 +68,7 @@ async fn a_requester_with_an_inbox_gets_the_result_as_its_only_reply() {
 }
 
 #[tokio::test]
-async fn a_requester_of_what_is_no_workflow_gets_the_reason_at_once() {
+async fn a_requester_that_sends_no_workflow_gets_the_reason_at_once() {
     let mut world = World::new().await;
     let mut inbox = reads(&world.memory, "_INBOX.>").await;
     let other = [EXECUTE, ("targetagent", "weather")];
@@ -80,14 +80,14 @@ async fn a_requester_of_what_is_no_workflow_gets_the_reason_at_once() {
     ];
     for (message, reason) in cases {
         request(&world, "_INBOX.me", message).await;
-        let reply = Said::of(&next(&mut inbox).await);
+        let reply = ReplyEvent::of(&next(&mut inbox).await);
         assert!(reply.is_answer(), "{reply:?}");
         assert!(
             reply.data.to_string().contains(reason),
             "{reason}: {reply:?}"
         );
-        let letter = world.dead_letter().await;
-        assert_eq!(letter.headers.get("bus-dlq-reason").unwrap(), reason);
+        let dlq_message = world.dead_letter().await;
+        assert_eq!(dlq_message.headers.get("bus-dlq-reason").unwrap(), reason);
     }
     let call = json!({"jsonrpc": "2.0", "id": 7, "method": "workflows/execute", "params": {"_agentId": "weather"}});
     request(&world, "_INBOX.me", Message::plain(call.to_string())).await;
@@ -100,7 +100,7 @@ async fn a_requester_of_what_is_no_workflow_gets_the_reason_at_once() {
     let answer = event("3", &[EXECUTE, ("mcptype", "response")], "{}");
     request(&world, "_INBOX.me", answer).await;
     request(&world, "_INBOX.me", Message::plain(lines("e-1"))).await;
-    let reply = Said::of(&next(&mut inbox).await);
+    let reply = ReplyEvent::of(&next(&mut inbox).await);
     assert_eq!(reply.data["status"], "success", "{reply:?}");
     world.end().await;
 }
@@ -113,7 +113,7 @@ async fn a_record_with_a_reply_topic_is_answered_once_there() {
     let mut message = event("1", &attributes, &lines("e-1"));
     message.headers.put("traceparent", TRACE);
     world.publish(message).await;
-    let answer = Said::of(&next(&mut inbox).await);
+    let answer = ReplyEvent::of(&next(&mut inbox).await);
     assert!(answer.is_answer(), "{answer:?}");
     assert_eq!(answer.data["status"], "success");
     assert_eq!(answer.attribute("callid"), "call-7");
@@ -125,17 +125,17 @@ async fn a_record_with_a_reply_topic_is_answered_once_there() {
     world.publish(message).await;
     let answer = next(&mut inbox).await;
     assert_eq!(answer.headers.get("kafka_correlationId").unwrap(), "c-7");
-    assert_eq!(Said::of(&answer).data["execution_id"], "e-2");
+    assert_eq!(ReplyEvent::of(&answer).data["execution_id"], "e-2");
     world.end().await;
 }
 
 #[tokio::test]
-async fn a_call_that_is_answered_by_the_routes_gets_its_response_alone() {
+async fn a_call_that_is_answered_by_the_routes_gets_only_its_response() {
     let mut world = World::new().await;
     world.publish(Message::plain(call("e-1"))).await;
-    let said = world.until_answer().await;
-    assert_eq!(said.len(), 1, "{said:?}");
-    assert_eq!(said[0].data["result"]["status"], "success");
+    let reply_event = world.until_answer().await;
+    assert_eq!(reply_event.len(), 1, "{reply_event:?}");
+    assert_eq!(reply_event[0].data["result"]["status"], "success");
     world.end().await;
 }
 
@@ -148,28 +148,28 @@ async fn progress_goes_where_the_request_wants_it() {
 
     let places = [EXECUTE, ("replyto", "desk"), ("progressto", "news")];
     world.publish(event("1", &places, &lines("e-1"))).await;
-    let told: Vec<String> = [
+    let output: Vec<String> = [
         next(&mut news).await,
         next(&mut news).await,
         next(&mut news).await,
     ]
     .iter()
-    .map(|message| Said::of(message).ty)
+    .map(|message| ReplyEvent::of(message).ty)
     .collect();
     let progress = "a2e.operation.progress";
-    assert_eq!(told, ["a2e.execution.started", progress, progress]);
-    assert!(Said::of(&next(&mut desk).await).is_answer());
+    assert_eq!(output, ["a2e.execution.started", progress, progress]);
+    assert!(ReplyEvent::of(&next(&mut desk).await).is_answer());
 
     // Who says that the place of the answer takes parts too gets them there, before the answer.
     let places = [EXECUTE, ("replyto", "desk"), ("progressto", "desk")];
     world.publish(event("2", &places, &lines("e-2"))).await;
-    assert_eq!(heard(&mut desk).await.len(), 4);
+    assert_eq!(reply_read(&mut desk).await.len(), 4);
 
     // So does a client of NATS that listens to its inbox, with plain lines.
     let mut message = Message::plain(lines("e-3"));
     message.headers.put("progressto", "_INBOX.me");
     request(&world, "_INBOX.me", message).await;
-    assert_eq!(heard(&mut inbox).await.len(), 4);
+    assert_eq!(reply_read(&mut inbox).await.len(), 4);
     world.end().await;
 }
 
@@ -179,8 +179,11 @@ async fn progress_has_a_topic_of_the_binding() {
     let mut news = reads(&world.memory, "news").await;
     let mut inbox = reads(&world.memory, "_INBOX.>").await;
     request(&world, "_INBOX.me", Message::plain(lines("e-1"))).await;
-    assert_eq!(Said::of(&next(&mut news).await).ty, "a2e.execution.started");
-    assert!(Said::of(&next(&mut inbox).await).is_answer());
+    assert_eq!(
+        ReplyEvent::of(&next(&mut news).await).ty,
+        "a2e.execution.started"
+    );
+    assert!(ReplyEvent::of(&next(&mut inbox).await).is_answer());
     world.end().await;
 }
 
@@ -200,7 +203,7 @@ async fn a_request_cannot_choose_where_the_bridge_publishes() {
             message.headers.put("kafka_replyTopic", name);
             message
         }),
-        // Nor by what is refused for another reason.
+        // Nor by a message that is refused for another reason.
         ("replyto of nonsense", |name| {
             let nonsense = r#"{"jsonrpc":"2.0","id":1,"method":"workflows/dance"}"#;
             event("1", &[("replyto", name)], nonsense)
@@ -210,10 +213,10 @@ async fn a_request_cannot_choose_where_the_bridge_publishes() {
         let mut reader = reads(&world.memory, victim).await;
         for (how, message) in named {
             world.publish(message(victim)).await;
-            let letter = world.dead_letter().await;
-            let reason = letter.headers.get("bus-dlq-reason").unwrap();
+            let dlq_message = world.dead_letter().await;
+            let reason = dlq_message.headers.get("bus-dlq-reason").unwrap();
             assert_eq!(reason, "reply_place_refused", "{how}: {victim}");
-            let detail = letter.headers.get("bus-dlq-detail").unwrap();
+            let detail = dlq_message.headers.get("bus-dlq-detail").unwrap();
             let detail = std::str::from_utf8(detail).unwrap();
             assert!(detail.contains(victim), "{detail}");
             let cure = if victim.starts_with('_') {
@@ -225,10 +228,10 @@ async fn a_request_cannot_choose_where_the_bridge_publishes() {
         }
         // Nothing but the letters themselves was published there.
         publish(&world.memory, victim, Message::plain("the first")).await;
-        let letters = if victim == "dead" { named.len() } else { 0 };
-        for _ in 0..letters {
-            let letter = next(&mut reader).await;
-            assert!(letter.headers.get("bus-dlq-reason").is_some());
+        let dlq_messages = if victim == "dead" { named.len() } else { 0 };
+        for _ in 0..dlq_messages {
+            let dlq_message = next(&mut reader).await;
+            assert!(dlq_message.headers.get("bus-dlq-reason").is_some());
         }
         assert_eq!(next(&mut reader).await.body.unwrap(), "the first");
         if victim == "dead" {
@@ -243,7 +246,7 @@ async fn a_request_cannot_choose_where_the_bridge_publishes() {
 }
 
 #[tokio::test]
-async fn whoever_waits_at_an_inbox_is_told_that_the_place_is_refused() {
+async fn the_inbox_of_a_requester_gets_the_refusal_of_the_reply_address() {
     let mut world = World::new().await;
     let mut inbox = reads(&world.memory, "_INBOX.>").await;
     let message = event(
@@ -252,11 +255,11 @@ async fn whoever_waits_at_an_inbox_is_told_that_the_place_is_refused() {
         &lines("e-1"),
     );
     request(&world, "_INBOX.me", message).await;
-    let reply = Said::of(&next(&mut inbox).await);
+    let reply = ReplyEvent::of(&next(&mut inbox).await);
     assert_eq!(reply.data["error"]["code"], "reply_place_refused");
-    let letter = world.dead_letter().await;
+    let dlq_message = world.dead_letter().await;
     assert_eq!(
-        letter.headers.get("bus-dlq-reason").unwrap(),
+        dlq_message.headers.get("bus-dlq-reason").unwrap(),
         "reply_place_refused"
     );
     world.end().await;
@@ -269,10 +272,10 @@ async fn a_batch_that_would_repeat_its_headers_too_often_is_one_refusal() {
     let mut message = Message::plain(format!("[{}]", vec!["1"; 1_000].join(",")));
     message.headers.put("x-large", "h".repeat(10_000));
     request(&world, "_INBOX.me", message).await;
-    let reply = Said::of(&next(&mut inbox).await);
+    let reply = ReplyEvent::of(&next(&mut inbox).await);
     assert_eq!(reply.data["error"]["code"], "repeats_too_much");
-    let letter = world.dead_letter().await;
-    let reason = letter.headers.get("bus-dlq-reason").unwrap();
+    let dlq_message = world.dead_letter().await;
+    let reason = dlq_message.headers.get("bus-dlq-reason").unwrap();
     assert_eq!(reason, "repeats_too_much");
     let received = "a2abus_received_total{binding=\"work\"}";
     assert_eq!(world.count(received), 1);

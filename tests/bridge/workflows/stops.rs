@@ -7,7 +7,7 @@ use serde_json::json;
 use support::battery::within;
 use support::service::Service;
 
-use super::{Said, World, event, next, wait, workflow};
+use super::{ReplyEvent, World, event, next, wait, workflow};
 
 const EXECUTE: (&str, &str) = ("a2amethod", "workflows/execute");
 
@@ -28,7 +28,7 @@ pub(super) fn cancel_of(from: &str, name: &str) -> Message {
 }
 
 #[tokio::test]
-async fn whoever_asked_for_it_may_cancel_it_and_nobody_else() {
+async fn only_the_requester_may_cancel_an_execution() {
     let mut world = World::named().await;
     let lines = workflow(
         "e-1",
@@ -61,7 +61,7 @@ async fn whoever_asked_for_it_may_cancel_it_and_nobody_else() {
 }
 
 #[tokio::test]
-async fn a_caller_that_goes_away_cancels_what_it_asked_for() {
+async fn a_caller_that_disconnects_cancels_its_call() {
     let mut world = World::with("run_as: reporter", "  rpc: true").await;
     let lines = workflow("e-1", &[("held", world.service.get("/held"))]);
     let body = json!({"jsonrpc": "2.0", "id": 1, "method": "workflows/execute", "params": {"workflow": lines}});
@@ -81,7 +81,7 @@ async fn a_caller_that_goes_away_cancels_what_it_asked_for() {
 }
 
 #[tokio::test]
-async fn what_comes_too_late_is_not_run() {
+async fn a_workflow_that_arrives_too_late_is_not_run() {
     let mut world = World::named().await;
     let lines = workflow("e-1", &[("post", world.service.post("/orders"))]);
     let late = ("expirytime", "2020-01-01T00:00:00Z");
@@ -90,7 +90,7 @@ async fn what_comes_too_late_is_not_run() {
     assert_eq!(answer.data["error"]["type"], "TimeoutError", "{answer:?}");
     let message = "the execution exceeded the time that its requester allows";
     assert_eq!(answer.data["error"]["message"], message);
-    // What is no time at all does not mean that there is no hurry.
+    // An invalid time does not mean an unlimited deadline.
     let wrong = ("expirytime", "tomorrow");
     world.send("2", &[EXECUTE, wrong], &lines).await;
     let answer = world.answer().await;
@@ -182,7 +182,7 @@ async fn more_than_an_agent_may_run_wait_for_their_turn() {
             &workflow("e-x", &[("w", wait(1))]),
         )
         .await;
-    while !Said::of(&next(&mut others).await).is_answer() {}
+    while !ReplyEvent::of(&next(&mut others).await).is_answer() {}
     assert_eq!(world.service.held(), AT_A_TIME);
     world.service.release(ALL);
     for _ in 0..ALL {
@@ -195,7 +195,7 @@ async fn more_than_an_agent_may_run_wait_for_their_turn() {
 }
 
 #[tokio::test]
-async fn what_waits_for_its_turn_can_be_cancelled() {
+async fn a_waiting_workflow_can_be_cancelled() {
     let mut world = World::named().await;
     for number in 0..16 {
         let lines = workflow(
@@ -230,14 +230,14 @@ async fn what_waits_for_its_turn_can_be_cancelled() {
 }
 
 #[tokio::test]
-async fn what_runs_is_finished_and_answered_before_the_bridge_ends() {
+async fn running_workflows_are_finished_and_answered_before_the_bridge_ends() {
     let (memory, service) = (Memory::default(), Service::open().await);
     let mut world = World::on(memory.connect(), service.clone(), "", "").await;
     let lines = workflow("e-1", &[("held", service.post("/held"))]);
     world.send("1", &[EXECUTE], &lines).await;
     service.until_held(1).await;
     world.stop.cancel();
-    // What comes now is left to the next.
+    // Messages that arrive now are left to the next bridge.
     let waiting = workflow("e-2", &[("post", service.post("/orders"))]);
     world.send("2", &[EXECUTE], &waiting).await;
     service.release(1);

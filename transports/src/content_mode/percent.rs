@@ -68,7 +68,7 @@ fn unescape<'a>(name: &str, value: &'a [u8]) -> Result<Cow<'a, [u8]>, EventError
     };
     if !escapes.all(is_escape) {
         return Err(EventError::new(EventErrorKind::MalformedPercent, name)
-            .because("a percent sign is not followed by two hexadecimal digits"));
+            .with_detail("a percent sign is not followed by two hexadecimal digits"));
     }
     Ok(percent_decode(value).into())
 }

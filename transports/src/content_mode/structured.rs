@@ -67,7 +67,8 @@ pub fn read_batch(
     content_type.only()?;
     let empty = Bytes::new();
     let body = message.body.as_ref().unwrap_or(&empty);
-    let malformed = |detail| EventError::new(EventErrorKind::MalformedBatch, "").because(detail);
+    let malformed =
+        |detail| EventError::new(EventErrorKind::MalformedBatch, "").with_detail(detail);
     if body.len() > limits.max_bytes {
         return Err(malformed("the batch is larger than the limit"));
     }
@@ -84,7 +85,7 @@ pub fn read_batch(
 
 fn unsupported_format() -> EventError {
     EventError::new(EventErrorKind::UnsupportedFormat, "content-type")
-        .because("events are read in the JSON format only")
+        .with_detail("events are read in the JSON format only")
 }
 
 fn check_charset<'a>(parameters: impl Iterator<Item = &'a [u8]>) -> Result<(), EventError> {
@@ -102,7 +103,7 @@ fn check_charset<'a>(parameters: impl Iterator<Item = &'a [u8]>) -> Result<(), E
         if !value.eq_ignore_ascii_case(b"utf-8") {
             return Err(
                 EventError::new(EventErrorKind::UnsupportedCharset, "content-type")
-                    .because("events are read in UTF-8 only"),
+                    .with_detail("events are read in UTF-8 only"),
             );
         }
     }

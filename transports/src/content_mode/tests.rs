@@ -37,7 +37,7 @@ fn read_event(binding: Binding, message: &Message) -> Result<Event, EventErrorKi
 }
 
 #[test]
-fn binary_data_are_shared_and_never_looked_into() {
+fn binary_data_are_shared_and_never_inspected() {
     let mut event = minimal();
     event.set("datacontenttype", "application/json").unwrap();
     let data = Bytes::from_static(b" { \"a\" : 1.0e0 } ");
@@ -64,7 +64,7 @@ fn plain_messages_keep_their_body_and_content_type() {
 }
 
 #[test]
-fn foreign_headers_are_those_of_nobody() {
+fn foreign_headers_are_those_outside_cloudevents() {
     let mixed = message(
         &[
             ("ce_id", "1"),
@@ -88,7 +88,7 @@ fn foreign_headers_are_those_of_nobody() {
 }
 
 #[test]
-fn two_content_types_are_refused_where_they_would_decide() {
+fn two_content_types_are_refused_if_ambiguous() {
     let headers = [
         ("ce_specversion", "1.0"),
         ("ce_id", "1"),
@@ -118,7 +118,7 @@ fn two_content_types_are_refused_where_they_would_decide() {
 }
 
 #[test]
-fn bare_json_on_nats_is_an_event_only_when_it_says_so() {
+fn bare_json_on_nats_is_an_event_only_if_it_is_marked() {
     let check = |body: &str, expected: Result<bool, EventErrorKind>| {
         let message = Message::plain(body.to_owned());
         let content = read(Binding::Nats, &message, &Limits::default());
@@ -170,7 +170,7 @@ fn too_many_attributes_are_refused() {
 }
 
 #[test]
-fn a_batch_is_bounded_and_only_read_when_asked_for() {
+fn a_batch_is_bounded_and_read_only_on_request() {
     let batch = message(
         &[("content-type", "application/cloudevents-batch+json")],
         "[1,2,3]",
@@ -333,7 +333,7 @@ proptest! {
     }
 
     #[test]
-    fn every_event_survives_a_journey_over_all_bindings(event in event()) {
+    fn every_event_survives_all_bindings_in_turn(event in event()) {
         let mut travelled = event.clone();
         for binding in [Binding::Kafka, Binding::Nats, Binding::Http, Binding::Memory] {
             let message = write(binding, &travelled, ContentMode::Binary).unwrap();

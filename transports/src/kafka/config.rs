@@ -1,4 +1,4 @@
-//! How to reach Kafka: the configuration people write, and the librdkafka properties it becomes.
+//! The configuration of Kafka, and the librdkafka properties derived from it.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -133,7 +133,7 @@ pub enum SaslMechanism {
     ScramSha512,
 }
 
-/// Compression of what is sent.
+/// Compression of sent messages.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Compression {
@@ -290,7 +290,7 @@ impl KafkaConfig {
         Ok(config)
     }
 
-    /// Properties of a member of a group, which commits what it stored.
+    /// Properties of a group member, which commits the offsets that it has stored.
     pub(super) fn member(
         &self,
         group: &str,
@@ -358,7 +358,7 @@ impl KafkaConfig {
         Ok(config)
     }
 
-    /// What is wrong with the TLS files, which are read for it.
+    /// Reads the TLS files. Returns their problems.
     pub fn tls_findings(&self) -> TlsFindings {
         let findings = self.tls.as_ref().map(KafkaTls::findings);
         findings.unwrap_or_default()
@@ -396,7 +396,8 @@ fn set_tls(config: &mut Properties, tls: &KafkaTls) -> Result<(), TransportError
     Ok(())
 }
 
-/// Where the system keeps its certificate authorities: the vendored OpenSSL looks where it was built, not where it runs.
+/// Where the system keeps its certificate authorities: the vendored OpenSSL looks where it was built, not where it
+/// runs.
 fn system_authorities() -> Option<PathBuf> {
     let found = openssl_probe::probe();
     found
@@ -682,7 +683,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plain_password_needs_tls_or_a_word_of_consent() {
+    fn a_plain_password_needs_tls_or_insecure_plaintext() {
         let problems = |rest: &str| {
             parse(&format!(
                 r#"{{"brokers":"a","sasl":{{"mechanism":"PLAIN","username":"u","password":{{"env":"P"}}{rest}"#
@@ -696,7 +697,7 @@ mod tests {
     }
 
     #[test]
-    fn guarantees_win_over_passed_properties_and_defaults_do_not() {
+    fn passed_properties_override_defaults_but_not_guarantees() {
         let mut config = KafkaConfig::new(["a:1"]);
         config.properties = [("acks", "0"), ("partitioner", "random")]
             .into_iter()
@@ -757,7 +758,7 @@ mod tests {
     }
 
     #[test]
-    fn a_written_configuration_shows_no_secret_and_not_even_its_place() {
+    fn a_serialised_configuration_shows_neither_secrets_nor_their_location() {
         let text = r#"{"brokers":"a","sasl":{"mechanism":"SCRAM-SHA-512","username":"u","password":{"env":"CANARY"}}}"#;
         let config = parse(text);
         assert!(!serde_json::to_string(&config).unwrap().contains("CANARY"));

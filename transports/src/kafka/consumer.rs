@@ -1,4 +1,4 @@
-//! Reading: one librdkafka consumer per subscription, on a thread of its own that polls it forever.
+//! Reads with one librdkafka consumer per subscription, on a dedicated thread that polls it forever.
 //!
 //! ```text
 //! librdkafka ──poll──▶ backlog ──[budget]──▶ channel ──▶ Delivery
@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use a2abus_plugin::Text;
-use rdkafka::consumer::Consumer as _;
+use rdkafka::consumer::{CommitMode, Consumer as _};
 use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode as Code};
 use rdkafka::message::{BorrowedMessage, Message as _};
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
@@ -27,8 +27,8 @@ use tokio_util::sync::CancellationToken;
 use super::config::KafkaConfig;
 use super::error::{failed, is_outage};
 use super::health::{Events, Pulse};
-use super::intake::{Admission, Budget, Intake, Keeping};
-use super::rebalance::{Client, Context, EndSignal, list, store};
+use super::intake::{Admission, Budget, Intake, PositionStorage};
+use super::rebalance::{Client, Context, EndSignal, is_old_generation, list, store};
 use super::record;
 use super::writer::position;
 use crate::delivery::{Acknowledger, Delivery};
@@ -36,25 +36,28 @@ use crate::error::{TransportError, TransportErrorKind};
 use crate::message::{Message, Topic};
 use crate::transport::{Consumer, Reader};
 
-/// The longest a poll blocks, and so the delay before a stop is noticed or a settled offset is stored.
+/// The maximum time a poll blocks, and thus the delay before a stop is noticed or a settled offset is stored.
 const TICK: Duration = Duration::from_millis(100);
-/// How long the budget may be used up before the partitions are paused. A pause discards prefetched records.
-const PATIENCE: Duration = Duration::from_millis(200);
+/// How long the budget may be exhausted before partitions are paused. A pause discards prefetched records.
+const PAUSE_AFTER: Duration = Duration::from_millis(200);
 /// The poll interval of a paused source.
 const PAUSED_TICK: Duration = Duration::from_millis(50);
-/// After a pause of this length, any room is enough to continue.
+/// After a pause of this length, reading resumes as soon as there is any room.
 const LONG_PAUSE: Duration = Duration::from_secs(1);
-/// Deadline for one question about offsets, asked by the reading thread.
-const QUESTION: Duration = Duration::from_secs(1);
+/// The timeout of a request for offsets by the reading thread.
+const OFFSET_TIMEOUT: Duration = Duration::from_secs(1);
 /// Pause before a failed client is replaced.
 const REOPEN_PAUSE: Duration = Duration::from_secs(1);
-/// The longest that a revocation waits for deliveries, however long the session is: far below the longest time between
-/// polls.
-const LONGEST_REVOCATION: Duration = Duration::from_secs(60);
+/// The maximum time that a revocation waits for deliveries, regardless of the session timeout: far below the maximum
+/// poll interval.
+const MAX_REVOCATION: Duration = Duration::from_secs(60);
+/// How long a member may wait for its partitions while the cluster answers. Twice as long as a bridge may take to give
+/// partitions up.
+const LONGEST_WAIT: Duration = Duration::from_secs(120);
 /// After this time the same error is a warning again.
 const WARN_AGAIN: Duration = Duration::from_secs(60);
 /// Larger budgets are reduced to this number: more messages in progress do not help.
-const MOST_MESSAGES: usize = 1 << 16;
+const MAX_MESSAGES: usize = 1 << 16;
 
 /// A subscription whose topics are known to exist.
 #[derive(Debug)]
@@ -79,7 +82,7 @@ struct Task {
     plan: Plan,
     intake: Arc<Intake>,
     leave: EndSignal,
-    /// Cancelled once the group has given us our share of the topics for the first time.
+    /// Cancelled at the first assignment of partitions.
     assigned: CancellationToken,
     deliveries: mpsc::Sender<Delivery>,
     /// For members of a group: where the lag is reported.
@@ -93,7 +96,7 @@ struct Session<'a> {
     task: &'a Task,
     client: Client,
     backlog: VecDeque<Received>,
-    /// When everything was paused for lack of room.
+    /// When all partitions were paused because the budget was exhausted.
     paused: Option<Instant>,
     /// The lane of the last record. The next record usually has the same.
     last_lane: Option<(u32, Topic, i32)>,
@@ -129,16 +132,18 @@ enum BacklogReason {
 enum End {
     Stopped,
     Broken(Code),
+    /// The client no longer takes part in its group.
+    Stuck,
 }
 
 /// Starts reading; returns once the client is created and subscribed, or positioned.
 pub(super) async fn start(mut plan: Plan) -> Result<Consumer, TransportError> {
     // A message that holds its part of the budget always finds room in the channel.
-    plan.budget.messages = plan.budget.messages.clamp(1, MOST_MESSAGES);
+    plan.budget.messages = plan.budget.messages.clamp(1, MAX_MESSAGES);
     let budget = plan.budget;
     let keeping = match plan.source {
-        Source::Group { .. } => Keeping::Offsets,
-        Source::Live(_) => Keeping::Nothing,
+        Source::Group { .. } => PositionStorage::Offsets,
+        Source::Live(_) => PositionStorage::Nothing,
     };
     let (deliveries, receiver) = mpsc::channel(budget.messages);
     let (ready, is_ready) = oneshot::channel();
@@ -227,10 +232,16 @@ impl Task {
                 }
                 End::Broken(code) => {
                     tracing::warn!(%code, "the Kafka consumer failed and is replaced");
-                    drop(session);
-                    self.intake.revoke_all();
+                }
+                End::Stuck => {
+                    tracing::warn!(
+                        waited = ?LONGEST_WAIT,
+                        "the Kafka consumer gets no partitions, though the cluster answers: it is replaced"
+                    );
                 }
             }
+            drop(session);
+            self.intake.revoke_all();
             session = match self.reopen() {
                 Some(session) => session,
                 None => return Ok(()),
@@ -260,7 +271,7 @@ impl Task {
             Arc::clone(&self.intake),
             self.leave.clone(),
             self.assigned.clone(),
-            (self.plan.config.session_timeout / 2).min(LONGEST_REVOCATION),
+            (self.plan.config.session_timeout / 2).min(MAX_REVOCATION),
             self.lag.clone(),
         )
     }
@@ -320,7 +331,7 @@ impl<'a> Session<'a> {
         while !self.task.leave.stop.is_cancelled() {
             let blocked = self.deliver();
             let polled = match (self.paused, blocked) {
-                (None, BacklogReason::Room { cost }) => self.be_patient(cost),
+                (None, BacklogReason::Room { cost }) => self.wait_for_room(cost),
                 (None, BacklogReason::No) => self.poll(TICK),
                 (None, BacklogReason::Lanes) => {
                     self.pause_and_resume();
@@ -381,9 +392,9 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Waits briefly for room without polling, and pauses when there is none.
-    fn be_patient(&mut self, cost: usize) -> ControlFlow<End> {
-        if !self.task.intake.wait_for_room(cost, PATIENCE) {
+    /// Waits briefly for room without polling, then pauses the partitions.
+    fn wait_for_room(&mut self, cost: usize) -> ControlFlow<End> {
+        if !self.task.intake.wait_for_room(cost, PAUSE_AFTER) {
             self.pause();
         }
         ControlFlow::Continue(())
@@ -474,9 +485,20 @@ impl<'a> Session<'a> {
             None => {
                 // A rebalance may have happened during the poll.
                 self.pause_and_resume();
+                if self.is_stuck() {
+                    return ControlFlow::Break(End::Stuck);
+                }
                 ControlFlow::Continue(())
             }
         }
+    }
+
+    /// Whether the client waits for partitions that it may never get. librdkafka removes the brokers that a response about
+    /// the cluster does not name. After a response that names none, as a single broker sends it while it returns to its
+    /// cluster, the client sometimes never asks again.
+    fn is_stuck(&self) -> bool {
+        let waits = self.client.context().unassigned_for();
+        self.is_member() && waits.min(self.task.plan.pulse.answers_for()) > LONGEST_WAIT
     }
 
     /// Logs an error once, and again when it changes or persists.
@@ -536,7 +558,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Waits for outstanding deliveries as long as the caller allowed, then leaves the group.
+    /// Waits for outstanding deliveries until the caller's deadline, then leaves the group.
     fn close(mut self) {
         self.backlog.clear();
         self.pause();
@@ -547,7 +569,7 @@ impl<'a> Session<'a> {
                 store(&self.client, self.task.intake.take_moved());
             }
         }
-        store(&self.client, self.task.intake.take_moved());
+        self.commit();
         self.client.context().close();
         tracing::debug!(
             stale_verdicts = self.task.intake.stale(),
@@ -556,9 +578,37 @@ impl<'a> Session<'a> {
         // Dropping the client revokes its partitions, commits what is stored, and leaves the group.
         drop(self.client);
     }
+
+    /// Commits the stored positions while the member can still take part in a rebalance. Without this, the commit of a
+    /// closing client that meets a rebalance is refused, and its records are delivered again. Source: KIP-429.
+    fn commit(&self) {
+        store(&self.client, self.task.intake.take_moved());
+        let until = self.task.leave.drain_until.get().copied();
+        let Some(until) = until.filter(|_| self.is_member()) else {
+            return;
+        };
+        self.client.context().take_committed();
+        while Instant::now() < until && self.is_commit_refused(until) {
+            drop(self.client.poll(TICK));
+            store(&self.client, self.task.intake.take_moved());
+        }
+    }
+
+    /// Commits the stored positions once, and returns whether a rebalance prevented it.
+    fn is_commit_refused(&self, until: Instant) -> bool {
+        let begun = self.client.commit_consumer_state(CommitMode::Async);
+        let until = until.min(Instant::now() + OFFSET_TIMEOUT);
+        while begun.is_ok() && Instant::now() < until {
+            drop(self.client.poll(TICK));
+            if let Some(result) = self.client.context().take_committed() {
+                return matches!(result, Err(KafkaError::ConsumerCommit(code)) if is_old_generation(code));
+            }
+        }
+        false
+    }
 }
 
-/// A record in our own form, and whether it is the first of its assignment; `None` when its partition is not assigned.
+/// Converts a record, and returns whether it is the first of its assignment; `None` if its partition is not assigned.
 fn receive(
     intake: &Intake,
     last_lane: &mut Option<(u32, Topic, i32)>,
@@ -593,12 +643,12 @@ fn receive(
 fn lost_records(client: &Client, topic: &str, partition: i32, first: i64) -> KafkaResult<i64> {
     let mut question = TopicPartitionList::with_capacity(1);
     question.add_partition(topic, partition);
-    let answer = client.committed_offsets(question, QUESTION)?;
+    let answer = client.committed_offsets(question, OFFSET_TIMEOUT)?;
     let committed = answer.find_partition(topic, partition).map(|p| p.offset());
     match committed {
         Some(Offset::Offset(committed)) if committed < first => {
             // Compaction and transactions leave gaps without loss. Deletion moves the low watermark.
-            let (low, _) = client.fetch_watermarks(topic, partition, QUESTION)?;
+            let (low, _) = client.fetch_watermarks(topic, partition, OFFSET_TIMEOUT)?;
             Ok((low - committed).max(0))
         }
         _ => Ok(0),

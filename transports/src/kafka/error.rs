@@ -222,7 +222,7 @@ mod tests {
     use crate::error::Disposition;
 
     #[test]
-    fn codes_have_the_kind_that_tells_what_to_do() {
+    fn codes_have_a_kind_that_decides_what_to_do() {
         for (code, expected) in [
             (Code::TopicAuthorizationFailed, Kind::Unauthorised),
             (Code::SaslAuthenticationFailed, Kind::Unauthenticated),
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn a_code_is_told_with_what_helps() {
+    fn a_code_is_reported_with_a_fix() {
         let error = failed(
             "create the topic t",
             KafkaError::AdminOp(Code::InvalidReplicationFactor),

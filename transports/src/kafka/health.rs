@@ -1,4 +1,4 @@
-//! Can the cluster be reached? Combines what the clients report with a thread that probes when they complain.
+//! The health of the cluster: combines the errors that clients report with a thread that probes the cluster.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use super::error::is_outage;
 use crate::error::TransportError;
 use crate::transport::Health;
 
-/// A topic that most clusters have. Whether it exists or may be seen does not matter, only that a broker answers.
+/// A topic for probes. It need not exist or be visible; only the answer of a broker counts.
 pub(super) const PROBE_TOPIC: &str = "__consumer_offsets";
 /// How long an answer to a probe may take.
 pub(super) const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -24,11 +24,11 @@ const FAILURES: u32 = 2;
 /// Probe interval while the cluster does not answer.
 const PROBE_WHEN_DOWN: Duration = Duration::from_millis(200);
 /// Interval between log lines about connections.
-const FOLD: Duration = Duration::from_secs(60);
-/// Probe interval while nobody complains: finds dead connections that look alive.
+const LOG_INTERVAL: Duration = Duration::from_secs(60);
+/// The probe interval while no client reports errors: detects dead connections.
 const PROBE_WHEN_UP: Duration = Duration::from_secs(10);
 
-/// What all clients of one transport report to the thread that watches the cluster.
+/// The errors that all clients of a transport report to the thread that watches the cluster.
 #[derive(Debug, Default)]
 pub(super) struct Pulse {
     state: Mutex<State>,
@@ -41,6 +41,8 @@ struct State {
     stopped: bool,
     /// Since the last answered probe, a client reported that it has no broker left.
     all_down: bool,
+    /// Since when every probe is answered; `None` if the last one was not.
+    answers_since: Option<Instant>,
     last_error: Option<ReportedError>,
     /// When a line about a connection was last logged, and how many have been left out since.
     folded: Option<(Instant, u64)>,
@@ -64,11 +66,11 @@ pub(super) struct Events {
 // === impl Pulse ===
 
 impl Pulse {
-    /// Whether to log a line about a connection now (one a minute), and how many were left out before it.
+    /// Whether to log a line about a connection now (one a minute), and how many lines were suppressed before it.
     fn fold(&self, now: Instant) -> Option<u64> {
         let mut state = self.state();
         match &mut state.folded {
-            Some((last, left_out)) if now < *last + FOLD => {
+            Some((last, left_out)) if now < *last + LOG_INTERVAL => {
                 *left_out += 1;
                 None
             }
@@ -97,6 +99,12 @@ impl Pulse {
             .is_some_and(|last_error| last_error.refused)
     }
 
+    /// For how long every probe has been answered.
+    pub(super) fn answers_for(&self) -> Duration {
+        let since = self.state().answers_since;
+        since.map_or(Duration::ZERO, |since| since.elapsed())
+    }
+
     fn suspect(&self, last_error: ReportedError) {
         let mut state = self.state();
         state.suspected = true;
@@ -105,7 +113,8 @@ impl Pulse {
         self.changed.notify_all();
     }
 
-    /// A client has no broker left. This report repeats a count, not the reason, which the errors before it named.
+    /// Records that a client has no broker left. Keeps the reason from earlier errors, because this report contains
+    /// only a count.
     fn all_down(&self) {
         let mut state = self.state();
         state.suspected = true;
@@ -144,7 +153,7 @@ impl Pulse {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Why the cluster does not answer.
+    /// The reason why the cluster does not answer.
     fn cause(&self, error: &TransportError) -> Text {
         match &self.state().last_error {
             Some(last_error) => Text::from(last_error.reason.as_str()),
@@ -166,12 +175,14 @@ pub(super) fn watch(
                 let mut state = pulse.state();
                 state.last_error = None;
                 state.all_down = false;
+                state.answers_since.get_or_insert_with(Instant::now);
                 failures = 0;
                 Some(Health::Up)
             }
             Err(error) => {
                 failures = failures.saturating_add(1);
-                let state = pulse.state();
+                let mut state = pulse.state();
+                state.answers_since = None;
                 let is_down = failures >= FAILURES || state.all_down;
                 // It is normal that nobody answers yet; the reason why a client cannot connect is worth reporting.
                 let is_news = state.last_error.is_some()
@@ -357,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn reasons_are_told_in_plain_words() {
+    fn reasons_are_plain_text() {
         for (reason, expected) in [
             (
                 "127.0.0.1:1/bootstrap: Connect to ipv4#127.0.0.1:1 failed: Connection refused (after 0ms in state CONNECT)",
@@ -382,17 +393,17 @@ mod tests {
     }
 
     #[test]
-    fn one_line_a_minute_says_how_many_were_left_out() {
+    fn one_line_a_minute_counts_the_suppressed_ones() {
         let (pulse, now) = (Pulse::default(), Instant::now());
         assert_eq!(pulse.fold(now), Some(0));
         assert_eq!(pulse.fold(now), None);
-        assert_eq!(pulse.fold(now + FOLD / 2), None);
-        assert_eq!(pulse.fold(now + FOLD), Some(2));
-        assert_eq!(pulse.fold(now + FOLD * 2), Some(0));
+        assert_eq!(pulse.fold(now + LOG_INTERVAL / 2), None);
+        assert_eq!(pulse.fold(now + LOG_INTERVAL), Some(2));
+        assert_eq!(pulse.fold(now + LOG_INTERVAL * 2), Some(0));
     }
 
     #[test]
-    fn of_an_outage_the_newest_cause_is_shown() {
+    fn the_newest_cause_of_an_outage_is_shown() {
         let (pulse, health) = (Pulse::default(), watch::Sender::new(Health::Up));
         let script = RefCell::new(["first", "first", "second", "second"].iter());
         watch(&pulse, &health, || {
@@ -409,12 +420,37 @@ mod tests {
     }
 
     #[test]
-    fn one_failure_is_not_down_and_two_in_a_row_are() {
+    fn one_failed_probe_is_not_down_and_two_are() {
         use Probe::{Answered, Failed};
         check(
             &[Answered, Failed, Answered, Failed, Failed, Answered],
             &[true, true, true, true, false, true],
         );
+    }
+
+    #[test]
+    fn a_cluster_answers_from_the_first_answer_until_a_probe_fails() {
+        let (pulse, health) = (Pulse::default(), watch::Sender::new(Health::Up));
+        let (probes, seen) = (RefCell::new(0), RefCell::new(Vec::new()));
+        watch(&pulse, &health, || {
+            seen.borrow_mut().push(pulse.state().answers_since);
+            *probes.borrow_mut() += 1;
+            // Asks for the next probe at once.
+            pulse.state().suspected = true;
+            match *probes.borrow() {
+                1 | 2 | 4 => Ok(()),
+                3 => Err(TransportError::new(TransportErrorKind::TimedOut, "probe")),
+                _ => {
+                    pulse.stop();
+                    Ok(())
+                }
+            }
+        });
+        let [before, first, second, failed, again] = seen.borrow()[..] else {
+            panic!("{seen:?}");
+        };
+        assert!(before.is_none() && first.is_some() && first == second);
+        assert!(failed.is_none() && again > first);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! What may this user do, and what exists? These tests leave no trace: they write nothing and join no group.
+//! Tests what this user may do, and what exists. Leaves no trace: writes nothing and joins no group.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use rdkafka::{Offset, TopicPartitionList};
 
 use super::error::refused;
 use super::health::Events;
-use super::{AGAIN, Kafka, PROPAGATION, QUESTION, admin_options, failed};
+use super::{Kafka, REQUEST_TIMEOUT, RETRY_PAUSE, TOPIC_PROPAGATION, admin_options, failed};
 use crate::error::{TransportError, TransportErrorKind};
 use crate::message::Topic;
 
@@ -48,7 +48,7 @@ impl Kafka {
             move |client| {
                 let metadata = client
                     .client()
-                    .fetch_metadata(Some(name.as_str()), QUESTION)?;
+                    .fetch_metadata(Some(name.as_str()), REQUEST_TIMEOUT)?;
                 let topics = metadata.topics().iter();
                 let partitions = topics.flat_map(|topic| topic.partitions());
                 Ok(partitions.map(|partition| partition.replicas().len()).min())
@@ -93,7 +93,7 @@ impl Kafka {
         topic: &Topic,
         group: Option<&str>,
     ) -> Result<(), TransportError> {
-        let partitions = self.look_up(topic, PROPAGATION).await?;
+        let partitions = self.look_up(topic, TOPIC_PROPAGATION).await?;
         let Some(first) = partitions.first().copied() else {
             return Ok(());
         };
@@ -136,16 +136,16 @@ fn position(
 ) -> Result<(), TransportError> {
     let mut list = TopicPartitionList::new();
     list.add_partition(topic.as_str(), partition);
-    let until = Instant::now() + QUESTION;
+    let until = Instant::now() + REQUEST_TIMEOUT;
     loop {
-        let asked = consumer.committed_offsets(list.clone(), QUESTION);
+        let asked = consumer.committed_offsets(list.clone(), REQUEST_TIMEOUT);
         let Err(error) = asked else { return Ok(()) };
         let error = failed(format!("use the group {group}"), error);
         // A coordinator that moves or starts says nothing about the group.
         if error.kind() != TransportErrorKind::Disconnected || Instant::now() >= until {
             return Err(error);
         }
-        drop(consumer.poll(AGAIN));
+        drop(consumer.poll(RETRY_PAUSE));
     }
 }
 
@@ -160,9 +160,9 @@ fn read_end(
     let added = list.add_partition_offset(topic.as_str(), partition, Offset::End);
     let assigned = added.and_then(|()| consumer.assign(&list));
     assigned.map_err(|error| failed(what(), error))?;
-    let until = Instant::now() + QUESTION;
+    let until = Instant::now() + REQUEST_TIMEOUT;
     while Instant::now() < until {
-        match consumer.poll(AGAIN) {
+        match consumer.poll(RETRY_PAUSE) {
             Some(Ok(_) | Err(KafkaError::PartitionEOF(_))) => return Ok(()),
             // Reading needs no permission for a group. `position` has tested that, if there is one.
             Some(Err(error))

@@ -12,41 +12,41 @@ use crate::error::TransportError;
 use crate::kafka::offsets::{Ledger, Ticket, TicketState};
 use crate::message::Topic;
 
-/// At least this many offsets may be held back behind an unsettled one per partition; see [`Intake::new`].
-const LEAST_HELD: usize = 4096;
-/// While it waits, the reading thread checks for other work at least this often.
-const GLANCE: Duration = Duration::from_millis(50);
+/// The minimum of the number of offsets per partition that may wait behind an unsettled one; see [`Intake::new`].
+const MIN_HELD: usize = 4096;
+/// The interval at which the waiting reading thread checks for other work.
+const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The shared state of one subscription.
 #[derive(Debug)]
 pub(super) struct Intake {
     state: Mutex<State>,
     changed: Condvar,
-    keeping: Keeping,
+    keeping: PositionStorage,
     budget: Budget,
-    most_held: usize,
+    max_held: usize,
 }
 
 /// Whether positions are stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Keeping {
+pub(super) enum PositionStorage {
     Offsets,
     Nothing,
 }
 
-/// How much may be outstanding.
+/// The limits on outstanding deliveries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Budget {
     pub(super) bytes: usize,
     pub(super) messages: usize,
 }
 
-/// One partition of the subscription; its place in the list is its lane.
+/// One partition of the subscription; its index in the list is its lane.
 #[derive(Debug)]
 struct AssignedPartition {
     topic: Topic,
     partition: i32,
-    /// Nothing was received since it was assigned.
+    /// Whether nothing has been received since it was assigned.
     fresh: bool,
     /// The offset after the last delivered record.
     next: Option<i64>,
@@ -89,7 +89,7 @@ struct State {
     places: Vec<AssignedPartition>,
     used_bytes: usize,
     used_messages: usize,
-    /// The reading thread waits for a change. Otherwise waking it would be a needless system call.
+    /// Whether the reading thread waits for a change. If not, waking it would be a needless system call.
     watched: bool,
 }
 
@@ -99,13 +99,13 @@ impl Intake {
     /// An intake without assignments. Before it is paused, a partition may hold back eight times the budgeted messages,
     /// and at least 4096 offsets. A request that waits for its answer holds back everything that was read after it, and
     /// all of that is repeated if the process dies.
-    pub(super) fn new(keeping: Keeping, budget: Budget) -> Self {
+    pub(super) fn new(keeping: PositionStorage, budget: Budget) -> Self {
         Self {
             state: Mutex::default(),
             changed: Condvar::new(),
             keeping,
             budget,
-            most_held: budget.messages.saturating_mul(8).max(LEAST_HELD),
+            max_held: budget.messages.saturating_mul(8).max(MIN_HELD),
         }
     }
 
@@ -191,18 +191,18 @@ impl Intake {
         if state.ledger.epoch(lane) != Some(epoch) {
             return Admission::Stale;
         }
-        if state.ledger.held(lane) >= self.most_held {
+        if state.ledger.held(lane) >= self.max_held {
             return Admission::LaneFull;
         }
         if !self.fits(&state, cost) {
             return Admission::NoRoom;
         }
         let ticket = match self.keeping {
-            Keeping::Offsets => match state.ledger.receive(lane, epoch, offset) {
+            PositionStorage::Offsets => match state.ledger.receive(lane, epoch, offset) {
                 Some(ticket) => Some(ticket),
                 None => return Admission::Stale,
             },
-            Keeping::Nothing => None,
+            PositionStorage::Nothing => None,
         };
         if let Some(place) = state.place_mut(lane) {
             place.next = Some(offset + 1);
@@ -217,34 +217,34 @@ impl Intake {
         })
     }
 
-    /// A message larger than the whole budget takes all of it, alone.
+    /// A message larger than the whole budget fits if nothing else is outstanding.
     fn fits(&self, state: &State, cost: usize) -> bool {
         state.used_messages < self.budget.messages
             && state.used_bytes + cost.min(self.budget.bytes) <= self.budget.bytes
     }
 
     /// Waits for room for one message of this cost; false on timeout.
-    pub(super) fn wait_for_room(&self, cost: usize, patience: Duration) -> bool {
-        self.wait(Instant::now() + patience, |state| self.fits(state, cost))
+    pub(super) fn wait_for_room(&self, cost: usize, max_wait: Duration) -> bool {
+        self.wait(Instant::now() + max_wait, |state| self.fits(state, cost))
     }
 
     /// Waits until half of the budget is free; false on timeout.
-    pub(super) fn wait_for_half(&self, patience: Duration) -> bool {
-        self.wait(Instant::now() + patience, |state| {
+    pub(super) fn wait_for_half(&self, max_wait: Duration) -> bool {
+        self.wait(Instant::now() + max_wait, |state| {
             state.used_bytes <= self.budget.bytes / 2
                 && state.used_messages <= self.budget.messages / 2
         })
     }
 
-    /// Waits until the only outstanding deliveries of these lanes are those that wait for an answer. An answer may take
-    /// as long as the agent likes, and the next reader of the partition asks for it again. False when other deliveries
-    /// remain, which may still settle meanwhile.
-    pub(super) fn wait_for_verdicts(&self, lanes: &[u32], until: impl Fn() -> Instant) -> bool {
+    /// Waits until the only outstanding deliveries of these lanes are those that wait for an answer. Answers are not
+    /// awaited, because agents may take arbitrarily long, and the next reader of the partition repeats the request.
+    /// False when other deliveries remain, which may still settle meanwhile.
+    pub(super) fn wait_for_outcomes(&self, lanes: &[u32], until: impl Fn() -> Instant) -> bool {
         loop {
             let settled = |state: &State| lanes.iter().all(|lane| state.ledger.out(*lane) == 0);
             let now = Instant::now();
             let end = until();
-            if self.wait(end.min(now + GLANCE), settled) {
+            if self.wait(end.min(now + CHECK_INTERVAL), settled) {
                 return true;
             }
             if Instant::now() >= end {
@@ -255,15 +255,16 @@ impl Intake {
 
     /// Waits until nothing is outstanding, or for a short while.
     pub(super) fn wait_for_all(&self, until: Instant) -> bool {
-        self.wait(until.min(Instant::now() + GLANCE), |state| {
+        self.wait(until.min(Instant::now() + CHECK_INTERVAL), |state| {
             state.ledger.all_out() == 0
         })
     }
 
-    /// Waits until the deadline or the end of the subscription. The lock gets no notice of the latter.
+    /// Waits until the deadline or the end of the subscription. The end of the subscription does not notify the lock,
+    /// so it is polled.
     pub(super) fn wait_for_stop(&self, until: Instant, stopped: impl Fn() -> bool) {
         while !stopped() && Instant::now() < until {
-            self.wait(until.min(Instant::now() + GLANCE), |_| false);
+            self.wait(until.min(Instant::now() + CHECK_INTERVAL), |_| false);
         }
     }
 
@@ -319,7 +320,7 @@ impl Intake {
             let Some(place) = state.place_mut(lane) else {
                 continue;
             };
-            let full = held >= self.most_held || (place.paused && held > self.most_held / 2);
+            let full = held >= self.max_held || (place.paused && held > self.max_held / 2);
             if assigned && full {
                 let (topic, partition) = (&place.topic, place.partition);
                 pace.full.push(format!("{topic}/{partition}").into());
@@ -339,7 +340,7 @@ impl Intake {
         pace
     }
 
-    /// Outcomes that came too late to count.
+    /// The number of outcomes that came too late.
     pub(super) fn stale(&self) -> u64 {
         self.state().ledger.stale()
     }
@@ -406,7 +407,7 @@ impl Settle for Settlement {
 mod tests {
     use super::*;
 
-    fn intake(keeping: Keeping, bytes: usize, messages: usize) -> (Arc<Intake>, u32, u64) {
+    fn intake(keeping: PositionStorage, bytes: usize, messages: usize) -> (Arc<Intake>, u32, u64) {
         let intake = Arc::new(Intake::new(keeping, Budget { bytes, messages }));
         let lane = intake.lane("t", 3).unwrap();
         intake.assign(&[lane]);
@@ -423,8 +424,8 @@ mod tests {
     }
 
     #[test]
-    fn a_spent_budget_admits_nothing_until_something_settles() {
-        let (intake, lane, epoch) = intake(Keeping::Offsets, 100, 10);
+    fn an_exhausted_budget_admits_nothing_until_a_delivery_settles() {
+        let (intake, lane, epoch) = intake(PositionStorage::Offsets, 100, 10);
         let first = granted(intake.admit(lane, epoch, 0, 60));
         assert!(matches!(
             intake.admit(lane, epoch, 1, 60),
@@ -437,8 +438,8 @@ mod tests {
     }
 
     #[test]
-    fn the_count_is_a_budget_too() {
-        let (intake, lane, epoch) = intake(Keeping::Offsets, 100, 1);
+    fn the_message_count_is_limited_too() {
+        let (intake, lane, epoch) = intake(PositionStorage::Offsets, 100, 1);
         let first = granted(intake.admit(lane, epoch, 0, 0));
         assert!(matches!(intake.admit(lane, epoch, 1, 0), Admission::NoRoom));
         first.settle(Outcome::Abandoned).unwrap();
@@ -447,7 +448,7 @@ mod tests {
 
     #[test]
     fn a_message_larger_than_the_budget_takes_all_of_it() {
-        let (intake, lane, epoch) = intake(Keeping::Offsets, 100, 10);
+        let (intake, lane, epoch) = intake(PositionStorage::Offsets, 100, 10);
         let huge = granted(intake.admit(lane, epoch, 0, 1_000_000));
         assert!(matches!(intake.admit(lane, epoch, 1, 1), Admission::NoRoom));
         huge.settle(Outcome::Settled).unwrap();
@@ -456,7 +457,7 @@ mod tests {
 
     #[test]
     fn a_settled_prefix_moves_the_position_and_a_moved_partition_does_not() {
-        let (intake, lane, epoch) = intake(Keeping::Offsets, 100, 10);
+        let (intake, lane, epoch) = intake(PositionStorage::Offsets, 100, 10);
         let first = granted(intake.admit(lane, epoch, 7, 1));
         let second = granted(intake.admit(lane, epoch, 9, 1));
         second.settle(Outcome::Settled).unwrap();
@@ -474,13 +475,13 @@ mod tests {
     }
 
     #[test]
-    fn a_partition_behind_a_forgotten_offset_is_paused_alone() {
-        let (intake, lane, epoch) = intake(Keeping::Offsets, usize::MAX, 10);
+    fn only_the_partition_behind_an_unsettled_offset_is_paused() {
+        let (intake, lane, epoch) = intake(PositionStorage::Offsets, usize::MAX, 10);
         let other = intake.lane("t", 4).unwrap();
         intake.assign(&[other]);
         let forgotten = granted(intake.admit(lane, epoch, 0, 1));
         assert_eq!((intake.next("t", 3), intake.next("t", 4)), (Some(1), None));
-        for offset in 1..i64::try_from(LEAST_HELD).unwrap() {
+        for offset in 1..i64::try_from(MIN_HELD).unwrap() {
             granted(intake.admit(lane, epoch, offset, 1))
                 .settle(Outcome::Settled)
                 .unwrap();
@@ -502,7 +503,7 @@ mod tests {
 
     #[test]
     fn a_new_assignment_is_paused_again_when_everything_is() {
-        let (intake, lane, _) = intake(Keeping::Offsets, 100, 10);
+        let (intake, lane, _) = intake(PositionStorage::Offsets, 100, 10);
         assert_eq!(intake.pace(true).pause.len(), 1);
         assert!(intake.pace(true).pause.is_empty());
         intake.revoke(&[lane]);
@@ -513,8 +514,8 @@ mod tests {
     }
 
     #[test]
-    fn a_live_reader_keeps_nothing_but_the_budget() {
-        let (intake, lane, epoch) = intake(Keeping::Nothing, 100, 1);
+    fn a_live_reader_tracks_only_the_budget() {
+        let (intake, lane, epoch) = intake(PositionStorage::Nothing, 100, 1);
         let first = granted(intake.admit(lane, epoch, 0, 1));
         assert!(matches!(intake.admit(lane, epoch, 1, 1), Admission::NoRoom));
         first.settle(Outcome::Abandoned).unwrap();
@@ -523,29 +524,29 @@ mod tests {
     }
 
     #[test]
-    fn waiting_for_verdicts_ends_when_they_are_in_or_when_time_is_up() {
-        let (intake, lane, epoch) = intake(Keeping::Offsets, 100, 10);
+    fn waiting_for_outcomes_ends_with_the_last_one_or_at_the_deadline() {
+        let (intake, lane, epoch) = intake(PositionStorage::Offsets, 100, 10);
         let out = granted(intake.admit(lane, epoch, 0, 1));
         let soon = Instant::now() + Duration::from_millis(5);
-        assert!(!intake.wait_for_verdicts(&[lane], || soon));
+        assert!(!intake.wait_for_outcomes(&[lane], || soon));
         out.settle(Outcome::Abandoned).unwrap();
-        assert!(intake.wait_for_verdicts(&[lane], || soon));
+        assert!(intake.wait_for_outcomes(&[lane], || soon));
     }
 
     #[test]
-    fn a_revocation_does_not_wait_for_the_answer_to_a_request_but_for_its_publication() {
-        let (intake, lane, epoch) = intake(Keeping::Offsets, 100, 10);
+    fn a_revocation_waits_for_publications_but_not_for_answers() {
+        let (intake, lane, epoch) = intake(PositionStorage::Offsets, 100, 10);
         let request = granted(intake.admit(lane, epoch, 0, 1));
         let event = granted(intake.admit(lane, epoch, 1, 1));
         let now = Instant::now();
         request.set_waiting(true);
-        assert!(!intake.wait_for_verdicts(&[lane], || now));
+        assert!(!intake.wait_for_outcomes(&[lane], || now));
         event.settle(Outcome::Settled).unwrap();
-        assert!(intake.wait_for_verdicts(&[lane], || now));
+        assert!(intake.wait_for_outcomes(&[lane], || now));
         assert!(!intake.wait_for_all(now), "it is still to be answered");
         // Its answer is on its way to the requester.
         request.set_waiting(false);
-        assert!(!intake.wait_for_verdicts(&[lane], || now));
+        assert!(!intake.wait_for_outcomes(&[lane], || now));
         request.set_waiting(true);
         assert_eq!(intake.take_moved(), [], "nothing behind it is passed");
         request.settle(Outcome::Settled).unwrap();
@@ -554,8 +555,8 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_in_a_lost_partition_changes_nothing() {
-        let (intake, lane, epoch) = intake(Keeping::Offsets, 100, 10);
+    fn messages_of_a_lost_partition_change_nothing() {
+        let (intake, lane, epoch) = intake(PositionStorage::Offsets, 100, 10);
         let request = granted(intake.admit(lane, epoch, 0, 1));
         intake.revoke(&[lane]);
         intake.assign(&[lane]);
@@ -563,8 +564,8 @@ mod tests {
         let (epoch, _) = intake.arrive(lane).unwrap();
         let again = granted(intake.admit(lane, epoch, 0, 1));
         request.settle(Outcome::Settled).unwrap();
-        assert!(!intake.wait_for_verdicts(&[lane], Instant::now));
+        assert!(!intake.wait_for_outcomes(&[lane], Instant::now));
         again.settle(Outcome::Settled).unwrap();
-        assert!(intake.wait_for_verdicts(&[lane], Instant::now));
+        assert!(intake.wait_for_outcomes(&[lane], Instant::now));
     }
 }

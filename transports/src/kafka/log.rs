@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 use rdkafka::message::{BorrowedMessage, Message as _};
@@ -15,13 +16,13 @@ use super::config::KafkaConfig;
 use super::consumer::random;
 use super::error::{failed, is_outage};
 use super::health::{Events, Pulse};
-use super::{Kafka, PROPAGATION, QUESTION, record};
+use super::{Kafka, REQUEST_TIMEOUT, TOPIC_PROPAGATION, record};
 use crate::error::{TransportError, TransportErrorKind};
-use crate::log::{
-    BATCH_BYTES, BATCH_RECORDS, LogBatch, LogBounds, LogPosition, LogReader, LogRecord,
-};
+use crate::log::{BATCH_RECORDS, LogBatch, LogBounds, LogPosition, LogReader, LogRecord};
 use crate::message::Topic;
 
+/// A batch of this many bytes accepts no further record.
+const BATCH_BYTES: usize = 1 << 20;
 /// The longest a poll blocks, and so the delay before the end of a reader is noticed.
 const TICK: Duration = Duration::from_millis(100);
 /// After this time the same error is a warning again.
@@ -47,17 +48,24 @@ struct Partition {
     end: Option<u64>,
 }
 
+/// The approximate size of a record in memory.
+fn size_bytes(record: &LogRecord) -> usize {
+    let (key, body) = (record.key.as_ref(), record.body.as_ref());
+    size_of::<LogRecord>() + key.map_or(0, Bytes::len) + body.map_or(0, Bytes::len)
+}
+
 // === impl Kafka ===
 
 impl Kafka {
     /// The first and the next offset of each partition of a topic.
     pub(crate) async fn log_bounds(&self, topic: &Topic) -> Result<Vec<LogBounds>, TransportError> {
-        let partitions = self.look_up(topic, PROPAGATION).await?;
+        let partitions = self.look_up(topic, TOPIC_PROPAGATION).await?;
         let name = topic.clone();
         self.ask(format!("find the ends of {topic}"), move |client| {
             let bounds = |partition: i32| {
                 let client = client.client();
-                let (start, end) = client.fetch_watermarks(name.as_str(), partition, QUESTION)?;
+                let (start, end) =
+                    client.fetch_watermarks(name.as_str(), partition, REQUEST_TIMEOUT)?;
                 Ok(LogBounds {
                     partition: u32::try_from(partition).unwrap_or(0),
                     start: u64::try_from(start).unwrap_or(0),
@@ -148,12 +156,12 @@ impl Reading {
     fn batch(&mut self, client: &Client) -> Result<LogBatch, TransportError> {
         let mut batch = LogBatch::default();
         let mut bytes = 0;
-        let mut patience = TICK;
+        let mut timeout = TICK;
         while batch.records.len() < BATCH_RECORDS && bytes < BATCH_BYTES {
-            match client.poll(patience) {
+            match client.poll(timeout) {
                 Some(Ok(record)) => {
                     let record = self.record(&record)?;
-                    bytes += record.size_bytes();
+                    bytes += size_bytes(&record);
                     batch.records.push(record);
                 }
                 Some(Err(KafkaError::PartitionEOF(number))) => {
@@ -165,7 +173,7 @@ impl Reading {
                 }
                 None => break,
             }
-            patience = Duration::ZERO;
+            timeout = Duration::ZERO;
         }
         Ok(batch)
     }

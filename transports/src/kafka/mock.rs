@@ -1,15 +1,15 @@
-//! The whole of it against librdkafka's own mock cluster, which fails on demand where a real broker seldom does.
-//! Real brokers are in `tests/brokers`.
+//! Tests against librdkafka's mock cluster, which fails on demand. Tests against real brokers are in `tests/brokers`.
 
 use rdkafka::mocking::MockCluster;
 use rdkafka::producer::DefaultProducerContext;
 use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr as Response};
 
 use super::*;
+use crate::delivery::Outcome;
 use crate::error::TransportErrorKind as Kind;
 use crate::transport::{Receipt, TopicFilter};
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const DEADLINE: Duration = Duration::from_secs(30);
 
 type Cluster = MockCluster<'static, DefaultProducerContext>;
 
@@ -24,7 +24,7 @@ async fn cluster() -> (Cluster, Kafka) {
 
 async fn until(kafka: &Kafka, wanted: impl FnMut(&Health) -> bool) {
     let mut health = kafka.health();
-    tokio::time::timeout(PATIENCE, health.wait_for(wanted))
+    tokio::time::timeout(DEADLINE, health.wait_for(wanted))
         .await
         .unwrap()
         .unwrap();
@@ -63,10 +63,10 @@ async fn a_broken_producer_is_replaced() {
     let replaced = async {
         while let Err(error) = send(&kafka, "after").await {
             assert_eq!(error.kind(), Kind::Fatal);
-            tokio::time::sleep(AGAIN).await;
+            tokio::time::sleep(RETRY_PAUSE).await;
         }
     };
-    tokio::time::timeout(PATIENCE, replaced).await.unwrap();
+    tokio::time::timeout(DEADLINE, replaced).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -82,14 +82,14 @@ async fn a_message_to_a_topic_that_does_not_exist_is_refused_before_it_is_queued
     cluster.create_topic("later", 1, 1).unwrap();
     let created = async {
         while kafka.send(&to, Message::plain("x")).await.is_err() {
-            tokio::time::sleep(AGAIN).await;
+            tokio::time::sleep(RETRY_PAUSE).await;
         }
     };
-    tokio::time::timeout(PATIENCE, created).await.unwrap();
+    tokio::time::timeout(DEADLINE, created).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_producer_that_may_not_write_says_so() {
+async fn a_producer_without_permission_to_write_reports_it() {
     let (cluster, kafka) = cluster().await;
     let refusals = [Response::RD_KAFKA_RESP_ERR_CLUSTER_AUTHORIZATION_FAILED; 64];
     cluster.request_errors(RDKafkaApiKey::InitProducerId, &refusals);
@@ -104,14 +104,14 @@ async fn a_producer_that_may_not_write_says_so() {
             }
         }
     };
-    tokio::time::timeout(PATIENCE, refused).await.unwrap();
+    tokio::time::timeout(DEADLINE, refused).await.unwrap();
     cluster.clear_request_errors(RDKafkaApiKey::InitProducerId);
     let allowed = async {
         while send(&kafka, "x").await.is_err() {
-            tokio::time::sleep(AGAIN).await;
+            tokio::time::sleep(RETRY_PAUSE).await;
         }
     };
-    tokio::time::timeout(PATIENCE, allowed).await.unwrap();
+    tokio::time::timeout(DEADLINE, allowed).await.unwrap();
 }
 
 /// Hands that many messages to the client at once and returns their offsets, or the first error.
@@ -148,11 +148,11 @@ async fn messages_whose_request_was_too_large_are_sent_one_by_one_in_order() {
     let error = burst(&kafka, 1).await.unwrap_err();
     assert_eq!(error.kind(), Kind::TooLarge);
     assert_eq!(burst(&kafka, 2).await.unwrap(), [103, 104]);
-    kafka.close(PATIENCE).await.unwrap();
+    kafka.close(DEADLINE).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_confirmation_of_a_successor_is_no_confirmation() {
+async fn a_confirmation_of_a_later_message_does_not_count() {
     let (cluster, kafka) = cluster().await;
     send(&kafka, "warm").await.unwrap();
     cluster
@@ -173,7 +173,7 @@ async fn the_confirmation_of_a_successor_is_no_confirmation() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_refused_record_is_a_dead_letter_and_a_refused_moment_is_not() {
+async fn a_refused_record_is_a_dead_letter_and_a_temporary_refusal_is_not() {
     let (cluster, kafka) = cluster().await;
     for (response, expected) in [
         (
@@ -192,7 +192,7 @@ async fn a_refused_record_is_a_dead_letter_and_a_refused_moment_is_not() {
             Err(Kind::Unauthorised),
         ),
     ] {
-        // What is too large is sent twice: with others, and by itself.
+        // A message that is too large is sent twice: with others, and by itself.
         let times = if expected == Err(Kind::TooLarge) {
             2
         } else {
@@ -223,7 +223,7 @@ async fn health_follows_the_cluster() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_closed_or_dropped_connection_answers_everybody() {
+async fn closing_or_dropping_a_connection_resolves_all_confirmations() {
     // Nobody listens on this port.
     let connect = || Kafka::connect(KafkaConfig::new(["127.0.0.1:1"])).unwrap();
     let to = Address::topic(topic());
@@ -243,7 +243,7 @@ async fn a_closed_or_dropped_connection_answers_everybody() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_kafka_cannot_do_is_refused() {
+async fn subscriptions_that_kafka_does_not_support_are_refused() {
     let (_cluster, kafka) = cluster().await;
     let refused = async |topics: &[&str], reading| {
         let topics = topics.iter().map(|topic| TopicFilter::new(*topic).unwrap());
@@ -266,7 +266,7 @@ async fn what_kafka_cannot_do_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_member_that_was_fenced_says_so_at_its_end() {
+async fn a_fenced_member_reports_it_when_it_ends() {
     let (cluster, kafka) = cluster().await;
     let config = KafkaConfig {
         instance_id: Some("pod-0".to_owned()),
@@ -279,7 +279,39 @@ async fn a_member_that_was_fenced_says_so_at_its_end() {
     );
     let mut consumer = kafka.subscribe(by_group()).await.unwrap();
     let ended = async { while consumer.recv().await.is_some() {} };
-    tokio::time::timeout(PATIENCE, ended).await.unwrap();
-    let error = consumer.close(PATIENCE).await.unwrap_err();
+    tokio::time::timeout(DEADLINE, ended).await.unwrap();
+    let error = consumer.close(DEADLINE).await.unwrap_err();
     assert_eq!(error.kind(), Kind::Fenced);
+}
+
+/// Receives that many messages of the group, settles them, and closes the subscription. Returns their bodies.
+async fn consume(kafka: &Kafka, messages: usize) -> Vec<String> {
+    let mut consumer = kafka.subscribe(by_group()).await.unwrap();
+    let mut bodies = Vec::new();
+    while bodies.len() < messages {
+        let received = tokio::time::timeout(DEADLINE, consumer.recv()).await;
+        let delivery = received.unwrap().unwrap();
+        let body = delivery.message.body.unwrap().to_vec();
+        bodies.push(String::from_utf8(body).unwrap());
+        delivery.acknowledger.settle(Outcome::Settled).unwrap();
+    }
+    consumer.close(DEADLINE).await.unwrap();
+    bodies
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_last_commit_that_a_rebalance_refuses_is_repeated() {
+    let (cluster, kafka) = cluster().await;
+    let config = KafkaConfig {
+        // The mock cluster keeps a member that left for as long as this.
+        session_timeout: Duration::from_secs(3),
+        ..KafkaConfig::clone(&kafka.shared.config)
+    };
+    let kafka = Kafka::connect(config).unwrap();
+    send(&kafka, "first").await.unwrap();
+    let refusals = [Response::RD_KAFKA_RESP_ERR_REBALANCE_IN_PROGRESS; 3];
+    cluster.request_errors(RDKafkaApiKey::OffsetCommit, &refusals);
+    assert_eq!(consume(&kafka, 1).await, ["first"]);
+    send(&kafka, "second").await.unwrap();
+    assert_eq!(consume(&kafka, 1).await, ["second"]);
 }

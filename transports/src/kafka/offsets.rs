@@ -1,4 +1,4 @@
-//! Which offset of a partition may be committed?
+//! Decides which offset of a partition may be committed.
 //!
 //! Deliveries settle in any order; Kafka remembers one number per partition. For each lane (one partition of the
 //! subscription) the [`Ledger`] keeps the outstanding offsets in the order of arrival, and returns the offset after the
@@ -65,7 +65,7 @@ struct Entry {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     Out,
-    /// Outstanding; only an answer is missing.
+    /// Outstanding, waiting only for an answer.
     Waiting,
     Settled,
     /// Abandoned: the prefix never passes it, and nobody waits for it.
@@ -186,7 +186,7 @@ impl Ledger {
         self.lane(lane).and_then(|lane| lane.position)
     }
 
-    /// How many outstanding offsets need more than an answer.
+    /// The number of outstanding offsets that do not just wait for an answer.
     pub(super) fn out(&self, lane: u32) -> usize {
         self.lane(lane).map_or(0, |lane| lane.out)
     }
@@ -201,7 +201,7 @@ impl Ledger {
         self.lane(lane).map_or(0, |lane| lane.ring.len())
     }
 
-    /// Outcomes that came too late to count.
+    /// The number of outcomes that came too late.
     pub(super) fn stale(&self) -> u64 {
         self.stale
     }
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn an_abandoned_offset_is_never_passed_and_nobody_waits_for_it() {
+    fn an_abandoned_offset_is_never_passed_and_never_awaited() {
         let (mut ledger, tickets) = out(&[0, 1, 2]);
         ledger.settle(tickets[1], Outcome::Abandoned);
         ledger.settle(tickets[0], Outcome::Settled);
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn a_verdict_of_an_earlier_assignment_is_counted_as_stale() {
+    fn an_outcome_of_an_earlier_assignment_is_stale() {
         let (mut ledger, tickets) = out(&[0, 1]);
         ledger.revoke(0);
         assert_eq!(ledger.epoch(0), None);
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_verdict_changes_nothing() {
+    fn a_second_outcome_changes_nothing() {
         let (mut ledger, tickets) = out(&[0, 1]);
         ledger.settle(tickets[1], Outcome::Abandoned);
         assert_eq!(

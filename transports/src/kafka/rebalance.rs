@@ -2,7 +2,7 @@
 //! its poll.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use rdkafka::ClientContext;
@@ -30,11 +30,15 @@ pub(super) struct Context {
     /// Cancelled at the first assignment.
     assigned: CancellationToken,
     /// How long a revocation may wait for outstanding deliveries.
-    patience: Duration,
+    max_wait: Duration,
     /// Receives the number of records behind the stored offsets.
     lag: Option<watch::Sender<Option<u64>>>,
     /// The client is being closed: no outstanding delivery can settle any more.
     closing: AtomicBool,
+    /// The result of the latest commit whose response nobody has taken.
+    committed: Mutex<Option<KafkaResult<()>>>,
+    /// Since when the member waits for the next assignment; `None` while it has one.
+    unassigned_since: Mutex<Option<Instant>>,
 }
 
 /// The signal that ends a subscription.
@@ -54,7 +58,7 @@ impl Context {
         intake: Arc<Intake>,
         leave: EndSignal,
         assigned: CancellationToken,
-        patience: Duration,
+        max_wait: Duration,
         lag: Option<watch::Sender<Option<u64>>>,
     ) -> Self {
         Self {
@@ -62,15 +66,40 @@ impl Context {
             intake,
             leave,
             assigned,
-            patience,
+            max_wait,
             lag,
             closing: AtomicBool::new(false),
+            committed: Mutex::default(),
+            unassigned_since: Mutex::new(Some(Instant::now())),
         }
+    }
+
+    /// The result of the latest commit since the last call.
+    pub(super) fn take_committed(&self) -> Option<KafkaResult<()>> {
+        self.lock_committed().take()
+    }
+
+    /// How long the member has waited for the next assignment; no time while it has one.
+    pub(super) fn unassigned_for(&self) -> Duration {
+        self.lock_unassigned()
+            .map_or(Duration::ZERO, |since| since.elapsed())
     }
 
     /// From now on nothing waits for deliveries or for the coordinator.
     pub(super) fn close(&self) {
         self.closing.store(true, Ordering::Release);
+    }
+
+    fn lock_committed(&self) -> MutexGuard<'_, Option<KafkaResult<()>>> {
+        self.committed
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn lock_unassigned(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.unassigned_since
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     fn lanes(&self, partitions: &TopicPartitionList) -> Vec<u32> {
@@ -91,13 +120,13 @@ impl Context {
             store(client, self.intake.take_moved());
         } else {
             tracing::info!(partitions = lanes.len(), "Kafka partitions are revoked");
-            let patience = Instant::now() + self.patience;
+            let deadline = Instant::now() + self.max_wait;
             let until = || match (self.leave.stop.is_cancelled(), self.leave.drain_until.get()) {
-                (false, _) => patience,
-                (true, Some(until)) => patience.min(*until),
+                (false, _) => deadline,
+                (true, Some(until)) => deadline.min(*until),
                 (true, None) => Instant::now(),
             };
-            if !self.intake.wait_for_verdicts(lanes, until) {
+            if !self.intake.wait_for_outcomes(lanes, until) {
                 tracing::info!(
                     "messages of revoked partitions are still in progress and will be redelivered"
                 );
@@ -164,24 +193,40 @@ impl ConsumerContext for Context {
     }
 
     fn post_rebalance(&self, _: &Client, rebalance: &Rebalance<'_>) {
-        // An empty assignment is an assignment too: the other members have all partitions.
-        if matches!(rebalance, Rebalance::Assign(_)) {
-            self.assigned.cancel();
+        match rebalance {
+            // An empty assignment is an assignment too: the other members have all partitions.
+            Rebalance::Assign(_) => {
+                self.assigned.cancel();
+                *self.lock_unassigned() = None;
+            }
+            // An assignment follows, of all partitions that stay here.
+            Rebalance::Revoke(_) => *self.lock_unassigned() = Some(Instant::now()),
+            Rebalance::Error(_) => {}
         }
     }
 
     fn commit_callback(&self, result: KafkaResult<()>, _: &TopicPartitionList) {
-        match result {
+        let is_last = self.closing.load(Ordering::Acquire);
+        match &result {
             Ok(()) | Err(KafkaError::ConsumerCommit(Code::NoOffset)) => {}
             // Stored offsets go with the next commit.
-            Err(KafkaError::ConsumerCommit(code)) if is_outage(code) => {
+            Err(KafkaError::ConsumerCommit(code))
+                if is_outage(*code) || (is_old_generation(*code) && !is_last) =>
+            {
                 tracing::debug!(%code, "a Kafka commit has to be repeated");
             }
             Err(error) => {
                 tracing::warn!(%error, "a Kafka commit failed; records may be redelivered");
             }
         }
+        *self.lock_committed() = Some(result);
     }
+}
+
+/// Whether a commit failed only because the group is in a rebalance. If the partition stays here, its offset can be
+/// committed afterwards; if another member gets it, the revocation commits it.
+pub(super) fn is_old_generation(code: Code) -> bool {
+    matches!(code, Code::IllegalGeneration | Code::RebalanceInProgress)
 }
 
 /// Stores positions for the next commit.

@@ -12,7 +12,7 @@ use crate::message::{Headers, Message};
 /// At most this many headers of one record may have unreadable names; the headers after them are left out too. Each
 /// such header costs a panic, which the process reports even if it is caught, so a record full of them must not fill
 /// the log.
-const MOST_UNREADABLE: usize = 8;
+const MAX_UNREADABLE: usize = 8;
 
 /// Copies a record, in one allocation that key, headers and body share.
 pub(super) fn message(record: &BorrowedMessage<'_>) -> Message {
@@ -65,7 +65,7 @@ impl Copy {
     }
 }
 
-/// The headers with readable names. Others cannot be named here and are left out; after [`MOST_UNREADABLE`] of them, so
+/// The headers with readable names. Others cannot be named here and are left out; after [`MAX_UNREADABLE`] of them, so
 /// are the remaining headers. The size of the record bounds the number of headers, and the budget is charged for them.
 ///
 /// rdkafka 0.39 panics on them instead of returning an error, and gives no other access to the bytes without `unsafe`.
@@ -81,7 +81,7 @@ fn readable<'a>(
             Ok(header) => readable.extend(header),
             Err(_) => unreadable += 1,
         }
-        if unreadable == MOST_UNREADABLE {
+        if unreadable == MAX_UNREADABLE {
             tracing::debug!(
                 left_out = count - readable.len(),
                 "headers are left out: many names are not UTF-8"
@@ -127,9 +127,9 @@ mod tests {
     }
 
     #[test]
-    fn a_record_of_unreadable_headers_is_not_looked_at_to_its_end() {
-        assert_eq!(read(100_000, |_| true), (0, MOST_UNREADABLE));
+    fn a_record_full_of_unreadable_headers_is_not_read_completely() {
+        assert_eq!(read(100_000, |_| true), (0, MAX_UNREADABLE));
         let (read, looked_at) = read(100_000, |index| index % 2 == 1);
-        assert_eq!((read, looked_at), (MOST_UNREADABLE, 2 * MOST_UNREADABLE));
+        assert_eq!((read, looked_at), (MAX_UNREADABLE, 2 * MAX_UNREADABLE));
     }
 }

@@ -7,7 +7,7 @@
 //! A broker refuses a whole request that is larger than `max.message.bytes` of its topic, however small its messages
 //! are. So each message of a refused request is sent once more on its own, and only then is a message too large. All
 //! later messages to the topic are sent in the same way, in order. Batches are tried again when the topic has been idle
-//! for a moment, [`FORGOTTEN`] after the last refusal.
+//! for a moment, [`SMALL_TOPIC_TTL`] after the last refusal.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -27,9 +27,9 @@ use crate::message::Topic;
 use crate::transport::{QUEUE_DEADLINE, Receipt};
 
 /// How long a topic counts as one that refuses batches.
-const FORGOTTEN: Duration = Duration::from_secs(60);
+const SMALL_TOPIC_TTL: Duration = Duration::from_secs(60);
 /// At most this many idle topics are remembered, in addition to those with traffic.
-const MOST_TOPICS: usize = 10_000;
+const MAX_TOPICS: usize = 10_000;
 
 /// The topics that are written to, and the producer for those that refuse batches.
 #[derive(Debug)]
@@ -195,7 +195,7 @@ impl Singles {
                 refused: Some(_), ..
             }) => return None,
             Some(Small { since, .. }) => {
-                since.elapsed() < FORGOTTEN || traffic.in_flight.load(Ordering::SeqCst) > 0
+                since.elapsed() < SMALL_TOPIC_TTL || traffic.in_flight.load(Ordering::SeqCst) > 0
             }
             None => false,
         };
@@ -213,7 +213,7 @@ impl Singles {
         }
         drop(known);
         let mut known = self.traffic.write().unwrap_or_else(PoisonError::into_inner);
-        if known.len() >= MOST_TOPICS {
+        if known.len() >= MAX_TOPICS {
             // Every message in flight holds its topic.
             known.retain(|_, traffic| Arc::strong_count(traffic) > 1);
         }

@@ -1,4 +1,4 @@
-//! Does the topic exist? The bridge asks before the first message, because librdkafka would hold that message for ten
+//! Whether a topic exists. The bridge asks before the first message, because librdkafka would hold that message for ten
 //! seconds before it reports a missing topic.
 //!
 //! ```text
@@ -18,11 +18,11 @@ use crate::error::{TransportError, TransportErrorKind};
 use crate::message::Topic;
 
 /// How long a missing topic, or a missing answer, is remembered.
-const BELIEVED: Duration = Duration::from_secs(1);
+const CACHE_TTL: Duration = Duration::from_secs(1);
 /// At most this many topics are remembered.
-const MOST_KNOWN: usize = 10_000;
+const MAX_KNOWN: usize = 10_000;
 /// At most this many questions to the cluster run at a time, because each holds a thread.
-const MOST_ASKED: usize = 8;
+const MAX_LOOKUPS: usize = 8;
 
 /// The known state of the topics that messages are sent to.
 #[derive(Debug)]
@@ -42,12 +42,12 @@ struct Known {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Existence {
     /// It is there.
-    There,
+    Exists,
     /// It is being created, or the cluster did not answer: the client keeps the message and finds out.
-    Untold,
+    Undetermined,
     /// It does not exist.
     Missing,
-    /// This user may not see it, and so may not write to it.
+    /// The user is not permitted to see it, and thus not to write to it.
     Forbidden,
 }
 
@@ -57,7 +57,7 @@ impl Default for Topics {
     fn default() -> Self {
         Self {
             known: RwLock::default(),
-            asking: Semaphore::new(MOST_ASKED),
+            asking: Semaphore::new(MAX_LOOKUPS),
         }
     }
 }
@@ -71,15 +71,15 @@ impl Topics {
         believed.then_some(known.verdict)
     }
 
-    /// Remembers what the cluster said.
+    /// Remembers the answer of the cluster.
     pub(super) fn note(&self, topic: &Topic, verdict: Existence) {
         let now = Instant::now();
-        let until = (verdict != Existence::There).then(|| now + BELIEVED);
+        let until = (verdict != Existence::Exists).then(|| now + CACHE_TTL);
         let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
-        if known.len() >= MOST_KNOWN {
+        if known.len() >= MAX_KNOWN {
             known.retain(|_, known| known.until.is_none_or(|until| until > now));
         }
-        if known.len() >= MOST_KNOWN {
+        if known.len() >= MAX_KNOWN {
             known.clear();
         }
         known.insert(topic.clone(), Known { verdict, until });
@@ -103,7 +103,7 @@ impl Existence {
     /// Whether a message can be queued for the topic.
     pub(super) fn into_result(self, topic: &Topic) -> Result<(), TransportError> {
         match self {
-            Self::There | Self::Untold => Ok(()),
+            Self::Exists | Self::Undetermined => Ok(()),
             Self::Missing => Err(TransportError::new(
                 TransportErrorKind::UnknownTopic,
                 format!("send to the topic {topic}, which does not exist"),
@@ -121,11 +121,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_missing_is_believed_for_a_while_and_what_is_there_until_it_is_gone() {
+    fn the_existence_of_a_topic_is_remembered_until_it_is_forgotten() {
         let (topics, there) = (Topics::default(), Topic::from_static("there"));
         assert_eq!(topics.known(&there), None);
-        topics.note(&there, Existence::There);
-        assert_eq!(topics.known(&there), Some(Existence::There));
+        topics.note(&there, Existence::Exists);
+        assert_eq!(topics.known(&there), Some(Existence::Exists));
         topics.forget("there");
         assert_eq!(topics.known(&there), None);
         topics.note(&there, Existence::Missing);
@@ -135,10 +135,10 @@ mod tests {
     #[test]
     fn few_topics_are_remembered() {
         let topics = Topics::default();
-        for number in 0..2 * MOST_KNOWN {
+        for number in 0..2 * MAX_KNOWN {
             let topic = Topic::new(number.to_string()).unwrap();
             topics.note(&topic, Existence::Missing);
         }
-        assert!(topics.known.read().unwrap().len() <= MOST_KNOWN);
+        assert!(topics.known.read().unwrap().len() <= MAX_KNOWN);
     }
 }

@@ -36,7 +36,7 @@ pub(super) type Client<S> = BaseProducer<Reports<S>>;
 pub(super) type Answer = oneshot::Sender<Result<Receipt, TransportError>>;
 type Record<'a, S> = BaseRecord<'a, [u8], [u8], Box<S>>;
 
-/// The state kept for a message that a client holds, until its result is known.
+/// The state of a message in a client's queue, until its result is known.
 pub(super) trait Sent: Send + Sync + Sized + 'static {
     /// Whether each message has its own request.
     const IS_SINGLE: bool;
@@ -49,8 +49,9 @@ pub(super) trait Sent: Send + Sync + Sized + 'static {
     fn answer(self, result: Result<Receipt, TransportError>);
 }
 
-/// How often the serving thread checks for other work.
-const TICK: Duration = Duration::from_millis(100);
+/// How often the serving thread checks for other work. The client waits for whole milliseconds and then spins until the
+/// time is over, up to 1 ms: just above a whole number, almost nothing is left.
+const TICK: Duration = Duration::from_micros(100_050);
 /// Pause before a failed client is replaced for the second time; doubled up to the longest.
 const REPLACE_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_REPLACE_PAUSE: Duration = Duration::from_secs(30);
@@ -75,7 +76,7 @@ enum Slot<S: Sent> {
     Closed,
 }
 
-/// Where senders wait for room in the queue, first come first served.
+/// Senders that wait for room in the queue, first come, first served.
 #[derive(Debug, Default)]
 struct Line {
     /// Senders that have to wait, in order.
@@ -432,7 +433,7 @@ impl Line {
         self.length.load(Ordering::Acquire) == 0
     }
 
-    /// A place in the queue, which is left when it is dropped.
+    /// A place in the line, released on drop.
     fn join(&self) -> QueueSlot<'_> {
         self.length.fetch_add(1, Ordering::AcqRel);
         QueueSlot(&self.length)

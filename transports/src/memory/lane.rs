@@ -13,7 +13,7 @@ pub(super) struct TopicLog {
     pub(super) lanes: Vec<Lane>,
     pub(super) messages: usize,
     pub(super) bytes: usize,
-    /// Whether somebody wanted it by name, and not only sent to it.
+    /// Whether a reader has asked for it by name, rather than only a sender having used it.
     pub(super) is_asked_for: bool,
     /// The lane of the next message without a key.
     round_robin: usize,
@@ -41,10 +41,10 @@ pub(super) struct Entry {
 #[derive(Debug)]
 pub(super) struct Cursor {
     pub(super) group: u64,
-    pub(super) keeping: Keeping,
+    pub(super) keeping: Durability,
     /// The member that should read this lane.
     pub(super) target: Option<u64>,
-    /// The member that has unsettled deliveries of this lane; nobody else gets any until they are settled.
+    /// The member that has unsettled deliveries of this lane. No other member gets any until they are settled.
     holder: Option<u64>,
     in_flight: usize,
     next: u64,
@@ -55,8 +55,8 @@ pub(super) struct Cursor {
 
 /// Whether messages wait for this group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Keeping {
-    /// A group: what it settled may be forgotten, what it abandons is delivered again.
+pub(super) enum Durability {
+    /// A group: messages that it settles may be forgotten, and abandoned ones are delivered again.
     Durable,
     /// A live reader: nothing is delivered twice.
     Live,
@@ -114,7 +114,9 @@ impl TopicLog {
         let is_read = |lane: &Lane| {
             let end = lane.end();
             lane.cursors.iter().all(|cursor| {
-                cursor.keeping == Keeping::Live && cursor.floor() == end && cursor.open.is_empty()
+                cursor.keeping == Durability::Live
+                    && cursor.floor() == end
+                    && cursor.open.is_empty()
             })
         };
         !self.is_asked_for && cursors.peek().is_some() && self.lanes.iter().all(is_read)
@@ -179,7 +181,7 @@ impl Lane {
         self.cursors.iter_mut().find(|cursor| cursor.group == group)
     }
 
-    /// What the target of the group's cursor gets next. With nothing to give, the cursor is no longer ready.
+    /// The next delivery for the target of the group's cursor. If there is none, the cursor is no longer ready.
     pub(super) fn next_for(&mut self, group: u64, now: Instant) -> Next {
         let (first, end) = (self.first, self.end());
         let Some(cursor) = self.cursors.iter_mut().find(|cursor| cursor.group == group) else {
@@ -234,7 +236,7 @@ impl Lane {
     pub(super) fn has_durable_reader(&self) -> bool {
         self.cursors
             .iter()
-            .any(|cursor| cursor.keeping == Keeping::Durable)
+            .any(|cursor| cursor.keeping == Durability::Durable)
     }
 
     /// Forgets the entries that every cursor has settled; returns how many, and their bytes.
@@ -257,7 +259,7 @@ impl Lane {
 // === impl Cursor ===
 
 impl Cursor {
-    pub(super) fn new(group: u64, keeping: Keeping, next: u64) -> Self {
+    pub(super) fn new(group: u64, keeping: Durability, next: u64) -> Self {
         Self {
             group,
             keeping,
@@ -278,7 +280,7 @@ impl Cursor {
             .map_or(self.next, |(offset, _)| *offset)
     }
 
-    /// The offset to deliver next: what came back first, in order, then what is new.
+    /// The offset to deliver next: abandoned messages first, in order, then new ones.
     pub(super) fn peek(&self, end: u64) -> Option<u64> {
         self.returned
             .first()
@@ -354,7 +356,7 @@ impl Cursor {
         }
     }
 
-    /// The invariant of a cursor: what is open is either out with the one holder or waiting to go out again.
+    /// The invariant of a cursor: each open message is either held by the one holder or waits to be delivered again.
     fn is_consistent(&self) -> bool {
         self.open.len() == self.in_flight + self.returned.len()
             && (self.in_flight == 0) == self.holder.is_none()

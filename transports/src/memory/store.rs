@@ -1,6 +1,6 @@
-//! The bus itself: topics, groups and who gets what next. One small lock, never held over an await.
+//! The bus itself: topics, groups, and the next deliveries. One small lock, never held over an await.
 //!
-//! Whoever changes something (a send, a verdict, a member that comes or goes) hands out at once what that change made
+//! Each change (a send, a verdict, a member that joins or leaves) immediately dispatches the messages that it made
 //! deliverable, so there is no task between a sender and a receiver.
 
 use std::collections::{BTreeMap, HashMap};
@@ -20,7 +20,7 @@ use crate::transport::{Address, Confirmation, Health, Receipt, TopicFilter};
 
 use super::MemoryConfig;
 use super::faults::{Faults, SendFault};
-use super::lane::{Entry, Keeping, TopicLog};
+use super::lane::{Durability, Entry, TopicLog};
 
 mod dispatch;
 mod group;
@@ -43,7 +43,7 @@ struct State {
     config: MemoryConfig,
     topics: Vec<TopicLog>,
     by_name: HashMap<Topic, usize>,
-    /// Places in `topics` that hold none.
+    /// Free indexes in `topics`.
     free: Vec<usize>,
     groups: BTreeMap<u64, Group>,
     by_group: HashMap<Text, u64>,
@@ -134,7 +134,7 @@ impl Store {
         state.check_up("send to the memory bus")?;
         state.check_accepted(&to.topic)?;
         let size = message.size_bytes();
-        let key = state.place_of(to, &message, size)?;
+        let key = state.lane_for(to, &message, size)?;
         if !state.has_room(key.topic, size) {
             return Ok(SendResult::Full(message));
         }
@@ -237,7 +237,7 @@ impl Store {
         })));
     }
 
-    /// Adds a reader and hands out what is there for it.
+    /// Adds a reader, and hands out the messages for it.
     pub(super) fn join(
         &self,
         role: &Role,
@@ -249,12 +249,12 @@ impl Store {
         state.join(role, filters, member)
     }
 
-    /// Hands out what a seeded delay held back until now; returns when the next of this group is due.
+    /// Hands out messages whose seeded delay is over. Returns when the next one of this group is due.
     pub(super) fn release(&self, seat: MemberId) -> Option<Instant> {
         self.lock().release(seat)
     }
 
-    /// Gives the member nothing more; what it has it keeps.
+    /// Gives the member no more messages. It keeps those that it has.
     pub(super) fn pause(&self, seat: MemberId) {
         self.lock().pause(seat);
     }
@@ -264,8 +264,9 @@ impl Store {
         self.lock().in_flight(seat)
     }
 
-    /// Takes the member out; the rest of its group gets what it had not settled. The member is returned to be dropped
-    /// by the caller, without the lock: deliveries that nobody received are abandoned as they drop.
+    /// Removes the member; the rest of its group gets the messages that it had not settled. The member is returned so
+    /// that the caller drops it without the lock: deliveries that it did not receive are abandoned when they are
+    /// dropped.
     pub(super) fn leave(&self, seat: MemberId) -> Option<Member> {
         let mut state = self.lock();
         let member = state.leave(seat);
@@ -356,8 +357,8 @@ impl State {
         usize::from(self.config.partitions.get())
     }
 
-    /// Makes room for topics: those that nobody asked for by name and of which live readers have read everything go, as
-    /// the reply subjects of calls that are over.
+    /// Makes room for topics: removes those that no reader has asked for by name and whose live readers have read
+    /// everything, such as the reply subjects of ended calls.
     fn forget_read_topics(&mut self) {
         for (index, log) in self.topics.iter_mut().enumerate() {
             if log.is_read_by_live_readers_alone() && self.by_name.remove(&log.name).is_some() {
@@ -367,7 +368,7 @@ impl State {
         }
     }
 
-    fn place_of(
+    fn lane_for(
         &mut self,
         to: &Address,
         message: &Message,
@@ -455,7 +456,7 @@ impl State {
         Some(position)
     }
 
-    /// Takes a verdict; returns whether that made room, and what the caller of the verdict is told.
+    /// Applies a verdict. Returns whether that made room, and the result for the caller of the verdict.
     fn settle(
         &mut self,
         out: OutstandingDelivery,
@@ -479,9 +480,9 @@ impl State {
             return (false, stale(outcome));
         };
         let again = match (cursor.keeping, outcome) {
-            (Keeping::Live, _) => false,
-            (Keeping::Durable, Outcome::Abandoned) => true,
-            (Keeping::Durable, Outcome::Settled) => twice || down.is_err(),
+            (Durability::Live, _) => false,
+            (Durability::Durable, Outcome::Abandoned) => true,
+            (Durability::Durable, Outcome::Settled) => twice || down.is_err(),
         };
         if again {
             cursor.give_back(out.offset);

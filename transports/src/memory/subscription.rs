@@ -41,7 +41,7 @@ pub(super) fn open(
         messages: budget_messages.min(tokio::sync::Semaphore::MAX_PERMITS),
         bytes: budget_bytes,
     };
-    // What is in the channel is in flight, so the budget bounds it; the capacity is not allocated ahead.
+    // Deliveries in the channel are in flight, so the budget limits them; the capacity is not allocated ahead.
     let (deliver, deliveries) = mpsc::channel(budget.messages);
     let wake = Arc::new(Notify::new());
     let member = Member::new(topics.clone(), deliver.clone(), Arc::clone(&wake), budget);
@@ -117,7 +117,7 @@ impl SubscriptionTask {
         }
     }
 
-    /// Until everything is settled, or nobody waits for that.
+    /// Waits until everything is settled, or until the caller no longer waits.
     async fn settling(&mut self) {
         while !self.connection.is_cancelled() && self.store.in_flight(self.seat) > 0 {
             tokio::select! {

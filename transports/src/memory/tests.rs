@@ -57,7 +57,7 @@ async fn settle_next(consumer: &mut Consumer) -> String {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_published_before_the_first_group_is_kept_and_ordered_per_key() {
+async fn messages_from_before_the_first_group_are_kept_and_ordered_per_key() {
     let bus = Memory::default();
     for number in 0..20 {
         publish(
@@ -96,7 +96,7 @@ async fn positions_are_stable_over_redelivery_and_attempts_count() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_member_that_goes_leaves_its_deliveries_in_order_to_the_next() {
+async fn deliveries_of_a_leaving_member_go_to_the_next_in_order() {
     let bus = Memory::default();
     let mut first = bus.subscribe(group("t", "g")).await.unwrap();
     for number in 0..6 {
@@ -134,7 +134,7 @@ async fn a_member_that_goes_leaves_its_deliveries_in_order_to_the_next() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn closing_waits_for_what_is_out_and_no_longer_than_its_deadline() {
+async fn closing_waits_for_outstanding_deliveries_until_the_deadline() {
     let bus = Memory::default();
     let mut consumer = bus.subscribe(group("t", "g")).await.unwrap();
     publish(&bus, "t", Message::plain("x")).await;
@@ -396,7 +396,7 @@ async fn members_share_lanes_and_hand_them_over_only_when_settled() {
 }
 
 /// A fault plan, a seed: what was received, and how often sending failed.
-async fn ordeal(seed: u64) -> (Vec<String>, u32) {
+async fn run_with_faults(seed: u64) -> (Vec<String>, u32) {
     let plan = FaultPlan {
         refuse: 0.1,
         drop_confirmation: 0.1,
@@ -442,11 +442,15 @@ async fn ordeal(seed: u64) -> (Vec<String>, u32) {
 #[tokio::test(start_paused = true)]
 async fn seeded_faults_lose_nothing_and_repeat() {
     for seed in 0..20 {
-        let (received, failures) = ordeal(seed).await;
+        let (received, failures) = run_with_faults(seed).await;
         let distinct: BTreeSet<_> = received.iter().collect();
         assert_eq!(distinct.len(), 100, "seed {seed}");
         assert!(failures > 0 && received.len() > 100, "seed {seed}");
-        assert_eq!(ordeal(seed).await, (received, failures), "seed {seed}");
+        assert_eq!(
+            run_with_faults(seed).await,
+            (received, failures),
+            "seed {seed}"
+        );
     }
 }
 
@@ -487,7 +491,7 @@ async fn topics_that_live_readers_have_read_make_room_for_others() {
         settle_next(&mut later).await,
         "for a group that comes later"
     );
-    // What is not settled keeps its topic.
+    // Unsettled messages keep their topic.
     publish(&bus, "replies.a", Message::plain("a")).await;
     publish(&bus, "replies.b", Message::plain("b")).await;
     let (a, b) = (next(&mut replies).await, next(&mut replies).await);

@@ -1,4 +1,4 @@
-//! How to reach NATS: the configuration people write, and the client options it becomes.
+//! The configuration of NATS, and the client options derived from it.
 
 mod jetstream;
 
@@ -223,7 +223,7 @@ impl NatsConfig {
         problems
     }
 
-    /// What is wrong with the TLS files, which are read for it.
+    /// Reads the TLS files. Returns their problems.
     pub fn tls_findings(&self) -> TlsFindings {
         self.tls.findings()
     }
@@ -557,7 +557,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_again() {
+    fn written_values_are_read_again() {
         let config = parse(
             r#"{"servers":["tls://a"],"ack_timeout":"250ms","jetstream":{"manage":true,"streams":[
                 {"name":"S","subjects":["a.>"],"max_age":"7d","storage":"memory"}]}}"#,

@@ -36,12 +36,12 @@ pub(super) struct Limits {
     pub(super) max_expires: Option<Duration>,
 }
 
-/// Where a newly created consumer begins.
+/// Where a newly created consumer starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Begin {
     /// With the first message of the stream.
     First,
-    /// With this sequence, up to which a consumer of that name had read.
+    /// At this sequence, where a consumer of that name had stopped.
     At(u64),
 }
 

@@ -104,13 +104,13 @@ pub(super) async fn flush_for(
     client: Client,
     link: Arc<Link>,
     mut queue: mpsc::Receiver<Unflushed>,
-    patience: Duration,
+    max_wait: Duration,
     stop: CancellationToken,
 ) {
     let mut batch = Vec::with_capacity(FLUSH_QUEUE);
     let mut connection = link.connection();
     // One timer for all flushes, because creating a timer costs as much as a flush.
-    let mut clock = tokio::time::interval(patience);
+    let mut clock = tokio::time::interval(max_wait);
     clock.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         tokio::select! {
@@ -165,7 +165,7 @@ pub(super) struct CoreReader {
     pub(super) deliveries: mpsc::Sender<Delivery>,
     pub(super) budget: Budget,
     pub(super) link: Arc<Link>,
-    /// No new messages are wanted; messages already under way are delivered.
+    /// Stops new messages; messages that are already on the way are delivered.
     pub(super) leave: CancellationToken,
     /// The name of the subscription in the log.
     pub(super) subscription: String,
@@ -197,8 +197,8 @@ struct Backlog {
 // === impl CoreReader ===
 
 impl CoreReader {
-    /// Runs until it is stopped, nobody listens any more, or the client is closed. To leave, it unsubscribes, and ends
-    /// when everything that the server sent before is delivered, because core NATS sends nothing again.
+    /// Runs until it is stopped, its receiver is gone, or the client is closed. On leaving it unsubscribes, and ends
+    /// when everything sent before is delivered, because core NATS does not redeliver.
     ///
     /// While the budget is used up, messages wait here, up to a bound in bytes. Beyond the bound the newest are dropped
     /// and counted: the server cannot be told to wait, and the client's own queue is bounded by number only.
@@ -374,7 +374,7 @@ impl Budget {
     }
 
     /// How many deliveries can be outstanding at once.
-    pub(super) fn most_messages(&self) -> usize {
+    pub(super) fn max_messages(&self) -> usize {
         (self.capacity / self.least).max(1) as usize
     }
 
@@ -426,8 +426,8 @@ impl Backlog {
 }
 
 /// The end of a wait of that length.
-pub(super) fn after(patience: Duration) -> Instant {
-    Instant::now() + patience
+pub(super) fn after(max_wait: Duration) -> Instant {
+    Instant::now() + max_wait
 }
 
 #[cfg(test)]
@@ -446,7 +446,7 @@ mod tests {
         ] {
             let budget = Budget::new(bytes, messages);
             let held: Vec<_> = std::iter::from_fn(|| budget.try_acquire(0)).collect();
-            assert_eq!(held.len(), budget.most_messages());
+            assert_eq!(held.len(), budget.max_messages());
             assert_eq!(held.len(), messages.min(bytes).max(1), "{bytes} {messages}");
         }
     }
@@ -464,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn a_subject_that_is_no_topic_is_delivered_under_a_legal_name() {
+    fn a_subject_that_is_not_a_topic_is_delivered_under_a_legal_name() {
         for (subject, expected) in [
             ("a:b.c=1", "a_b.c_1"),
             ("$JS.x", "_JS.x"),

@@ -1,5 +1,5 @@
-//! Why does no server accept the connection? The client reports only the kind of failure, and not the server. So this
-//! tries each server once more, as far as its greeting and TLS.
+//! Finds out why no server accepts the connection. The client reports only the kind of failure, and not the server. So
+//! this connects to each server once more, up to its greeting and TLS.
 
 use std::io::ErrorKind;
 use std::path::Path;
@@ -22,9 +22,9 @@ use super::config::{NatsConfig, NatsTls};
 use crate::error::TransportError;
 
 /// How long a server may take for each step.
-const PATIENCE: Duration = Duration::from_secs(2);
+const STEP_TIMEOUT: Duration = Duration::from_secs(2);
 /// The longest greeting that is read.
-const MOST_BYTES: u64 = 16 << 10;
+const MAX_GREETING_BYTES: u64 = 16 << 10;
 
 /// The settings for testing the servers.
 #[derive(Debug)]
@@ -66,7 +66,7 @@ impl Probe {
 
     async fn attempt(&self, server: &ServerAddr) -> Result<(), String> {
         let connecting = TcpStream::connect((server.host(), server.port()));
-        let stream = timeout(PATIENCE, connecting).await;
+        let stream = timeout(STEP_TIMEOUT, connecting).await;
         let stream = stream.map_err(|_| "no answer")?;
         let stream = stream.map_err(|error| words(&error))?;
         if self.tls.first {
@@ -97,12 +97,12 @@ impl Probe {
         let name = ServerName::try_from(server.host().to_owned())
             .map_err(|_| "TLS needs a host name or an IP address")?;
         let connector = TlsConnector::from(Arc::new(config));
-        let connecting = timeout(PATIENCE, connector.connect(name, stream)).await;
+        let connecting = timeout(STEP_TIMEOUT, connector.connect(name, stream)).await;
         let connected = connecting.map_err(|_| "no answer to the start of TLS")?;
         let mut stream = connected.map_err(|error| self.refusal(&error))?;
         // With TLS 1.3 a server checks our certificate after the handshake. If it accepts the certificate, it waits for
         // us.
-        match timeout(PATIENCE, stream.read_u8()).await {
+        match timeout(STEP_TIMEOUT, stream.read_u8()).await {
             Ok(Err(error)) => Err(self.refusal(&error)),
             Ok(Ok(_)) | Err(_) => Ok(()),
         }
@@ -192,9 +192,9 @@ impl Probe {
 /// Reads the greeting, and returns the connection.
 async fn greet(stream: TcpStream) -> Result<(ServerInfo, TcpStream), String> {
     let (mut line, mut stream) = (String::new(), BufReader::new(stream));
-    let mut start = (&mut stream).take(MOST_BYTES);
+    let mut start = (&mut stream).take(MAX_GREETING_BYTES);
     // Only the bytes read before a failure count.
-    let _ = timeout(PATIENCE, start.read_line(&mut line)).await;
+    let _ = timeout(STEP_TIMEOUT, start.read_line(&mut line)).await;
     if let Some(text) = line.strip_prefix("INFO ") {
         let greeting = serde_json::from_str(text).unwrap_or_default();
         return Ok((greeting, stream.into_inner()));
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn each_server_is_named_with_what_is_wrong_with_it() {
+    async fn each_server_is_named_with_its_problem() {
         let refused = diagnose("nats://127.0.0.1:1", "").await;
         assert_eq!(refused.as_deref(), Some("127.0.0.1:1: connection refused"));
         let (plain, tls) = (

@@ -44,7 +44,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 /// How long returned messages are collected, so that they go back in their order.
 const RETURN_AFTER: Duration = Duration::from_millis(500);
 
-/// How long the server takes to notice that nobody listens for our last pull.
+/// How long the server takes to notice that the inbox of our last pull is gone.
 const FORGET_PULL: Duration = Duration::from_millis(20);
 
 /// How many messages or outcomes are read at once.

@@ -1,4 +1,4 @@
-//! A publication that waits for the answer of a stream, and what a missing listener means.
+//! A publication that waits for the answer of a stream, and what the lack of responders means.
 
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio::time::Instant;
@@ -8,10 +8,10 @@ use crate::error::{TransportError, TransportErrorKind};
 use crate::message::Topic;
 use crate::transport::Receipt;
 
-/// An answer that is expected on the inbox.
+/// An expected answer on the inbox.
 #[derive(Debug)]
 pub(super) struct Expected {
-    /// The last word of the subject on which it comes.
+    /// The last token of the subject on which it arrives.
     pub(super) token: u64,
     pub(super) answer: Answer,
     /// The size of the question.
@@ -29,14 +29,14 @@ pub(super) struct Expected {
 /// A notice to the task that waits for answers.
 #[derive(Debug)]
 pub(super) enum Notice {
-    /// It will be sent.
+    /// The request is about to be sent.
     Expected(Expected),
-    /// It was not sent: no answer will come for this token.
-    Unasked(u64),
+    /// The request was not sent, so no answer will arrive for this token.
+    NotSent(u64),
 }
 
-/// Reports on drop that a question was not sent, unless it was.
-pub(super) struct UnaskedGuard<'a> {
+/// Reports on drop that a request was not sent, unless it was.
+pub(super) struct NotSentGuard<'a> {
     pub(super) token: u64,
     /// Room for the report; `None` once the question was sent.
     pub(super) room: Option<mpsc::PermitIterator<'a, Notice>>,
@@ -55,19 +55,19 @@ pub(super) enum Answer {
 #[derive(Debug, Clone)]
 pub(super) enum Coverage {
     /// A stream stores it.
-    Somewhere,
+    Covered,
     /// No stream does.
-    Nowhere,
+    NotCovered,
     /// The API did not say. Without an error: it was not asked, because too many questions are open.
-    Untold(Option<TransportError>),
+    Undetermined(Option<TransportError>),
 }
 
-// === impl UnaskedGuard ===
+// === impl NotSentGuard ===
 
-impl Drop for UnaskedGuard<'_> {
+impl Drop for NotSentGuard<'_> {
     fn drop(&mut self) {
         if let Some(room) = self.room.as_mut().and_then(Iterator::next) {
-            room.send(Notice::Unasked(self.token));
+            room.send(Notice::NotSent(self.token));
         }
     }
 }
@@ -82,22 +82,22 @@ impl Expected {
         let _ = self.verdict.send(result);
     }
 
-    /// Fails a publication that nobody listened to. A stream without a leader listens as little as a missing stream, so
-    /// only an answer of the API makes the topic unknown.
-    pub(super) fn unheard(self, coverage: Coverage) {
+    /// Fails a publication without responders. A stream without a leader looks like a missing stream, so only an answer
+    /// of the API makes the topic unknown.
+    pub(super) fn no_responders(self, coverage: Coverage) {
         let what = storing(&self.subject);
         let disconnected =
             |why| TransportError::new(TransportErrorKind::Disconnected, format!("{what}: {why}"));
         let error = match coverage {
-            Coverage::Nowhere => TransportError::new(
+            Coverage::NotCovered => TransportError::new(
                 TransportErrorKind::UnknownTopic,
                 format!("{what}: no JetStream stream stores this subject"),
             ),
-            Coverage::Somewhere => disconnected("the stream has no leader at the moment"),
-            Coverage::Untold(None) => {
+            Coverage::Covered => disconnected("the stream has no leader at the moment"),
+            Coverage::Undetermined(None) => {
                 disconnected("no stream stored it, and too many subjects are being looked up")
             }
-            Coverage::Untold(Some(cause)) => {
+            Coverage::Undetermined(Some(cause)) => {
                 disconnected("no stream stored it, and JetStream did not say whether one would")
                     .caused_by(cause)
             }

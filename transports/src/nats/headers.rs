@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_a_header_is_an_error_that_names_it() {
+    fn a_header_that_nats_cannot_carry_is_an_error_that_names_it() {
         for (name, value) in [
             ("a", &b"x\r\nNats-Msg-Id: 1"[..]),
             ("a", b"x\ny"),
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_to_write_is_no_header_block() {
+    fn without_headers_there_is_no_header_block() {
         assert!(write(&Headers::new(), None).unwrap().is_none());
         assert!(
             write(&headers(&[("nats-x", b"1")]), None)

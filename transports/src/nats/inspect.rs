@@ -1,5 +1,4 @@
-//! What may this user do, and what exists? These tests leave no trace: they publish only requests, and join no queue
-//! group.
+//! Tests what this user may do, and what exists. Leaves no trace: publishes only requests, and joins no queue group.
 
 use std::time::Duration;
 
@@ -43,7 +42,7 @@ struct UserData {
 /// The request for one's own permissions. Every server answers it if the user may ask.
 const USER_INFO: &str = "$SYS.REQ.USER.INFO";
 /// A refused request gets no answer.
-const PATIENCE: Duration = Duration::from_secs(2);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 
 // === impl Nats ===
 
@@ -51,7 +50,10 @@ impl Nats {
     /// The permissions of the user that is logged in; `None` when the user may not ask for them.
     pub async fn permissions(&self) -> Option<Permissions> {
         let asked = self.inner.client.request(USER_INFO, "".into());
-        let answer = tokio::time::timeout(PATIENCE, asked).await.ok()?.ok()?;
+        let answer = tokio::time::timeout(REQUEST_TIMEOUT, asked)
+            .await
+            .ok()?
+            .ok()?;
         let info: UserInfo = serde_json::from_slice(&answer.payload).ok()?;
         Some(info.data.permissions.unwrap_or_default())
     }

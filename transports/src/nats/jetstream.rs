@@ -75,7 +75,7 @@ impl Replies {
                 () = stop.cancelled() => return,
                 Some((topic, coverage)) = asked.next() => {
                     for expected in lookups.found(&topic, &coverage, Instant::now()) {
-                        expected.unheard(coverage.clone());
+                        expected.no_responders(coverage.clone());
                     }
                 }
                 notice = self.notices.recv() => match notice {
@@ -84,8 +84,8 @@ impl Replies {
                 },
                 answer = self.inbox.next() => match answer {
                     Some(answer) => {
-                        let unheard = self.answered(&mut unanswered, &answer);
-                        let topic = unheard.and_then(|expected| lookups.unheard(expected, Instant::now()));
+                        let no_responders = self.answered(&mut unanswered, &answer);
+                        let topic = no_responders.and_then(|expected| lookups.no_responders(expected, Instant::now()));
                         asked.extend(topic.map(|topic| look_up(self.api.clone(), topic)));
                     }
                     None => return,
@@ -104,7 +104,7 @@ impl Replies {
                 expected.decide(Err(self.lost()));
             }
             Notice::Expected(expected) => unanswered.insert(expected),
-            Notice::Unasked(token) => drop(unanswered.remove(token)),
+            Notice::NotSent(token) => drop(unanswered.remove(token)),
         }
     }
 
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn deadlines_of_what_was_answered_do_not_pile_up() {
+    async fn deadlines_of_answered_requests_do_not_accumulate() {
         let mut unanswered = Unanswered::default();
         let (slow, _verdict) = expected("a.b", 0, Answer::Echo, 60);
         unanswered.insert(slow);

@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn a_redelivery_renews_what_is_out_and_an_old_verdict_settles_nothing() {
+    fn a_redelivery_replaces_the_delivery_and_its_old_outcome_is_ignored() {
         let (mut ledger, now) = (Ledger::default(), Instant::now());
         assert!(!ledger.renew(7, &"a".into()));
         let first = ledger.deliver(7, "a".into(), now);
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn progress_is_told_of_what_is_out_and_stays_bounded() {
+    fn progress_is_reported_for_unsettled_messages_and_stays_bounded() {
         let (mut ledger, now) = (Ledger::default(), Instant::now());
         let second = Duration::from_secs(1);
         ledger.deliver(1, "slow".into(), now + second);

@@ -1,4 +1,4 @@
-//! The state of the connection: is it up, is it still the same one, why is it down?
+//! The state of the connection: whether it is up, whether it is still the same one, and why it is down.
 //!
 //! ```text
 //! client --events--> Link { connection: watch, health: watch, refusals: broadcast, dropped: counter }
@@ -81,7 +81,7 @@ struct LoggedSubjects {
     /// When the last line about a subject was written, while no other line is.
     at: HashMap<Text, Instant>,
     /// At most this many subjects with the same first word are named at a time.
-    most_alike: usize,
+    max_alike: usize,
     /// How many lines were left out since the last one, and when the first of them was.
     suppressed: u64,
     suppressed_since: Option<Instant>,
@@ -111,20 +111,20 @@ const CHECK_USER: &str = "check `auth`, and the users of the server";
 const REFUSAL_LOGGED_EVERY: Duration = Duration::from_secs(60);
 
 /// At most this many subjects are logged in that time.
-const MOST_LOGGED: usize = 64;
+const MAX_LOGGED: usize = 64;
 
 /// At most this many publish subjects with the same first word are logged: they may come from messages, as those of
 /// answers do.
-const MOST_ALIKE: usize = 8;
+const MAX_ALIKE: usize = 8;
 
 /// How often the log reports dropped messages.
 const DROPS_LOGGED_EVERY: Duration = Duration::from_secs(10);
 
 /// Longest pause between two attempts to connect.
-const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+const MAX_PAUSE: Duration = Duration::from_secs(5);
 
 /// The pause of a closed client: it cannot be told to give up, only to wait.
-const NEVER: Duration = Duration::from_secs(60 * 60 * 24 * 365);
+const CLOSED_PAUSE: Duration = Duration::from_secs(60 * 60 * 24 * 365);
 
 // === impl Link ===
 
@@ -484,7 +484,7 @@ impl Link {
     /// clients do not all return to a restarted server at once.
     fn pause(&self, attempts: usize) -> Duration {
         if self.is_closed() {
-            return NEVER;
+            return CLOSED_PAUSE;
         }
         let doublings = u32::try_from(attempts.saturating_sub(1)).unwrap_or(u32::MAX);
         if doublings == 0 {
@@ -492,7 +492,7 @@ impl Link {
         }
         let pause = Duration::from_millis(100)
             .saturating_mul(2_u32.saturating_pow(doublings - 1))
-            .min(LONGEST_PAUSE);
+            .min(MAX_PAUSE);
         pause / 2 + jitter(pause / 2)
     }
 }
@@ -511,9 +511,9 @@ impl Faults {
 impl Default for LoggedRefusals {
     fn default() -> Self {
         Self {
-            publish: LoggedSubjects::new(MOST_ALIKE),
+            publish: LoggedSubjects::new(MAX_ALIKE),
             // They are those of the configuration.
-            subscribe: LoggedSubjects::new(MOST_LOGGED),
+            subscribe: LoggedSubjects::new(MAX_LOGGED),
         }
     }
 }
@@ -536,10 +536,10 @@ impl LoggedRefusals {
 // === impl LoggedSubjects ===
 
 impl LoggedSubjects {
-    fn new(most_alike: usize) -> Self {
+    fn new(max_alike: usize) -> Self {
         Self {
             at: HashMap::new(),
-            most_alike,
+            max_alike,
             suppressed: 0,
             suppressed_since: None,
         }
@@ -550,8 +550,8 @@ impl LoggedSubjects {
         let word = first_word(subject);
         let alike = self.at.keys().filter(|told| first_word(told) == word);
         if self.at.contains_key(subject)
-            || self.at.len() >= MOST_LOGGED
-            || alike.count() >= self.most_alike
+            || self.at.len() >= MAX_LOGGED
+            || alike.count() >= self.max_alike
         {
             self.suppressed += 1;
             self.suppressed_since.get_or_insert(now);
@@ -612,7 +612,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn refusals_are_read_from_the_words_of_the_server() {
+    fn refusals_are_parsed_from_server_errors() {
         for (text, expected) in [
             (
                 r#"Permissions Violation for Publish to "a.b""#,
@@ -643,24 +643,24 @@ mod tests {
     }
 
     #[test]
-    fn a_subject_of_its_own_for_each_answer_leaves_room_for_others() {
+    fn answer_subjects_do_not_suppress_the_logging_of_others() {
         let (mut told, now) = (LoggedRefusals::default(), Instant::now());
         let publish = |subject: String| Refusal::Publish(subject.into());
         let answers = (0..100).map(|n| publish(format!("_INBOX.{n}")));
         let logged = answers.filter(|refusal| told.allow(refusal, now).is_some());
-        assert_eq!(logged.count(), MOST_ALIKE);
+        assert_eq!(logged.count(), MAX_ALIKE);
         assert_eq!(
             told.allow(&publish("orders".into()), now),
-            Some(100 - MOST_ALIKE as u64)
+            Some(100 - MAX_ALIKE as u64)
         );
         // They do not use up the room of subscriptions either, and the left-out lines are reported.
-        for n in 0..MOST_LOGGED * 2 {
+        for n in 0..MAX_LOGGED * 2 {
             told.allow(&publish(format!("word{n}")), now);
             let subscribe = Refusal::Subscribe(format!("agents.{n}").into());
-            assert_eq!(told.allow(&subscribe, now).is_some(), n < MOST_LOGGED);
+            assert_eq!(told.allow(&subscribe, now).is_some(), n < MAX_LOGGED);
         }
         assert_eq!(told.unreported(now), 0);
-        let left_out = 2 * MOST_LOGGED - (MOST_LOGGED - MOST_ALIKE - 1) + MOST_LOGGED;
+        let left_out = 2 * MAX_LOGGED - (MAX_LOGGED - MAX_ALIKE - 1) + MAX_LOGGED;
         let later = now + REFUSAL_LOGGED_EVERY;
         assert_eq!(told.unreported(later), left_out as u64);
         assert_eq!(told.unreported(later), 0);

@@ -1,4 +1,4 @@
-//! Does any stream store this subject? Asked when nobody listened to a stored publication.
+//! Whether any stream stores a subject. Asked when a stored publication had no responders.
 //!
 //! ```text
 //! no responders --unheard--> known for a second ----------------------------> verdict
@@ -21,17 +21,17 @@ use crate::error::{TransportError, TransportErrorKind};
 use crate::message::Topic;
 
 /// The API is asked about at most this many subjects at once.
-const MOST_ASKED: usize = 16;
+const MAX_LOOKUPS: usize = 16;
 
 /// At most this many answers are remembered.
-const MOST_KNOWN: usize = 1024;
+const MAX_KNOWN: usize = 1024;
 
 /// How long an answer is valid. Nobody asks once a stream stores the subject. A stream that is created within this time
 /// and has no leader by its end counts as missing until then.
-const BELIEVED: Duration = Duration::from_secs(1);
+const CACHE_TTL: Duration = Duration::from_secs(1);
 
 /// How long the API may take, if the request timeout of the client is not shorter.
-const PATIENCE: Duration = Duration::from_secs(2);
+const LOOKUP_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The requests to the API and its latest answers. Waiting publications keep their permits, which bounds their number.
 #[derive(Debug, Default)]
@@ -43,21 +43,21 @@ pub(super) struct Lookups {
 // === impl Lookups ===
 
 impl Lookups {
-    /// Adds a publication that nobody listened to. Returns the subject if the API must be asked about it.
-    pub(super) fn unheard(&mut self, expected: Expected, now: Instant) -> Option<Topic> {
+    /// Adds a publication without responders. Returns the subject if the API must be asked about it.
+    pub(super) fn no_responders(&mut self, expected: Expected, now: Instant) -> Option<Topic> {
         let subject = expected.subject.clone();
         if let Some((until, coverage)) = self.known.get(&subject)
             && *until > now
         {
-            expected.unheard(coverage.clone());
+            expected.no_responders(coverage.clone());
             return None;
         }
         if let Some(waiting) = self.waiting.get_mut(&subject) {
             waiting.push(expected);
             return None;
         }
-        if self.waiting.len() >= MOST_ASKED {
-            expected.unheard(Coverage::Untold(None));
+        if self.waiting.len() >= MAX_LOOKUPS {
+            expected.no_responders(Coverage::Undetermined(None));
             return None;
         }
         self.waiting.insert(subject.clone(), vec![expected]);
@@ -71,11 +71,11 @@ impl Lookups {
         coverage: &Coverage,
         now: Instant,
     ) -> Vec<Expected> {
-        if self.known.len() >= MOST_KNOWN {
+        if self.known.len() >= MAX_KNOWN {
             self.known.retain(|_, (until, _)| *until > now);
         }
-        if self.known.len() < MOST_KNOWN {
-            let known = (now + BELIEVED, coverage.clone());
+        if self.known.len() < MAX_KNOWN {
+            let known = (now + CACHE_TTL, coverage.clone());
             self.known.insert(subject.clone(), known);
         }
         self.waiting.remove(subject).unwrap_or_default()
@@ -85,30 +85,31 @@ impl Lookups {
 /// Asks the API whether a stream stores the subject. If none does, and one is managed, it is created.
 pub(super) async fn look_up(api: Api, subject: Topic) -> (Topic, Coverage) {
     let body = json!({ "subject": subject.as_str() });
-    let coverage = match tokio::time::timeout(PATIENCE, api.command("STREAM.NAMES", &body)).await {
-        Ok(Ok(answer)) => match coverage(&answer) {
-            Coverage::Nowhere => match api.ensure_topic(&subject).await {
-                Ok(true) => Coverage::Somewhere,
-                Ok(false) => Coverage::Nowhere,
-                Err(error) => Coverage::Untold(Some(error)),
+    let coverage =
+        match tokio::time::timeout(LOOKUP_TIMEOUT, api.command("STREAM.NAMES", &body)).await {
+            Ok(Ok(answer)) => match coverage(&answer) {
+                Coverage::NotCovered => match api.ensure_topic(&subject).await {
+                    Ok(true) => Coverage::Covered,
+                    Ok(false) => Coverage::NotCovered,
+                    Err(error) => Coverage::Undetermined(Some(error)),
+                },
+                told => told,
             },
-            told => told,
-        },
-        Ok(Err(error)) => Coverage::Untold(Some(error)),
-        Err(_) => Coverage::Untold(Some(TransportError::new(
-            TransportErrorKind::TimedOut,
-            "ask JetStream for STREAM.NAMES",
-        ))),
-    };
+            Ok(Err(error)) => Coverage::Undetermined(Some(error)),
+            Err(_) => Coverage::Undetermined(Some(TransportError::new(
+                TransportErrorKind::TimedOut,
+                "ask JetStream for STREAM.NAMES",
+            ))),
+        };
     (subject, coverage)
 }
 
 /// The answer in a list of stream names: a server writes an empty list as `null` or `[]`.
 fn coverage(answer: &Value) -> Coverage {
     match answer.get("streams") {
-        Some(Value::Array(streams)) if !streams.is_empty() => Coverage::Somewhere,
-        Some(Value::Array(_) | Value::Null) => Coverage::Nowhere,
-        _ => Coverage::Untold(Some(TransportError::new(
+        Some(Value::Array(streams)) if !streams.is_empty() => Coverage::Covered,
+        Some(Value::Array(_) | Value::Null) => Coverage::NotCovered,
+        _ => Coverage::Undetermined(Some(TransportError::new(
             TransportErrorKind::Other,
             "ask JetStream for STREAM.NAMES: the answer is to another question",
         ))),
@@ -128,7 +129,7 @@ mod tests {
         now: Instant,
     ) -> (bool, Option<TransportErrorKind>) {
         let (expected, mut verdict) = expected(subject, 1, Answer::Stored, 5);
-        let asked = lookups.unheard(expected, now).is_some();
+        let asked = lookups.no_responders(expected, now).is_some();
         let verdict = verdict.try_recv().ok();
         (asked, verdict.map(|verdict| verdict.unwrap_err().kind()))
     }
@@ -136,11 +137,11 @@ mod tests {
     #[test]
     fn lists_of_streams() {
         for (answer, expected) in [
-            (json!({"streams": ["S"]}), "Somewhere"),
-            (json!({"streams": []}), "Nowhere"),
-            (json!({"total": 0, "streams": null}), "Nowhere"),
-            (json!({}), "Untold"),
-            (json!({"streams": "S"}), "Untold"),
+            (json!({"streams": ["S"]}), "Covered"),
+            (json!({"streams": []}), "NotCovered"),
+            (json!({"total": 0, "streams": null}), "NotCovered"),
+            (json!({}), "Undetermined"),
+            (json!({"streams": "S"}), "Undetermined"),
         ] {
             let found = format!("{:?}", coverage(&answer));
             assert!(found.starts_with(expected), "{answer}: {found}");
@@ -148,35 +149,35 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_question_answers_all_who_wait_and_those_of_the_next_second() {
+    async fn one_lookup_answers_all_waiting_publications_for_a_second() {
         let (mut lookups, now) = (Lookups::default(), Instant::now());
         let topic = Topic::new("a").unwrap();
         assert_eq!(ask(&mut lookups, "a", now), (true, None));
         assert_eq!(ask(&mut lookups, "a", now), (false, None));
         assert_eq!(ask(&mut lookups, "b", now), (true, None));
-        assert_eq!(lookups.found(&topic, &Coverage::Nowhere, now).len(), 2);
+        assert_eq!(lookups.found(&topic, &Coverage::NotCovered, now).len(), 2);
         let unknown = Some(TransportErrorKind::UnknownTopic);
         assert_eq!(ask(&mut lookups, "a", now), (false, unknown));
-        assert_eq!(ask(&mut lookups, "a", now + BELIEVED), (true, None));
+        assert_eq!(ask(&mut lookups, "a", now + CACHE_TTL), (true, None));
     }
 
     #[tokio::test]
-    async fn few_questions_are_out_and_few_answers_are_kept() {
+    async fn open_lookups_and_cached_answers_are_bounded() {
         let (mut lookups, now) = (Lookups::default(), Instant::now());
-        for subject in 0..MOST_ASKED {
+        for subject in 0..MAX_LOOKUPS {
             assert!(ask(&mut lookups, &subject.to_string(), now).0);
         }
         let retry = Some(TransportErrorKind::Disconnected);
         assert_eq!(ask(&mut lookups, "more", now), (false, retry));
-        for subject in 0..2 * MOST_KNOWN {
+        for subject in 0..2 * MAX_KNOWN {
             let topic = Topic::new(subject.to_string()).unwrap();
-            lookups.found(&topic, &Coverage::Somewhere, now);
+            lookups.found(&topic, &Coverage::Covered, now);
         }
-        assert_eq!(lookups.known.len(), MOST_KNOWN);
+        assert_eq!(lookups.known.len(), MAX_KNOWN);
         lookups.found(
             &Topic::new("later").unwrap(),
-            &Coverage::Somewhere,
-            now + BELIEVED,
+            &Coverage::Covered,
+            now + CACHE_TTL,
         );
         assert_eq!(lookups.known.len(), 1);
     }

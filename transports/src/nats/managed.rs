@@ -11,12 +11,12 @@ use super::link::Link;
 use crate::error::TransportErrorKind;
 
 /// The pause before the next attempt: the first, and the longest.
-const AGAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+const RETRY_PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 
 /// Creates the managed streams, or keeps trying. `tried` is cancelled after the first attempt that the server answered,
 /// so that a failing stream does not delay messages to the others.
 pub(super) async fn make_streams(link: Arc<Link>, api: Api, tried: CancellationToken) {
-    let mut wait = AGAIN.0;
+    let mut wait = RETRY_PAUSES.0;
     let mut connection = link.connection();
     loop {
         if connection.wait_for(|now| now.up).await.is_err() {
@@ -34,6 +34,6 @@ pub(super) async fn make_streams(link: Arc<Link>, api: Api, tried: CancellationT
             tried.cancel();
         }
         tokio::time::sleep(wait).await;
-        wait = (wait * 2).min(AGAIN.1);
+        wait = (wait * 2).min(RETRY_PAUSES.1);
     }
 }

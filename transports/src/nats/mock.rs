@@ -1,5 +1,4 @@
-//! The whole of it against a server of a few lines, which fails on demand where a real one seldom does.
-//! Real servers are in `tests/brokers`.
+//! Tests against a minimal mock server, which fails on demand. Tests against real servers are in `tests/brokers`.
 
 use std::sync::atomic::AtomicUsize;
 
@@ -13,10 +12,10 @@ use tokio_util::task::AbortOnDropHandle;
 use super::*;
 use crate::error::TransportErrorKind as Kind;
 
-/// What the server answers to a request of the JetStream API; a publication to any other subject has no responders.
+/// The server's answer to a request of the JetStream API. A publication to any other subject has no responders.
 #[derive(Debug, Clone, Copy)]
 enum Api {
-    Says(&'static str),
+    Answer(&'static str),
     NoResponders,
     Silent,
 }
@@ -40,7 +39,7 @@ impl Mock {
         let count = Arc::clone(&asked);
         let task = tokio::spawn(async move {
             let (connection, _) = listener.accept().await.unwrap();
-            converse(connection, api, &count).await;
+            serve_connection(connection, api, &count).await;
         });
         Self {
             address,
@@ -63,17 +62,17 @@ impl Mock {
 }
 
 /// Until the client goes.
-async fn converse(connection: TcpStream, api: Api, asked: &AtomicUsize) {
+async fn serve_connection(connection: TcpStream, api: Api, asked: &AtomicUsize) {
     let (read, mut write) = connection.into_split();
     let mut lines = BufReader::new(read);
     let info = r#"{"server_id":"M","server_name":"m","version":"2.11.0","go":"","host":"","port":1,"headers":true,"max_payload":1048576,"proto":1,"client_id":1,"client_ip":""}"#;
-    say(&mut write, &format!("INFO {info}\r\n")).await;
+    send(&mut write, &format!("INFO {info}\r\n")).await;
     let mut subscriptions: Vec<(String, String)> = Vec::new();
     let mut line = String::new();
     while lines.read_line(&mut line).await.is_ok_and(|read| read > 0) {
         let words: Vec<&str> = line.split_whitespace().collect();
         match words.as_slice() {
-            ["PING"] => say(&mut write, "PONG\r\n").await,
+            ["PING"] => send(&mut write, "PONG\r\n").await,
             ["SUB", subject, .., id] => subscriptions.push(((*subject).into(), (*id).into())),
             ["PUB" | "HPUB", subject, rest @ .., length] => {
                 let mut body = vec![0; length.parse::<usize>().unwrap() + 2];
@@ -89,14 +88,14 @@ async fn converse(connection: TcpStream, api: Api, asked: &AtomicUsize) {
                 };
                 let answer = match (is_api, api) {
                     (true, Api::Silent) => String::new(),
-                    (true, Api::Says(json)) => {
+                    (true, Api::Answer(json)) => {
                         format!("MSG {reply} {id} {}\r\n{json}\r\n", json.len())
                     }
                     (false, _) | (true, Api::NoResponders) => {
                         format!("HMSG {reply} {id} 16 16\r\nNATS/1.0 503\r\n\r\n\r\n")
                     }
                 };
-                say(&mut write, &answer).await;
+                send(&mut write, &answer).await;
             }
             _ => {}
         }
@@ -113,7 +112,7 @@ fn subscriber<'a>(subscriptions: &'a [(String, String)], reply: &str) -> Option<
         .map(|(_, id)| id.as_str())
 }
 
-async fn say(write: &mut OwnedWriteHalf, words: &str) {
+async fn send(write: &mut OwnedWriteHalf, words: &str) {
     // A client that has gone is no failure of the server.
     let _ = write.write_all(words.as_bytes()).await;
 }
@@ -159,22 +158,22 @@ async fn a_publication_that_waited_for_the_connection_is_confirmed() {
 }
 
 #[tokio::test]
-async fn a_subject_is_unknown_only_when_the_api_says_so() {
+async fn a_subject_is_unknown_only_if_the_api_confirms_it() {
     for (api, expected) in [
         (
-            Api::Says(r#"{"total":0,"streams":null}"#),
+            Api::Answer(r#"{"total":0,"streams":null}"#),
             Kind::UnknownTopic,
         ),
         (
-            Api::Says(r#"{"total":1,"streams":["S"]}"#),
+            Api::Answer(r#"{"total":1,"streams":["S"]}"#),
             Kind::Disconnected,
         ),
         (
-            Api::Says(r#"{"error":{"code":503,"err_code":10008,"description":"unavailable"}}"#),
+            Api::Answer(r#"{"error":{"code":503,"err_code":10008,"description":"unavailable"}}"#),
             Kind::Disconnected,
         ),
-        (Api::Says("{}"), Kind::Disconnected),
-        (Api::Says("?"), Kind::Disconnected),
+        (Api::Answer("{}"), Kind::Disconnected),
+        (Api::Answer("?"), Kind::Disconnected),
         (Api::NoResponders, Kind::Disconnected),
         (Api::Silent, Kind::Disconnected),
     ] {
@@ -187,7 +186,7 @@ async fn a_subject_is_unknown_only_when_the_api_says_so() {
 
 #[tokio::test]
 async fn the_api_is_asked_once_for_many_publications() {
-    let server = Mock::start(Api::Says(r#"{"streams":["S"]}"#)).await;
+    let server = Mock::start(Api::Answer(r#"{"streams":["S"]}"#)).await;
     let nats = server.connect().await;
     let all = (0..100).map(|_| store(&nats, "a.b"));
     let kinds = futures_util::future::join_all(all).await;
@@ -201,8 +200,8 @@ async fn the_api_is_asked_once_for_many_publications() {
 }
 
 #[tokio::test]
-async fn a_publication_that_is_not_sent_holds_no_place_of_those_that_are() {
-    let server = Mock::start(Api::Says(r#"{"streams":["S"]}"#)).await;
+async fn an_unsent_publication_holds_no_permit() {
+    let server = Mock::start(Api::Answer(r#"{"streams":["S"]}"#)).await;
     let config = NatsConfig {
         max_ack_pending: 1,
         ack_timeout: Duration::from_secs(120),

@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn tiny_headers_are_charged_out_of_what_was_not_asked_for() {
+    async fn tiny_headers_are_charged_to_the_overhead() {
         let budget = Budget::new(100_000, 1000);
         let share = budget.reserve(Size::Free, no_limits(), 1000).await.unwrap();
         let mut pull = Pull::new(1, share, Size::Free, no_limits(), 1000);

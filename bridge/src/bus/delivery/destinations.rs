@@ -1,7 +1,7 @@
 //! Destinations that do not accept messages at the moment.
 //!
 //! ```text
-//! failed ──> FailureState ─────> one probe at a time, with back-off ──confirmed──> works: all who wait go on
+//! failed ──> FailureState ─────> one probe at a time, with back-off ──confirmed──> works: all senders continue
 //!                 ^                                      │failed
 //!                 └──────────────────────────────────────┘
 //! ```
@@ -20,7 +20,7 @@ use a2abus_transports::{Health, Topic, Transport as _, TransportError};
 use tokio::sync::watch;
 use tokio::time::{Duration, Instant, sleep_until};
 
-pub(super) use self::log::needs_a_person;
+pub(super) use self::log::needs_repair;
 use self::log::{DestinationLog, DestinationName, Reminder};
 use crate::bus::outbound::Outgoing;
 use crate::bus::{BusId, Buses};
@@ -32,16 +32,16 @@ use crate::route::NamedBy;
 /// The first and the longest wait before the next probe.
 pub(crate) const BACKOFF: (Duration, Duration) =
     (Duration::from_millis(100), Duration::from_secs(15));
-/// How often the log says that a destination still has to be repaired by a person.
+/// How often the log repeats that an operator has to repair a destination.
 const REMIND_EVERY: Duration = Duration::from_secs(60);
 
-/// The destinations that do not take messages at the moment.
+/// The destinations that do not accept messages at the moment.
 #[derive(Debug)]
 pub struct Destinations {
     buses: Buses,
     readiness: Arc<Readiness>,
     table: Mutex<Table>,
-    /// How many there are, to be read without the lock.
+    /// How many there are, readable without the lock.
     count: AtomicUsize,
     log: DestinationLog,
 }
@@ -49,7 +49,7 @@ pub struct Destinations {
 #[derive(Debug, Default)]
 struct Table {
     failing: HashMap<Destination, FailureState>,
-    /// Of the last destination that began to fail.
+    /// The generation of the newest failure.
     generation: u64,
 }
 
@@ -66,11 +66,11 @@ struct FailureState {
     generation: u64,
     since: Instant,
     error: TransportError,
-    /// Copies that it did not accept.
+    /// The number of copies that it did not accept.
     copies: u64,
-    /// Copies that are held for it.
+    /// The number of copies that are held for it.
     holders: usize,
-    /// Senders that wait until it works: lanes, workflow answers.
+    /// The number of senders that wait until it works: lanes, workflow answers.
     waiting: usize,
     /// The wait before the next probe, since the last one.
     wait: Duration,
@@ -140,7 +140,7 @@ impl Destination {
 // === impl Destinations ===
 
 impl Destinations {
-    /// All of these buses' destinations, which work as far as is known. Those that do not are shown by `readiness`.
+    /// The destinations of these buses, which are assumed to work. `readiness` shows those that fail.
     #[must_use]
     pub fn new(buses: Buses, readiness: Arc<Readiness>, log: &LogLimits) -> Self {
         Self {
@@ -195,16 +195,17 @@ impl Destinations {
         }
     }
 
-    /// Waits until the caller may send to the destination: returns at once if it works. `Some` if the caller is to probe it.
+    /// Waits until the caller may send to the destination. Returns at once if it works, and `Some` if the caller must probe
+    /// it.
     pub(super) async fn turn(
         self: &Arc<Self>,
         destination: &Destination,
         named_by: NamedBy,
-        patience: WaitPolicy,
+        wait_policy: WaitPolicy,
     ) -> Option<Probe> {
         let waiting = Waiter::enter(self, destination, named_by)?;
         loop {
-            match self.next_turn(&waiting.0, patience) {
+            match self.next_turn(&waiting.0, wait_policy) {
                 SendDecision::Send => return None,
                 SendDecision::Probe(at) => {
                     let probe = Probe(waiting);
@@ -217,11 +218,11 @@ impl Destinations {
         }
     }
 
-    fn next_turn(&self, holder: &Holder, patience: WaitPolicy) -> SendDecision {
+    fn next_turn(&self, holder: &Holder, wait_policy: WaitPolicy) -> SendDecision {
         match self.lock().held_by(holder) {
             None => SendDecision::Send,
             Some(failing)
-                if patience == WaitPolicy::UntilRefused && needs_a_person(&failing.error) =>
+                if wait_policy == WaitPolicy::UntilRefused && needs_repair(&failing.error) =>
             {
                 SendDecision::Send
             }
@@ -233,7 +234,7 @@ impl Destinations {
         }
     }
 
-    /// Waits for a moment, or for the bus to come back, if it is away.
+    /// Waits until a time, or until the bus reconnects.
     async fn until(&self, moment: Instant, bus: BusId) {
         let health = self.buses.get(bus).map(|bus| bus.transport.health());
         let comes_back = async {
@@ -252,7 +253,7 @@ impl Destinations {
         }
     }
 
-    /// Takes a destination out. Under the lock, so that nobody shows an earlier state after this.
+    /// Removes a destination. Holds the lock, so that no older state is shown afterwards.
     fn remove(&self, table: &mut Table, destination: &Destination) -> Option<FailureState> {
         let failing = table.failing.remove(destination)?;
         self.count.store(table.failing.len(), Ordering::Release);
@@ -293,9 +294,9 @@ impl Destinations {
             let is_news = failing.error.kind() != error.kind();
             failing.error = error.clone();
             self.show(destination, failing);
-            let is_due = needs_a_person(error) && failing.reminded.elapsed() >= REMIND_EVERY;
+            let is_due = needs_repair(error) && failing.reminded.elapsed() >= REMIND_EVERY;
             let allowed = (is_news || is_due).then(|| self.log.allows_reminder());
-            // One that is not written now is due again at the next probe.
+            // A suppressed reminder is due again at the next probe.
             allowed.flatten().map(|suppressed| {
                 failing.reminded = Instant::now();
                 Reminder {
@@ -379,7 +380,7 @@ impl FailureState {
 // === impl Holder ===
 
 impl Holder {
-    /// One more copy that is held.
+    /// Counts one more held copy.
     fn another(&self) -> Self {
         if let Some(failing) = self.destinations.lock().held_by(self) {
             failing.holders += 1;
@@ -400,7 +401,7 @@ impl Drop for Holder {
             return;
         };
         failing.holders = failing.holders.saturating_sub(1);
-        let stays = self.named_by == NamedBy::Config && needs_a_person(&failing.error);
+        let stays = self.named_by == NamedBy::Config && needs_repair(&failing.error);
         if failing.holders > 0 || stays {
             return;
         }
@@ -495,10 +496,10 @@ impl Drop for Waiter {
     }
 }
 
-/// The wait, shortened at random by up to half, so that many do not wake at once.
+/// The wait, shortened at random by up to half, so that not all senders wake up at once.
 pub(crate) fn jittered(wait: Duration) -> Duration {
     let mut byte = [0];
-    // Without randomness the full wait is as good.
+    // Without randomness, the full wait also works.
     let random = getrandom::fill(&mut byte).map_or(0, |()| u32::from(byte[0]));
     wait - wait * random / 512
 }

@@ -22,7 +22,7 @@ pub(crate) struct Requester {
     /// The headers that its answer keeps.
     pub(crate) headers: Vec<Header>,
     /// Whether the source delivers the request again if it is not settled.
-    pub(crate) comes_again: bool,
+    pub(crate) is_redeliverable: bool,
     /// Where the request was read, for the log.
     pub(crate) topic: Topic,
     pub(crate) origin: Option<Text>,

@@ -1,15 +1,15 @@
 //! How much of its budget may a binding spend on requests that wait for their answers?
 //!
-//! A request is settled when it is answered, so that it holds its part of the budget for as long as its agent takes.
+//! A request is settled only when it is answered, so it holds its part of the budget until then.
 //!
 //! | | messages and bytes of the budget, at most |
 //! |---|---|
 //! | one agent | 1/4 |
-//! | all agents | 3/4: messages that need no answer always find room |
-//! | an agent that holds something | while all hold 9/16, unless it holds 1/32 with the new request |
+//! | all agents | 3/4: so there is always room for messages that need no answer |
+//! | one agent, while all together hold more than 9/16 | 1/32, or its first request |
 //!
-//! So agents that do not answer leave room for the first requests of any other. An agent is a name in a payload: a
-//! writer who invents agent names can use up the common share, but nothing beyond it.
+//! So agents that do not answer leave room for the first requests of others. Agent names come from payloads: a sender
+//! that invents names can use up the common share, but no more.
 
 use std::hash::Hash;
 use std::sync::Arc;
@@ -23,9 +23,9 @@ use crate::shares::{Share, Shares};
 #[derive(Debug)]
 pub struct WaitingRoom {
     of_all: Quota<()>,
-    /// What all hold at most after a request for an agent that holds more than little.
+    /// The most that all may hold if an agent is to get more than `little`.
     common: Bounds,
-    /// What an agent holds that holds little.
+    /// Up to this much, an agent gets room even if all hold more than `common`.
     little: Bounds,
     of_agents: Quota<Text>,
 }
@@ -37,7 +37,7 @@ struct Quota<K: Eq + Hash> {
     bytes: Arc<Shares<K>>,
 }
 
-/// So many messages and bytes.
+/// A number of messages and of bytes.
 #[derive(Debug, Clone, Copy)]
 struct Bounds {
     messages: usize,
@@ -83,8 +83,8 @@ impl WaitingRoom {
         }
     }
 
-    /// Room for one more request of a message of this size, for this agent. A message counts once for each agent that it
-    /// has requests for.
+    /// Reserves room for a request to this agent in a message of this size. A message counts once for each agent, even
+    /// if it has several requests for the agent.
     ///
     /// # Errors
     /// The bound that is reached.
@@ -117,8 +117,8 @@ impl WaitingRoom {
 // === impl Bounds ===
 
 impl Bounds {
-    fn fits(self, most: Self) -> bool {
-        self.messages <= most.messages && self.bytes <= most.bytes
+    fn fits(self, limit: Self) -> bool {
+        self.messages <= limit.messages && self.bytes <= limit.bytes
     }
 }
 
@@ -139,11 +139,11 @@ impl<K: Eq + Hash + Clone> Quota<K> {
         }
     }
 
-    /// One message; a larger one than anybody may hold takes all there is.
+    /// Reserves room for one message. A message that is larger than the limit takes the whole limit.
     fn take(&self, holder: &K, bytes: usize) -> Option<Hold<K>> {
         let message = self.messages.take(holder)?;
         let mut held = self.bytes.begin(holder);
-        held.grow(bytes.min(self.bytes.most())).then_some(Hold {
+        held.grow(bytes.min(self.bytes.limit())).then_some(Hold {
             _message: message,
             _bytes: held,
         })
@@ -153,7 +153,7 @@ impl<K: Eq + Hash + Clone> Quota<K> {
 // === impl Holds ===
 
 impl Holds {
-    /// What the message as a whole holds, until it is settled.
+    /// The share of the message as a whole, held until it is settled.
     pub(crate) fn message(self) -> Option<Hold<()>> {
         self.message
     }

@@ -1,8 +1,8 @@
-//! The requests on the bus that are being answered, and those that were, by where they were read.
+//! The requests on the bus that are being answered or were answered recently, by the position where they were read.
 //!
-//! A request that its source delivers again is answered once: while the first one waits for its answer, the second waits
-//! with it; once it is answered, the second is done at once. Only if nobody may answer the first one any more is the
-//! second a new request. Each decision is one step under the lock of the position.
+//! A redelivered request is answered only once. While the first delivery waits for the answer, the second one waits
+//! with it; later, it is done at once. Only if this replica may no longer answer the first delivery is the second one a
+//! new request. Each decision is one step under the lock of the position.
 
 use std::sync::PoisonError;
 
@@ -11,10 +11,10 @@ use a2abus_plugin::Text;
 use super::sync::{DashMap, Entry, Mutex, MutexGuard};
 use crate::recent::Recent;
 
-/// The requests that are being answered or were lately; `S` is a share of the message that a request was read in.
+/// The requests that are being answered or were answered recently. `S` is a share of the message of a request.
 #[derive(Debug)]
 pub(super) struct Running<S> {
-    /// The shares of those that came again.
+    /// The shares of redelivered requests.
     running: DashMap<Text, Vec<S>>,
     answered: Mutex<Recent<Text>>,
 }
@@ -22,7 +22,7 @@ pub(super) struct Running<S> {
 /// The state of a request that was read.
 #[derive(Debug)]
 pub(super) enum EntryState<S> {
-    /// It is a new one.
+    /// It is new.
     New(S),
     /// It waits for the answer to the first one.
     Waits,
@@ -30,7 +30,7 @@ pub(super) enum EntryState<S> {
     Answered(S),
 }
 
-/// The most requests that are remembered once they are answered.
+/// Most answered requests that are remembered.
 const MAX_RECENT: usize = 65_536;
 
 impl<S> Default for Running<S> {
@@ -52,7 +52,7 @@ impl<S> Running<S> {
                 entry.get_mut().push(share);
                 EntryState::Waits
             }
-            // What is answered is put there before it is taken out here.
+            // `finish` adds a request there before it removes it here.
             Entry::Vacant(_) if self.answered().contains(position) => EntryState::Answered(share),
             Entry::Vacant(entry) => {
                 entry.insert(Vec::new());
@@ -61,8 +61,8 @@ impl<S> Running<S> {
         }
     }
 
-    /// What `begin` gives for the first share of those that came again which gives anything. If none does, the request
-    /// is left: one that comes again is either found here or is a new request.
+    /// The first result that `begin` returns for the redelivered shares. If there is none, removes the request, so that
+    /// a later redelivery is a new request.
     pub(super) fn begin_again<P>(
         &self,
         position: &Text,
@@ -78,14 +78,14 @@ impl<S> Running<S> {
         begun
     }
 
-    /// The request is answered. Gives back the shares of those that came again.
+    /// Records that the request is answered. Returns the shares of its redeliveries.
     pub(super) fn finish(&self, position: &Text) -> Vec<S> {
         self.answered().insert(position.clone(), ());
         let waiting = self.running.remove(position);
         waiting.map(|(_, shares)| shares).unwrap_or_default()
     }
 
-    /// The request is left to its source, which delivers it again.
+    /// Removes the request, which its source delivers again.
     pub(super) fn leave(&self, position: &Text) {
         drop(self.running.remove(position));
     }

@@ -1,4 +1,4 @@
-//! A message that is settled when everything in it is done.
+//! A message that is settled when all work on it is done.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -9,18 +9,18 @@ use super::room::Hold;
 use crate::metrics::BindingMetrics;
 use crate::stage;
 
-/// A message that is not settled yet, held by everything that is still to be done about it. It is settled when everybody
-/// is [`Unsettled::done`]; one that is dropped before that leaves the message to its source, which delivers it again.
+/// A share of an unsettled message; each piece of work has one. The message is settled when all shares are
+/// [`Unsettled::done`]. If one is dropped before that, the source delivers the message again.
 #[derive(Debug)]
 pub(crate) struct Unsettled {
     shared: Arc<Shared>,
     is_done: bool,
-    /// Until the copies of the message are published; dropped last.
+    /// Set until the copies of the message are published; dropped last.
     _publishing: Option<Publishing>,
 }
 
-/// Something of the message, or of its answer, is on its way. While nothing is, the message waits for an agent alone, and
-/// its source knows that.
+/// Exists while the message or its answer is being published. When there is none, the message only waits for an agent,
+/// and its source is told so.
 #[derive(Debug)]
 pub(super) struct Publishing(Arc<Shared>);
 
@@ -29,9 +29,9 @@ struct Shared {
     /// Set once the message is routed.
     acknowledger: OnceLock<Acknowledger>,
     is_abandoned: AtomicBool,
-    /// How many things are on their way.
+    /// How many things are being published.
     publishing: Mutex<usize>,
-    /// What it holds of the budget of its binding beside the agents.
+    /// Its share of the binding's budget, in addition to those of the agents.
     hold: OnceLock<Hold<()>>,
     metrics: BindingMetrics,
 }
@@ -55,16 +55,16 @@ impl Unsettled {
         }
     }
 
-    /// What settles it, and the part of the budget that it holds until then.
+    /// Sets the acknowledger, and the share of the budget that is held until it is settled.
     pub(crate) fn hold(&self, acknowledger: Acknowledger, hold: Option<Hold<()>>) {
-        // Once for each message.
+        // This is called once per message.
         drop(self.shared.acknowledger.set(acknowledger));
         if let Some(hold) = hold {
             drop(self.shared.hold.set(hold));
         }
     }
 
-    /// One more thing to be done about it.
+    /// A share for another piece of work.
     pub(crate) fn another(&self) -> Self {
         Self {
             _publishing: None,
@@ -73,20 +73,20 @@ impl Unsettled {
         }
     }
 
-    /// This is done.
+    /// The work of this share is done.
     pub(crate) fn done(mut self) {
         self.is_done = true;
     }
 
-    /// Begins to publish something.
+    /// Starts publishing something.
     pub(super) fn publishing(&self) -> Publishing {
         self.shared.count_publishing(1, 0);
         Publishing(Arc::clone(&self.shared))
     }
 
-    /// Begins to publish something, if the message is still this replica's.
+    /// Starts publishing something, if the message still belongs to this replica.
     pub(super) fn publishing_if_current(&self) -> Option<Publishing> {
-        // In this order: a source that takes the message away from now on waits.
+        // The order matters: from now on, a source that takes the message away waits.
         let publishing = self.publishing();
         let acknowledger = self.shared.acknowledger.get();
         let is_current = acknowledger.is_none_or(Acknowledger::is_current);
@@ -104,7 +104,7 @@ impl Drop for Unsettled {
 
 impl Drop for Publishing {
     fn drop(&mut self) {
-        // With the last one the message is settled, and is not said to wait before.
+        // With the last reference the message is settled, so it is not reported as waiting before.
         if Arc::strong_count(&self.0) > 1 {
             self.0.count_publishing(0, 1);
         }
@@ -114,7 +114,7 @@ impl Drop for Publishing {
 // === impl Shared ===
 
 impl Shared {
-    /// Tells the source when the first thing begins, and when the last has ended.
+    /// Tells the source when the first publication starts, and when the last one has ended.
     fn count_publishing(&self, begun: usize, ended: usize) {
         let mut publishing = self
             .publishing
@@ -138,7 +138,7 @@ impl Drop for Shared {
             return;
         };
         if self.is_abandoned.load(Ordering::Relaxed) {
-            // Dropping it hands the message back.
+            // Dropping the acknowledger returns the message to its source.
             return;
         }
         let _settle = stage::settle().entered();

@@ -14,9 +14,9 @@ use super::{Failure, Reason};
 /// The codes of one reason over HTTP.
 struct Row {
     /// In A2A 1.0.
-    current: StatusCode,
+    v1_0: StatusCode,
     /// In A2A 0.3.
-    former: StatusCode,
+    v0_3: StatusCode,
     /// `google.rpc.Code`.
     canonical: &'static str,
     /// The name of the error in A2A 0.3.
@@ -30,7 +30,7 @@ impl Reason {
     fn http(self) -> Row {
         const UNPROCESSABLE: StatusCode = StatusCode::UNPROCESSABLE_ENTITY;
         use StatusCode as S;
-        let (current, former, canonical, name) = match self {
+        let (v1_0, v0_3, canonical, name) = match self {
             Self::Parse => (S::BAD_REQUEST, S::BAD_REQUEST, "INVALID_ARGUMENT", "JSONParseError"),
             Self::InvalidRequest => (S::BAD_REQUEST, S::BAD_REQUEST, "INVALID_ARGUMENT", "InvalidRequestError"),
             Self::InvalidParams => (S::BAD_REQUEST, UNPROCESSABLE, "INVALID_ARGUMENT", "InvalidParamsError"),
@@ -53,7 +53,7 @@ impl Reason {
             Self::McpHeader | Self::McpVersion => (S::BAD_REQUEST, S::BAD_REQUEST, "INVALID_ARGUMENT", "InvalidRequestError"),
             Self::ReplyUndeliverable => (S::INTERNAL_SERVER_ERROR, S::INTERNAL_SERVER_ERROR, "INTERNAL", "InternalError"),
         };
-        Row { current, former, canonical, name }
+        Row { v1_0, v0_3, canonical, name }
     }
 
     /// The reason that has this code in official A2A.
@@ -76,7 +76,7 @@ impl Reason {
 // === impl Failure ===
 
 impl Failure {
-    /// The error of a JSON-RPC response of an agent.
+    /// The failure for an error response of an agent.
     pub(crate) fn of_agent(response: &[u8]) -> Self {
         #[derive(Deserialize)]
         struct Response {
@@ -107,8 +107,8 @@ impl Failure {
     pub(crate) fn http_status(&self, dialect: Dialect) -> StatusCode {
         let row = self.reason.http();
         match dialect {
-            Dialect::A2a03 => row.former,
-            _ => row.current,
+            Dialect::A2a03 => row.v0_3,
+            _ => row.v1_0,
         }
     }
 

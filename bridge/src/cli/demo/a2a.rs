@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::step::{CallResponse, Step, call};
 
-/// Where an A2A client finds the agent.
+/// The request of an A2A client for the card.
 const URL: &str = "/a2a/agents/stream";
 
 pub(super) fn card() -> Step {
@@ -26,7 +26,7 @@ pub(super) fn card() -> Step {
     }
 }
 
-/// The client goes away after two events; the task goes on.
+/// The client disconnects after two events; the task continues.
 pub(super) fn streamed() -> Step {
     let message = json!({"message": {"role": "user", "kind": "message", "messageId": "m-2",
         "parts": [{"kind": "text", "text": "Plan a trip to Bergen"}]}});
@@ -46,7 +46,7 @@ pub(super) fn streamed() -> Step {
     }
 }
 
-/// The client comes back to the task with the id of the last event that it has.
+/// The client resumes the stream after the last event that it received.
 pub(super) fn resubscribed(answer: &CallResponse) -> Step {
     let task = answer.parts.first().map(|task| &task["result"]["id"]);
     Step {

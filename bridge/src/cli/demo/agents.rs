@@ -1,4 +1,4 @@
-//! Three agents as anybody might write them: they read a topic and publish plain JSON-RPC to where the request says.
+//! Three simple agents: they read a topic and publish plain JSON-RPC to the topic that the request names.
 
 use a2abus_plugin::{Event, Limits, Text, extension};
 use a2abus_transports::content_mode::{self, Binding, Content};
@@ -19,7 +19,7 @@ pub(crate) struct ReceivedEvent {
     pub(crate) agent: &'static str,
     pub(crate) topic: Text,
     pub(crate) event: Event,
-    /// What it published, and where.
+    /// The responses it published, with their topics.
     pub(crate) answers: Vec<(Text, String)>,
 }
 
@@ -28,11 +28,11 @@ type Behaviour = fn(id: &Value, request: &Value) -> Vec<Value>;
 
 const AGENTS: [(&str, Behaviour); 3] = [("echo", echo), ("slow", slow), ("stream", stream)];
 
-/// A request as an agent reads it.
+/// A request to an agent.
 pub(super) struct Request {
     pub(super) event: Event,
     pub(super) body: Value,
-    /// Where its answer goes; a notification has none.
+    /// The topic of its answer; a notification has none.
     pub(super) reply_to: Option<Text>,
 }
 
@@ -54,7 +54,7 @@ pub(crate) async fn start(
                 };
                 let Some(delivery) = delivery else { return };
                 match serve(name, behaviour, &memory, delivery).await {
-                    // Nobody looks any more: the demonstration is over.
+                    // The demonstration has ended.
                     Ok(event) => drop(seen.send(event).await),
                     Err(error) => tracing::error!(agent = name, %error, "the sample agent failed"),
                 }
@@ -86,7 +86,7 @@ async fn serve(
     if let Some(id) = request.body.get("id") {
         let reply_to = request
             .reply_to
-            .context("a request says where its answer goes")?;
+            .context("the request does not name the topic of its answer")?;
         for response in behaviour(id, &request.body) {
             let text = publish(memory, &reply_to, &response).await?;
             answers.push((reply_to.clone(), text));
@@ -101,8 +101,8 @@ async fn serve(
     })
 }
 
-/// Reads and settles a request, before it is worked on: that may take long, and a request that is lost with this process
-/// has no caller any more. What cannot be read is logged.
+/// Reads and settles a request before the agent works on it. That may take long, and a request that is lost with this
+/// process has no caller left. Unreadable requests are logged.
 pub(super) fn take(agent: &str, delivery: Delivery) -> Option<Request> {
     let request = read(&delivery)
         .inspect_err(|error| tracing::error!(agent, %error, "a request could not be read"));
@@ -124,7 +124,7 @@ fn read(delivery: &Delivery) -> anyhow::Result<Request> {
     })
 }
 
-/// Publishes a response as plain JSON; its text.
+/// Publishes a response as plain JSON. Returns its text.
 pub(super) async fn publish(
     memory: &Memory,
     reply_to: &Text,

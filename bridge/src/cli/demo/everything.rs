@@ -1,5 +1,5 @@
-//! The MCP server that the conformance kit of MCP talks to, as an agent on the bus: the tools, prompts and resources that
-//! its scenarios name. It answers on the bus as any agent does; a client finds it at `/mcp/agents/everything`.
+//! The MCP server for the conformance kit of MCP, as an agent on the bus: the tools, prompts and resources of its
+//! scenarios. It answers on the bus like any other agent. Its endpoint is `/mcp/agents/everything`.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -25,17 +25,17 @@ const WORK: Duration = Duration::from_millis(50);
 /// How long a client may take to answer a question.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What a method comes to: a result, or the code, message and data of an error.
+/// The outcome of a method: a result, or the code, message and data of an error.
 type Answered = Result<Value, (i64, String, Value)>;
 
-/// The questions that wait for a client, by call and id.
+/// The requests to clients that have no answer yet, by call and id.
 type Questions = Arc<Mutex<HashMap<(Text, String), oneshot::Sender<Value>>>>;
 
-/// A request that is being answered.
+/// A request in progress.
 struct AgentRequest {
     memory: Memory,
     reply_to: Text,
-    /// The call, which the answers to questions repeat.
+    /// The call, which the answers of the client repeat.
     call: Text,
     body: Value,
     questions: Questions,
@@ -65,7 +65,7 @@ pub(super) async fn run(memory: Memory, mut consumer: Consumer, stop: Cancellati
 // === impl AgentRequest ===
 
 impl AgentRequest {
-    /// `None` for what is not answered: a notification, or the answer to a question.
+    /// `None` for a message without an answer: a notification, or an answer of the client.
     fn of(memory: Memory, request: Request, questions: &Questions) -> Option<Self> {
         let Request {
             event,
@@ -101,18 +101,18 @@ impl AgentRequest {
                 json!({ "jsonrpc": "2.0", "id": id, "error": error })
             }
         };
-        self.say(&answer).await;
+        self.publish(&answer).await;
     }
 
-    async fn say(&self, said: &Value) {
-        if let Err(error) = publish(&self.memory, &self.reply_to, said).await {
+    async fn publish(&self, message: &Value) {
+        if let Err(error) = publish(&self.memory, &self.reply_to, message).await {
             tracing::error!(agent = NAME, %error, "the agent failed");
         }
     }
 
     async fn notify(&self, method: &str, params: Value) {
-        let said = json!({ "jsonrpc": "2.0", "method": method, "params": params });
-        self.say(&said).await;
+        let message = json!({ "jsonrpc": "2.0", "method": method, "params": params });
+        self.publish(&message).await;
     }
 
     async fn answered(&self) -> Answered {
@@ -147,14 +147,14 @@ impl AgentRequest {
         let arguments = &params["arguments"];
         match name {
             "test_tool_with_logging" => {
-                for said in [
+                for text in [
                     "Tool execution started",
                     "Tool processing data",
                     "Tool execution completed",
                 ] {
                     self.notify(
                         "notifications/message",
-                        json!({ "level": "info", "data": said }),
+                        json!({ "level": "info", "data": text }),
                     )
                     .await;
                     tokio::time::sleep(WORK).await;
@@ -162,17 +162,17 @@ impl AgentRequest {
                 Ok(lists::text("The tool has logged three messages"))
             }
             "test_logging_tool" => {
-                let said = json!({ "level": "info", "data": "a message that nobody asked for" });
-                self.notify("notifications/message", said).await;
+                let params = json!({ "level": "info", "data": "a message that nobody asked for" });
+                self.notify("notifications/message", params).await;
                 Ok(lists::text("The tool has logged"))
             }
             "test_tool_with_progress" => {
                 let token = &params["_meta"]["progressToken"];
                 for progress in [0, 50, 100] {
                     if !token.is_null() {
-                        let said =
+                        let params =
                             json!({ "progressToken": token, "progress": progress, "total": 100 });
-                        self.notify("notifications/progress", said).await;
+                        self.notify("notifications/progress", params).await;
                     }
                     tokio::time::sleep(WORK).await;
                 }
@@ -194,8 +194,8 @@ impl AgentRequest {
         let params = json!({
             "messages": [{ "role": "user", "content": content }], "maxTokens": 100,
         });
-        let said = self.ask("sampling/createMessage", params).await?;
-        let text = said["content"]["text"].as_str().unwrap_or_default();
+        let result = self.ask("sampling/createMessage", params).await?;
+        let text = result["content"]["text"].as_str().unwrap_or_default();
         Ok(lists::text(&format!("LLM response: {text}")))
     }
 
@@ -205,31 +205,31 @@ impl AgentRequest {
             "message": message.unwrap_or("Please fill in this form"),
             "requestedSchema": lists::form(name),
         });
-        let said = self.ask("elicitation/create", params).await?;
+        let result = self.ask("elicitation/create", params).await?;
         let text = match name {
-            "test_elicitation" => format!("User response: {said}"),
+            "test_elicitation" => format!("User response: {result}"),
             _ => format!(
                 "Elicitation completed: action={}, content={}",
-                said["action"].as_str().unwrap_or_default(),
-                said["content"]
+                result["action"].as_str().unwrap_or_default(),
+                result["content"]
             ),
         };
         Ok(lists::text(&text))
     }
 
-    /// Asks the client of this call, and waits for what it says.
+    /// Sends a request to the client of this call, and waits for the answer.
     async fn ask(&self, method: &str, params: Value) -> Answered {
         let id = format!("question-{method}");
-        let (heard, answer) = oneshot::channel();
+        let (sender, answer) = oneshot::channel();
         {
             let mut questions = self
                 .questions
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner);
-            questions.insert((self.call.clone(), id.clone()), heard);
+            questions.insert((self.call.clone(), id.clone()), sender);
         }
-        let said = json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params });
-        self.say(&said).await;
+        let message = json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params });
+        self.publish(&message).await;
         let answer = tokio::time::timeout(PATIENCE, answer).await;
         let failed = |why: &str| (-32_603, why.to_owned(), Value::Null);
         let answer = answer.map_err(|_| failed("the client did not answer in time"))?;

@@ -21,7 +21,7 @@ pub(crate) struct Report {
     pub(crate) payload: Option<String>,
     pub(crate) seen: Vec<ReceivedEvent>,
     pub(crate) answer: CallResponse,
-    /// What was not as it should be.
+    /// What was wrong.
     pub(crate) problem: Option<String>,
 }
 
@@ -32,7 +32,7 @@ pub(crate) struct WorkflowReport {
     pub(crate) progress: Vec<Progress>,
     pub(crate) answer: String,
     pub(crate) elapsed: Duration,
-    /// What was not as it should be.
+    /// What was wrong.
     pub(crate) problem: Option<String>,
 }
 
@@ -95,7 +95,7 @@ impl OutputStyle {
         }
     }
 
-    /// Where the agent of a kit is found; `url` is the one that its kit gets.
+    /// The URLs of the agent of a kit; `url` is the one that its kit gets.
     pub(crate) fn kit(self, door: SocketAddr, agent: &str) -> anyhow::Result<()> {
         let base = format!("http://{door}");
         match self {
@@ -217,7 +217,7 @@ fn story(report: &Report) -> String {
     lines.join("\n")
 }
 
-/// The event that an agent got, its route, and what the agent made of it.
+/// The event that an agent received, its route, and the answers of the agent.
 fn seen_by_agent(seen: &ReceivedEvent) -> [String; 3] {
     let attribute = |name: &str| {
         let value = seen.event.attribute(name)?;

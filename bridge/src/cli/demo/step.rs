@@ -1,4 +1,4 @@
-//! The calls that the demonstration makes, and what must come of each.
+//! The calls of the demonstration, and the expected results.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -16,11 +16,11 @@ pub(super) struct Step {
     pub(super) title: &'static str,
     pub(super) path: String,
     pub(super) headers: Headers,
-    /// What is posted; without it the path is read.
+    /// The body of a POST; without it the request is a GET.
     pub(super) payload: Option<Value>,
-    /// How many events of a stream are read before the caller goes away; without it all of them.
+    /// How many events of a stream are read before the caller disconnects; all of them by default.
     pub(super) leaves_after: Option<usize>,
-    /// The agents that must see an event of it.
+    /// The agents that must receive an event of it.
     pub(super) agents: &'static [&'static str],
     pub(super) expect: fn(&CallResponse) -> bool,
     /// A description of the expected answer.
@@ -238,7 +238,7 @@ impl Step {
     }
 }
 
-/// The events of a stream that are there as a whole.
+/// The complete events of a stream.
 fn events(body: &[u8]) -> impl Iterator<Item = &str> {
     let text = std::str::from_utf8(body).unwrap_or_default();
     let whole = text.rfind("\n\n").map_or("", |end| &text[..end]);

@@ -1,5 +1,5 @@
-//! A small MCP server over stdio, as anybody might write it: the bridge of the demonstration starts it and puts it on the
-//! bus. And the calls of an MCP client to it.
+//! A small MCP server over stdio, which the bridge of the demonstration starts and puts on the bus, and the calls of an
+//! MCP client to it.
 
 use anyhow::Context as _;
 use serde_json::{Value, json};
@@ -9,7 +9,7 @@ use super::step::{Step, call};
 
 /// The name of the agent.
 pub(super) const NAME: &str = "sums";
-/// The command of this program that is the server.
+/// The hidden command that runs the server.
 pub(super) const COMMAND: &str = "demo-server";
 
 /// Answers the requests on standard input until it ends.
@@ -56,7 +56,7 @@ fn answer(message: &Value) -> Option<Value> {
     Some(json!({ "jsonrpc": "2.0", "id": id, "result": result }))
 }
 
-/// What an MCP client does with it.
+/// The calls of an MCP client to it.
 pub(super) fn steps() -> [Step; 2] {
     let step = |title, path: &str, payload, expect, wanted| Step {
         title,

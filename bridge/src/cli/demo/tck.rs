@@ -1,5 +1,5 @@
-//! The agent that the compatibility kits of A2A talk to: what it does with a message follows from how its `messageId`
-//! begins. It knows nothing of the kits but these beginnings, and answers on the bus as any agent does.
+//! The agent for the compatibility kits of A2A: the prefix of `messageId` decides how it handles a message. It knows
+//! nothing else about the kits, and answers on the bus like any other agent.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -14,22 +14,22 @@ use super::agents::{Request, publish, result, take};
 
 /// Its name.
 pub(super) const NAME: &str = "tck";
-/// How long it works on a task that the kits come back to.
+/// How long it works on a task that the kits query again.
 const LONG_WORK: Duration = Duration::from_secs(4);
 
-/// What it was asked for.
+/// One request.
 struct Work {
-    /// Its own name of the task.
+    /// Its own id for the task.
     task: String,
     context: Value,
     /// The id of the message.
     message: String,
-    /// The id of what it says.
-    said: String,
+    /// The id of its answer.
+    message_id: String,
     is_cancel: bool,
 }
 
-/// What it does next.
+/// The next step.
 enum Action {
     Say(Value),
     Work(Duration),
@@ -37,10 +37,10 @@ enum Action {
 
 type Script = fn(&Work) -> Vec<Action>;
 
-/// What follows from which beginning; the longest one that fits counts.
+/// The actions for each prefix; the longest matching prefix decides.
 const SCRIPTS: [(&str, Script); 18] = [
     ("", |work| vec![work.ended("input-required", "What next?")]),
-    // `tck-complete-task`, and all that only asks the bridge.
+    // `tck-complete-task`, and messages of tests that only concern the bridge.
     ("tck-", |work| {
         vec![work.ended("completed", "Hello from TCK")]
     }),
@@ -103,7 +103,7 @@ const SCRIPTS: [(&str, Script); 18] = [
 
 /// Answers requests until `stop`.
 pub(super) async fn run(memory: Memory, mut consumer: Consumer, stop: CancellationToken) {
-    // The tasks that it works on, and how each is cancelled.
+    // The tasks in progress, with the handles that cancel them.
     let mut running: HashMap<String, CancellationToken> = HashMap::new();
     let (mut works, mut count) = (JoinSet::new(), 0_u64);
     loop {
@@ -125,7 +125,7 @@ pub(super) async fn run(memory: Memory, mut consumer: Consumer, stop: Cancellati
         let replaced = running.insert(work.task.clone(), cancelled.clone());
         let memory = memory.clone();
         if work.is_cancel {
-            // Whatever was done for the task stops.
+            // Stops the work on the task.
             replaced.inspect(CancellationToken::cancel);
         }
         works.spawn(async move {
@@ -143,7 +143,7 @@ async fn done(
     work: &Work,
     cancelled: &CancellationToken,
 ) -> anyhow::Result<()> {
-    // A notification is answered by nobody.
+    // A notification has no answer.
     let (Some(id), Some(reply_to)) = (request.body.get("id"), &request.reply_to) else {
         return Ok(());
     };
@@ -180,7 +180,7 @@ fn file() -> Value {
 // === impl Work ===
 
 impl Work {
-    /// `count` names a task that is not there yet.
+    /// `count` gives a new task its id.
     fn of(request: &Value, count: u64) -> Self {
         let is_cancel = matches!(
             request["method"].as_str(),
@@ -198,7 +198,7 @@ impl Work {
                 .map_or_else(|| format!("task-{count}"), str::to_owned),
             context: message["contextId"].clone(),
             message: message["messageId"].as_str().unwrap_or_default().to_owned(),
-            said: format!("said-{count}"),
+            message_id: format!("said-{count}"),
             is_cancel,
         }
     }
@@ -213,16 +213,16 @@ impl Work {
         script(&self.message)(self)
     }
 
-    fn message(&self, said: &str) -> Value {
-        json!({"kind": "message", "role": "agent", "messageId": self.said,
-            "contextId": self.context, "parts": [text(said)]})
+    fn message(&self, content: &str) -> Value {
+        json!({"kind": "message", "role": "agent", "messageId": self.message_id,
+            "contextId": self.context, "parts": [text(content)]})
     }
 
-    /// A task that is at rest, with what the agent says about it.
-    fn ended(&self, state: &str, said: &str) -> Action {
+    /// A task that has stopped, with a message of the agent.
+    fn ended(&self, state: &str, content: &str) -> Action {
         Action::Say(
             json!({"kind": "task", "id": self.task, "contextId": self.context,
-            "status": {"state": state, "message": self.message(said)}}),
+            "status": {"state": state, "message": self.message(content)}}),
         )
     }
 

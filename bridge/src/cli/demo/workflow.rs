@@ -1,4 +1,4 @@
-//! The workflow of the demonstration: a small service, and an agent that says what it wants of its data.
+//! The workflow of the demonstration, and the small service whose data it uses.
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::show::WorkflowReport;
 
-/// What the service knows.
+/// The data of the service.
 fn orders() -> Value {
     json!([
         {"id": 1, "customer": "Ana", "total": 120.5, "paid": true},
@@ -104,7 +104,7 @@ async fn execute(base: &str, workflow: &str) -> anyhow::Result<(Vec<Progress>, A
         http: Arc::new(Client::new(&ClientOptions::default())?),
         store: Arc::new(MemoryStore::default()),
     };
-    // The base is registered, so that it may be on this machine.
+    // A registered base URL may be on this machine.
     let policy = Policy {
         operations: ["ApiCall", "FilterData", "TransformData", "StoreData"]
             .into_iter()
@@ -120,7 +120,7 @@ async fn execute(base: &str, workflow: &str) -> anyhow::Result<(Vec<Progress>, A
         ..Request::default()
     };
     let Started::New(mut execution) = executor.execute(&Arc::new(agent), request).await? else {
-        bail!("the workflow has run already");
+        bail!("the workflow has already run");
     };
     let mut progress = Vec::new();
     loop {

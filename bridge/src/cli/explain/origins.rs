@@ -6,19 +6,19 @@ use a2abus_plugin::{Family, Kind, Mapped, extension};
 
 use crate::cli::payload::POSITION_WORD;
 
-/// Where an attribute comes from: a member of the payload as `params._agentId`, or in words.
+/// Where an attribute comes from: a member of the payload such as `params._agentId`, or a description.
 pub(super) type Origin = &'static str;
 
 const NEW_ID: Origin = "new";
-const POSITION: Origin = "the position the message is read at, and the unit's index";
+const POSITION: Origin = "the position of the message, and the index of the unit";
 const CLOCK: Origin = "the clock";
-const SOURCE: Origin = "where the payload came in";
+const SOURCE: Origin = "where the payload was received";
 const JSON: Origin = "the payload is JSON";
 const FAMILY: Origin = "the payload's family";
-/// For what a later family adds before this table knows it.
+/// The origin of attributes that this table does not list.
 const MAPPING: Origin = "the mapping";
 
-/// Every attribute of the event with its origin, in the event's order.
+/// Every attribute of the event with its origin, in the order of the event.
 pub(super) fn of(mapped: &Mapped) -> Vec<(String, Origin)> {
     let core = mapped.event.core_attributes().map(|(name, _)| name);
     let extensions = mapped.event.extensions().map(|(name, _)| name);
@@ -32,7 +32,7 @@ fn origin(mapped: &Mapped, name: &str) -> Origin {
     if name == "id" && mapped.event.id().starts_with(POSITION_WORD) {
         return POSITION;
     }
-    let own = match (mapped.because.family, &mapped.json_rpc) {
+    let own = match (mapped.detection.family, &mapped.json_rpc) {
         (Family::CloudEvent, _) => Some("the event itself"),
         (_, Some(message)) => json_rpc(message, name),
         (Family::Legacy, _) => legacy(name),
@@ -104,7 +104,7 @@ fn a2e_message(name: &str) -> Option<Origin> {
         extension::TARGET_AGENT => "_agentId",
         extension::SESSION_ID => "session_id",
         extension::A2E_CAPABILITY => "capability_name, or type",
-        extension::A2E_OBJECT => "the member that names what the request is about",
+        extension::A2E_OBJECT => "the member that names the subject of the request",
         extension::A2E_KIND => "kind",
         extension::SEQ => "seq",
         extension::A2E_CODE => "code",

@@ -1,4 +1,4 @@
-//! The human-readable explanation of a unit: what it is and why, what happens to it, and how to fix it.
+//! The explanation of a unit as text: what it is and why, what happens to it, and how to fix it.
 
 use std::fmt::Write as _;
 
@@ -18,14 +18,14 @@ const AROUND: usize = 32;
 /// A unit that became an event.
 pub(super) fn mapped(mapped: &Mapped, explained: &ExplainOutput) -> String {
     let mut story = String::new();
-    let because = &explained.because;
+    let detection = &explained.because;
     section(&mut story, &format!("unit {}", mapped.index), &what(mapped));
     section(
         &mut story,
         "why",
         &format!(
             "rule {} of detection: the member {:?} is {}",
-            because.rule, because.member, because.value
+            detection.rule, detection.member, detection.value
         ),
     );
     attributes(&mut story, mapped, explained);
@@ -35,7 +35,7 @@ pub(super) fn mapped(mapped: &Mapped, explained: &ExplainOutput) -> String {
     story
 }
 
-/// A unit of no known family that is carried on.
+/// A unit of an unknown format that is forwarded.
 pub(super) fn carried(carried: &ForwardedUnknown<'_>) -> String {
     let mut story = String::new();
     let refusal = carried.refusal;
@@ -89,7 +89,7 @@ pub(super) fn refused(refusal: &Refusal, payload: &Bytes) -> String {
     story
 }
 
-/// A line, or several, under a word at the left.
+/// One or more lines, with a heading at the left.
 fn section(story: &mut String, word: &str, text: &str) {
     for (index, line) in text.lines().enumerate() {
         let word = if index == 0 { word } else { "" };
@@ -100,7 +100,7 @@ fn section(story: &mut String, word: &str, text: &str) {
 
 fn what(mapped: &Mapped) -> String {
     let kind = mapped.kind.as_str();
-    match (&mapped.json_rpc, mapped.because.family) {
+    match (&mapped.json_rpc, mapped.detection.family) {
         (Some(message), _) => {
             let id = message
                 .id
@@ -144,7 +144,7 @@ fn attributes(story: &mut String, mapped: &Mapped, explained: &ExplainOutput) {
 }
 
 fn routed(story: &mut String, route: &RouteOutput) {
-    section(story, "in by", &format!("binding {}", route.binding));
+    section(story, "via", &format!("binding {}", route.binding));
     if let Some(note) = route.note {
         section(story, "note", note);
     }
@@ -152,7 +152,7 @@ fn routed(story: &mut String, route: &RouteOutput) {
         .steps
         .iter()
         .map(|step| match &step.mismatch {
-            None => format!("{} takes it", step.route),
+            None => format!("{} matches", step.route),
             Some(mismatch) => format!("{} does not: {mismatch}", step.route),
         })
         .collect();
@@ -192,7 +192,7 @@ fn place(destination: &DestinationOutput) -> String {
     }
 }
 
-/// The payload around an offset, safe for a terminal, the place marked.
+/// The payload around an offset, which is marked. Safe for a terminal.
 fn around(payload: &Bytes, offset: usize) -> String {
     let offset = offset.min(payload.len());
     let excerpt = |from: usize, to: usize| {
@@ -272,14 +272,14 @@ routes:
     }
 
     #[test]
-    fn an_event_that_is_routed() {
+    fn a_routed_event() {
         check(
             r#"{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"_agentId":"weather"}}"#,
             r#"
 unit 0  JSON-RPC request, mcp, id 7
 why     rule 2 of detection: the member "jsonrpc" is "2.0"
 event   id               7                                        from id
-        source           /a2abus/t/in                             from where the payload came in
+        source           /a2abus/t/in                             from where the payload was received
         type             org.apache.eventmesh.a2a.tools.call.req  from type_prefix and method
         datacontenttype  application/json                         from the payload is JSON
         a2amethod        tools/call                               from method
@@ -288,16 +288,16 @@ event   id               7                                        from id
         protocol         A2A                                      from the payload's family
         protocolversion  2.0                                      from jsonrpc
 data    78 bytes, as they came
-in by   binding in
+via     binding in
 routes  other does not: targetagent is "weather", not "other"
-        tools takes it
+        tools matches
 goes    transport bus, topic agents.weather, no key, binary mode
 "#,
         );
     }
 
     #[test]
-    fn an_event_that_nobody_takes() {
+    fn an_event_that_matches_no_route() {
         let story = story(r#"{"protocol":"A2A","messageType":"CFP"}"#);
         let end: Vec<&str> = story.lines().rev().take(4).collect();
         assert_eq!(
@@ -318,7 +318,7 @@ goes    transport bus, topic agents.weather, no key, binary mode
     }
 
     #[test]
-    fn an_event_whose_destination_cannot_be_formed() {
+    fn an_event_without_an_attribute_of_its_topic() {
         let story = story(r#"{"jsonrpc":"2.0","id":7,"method":"tools/call"}"#);
         assert!(
             story.contains(
@@ -334,7 +334,7 @@ goes    transport bus, topic agents.weather, no key, binary mode
     }
 
     #[test]
-    fn a_payload_that_is_refused() {
+    fn a_refused_payload() {
         check(
             "{\"jsonrpc\":\"2.0\",\"id\":1,\n\"method\":\"m\",\"params\":{\"_agentId\":\"a b\"}}",
             r#"
@@ -348,7 +348,7 @@ fix     name the agent with 1 to 256 of A-Z a-z 0-9 . _ - / : @ + and no ".."
     }
 
     #[test]
-    fn the_place_of_an_error_is_safe_to_print() {
+    fn the_payload_around_an_error_is_safe_to_print() {
         let payload = Bytes::from_static(b"\x1b[2J\xff\"");
         assert_eq!(around(&payload, 4), "\\u{1b}[2J ▸\u{fffd}\"");
         assert_eq!(around(&Bytes::new(), 9), " ▸");

@@ -1,14 +1,14 @@
-//! What a person can do about a refused payload.
+//! How to fix a refused payload.
 
 use a2abus_plugin::DecodeErrorKind;
 
-/// What would make it right, in one sentence.
+/// The fix, in one sentence.
 pub(super) fn of(kind: DecodeErrorKind) -> &'static str {
     use DecodeErrorKind as K;
     match kind {
         K::Empty => "send a payload; an empty record is often a tombstone of a compacted topic",
         K::NotUtf8 => {
-            "encode the payload as UTF-8; compressed or Avro records must be decoded before they come here"
+            "encode the payload as UTF-8; decompress or decode compressed and Avro records first"
         }
         K::NotJson => "make the payload one JSON value, or one per line; look at the marked place",
         K::TooLarge => {
@@ -20,7 +20,7 @@ pub(super) fn of(kind: DecodeErrorKind) -> &'static str {
         K::UnsupportedVersion => {
             "write \"jsonrpc\":\"2.0\" (a string), or \"specversion\":\"1.0\" for a CloudEvent"
         }
-        K::DuplicateMember => "write the member once: two readers could see two different values",
+        K::DuplicateMember => "remove the duplicate: two readers could see two different values",
         K::BadId => {
             "use a string, a number or null as the id, up to 1024 bytes, without control characters"
         }
@@ -39,13 +39,13 @@ pub(super) fn of(kind: DecodeErrorKind) -> &'static str {
         K::Invalid => {
             "a JSON-RPC message has a method, or a result, or an error: exactly one of them"
         }
-        K::BadCloudEvent => {
-            "fix the attribute that is named; CloudEvents 1.0 says what it may hold"
-        }
+        K::BadCloudEvent => "fix the named attribute; CloudEvents 1.0 defines its values",
         K::Unknown => {
-            "add \"jsonrpc\":\"2.0\", or set on_unknown: wrap at the binding to carry it as it is"
+            "add \"jsonrpc\":\"2.0\", or set on_unknown: wrap on the binding to forward it unchanged"
         }
-        K::WrongFamily => "send it to a binding of its own family, or drop `strict` from this one",
+        K::WrongFamily => {
+            "send it to a binding of its own family, or remove `strict` from this one"
+        }
         _ => "look at the message",
     }
 }

@@ -1,4 +1,4 @@
-//! Where an event goes, and why nowhere else.
+//! Where an event goes, and why.
 
 use a2abus_plugin::{Event, Kind, extension};
 use serde::Serialize;
@@ -7,7 +7,7 @@ use crate::cli::payload::EntryPoint;
 use crate::config::{BindingConfig, Claim, Mode, Name, Role};
 use crate::route::{Destination, RouteMatch, RouteTable, RuleCheck};
 
-/// The routes, as they are at one entry point.
+/// The routes for one entry point.
 #[derive(Debug)]
 pub(super) struct Routing<'a> {
     table: RouteTable,
@@ -17,52 +17,52 @@ pub(super) struct Routing<'a> {
 /// Where one event goes.
 #[derive(Debug, Serialize)]
 pub(super) struct RouteOutput {
-    /// The binding the event came in by.
+    /// The binding that received the event.
     pub(super) binding: String,
-    /// The route that takes it.
+    /// The route that matches.
     pub(super) taken: Option<Name>,
-    /// Why it goes nowhere: the reason of the dead letter.
+    /// The reason of the dead letter, if it becomes one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) reason: Option<&'static str>,
-    /// The rules that were asked, in order.
+    /// The routes that were tried, in order.
     pub(super) steps: Vec<RuleCheck>,
     /// Where it goes.
     pub(super) destinations: Vec<DestinationOutput>,
-    /// What is done with it before, or instead of, routing.
+    /// What happens to it before, or instead of, routing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) note: Option<&'static str>,
 }
 
-/// A destination that an event goes to.
+/// A destination of an event.
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
 pub(super) enum DestinationOutput {
-    /// It can go there.
+    /// The event can be published there.
     Reachable {
         transport: Name,
         topic: String,
         key: Option<String>,
         mode: Mode,
-        /// Whether requests are answered from there, where the route has several destinations.
+        /// Whether this is the one of several destinations whose answers count.
         #[serde(skip_serializing_if = "std::ops::Not::not")]
         answers: bool,
     },
-    /// It cannot.
+    /// The event cannot be published there.
     Refused { transport: Name, error: String },
 }
 
 const ANSWER: &str =
-    "an answer: a call that waits for it gets it; what nobody waits for takes this route";
+    "an answer: it goes to the call that waits for it; if none does, it takes this route";
 const ANSWER_ONLY: &str = "this binding carries answers: they are matched to the calls that wait for them, by callid, \
     kafka_correlationId, collaborationid or id, and nothing here is routed";
-/// The reason of the dead letter of what is no answer, where there are only answers.
+/// The reason of the dead letter of other events on a binding for answers.
 const NOT_AN_ANSWER: &str = "not_an_answer";
 
 // === impl Routing ===
 
 impl<'a> Routing<'a> {
     /// # Errors
-    /// When a rule cannot be made ready, which loading the configuration rules out.
+    /// When a route is invalid, which cannot happen with a loaded configuration.
     pub(super) fn new(entry: EntryPoint<'a>) -> anyhow::Result<Self> {
         let config = entry.config;
         let table = RouteTable::build(
@@ -74,7 +74,7 @@ impl<'a> Routing<'a> {
         Ok(Self { table, entry })
     }
 
-    /// The binding that is asked about; `None` for HTTP.
+    /// The binding of the entry point; `None` for HTTP.
     pub(super) fn binding(&self) -> Option<&BindingConfig> {
         self.entry.binding
     }
@@ -93,7 +93,7 @@ impl<'a> Routing<'a> {
         let role = self.entry.binding.map(|binding| binding.role);
         if role == Some(Role::Responses) {
             output.note = Some(ANSWER_ONLY);
-            // An event that does not say what it is answers when it was sent to where an answer is awaited.
+            // An event without a kind is an answer if it arrives where an answer is expected.
             let is_marked = event.extension(extension::MCP_TYPE).is_some();
             output.reason = (is_marked && !is_answer).then_some(NOT_AN_ANSWER);
             return output;
@@ -144,7 +144,7 @@ impl RouteOutput {
         self.reason.is_some()
     }
 
-    /// What would bring it somewhere.
+    /// How to get the event routed.
     pub(super) fn fix(&self) -> Option<&'static str> {
         Some(match self.reason? {
             "no_route" => {
@@ -154,7 +154,7 @@ impl RouteOutput {
                 "send it to a topic that a binding with role: events reads; an answer is a JSON-RPC response"
             }
             "too_many_hops" => {
-                "the event runs in a loop: look which route leads back, or raise limits.max_hops"
+                "the event is in a loop: find the route that leads back, or raise limits.max_hops"
             }
             _ => {
                 "send the attribute that the topic needs, or change the destination's topic or names"

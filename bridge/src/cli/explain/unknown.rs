@@ -1,4 +1,4 @@
-//! What becomes of a payload that no family recognises, where `on_unknown` of its binding carries it on.
+//! Payloads of an unknown format that `on_unknown` of their binding forwards.
 
 use a2abus_plugin::{DecodeErrorKind, Event, Kind, format};
 use serde::Serialize;
@@ -7,11 +7,11 @@ use super::routing::{RouteOutput, Routing};
 use crate::cli::payload::{PayloadOptions, Refusal};
 use crate::config::{OnUnknown, Role};
 
-/// A payload that is carried on.
+/// A payload that is forwarded.
 pub(super) struct ForwardedUnknown<'a> {
     pub(super) refusal: &'a Refusal,
     pub(super) how: OnUnknown,
-    /// What is routed, and, with `wrap`, what goes onto the bus.
+    /// The event that is routed and, with `wrap`, published.
     pub(super) event: Event,
     pub(super) route: RouteOutput,
 }
@@ -30,7 +30,7 @@ struct Line<'a> {
 // === impl ForwardedUnknown ===
 
 impl<'a> ForwardedUnknown<'a> {
-    /// `None` for what is refused: it is of a known family, or its binding carries no other.
+    /// `None` if the payload is refused: it is of a known family, or its binding does not forward others.
     pub(super) fn of(
         refusal: &'a Refusal,
         asked: &PayloadOptions,
@@ -62,7 +62,7 @@ impl<'a> ForwardedUnknown<'a> {
             because: &self.refusal.message,
             route: &self.route,
         };
-        // What is written here has string keys and cannot fail; a line without it would still be JSON.
+        // Serialising values with string keys cannot fail.
         let mut line = serde_json::to_vec(&line).unwrap_or_else(|_| b"{}".to_vec());
         if self.how == OnUnknown::Wrap {
             line.pop();

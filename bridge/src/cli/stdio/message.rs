@@ -1,4 +1,4 @@
-//! What the relay reads of a message: no more than it needs to send it on and to recognise its answer.
+//! The members of a message that the relay reads, to forward it and to recognise its answer.
 
 use std::borrow::Cow;
 
@@ -8,7 +8,7 @@ use reqwest::header::{HeaderName, HeaderValue};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-/// The members of one message. Those that are not read stay as they are.
+/// The members of one message that are read.
 #[derive(Debug, Deserialize)]
 pub(super) struct Message<'a> {
     #[serde(default, borrow)]
@@ -50,7 +50,7 @@ impl<'a> Message<'a> {
         self.params().request.map(RawValue::get)
     }
 
-    /// The headers that repeat parts of a request which stands alone; standard input has no headers.
+    /// The headers of a request without a session, which repeat parts of it; standard input has no headers.
     /// Source: MCP 2026-07-28, "Standard headers".
     pub(super) fn headers(&self) -> Vec<(HeaderName, HeaderValue)> {
         let (Some(method), params) = (&self.method, self.params()) else {
@@ -78,7 +78,7 @@ impl<'a> Message<'a> {
     }
 }
 
-/// A text as the value of a header, in base64 where it needs that.
+/// A text as a header value, in base64 if necessary.
 fn value_of(text: &str) -> Option<HeaderValue> {
     let is_plain = text.bytes().all(|byte| matches!(byte, 0x20..=0x7e));
     if is_plain && text.trim() == text && !text.starts_with("=?base64?") {
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_that_stand_alone_have_headers() {
+    fn requests_without_a_session_have_headers() {
         let call = r#"{"id":1,"method":"tools/call","params":{"name":"NAME","_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}}}"#;
         assert_eq!(
             headers(&call.replace("NAME", "sum")),
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cancel_names_its_request() {
+    fn a_cancellation_names_its_request() {
         let cancel = r#"{"method":"notifications/cancelled","params":{"requestId":"7"}}"#;
         let cancel: Message<'_> = serde_json::from_str(cancel).unwrap();
         assert_eq!(cancel.cancelled(), Some(r#""7""#));

@@ -1,10 +1,10 @@
-//! Carries messages between a client on standard input and output and the MCP door of a bridge.
+//! Relays messages between a client on standard input and output and the MCP interface of a bridge.
 //!
 //! ```text
-//! stdin ─┬─ request ──────────────> POST ──> answer, and what comes before it ─┐
+//! stdin ─┬─ request ──────────────> POST ──> notifications, then the answer ───┐
 //!        ├─ notification, answer ─> POST                                       ├─> stdout
-//!        └─ cancel ───────────────> POST; that of its request is closed        │
-//!                  session opened > GET ──> lists that have changed ───────────┘
+//!        └─ cancel ───────────────> POST; the POST of its request is closed    │
+//!                  session opened > GET ──> changed lists ─────────────────────┘
 //! ```
 
 use std::collections::HashMap;
@@ -38,32 +38,32 @@ use crate::lines::{Line, Lines, on_one_line};
 #[derive(Debug)]
 pub(super) struct Relay {
     link: Arc<Link>,
-    said: mpsc::Receiver<Bytes>,
-    /// What has no answer, in the order in which it is sent.
+    output: mpsc::Receiver<Bytes>,
+    /// Notifications and answers, in the order in which they are sent.
     posts: mpsc::Sender<Post>,
     posting: JoinSet<()>,
-    /// Requests that are being answered.
+    /// Requests in progress.
     answers: JoinSet<()>,
-    /// What goes on until the client ends: subscriptions, and the stream of its session.
+    /// Tasks that run until the client ends: subscriptions, and the stream of its session.
     lasting: JoinSet<()>,
     listening: Option<AbortHandle>,
 }
 
-/// The way to the bridge, and back to the client.
+/// The connections to the bridge and to the client.
 #[derive(Debug)]
 struct Link {
     client: Client,
     endpoint: Url,
-    say: mpsc::Sender<Bytes>,
+    output: mpsc::Sender<Bytes>,
     session: Mutex<Option<HeaderValue>>,
-    /// The requests that are being answered, by their id as its JSON token.
+    /// The requests in progress, by the JSON token of their id.
     running: Mutex<HashMap<Text, CancellationToken>>,
 }
 
 /// A notification or an answer: its headers and its body.
 type Post = (Vec<(HeaderName, HeaderValue)>, Bytes);
 
-/// A request on its way.
+/// A request to the bridge.
 struct Request {
     id: Text,
     headers: Vec<(HeaderName, HeaderValue)>,
@@ -72,7 +72,7 @@ struct Request {
 }
 
 /// The longest message, in bytes.
-pub(super) const MOST: usize = 64 << 20;
+pub(super) const MAX_MESSAGE: usize = 64 << 20;
 
 const SESSION: HeaderName = HeaderName::from_static("mcp-session-id");
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
@@ -80,34 +80,34 @@ const EVENTS: HeaderValue = HeaderValue::from_static("text/event-stream");
 const BOTH: HeaderValue = HeaderValue::from_static("application/json, text/event-stream");
 /// How long a connection may take to open.
 const CONNECT: Duration = Duration::from_secs(10);
-/// How long the bridge may take to take what has no answer.
+/// How long the bridge may take to accept a notification or an answer.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How long the end of a session may take.
+/// How long ending a session may take.
 const FAREWELL: Duration = Duration::from_secs(2);
 /// The pauses before the stream of a session is opened again, in seconds.
 const PAUSES: [u64; 4] = [1, 2, 5, 15];
-/// Messages that wait for standard output, or for the bridge to take them.
+/// The most messages that wait for standard output, or for the bridge.
 const QUEUE: usize = 64;
-/// Requests under way, at most.
-const MOST_RUNNING: usize = 1_024;
+/// The most requests in progress.
+const MAX_RUNNING: usize = 1_024;
 
 // === impl Relay ===
 
 impl Relay {
-    /// A relay to the door at `endpoint`.
+    /// A relay to the MCP interface at `endpoint`.
     ///
     /// # Errors
-    /// When there can be no HTTP client.
+    /// When the HTTP client cannot be created.
     pub(super) fn new(endpoint: Url) -> anyhow::Result<Self> {
         let mut client = Client::builder().connect_timeout(CONNECT);
         if endpoint.host_str().is_some_and(is_here) {
             client = client.no_proxy();
         }
-        let (say, said) = mpsc::channel(QUEUE);
+        let (sender, output) = mpsc::channel(QUEUE);
         let link = Link {
             client: client.build()?,
             endpoint,
-            say,
+            output: sender,
             session: Mutex::default(),
             running: Mutex::default(),
         };
@@ -121,7 +121,7 @@ impl Relay {
         });
         Ok(Self {
             link,
-            said,
+            output,
             posts,
             posting,
             answers: JoinSet::new(),
@@ -130,20 +130,20 @@ impl Relay {
         })
     }
 
-    /// Carries messages until the input ends; requests that are being answered then are finished.
+    /// Relays messages until the input ends, and then finishes the requests in progress.
     ///
     /// # Errors
-    /// [`Closed`] when nobody reads the output; else when the input cannot be read.
+    /// [`Closed`] when the reader has closed the output; otherwise when the input cannot be read.
     pub(super) async fn run<R: AsyncRead + Unpin>(
         mut self,
         mut lines: Lines<R>,
     ) -> anyhow::Result<()> {
         let (_, none) = mpsc::channel(1);
-        let said = std::mem::replace(&mut self.said, none);
+        let output = std::mem::replace(&mut self.output, none);
         let mut writing = JoinSet::new();
-        writing.spawn(write(said));
-        let carried = tokio::select! {
-            carried = self.carry(&mut lines) => carried,
+        writing.spawn(write(output));
+        let relayed = tokio::select! {
+            relayed = self.relay(&mut lines) => relayed,
             Some(written) = writing.join_next() => return written?,
         };
         self.lasting.shutdown().await;
@@ -152,10 +152,10 @@ impl Relay {
         while let Some(written) = writing.join_next().await {
             written??;
         }
-        carried
+        relayed
     }
 
-    async fn carry<R: AsyncRead + Unpin>(&mut self, lines: &mut Lines<R>) -> anyhow::Result<()> {
+    async fn relay<R: AsyncRead + Unpin>(&mut self, lines: &mut Lines<R>) -> anyhow::Result<()> {
         loop {
             let line = tokio::select! {
                 line = lines.next() => line.context("standard input cannot be read")?,
@@ -172,7 +172,9 @@ impl Relay {
         }
         (self.posts, _) = mpsc::channel(1);
         if timeout(PATIENCE, self.posting.join_next()).await.is_err() {
-            tracing::warn!("the bridge does not take notifications and answers: the last are lost");
+            tracing::warn!(
+                "the bridge does not accept notifications and answers; the last ones are lost"
+            );
         }
         Ok(())
     }
@@ -182,28 +184,28 @@ impl Relay {
         if body.trim_ascii().is_empty() {
             return;
         }
-        let nobody = Text::from_static("null");
+        let no_id = Text::from_static("null");
         if line.is_cut {
-            let message = format!("the message has more than {MOST} bytes");
+            let message = format!("the message has more than {MAX_MESSAGE} bytes");
             let failure = Failure::new(Reason::InvalidRequest, message);
-            return self.link.fail(nobody, &failure).await;
+            return self.link.fail(no_id, &failure).await;
         }
         if body.trim_ascii_start().starts_with(b"[") {
-            // Its answers come as one document.
-            return self.begin(Request::new(nobody, Vec::new(), body)).await;
+            // The bridge answers with one document.
+            return self.begin(Request::new(no_id, Vec::new(), body)).await;
         }
         let message: Message<'_> = match serde_json::from_slice(&body) {
             Ok(message) => message,
             Err(error) => {
                 let message = format!("this line is not one JSON-RPC message: {error}");
                 let failure = Failure::new(Reason::Parse, message);
-                return self.link.fail(nobody, &failure).await;
+                return self.link.fail(no_id, &failure).await;
             }
         };
         match (message.method.as_deref(), message.id) {
             (Some("notifications/cancelled"), None) => {
                 message.cancelled().inspect(|id| self.link.cancel(id));
-                // One that could come back for its answer is not cancelled by the end of its connection.
+                // Closing the connection does not cancel a request whose stream can be resumed.
                 let post = (message.headers(), body.clone());
                 drop(self.posts.send(post).await);
             }
@@ -214,7 +216,7 @@ impl Relay {
             (Some(method), Some(id)) => {
                 let request = Request::new(id.get().into(), message.headers(), body.clone());
                 match method {
-                    // What follows needs its session.
+                    // Later messages need the session.
                     "initialize" => self.initialize(request).await,
                     "subscriptions/listen" => {
                         self.lasting.spawn(Arc::clone(&self.link).answer(request));
@@ -224,34 +226,37 @@ impl Relay {
             }
             _ => {
                 let post = (message.headers(), body.clone());
-                // The task ends after this side only.
+                // The receiving task lives longer than this sender.
                 drop(self.posts.send(post).await);
             }
         }
     }
 
-    /// Reads nothing more until the session is there, or is not to be had.
+    /// Waits until the session is open, or cannot be opened.
     async fn initialize(&self, request: Request) {
         let id = request.id.clone();
         let answered = timeout(PATIENCE, Arc::clone(&self.link).answer(request)).await;
         if answered.is_err() {
             self.link.cancel(&id);
-            let failure = self.link.lost(&format!("nothing came within {PATIENCE:?}"));
+            let failure = self
+                .link
+                .lost(&format!("it did not answer within {PATIENCE:?}"));
             self.link.fail(id, &failure).await;
         }
     }
 
     async fn begin(&mut self, request: Request) {
-        if self.answers.len() < MOST_RUNNING {
+        if self.answers.len() < MAX_RUNNING {
             self.answers.spawn(Arc::clone(&self.link).answer(request));
             return;
         }
-        let message = format!("{MOST_RUNNING} requests are being answered: wait for one of them");
+        let message =
+            format!("{MAX_RUNNING} requests are in progress: wait for one of them to end");
         let failure = Failure::new(Reason::Exhausted, message);
         self.link.fail(request.id, &failure).await;
     }
 
-    /// Opens the stream of the session, in place of that of an earlier one.
+    /// Opens the stream of the session, and closes that of an earlier session.
     fn listen(&mut self) {
         self.listening.take().inspect(AbortHandle::abort);
         let listening = Arc::clone(&self.link).listen();
@@ -267,17 +272,17 @@ fn note(ended: Result<(), tokio::task::JoinError>) {
     }
 }
 
-/// Whether a host is this machine: no proxy leads there.
+/// Whether a host is this machine, which needs no proxy.
 fn is_here(host: &str) -> bool {
     let address = host.trim_matches(['[', ']']).parse::<std::net::IpAddr>();
     host == "localhost" || address.is_ok_and(|address| address.is_loopback())
 }
 
 /// Writes one message on each line.
-async fn write(mut said: mpsc::Receiver<Bytes>) -> anyhow::Result<()> {
+async fn write(mut messages: mpsc::Receiver<Bytes>) -> anyhow::Result<()> {
     let output = io::stdout().as_fd().try_clone_to_owned();
     let mut output = tokio::fs::File::from_std(File::from(output?));
-    while let Some(message) = said.recv().await {
+    while let Some(message) = messages.recv().await {
         let written = match output.write_all(&on_one_line(&message)).await {
             Ok(()) => output.flush().await,
             failed => failed,
@@ -306,12 +311,12 @@ impl Request {
 // === impl Link ===
 
 impl Link {
-    /// Gets the client its answer: that of the bridge, or why there is none. It can be cancelled from now on.
+    /// Sends the client the answer of the bridge, or an error if there is none. The request can be cancelled from now on.
     fn answer(self: Arc<Self>, request: Request) -> impl Future<Output = ()> + Send {
         let (id, cancelled) = (request.id.clone(), request.cancelled.clone());
         self.running().insert(id.clone(), cancelled.clone());
         async move {
-            // A request that is dropped closes its connection, which cancels it at whichever replica has it.
+            // Dropping the request closes its connection, which cancels it at its replica.
             let answered = cancelled.run_until_cancelled(self.ask(request)).await;
             if let Some(Err(failure)) = answered {
                 self.fail(id.clone(), &failure).await;
@@ -331,13 +336,13 @@ impl Link {
         if let Some(session) = response.headers().get(SESSION) {
             *lock(&self.session) = Some(session.clone());
         }
-        let mut messages = Messages::of(response, MOST);
+        let mut messages = Messages::of(response, MAX_MESSAGE);
         let mut is_answered = status == StatusCode::ACCEPTED;
         loop {
             match messages.next().await {
                 Ok(Some(message)) if messages.is_stream() || is_response(&message, &id) => {
                     is_answered |= is_response(&message, &id);
-                    self.say(message).await;
+                    self.write(message).await;
                 }
                 Ok(Some(message)) => return self.refused(id, status, &message).await,
                 Ok(None) if is_answered => return Ok(()),
@@ -359,13 +364,13 @@ impl Link {
             let message = format!(
                 "the bridge at {} cannot be reached: {}; start it, or give its address as --url",
                 self.endpoint,
-                crate::cli::reach::chain(&error.without_url())
+                crate::restart::chain(&error.without_url())
             );
             Failure::new(Reason::AgentUnavailable, message)
         })
     }
 
-    /// The answer of the bridge to a request of which it did not read the id.
+    /// Forwards an error of the bridge to a request whose id it did not read.
     async fn refused(&self, id: Text, status: StatusCode, body: &[u8]) -> Result<(), Failure> {
         #[derive(Deserialize)]
         struct Response<'a> {
@@ -373,10 +378,10 @@ impl Link {
             error: &'a RawValue,
         }
         let Ok(Response { error }) = serde_json::from_slice(body) else {
-            return Err(self.lost(&format!("it answered {status}, and no JSON-RPC")));
+            return Err(self.lost(&format!("it answered {status} without JSON-RPC")));
         };
-        let said = format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{error}}}"#);
-        self.say(said.into()).await;
+        let message = format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{error}}}"#);
+        self.write(message.into()).await;
         Ok(())
     }
 
@@ -388,7 +393,7 @@ impl Link {
         Failure::new(Reason::AgentUnavailable, message)
     }
 
-    /// Sends what has no answer.
+    /// Sends a notification or an answer.
     async fn forward(&self, headers: Vec<(HeaderName, HeaderValue)>, body: Bytes) {
         let mut post = self.client.post(self.endpoint.clone()).body(body);
         for (name, value) in headers {
@@ -400,32 +405,32 @@ impl Link {
             Ok(response) => {
                 let status = response.status();
                 let why = response.text().await.unwrap_or_default();
-                tracing::warn!(%status, why, "the bridge refuses a notification or an answer");
+                tracing::warn!(%status, why, "the bridge refused a notification or an answer");
             }
             Err(failure) => {
                 tracing::warn!(
                     why = failure.message(),
-                    "a notification or an answer is lost"
+                    "a notification or an answer was lost"
                 );
             }
         }
     }
 
-    /// Passes on what the bridge says beside any request, for as long as the client is there.
+    /// Forwards messages of the bridge that belong to no request, until the client ends.
     async fn listen(self: Arc<Self>) {
         let mut failed = 0;
         loop {
             let get = self.client.get(self.endpoint.clone());
             match self.send(get.header(ACCEPT, EVENTS)).await {
                 Ok(response) if response.status().is_client_error() => {
-                    tracing::warn!(status = %response.status(), "the bridge has no stream for this session: changes of its lists are not heard of");
+                    tracing::warn!(status = %response.status(), "the bridge has no stream for this session: the client does not learn of changed lists");
                     return;
                 }
                 Ok(response) if response.status().is_success() => {
                     failed = 0;
-                    let mut messages = Messages::of(response, MOST);
+                    let mut messages = Messages::of(response, MAX_MESSAGE);
                     while let Ok(Some(message)) = messages.next().await {
-                        self.say(message).await;
+                        self.write(message).await;
                     }
                 }
                 Ok(_) | Err(_) => {}
@@ -444,19 +449,19 @@ impl Link {
     async fn end_session(&self) {
         if lock(&self.session).is_some() {
             let delete = self.client.delete(self.endpoint.clone());
-            // A session that is not ended costs nothing.
+            // A session that stays open costs the bridge nothing.
             drop(timeout(FAREWELL, self.send(delete)).await);
         }
     }
 
     async fn fail(&self, id: Text, failure: &Failure) {
         let recipient = Recipient::new(id, Dialect::Mcp);
-        self.say(failure.render(&recipient)).await;
+        self.write(failure.render(&recipient)).await;
     }
 
-    async fn say(&self, message: Bytes) {
-        // Without a reader the relay ends.
-        let _ = self.say.send(message).await;
+    async fn write(&self, message: Bytes) {
+        // Without a reader, the relay ends.
+        let _ = self.output.send(message).await;
     }
 
     fn running(&self) -> MutexGuard<'_, HashMap<Text, CancellationToken>> {
@@ -464,7 +469,7 @@ impl Link {
     }
 }
 
-/// Whether a message answers the request of this id. A batch has none: any array answers it.
+/// Whether a message answers the request with this id. A batch has no id: any array answers it.
 fn is_response(message: &[u8], id: &str) -> bool {
     if message.trim_ascii_start().starts_with(b"[") {
         return true;
@@ -475,7 +480,7 @@ fn is_response(message: &[u8], id: &str) -> bool {
     })
 }
 
-/// Every change leaves it whole, so that a lock poisoned by a panic elsewhere is as good as any.
+/// Locks, even after a panic of another holder: every change leaves the value consistent.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,4 +1,4 @@
-//! Which workflow, in whose name, with what: the arguments that the commands share.
+//! The arguments that the commands share: the workflow, the agent and the input.
 
 use std::fs;
 use std::io::{self, Read as _};
@@ -20,8 +20,8 @@ pub(super) struct ExecutionArgs {
     /// The initial data model: a JSON object, or `@FILE` with one.
     #[arg(long, value_name = "JSON", value_parser = input, default_value = "{}", hide_default_value = true)]
     pub(super) input: Object,
-    /// A configuration whose section `workflows` has the permissions of the agent. By default every operation and every
-    /// globally reachable API is permitted, and no credential.
+    /// A configuration with the permissions of the agent in its section `workflows`. By default all operations and all
+    /// globally reachable APIs are permitted, but no credentials.
     #[arg(long, value_name = "FILE")]
     pub(super) policy: Option<PathBuf>,
     /// The agent in that configuration; required if there are several.
@@ -52,7 +52,7 @@ fn input(text: &str) -> Result<Object, String> {
 }
 
 fn level(text: &str) -> Result<Strictness, String> {
-    Strictness::from_word(text).ok_or_else(|| "expected strict, moderate or lenient".to_owned())
+    Strictness::from_name(text).ok_or_else(|| "expected strict, moderate or lenient".to_owned())
 }
 
 // === impl ExecutionArgs ===

@@ -1,11 +1,11 @@
-//! The lines that people read about a workflow.
+//! The text output about a workflow.
 
 use a2abus_executor::{OperationStatus, Progress};
 use a2abus_models::a2e_workflow::{Code, Issue, Report};
 
 use crate::cli::output::{Output, complain_line};
 
-/// Errors, then warnings, a line each: `FILE:LINE: error unknown_operation (check): ...`.
+/// Errors, then warnings, one per line: `FILE:LINE: error unknown_operation (check): ...`.
 pub(super) fn write(
     report: &Report,
     file: &str,
@@ -40,7 +40,7 @@ fn issue_line(issue: &Issue, file: &str) -> String {
     )
 }
 
-/// A hint how to permit an API that is forbidden because of its address.
+/// A hint on permitting an API that is forbidden because of its address.
 pub(super) fn hint() {
     complain_line(
         "hint: to permit an API that is not globally reachable by HTTPS, register its base URL in a policy: \
@@ -54,7 +54,7 @@ pub(super) fn has_forbidden_target(report: &Report) -> bool {
     errors.any(|issue| issue.code == Code::ForbiddenTarget)
 }
 
-/// Whether something is read that nothing writes, and that is not nearly something which is written.
+/// Whether a value is read that nothing writes, and that is not just misspelt.
 pub(super) fn lacks_input(report: &Report) -> bool {
     let mut issues = report.errors.iter().chain(&report.warnings);
     issues.any(|issue| issue.code == Code::PathNotFound && issue.suggestion.is_none())

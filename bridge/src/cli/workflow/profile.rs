@@ -1,4 +1,4 @@
-//! In whose name a workflow runs, and on which executor.
+//! The agent and the executor of a workflow.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -24,7 +24,7 @@ pub(super) fn of(asked: &ExecutionArgs) -> anyhow::Result<Profile> {
         Some(path) => from_configuration(path, asked.agent.as_deref())?,
         None => (WorkflowsConfig::default(), Arc::new(unrestricted())),
     };
-    // The data of a bridge that runs is not touched.
+    // Does not touch the data of a running bridge.
     let config = WorkflowsConfig {
         data_directory: None,
         ..config
@@ -56,7 +56,7 @@ fn from_configuration(
             return Err(Misuse(format!("{} has no agents in workflows", path.display())).into());
         }
         _ => {
-            let message = format!("--agent names one of {}", ids.join(", "));
+            let message = format!("--agent must be one of {}", ids.join(", "));
             return Err(Misuse(message).into());
         }
     };
@@ -66,7 +66,7 @@ fn from_configuration(
     Ok((config, agent))
 }
 
-/// Whoever may run programs on this machine may run these operations.
+/// An agent that may run all operations: the user may run programs on this machine anyway.
 fn unrestricted() -> Agent {
     let policy = Policy {
         operations: Allowed::All,

@@ -40,13 +40,13 @@ pub(super) struct RunArgs {
     /// What to do when an operation fails: stop or continue.
     #[arg(long, value_name = "WORD", value_parser = on_error, default_value = "stop")]
     on_error: OnError,
-    /// Show the operations on standard error, even if it is no terminal.
+    /// Show the operations on standard error, even if it is not a terminal.
     #[arg(long)]
     progress: bool,
 }
 
 fn on_error(text: &str) -> Result<OnError, String> {
-    OnError::from_word(text).ok_or_else(|| "expected stop or continue".to_owned())
+    OnError::from_name(text).ok_or_else(|| "expected stop or continue".to_owned())
 }
 
 /// Runs the workflow.
@@ -76,7 +76,7 @@ pub(super) async fn run(args: RunArgs) -> anyhow::Result<crate::cli::Status> {
     let started = profile.executor.execute(&profile.agent, request).await;
     let execution = match started {
         Ok(Started::New(execution)) => execution,
-        Ok(Started::Running(_) | Started::Finished(_)) => bail!("the execution has run already"),
+        Ok(Started::Running(_) | Started::Finished(_)) => bail!("the execution has already run"),
         Err(Refusal::Invalid(failure)) => {
             let error = Json::object([("error", failure.to_value())]);
             output.line(error.to_string())?;
@@ -116,7 +116,7 @@ async fn watch(
         let event = tokio::select! {
             event = execution.next() => event,
             _ = interrupt.recv() => {
-                // It ends with the status cancelled, as soon as the operation at hand lets go.
+                // It ends with the status cancelled as soon as the running operation stops.
                 let _was_running = profile.executor.cancel(profile.agent.id(), &id);
                 continue;
             }
@@ -127,7 +127,7 @@ async fn watch(
             }
             Some(Event::Ended { record, .. }) => return Ok(record),
             Some(_) => {}
-            None => bail!("the execution has ended without a record"),
+            None => bail!("the execution ended without a record"),
         }
     }
 }

@@ -80,10 +80,10 @@ enum Storage {
     Session,
 }
 
-/// Does what is asked.
+/// Runs the command.
 ///
 /// # Errors
-/// [`Misuse`] when the key cannot be read; else when the bridge cannot be reached, or refuses.
+/// [`Misuse`] when the key cannot be read; otherwise when the bridge cannot be reached or refuses the request.
 pub(super) async fn run(args: StorageArgs) -> anyhow::Result<Status> {
     let mut output = Output::new();
     match args.command {
@@ -117,7 +117,7 @@ fn gap(session: &str) -> &'static str {
 // === impl AgentStorage ===
 
 impl AgentStorage {
-    /// Asks the bridge, and gives its answer.
+    /// Sends a request to the bridge, and returns the answer.
     async fn ask(&self, method: Method, key: Option<&str>) -> anyhow::Result<Json> {
         if key.is_some() && (self.storage == Storage::Session) != self.session.is_some() {
             let message = "--session is required for sessionStorage, and not allowed otherwise";
@@ -134,7 +134,7 @@ impl AgentStorage {
         let body = response.bytes().await.context("the response was cut off")?;
         let answer = a2abus_executor::parse(&body).with_context(|| {
             format!(
-                "{} answered {status}, which does not come from the executor",
+                "{} answered {status}, but not as the executor does",
                 self.url
             )
         })?;

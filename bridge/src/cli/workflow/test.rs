@@ -70,7 +70,7 @@ pub(super) async fn run(args: &TestArgs) -> anyhow::Result<Status> {
         };
         for case in &cases {
             let verdict = case.run().await;
-            if verdict.is_passed() {
+            if verdict.passed() {
                 passed += 1;
                 output.line(format!("ok {}", verdict.name))?;
             } else {

@@ -222,7 +222,7 @@ impl A2a {
             let frame = watching.next().await?;
             Some((frame, watching))
         });
-        frames_response(frames, self.door.purse(request.extensions()))
+        frames_response(frames, self.door.client_budget(request.extensions()))
     }
 }
 

@@ -12,7 +12,7 @@ use crate::registry::Agents;
 pub(super) const PROTOCOL_VERSION: &str = "0.3.0";
 
 /// Most agents in the card of the server.
-const MOST_AGENTS: usize = 100;
+const MAX_AGENTS: usize = 100;
 
 /// The interfaces that cards offer, with their URLs.
 #[derive(Debug, Clone)]
@@ -42,7 +42,7 @@ pub(super) fn of_agent(name: &str, agent: &AgentCardConfig, offer: &OfferedInter
 pub(super) fn of_server(instance: &str, agents: &Agents, offer: &OfferedInterfaces) -> Value {
     let mut skills = Vec::new();
     let (mut inputs, mut outputs) = (Vec::new(), Vec::new());
-    for (name, agent) in agents.iter().take(MOST_AGENTS) {
+    for (name, agent) in agents.iter().take(MAX_AGENTS) {
         for skill in &agent.skills {
             skills.push(written(&format!("{name}-{}", skill.id), skill));
         }

@@ -27,7 +27,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tracing::Level;
 
-use super::hooks::PushSettings;
+use super::webhooks::PushSettings;
 use super::write::WriteContext;
 use crate::log_limit::{LogLimit, LogLimits};
 use crate::metrics::{Metrics, PushOutcome};
@@ -83,7 +83,7 @@ struct FailedDelivery {
 /// The schedule of deliveries.
 struct DeliverySchedule {
     due: BTreeSet<(Instant, Text)>,
-    flying: HashSet<Text>,
+    in_progress: HashSet<Text>,
     /// Webhooks with new events during their step.
     again: HashSet<Text>,
     /// Webhooks that were set again during their step.
@@ -92,7 +92,7 @@ struct DeliverySchedule {
     /// Calls to each host.
     hosts: Arc<Shares<String>>,
     /// Webhooks that wait because their host is at its limit of calls.
-    crowded: HashMap<String, VecDeque<Text>>,
+    waiting_for_host: HashMap<String, VecDeque<Text>>,
 }
 
 /// One call.
@@ -112,15 +112,15 @@ enum Refused {
     ForGood(String),
 }
 
-type Flights<'a> = FuturesUnordered<BoxFuture<'a, DeliveryStep>>;
+type RunningCalls<'a> = FuturesUnordered<BoxFuture<'a, DeliveryStep>>;
 
 /// Most concurrent calls, in total and to one host.
-const MOST: usize = 64;
-const MOST_PER_HOST: usize = 8;
+const MAX_CALLS: usize = 64;
+const MAX_PER_HOST: usize = 8;
 /// The first and the longest pause between attempts.
 const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 /// How often to look for webhooks whose owner has stopped.
-const LOOK: Duration = Duration::from_secs(20);
+const CHECK_INTERVAL: Duration = Duration::from_secs(20);
 /// How many bytes of a response are read.
 const MAX_ANSWER: usize = 64 << 10;
 /// The header by which a client recognises calls that it has requested.
@@ -165,32 +165,32 @@ impl Deliveries {
     }
 
     async fn deliver(&self) {
-        let mut plan = DeliverySchedule::default();
-        let mut flights = Flights::new();
-        let mut looks = interval(LOOK);
-        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut schedule = DeliverySchedule::default();
+        let mut calls = RunningCalls::new();
+        let mut checks = interval(CHECK_INTERVAL);
+        checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let mut events = self.tasks.follow_all();
             let mut webhooks = self.push.webhooks.follow();
-            plan.add(self.push.webhooks.open_keys());
+            schedule.add(self.push.webhooks.open_keys());
             loop {
-                plan.start(self, &mut flights);
-                let flying = flights.len();
+                schedule.start(self, &mut calls);
+                let in_progress = calls.len();
                 tokio::select! {
                     event = events.next() => match event {
-                        Ok(Some(record)) => plan.add(self.push.webhooks.keys_of(&record.key)),
+                        Ok(Some(record)) => schedule.add(self.push.webhooks.keys_of(&record.key)),
                         Ok(None) => return,
                         Err(Lagged) => break,
                     },
                     webhook = webhooks.next() => match webhook {
-                        Ok(Some(record)) if is_set(&record) => plan.set(record.key),
+                        Ok(Some(record)) if is_set(&record) => schedule.set(record.key),
                         Ok(Some(_)) => {}
                         Ok(None) => return,
                         Err(Lagged) => break,
                     },
-                    _ = looks.tick() => plan.add(self.push.webhooks.open_keys()),
-                    Some(landed) = flights.next() => plan.land(landed),
-                    () = plan.next_due(flying) => {}
+                    _ = checks.tick() => schedule.add(self.push.webhooks.open_keys()),
+                    Some(finished) = calls.next() => schedule.finish(finished),
+                    () = schedule.next_due(in_progress) => {}
                 }
             }
         }
@@ -358,7 +358,7 @@ impl DeliverySchedule {
     /// A webhook was set, possibly replacing a failing one.
     fn set(&mut self, key: Text) {
         self.failing.remove(&key);
-        if self.flying.contains(&key) {
+        if self.in_progress.contains(&key) {
             self.renewed.insert(key.clone());
         }
         self.add(vec![key]);
@@ -368,7 +368,7 @@ impl DeliverySchedule {
     fn add(&mut self, keys: Vec<Text>) {
         let now = Instant::now();
         for key in keys {
-            if self.flying.contains(&key) {
+            if self.in_progress.contains(&key) {
                 self.again.insert(key);
             } else if !self.failing.contains_key(&key) {
                 self.due.insert((now, key));
@@ -377,9 +377,9 @@ impl DeliverySchedule {
     }
 
     /// Starts due steps, up to the limits.
-    fn start<'a>(&mut self, deliveries: &'a Deliveries, flights: &mut Flights<'a>) {
+    fn start<'a>(&mut self, deliveries: &'a Deliveries, calls: &mut RunningCalls<'a>) {
         let now = Instant::now();
-        while flights.len() < MOST {
+        while calls.len() < MAX_CALLS {
             let Some((due, _)) = self.due.first() else {
                 return;
             };
@@ -389,32 +389,32 @@ impl DeliverySchedule {
             let Some((_, key)) = self.due.pop_first() else {
                 return;
             };
-            if self.flying.contains(&key) {
+            if self.in_progress.contains(&key) {
                 continue;
             }
             let host = deliveries.host_of(&key);
             let Some(share) = self.hosts.take(&host) else {
-                let waiting = self.crowded.entry(host).or_default();
+                let waiting = self.waiting_for_host.entry(host).or_default();
                 if !waiting.contains(&key) {
                     waiting.push_back(key);
                 }
                 continue;
             };
-            self.flying.insert(key.clone());
+            self.in_progress.insert(key.clone());
             let failing = self.failing.get(&key).copied();
-            flights.push(Box::pin(deliveries.step(key, failing, share)));
+            calls.push(Box::pin(deliveries.step(key, failing, share)));
         }
     }
 
     /// Waits until a step is due and within the limits.
-    async fn next_due(&self, flying: usize) {
+    async fn next_due(&self, in_progress: usize) {
         match self.due.first() {
-            Some((due, _)) if flying < MOST => sleep_until(*due).await,
+            Some((due, _)) if in_progress < MAX_CALLS => sleep_until(*due).await,
             _ => pending().await,
         }
     }
 
-    fn land(
+    fn finish(
         &mut self,
         DeliveryStep {
             key,
@@ -423,8 +423,8 @@ impl DeliverySchedule {
         }: DeliveryStep,
     ) {
         let now = Instant::now();
-        self.leave(share, now);
-        self.flying.remove(&key);
+        self.release_share(share, now);
+        self.in_progress.remove(&key);
         let again = self.again.remove(&key);
         if self.renewed.remove(&key) {
             // The webhook that was called no longer exists.
@@ -458,15 +458,15 @@ impl DeliverySchedule {
     }
 
     /// Releases a slot to other webhooks of the same host.
-    fn leave(&mut self, share: Share<String>, now: Instant) {
+    fn release_share(&mut self, share: Share<String>, now: Instant) {
         let host = share.holder().clone();
         drop(share);
-        let Some(waiting) = self.crowded.get_mut(&host) else {
+        let Some(waiting) = self.waiting_for_host.get_mut(&host) else {
             return;
         };
         self.due.extend(waiting.pop_front().map(|key| (now, key)));
         if waiting.is_empty() {
-            self.crowded.remove(&host);
+            self.waiting_for_host.remove(&host);
         }
     }
 }
@@ -477,12 +477,12 @@ impl Default for DeliverySchedule {
     fn default() -> Self {
         Self {
             due: BTreeSet::new(),
-            flying: HashSet::new(),
+            in_progress: HashSet::new(),
             again: HashSet::new(),
             renewed: HashSet::new(),
             failing: HashMap::new(),
-            hosts: Shares::new(MOST_PER_HOST),
-            crowded: HashMap::new(),
+            hosts: Shares::new(MAX_PER_HOST),
+            waiting_for_host: HashMap::new(),
         }
     }
 }
@@ -507,7 +507,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn failures_are_repeated_less_and_less_often() {
+    async fn failures_are_retried_with_growing_pauses() {
         let start = Instant::now();
         let mut failing = None;
         let mut pauses = Vec::new();
@@ -522,14 +522,14 @@ mod tests {
         assert_eq!(pauses, [1, 2, 4, 8, 16, 32, 60, 60]);
     }
 
-    fn flying(plan: &mut DeliverySchedule, key: &Text) -> Share<String> {
-        plan.flying.insert(key.clone());
-        plan.hosts.take(&"host".to_owned()).unwrap()
+    fn in_progress(schedule: &mut DeliverySchedule, key: &Text) -> Share<String> {
+        schedule.in_progress.insert(key.clone());
+        schedule.hosts.take(&"host".to_owned()).unwrap()
     }
 
-    fn land(plan: &mut DeliverySchedule, key: &Text, outcome: DeliveryResult) {
-        let share = flying(plan, key);
-        plan.land(DeliveryStep {
+    fn finish(schedule: &mut DeliverySchedule, key: &Text, outcome: DeliveryResult) {
+        let share = in_progress(schedule, key);
+        schedule.finish(DeliveryStep {
             key: key.clone(),
             outcome,
             share,
@@ -537,46 +537,46 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_happens_during_a_step_is_looked_at_after_it() {
-        let mut plan = DeliverySchedule::default();
+    async fn events_during_a_step_are_processed_after_it() {
+        let mut schedule = DeliverySchedule::default();
         let key = Text::from("t/c");
-        plan.flying.insert(key.clone());
-        plan.add(vec![key.clone()]);
-        assert!(plan.due.is_empty());
-        land(&mut plan, &key, DeliveryResult::Idle);
-        assert_eq!(plan.due.len(), 1);
+        schedule.in_progress.insert(key.clone());
+        schedule.add(vec![key.clone()]);
+        assert!(schedule.due.is_empty());
+        finish(&mut schedule, &key, DeliveryResult::Idle);
+        assert_eq!(schedule.due.len(), 1);
         // A delivery that fails waits for its time, whatever else happens.
-        plan.due.clear();
-        land(&mut plan, &key, DeliveryResult::Failed);
-        plan.add(vec![key]);
-        assert_eq!(plan.due.len(), 1);
-        assert!(plan.due.first().unwrap().0 > Instant::now());
+        schedule.due.clear();
+        finish(&mut schedule, &key, DeliveryResult::Failed);
+        schedule.add(vec![key]);
+        assert_eq!(schedule.due.len(), 1);
+        assert!(schedule.due.first().unwrap().0 > Instant::now());
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_webhook_that_is_set_again_begins_anew() {
-        let mut plan = DeliverySchedule::default();
+    async fn a_webhook_that_is_set_again_starts_over() {
+        let mut schedule = DeliverySchedule::default();
         let key = Text::from("t/c");
-        land(&mut plan, &key, DeliveryResult::Failed);
-        plan.set(key.clone());
-        assert!(plan.failing.is_empty());
-        assert_eq!(plan.due.first().unwrap().0, Instant::now());
-        // Nor does it inherit what a call to its former URL comes to.
-        plan.due.clear();
-        let share = flying(&mut plan, &key);
-        plan.set(key.clone());
+        finish(&mut schedule, &key, DeliveryResult::Failed);
+        schedule.set(key.clone());
+        assert!(schedule.failing.is_empty());
+        assert_eq!(schedule.due.first().unwrap().0, Instant::now());
+        // It does not inherit the result of a call to its previous URL either.
+        schedule.due.clear();
+        let share = in_progress(&mut schedule, &key);
+        schedule.set(key.clone());
         let outcome = DeliveryResult::Failed;
-        plan.land(DeliveryStep {
+        schedule.finish(DeliveryStep {
             key,
             outcome,
             share,
         });
-        assert!(plan.failing.is_empty());
-        assert_eq!(plan.due.first().unwrap().0, Instant::now());
+        assert!(schedule.failing.is_empty());
+        assert_eq!(schedule.due.first().unwrap().0, Instant::now());
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_time_of_a_webhook_begins_when_it_fails_itself() {
+    async fn the_time_limit_of_a_webhook_begins_with_its_own_first_failure() {
         let now = Instant::now();
         let unclaimed = FailedDelivery::after(None, false, now);
         assert_eq!((unclaimed.since, unclaimed.times), (None, 0));
@@ -587,24 +587,25 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn one_host_has_a_part_of_the_calls() {
-        let mut plan = DeliverySchedule::default();
-        let keys: Vec<Text> = (0..=MOST_PER_HOST)
+    async fn one_host_gets_a_limited_part_of_the_calls() {
+        let mut schedule = DeliverySchedule::default();
+        let keys: Vec<Text> = (0..=MAX_PER_HOST)
             .map(|key| key.to_string().into())
             .collect();
         let mut shares: Vec<_> = keys
             .iter()
-            .map_while(|_| plan.hosts.take(&"a".into()))
+            .map_while(|_| schedule.hosts.take(&"a".into()))
             .collect();
-        assert_eq!(shares.len(), MOST_PER_HOST);
-        assert!(plan.hosts.take(&"b".into()).is_some());
+        assert_eq!(shares.len(), MAX_PER_HOST);
+        assert!(schedule.hosts.take(&"b".into()).is_some());
         let last = keys.last().unwrap().clone();
-        plan.crowded
+        schedule
+            .waiting_for_host
             .entry("a".into())
             .or_default()
             .push_back(last.clone());
-        plan.leave(shares.pop().unwrap(), Instant::now());
-        assert_eq!(plan.due.first().unwrap().1, last);
-        assert!(plan.crowded.is_empty());
+        schedule.release_share(shares.pop().unwrap(), Instant::now());
+        assert_eq!(schedule.due.first().unwrap().1, last);
+        assert!(schedule.waiting_for_host.is_empty());
     }
 }

@@ -26,7 +26,7 @@ pub(super) struct Reader {
     /// The form of its events.
     pub(super) form: Form,
     /// How long the stream may last.
-    pub(super) most: Duration,
+    pub(super) max_duration: Duration,
 }
 
 /// A running stream.
@@ -48,7 +48,7 @@ impl Reader {
         self,
         (task, subscription): (Task, Subscription),
         missed_since: Option<Position>,
-        purse: ClientBudget,
+        budget: ClientBudget,
     ) -> Response {
         let first = match missed_since {
             Some(_) => None,
@@ -59,7 +59,7 @@ impl Reader {
         };
         let is_over = task.status.state.is_terminal() && !subscription.has_missed();
         let following = Following {
-            until: Instant::now() + self.most,
+            until: Instant::now() + self.max_duration,
             reached: missed_since.unwrap_or(task.position),
             context: task.context,
             subscription,
@@ -69,7 +69,7 @@ impl Reader {
             following?.next().await
         });
         let frames = stream::iter(first).chain(rest);
-        frames_response(frames, purse)
+        frames_response(frames, budget)
     }
 
     fn frame(&self, position: Position, written: &StreamEvent) -> Frame {

@@ -9,8 +9,8 @@ use a2abus_plugin::protocol::jsonrpc;
 use bytes::Bytes;
 use http::StatusCode;
 
-use super::former;
 use super::method::Method;
+use super::v0_3;
 use crate::calls::failure::{Failure, Recipient};
 
 /// The envelope of a result.
@@ -40,11 +40,11 @@ impl Form {
         match (self.envelope, self.dialect) {
             (Envelope::JsonRpc, _) => jsonrpc::result(&self.id, result),
             (Envelope::Http, Dialect::A2a10) => Bytes::copy_from_slice(result.as_bytes()),
-            (Envelope::Http, _) => former::result(self.method, result).into(),
+            (Envelope::Http, _) => v0_3::result(self.method, result).into(),
         }
     }
 
-    /// An error, and the HTTP status of a response that contains only it, if the default does not fit.
+    /// The body of an error response, and its HTTP status; `None` leaves the default.
     pub(super) fn failure(&self, failure: &Failure) -> (Option<StatusCode>, Bytes) {
         match self.envelope {
             Envelope::JsonRpc => {
@@ -58,7 +58,7 @@ impl Form {
         }
     }
 
-    /// An agent's error, which is a JSON-RPC response. For JSON-RPC clients it is passed on unchanged.
+    /// The same for an error of the agent, which is a JSON-RPC response. JSON-RPC clients get it unchanged.
     pub(super) fn agents_failure(&self, response: Bytes) -> (Option<StatusCode>, Bytes) {
         match self.envelope {
             Envelope::JsonRpc => (None, response),

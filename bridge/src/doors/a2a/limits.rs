@@ -44,9 +44,9 @@ impl Limits {
     /// Replaces the limits after a reload.
     pub(super) fn replace(&self, config: &A2aConfig) {
         self.clients
-            .set_most(config.max_requests_per_client as usize);
+            .set_limit(config.max_requests_per_client as usize);
         self.beginning
-            .set_most(config.max_tasks_per_context as usize);
+            .set_limit(config.max_tasks_per_context as usize);
     }
 
     /// Reserves this number of requests within the limit of their client.
@@ -61,9 +61,9 @@ impl Limits {
             return Ok(share);
         }
         metrics.limited(LimitScope::Client);
-        let most = self.clients.most();
+        let limit = self.clients.limit();
         let message = format!(
-            "this client has more than {most} requests in progress, which is the limit (a2a.max_requests_per_client): wait for some to end"
+            "this client has more than {limit} requests in progress, which is the limit (a2a.max_requests_per_client): wait for some to end"
         );
         let failure = Failure::new(Reason::RateLimited, message);
         let failure = failure.detail("retryAfterSeconds", SOON);
@@ -80,14 +80,14 @@ impl Limits {
     ) -> Result<Share<Text>, Failure> {
         let mut share = self.beginning.begin(context);
         let is_room =
-            share.grow(1) && active + self.beginning.held_by(context) <= self.beginning.most();
+            share.grow(1) && active + self.beginning.held_by(context) <= self.beginning.limit();
         if is_room {
             return Ok(share);
         }
         metrics.limited(LimitScope::Context);
-        let most = self.beginning.most();
+        let limit = self.beginning.limit();
         let message = format!(
-            "the context {context:?} has {most} tasks in progress, which is the limit (a2a.max_tasks_per_context): wait for one to end, or cancel it"
+            "the context {context:?} has {limit} tasks in progress, which is the limit (a2a.max_tasks_per_context): wait for one to end, or cancel it"
         );
         let failure = Failure::new(Reason::RateLimited, message);
         Err(failure.detail("retryAfterSeconds", SOON))
@@ -96,10 +96,10 @@ impl Limits {
     /// Adds headers with the client's limit and usage. It is unknown when a concurrent request will end, so the reset
     /// is the shortest possible time.
     pub(super) fn show(&self, caller: &Text, headers: &mut HeaderMap) {
-        let most = self.clients.most();
-        let left = most.saturating_sub(self.clients.held_by(&client_of(caller)));
+        let limit = self.clients.limit();
+        let left = limit.saturating_sub(self.clients.held_by(&client_of(caller)));
         let reset = crate::clock::milliseconds(crate::clock::now()) / 1_000 + u64::from(SOON);
-        headers.insert(LIMIT, HeaderValue::from(most));
+        headers.insert(LIMIT, HeaderValue::from(limit));
         headers.insert(REMAINING, HeaderValue::from(left));
         headers.insert(RESET, HeaderValue::from(reset));
         headers.insert(WINDOW, HeaderValue::from(SOON));

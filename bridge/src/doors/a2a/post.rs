@@ -8,22 +8,22 @@ use a2abus_plugin::protocol::dialect::Dialect;
 use a2abus_plugin::{Refused, Unit, Units, decode};
 use axum::body::Body;
 use axum::response::Response;
-use bytes::{Buf as _, Bytes, BytesMut};
-use futures_util::{StreamExt as _, stream};
+use bytes::{Buf as _, Bytes};
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, Request, StatusCode, Version as HttpVersion};
 use serde_json::Value;
 
-use super::ask::{Ask, Version};
 use super::limits::{LIMIT, REMAINING, RESET, WINDOW, holding};
 use super::method::Method;
+use super::parsed::{ParsedRequest, Version};
 use super::shared::A2a;
 use super::work::{A2aRequest, Head, Reply};
 use crate::calls::failure::{Failure, Reason, Recipient};
 use crate::doors::Refusal;
 use crate::doors::permit::{Action, Principal, permit};
 use crate::doors::rpc;
-use crate::doors::rpc::At;
+use crate::doors::rpc::Endpoint;
+use crate::doors::rpc::batch::{array, join_in_order};
 use crate::doors::rpc::common::{Common, Target};
 use crate::doors::rpc::unit::Framed;
 use crate::http::respond::refusal;
@@ -53,10 +53,10 @@ pub(super) async fn serve(a2a: &Arc<A2a>, target: Target, request: Request<Body>
         Target::InPayload => HttpPath::A2a,
         Target::Agent(_) | Target::NotAName => HttpPath::A2aAgent,
     };
-    let at = At::json_rpc(path, target, request.headers());
-    let inside = Arc::clone(a2a);
-    framed(a2a, at, request, |common, head, body| {
-        Box::pin(respond(inside, common, head, body))
+    let endpoint = Endpoint::json_rpc(path, target, request.headers());
+    let shared = Arc::clone(a2a);
+    framed(a2a, endpoint, request, |common, head, body| {
+        Box::pin(respond(shared, common, head, body))
     })
     .await
 }
@@ -66,7 +66,7 @@ pub(super) async fn serve(a2a: &Arc<A2a>, target: Target, request: Request<Body>
 /// idempotency key.
 pub(in crate::doors) async fn framed<R>(
     a2a: &A2a,
-    at: At,
+    endpoint: Endpoint,
     request: Request<Body>,
     answered: impl FnOnce(Common, Parts, Bytes) -> R,
 ) -> Response
@@ -75,17 +75,20 @@ where
 {
     let http_1 = request.version() < HttpVersion::HTTP_2;
     let trace = request.headers().get(TRACE).cloned();
-    let caller = permit(request.extensions(), Action::Call(at.target.name()));
+    let caller = permit(request.extensions(), Action::Call(endpoint.target.name()));
     let caller = caller.ok().map(|Principal { name }| name);
     let (limits, metrics) = (&a2a.settings.at_a_time, &a2a.door.metrics);
     // A caller without permission is refused later.
-    let recipient = at.recipient.clone();
+    let recipient = endpoint.recipient.clone();
     let share = caller.as_ref().map(|name| limits.request(name, 1, metrics));
     let mut response = match share.transpose() {
-        Ok(share) => holding(share, rpc::serve(&a2a.door, at, request, answered).await),
+        Ok(share) => holding(
+            share,
+            rpc::serve(&a2a.door, endpoint, request, answered).await,
+        ),
         Err((status, failure)) => {
-            metrics.http_request(at.path, status);
-            (at.refusal)(status, &failure, &recipient)
+            metrics.http_request(endpoint.path, status);
+            (endpoint.refusal)(status, &failure, &recipient)
         }
     };
     let is_stream = sse::is_stream(response.headers());
@@ -127,7 +130,7 @@ async fn respond(
             let limits = &a2a.settings.at_a_time;
             let _others = limits.request(&common.caller, others, metrics)?;
             rpc::check_amplification(&a2a.door, &common, size, units.len())?;
-            Ok(batch(a2a, &common, &head, units).await)
+            Ok(Box::pin(batch(a2a, &common, &head, units)).await)
         }
         Framed::Lines => {
             let message = "more text follows the JSON value; send several requests as one array";
@@ -199,26 +202,14 @@ async fn batch(a2a: &Arc<A2a>, common: &Common, head: &Head, units: Units) -> Re
         );
         return common.whole(failure.render(&Recipient::unknown(Dialect::A2a10)));
     }
-    let bodies: Vec<Bytes> = stream::iter(units)
-        .map(|unit| async {
-            match reply(a2a, common, head, unit, true).await.0 {
-                Reply::Whole(body) | Reply::WithStatus(_, body) => body,
-                // Streaming requests were refused above.
-                Reply::Stream(_) => Bytes::new(),
-            }
-        })
-        .buffered(AT_A_TIME)
-        .collect()
-        .await;
-    let mut array = BytesMut::from(&b"["[..]);
-    for (index, body) in bodies.iter().enumerate() {
-        if index > 0 {
-            array.extend_from_slice(b",");
+    let replies = units.into_iter().map(|unit| async {
+        match reply(a2a, common, head, unit, true).await.0 {
+            Reply::Whole(body) | Reply::WithStatus(_, body) => body,
+            // Streaming requests were refused above.
+            Reply::Stream(_) => Bytes::new(),
         }
-        array.extend_from_slice(body);
-    }
-    array.extend_from_slice(b"]");
-    common.whole(array.freeze())
+    });
+    common.whole(array(&join_in_order(replies, AT_A_TIME).await))
 }
 
 /// The answer to one request, and its dialect.
@@ -234,29 +225,29 @@ async fn reply(
     {
         return (Reply::Whole(body), head.fallback);
     }
-    let ask = match Ask::of(unit, &head.version, head.fallback) {
-        Ok(ask) => ask,
+    let parsed = match ParsedRequest::of(unit, &head.version, head.fallback) {
+        Ok(parsed) => parsed,
         Err((failure, recipient)) => {
-            common.note_refusal(failure.word());
+            common.note_refusal(failure.reason_code());
             let body = failure.render(&recipient);
             return (Reply::Whole(body), head.fallback);
         }
     };
-    let dialect = ask.dialect;
-    let (id, form) = (ask.id.clone(), ask.form());
-    let streams = matches!(ask.method, Method::Stream | Method::Follow);
+    let dialect = parsed.dialect;
+    let (id, form) = (parsed.id.clone(), parsed.form());
+    let streams = matches!(parsed.method, Method::Stream | Method::Follow);
     let done = if in_batch && streams {
         let message = "streaming is not available in a batch: send this request by itself";
         Err(Failure::new(Reason::StreamInBatch, message))
     } else {
-        let turn = A2aRequest {
+        let request = A2aRequest {
             a2a,
             common: common.clone(),
             head,
-            ask,
+            parsed,
             in_batch,
         };
-        Box::pin(turn.done()).await
+        Box::pin(request.done()).await
     };
     let reply =
         done.unwrap_or_else(

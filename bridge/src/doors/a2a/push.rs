@@ -8,8 +8,8 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use super::hooks::PushSettings;
 use super::method::Push;
+use super::webhooks::PushSettings;
 use super::work::{A2aRequest, gone, no_push, not_read, not_stored};
 use crate::calls::failure::{Failure, Reason};
 use crate::tasks::Task;
@@ -85,14 +85,14 @@ const LONGEST_ID: usize = 256;
 impl A2aRequest<'_> {
     pub(super) async fn push(&self, what: Push) -> Result<String, Failure> {
         let push = self.a2a.settings.push.as_ref().ok_or_else(no_push)?;
-        let params: Params = self.ask.params()?;
+        let params: Params = self.parsed.params()?;
         let (task, id) = params.names();
         let task = task.ok_or_else(|| Failure::bad_params("params name no task"))?;
         let kept = self.task(&task).await?;
         let latest = push.webhooks.latest().await;
         latest.map_err(|error| not_read("webhooks", &error))?;
         let id = id.map(|id| push.named(&task, id));
-        let is_1_0 = self.ask.dialect == Dialect::A2a10;
+        let is_1_0 = self.parsed.dialect == Dialect::A2a10;
         match what {
             Push::Set => {
                 let checked = push.check(params.into_wire(), is_1_0)?;
@@ -126,25 +126,25 @@ impl A2aRequest<'_> {
     }
 
     /// The checked webhook in a message.
-    pub(super) fn brought(&self, raw: Option<&RawValue>) -> Result<Option<Checked>, Failure> {
+    pub(super) fn webhook_in(&self, raw: Option<&RawValue>) -> Result<Option<Checked>, Failure> {
         let Some(raw) = raw.filter(|raw| raw.get() != "null") else {
             return Ok(None);
         };
         let push = self.a2a.settings.push.as_ref().ok_or_else(no_push)?;
         let wire: Wire = serde_json::from_str(raw.get())
             .map_err(|error| Failure::bad_params(&format!("pushNotificationConfig: {error}")))?;
-        let is_1_0 = self.ask.dialect == Dialect::A2a10;
+        let is_1_0 = self.parsed.dialect == Dialect::A2a10;
         push.check(wire, is_1_0).map(Some)
     }
 
     /// Checks that a task has room for the webhook in a message, before the message is sent to the agent.
-    pub(super) fn check_brought(&self, task: &str, checked: &Checked) -> Result<(), Failure> {
+    pub(super) fn check_webhook_room(&self, task: &str, checked: &Checked) -> Result<(), Failure> {
         let push = self.a2a.settings.push.as_ref().ok_or_else(no_push)?;
         push.id_of(task, checked).map(drop)
     }
 
     /// Stores the webhook in a message.
-    pub(super) async fn keep_brought(&self, task: &str, checked: Checked) -> Result<(), Failure> {
+    pub(super) async fn store_webhook(&self, task: &str, checked: Checked) -> Result<(), Failure> {
         let push = self.a2a.settings.push.as_ref().ok_or_else(no_push)?;
         let kept = self
             .a2a
@@ -180,12 +180,12 @@ impl PushSettings {
         let id = checked.id.clone().unwrap_or_else(|| task.to_owned());
         let others = self.webhooks.of_task(task);
         let has_it = others.iter().any(|kept| *kept.id == *id);
-        if has_it || others.len() < self.most {
+        if has_it || others.len() < self.max {
             return Ok(id);
         }
-        let most = self.most;
+        let max = self.max;
         Err(Failure::bad_params(&format!(
-            "the task already has {most} push notification configurations (a2a.push_notifications.max_per_task): delete one"
+            "the task already has {max} push notification configurations (a2a.push_notifications.max_per_task): delete one"
         )))
     }
 

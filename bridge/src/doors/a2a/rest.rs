@@ -33,16 +33,16 @@ use percent_encoding::percent_decode_str;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
-use super::ask::{Ask, VERSIONS, Version, name_of};
 use super::form::{Envelope, Form};
-use super::former;
 use super::method::{Method, Push};
+use super::parsed::{ParsedRequest, VERSIONS, Version, name_of};
 use super::post;
 use super::shared::A2a;
+use super::v0_3;
 use super::work::{A2aRequest, Reply};
 use crate::calls::failure::{Failure, Reason, Recipient};
 use crate::doors::Refusal;
-use crate::doors::rpc::At;
+use crate::doors::rpc::Endpoint;
 use crate::doors::rpc::common::{Common, Target};
 use crate::http::respond::json_response;
 use crate::metrics::HttpPath;
@@ -83,9 +83,9 @@ const RESOURCES: [(&str, Resource); 6] = [
 ];
 
 /// The base URLs of A2A 1.0: of the server, a tenant and an agent.
-const CURRENT: [&str; 3] = ["", "/{agent}", "/a2a/agents/{agent}"];
+const BASES_1_0: [&str; 3] = ["", "/{agent}", "/a2a/agents/{agent}"];
 /// The base URLs of A2A 0.3.
-const FORMER: [&str; 2] = ["/v1", "/a2a/agents/{agent}/v1"];
+const BASES_0_3: [&str; 2] = ["/v1", "/a2a/agents/{agent}/v1"];
 
 /// The media type of A2A 1.0.
 const MEDIA_TYPE: HeaderValue = HeaderValue::from_static("application/a2a+json");
@@ -101,15 +101,15 @@ const FLAGS: [&str; 1] = ["includeArtifacts"];
 pub(super) fn router() -> Router<Arc<A2a>> {
     let mut router = Router::new();
     for (bases, card, dialect) in [
-        (&CURRENT[..], "/extendedAgentCard", Dialect::A2a10),
-        (&FORMER[..], "/card", Dialect::A2a03),
+        (&BASES_1_0[..], "/extendedAgentCard", Dialect::A2a10),
+        (&BASES_0_3[..], "/card", Dialect::A2a03),
     ] {
         for base in bases {
-            for (path, place) in RESOURCES.into_iter().chain([(card, Resource::Card)]) {
+            for (path, resource) in RESOURCES.into_iter().chain([(card, Resource::Card)]) {
                 let serve = move |State(a2a): State<Arc<A2a>>,
                                   names: Result<Path<BTreeMap<String, String>>, PathRejection>,
                                   request: Request<Body>| async move {
-                    serve(&a2a, place, dialect, names, request).await
+                    serve(&a2a, resource, dialect, names, request).await
                 };
                 router = router.route(&format!("{base}{path}"), any(serve));
             }
@@ -120,7 +120,7 @@ pub(super) fn router() -> Router<Arc<A2a>> {
 
 async fn serve(
     a2a: &Arc<A2a>,
-    place: Resource,
+    resource: Resource,
     dialect: Dialect,
     names: Result<Path<BTreeMap<String, String>>, PathRejection>,
     request: Request<Body>,
@@ -133,16 +133,16 @@ async fn serve(
             .map_or(Target::InPayload, |name| Target::of_path(Ok(Path(name)))),
     };
     let mut names = names.unwrap_or_default();
-    let asked = place
-        .asked(request.method(), names.remove("task"))
+    let parsed = resource
+        .parsed(request.method(), names.remove("task"))
         .map(|(method, task)| RestRequest {
             method,
             task,
             config: names.remove("config"),
             dialect,
         });
-    let asked = match asked {
-        Ok(asked) => asked,
+    let parsed = match parsed {
+        Ok(parsed) => parsed,
         Err(allowed) => {
             let message = format!("this path takes {allowed}");
             let failure = Failure::new(Reason::InvalidRequest, message);
@@ -156,17 +156,17 @@ async fn serve(
             return response;
         }
     };
-    let at = At {
+    let endpoint = Endpoint {
         path: HttpPath::A2aRest,
         target,
         methods: &[Verb::GET, Verb::POST, Verb::DELETE],
         recipient: Recipient::unknown(dialect),
         refusal,
     };
-    let inside = Arc::clone(a2a);
+    let shared = Arc::clone(a2a);
     let is_named = names_media_type(request.headers());
-    let mut response = post::framed(a2a, at, request, |common, head, body| {
-        respond(inside, common, asked, head, body)
+    let mut response = post::framed(a2a, endpoint, request, |common, head, body| {
+        respond(shared, common, parsed, head, body)
     })
     .await;
     if !is_named && response.headers().get(CONTENT_TYPE) == Some(&MEDIA_TYPE) {
@@ -207,43 +207,43 @@ fn media_type(dialect: Dialect) -> HeaderValue {
 async fn respond(
     a2a: Arc<A2a>,
     common: Common,
-    asked: RestRequest,
+    parsed: RestRequest,
     parts: Parts,
     payload: Bytes,
 ) -> Result<Response, Refusal> {
     let a2a = &a2a;
     let version = Version::of(&parts);
-    let dialect = match (&version, asked.dialect) {
+    let dialect = match (&version, parsed.dialect) {
         // A client of 1.0 may use a URL that ends with /v1.
         (Version::V1_0, _) => Dialect::A2a10,
         (_, dialect) => dialect,
     };
-    let asked = RestRequest { dialect, ..asked };
+    let parsed = RestRequest { dialect, ..parsed };
     let form = Form {
         envelope: Envelope::Http,
-        method: asked.method,
+        method: parsed.method,
         id: Text::from_static("null"),
         dialect,
     };
-    let ask = asked
+    let parsed = parsed
         .check(&version)
-        .and_then(|()| asked.ask(a2a, &common, &parts, &payload));
+        .and_then(|()| parsed.parsed(a2a, &common, &parts, &payload));
     drop(payload);
-    let done = match ask {
-        Ok(ask) => {
+    let done = match parsed {
+        Ok(parsed) => {
             let head = post::head_of(a2a, &parts, version, dialect)?;
-            let turn = A2aRequest {
+            let request = A2aRequest {
                 a2a,
                 common,
                 head: &head,
-                ask,
+                parsed,
                 in_batch: false,
             };
-            let done = Box::pin(turn.done()).await;
+            let done = Box::pin(request.done()).await;
             done.map_err(|failure| post::of_request(failure, "null", &head))
         }
         Err(failure) => {
-            common.note_refusal(failure.word());
+            common.note_refusal(failure.reason_code());
             Err(failure)
         }
     };
@@ -272,7 +272,7 @@ fn response_to(done: Result<Reply, Failure>, form: &Form) -> Response {
 
 impl Resource {
     /// The method of a verb on this resource and the task id, or else the allowed verbs.
-    fn asked(
+    fn parsed(
         self,
         verb: &Verb,
         task: Option<String>,
@@ -338,25 +338,25 @@ impl RestRequest {
     }
 
     /// The request as JSON-RPC.
-    fn ask(
+    fn parsed(
         &self,
         a2a: &A2a,
         common: &Common,
         head: &Parts,
         payload: &Bytes,
-    ) -> Result<Ask, Failure> {
+    ) -> Result<ParsedRequest, Failure> {
         let name = name_of(self.method, self.dialect);
         let request = match self.method {
             Method::Send | Method::Stream if self.dialect == Dialect::A2a10 => {
                 request(name, object(payload)?.get())
             }
-            Method::Send | Method::Stream => request(name, &former::params(payload)?.to_string()),
+            Method::Send | Method::Stream => request(name, &v0_3::params(payload)?.to_string()),
             _ => request(
                 name,
                 &Value::Object(self.params(head, payload)?).to_string(),
             ),
         };
-        Ok(Ask {
+        Ok(ParsedRequest {
             unit: unit(a2a, common, &request)?,
             id: Text::from_static("null"),
             method: self.method,
@@ -445,30 +445,30 @@ mod tests {
 
     #[test]
     fn a_path_and_a_verb_make_a_method() {
-        let asked = |place: Resource, verb: Verb, task: &str| {
-            let asked = place.asked(&verb, Some(task.to_owned()));
-            asked.map(|(method, task)| (method, task.unwrap()))
+        let parsed = |resource: Resource, verb: Verb, task: &str| {
+            let parsed = resource.parsed(&verb, Some(task.to_owned()));
+            parsed.map(|(method, task)| (method, task.unwrap()))
         };
         let method = |method, task: &str| Ok((method, task.to_owned()));
         assert_eq!(
-            asked(Resource::Task, Verb::GET, "a:b"),
+            parsed(Resource::Task, Verb::GET, "a:b"),
             method(Method::Get, "a:b")
         );
         assert_eq!(
-            asked(Resource::Task, Verb::POST, "a:cancel"),
+            parsed(Resource::Task, Verb::POST, "a:cancel"),
             method(Method::Cancel, "a")
         );
         for verb in [Verb::GET, Verb::POST] {
             assert_eq!(
-                asked(Resource::Task, verb, "a:subscribe"),
+                parsed(Resource::Task, verb, "a:subscribe"),
                 method(Method::Follow, "a")
             );
         }
-        assert_eq!(asked(Resource::Task, Verb::GET, "a:cancel"), Err("POST"));
-        assert_eq!(asked(Resource::Task, Verb::POST, "a"), Err("GET"));
-        assert_eq!(asked(Resource::Config, Verb::PUT, "a"), Err("GET, DELETE"));
+        assert_eq!(parsed(Resource::Task, Verb::GET, "a:cancel"), Err("POST"));
+        assert_eq!(parsed(Resource::Task, Verb::POST, "a"), Err("GET"));
+        assert_eq!(parsed(Resource::Config, Verb::PUT, "a"), Err("GET, DELETE"));
         assert_eq!(
-            asked(Resource::Config, Verb::DELETE, "a"),
+            parsed(Resource::Config, Verb::DELETE, "a"),
             method(Method::Push(Push::Delete), "a")
         );
     }

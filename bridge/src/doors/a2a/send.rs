@@ -1,7 +1,7 @@
 //! `message/send` and `message/stream`: checks a message, sends it to the agent, and answers with a message, a task or
 //! a stream.
 
-use a2abus_plugin::json::place_of;
+use a2abus_plugin::json::range_of;
 use a2abus_plugin::protocol::dialect::Dialect;
 use a2abus_plugin::protocol::jsonrpc::{RpcBody, splice};
 use a2abus_plugin::{Hint, Text, Unit, decode};
@@ -17,7 +17,7 @@ use super::work::{A2aRequest, Reply, gone, not_found, not_stored, of_call};
 use super::write::WriteContext;
 use crate::calls::failure::{Failure, Reason};
 use crate::calls::{Answer, CallError};
-use crate::doors::rpc::common::With;
+use crate::doors::rpc::common::CallOptions;
 use crate::shares::Share;
 use crate::tasks::model::{Content, Message, new_id};
 use crate::tasks::read::{self, AnswerPart, BadMessage};
@@ -63,14 +63,13 @@ struct Addressed<'a> {
     context_id: Option<&'a RawValue>,
 }
 
-/// A message that is ready to be sent.
+/// The message of a request, and the task that it belongs to.
 struct Outbound {
     task: Text,
     context: Text,
     message: Message,
     /// Whether the task already exists.
-    goes_on: bool,
-    unit: Unit,
+    is_continuation: bool,
 }
 
 /// The first part of an answer.
@@ -84,52 +83,52 @@ enum FirstPart {
 // === impl A2aRequest ===
 
 impl A2aRequest<'_> {
-    pub(super) async fn send(self, agent: &Text) -> Result<Reply, Failure> {
-        let params: SendParams<'_> = self.ask.params()?;
+    pub(super) async fn send(&self, agent: &Text) -> Result<Reply, Failure> {
+        let params: SendParams<'_> = self.parsed.params()?;
         let configuration = params.configuration.unwrap_or_default();
         if configuration.timeout == Some(0) {
             let message = "configuration.timeout must be a positive number of milliseconds";
             return Err(Failure::bad_params(message));
         }
         let webhooks = configuration.webhooks();
-        let [current, former] = webhooks;
-        let webhook = self.brought(current.or(former))?;
-        let streams = self.ask.method == Method::Stream;
+        let [v1_0, v0_3] = webhooks;
+        let webhook = self.webhook_in(v1_0.or(v0_3))?;
+        let streams = self.parsed.method == Method::Stream;
         if streams && !self.agent(agent)?.streaming {
             let message = "this agent does not stream: send the message without streaming";
             return Err(Failure::new(Reason::Unsupported, message));
         }
-        let outbound = self.outbound(agent, params.message, webhooks).await?;
+        let (outbound, unit) = self.outbound(agent, params.message, webhooks).await?;
         if let Some(webhook) = &webhook {
-            self.check_brought(&outbound.task, webhook)?;
+            self.check_webhook_room(&outbound.task, webhook)?;
         }
         let at_once = configuration.return_immediately.unwrap_or(false)
             || configuration.blocking == Some(false);
         let room = self.room_in(&outbound)?;
         let call = (!self.in_batch).then_some(self.common.call);
-        let unit = outbound.unit.clone();
-        let with = With {
+        let options = CallOptions {
             task: Some(&outbound.task),
-            ..With::default()
+            ..CallOptions::default()
         };
-        let answer = self.common.call(unit, call, with).await;
+        let answer = Box::pin(self.common.call(unit, call, options)).await;
         let mut answer = answer.map_err(|error| of_call(&error))?;
         let mut first = None;
-        let until = self.end_of_patience(configuration.timeout.is_some());
-        if !streams && !at_once && !outbound.goes_on {
+        let until = self.response_deadline(configuration.timeout.is_some());
+        if !streams && !at_once && !outbound.is_continuation {
             match self.first(&mut answer, &outbound.context, until).await? {
                 FirstPart::Reply(reply) => return Ok(reply),
-                FirstPart::OfTask(heard, last) => first = Some((heard, last)),
+                FirstPart::OfTask(update, last) => first = Some((update, last)),
             }
         }
         Box::pin(self.begin(agent, &outbound)).await?;
         drop(room);
         let kept = match webhook {
-            Some(webhook) => Box::pin(self.keep_brought(&outbound.task, webhook)).await,
+            Some(webhook) => Box::pin(self.store_webhook(&outbound.task, webhook)).await,
             None => Ok(()),
         };
         let (tasks, id) = (&self.a2a.settings.tasks, outbound.task.clone());
-        let subscribed = tasks.follow(&id, None);
+        // From before its first event.
+        let subscribed = streams.then(|| tasks.follow(&id, None)).flatten();
         tasks.drive(id.clone(), answer, first);
         kept?;
         if streams {
@@ -140,19 +139,19 @@ impl A2aRequest<'_> {
             let _ = timeout_at(until, tasks.at_rest(&id)).await;
         }
         let task = tasks.get(&id).ok_or_else(|| gone(&outbound.task))?;
-        let of = WriteContext::task(self.ask.dialect, &id, &task);
+        let of = WriteContext::task(self.parsed.dialect, &id, &task);
         Ok(self.whole(&of.answer(&task, configuration.history_length)))
     }
 
     /// How long a caller without a stream waits for the end of its task; then it gets the current task. The call itself
     /// may last longer while its agent reports progress. If the caller sets a timeout, it is the time limit of the
     /// call.
-    fn end_of_patience(&self, is_named: bool) -> Instant {
+    fn response_deadline(&self, is_named: bool) -> Instant {
         let calls = &self.common.calls;
         let longest = if is_named || self.common.timeout.is_some() {
             calls.longest()
         } else {
-            calls.patience(None)
+            calls.timeout_for(None)
         };
         self.common.arrived + longest
     }
@@ -160,7 +159,7 @@ impl A2aRequest<'_> {
     /// Reserves a task within the limit of the message's context, until the message has created a task. An existing
     /// task already counts.
     fn room_in(&self, outbound: &Outbound) -> Result<Option<Share<Text>>, Failure> {
-        if outbound.goes_on {
+        if outbound.is_continuation {
             return Ok(None);
         }
         let settings = &self.a2a.settings;
@@ -178,7 +177,7 @@ impl A2aRequest<'_> {
         context: &str,
         until: Instant,
     ) -> Result<FirstPart, Failure> {
-        let is_jaf = self.ask.dialect == Dialect::JafDoc;
+        let is_jaf = self.parsed.dialect == Dialect::JafDoc;
         loop {
             let Ok(part) = timeout_at(until, answer.next()).await else {
                 return Err(of_call(&answer.out_of_time()));
@@ -191,13 +190,13 @@ impl A2aRequest<'_> {
             let part = part.map_err(|error| of_call(&error))?;
             let last = part.last;
             let of = WriteContext {
-                dialect: self.ask.dialect,
+                dialect: self.parsed.dialect,
                 task: None,
                 context: Some(context),
             };
             return Ok(match AgentAnswer::of(part) {
                 Some(AgentAnswer::Error(part)) => {
-                    FirstPart::Reply(match self.ask.form().agents_failure(part.body) {
+                    FirstPart::Reply(match self.parsed.form().agents_failure(part.body) {
                         (Some(status), body) => Reply::WithStatus(status, body),
                         (None, body) => Reply::Whole(body),
                     })
@@ -209,7 +208,7 @@ impl A2aRequest<'_> {
                     let message = Message::of_agent(vec![plain_part(json)]);
                     FirstPart::Reply(self.whole(&of.message(&message)))
                 }
-                Some(AgentAnswer::Result(heard)) => FirstPart::OfTask(heard, last),
+                Some(AgentAnswer::Result(update)) => FirstPart::OfTask(update, last),
                 None if last => {
                     let error =
                         CallError::BadAnswer(Text::from_static("it is no JSON-RPC response"));
@@ -222,13 +221,13 @@ impl A2aRequest<'_> {
 
     async fn begin(&self, agent: &Text, outbound: &Outbound) -> Result<(), Failure> {
         let message = outbound.message.clone();
-        let event = if outbound.goes_on {
+        let event = if outbound.is_continuation {
             Event::Continued { message }
         } else {
             Event::Created(Created {
                 agent: agent.clone(),
                 context: outbound.context.clone(),
-                is_1_0: self.ask.dialect == Dialect::A2a10,
+                is_1_0: self.parsed.dialect == Dialect::A2a10,
                 message,
                 timestamp: crate::clock::rfc3339(crate::clock::now()),
             })
@@ -246,11 +245,11 @@ impl A2aRequest<'_> {
         agent: &Text,
         message: Option<&RawValue>,
         webhooks: [Option<&RawValue>; 2],
-    ) -> Result<Outbound, Failure> {
+    ) -> Result<(Outbound, Unit), Failure> {
         let raw = message.ok_or_else(|| bad_message(&BadMessage::Missing(vec!["message"])))?;
         let message = read::message(raw).map_err(|error| bad_message(&error))?;
         self.check_size(&message)?;
-        let bytes = &self.ask.unit.bytes;
+        let bytes = &self.parsed.unit.bytes;
         let raw = raw.get();
         let addressed: Addressed<'_> = parse(raw.as_bytes())?;
         let (task_id, context_id) = (text_of(addressed.task_id)?, text_of(addressed.context_id)?);
@@ -263,7 +262,7 @@ impl A2aRequest<'_> {
         };
         // Remove the webhooks: the bridge calls them, and they contain secrets of the client.
         let private = webhooks.into_iter().flatten();
-        let private = private.map(|raw| (place_of(bytes, raw.get()), "null".to_owned()));
+        let private = private.map(|raw| (range_of(bytes, raw.get()), "null".to_owned()));
         let mut edits: Vec<_> = private.collect();
         let context = match (&context_id, &task) {
             (Some((context, _)), _) => Text::from(context.as_str()),
@@ -273,9 +272,9 @@ impl A2aRequest<'_> {
                     .map_or_else(|| self.new_id("context"), |task| task.context.clone());
                 match addressed.context_id {
                     // The member is present, as `null`.
-                    Some(null) => edits.push((place_of(bytes, null.get()), quoted(&context))),
+                    Some(null) => edits.push((range_of(bytes, null.get()), quoted(&context))),
                     None => {
-                        let start = place_of(bytes, raw).start + 1;
+                        let start = range_of(bytes, raw).start + 1;
                         edits.push((
                             start..start,
                             format!(r#""contextId":{},"#, quoted(&context)),
@@ -289,17 +288,17 @@ impl A2aRequest<'_> {
             &task_id,
             task.as_ref().and_then(|task| task.agents_id.as_ref()),
         ) {
-            edits.push((place_of(bytes, token.get()), quoted(own)));
+            edits.push((range_of(bytes, token.get()), quoted(own)));
         }
-        let goes_on = task.is_some();
+        let is_continuation = task.is_some();
         let unit = self.rewritten(edits)?;
-        Ok(Outbound {
+        let outbound = Outbound {
             task: task_id.map_or_else(|| self.new_id("task"), |(id, _)| id.into()),
             context,
             message,
-            goes_on,
-            unit,
-        })
+            is_continuation,
+        };
+        Ok((outbound, unit))
     }
 
     /// A new id, which is the same on every replica that continues this call.
@@ -320,9 +319,9 @@ impl A2aRequest<'_> {
     /// The request with these replacements. Its answer may have several parts even without streaming, because an agent
     /// may report a task before the task ends.
     fn rewritten(&self, mut edits: Vec<(std::ops::Range<usize>, String)>) -> Result<Unit, Failure> {
-        let mut bytes = self.ask.unit.bytes.clone();
+        let mut bytes = self.parsed.unit.bytes.clone();
         let has_id = self
-            .ask
+            .parsed
             .unit
             .json_rpc
             .as_ref()
@@ -363,13 +362,13 @@ impl A2aRequest<'_> {
     fn check_size(&self, message: &Message) -> Result<(), Failure> {
         let limits = self.a2a.settings.live.load().limits;
         if message.parts.len() > limits.max_parts {
-            let (has, most) = (message.parts.len(), limits.max_parts);
+            let (has, max) = (message.parts.len(), limits.max_parts);
             return Err(Failure::bad_params(&format!(
-                "the message has {has} parts, more than the limit of {most} (a2a.max_parts)"
+                "the message has {has} parts, more than the limit of {max} (a2a.max_parts)"
             )));
         }
         for (index, part) in message.parts.iter().enumerate() {
-            let (has, most, key) = match &part.content {
+            let (has, max, key) = match &part.content {
                 Content::Text(text) => (text.len(), limits.max_text_part, "max_text_part"),
                 Content::Data(raw) | Content::Other(raw) => {
                     (raw.get().len(), limits.max_data_part, "max_data_part")
@@ -378,9 +377,9 @@ impl A2aRequest<'_> {
                     (text.len(), limits.max_data_part, "max_data_part")
                 }
             };
-            if has > most {
+            if has > max {
                 return Err(Failure::bad_params(&format!(
-                    "parts[{index}] has {has} bytes, more than the limit of {most} (a2a.{key})"
+                    "parts[{index}] has {has} bytes, more than the limit of {max} (a2a.{key})"
                 )));
             }
         }

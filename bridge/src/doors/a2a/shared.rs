@@ -9,8 +9,8 @@ use bytesize::ByteSize;
 use http::{HeaderMap, StatusCode, Uri};
 
 use super::card::OfferedInterfaces;
-use super::hooks::PushSettings;
 use super::limits::Limits;
+use super::webhooks::PushSettings;
 use crate::calls::failure::{Failure, Reason};
 use crate::config::{A2aConfig, Config};
 use crate::doors::{Door, Refusal};

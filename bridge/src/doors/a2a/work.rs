@@ -9,9 +9,9 @@ use bytes::Bytes;
 use http::StatusCode;
 use serde_json::Value;
 
-use super::ask::{Ask, Version};
 use super::card;
 use super::method::Method;
+use super::parsed::{ParsedRequest, Version};
 use super::shared::A2a;
 use crate::account::Line;
 use crate::calls::CallError;
@@ -39,7 +39,7 @@ pub(super) struct A2aRequest<'a> {
     pub(super) a2a: &'a Arc<A2a>,
     pub(super) common: Common,
     pub(super) head: &'a Head,
-    pub(super) ask: Ask,
+    pub(super) parsed: ParsedRequest,
     pub(super) in_batch: bool,
 }
 
@@ -57,17 +57,17 @@ pub(super) enum Reply {
 
 impl A2aRequest<'_> {
     /// Executes the request and counts it.
-    pub(super) async fn done(self) -> Result<Reply, Failure> {
+    pub(super) async fn done(mut self) -> Result<Reply, Failure> {
         let metrics = Arc::clone(&self.a2a.door.metrics);
-        let [method, version, binding] = self.ask.form().labels();
+        let [method, version, binding] = self.parsed.form().labels();
         let done = Box::pin(self.answered()).await;
-        let outcome = done.as_ref().map_or_else(Failure::word, |_| "ok");
+        let outcome = done.as_ref().map_or_else(Failure::reason_code, |_| "ok");
         metrics.a2a_request([method, version, binding, outcome]);
         done
     }
 
-    async fn answered(mut self) -> Result<Reply, Failure> {
-        let method = self.ask.method;
+    async fn answered(&mut self) -> Result<Reply, Failure> {
+        let method = self.parsed.method;
         if matches!(method, Method::Send | Method::Stream) {
             let agent = self.target()?;
             self.common.target = Target::Agent(agent.clone());
@@ -89,12 +89,12 @@ impl A2aRequest<'_> {
             Method::Send | Method::Stream => String::new(),
         };
         let agent = self.named().unwrap_or_default();
-        note(&self.common, &agent, self.ask.name);
+        note(&self.common, &agent, self.parsed.name);
         Ok(self.whole(&result))
     }
 
     pub(super) fn whole(&self, result: &str) -> Reply {
-        Reply::Whole(self.ask.form().result(result))
+        Reply::Whole(self.parsed.form().result(result))
     }
 
     // === agents ===
@@ -132,7 +132,7 @@ impl A2aRequest<'_> {
 
     /// The agent that the request itself names.
     fn hinted(&self) -> Option<Text> {
-        let request: Value = serde_json::from_slice(&self.ask.unit.bytes).ok()?;
+        let request: Value = serde_json::from_slice(&self.parsed.unit.bytes).ok()?;
         let params = request.get("params")?;
         let named = params
             .get("_agentId")
@@ -148,7 +148,7 @@ impl A2aRequest<'_> {
             Some((name, agent)) => card::of_agent(name, agent, &settings.offer_of(base, name)),
             None => card::of_server(&settings.instance, &agents, &settings.offer(base)),
         };
-        if self.ask.dialect == Dialect::A2a10 {
+        if self.parsed.dialect == Dialect::A2a10 {
             return card::current_only(card).to_string();
         }
         card.to_string()

@@ -19,9 +19,9 @@ use tokio::time::timeout;
 use crate::budget::Charge;
 use crate::calls::failure::{Failure, Reason};
 use crate::doors::Refusal;
-use crate::doors::a2a::{A2a, framed, holding, not_read, refusal_of, within};
+use crate::doors::a2a::{A2a, framed, holding, internal, not_read, refusal_of};
 use crate::doors::permit::{Action, Principal, permit};
-use crate::doors::rpc::At;
+use crate::doors::rpc::Endpoint;
 use crate::doors::rpc::common::{Common, Target};
 use crate::http::negotiate;
 use crate::http::respond::json_response;
@@ -87,16 +87,16 @@ pub(super) async fn create(
     query: Result<Query<CreateQuery>, QueryRejection>,
     request: Request<Body>,
 ) -> Response {
-    let inside = Arc::clone(&a2a);
+    let shared = Arc::clone(&a2a);
     let respond = move |common, _head, body: Bytes| async move {
         let Query(CreateQuery { mode }) = query.map_err(|error| bad(&error))?;
         let wanted: TaskRequest = serde_json::from_slice(&body).map_err(|error| bad(&error))?;
         drop(body);
-        created(&inside, common, &wanted, mode).await
+        created(&shared, common, &wanted, mode).await
     };
     let path = HttpPath::A2aTasks;
-    let at = At::json_rpc(path, Target::InPayload, request.headers());
-    framed(&a2a, at, request, respond).await
+    let endpoint = Endpoint::json_rpc(path, Target::InPayload, request.headers());
+    framed(&a2a, endpoint, request, respond).await
 }
 
 async fn created(
@@ -111,7 +111,7 @@ async fn created(
         r#"{{"message":{},"configuration":{{"blocking":false}}}}"#,
         message_of(wanted)
     );
-    let task = within::ask(a2a, common, "message/send", &params).await;
+    let task = internal::call(a2a, common, "message/send", &params).await;
     let task = task.map_err(refusal_of)?;
     let id = task.get("id").and_then(Value::as_str).map(Text::from);
     let id =
@@ -228,10 +228,10 @@ pub(super) async fn wait(
     let admitted = admit(&a2a, &request);
     let waited = async {
         let _held = admitted?;
-        let Query(WaitQuery { timeout: most }) = query.map_err(|error| bad(&error))?;
-        let most = most.map_or(WAIT.0, Duration::from_millis).min(WAIT.1);
+        let Query(WaitQuery { timeout: max_wait }) = query.map_err(|error| bad(&error))?;
+        let max_wait = max_wait.map_or(WAIT.0, Duration::from_millis).min(WAIT.1);
         let (id, task) = task(&a2a, name).await?;
-        match timeout(most, a2a.settings.tasks.at_rest(&id)).await {
+        match timeout(max_wait, a2a.settings.tasks.at_rest(&id)).await {
             Ok(Some(task)) => Ok(document(StatusCode::OK, &task_json(&id, &task))),
             Ok(None) => Err(refusal_of(not_found(&id))),
             Err(_) => {
@@ -250,7 +250,7 @@ pub(super) async fn follow(
     request: Request<Body>,
 ) -> Response {
     let admitted = admit(&a2a, &request);
-    let purse = a2a.door.purse(request.extensions());
+    let budget = a2a.door.client_budget(request.extensions());
     let followed = async {
         let (_charge, share) = admitted?;
         let (id, _) = task(&a2a, name).await?;
@@ -266,7 +266,7 @@ pub(super) async fn follow(
         let frames = stream::unfold(Some(following), |following| async move {
             following?.next().await
         });
-        let response = frames_response(frames, purse);
+        let response = frames_response(frames, budget);
         Ok(holding(Some(share), response))
     };
     let response = followed.await;
@@ -316,19 +316,19 @@ pub(super) async fn cancel(
 ) -> Response {
     // Check and count it like every request to an agent.
     *request.method_mut() = Method::POST;
-    let inside = Arc::clone(&a2a);
+    let shared = Arc::clone(&a2a);
     let respond = move |common, _head, _body: Bytes| async move {
-        let (id, _) = task(&inside, name).await?;
+        let (id, _) = task(&shared, name).await?;
         let params = json!({ "id": id.as_str() }).to_string();
-        let cancelled = within::ask(&inside, common, "tasks/cancel", &params).await;
+        let cancelled = internal::call(&shared, common, "tasks/cancel", &params).await;
         cancelled.map_err(refusal_of)?;
-        let task = inside.settings.tasks.get(&id);
+        let task = shared.settings.tasks.get(&id);
         let task = task.ok_or_else(|| refusal_of(not_found(&id)))?;
         Ok(document(StatusCode::OK, &task_json(&id, &task)))
     };
     let path = HttpPath::A2aTasks;
-    let at = At::json_rpc(path, Target::InPayload, request.headers());
-    framed(&a2a, at, request, respond).await
+    let endpoint = Endpoint::json_rpc(path, Target::InPayload, request.headers());
+    framed(&a2a, endpoint, request, respond).await
 }
 
 /// The task in a path.

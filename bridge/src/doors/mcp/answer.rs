@@ -4,7 +4,7 @@ use std::future::ready;
 use std::time::Duration;
 
 use a2abus_plugin::Text;
-use a2abus_plugin::json::place_of;
+use a2abus_plugin::json::range_of;
 use a2abus_plugin::protocol::jsonrpc::{self, splice};
 use axum::response::Response;
 use bytes::Bytes;
@@ -24,8 +24,9 @@ use super::stream::{self, Recorded, ResumableStream};
 use crate::calls::failure::{Failure, Reason};
 use crate::calls::question::Abilities;
 use crate::calls::{CallError, Part};
-use crate::doors::rpc::common::With;
-use crate::doors::rpc::{CALL_ID, header_of, parts_of, status_of};
+use crate::doors::rpc::common::CallOptions;
+use crate::doors::rpc::parts::AnswerParts;
+use crate::doors::rpc::{CALL_ID, header_of, status_of};
 use crate::http::respond::refusal;
 use crate::http::sse::{self, Frame};
 use crate::results::Skill;
@@ -43,7 +44,7 @@ const KEPT: [&str; 5] = [
     "resources/read",
 ];
 
-type Heard = Result<Part, CallError>;
+type PartResult = Result<Part, CallError>;
 
 // === impl McpRequest ===
 
@@ -51,21 +52,21 @@ impl McpRequest<'_> {
     /// Sends the request to its agent, and the answer to the client, converted by `skill_response` if given.
     pub(super) async fn called(mut self, skill_response: Option<SkillResponse>) -> Response {
         let skill = skill_response.as_ref().map(SkillResponse::skill);
-        let with = With {
+        let options = CallOptions {
             // An A2A agent asks through the state of its task instead.
             client: skill.is_none().then(|| self.abilities()),
             session: self.resumable(skill.as_ref()),
             skill,
-            ..With::default()
+            ..CallOptions::default()
         };
-        if with.session.is_none() {
-            return Box::pin(self.answered(with, skill_response)).await;
+        if options.session.is_none() {
+            return Box::pin(self.answered(options, skill_response)).await;
         }
         let Ok(call) = self.common.calls.channels().new_followed_call() else {
             return self.failed(&Failure::call(&CallError::Unavailable(Text::default())));
         };
         (self.common.call, self.call) = (call, Some(call));
-        let mut response = Box::pin(self.answered(with, skill_response)).await;
+        let mut response = Box::pin(self.answered(options, skill_response)).await;
         let headers = response.headers_mut();
         headers.insert(CALL_ID, header_of(&[call]));
         response
@@ -73,7 +74,7 @@ impl McpRequest<'_> {
 
     /// The log key of the session, if the client can resume the answer: it asks for progress and accepts a stream.
     fn resumable(&self, skill: Option<&Skill>) -> Option<Text> {
-        let session = self.session.filter(|_| !self.mode.is_alone())?;
+        let session = self.session.filter(|_| !self.mode.is_stateless())?;
         if session.revision() < Revision::V2025_03_26 {
             return None;
         }
@@ -87,9 +88,13 @@ impl McpRequest<'_> {
         lasts.then(|| session.key())
     }
 
-    async fn answered(self, with: With<'_>, mut skill_response: Option<SkillResponse>) -> Response {
+    async fn answered(
+        self,
+        options: CallOptions<'_>,
+        mut skill_response: Option<SkillResponse>,
+    ) -> Response {
         let running = self.mcp.running.begin(self.session, self.recipient.id());
-        let called = self.common.call(self.unit.clone(), self.call, with).await;
+        let called = Box::pin(self.common.call(self.unit.clone(), self.call, options)).await;
         if let Err(error) = &called
             && let Some(status) = status_of(error)
         {
@@ -104,7 +109,8 @@ impl McpRequest<'_> {
         let (mode, is_kept) = (self.mode, KEPT.contains(&self.method.as_str()));
         let cancelled = running.token().clone().cancelled_owned();
         let recipient = self.recipient.clone();
-        let parts = parts_of(called)
+        let parts = AnswerParts::of(called)
+            .into_stream()
             .filter_map(move |part| {
                 let part = match (&mut skill_response, part) {
                     (Some(skill_response), Ok(part)) => {
@@ -125,14 +131,14 @@ impl McpRequest<'_> {
     /// What the agent can ask the client during its request, which needs a stream. A stateless request gets the
     /// question as its answer.
     fn abilities(&self) -> Abilities {
-        let session = self.session.filter(|_| !self.mode.is_alone());
+        let session = self.session.filter(|_| !self.mode.is_stateless());
         let session = session.filter(|_| self.common.accepts.events());
         session.map(Session::abilities).unwrap_or_default()
     }
 
     async fn respond(
         self,
-        mut parts: impl Stream<Item = Heard> + Send + Unpin + 'static,
+        mut parts: impl Stream<Item = PartResult> + Send + Unpin + 'static,
         resumable: Option<Recorded>,
     ) -> Response {
         let events = self.common.accepts.events();
@@ -147,11 +153,11 @@ impl McpRequest<'_> {
                 (resumable, None),
             );
         }
-        let mut heard = first;
-        while matches!(&heard, Some(Ok(part)) if !part.last) {
-            heard = parts.next().await;
+        let mut part = first;
+        while matches!(&part, Some(Ok(part)) if !part.last) {
+            part = parts.next().await;
         }
-        match heard {
+        match part {
             Some(Ok(part)) => match resumable.and_then(|resumable| resumable.skill_response) {
                 Some(mut skill_response) => {
                     let skill_response = skill_response.part(part, &self.recipient);
@@ -173,7 +179,7 @@ impl McpRequest<'_> {
     /// A stream without an initial message. Clients of revisions with resumable streams get an event id.
     fn silent(
         self,
-        parts: impl Stream<Item = Heard> + Send + 'static,
+        parts: impl Stream<Item = PartResult> + Send + 'static,
         resumable: Option<Recorded>,
     ) -> Response {
         let revision = self.session.map(Session::revision);
@@ -185,25 +191,25 @@ impl McpRequest<'_> {
 
     fn streamed(
         self,
-        parts: impl Stream<Item = Heard> + Send + 'static,
+        parts: impl Stream<Item = PartResult> + Send + 'static,
         (resumable, beginning): (Option<Recorded>, Option<Frame>),
     ) -> Response {
         let recipient = self.recipient;
         if let Some(recorded) = resumable {
             let frames = ResumableStream::frames(self.common.results, recorded, recipient, parts);
             let frames = futures_util::stream::iter(beginning).chain(frames);
-            return sse::frames_response(frames, self.common.purse);
+            return sse::frames_response(frames, self.common.budget);
         }
         let texts = parts.map(move |part| match part {
             Ok(part) => part.body,
             Err(error) => Failure::call(&error).render(&recipient),
         });
-        sse::texts_response(texts, self.common.purse)
+        sse::texts_response(texts, self.common.budget)
     }
 
     /// The response for a failure.
     pub(super) fn failed(&self, failure: &Failure) -> Response {
-        self.common.note_refusal(failure.word());
+        self.common.note_refusal(failure.reason_code());
         self.whole(failure.render(&self.recipient))
     }
 
@@ -211,7 +217,7 @@ impl McpRequest<'_> {
     pub(super) fn whole(&self, body: Bytes) -> Response {
         let status = match self.mode {
             ProtocolMode::Sessions => StatusCode::OK,
-            ProtocolMode::Alone { .. } => status_of_error(&body),
+            ProtocolMode::Stateless { .. } => status_of_error(&body),
         };
         let mut response = self.common.whole(body);
         if status != StatusCode::OK && !self.common.accepts.is_events_only() {
@@ -225,7 +231,9 @@ impl McpRequest<'_> {
         let body = jsonrpc::result(self.recipient.id(), result);
         self.whole(match self.mode {
             ProtocolMode::Sessions => body,
-            ProtocolMode::Alone { .. } => completed(&body, KEPT.contains(&self.method.as_str())),
+            ProtocolMode::Stateless { .. } => {
+                completed(&body, KEPT.contains(&self.method.as_str()))
+            }
         })
     }
 }
@@ -252,8 +260,8 @@ fn status_of_error(body: &[u8]) -> StatusCode {
 }
 
 /// A part in the form of the client's revision; `None` if the client has not asked for it.
-fn shaped(part: Heard, mode: ProtocolMode, is_kept: bool) -> Option<Heard> {
-    let ProtocolMode::Alone { logs } = mode else {
+fn shaped(part: PartResult, mode: ProtocolMode, is_kept: bool) -> Option<PartResult> {
+    let ProtocolMode::Stateless { logs } = mode else {
         return Some(part);
     };
     Some(match part {
@@ -314,7 +322,7 @@ fn completed(body: &Bytes, is_kept: bool) -> Bytes {
     if !is_empty {
         members.push("");
     }
-    let start = place_of(body, result.get()).start + 1;
+    let start = range_of(body, result.get()).start + 1;
     splice(body, start..start, &members.join(","))
 }
 

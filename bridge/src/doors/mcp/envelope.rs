@@ -46,7 +46,7 @@ pub(super) enum ProtocolMode {
     /// With sessions, as in the older revisions.
     Sessions,
     /// Stateless, as in 2026-07-28.
-    Alone {
+    Stateless {
         /// Whether it asks for log messages.
         logs: bool,
     },
@@ -99,11 +99,11 @@ impl<'a> Params<'a> {
 
     /// What servers can ask the client of `initialize`.
     pub(super) fn abilities(&self) -> Abilities {
-        let said = self.capabilities.filter(|raw| is_object(raw));
-        let said = said.and_then(|raw| serde_json::from_str::<Value>(raw.get()).ok());
+        let declared = self.capabilities.filter(|raw| is_object(raw));
+        let declared = declared.and_then(|raw| serde_json::from_str::<Value>(raw.get()).ok());
         let has = |name: &str| {
-            let said = said.as_ref().and_then(|said| said.get(name));
-            said.is_some_and(Value::is_object)
+            let declared = declared.as_ref().and_then(|declared| declared.get(name));
+            declared.is_some_and(Value::is_object)
         };
         Abilities {
             sampling: has("sampling"),
@@ -156,16 +156,16 @@ impl ProtocolMode {
                 _ => Ok(Self::Sessions),
             };
         }
-        alone(&meta, params, method, headers).map_err(bad)
+        stateless(&meta, params, method, headers).map_err(bad)
     }
 
-    pub(super) fn is_alone(self) -> bool {
-        matches!(self, Self::Alone { .. })
+    pub(super) fn is_stateless(self) -> bool {
+        matches!(self, Self::Stateless { .. })
     }
 }
 
 /// Source: MCP 2026-07-28, "Per-request protocol fields" and "Standard headers".
-fn alone(
+fn stateless(
     meta: &Meta<'_>,
     params: &Params<'_>,
     method: &str,
@@ -197,7 +197,7 @@ fn alone(
         let served = vec![Revision::V2026_07_28.as_str()];
         return Err(not_served(&version, served));
     }
-    Ok(ProtocolMode::Alone {
+    Ok(ProtocolMode::Stateless {
         logs: meta.log_level.is_some_and(|level| level.get() != "null"),
     })
 }

@@ -28,7 +28,7 @@ const INSTRUCTIONS: &str = "The agents behind this server share it: their tools 
 
 impl Profile {
     /// All agents as one server.
-    pub(super) fn of_every_agent() -> Self {
+    pub(super) fn of_all_agents() -> Self {
         let changing = json!({ "listChanged": true });
         Self {
             capabilities: raw(&json!({
@@ -40,7 +40,7 @@ impl Profile {
     }
 
     /// An agent without a profile, which may have tools.
-    fn of_silent(agent: &str, version: Option<&str>) -> Self {
+    fn unknown(agent: &str, version: Option<&str>) -> Self {
         let version = version.unwrap_or("unknown");
         Self {
             capabilities: raw(&json!({ "tools": {} })),
@@ -120,7 +120,7 @@ impl Mcp {
         caller: Text,
     ) -> Result<Profile, Failure> {
         let Some(agent) = agent else {
-            return Ok(Profile::of_every_agent());
+            return Ok(Profile::of_all_agents());
         };
         let registry = &self.door.registry;
         let agents = registry.now();
@@ -130,7 +130,7 @@ impl Mcp {
             return Ok(Profile::of_card(agent, card));
         }
         let found = registry.query(agent, AgentQuery::Profile, caller).await;
-        let said = match found.as_deref() {
+        let answered = match found.as_deref() {
             Some(QueryResult::Items(items)) => items.first(),
             Some(QueryResult::Nothing(failure)) => match failure.reason() {
                 // The agent may be running without supporting `initialize`.
@@ -139,14 +139,15 @@ impl Mcp {
             },
             None => None,
         };
-        let said = said.and_then(|said| serde_json::from_str::<Profile>(said.get()).ok());
-        let silent = match (card, speaks) {
+        let answered =
+            answered.and_then(|answered| serde_json::from_str::<Profile>(answered.get()).ok());
+        let fallback = match (card, speaks) {
             (Some(card), None) => Profile::of_card(agent, card),
-            _ => Profile::of_silent(agent, card.map(|card| card.version.as_str())),
+            _ => Profile::unknown(agent, card.map(|card| card.version.as_str())),
         };
-        Ok(match said {
-            Some(said) => said.or(silent),
-            None => silent,
+        Ok(match answered {
+            Some(answered) => answered.or(fallback),
+            None => fallback,
         })
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! GET without a session ──> event `endpoint`: PATH?stream=ID
-//! POST PATH?stream=ID ────> 202, and what the door answers as events of that stream
+//! POST PATH?stream=ID ────> 202, and the answer as events of that stream
 //! ```
 //!
 //! A stream belongs to one replica. Other replicas refuse POSTs for it.
@@ -34,16 +34,16 @@ pub(super) struct Streams(Mutex<HashMap<Text, StreamHandle>>);
 /// The handle of an open stream.
 #[derive(Debug, Clone)]
 pub(super) struct StreamHandle {
-    pub(super) say: mpsc::Sender<Bytes>,
+    pub(super) sender: mpsc::Sender<Bytes>,
     /// Limits the unanswered POSTs of its client.
     pub(super) posts: Arc<Semaphore>,
 }
 
 /// A POST for a stream, until it is answered.
 pub(super) struct Post {
-    pub(super) say: mpsc::Sender<Bytes>,
+    pub(super) sender: mpsc::Sender<Bytes>,
     /// The recipient of a refusal, which needs the id because it goes to the stream.
-    pub(super) sender: Recipient,
+    pub(super) recipient: Recipient,
     pub(super) _room: OwnedSemaphorePermit,
 }
 
@@ -51,7 +51,7 @@ pub(super) struct Post {
 struct OpenStream {
     streams: Arc<Streams>,
     session: Text,
-    said: mpsc::Receiver<Bytes>,
+    receiver: mpsc::Receiver<Bytes>,
     drain: CancellationToken,
     is_closing: bool,
 }
@@ -64,7 +64,7 @@ const QUEUE: usize = 64;
 const POSTS: usize = 64;
 
 /// Whether a `GET` comes from a 2024-11-05 client. Newer clients name a session or a revision.
-pub(super) fn is_former(headers: &HeaderMap) -> bool {
+pub(super) fn is_2024_11_05(headers: &HeaderMap) -> bool {
     !headers.contains_key(SESSION) && Revision::named(headers).is_none()
 }
 
@@ -78,7 +78,7 @@ pub(super) fn stream_of<B>(request: &Request<B>) -> Option<Text> {
 }
 
 /// The sender of one message, by its id.
-pub(super) fn sender_of(body: &[u8]) -> Recipient {
+pub(super) fn recipient_of(body: &[u8]) -> Recipient {
     #[derive(Deserialize)]
     struct Message<'a> {
         #[serde(borrow)]
@@ -95,8 +95,8 @@ pub(super) fn sender_of(body: &[u8]) -> Recipient {
 // === impl Streams ===
 
 impl Streams {
-    /// The frames of a new stream at this path; `changes` are those of the lists. From `drain` on nothing is taken for it,
-    /// and it ends once everything is answered.
+    /// Opens a stream at this path, and returns its frames. `changes` are the frames for changes of lists. After
+    /// `drain` the stream accepts no more messages, and it ends once all are answered.
     pub(super) fn open<C>(
         self: &Arc<Self>,
         path: &str,
@@ -107,14 +107,14 @@ impl Streams {
     where
         C: Stream<Item = Frame> + Send,
     {
-        let (say, said) = mpsc::channel(QUEUE);
+        let (sender, receiver) = mpsc::channel(QUEUE);
         let posts = Arc::new(Semaphore::new(POSTS));
         self.all()
-            .insert(session.id().clone(), StreamHandle { say, posts });
+            .insert(session.id().clone(), StreamHandle { sender, posts });
         let open = OpenStream {
             streams: Arc::clone(self),
             session: session.id().clone(),
-            said,
+            receiver,
             drain,
             is_closing: false,
         };
@@ -123,7 +123,7 @@ impl Streams {
             id: None,
             data: format!("{path}?{STREAM}={}", session.id()).into(),
         };
-        let said = stream::unfold(open, |mut open| async {
+        let messages = stream::unfold(open, |mut open| async {
             let data = open.next().await?;
             let frame = Frame {
                 event: None,
@@ -132,7 +132,7 @@ impl Streams {
             };
             Some((frame, open))
         });
-        stream::iter([endpoint]).chain(stream::select(changes, said))
+        stream::iter([endpoint]).chain(stream::select(changes, messages))
     }
 
     /// The handle of an open stream.
@@ -152,7 +152,7 @@ impl OpenStream {
     async fn next(&mut self) -> Option<Bytes> {
         loop {
             tokio::select! {
-                said = self.said.recv() => return said,
+                message = self.receiver.recv() => return message,
                 () = self.drain.cancelled(), if !self.is_closing => {
                     self.is_closing = true;
                     self.streams.all().remove(&self.session);
@@ -169,7 +169,7 @@ impl Drop for OpenStream {
 }
 
 /// Forwards a response to the stream: the messages of a stream, or one document.
-pub(super) async fn forward(response: Response, say: &mpsc::Sender<Bytes>) {
+pub(super) async fn forward(response: Response, sender: &mpsc::Sender<Bytes>) {
     let mut events = is_stream(response.headers()).then(|| Events::new(usize::MAX));
     let mut document = BytesMut::new();
     let mut body = response.into_body().into_data_stream();
@@ -179,13 +179,13 @@ pub(super) async fn forward(response: Response, say: &mpsc::Sender<Bytes>) {
             continue;
         };
         for message in events.push(&piece).unwrap_or_default() {
-            if say.send(message).await.is_err() {
+            if sender.send(message).await.is_err() {
                 return;
             }
         }
     }
     if !document.is_empty() {
         // The client may have disconnected.
-        let _ = say.send(document.freeze()).await;
+        let _ = sender.send(document.freeze()).await;
     }
 }

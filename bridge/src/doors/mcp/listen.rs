@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use super::Mcp;
 use super::envelope::Params;
 use super::handshake::Profile;
-use super::legacy::is_former;
+use super::legacy::is_2024_11_05;
 use super::post::McpRequest;
 use super::revision::Revision;
 use super::session::Session;
@@ -37,7 +37,7 @@ use crate::registry::Agents;
 const LISTS: [&str; 3] = ["tools", "prompts", "resources"];
 
 /// A subscription to changes of lists.
-struct Listening {
+struct ListChanges {
     agents: watch::Receiver<Arc<Agents>>,
     /// The agents at the last notification.
     known: Arc<Agents>,
@@ -81,17 +81,17 @@ impl Mcp {
             return Err((StatusCode::METHOD_NOT_ALLOWED, failure));
         }
         let session = Session::of(headers, &self.door.results)?;
-        let purse = self.door.purse(&head.extensions);
-        if let Some(rest) = self.resumed(session.as_ref(), headers, &purse).await? {
+        let budget = self.door.client_budget(&head.extensions);
+        if let Some(rest) = self.resumed(session.as_ref(), headers, &budget).await? {
             return Ok(rest);
         }
         let agent = target.name().map(Text::from);
         let profile = self.profile(agent.as_ref(), principal.name).await;
         let profile = profile.map_err(|failure| (StatusCode::NOT_FOUND, failure))?;
         let lists = LISTS.into_iter().filter(|list| profile.has(list));
-        let listening = self.listening(agent, lists.collect(), None);
-        if !is_former(headers) {
-            return Ok(frames_response(listening.frames(), purse));
+        let changes = self.changes(agent, lists.collect(), None);
+        if !is_2024_11_05(headers) {
+            return Ok(frames_response(changes.frames(), budget));
         }
         let random = self
             .door
@@ -99,22 +99,22 @@ impl Mcp {
             .new_call()
             .map_err(|error| (StatusCode::SERVICE_UNAVAILABLE, Failure::call(&error)))?;
         let session = Session::new(Revision::V2024_11_05, Abilities::default(), random);
-        let (path, changes) = (head.uri.path(), listening.frames());
+        let (path, changes) = (head.uri.path(), changes.frames());
         let frames = self
             .streams
             .open(path, &session, changes, self.drain.clone());
-        Ok(frames_response(frames, purse))
+        Ok(frames_response(frames, budget))
     }
 
-    fn listening(
+    fn changes(
         &self,
         agent: Option<Text>,
         lists: Vec<&'static str>,
         subscription: Option<Text>,
-    ) -> Listening {
+    ) -> ListChanges {
         let agents = self.door.registry.watch();
         let known = Arc::clone(&agents.borrow());
-        Listening {
+        ListChanges {
             agents,
             known,
             agent,
@@ -155,9 +155,9 @@ impl McpRequest<'_> {
         };
         let agent = self.common.target.name().map(Text::from);
         let id = self.recipient.id().clone();
-        let mut listening = self.mcp.listening(agent, lists, Some(id));
-        listening.acknowledge();
-        frames_response(listening.frames(), self.common.purse)
+        let mut changes = self.mcp.changes(agent, lists, Some(id));
+        changes.acknowledge();
+        frames_response(changes.frames(), self.common.budget)
     }
 
     fn wanted(&self, profile: &Profile) -> Result<Vec<&'static str>, Failure> {
@@ -174,7 +174,7 @@ impl McpRequest<'_> {
 
 // === impl Listening ===
 
-impl Listening {
+impl ListChanges {
     /// Queues the first message, which confirms the subscription.
     fn acknowledge(&mut self) {
         let agreed = self.lists.iter();
@@ -182,15 +182,15 @@ impl Listening {
             .map(|list| (format!("{list}ListChanged"), Value::Bool(true)))
             .collect();
         let params = json!({ "notifications": agreed });
-        self.say("notifications/subscriptions/acknowledged", params);
+        self.queue_notification("notifications/subscriptions/acknowledged", params);
     }
 
-    fn say(&mut self, method: &str, mut params: Value) {
+    fn queue_notification(&mut self, method: &str, mut params: Value) {
         if let Some(meta) = self.meta() {
             params["_meta"] = meta;
         }
-        let said = json!({ "jsonrpc": "2.0", "method": method, "params": params });
-        self.queue.push_back(Bytes::from(said.to_string()));
+        let message = json!({ "jsonrpc": "2.0", "method": method, "params": params });
+        self.queue.push_back(Bytes::from(message.to_string()));
     }
 
     fn meta(&self) -> Option<Value> {
@@ -200,21 +200,21 @@ impl Listening {
     }
 
     fn frames(self) -> impl Stream<Item = Frame> + Send {
-        stream::unfold(self, |mut listening| async move {
-            let data = listening.next().await?;
+        stream::unfold(self, |mut changes| async move {
+            let data = changes.next().await?;
             let frame = Frame {
                 event: None,
                 id: None,
                 data,
             };
-            Some((frame, listening))
+            Some((frame, changes))
         })
     }
 
     async fn next(&mut self) -> Option<Bytes> {
         loop {
-            if let Some(said) = self.queue.pop_front() {
-                return Some(said);
+            if let Some(message) = self.queue.pop_front() {
+                return Some(message);
             }
             if self.is_over {
                 return None;
@@ -241,7 +241,7 @@ impl Listening {
         };
         if !is_same {
             for list in self.lists.clone() {
-                self.say(&format!("notifications/{list}/list_changed"), json!({}));
+                self.queue_notification(&format!("notifications/{list}/list_changed"), json!({}));
             }
         }
     }
@@ -251,8 +251,8 @@ impl Listening {
         self.is_over = true;
         if let (Some(id), Some(meta)) = (&self.subscription, self.meta()) {
             let result = json!({ "resultType": "complete", "_meta": meta });
-            let said = jsonrpc::result(id, &result.to_string());
-            self.queue.push_back(said);
+            let message = jsonrpc::result(id, &result.to_string());
+            self.queue.push_back(message);
         }
     }
 }

@@ -8,7 +8,6 @@ use a2abus_plugin::{DecodeErrorKind, Family, Kind, Refused, Text, Unit, Units, d
 use axum::body::{Body, to_bytes};
 use axum::response::Response;
 use bytes::Bytes;
-use futures_util::{StreamExt as _, stream};
 use http::request::Parts;
 use http::{HeaderValue, Method, Request, StatusCode};
 
@@ -19,10 +18,10 @@ use super::session::{SESSION, Session};
 use crate::calls::callid::CallId;
 use crate::calls::failure::{Failure, Reason, Recipient};
 use crate::doors::Refusal;
-use crate::doors::rpc::batch::array;
+use crate::doors::rpc::batch::{array, join_in_order};
 use crate::doors::rpc::common::{Common, Target};
 use crate::doors::rpc::unit::Framed;
-use crate::doors::rpc::{self, At, not_published};
+use crate::doors::rpc::{self, Endpoint, not_published};
 use crate::http::negotiate::Accepts;
 use crate::http::respond::{accepted, json_response, refusal};
 use crate::metrics::HttpPath;
@@ -68,25 +67,25 @@ pub(super) async fn serve(
     recipient: Recipient,
     request: Request<Body>,
 ) -> Response {
-    let at = At {
+    let endpoint = Endpoint {
         path,
         target,
         methods: &[Method::POST],
         recipient,
         refusal,
     };
-    let inside = Arc::clone(mcp);
+    let shared = Arc::clone(mcp);
     let respond = |common, head: Parts, payload| async move {
-        let session = Session::of(&head.headers, &inside.door.results)?;
+        let session = Session::of(&head.headers, &shared.door.results)?;
         let posted = Posted {
-            mcp: inside,
+            mcp: shared,
             common,
             head,
             session,
         };
         Box::pin(posted.respond(payload)).await
     };
-    rpc::serve(&mcp.door, at, request, respond).await
+    rpc::serve(&mcp.door, endpoint, request, respond).await
 }
 
 // === impl Posted ===
@@ -131,17 +130,14 @@ impl Posted {
             accepts: Accepts::Json,
             ..self.common.clone()
         };
-        let bodies: Vec<Bytes> = stream::iter(units)
-            .map(|unit| async {
-                let response = Box::pin(self.one(&common, None, unit)).await;
-                // The response body is in memory, so reading it does not fail.
-                let body = to_bytes(response.into_body(), usize::MAX).await;
-                body.unwrap_or_default()
-            })
-            .buffered(AT_A_TIME)
-            .filter(|body| std::future::ready(!body.is_empty()))
-            .collect()
-            .await;
+        let bodies = units.into_iter().map(|unit| async {
+            let response = Box::pin(self.one(&common, None, unit)).await;
+            // The response body is in memory, so reading it does not fail.
+            let body = to_bytes(response.into_body(), usize::MAX).await;
+            body.unwrap_or_default()
+        });
+        let mut bodies = join_in_order(bodies, AT_A_TIME).await;
+        bodies.retain(|body| !body.is_empty());
         if bodies.is_empty() {
             return accepted();
         }
@@ -156,7 +152,7 @@ impl Posted {
     ) -> Response {
         let metrics = &self.mcp.door.metrics;
         let bad = |recipient: &Recipient, failure: &Failure| {
-            common.note_refusal(failure.word());
+            common.note_refusal(failure.reason_code());
             json_response(StatusCode::BAD_REQUEST, failure.render(recipient))
         };
         let nobody = Recipient::unknown(Dialect::Mcp);
@@ -170,7 +166,7 @@ impl Posted {
         };
         let Some(message) = &unit.json_rpc else {
             metrics.refused(DecodeErrorKind::WrongFamily);
-            return bad(&nobody, &Failure::other_family(unit.because.family));
+            return bad(&nobody, &Failure::other_family(unit.detection.family));
         };
         match (message.body, &message.id) {
             (RpcBody::Call { .. }, None) => {
@@ -180,16 +176,16 @@ impl Posted {
             (RpcBody::Call { .. }, Some(id)) => {
                 metrics.unit(Family::JsonRpc, Kind::Request);
                 let recipient = recipient(id);
-                match self.turn((common, call), unit, recipient.clone()) {
-                    Ok(turn) => Box::pin(turn.done()).await,
+                match self.request((common, call), unit, recipient.clone()) {
+                    Ok(request) => Box::pin(request.done()).await,
                     Err((status, failure)) => {
-                        common.note_refusal(failure.word());
+                        common.note_refusal(failure.reason_code());
                         json_response(status, failure.render(&recipient))
                     }
                 }
             }
             (RpcBody::Result(_) | RpcBody::Error(_), _) => {
-                if self.mcp.door.calls.client_said(&unit) {
+                if self.mcp.door.calls.take_client_answer(&unit) {
                     metrics.unit(Family::JsonRpc, Kind::Response);
                     return accepted();
                 }
@@ -200,7 +196,7 @@ impl Posted {
         }
     }
 
-    fn turn(
+    fn request(
         &self,
         (common, call): (&Common, Option<CallId>),
         unit: Unit,
@@ -241,7 +237,7 @@ impl Posted {
     async fn cancel(&self, caller: &Text, key: &str) {
         if !self.mcp.running.cancel(key)
             && self.mcp.door.results.is_shared()
-            && let Err(error) = self.mcp.over.note(caller, key).await
+            && let Err(error) = self.mcp.end_recorder.note(caller, key).await
         {
             // A cancel has no answer, and may be sent for an unknown request.
             tracing::debug!(%error, "a cancel was not passed on to other replicas");
@@ -292,7 +288,7 @@ impl McpRequest<'_> {
         let method = self.method.clone();
         let is_known = match self.mode {
             ProtocolMode::Sessions => !ADDED.contains(&method.as_str()),
-            ProtocolMode::Alone { .. } => !REMOVED.contains(&method.as_str()),
+            ProtocolMode::Stateless { .. } => !REMOVED.contains(&method.as_str()),
         };
         match method.as_str() {
             _ if !is_known => self.failed(&Failure::unknown_method(&method, Vec::new())),
@@ -303,7 +299,7 @@ impl McpRequest<'_> {
                 Err(failure) => self.failed(&failure),
             },
             "subscriptions/listen" => self.listen().await,
-            _ if self.common.target == Target::InPayload => self.of_every_agent().await,
+            _ if self.common.target == Target::InPayload => self.of_all_agents().await,
             _ => self.asked().await,
         }
     }

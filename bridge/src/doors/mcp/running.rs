@@ -31,7 +31,7 @@ struct Entry {
 #[derive(Debug)]
 pub(super) struct Cancellable {
     /// Its entry; `None` for a request without a session.
-    place: Option<(Arc<Running>, Text)>,
+    entry: Option<(Arc<Running>, Text)>,
     cancelled: CancellationToken,
 }
 
@@ -41,7 +41,7 @@ impl Running {
     /// Registers a request; `id` is JSON.
     pub(super) fn begin(self: &Arc<Self>, session: Option<&Session>, id: &str) -> Cancellable {
         let cancelled = CancellationToken::new();
-        let place = session.map(|session| {
+        let entry = session.map(|session| {
             let key = session.key_of(id);
             let entry = Entry {
                 session: session.key(),
@@ -50,7 +50,7 @@ impl Running {
             self.open().insert(key.clone(), entry);
             (Arc::clone(self), key)
         });
-        Cancellable { place, cancelled }
+        Cancellable { entry, cancelled }
     }
 
     /// Cancels a request. Returns whether it is on this replica.
@@ -101,7 +101,7 @@ impl Cancellable {
 
 impl Drop for Cancellable {
     fn drop(&mut self) {
-        if let Some((running, key)) = self.place.take() {
+        if let Some((running, key)) = self.entry.take() {
             running.open().remove(&key);
         }
     }

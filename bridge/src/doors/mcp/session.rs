@@ -117,7 +117,7 @@ mod tests {
     use crate::calls::callid::Replica;
 
     #[test]
-    fn an_id_says_all_there_is() {
+    fn an_id_contains_the_whole_session() {
         let able = Abilities {
             elicitation: true,
             roots: true,

@@ -1,7 +1,7 @@
 //! A2A agents for MCP clients: each skill is a tool, and a tool call sends a message.
 //!
 //! ```text
-//! tools/call ── Arguments ──> message/send ──> agent ── parts ──> Told ──> notifications/progress, result
+//! tools/call ── Arguments ──> message/send ──> agent ── parts ──> SkillResponse ──> notifications/progress, result
 //! ```
 //!
 //! Source: docs/protocols/mcp.md §12.

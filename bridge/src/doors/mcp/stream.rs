@@ -41,7 +41,7 @@ const FRAMES: usize = 16;
 /// How much longer than its call the recording of an answer may take. Includes clock differences between replicas.
 const MARGIN: Duration = Duration::from_secs(10);
 /// How long a client may take to read one frame while its answer is recorded.
-const PATIENCE: Duration = Duration::from_secs(5);
+const READ_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A call whose answer is recorded, in the agent's own form.
 pub(super) struct Recorded {
@@ -138,7 +138,7 @@ impl ResumableStream {
         };
         // A client that reads too slowly is disconnected and can resume later. The answer is recorded anyway.
         if let Some(client) = &self.client
-            && !matches!(timeout(PATIENCE, client.send(frame)).await, Ok(Ok(())))
+            && !matches!(timeout(READ_TIMEOUT, client.send(frame)).await, Ok(Ok(())))
         {
             self.client = None;
         }
@@ -201,7 +201,7 @@ impl Mcp {
         &self,
         session: Option<&Session>,
         headers: &HeaderMap,
-        purse: &ClientBudget,
+        budget: &ClientBudget,
     ) -> Result<Option<Response>, Refusal> {
         let Some(last) = headers.get(LAST_EVENT) else {
             return Ok(None);
@@ -212,7 +212,7 @@ impl Mcp {
             (StatusCode::BAD_REQUEST, failure)
         };
         let last = last.to_str().ok().and_then(read_id);
-        let (Some((call, taken)), Some(session)) = (last, session) else {
+        let (Some((call, received)), Some(session)) = (last, session) else {
             return Err(unknown());
         };
         let results = &self.door.results;
@@ -223,23 +223,27 @@ impl Mcp {
         })?;
         let opened = opened.ok_or_else(unknown)?;
         // Each part of a tool result depends on the earlier ones.
-        let most = self.door.largest_body();
+        let max_bytes = self.door.largest_body();
         let skill_response = opened.skill.clone();
-        let skill_response =
-            skill_response.map(|skill| SkillResponse::new(skill, Some(session.revision()), most));
-        let heard = if skill_response.is_some() { 0 } else { taken };
+        let skill_response = skill_response
+            .map(|skill| SkillResponse::new(skill, Some(session.revision()), max_bytes));
+        let read = if skill_response.is_some() {
+            0
+        } else {
+            received
+        };
         let rest = ResumedStream {
-            parts: Some(results.replay(call, heard, identity)),
+            parts: Some(results.replay(call, read, identity)),
             skill_response,
-            heard,
+            read,
             call,
-            taken,
+            received,
             until: Instant::now() + opened.time_left() + MARGIN,
             recipient: Recipient::new(opened.id.clone(), Dialect::Mcp),
         };
         let drain = self.drain.clone().cancelled_owned();
         let frames = rest.frames().take_until(drain);
-        Ok(Some(frames_response(frames, purse.clone())))
+        Ok(Some(frames_response(frames, budget.clone())))
     }
 }
 
@@ -249,10 +253,10 @@ struct ResumedStream {
     parts: Option<mpsc::Receiver<Result<RecordedPart, CallError>>>,
     skill_response: Option<SkillResponse>,
     /// How many parts were read, including those before the log begins.
-    heard: usize,
+    read: usize,
     call: CallId,
     /// How many of them the client has received.
-    taken: usize,
+    received: usize,
     until: Instant,
     recipient: Recipient,
 }
@@ -295,16 +299,16 @@ impl ResumedStream {
 
     /// The frame of a part, unless the client has it already.
     fn part(&mut self, RecordedPart { body, last, by }: RecordedPart) -> Option<Frame> {
-        self.heard += 1;
+        self.read += 1;
         let body = Bytes::copy_from_slice(body.as_bytes());
         let shown = shown(&mut self.skill_response, (body, last), by, &self.recipient);
         if last || shown.as_ref().is_some_and(|(_, last)| *last) {
             self.parts = None;
         }
-        let (data, _) = shown.filter(|_| self.heard > self.taken)?;
+        let (data, _) = shown.filter(|_| self.read > self.received)?;
         Some(Frame {
             event: None,
-            id: Some(event_id(self.call, self.heard)),
+            id: Some(event_id(self.call, self.read)),
             data,
         })
     }
@@ -316,7 +320,7 @@ mod tests {
     use crate::calls::callid::Replica;
 
     #[test]
-    fn an_event_says_how_many_parts_its_client_has() {
+    fn an_event_id_has_the_number_of_parts_that_its_client_has() {
         let call = CallId::new_followed(Replica(3)).unwrap();
         assert_eq!(read_id(&event_id(call, 12)), Some((call, 12)));
         for bad in ["", "1", "x.1", &format!("{call}"), &format!("{call}.-1")] {

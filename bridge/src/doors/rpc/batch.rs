@@ -1,58 +1,67 @@
-//! A batch: many requests at a time, one array as the answer.
+//! Batches: many requests, and one array as the answer.
+
+use std::future::ready;
 
 use a2abus_plugin::json::BYTE_ORDER_MARK;
 use a2abus_plugin::{Unit, Units};
 use a2abus_transports::content_mode::ContentMode;
 use axum::response::Response;
 use bytes::{Bytes, BytesMut};
-use futures_util::{StreamExt as _, stream};
+use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt as _, StreamExt as _};
 
 use super::super::Door;
-use super::common::{Common, With};
+use super::common::{CallOptions, Common};
+use super::parts::AnswerParts;
 use super::reply::Reply;
-use super::unit::{Ask, Item};
-use super::{CALL_ID, header_of, last, parts_of, unpublished_status};
+use super::unit::{Item, RequestItem};
+use super::{CALL_ID, header_of, unpublished_status};
 use crate::calls::CallError;
 use crate::calls::callid::CallId;
 use crate::calls::failure::{Failure, Reason};
 use crate::http::respond::accepted;
 
-/// Requests of one batch that are under way at a time.
+/// Most concurrent requests of one batch.
 const AT_A_TIME: usize = 64;
-/// Calls of one batch that the response names, so that its head stays small.
+/// Most calls of one batch that the response head names.
 const NAMED: usize = 64;
 
-/// Makes the requests of a batch, up to 64 at a time in their order, and beside them sends its notifications one after
-/// the other. Source: JSON-RPC 2.0 section 6, docs/design.md §7.3.
+/// Makes the requests of a batch, in order and up to 64 concurrently. Meanwhile it sends the notifications one after
+/// another. Source: JSON-RPC 2.0 section 6, docs/design.md §7.3.
 pub(super) async fn respond(door: &Door, common: &Common, units: Units) -> Response {
     let mut notifications = Vec::new();
-    // In the order of the batch: requests to make, and the errors of what is refused.
-    let mut asks: Vec<Result<Ask, Bytes>> = Vec::with_capacity(units.len());
+    // In the order of the batch: requests to make, and the errors of refused ones.
+    let mut requests: Vec<Result<Box<RequestItem>, Bytes>> = Vec::with_capacity(units.len());
     for unit in units {
-        // Nothing around an element of an array could hold the attributes of an event.
+        // Elements of an array are in structured mode, because they have no headers.
         match Item::of(door, common, unit, ContentMode::Structured) {
             Item::Notification(unit, reply) => notifications.push((unit, reply)),
-            Item::Refused(error) => asks.push(Err(error)),
-            Item::Request(ask) if ask.streaming => asks.push(Err(no_streaming(common, &ask))),
-            Item::Request(ask) => asks.push(Ok(ask)),
+            Item::Refused(error) => requests.push(Err(error)),
+            Item::Request(request) if request.streaming => {
+                requests.push(Err(no_streaming(common, &request)))
+            }
+            Item::Request(request) => requests.push(Ok(request)),
         }
     }
-    // Those that the response names are known before it is made.
-    let calls = asks.iter().filter(|ask| ask.is_ok()).take(NAMED);
+    // Assigns the ids of the calls that the response will name.
+    let calls = requests
+        .iter()
+        .filter(|request| request.is_ok())
+        .take(NAMED);
     let calls: Vec<CallId> = calls
         .map_while(|_| door.calls.channels().new_call().ok())
         .collect();
     let mut ids = calls.iter().copied();
-    let answers = asks.into_iter().map(|ask| {
-        let call = ask.as_ref().ok().and_then(|_| ids.next());
-        answer(common.clone(), ask, call)
+    let answers = requests.into_iter().map(|request| match request {
+        Ok(request) => answer(common, request, ids.next()).left_future(),
+        Err(error) => ready(error).right_future(),
     });
-    let answers = stream::iter(answers)
-        .buffered(AT_A_TIME)
-        .collect::<Vec<_>>();
-    let (answers, published) = tokio::join!(answers, publish_in_order(common, notifications));
+    let (answers, published) = tokio::join!(
+        join_in_order(answers, AT_A_TIME),
+        publish_in_order(common, notifications)
+    );
     let mut response = match published {
-        _ if !answers.is_empty() => common.whole(common.purse.replace(array(&answers))),
+        _ if !answers.is_empty() => common.whole(common.budget.replace(array(&answers))),
         Ok(()) => accepted(),
         Err((error, reply)) => {
             reply.refusal(common, unpublished_status(&error), &Failure::call(&error))
@@ -64,34 +73,34 @@ pub(super) async fn respond(door: &Door, common: &Common, units: Units) -> Respo
     response
 }
 
-async fn answer(common: Common, ask: Result<Ask, Bytes>, call: Option<CallId>) -> Bytes {
-    let Ask {
-        unit,
-        data,
-        mut reply,
-        ..
-    } = match ask {
-        Ok(ask) => ask,
-        Err(error) => return error,
-    };
-    if let Some(answered) = common.ask_registry(&unit).await {
-        return answered;
+/// The answer to a request of the batch. Requests spend most of their time here, so only the parts that are awaited are
+/// in this future.
+async fn answer(common: &Common, request: Box<RequestItem>, call: Option<CallId>) -> Bytes {
+    match Box::pin(publish(common, *request, call)).await {
+        Ok((mut parts, mut reply)) => reply.part(parts.last().await).body,
+        Err(answered) => answered,
     }
-    let answer = common
-        .call(
-            unit,
-            call,
-            With {
-                data,
-                ..With::default()
-            },
-        )
-        .await;
-    reply.part(last(parts_of(answer)).await).body
+}
+
+/// Publishes a request. An error is its answer: the bridge has answered it itself.
+async fn publish(
+    common: &Common,
+    request: RequestItem,
+    call: Option<CallId>,
+) -> Result<(AnswerParts, Reply), Bytes> {
+    if let Some(answered) = common.ask_registry(&request.unit).await {
+        return Err(answered);
+    }
+    let options = CallOptions {
+        data: request.data,
+        ..CallOptions::default()
+    };
+    let answer = common.call(request.unit, call, options).await;
+    Ok((AnswerParts::of(answer), request.reply))
 }
 
 /// Publishes every notification, within one deadline for all. Returns the first error: only the status can report it,
-/// and only where there are no answers.
+/// and only if there are no answers.
 async fn publish_in_order(
     common: &Common,
     notifications: Vec<(Unit, Reply)>,
@@ -105,20 +114,45 @@ async fn publish_in_order(
     published
 }
 
-fn no_streaming(common: &Common, ask: &Ask) -> Bytes {
+fn no_streaming(common: &Common, request: &RequestItem) -> Bytes {
     let message = "streaming is not available in a batch: send this request by itself";
     let failure = Failure::new(Reason::StreamInBatch, message);
-    common.note_refusal(failure.word());
-    ask.reply.failure(&failure).body
+    common.note_refusal(failure.reason_code());
+    request.reply.failure(&failure).body
 }
 
-/// The array of documents that are JSON already.
+/// What the futures of an iterator return, in their order. At most `at_a_time` of them are under way, and a slow one holds
+/// up no other.
+pub(in crate::doors) async fn join_in_order<F: Future>(
+    futures: impl Iterator<Item = F>,
+    at_a_time: usize,
+) -> Vec<F::Output> {
+    let mut next = futures.enumerate();
+    let mut running = FuturesUnordered::new();
+    let mut joined = Vec::new();
+    loop {
+        let free = at_a_time - running.len();
+        let numbered = next.by_ref().take(free).map(|(number, future)| {
+            // An async block would hold the future twice.
+            future.map(move |output| (number, output))
+        });
+        running.extend(numbered);
+        match running.next().await {
+            Some(output) => joined.push(output),
+            None => break,
+        }
+    }
+    joined.sort_unstable_by_key(|(number, _)| *number);
+    joined.into_iter().map(|(_, output)| output).collect()
+}
+
+/// An array of documents, each of which is JSON.
 pub(in crate::doors) fn array(documents: &[Bytes]) -> Bytes {
     let length: usize = documents.iter().map(|document| document.len() + 1).sum();
     let mut out = BytesMut::with_capacity(length + 1);
     for (index, document) in documents.iter().enumerate() {
         out.extend_from_slice(if index == 0 { b"[" } else { b"," });
-        // A document may begin with a byte-order mark, which an array may not hold.
+        // A document may begin with a byte-order mark, which must not occur inside an array.
         out.extend_from_slice(document.strip_prefix(BYTE_ORDER_MARK).unwrap_or(document));
     }
     out.extend_from_slice(b"]");
@@ -130,7 +164,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn documents_go_into_the_array_as_they_are() {
+    fn documents_are_not_changed_in_the_array() {
         let check = |documents: &[&'static str], expected: &str| {
             let documents: Vec<_> = documents
                 .iter()

@@ -23,7 +23,7 @@ use crate::calls::callid::{CallId, ReplyToken};
 use crate::calls::failure::{Failure, Recipient};
 use crate::calls::pending::Form;
 use crate::calls::question::Abilities;
-use crate::calls::{self, Answer, CallError, Calls, NoAnswer, Prepared, SentCalls};
+use crate::calls::{self, Answer, CallError, Calls, NoAnswer, Prepared, RequestState, SentCalls};
 use crate::clock;
 use crate::http::negotiate::Accepts;
 use crate::http::respond::json_response;
@@ -37,40 +37,40 @@ use crate::results::{OpenedCall, Results, Skill};
 pub(in crate::doors) struct Common {
     pub(in crate::doors) calls: Arc<Calls>,
     pub(in crate::doors) registry: Arc<Registry>,
-    /// Whether the caller may say which agents there are.
+    /// Whether the caller may announce agents, or the error if not.
     pub(in crate::doors) may_announce: Result<(), Failure>,
-    /// The id of the request, which is that of its call where it is one.
+    /// The id of the request, which is also the id of its call if it is one.
     pub(in crate::doors) call: CallId,
     pub(in crate::doors) target: Target,
     pub(in crate::doors) caller: Text,
-    /// The headers that reach the agent.
+    /// The headers that are passed to the agent.
     pub(in crate::doors) headers: Vec<Header>,
     /// The budget of the answers.
-    pub(in crate::doors) purse: ClientBudget,
+    pub(in crate::doors) budget: ClientBudget,
     pub(in crate::doors) timeout: Option<Duration>,
     pub(in crate::doors) arrived: Instant,
     pub(in crate::doors) accepts: Accepts,
-    /// The headers that describe the body.
+    /// The properties of the body that the headers declare.
     pub(in crate::doors) hint: Hint,
     /// The dialect of errors about units whose dialect is unknown.
     pub(in crate::doors) dialect: Dialect,
-    /// How many of its calls and notifications an agent may have got.
-    pub(in crate::doors) reached: SentCalls,
+    /// Counts its calls and notifications that an agent may have received.
+    pub(in crate::doors) sent_calls: SentCalls,
     pub(in crate::doors) results: Arc<Results>,
-    /// The key that it has claimed, as the log has it.
+    /// The idempotency key that it has claimed, as in the log.
     pub(in crate::doors) key: Option<Text>,
-    /// Whether its call was made by another replica, which does not take the answer.
+    /// Whether another replica made its call, and stopped before the answer.
     pub(in crate::doors) is_resumed: bool,
 }
 
-/// The agent that the path names.
+/// The agent in the path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::doors) enum Target {
-    /// Nothing: the payload names it.
+    /// None: the payload names it.
     InPayload,
-    /// This one, which wins over the one in the payload.
+    /// This one, which overrides the one in the payload.
     Agent(Text),
-    /// Something that cannot be the name of an agent.
+    /// A text that is not a legal agent name.
     NotAName,
 }
 
@@ -80,12 +80,12 @@ impl Target {
     pub(in crate::doors) fn of_path(path: Result<Path<String>, PathRejection>) -> Self {
         match path {
             Ok(Path(name)) if is_target(&name) => Self::Agent(name.into()),
-            // What is not UTF-8 once its escapes are undone is no name either.
+            // A path that is not UTF-8 after percent-decoding is not a name either.
             Ok(_) | Err(_) => Self::NotAName,
         }
     }
 
-    /// The agent, where the path names one.
+    /// The agent, if the path names one.
     pub(in crate::doors) fn name(&self) -> Option<&str> {
         match self {
             Self::Agent(agent) => Some(agent),
@@ -96,16 +96,16 @@ impl Target {
 
 /// Properties that only some requests have.
 #[derive(Debug, Default)]
-pub(in crate::doors) struct With<'a> {
-    /// What the data of the request are, where it is a CloudEvent.
+pub(in crate::doors) struct CallOptions<'a> {
+    /// The decoded data of the request, if it is a CloudEvent.
     pub(in crate::doors) data: Option<Unit>,
-    /// The task that follows the answer.
+    /// The task that the answer updates.
     pub(in crate::doors) task: Option<&'a Text>,
     /// The questions that the client supports. It also reads other messages before the answer.
     pub(in crate::doors) client: Option<Abilities>,
-    /// The session whose client can come back for the answer, as the log has it.
+    /// The log key of the session whose client can resume the answer.
     pub(in crate::doors) session: Option<Text>,
-    /// The skill that is called for that client.
+    /// The skill call behind the request, for such a client.
     pub(in crate::doors) skill: Option<Skill>,
 }
 
@@ -117,17 +117,17 @@ impl Common {
         &self,
         unit: Unit,
         call: Option<CallId>,
-        With {
+        CallOptions {
             data,
             task,
             client,
             session,
             skill,
-        }: With<'_>,
+        }: CallOptions<'_>,
     ) -> Result<Answer, CallError> {
         if self.is_resumed && call == Some(self.call) {
             let answer = self.results.resume(&self.calls, self.call, 0);
-            return Ok(answer.counted_by(&self.reached));
+            return Ok(answer.counted_by(&self.sent_calls));
         }
         let mut request = self.request(unit, call)?;
         request.data = data;
@@ -135,13 +135,13 @@ impl Common {
         if let Some(opened) = self.opened(call, (task, session, skill), &prepared)
             && Box::pin(self.results.open_call(self.call, opened)).await
         {
-            prepared.followed();
+            prepared.set_followed();
         }
         let answer = prepared.publish().await?;
-        Ok(answer.counted_by(&self.reached))
+        Ok(answer.counted_by(&self.sent_calls))
     }
 
-    /// What other replicas need to take the answer to this call; `None` where nobody can ask them for it.
+    /// What other replicas need to receive the answer to this call; `None` if no client can ask them for it.
     fn opened(
         &self,
         call: Option<CallId>,
@@ -151,8 +151,8 @@ impl Common {
         if call != Some(self.call) || !self.call.is_followed() {
             return None;
         }
-        let asked = prepared.asked()?;
-        let Form::JsonRpc { id, progress, .. } = &asked.form else {
+        let request = prepared.request()?;
+        let Form::JsonRpc { id, progress, .. } = &request.form else {
             return None;
         };
         let now = clock::now();
@@ -161,17 +161,17 @@ impl Common {
             task: task.cloned(),
             session,
             skill,
-            token: asked.id.token.map(ReplyToken::hash),
+            token: request.id.token.map(ReplyToken::hash),
             id: id.clone(),
             progress: progress.clone(),
-            streamed: asked.streamed,
-            agent: asked.agent.clone(),
+            streamed: request.streamed,
+            agent: request.agent.clone(),
             until: clock::milliseconds(now + prepared.time_left()),
             began: clock::milliseconds(now),
         })
     }
 
-    /// The answer to a request that is for the registry and not for an agent; `None` for any other.
+    /// The answer to a request for the registry; `None` for any other request.
     pub(in crate::doors) async fn ask_registry(&self, unit: &Unit) -> Option<Bytes> {
         #[derive(Deserialize)]
         struct Asked {
@@ -187,13 +187,13 @@ impl Common {
             ..RequestOrigin::default()
         };
         let (params, named) = (asked.params.as_deref(), self.target.name());
-        // In a box, so that the requests that are not for the registry have no room for it.
+        // Boxed, so that it uses no memory for other requests.
         let answered = match &self.may_announce {
             Err(failure) if method.is_change() => Err(failure.clone()),
             _ => Box::pin(self.registry.answer(method, params, named, origin)).await,
         };
         if let Err(failure) = &answered {
-            self.note_refusal(failure.word());
+            self.note_refusal(failure.reason_code());
         }
         Some(match answered {
             Ok(result) => jsonrpc::result(asked.id.get(), &result),
@@ -201,21 +201,17 @@ impl Common {
         })
     }
 
-    /// Publishes a notification. All those of a batch have one deadline, where their own is not earlier.
+    /// Publishes a notification. Unless they set earlier ones, all notifications of a batch share one deadline.
     pub(in crate::doors) async fn notify(&self, unit: Unit) -> Result<(), CallError> {
-        let mut request = self.request(unit, Some(self.call))?;
-        if request.timeout.is_none() {
-            let left = self.time_left(Some(self.calls.patience(None)));
-            request.timeout = left.inspect_err(|error| self.note_refusal(error.word()))?;
-        }
+        let request = self.request(unit, Some(self.call))?;
         self.calls.notify(request).await?;
-        self.reached.add();
+        self.sent_calls.add();
         Ok(())
     }
 
     fn request(&self, unit: Unit, call: Option<CallId>) -> Result<calls::Request, CallError> {
         let request = self.try_request(unit, call);
-        request.inspect_err(|error| self.note_refusal(error.word()))
+        request.inspect_err(|error| self.note_refusal(error.reason_code()))
     }
 
     fn try_request(&self, unit: Unit, call: Option<CallId>) -> Result<calls::Request, CallError> {
@@ -228,7 +224,7 @@ impl Common {
                 return Err(CallError::Refused(Text::from_static(message)));
             }
         };
-        // The header is nearer to the bridge than the configuration that is meant for the agent.
+        // The header is meant for the bridge; the configuration in the payload is meant for the agent.
         let in_payload = unit.json_rpc.as_ref().and_then(|rpc| rpc.timeout_millis);
         let timeout = self.timeout.or(in_payload.map(Duration::from_millis));
         Ok(calls::Request {
@@ -237,31 +233,28 @@ impl Common {
             data: None,
             call,
             target,
-            timeout: self.time_left(timeout)?,
+            timeout: self.in_time(timeout)?,
             caller: self.caller.clone(),
             headers: self.headers.clone(),
         })
     }
 
-    /// What is left of the time that the caller waits: the later units of a long batch start late.
-    fn time_left(&self, timeout: Option<Duration>) -> Result<Option<Duration>, CallError> {
-        let Some(timeout) = timeout else {
-            return Ok(None);
-        };
-        let timeout = self.calls.patience(Some(timeout));
-        match timeout.saturating_sub(self.arrived.elapsed()) {
-            Duration::ZERO => Err(CallError::Timeout(Box::new(NoAnswer {
-                after: timeout,
-                agent: Text::default(),
-                published: None,
-                cause: None,
-                rejected: None,
-            }))),
-            left => Ok(Some(left)),
+    /// The timeout that the caller asks for, if any; an error if the time is over already, because the later units of a
+    /// long batch start late.
+    fn in_time(&self, requested: Option<Duration>) -> Result<Option<Duration>, CallError> {
+        let timeout = self.calls.timeout_for(requested);
+        if self.arrived.elapsed() < timeout {
+            return Ok(requested);
         }
+        Err(CallError::Timeout(Box::new(NoAnswer {
+            after: timeout,
+            agent: Text::default(),
+            request: RequestState::Unsent,
+            rejected: None,
+        })))
     }
 
-    /// Writes down a request, or a unit of one, that is refused before it becomes a call.
+    /// Records in the access log a request, or a unit of one, that is refused before it becomes a call.
     pub(in crate::doors) fn note_refusal(&self, reason: &'static str) {
         let line = Line {
             call: self.call,
@@ -274,11 +267,11 @@ impl Common {
         line.write();
     }
 
-    /// One document, in the form that the caller accepts.
+    /// A response of one document, in a form that the caller accepts.
     pub(in crate::doors) fn whole(&self, body: Bytes) -> Response {
         match self.accepts {
             Accepts::Json | Accepts::Both => json_response(StatusCode::OK, body),
-            Accepts::Events => sse::whole_response(&body, &self.purse),
+            Accepts::Events => sse::whole_response(&body, &self.budget),
         }
     }
 }

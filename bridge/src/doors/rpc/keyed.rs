@@ -1,7 +1,7 @@
-//! Requests with an `Idempotency-Key`: sent again they get the same answer, and no agent runs twice.
+//! Requests with an `Idempotency-Key`: a repeated request gets the same answer, and no agent executes it twice.
 //!
-//! The work goes on when its caller leaves, so that the answer is there when the caller comes back, to any replica.
-//! Source: docs/design.md §7.5.
+//! The request continues if its caller disconnects, so the answer is available when the caller sends it again, to any
+//! replica. Source: docs/design.md §7.5.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -21,7 +21,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::common::Common;
 use super::unit::Framed;
-use super::{CALL_ID, header_of};
+use super::{AdmittedRequest, CALL_ID, header_of};
 use crate::budget::Charge;
 use crate::calls::failure::{Failure, Reason, SOON};
 use crate::clock;
@@ -30,45 +30,67 @@ use crate::http::sse;
 use crate::metrics::IdempotencyOutcome as Outcome;
 use crate::results::{Claim, KeyState, Results, StoredResponse, digest_of, key_of};
 
-/// The header of an answer that was there before.
+/// The header of a stored answer.
 const REPLAY: HeaderName = HeaderName::from_static("idempotent-replay");
 /// The longest key, in characters.
 const MAX_KEY: usize = 255;
-/// How much longer than its call the answer to a request may take, by the clocks of all replicas.
+/// How much longer than its call the answer to a request may take, including clock differences between replicas.
 const MARGIN: Duration = Duration::from_secs(5);
-/// Pieces of a stream that wait for a slow caller, at most.
+/// Most pieces of a stream that wait for a slow caller.
 const PIECES: usize = 16;
 
 /// A request that this replica answers.
 struct ClaimedRequest {
     results: Arc<Results>,
-    /// Where its claim is in the log.
+    /// The log key of its claim.
     key: String,
     call: Text,
     common: Common,
-    /// The largest answer that is kept, in bytes.
-    most: usize,
+    /// The largest answer that is stored, in bytes.
+    max_bytes: usize,
 }
 
-/// Has a request answered by `work`; one with a key at most once. With a refusal because of its key comes the id of the
-/// request, as its JSON token.
+/// Has a request answered by `work`: a request with a key at most once. If it is refused because of its key, the error
+/// contains the id of the request, as its JSON token.
 pub(super) async fn answered<R>(
     door: &Door,
-    mut common: Common,
-    head: Parts,
-    body: Bytes,
+    taken: Box<AdmittedRequest>,
+    work: impl FnOnce(Common, Parts, Bytes) -> R,
+) -> Result<Response, (Refusal, Option<Text>)>
+where
+    R: Future<Output = Result<Response, Refusal>> + Send + 'static,
+{
+    match read_key(&taken.head.headers) {
+        Ok(None) => {
+            let answered = {
+                let AdmittedRequest { common, head, body } = *taken;
+                work(common, head, body)
+            };
+            answered.await.map_err(|refusal| (refusal, None))
+        }
+        Ok(Some(key)) => Box::pin(answered_once(door, *taken, &key, work)).await,
+        Err(refusal) => {
+            let limits = door.calls.rules().limits;
+            let id = id_of(&taken.body, &taken.common.hint, &limits);
+            Err((refusal, id))
+        }
+    }
+}
+
+async fn answered_once<R>(
+    door: &Door,
+    AdmittedRequest {
+        mut common,
+        head,
+        body,
+    }: AdmittedRequest,
+    key: &str,
     work: impl FnOnce(Common, Parts, Bytes) -> R,
 ) -> Result<Response, (Refusal, Option<Text>)>
 where
     R: Future<Output = Result<Response, Refusal>> + Send + 'static,
 {
     let limits = door.calls.rules().limits;
-    let with_id = |refusal| (refusal, id_of(&body, &common.hint, &limits));
-    let Some(key) = read_key(&head.headers).map_err(with_id)? else {
-        return work(common, head, body)
-            .await
-            .map_err(|refusal| (refusal, None));
-    };
     let path = head.uri.path_and_query().map_or("", |path| path.as_str());
     let longest = door.calls.longest() + MARGIN;
     let mut claim = Claim {
@@ -76,30 +98,30 @@ where
         call: common.call.to_string().into(),
         until: clock::milliseconds(clock::now() + longest),
     };
-    let key = key_of(&common.caller, &key);
-    let until = Instant::now() + door.calls.patience(common.timeout);
+    let key = key_of(&common.caller, key);
+    let until = Instant::now() + door.calls.timeout_for(common.timeout);
     let mut unstarted = ClaimGuard {
         results: &door.results,
         claimed: Some((key.clone(), claim.call.clone())),
     };
-    let standing = Box::pin(stand(&door.results, &key, (&mut claim, longest), until)).await;
-    if standing.is_ok() {
+    let state = Box::pin(claim_key(&door.results, &key, (&mut claim, longest), until)).await;
+    if state.is_ok() {
         unstarted.claimed = None;
     }
     drop(unstarted);
     common.key = Some(Text::from(key.as_str()));
-    door.metrics.keyed(outcome_of(&standing));
-    if let Ok(KeyState::Heard(call)) = &standing {
+    door.metrics.keyed(outcome_of(&state));
+    if let Ok(KeyState::RecordedElsewhere(call)) = &state {
         (common.call, common.is_resumed) = (*call, true);
     }
-    match standing {
-        Ok(KeyState::Ours | KeyState::Heard(_)) => {
+    match state {
+        Ok(KeyState::Ours | KeyState::RecordedElsewhere(_)) => {
             let mine = ClaimedRequest {
                 results: Arc::clone(&door.results),
                 key,
                 call: common.call.to_string().into(),
                 common: common.clone(),
-                most: door.largest_body(),
+                max_bytes: door.largest_body(),
             };
             let done = Box::pin(mine.done(work(common, head, body))).await;
             done.map_err(|refusal| (refusal, None))
@@ -121,10 +143,10 @@ fn id_of(body: &Bytes, hint: &Hint, limits: &Limits) -> Option<Text> {
     }
 }
 
-/// A claim that nobody works on yet. It is given back when its caller leaves, or when nobody knows what became of it.
+/// A claim on which no work has started. It is released if its caller disconnects, or if the outcome is unknown.
 struct ClaimGuard<'a> {
     results: &'a Arc<Results>,
-    /// The key, and the call that claims it.
+    /// The key, and the call that has claimed it.
     claimed: Option<(String, Text)>,
 }
 
@@ -141,8 +163,8 @@ impl Drop for ClaimGuard<'_> {
     }
 }
 
-/// What becomes of a request with a key, once nobody else is answering it. Its claim lasts for that long from then on.
-async fn stand(
+/// Claims a key, once no other request is using it. The claim then lasts for `longest`.
+async fn claim_key(
     results: &Results,
     key: &str,
     (claim, longest): (&mut Claim, Duration),
@@ -150,28 +172,28 @@ async fn stand(
 ) -> Result<KeyState, Refusal> {
     loop {
         claim.until = clock::milliseconds(clock::now() + longest);
-        let standing = results.claim(key, claim).await;
-        let standing = standing.map_err(|error| {
+        let state = results.claim(key, claim).await;
+        let state = state.map_err(|error| {
             tracing::warn!(%error, "a request with an Idempotency-Key is refused: its key cannot be looked up");
             let message = "the record of idempotency keys cannot be reached: nothing was done; try again later";
             let failure = Failure::new(Reason::AgentUnavailable, message);
             (StatusCode::SERVICE_UNAVAILABLE, failure)
         })?;
-        let KeyState::Running(call) = &standing else {
-            return Ok(standing);
+        let KeyState::Running(call) = &state else {
+            return Ok(state);
         };
         let settled = results.until_settled(key, call);
         if timeout_at(until, settled).await.is_err() {
-            return Ok(standing);
+            return Ok(state);
         }
     }
 }
 
-fn outcome_of(standing: &Result<KeyState, Refusal>) -> Outcome {
-    match standing {
+fn outcome_of(state: &Result<KeyState, Refusal>) -> Outcome {
+    match state {
         Ok(KeyState::Ours) => Outcome::First,
         Ok(KeyState::Answered(_)) => Outcome::Replayed,
-        Ok(KeyState::Heard(_)) => Outcome::Resumed,
+        Ok(KeyState::RecordedElsewhere(_)) => Outcome::Resumed,
         Ok(KeyState::Differs(_)) => Outcome::Differs,
         Ok(KeyState::Running(_)) => Outcome::Running,
         Ok(KeyState::Lost(_) | KeyState::Forgotten) => Outcome::Lost,
@@ -179,9 +201,9 @@ fn outcome_of(standing: &Result<KeyState, Refusal>) -> Outcome {
     }
 }
 
-/// Why a request with a key is not answered.
-fn refused(standing: &KeyState) -> Refusal {
-    let (status, reason, message, call) = match standing {
+/// The refusal of a request because of the state of its key.
+fn refused(state: &KeyState) -> Refusal {
+    let (status, reason, message, call) = match state {
         KeyState::Differs(call) => (
             StatusCode::UNPROCESSABLE_ENTITY,
             Reason::KeyReused,
@@ -197,13 +219,16 @@ fn refused(standing: &KeyState) -> Refusal {
         KeyState::Lost(call) => (
             StatusCode::GATEWAY_TIMEOUT,
             Reason::AnswerLost,
-            "the request with this Idempotency-Key was taken, and its answer is not known: its agent may have done the work; send it with a new key to have it done again",
+            "the request with this Idempotency-Key was accepted, but its answer is not known: its agent may have executed it; send it with a new key to execute it again",
             Some(call),
         ),
-        KeyState::Heard(_) | KeyState::Forgotten | KeyState::Ours | KeyState::Answered(_) => (
+        KeyState::RecordedElsewhere(_)
+        | KeyState::Forgotten
+        | KeyState::Ours
+        | KeyState::Answered(_) => (
             StatusCode::GATEWAY_TIMEOUT,
             Reason::AnswerLost,
-            "the request with this Idempotency-Key was answered, and the answer is not kept any more: send it with a new key to have it done again",
+            "the request with this Idempotency-Key was answered, but the answer is no longer stored: send it with a new key to execute it again",
             None,
         ),
     };
@@ -220,7 +245,7 @@ fn refused(standing: &KeyState) -> Refusal {
     (status, failure)
 }
 
-/// The key of a request, without the quotes that a structured field has.
+/// The key of a request, without the quotes of a structured field.
 fn read_key(headers: &HeaderMap) -> Result<Option<String>, Refusal> {
     let mut keys = headers.get_all(IDEMPOTENCY_KEY).iter();
     let Some(key) = keys.next() else {
@@ -244,7 +269,7 @@ fn read_key(headers: &HeaderMap) -> Result<Option<String>, Refusal> {
 // === impl ClaimedRequest ===
 
 impl ClaimedRequest {
-    /// Does it, whether its caller stays or not.
+    /// Executes it, even if its caller disconnects.
     async fn done(
         self,
         work: impl Future<Output = Result<Response, Refusal>> + Send + 'static,
@@ -256,12 +281,12 @@ impl ClaimedRequest {
             let call = self.call.clone();
             let answered = AssertUnwindSafe(self.answered(work, to_caller));
             if answered.catch_unwind().await.is_err() {
-                // The panic is in the log. An agent may have the request.
+                // The panic has been logged. An agent may have received the request.
                 results.give_up(&key, &call).await;
             }
         });
         response.await.unwrap_or_else(|_| {
-            let message = "the request was given up, because the bridge failed or is shutting down; its agent may have got it";
+            let message = "the request was given up, because the bridge failed or is shutting down; its agent may have received it";
             let failure = Failure::new(Reason::AgentUnavailable, message);
             Err((StatusCode::SERVICE_UNAVAILABLE, failure))
         })
@@ -275,7 +300,7 @@ impl ClaimedRequest {
         match work.await {
             Ok(response) => self.answer(response, to_caller).await,
             Err(refusal) => {
-                // Nothing was sent, but for what the first replica has sent.
+                // Nothing was sent, except by the first replica.
                 if !self.common.is_resumed {
                     self.results.release(&self.key, &self.call).await;
                 }
@@ -284,7 +309,7 @@ impl ClaimedRequest {
         }
     }
 
-    /// Hands a response to the caller, and keeps it.
+    /// Sends a response to the caller, and stores it.
     async fn answer(
         self,
         mut response: Response,
@@ -296,7 +321,7 @@ impl ClaimedRequest {
         }
         let is_stream = sse::is_stream(response.headers());
         let (head, body) = response.into_parts();
-        let mut collected = CollectedBody::new(self.common.purse.charge(0).ok(), self.most);
+        let mut collected = CollectedBody::new(self.common.budget.charge(0).ok(), self.max_bytes);
         let (mut pieces, receiver) = mpsc::channel(PIECES);
         let sent = if is_stream {
             let live = stream::unfold(receiver, |mut receiver| async move {
@@ -322,11 +347,11 @@ impl ClaimedRequest {
     }
 
     async fn keep(&self, head: &response::Parts, collected: &CollectedBody) {
-        let reached = &self.common.reached;
-        if reached.is_left() {
+        let sent_calls = &self.common.sent_calls;
+        if sent_calls.is_handed_off() {
             return;
         }
-        if reached.is_nobody() {
+        if sent_calls.is_empty() {
             return self.results.release(&self.key, &self.call).await;
         }
         match collected.body().and_then(|body| kept(head, body)) {
@@ -338,30 +363,30 @@ impl ClaimedRequest {
 
 type BodyChunk = Result<Bytes, std::convert::Infallible>;
 
-/// The body of a response, as far as it is there.
+/// The body of a response, as far as it has been collected.
 struct CollectedBody {
     whole: BytesMut,
-    /// The charge of `whole`; `None` once it is not stored any more.
+    /// The charge for `whole`; `None` once it is too large to be stored.
     charge: Option<Charge>,
-    /// The largest body that is kept, in bytes.
-    most: usize,
-    /// The parts that the caller has not read yet.
+    /// The largest body that is stored, in bytes.
+    max_bytes: usize,
+    /// The parts that the caller has not received yet.
     waiting: VecDeque<Bytes>,
 }
 
 // === impl CollectedBody ===
 
 impl CollectedBody {
-    fn new(charge: Option<Charge>, most: usize) -> Self {
+    fn new(charge: Option<Charge>, max_bytes: usize) -> Self {
         Self {
             whole: BytesMut::new(),
             charge,
-            most,
+            max_bytes,
             waiting: VecDeque::new(),
         }
     }
 
-    /// The body, unless it is too large to be kept.
+    /// The body, unless it is too large to be stored.
     fn body(&self) -> Option<&[u8]> {
         self.charge.as_ref().map(|_| &*self.whole)
     }
@@ -374,8 +399,8 @@ impl CollectedBody {
         }
     }
 
-    /// Reads a stream, and hands its pieces to a caller for as long as it listens. The answer of an agent does not wait for
-    /// a caller that takes nothing; once it is too large to be kept, nobody else needs it, and it does.
+    /// Reads a stream, and sends its pieces to the caller while it is connected. A slow caller does not delay the
+    /// agent's answer, unless the answer is too large to be stored: then nobody else needs it.
     async fn stream(&mut self, body: Body, to_caller: &mut mpsc::Sender<BodyChunk>) {
         let mut stream = body.into_data_stream();
         let mut is_there = true;
@@ -393,7 +418,7 @@ impl CollectedBody {
                 },
                 room = to_caller.reserve(), if is_waiting => match (room, self.waiting.pop_front()) {
                     (Ok(room), Some(piece)) => room.send(Ok(piece)),
-                    // It has left, and needs no more.
+                    // The caller has disconnected.
                     _ => {
                         is_there = false;
                         self.waiting.clear();
@@ -404,7 +429,7 @@ impl CollectedBody {
     }
 
     fn add(&mut self, piece: &Bytes) {
-        let fits = self.whole.len() + piece.len() <= self.most;
+        let fits = self.whole.len() + piece.len() <= self.max_bytes;
         let charge = self.charge.as_mut().filter(|_| fits);
         if charge.is_some_and(|charge| charge.grow(piece.len()).is_ok()) {
             self.whole.extend_from_slice(piece);
@@ -414,7 +439,7 @@ impl CollectedBody {
         }
     }
 
-    /// Hands over what the caller has not taken yet.
+    /// Sends the pieces that the caller has not received yet.
     async fn hand_over(self, to_caller: &mpsc::Sender<BodyChunk>) {
         for piece in self.waiting {
             if to_caller.send(Ok(piece)).await.is_err() {
@@ -424,7 +449,7 @@ impl CollectedBody {
     }
 }
 
-/// A response as it is kept; `None` where it is no text.
+/// A response as it is stored; `None` if it is not text.
 fn kept(head: &response::Parts, body: &[u8]) -> Option<StoredResponse> {
     let headers = head.headers.iter().filter_map(|(name, value)| {
         let value = value.to_str().ok()?;
@@ -459,24 +484,28 @@ mod tests {
     use super::*;
     use crate::budget::Budget;
 
-    /// A body of ten pieces, and where it is collected.
-    fn collected(most: usize) -> (CollectedBody, Body, Vec<Bytes>) {
+    /// A body of ten pieces, and its collector.
+    fn collected(max_bytes: usize) -> (CollectedBody, Body, Vec<Bytes>) {
         let gauge = prometheus::IntGauge::new("held", "Bytes.").unwrap();
         let refused = prometheus::IntCounter::new("refused", "Refusals.").unwrap();
-        let purse = Budget::new(1 << 20, gauge, refused).purse(None);
+        let budget = Budget::new(1 << 20, gauge, refused).for_client(None);
         let pieces: Vec<Bytes> = (0..10).map(|n| Bytes::from(format!("piece {n}"))).collect();
         let whole = pieces.clone().into_iter().map(BodyChunk::Ok);
         let body = Body::from_stream(stream::iter(whole));
-        (CollectedBody::new(purse.charge(0).ok(), most), body, pieces)
+        (
+            CollectedBody::new(budget.charge(0).ok(), max_bytes),
+            body,
+            pieces,
+        )
     }
 
     #[tokio::test]
-    async fn an_answer_is_kept_though_its_caller_takes_nothing() {
+    async fn an_answer_is_stored_even_if_its_caller_reads_nothing() {
         let (mut collected, body, pieces) = collected(1_000);
         let (mut to_caller, mut caller) = mpsc::channel(1);
         collected.stream(body, &mut to_caller).await;
         assert_eq!(collected.body().unwrap(), pieces.concat());
-        // The caller gets all of it when it goes on.
+        // The caller gets all of it once it reads on.
         let taken = async {
             let mut taken = Vec::new();
             while let Some(Ok(piece)) = caller.recv().await {
@@ -492,7 +521,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_answer_that_is_too_large_is_not_kept_and_reaches_its_caller() {
+    async fn an_answer_that_is_too_large_is_not_stored_but_reaches_its_caller() {
         let (mut collected, body, pieces) = collected(20);
         let (mut to_caller, mut caller) = mpsc::channel(1);
         let sent = async {
@@ -512,7 +541,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_one_visible_text() {
+    fn a_key_is_one_visible_ascii_value() {
         let read = |values: &[&'static str]| {
             let mut headers = HeaderMap::new();
             for value in values {

@@ -1,10 +1,10 @@
-//! The form in which a caller is answered: that of its request.
+//! The form of an answer, which is that of its request.
 //!
 //! | the request | its answer |
 //! |---|---|
 //! | JSON-RPC | JSON-RPC with the caller's own id |
-//! | a message of another family | the agent's message as it is; an error is a message of that family |
-//! | a CloudEvent in binary mode | a CloudEvent in binary mode; in a stream or a batch in structured mode |
+//! | a message of another family | the agent's message, unchanged; an error is a message of that family |
+//! | a CloudEvent in binary mode | a CloudEvent in binary mode, but in structured mode in a stream or a batch |
 //! | a CloudEvent in structured mode | a CloudEvent in structured mode |
 
 use a2abus_plugin::{Event, Unit, format};
@@ -24,12 +24,12 @@ use crate::http::respond::{refusal, with_status};
 
 const EVENT_TYPE: HeaderValue = HeaderValue::from_static("application/cloudevents+json");
 
-/// How one request is answered.
+/// The form of the answer to one request.
 #[derive(Debug)]
 pub(super) enum Reply {
-    /// By messages.
+    /// Messages.
     Message(Recipient),
-    /// By events.
+    /// CloudEvents.
     Event(Box<Envelope>),
 }
 
@@ -39,14 +39,15 @@ pub(super) struct Envelope {
     form: ReplyForm,
     mode: ContentMode,
     call: CallId,
-    /// How many parts of the answer there were.
+    /// How many parts the answer has had.
     parts: u32,
 }
 
 // === impl Reply ===
 
 impl Reply {
-    /// To a unit; `data` is what its data are, where it is an event, and `mode` how it came.
+    /// The form of the answer to a unit. If the unit is an event, `data` is its decoded data and `mode` its content
+    /// mode.
     pub(super) fn to(common: &Common, unit: &Unit, data: Option<&Unit>, mode: ContentMode) -> Self {
         let Some(event) = unit.event() else {
             let is_notification = unit.json_rpc.as_ref().is_some_and(|rpc| rpc.id.is_none());
@@ -65,7 +66,7 @@ impl Reply {
         }))
     }
 
-    /// A part of the answer, or the error in place of it, as the caller reads it.
+    /// A part of the answer, or the error in place of it, in this form.
     pub(super) fn part(&mut self, part: Result<Part, CallError>) -> Part {
         match part {
             Err(error) => self.failure(&Failure::call(&error)),
@@ -76,7 +77,7 @@ impl Reply {
         }
     }
 
-    /// The error as the caller reads it.
+    /// An error in this form.
     pub(super) fn failure(&self, failure: &Failure) -> Part {
         match self {
             Self::Message(recipient) => Part::new(failure.render(recipient), true),
@@ -84,7 +85,7 @@ impl Reply {
         }
     }
 
-    /// A response that is one part.
+    /// A response with a single part.
     pub(super) fn whole(&self, common: &Common, part: Part) -> Response {
         let (Self::Event(envelope), Accepts::Json | Accepts::Both) = (self, common.accepts) else {
             return common.whole(part.body);
@@ -98,7 +99,7 @@ impl Reply {
         })
     }
 
-    /// A request that is refused with a status of its own.
+    /// The refusal of a request, with an HTTP status.
     pub(super) fn refusal(
         &self,
         common: &Common,
@@ -122,7 +123,7 @@ impl Envelope {
     }
 }
 
-/// An event as a part: its text is structured mode.
+/// An event as a part, in structured mode.
 fn written(event: Event, last: bool) -> Part {
     let mut body = Vec::new();
     format::write(&event, &mut body);

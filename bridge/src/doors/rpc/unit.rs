@@ -19,30 +19,30 @@ pub(in crate::doors) enum Framed {
     One(Result<Unit, Refused>),
     /// A batch, with at least one unit.
     Batch(Units),
-    /// Several values without an array around them, which is not JSON.
+    /// Several values without an array, which is not JSON.
     Lines,
 }
 
 /// One unit, sorted.
 #[derive(Debug)]
 pub(super) enum Item {
-    /// To be answered by an agent.
-    Request(Ask),
-    /// To be sent, and not answered but for its failure.
+    /// A request for an agent.
+    Request(Box<RequestItem>),
+    /// A notification, which is only answered if it fails.
     Notification(Unit, Reply),
-    /// Answered by this error.
+    /// Refused with this error.
     Refused(Bytes),
 }
 
 /// A request to make.
 #[derive(Debug)]
-pub(super) struct Ask {
+pub(super) struct RequestItem {
     pub(super) unit: Unit,
-    /// What its data are, where it is a CloudEvent and they are one message.
+    /// The decoded data, if it is a CloudEvent and its data is one message.
     pub(super) data: Option<Unit>,
     /// The form of its answer.
     pub(super) reply: Reply,
-    /// Whether its method asks for an answer in parts.
+    /// Whether its method asks for a stream.
     pub(super) streaming: bool,
 }
 
@@ -52,7 +52,7 @@ impl Framed {
     pub(in crate::doors) fn of(payload: &Bytes, units: Units) -> Self {
         let json = payload.strip_prefix(BYTE_ORDER_MARK).unwrap_or(payload);
         let is_array = json.trim_ascii_start().first() == Some(&b'[');
-        // The element of an array is shorter than the array; what is as long is the payload itself.
+        // An element of an array is shorter than the payload; a refusal of the same length concerns the whole payload.
         let is_whole = |refused: &Refused| refused.bytes.len() == payload.len();
         match units.into_only() {
             Ok(Err(refused)) if is_whole(&refused) => Self::One(Err(refused)),
@@ -67,8 +67,8 @@ impl Framed {
 // === impl Item ===
 
 impl Item {
-    /// Sorts a unit, and counts it. `mode` is how it came, if it is an event. What is refused leaves its line in the
-    /// access log here.
+    /// Sorts a unit, and counts it. `mode` is its content mode, if it is an event. Records refused units in the access
+    /// log.
     pub(super) fn of(
         door: &Door,
         common: &Common,
@@ -79,7 +79,7 @@ impl Item {
             Ok(item) => return item,
             Err(refused) => refused,
         };
-        common.note_refusal(failure.word());
+        common.note_refusal(failure.reason_code());
         Self::Refused(failure.render(&recipient))
     }
 
@@ -103,7 +103,7 @@ impl Item {
         if !is_asking {
             return Err(response(metrics, &unit));
         }
-        metrics.unit(unit.because.family, kind);
+        metrics.unit(unit.detection.family, kind);
         let reply = Reply::to(common, &unit, data.as_ref(), mode);
         if kind == Kind::Notification {
             return Ok(Self::Notification(unit, reply));
@@ -111,23 +111,23 @@ impl Item {
         let rpc = data.as_ref().unwrap_or(&unit).json_rpc.as_ref();
         let streaming =
             rpc.is_some_and(|rpc| matches!(rpc.body, RpcBody::Call { streaming: true }));
-        Ok(Self::Request(Ask {
+        Ok(Self::Request(Box::new(RequestItem {
             unit,
             data,
             reply,
             streaming,
-        }))
+        })))
     }
 }
 
-/// What the data of an event are, if they are one message.
+/// The decoded data of an event, if they are one message.
 fn data_of(event: &Event, common: &Common) -> Option<Unit> {
     let limits = common.calls.rules().limits;
     let data = decode(&event.body(), &Hint::default(), &limits).into_only();
     data.ok()?.ok()
 }
 
-/// Whether a unit expects an answer. An event that does not say so is what its data are.
+/// The kind of a unit. If an event does not declare its kind, its data decide.
 fn kind_of(unit: &Unit, data: Option<&Unit>) -> Kind {
     let is_marked = |event: &Event| event.extension(extension::MCP_TYPE).is_some();
     let said = unit.event().filter(|event| !is_marked(event)).and(data);
@@ -140,7 +140,8 @@ fn kind_of(unit: &Unit, data: Option<&Unit>) -> Kind {
     }
 }
 
-/// A response has no place here. Its id is one that somebody else chose, so that the error does not repeat it.
+/// The refusal of a response, which is not expected here. The error does not repeat its id, because the sender did not
+/// choose it.
 fn response(metrics: &Metrics, unit: &Unit) -> (Failure, Recipient) {
     metrics.refused(DecodeErrorKind::Invalid);
     let (what, recipient) = match &unit.json_rpc {

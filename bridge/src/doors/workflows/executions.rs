@@ -107,11 +107,11 @@ impl RestState {
                 .map(|limit| ("api_calls", limit, used(&calls, limit))),
         );
         let (mut limits, mut usage, mut remaining) = (Vec::new(), Vec::new(), Vec::new());
-        for (what, Limit { most, window }, used) in rows {
-            let left = usize::try_from(most)
+        for (what, Limit { max, window }, used) in rows {
+            let left = usize::try_from(max)
                 .unwrap_or(usize::MAX)
                 .saturating_sub(used);
-            limits.push((format!("{what}_per_{window}"), Json::from(most)));
+            limits.push((format!("{what}_per_{window}"), Json::from(max)));
             usage.push((format!("{what}_last_{window}"), Json::from(used)));
             remaining.push((format!("{what}_per_{window}"), Json::from(left)));
         }

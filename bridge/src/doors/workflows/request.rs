@@ -55,7 +55,7 @@ pub(super) fn execute(body: &Bytes) -> Result<(Request, WaitMode), Problem> {
     }
     let mut request = members.request()?;
     request.on_error = members
-        .word("onError", "stop or continue", OnError::from_word)?
+        .word("onError", "stop or continue", OnError::from_name)?
         .unwrap_or_default();
     request.session = match members.get("session") {
         None => None,
@@ -106,7 +106,7 @@ pub(super) fn listing(query: Option<&str>) -> Result<ExecutionFilter, Problem> {
                     most.ok_or_else(|| wrong("limit", "a whole number from 1 to 1000"))?;
             }
             ("status", word) => {
-                let status = Status::from_word(word);
+                let status = Status::from_name(word);
                 let words = "pending, running, success, partial_success, failed or cancelled";
                 listing.status = Some(status.ok_or_else(|| wrong("status", words))?);
             }
@@ -174,7 +174,7 @@ impl Members {
             Some(_) => return Err(wrong("input", "an object")),
         };
         let levels = "strict, moderate or lenient";
-        let strictness = self.word("level", levels, Strictness::from_word)?;
+        let strictness = self.word("level", levels, Strictness::from_name)?;
         Ok(Request {
             workflow: Bytes::copy_from_slice(self.required_text("workflow")?.as_bytes()),
             input,

@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn what_shares_the_rarest_words_comes_first() {
+    fn items_with_the_rarest_common_words_come_first() {
         check("filter", &["FilterData"]);
         check("filterdata", &["FilterData"]);
         check(

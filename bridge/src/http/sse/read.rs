@@ -2,20 +2,20 @@
 
 use bytes::{Buf as _, Bytes, BytesMut};
 
-/// The events of one stream, whose bytes come in pieces.
+/// Reads the events of one stream, whose bytes arrive in pieces.
 #[derive(Debug)]
 pub(crate) struct Events {
-    /// The line that has no end yet.
+    /// The incomplete line.
     line: BytesMut,
-    /// The data of the event that has no end yet.
+    /// The data of the incomplete event.
     data: BytesMut,
     has_data: bool,
-    /// The line before ended with CR: an LF that follows belongs to that end.
+    /// The previous line ended with CR; an LF that follows belongs to it.
     after_cr: bool,
-    most: usize,
+    max_bytes: usize,
 }
 
-/// An event is larger than its reader takes.
+/// An event is larger than the limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("an event of the stream has more than {0} bytes")]
 pub(crate) struct TooLarge(usize);
@@ -23,18 +23,18 @@ pub(crate) struct TooLarge(usize);
 // === impl Events ===
 
 impl Events {
-    /// A stream whose events have at most this many bytes.
-    pub(crate) fn new(most: usize) -> Self {
+    /// Reads events of at most this many bytes.
+    pub(crate) fn new(max_bytes: usize) -> Self {
         Self {
             line: BytesMut::new(),
             data: BytesMut::new(),
             has_data: false,
             after_cr: false,
-            most,
+            max_bytes,
         }
     }
 
-    /// Takes the next piece; the data of the events that it completes.
+    /// Reads the next piece. Returns the data of the events that it completes.
     ///
     /// # Errors
     /// [`TooLarge`]: the stream cannot be read any further.
@@ -48,8 +48,8 @@ impl Events {
             let end = piece.iter().position(|byte| matches!(byte, b'\r' | b'\n'));
             self.line
                 .extend_from_slice(&piece[..end.unwrap_or(piece.len())]);
-            if self.line.len() + self.data.len() > self.most {
-                return Err(TooLarge(self.most));
+            if self.line.len() + self.data.len() > self.max_bytes {
+                return Err(TooLarge(self.max_bytes));
             }
             let Some(end) = end else { break };
             self.after_cr = piece[end] == b'\r';
@@ -59,13 +59,13 @@ impl Events {
         Ok(events)
     }
 
-    /// The data of the event that the line ends.
+    /// The data of the event, if the line ends one.
     fn end_line(&mut self) -> Option<Bytes> {
         let line = self.line.split();
         if line.is_empty() {
             let has_data = std::mem::take(&mut self.has_data);
             let data = self.data.split().freeze();
-            // An event without data only says where the stream stands.
+            // An event without data only has an id.
             return (has_data && !data.is_empty()).then_some(data);
         }
         let value = match line.strip_prefix(b"data:") {
@@ -88,7 +88,7 @@ mod tests {
     const STREAM: &str = ": hello\nid: 1\ndata: {\"a\":\ndata:1}\n\ndata:\n\nevent: x\r\ndata: two\r\n\r\ndata\rdata: three\r\rdata: lost";
 
     #[test]
-    fn events_are_the_same_however_they_are_cut() {
+    fn events_do_not_depend_on_how_the_bytes_are_split() {
         for size in 1..STREAM.len() {
             let mut events = Events::new(100);
             let pieces = STREAM.as_bytes().chunks(size);
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_has_a_bound() {
+    fn the_size_of_an_event_is_limited() {
         let mut events = Events::new(16);
         assert!(events.push(b"data: 12345678\n\n").is_ok());
         assert_eq!(events.push(b"data: 12345678901"), Err(TooLarge(16)));

@@ -10,7 +10,7 @@ use bytes::Bytes;
 
 use super::client::{AnswerForm, Envelope, Progress, WorkflowClient, identity_of_call};
 use super::refused::WorkflowRefusal;
-use crate::calls::reply_place;
+use crate::calls::reply_address;
 use crate::pipeline::claims::is_of_http_caller;
 
 /// The request in an event.
@@ -25,7 +25,7 @@ pub(super) enum Ask {
     /// Refuse the request with this reason.
     Refuse(Box<WorkflowClient>, WorkflowRefusal),
     /// Refuse the request because the binding does not allow its reply address.
-    Forbidden(Box<WorkflowClient>, reply_place::Refused),
+    Forbidden(Box<WorkflowClient>, reply_address::Refused),
 }
 
 /// A cancel.
@@ -192,7 +192,7 @@ impl Ask {
             client.identity = identity_of_call(event, envelope.place);
             return call(client, message.id.as_ref(), &mapped.bytes);
         }
-        let workflow = inside.filter(|mapped| mapped.because.family == Family::A2eWorkflow);
+        let workflow = inside.filter(|mapped| mapped.detection.family == Family::A2eWorkflow);
         let named = |mapped: &Mapped| {
             mapped
                 .event
@@ -357,10 +357,10 @@ impl Job {
             Some(Json::Object(input)) => input.clone(),
             Some(_) => return refuse(client, "input must be an object"),
         };
-        let Some(on_error) = word(params, "onError", OnError::from_word) else {
+        let Some(on_error) = named_value(params, "onError", OnError::from_name) else {
             return refuse(client, "onError must be stop or continue");
         };
-        let Some(strictness) = word(params, "level", Strictness::from_word) else {
+        let Some(strictness) = named_value(params, "level", Strictness::from_name) else {
             return refuse(client, "level must be strict, moderate or lenient");
         };
         if params.get("validate") == Some(&Json::Bool(false)) {
@@ -383,10 +383,14 @@ impl Job {
 }
 
 /// The value of a member that must be one of several words; the default if it is absent.
-fn word<T: Default>(params: &Json, name: &str, from_word: impl Fn(&str) -> Option<T>) -> Option<T> {
+fn named_value<T: Default>(
+    params: &Json,
+    name: &str,
+    from_name: impl Fn(&str) -> Option<T>,
+) -> Option<T> {
     match params.get(name) {
         None | Some(Json::Null) => Some(T::default()),
-        Some(value) => from_word(value.as_str()?),
+        Some(value) => from_name(value.as_str()?),
     }
 }
 

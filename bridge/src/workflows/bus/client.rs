@@ -10,7 +10,7 @@ use bytes::Bytes;
 use sha2::{Digest as _, Sha256};
 
 use crate::calls::reply::spring;
-use crate::calls::reply_place::{self, ReplyPlaces};
+use crate::calls::reply_address::{self, AllowedReplyAddresses};
 
 /// The client of a request, and the form of its answers.
 #[derive(Debug, Clone)]
@@ -25,7 +25,7 @@ pub(super) struct WorkflowClient {
     pub(super) reply_to: Option<Address>,
     pub(super) progress: Progress,
     /// Why its reply or progress address is refused.
-    pub(super) place_refused: Option<reply_place::Refused>,
+    pub(super) place_refused: Option<reply_address::Refused>,
     pub(super) form: AnswerForm,
     pub(super) collaboration_id: Option<Text>,
     pub(super) call_id: Option<Text>,
@@ -65,7 +65,7 @@ pub(super) enum AnswerForm {
 #[derive(Debug)]
 pub(super) struct AnswerTopics {
     /// The topics that requests may name.
-    pub(super) named: ReplyPlaces,
+    pub(super) named: AllowedReplyAddresses,
     /// The topic for answers if the request names none.
     pub(super) replies: Option<Topic>,
     /// The topic for progress if the request names none.
@@ -142,8 +142,8 @@ impl WorkflowClient {
     /// The client that waits for an answer to an event; `None` if the event is itself an answer.
     pub(super) fn waiting(event: &Event, envelope: Envelope<'_>) -> Option<Box<Self>> {
         let is_answer = matches!(kind_of_event(event), Kind::Response | Kind::Stream);
-        let waits =
-            envelope.reply_to.is_some() || reply_place::named_by(event, envelope.message).is_some();
+        let waits = envelope.reply_to.is_some()
+            || reply_address::named_by(event, envelope.message).is_some();
         let client = (waits && !is_answer).then(|| Box::new(Self::of(event, envelope)));
         client.filter(|client| client.reply_to.is_some())
     }
@@ -193,10 +193,10 @@ pub(super) fn identity<'a>(names: impl IntoIterator<Item = &'a [u8]>) -> Text {
 fn places(
     event: &Event,
     envelope: Envelope<'_>,
-) -> Result<(Option<Address>, Progress), reply_place::Refused> {
+) -> Result<(Option<Address>, Progress), reply_address::Refused> {
     let places = envelope.places;
     let named = |name: &Text| places.named.named(name, envelope.reply_to);
-    let own = match reply_place::named_by(event, envelope.message) {
+    let own = match reply_address::named_by(event, envelope.message) {
         Some((name, partition)) => Some(Address {
             partition,
             ..Address::topic(named(&name)?)
@@ -230,6 +230,6 @@ fn progress_place_of(event: &Event, envelope: Envelope<'_>) -> Option<Text> {
             .message
             .headers
             .get(extension::PROGRESS_TO)
-            .map(|name| reply_place::lossy(name))
+            .map(|name| reply_address::lossy(name))
     })
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::{Duration, SystemTime};
 
 use a2abus_executor::{
-    Agent, Execution, Failure, FailureCode, Follow, Record, Refusal, Request, Started,
+    Agent, Execution, Failure, FailureCode, Record, Refusal, Request, RunningElsewhere, Started,
 };
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
@@ -103,7 +103,7 @@ impl WorkflowBinding {
                     return self.run_through(agent, execution, client, early).await;
                 }
                 Ok(Started::Finished(record)) => return self.again(record).await,
-                Ok(Started::Running(follow)) => match self.follow(agent, follow, early).await {
+                Ok(Started::Running(running)) => match self.wait_for(agent, running, early).await {
                     Some(record) => return self.again(record).await,
                     // The process that ran it has abandoned it.
                     None => continue,
@@ -211,14 +211,14 @@ impl WorkflowBinding {
     }
 
     /// Waits for an execution that is already running.
-    async fn follow(
+    async fn wait_for(
         &self,
         agent: &Agent,
-        follow: Follow,
+        running: RunningElsewhere,
         early: StopSignals<'_>,
     ) -> Option<Arc<Record>> {
-        let id = follow.execution_id().clone();
-        let mut ended = std::pin::pin!(follow.ended());
+        let id = running.execution_id().clone();
+        let mut ended = std::pin::pin!(running.ended());
         tokio::select! {
             biased;
             record = &mut ended => return record,

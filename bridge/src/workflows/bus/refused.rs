@@ -75,7 +75,7 @@ impl WorkflowRefusal {
         Self::new(
             code::INVALID_PARAMS,
             "PermissionError",
-            crate::calls::reply_place::Refused::REASON,
+            crate::calls::reply_address::Refused::REASON,
             message,
             "leave out replyto and progressto, or ask the operator to add the topic to reply_topics of the binding",
         )

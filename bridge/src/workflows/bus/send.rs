@@ -104,9 +104,10 @@ impl WorkflowBinding {
             call: None,
         };
         let dead_letter = self.intake.dead_letters.dead_letter(&of, body, reason);
-        let instead = |copy, error: &TransportError| self.intake.dead_letters.instead(copy, error);
+        let replacement =
+            |copy, error: &TransportError| self.intake.dead_letters.replacement(copy, error);
         // `until_settled` counts and logs a dead letter that cannot be stored.
-        drop(self.publisher.until_settled(dead_letter, instead).await);
+        drop(self.publisher.until_settled(dead_letter, replacement).await);
     }
 
     /// Publishes a progress message if the bus accepts it at once. Otherwise it is dropped.

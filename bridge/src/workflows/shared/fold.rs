@@ -109,7 +109,7 @@ impl ExecutionRecord {
 
 fn status<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Status, D::Error> {
     let word = Text::deserialize(deserializer)?;
-    Status::from_word(&word).ok_or_else(|| D::Error::custom(format!("{word:?} is no status")))
+    Status::from_name(&word).ok_or_else(|| D::Error::custom(format!("{word:?} is no status")))
 }
 
 // === impl ExecutionFold ===

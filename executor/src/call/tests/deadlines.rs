@@ -5,29 +5,29 @@ use crate::testing::{answer, json};
 
 const GET_X: &str = r#"{"method":"GET","url":"https://api.example.com/x"}"#;
 
-fn within(milliseconds: u64, turns: impl IntoIterator<Item = ScriptedResponse>) -> World {
-    let mut world = World::new(turns);
-    world.deadline = Duration::from_millis(milliseconds);
-    world
+fn within(milliseconds: u64, responses: impl IntoIterator<Item = ScriptedResponse>) -> Harness {
+    let mut harness = Harness::new(responses);
+    harness.deadline = Duration::from_millis(milliseconds);
+    harness
 }
 
-fn slow(milliseconds: u64, turn: ScriptedResponse) -> ScriptedResponse {
+fn slow(milliseconds: u64, response: ScriptedResponse) -> ScriptedResponse {
     ScriptedResponse {
         takes: Duration::from_millis(milliseconds),
-        ..turn
+        ..response
     }
 }
 
 #[tokio::test]
-async fn an_attempt_has_its_timeout_cut_to_what_is_left() {
-    let world = within(100_000, [json(404, "")]);
-    world.call(GET_X).await;
-    world
+async fn the_timeout_of_an_attempt_is_capped_by_the_remaining_time() {
+    let harness = within(100_000, [json(404, "")]);
+    harness.call(GET_X).await;
+    harness
         .call(r#"{"method":"GET","url":"https://api.example.com/x","timeout":300000}"#)
         .await;
-    world.clock.advance(Duration::from_millis(95_500));
-    world.call(GET_X).await;
-    let timeouts: Vec<_> = world
+    harness.clock.advance(Duration::from_millis(95_500));
+    harness.call(GET_X).await;
+    let timeouts: Vec<_> = harness
         .requests()
         .iter()
         .map(|r| r.timeout.as_millis())
@@ -36,22 +36,22 @@ async fn an_attempt_has_its_timeout_cut_to_what_is_left() {
 }
 
 #[tokio::test]
-async fn a_late_answer_is_a_timeout() {
-    let world = within(1_000_000, [slow(40_000, json(200, "1"))]);
-    let called = world.call(GET_X).await;
+async fn a_late_response_is_a_timeout() {
+    let harness = within(1_000_000, [slow(40_000, json(200, "1"))]);
+    let called = harness.call(GET_X).await;
     assert_eq!(failed(&called), ("TimeoutError", "operation_timeout"));
     assert_eq!(detail(&called, "timeout"), Some(30_000_i64.into()));
     assert_eq!(called.attempts, 4);
 
-    let world = within(20_000, [slow(40_000, json(200, "1"))]);
-    let called = world.call(GET_X).await;
+    let harness = within(20_000, [slow(40_000, json(200, "1"))]);
+    let called = harness.call(GET_X).await;
     assert_eq!(failed(&called), ("TimeoutError", "operation_timeout"));
     assert_eq!(called.attempts, 1, "nothing is left for another");
-    assert_eq!(world.clock.elapsed(), Duration::from_millis(20_000));
+    assert_eq!(harness.clock.elapsed(), Duration::from_millis(20_000));
 }
 
 #[tokio::test]
-async fn a_late_answer_is_told_from_the_end_of_the_execution() {
+async fn a_call_timeout_is_distinguished_from_the_execution_deadline() {
     let told = async |milliseconds| {
         let called = within(milliseconds, [slow(400_000, json(200, "1"))])
             .call(GET_X)
@@ -78,18 +78,18 @@ async fn a_late_answer_is_told_from_the_end_of_the_execution() {
 
 #[tokio::test]
 async fn without_time_left_nothing_is_sent() {
-    let world = within(5_000, [json(200, "1")]);
-    world.clock.advance(Duration::from_millis(5_000));
-    let called = world.call(GET_X).await;
+    let harness = within(5_000, [json(200, "1")]);
+    harness.clock.advance(Duration::from_millis(5_000));
+    let called = harness.call(GET_X).await;
     assert_eq!(failed(&called), ("TimeoutError", "execution_timeout"));
     assert_eq!(called.attempts, 0);
-    assert!(world.requests().is_empty());
-    let usage = world.quotas.usage("agent");
+    assert!(harness.requests().is_empty());
+    let usage = harness.quotas.usage("agent");
     assert_eq!(usage.minute, 0, "what is not sent is not counted");
 }
 
 #[tokio::test]
-async fn a_wait_that_exceeds_what_is_left_is_not_begun() {
+async fn a_wait_longer_than_the_remaining_time_does_not_start() {
     for (milliseconds, attempts, slept) in [
         (900, 1, 0),
         (1_000, 1, 0),
@@ -98,11 +98,11 @@ async fn a_wait_that_exceeds_what_is_left_is_not_begun() {
         (3_500, 3, 3_000),
         (60_000, 4, 7_000),
     ] {
-        let world = within(milliseconds, [json(500, "")]);
-        let called = world.call(GET_X).await;
+        let harness = within(milliseconds, [json(500, "")]);
+        let called = harness.call(GET_X).await;
         assert_eq!(failed(&called), ("ExecutionError", "http_status"));
         assert_eq!(called.attempts, attempts, "{milliseconds} ms");
-        let sum: Duration = world.clock.slept().iter().sum();
+        let sum: Duration = harness.clock.slept().iter().sum();
         assert_eq!(sum.as_millis(), slept, "{milliseconds} ms");
     }
     let asks = answer(503, &[("retry-after", "30")], "");

@@ -1,34 +1,34 @@
 //! Calls by the real client, to real servers on this machine.
 
 use super::*;
-use crate::client::tests::server::{Server, Then, ok};
-use crate::client::tests::{Names, client};
+use crate::client::tests::server::{AfterResponse, Server, ok};
+use crate::client::tests::{ScriptedResolver, client};
 
-/// A world in which all names resolve to this machine, and the operator has registered one name.
-fn world(server: &Server) -> World {
-    let mut world = World::new([]);
-    let names = Names::new(&[&["127.0.0.1"]]);
-    world.environment.http = Arc::new(client(&names, Vec::new()));
+/// A harness for which all names resolve to this machine, and the operator has registered one name.
+fn harness(server: &Server) -> Harness {
+    let mut harness = Harness::new([]);
+    let names = ScriptedResolver::new(&[&["127.0.0.1"]]);
+    harness.environment.http = Arc::new(client(&names, Vec::new()));
     let base = format!("http://service.test:{}", server.port);
-    world.agent = agent("agent", &["*", &base], []);
-    world
+    harness.agent = agent("agent", &["*", &base], []);
+    harness
 }
 
-async fn called(answer: impl Into<Vec<u8>>, then: Then) -> CallResult {
+async fn called(answer: impl Into<Vec<u8>>, then: AfterResponse) -> CallResult {
     let server = Server::start(answer, then).await;
     let url = format!("http://service.test:{}/x", server.port);
-    world(&server).call(&get(&url)).await
+    harness(&server).call(&get(&url)).await
 }
 
 #[tokio::test]
-async fn answers_become_values() {
-    let called = called(ok("application/json", "{\"a\":[1]}"), Then::Listen).await;
+async fn responses_become_values() {
+    let called = called(ok("application/json", "{\"a\":[1]}"), AfterResponse::Listen).await;
     assert_eq!(called.result.unwrap().to_string(), r#"{"a":[1]}"#);
     assert_eq!(called.attempts, 1);
 }
 
 #[tokio::test]
-async fn what_goes_wrong_has_its_code() {
+async fn every_connection_failure_has_its_code() {
     let redirect = "HTTP/1.1 302 Go\r\nlocation: /y\r\ncontent-length: 0\r\n\r\n";
     let failure = "HTTP/1.1 404 No\r\ncontent-length: 4\r\n\r\nnope";
     let broken = "HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nabc";
@@ -36,20 +36,30 @@ async fn what_goes_wrong_has_its_code() {
     for (answer, then, code, attempts) in [
         (
             redirect.to_owned(),
-            Then::Listen,
+            AfterResponse::Listen,
             "redirect_not_followed",
             1,
         ),
-        (failure.to_owned(), Then::Listen, "http_status", 1),
+        (failure.to_owned(), AfterResponse::Listen, "http_status", 1),
         (
             ok("application/json", "{\"a\":"),
-            Then::Listen,
+            AfterResponse::Listen,
             "invalid_response",
             1,
         ),
-        (ok("image/png", "x"), Then::Listen, "invalid_response", 1),
-        (large, Then::Listen, "response_too_large", 1),
-        (broken.to_owned(), Then::Close, "connection_failed", 4),
+        (
+            ok("image/png", "x"),
+            AfterResponse::Listen,
+            "invalid_response",
+            1,
+        ),
+        (large, AfterResponse::Listen, "response_too_large", 1),
+        (
+            broken.to_owned(),
+            AfterResponse::Close,
+            "connection_failed",
+            4,
+        ),
     ] {
         let called = called(answer, then).await;
         assert_eq!(failed(&called).1, code);
@@ -58,39 +68,39 @@ async fn what_goes_wrong_has_its_code() {
 }
 
 #[tokio::test]
-async fn a_slow_answer_is_late_by_its_timeout() {
+async fn a_slow_response_times_out() {
     let answer = "HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nabc";
-    let server = Server::start(answer, Then::Hang).await;
+    let server = Server::start(answer, AfterResponse::Hang).await;
     let url = format!("http://service.test:{}/x", server.port);
-    let mut world = world(&server);
-    world.deadline = Duration::from_millis(300);
-    let called = world.call(&get(&url)).await;
+    let mut harness = harness(&server);
+    harness.deadline = Duration::from_millis(300);
+    let called = harness.call(&get(&url)).await;
     assert_eq!(failed(&called), ("TimeoutError", "operation_timeout"));
     assert_eq!(called.attempts, 1);
 }
 
 #[tokio::test]
-async fn a_name_that_leads_inside_is_a_forbidden_target_unless_it_is_registered() {
-    let server = Server::start(ok("text/plain", "inside"), Then::Listen).await;
-    let world = world(&server);
+async fn a_name_with_an_internal_address_is_forbidden_unless_registered() {
+    let server = Server::start(ok("text/plain", "inside"), AfterResponse::Listen).await;
+    let harness = harness(&server);
     let other = format!("https://other.test:{}/x", server.port);
-    let called = world.call(&get(&other)).await;
+    let called = harness.call(&get(&other)).await;
     assert_eq!(failed(&called), ("PermissionError", "forbidden_target"));
     assert_eq!((called.attempts, server.connections()), (1, 0));
 }
 
 #[tokio::test]
-async fn a_secret_is_sent_and_its_echo_is_taken_out() {
+async fn a_secret_is_sent_and_its_echo_is_redacted() {
     let echo = ok(
         "application/json",
         r#"{"authorization":"Basic dXNlcjpzM2NyM3Q="}"#,
     );
-    let server = Server::start(echo, Then::Listen).await;
+    let server = Server::start(echo, AfterResponse::Listen).await;
     let base = format!("http://service.test:{}", server.port);
-    let mut world = world(&server);
+    let mut harness = harness(&server);
     let basic = credential(CredentialKind::Basic, "user:s3cr3t", &[&base]);
-    world.agent = agent("agent", &[&base], [("c", basic)]);
-    let called = world
+    harness.agent = agent("agent", &[&base], [("c", basic)]);
+    let called = harness
         .call(&format!(
             r#"{{"method":"GET","url":"{base}/x",
             "headers":{{"Authorization":{{"credentialRef":{{"id":"c"}}}}}}}}"#

@@ -5,11 +5,11 @@ use crate::testing::json;
 
 /// By an agent with all permissions.
 async fn by_url(apis: &[&str], url: &str) -> (CallResult, usize) {
-    let mut world = World::new([json(200, "1")]);
-    world.agent = agent("agent", apis, []);
-    world.input = Json::object([("u", Json::from(url))]);
-    let called = world.call(&get("{/workflow/u}")).await;
-    let requests = world.requests().len();
+    let mut harness = Harness::new([json(200, "1")]);
+    harness.agent = agent("agent", apis, []);
+    harness.input = Json::object([("u", Json::from(url))]);
+    let called = harness.call(&get("{/workflow/u}")).await;
+    let requests = harness.requests().len();
     (called, requests)
 }
 
@@ -174,7 +174,7 @@ async fn a_base_covers_its_scheme_host_port_and_path_on_segments() {
 }
 
 #[tokio::test]
-async fn no_value_in_a_url_leads_out_of_the_base() {
+async fn no_value_in_a_url_escapes_the_registered_base() {
     for x in [
         "..",
         "{}",
@@ -185,14 +185,14 @@ async fn no_value_in_a_url_leads_out_of_the_base() {
         "?",
         "#",
     ] {
-        let mut world = World::new([json(200, "1")]);
-        world.agent = agent("agent", &["https://api.example.com/v1/public"], []);
-        world.input = Json::object([("x", Json::from(x))]);
-        let called = world
+        let mut harness = Harness::new([json(200, "1")]);
+        harness.agent = agent("agent", &["https://api.example.com/v1/public"], []);
+        harness.input = Json::object([("x", Json::from(x))]);
+        let called = harness
             .call(&get("https://api.example.com/v1/{/workflow/x}/users"))
             .await;
         assert!(called.result.is_err(), "{x}");
-        assert!(world.requests().is_empty(), "{x}");
+        assert!(harness.requests().is_empty(), "{x}");
     }
 }
 
@@ -218,10 +218,10 @@ async fn a_registered_base_may_be_private_and_without_tls() {
 }
 
 #[tokio::test]
-async fn a_credential_goes_to_its_own_bases_alone() {
+async fn a_credential_is_sent_only_to_its_own_bases() {
     let (own, other) = ("https://own.example/v1", "https://other.example");
-    let world = |id: &'static str, granted: &[&str]| {
-        let mut world = World::new([json(200, "1")]);
+    let harness = |id: &'static str, granted: &[&str]| {
+        let mut harness = Harness::new([json(200, "1")]);
         let key = credential(CredentialKind::ApiKey, "s3cr3t-value", &[own]);
         let agent = agent("agent", &[own, other, "https://own.example"], [(id, key)]);
         let policy = Policy {
@@ -229,13 +229,13 @@ async fn a_credential_goes_to_its_own_bases_alone() {
             ..agent.policy().clone()
         };
         let credentials = agent.credentials().clone();
-        world.agent = Agent::new("agent".into(), policy, credentials, Rates::default());
-        world
+        harness.agent = Agent::new("agent".into(), policy, credentials, Rates::default());
+        harness
     };
-    let call = async |world: World, url: &str| {
+    let call = async |harness: Harness, url: &str| {
         let input = Json::object([("u", Json::from(url))]);
-        let world = World { input, ..world };
-        let called = world
+        let harness = Harness { input, ..harness };
+        let called = harness
             .call(
                 r#"{"method":"GET","url":"{/workflow/u}",
                 "headers":{"X-Key":{"credentialRef":{"id":"k"}}}}"#,
@@ -246,15 +246,15 @@ async fn a_credential_goes_to_its_own_bases_alone() {
             .as_ref()
             .err()
             .map(|failure| failure.code.as_str());
-        assert_eq!(world.requests().len(), usize::from(code.is_none()));
+        assert_eq!(harness.requests().len(), usize::from(code.is_none()));
         code
     };
     assert_eq!(
-        call(world("k", &["k"]), "https://own.example/v1/x").await,
+        call(harness("k", &["k"]), "https://own.example/v1/x").await,
         None
     );
     assert_eq!(
-        call(world("k", &["*"]), "https://own.example/v1/x").await,
+        call(harness("k", &["*"]), "https://own.example/v1/x").await,
         None
     );
     for url in [
@@ -262,7 +262,7 @@ async fn a_credential_goes_to_its_own_bases_alone() {
         "https://own.example/v1/../v2",
         "https://other.example/v1",
     ] {
-        let code = call(world("k", &["k"]), url).await;
+        let code = call(harness("k", &["k"]), url).await;
         assert_eq!(code, Some("credential_not_permitted"), "{url}");
     }
     let ours = "https://own.example/v1/x";
@@ -274,7 +274,7 @@ async fn a_credential_goes_to_its_own_bases_alone() {
         ("absent", vec!["*"], "credential_not_found"),
     ] {
         assert_eq!(
-            call(world(id, &granted), ours).await,
+            call(harness(id, &granted), ours).await,
             Some(code),
             "{id} {granted:?}"
         );

@@ -6,8 +6,9 @@ use crate::testing::json;
 
 #[tokio::test]
 async fn references_in_url_headers_and_body_are_replaced() {
-    let world = World::new([json(201, r#"{"ok":true}"#)]).input(r#"{"u":{"id":7,"name":"Ana"}}"#);
-    let called = world
+    let harness =
+        Harness::new([json(201, r#"{"ok":true}"#)]).input(r#"{"u":{"id":7,"name":"Ana"}}"#);
+    let called = harness
         .call(
             r#"{"method":"POST","url":"https://api.example.com/orders/{/workflow/u.name}",
             "headers":{"X-Trace":"t-{/workflow/u.id}","X-Name":{"path":"/workflow/u.name"}},
@@ -17,7 +18,7 @@ async fn references_in_url_headers_and_body_are_replaced() {
         .await;
     assert_eq!(called.result.unwrap().to_string(), r#"{"ok":true}"#);
     assert_eq!((called.attempts, called.cached), (1, false));
-    let [request] = world.requests().try_into().unwrap();
+    let [request] = harness.requests().try_into().unwrap();
     assert_eq!(
         request.target.as_str(),
         "https://api.example.com/orders/Ana"
@@ -34,11 +35,11 @@ async fn references_in_url_headers_and_body_are_replaced() {
         )
         .unwrap()
     );
-    assert_eq!(world.hooks.load(Ordering::SeqCst), 1);
+    assert_eq!(harness.hooks.load(Ordering::SeqCst), 1);
 }
 
 #[tokio::test]
-async fn a_body_is_sent_when_there_is_one() {
+async fn a_configured_body_is_sent() {
     for (config, expected) in [
         (r#""body":null"#, None),
         (r#""body":{}"#, Some("{}")),
@@ -51,13 +52,13 @@ async fn a_body_is_sent_when_there_is_one() {
         (r#""body":"{/workflow/list}""#, Some("[1,2]")),
         (r#""headers":{}"#, None),
     ] {
-        let world = World::new([json(200, "1")]).input(r#"{"none":null,"list":[1,2]}"#);
+        let harness = Harness::new([json(200, "1")]).input(r#"{"none":null,"list":[1,2]}"#);
         let url = "https://api.example.com/x";
-        let called = world
+        let called = harness
             .call(&format!(r#"{{"method":"PUT","url":"{url}",{config}}}"#))
             .await;
         assert!(called.result.is_ok(), "{config}");
-        let [request] = world.requests().try_into().unwrap();
+        let [request] = harness.requests().try_into().unwrap();
         let body = request.body.as_deref().map(|b| str::from_utf8(b).unwrap());
         assert_eq!(body, expected, "{config}");
         let content_type = expected.map(|_| "application/json");
@@ -66,15 +67,15 @@ async fn a_body_is_sent_when_there_is_one() {
 }
 
 #[tokio::test]
-async fn a_content_type_that_is_given_stays() {
-    let world = World::new([json(200, "1")]);
-    world
+async fn an_explicit_content_type_is_not_replaced() {
+    let harness = Harness::new([json(200, "1")]);
+    harness
         .call(
             r#"{"method":"POST","url":"https://api.example.com/x","body":[1],
             "headers":{"Content-TYPE":"application/vnd.api+json"}}"#,
         )
         .await;
-    let [request] = world.requests().try_into().unwrap();
+    let [request] = harness.requests().try_into().unwrap();
     let types: Vec<_> = request
         .headers
         .iter()
@@ -85,7 +86,7 @@ async fn a_content_type_that_is_given_stays() {
 }
 
 #[tokio::test]
-async fn values_that_cannot_stand_in_a_header_are_refused() {
+async fn values_that_are_invalid_in_a_header_are_refused() {
     for (value, code) in [
         (r#""a\r\nX-Evil: 1""#, "invalid_value"),
         (r#""a\nb""#, "invalid_value"),
@@ -97,30 +98,30 @@ async fn values_that_cannot_stand_in_a_header_are_refused() {
         (r#"{"a":1}"#, "invalid_value"),
     ] {
         for header in [r#""v{/workflow/x}""#, r#"{"path":"/workflow/x"}"#] {
-            let world = World::new([json(200, "1")]).input(&format!(r#"{{"x":{value}}}"#));
+            let harness = Harness::new([json(200, "1")]).input(&format!(r#"{{"x":{value}}}"#));
             let config = format!(
                 r#"{{"method":"GET","url":"https://api.example.com/x","headers":{{"X-A":{header}}}}}"#
             );
-            let called = world.call(&config).await;
+            let called = harness.call(&config).await;
             assert_eq!(failed(&called), ("DataError", code), "{value} in {header}");
-            assert_eq!((called.attempts, world.requests().len()), (0, 0));
+            assert_eq!((called.attempts, harness.requests().len()), (0, 0));
         }
     }
     for (value, text) in [(r#""a\tb é""#, "a\tb é"), ("1.5", "1.5"), ("true", "true")] {
-        let world = World::new([json(200, "1")]).input(&format!(r#"{{"x":{value}}}"#));
-        let called = world
+        let harness = Harness::new([json(200, "1")]).input(&format!(r#"{{"x":{value}}}"#));
+        let called = harness
             .call(
                 r#"{"method":"GET","url":"https://api.example.com/x",
                 "headers":{"X-A":{"path":"/workflow/x"}}}"#,
             )
             .await;
         assert!(called.result.is_ok());
-        assert_eq!(header(&world.requests()[0], "x-a"), Some(text));
+        assert_eq!(header(&harness.requests()[0], "x-a"), Some(text));
     }
 }
 
 #[tokio::test]
-async fn what_is_suggested_fits_the_value_that_cannot_be_used() {
+async fn suggestions_fit_the_invalid_value() {
     let long = format!("\"{}\"", "x".repeat(70_000));
     let of_url = r#""url":"{/workflow/x}""#;
     let in_path = r#""url":"https://api.example.com/{/workflow/x}/y""#;
@@ -135,8 +136,10 @@ async fn what_is_suggested_fits_the_value_that_cannot_be_used() {
         (header, &long, "a shorter value into the header"),
         (header, "[]", "a string, a number or a Boolean"),
     ] {
-        let world = World::new([json(200, "1")]).input(&format!(r#"{{"x":{x}}}"#));
-        let called = world.call(&format!(r#"{{"method":"GET",{member}}}"#)).await;
+        let harness = Harness::new([json(200, "1")]).input(&format!(r#"{{"x":{x}}}"#));
+        let called = harness
+            .call(&format!(r#"{{"method":"GET",{member}}}"#))
+            .await;
         assert_eq!(failed(&called), ("DataError", "invalid_value"), "{member}");
         let failure = called.result.unwrap_err().to_value();
         let suggestions = failure.get("suggestions").unwrap().to_string();
@@ -145,7 +148,7 @@ async fn what_is_suggested_fits_the_value_that_cannot_be_used() {
 }
 
 #[tokio::test]
-async fn a_reference_that_leads_nowhere_is_a_data_error() {
+async fn a_reference_to_a_missing_value_is_a_data_error() {
     for config in [
         r#"{"method":"GET","url":"https://api.example.com/{/workflow/x}"}"#,
         r#"{"method":"GET","url":"{/workflow/x}"}"#,
@@ -154,18 +157,18 @@ async fn a_reference_that_leads_nowhere_is_a_data_error() {
         r#"{"method":"POST","url":"https://api.example.com/","body":"/workflow/x"}"#,
         r#"{"method":"POST","url":"https://api.example.com/","body":[["a {/workflow/x}"]]}"#,
     ] {
-        let world = World::new([json(200, "1")]);
-        let called = world.call(config).await;
+        let harness = Harness::new([json(200, "1")]);
+        let called = harness.call(config).await;
         assert_eq!(failed(&called), ("DataError", "path_not_found"), "{config}");
-        assert!(world.requests().is_empty());
-        assert_eq!(world.hooks.load(Ordering::SeqCst), 0);
+        assert!(harness.requests().is_empty());
+        assert_eq!(harness.hooks.load(Ordering::SeqCst), 0);
     }
 }
 
 #[tokio::test]
-async fn bodies_that_would_outgrow_memory_stop_early() {
+async fn oversized_bodies_are_refused_before_they_are_built() {
     let text = "x".repeat(1 << 20);
-    let world = World::new([json(200, "1")]).input(&format!(r#"{{"x":"{text}"}}"#));
+    let harness = Harness::new([json(200, "1")]).input(&format!(r#"{{"x":"{text}"}}"#));
     let many = ["{/workflow/x}"; 10_000].concat();
     let each = [r#"{"path":"/workflow/x"}"#; 5_000].join(",");
     for body in [
@@ -175,22 +178,22 @@ async fn bodies_that_would_outgrow_memory_stop_early() {
     ] {
         let config =
             format!(r#"{{"method":"POST","url":"https://api.example.com/","body":{body}}}"#);
-        let called = world.call(&config).await;
+        let called = harness.call(&config).await;
         assert_eq!(failed(&called), ("ExecutionError", "limit_exceeded"));
     }
     let header = format!(
         r#"{{"method":"GET","url":"https://api.example.com/","headers":{{"A":"{many}"}}}}"#
     );
     assert_eq!(
-        failed(&world.call(&header).await),
+        failed(&harness.call(&header).await),
         ("DataError", "invalid_value")
     );
     let url = get(&format!("https://api.example.com/{many}"));
     assert_eq!(
-        failed(&world.call(&url).await),
+        failed(&harness.call(&url).await),
         ("DataError", "invalid_value")
     );
-    assert!(world.requests().is_empty());
+    assert!(harness.requests().is_empty());
 }
 
 #[tokio::test]
@@ -214,15 +217,15 @@ async fn a_registered_base_may_be_anywhere_and_others_are_global() {
             Reach::Registered,
         ),
     ] {
-        let mut world = World::new([json(200, "1")]);
-        world.agent = agent("agent", &apis, []);
-        assert!(world.call(&get(url)).await.result.is_ok());
-        assert_eq!(world.requests()[0].reach, reach, "{apis:?} {url}");
+        let mut harness = Harness::new([json(200, "1")]);
+        harness.agent = agent("agent", &apis, []);
+        assert!(harness.call(&get(url)).await.result.is_ok());
+        assert_eq!(harness.requests()[0].reach, reach, "{apis:?} {url}");
     }
 }
 
 #[tokio::test]
-async fn no_value_leads_out_of_the_path_of_a_base() {
+async fn no_value_escapes_the_path_of_a_base() {
     let base = "http://10.1.2.3:8080/users";
     for (url, x) in [
         (format!("{base}/{{/workflow/x}}"), "../echo".to_owned()),
@@ -235,27 +238,27 @@ async fn no_value_leads_out_of_the_path_of_a_base() {
         ),
     ] {
         let input = Json::object([("x", Json::from(x.as_str()))]).to_string();
-        let mut world = World::new([json(200, "1")]).input(&input);
-        world.agent = agent("agent", &[base], []);
-        let called = world.call(&get(&url)).await;
+        let mut harness = Harness::new([json(200, "1")]).input(&input);
+        harness.agent = agent("agent", &[base], []);
+        let called = harness.call(&get(&url)).await;
         assert_eq!(
             failed(&called),
             ("PermissionError", "forbidden_target"),
             "{url} with {x}"
         );
-        assert!(world.requests().is_empty(), "{url} with {x}");
+        assert!(harness.requests().is_empty(), "{url} with {x}");
     }
 }
 
 #[tokio::test]
 async fn nothing_is_sent_when_the_call_cannot_be_recorded() {
-    let world = World::new([json(200, "1")]);
-    world.hook_fails.store(true, Ordering::SeqCst);
+    let harness = Harness::new([json(200, "1")]);
+    harness.fail_hook.store(true, Ordering::SeqCst);
     let post = r#"{"method":"POST","url":"https://api.example.com/x"}"#;
-    let called = world.call(post).await;
+    let called = harness.call(post).await;
     assert_eq!(failed(&called), ("ExecutionError", "storage_failed"));
-    assert_eq!((called.attempts, world.requests().len()), (0, 0));
-    let called = world.call(&get("https://api.example.com/x")).await;
+    assert_eq!((called.attempts, harness.requests().len()), (0, 0));
+    let called = harness.call(&get("https://api.example.com/x")).await;
     assert!(called.result.is_ok(), "a GET changes nothing");
 }
 
@@ -268,11 +271,11 @@ async fn the_hook_runs_once_for_every_method_that_changes_something() {
         ("PATCH", 1),
         ("DELETE", 1),
     ] {
-        let world = World::new([json(503, "1"), json(503, "1"), json(200, "1")]);
-        let called = world
+        let harness = Harness::new([json(503, "1"), json(503, "1"), json(200, "1")]);
+        let called = harness
             .call(&format!(r#"{{"method":"{method}","url":"{API}/x"}}"#))
             .await;
         assert_eq!(called.attempts, 3);
-        assert_eq!(world.hooks.load(Ordering::SeqCst), hooks, "{method}");
+        assert_eq!(harness.hooks.load(Ordering::SeqCst), hooks, "{method}");
     }
 }

@@ -2,17 +2,17 @@
 
 use super::*;
 use crate::environment::{HttpError, HttpResponse};
-use crate::testing::{answer, json, no_answer};
+use crate::testing::{answer, json, no_response};
 
-async fn one(turn: ScriptedResponse) -> CallResult {
-    let world = World::new([turn]);
-    world
+async fn one(response: ScriptedResponse) -> CallResult {
+    let harness = Harness::new([response]);
+    harness
         .call(r#"{"method":"POST","url":"https://api.example.com/x","body":1}"#)
         .await
 }
 
 #[tokio::test]
-async fn each_status_is_a_value_or_its_failure() {
+async fn each_status_yields_a_value_or_its_failure() {
     for status in [200, 201, 202, 299] {
         assert_eq!(
             one(json(status, "[1]")).await.result.unwrap().to_string(),
@@ -20,8 +20,8 @@ async fn each_status_is_a_value_or_its_failure() {
         );
     }
     for status in [300, 301, 302, 303, 304, 307, 308] {
-        let turn = answer(status, &[("location", "https://elsewhere.example/")], "");
-        let called = one(turn).await;
+        let response = answer(status, &[("location", "https://elsewhere.example/")], "");
+        let called = one(response).await;
         assert_eq!(failed(&called), ("ExecutionError", "redirect_not_followed"));
         let location = detail(&called, "location").unwrap();
         assert_eq!(location, "https://elsewhere.example/".into());
@@ -40,13 +40,13 @@ async fn each_status_is_a_value_or_its_failure() {
 }
 
 #[tokio::test]
-async fn a_failure_shows_1024_characters_of_the_answer() {
+async fn a_failure_shows_1024_characters_of_the_response() {
     let called = one(answer(400, &[], &"é".repeat(2_000))).await;
     let shown = detail(&called, "response").unwrap();
     assert_eq!(shown, "é".repeat(1_024).into());
-    let mut turn = answer(400, &[], "");
-    turn.answer.as_mut().unwrap().body = Bytes::from_static(b"\xff\xfe!");
-    let called = one(turn).await;
+    let mut response = answer(400, &[], "");
+    response.answer.as_mut().unwrap().body = Bytes::from_static(b"\xff\xfe!");
+    let called = one(response).await;
     assert_eq!(
         detail(&called, "response"),
         Some("\u{fffd}\u{fffd}!".into())
@@ -54,8 +54,8 @@ async fn a_failure_shows_1024_characters_of_the_answer() {
 }
 
 #[tokio::test]
-async fn ten_mebibytes_pass_and_one_byte_more_does_not() {
-    let turn = |bytes: usize| ScriptedResponse {
+async fn a_response_of_10_mib_is_accepted_and_a_larger_one_is_not() {
+    let response = |bytes: usize| ScriptedResponse {
         takes: Duration::ZERO,
         answer: Ok(HttpResponse {
             status: 200,
@@ -63,17 +63,17 @@ async fn ten_mebibytes_pass_and_one_byte_more_does_not() {
             body: Bytes::from(vec![b'x'; bytes]),
         }),
     };
-    let called = one(turn(10 << 20)).await;
+    let called = one(response(10 << 20)).await;
     assert_eq!(called.result.unwrap().as_str().unwrap().len(), 10 << 20);
-    let called = one(turn((10 << 20) + 1)).await;
+    let called = one(response((10 << 20) + 1)).await;
     assert_eq!(failed(&called), ("DataError", "response_too_large"));
-    let called = one(no_answer(HttpError::TooLarge)).await;
+    let called = one(no_response(HttpError::TooLarge)).await;
     assert_eq!(failed(&called), ("DataError", "response_too_large"));
     assert_eq!(called.attempts, 1);
 }
 
 #[tokio::test]
-async fn an_unreadable_answer_is_not_asked_for_again() {
+async fn a_call_with_an_unreadable_response_is_not_retried() {
     let called = one(json(200, "{")).await;
     assert_eq!(failed(&called), ("DataError", "invalid_response"));
     assert_eq!(called.attempts, 1);
@@ -81,13 +81,13 @@ async fn an_unreadable_answer_is_not_asked_for_again() {
 }
 
 #[tokio::test]
-async fn no_answer_has_its_failure() {
+async fn each_connection_error_has_its_failure() {
     for (error, type_name, code) in [
         (HttpError::Connect, "ExecutionError", "connection_failed"),
         (HttpError::Broken, "ExecutionError", "connection_failed"),
         (HttpError::Timeout, "TimeoutError", "operation_timeout"),
         (HttpError::Forbidden, "PermissionError", "forbidden_target"),
     ] {
-        assert_eq!(failed(&one(no_answer(error)).await), (type_name, code));
+        assert_eq!(failed(&one(no_response(error)).await), (type_name, code));
     }
 }

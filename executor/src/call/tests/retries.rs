@@ -2,13 +2,13 @@
 
 use super::*;
 use crate::environment::HttpError;
-use crate::testing::{answer, json, no_answer};
+use crate::testing::{answer, json, no_response};
 
 const GET_X: &str = r#"{"method":"GET","url":"https://api.example.com/x"}"#;
 const POST_X: &str = r#"{"method":"POST","url":"https://api.example.com/x","body":1}"#;
 
-fn milliseconds(world: &World) -> Vec<u128> {
-    world
+fn milliseconds(harness: &Harness) -> Vec<u128> {
+    harness
         .clock
         .slept()
         .iter()
@@ -17,13 +17,13 @@ fn milliseconds(world: &World) -> Vec<u128> {
 }
 
 #[tokio::test]
-async fn a_call_is_repeated_until_it_succeeds() {
-    let world = World::new([json(500, "1"), json(408, "1"), json(200, "[1]")]);
-    let called = world.call(GET_X).await;
+async fn a_call_is_retried_until_it_succeeds() {
+    let harness = Harness::new([json(500, "1"), json(408, "1"), json(200, "[1]")]);
+    let called = harness.call(GET_X).await;
     assert_eq!(called.result.unwrap().to_string(), "[1]");
     assert_eq!(called.attempts, 3);
-    assert_eq!(milliseconds(&world), [1_000, 2_000]);
-    let told = world.retries.lock().unwrap().clone();
+    assert_eq!(milliseconds(&harness), [1_000, 2_000]);
+    let told = harness.retries.lock().unwrap().clone();
     assert_eq!(
         told,
         [(1, Duration::from_secs(1)), (2, Duration::from_secs(2))]
@@ -32,105 +32,105 @@ async fn a_call_is_repeated_until_it_succeeds() {
 
 #[tokio::test]
 async fn three_retries_are_made_with_growing_delays() {
-    for (turn, code) in [
+    for (response, code) in [
         (json(503, "1"), "http_status"),
         (json(500, "1"), "http_status"),
         (json(429, "1"), "http_status"),
-        (no_answer(HttpError::Connect), "connection_failed"),
-        (no_answer(HttpError::Broken), "connection_failed"),
-        (no_answer(HttpError::Timeout), "operation_timeout"),
+        (no_response(HttpError::Connect), "connection_failed"),
+        (no_response(HttpError::Broken), "connection_failed"),
+        (no_response(HttpError::Timeout), "operation_timeout"),
     ] {
-        let mut world = World::new([turn]);
-        world.environment.random = Arc::new(Chance(u128::MAX));
-        let called = world.call(GET_X).await;
+        let mut harness = Harness::new([response]);
+        harness.environment.random = Arc::new(FixedBits(u128::MAX));
+        let called = harness.call(GET_X).await;
         assert_eq!(failed(&called).1, code);
-        assert_eq!((called.attempts, world.requests().len()), (4, 4));
+        assert_eq!((called.attempts, harness.requests().len()), (4, 4));
         assert_eq!(detail(&called, "attempts"), Some(4_i64.into()));
-        assert_eq!(milliseconds(&world), [1_100, 2_200, 4_400]);
+        assert_eq!(milliseconds(&harness), [1_100, 2_200, 4_400]);
     }
 }
 
 #[tokio::test]
-async fn as_many_retries_are_made_as_are_set() {
+async fn the_number_of_retries_is_configurable() {
     for max_retries in [0, 1, 5] {
-        let mut world = World::new([json(503, "1")]);
-        world.max_retries = max_retries;
-        let called = world.call(GET_X).await;
+        let mut harness = Harness::new([json(503, "1")]);
+        harness.max_retries = max_retries;
+        let called = harness.call(GET_X).await;
         assert_eq!(failed(&called).1, "http_status");
         assert_eq!(called.attempts, max_retries + 1);
     }
 }
 
 #[tokio::test]
-async fn what_will_not_change_is_not_repeated() {
-    for turn in [
+async fn permanent_failures_are_not_retried() {
+    for response in [
         json(400, "1"),
         json(404, "1"),
         json(301, "1"),
         json(200, "{"),
-        no_answer(HttpError::TooLarge),
-        no_answer(HttpError::Forbidden),
+        no_response(HttpError::TooLarge),
+        no_response(HttpError::Forbidden),
     ] {
-        let world = World::new([turn]);
-        assert_eq!(world.call(GET_X).await.attempts, 1);
-        assert!(world.clock.slept().is_empty());
+        let harness = Harness::new([response]);
+        assert_eq!(harness.call(GET_X).await.attempts, 1);
+        assert!(harness.clock.slept().is_empty());
     }
 }
 
 #[tokio::test]
-async fn a_post_is_repeated_when_it_has_not_acted_or_may_act_twice() {
+async fn a_post_is_retried_only_if_it_has_not_acted_or_is_idempotent() {
     let keyed = r#"{"method":"POST","url":"https://api.example.com/x","body":1,
         "headers":{"idempotency-KEY":"{/workflow/key}"}}"#;
-    for (turn, plain) in [
+    for (response, plain) in [
         (json(500, "1"), 1),
         (json(502, "1"), 1),
-        (no_answer(HttpError::Timeout), 1),
-        (no_answer(HttpError::Broken), 1),
-        (no_answer(HttpError::Connect), 4),
+        (no_response(HttpError::Timeout), 1),
+        (no_response(HttpError::Broken), 1),
+        (no_response(HttpError::Connect), 4),
         (json(408, "1"), 4),
         (json(429, "1"), 4),
         (json(503, "1"), 4),
     ] {
-        let world = || World::new([turn.clone()]).input(r#"{"key":"k1"}"#);
-        assert_eq!(world().call(POST_X).await.attempts, plain);
-        assert_eq!(world().call(keyed).await.attempts, 4);
-        let no_key = world().input(r#"{"key":" "}"#).call(keyed).await;
+        let harness = || Harness::new([response.clone()]).input(r#"{"key":"k1"}"#);
+        assert_eq!(harness().call(POST_X).await.attempts, plain);
+        assert_eq!(harness().call(keyed).await.attempts, 4);
+        let no_key = harness().input(r#"{"key":" "}"#).call(keyed).await;
         assert_eq!(no_key.attempts, plain, "a key of nothing is none");
-        let mut always = world();
+        let mut always = harness();
         always.retry_unsafe = RetryUnsafe::Always;
         assert_eq!(always.call(POST_X).await.attempts, 4);
     }
 }
 
 #[tokio::test]
-async fn the_service_says_how_long_to_wait() {
+async fn retry_after_sets_the_delay() {
     let asks = |after: &str| {
         let first = answer(503, &[("retry-after", after)], "");
-        World::new([first, json(200, "1")])
+        Harness::new([first, json(200, "1")])
     };
-    let world = asks("7");
-    assert!(world.call(GET_X).await.result.is_ok());
-    assert_eq!(milliseconds(&world), [7_000]);
+    let harness = asks("7");
+    assert!(harness.call(GET_X).await.result.is_ok());
+    assert_eq!(milliseconds(&harness), [7_000]);
 
     // The clock of the test starts at this time.
-    let world = asks("Fri, 15 Jan 2027 08:00:20 GMT");
-    assert!(world.call(GET_X).await.result.is_ok());
-    assert_eq!(milliseconds(&world), [20_000]);
+    let harness = asks("Fri, 15 Jan 2027 08:00:20 GMT");
+    assert!(harness.call(GET_X).await.result.is_ok());
+    assert_eq!(milliseconds(&harness), [20_000]);
 
-    let world = asks("61");
-    let called = world.call(GET_X).await;
+    let harness = asks("61");
+    let called = harness.call(GET_X).await;
     assert_eq!(failed(&called).1, "http_status");
     assert_eq!(called.attempts, 1);
-    assert!(milliseconds(&world).is_empty());
+    assert!(milliseconds(&harness).is_empty());
 }
 
 #[tokio::test]
-async fn a_wait_for_which_there_is_no_time_is_told() {
-    let told = async |milliseconds, after: &str, turns: usize| {
+async fn a_retry_after_beyond_the_deadline_is_reported() {
+    let told = async |milliseconds, after: &str, responses: usize| {
         let asks = answer(503, &[("retry-after", after)], "");
-        let mut world = World::new(std::iter::repeat_n(asks, turns));
-        world.deadline = Duration::from_millis(milliseconds);
-        let called = world.call(GET_X).await;
+        let mut harness = Harness::new(std::iter::repeat_n(asks, responses));
+        harness.deadline = Duration::from_millis(milliseconds);
+        let called = harness.call(GET_X).await;
         let asked = detail(&called, "retry_after");
         let failure = called.result.unwrap_err();
         let suggestions = failure.to_value().get("suggestions").cloned();
@@ -175,18 +175,18 @@ async fn a_wait_for_which_there_is_no_time_is_told() {
 
 #[tokio::test]
 async fn every_attempt_counts_against_the_quota() {
-    let world = World::new([json(503, "1")]);
+    let harness = Harness::new([json(503, "1")]);
     // 30 attempts a minute are seven calls with four attempts, and two more attempts.
     let mut attempts = 0;
     let last = loop {
-        let called = world.call(GET_X).await;
+        let called = harness.call(GET_X).await;
         attempts += called.attempts;
         if failed(&called).1 == "rate_limited" {
             break called;
         }
-        world.clock.advance(Duration::from_millis(1));
+        harness.clock.advance(Duration::from_millis(1));
     };
-    assert_eq!((attempts, world.requests().len()), (30, 30));
+    assert_eq!((attempts, harness.requests().len()), (30, 30));
     assert_eq!(last.attempts, 2);
     assert_eq!(failed(&last).0, "ExecutionError");
     assert_eq!(detail(&last, "limit"), Some(30_i64.into()));
@@ -196,20 +196,20 @@ async fn every_attempt_counts_against_the_quota() {
         .as_number()
         .unwrap()
         .as_f64();
-    world
+    harness
         .clock
         .advance(Duration::from_millis(wait as u64 * 1_000));
-    assert_eq!(failed(&world.call(GET_X).await).1, "http_status");
+    assert_eq!(failed(&harness.call(GET_X).await).1, "http_status");
 }
 
 #[tokio::test]
 async fn the_quota_of_an_hour_holds_over_the_hour() {
-    let mut world = World::new([json(404, "1")]);
-    world.deadline = Duration::MAX;
+    let mut harness = Harness::new([json(404, "1")]);
+    harness.deadline = Duration::MAX;
     let mut sent = 0;
     for minute in 0..60 {
         for _ in 0..25 {
-            let called = world.call(GET_X).await;
+            let called = harness.call(GET_X).await;
             if failed(&called).1 == "rate_limited" {
                 assert_eq!(called.attempts, 0);
                 assert_eq!(detail(&called, "limit"), Some(500_i64.into()));
@@ -220,20 +220,20 @@ async fn the_quota_of_an_hour_holds_over_the_hour() {
                 sent += 1;
             }
         }
-        world.clock.advance(Duration::from_secs(60));
+        harness.clock.advance(Duration::from_secs(60));
     }
     assert_eq!(sent, 500);
-    assert_eq!(failed(&world.call(GET_X).await).1, "http_status");
+    assert_eq!(failed(&harness.call(GET_X).await).1, "http_status");
 }
 
 #[tokio::test]
-async fn agents_have_quotas_of_their_own() {
-    let world = World::new([json(404, "1")]);
+async fn each_agent_has_its_own_quota() {
+    let harness = Harness::new([json(404, "1")]);
     for _ in 0..30 {
-        world.call(GET_X).await;
+        harness.call(GET_X).await;
     }
-    assert_eq!(failed(&world.call(GET_X).await).1, "rate_limited");
+    assert_eq!(failed(&harness.call(GET_X).await).1, "rate_limited");
     let other = agent("other", &[API], []);
-    let called = world.call_as(&other, GET_X).await;
+    let called = harness.call_as(&other, GET_X).await;
     assert_eq!(failed(&called).1, "http_status");
 }

@@ -5,7 +5,7 @@ use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 
 use super::*;
 use crate::environment::HttpError;
-use crate::testing::{answer, json, no_answer};
+use crate::testing::{answer, json, no_response};
 
 /// Contains every character that some encoding changes.
 const SECRET: &str = "s3\"cr\\3t/vä+l ue%?";
@@ -21,11 +21,11 @@ const KINDS: [(CredentialKind, &str); 5] = [
 const CONFIG: &str = r#"{"method":"GET","url":"https://api.example.com/me",
     "headers":{"Authorization":{"credentialRef":{"id":"c"}}}}"#;
 
-fn world(kind: CredentialKind, secret: &str, turn: ScriptedResponse) -> World {
-    let mut world = World::new([turn]);
+fn harness(kind: CredentialKind, secret: &str, response: ScriptedResponse) -> Harness {
+    let mut harness = Harness::new([response]);
     let credential = credential(kind, secret, &[API]);
-    world.agent = agent("agent", &[API], [("c", credential)]);
-    world
+    harness.agent = agent("agent", &[API], [("c", credential)]);
+    harness
 }
 
 /// As it stands in a string of JSON.
@@ -98,20 +98,20 @@ fn assert_clean(shown: &str, kind: CredentialKind, secret: &str) {
 }
 
 #[tokio::test]
-async fn a_bearer_token_that_is_echoed_is_taken_out() {
-    let turn = json(200, r#"{"echo":"Bearer s3cr3t-value","n":1}"#);
-    let world = world(CredentialKind::BearerToken, "s3cr3t-value", turn);
-    let called = world.call(CONFIG).await;
+async fn an_echoed_bearer_token_is_redacted() {
+    let response = json(200, r#"{"echo":"Bearer s3cr3t-value","n":1}"#);
+    let harness = harness(CredentialKind::BearerToken, "s3cr3t-value", response);
+    let called = harness.call(CONFIG).await;
     let expected = r#"{"echo":"Bearer [REDACTED]","n":1}"#;
     assert_eq!(called.result.unwrap().to_string(), expected);
     assert_eq!(
-        header(&world.requests()[0], "authorization"),
+        header(&harness.requests()[0], "authorization"),
         Some("Bearer s3cr3t-value")
     );
 }
 
 #[tokio::test]
-async fn no_form_of_any_secret_comes_back_in_values_names_and_errors() {
+async fn no_encoded_form_of_a_secret_appears_in_values_names_or_errors() {
     for (kind, secret) in KINDS {
         let texts: Vec<String> = searched(kind, secret)
             .iter()
@@ -132,7 +132,7 @@ async fn no_form_of_any_secret_comes_back_in_values_names_and_errors() {
         let body = body.to_string();
         let plain = [("content-type", "text/plain")];
         let location = format!("https://x.example/?q={text}");
-        for turn in [
+        for response in [
             json(200, &body),
             answer(200, &plain, &text),
             json(400, &body),
@@ -141,8 +141,8 @@ async fn no_form_of_any_secret_comes_back_in_values_names_and_errors() {
             json(200, &format!("{{{text}")),
             answer(200, &[("content-type", &text)], "x"),
         ] {
-            let world = world(kind, secret, turn);
-            let called = world.call(CONFIG).await;
+            let harness = harness(kind, secret, response);
+            let called = harness.call(CONFIG).await;
             let shown = match &called.result {
                 Ok(value) => value.to_string(),
                 Err(failure) => format!("{} {failure}", failure.to_value()),
@@ -154,7 +154,7 @@ async fn no_form_of_any_secret_comes_back_in_values_names_and_errors() {
                 assert!(shown.contains(&clean.join(" | ")), "{shown}");
             }
             // The cached result is clean too.
-            let again = world.call(CONFIG).await;
+            let again = harness.call(CONFIG).await;
             assert_clean(&format!("{again:?}"), kind, secret);
         }
     }
@@ -163,37 +163,37 @@ async fn no_form_of_any_secret_comes_back_in_values_names_and_errors() {
 #[tokio::test]
 async fn debug_and_display_show_no_secret() {
     for (kind, secret) in KINDS {
-        let world = world(kind, secret, json(200, &Json::from(secret).to_string()));
-        world.call(CONFIG).await;
-        let credential = &world.agent.credentials()["c"];
-        let response = world
+        let harness = harness(kind, secret, json(200, &Json::from(secret).to_string()));
+        harness.call(CONFIG).await;
+        let credential = &harness.agent.credentials()["c"];
+        let response = harness
             .environment
             .http
-            .send(world.requests()[0].clone())
+            .send(harness.requests()[0].clone())
             .await;
         let shown = format!(
             "{:?} {:?} {} {:?} {:?} {:?} {:?} {:?} {:?}",
-            world.agent,
+            harness.agent,
             credential,
             credential.secret,
-            world.requests(),
+            harness.requests(),
             response,
-            world.redactor,
-            world.cache,
-            world.quotas,
-            world.environment,
+            harness.redactor,
+            harness.cache,
+            harness.quotas,
+            harness.environment,
         );
         assert_clean(&shown, kind, secret);
     }
 }
 
 #[tokio::test]
-async fn a_secret_is_taken_out_of_base64_of_a_longer_text() {
+async fn a_secret_inside_longer_base64_is_redacted() {
     for before in ["", "x", "xy", "Bearer ", "{\"authorization\":\"Bearer "] {
         let echoed = STANDARD.encode(format!("{before}s3cr3t-value\"}}"));
-        let turn = json(200, &format!("\"{echoed}\""));
-        let world = world(CredentialKind::BearerToken, "s3cr3t-value", turn);
-        let value = world.call(CONFIG).await.result.unwrap();
+        let response = json(200, &format!("\"{echoed}\""));
+        let harness = harness(CredentialKind::BearerToken, "s3cr3t-value", response);
+        let value = harness.call(CONFIG).await.result.unwrap();
         let shown = value.as_str().unwrap();
         assert!(shown.contains("[REDACTED]"), "{before:?}: {shown}");
         let own = STANDARD.encode("s3cr3t-value");
@@ -202,9 +202,9 @@ async fn a_secret_is_taken_out_of_base64_of_a_longer_text() {
 }
 
 #[tokio::test]
-async fn a_secret_of_an_earlier_call_is_taken_out_of_later_answers() {
-    let mut world = World::new([json(200, "1"), json(200, r#"["tok-123456","key-654321"]"#)]);
-    world.agent = agent(
+async fn a_secret_of_an_earlier_call_is_redacted_in_later_responses() {
+    let mut harness = Harness::new([json(200, "1"), json(200, r#"["tok-123456","key-654321"]"#)]);
+    harness.agent = agent(
         "agent",
         &[API],
         [
@@ -223,53 +223,53 @@ async fn a_secret_of_an_earlier_call_is_taken_out_of_later_answers() {
             r#"{{"method":"GET","url":"{API}/{id}","headers":{{"K":{{"credentialRef":{{"id":"{id}"}}}}}}}}"#
         )
     };
-    world.call(&with("a")).await;
-    let value = world
+    harness.call(&with("a")).await;
+    let value = harness
         .call(&get("https://api.example.com/echo"))
         .await
         .result
         .unwrap();
     let expected = r#"["[REDACTED]","key-654321"]"#;
     assert_eq!(value.to_string(), expected, "it has not used the other");
-    world.call(&with("b")).await;
-    let called = world.call(&get("https://api.example.com/echo")).await;
+    harness.call(&with("b")).await;
+    let called = harness.call(&get("https://api.example.com/echo")).await;
     assert!(called.cached);
     let expected = r#"["[REDACTED]","[REDACTED]"]"#;
     assert_eq!(called.result.unwrap().to_string(), expected, "now it has");
 }
 
 #[tokio::test]
-async fn a_cut_does_not_leave_the_beginning_of_a_secret() {
+async fn truncation_leaves_no_prefix_of_a_secret() {
     for at in 1_000..1_024 {
         let body = format!("{}s3cr3t-value-that-is-long", "x".repeat(at));
-        let world = world(
+        let harness = harness(
             CredentialKind::ApiKey,
             "s3cr3t-value-that-is-long",
             answer(400, &[], &body),
         );
-        let shown = detail(&world.call(CONFIG).await, "response").unwrap();
+        let shown = detail(&harness.call(CONFIG).await, "response").unwrap();
         assert!(!shown.as_str().unwrap().contains('s'), "{at}");
     }
 }
 
 #[tokio::test]
-async fn numbers_that_are_secrets_are_taken_out() {
-    let turn = json(
+async fn numeric_secrets_are_redacted() {
+    let response = json(
         200,
         r#"{"pin":12345678,"other":1234567,"float":0.12345678}"#,
     );
-    let world = world(CredentialKind::Password, "12345678", turn);
+    let harness = harness(CredentialKind::Password, "12345678", response);
     let expected = r#"{"pin":"[REDACTED]","other":1234567,"float":"[REDACTED]"}"#;
     assert_eq!(
-        world.call(CONFIG).await.result.unwrap().to_string(),
+        harness.call(CONFIG).await.result.unwrap().to_string(),
         expected
     );
 }
 
 #[tokio::test]
-async fn secrets_that_overlap_leave_nothing_between_them() {
-    let mut world = World::new([json(200, r#""abcdefghijklmnop""#)]);
-    world.agent = agent(
+async fn overlapping_secrets_are_redacted_completely() {
+    let mut harness = Harness::new([json(200, r#""abcdefghijklmnop""#)]);
+    harness.agent = agent(
         "agent",
         &[API],
         [
@@ -277,7 +277,7 @@ async fn secrets_that_overlap_leave_nothing_between_them() {
             ("b", credential(CredentialKind::ApiKey, "efghijklm", &[API])),
         ],
     );
-    let value = world
+    let value = harness
         .call(
             r#"{"method":"GET","url":"https://api.example.com/x","headers":
             {"A":{"credentialRef":{"id":"a"}},"B":{"credentialRef":{"id":"b"}}}}"#,
@@ -289,31 +289,31 @@ async fn secrets_that_overlap_leave_nothing_between_them() {
 }
 
 #[tokio::test]
-async fn short_secrets_are_left_where_they_are_but_not_as_they_were_sent() {
-    let turn = json(200, r#"["ab1","Bearer ab1","about"]"#);
-    let world = world(CredentialKind::BearerToken, "ab1", turn);
+async fn short_secrets_are_redacted_only_in_the_form_that_was_sent() {
+    let response = json(200, r#"["ab1","Bearer ab1","about"]"#);
+    let harness = harness(CredentialKind::BearerToken, "ab1", response);
     let expected = r#"["ab1","[REDACTED]","about"]"#;
     assert_eq!(
-        world.call(CONFIG).await.result.unwrap().to_string(),
+        harness.call(CONFIG).await.result.unwrap().to_string(),
         expected
     );
 }
 
 #[tokio::test]
-async fn a_clean_answer_is_not_copied() {
+async fn a_response_without_secrets_is_not_copied() {
     let finder = Redactor::default();
     finder
-        .learn(&credential(CredentialKind::ApiKey, "s3cr3t-value", &[API]))
+        .add_secret(&credential(CredentialKind::ApiKey, "s3cr3t-value", &[API]))
         .unwrap();
     let value = crate::parse(br#"{"a":[1,"text",{"b":null}]}"#).unwrap();
     assert_eq!(finder.value(value.clone()).address(), value.address());
 }
 
 #[tokio::test]
-async fn answers_of_great_depth_are_cleaned_in_time() {
+async fn redaction_of_deeply_nested_responses_is_fast() {
     let finder = Redactor::default();
     finder
-        .learn(&credential(CredentialKind::ApiKey, "s3cr3t-value", &[API]))
+        .add_secret(&credential(CredentialKind::ApiKey, "s3cr3t-value", &[API]))
         .unwrap();
     let deep = format!(
         "{}\"s3cr3t-value\"{}",
@@ -325,23 +325,23 @@ async fn answers_of_great_depth_are_cleaned_in_time() {
 }
 
 #[tokio::test]
-async fn a_secret_that_is_no_header_is_refused_without_being_shown() {
-    let world = world(CredentialKind::ApiKey, "s3cr3t-value\n", json(200, "1"));
-    let called = world.call(CONFIG).await;
+async fn a_secret_that_is_not_a_legal_header_is_refused_without_being_shown() {
+    let harness = harness(CredentialKind::ApiKey, "s3cr3t-value\n", json(200, "1"));
+    let called = harness.call(CONFIG).await;
     assert_eq!(failed(&called), ("DataError", "invalid_value"));
     assert_clean(
         &format!("{called:?}"),
         CredentialKind::ApiKey,
         "s3cr3t-value",
     );
-    assert!(world.requests().is_empty());
+    assert!(harness.requests().is_empty());
 }
 
 #[tokio::test]
 async fn errors_of_the_connection_show_no_secret() {
     for error in [HttpError::Connect, HttpError::Timeout, HttpError::Forbidden] {
-        let world = world(CredentialKind::ApiKey, "s3cr3t-value", no_answer(error));
-        let called = world.call(CONFIG).await;
+        let harness = harness(CredentialKind::ApiKey, "s3cr3t-value", no_response(error));
+        let called = harness.call(CONFIG).await;
         assert_clean(
             &format!("{called:?}"),
             CredentialKind::ApiKey,
@@ -355,14 +355,14 @@ proptest::proptest! {
     #![proptest_config(proptest::test_runner::Config::with_cases(64))]
 
     #[test]
-    fn no_form_of_any_secret_stays_in_any_text(
+    fn no_encoded_form_of_a_secret_survives_redaction(
         secret in "[ -~äß€😀\n]{6,24}",
         // A preceding percent sign or backslash would be decoded together with it.
         before in r#"[a-z0-9 +=/"{:]{0,6}"#,
         after in r#"[a-z0-9 %+=/"}:\\]{0,6}"#,
     ) {
         let redactor = Redactor::default();
-        redactor.learn(&credential(CredentialKind::ApiKey, &secret, &[])).unwrap();
+        redactor.add_secret(&credential(CredentialKind::ApiKey, &secret, &[])).unwrap();
         for form in searched(CredentialKind::ApiKey, &secret) {
             let text = redactor.text(&format!("{before}{form}{after}"));
             proptest::prop_assert!(!text.contains(&form), "{} in {}", form, text);

@@ -1,12 +1,12 @@
 //! Which addresses the client connects to.
 
-use super::server::{Server, Then, ok};
+use super::server::{AfterResponse, Server, ok};
 use super::*;
 use crate::environment::{HttpClient, HttpError};
 
 #[tokio::test]
-async fn a_name_with_one_address_of_the_inside_is_forbidden() {
-    let server = Server::start(ok("text/plain", "inside"), Then::Listen).await;
+async fn a_name_with_one_internal_address_is_forbidden() {
+    let server = Server::start(ok("text/plain", "inside"), AfterResponse::Listen).await;
     let url = format!("http://name.example:{}/", server.port);
     for addresses in [
         &["127.0.0.1"][..],
@@ -21,18 +21,18 @@ async fn a_name_with_one_address_of_the_inside_is_forbidden() {
         &["2606:4700::1111", "fe80::1"],
         &["0.0.0.0"],
     ] {
-        let names = Names::new(&[addresses]);
+        let names = ScriptedResolver::new(&[addresses]);
         let response = client(&names, Vec::new()).send(get_global(&url)).await;
         assert_eq!(response.unwrap_err(), HttpError::Forbidden, "{addresses:?}");
-        assert_eq!(names.asked(), ["name.example"]);
+        assert_eq!(names.lookups(), ["name.example"]);
     }
     assert_eq!(server.connections(), 0);
 }
 
 #[tokio::test]
-async fn hosts_of_the_inside_are_forbidden_without_asking() {
-    let server = Server::start(ok("text/plain", "inside"), Then::Listen).await;
-    let names = Names::new(&[&["93.184.215.14"]]);
+async fn internal_hosts_are_forbidden_without_a_lookup() {
+    let server = Server::start(ok("text/plain", "inside"), AfterResponse::Listen).await;
+    let names = ScriptedResolver::new(&[&["93.184.215.14"]]);
     let client = client(&names, Vec::new());
     for host in [
         "127.0.0.1",
@@ -53,16 +53,16 @@ async fn hosts_of_the_inside_are_forbidden_without_asking() {
         let response = client.send(get_global(&url)).await;
         assert_eq!(response.unwrap_err(), HttpError::Forbidden, "{host}");
     }
-    assert!(names.asked().is_empty());
+    assert!(names.lookups().is_empty());
     assert_eq!(server.connections(), 0);
 }
 
 #[tokio::test]
-async fn the_address_that_was_checked_is_the_one_that_is_connected_to() {
-    let server = Server::start(ok("text/plain", "inside"), Then::Listen).await;
+async fn the_checked_address_is_the_one_connected_to() {
+    let server = Server::start(ok("text/plain", "inside"), AfterResponse::Listen).await;
     let url = format!("http://name.example:{}/", server.port);
     // The first answer is a global address in an unused network. A second lookup would lead to an internal address.
-    let names = Names::new(&[&["3000::1"], &["127.0.0.1"]]);
+    let names = ScriptedResolver::new(&[&["3000::1"], &["127.0.0.1"]]);
     let client = client(&names, Vec::new());
     let request = HttpRequest {
         timeout: Duration::from_millis(500),
@@ -70,16 +70,16 @@ async fn the_address_that_was_checked_is_the_one_that_is_connected_to() {
     };
     let error = client.send(request).await.unwrap_err();
     assert!(matches!(error, HttpError::Connect | HttpError::Timeout));
-    assert_eq!(names.asked().len(), 1, "it is asked once");
+    assert_eq!(names.lookups().len(), 1, "one lookup");
     let error = client.send(get_global(&url)).await.unwrap_err();
     assert_eq!(error, HttpError::Forbidden, "what it says later is checked");
-    assert_eq!(names.asked().len(), 2);
+    assert_eq!(names.lookups().len(), 2);
     assert_eq!(server.connections(), 0);
 }
 
 #[tokio::test]
-async fn a_registered_base_reaches_the_inside_and_lends_its_connection_to_nobody() {
-    let server = Server::start(ok("text/plain", "inside"), Then::Listen).await;
+async fn a_registered_base_reaches_internal_addresses_and_does_not_share_its_connection() {
+    let server = Server::start(ok("text/plain", "inside"), AfterResponse::Listen).await;
     let url = format!("http://name.example:{}/", server.port);
     let client = local_client();
     for _ in 0..2 {
@@ -100,17 +100,17 @@ async fn a_registered_base_reaches_the_inside_and_lends_its_connection_to_nobody
 
 #[tokio::test]
 async fn the_next_address_is_tried_when_one_refuses() {
-    let server = Server::start(ok("text/plain", "x"), Then::Listen).await;
+    let server = Server::start(ok("text/plain", "x"), AfterResponse::Listen).await;
     // On Linux all of 127.0.0.0/8 is this machine; nothing listens at the second address.
-    let names = Names::new(&[&["127.0.0.2", "127.0.0.1"]]);
+    let names = ScriptedResolver::new(&[&["127.0.0.2", "127.0.0.1"]]);
     let url = format!("http://name.example:{}/", server.port);
     let response = client(&names, Vec::new()).send(get(&url)).await;
     assert_eq!(response.unwrap().status, 200);
 }
 
 #[tokio::test]
-async fn a_name_without_addresses_is_no_connection() {
-    let names = Names::new(&[&[]]);
+async fn a_name_without_addresses_is_a_connection_error() {
+    let names = ScriptedResolver::new(&[&[]]);
     for request in [
         get("https://name.example/"),
         get_global("https://name.example/"),
@@ -121,8 +121,8 @@ async fn a_name_without_addresses_is_no_connection() {
 }
 
 #[tokio::test]
-async fn the_system_knows_where_localhost_is() {
-    let server = Server::start(ok("text/plain", "x"), Then::Listen).await;
+async fn the_system_resolver_resolves_localhost() {
+    let server = Server::start(ok("text/plain", "x"), AfterResponse::Listen).await;
     let client = Client::new(&ClientOptions::default()).unwrap();
     let url = format!("http://localhost:{}/", server.port);
     assert_eq!(client.send(get(&url)).await.unwrap().status, 200);

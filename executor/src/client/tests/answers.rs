@@ -1,13 +1,13 @@
 //! Requests and responses on the wire.
 
-use super::server::{Server, Then, ok};
+use super::server::{AfterResponse, Server, ok};
 use super::*;
 use crate::environment::{HttpClient, HttpError};
 use bytes::Bytes;
 
 #[tokio::test]
-async fn a_request_is_sent_as_it_is_given() {
-    let server = Server::start(ok("application/json", "[1]"), Then::Listen).await;
+async fn a_request_is_sent_unchanged() {
+    let server = Server::start(ok("application/json", "[1]"), AfterResponse::Listen).await;
     let request = HttpRequest {
         method: Method::Post,
         headers: vec![
@@ -43,8 +43,8 @@ async fn a_request_is_sent_as_it_is_given() {
 }
 
 #[tokio::test]
-async fn what_the_request_says_of_itself_goes_before_defaults() {
-    let server = Server::start(ok("text/plain", "x"), Then::Listen).await;
+async fn request_headers_override_the_defaults() {
+    let server = Server::start(ok("text/plain", "x"), AfterResponse::Listen).await;
     let request = HttpRequest {
         headers: vec![
             ("user-agent".into(), "mine".into()),
@@ -59,8 +59,8 @@ async fn what_the_request_says_of_itself_goes_before_defaults() {
 }
 
 #[tokio::test]
-async fn every_method_is_sent_under_its_name() {
-    let server = Server::start(ok("text/plain", "x"), Then::Listen).await;
+async fn every_method_is_sent_by_name() {
+    let server = Server::start(ok("text/plain", "x"), AfterResponse::Listen).await;
     let client = local_client();
     for method in Method::ALL {
         let request = HttpRequest {
@@ -76,12 +76,12 @@ async fn every_method_is_sent_under_its_name() {
 #[tokio::test]
 async fn redirects_are_not_followed() {
     for status in [301, 302, 303, 307, 308] {
-        let elsewhere = Server::start(ok("text/plain", "elsewhere"), Then::Listen).await;
+        let elsewhere = Server::start(ok("text/plain", "elsewhere"), AfterResponse::Listen).await;
         let answer = format!(
             "HTTP/1.1 {status} Go\r\nlocation: {}\r\ncontent-length: 0\r\n\r\n",
             elsewhere.url("/")
         );
-        let server = Server::start(answer, Then::Listen).await;
+        let server = Server::start(answer, AfterResponse::Listen).await;
         let response = local_client().send(get(&server.url("/"))).await.unwrap();
         assert_eq!(response.status, status);
         assert_eq!(
@@ -93,22 +93,22 @@ async fn redirects_are_not_followed() {
 }
 
 #[tokio::test]
-async fn a_body_may_come_in_chunks_or_end_with_the_connection() {
+async fn chunked_bodies_and_bodies_until_close_are_read() {
     let head = "HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\n";
     let chunks = "transfer-encoding: chunked\r\n\r\n3\r\nabc\r\n2;x=y\r\nde\r\n0\r\nt: 1\r\n\r\n";
-    for (rest, then) in [
-        (chunks, Then::Listen),
-        ("\r\nabcde", Then::Close),
-        ("connection: close\r\n\r\nabcde", Then::Close),
+    for (rest, after) in [
+        (chunks, AfterResponse::Listen),
+        ("\r\nabcde", AfterResponse::Close),
+        ("connection: close\r\n\r\nabcde", AfterResponse::Close),
     ] {
-        let server = Server::start(format!("{head}{rest}"), then).await;
+        let server = Server::start(format!("{head}{rest}"), after).await;
         let response = local_client().send(get(&server.url("/"))).await.unwrap();
         assert_eq!(&response.body[..], b"abcde", "{rest}");
     }
 }
 
 #[tokio::test]
-async fn ten_mebibytes_are_read_and_one_byte_more_is_not() {
+async fn a_response_of_10_mib_is_read_and_a_larger_one_is_not() {
     let max = 10 << 20;
     for (bytes, expected) in [(max, Ok(max)), (max + 1, Err(HttpError::TooLarge))] {
         let body = "x".repeat(bytes);
@@ -116,35 +116,35 @@ async fn ten_mebibytes_are_read_and_one_byte_more_is_not() {
             "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n{bytes:x}\r\n{body}\r\n0\r\n\r\n"
         );
         let until_close = format!("HTTP/1.1 200 OK\r\n\r\n{body}");
-        for (answer, then) in [
-            (ok("text/plain", &body), Then::Listen),
-            (chunked, Then::Listen),
-            (until_close, Then::Close),
+        for (answer, after) in [
+            (ok("text/plain", &body), AfterResponse::Listen),
+            (chunked, AfterResponse::Listen),
+            (until_close, AfterResponse::Close),
         ] {
-            let server = Server::start(answer, then).await;
+            let server = Server::start(answer, after).await;
             let response = local_client().send(get(&server.url("/"))).await;
             assert_eq!(response.map(|response| response.body.len()), expected);
         }
     }
     // A body that is declared as too large is not read.
     let huge = "HTTP/1.1 200 OK\r\ncontent-length: 99999999999\r\n\r\n";
-    let server = Server::start(huge, Then::Hang).await;
+    let server = Server::start(huge, AfterResponse::Hang).await;
     let response = local_client().send(get(&server.url("/"))).await;
     assert_eq!(response.unwrap_err(), HttpError::TooLarge);
 }
 
 #[tokio::test]
-async fn a_failure_is_read_in_part() {
+async fn only_part_of_an_error_response_is_read() {
     let body = "x".repeat(1 << 20);
     let length = 100_u64 << 30;
     let answer = format!("HTTP/1.1 500 No\r\ncontent-length: {length}\r\n\r\n{body}");
-    let server = Server::start(answer, Then::Hang).await;
+    let server = Server::start(answer, AfterResponse::Hang).await;
     let response = local_client().send(get(&server.url("/"))).await.unwrap();
     assert_eq!((response.status, response.body.len()), (500, 64 << 10));
 }
 
 #[tokio::test]
-async fn a_connection_that_breaks_is_no_answer() {
+async fn a_broken_connection_is_an_error() {
     for answer in [
         "",
         "HTTP/1.1 200 OK\r\ncontent-le",
@@ -154,7 +154,7 @@ async fn a_connection_that_breaks_is_no_answer() {
         "SSH-2.0-OpenSSH_9.6\r\n",
         "HTTP/1.1 200 OK\r\nbad header\r\n\r\n",
     ] {
-        let server = Server::start(answer, Then::Close).await;
+        let server = Server::start(answer, AfterResponse::Close).await;
         let request = HttpRequest {
             method: Method::Post,
             ..get(&server.url("/"))
@@ -170,7 +170,7 @@ async fn a_connection_that_breaks_is_no_answer() {
 }
 
 #[tokio::test]
-async fn an_answer_that_does_not_end_is_late() {
+async fn a_response_that_never_ends_times_out() {
     for answer in [
         "",
         "HTTP/1.1 200 OK\r\n",
@@ -178,7 +178,7 @@ async fn an_answer_that_does_not_end_is_late() {
         "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n",
         "HTTP/1.1 100 Continue\r\n\r\n",
     ] {
-        let server = Server::start(answer, Then::Hang).await;
+        let server = Server::start(answer, AfterResponse::Hang).await;
         let request = HttpRequest {
             timeout: Duration::from_millis(200),
             ..get(&server.url("/"))
@@ -189,7 +189,7 @@ async fn an_answer_that_does_not_end_is_late() {
 }
 
 #[tokio::test]
-async fn a_port_where_nobody_listens_is_no_connection() {
+async fn a_port_without_a_listener_is_a_connection_error() {
     let port = {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         listener.local_addr().unwrap().port()
@@ -200,16 +200,16 @@ async fn a_port_where_nobody_listens_is_no_connection() {
 }
 
 #[tokio::test]
-async fn a_request_that_is_opened_says_whether_it_may_have_been_sent() {
+async fn open_reports_whether_the_request_may_have_been_sent() {
     let ask = |url: String| {
         http::Request::post(url)
             .body(Bytes::from_static(b"[]"))
             .unwrap()
     };
-    let server = Server::start(ok("text/plain", "x"), Then::Listen).await;
+    let server = Server::start(ok("text/plain", "x"), AfterResponse::Listen).await;
     let response = local_client().open(ask(server.url("/"))).await.unwrap();
     assert_eq!(response.status(), 200);
-    let silent = Server::start(String::new(), Then::Close).await;
+    let silent = Server::start(String::new(), AfterResponse::Close).await;
     let broken = local_client().open(ask(silent.url("/"))).await.unwrap_err();
     assert!(broken.may_be_sent, "{broken}");
     let nobody = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();

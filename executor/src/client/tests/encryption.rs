@@ -5,7 +5,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 use tokio_rustls::rustls::{ServerConfig, crypto};
 
-use super::server::{Server, Then, ok};
+use super::server::{AfterResponse, Server, ok};
 use super::*;
 use crate::client::ClientError;
 use crate::environment::{HttpClient, HttpError};
@@ -36,8 +36,8 @@ async fn a_private_authority_is_trusted_when_it_is_registered() {
     let (pem, acceptor) = authority();
     let (other_pem, _) = authority();
     let answer = ok("application/json", "{}");
-    let server = Server::start_with(answer, Then::Listen, Some(acceptor)).await;
-    let names = Names::new(&[&["127.0.0.1"]]);
+    let server = Server::start_with(answer, AfterResponse::Listen, Some(acceptor)).await;
+    let names = ScriptedResolver::new(&[&["127.0.0.1"]]);
     let url = |host: &str| format!("https://{host}:{}/x", server.port);
 
     let both = [other_pem.clone(), pem.clone()].concat();
@@ -68,8 +68,8 @@ async fn a_private_authority_is_trusted_when_it_is_registered() {
 
 #[tokio::test]
 async fn a_server_without_tls_gets_nothing_from_https() {
-    let server = Server::start(ok("text/plain", "x"), Then::Close).await;
-    let names = Names::new(&[&["127.0.0.1"]]);
+    let server = Server::start(ok("text/plain", "x"), AfterResponse::Close).await;
+    let names = ScriptedResolver::new(&[&["127.0.0.1"]]);
     let url = format!("https://service.test:{}/", server.port);
     let request = HttpRequest {
         timeout: Duration::from_millis(500),
@@ -81,7 +81,7 @@ async fn a_server_without_tls_gets_nothing_from_https() {
 }
 
 #[test]
-fn what_is_no_certificate_is_told_by_its_place() {
+fn an_invalid_certificate_is_reported_with_its_position() {
     let (pem, _) = authority();
     let cut = pem[..pem.len() / 2].to_vec();
     for bad in [b"".to_vec(), b"text".to_vec(), cut, vec![0xff; 100]] {

@@ -22,7 +22,7 @@ struct Seen {
 
 /// What happens after the response.
 #[derive(Clone, Copy)]
-pub(crate) enum Then {
+pub(crate) enum AfterResponse {
     /// The next request on the same connection.
     Listen,
     /// The end of the connection.
@@ -32,13 +32,13 @@ pub(crate) enum Then {
 }
 
 impl Server {
-    pub(crate) async fn start(answer: impl Into<Vec<u8>>, then: Then) -> Self {
-        Self::start_with(answer, then, None).await
+    pub(crate) async fn start(answer: impl Into<Vec<u8>>, after: AfterResponse) -> Self {
+        Self::start_with(answer, after, None).await
     }
 
     pub(crate) async fn start_with(
         answer: impl Into<Vec<u8>>,
-        then: Then,
+        after: AfterResponse,
         tls: Option<TlsAcceptor>,
     ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -53,9 +53,9 @@ impl Server {
                 let (seen, answer, tls) = (Arc::clone(&shared), Arc::clone(&answer), tls.clone());
                 connections.spawn(async move {
                     match tls {
-                        None => serve(stream, &seen, &answer, then).await,
+                        None => serve(stream, &seen, &answer, after).await,
                         Some(tls) => match tls.accept(stream).await {
-                            Ok(stream) => serve(stream, &seen, &answer, then).await,
+                            Ok(stream) => serve(stream, &seen, &answer, after).await,
                             Err(_) => None,
                         },
                     }
@@ -87,20 +87,20 @@ async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
     mut stream: S,
     seen: &Mutex<Seen>,
     answer: &[u8],
-    then: Then,
+    after: AfterResponse,
 ) -> Option<()> {
     loop {
         let request = read_request(&mut stream).await?;
         seen.lock().unwrap().requests.push(request);
         stream.write_all(answer).await.ok()?;
         stream.flush().await.ok()?;
-        match then {
-            Then::Listen => {}
-            Then::Close => {
+        match after {
+            AfterResponse::Listen => {}
+            AfterResponse::Close => {
                 stream.shutdown().await.ok()?;
                 return Some(());
             }
-            Then::Hang => {
+            AfterResponse::Hang => {
                 let mut byte = [0];
                 while stream.read(&mut byte).await.ok()? > 0 {}
                 return Some(());

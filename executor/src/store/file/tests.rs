@@ -9,14 +9,14 @@ use tempfile::TempDir;
 
 use super::*;
 
-/// A root with a store in it, and a directory beside it in which nothing may appear.
-struct Place {
+/// A root with a store in it, and a directory next to it in which nothing may appear.
+struct TestRoot {
     _directory: TempDir,
     root: PathBuf,
     outside: PathBuf,
 }
 
-impl Place {
+impl TestRoot {
     fn new() -> (Self, FileStore) {
         // In memory if the system has such a directory, so that these tests do not wait for a disk.
         let memory = Path::new("/dev/shm");
@@ -29,12 +29,12 @@ impl Place {
         let (root, outside) = (directory.path().join("root"), directory.path().join("out"));
         fs::create_dir(&outside).unwrap();
         let store = FileStore::open(&root).unwrap();
-        let place = Self {
+        let root_dir = Self {
             _directory: directory,
             root,
             outside,
         };
-        (place, store)
+        (root_dir, store)
     }
 
     fn outside_is_empty(&self) -> bool {
@@ -42,7 +42,7 @@ impl Place {
     }
 }
 
-fn put(store: &FileStore, key: &str, text: &str) -> Result<(), KeepError> {
+fn put(store: &FileStore, key: &str, text: &str) -> Result<(), StorageError> {
     store.0.keep("agent", key, text.as_bytes())
 }
 
@@ -56,14 +56,14 @@ fn mode(path: &Path) -> u32 {
 }
 
 #[test]
-fn a_file_is_whole_and_its_owners_alone() {
-    let (place, store) = Place::new();
+fn a_file_is_replaced_atomically_and_readable_by_its_owner_only() {
+    let (root_dir, store) = TestRoot::new();
     put(&store, "a/b/c.json", "[1]").unwrap();
-    let file = place.root.join("agent/a/b/c.json");
+    let file = root_dir.root.join("agent/a/b/c.json");
     assert_eq!(fs::read_to_string(&file).unwrap(), "[1]");
     assert_eq!(mode(&file), 0o600);
     for directory in ["", "agent", "agent/a", "agent/a/b"] {
-        assert_eq!(mode(&place.root.join(directory)), 0o700, "{directory}");
+        assert_eq!(mode(&root_dir.root.join(directory)), 0o700, "{directory}");
     }
     let before = fs::File::open(&file).unwrap();
     put(&store, "a/b/c.json", "[2,3]").unwrap();
@@ -73,7 +73,9 @@ fn a_file_is_whole_and_its_owners_alone() {
         "[1]",
         "who reads it still has the old one"
     );
-    let names = fs::read_dir(place.root.join("agent/a/b")).unwrap().count();
+    let names = fs::read_dir(root_dir.root.join("agent/a/b"))
+        .unwrap()
+        .count();
     assert_eq!(names, 1, "no temporary file is left");
     assert_eq!(get(&store, "a/b/d").unwrap(), None);
     assert_eq!(get(&store, "x/b/d").unwrap(), None);
@@ -81,8 +83,8 @@ fn a_file_is_whole_and_its_owners_alone() {
 }
 
 #[test]
-fn no_key_leads_elsewhere() {
-    let (place, store) = Place::new();
+fn no_key_escapes_the_directory_of_its_agent() {
+    let (root_dir, store) = TestRoot::new();
     let long = "x".repeat(256);
     let deep = "d/".repeat(101) + "x";
     for key in [
@@ -113,18 +115,18 @@ fn no_key_leads_elsewhere() {
         &deep,
     ] {
         assert!(
-            matches!(put(&store, key, "1"), Err(KeepError::BadKey)),
+            matches!(put(&store, key, "1"), Err(StorageError::BadKey)),
             "{key:?}"
         );
         assert_eq!(get(&store, key).unwrap(), None, "{key:?}");
     }
-    assert_eq!(fs::read_dir(&place.root).unwrap().count(), 0);
-    assert!(place.outside_is_empty());
+    assert_eq!(fs::read_dir(&root_dir.root).unwrap().count(), 0);
+    assert!(root_dir.outside_is_empty());
 }
 
 #[test]
-fn every_agent_has_a_directory_of_its_own_within_the_root() {
-    let (place, store) = Place::new();
+fn each_agent_has_its_own_directory_below_the_root() {
+    let (root_dir, store) = TestRoot::new();
     let agents = [
         "a", "A", "..", ".", "...", "../out", "a/b", "a%2Fb", "/", "/etc", "é", "a b", "a\0", ".a",
         "a.b", "%",
@@ -136,51 +138,51 @@ fn every_agent_has_a_directory_of_its_own_within_the_root() {
         let text = store.0.get(agent, "k").unwrap().unwrap();
         assert_eq!(text, agent.as_bytes(), "{agent:?}");
     }
-    assert_eq!(fs::read_dir(&place.root).unwrap().count(), agents.len());
-    assert!(place.outside_is_empty());
+    assert_eq!(fs::read_dir(&root_dir.root).unwrap().count(), agents.len());
+    assert!(root_dir.outside_is_empty());
     for agent in ["", &"é".repeat(100)] {
         let refused = store.0.keep(agent, "k", b"1");
-        assert!(matches!(refused, Err(KeepError::BadKey)), "{agent:?}");
+        assert!(matches!(refused, Err(StorageError::BadKey)), "{agent:?}");
     }
 }
 
 #[test]
-fn links_are_not_followed_wherever_they_stand() {
-    let (place, store) = Place::new();
+fn symbolic_links_are_never_followed() {
+    let (root_dir, store) = TestRoot::new();
     let refused = |key: &str| {
         assert!(
-            matches!(put(&store, key, "1"), Err(KeepError::Failed(_))),
+            matches!(put(&store, key, "1"), Err(StorageError::Failed(_))),
             "{key}"
         );
         assert!(!matches!(get(&store, key), Ok(Some(_))), "{key}");
     };
-    let agent = place.root.join("agent");
+    let agent = root_dir.root.join("agent");
     // The directory of the agent.
-    symlink(&place.outside, &agent).unwrap();
+    symlink(&root_dir.outside, &agent).unwrap();
     refused("k");
     fs::remove_file(&agent).unwrap();
     // Key directories that are links: to a directory, to nothing, and within the root.
     put(&store, "own/k", "1").unwrap();
-    symlink(&place.outside, agent.join("dir")).unwrap();
-    symlink(place.outside.join("none"), agent.join("dangling")).unwrap();
+    symlink(&root_dir.outside, agent.join("dir")).unwrap();
+    symlink(root_dir.outside.join("none"), agent.join("dangling")).unwrap();
     symlink("own", agent.join("inside")).unwrap();
     refused("dir/k");
     refused("dangling/k");
     refused("inside/k");
     // Files that are links: to a file, to nothing, and to a directory.
-    let secret = place.outside.join("secret");
+    let secret = root_dir.outside.join("secret");
     symlink(&secret, agent.join("new")).unwrap();
     refused("new");
-    assert!(place.outside_is_empty());
+    assert!(root_dir.outside_is_empty());
     fs::write(&secret, "secret").unwrap();
     symlink(&secret, agent.join("file")).unwrap();
-    symlink(&place.outside, agent.join("to-dir")).unwrap();
+    symlink(&root_dir.outside, agent.join("to-dir")).unwrap();
     refused("file");
     refused("to-dir");
     assert_eq!(fs::read_to_string(&secret).unwrap(), "secret");
     // The root.
-    let link = place.outside.join("link");
-    symlink(&place.root, &link).unwrap();
+    let link = root_dir.outside.join("link");
+    symlink(&root_dir.root, &link).unwrap();
     assert!(matches!(
         FileStore::open(&link),
         Err(OpenError::Unusable { .. })
@@ -192,47 +194,50 @@ fn links_are_not_followed_wherever_they_stand() {
 }
 
 #[test]
-fn a_root_that_is_replaced_by_a_link_stays_what_it_was() {
-    let (place, store) = Place::new();
-    let moved = place.root.with_file_name("moved");
-    fs::rename(&place.root, &moved).unwrap();
-    symlink(&place.outside, &place.root).unwrap();
+fn replacing_the_root_by_a_link_does_not_redirect_an_open_store() {
+    let (root_dir, store) = TestRoot::new();
+    let moved = root_dir.root.with_file_name("moved");
+    fs::rename(&root_dir.root, &moved).unwrap();
+    symlink(&root_dir.outside, &root_dir.root).unwrap();
     put(&store, "k", "1").unwrap();
-    assert!(place.outside_is_empty());
+    assert!(root_dir.outside_is_empty());
     assert_eq!(fs::read_to_string(moved.join("agent/k")).unwrap(), "1");
 }
 
 #[test]
-fn what_is_no_file_is_left_as_it_is() {
-    let (place, store) = Place::new();
+fn entries_that_are_not_regular_files_are_not_touched() {
+    let (root_dir, store) = TestRoot::new();
     put(&store, "dir/k", "1").unwrap();
     put(&store, "file", "1").unwrap();
     for key in ["dir", "file/k"] {
         assert!(
-            matches!(put(&store, key, "2"), Err(KeepError::Failed(_))),
+            matches!(put(&store, key, "2"), Err(StorageError::Failed(_))),
             "{key}"
         );
         assert!(get(&store, key).is_err(), "{key}");
     }
-    let pipe = place.root.join("agent/pipe");
+    let pipe = root_dir.root.join("agent/pipe");
     mknodat(CWD, &pipe, FileType::Fifo, Mode::RWXU, 0).unwrap();
     assert!(put(&store, "pipe", "2").is_err());
     assert!(get(&store, "pipe").is_err());
-    let other = place.outside.join("other");
-    fs::hard_link(place.root.join("agent/file"), &other).unwrap();
+    let other = root_dir.outside.join("other");
+    fs::hard_link(root_dir.root.join("agent/file"), &other).unwrap();
     put(&store, "file", "2").unwrap();
     assert_eq!(fs::read_to_string(other).unwrap(), "1");
     assert_eq!(get(&store, "dir/k").unwrap().unwrap(), "1");
 }
 
 #[test]
-fn nothing_appears_outside_while_directories_become_links() {
-    let (place, store) = Place::new();
+fn nothing_is_written_outside_while_directories_are_replaced_by_links() {
+    let (root_dir, store) = TestRoot::new();
     put(&store, "d/e/k", "0").unwrap();
-    let (directory, link) = (place.root.join("agent/d"), place.root.join("agent/link"));
-    symlink(&place.outside, &link).unwrap();
-    // What a step that followed the link would find.
-    fs::create_dir(place.outside.join("e")).unwrap();
+    let (directory, link) = (
+        root_dir.root.join("agent/d"),
+        root_dir.root.join("agent/link"),
+    );
+    symlink(&root_dir.outside, &link).unwrap();
+    // The target that a step would find if it followed the link.
+    fs::create_dir(root_dir.outside.join("e")).unwrap();
     let (done, swaps) = (AtomicBool::new(false), AtomicU32::new(0));
     let mut kept = 0;
     std::thread::scope(|scope| {
@@ -249,18 +254,18 @@ fn nothing_appears_outside_while_directories_become_links() {
     });
     assert!(swaps.load(Ordering::SeqCst) > 100);
     assert!(kept > 100, "{kept} of the writes went well");
-    fs::remove_dir(place.outside.join("e")).unwrap();
-    assert!(place.outside_is_empty());
+    fs::remove_dir(root_dir.outside.join("e")).unwrap();
+    assert!(root_dir.outside_is_empty());
 }
 
 #[test]
-fn an_agent_keeps_a_hundred_mebibytes_of_files() {
-    let (place, store) = Place::new();
+fn an_agent_stores_at_most_100_mib_of_files() {
+    let (root_dir, store) = TestRoot::new();
     let large = "x".repeat(MAX_VALUE_BYTES);
     for n in 0..10 {
         put(&store, &format!("d/{n}"), &large).unwrap();
     }
-    let full = || matches!(put(&store, "x", "1"), Err(KeepError::TooManyBytes));
+    let full = || matches!(put(&store, "x", "1"), Err(StorageError::TooManyBytes));
     assert!(full());
     store.0.keep("other", "k", b"1").unwrap();
     put(&store, "d/3", &large).unwrap();
@@ -268,16 +273,16 @@ fn an_agent_keeps_a_hundred_mebibytes_of_files() {
     put(&store, "x", "1").unwrap();
     assert!(matches!(
         put(&store, "x", "12"),
-        Err(KeepError::TooManyBytes)
+        Err(StorageError::TooManyBytes)
     ));
     // Removals by others free room.
-    fs::remove_file(place.root.join("agent/d/5")).unwrap();
+    fs::remove_file(root_dir.root.join("agent/d/5")).unwrap();
     put(&store, "d/10", &large).unwrap();
     // A new process counts the existing files.
-    let again = FileStore::open(&place.root).unwrap();
+    let again = FileStore::open(&root_dir.root).unwrap();
     assert!(matches!(
         put(&again, "y", "1"),
-        Err(KeepError::TooManyBytes)
+        Err(StorageError::TooManyBytes)
     ));
     put(&again, "d/10", "1").unwrap();
     put(&again, "y", "1").unwrap();
@@ -290,7 +295,7 @@ fn an_agent_keeps_a_hundred_mebibytes_of_files() {
 
 #[test]
 fn files_and_directories_are_counted() {
-    let (_place, store) = Place::new();
+    let (_place, store) = TestRoot::new();
     put(&store, "a/b/c", "1").unwrap();
     let account = store.0.account("agent");
     assert_eq!(
@@ -303,7 +308,7 @@ fn files_and_directories_are_counted() {
     }
     for key in ["new", "d/new"] {
         assert!(
-            matches!(put(&store, key, "1"), Err(KeepError::TooManyEntries)),
+            matches!(put(&store, key, "1"), Err(StorageError::TooManyEntries)),
             "{key}"
         );
     }
@@ -311,9 +316,9 @@ fn files_and_directories_are_counted() {
 }
 
 #[test]
-fn what_a_process_left_half_written_is_removed_in_time() {
-    let (place, store) = Place::new();
-    let agent = place.root.join("agent");
+fn stale_temporary_files_are_removed() {
+    let (root_dir, store) = TestRoot::new();
+    let agent = root_dir.root.join("agent");
     fs::create_dir(&agent).unwrap();
     let (old, young) = (agent.join(".tmp-old"), agent.join(".tmp-young"));
     fs::write(&old, "12345").unwrap();

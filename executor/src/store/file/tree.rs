@@ -22,7 +22,7 @@ pub(super) const MAX_DEPTH: usize = 100;
 /// The prefix of files that are being written; keys never begin with it.
 const TEMPORARY: &str = ".tmp-";
 /// Older files with this prefix were left by a process that died.
-const LEFT: Duration = Duration::from_secs(3600);
+const STALE_AFTER: Duration = Duration::from_secs(3600);
 
 const DIRECTORY: OFlags = OFlags::RDONLY
     .union(OFlags::DIRECTORY)
@@ -96,16 +96,16 @@ fn temporary(at: BorrowedFd<'_>) -> io::Result<(File, String)> {
 }
 
 /// Reads a file of at most this many bytes.
-pub(super) fn read(at: BorrowedFd<'_>, name: &str, most: usize) -> io::Result<Vec<u8>> {
+pub(super) fn read(at: BorrowedFd<'_>, name: &str, max: usize) -> io::Result<Vec<u8>> {
     // Opening does not block if the name is a pipe.
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = openat(at, name, flags, Mode::empty())?;
     let size = regular_size(&fstat(&file)?)?;
-    if size > most as u64 {
+    if size > max as u64 {
         return Err(io::Error::from(io::ErrorKind::FileTooLarge));
     }
     let mut text = Vec::new();
-    File::from(file).take(most as u64).read_to_end(&mut text)?;
+    File::from(file).take(max as u64).read_to_end(&mut text)?;
     Ok(text)
 }
 
@@ -134,7 +134,7 @@ fn measure_below(directory: OwnedFd, usage: &mut Usage, depth: usize) -> io::Res
         };
         match FileType::from_raw_mode(stat.st_mode) {
             FileType::RegularFile => {
-                if name.to_bytes().starts_with(TEMPORARY.as_bytes()) && is_left(&stat) {
+                if name.to_bytes().starts_with(TEMPORARY.as_bytes()) && is_stale(&stat) {
                     unlinkat(at, name, AtFlags::empty())?;
                     continue;
                 }
@@ -157,9 +157,9 @@ fn measure_below(directory: OwnedFd, usage: &mut Usage, depth: usize) -> io::Res
     Ok(())
 }
 
-fn is_left(stat: &raw::Stat) -> bool {
+fn is_stale(stat: &raw::Stat) -> bool {
     let modified = u64::try_from(stat.st_mtime).unwrap_or(0);
     let modified = UNIX_EPOCH.checked_add(Duration::from_secs(modified));
     let age = modified.and_then(|modified| SystemTime::now().duration_since(modified).ok());
-    age.is_some_and(|age| age >= LEFT)
+    age.is_some_and(|age| age >= STALE_AFTER)
 }

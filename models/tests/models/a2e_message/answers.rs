@@ -3,7 +3,7 @@
 use a2abus_models::a2e_message::env::EnvCloseResponse;
 use a2abus_models::a2e_message::error_code::{CODES, is_retryable};
 use a2abus_models::a2e_message::session::ErrorMessage;
-use a2abus_models::a2e_message::{Body, Content, Reason, Record, Refusal, Repair, Repaired};
+use a2abus_models::a2e_message::{Body, CallMatcher, Content, Matched, Reason, Record, Refusal};
 
 use super::read;
 
@@ -29,7 +29,7 @@ fn non_finite_numbers_are_refused_with_an_address() {
     let answer =
         read(r#"{"type":"tool/call/resp","id":"x","req_id":"c1","data":{"n":NaN}}"#).unwrap_err();
     assert_eq!(answer.to_error(), None, "nothing answers an answer");
-    let error = answer.in_place_of_answer().unwrap();
+    let error = answer.error_for_requester().unwrap();
     assert_eq!(
         (error.req_id.as_str(), error.code.as_str()),
         ("c1", "runtime_error")
@@ -59,31 +59,31 @@ fn a_sampling_answer_with_the_type_of_the_request_is_an_answer() {
         (answer.req_id.as_str(), answer.role.as_str()),
         ("s1", "assistant")
     );
-    let mut repair = Repair::new(8);
-    repair.open("mcp/sample/req", &"s1".into()).unwrap();
+    let mut matcher = CallMatcher::new(8);
+    matcher.open("mcp/sample/req", &"s1".into()).unwrap();
     assert_eq!(
-        repair.take("mcp/sample/req", "s1", &line.into()),
-        Ok(Repaired::AsIs)
+        matcher.match_message("mcp/sample/req", "s1", &line.into()),
+        Ok(Matched::Unchanged)
     );
-    assert_eq!(repair.open_calls(), 0);
+    assert_eq!(matcher.open_calls(), 0);
 }
 
 #[test]
 fn an_answer_without_req_id_gets_that_of_the_oldest_call() {
-    let mut repair = Repair::new(8);
+    let mut matcher = CallMatcher::new(8);
     for (name, id) in [
         ("env/render/req", "r1"),
         ("env/close/req", "c\"1é"),
         ("env/close/req", "c2"),
     ] {
-        repair.open(name, &id.into()).unwrap();
+        matcher.open(name, &id.into()).unwrap();
     }
     let mut take = |line: &str| {
-        repair
-            .take("env/close/resp", "", &line.to_owned().into())
+        matcher
+            .match_message("env/close/resp", "", &line.to_owned().into())
             .unwrap()
     };
-    let completed = |line: &str, req_id: &str| Repaired::Completed {
+    let completed = |line: &str, req_id: &str| Matched::Completed {
         req_id: req_id.into(),
         line: line.to_owned().into(),
     };
@@ -99,16 +99,23 @@ fn an_answer_without_req_id_gets_that_of_the_oldest_call() {
         take(empty),
         completed(r#"{"req_id":"c2","type":"env/close/resp"}"#, "c2")
     );
-    assert_eq!(take(empty), Repaired::Unmatched);
-    assert_eq!(repair.open_calls(), 1);
+    assert_eq!(take(empty), Matched::Unmatched);
+    assert_eq!(matcher.open_calls(), 1);
     assert!(
-        repair.open("env/render/req", &"r1".into()).is_err(),
+        matcher.open("env/render/req", &"r1".into()).is_err(),
         "open already"
     );
-    assert_eq!(repair.take("error", "", &"{}".into()), Ok(Repaired::AsIs));
-    assert!(repair.take("env/render/resp", "", &"[]".into()).is_err());
-    repair.close("r1");
-    assert_eq!(repair.open_calls(), 0);
+    assert_eq!(
+        matcher.match_message("error", "", &"{}".into()),
+        Ok(Matched::Unchanged)
+    );
+    assert!(
+        matcher
+            .match_message("env/render/resp", "", &"[]".into())
+            .is_err()
+    );
+    matcher.close("r1");
+    assert_eq!(matcher.open_calls(), 0);
     let answer = EnvCloseResponse::default();
     assert_eq!(
         (EnvCloseResponse::TYPE, answer.req_id()),

@@ -1,7 +1,7 @@
 //! Properties of every message, of every type.
 
 use a2abus_models::a2e_message::{
-    Body, DecodeOptions, Line, Member, Message, Presence, Repair, Repaired, Shape, Splitter,
+    Body, CallMatcher, DecodeOptions, Line, Matched, Member, Message, Shape, Splitter, WhenAbsent,
     decode, decode_lines, members_of,
 };
 use a2abus_models::{Json, Object};
@@ -65,7 +65,7 @@ fn of_shape(shape: Shape, depth: u32) -> BoxedStrategy<Json> {
         .boxed(),
         Shape::Any => any_json(),
         Shape::Object => any_object(),
-        Shape::Word(words) => select(words).prop_map(Json::from).boxed(),
+        Shape::OneOf(words) => select(words).prop_map(Json::from).boxed(),
         Shape::List(element) => vec(of_shape(*element, depth), 0..3)
             .prop_map(Json::from)
             .boxed(),
@@ -96,8 +96,8 @@ fn of_members(members: &'static [Member], depth: u32) -> BoxedStrategy<Object> {
             match member.presence {
                 // Corrective feedback requires a correction: the only rule that shapes do not express.
                 _ if member.name == "correction" => Just(Some(Json::from("so"))).boxed(),
-                Presence::Required => value.prop_map(Some).boxed(),
-                Presence::Default(_) => proptest::option::of(value).boxed(),
+                WhenAbsent::Required => value.prop_map(Some).boxed(),
+                WhenAbsent::Default(_) => proptest::option::of(value).boxed(),
             }
         })
         .collect();
@@ -205,7 +205,7 @@ proptest! {
 
     /// The division of a stream into pieces makes no difference.
     #[test]
-    fn lines_do_not_depend_on_pieces(
+    fn lines_do_not_depend_on_chunk_boundaries(
         stream in "[ab{}\r\n\u{feff}]{0,60}",
         cuts in vec(0_usize..200, 0..6),
         max_bytes in 1_usize..20,
@@ -225,7 +225,7 @@ proptest! {
     #[test]
     fn repair_equals_a_list(steps in vec((0_usize..3, 0_usize..2, 0_usize..6), 0..60)) {
         const OPERATIONS: [&str; 2] = ["env/close", "env/render"];
-        let mut repair = Repair::new(4);
+        let mut matcher = CallMatcher::new(4);
         let mut list: Vec<(usize, String)> = Vec::new();
         for (step, operation, id) in steps {
             let id = format!("c{id}");
@@ -234,30 +234,30 @@ proptest! {
                 0 => {
                     let fits = list.len() < 4 && list.iter().all(|(_, open)| *open != id);
                     let request = format!("{}/req", OPERATIONS[operation]);
-                    let opened = repair.open(&request, &id.as_str().into());
+                    let opened = matcher.open(&request, &id.as_str().into());
                     prop_assert_eq!(opened.is_ok(), fits);
                     if fits {
                         list.push((operation, id));
                     }
                 }
                 1 => {
-                    let taken = repair.take(&answer, &id, &"{}".into()).unwrap();
-                    prop_assert_eq!(taken, Repaired::AsIs);
+                    let taken = matcher.match_message(&answer, &id, &"{}".into()).unwrap();
+                    prop_assert_eq!(taken, Matched::Unchanged);
                     list.retain(|(_, open)| *open != id);
                 }
                 _ => {
                     let line = Bytes::from(format!("{{\"type\":\"{answer}\"}} "));
                     let place = list.iter().position(|(open, _)| *open == operation);
                     let expected = place.map(|place| list.remove(place).1);
-                    let taken = repair.take(&answer, "", &line).unwrap();
-                    let expected = expected.map_or(Repaired::Unmatched, |id| Repaired::Completed {
+                    let taken = matcher.match_message(&answer, "", &line).unwrap();
+                    let expected = expected.map_or(Matched::Unmatched, |id| Matched::Completed {
                         line: format!("{{\"type\":\"{answer}\",\"req_id\":\"{id}\"}} ").into(),
                         req_id: id.into(),
                     });
                     prop_assert_eq!(taken, expected);
                 }
             }
-            prop_assert_eq!(repair.open_calls(), list.len());
+            prop_assert_eq!(matcher.open_calls(), list.len());
         }
     }
 
@@ -266,10 +266,10 @@ proptest! {
     fn a_repaired_line_is_the_message((name, object) in any_answer(), id in ".{1,8}") {
         let mut object = object;
         object.remove("req_id");
-        let mut repair = Repair::new(1);
-        repair.open(name, &id.as_str().into()).unwrap();
+        let mut matcher = CallMatcher::new(1);
+        matcher.open(name, &id.as_str().into()).unwrap();
         let line = Json::from(object.clone()).to_string();
-        let Repaired::Completed { line, .. } = repair.take(name, "", &line.into()).unwrap() else {
+        let Matched::Completed { line, .. } = matcher.match_message(name, "", &line.into()).unwrap() else {
             panic!("an open call");
         };
         object.insert("req_id", id.as_str());

@@ -95,7 +95,7 @@ fn messages_of_our_own_carry_both_version_keys() {
 }
 
 #[test]
-fn versions_of_major_1_are_spoken() {
+fn versions_of_major_1_are_supported() {
     let verdict = |members: &str| {
         let line = format!(r#"{{"type":"ping","id":"p",{members}}}"#);
         read(&line)
@@ -306,7 +306,7 @@ fn ids_may_be_demanded() {
 }
 
 #[test]
-fn framing_faults_have_words() {
+fn framing_faults_have_codes() {
     assert_eq!(
         reason("{\"type\":\"ping\",\"id\":\"\\ud800\"}"),
         Reason::NotJson
@@ -445,7 +445,7 @@ fn entries_of_a_memory_have_a_shape() {
 }
 
 #[test]
-fn a_name_that_stands_twice_inside_a_message_leaves_no_trace_in_what_is_written() {
+fn a_duplicate_member_inside_a_message_is_not_written() {
     let line = r#"{"type":"odd/call/req","id":"o","list":[{"a":1,"a":2}]}"#;
     let message = read(line).unwrap();
     assert_eq!(read(&message.to_string()).unwrap(), message);

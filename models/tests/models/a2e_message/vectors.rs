@@ -106,7 +106,7 @@ fn every_case_belongs_to_a_group_that_is_judged() {
 
 /// A line of the SDK parses as its type, and is written again byte for byte.
 #[test]
-fn what_the_sdk_writes_is_written_alike() {
+fn events_of_the_sdk_are_written_the_same() {
     for case in cases("encode") {
         let (name, wire) = (name(&case), wire(&case));
         let line = Json::from(wire.as_str());

@@ -2,14 +2,14 @@
 
 use a2abus_models::a2e_workflow::{Policy, Strictness};
 
-use super::{all_words, document, object, policy};
+use super::{all_issues, document, object, policy};
 
 /// Data that all cases have.
 const INPUT: &str = r#"{"x":1,"xs":[1],"o":{}}"#;
 
 pub(crate) fn check_with(policy: &Policy, text: &str, expected: &[&str]) {
     let report = document(text).validate(policy, Some(&object(INPUT)), Strictness::Moderate);
-    assert_eq!(all_words(&report), expected, "{text}\n{report:?}");
+    assert_eq!(all_issues(&report), expected, "{text}\n{report:?}");
 }
 
 pub(crate) fn check(text: &str, expected: &[&str]) {

@@ -8,7 +8,7 @@ use a2abus_models::a2e_workflow::{
 use bytes::Bytes;
 
 use super::build::{call, filter, flat, merge, one};
-use super::{all_words, document, object, policy, report, words};
+use super::{all_issues, codes, document, object, policy, report};
 
 const FETCH: &str = concat!(
     r#"{"type":"operationUpdate","operationId":"fetch-users","operation":{"ApiCall":"#,
@@ -24,7 +24,7 @@ fn the_examples_of_the_specification_are_judged_by_its_rules() {
         )
     };
     let example_1 = flat(&[("fetch-data", &fetch("data"))], r#"["fetch-data"]"#);
-    assert!(all_words(&report(&example_1, "{}")).is_empty());
+    assert!(all_issues(&report(&example_1, "{}")).is_empty());
     let active = r#"{"FilterData":{"inputPath":"/workflow/users",
         "conditions":[{"field":"status","operator":"==","value":"active"}],
         "outputPath":"/workflow/active-users"}}"#;
@@ -32,7 +32,7 @@ fn the_examples_of_the_specification_are_judged_by_its_rules() {
         &[("fetch-users", &fetch("users")), ("filter-active", active)],
         r#"["fetch-users","filter-active"]"#,
     );
-    assert!(all_words(&report(&example_2, "{}")).is_empty());
+    assert!(all_issues(&report(&example_2, "{}")).is_empty());
     let process = r#"{"Conditional":{
         "condition":{"path":"/workflow/count","operator":">","value":0},
         "ifTrue":["process-data"],"ifFalse":["skip"]}}"#;
@@ -44,7 +44,7 @@ fn the_examples_of_the_specification_are_judged_by_its_rules() {
         r#"["check-count","process-if-needed"]"#,
     );
     assert_eq!(
-        all_words(&report(&example_3, "{}")),
+        all_issues(&report(&example_3, "{}")),
         ["unknown_operation@process-if-needed"; 2]
     );
 }
@@ -77,7 +77,7 @@ fn paths_lead_into_storages_that_are_granted() {
     };
     let text = flat(&[("f", &filter("/localStorage[\"a/b\"].rows"))], r#"["f"]"#);
     let maybe = "warning path_maybe_missing@f";
-    assert_eq!(all_words(&report(&text, "{}")), [maybe, maybe]);
+    assert_eq!(all_issues(&report(&text, "{}")), [maybe, maybe]);
     let stored = document(&text).into_workflow().unwrap().stored;
     let stored: Vec<_> = stored
         .iter()
@@ -90,7 +90,7 @@ fn paths_lead_into_storages_that_are_granted() {
         ..policy()
     };
     let report = document(&text).validate(&local, None, Strictness::Moderate);
-    assert_eq!(words(&report.errors), ["storage_not_permitted@f"]);
+    assert_eq!(codes(&report.errors), ["storage_not_permitted@f"]);
     for wrong in [
         "/localStorage",
         "/localStorage[0]",
@@ -115,7 +115,7 @@ fn the_line_that_begins_may_bring_the_input() {
     };
     let text = with(r#"{"users":[1,2.50]}"#);
     assert_eq!(
-        all_words(&report(&text, "{}")),
+        all_issues(&report(&text, "{}")),
         ["warning empty_conditions@f"]
     );
     let workflow = document(&text).into_workflow().unwrap();
@@ -128,10 +128,10 @@ fn the_line_that_begins_may_bring_the_input() {
 
     // The request's input takes precedence.
     let missing = with(r#"{"people":[]}"#);
-    assert!(all_words(&report(&missing, "{}")).contains(&"path_not_found@f".to_owned()));
+    assert!(all_issues(&report(&missing, "{}")).contains(&"path_not_found@f".to_owned()));
     let wrong = with(r#"{"users":{}}"#);
-    assert!(all_words(&report(&wrong, "{}")).contains(&"type_mismatch@f".to_owned()));
-    assert_eq!(all_words(&report(&wrong, r#"{"users":[]}"#)).len(), 1);
+    assert!(all_issues(&report(&wrong, "{}")).contains(&"type_mismatch@f".to_owned()));
+    assert_eq!(all_issues(&report(&wrong, r#"{"users":[]}"#)).len(), 1);
 
     let wrapped = concat!(
         r#"{"operationUpdate":{"workflowId":"w","operations":[{"id":"a","operation":{"Wait":{"duration":1}}}]}}"#,
@@ -175,7 +175,7 @@ fn a_later_definition_replaces_an_earlier_one_and_its_issues() {
         r#"{"type":"beginExecution","executionId":"e","operationOrder":["w"]}"#
     );
     assert_eq!(
-        all_words(&report(text, "{}")),
+        all_issues(&report(text, "{}")),
         ["warning operation_replaced@w"]
     );
     let workflow = document(text).into_workflow().unwrap();
@@ -189,14 +189,14 @@ fn strictness_moves_warnings_and_paths_and_never_permissions() {
     let document = document(&text);
     let strict = document.validate(&policy(), None, Strictness::Strict);
     assert_eq!(
-        words(&strict.errors),
+        codes(&strict.errors),
         ["empty_conditions@a", "path_not_found@a"]
     );
     assert!(strict.warnings.is_empty());
     let lenient = document.validate(&policy(), None, Strictness::Lenient);
     assert!(lenient.is_valid());
     assert_eq!(
-        words(&lenient.warnings),
+        codes(&lenient.warnings),
         ["empty_conditions@a", "path_not_found@a"]
     );
     assert_eq!(
@@ -209,11 +209,11 @@ fn strictness_moves_warnings_and_paths_and_never_permissions() {
     );
     let wrong_kind = document.validate(&policy(), Some(&object(r#"{"x":1}"#)), Strictness::Lenient);
     assert_eq!(
-        words(&wrong_kind.warnings),
+        codes(&wrong_kind.warnings),
         ["empty_conditions@a", "type_mismatch@a"]
     );
     let nothing = document.validate(&Policy::default(), None, Strictness::Lenient);
-    assert_eq!(words(&nothing.errors), ["operation_not_permitted@a"]);
+    assert_eq!(codes(&nothing.errors), ["operation_not_permitted@a"]);
 }
 
 #[test]
@@ -294,7 +294,7 @@ fn a_producer_in_a_branch_may_not_have_run() {
         r#"["c","m","s"]"#,
     );
     assert_eq!(
-        all_words(&report(text, r#"{"n":[]}"#)),
+        all_issues(&report(text, r#"{"n":[]}"#)),
         ["warning path_maybe_missing@s"]
     );
     let workflow = document(text).into_workflow().unwrap();

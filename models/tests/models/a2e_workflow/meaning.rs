@@ -12,7 +12,7 @@ use super::build::{
 use super::policy;
 
 #[test]
-fn what_loops_set_is_reserved() {
+fn variables_of_loops_are_reserved() {
     let body = |output: &str| merge(r#"["/workflow/item","/workflow/index"]"#, "concat", output);
     let looped = |output: &str| {
         flat(
@@ -235,7 +235,7 @@ fn references_between_operations() {
 }
 
 #[test]
-fn data_are_there_and_of_the_kind() {
+fn missing_data_and_wrong_types_are_reported() {
     let reader = |input: &str| filter(&format!("[{CONDITION}]"), input);
     let writer = |output: &str| merge(r#"["/workflow/xs","/workflow/xs"]"#, "concat", output);
     let both = |output: &str, input: &str| {
@@ -340,6 +340,6 @@ fn warnings_of_configurations() {
 
 #[test]
 fn codes_are_distinct_words() {
-    let words: BTreeSet<_> = Code::ALL.iter().map(|code| code.as_str()).collect();
-    assert_eq!(words.len(), Code::ALL.len());
+    let codes: BTreeSet<_> = Code::ALL.iter().map(|code| code.as_str()).collect();
+    assert_eq!(codes.len(), Code::ALL.len());
 }

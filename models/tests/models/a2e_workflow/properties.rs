@@ -132,7 +132,7 @@ fn expression() -> impl Strategy<Value = Value> {
 
 fn transform() -> impl Strategy<Value = (&'static str, Value)> {
     let order = select(vec!["asc", "desc"]);
-    let figure = select(vec![
+    let aggregation = select(vec![
         "count",
         "sum",
         "avg",
@@ -150,9 +150,9 @@ fn transform() -> impl Strategy<Value = (&'static str, Value)> {
             .prop_map(|(m, merge)| ("map", json!({"fields": m, "merge": merge}))),
         vec(field(), 0..3).prop_map(|fields| ("select", json!({"fields": fields, "limit": 2}))),
         field_template().prop_map(|text| ("map", json!({"template": text}))),
-        (figure.clone(), field())
+        (aggregation.clone(), field())
             .prop_map(|(f, x)| ("aggregate", json!({"operation": f, "field": x}))),
-        (figure, field(), field()).prop_map(|(f, x, g)| {
+        (aggregation, field(), field()).prop_map(|(f, x, g)| {
             let named = json!([{"operation": f, "field": x}, {"operation": "count", "as": "n"}]);
             ("aggregate", json!({"aggregations": named, "groupBy": g}))
         }),
@@ -328,7 +328,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_written_reads_back(text in workflow()) {
+    fn written_records_read_back(text in workflow()) {
         let workflow = parse(&text);
         let written = workflow.to_jsonl(&"unused".into());
         let again = parse(&written);

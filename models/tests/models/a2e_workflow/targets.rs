@@ -97,7 +97,7 @@ fn other_targets_are_a_matter_of_permission() {
 }
 
 #[test]
-fn a_registered_base_is_an_exception_for_itself_alone() {
+fn a_registered_base_permits_only_itself() {
     let own = policy(&["http://127.0.0.1:8080/api"]);
     let check = |url: &str| own.check_target(&Target::parse(url).unwrap());
     assert_eq!(check("http://127.0.0.1:8080/api/x"), Ok(()));
@@ -175,7 +175,7 @@ fn no_encoded_dots_lead_out_of_the_path_of_a_base() {
 }
 
 #[test]
-fn hosts_and_addresses_are_judged_alike() {
+fn hosts_and_addresses_are_checked_alike() {
     for host in ["127.0.0.1", "[::1]", "localhost", "0x7f.1", "", "a b"] {
         assert!(is_forbidden_host(host), "{host}");
     }

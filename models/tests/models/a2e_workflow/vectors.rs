@@ -126,7 +126,7 @@ fn every_case_is_judged_by_the_library() {
         let report = document.validate(
             &policy(case),
             Some(&input),
-            Strictness::from_word(level).unwrap(),
+            Strictness::from_name(level).unwrap(),
         );
         let value = json!({
             "valid": report.is_valid(),

@@ -103,7 +103,7 @@ fn meaning(unit: &Result<Mapped, Refused>) -> String {
             let extensions: Vec<_> = event.extensions().collect();
             format!(
                 "{:?} {:?} {attributes:?} {extensions:?} {body:?}",
-                unit.because, unit.kind
+                unit.detection, unit.kind
             )
         }
         Err(refused) => format!("{} {}", refused.error.kind(), refused.error.pointer()),
@@ -136,5 +136,5 @@ fn a_known_type_of_a2e_may_have_escaped_slashes() {
     let payload = Bytes::from_static(br#"{"type":"tool\/call\/req","id":"1","tool_name":"ls"}"#);
     let units = decode(&payload, &Hint::default(), &Limits::default());
     let unit = units[0].as_ref().unwrap();
-    assert_eq!(unit.because.family, Family::A2eMessage);
+    assert_eq!(unit.detection.family, Family::A2eMessage);
 }

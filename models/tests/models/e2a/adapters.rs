@@ -96,7 +96,7 @@ fn a_call_to_acp_has_an_id_or_is_a_notification() {
 }
 
 #[test]
-fn a_peer_of_pure_acp_gets_its_own_words() {
+fn a_pure_acp_peer_gets_acp_names() {
     let to = "envelope_to_acp_peer_call";
     check(
         to,

@@ -173,7 +173,7 @@ fn a_long_stream_reaches_a_streaming_caller_in_order() {
 }
 
 #[test]
-fn a_push_is_believed_from_a_trusted_peer_alone() {
+fn a_push_is_accepted_only_from_a_trusted_peer() {
     let caller = Caller {
         id: None,
         mode: CallMode::Unary,
@@ -220,7 +220,7 @@ fn a_gap_is_passed_over_when_too_much_is_held() {
 }
 
 #[test]
-fn held_records_are_let_go_of_in_order() {
+fn held_records_are_released_in_order() {
     let mut fold = fold(CallMode::Unary);
     let records = [end(5, "{}"), part(3, "d"), part(2, "c"), part(3, "again")];
     assert_eq!(
@@ -300,7 +300,7 @@ fn odd_places_do_no_harm() {
 }
 
 #[test]
-fn parts_over_the_bound_are_an_error_and_not_half_an_answer() {
+fn parts_over_the_limit_are_an_error() {
     let mut limits = FoldLimits::default();
     limits.max_folded_bytes = 10;
     let mut fold = fold_within(CallMode::Unary, limits);

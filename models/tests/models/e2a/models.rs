@@ -7,7 +7,7 @@ use a2abus_models::e2a::{
 use super::{check, check_error, check_members, convert, json};
 
 #[test]
-fn compact_is_what_the_document_shows() {
+fn the_compact_form_matches_the_document() {
     let example = concat!(
         r#"{"protocol_version":"1.0","provenance":{"source_protocol":"e2a"},"#,
         r#""request_id":"req_abc_01","session_id":"sess_xyz","#,
@@ -227,7 +227,7 @@ fn times_are_written_in_utc() {
 }
 
 #[test]
-fn a_request_inside_a_request_is_believed_from_trusted_peers_alone() {
+fn a_request_inside_a_request_is_accepted_only_from_trusted_peers() {
     let block = |inner: &str| {
         json(&format!(
             r#"{{"request_id":"r","channel_context":{{"_jiuwenswarm":{{"normalize_failed":true,
@@ -293,7 +293,7 @@ fn unknown_members_are_kept_aside() {
 }
 
 #[test]
-fn secrets_show_in_no_debug_output_and_no_error() {
+fn secrets_appear_in_no_debug_output_or_error() {
     let text = r#"{"auth":{"method_id":"oauth","bearer_token":"s3cret",
         "extra_headers":{"X-Key":"s3cret"}},"agent_ref":AGENT}"#;
     let envelope = json(&text.replace("AGENT", "null"));
@@ -316,7 +316,7 @@ fn secrets_show_in_no_debug_output_and_no_error() {
 }
 
 #[test]
-fn versions_are_told_apart() {
+fn versions_are_distinguished() {
     let kind = |text: &str| check_version(json(text).as_object().unwrap()).map_err(|e| e.kind);
     for spoken in ["1", "1.0", "1.12"] {
         assert_eq!(

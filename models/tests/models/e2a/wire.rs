@@ -57,7 +57,7 @@ fn encoders_choose_the_kind_by_the_payload() {
 }
 
 #[test]
-fn what_is_encoded_parses_back() {
+fn encoded_values_parse_back() {
     let chunks = [
         r#"{"event_type":"chat.delta","content":"a","source_chunk_type":"llm_reasoning","rid":1}"#,
         r#"{"event_type":"chat.delta","content":"a","source_chunk_type":"llm_output"}"#,
@@ -208,7 +208,7 @@ fn records_parse_to_older_parts() {
 }
 
 #[test]
-fn what_cannot_be_encoded_travels_whole() {
+fn a_response_that_cannot_be_encoded_is_wrapped_in_an_error() {
     let response = concat!(
         r#"{"request_id":"r","channel_id":"c","ok":true,"payload":{"a":1},"#,
         r#""metadata":null,"agent_ref":null}"#
@@ -259,7 +259,7 @@ fn a_frame_that_is_not_json_is_answered() {
 }
 
 #[test]
-fn a_push_says_that_it_is_one() {
+fn a_push_is_marked_as_one() {
     let push = "build_server_push_wire";
     check_members(
         push,
@@ -357,7 +357,7 @@ fn a_request_that_cannot_be_normalised_travels_inside() {
 }
 
 #[test]
-fn control_events_are_no_records() {
+fn control_events_are_not_records() {
     for (frame, is_record) in [
         (r#"{"protocol_version":"1.2","response_kind":"x"}"#, "true"),
         (r#"{"protocol_version":"2.0","response_kind":"x"}"#, "false"),

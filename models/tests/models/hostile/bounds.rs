@@ -142,7 +142,7 @@ fn workflows_are_bounded() {
 }
 
 #[test]
-fn records_take_what_json_takes_and_no_more() {
+fn records_accept_exactly_json() {
     on_a_small_stack(|| {
         for (document, _) in deep() {
             assert!(Json::parse(&document, &limits()).is_err());

@@ -484,7 +484,7 @@ fn broken_outside_strings(random: &mut Random, byte: u8, with: &[u8]) -> Vec<u8>
 const EACH: usize = 250;
 
 #[test]
-fn ten_thousand_generated_bad_documents_are_each_refused_with_their_word() {
+fn ten_thousand_generated_bad_documents_are_refused_with_their_codes() {
     let kinds: Vec<&BadKind> = BYTES.iter().chain(&MEMBERS).collect();
     let mut random = Random(0x00a2_ab05);
     let (mut count, mut different) = (0, HashSet::new());

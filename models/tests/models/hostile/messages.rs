@@ -2,7 +2,7 @@
 
 use a2abus_models::Json;
 use a2abus_models::a2e_message::{
-    Body, DecodeOptions, Member, Presence, Shape, decode, decode_lines, members_of,
+    Body, DecodeOptions, Member, Shape, WhenAbsent, decode, decode_lines, members_of,
 };
 use bytes::Bytes;
 
@@ -36,7 +36,7 @@ fn fitting(shape: Shape) -> Json {
         Shape::Integer | Shape::Float => 1_u64.into(),
         Shape::Any | Shape::Nullable(_) => Json::Null,
         Shape::Object | Shape::Map(_) => Json::Object(Default::default()),
-        Shape::Word(words) => words[0].into(),
+        Shape::OneOf(words) => words[0].into(),
         Shape::List(_) => Json::from(Vec::new()),
         Shape::Pair(element) => Json::from(vec![fitting(*element), fitting(*element)]),
         Shape::Record(members) => required(members()),
@@ -49,14 +49,14 @@ fn unfitting(shape: Shape) -> Option<Json> {
     match shape {
         Shape::Any => None,
         Shape::Nullable(inner) => unfitting(*inner),
-        Shape::Text | Shape::Word(_) => Some(Json::from(Vec::new())),
+        Shape::Text | Shape::OneOf(_) => Some(Json::from(Vec::new())),
         _ => Some("\u{0}".into()),
     }
 }
 
 fn required(members: &[Member]) -> Json {
     let needed = |member: &&Member| {
-        matches!(member.presence, Presence::Required) || member.name == "correction"
+        matches!(member.presence, WhenAbsent::Required) || member.name == "correction"
     };
     Json::object(
         members
@@ -126,7 +126,7 @@ pub(super) fn kinds() -> Vec<HostileKind> {
                 let Json::Object(object) = message else {
                     return None;
                 };
-                matches!(member.presence, Presence::Required)
+                matches!(member.presence, WhenAbsent::Required)
                     .then(|| object.remove(member.name))?;
                 Some(())
             }),

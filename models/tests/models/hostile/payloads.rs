@@ -408,7 +408,7 @@ fn families() -> Vec<HostileKind> {
 }
 
 #[test]
-fn samples_are_what_they_are_said_to_be() {
+fn samples_have_the_declared_families() {
     for (sample, family) in SAMPLES.iter().zip([
         Family::A2eMessage,
         Family::A2eMessage,
@@ -419,7 +419,7 @@ fn samples_are_what_they_are_said_to_be() {
     ]) {
         let units = decode(&Bytes::from(*sample), &Hint::default(), &Limits::default());
         let unit = units[0].as_ref().unwrap();
-        assert_eq!(unit.because.family, family, "{sample}");
+        assert_eq!(unit.detection.family, family, "{sample}");
         assert!(unit.json_rpc.is_none());
     }
 }

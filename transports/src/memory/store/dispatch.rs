@@ -1,4 +1,4 @@
-//! Handing out: what a member gets next, within its budget.
+//! Dispatch: the next deliveries of a member, within its budget.
 
 use std::sync::Weak;
 
@@ -20,7 +20,7 @@ enum DispatchResult {
     Gone,
 }
 
-/// The right to settle one delivery. Weak: what is out does not keep a bus alive that nobody else uses.
+/// The right to settle one delivery. It is weak: an unsettled delivery does not keep an otherwise unused bus alive.
 struct Settlement {
     store: Weak<Store>,
     out: OutstandingDelivery,
@@ -112,7 +112,7 @@ impl State {
         }
     }
 
-    /// Gives a member what is ready for it, as far as its budget goes.
+    /// Gives a member the messages that are ready for it, within its budget.
     pub(super) fn serve(&mut self, seat: MemberId) {
         if self.down.is_some() {
             return;

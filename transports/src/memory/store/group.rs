@@ -9,14 +9,14 @@ use tokio::time::Instant;
 use super::{LaneKey, MemberId, Role, State};
 use crate::delivery::Delivery;
 use crate::error::{TransportError, TransportErrorKind};
-use crate::memory::lane::{Cursor, CursorState, Keeping, TopicLog};
+use crate::memory::lane::{Cursor, CursorState, Durability, TopicLog};
 use crate::message::Topic;
 use crate::transport::TopicFilter;
 
 /// Readers that share one position: a named group, or one live reader.
 #[derive(Debug)]
 pub(super) struct Group {
-    keeping: Keeping,
+    keeping: Durability,
     /// A live reader of one partition only.
     partition: Option<usize>,
     /// Everything its members ever subscribed to: topics created later belong to the group by these.
@@ -51,8 +51,8 @@ pub(in crate::memory) struct Budget {
 impl Group {
     fn new(role: &Role) -> Self {
         let (keeping, partition) = match role {
-            Role::Group(_) => (Keeping::Durable, None),
-            Role::Live { partition } => (Keeping::Live, *partition),
+            Role::Group(_) => (Durability::Durable, None),
+            Role::Live { partition } => (Durability::Live, *partition),
         };
         Self {
             keeping,
@@ -70,7 +70,7 @@ impl Group {
 
     /// Whether it is a live reader of whole topics.
     pub(super) fn is_live(&self) -> bool {
-        self.keeping == Keeping::Live && self.partition.is_none()
+        self.keeping == Durability::Live && self.partition.is_none()
     }
 
     /// Gives the group a cursor on every lane of a topic that it subscribed to and does not read yet.
@@ -85,8 +85,8 @@ impl Group {
                 continue;
             }
             let next = match self.keeping {
-                Keeping::Durable => lane.start(),
-                Keeping::Live => lane.end(),
+                Durability::Durable => lane.start(),
+                Durability::Live => lane.end(),
             };
             let mut cursor = Cursor::new(id, self.keeping, next);
             cursor.target = target(&able, index + number);
@@ -160,7 +160,7 @@ impl Member {
         self.wake.notify_one();
     }
 
-    /// Room for one delivery in the channel; `None` when nobody receives any more.
+    /// Room for one delivery in the channel; `None` if the receiver is gone.
     pub(super) fn permit(&self) -> Option<mpsc::Permit<'_, Delivery>> {
         self.deliveries.try_reserve().ok()
     }
@@ -248,7 +248,7 @@ impl State {
         };
         for member in group.members.values_mut() {
             member.ready.clear();
-            // Whoever watched over what is held back may be gone.
+            // The member that watched over delayed messages may be gone.
             member.wake();
         }
         let mut lanes = Vec::new();
@@ -300,7 +300,7 @@ impl State {
         let group = self.groups.get_mut(&seat.group)?;
         let member = group.members.remove(&seat.member);
         match group.keeping {
-            Keeping::Durable => {
+            Durability::Durable => {
                 for lane in self.topics.iter_mut().flat_map(|topic| &mut topic.lanes) {
                     if let Some(cursor) = lane.cursor(seat.group) {
                         cursor.give_back_all_of(seat.member);
@@ -308,7 +308,7 @@ impl State {
                 }
                 self.rebalance(seat.group);
             }
-            Keeping::Live => {
+            Durability::Live => {
                 self.groups.remove(&seat.group);
                 self.forget_cursors(seat.group);
             }

@@ -1,4 +1,4 @@
-//! What the log says of destinations that fail, at most so often.
+//! The rate-limited log lines about failing destinations.
 
 use a2abus_plugin::Text;
 use a2abus_transports::{Disposition, TransportError};
@@ -52,16 +52,16 @@ impl DestinationLog {
         let Some(suppressed) = self.failures.allow() else {
             return;
         };
-        if needs_a_person(error) {
+        if needs_repair(error) {
             tracing::error!(transport, %topic, %error, suppressed,
-                "the destination refuses messages: repair the topic, its permissions or its space; lanes wait, and nothing is lost");
+                "the destination refuses messages: check that the topic exists, its permissions and its space; lanes wait, and nothing is lost");
         } else {
             tracing::warn!(transport, %topic, %error, suppressed,
-                "the destination does not accept messages: lanes wait and try again");
+                "the destination does not accept messages: lanes wait and retry");
         }
     }
 
-    /// Whether a reminder may be written now, and how many were not since the last one.
+    /// Whether a reminder may be logged now, with the number of suppressed ones since the last.
     pub(super) fn allows_reminder(&self) -> Option<u64> {
         self.reminders.allow()
     }
@@ -78,9 +78,9 @@ impl DestinationLog {
             suppressed,
         } = reminder;
         let seconds = since.elapsed().as_secs();
-        if needs_a_person(error) {
+        if needs_repair(error) {
             tracing::error!(transport, %topic, %error, waiting, seconds, suppressed,
-                "the destination still refuses messages: repair the topic, its permissions or its space");
+                "the destination still refuses messages: check that the topic exists, its permissions and its space");
         } else {
             tracing::warn!(transport, %topic, %error, waiting, seconds, suppressed,
                 "the destination still does not accept messages");
@@ -112,7 +112,7 @@ impl DestinationLog {
     ) {
         if let Some(suppressed) = self.recoveries.allow() {
             tracing::info!(transport, %topic, %error, suppressed,
-                "no message is waiting for this destination any more; it will be tried again with the next one");
+                "no message waits for this destination any more; the next one will be tried");
         }
     }
 
@@ -132,7 +132,7 @@ impl DestinationLog {
     }
 }
 
-/// Whether time alone does not help.
-pub(in crate::bus::delivery) fn needs_a_person(error: &TransportError) -> bool {
+/// Whether an operator has to repair the destination.
+pub(in crate::bus::delivery) fn needs_repair(error: &TransportError) -> bool {
     error.disposition() == Disposition::Pause
 }

@@ -1,4 +1,4 @@
-//! What is known of a destination that fails, and when it is forgotten.
+//! The state of a failing destination, and when it is removed.
 
 use a2abus_transports::memory::Memory;
 use a2abus_transports::{AnyTransport, TransportErrorKind};
@@ -47,14 +47,14 @@ impl World {
     }
 
     async fn turn(&self) -> Option<Probe> {
-        let (named_by, patience) = (NamedBy::Event, WaitPolicy::Unlimited);
+        let (named_by, wait_policy) = (NamedBy::Event, WaitPolicy::Unlimited);
         let turn = self
             .destinations
-            .turn(&self.destination, named_by, patience);
+            .turn(&self.destination, named_by, wait_policy);
         turn.await
     }
 
-    /// What `/readyz` says of it.
+    /// Its line in `/readyz`.
     fn shown(&self) -> Option<String> {
         let degraded = self.readiness.report().degraded;
         degraded.first().map(|unmet| unmet.cause.clone())
@@ -62,7 +62,7 @@ impl World {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_failure_is_forgotten_with_the_last_copy_that_is_held() {
+async fn a_failure_is_forgotten_with_the_last_held_copy() {
     let world = World::new();
     let (first, second) = (world.fails(), world.fails());
     drop(first);
@@ -70,11 +70,11 @@ async fn a_failure_is_forgotten_with_the_last_copy_that_is_held() {
     drop(second);
     assert_eq!(world.shown(), None);
     assert_eq!(world.destinations.count.load(Ordering::Acquire), 0);
-    assert!(world.turn().await.is_none(), "it works as far as is known");
+    assert!(world.turn().await.is_none(), "it is assumed to work");
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_person_has_to_repair_is_shown_until_it_works() {
+async fn a_failure_that_needs_repair_is_shown_until_the_destination_works() {
     let world = World::new();
     let fail = |named_by| {
         let destinations = &world.destinations;
@@ -89,7 +89,7 @@ async fn what_a_person_has_to_repair_is_shown_until_it_works() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_probe_that_fails_keeps_what_is_known_as_long_as_its_copy_is_held() {
+async fn a_failed_probe_keeps_the_failure_while_its_copy_is_held() {
     let world = World::new();
     let held = world.fails();
     let probe = world.turn().await.unwrap();
@@ -107,11 +107,11 @@ async fn a_probe_that_fails_keeps_what_is_known_as_long_as_its_copy_is_held() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_waited_for_an_earlier_failure_counts_for_no_later_one() {
+async fn senders_that_waited_for_an_earlier_failure_do_not_count_for_a_later_one() {
     let world = World::new();
     let first = world.fails();
     let probe = world.turn().await.unwrap();
-    // The second who waits, and whose wait is over by the time it looks.
+    // The second sender, whose wait is over by the time it checks.
     let waiting = Waiter::enter(&world.destinations, &world.destination, NamedBy::Event).unwrap();
     probe.confirmed();
     let second = world.fails();

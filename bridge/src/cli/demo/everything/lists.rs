@@ -1,4 +1,4 @@
-//! What it has, and the answers that are always the same.
+//! The lists, and the constant answers.
 
 use serde_json::{Value, json};
 
@@ -125,7 +125,7 @@ pub(super) fn text(text: &str) -> Value {
     json!({ "content": [{ "type": "text", "text": text }] })
 }
 
-/// The tools that always answer the same.
+/// The tools with a constant answer.
 pub(super) fn tool(name: &str) -> Answered {
     let image = json!({ "type": "image", "data": PNG, "mimeType": "image/png" });
     Ok(match name {
@@ -156,7 +156,7 @@ pub(super) fn tool(name: &str) -> Answered {
     })
 }
 
-/// What the user is asked.
+/// The form for the user.
 pub(super) fn form(tool: &str) -> Value {
     match tool {
         "test_elicitation_sep1034_defaults" => json!({
@@ -222,8 +222,8 @@ pub(super) fn prompts() -> Value {
 }
 
 pub(super) fn prompt(name: &str, arguments: &Value) -> Answered {
-    let said = |content: Value| json!({ "role": "user", "content": content });
-    let text = |text: &str| said(json!({ "type": "text", "text": text }));
+    let message = |content: Value| json!({ "role": "user", "content": content });
+    let text = |text: &str| message(json!({ "type": "text", "text": text }));
     let argument = |name: &str| arguments[name].as_str().unwrap_or_default();
     let messages = match name {
         "test_simple_prompt" => vec![text("This is a simple prompt for testing.")],
@@ -234,14 +234,14 @@ pub(super) fn prompt(name: &str, arguments: &Value) -> Answered {
             ))]
         }
         "test_prompt_with_embedded_resource" => vec![
-            said(json!({ "type": "resource", "resource": {
+            message(json!({ "type": "resource", "resource": {
                 "uri": argument("resourceUri"), "mimeType": "text/plain",
                 "text": "Embedded resource content for testing.",
             } })),
             text("Please process the embedded resource above."),
         ],
         "test_prompt_with_image" => vec![
-            said(json!({ "type": "image", "data": PNG, "mimeType": "image/png" })),
+            message(json!({ "type": "image", "data": PNG, "mimeType": "image/png" })),
             text("Please analyze the image above."),
         ],
         _ => return Err((-32_602, format!("Unknown prompt: {name}"), Value::Null)),

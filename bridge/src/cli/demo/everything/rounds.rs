@@ -1,11 +1,11 @@
-//! The tools of revision 2026-07-28 that need something of the client: they answer with what they need, and are called
-//! again with it.
+//! The tools of revision 2026-07-28 that need input of the client: they answer with the inputs they need, and are called
+//! again with them.
 
 use serde_json::{Map, Value, json};
 
 use super::{Answered, lists};
 
-/// What a tool needs, by name.
+/// The inputs that a tool needs, by name.
 type Needs = Vec<(&'static str, Value)>;
 
 fn elicitation(message: &str, property: &str, kind: &str) -> Value {
@@ -26,7 +26,7 @@ fn roots() -> Value {
     json!({ "method": "roots/list", "params": {} })
 }
 
-/// A tool that needs something; `None` for any other.
+/// A tool that needs input; `None` for any other.
 pub(super) fn tool(name: &str, params: &Value) -> Option<Answered> {
     let abilities = &params["_meta"]["io.modelcontextprotocol/clientCapabilities"];
     if let Some(name) = name.strip_prefix("test_input_required_result_") {
@@ -46,7 +46,7 @@ pub(super) fn tool(name: &str, params: &Value) -> Option<Answered> {
     })
 }
 
-/// What the tools named `test_input_required_result_…` come to.
+/// The tools named `test_input_required_result_…`.
 fn needing(name: &str, params: &Value, abilities: &Value) -> Option<Answered> {
     Some(match name {
         "elicitation" => {
@@ -54,8 +54,8 @@ fn needing(name: &str, params: &Value, abilities: &Value) -> Option<Answered> {
                 "user_name",
                 elicitation("What is your name?", "name", "string"),
             )];
-            Ok(once(params, needs, None, |said| {
-                let name = said["user_name"]["content"]["name"].as_str();
+            Ok(once(params, needs, None, |inputs| {
+                let name = inputs["user_name"]["content"]["name"].as_str();
                 format!("Hello, {}!", name.unwrap_or("stranger"))
             }))
         }
@@ -64,15 +64,15 @@ fn needing(name: &str, params: &Value, abilities: &Value) -> Option<Answered> {
                 "capital_question",
                 sampling("What is the capital of France?"),
             )];
-            Ok(once(params, needs, None, |said| {
-                said["capital_question"]["content"]["text"].to_string()
+            Ok(once(params, needs, None, |inputs| {
+                inputs["capital_question"]["content"]["text"].to_string()
             }))
         }
         "list_roots" => Ok(once(
             params,
             vec![("client_roots", roots())],
             None,
-            |said| said["client_roots"]["roots"].to_string(),
+            |inputs| inputs["client_roots"]["roots"].to_string(),
         )),
         "request_state" => Ok(once(
             params,
@@ -97,7 +97,7 @@ fn needing(name: &str, params: &Value, abilities: &Value) -> Option<Answered> {
     })
 }
 
-/// Those of them that need more than one thing.
+/// Those of them that need more than one input.
 fn needing_more(name: &str, params: &Value, abilities: &Value) -> Option<Answered> {
     Some(match name {
         "multiple_inputs" => {
@@ -109,7 +109,9 @@ fn needing_more(name: &str, params: &Value, abilities: &Value) -> Option<Answere
                 ("greeting", sampling("Generate a greeting")),
                 ("client_roots", roots()),
             ];
-            Ok(once(params, needs, Some("all"), |said| said.to_string()))
+            Ok(once(params, needs, Some("all"), |inputs| {
+                inputs.to_string()
+            }))
         }
         "multi_round" => Ok(round(params)),
         "capabilities" => {
@@ -128,27 +130,27 @@ fn needing_more(name: &str, params: &Value, abilities: &Value) -> Option<Answere
             ];
             let able = all.into_iter().filter(|it| abilities.get(it.0).is_some());
             let needs = able.map(|(_, key, need)| (key, need)).collect();
-            Ok(once(params, needs, None, |said| said.to_string()))
+            Ok(once(params, needs, None, |inputs| inputs.to_string()))
         }
         _ => return None,
     })
 }
 
-/// The prompt that needs something.
+/// The prompt that needs input.
 pub(super) fn prompt(params: &Value) -> Value {
     let question = "What context should the prompt use?";
     let needs = vec![("user_context", elicitation(question, "context", "string"))];
-    let said = &params["inputResponses"];
-    if lacks(said, &needs) {
+    let inputs = &params["inputResponses"];
+    if lacks(inputs, &needs) {
         return needed(needs, None);
     }
-    let context = said["user_context"]["content"]["context"].as_str();
+    let context = inputs["user_context"]["content"]["context"].as_str();
     let text = format!("Use this context: {}", context.unwrap_or_default());
     let content = json!({ "type": "text", "text": text });
     json!({ "resultType": "complete", "messages": [{ "role": "user", "content": content }] })
 }
 
-/// Two questions, one after the other.
+/// Two inputs, one after the other.
 fn round(params: &Value) -> Value {
     let second = || {
         vec![(
@@ -157,7 +159,9 @@ fn round(params: &Value) -> Value {
         )]
     };
     if params["requestState"] == "round-2" {
-        return once(params, second(), Some("round-2"), |said| said.to_string());
+        return once(params, second(), Some("round-2"), |inputs| {
+            inputs.to_string()
+        });
     }
     let first = vec![(
         "step1",
@@ -169,25 +173,25 @@ fn round(params: &Value) -> Value {
     needed(second(), Some("round-2"))
 }
 
-/// What is needed, or the text that comes of it.
+/// The inputs that are needed, or the resulting text.
 fn once(
     params: &Value,
     needs: Needs,
     state: Option<&str>,
     answered: impl Fn(&Value) -> String,
 ) -> Value {
-    let said = &params["inputResponses"];
-    if lacks(said, &needs) {
+    let inputs = &params["inputResponses"];
+    if lacks(inputs, &needs) {
         return needed(needs, state);
     }
-    let mut answer = lists::text(&answered(said));
+    let mut answer = lists::text(&answered(inputs));
     answer["resultType"] = "complete".into();
     answer
 }
 
-/// Whether something that is needed was not said.
-fn lacks(said: &Value, needs: &Needs) -> bool {
-    needs.iter().any(|(name, _)| !said[*name].is_object())
+/// Whether a needed input is missing.
+fn lacks(inputs: &Value, needs: &Needs) -> bool {
+    needs.iter().any(|(name, _)| !inputs[*name].is_object())
 }
 
 fn needed(needs: Needs, state: Option<&str>) -> Value {

@@ -29,13 +29,13 @@ pub(in crate::doors::mcp) struct SkillResponse {
     state: Option<State>,
     /// The agent's own id of the task.
     task: Option<Text>,
-    said: Option<Message>,
+    message: Option<Message>,
     artifacts: Vec<Artifact>,
     /// An answer that is not A2A.
     plain: Option<Raw>,
     /// The size of the parts so far, and its limit, in bytes.
     bytes: usize,
-    most: usize,
+    max_bytes: usize,
 }
 
 /// The result of `tools/call`.
@@ -108,11 +108,11 @@ pub(super) fn refused(why: &str) -> String {
 // === impl SkillResponse ===
 
 impl SkillResponse {
-    /// The collector for a skill call of a client with this revision. The answer may have at most `most` bytes.
+    /// The collector for a skill call of a client with this revision. The answer may have at most `max_bytes` bytes.
     pub(in crate::doors::mcp) fn new(
         Skill { context, progress }: Skill,
         revision: Option<Revision>,
-        most: usize,
+        max_bytes: usize,
     ) -> Self {
         Self {
             context,
@@ -121,11 +121,11 @@ impl SkillResponse {
             steps: 0,
             state: None,
             task: None,
-            said: None,
+            message: None,
             artifacts: Vec::new(),
             plain: None,
             bytes: 0,
-            most,
+            max_bytes,
         }
     }
 
@@ -146,17 +146,17 @@ impl SkillResponse {
         let last = part.last;
         self.bytes = self.bytes.saturating_add(part.body.len());
         let body = match AgentAnswer::of(part) {
-            _ if self.bytes > self.most => {
-                let most = self.most;
-                let message = format!("the answer of the agent is larger than {most} bytes");
+            _ if self.bytes > self.max_bytes => {
+                let max_bytes = self.max_bytes;
+                let message = format!("the answer of the agent is larger than {max_bytes} bytes");
                 return Some(ended(
                     Failure::new(Reason::BadAgentReply, message).render(recipient),
                 ));
             }
             Some(AgentAnswer::Error(part)) => self.failed(&part.body),
-            Some(AgentAnswer::Result(heard)) => {
-                let step = (!last).then(|| step(&heard));
-                self.hear(heard);
+            Some(AgentAnswer::Result(part)) => {
+                let step = (!last).then(|| step(&part));
+                self.apply(part);
                 match step {
                     Some(step) => return self.progress(&step),
                     None => self.result(None),
@@ -180,26 +180,26 @@ impl SkillResponse {
         Some(calls::Part::new(body.into(), false))
     }
 
-    fn hear(&mut self, heard: AnswerPart) {
-        match heard {
+    fn apply(&mut self, part: AnswerPart) {
+        match part {
             AnswerPart::Task(task) => {
                 self.task = task.id.or(self.task.take());
                 if let Some(status) = task.status {
                     self.state = Some(status.state);
-                    self.said = status.message.or(self.said.take());
+                    self.message = status.message.or(self.message.take());
                 }
                 if !task.artifacts.is_empty() {
                     self.artifacts = task.artifacts;
                 }
-                if self.said.is_none() && self.artifacts.is_empty() {
-                    self.said = task.history.into_iter().next_back();
+                if self.message.is_none() && self.artifacts.is_empty() {
+                    self.message = task.history.into_iter().next_back();
                 }
             }
-            AnswerPart::Message(message) => self.said = Some(message),
+            AnswerPart::Message(message) => self.message = Some(message),
             AnswerPart::Status { task, status } => {
                 self.task = task.or(self.task.take());
                 self.state = Some(status.state);
-                self.said = status.message;
+                self.message = status.message;
             }
             AnswerPart::Artifact {
                 task,
@@ -242,8 +242,8 @@ impl SkillResponse {
             _ => State::Completed,
         };
         let made = self.artifacts.iter().flat_map(|artifact| &artifact.parts);
-        let said = self.said.iter().flat_map(|message| &message.parts);
-        let parts: Vec<&Part> = made.chain(said).collect();
+        let message = self.message.iter().flat_map(|message| &message.parts);
+        let parts: Vec<&Part> = made.chain(message).collect();
         let mut content: Vec<Item> = parts.iter().map(|part| self.item(part)).collect();
         let others = self.plain.as_deref().into_iter().chain(error);
         content.extend(others.map(|json| Item::Text { text: words(json) }));
@@ -339,14 +339,14 @@ fn file_uri(name: &str) -> String {
 }
 
 /// A description of a step, for people.
-fn step(heard: &AnswerPart) -> String {
-    let said = |message: &Option<Message>| message.as_ref().map(|it| text_of(&it.parts));
-    let (state, text) = match heard {
+fn step(part: &AnswerPart) -> String {
+    let message = |message: &Option<Message>| message.as_ref().map(|it| text_of(&it.parts));
+    let (state, text) = match part {
         AnswerPart::Task(task) => match &task.status {
-            Some(status) => (Some(status.state), said(&status.message)),
+            Some(status) => (Some(status.state), message(&status.message)),
             None => (None, None),
         },
-        AnswerPart::Status { status, .. } => (Some(status.state), said(&status.message)),
+        AnswerPart::Status { status, .. } => (Some(status.state), message(&status.message)),
         AnswerPart::Message(message) => (None, Some(text_of(&message.parts))),
         AnswerPart::Artifact { artifact, .. } => (None, Some(text_of(&artifact.parts))),
         AnswerPart::Plain(json) => (None, Some(json.get().to_owned())),

@@ -1,29 +1,29 @@
-//! Enumerations that have a word for each value.
+//! Enumerations with a name on the wire for each value.
 
-/// An enumeration that is read by its words.
-pub trait Words: Copy + 'static {
+/// An enumeration with a name on the wire for each value.
+pub trait WireEnum: Copy + 'static {
     /// Every value, in the order of the source.
     const VALUES: &'static [Self];
-    /// The words of the values.
-    const WORDS: &'static [&'static str];
+    /// The names of the values.
+    const NAMES: &'static [&'static str];
 
-    /// The word of a value.
+    /// The name of a value.
     fn as_str(self) -> &'static str;
 
-    /// The value of a word.
-    fn parse(word: &str) -> Option<Self> {
+    /// The value with a name.
+    fn parse(name: &str) -> Option<Self> {
         let mut values = Self::VALUES.iter().copied();
-        values.find(|value| value.as_str() == word)
+        values.find(|value| value.as_str() == name)
     }
 }
 
-/// Declares enumerations that have a word for each value.
+/// Declares enumerations with a name on the wire for each value.
 #[macro_export]
-macro_rules! words {
+macro_rules! wire_enum {
     ($(
         $(#[$doc:meta])*
         $name:ident {
-            $($(#[$value_doc:meta])* $value:ident = $word:literal,)+
+            $($(#[$value_doc:meta])* $value:ident = $wire:literal,)+
         }
     )+) => {$(
         $(#[$doc])*
@@ -31,7 +31,7 @@ macro_rules! words {
         pub enum $name {
             $(
                 $(#[$value_doc])*
-                #[doc = concat!("`", $word, "`.")]
+                #[doc = concat!("`", $wire, "`.")]
                 $value,
             )+
         }
@@ -40,24 +40,24 @@ macro_rules! words {
             /// Every value, in the order of the source.
             pub const ALL: &'static [Self] = &[$(Self::$value),+];
 
-            /// The word, which is stable.
+            /// The name, which is stable.
             #[must_use]
             pub const fn as_str(self) -> &'static str {
                 match self {
-                    $(Self::$value => $word),+
+                    $(Self::$value => $wire),+
                 }
             }
 
-            /// The value that a word names.
+            /// The value with this name.
             #[must_use]
-            pub fn from_word(word: &str) -> Option<Self> {
-                $crate::words::Words::parse(word)
+            pub fn from_name(name: &str) -> Option<Self> {
+                $crate::wire_enum::WireEnum::parse(name)
             }
         }
 
-        impl $crate::words::Words for $name {
+        impl $crate::wire_enum::WireEnum for $name {
             const VALUES: &'static [Self] = Self::ALL;
-            const WORDS: &'static [&'static str] = &[$($word),+];
+            const NAMES: &'static [&'static str] = &[$($wire),+];
 
             fn as_str(self) -> &'static str {
                 self.as_str()

@@ -14,7 +14,7 @@ pub(crate) struct PushSettings {
     pub(crate) webhooks: Webhooks,
     pub(crate) allowed: AllowedUrls,
     /// Most webhooks of one task.
-    pub(crate) most: usize,
+    pub(crate) max: usize,
 }
 
 /// The URLs that may be called.

@@ -17,7 +17,7 @@ use crate::calls::failure::{Failure, Reason, Recipient};
 
 /// A parsed request.
 #[derive(Debug)]
-pub(super) struct Ask {
+pub(super) struct ParsedRequest {
     pub(super) unit: Unit,
     /// The caller's id, as exact JSON; `null` if there is none.
     pub(super) id: Text,
@@ -157,7 +157,7 @@ impl Version {
 
 // === impl Ask ===
 
-impl Ask {
+impl ParsedRequest {
     /// Reads a request from a unit. `fallback` is the dialect of errors if it cannot be read.
     ///
     /// # Errors
@@ -173,7 +173,7 @@ impl Ask {
             (Failure::refused(&refused), Recipient::new(id, fallback))
         })?;
         let Some(message) = &unit.json_rpc else {
-            let failure = Failure::other_family(unit.because.family);
+            let failure = Failure::other_family(unit.detection.family);
             return Err((failure, Recipient::unknown(fallback)));
         };
         let RpcBody::Call { .. } = message.body else {
@@ -284,10 +284,10 @@ mod tests {
     #[test]
     fn the_dialect_follows_the_version_and_then_the_name() {
         let known = |name, version, jaf| {
-            let known = Ask::known(name, &version, jaf);
+            let known = ParsedRequest::known(name, &version, jaf);
             known
                 .map(|((_, method), dialect)| (method, dialect))
-                .map_err(|failure| failure.word())
+                .map_err(|failure| failure.reason_code())
         };
         use Dialect::{A2a03, A2a10, JafDoc};
         assert_eq!(

@@ -14,7 +14,7 @@ use super::follow::Reader;
 use super::work::{A2aRequest, Reply, gone, not_found, not_read, not_stored, note};
 use super::write::{WriteContext, state};
 use crate::calls::failure::{Failure, Reason};
-use crate::doors::rpc::common::{Common, Target, With};
+use crate::doors::rpc::common::{CallOptions, Common, Target};
 use crate::state::Position;
 use crate::tasks::model::{State, Status};
 use crate::tasks::read::AnswerPart;
@@ -126,14 +126,14 @@ impl A2aRequest<'_> {
     }
 
     pub(super) async fn get(&self) -> Result<String, Failure> {
-        let params: TaskParams = self.ask.params()?;
+        let params: TaskParams = self.parsed.params()?;
         let task = self.task(&params.id).await?;
-        let of = WriteContext::task(self.ask.dialect, &params.id, &task);
+        let of = WriteContext::task(self.parsed.dialect, &params.id, &task);
         Ok(of.whole(&task, params.history_length, true))
     }
 
     pub(super) async fn list(&self) -> Result<String, Failure> {
-        let params: Option<ListParams> = self.ask.params().map(Some).or_else(|failure| {
+        let params: Option<ListParams> = self.parsed.params().map(Some).or_else(|failure| {
             // All parameters have defaults, so `params` may be missing.
             if failure.message() == "params are missing" {
                 Ok(None)
@@ -164,7 +164,11 @@ impl A2aRequest<'_> {
         let written: Vec<_> = tasks
             .iter()
             .map(|(id, task)| {
-                WriteContext::task(self.ask.dialect, id, task).whole(task, history, has_artifacts)
+                WriteContext::task(self.parsed.dialect, id, task).whole(
+                    task,
+                    history,
+                    has_artifacts,
+                )
             })
             .collect();
         let reached = skip.saturating_add(written.len());
@@ -179,26 +183,26 @@ impl A2aRequest<'_> {
         ))
     }
 
-    pub(super) async fn follow(self) -> Result<Reply, Failure> {
-        let params: TaskParams = self.ask.params()?;
+    pub(super) async fn follow(&self) -> Result<Reply, Failure> {
+        let params: TaskParams = self.parsed.params()?;
         let last: Option<Position> = self.head.last_event.as_ref().and_then(|id| id.parse().ok());
         let task = self.task(&params.id).await?;
         // If earlier events are no longer stored, or the given event does not exist, start again with the current task.
         let last = last.filter(|last| *last <= task.position && task.remembers(*last));
         if task.status.state.is_terminal() && last.is_none() {
-            let name = state(task.status.state, self.ask.dialect);
+            let name = state(task.status.state, self.parsed.dialect);
             let message = format!("the task has ended ({name}) and has no further events");
             return Err(Failure::new(Reason::Unsupported, message));
         }
         let id = Text::from(params.id);
         let subscribed = self.a2a.settings.tasks.follow(&id, last);
         let subscribed = subscribed.ok_or_else(|| gone(&id))?;
-        note(&self.common, &task.agent, self.ask.name);
+        note(&self.common, &task.agent, self.parsed.name);
         self.stream(id, subscribed, last)
     }
 
     pub(super) fn stream(
-        self,
+        &self,
         task: Text,
         subscribed: (Task, Subscription),
         missed_since: Option<Position>,
@@ -211,15 +215,15 @@ impl A2aRequest<'_> {
         let reader = Reader {
             tasks: Arc::clone(&self.a2a.settings.tasks),
             task,
-            form: self.ask.form(),
-            most: self.a2a.door.calls.stream_timeout(),
+            form: self.parsed.form(),
+            max_duration: self.a2a.door.calls.stream_timeout(),
         };
-        let response = reader.response(subscribed, missed_since, self.common.purse);
+        let response = reader.response(subscribed, missed_since, self.common.budget.clone());
         Ok(Reply::Stream(Box::new(response)))
     }
 
     pub(super) async fn cancel(&self) -> Result<String, Failure> {
-        let params: TaskParams = self.ask.params()?;
+        let params: TaskParams = self.parsed.params()?;
         let id = Text::from(params.id.as_str());
         let task = self.task(&id).await?;
         if task.status.state.is_terminal() {
@@ -228,10 +232,10 @@ impl A2aRequest<'_> {
         let tasks = &self.a2a.settings.tasks;
         match self.ask_to_cancel(&id, &task).await? {
             Cancelled::No => return Err(not_cancelable(&id, &task)),
-            Cancelled::Yes(heard) => {
+            Cancelled::Yes(update) => {
                 let stored = async {
-                    if let Some(heard) = heard {
-                        tasks.record_update(&id, *heard).await?;
+                    if let Some(update) = update {
+                        tasks.record_update(&id, *update).await?;
                     }
                     // This has no effect if the task has ended by itself.
                     let status = Status::now(State::Canceled, None);
@@ -244,11 +248,11 @@ impl A2aRequest<'_> {
         if task.status.state != State::Canceled {
             return Err(not_cancelable(&id, &task));
         }
-        if self.ask.dialect == Dialect::JafDoc {
+        if self.parsed.dialect == Dialect::JafDoc {
             let (id, timestamp) = (id.as_str(), task.status.timestamp.as_str());
             return Ok(json!({ "id": id, "cancelled": true, "timestamp": timestamp }).to_string());
         }
-        Ok(WriteContext::task(self.ask.dialect, &id, &task).whole(
+        Ok(WriteContext::task(self.parsed.dialect, &id, &task).whole(
             &task,
             params.history_length,
             true,
@@ -277,7 +281,7 @@ impl A2aRequest<'_> {
             ..self.common.clone()
         };
         // Even on an error, the caller no longer wants the task.
-        let Ok(mut answer) = common.call(unit, None, With::default()).await else {
+        let Ok(mut answer) = common.call(unit, None, CallOptions::default()).await else {
             return Ok(Cancelled::Yes(None));
         };
         let part = tokio::select! {
@@ -295,8 +299,8 @@ impl A2aRequest<'_> {
                 Cancelled::No
             }
             Some(AgentAnswer::Result(
-                heard @ (AnswerPart::Task(_) | AnswerPart::Status { .. }),
-            )) => Cancelled::Yes(Some(Box::new(heard))),
+                update @ (AnswerPart::Task(_) | AnswerPart::Status { .. }),
+            )) => Cancelled::Yes(Some(Box::new(update))),
             Some(_) | None => Cancelled::Yes(None),
         })
     }

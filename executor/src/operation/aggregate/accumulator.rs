@@ -7,7 +7,7 @@ use a2abus_models::{Json, Number};
 
 /// The state after some values.
 #[derive(Clone)]
-pub(super) enum Tally<'a> {
+pub(super) enum Accumulator<'a> {
     Count(usize),
     Sum(Sum),
     Average(Sum),
@@ -25,9 +25,9 @@ pub(super) struct Sum {
     count: usize,
 }
 
-// === impl Tally ===
+// === impl Accumulator ===
 
-impl<'a> Tally<'a> {
+impl<'a> Accumulator<'a> {
     pub(super) fn new(function: AggregateFunction) -> Self {
         let sum = Sum {
             exact: Some(0),

@@ -5,7 +5,7 @@
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 
-use a2abus_plugin::json::place_of;
+use a2abus_plugin::json::range_of;
 use a2abus_plugin::protocol::jsonrpc::splice;
 use a2abus_plugin::{Hint, Text, Unit, decode};
 use axum::response::Response;
@@ -61,16 +61,16 @@ impl Naming {
             Self::Name => (name, '.'),
             Self::Uri => (name.strip_prefix(SCHEME)?, '/'),
         };
-        let mut places = rest.rmatch_indices(separator);
-        let place = places.find(|(at, _)| is_agent(&rest[..*at]))?.0;
-        Some((&rest[..place], &rest[place + 1..]))
+        let mut spans = rest.rmatch_indices(separator);
+        let span = spans.find(|(at, _)| is_agent(&rest[..*at]))?.0;
+        Some((&rest[..span], &rest[span + 1..]))
     }
 }
 
 // === impl McpRequest ===
 
 impl McpRequest<'_> {
-    pub(super) async fn of_every_agent(self) -> Response {
+    pub(super) async fn of_all_agents(self) -> Response {
         let (question, member) = match self.method.as_str() {
             "tools/list" => (AgentQuery::Tools, "name"),
             "prompts/list" => (AgentQuery::Prompts, "name"),
@@ -196,8 +196,8 @@ impl McpRequest<'_> {
         let (Some((agent, own)), Some(raw)) = (split.or_else(default), named) else {
             return Err(unknown(naming, &name));
         };
-        let place = place_of(bytes, raw.get());
-        let body = splice(bytes, place, &json!(own).to_string());
+        let span = range_of(bytes, raw.get());
+        let body = splice(bytes, span, &json!(own).to_string());
         let limits = self.mcp.door.calls.rules().limits;
         let unit = decode(&body, &Hint::default(), &limits).into_only();
         let unit = unit.map_err(|_| Failure::bad_params("this is not one request"))?;
@@ -232,8 +232,8 @@ fn renamed(agent: &str, item: &RawValue, member: &str) -> Option<Renamed> {
     let own = text(Some(raw))?;
     let name = Naming::of(member).join(agent, &own);
     let bytes = Bytes::copy_from_slice(item.get().as_bytes());
-    let place = place_of(item.get().as_bytes(), raw.get());
-    let renamed = splice(&bytes, place, &json!(name).to_string());
+    let span = range_of(item.get().as_bytes(), raw.get());
+    let renamed = splice(&bytes, span, &json!(name).to_string());
     let item = String::from_utf8(renamed.into()).ok()?;
     Some(Renamed { own, name, item })
 }

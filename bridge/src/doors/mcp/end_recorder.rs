@@ -17,7 +17,7 @@ use crate::state::StateError;
 
 /// Records what is over, within a limit per client.
 #[derive(Debug)]
-pub(super) struct Over {
+pub(super) struct EndRecorder {
     results: Arc<Results>,
     metrics: Arc<Metrics>,
     quotas: Quotas,
@@ -26,7 +26,7 @@ pub(super) struct Over {
 
 /// Why something is not recorded.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum NotNoted {
+pub(super) enum NotRecorded {
     /// Its client has sent too many cancels and session ends recently.
     #[error("this client has sent too many cancels and session ends recently")]
     TooOften {
@@ -39,19 +39,19 @@ pub(super) enum NotNoted {
 }
 
 /// The limit per client; all clients behind one proxy count as one. Records are kept for a day.
-const MOST: [Limit; 1] = [Limit::new(600, Window::Minute)];
+const RATE_LIMITS: [Limit; 1] = [Limit::new(600, Window::Minute)];
 /// Most clients that are tracked.
-const MOST_CLIENTS: usize = 1_024;
+const MAX_CLIENTS: usize = 1_024;
 
 // === impl Over ===
 
-impl Over {
+impl EndRecorder {
     pub(super) fn new(results: &Arc<Results>, metrics: &Arc<Metrics>, log: &LogLimits) -> Self {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
         Self {
             results: Arc::clone(results),
             metrics: Arc::clone(metrics),
-            quotas: Quotas::new(clock, MOST_CLIENTS),
+            quotas: Quotas::new(clock, MAX_CLIENTS),
             refused: log.limit(
                 Level::WARN,
                 "more cancels and ends of sessions of MCP clients were not passed on",
@@ -64,11 +64,11 @@ impl Over {
     ///
     /// # Errors
     /// When it is not recorded.
-    pub(super) async fn note(&self, caller: &Text, key: &str) -> Result<(), NotNoted> {
+    pub(super) async fn note(&self, caller: &Text, key: &str) -> Result<(), NotRecorded> {
         if self.results.is_over(key) {
             return Ok(());
         }
-        if let Err(exceeded) = self.quotas.admit(&client_of(caller), &MOST) {
+        if let Err(exceeded) = self.quotas.admit(&client_of(caller), &RATE_LIMITS) {
             self.metrics.limited(LimitScope::Over);
             if let Some(suppressed) = self.refused.allow() {
                 tracing::warn!(
@@ -77,7 +77,7 @@ impl Over {
                 );
             }
             let retry_after = exceeded.retry_after;
-            return Err(NotNoted::TooOften { retry_after });
+            return Err(NotRecorded::TooOften { retry_after });
         }
         Ok(self.results.note_over(key).await?)
     }

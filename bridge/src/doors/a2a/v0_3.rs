@@ -293,7 +293,7 @@ mod tests {
             ("1", "invalid_request"),
             ("{", "parse_error"),
         ] {
-            assert_eq!(params(bad.as_bytes()).unwrap_err().word(), word);
+            assert_eq!(params(bad.as_bytes()).unwrap_err().reason_code(), word);
         }
     }
 

@@ -1,15 +1,15 @@
-//! Which reply places may a request name?
+//! Which reply addresses may a request name?
 //!
-//! A request is answered with the permissions of the bridge, so its writer must not be able to choose any topic: with
-//! `replyto: a2abus.dlq` or another agent's topic the answer would be a forged message there. Every place that a
-//! payload, an attribute or a header names is checked here, before anything is done for the request.
+//! The bridge publishes answers with its own permissions, so a sender must not be able to choose any topic: with
+//! `replyto: a2abus.dlq` or another agent's topic, the answer would be a forged message there. Every address that a
+//! payload, an attribute or a header names is checked here, before the request is processed.
 //!
-//! | the place is | |
+//! | the address is | |
 //! |---|---|
-//! | the NATS reply subject that the message itself came with, if it begins with `_INBOX` | allowed |
-//! | any other name that begins with `_` or `$` | refused, whatever is configured |
+//! | the NATS reply subject of the message itself, if it begins with `_INBOX` | allowed |
+//! | any other name that begins with `_` or `$` | always refused |
 //! | `replies` of the binding | allowed |
-//! | where answers to calls of this deployment come back (`calls.reply_topic`) | allowed |
+//! | a reply address for calls of this deployment (`calls.reply_topic`) | allowed |
 //! | matched by `reply_topics` of the binding | allowed |
 //! | anything else | refused |
 //!
@@ -25,27 +25,27 @@ use crate::calls::callid::shown_topic;
 use crate::calls::reply::spring;
 use crate::names::Pattern;
 
-/// The reply places that requests of one binding may name.
+/// The reply addresses that requests of one binding may name.
 #[derive(Debug, Clone)]
-pub struct ReplyPlaces {
+pub struct AllowedReplyAddresses {
     replies: Option<Topic>,
-    /// Where answers to the bridge's own calls come back, on the transport of the binding.
+    /// The reply addresses of the bridge's own calls, on the transport of the binding.
     calls: TopicFilter,
     listed: GlobSet,
-    /// Whether the sender of a message chooses its reply subject as freely as any other name.
+    /// Whether senders can choose the reply subject of a message freely.
     is_nats: bool,
 }
 
-/// A request names a reply place that it may not name.
+/// Why a request may not name a reply address.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refused {
-    /// The name belongs to the bus itself, or to somebody's inbox.
+    /// The name belongs to the bus, or is an inbox.
     #[error(
         "the request directs its answer to {0:?}: a request may not name a topic that begins with '_' or '$'"
     )]
     Reserved(Text),
-    /// The name is no topic.
+    /// The name is not a topic.
     #[error("the reply address of the request: {0}")]
     NoTopic(#[from] TopicError),
     /// The binding does not list it.
@@ -56,8 +56,8 @@ pub enum Refused {
     NotListed(Topic),
 }
 
-/// The reply place that a request names, and the partition there: by its attributes, or by the headers that Spring for
-/// Kafka sets. A message that is no CloudEvent may carry the one attribute all the same.
+/// The reply address that a request names, and its partition: in attributes, or in the headers of Spring for Kafka. A
+/// message that is not a CloudEvent may also have the header of the attribute.
 #[must_use]
 pub fn named_by(event: &Event, message: &Message) -> Option<(Text, Option<u32>)> {
     if let Some(topic) = event.extension_text(extension::REPLY_TO) {
@@ -67,7 +67,7 @@ pub fn named_by(event: &Event, message: &Message) -> Option<(Text, Option<u32>)>
     named_in(message)
 }
 
-/// The reply place that the headers of a message name, and the partition there.
+/// The reply address that the headers of a message name, and its partition.
 #[must_use]
 pub fn named_in(message: &Message) -> Option<(Text, Option<u32>)> {
     if let Some(topic) = attribute_header(message, extension::REPLY_TO) {
@@ -75,7 +75,7 @@ pub fn named_in(message: &Message) -> Option<(Text, Option<u32>)> {
         let partition = partition.and_then(|text| std::str::from_utf8(text).ok()?.parse().ok());
         return Some((lossy(topic), partition));
     }
-    // A reply subject that is no topic: it is refused like any other name.
+    // A reply subject that is not a topic is refused like any other name.
     let illegal = message.headers.get(NATS_REPLY_HEADER);
     if let Some(subject) = illegal.filter(|name| Topic::new(lossy(name)).is_err()) {
         return Some((lossy(subject), None));
@@ -87,7 +87,7 @@ pub fn named_in(message: &Message) -> Option<(Text, Option<u32>)> {
     Some((lossy(topic), partition))
 }
 
-/// The header of one CloudEvents attribute, on whatever bus, of a message that need not be a CloudEvent.
+/// The header of a CloudEvents attribute, on any bus. The message need not be a CloudEvent.
 #[must_use]
 pub(crate) fn attribute_header<'a>(message: &'a Message, attribute: &str) -> Option<&'a Bytes> {
     let mut headers = message.headers.iter();
@@ -95,7 +95,7 @@ pub(crate) fn attribute_header<'a>(message: &'a Message, attribute: &str) -> Opt
     header?.value.as_ref()
 }
 
-/// Whether this is the header of one CloudEvents attribute, on whatever bus.
+/// Whether this is the header of a CloudEvents attribute, on any bus.
 #[must_use]
 pub(crate) fn is_attribute(header: &str, attribute: &str) -> bool {
     let rest = header
@@ -107,11 +107,11 @@ pub(crate) fn is_attribute(header: &str, attribute: &str) -> bool {
             .is_some_and(|rest| rest.eq_ignore_ascii_case(attribute))
 }
 
-/// Gives the event of a message that is no CloudEvent the deadline that a header of the message states all the same.
+/// Copies the deadline from a header of a message that is not a CloudEvent to its event.
 pub(crate) fn take_deadline(message: &Message, event: &mut Event) {
     let deadline = attribute_header(message, extension::EXPIRY_TIME);
     if let Some(deadline) = deadline.and_then(|value| Text::from_utf8(value)) {
-        // A text that no attribute can hold is no time.
+        // A value that is not legal in an attribute is not a time.
         drop(event.set(extension::EXPIRY_TIME, deadline));
     }
 }
@@ -123,12 +123,12 @@ pub(crate) fn lossy(name: &[u8]) -> Text {
 
 // === impl ReplyPlaces ===
 
-impl ReplyPlaces {
-    /// The places of a binding with these `replies` and `reply_topics`, on a transport of this kind; `calls` is
+impl AllowedReplyAddresses {
+    /// The addresses of a binding with these `replies` and `reply_topics`, on a transport of this kind; `calls` is
     /// `calls.reply_topic`.
     ///
     /// # Errors
-    /// When a pattern is no glob.
+    /// When a pattern is not a valid glob.
     pub fn new<'a>(
         replies: Option<Topic>,
         patterns: impl IntoIterator<Item = &'a Pattern>,
@@ -146,7 +146,7 @@ impl ReplyPlaces {
         }
         let calls = match binding {
             Binding::Kafka => TopicFilter::from(calls.clone()),
-            // A name that is too long for this has no room for a call either.
+            // If the name is too long for this, it is also too long for a call.
             Binding::Nats | Binding::Memory | Binding::Http => {
                 TopicFilter::new(format!("{calls}.>"))
                     .unwrap_or_else(|_| TopicFilter::from(calls.clone()))
@@ -160,11 +160,11 @@ impl ReplyPlaces {
         })
     }
 
-    /// The place that a request names in its payload, an attribute or a header. `inbox` is the NATS reply subject that
-    /// its message came with: to name that too changes nothing.
+    /// The address that a request names in its payload, an attribute or a header. `inbox` is the NATS reply subject of
+    /// its message; a request may also name it explicitly.
     ///
     /// # Errors
-    /// Why the request may not name it, and what to do about it.
+    /// Why the request may not name it, and the fix.
     pub fn named(&self, name: &Text, inbox: Option<&Topic>) -> Result<Topic, Refused> {
         if let Some(inbox) = inbox.filter(|inbox| inbox.as_str() == name.as_str()) {
             return self.inbox(inbox);
@@ -183,8 +183,8 @@ impl ReplyPlaces {
         }
     }
 
-    /// Where the error of a request goes that is refused for the place it names, or before all of it was read: that place
-    /// if the request may name it, else its inbox, else `replies`.
+    /// The address for the error of a request that is refused because of the address it names, or before it was read
+    /// completely: this address if it is allowed, otherwise its inbox, otherwise `replies`.
     #[must_use]
     pub fn of_refused(
         &self,
@@ -203,11 +203,11 @@ impl ReplyPlaces {
         named.or_else(inbox).or_else(replies)
     }
 
-    /// The reply subject that a message came with, as the place of its answer. NATS lets the sender write any subject
-    /// there, so one that is no inbox must be a place that the request may name as well.
+    /// The reply subject of a message, as the address of its answer. On NATS a sender can choose any subject, so one
+    /// that is not an inbox must be an address that the request may name.
     ///
     /// # Errors
-    /// As [`ReplyPlaces::named`].
+    /// As [`AllowedReplyAddresses::named`].
     pub fn inbox(&self, inbox: &Topic) -> Result<Topic, Refused> {
         if !self.is_nats || inbox.as_str().starts_with("_INBOX") {
             return Ok(inbox.clone());
@@ -219,7 +219,7 @@ impl ReplyPlaces {
 // === impl Refused ===
 
 impl Refused {
-    /// The stable word of a dead letter's reason.
+    /// The reason code of the dead letter.
     pub const REASON: &'static str = "reply_place_refused";
 }
 
@@ -232,17 +232,17 @@ mod tests {
         Topic::new(Text::from(name)).unwrap()
     }
 
-    fn places(binding: Binding, patterns: &[&str]) -> ReplyPlaces {
+    fn addresses(binding: Binding, patterns: &[&str]) -> AllowedReplyAddresses {
         let patterns: Vec<_> = patterns
             .iter()
             .map(|text| Pattern::read(text).unwrap())
             .collect();
         let replies = Some(topic("answers"));
-        ReplyPlaces::new(replies, &patterns, &topic("a2abus.replies"), binding).unwrap()
+        AllowedReplyAddresses::new(replies, &patterns, &topic("a2abus.replies"), binding).unwrap()
     }
 
-    fn is_allowed(places: &ReplyPlaces, name: &str) -> bool {
-        places.named(&name.into(), None).is_ok()
+    fn is_allowed(addresses: &AllowedReplyAddresses, name: &str) -> bool {
+        addresses.named(&name.into(), None).is_ok()
     }
 
     #[test]
@@ -252,44 +252,44 @@ mod tests {
             (Binding::Nats, "a2abus.replies.r.c", "a2abus.replies"),
             (Binding::Memory, "a2abus.replies.r.c", "a2abus.repliesx.c"),
         ] {
-            let places = places(binding, &[]);
-            assert!(is_allowed(&places, "answers"));
-            assert!(is_allowed(&places, own), "{own}");
+            let addresses = addresses(binding, &[]);
+            assert!(is_allowed(&addresses, "answers"));
+            assert!(is_allowed(&addresses, own), "{own}");
             for name in [other, "a2abus.dlq", "agents.weather", "answers.x"] {
-                assert!(!is_allowed(&places, name), "{name}");
+                assert!(!is_allowed(&addresses, name), "{name}");
             }
         }
     }
 
     #[test]
     fn listed_topics_are_allowed_and_reserved_names_never() {
-        let places = places(Binding::Nats, &["agents.*.inbox", "desk", "*"]);
+        let addresses = addresses(Binding::Nats, &["agents.*.inbox", "desk", "*"]);
         for name in ["agents.ana.inbox", "desk", "anything.else"] {
-            assert!(is_allowed(&places, name), "{name}");
+            assert!(is_allowed(&addresses, name), "{name}");
         }
         for name in ["_INBOX.x", "__consumer_offsets", "_", "$JS.API.INFO"] {
-            let refused = places.named(&name.into(), None).unwrap_err();
+            let refused = addresses.named(&name.into(), None).unwrap_err();
             assert_eq!(refused, Refused::Reserved(name.into()));
         }
         for name in ["", "a b", "a..b", "agents.>"] {
-            let refused = places.named(&name.into(), None).unwrap_err();
+            let refused = addresses.named(&name.into(), None).unwrap_err();
             assert!(matches!(refused, Refused::NoTopic(_)), "{name}");
         }
     }
 
     #[test]
     fn a_text_without_wildcards_is_one_topic() {
-        let places = places(Binding::Kafka, &["desk", "a.[bc"]);
+        let addresses = addresses(Binding::Kafka, &["desk", "a.[bc"]);
         for name in ["desks", "a.b", "x.desk"] {
-            assert!(!is_allowed(&places, name), "{name}");
+            assert!(!is_allowed(&addresses, name), "{name}");
         }
     }
 
     #[test]
     fn the_inbox_of_the_message_may_be_named_too() {
-        let places = places(Binding::Nats, &[]);
+        let addresses = addresses(Binding::Nats, &[]);
         let inbox = topic("_INBOX.me");
-        let named = |name: &str| places.named(&name.into(), Some(&inbox));
+        let named = |name: &str| addresses.named(&name.into(), Some(&inbox));
         assert_eq!(named("_INBOX.me").unwrap(), inbox);
         assert_eq!(
             named("_INBOX.you").unwrap_err().to_string(),
@@ -298,27 +298,27 @@ mod tests {
     }
 
     #[test]
-    fn a_reply_subject_that_is_no_inbox_must_be_listed() {
-        let places = places(Binding::Nats, &["apps.*.inbox"]);
+    fn a_reply_subject_that_is_not_an_inbox_must_be_listed() {
+        let addresses = addresses(Binding::Nats, &["apps.*.inbox"]);
         for name in [
             "_INBOX.me",
             "_INBOX_ana.x.1",
             "apps.ana.inbox",
             "a2abus.replies.r.c",
         ] {
-            assert_eq!(places.inbox(&topic(name)).unwrap(), topic(name));
+            assert_eq!(addresses.inbox(&topic(name)).unwrap(), topic(name));
         }
         for name in ["agents.victim", "a2abus.dlq", "billing.orders"] {
-            let refused = places.inbox(&topic(name)).unwrap_err();
+            let refused = addresses.inbox(&topic(name)).unwrap_err();
             assert_eq!(refused, Refused::NotListed(topic(name)));
-            let named = places.named(&name.into(), Some(&topic(name)));
+            let named = addresses.named(&name.into(), Some(&topic(name)));
             assert_eq!(named.unwrap_err(), refused);
         }
     }
 
     #[test]
-    fn a_refusal_names_the_cure() {
-        let refused = places(Binding::Kafka, &[])
+    fn a_refusal_names_the_fix() {
+        let refused = addresses(Binding::Kafka, &[])
             .named(&"a2abus.dlq".into(), None)
             .unwrap_err();
         assert_eq!(

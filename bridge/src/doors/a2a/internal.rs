@@ -8,7 +8,7 @@ use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::ask::{Ask, Version};
+use super::parsed::{ParsedRequest, Version};
 use super::shared::A2a;
 use super::work::{A2aRequest, Head, Reply};
 use crate::calls::failure::{Failure, Reason};
@@ -18,7 +18,7 @@ use crate::doors::rpc::common::Common;
 ///
 /// # Errors
 /// Why the request failed.
-pub(in crate::doors) async fn ask(
+pub(in crate::doors) async fn call(
     a2a: &Arc<A2a>,
     common: Common,
     method: &str,
@@ -29,7 +29,8 @@ pub(in crate::doors) async fn ask(
     let unit = decode(&Bytes::from(request), &Hint::default(), &limits).into_only();
     let not_one = |_| Failure::new(Reason::InvalidRequest, "this is not one request");
     let unit = unit.map_err(not_one)?;
-    let ask = Ask::of(unit, &Version::V0_3, Dialect::A2a03).map_err(|(failure, _)| failure)?;
+    let parsed =
+        ParsedRequest::of(unit, &Version::V0_3, Dialect::A2a03).map_err(|(failure, _)| failure)?;
     let head = Head {
         version: Version::V0_3,
         fallback: Dialect::A2a03,
@@ -37,14 +38,14 @@ pub(in crate::doors) async fn ask(
         last_event: None,
         base: String::new(),
     };
-    let turn = A2aRequest {
+    let request = A2aRequest {
         a2a,
         common,
         head: &head,
-        ask,
+        parsed,
         in_batch: false,
     };
-    match Box::pin(turn.done()).await? {
+    match Box::pin(request.done()).await? {
         Reply::Whole(body) | Reply::WithStatus(_, body) => result_in(&body),
         Reply::Stream(_) => Err(unusable("it is a stream")),
     }

@@ -1,0 +1,364 @@
+//! What the bridge needs on NATS.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use a2abus_transports::nats::{JetStreamConfig, Nats, NatsConfig, StreamConfig, StreamStorage};
+use a2abus_transports::{TransportError, TransportErrorKind};
+use serde_json::{Map, Value, json};
+
+use super::{Constraint, Defaults, IfMissing, Requirement, Resource, Setting, created, put};
+use crate::access::{Access, Operation, Storage, Write, nats::pattern};
+use crate::config::{Config, Name};
+use crate::state::{Kind, LogLocation, LogSpec};
+
+/// The streams, and then the consumers, that a NATS transport needs.
+pub(super) fn streams(
+    config: &Config,
+    transport: &Name,
+    nats: &NatsConfig,
+    uses: &[Access],
+    defaults: Defaults,
+) -> Vec<Requirement> {
+    let replicas = defaults.replicas;
+    let if_missing = created(nats.jetstream.manage);
+    let streams = nats.jetstream.streams.iter();
+    let mut streams: Vec<Requirement> = streams.map(|stream| listed(stream, if_missing)).collect();
+    let mut consumers = Vec::new();
+    let bindings = config.bindings.iter();
+    for binding in bindings.filter(|binding| binding.transport == *transport) {
+        let (Some(stream), Some(name)) = (&binding.stream, &binding.durable) else {
+            continue;
+        };
+        let topics = binding.topics.iter();
+        let topics = topics.map(|topic| topic.0.as_str().to_owned());
+        let topics: Vec<String> = topics.collect();
+        let owner = format!("binding {}", binding.name);
+        read_stream(&mut streams, stream, &topics, &owner, replicas);
+        consumers.push(Requirement {
+            resource: Resource::Consumer {
+                stream: stream.to_string(),
+                name: name.to_string(),
+            },
+            owners: BTreeSet::from([owner]),
+            settings: consumer(&nats.jetstream, &topics, binding.budget_messages),
+            if_missing,
+        });
+    }
+    for used in uses {
+        match &used.operation {
+            Operation::State {
+                spec,
+                place,
+                is_created,
+            } => {
+                let log = log_stream(spec, place, &used.owner, replicas);
+                streams.extend(log.map(|log| Requirement {
+                    if_missing: created(*is_created),
+                    ..log
+                }));
+            }
+            // Core NATS needs nothing.
+            Operation::Write(write) if write.storage != Storage::Readers => {
+                store(&mut streams, write, &used.owner, replicas);
+            }
+            _ => {}
+        }
+    }
+    streams.into_iter().chain(consumers).collect()
+}
+
+/// Adds the stream from which a binding reads these subjects.
+fn read_stream(
+    streams: &mut Vec<Requirement>,
+    stream: &Name,
+    topics: &[String],
+    owner: &str,
+    replicas: Option<u32>,
+) {
+    let known = streams.iter_mut().find(
+        |requirement| matches!(&requirement.resource, Resource::Stream { name, .. } if *name == stream.as_str()),
+    );
+    match known {
+        Some(requirement) => {
+            requirement.cover(topics);
+            requirement.owners.insert(owner.to_owned());
+        }
+        None => {
+            let (name, topics) = (stream.to_string(), topics.to_vec());
+            streams.push(Requirement::stream(name, None, owner, topics, replicas));
+        }
+    }
+}
+
+/// Adds a stream that stores the published messages, unless one of `streams` does.
+fn store(streams: &mut Vec<Requirement>, write: &Write, owner: &str, replicas: Option<u32>) {
+    let subject = pattern(&write.target);
+    if let Some(requirement) = streams
+        .iter_mut()
+        .find(|requirement| requirement.stores(&subject))
+    {
+        requirement.owners.insert(owner.to_owned());
+        return;
+    }
+    // A stream of its own: the configuration does not say which of several streams should store it.
+    let name = subject.replace(['.', '*', '>'], "_").to_uppercase();
+    let (only, subjects) = (Some(subject.clone()), vec![subject]);
+    streams.push(Requirement::stream(name, only, owner, subjects, replicas));
+}
+
+/// The stream of a log of the state; `None` for any other use.
+pub(super) fn log(used: &Access) -> Option<Requirement> {
+    match &used.operation {
+        Operation::State { spec, place, .. } => log_stream(spec, place, &used.owner, None),
+        _ => None,
+    }
+}
+
+/// The stream of a log of the state.
+fn log_stream(
+    spec: &LogSpec,
+    place: &LogLocation,
+    owner: &str,
+    replicas: Option<u32>,
+) -> Option<Requirement> {
+    let LogLocation::Stream { name, prefix } = place else {
+        return None;
+    };
+    let subjects = vec![format!("{prefix}.>")];
+    let mut requirement = Requirement::stream(name.clone(), None, owner, subjects, replicas);
+    let (max_age, last) = match spec.kind {
+        Kind::Events { max_age } => (nanoseconds(max_age), -1),
+        Kind::Latest => (0, 1),
+    };
+    for setting in [
+        // A stream in memory is lost with the server.
+        Setting::be("storage", json!("file")),
+        // Other policies delete records depending on who reads them.
+        Setting::be("retention", json!("limits")),
+        Setting::be("max_age", json!(max_age)),
+        Setting::be("max_msgs_per_subject", json!(last)),
+    ] {
+        put(&mut requirement.settings, setting);
+    }
+    Some(requirement)
+}
+
+/// A stream that the configuration lists.
+fn listed(stream: &StreamConfig, if_missing: IfMissing) -> Requirement {
+    let storage = match stream.storage {
+        StreamStorage::File => "file",
+        StreamStorage::Memory => "memory",
+    };
+    let subjects = Setting {
+        name: "subjects",
+        create: Some(json!(stream.subjects)),
+        must: Constraint::Cover(stream.subjects.clone()),
+    };
+    Requirement {
+        resource: Resource::Stream {
+            name: stream.name.clone(),
+            subject: None,
+        },
+        owners: BTreeSet::from(["jetstream.streams".to_owned()]),
+        settings: vec![
+            subjects,
+            Setting::be("storage", json!(storage)),
+            Setting::be("num_replicas", json!(stream.replicas)),
+            Setting::be("max_age", json!(stream.max_age.map_or(0, nanoseconds))),
+            Setting::be(
+                "duplicate_window",
+                json!(nanoseconds(stream.duplicate_window)),
+            ),
+        ],
+        if_missing,
+    }
+}
+
+fn consumer(jetstream: &JetStreamConfig, topics: &[String], budget: u32) -> Vec<Setting> {
+    let filter = match topics {
+        [one] => Setting::be("filter_subject", json!(one)),
+        several => Setting::be("filter_subjects", json!(several)),
+    };
+    vec![
+        filter,
+        Setting::be("ack_policy", json!("explicit")),
+        // The bridge counts attempts itself; a limit of the server would hide messages.
+        Setting::be("max_deliver", json!(-1)),
+        Setting::created("deliver_policy", Some(json!("all"))),
+        Setting::created("ack_wait", Some(json!(nanoseconds(jetstream.ack_wait)))),
+        Setting::created("max_ack_pending", Some(json!(budget))),
+    ]
+}
+
+fn nanoseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Which of these subjects a stream with this configuration does not store.
+pub(super) fn lacking<'a>(stream: &Map<String, Value>, subjects: &'a [String]) -> Vec<&'a str> {
+    // The configuration of a mirror does not list its subjects.
+    if stream.contains_key("mirror") || stream.contains_key("sources") {
+        return Vec::new();
+    }
+    let stored = stream.get("subjects").and_then(Value::as_array);
+    let stored = stored.into_iter().flatten().filter_map(Value::as_str);
+    let stored: Vec<&str> = stored.collect();
+    let subjects = subjects.iter().map(String::as_str);
+    subjects
+        .filter(|subject| !stored.iter().any(|filter| covers(filter, subject)))
+        .collect()
+}
+
+/// Whether everything that matches `subject` also matches `filter`.
+fn covers(filter: &str, subject: &str) -> bool {
+    let (mut filter, mut subject) = (filter.split('.'), subject.split('.'));
+    loop {
+        match (filter.next(), subject.next()) {
+            (Some(">"), Some(_)) | (None, None) => return true,
+            (Some("*"), Some(word)) if word != ">" => {}
+            (Some(one), Some(other)) if one == other => {}
+            _ => return false,
+        }
+    }
+}
+
+/// The settings of an existing stream; `None` when it does not exist.
+pub(super) async fn stream_settings(
+    nats: &Nats,
+    name: &str,
+    subject: Option<&str>,
+) -> Result<Option<Map<String, Value>>, TransportError> {
+    let name = match subject {
+        Some(subject) => nats.stream_of(subject).await?,
+        None => Some(name.to_owned()),
+    };
+    match name {
+        Some(name) => Ok(object(nats.stream_config(&name).await?)),
+        None => Ok(None),
+    }
+}
+
+/// The settings of an existing consumer; `None` when it does not exist.
+pub(super) async fn consumer_settings(
+    nats: &Nats,
+    stream: &str,
+    name: &str,
+) -> Result<Option<Map<String, Value>>, TransportError> {
+    Ok(object(nats.consumer_config(stream, name).await?))
+}
+
+fn object(value: Option<Value>) -> Option<Map<String, Value>> {
+    match value {
+        Some(Value::Object(members)) => Some(members),
+        _ => None,
+    }
+}
+
+/// Creates a consumer.
+pub(super) async fn create_consumer(
+    nats: &Nats,
+    stream: &str,
+    name: &str,
+    settings: Map<String, Value>,
+) -> Result<(), TransportError> {
+    must_store(object(nats.stream_config(stream).await?), stream, &settings)?;
+    nats.create_consumer(stream, name, Value::Object(settings))
+        .await
+}
+
+/// Refuses a consumer of subjects that its stream does not store. A server would create it, and it would never get a
+/// message.
+fn must_store(
+    found: Option<Map<String, Value>>,
+    stream: &str,
+    consumer: &Map<String, Value>,
+) -> Result<(), TransportError> {
+    let (one, several) = (
+        consumer.get("filter_subject"),
+        consumer.get("filter_subjects"),
+    );
+    let several = several.and_then(Value::as_array).into_iter().flatten();
+    let filters = one.into_iter().chain(several).filter_map(Value::as_str);
+    let filters: Vec<String> = filters.map(str::to_owned).collect();
+    // Without the stream the server refuses the consumer.
+    let missing = found.map_or_else(String::new, |found| lacking(&found, &filters).join(", "));
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let what = format!("create the consumer: the stream {stream} does not store {missing}");
+    Err(TransportError::new(TransportErrorKind::BadConfig, what))
+}
+
+// === impl Requirement ===
+
+impl Requirement {
+    fn stream(
+        name: String,
+        subject: Option<String>,
+        owner: &str,
+        subjects: Vec<String>,
+        replicas: Option<u32>,
+    ) -> Self {
+        let stored = Setting {
+            name: "subjects",
+            create: Some(json!(subjects)),
+            must: Constraint::Cover(subjects),
+        };
+        Self {
+            resource: Resource::Stream { name, subject },
+            owners: BTreeSet::from([owner.to_owned()]),
+            settings: vec![
+                stored,
+                Setting::created("storage", Some(json!("file"))),
+                Setting::optional("num_replicas", replicas),
+            ],
+            if_missing: IfMissing::Waits,
+        }
+    }
+
+    /// Adds subjects that the stream must store.
+    fn cover(&mut self, more: &[String]) {
+        for setting in &mut self.settings {
+            if let Constraint::Cover(subjects) = &mut setting.must {
+                subjects.extend(more.iter().cloned());
+            }
+        }
+    }
+
+    /// Whether the stream will store the subject.
+    fn stores(&self, subject: &str) -> bool {
+        self.settings.iter().any(|setting| {
+            matches!(&setting.must, Constraint::Cover(subjects) if subjects.iter().any(|filter| covers(filter, subject)))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_filter_covers_a_subject_if_it_matches_everything_the_subject_matches() {
+        for (filter, subject) in [
+            ("a.b", "a.b"),
+            ("a.>", "a.b"),
+            ("a.>", "a.*"),
+            ("a.>", "a.>"),
+            ("*.b", "a.b"),
+            (">", "a"),
+        ] {
+            assert!(covers(filter, subject), "{filter} {subject}");
+        }
+        for (filter, subject) in [
+            ("a.b", "a.c"),
+            ("a.b", "a"),
+            ("a", "a.b"),
+            ("a.*", "a.>"),
+            ("a.b", "a.*"),
+            ("a.>", "a"),
+        ] {
+            assert!(!covers(filter, subject), "{filter} {subject}");
+        }
+    }
+}
