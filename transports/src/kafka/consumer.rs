@@ -19,7 +19,7 @@ use a2abus_plugin::Text;
 use rdkafka::consumer::{CommitMode, Consumer as _};
 use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode as Code};
 use rdkafka::message::{BorrowedMessage, Message as _};
-use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
+use rdkafka::topic_partition_list::{Offset, TopicPartitionList, TopicPartitionListElem};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
@@ -28,7 +28,7 @@ use super::config::KafkaConfig;
 use super::error::{failed, is_outage};
 use super::health::{Events, Pulse};
 use super::intake::{Admission, Budget, Intake, PositionStorage};
-use super::rebalance::{Client, Context, EndSignal, is_old_generation, list, store};
+use super::rebalance::{Client, Context, EndSignal, list, store};
 use super::record;
 use super::writer::position;
 use crate::delivery::{Acknowledger, Delivery};
@@ -46,6 +46,8 @@ const PAUSED_TICK: Duration = Duration::from_millis(50);
 const LONG_PAUSE: Duration = Duration::from_secs(1);
 /// The timeout of a request for offsets by the reading thread.
 const OFFSET_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long the coordinator may take to tell what the group has committed. During a rebalance it answers afterwards.
+const COMMITTED_TIMEOUT: Duration = Duration::from_secs(5);
 /// Pause before a failed client is replaced.
 const REOPEN_PAUSE: Duration = Duration::from_secs(1);
 /// The maximum time that a revocation waits for deliveries, regardless of the session timeout: far below the maximum
@@ -579,32 +581,49 @@ impl<'a> Session<'a> {
         drop(self.client);
     }
 
-    /// Commits the stored positions while the member can still take part in a rebalance. Without this, the commit of a
-    /// closing client that meets a rebalance is refused, and its records are delivered again. Source: KIP-429.
+    /// Commits what is settled while the member can still take part in a rebalance. Without this, the commit of a closing
+    /// client that meets a rebalance is refused, and its records are delivered again. Source: KIP-429.
     fn commit(&self) {
-        store(&self.client, self.task.intake.take_moved());
         let until = self.task.leave.drain_until.get().copied();
         let Some(until) = until.filter(|_| self.is_member()) else {
-            return;
+            return store(&self.client, self.task.intake.take_moved());
         };
-        self.client.context().take_committed();
-        while Instant::now() < until && self.is_commit_refused(until) {
-            drop(self.client.poll(TICK));
+        loop {
             store(&self.client, self.task.intake.take_moved());
+            let settled = self.task.intake.settled_positions();
+            if settled.is_empty() || self.is_committed(settled, until) {
+                return;
+            }
+            let cluster_answers = self.task.plan.pulse.answers_for() > Duration::ZERO;
+            if Instant::now() >= until || !cluster_answers {
+                return tracing::warn!(
+                    "the last Kafka commit is not confirmed; records may be redelivered"
+                );
+            }
+            drop(self.client.poll(TICK));
         }
     }
 
-    /// Commits the stored positions once, and returns whether a rebalance prevented it.
-    fn is_commit_refused(&self, until: Instant) -> bool {
-        let begun = self.client.commit_consumer_state(CommitMode::Async);
-        let until = until.min(Instant::now() + OFFSET_TIMEOUT);
-        while begun.is_ok() && Instant::now() < until {
-            drop(self.client.poll(TICK));
-            if let Some(result) = self.client.context().take_committed() {
-                return matches!(result, Err(KafkaError::ConsumerCommit(code)) if is_old_generation(code));
-            }
-        }
-        false
+    /// Commits the stored positions, and returns whether the group has these positions. The coordinator tells: librdkafka
+    /// does not report the result of this commit, and during a rebalance it comes late.
+    fn is_committed(&self, settled: Vec<(Topic, i32, i64)>, until: Instant) -> bool {
+        let timeout = COMMITTED_TIMEOUT.min(until.saturating_duration_since(Instant::now()));
+        let committed = self
+            .client
+            .commit_consumer_state(CommitMode::Async)
+            .and_then(|()| list(settled))
+            .and_then(|settled| {
+                let committed = self.client.committed_offsets(settled.clone(), timeout)?;
+                let is_behind = |at: &TopicPartitionListElem<'_>| {
+                    let found = committed.find_partition(at.topic(), at.partition());
+                    found.and_then(|found| found.offset().to_raw()) < at.offset().to_raw()
+                };
+                Ok(!settled.elements().iter().any(is_behind))
+            });
+        committed.unwrap_or_else(|error| {
+            tracing::debug!(%error, "cannot tell yet whether the last Kafka commit succeeded");
+            false
+        })
     }
 }
 

@@ -276,8 +276,12 @@ impl ClientContext for Events {
                 tracing::error!(client, facility, "{message}");
             }
             // Properties of the other kind of client in `properties`, and messages during the start of a broker: there
-            // are hundreds, and none is useful.
-            _ if matches!(facility, "CONFWARN" | "GETPID" | "METADATAUPDATE") => {
+            // are hundreds, and none is useful. A consumer reports itself that it could not commit.
+            _ if matches!(
+                facility,
+                "COMMITFAIL" | "CONFWARN" | "GETPID" | "METADATAUPDATE"
+            ) =>
+            {
                 tracing::debug!(client, facility, "{message}");
             }
             // Connections open and close, and each client logs that for each broker. `health` reports the ones that

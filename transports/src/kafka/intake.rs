@@ -310,6 +310,12 @@ impl Intake {
         located.collect()
     }
 
+    /// The positions of all assigned lanes.
+    pub(super) fn settled_positions(&self) -> Vec<(Topic, i32, i64)> {
+        let lanes = 0..self.state().count();
+        self.positions(&lanes.collect::<Vec<_>>())
+    }
+
     /// Which partitions to pause and to resume; `everything` pauses all.
     pub(super) fn pace(&self, everything: bool) -> FlowChange {
         let mut state = self.state();

@@ -5,7 +5,7 @@ use rdkafka::producer::DefaultProducerContext;
 use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr as Response};
 
 use super::*;
-use crate::delivery::Outcome;
+use crate::delivery::{Delivery, Outcome};
 use crate::error::TransportErrorKind as Kind;
 use crate::transport::{Receipt, TopicFilter};
 
@@ -284,23 +284,14 @@ async fn a_fenced_member_reports_it_when_it_ends() {
     assert_eq!(error.kind(), Kind::Fenced);
 }
 
-/// Receives that many messages of the group, settles them, and closes the subscription. Returns their bodies.
-async fn consume(kafka: &Kafka, messages: usize) -> Vec<String> {
-    let mut consumer = kafka.subscribe(by_group()).await.unwrap();
-    let mut bodies = Vec::new();
-    while bodies.len() < messages {
-        let received = tokio::time::timeout(DEADLINE, consumer.recv()).await;
-        let delivery = received.unwrap().unwrap();
-        let body = delivery.message.body.unwrap().to_vec();
-        bodies.push(String::from_utf8(body).unwrap());
-        delivery.acknowledger.settle(Outcome::Settled).unwrap();
-    }
-    consumer.close(DEADLINE).await.unwrap();
-    bodies
+/// The next message of the group.
+async fn receive(consumer: &mut Consumer) -> Delivery {
+    let received = tokio::time::timeout(DEADLINE, consumer.recv()).await;
+    received.unwrap().unwrap()
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_last_commit_that_a_rebalance_refuses_is_repeated() {
+/// Closes a consumer whose commits get these responses after that time. The group must not receive its record again.
+async fn the_last_commit_succeeds(refusals: &[Response], round_trip: Duration) {
     let (cluster, kafka) = cluster().await;
     let config = KafkaConfig {
         // The mock cluster keeps a member that left for as long as this.
@@ -309,9 +300,27 @@ async fn a_last_commit_that_a_rebalance_refuses_is_repeated() {
     };
     let kafka = Kafka::connect(config).unwrap();
     send(&kafka, "first").await.unwrap();
-    let refusals = [Response::RD_KAFKA_RESP_ERR_REBALANCE_IN_PROGRESS; 3];
-    cluster.request_errors(RDKafkaApiKey::OffsetCommit, &refusals);
-    assert_eq!(consume(&kafka, 1).await, ["first"]);
+    cluster.request_errors(RDKafkaApiKey::OffsetCommit, refusals);
+    let mut consumer = kafka.subscribe(by_group()).await.unwrap();
+    let first = receive(&mut consumer).await;
+    cluster.broker_round_trip_time(1, round_trip).unwrap();
+    first.acknowledger.settle(Outcome::Settled).unwrap();
+    consumer.close(DEADLINE).await.unwrap();
+    cluster.broker_round_trip_time(1, Duration::ZERO).unwrap();
     send(&kafka, "second").await.unwrap();
-    assert_eq!(consume(&kafka, 1).await, ["second"]);
+    let mut consumer = kafka.subscribe(by_group()).await.unwrap();
+    let second = receive(&mut consumer).await;
+    assert_eq!(second.message.body.as_deref(), Some(&b"second"[..]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_last_commit_that_a_rebalance_refuses_is_repeated() {
+    let refusals = [Response::RD_KAFKA_RESP_ERR_REBALANCE_IN_PROGRESS; 3];
+    the_last_commit_succeeds(&refusals, Duration::ZERO).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_last_commit_whose_refusal_comes_late_is_repeated() {
+    let refusals = [Response::RD_KAFKA_RESP_ERR_REBALANCE_IN_PROGRESS; 3];
+    the_last_commit_succeeds(&refusals, Duration::from_millis(1_500)).await;
 }

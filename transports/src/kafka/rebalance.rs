@@ -35,8 +35,6 @@ pub(super) struct Context {
     lag: Option<watch::Sender<Option<u64>>>,
     /// The client is being closed: no outstanding delivery can settle any more.
     closing: AtomicBool,
-    /// The result of the latest commit whose response nobody has taken.
-    committed: Mutex<Option<KafkaResult<()>>>,
     /// Since when the member waits for the next assignment; `None` while it has one.
     unassigned_since: Mutex<Option<Instant>>,
 }
@@ -69,14 +67,8 @@ impl Context {
             max_wait,
             lag,
             closing: AtomicBool::new(false),
-            committed: Mutex::default(),
             unassigned_since: Mutex::new(Some(Instant::now())),
         }
-    }
-
-    /// The result of the latest commit since the last call.
-    pub(super) fn take_committed(&self) -> Option<KafkaResult<()>> {
-        self.lock_committed().take()
     }
 
     /// How long the member has waited for the next assignment; no time while it has one.
@@ -88,12 +80,6 @@ impl Context {
     /// From now on nothing waits for deliveries or for the coordinator.
     pub(super) fn close(&self) {
         self.closing.store(true, Ordering::Release);
-    }
-
-    fn lock_committed(&self) -> MutexGuard<'_, Option<KafkaResult<()>>> {
-        self.committed
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
     }
 
     fn lock_unassigned(&self) -> MutexGuard<'_, Option<Instant>> {
@@ -207,11 +193,11 @@ impl ConsumerContext for Context {
 
     fn commit_callback(&self, result: KafkaResult<()>, _: &TopicPartitionList) {
         let is_last = self.closing.load(Ordering::Acquire);
-        match &result {
+        match result {
             Ok(()) | Err(KafkaError::ConsumerCommit(Code::NoOffset)) => {}
             // Stored offsets go with the next commit.
             Err(KafkaError::ConsumerCommit(code))
-                if is_outage(*code) || (is_old_generation(*code) && !is_last) =>
+                if is_outage(code) || (is_old_generation(code) && !is_last) =>
             {
                 tracing::debug!(%code, "a Kafka commit has to be repeated");
             }
@@ -219,13 +205,12 @@ impl ConsumerContext for Context {
                 tracing::warn!(%error, "a Kafka commit failed; records may be redelivered");
             }
         }
-        *self.lock_committed() = Some(result);
     }
 }
 
 /// Whether a commit failed only because the group is in a rebalance. If the partition stays here, its offset can be
 /// committed afterwards; if another member gets it, the revocation commits it.
-pub(super) fn is_old_generation(code: Code) -> bool {
+fn is_old_generation(code: Code) -> bool {
     matches!(code, Code::IllegalGeneration | Code::RebalanceInProgress)
 }
 
