@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use bytes::Bytes;
 use prometheus::{IntCounter, IntGauge};
 
-use crate::shares::{Share, Shares, client};
+use crate::shares::{Holder, Share, Shares, client};
 
 /// The bytes that all clients may use together.
 #[derive(Debug)]
@@ -33,7 +33,7 @@ pub struct Budget {
 pub struct ClientBudget {
     budget: Arc<Budget>,
     /// `None` if no client is charged.
-    client: Option<IpAddr>,
+    client: Option<Arc<Holder<IpAddr>>>,
 }
 
 /// Bytes taken from a budget. Dropping the charge releases them.
@@ -79,7 +79,7 @@ impl Budget {
     pub fn for_client(self: &Arc<Self>, address: Option<IpAddr>) -> ClientBudget {
         ClientBudget {
             budget: Arc::clone(self),
-            client: address.map(client),
+            client: address.map(|address| self.of_clients.holder(&client(address))),
         }
     }
 
@@ -128,11 +128,10 @@ impl ClientBudget {
     }
 
     fn nothing(&self) -> Charge {
-        let client = self.client.as_ref();
         Charge {
             budget: Arc::clone(&self.budget),
             bytes: 0,
-            share: client.map(|client| self.budget.of_clients.begin(client)),
+            share: self.client.as_ref().map(Holder::begin),
         }
     }
 
@@ -240,7 +239,7 @@ mod tests {
         drop(part);
         assert_eq!(budget.gauge.get(), 1_156);
         assert_eq!(client_budget.charge(1).unwrap_err(), BudgetExhausted);
-        drop(frame);
+        drop((frame, client_budget));
         assert_eq!(budget.gauge.get(), 0);
         assert!(budget.of_clients.is_empty());
     }
@@ -258,6 +257,7 @@ mod tests {
         let again = one.charge(4_000).unwrap();
         drop((again, others));
         assert_eq!(budget.gauge.get(), 0);
+        drop((one, other));
         assert!(budget.of_clients.is_empty());
     }
 

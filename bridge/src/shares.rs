@@ -2,25 +2,32 @@
 
 use std::hash::Hash;
 use std::net::{IpAddr, Ipv6Addr};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 
 use a2abus_plugin::Text;
 use dashmap::DashMap;
 
-/// The units of each holder, and the most that one may have. Holders without units use no memory.
+/// The units of each holder, and the most that one may have. Holders without shares use no memory.
 #[derive(Debug)]
 pub struct Shares<K: Eq + Hash> {
-    held: DashMap<K, usize>,
+    holders: DashMap<K, Weak<Holder<K>>>,
     limit: AtomicUsize,
+}
+
+/// One holder. It is known as long as it has shares.
+#[derive(Debug)]
+pub struct Holder<K: Eq + Hash> {
+    shares: Arc<Shares<K>>,
+    key: K,
+    held: AtomicUsize,
 }
 
 /// Units of a holder. Dropping them releases them.
 #[derive(Debug)]
 #[must_use = "dropping a share releases it"]
 pub struct Share<K: Eq + Hash> {
-    shares: Arc<Shares<K>>,
-    holder: K,
+    holder: Arc<Holder<K>>,
     units: usize,
 }
 
@@ -31,7 +38,7 @@ impl<K: Eq + Hash + Clone> Shares<K> {
     #[must_use]
     pub fn new(limit: usize) -> Arc<Self> {
         Arc::new(Self {
-            held: DashMap::new(),
+            holders: DashMap::new(),
             limit: AtomicUsize::new(limit),
         })
     }
@@ -45,17 +52,30 @@ impl<K: Eq + Hash + Clone> Shares<K> {
 
     /// A share without units, which can grow.
     pub fn begin(self: &Arc<Self>, holder: &K) -> Share<K> {
-        Share {
-            shares: Arc::clone(self),
-            holder: holder.clone(),
-            units: 0,
+        self.holder(holder).begin()
+    }
+
+    /// The holder with this key. Whoever takes many shares keeps it.
+    #[must_use]
+    pub fn holder(self: &Arc<Self>, key: &K) -> Arc<Holder<K>> {
+        let mut entry = self.holders.entry(key.clone()).or_default();
+        if let Some(holder) = entry.upgrade() {
+            return holder;
         }
+        let holder = Arc::new(Holder {
+            shares: Arc::clone(self),
+            key: key.clone(),
+            held: AtomicUsize::new(0),
+        });
+        *entry = Arc::downgrade(&holder);
+        holder
     }
 
     /// The units of a holder.
     #[must_use]
     pub fn held_by(&self, holder: &K) -> usize {
-        self.held.get(holder).map_or(0, |held| *held)
+        let holder = self.holders.get(holder).and_then(|holder| holder.upgrade());
+        holder.map_or(0, |holder| holder.held.load(Ordering::Relaxed))
     }
 
     /// The most that each may have.
@@ -72,59 +92,63 @@ impl<K: Eq + Hash + Clone> Shares<K> {
     /// Whether there are no holders.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.held.is_empty()
+        self.holders.is_empty()
+    }
+}
+
+// === impl Holder ===
+
+impl<K: Eq + Hash> Holder<K> {
+    /// A share without units, which can grow.
+    pub fn begin(self: &Arc<Self>) -> Share<K> {
+        Share {
+            holder: Arc::clone(self),
+            units: 0,
+        }
+    }
+}
+
+impl<K: Eq + Hash> Drop for Holder<K> {
+    fn drop(&mut self) {
+        // A new holder with this key may have taken the place of this one.
+        self.shares
+            .holders
+            .remove_if(&self.key, |_, holder| holder.strong_count() == 0);
     }
 }
 
 // === impl Share ===
 
-impl<K: Eq + Hash + Clone> Share<K> {
+impl<K: Eq + Hash> Share<K> {
+    /// The key of the holder.
+    #[must_use]
+    pub fn holder(&self) -> &K {
+        &self.holder.key
+    }
+
     /// Adds units. Returns `false`, and adds none, if the holder would exceed the limit.
     #[must_use]
     pub fn grow(&mut self, units: usize) -> bool {
-        let mut held = self.shares.held.entry(self.holder.clone()).or_insert(0);
-        let grown = held.checked_add(units);
-        let fits = grown.filter(|grown| *grown <= self.shares.limit());
-        if let Some(grown) = fits {
-            *held = grown;
+        let limit = self.holder.shares.limit.load(Ordering::Relaxed);
+        let grown = |held: usize| held.checked_add(units).filter(|grown| *grown <= limit);
+        let grown = (self.holder.held).fetch_update(Ordering::Relaxed, Ordering::Relaxed, grown);
+        if grown.is_ok() {
             self.units += units;
         }
-        drop(held);
-        if fits.is_none() {
-            self.forget();
-        }
-        fits.is_some()
+        grown.is_ok()
     }
 
     /// Adds units, even beyond the limit.
     pub fn grow_anyway(&mut self, units: usize) {
-        *self.shares.held.entry(self.holder.clone()).or_insert(0) += units;
+        self.holder.held.fetch_add(units, Ordering::Relaxed);
         self.units += units;
-    }
-}
-
-impl<K: Eq + Hash> Share<K> {
-    /// The holder.
-    #[must_use]
-    pub fn holder(&self) -> &K {
-        &self.holder
     }
 
     /// Releases units.
     pub fn shrink(&mut self, units: usize) {
         let units = units.min(self.units);
         self.units -= units;
-        if let Some(mut held) = self.shares.held.get_mut(&self.holder) {
-            *held -= units;
-        }
-        self.forget();
-    }
-
-    /// Removes a holder without units.
-    fn forget(&self) {
-        self.shares
-            .held
-            .remove_if(&self.holder, |_, held| *held == 0);
+        self.holder.held.fetch_sub(units, Ordering::Relaxed);
     }
 }
 
@@ -180,10 +204,7 @@ mod tests {
         let third = shares.take(&"a").unwrap();
         assert!(shares.take(&"a").is_none());
         drop((second, third, other));
-        assert!(
-            shares.held.is_empty(),
-            "holders without units use no memory"
-        );
+        assert!(shares.is_empty(), "holders without shares use no memory");
     }
 
     #[test]
@@ -198,6 +219,6 @@ mod tests {
                 });
             }
         });
-        assert!(shares.held.is_empty());
+        assert!(shares.is_empty());
     }
 }

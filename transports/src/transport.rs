@@ -263,8 +263,14 @@ impl TopicFilter {
     /// Whether the topic matches.
     #[must_use]
     pub fn matches(&self, topic: &Topic) -> bool {
-        let mut words = topic.as_str().split('.');
-        for pattern in self.0.split('.') {
+        let (pattern, topic) = (self.0.as_str(), topic.as_str());
+        let prefix = pattern.strip_suffix('>').unwrap_or(pattern);
+        if !prefix.contains('*') {
+            let is_exact = prefix.len() == pattern.len();
+            return topic.starts_with(prefix) && (topic.len() == prefix.len()) == is_exact;
+        }
+        let mut words = topic.split('.');
+        for pattern in pattern.split('.') {
             match (pattern, words.next()) {
                 (">", Some(_)) => return true,
                 ("*", Some(_)) => {}

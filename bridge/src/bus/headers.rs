@@ -14,7 +14,14 @@ use crate::names::Pattern;
 
 /// The headers that are kept, by the patterns of their names.
 #[derive(Debug, Clone)]
-pub struct PassedHeaders(GlobSet);
+pub struct PassedHeaders {
+    /// Patterns without a wildcard.
+    names: Vec<Text>,
+    /// The text before the only `*`, which is the last character of its pattern.
+    prefixes: Vec<Text>,
+    /// All others, which are much slower to match.
+    globs: GlobSet,
+}
 
 /// The headers with which tracing systems and proxies correlate messages. Source: W3C Trace Context, W3C Baggage,
 /// Zipkin B3.
@@ -66,25 +73,35 @@ impl PassedHeaders {
     pub fn new<'a>(
         patterns: impl IntoIterator<Item = &'a Pattern>,
     ) -> Result<Self, globset::Error> {
-        let mut set = GlobSetBuilder::new();
+        let (mut names, mut prefixes) = (Vec::new(), Vec::new());
+        let mut globs = GlobSetBuilder::new();
         for pattern in patterns {
-            let text = pattern.text().as_str();
-            let glob = if pattern.is_glob() {
-                GlobBuilder::new(text).case_insensitive(true).build()
-            } else {
-                GlobBuilder::new(&globset::escape(text))
-                    .case_insensitive(true)
-                    .build()
-            };
-            set.add(glob?);
+            let text = pattern.text();
+            match text.strip_suffix('*') {
+                _ if !pattern.is_glob() => names.push(text.clone()),
+                Some(prefix) if !prefix.contains(['*', '?', '[', '{', '\\']) => {
+                    prefixes.push(Text::from(prefix));
+                }
+                _ => {
+                    globs.add(GlobBuilder::new(text).case_insensitive(true).build()?);
+                }
+            }
         }
-        set.build().map(Self)
+        Ok(Self {
+            names,
+            prefixes,
+            globs: globs.build()?,
+        })
+    }
+
+    fn is_empty(&self) -> bool {
+        self.names.is_empty() && self.prefixes.is_empty() && self.globs.is_empty()
     }
 
     /// The kept headers of a message, in their order, up to the limits.
     #[must_use]
     pub fn of(&self, binding: Binding, message: &Message) -> Vec<Header> {
-        if self.0.is_empty() {
+        if self.is_empty() {
             return Vec::new();
         }
         let foreign = content_mode::foreign_headers(binding, message);
@@ -104,11 +121,14 @@ impl PassedHeaders {
     }
 
     fn passes(&self, name: &str) -> bool {
-        let is_reserved = RESERVED.iter().any(|prefix| {
-            name.get(..prefix.len())
-                .is_some_and(|start| start.eq_ignore_ascii_case(prefix))
-        });
-        !is_reserved && self.0.is_match(name)
+        let begins_with = |prefix: &str| {
+            let start = name.get(..prefix.len());
+            start.is_some_and(|start| start.eq_ignore_ascii_case(prefix))
+        };
+        let is_listed = self.names.iter().any(|it| it.eq_ignore_ascii_case(name))
+            || self.prefixes.iter().any(|prefix| begins_with(prefix))
+            || (!self.globs.is_empty() && self.globs.is_match(name));
+        is_listed && !RESERVED.iter().any(|prefix| begins_with(prefix))
     }
 }
 

@@ -7,6 +7,7 @@
 //! A JSON-RPC id does not identify a call, so the call id replaces it on the bus. Source: docs/design.md §1.
 
 use std::borrow::Cow;
+use std::cell::RefCell;
 use std::fmt;
 use std::str::FromStr;
 
@@ -53,6 +54,24 @@ const FOLLOWED: u128 = 1;
 /// RFC 4648 base32, lower case, which is legal in topics and subjects and survives systems that fold case.
 const ALPHABET: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
 
+/// Random bits of the operating system, which are taken several at a time: a system call for each would cost more than
+/// everything else about an id.
+fn random_bits() -> Result<u128, getrandom::Error> {
+    thread_local! {
+        static UNUSED: RefCell<Vec<u128>> = const { RefCell::new(Vec::new()) };
+    }
+    UNUSED.with_borrow_mut(|unused| {
+        if let Some(bits) = unused.pop() {
+            return Ok(bits);
+        }
+        let mut bytes = [[0; 16]; 32];
+        getrandom::fill(bytes.as_flattened_mut())?;
+        let [bits, rest @ ..] = bytes.map(u128::from_ne_bytes);
+        unused.extend(rest);
+        Ok(bits)
+    })
+}
+
 // === impl CallId ===
 
 impl CallId {
@@ -61,9 +80,7 @@ impl CallId {
     /// # Errors
     /// When the operating system provides no random numbers.
     pub fn new(replica: Replica) -> Result<Self, getrandom::Error> {
-        let mut random = [0; 16];
-        getrandom::fill(random.get_mut(2..).unwrap_or_default())?;
-        let low = u128::from_be_bytes(random) & !FOLLOWED;
+        let low = random_bits()? >> 16 & !FOLLOWED;
         Ok(Self(u128::from(replica.0) << 112 | low))
     }
 
@@ -275,8 +292,7 @@ pub(crate) fn without_tokens(bytes: &Bytes, is_secret: impl Fn(ReplyId) -> bool)
     let (mut kept, mut copied, mut at) = (Vec::new(), 0, 0);
     for word in bytes.split(|byte| !matches!(byte, b'a'..=b'z' | b'2'..=b'7')) {
         let end = at + word.len();
-        // The letter of an escape, as in `
-        // `, is not part of the word.
+        // The letter of an escape, as in `\n`, is not part of the word.
         let follows_backslash = at > 0 && bytes.get(at - 1) == Some(&b'\\');
         let word = match word.split_first() {
             Some((_, rest)) if follows_backslash && rest.len() == 2 * CALL_ID_CHARS => rest,

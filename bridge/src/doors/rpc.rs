@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use a2abus_plugin::protocol::dialect::Dialect;
-use a2abus_plugin::{Limits, Text, Unit, decode};
+use a2abus_plugin::{Hint, Limits, Text, Unit, decode};
 use a2abus_transports::Message;
 use a2abus_transports::content_mode::{self, Binding, Content, ContentMode};
 use axum::body::Body;
@@ -84,22 +84,26 @@ pub(super) struct Endpoint {
     pub(super) target: Target,
     /// The methods that it accepts.
     pub(super) methods: &'static [Method],
+    /// What the headers declare about the body.
+    pub(super) hint: Hint,
     /// The recipient of a refusal, if the request cannot be read.
     pub(super) recipient: Recipient,
     /// Creates the response to a request that is refused before it is read.
     pub(super) refusal: fn(StatusCode, &Failure, &Recipient) -> Response,
 }
 
-// === impl At ===
+// === impl Endpoint ===
 
 impl Endpoint {
     /// A path for JSON-RPC.
     pub(super) fn json_rpc(path: HttpPath, target: Target, headers: &HeaderMap) -> Self {
+        let hint = negotiate::hint(headers);
         Self {
             path,
             target,
             methods: &[Method::POST],
-            recipient: Recipient::unknown(negotiate::dialect(headers)),
+            recipient: Recipient::unknown(hint.dialect().unwrap_or(Dialect::JsonRpc)),
+            hint,
             refusal,
         }
     }
@@ -329,7 +333,7 @@ fn read_head(
             Failure::new(Reason::ContentType, message),
         )
     })?;
-    let hint = negotiate::hint(&head.headers);
+    let hint = endpoint.hint;
     Ok(Common {
         calls: Arc::clone(&door.calls),
         registry: Arc::clone(&door.registry),

@@ -143,12 +143,13 @@ pub(super) async fn serve_connection(
     let address = peer.ip().to_canonical();
     let name = address.to_string().into();
     let from = Peer { address, name };
-    let (ending, router) = (&shared.ending, &shared.router);
+    // Shared, because a clone of a cancellation token takes a lock that all connections share.
+    let (ending, router) = (Arc::new(shared.ending.clone()), &shared.router);
     let service = hyper::service::service_fn(move |request: http::Request<Incoming>| {
         answer(
             router.clone(),
             from.clone(),
-            ending.clone(),
+            Arc::clone(&ending),
             streams.begin(),
             request,
         )
@@ -322,7 +323,7 @@ impl ConnectionMonitor {
 async fn answer(
     router: Router,
     peer: Peer,
-    ending: Ending,
+    ending: Arc<Ending>,
     stream: Stream,
     mut request: http::Request<Incoming>,
 ) -> Result<Response, Infallible> {

@@ -3,7 +3,7 @@
 //! Each change (a send, a verdict, a member that joins or leaves) immediately dispatches the messages that it made
 //! deliverable, so there is no task between a sender and a receiver.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -29,6 +29,9 @@ pub(super) use group::{Budget, Member};
 
 use group::Group;
 
+/// How many topics for live readers alone are kept after these have read them.
+const MAX_READ_TOPICS: usize = 64;
+
 /// The bus that all connections share.
 #[derive(Debug)]
 pub(super) struct Store {
@@ -45,6 +48,8 @@ struct State {
     by_name: HashMap<Topic, usize>,
     /// Free indexes in `topics`.
     free: Vec<usize>,
+    /// The topics that the first message created for live readers alone, oldest first.
+    for_live_readers: VecDeque<usize>,
     groups: BTreeMap<u64, Group>,
     by_group: HashMap<Text, u64>,
     next_id: u64,
@@ -95,6 +100,7 @@ impl Store {
                 topics: Vec::new(),
                 by_name: HashMap::new(),
                 free: Vec::new(),
+                for_live_readers: VecDeque::new(),
                 groups: BTreeMap::new(),
                 by_group: HashMap::new(),
                 next_id: 0,
@@ -346,26 +352,53 @@ impl State {
         Ok(index)
     }
 
-    /// The lanes of a topic that its first message creates: one where live readers alone match it and the message names
-    /// no partition, as the reply subject of a call, which has one message.
-    fn lanes_of_new(&self, to: &Address) -> usize {
-        let readers = || self.groups.values().filter(|group| group.reads(&to.topic));
-        let is_live = readers().next().is_some() && readers().all(Group::is_live);
-        if is_live && to.partition.is_none() {
-            return 1;
+    /// The topic of a first message, which creates it. If live readers alone match it and the message names no partition,
+    /// it has one lane, as the reply subject of a call, which has one message.
+    fn topic_of_first(&mut self, to: &Address) -> Result<usize, TransportError> {
+        let mut readers = self.groups.values().filter(|group| group.reads(&to.topic));
+        let is_live = readers.next().is_some_and(Group::is_live) && readers.all(Group::is_live);
+        if !is_live || to.partition.is_some() {
+            let lanes = usize::from(self.config.partitions.get());
+            return self.topic(&to.topic, lanes);
         }
-        usize::from(self.config.partitions.get())
+        let index = self.topic(&to.topic, 1)?;
+        self.for_live_readers.push_back(index);
+        if self.for_live_readers.len() > MAX_READ_TOPICS
+            && let Some(oldest) = self.for_live_readers.pop_front()
+            && !self.forget_if_read(oldest)
+        {
+            self.for_live_readers.push_back(oldest);
+        }
+        Ok(index)
     }
 
     /// Makes room for topics: removes those that no reader has asked for by name and whose live readers have read
     /// everything, such as the reply subjects of ended calls.
     fn forget_read_topics(&mut self) {
-        for (index, log) in self.topics.iter_mut().enumerate() {
-            if log.is_read_by_live_readers_alone() && self.by_name.remove(&log.name).is_some() {
-                *log = TopicLog::new(log.name.clone(), 0);
-                self.free.push(index);
-            }
+        for index in 0..self.topics.len() {
+            self.forget_if_read(index);
         }
+        let Self {
+            topics,
+            for_live_readers,
+            ..
+        } = self;
+        for_live_readers.retain(|index| {
+            let log = topics.get(*index);
+            log.is_some_and(|log| !log.lanes.is_empty())
+        });
+    }
+
+    fn forget_if_read(&mut self, index: usize) -> bool {
+        let Some(log) = self.topics.get_mut(index) else {
+            return false;
+        };
+        let is_read = log.is_read_by_live_readers_alone();
+        if is_read && self.by_name.remove(&log.name).is_some() {
+            *log = TopicLog::new(log.name.clone(), 0);
+            self.free.push(index);
+        }
+        is_read
     }
 
     fn lane_for(
@@ -391,7 +424,7 @@ impl State {
         }
         let topic = match self.by_name.get(&to.topic) {
             Some(index) => *index,
-            None => self.topic(&to.topic, self.lanes_of_new(to))?,
+            None => self.topic_of_first(to)?,
         };
         let unknown = || {
             TransportError::new(

@@ -319,6 +319,28 @@ async fn a_subject_that_only_a_live_reader_matches_has_one_partition_unless_a_me
 }
 
 #[tokio::test(start_paused = true)]
+async fn subjects_that_live_readers_have_read_are_forgotten_except_the_last() {
+    let bus = Memory::default();
+    let mut replies = bus.subscribe(live("replies.>")).await.unwrap();
+    publish(&bus, "replies.unsettled", Message::plain("unsettled")).await;
+    let unsettled = next(&mut replies).await;
+    for number in 0..1_000 {
+        let subject = format!("replies.{number}");
+        publish(&bus, &subject, Message::plain(number.to_string())).await;
+        assert_eq!(settle_next(&mut replies).await, number.to_string());
+    }
+    let mut later = bus.subscribe(group("replies.>", "g")).await.unwrap();
+    let kept: Vec<_> = std::iter::from_fn(|| later.try_recv()).collect();
+    let kept: BTreeSet<_> = kept.iter().map(body).collect();
+    assert!(
+        kept.contains("unsettled") && kept.contains("999"),
+        "{kept:?}"
+    );
+    assert!(kept.len() < 100, "{kept:?}");
+    drop(unsettled);
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_outage_refuses_sends_keeps_what_is_there_and_redelivers() {
     let bus = Memory::default();
     let mut consumer = bus.subscribe(group("t", "g")).await.unwrap();

@@ -44,6 +44,7 @@ use crate::calls::failure::{Failure, Reason, Recipient};
 use crate::doors::Refusal;
 use crate::doors::rpc::Endpoint;
 use crate::doors::rpc::common::{Common, Target};
+use crate::http::negotiate;
 use crate::http::respond::json_response;
 use crate::metrics::HttpPath;
 
@@ -160,6 +161,7 @@ async fn serve(
         path: HttpPath::A2aRest,
         target,
         methods: &[Verb::GET, Verb::POST, Verb::DELETE],
+        hint: negotiate::hint(request.headers()),
         recipient: Recipient::unknown(dialect),
         refusal,
     };

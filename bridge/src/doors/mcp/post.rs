@@ -22,7 +22,7 @@ use crate::doors::rpc::batch::{array, join_in_order};
 use crate::doors::rpc::common::{Common, Target};
 use crate::doors::rpc::unit::Framed;
 use crate::doors::rpc::{self, Endpoint, not_published};
-use crate::http::negotiate::Accepts;
+use crate::http::negotiate::{self, Accepts};
 use crate::http::respond::{accepted, json_response, refusal};
 use crate::metrics::HttpPath;
 
@@ -71,6 +71,7 @@ pub(super) async fn serve(
         path,
         target,
         methods: &[Method::POST],
+        hint: negotiate::hint(request.headers()),
         recipient,
         refusal,
     };
