@@ -9,6 +9,8 @@
 //! link. A file that is being written is not read until it is the same in two checks; SIGHUP reads it at once. Messages
 //! that have been read keep their rules.
 
+mod attached;
+
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,6 +20,7 @@ use serde_json::{Value, json};
 use tokio::sync::Notify;
 use tokio::time::{MissedTickBehavior, interval};
 
+use self::attached::Attached;
 use crate::bus::outbound::Outbound;
 use crate::calls::Calls;
 use crate::config::{Change, Config, ConfigErrors, Problem, Severity, changes};
@@ -241,7 +244,9 @@ impl ConfigReloader {
     /// Applies the changes that can be applied. Returns their number, and the other changes.
     fn take(&mut self, next: &Config) -> Result<(usize, Vec<PendingChange>), Refusal> {
         let changes = changes(&self.config.document, &next.document);
-        let mut config = self.with_changes(next);
+        let running = self.config.clone();
+        let attached = Attached::new(&running, next);
+        let mut config = self.with_changes(next, &attached);
         let mut rules = rules_of(&config)?;
         let unreachable = self.unreachable(&rules.routes);
         if unreachable.is_some() {
@@ -271,12 +276,15 @@ impl ConfigReloader {
         }
         let (later, applied): (Vec<_>, Vec<_>) = changes
             .iter()
-            .map(|change| (change, self.obstacle(change, unreachable.as_deref())))
+            .map(|change| {
+                let obstacle = self.obstacle(change, &attached, unreachable.as_deref());
+                (change, obstacle)
+            })
             .partition(|(_, obstacle)| obstacle.is_some());
         for (change, _) in applied.iter().take(MAX_LINES) {
             log_change(change);
         }
-        self.settle(config, next, unreachable.is_none());
+        self.settle(config, next, &attached, unreachable.is_none());
         let later = later.into_iter().filter_map(|(change, why)| {
             let path = change.path.to_string();
             Some(PendingChange { path, why: why? })
@@ -285,13 +293,13 @@ impl ConfigReloader {
     }
 
     /// The configuration in use, with all changes that can be applied while the process runs.
-    fn with_changes(&self, next: &Config) -> Config {
+    fn with_changes(&self, next: &Config, attached: &Attached<'_>) -> Config {
         let mut config = self.config.clone();
         config.limits = next.limits.clone();
-        config.routes.clone_from(&next.routes);
+        config.routes = attached.routes();
         config.default_route.clone_from(&next.default_route);
+        config.agents = attached.agents();
         if self.a2a.is_some() {
-            config.agents.clone_from(&next.agents);
             let push = std::mem::take(&mut config.a2a.push_notifications);
             config.a2a.clone_from(&next.a2a);
             config.a2a.push_notifications = push;
@@ -300,7 +308,13 @@ impl ConfigReloader {
     }
 
     /// Stores the configuration in use; its document contains the values in use.
-    fn settle(&mut self, mut config: Config, next: &Config, has_routes: bool) {
+    fn settle(
+        &mut self,
+        mut config: Config,
+        next: &Config,
+        attached: &Attached<'_>,
+        has_routes: bool,
+    ) {
         let routes = ROUTES.into_iter().filter(|_| has_routes);
         let log = self.log.as_ref().map(|_| LOG);
         let agents = WORKFLOWS.into_iter().filter(|_| self.workflows.is_some());
@@ -309,6 +323,9 @@ impl ConfigReloader {
         let parts = routes.chain([LIMITS]).chain(log).chain(agents);
         for part in parts.chain(a2a).chain(cards) {
             adopt(&mut config.document, &next.document, part);
+        }
+        if self.shows(AGENTS, has_routes) {
+            attached.restore(&mut config.document);
         }
         self.config = config;
     }
@@ -320,12 +337,17 @@ impl ConfigReloader {
     }
 
     /// Why a change is not in use; `None` when it is.
-    fn obstacle(&self, change: &Change, unreachable: Option<&str>) -> Option<String> {
+    fn obstacle(
+        &self,
+        change: &Change,
+        attached: &Attached<'_>,
+        unreachable: Option<&str>,
+    ) -> Option<String> {
         if is_in(change, &ROUTES) {
             return unreachable.map(str::to_owned);
         }
-        if change.is_about(AGENTS, "attach") {
-            return Some(format!("its program {RESTART}"));
+        if attached.holds(change) {
+            return Some(RESTART.to_owned());
         }
         let shown = A2A
             .into_iter()

@@ -339,6 +339,85 @@ async fn cards_and_bounds_of_a2a_change_while_the_bridge_runs() {
     world.end().await;
 }
 
+/// A configuration with attached agents, and with others.
+fn with_agents(agents: &[&str]) -> String {
+    let text = config("a").replace("http: { enabled: false", "http: { listen: '127.0.0.1:0'");
+    let routes = text.lines().filter(|line| !line.contains("targetagent"));
+    let text: String = routes.map(|line| format!("{line}\n")).collect();
+    let text = text.replace("routes:\n", "");
+    format!("{text}agents: {{ {} }}\n", agents.join(", "))
+}
+
+#[tokio::test]
+async fn attached_agents_stay_as_they_run_until_a_restart() {
+    const WEATHER: &str = "weather: { description: d, to: { transport: bus, topic: at.a }, attach: { command: [a] } }";
+    const SNOW: &str = "snow: { description: d, to: { transport: bus, topic: at.snow } }";
+    let world = World::new(&with_agents(&[WEATHER, SNOW])).await;
+    let mut topics = BTreeMap::new();
+    for topic in ["at.a", "at.b", "at.snow", "out.a"] {
+        topics.insert(topic, world.read(topic).await);
+    }
+    let both = |agents: [&str; 2]| with_agents(&agents);
+    let moved = WEATHER.replace("at.a", "at.b").replace(": d", ": new");
+    let replaced = WEATHER.replace("[a]", "[b]");
+    let plain = "weather: { description: d, to: { transport: bus, topic: at.b } }";
+    let new =
+        "rain: { description: d, to: { transport: bus, topic: at.b }, attach: { command: [a] } }";
+    let gained = SNOW.replace("at.snow }", "at.b }, attach: { command: [a] }");
+    let waiting = [
+        (both([&moved, SNOW]), "agents.weather.to.topic"),
+        (both([&replaced, SNOW]), "agents.weather.attach.command[0]"),
+        (
+            both([plain, SNOW]),
+            "agents.weather.attach.command, agents.weather.to.topic",
+        ),
+        (
+            with_agents(&[SNOW]),
+            "agents.weather.attach.command, agents.weather.description, agents.weather.to.topic, agents.weather.to.transport",
+        ),
+        (
+            with_agents(&[WEATHER, SNOW, new]),
+            "agents.rain.attach.command, agents.rain.description, agents.rain.to.topic, agents.rain.to.transport",
+        ),
+        (
+            both([WEATHER, &gained]),
+            "agents.snow.to.topic, agents.snow.attach.command",
+        ),
+    ];
+    let mut reloads = 0;
+    for (text, settings) in waiting {
+        let settings = settings.split(", ");
+        let settings: Vec<_> = settings
+            .map(|it| format!("{it}: needs a restart"))
+            .collect();
+        // The second reload finds the same file: what is not in use is reported again.
+        for _ in 0..2 {
+            reloads += 1;
+            world.reload(&text, "restart_needed", reloads).await;
+            assert_eq!(world.degraded().unwrap(), settings.join("; "));
+        }
+        for (agent, topic) in [("weather", "at.a"), ("snow", "at.snow"), ("rain", "out.a")] {
+            let mut to = notification(reloads);
+            to["params"]["_agentId"] = json!(agent);
+            world.publish(to.to_string()).await;
+            let arrived = next(topics.get_mut(topic).unwrap()).await;
+            assert_eq!(arrived["params"], to["params"], "{text}");
+        }
+        assert_eq!(get(&world, "/a2a/agents/weather").await.0, 200);
+        assert_eq!(get(&world, "/a2a/agents/rain").await.0, 404);
+    }
+    // The rest of a card is not kept.
+    let only_card = WEATHER.replace(": d", ": new");
+    world.reload(&both([&only_card, SNOW]), "applied", 1).await;
+    assert_eq!(world.degraded(), None);
+    let (_, card) = get(&world, "/a2a/agents/weather/card").await;
+    assert_eq!(card["description"], "new");
+    world.reload(&both([WEATHER, SNOW]), "applied", 2).await;
+    world.reload(&both([WEATHER, SNOW]), "unchanged", 1).await;
+    assert!(topics.get_mut("at.b").unwrap().try_recv().is_none());
+    world.end().await;
+}
+
 /// Replaces the files of a volume as the kubelet does: they are links through `..data`, which is replaced as a whole.
 fn swap(volume: &Path, version: &str, text: &str) {
     std::fs::create_dir(volume.join(version)).unwrap();

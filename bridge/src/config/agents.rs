@@ -213,7 +213,7 @@ impl SkillConfig {
 
 impl AgentCardConfig {
     /// The route that `to` defines. `None` without `to`, or if the agent's name is too long for a route name.
-    pub(super) fn route(&self, name: &str) -> Option<RouteConfig> {
+    pub(crate) fn route(&self, name: &str) -> Option<RouteConfig> {
         let to = self.to.clone()?;
         let target = Attribute::new(extension::TARGET_AGENT).ok()?;
         let is_it = ConditionConfig::Pattern(AsText(Pattern::new(name).ok()?));

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde_json::Value;
 
-use super::path::ValuePath;
+use super::path::{Segment, ValuePath};
 
 /// A value, from the file or a variable, that has changed.
 #[derive(Debug, Clone, PartialEq)]
@@ -34,12 +34,17 @@ impl Change {
         self.path.starts_with(&ValuePath::root().below(part))
     }
 
-    /// Whether the value is this member of any entry in a part of the file.
-    pub(crate) fn is_about(&self, part: &str, member: &str) -> bool {
-        let has = |value: &Option<Value>| value.as_ref().is_some_and(|it| it.get(member).is_some());
-        let path = self.path.to_string();
-        self.is_in(part)
-            && (path.contains(&format!(".{member}")) || has(&self.before) || has(&self.after))
+    /// The entry that has changed in a part of the file that is a map, and its member.
+    pub(crate) fn member_in(&self, part: &str) -> Option<(&str, &str)> {
+        match self.path.steps() {
+            [
+                Segment::Key(map),
+                Segment::Key(entry),
+                Segment::Key(member),
+                ..,
+            ] if map == part => Some((entry, member)),
+            _ => None,
+        }
     }
 
     /// The old value, as text.
