@@ -960,6 +960,24 @@ async fn a_client_that_leaves_a_stream_cancels_its_task() {
 }
 
 #[tokio::test]
+async fn a_call_that_a_drain_ends_may_have_been_done() {
+    let mut front = Front::open_with(&CONFIG.replace("drain_grace: 5s", "drain_grace: 1s")).await;
+    let body = request("1", "echo", json!({ "_agentId": "weather", "ms": 60_000 }));
+    let answer = tokio::spawn(front.to("/rpc", body).send());
+    front.next_seen().await;
+    front.stop.cancel();
+    let answer = answer.await.unwrap().unwrap();
+    // Clients repeat a 503 by themselves, and the agent would do the work twice.
+    assert_eq!(answer.status(), StatusCode::OK);
+    let answer: Value = serde_json::from_str(&answer.text().await.unwrap()).unwrap();
+    assert_eq!(answer["id"], 1, "{answer}");
+    assert_eq!(answer["error"]["data"]["reason"], "answer_lost", "{answer}");
+    let message = answer["error"]["message"].as_str().unwrap();
+    assert!(message.contains("may have done the work"), "{message}");
+    timeout(SOON, front.running).await.unwrap().unwrap();
+}
+
+#[tokio::test]
 async fn draining_finishes_calls_in_flight_and_takes_no_more() {
     let mut front = Front::open().await;
     let body = request("1", "echo", json!({ "_agentId": "weather", "ms": 500 }));

@@ -199,7 +199,9 @@ impl Answer {
             may_have_arrived: Arc::new(AtomicBool::new(true)),
             client: None,
         };
-        opened.answer(account, calls)
+        let mut answer = opened.answer(account, calls);
+        answer.is_followed = true;
+        answer
     }
 
     /// Whether other replicas can receive it.
@@ -284,12 +286,15 @@ impl Answer {
                 }
                 Ok(part)
             }
-            Err(error) => {
-                if matches!(error, CallError::Draining) && self.is_followed {
-                    self.sent_calls.iter().for_each(SentCalls::hand_off);
-                }
-                Err(self.fail(error))
+            Err(CallError::Draining) if self.is_followed => {
+                self.sent_calls.iter().for_each(SentCalls::hand_off);
+                Err(self.fail(CallError::Draining))
             }
+            // Nobody receives the answer, and whoever repeats the request may have the work done twice.
+            Err(CallError::Draining) if self.may_have_arrived() => {
+                Err(self.fail(CallError::Drained))
+            }
+            Err(error) => Err(self.fail(error)),
         })
     }
 

@@ -35,9 +35,12 @@ pub enum CallError {
     /// The limit of pending calls is reached.
     #[error("{0}")]
     Exhausted(Bound),
-    /// The bridge is shutting down.
+    /// The bridge is shutting down. The request was not sent, or another replica continues the call.
     #[error("the bridge is shutting down")]
     Draining,
+    /// The bridge is shutting down, and the request was sent, so the agent may be at work on it.
+    #[error("the bridge is shutting down, and the agent's answer has not arrived")]
+    Drained,
     /// The request cannot be sent as it is.
     #[error("the request cannot be sent: {0}")]
     Refused(Text),
@@ -129,7 +132,7 @@ impl CallError {
             Self::Unavailable(_) | Self::DestinationRefused(_) | Self::Draining => {
                 "agent_unavailable"
             }
-            Self::AnswerLost(_) => "answer_lost",
+            Self::AnswerLost(_) | Self::Drained => "answer_lost",
             Self::Exhausted(_) | Self::SlowCaller => "exhausted",
             Self::Refused(_) => "invalid_params",
             Self::BadAnswer(_) => "bad_agent_reply",
@@ -147,6 +150,11 @@ impl CallError {
         matches!(self, Self::Unavailable(why) if *why == NOBODY)
     }
 
+    /// Whether the bridge has ended the call because it is shutting down.
+    pub(crate) fn is_drain(&self) -> bool {
+        matches!(self, Self::Draining | Self::Drained)
+    }
+
     /// The outcome of a call that fails with this error.
     pub(crate) fn outcome(&self) -> CallOutcome {
         match self {
@@ -157,6 +165,7 @@ impl CallError {
             Self::AgentNotFound(_)
             | Self::Exhausted(_)
             | Self::Draining
+            | Self::Drained
             | Self::Refused(_)
             | Self::SlowCaller
             | Self::BadAnswer(_)

@@ -263,7 +263,7 @@ impl Exchanges {
                     }
                 }
                 // The next reader makes the call again.
-                Err(CallError::Draining) if requester.is_redeliverable => {
+                Err(error) if error.is_drain() && requester.is_redeliverable => {
                     if let Some(position) = position {
                         self.running.leave(position);
                     }

@@ -281,6 +281,10 @@ impl Failure {
                 Self::new(Exhausted, format!("{bound}; try again in a moment"))
                     .detail("retryAfterSeconds", SOON)
             }
+            CallError::Drained => Self::new(
+                AnswerLost,
+                "the bridge has shut down after the request was sent and before the answer arrived; the agent may have done the work",
+            ),
             CallError::Draining => Self::new(
                 AgentUnavailable,
                 "the bridge is shutting down; send the request again to another replica",
@@ -569,6 +573,7 @@ mod tests {
                 "answer_lost",
                 [-32006, -32603, -32603],
             ),
+            (CallError::Drained, "answer_lost", [-32006, -32603, -32603]),
             (
                 CallError::Draining,
                 "agent_unavailable",

@@ -99,7 +99,7 @@ impl Following {
             match next {
                 // The client can resume with the id of the last event.
                 Err(_) => return None,
-                Ok(Ok(None)) => return Some((self.reader.failure(&CallError::Draining), None)),
+                Ok(Ok(None)) => return Some((self.reader.failure(&CallError::Drained), None)),
                 Ok(Err(Lagged)) => {
                     let (tasks, task) = (&self.reader.tasks, &self.reader.task);
                     let (task, again) = tasks.follow(task, Some(self.reached))?;
