@@ -9,6 +9,7 @@ use std::borrow::Borrow;
 use std::fmt;
 
 use a2abus_plugin::Text;
+use a2abus_transports::Topic;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -145,6 +146,18 @@ impl Pattern {
     pub fn is_glob(&self) -> bool {
         let class = self.0.split_once('[');
         self.0.contains(['*', '?']) || class.is_some_and(|(_, after)| after.contains(']'))
+    }
+
+    /// Whether a topic can match: the pattern has nothing outside its wildcards that a topic cannot have, such as the
+    /// `>` of NATS.
+    #[must_use]
+    pub(crate) fn may_match_a_topic(&self) -> bool {
+        let is_wildcard = |c| "*?[]!^{},".contains(c);
+        if self.is_glob() {
+            let is_legal = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+            return self.0.chars().all(|c| is_legal(c) || is_wildcard(c));
+        }
+        Topic::new(self.0.clone()).is_ok()
     }
 
     /// The text.

@@ -68,7 +68,7 @@ pub(crate) struct AttachArgs {
     /// The topic or subject to read requests from [default: agents.NAME].
     #[arg(long)]
     topic: Option<String>,
-    /// A topic that requests may name for their answers; a pattern may contain *.
+    /// A topic that requests may name for their answers; a pattern may contain * (any text), but no > of NATS.
     #[arg(long = "reply-topic", value_name = "PATTERN")]
     reply_topics: Vec<String>,
     /// The topic on which the agent is announced to other bridges [default: agents.discovery, on NATS agents.discovery.NAME].
@@ -315,6 +315,16 @@ mod tests {
         ] {
             assert!(args(line).is_err(), "{line}");
         }
+    }
+
+    #[test]
+    fn reply_topics_are_no_nats_wildcards() {
+        let read = |pattern: &str| {
+            let line = format!("a --nats nats://a:1 --reply-topic {pattern} -- x");
+            args(&line).unwrap().without_file()
+        };
+        assert!(read("clients.*").is_ok());
+        assert!(read("clients.>").is_err());
     }
 
     #[test]

@@ -1080,6 +1080,32 @@ agents:
 }
 
 #[test]
+fn reply_topics_are_names_that_a_topic_can_have() {
+    const RESERVED: &str =
+        "is reserved: a request may not name a topic that begins with '_' or '$'";
+    const UNUSABLE: &str = "matches no topic: topics have only letters, digits, '.', '_' and '-'; '*' stands for any text, also with dots";
+    check_more(
+        "
+bindings:
+- {name: a, transport: k, topics: [t], reply_topics: [a, 'a.*', 'a-[0-9]?', '[!x]*', '{a,b}.*', '_a']}
+- {name: b, transport: n, topics: [u], stream: s, durable: d, reply_topics: ['a.>', 'a b', 'a..b', '*.>', '$a*']}
+agents:
+  c: {to: {transport: k, topic: c}, attach: {command: [x], reply_topics: [a, 'x.>', '_x.*']}}
+",
+        &[
+            &format!("f:2:97: bindings[0].reply_topics[5]: {RESERVED}"),
+            &format!("f:3:78: bindings[1].reply_topics[0]: {UNUSABLE}"),
+            &format!("f:3:85: bindings[1].reply_topics[1]: {UNUSABLE}"),
+            &format!("f:3:92: bindings[1].reply_topics[2]: {UNUSABLE}"),
+            &format!("f:3:100: bindings[1].reply_topics[3]: {UNUSABLE}"),
+            &format!("f:3:107: bindings[1].reply_topics[4]: {RESERVED}"),
+            &format!("f:5:78: agents.c.attach.reply_topics[1]: {UNUSABLE}"),
+            &format!("f:5:85: agents.c.attach.reply_topics[2]: {RESERVED}"),
+        ],
+    );
+}
+
+#[test]
 fn environment_values_and_headers_of_attached_servers_are_text() {
     check_more(
         "

@@ -343,15 +343,23 @@ impl<'a> Checker<'a> {
 
     /// Rejects topics that a request may never name.
     fn reply_topics(&mut self) {
-        for (path, binding) in self.each_binding() {
-            for (index, pattern) in binding.reply_topics.iter().enumerate() {
-                if pattern.text().starts_with(['_', '$']) {
-                    let path = path.key("reply_topics").index(index);
-                    self.error(
-                        path,
-                        "is reserved: a request may not name a topic that begins with '_' or '$'",
-                    );
-                }
+        let bindings = self.each_binding();
+        let bindings = bindings.map(|(path, binding)| (path, &binding.reply_topics));
+        let agents = ValuePath::root().key("agents");
+        let attached = self.sections.agents.iter().filter_map(|(name, agent)| {
+            let attach = agent.as_ref()?.attach.as_ref()?;
+            Some((agents.key(name).key("attach"), &attach.reply_topics))
+        });
+        for (path, patterns) in bindings.chain(attached) {
+            for (index, pattern) in patterns.iter().enumerate() {
+                let message = if pattern.text().starts_with(['_', '$']) {
+                    "is reserved: a request may not name a topic that begins with '_' or '$'"
+                } else if !pattern.may_match_a_topic() {
+                    "matches no topic: topics have only letters, digits, '.', '_' and '-'; '*' stands for any text, also with dots"
+                } else {
+                    continue;
+                };
+                self.error(path.key("reply_topics").index(index), message);
             }
         }
     }
