@@ -25,7 +25,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::config::KafkaConfig;
-use super::error::{failed, is_outage};
+use super::error::{failed, is_outage, kind};
 use super::health::{Events, Pulse};
 use super::intake::{Admission, Budget, Intake, PositionStorage};
 use super::rebalance::{Client, Context, EndSignal, list, store};
@@ -105,6 +105,8 @@ struct Session<'a> {
     store_at: Instant,
     check_gaps_at: Instant,
     last_error: Option<(Code, Instant)>,
+    /// When the brokers last refused a permission. librdkafka reports that only once, and then goes on asking.
+    refused_at: Option<Instant>,
 }
 
 /// A record on its way to the channel.
@@ -326,6 +328,7 @@ impl<'a> Session<'a> {
             store_at: now,
             check_gaps_at: now,
             last_error: None,
+            refused_at: None,
         })
     }
 
@@ -499,8 +502,15 @@ impl<'a> Session<'a> {
     /// the cluster does not name. After a response that names none, as a single broker sends it while it returns to its
     /// cluster, the client sometimes never asks again.
     fn is_stuck(&self) -> bool {
+        let is_answered = self.task.plan.pulse.answers_for() > LONGEST_WAIT;
+        self.is_member() && is_answered && self.is_without_partitions(LONGEST_WAIT)
+    }
+
+    /// Whether the client has waited longer than this for partitions, and has not been told that it may not have them.
+    fn is_without_partitions(&self, longest: Duration) -> bool {
         let waits = self.client.context().unassigned_for();
-        self.is_member() && waits.min(self.task.plan.pulse.answers_for()) > LONGEST_WAIT
+        let is_refused = self.refused_at.is_some_and(|at| at.elapsed() < waits);
+        waits > longest && !is_refused
     }
 
     /// Logs an error once, and again when it changes or persists.
@@ -508,6 +518,9 @@ impl<'a> Session<'a> {
         let Some(code) = error.rdkafka_error_code() else {
             return tracing::warn!(%error, "the Kafka consumer reports an error");
         };
+        if kind(code) == TransportErrorKind::Unauthorised {
+            self.refused_at = Some(Instant::now());
+        }
         let told = self
             .last_error
             .is_some_and(|(last, at)| last == code && at.elapsed() < WARN_AGAIN);
@@ -693,6 +706,66 @@ impl Received {
             lane: self.lane,
             attempt: 1,
             acknowledger,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rdkafka::mocking::MockCluster;
+    use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr as Response};
+
+    use super::*;
+
+    /// A member of the group `g` that reads the topic `t` of this cluster.
+    fn member(brokers: String) -> Task {
+        let budget = Budget {
+            bytes: 1 << 20,
+            messages: 100,
+        };
+        Task {
+            plan: Plan {
+                config: Arc::new(KafkaConfig::new([brokers])),
+                pulse: Arc::default(),
+                source: Source::Group {
+                    name: Text::from_static("g"),
+                    topics: vec![Topic::from_static("t")],
+                },
+                budget,
+            },
+            intake: Arc::new(Intake::new(PositionStorage::Offsets, budget)),
+            leave: EndSignal::default(),
+            assigned: CancellationToken::new(),
+            deliveries: mpsc::channel(1).0,
+            lag: None,
+            full: watch::channel(Vec::new()).0,
+        }
+    }
+
+    #[test]
+    fn a_member_that_is_refused_is_not_stuck() {
+        let cluster = MockCluster::new(1).unwrap();
+        cluster.create_topic("t", 1, 1).unwrap();
+        let refusals = [Response::RD_KAFKA_RESP_ERR_GROUP_AUTHORIZATION_FAILED; 1_000];
+        cluster.request_errors(RDKafkaApiKey::FindCoordinator, &refusals);
+        let task = member(cluster.bootstrap_servers());
+        let mut session = Session::open(&task).unwrap();
+        let late = Instant::now() + Duration::from_secs(30);
+        while session.is_without_partitions(Duration::ZERO) {
+            assert!(Instant::now() < late, "no refusal is reported");
+            assert!(session.poll(TICK).is_continue());
+        }
+        // Once it is permitted it gets partitions. If it loses them, it waits again.
+        cluster.clear_request_errors(RDKafkaApiKey::FindCoordinator);
+        while !task.assigned.is_cancelled() {
+            assert!(Instant::now() < late, "no partitions are assigned");
+            assert!(session.poll(TICK).is_continue());
+        }
+        assert!(!session.is_without_partitions(Duration::ZERO));
+        session.client.unsubscribe();
+        while !session.is_without_partitions(Duration::ZERO) {
+            assert!(Instant::now() < late, "the next wait does not count");
+            assert!(session.poll(TICK).is_continue());
         }
     }
 }
