@@ -469,7 +469,8 @@ admin: {{ listen: '{admin}' }}
     replica.stop().await;
     let took = began.elapsed();
     assert!(took < grace + MARGIN, "{took:?}");
-    for answer in [sent, unsent] {
-        assert_eq!(answer.await.unwrap().unwrap().status(), 503);
-    }
+    let sent = sent.await.unwrap().unwrap();
+    assert_eq!(sent.status(), 200);
+    assert!(sent.text().await.unwrap().contains("answer_lost"));
+    assert_eq!(unsent.await.unwrap().unwrap().status(), 503);
 }
