@@ -282,8 +282,10 @@ pub fn logged_call_id(event: &Event) -> Option<Text> {
 
 /// Removes the token from a reply id. Other text is returned unchanged.
 pub(crate) fn without_token(text: &Text) -> Text {
-    let call = text.parse().map(|id: ReplyId| id.call.text());
-    call.unwrap_or_else(|_| text.clone())
+    match text.parse() {
+        Ok(ReplyId { token: Some(_), .. }) => text.get(..CALL_ID_CHARS).unwrap_or(text).into(),
+        Ok(ReplyId { token: None, .. }) | Err(NotACallId) => text.clone(),
+    }
 }
 
 /// Removes the token from each reply id in the bytes that `is_secret`. Finds reply ids that are whole words: as a JSON
