@@ -153,8 +153,8 @@ pub struct HttpConfig {
     pub allowed_hosts: Vec<String>,
     /// How long the process may finish work in progress after SIGTERM.
     ///
-    /// Wrong: too short: calls end with 503. Longer than the platform's grace period: the platform kills the process
-    /// first.
+    /// Wrong: too short: calls end with `answer_lost`. Longer than the platform's grace period: the platform kills the
+    /// process first.
     #[schemars(extend("bounds" = ["0s", "1h"]))]
     pub drain_grace: AsText<Duration>,
 }
