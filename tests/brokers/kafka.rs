@@ -6,8 +6,12 @@ use a2abus_transports::kafka::{Kafka, KafkaConfig};
 use a2abus_transports::{
     Address, Disposition, Message, Reading, Subscription, Topic, Transport as _, TransportErrorKind,
 };
+use rdkafka::ClientConfig;
+use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use support::battery::{self, CASES, Case, Environment, Feature, unique, within};
 use support::server::{Kind, Private, named};
+
+const DEADLINE: Duration = Duration::from_secs(20);
 
 struct Cluster {
     address: String,
@@ -126,4 +130,47 @@ async fn a_process_of_the_same_instance_id_ends_the_first_and_the_first_knows() 
     let error = consumer.close(Duration::from_secs(10)).await.unwrap_err();
     assert_eq!(error.kind(), TransportErrorKind::Fenced, "{error}");
     assert_eq!(error.disposition(), Disposition::Pause);
+}
+
+/// How many members a group has.
+async fn members(address: &str, group: &str) -> usize {
+    let client: BaseConsumer = ClientConfig::new()
+        .set("bootstrap.servers", address)
+        .create()
+        .unwrap();
+    let group = group.to_owned();
+    let asked = tokio::task::spawn_blocking(move || {
+        let list = client.fetch_group_list(Some(&group), DEADLINE).unwrap();
+        list.groups()[0].members().len()
+    });
+    asked.await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_member_without_partitions_leaves_its_group_when_it_is_closed() {
+    let Some(address) = named(Kind::Kafka) else {
+        return;
+    };
+    let topic = Topic::new(unique()).unwrap();
+    // A member that does not leave stays until its session ends: longer than this test.
+    let kafka = Kafka::connect(KafkaConfig::new([address.as_str()])).unwrap();
+    kafka.ensure_topic(&topic, 1).await.unwrap();
+    let join = async || {
+        let subscription = Subscription {
+            topics: vec![topic.clone().into()],
+            reading: Reading::Group(topic.as_str().into()),
+            budget_bytes: 1 << 20,
+            budget_messages: 100,
+        };
+        let consumer = kafka.subscribe(subscription).await.unwrap();
+        within("an assignment", consumer.assigned()).await;
+        consumer
+    };
+    let (first, second) = (join().await, join().await);
+    assert_eq!(members(&address, topic.as_str()).await, 2);
+    // The first has the partition.
+    second.close(DEADLINE).await.unwrap();
+    assert_eq!(members(&address, topic.as_str()).await, 1);
+    first.close(DEADLINE).await.unwrap();
+    assert_eq!(members(&address, topic.as_str()).await, 0);
 }

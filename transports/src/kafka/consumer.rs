@@ -586,12 +586,24 @@ impl<'a> Session<'a> {
         }
         self.commit();
         self.client.context().close();
+        self.leave_without_partitions();
         tracing::debug!(
             stale_verdicts = self.task.intake.stale(),
             "the Kafka subscription closes"
         );
         // Dropping the client revokes its partitions, commits what is stored, and leaves the group.
         drop(self.client);
+    }
+
+    /// Leaves the group if the member has no partitions. When such a client is closed, librdkafka does not leave, and the
+    /// next rebalance waits until the session ends. Source: librdkafka 2.12, `rd_kafka_cgrp_revoke_all_rejoin`.
+    fn leave_without_partitions(&self) {
+        // A static member keeps its place, so that the process can return to it.
+        let may_leave = self.is_member() && self.task.plan.config.instance_id.is_none();
+        let assigned = self.client.assignment();
+        if may_leave && assigned.is_ok_and(|partitions| partitions.count() == 0) {
+            self.client.unsubscribe();
+        }
     }
 
     /// Commits what is settled while the member can still take part in a rebalance. Without this, the commit of a closing
