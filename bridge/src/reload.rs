@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 use tokio::sync::Notify;
 use tokio::time::{MissedTickBehavior, interval};
 
-use self::attached::Attached;
+use self::attached::{AGENTS, Attached};
 use crate::bus::outbound::Outbound;
 use crate::calls::Calls;
 use crate::config::{Change, Config, ConfigErrors, Problem, Severity, changes};
@@ -46,8 +46,6 @@ const RESTART: &str = "needs a restart";
 /// The parts of the file that a reload replaces.
 const ROUTES: [&str; 2] = ["routes", "default_route"];
 const LIMITS: &str = "limits";
-/// Agents with cards have routes of their own.
-const AGENTS: &str = "agents";
 /// The parts of the A2A interface that a reload replaces, besides the agents.
 const A2A: [&str; 7] = [
     "a2a.public_url",

@@ -8,7 +8,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value};
 
-use super::AGENTS;
 use crate::config::{AgentCardConfig, Change, Config, RouteConfig};
 use crate::names::Name;
 
@@ -20,6 +19,8 @@ pub(super) struct Attached<'a> {
     names: BTreeSet<&'a Name>,
 }
 
+/// The part of the file that names them. Agents with cards have routes of their own.
+pub(super) const AGENTS: &str = "agents";
 /// The members of an attached agent that only a restart changes.
 const KEPT: [&str; 2] = ["to", "attach"];
 
