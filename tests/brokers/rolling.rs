@@ -453,10 +453,10 @@ admin: {{ listen: '{admin}' }}
         let request = request.header("content-type", "application/json");
         tokio::spawn(request.body(self::request(1).to_string()).send())
     };
-    let sent = call();
+    let confirmed = call();
     within("the agent has the request", next(&requests)).await;
     broker.freeze().await;
-    let unsent = call();
+    let unconfirmed = call();
     within("the call waits", async {
         let metrics = format!("http://{admin}/metrics");
         let waiting = async || reqwest::get(&metrics).await.unwrap().text().await.unwrap();
@@ -469,8 +469,10 @@ admin: {{ listen: '{admin}' }}
     replica.stop().await;
     let took = began.elapsed();
     assert!(took < grace + MARGIN, "{took:?}");
-    let sent = sent.await.unwrap().unwrap();
-    assert_eq!(sent.status(), 200);
-    assert!(sent.text().await.unwrap().contains("answer_lost"));
-    assert_eq!(unsent.await.unwrap().unwrap().status(), 503);
+    // The broker may have taken the request that it did not confirm.
+    for answer in [confirmed, unconfirmed] {
+        let answer = answer.await.unwrap().unwrap();
+        assert_eq!(answer.status(), 200);
+        assert!(answer.text().await.unwrap().contains("answer_lost"));
+    }
 }
