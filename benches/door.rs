@@ -89,12 +89,12 @@ fn answers(request: &[u8]) -> &'static [&'static str] {
     const MESSAGE: &[&str] = &[
         r#"{"kind":"message","role":"agent","messageId":"a","parts":[{"kind":"text","text":"22 degrees"}]}"#,
     ];
-    let says = |what: &str| find(request, what.as_bytes()).is_some();
-    if says(r#""method":"tools/call""#) {
+    let contains = |what: &str| find(request, what.as_bytes()).is_some();
+    if contains(r#""method":"tools/call""#) {
         TOOL
-    } else if says(r#""text":"task""#) {
+    } else if contains(r#""text":"task""#) {
         TASK
-    } else if says(r#""text":"stream""#) {
+    } else if contains(r#""text":"stream""#) {
         STREAM
     } else {
         MESSAGE
@@ -137,9 +137,9 @@ async fn bridge(memory: &Memory, stop: &CancellationToken) -> (SocketAddr, JoinH
     let address = bridge.door_address().expect("the listener is open");
     let readiness = Arc::clone(bridge.readiness());
     let running = tokio::spawn(bridge.run(stop.clone()));
-    let begun = Instant::now();
+    let start = Instant::now();
     while !readiness.is_ready() {
-        assert!(begun.elapsed() < READY, "{:?}", readiness.report());
+        assert!(start.elapsed() < READY, "{:?}", readiness.report());
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     (address, running)
@@ -359,11 +359,11 @@ async fn first_events(address: SocketAddr, path: &str) -> Vec<Duration> {
         Connection::open(address, path, &message("message/stream", "stream")).await;
     let mut times = Vec::with_capacity(STREAMS);
     for _ in 0..STREAMS {
-        let begun = Instant::now();
+        let start = Instant::now();
         connection
             .send(|read| find(read, b"data: ").is_some())
             .await;
-        times.push(begun.elapsed());
+        times.push(start.elapsed());
         connection.until(|read| read.ends_with(b"0\r\n\r\n")).await;
     }
     times.sort_unstable();

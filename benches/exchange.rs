@@ -65,9 +65,9 @@ async fn measure(load: Load, request: impl AsyncFn()) -> Cost {
     let (cpu, begun) = (cpu_us(), Instant::now());
     let times = stream::iter(0..load.requests)
         .map(|_| async {
-            let begun = Instant::now();
+            let start = Instant::now();
             request().await;
-            begun.elapsed().as_secs_f64() * 1e6
+            start.elapsed().as_secs_f64() * 1e6
         })
         .buffer_unordered(load.in_flight)
         .collect::<Vec<_>>()

@@ -141,10 +141,10 @@ async fn through_the_bridge(memory: Memory, messages: usize, workers: usize) {
     let bridge = bridge.expect("the bridge is built");
     let (metrics, stop) = (Arc::clone(bridge.metrics()), CancellationToken::new());
     let running = tokio::spawn(bridge.run(stop.clone()));
-    let begun = Instant::now();
+    let start = Instant::now();
     let settled = format!("a2abus_settled_total{{binding=\"in\"}} {messages}\n");
     while !metrics.render().expect("text").contains(&settled) {
-        assert!(begun.elapsed() < READY, "it has not settled {messages}");
+        assert!(start.elapsed() < READY, "it has not settled {messages}");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     stop.cancel();
@@ -167,18 +167,18 @@ fn measure<F: Future<Output = ()> + Send + 'static>(
     };
     let loaded: Vec<_> = (0..instances).map(|_| loaded()).collect();
     let (cpu, allocations) = (cpu_us(), ALLOCATOR.0.load(Ordering::Relaxed));
-    let begun = Instant::now();
+    let started = Instant::now();
     let start = |(runtime, memory): (Runtime, Memory)| {
-        let done = runtime.spawn(work(memory, messages / instances, threads));
-        (runtime, done)
+        let task = runtime.spawn(work(memory, messages / instances, threads));
+        (runtime, task)
     };
     let running: Vec<_> = loaded.into_iter().map(start).collect();
-    for (runtime, done) in running {
-        runtime.block_on(done).expect("it ends in order");
+    for (runtime, task) in running {
+        runtime.block_on(task).expect("it ends in order");
     }
     let count = messages as f64;
     Cost {
-        per_second: count / begun.elapsed().as_secs_f64(),
+        per_second: count / started.elapsed().as_secs_f64(),
         cpu_us: (cpu_us() - cpu) / count,
         allocations: (ALLOCATOR.0.load(Ordering::Relaxed) - allocations) as f64 / count,
     }

@@ -156,13 +156,13 @@ async fn through(one: &View<Tasks>, other: &View<Tasks>) -> Vec<f64> {
     let ((), mut following) = other.follow(None, APPENDS, |_| ());
     let mut times = Vec::new();
     for number in 0..APPENDS {
-        let begun = Instant::now();
+        let start = Instant::now();
         let key = format!("task-{number}");
         let appended = one.append(&key, Some(event(number, "working")));
-        let (position, seen) = tokio::join!(appended, following.next());
-        times.push(begun.elapsed().as_secs_f64() * 1e3);
-        let seen = seen.expect("in time").expect("the view lives");
-        assert_eq!(seen.position, position.expect("appended"));
+        let (position, record) = tokio::join!(appended, following.next());
+        times.push(start.elapsed().as_secs_f64() * 1e3);
+        let record = record.expect("in time").expect("the view lives");
+        assert_eq!(record.position, position.expect("appended"));
     }
     times
 }
@@ -178,15 +178,15 @@ async fn compare(
     for round in 0..=ROUNDS {
         let mut times = Vec::new();
         for number in 0..APPENDS {
-            let begun = Instant::now();
+            let start = Instant::now();
             by_hand(number).await;
-            times.push(begun.elapsed().as_secs_f64() * 1e3);
+            times.push(start.elapsed().as_secs_f64() * 1e3);
         }
-        let seen = through(one, other).await;
+        let view_times = through(one, other).await;
         // The first warms up.
         if round > 0 {
             hand.extend(times);
-            views.extend(seen);
+            views.extend(view_times);
         }
     }
     println!("{name}: from the append until the other replica has applied it");

@@ -59,7 +59,7 @@ impl Leg {
         Self::JetStreamToKafka,
     ];
 
-    pub(crate) fn word(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::KafkaToNats => "kafka-nats",
             Self::KafkaToJetStream => "kafka-jetstream",
@@ -68,8 +68,8 @@ impl Leg {
         }
     }
 
-    pub(crate) fn named(word: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|leg| leg.word() == word)
+    pub(crate) fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|leg| leg.name() == name)
     }
 
     pub(crate) fn title(self) -> &'static str {

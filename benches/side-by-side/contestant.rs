@@ -89,8 +89,8 @@ impl Contestant {
             }
             Self::ByHand | Self::ByHandWithHeaders => {
                 let headers = self == Self::ByHandWithHeaders;
-                let (word, kafka, nats) = (leg.word(), &brokers.kafka, &brokers.nats);
-                let work = format!("{word} {kafka} {nats} {from} {to} {headers}");
+                let (name, kafka, nats) = (leg.name(), &brokers.kafka, &brokers.nats);
+                let work = format!("{name} {kafka} {nats} {from} {to} {headers}");
                 let mut command = Command::new(std::env::current_exe().expect("a path"));
                 command.args(["by-hand", &work]);
                 command
@@ -248,9 +248,9 @@ impl Drop for Process {
         // What is left of its work does not matter, and a profiler around it writes what it has.
         let id = self.child.id().to_string();
         drop(Command::new("kill").args(["-TERM", &id]).status());
-        let begun = Instant::now();
+        let start = Instant::now();
         while matches!(self.child.try_wait(), Ok(None)) {
-            if begun.elapsed() > FAREWELL {
+            if start.elapsed() > FAREWELL {
                 drop(self.child.kill());
             }
             std::thread::sleep(Duration::from_millis(20));

@@ -135,7 +135,7 @@ fn score(
 ) -> Result<Score, String> {
     let destination = brokers.open(leg);
     let process = Process::start(contestant, leg, brokers, source, &destination.name);
-    let begun = Instant::now();
+    let start = Instant::now();
     let mut first: Option<(u64, Instant, Usage)> = None;
     loop {
         let count = destination.count();
@@ -152,7 +152,7 @@ fn score(
             }
             _ => {}
         }
-        if begun.elapsed() > PATIENCE {
+        if start.elapsed() > PATIENCE {
             return Err(format!("{count} of {messages} arrived in {PATIENCE:?}"));
         }
         std::thread::sleep(LOOK);

@@ -105,13 +105,13 @@ pub(crate) fn read_events(stream: &str) -> Vec<SseEvent> {
         let value = value.strip_prefix(' ').unwrap_or(value).to_owned();
         match field {
             "" if line.is_empty() => {
-                let done = std::mem::take(&mut event);
+                let complete = std::mem::take(&mut event);
                 if !data.is_empty() {
-                    let ty = Some(done.ty).filter(|ty| !ty.is_empty());
+                    let ty = Some(complete.ty).filter(|ty| !ty.is_empty());
                     events.push(SseEvent {
                         ty: ty.unwrap_or_else(|| "message".to_owned()),
                         data: std::mem::take(&mut data).join("\n"),
-                        ..done
+                        ..complete
                     });
                 }
             }
@@ -171,9 +171,9 @@ async fn check_http(front: &Front, case: HttpCase) {
     for header in &expect.headers_present {
         assert!(response.headers().contains_key(header), "{name}: {header}");
     }
-    if let Some(wanted) = &expect.content_type {
+    if let Some(content_type) = &expect.content_type {
         let found = response.headers()["content-type"].to_str().unwrap();
-        assert_eq!(found, wanted, "{name}");
+        assert_eq!(found, content_type, "{name}");
     }
     let body = response.text().await.unwrap();
     if let Some(other) = &expect.same_body_as {
@@ -343,12 +343,12 @@ async fn the_urls_of_cards_are_the_public_ones() {
 }
 
 #[tokio::test]
-async fn an_agent_needs_no_route_and_no_agents_no_door() {
+async fn an_agent_needs_no_route_and_without_agents_there_is_no_card() {
     let mut front = Front::open_with(CONFIG).await;
     let body = crate::http::request("7", "tools/list", json!({}));
     let answer = front.to("/rpc/weather", body).send().await.unwrap();
     assert_eq!(answer.status(), StatusCode::OK);
-    assert_eq!(front.next_seen().await["topic"], "agents.weather");
+    assert_eq!(front.next_request().await["topic"], "agents.weather");
     let start = CONFIG.find("agents:").unwrap();
     let end = CONFIG.find("calls:").unwrap();
     let without = format!("{}{}", &CONFIG[..start], &CONFIG[end..]);
@@ -372,8 +372,8 @@ async fn an_invalid_number_is_refused_with_a_clear_message() {
         let sent = front.to("/a2a/agents/weather", body).send().await.unwrap();
         let answer: Value = sent.json().await.unwrap();
         assert_eq!(answer["error"]["code"], -32602, "{answer}");
-        let said = answer["error"].to_string();
-        assert!(said.contains(expected), "{said}");
+        let message = answer["error"].to_string();
+        assert!(message.contains(expected), "{message}");
     }
     let nowhere = front.to("/a2a/nowhere", "{}").send().await.unwrap();
     assert_eq!(nowhere.status(), StatusCode::NOT_FOUND);

@@ -81,7 +81,7 @@ impl World {
 
     /// The event that is routed next.
     async fn event(&mut self) -> Event {
-        let message = taken(self.out.recv(), "an event").await;
+        let message = next_message(self.out.recv(), "an event").await;
         match content_mode::read(Binding::Memory, &message, &Limits::default()).unwrap() {
             Content::Event(event) => event,
             Content::Plain { .. } => panic!("not a CloudEvent"),
@@ -90,7 +90,7 @@ impl World {
 
     /// The next dead letter: its reason, its detail and its body.
     async fn dead_letter(&mut self) -> (String, String, String) {
-        let message = taken(self.dead.recv(), "a dead letter").await;
+        let message = next_message(self.dead.recv(), "a dead letter").await;
         let header = |name| {
             let value = message.headers.get(name).unwrap();
             String::from_utf8(value.to_vec()).unwrap()
@@ -105,7 +105,7 @@ impl World {
     }
 }
 
-async fn taken(next: impl Future<Output = Option<Delivery>>, what: &'static str) -> Message {
+async fn next_message(next: impl Future<Output = Option<Delivery>>, what: &'static str) -> Message {
     let delivery = within(what, next).await.unwrap();
     delivery.acknowledger.settle(Outcome::Settled).unwrap();
     delivery.message
@@ -198,7 +198,7 @@ async fn a_binding_and_a_route_convert_records() {
 }
 
 #[tokio::test]
-async fn a_call_is_put_into_the_wrapper_that_a_conversion_wants() {
+async fn a_call_is_wrapped_as_its_conversion_requires() {
     let mut world = World::new("", ", convert: envelope_from_jsonrpc_request").await;
     let call = r#"{"jsonrpc":"2.0","id":7,"method":"session/prompt","params":{"_agentId":"coder","sessionId":"s"}}"#;
     world.publish(Message::plain(call)).await;

@@ -166,9 +166,9 @@ impl World {
         line.unwrap_or_default()
     }
 
-    pub(super) async fn until_counted(&self, series: &str, wanted: u64) {
+    pub(super) async fn until_counted(&self, series: &str, expected: u64) {
         within("the count", async {
-            while self.count(series) != wanted {
+            while self.count(series) != expected {
                 yield_now().await;
             }
         })
@@ -508,8 +508,8 @@ async fn each_answer_of_a_batch_reaches_its_own_caller_whichever_replica_made_th
         }
     }
     let texts = ["of 0", "of 1", "of 2", "of 3"];
-    let said: Vec<(&str, &str)> = ids.iter().map(String::as_str).zip(texts).collect();
-    first.publish("responses", batch(&said)).await;
+    let results: Vec<(&str, &str)> = ids.iter().map(String::as_str).zip(texts).collect();
+    first.publish("responses", batch(&results)).await;
     for (answer, text) in answers.iter_mut().zip(texts) {
         let expected = format!(r#"{{"jsonrpc":"2.0","id":1.50,"result":"{text}"}}"#);
         assert_eq!(body(&part(answer).await), expected);
@@ -526,11 +526,11 @@ async fn a_batch_at_the_reply_address_of_one_call_may_answer_others() {
         answers.push(world.call("tools/call").await);
         requests.push(world.received().await);
     }
-    let said = [
+    let results = [
         (requests[1].id.as_str(), "of 1"),
         (requests[0].id.as_str(), "of 0"),
     ];
-    world.publish(&requests[0].reply_to, batch(&said)).await;
+    world.publish(&requests[0].reply_to, batch(&results)).await;
     for (answer, text) in answers.iter_mut().zip(["of 0", "of 1"]) {
         let expected = format!(r#"{{"jsonrpc":"2.0","id":1.50,"result":"{text}"}}"#);
         assert_eq!(body(&part(answer).await), expected);
@@ -590,7 +590,7 @@ async fn the_request_itself_is_not_an_answer_even_if_its_route_converts_it() {
 async fn a_caller_without_an_answer_learns_that_one_was_rejected() {
     let mut world = World::new().await;
     let mut counts = BTreeMap::new();
-    for (outcome, cut, said) in [
+    for (outcome, cut, cause) in [
         ("shortened", 32, "the id that it repeats was shortened"),
         ("shortened", 51, "the id that it repeats was shortened"),
         ("forged", 26, "it has no reply token"),
@@ -614,7 +614,7 @@ async fn a_caller_without_an_answer_learns_that_one_was_rejected() {
         };
         tokio::time::resume();
         let error = error.to_string();
-        let expected = format!("an answer came but was rejected: {said}");
+        let expected = format!("an answer came but was rejected: {cause}");
         assert!(error.ends_with(&expected), "{error}");
         assert!(!error.contains(&request.id[26..]), "{error}");
         // The cancel.
@@ -629,7 +629,7 @@ async fn an_answer_with_the_headers_of_its_request_is_not_a_new_request() {
     let mut dead = world.memory.subscribe(group("a2abus.dlq")).await.unwrap();
     let mut answer = world.call("tools/call").await;
     let request = world.received().await;
-    let said = |body: String| {
+    let event_with = |body: String| {
         let mut event = request.event.clone();
         event.set_data(Some(Data::from(Bytes::from(body))));
         content_mode::write(Binding::Memory, &event, ContentMode::Binary).unwrap()
@@ -639,7 +639,7 @@ async fn an_answer_with_the_headers_of_its_request_is_not_a_new_request() {
         .into_iter()
         .enumerate()
     {
-        world.publish("events", said(body)).await;
+        world.publish("events", event_with(body)).await;
         let dlq_message = within("the dead letter", dead.recv()).await.unwrap();
         let reason = dlq_message.message.headers.get("bus-dlq-reason").unwrap();
         assert_eq!(reason, "answer_on_request_topic");

@@ -1,4 +1,4 @@
-//! Attached agents: a program on the bus, called through every door, and what becomes of its calls when it misbehaves.
+//! Attached agents: a program on the bus, called through every interface, and the outcome of calls when it misbehaves.
 
 use std::path::PathBuf;
 
@@ -57,27 +57,27 @@ admin: {{ listen: '127.0.0.1:0' }}
 
     /// Waits until the effects are these.
     async fn until_effects(&self, expected: &[&str]) {
-        let begun = Instant::now();
+        let start = Instant::now();
         loop {
             let text = std::fs::read_to_string(self.effects()).unwrap_or_default();
             let lines: Vec<&str> = text.lines().collect();
             if lines == expected {
                 return;
             }
-            assert!(begun.elapsed() < SOON, "{lines:?}, not {expected:?}");
+            assert!(start.elapsed() < SOON, "{lines:?}, not {expected:?}");
             sleep(std::time::Duration::from_millis(10)).await;
         }
     }
 
     /// Waits until the metrics have this line.
     async fn until_metric(&self, line: &str) {
-        let begun = Instant::now();
+        let start = Instant::now();
         loop {
             let metrics = self.front.admin("/metrics").await;
             if metrics.lines().any(|it| it == line) {
                 return;
             }
-            assert!(begun.elapsed() < SOON, "no {line} in {metrics}");
+            assert!(start.elapsed() < SOON, "no {line} in {metrics}");
             sleep(std::time::Duration::from_millis(10)).await;
         }
     }
@@ -106,7 +106,7 @@ fn call(tool: &str) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_attached_program_is_an_agent_at_every_door() {
+async fn an_attached_program_is_an_agent_on_every_interface() {
     let attached = Attached::open("").await;
     for path in ["/rpc/fixture", "/mcp/agents/fixture", "/rpc/fixture/mcp"] {
         let answer = attached.call(path, "echo").await;
@@ -239,17 +239,17 @@ async fn the_program_gets_the_trace_context_of_its_request() {
     for path in ["/mcp/agents/fixture", "/rpc/fixture"] {
         let plain = attached.front.to(path, call("meta").to_string());
         let traced = plain.try_clone().unwrap().header("traceparent", TRACE);
-        let seen = meta(traced.header("tracestate", "k=v")).await;
-        assert_eq!(seen["traceparent"], TRACE, "{path}: {seen}");
-        assert_eq!(seen["tracestate"], "k=v", "{path}: {seen}");
+        let metadata = meta(traced.header("tracestate", "k=v")).await;
+        assert_eq!(metadata["traceparent"], TRACE, "{path}: {metadata}");
+        assert_eq!(metadata["tracestate"], "k=v", "{path}: {metadata}");
         assert_eq!(meta(plain).await, Value::Null, "{path}");
     }
     // The client's own values are not changed.
     let mut own = call("meta");
     own["params"]["_meta"] = json!({ "traceparent": TRACE, "x": 1 });
     let own = attached.front.to("/rpc/fixture", own.to_string());
-    let seen = meta(own.header("traceparent", TRACE.replace("b7", "c8"))).await;
-    assert_eq!(seen, json!({ "traceparent": TRACE, "x": 1 }));
+    let metadata = meta(own.header("traceparent", TRACE.replace("b7", "c8"))).await;
+    assert_eq!(metadata, json!({ "traceparent": TRACE, "x": 1 }));
     attached.end().await;
 }
 
@@ -289,15 +289,15 @@ async fn a_program_that_ignores_the_end_of_its_input_and_sigterm_is_killed() {
     assert_eq!(processes.len(), 2, "{answer}");
     assert!(processes.iter().all(|it| is_alive(it)), "{answer}");
     attached.end().await;
-    let begun = Instant::now();
+    let start = Instant::now();
     while processes.iter().any(|it| is_alive(it)) {
-        assert!(begun.elapsed() < SOON, "{processes:?} are still there");
+        assert!(start.elapsed() < SOON, "{processes:?} are still there");
         sleep(std::time::Duration::from_millis(10)).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_call_that_comes_while_the_program_is_being_ended_is_done_by_its_next_run() {
+async fn a_call_that_arrives_while_the_program_ends_is_handled_by_its_next_run() {
     let attached = Attached::open(", STUBBORN: yes").await;
     let answer = attached.call("/rpc/fixture", "close").await;
     let message = answer["error"]["message"].as_str().unwrap_or_default();
@@ -383,7 +383,7 @@ impl<'a> Producer<'a> {
         }
     }
 
-    /// Publishes a CloudEvent that names a call and wants an answer.
+    /// Publishes a CloudEvent that names a call and expects an answer.
     async fn publish(&self, body: &Value, more: &[(&'static str, &str)]) {
         let mut message = Message::plain(body.to_string());
         let own = [
@@ -415,7 +415,7 @@ impl<'a> Producer<'a> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_request_that_comes_after_its_deadline_is_not_done() {
+async fn a_request_that_arrives_after_its_deadline_is_not_executed() {
     let attached = Attached::open_with("", "reply_topics: [answers]").await;
     let mut producer = Producer::new(&attached).await;
     let long_ago = ("ce_expirytime", "2026-01-01T00:00:00Z");
@@ -437,7 +437,7 @@ async fn two_messages_are_two_requests_whatever_they_say_of_themselves() {
     let mut producer = Producer::new(&attached).await;
     let mut ids = Vec::new();
     for _ in 0..2 {
-        // The answers have equal bodies. A stream that drops what has a known id must keep both.
+        // The answers have equal bodies. A stream that drops duplicate ids must store both.
         let origin = ("ce_origin", "memory/elsewhere/0/7");
         producer.publish(&call("effect"), &[origin]).await;
         let (id, answer) = producer.next().await;

@@ -1,4 +1,4 @@
-//! Attached HTTP servers: of MCP, of A2A and of plain JSON-RPC, called through every door, and what becomes of calls when
+//! Attached HTTP servers: of MCP, of A2A and of plain JSON-RPC, called through every interface, and the outcome of calls when
 //! they misbehave.
 
 use std::net::SocketAddr;
@@ -89,9 +89,9 @@ admin: {{ listen: '127.0.0.1:0' }}
 
     /// Waits until something holds.
     async fn until(&self, what: &str, holds: impl AsyncFn() -> bool) {
-        let begun = Instant::now();
+        let start = Instant::now();
         while !holds().await {
-            assert!(begun.elapsed() < SOON, "{what}");
+            assert!(start.elapsed() < SOON, "{what}");
             sleep(Duration::from_millis(10)).await;
         }
     }
@@ -124,7 +124,7 @@ fn reason(answer: &Value) -> &str {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_mcp_server_over_http_is_an_agent_at_every_door() {
+async fn an_mcp_server_over_http_is_an_agent_on_every_interface() {
     let attached = Attached::open().await;
     for path in ["/rpc/mcp", "/mcp/agents/mcp"] {
         let answer = attached.ask(path, &call("echo")).await;
@@ -141,8 +141,8 @@ async fn an_mcp_server_over_http_is_an_agent_at_every_door() {
         r#"{ "result" : {"n":1.0e2,  "s":"\u00e9"}, "id":1, "jsonrpc":"2.0" }"#
     );
     // One session for all, with the revision that the server chose, and the headers of the configuration.
-    assert_eq!(attached.site.notes.of("initialize").len(), 1);
-    let (headers, _) = attached.site.notes.of("tools/call").pop().unwrap();
+    assert_eq!(attached.site.recorder.of("initialize").len(), 1);
+    let (headers, _) = attached.site.recorder.of("tools/call").pop().unwrap();
     assert_eq!(headers["mcp-session-id"], "s-1");
     assert_eq!(headers["mcp-protocol-version"], "2025-06-18");
     assert_eq!(headers["x-tenant"], "blue");
@@ -175,7 +175,7 @@ async fn the_trace_context_in_a_request_of_mcp_is_that_of_its_event() {
         }
         let answer = post.send().await.unwrap().text().await.unwrap();
         assert!(answer.contains("done"), "{answer}");
-        let (headers, body) = attached.site.notes.of("tools/call").pop().unwrap();
+        let (headers, body) = attached.site.recorder.of("tools/call").pop().unwrap();
         assert_eq!(headers["traceparent"], expected);
         assert_eq!(
             headers.contains_key("tracestate"),
@@ -212,7 +212,7 @@ async fn the_card_of_an_agent_is_made_from_the_lists_of_its_server() {
     assert_eq!(own["description"], "A site of tests.", "{own}");
     let url = own["url"].as_str().unwrap();
     assert!(url.starts_with(&attached.front.base), "{own}");
-    // The skills of an A2A agent are tools at the MCP door.
+    // The skills of an A2A agent are tools on the MCP interface.
     let list = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/list" });
     let tools = attached.post("/mcp/agents/a2a", &list).await;
     assert!(tools.contains("\"add\""), "{tools}");
@@ -252,30 +252,30 @@ async fn skills_that_cannot_be_tools_are_left_out_and_counted() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn cancelled_calls_leave_their_places_to_others_at_once() {
+async fn cancelled_calls_free_their_share_at_once() {
     // At most 100 calls are posted at a time, with 64 other messages.
     let attached = Attached::open_with("concurrency: 100").await;
-    let notes = &attached.site.notes;
-    let begun = Instant::now();
+    let recorder = &attached.site.recorder;
+    let start = Instant::now();
     // The connection of a cancelled call stays open for 2 s.
     loop {
         for _ in 0..2 {
-            let before = notes.calls("hang");
+            let before = recorder.calls("hang");
             let mut calls = JoinSet::new();
             for _ in 0..100 {
                 let request = attached.front.to("/rpc/mcp", call("hang").to_string());
                 calls.spawn(request.header("content-type", "application/json").send());
             }
-            let arrived = async || notes.calls("hang") == before + 100;
+            let arrived = async || recorder.calls("hang") == before + 100;
             attached.until("the calls", arrived).await;
             calls.shutdown().await;
         }
         let answer = attached.call("echo").await;
         assert!(answer["result"].is_object(), "{answer}");
-        if notes.hanging.load(Ordering::SeqCst) > 164 {
+        if recorder.hanging.load(Ordering::SeqCst) > 164 {
             break;
         }
-        assert!(begun.elapsed() < SOON, "a call waits for cancelled ones");
+        assert!(start.elapsed() < SOON, "a call waits for cancelled ones");
     }
     attached.end().await;
 }
@@ -292,7 +292,7 @@ async fn the_headers_of_a_request_have_one_bound() {
     }
     let answer = post.send().await.unwrap().text().await.unwrap();
     assert!(answer.contains("done"), "{answer}");
-    let (headers, _) = attached.site.notes.of("tools/call").pop().unwrap();
+    let (headers, _) = attached.site.recorder.of("tools/call").pop().unwrap();
     let passed = headers.keys().filter(|name| {
         let name = name.as_str();
         name.starts_with("x-b3-") || name.starts_with("trace")
@@ -320,10 +320,10 @@ admin: {{ listen: '127.0.0.1:0' }}
         site.address
     );
     let front = Front::open_with(&config).await;
-    let begun = Instant::now();
-    let read = || site.notes.read_of_card.lock().unwrap().first().copied();
+    let start = Instant::now();
+    let read = || site.recorder.read_of_card.lock().unwrap().first().copied();
     while read().is_none() {
-        assert!(begun.elapsed() < SOON, "it is read without an end");
+        assert!(start.elapsed() < SOON, "it is read without an end");
         sleep(Duration::from_millis(10)).await;
     }
     assert!(read() < Some(16 << 20), "{:?} bytes were read", read());
@@ -350,22 +350,30 @@ async fn progress_comes_before_the_answer_of_a_stream() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cancelled_call_ends_in_the_server() {
     let attached = Attached::open().await;
-    let begun = attached.until("the call", async || attached.site.notes.calls("hang") == 1);
+    let until_called = attached.until("the call", async || {
+        attached.site.recorder.calls("hang") == 1
+    });
     tokio::select! {
         answer = attached.call("hang") => panic!("it is answered: {answer}"),
-        () = begun => {}
+        () = until_called => {}
     }
     // The caller has gone.
-    let is_cancelled = async || !attached.site.notes.of("notifications/cancelled").is_empty();
+    let is_cancelled = async || {
+        !attached
+            .site
+            .recorder
+            .of("notifications/cancelled")
+            .is_empty()
+    };
     attached.until("the cancel", is_cancelled).await;
-    let (_, begun) = attached.site.notes.of("tools/call").pop().unwrap();
+    let (_, call) = attached.site.recorder.of("tools/call").pop().unwrap();
     let (_, cancel) = attached
         .site
-        .notes
+        .recorder
         .of("notifications/cancelled")
         .pop()
         .unwrap();
-    assert_eq!(cancel["params"]["requestId"], begun["id"]);
+    assert_eq!(cancel["params"]["requestId"], call["id"]);
     attached.end().await;
 }
 
@@ -375,7 +383,7 @@ async fn a_server_that_was_started_again_gets_a_new_session() {
     let answer = attached.call("effect").await;
     assert!(answer["result"].is_object(), "{answer}");
     attached.site.begin().await;
-    let begun = Instant::now();
+    let start = Instant::now();
     loop {
         // Until the bridge has noticed, its calls wait or say why they fail.
         let answer = attached.call("effect").await;
@@ -383,9 +391,9 @@ async fn a_server_that_was_started_again_gets_a_new_session() {
             break;
         }
         assert_eq!(reason(&answer), "agent_unavailable", "{answer}");
-        assert!(begun.elapsed() < SOON, "{answer}");
+        assert!(start.elapsed() < SOON, "{answer}");
     }
-    let (headers, _) = attached.site.notes.of("tools/call").pop().unwrap();
+    let (headers, _) = attached.site.recorder.of("tools/call").pop().unwrap();
     assert_ne!(headers["mcp-session-id"], "s-1");
     attached.end().await;
 }
@@ -397,15 +405,15 @@ async fn a_server_that_has_forgotten_its_session_stays_available() {
     let url = format!("{}/a2a/agents/mcp", attached.front.base);
     let shown = async || reqwest::get(&url).await.unwrap().text().await.unwrap();
     for session in 1..4 {
-        attached.site.notes.forget_sessions();
-        let begun = Instant::now();
+        attached.site.recorder.forget_sessions();
+        let start = Instant::now();
         // The call that finds out may fail: the server may have begun it.
         while !attached.call("effect").await["result"].is_object() {
-            assert!(begun.elapsed() < SOON, "{}", shown().await);
+            assert!(start.elapsed() < SOON, "{}", shown().await);
             let entry = shown().await;
             assert!(entry.contains(r#""available":true"#), "{entry}");
         }
-        let (headers, _) = attached.site.notes.of("tools/call").pop().unwrap();
+        let (headers, _) = attached.site.recorder.of("tools/call").pop().unwrap();
         assert_ne!(headers["mcp-session-id"], format!("s-{session}"));
     }
     let ready = attached.front.admin("/readyz").await;
@@ -419,7 +427,9 @@ async fn calls_of_a_server_that_ends_fail_with_the_cause() {
     let front = attached.front.to("/rpc/mcp", call("hang").to_string());
     let hanging = tokio::spawn(async move { front.send().await.unwrap().text().await.unwrap() });
     attached
-        .until("the call", async || attached.site.notes.calls("hang") == 1)
+        .until("the call", async || {
+            attached.site.recorder.calls("hang") == 1
+        })
         .await;
     attached.site.end();
     let answer: Value = serde_json::from_str(&hanging.await.unwrap()).unwrap();
@@ -437,12 +447,12 @@ async fn calls_of_a_server_that_ends_fail_with_the_cause() {
         let message = answer["error"]["message"].as_str().unwrap();
         assert!(message.contains("refused"), "{path}: {answer}");
     }
-    assert_eq!(attached.site.notes.calls("effect"), 0);
+    assert_eq!(attached.site.recorder.calls("effect"), 0);
     attached.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_is_away_is_shown_as_such_and_its_calls_are_not_answered() {
+async fn an_unavailable_server_is_reported_and_its_calls_are_not_answered() {
     let mut attached = Attached::open().await;
     let send = message("message/send", &json!({ "blocking": true }));
     let calls = [("mcp", call("effect")), ("a2a", send), ("rpc", rpc("add"))];
@@ -533,7 +543,7 @@ admin: {{ listen: '127.0.0.1:0' }}
         agents.map(agent).concat()
     );
     let front = Front::open_with(&config).await;
-    let begun = Instant::now();
+    let start = Instant::now();
     loop {
         let ready = front.admin("/readyz").await;
         if agents
@@ -542,7 +552,7 @@ admin: {{ listen: '127.0.0.1:0' }}
         {
             break;
         }
-        assert!(begun.elapsed() < SOON, "{ready}");
+        assert!(start.elapsed() < SOON, "{ready}");
         sleep(Duration::from_millis(10)).await;
     }
     front.stop.cancel();
@@ -625,9 +635,9 @@ async fn a_server_is_there_once_it_takes_connections_whatever_it_does_with_them(
     let address = Site::start().await.address;
     let front = silent(address).await;
     let mut cards = consumer(&front, "cards").await;
-    let begun = Instant::now();
+    let start = Instant::now();
     while !front.admin("/readyz").await.contains("agent silent") {
-        assert!(begun.elapsed() < SOON, "it is away");
+        assert!(start.elapsed() < SOON, "it is away");
         sleep(Duration::from_millis(10)).await;
     }
     let listener = TcpListener::bind(address).await.unwrap();
@@ -646,34 +656,34 @@ async fn a_server_is_there_once_it_takes_connections_whatever_it_does_with_them(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn that_a_server_is_away_changes_no_list_of_mcp() {
+async fn an_unavailable_server_changes_no_mcp_list() {
     let mut site = Site::start().await;
     let front = silent(site.address).await;
     let url = format!("{}/mcp", front.base);
     let http = reqwest::Client::new();
     let params = json!({ "protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": { "name": "t", "version": "1" } });
-    let begin = json!({ "jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params });
-    let begun = front.to("/mcp", begin.to_string());
-    let begun = begun
+    let initialize = json!({ "jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params });
+    let response = front.to("/mcp", initialize.to_string());
+    let response = response
         .header("content-type", "application/json")
         .header("accept", "application/json, text/event-stream");
-    let begun = begun.send().await.unwrap();
+    let response = response.send().await.unwrap();
     let listening = http
         .get(&url)
         .header("accept", "text/event-stream")
-        .header("mcp-session-id", &begun.headers()["mcp-session-id"]);
+        .header("mcp-session-id", &response.headers()["mcp-session-id"]);
     let listening = listening.send().await.unwrap();
     assert_eq!(listening.status(), 200);
     site.end();
     for is_away in [true, false] {
-        let begun = Instant::now();
+        let start = Instant::now();
         loop {
             let call = front.to("/rpc/silent", rpc("add").to_string());
             call.send().await.unwrap();
             if front.admin("/readyz").await.contains("agent silent") == is_away {
                 break;
             }
-            assert!(begun.elapsed() < SOON, "away: {is_away}");
+            assert!(start.elapsed() < SOON, "away: {is_away}");
         }
         site.begin().await;
     }
@@ -699,11 +709,11 @@ async fn an_invalid_answer_fails_only_its_call() {
     }
     let answer = attached.call("echo").await;
     assert!(answer["result"].is_object(), "{answer}");
-    assert_eq!(attached.site.notes.of("initialize").len(), 1);
+    assert_eq!(attached.site.recorder.of("initialize").len(), 1);
     attached.end().await;
 }
 
-/// An MCP client that can be asked.
+/// An MCP client that answers questions of servers.
 struct Client {
     http: reqwest::Client,
     url: String,
@@ -718,9 +728,10 @@ impl Client {
             session: None,
         };
         let params = json!({ "protocolVersion": "2025-06-18", "capabilities": { "sampling": {} }, "clientInfo": { "name": "t", "version": "1" } });
-        let begin = json!({ "jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params });
-        let begun = client.post(&begin).await;
-        let session = begun.headers()["mcp-session-id"].to_str().unwrap();
+        let initialize =
+            json!({ "jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params });
+        let response = client.post(&initialize).await;
+        let session = response.headers()["mcp-session-id"].to_str().unwrap();
         client.session = Some(session.to_owned());
         let initialized = json!({ "jsonrpc": "2.0", "method": "notifications/initialized" });
         client.post(&initialized).await;
@@ -753,9 +764,9 @@ impl Client {
             let mut questions = events.filter(|it| it["method"] == "sampling/createMessage");
             if let Some(question) = questions.next().filter(|_| !answered) {
                 let content = json!({ "type": "text", "text": "blue" });
-                let said = json!({ "role": "assistant", "content": content, "model": "m" });
-                let said = json!({ "jsonrpc": "2.0", "id": question["id"], "result": said });
-                self.post(&said).await;
+                let result = json!({ "role": "assistant", "content": content, "model": "m" });
+                let response = json!({ "jsonrpc": "2.0", "id": question["id"], "result": result });
+                self.post(&response).await;
                 answered = true;
             }
         }
@@ -763,8 +774,8 @@ impl Client {
             true => read_events(&text).pop().unwrap().json(),
             false => serde_json::from_str(&text).unwrap(),
         };
-        let said = last["result"]["content"][0]["text"].as_str();
-        said.unwrap_or_else(|| panic!("{text}")).to_owned()
+        let sampled = last["result"]["content"][0]["text"].as_str();
+        sampled.unwrap_or_else(|| panic!("{text}")).to_owned()
     }
 }
 
@@ -781,21 +792,21 @@ async fn a_question_of_the_server_goes_to_the_client_of_its_only_call() {
 async fn a_question_on_the_response_of_a_call_goes_to_its_client_whatever_else_the_server_does() {
     let attached = Attached::open_with("concurrency: 2").await;
     let client = Client::open(&attached).await;
-    let (_, output) = attached.site.notes.of("initialize").remove(0);
+    let (_, output) = attached.site.recorder.of("initialize").remove(0);
     let elicitation = &output["params"]["capabilities"]["elicitation"];
     assert!(elicitation.is_object(), "{output}");
-    let asking = async {
+    let calls = async {
         attached
             .until("the other call", async || {
-                attached.site.notes.calls("hang") == 1
+                attached.site.recorder.calls("hang") == 1
             })
             .await;
-        let said = client.call("ask").await;
-        (said, client.call("ask_beside").await)
+        let named = client.call("ask").await;
+        (named, client.call("ask_beside").await)
     };
     tokio::select! {
         answer = attached.call("hang") => panic!("it is answered: {answer}"),
-        (named, unnamed) = asking => {
+        (named, unnamed) = calls => {
             assert_eq!(named, "blue");
             assert!(unnamed.contains("several calls"), "{unnamed}");
         }
@@ -807,13 +818,14 @@ async fn a_question_on_the_response_of_a_call_goes_to_its_client_whatever_else_t
 async fn a_server_can_ask_after_a_call_was_cancelled() {
     let attached = Attached::open_with("concurrency: 1").await;
     let client = Client::open(&attached).await;
-    let cancels = || attached.site.notes.of("notifications/cancelled").len();
+    let cancels = || attached.site.recorder.of("notifications/cancelled").len();
     let cancel = async |tool: &str| {
         let before = cancels();
-        let begun = attached.until("the call", async || attached.site.notes.calls(tool) == 1);
+        let until_called =
+            attached.until("the call", async || attached.site.recorder.calls(tool) == 1);
         tokio::select! {
             answer = attached.call(tool) => panic!("it is answered: {answer}"),
-            () = begun => {}
+            () = until_called => {}
         }
         let cancelled = attached.until("the cancel", async || cancels() > before);
         cancelled.await;
@@ -835,12 +847,12 @@ async fn a_server_can_ask_after_a_call_was_cancelled() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_announces_changed_tools_outside_its_requests() {
     let attached = Attached::open().await;
-    let lists = || attached.site.notes.of("tools/list").len();
+    let lists = || attached.site.recorder.of("tools/list").len();
     attached.until("the tools", async || lists() == 1).await;
     let changed = json!({ "jsonrpc": "2.0", "method": "notifications/tools/list_changed" });
     attached
         .until("the changed tools", async || {
-            attached.site.notes.say_beside(&changed).await;
+            attached.site.recorder.say_beside(&changed).await;
             lists() > 1
         })
         .await;
@@ -898,7 +910,7 @@ async fn the_parts_of_an_a2a_stream_come_one_by_one() {
 async fn an_unfinished_task_is_followed_to_its_end() {
     let attached = Attached::open().await;
     let at_once = json!({ "blocking": false });
-    // A client that asks the server itself gets its answer.
+    // A client that sends a request to the server directly gets its answer.
     let answer = attached
         .ask("/rpc/a2a", &message("message/send", &at_once))
         .await;
@@ -916,7 +928,7 @@ async fn an_unfinished_task_is_followed_to_its_end() {
         })
         .await;
     // A response that is no answer did not end it.
-    assert!(*attached.site.notes.looks.lock().unwrap() > 2);
+    assert!(*attached.site.recorder.card_requests.lock().unwrap() > 2);
     attached.end().await;
 }
 
@@ -927,12 +939,12 @@ async fn a_server_of_a2a_1_0_gets_the_version_header() {
     let send = json!({ "jsonrpc": "2.0", "id": 1, "method": "SendMessage", "params": { "message": message } });
     let answer = attached.ask("/rpc/a2a", &send).await;
     assert_eq!(answer["result"]["message"]["messageId"], "m", "{answer}");
-    let (headers, _) = attached.site.notes.of("SendMessage").pop().unwrap();
+    let (headers, _) = attached.site.recorder.of("SendMessage").pop().unwrap();
     assert_eq!(headers["a2a-version"], "1.0");
     attached
         .ask("/rpc/a2a", &self::message("message/send", &json!({})))
         .await;
-    let (headers, _) = attached.site.notes.of("message/send").pop().unwrap();
+    let (headers, _) = attached.site.recorder.of("message/send").pop().unwrap();
     assert!(!headers.contains_key("a2a-version"), "{headers:?}");
     attached.end().await;
 }

@@ -71,7 +71,7 @@ fn user_message(text: &str) -> Value {
 }
 
 /// The same as a message of protocol buffers.
-fn said_0_3(text: &str) -> Value {
+fn message_0_3(text: &str) -> Value {
     json!({ "message": {
         "role": "ROLE_USER", "messageId": format!("m-{text}"), "contextId": "c-1", "content": [{ "text": text }],
     }})
@@ -94,9 +94,9 @@ async fn a_message_is_sent_and_its_task_is_read_listed_and_cancelled() {
     let task = &sent["task"];
     assert_eq!(task["status"]["state"], "TASK_STATE_COMPLETED");
     assert_eq!(task["artifacts"][0]["parts"][0], json!({ "text": "sun" }));
-    let seen = bus.next_seen().await;
-    assert_eq!(seen["method"], "SendMessage");
-    assert_eq!(seen["params"], user_message("task"), "it is unchanged");
+    let request = bus.next_request().await;
+    assert_eq!(request["method"], "SendMessage");
+    assert_eq!(request["params"], user_message("task"), "it is unchanged");
     let id = task["id"].as_str().unwrap();
     let read = bus
         .get_from(&format!("{AGENT}/tasks/{id}?historyLength=1"))
@@ -193,15 +193,15 @@ async fn a_stream_has_results_without_an_envelope_and_resumes() {
 async fn clients_of_0_3_send_messages_of_protocol_buffers() {
     let mut bus = Bus::open().await;
     let path = format!("{AGENT}/v1/message:send");
-    let sent = bus.post_to(&path, &said_0_3("task")).await;
+    let sent = bus.post_to(&path, &message_0_3("task")).await;
     let task = &sent["task"];
     assert_eq!(task.get("kind"), None);
     assert_eq!(task["status"]["state"], "TASK_STATE_COMPLETED");
     assert_eq!(task["history"][0]["content"][0], json!({ "text": "task" }));
-    // The agent is sent what JSON-RPC has.
-    let seen = bus.next_seen().await;
-    assert_eq!(seen["method"], "message/send");
-    let message = &seen["params"]["message"];
+    // The agent gets the method and the members of JSON-RPC.
+    let request = bus.next_request().await;
+    assert_eq!(request["method"], "message/send");
+    let message = &request["params"]["message"];
     assert_eq!(message["kind"], "message");
     assert_eq!(message["role"], "user");
     assert_eq!(
@@ -211,10 +211,12 @@ async fn clients_of_0_3_send_messages_of_protocol_buffers() {
     let id = task["id"].as_str().unwrap();
     let read = bus.get_from(&format!("{AGENT}/v1/tasks/{id}")).await;
     assert_eq!(&read, task);
-    let sent = bus.post_to("/v1/message:send", &said_0_3("message")).await;
+    let sent = bus
+        .post_to("/v1/message:send", &message_0_3("message"))
+        .await;
     assert_eq!(sent["message"]["role"], "ROLE_AGENT");
     let stream = bus
-        .posted(&format!("{AGENT}/v1/message:stream"), &said_0_3("task"))
+        .posted(&format!("{AGENT}/v1/message:stream"), &message_0_3("task"))
         .await;
     let events = Stream::of(stream).rest().await;
     assert!(events[0].json()["task"].is_object());
@@ -229,7 +231,7 @@ async fn clients_of_0_3_send_messages_of_protocol_buffers() {
     assert_eq!(status, 404);
     assert_eq!(refused["code"], -32001);
     assert_eq!(refused["type"], "TaskNotFoundError");
-    // A client whose URL ends with /v1 speaks what its header says.
+    // For a URL that ends with /v1, the header decides the version.
     let sent = bus.at(Method::GET, &format!("{AGENT}/v1/tasks/{id}"));
     let read = sent.header("a2a-version", "1.0").send().await.unwrap();
     let read = answer(read).await;

@@ -226,7 +226,7 @@ async fn a_configured_topic_that_refuses_fails_calls_at_once_and_is_reported_unt
     let world = World::new(Memory::default()).await;
     let mut agent = world.read("fixed").await;
     world.refuse("fixed", Some(TransportErrorKind::Unauthorised));
-    let began = Instant::now();
+    let start = Instant::now();
     let error = world.answer("fixed").await.unwrap_err();
     assert_eq!(
         error.to_string(),
@@ -236,7 +236,7 @@ async fn a_configured_topic_that_refuses_fails_calls_at_once_and_is_reported_unt
     assert_eq!(world.degraded(), ["destination bus/fixed"]);
     assert_eq!(world.notify("fixed").await.unwrap_err(), error);
     assert_eq!(world.answer("fixed").await.unwrap_err(), error);
-    assert!(began.elapsed() < Duration::from_secs(1), "at once");
+    assert!(start.elapsed() < Duration::from_secs(1), "at once");
     assert_eq!(world.lines.of("ERROR", "topic=fixed").len(), 1);
     assert_eq!(
         world
@@ -261,8 +261,8 @@ async fn a_configured_topic_that_refuses_fails_calls_at_once_and_is_reported_unt
 async fn a_refusal_of_the_bus_fails_the_call_at_once_and_names_the_topic() {
     use TransportErrorKind::{BadMessage, Full, Other, TooLarge, Unauthorised, UnknownTopic};
     let world = World::new(Memory::default()).await;
-    let began = Instant::now();
-    for (kind, word, message) in [
+    let start = Instant::now();
+    for (kind, reason, message) in [
         (
             UnknownTopic,
             "agent_not_found",
@@ -292,12 +292,12 @@ async fn a_refusal_of_the_bus_fails_the_call_at_once_and_names_the_topic() {
     ] {
         world.refuse("agents.a", Some(kind));
         let error = world.answer("a").await.unwrap_err();
-        assert_eq!(error.reason_code(), word);
+        assert_eq!(error.reason_code(), reason);
         assert!(error.to_string().starts_with(message), "{error}");
         assert_eq!(world.notify("a").await.unwrap_err(), error);
         assert_eq!(world.given_up(kind.as_str()), 2.0);
     }
-    assert!(began.elapsed() < Duration::from_secs(1), "at once");
+    assert!(start.elapsed() < Duration::from_secs(1), "at once");
     assert!(world.degraded().is_empty(), "the request named the topic");
     world.end().await;
 }
@@ -335,11 +335,11 @@ async fn transient_failures_are_retried_until_the_deadline_of_the_call() {
     world.refuse("agents.weather", None);
     sleep(Duration::from_secs(60)).await;
     assert!(agent.try_recv().is_none(), "it is over");
-    // What failed a while ago does not delay who comes now.
-    let began = Instant::now();
+    // An earlier failure does not delay later calls.
+    let start = Instant::now();
     world.notify("weather").await.unwrap();
     next(&mut agent).await;
-    assert!(began.elapsed() < Duration::from_secs(1));
+    assert!(start.elapsed() < Duration::from_secs(1));
     world.end().await;
 }
 
@@ -356,10 +356,10 @@ async fn a_call_continues_while_the_copy_to_be_answered_may_reach_its_agent() {
     assert_eq!(world.lines.of("WARN", "topic=one.pair").len(), 1);
 
     world.refuse("two.pair", Some(TransportErrorKind::UnknownTopic));
-    let began = Instant::now();
+    let start = Instant::now();
     let error = world.answer("pair").await.unwrap_err();
     assert_eq!(error.to_string(), "topic two.pair does not exist");
-    assert!(began.elapsed() < Duration::from_secs(1), "at once");
+    assert!(start.elapsed() < Duration::from_secs(1), "at once");
     world.end().await;
 }
 
@@ -369,7 +369,7 @@ async fn a_request_on_the_bus_that_its_agent_cannot_get_fails_at_once() {
     let (mut inbox, mut dead) = (world.read("inbox").await, world.read("dead").await);
     world.refuse("one.pair", Some(TransportErrorKind::Unauthorised));
     world.refuse("two.pair", Some(TransportErrorKind::UnknownTopic));
-    let began = Instant::now();
+    let start = Instant::now();
     let address = Address {
         reply_to: Some(Topic::new("inbox").unwrap()),
         ..to("in")
@@ -381,7 +381,7 @@ async fn a_request_on_the_bus_that_its_agent_cannot_get_fails_at_once() {
     assert_eq!(answer["id"], 7);
     let why = answer["error"]["message"].as_str().unwrap();
     assert!(why.contains("topic two.pair does not exist"), "{why}");
-    assert!(began.elapsed() < Duration::from_secs(1), "at once");
+    assert!(start.elapsed() < Duration::from_secs(1), "at once");
     next(&mut dead).await;
     next(&mut dead).await;
     world.end().await;
@@ -401,15 +401,15 @@ async fn the_cancel_of_one_agent_waits_for_no_other() {
     let slow = world.call("slow").await;
     let quick = world.call("quick").await;
     next(&mut agent).await;
-    let began = Instant::now();
+    let start = Instant::now();
     drop(slow);
     drop(quick);
     let cancel = body(&next(&mut agent).await.message);
     assert_eq!(cancel["method"], "notifications/cancelled");
     assert!(
-        began.elapsed() < Duration::from_secs(1),
+        start.elapsed() < Duration::from_secs(1),
         "{:?}",
-        began.elapsed()
+        start.elapsed()
     );
     world.end().await;
 }

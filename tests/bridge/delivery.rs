@@ -74,11 +74,11 @@ impl Lines {
         spans.iter().map(|line| line.replace("SPAN ", "")).collect()
     }
 
-    pub(crate) fn of(&self, level: &str, word: &str) -> Vec<String> {
+    pub(crate) fn of(&self, level: &str, part: &str) -> Vec<String> {
         let lines = self.0.lock().unwrap();
         let matching = lines
             .iter()
-            .filter(|line| line.starts_with(level) && line.contains(word));
+            .filter(|line| line.starts_with(level) && line.contains(part));
         matching.cloned().collect()
     }
 }
@@ -243,14 +243,14 @@ async fn a_topic_that_an_event_names_and_the_bus_refuses_stops_no_other_message(
         assert_eq!(world.metric(&counted).as_deref(), Some("21"));
         let lines = world.lines.of("WARN", "a message becomes a dead letter");
         assert!((1..=21).contains(&lines.len()), "{lines:#?}");
-        for word in [
+        for part in [
             "topic=in",
             "agent=\"secret\"",
             "binding=in",
             "origin=\"m:in/0/0\"",
             kind.as_str(),
         ] {
-            assert!(lines[0].contains(word), "{word}: {}", lines[0]);
+            assert!(lines[0].contains(part), "{part}: {}", lines[0]);
         }
         world.end().await;
     }
@@ -263,7 +263,7 @@ async fn a_topic_of_a_route_that_the_bus_refuses_holds_its_lane_and_is_reported(
     world
         .sink
         .set_refused(fixed.clone(), Some(TransportErrorKind::Unauthorised));
-    let mut got = world.read(&world.sink, "fixed").await;
+    let mut events = world.read(&world.sink, "fixed").await;
     let mut good = world.read(&world.sink, "agents.good").await;
     world.publish("k", request("fixed", 0)).await;
     world.publish("k", request("good", 1)).await;
@@ -278,7 +278,7 @@ async fn a_topic_of_a_route_that_the_bus_refuses_holds_its_lane_and_is_reported(
             world.metric(held).as_deref() == Some("1")
         })
         .await;
-    // Ten minutes, in which it is tried with back-off.
+    // Ten minutes of retries with back-off.
     tokio::time::sleep(Duration::from_secs(600)).await;
     let report = world.readiness.report();
     assert!(report.ready, "other work goes on: {report:?}");
@@ -294,7 +294,7 @@ async fn a_topic_of_a_route_that_the_bus_refuses_holds_its_lane_and_is_reported(
         "once, and then once a minute: {errors}"
     );
     world.sink.set_refused(fixed, None);
-    assert_eq!(id_of(&next(&mut got).await), 0);
+    assert_eq!(id_of(&next(&mut events).await), 0);
     assert_eq!(id_of(&next(&mut good).await), 1);
     world
         .until("nothing is held", |world| {
@@ -355,7 +355,7 @@ async fn no_more_is_read_than_its_copies_have_memory_for() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_of_many_topics_that_stay_bad_is_mentioned_every_minute() {
+async fn each_of_many_failing_topics_is_logged_every_minute() {
     let routes: String = (0..BAD)
         .map(|number| {
             format!("  - {{ name: bad-{number}, when: {{ targetagent: bad-{number} }}, to: [{{ transport: sink, topic: bad.{number} }}] }}\n")
@@ -443,7 +443,7 @@ async fn dead_letters_that_are_too_large_do_not_flood_the_log() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_held_request_whose_requester_has_given_up_reaches_no_agent() {
+async fn a_held_request_is_not_published_after_its_deadline() {
     let config = CONFIG.replace("calls: { enabled: false }", "calls: { timeout: 30s }");
     let world = World::with(&config, Memory::new(bus(1)), Memory::new(bus(1))).await;
     let fixed = TopicFilter::new("fixed").unwrap();
@@ -498,12 +498,12 @@ async fn every_stage_of_the_path_is_a_span() {
 }
 
 #[tokio::test]
-async fn no_message_says_that_it_has_passed_less_than_no_route() {
+async fn an_invalid_or_negative_hop_count_counts_as_zero() {
     let world = World::new(Memory::default(), Memory::default()).await;
-    let mut got = world.read(&world.sink, "unknown").await;
-    for (said, expected) in [("-20000", "1"), ("no number", "1"), ("7", "8")] {
+    let mut events = world.read(&world.sink, "unknown").await;
+    for (hops, expected) in [("-20000", "1"), ("no number", "1"), ("7", "8")] {
         let mut message = Message::plain("{}");
-        message.headers.push("bus-hops", said.to_owned());
+        message.headers.push("bus-hops", hops.to_owned());
         let to = Address::topic(Topic::new("pass").unwrap());
         world
             .source
@@ -512,7 +512,7 @@ async fn no_message_says_that_it_has_passed_less_than_no_route() {
             .unwrap()
             .await
             .unwrap();
-        assert_eq!(header(&next(&mut got).await, "bus-hops"), expected);
+        assert_eq!(header(&next(&mut events).await, "bus-hops"), expected);
     }
     world.end().await;
 }
@@ -523,13 +523,13 @@ const WAITING: usize = 50_000;
 #[tokio::test(start_paused = true)]
 async fn messages_that_wait_for_a_sink_are_sent_at_full_speed_in_order_when_it_is_back() {
     let world = World::new(Memory::new(bus(1)), Memory::new(bus(1))).await;
-    let mut got = world.read(&world.sink, "agents.good").await;
-    let drain = async |got: &mut Consumer| {
-        let began = std::time::Instant::now();
+    let mut events = world.read(&world.sink, "agents.good").await;
+    let drain = async |events: &mut Consumer| {
+        let start = std::time::Instant::now();
         for id in 0..WAITING {
-            assert_eq!(id_of(&next(got).await), id);
+            assert_eq!(id_of(&next(events).await), id);
         }
-        began.elapsed()
+        start.elapsed()
     };
     // The normal rate: everything is there when the bridge begins to read.
     world.source.set_down("the test");
@@ -539,7 +539,7 @@ async fn messages_that_wait_for_a_sink_are_sent_at_full_speed_in_order_when_it_i
             world.publish("k", request("good", id)).await;
         }
     };
-    let (normal, ()) = tokio::join!(drain(&mut got), publishing);
+    let (normal, ()) = tokio::join!(drain(&mut events), publishing);
 
     world.sink.set_down("the test");
     for id in 0..WAITING {
@@ -554,7 +554,7 @@ async fn messages_that_wait_for_a_sink_are_sent_at_full_speed_in_order_when_it_i
     tokio::time::sleep(Duration::from_secs(300)).await;
     let back = Instant::now();
     world.sink.set_up();
-    let recovery = drain(&mut got).await;
+    let recovery = drain(&mut events).await;
     // No time is spent in waits: the clock of this test moves only when everything waits.
     assert!(
         back.elapsed() < Duration::from_secs(1),
@@ -590,26 +590,26 @@ async fn order_holds_in_each_lane_whatever_fails() {
         let sink = Memory::with_config_and_faults(bus(1), seed, plan);
         let world = World::new(Memory::new(bus(4)), sink).await;
         let keys = ["a", "b", "c", "d", "e"];
-        let mut got: Vec<Consumer> = Vec::new();
+        let mut events: Vec<Consumer> = Vec::new();
         for key in keys {
-            got.push(world.read(&world.sink, &format!("agents.{key}")).await);
+            events.push(world.read(&world.sink, &format!("agents.{key}")).await);
         }
         for id in 0..100 {
             for key in keys {
                 world.publish(key, request(key, id)).await;
             }
         }
-        for (key, consumer) in keys.iter().zip(&mut got) {
-            let mut seen = BTreeSet::new();
-            while seen.len() < 100 {
+        for (key, consumer) in keys.iter().zip(&mut events) {
+            let mut ids = BTreeSet::new();
+            while ids.len() < 100 {
                 let delivery = within("a message arrives", consumer.recv()).await.unwrap();
                 let id = id_of(&delivery.message);
                 // It may arrive twice if its confirmation was lost. The first arrivals are in order.
                 assert!(
-                    seen.contains(&id) || id == seen.len(),
-                    "{seed} {key}: {id} after {seen:?}"
+                    ids.contains(&id) || id == ids.len(),
+                    "{seed} {key}: {id} after {ids:?}"
                 );
-                seen.insert(id);
+                ids.insert(id);
                 // The bus may be down at this moment, and deliver it again.
                 let _ = delivery.acknowledger.settle(Outcome::Settled);
             }

@@ -29,7 +29,7 @@ struct Client {
 
 #[derive(Debug, PartialEq, Eq)]
 enum Next {
-    /// The answer said that the connection ends.
+    /// The answer announced that the connection ends.
     Closes,
     Stays,
     /// Not a byte came.
@@ -120,7 +120,7 @@ fn header<'a>(head: &'a str, name: &str) -> Option<&'a str> {
 async fn connected_callers_are_answered_while_the_bridge_stops() {
     let mut front = Front::open().await;
     // The agent reports each request to the test.
-    front.seen.close();
+    front.requests.close();
     let tally = Arc::new(Tally::default());
     let clients: Vec<_> = (0..CLIENTS)
         .map(|_| {

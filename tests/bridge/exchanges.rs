@@ -1,4 +1,4 @@
-//! Requests that are made on the bus are answered there, whatever the form of the agent's answer.
+//! Requests made on the bus are answered there, in any form of the agent's answer.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -126,17 +126,17 @@ impl World {
         self.publish(address, message).await;
     }
 
-    async fn answer(&self, request: &Taken, message: Message) {
+    async fn answer(&self, request: &Received, message: Message) {
         let reply_to = request.reply_to.clone().expect("a reply subject");
         self.publish(Address::topic(reply_to), message).await;
     }
 
-    async fn received(&mut self) -> Taken {
-        take(&mut self.agent, "the agent has a request").await
+    async fn next_request(&mut self) -> Received {
+        receive(&mut self.agent, "the agent has a request").await
     }
 
     async fn reply_message(&mut self) -> Message {
-        take(&mut self.inbox, "the requester has an answer")
+        receive(&mut self.inbox, "the requester has an answer")
             .await
             .message
     }
@@ -156,22 +156,22 @@ impl World {
 }
 
 /// The next message, settled.
-struct Taken {
+struct Received {
     message: Message,
     reply_to: Option<Topic>,
 }
 
-async fn take(consumer: &mut Consumer, what: &str) -> Taken {
+async fn receive(consumer: &mut Consumer, what: &str) -> Received {
     let delivery = within(what, consumer.recv()).await.unwrap();
     delivery.acknowledger.settle(Outcome::Settled).unwrap();
-    Taken {
+    Received {
         message: delivery.message,
         reply_to: delivery.reply_to,
     }
 }
 
 /// The id by which the agent knows a request.
-fn id_of(request: &Taken) -> String {
+fn id_of(request: &Received) -> String {
     let id = body(&request.message)["id"].clone();
     id.as_str().unwrap().to_owned()
 }
@@ -180,17 +180,17 @@ fn id_of(request: &Taken) -> String {
 async fn a_request_is_answered_at_its_own_address_with_its_own_id() {
     let mut world = World::new().await;
     world.ask(request("1.50")).await;
-    let asked = world.received().await;
-    let call = id_of(&asked);
-    assert_eq!(header(&asked.message, "ce_callid"), call);
-    assert_eq!(header(&asked.message, "ce_collaborationid"), call);
+    let agent_request = world.next_request().await;
+    let call = id_of(&agent_request);
+    assert_eq!(header(&agent_request.message, "ce_callid"), call);
+    assert_eq!(header(&agent_request.message, "ce_collaborationid"), call);
     assert_eq!(
-        body(&asked.message)["params"]["_meta"]["progressToken"],
+        body(&agent_request.message)["params"]["_meta"]["progressToken"],
         call.as_str()
     );
     world
         .answer(
-            &asked,
+            &agent_request,
             Message::plain(format!(
                 r#"{{"jsonrpc":"2.0","id":"{call}","result":{{ "a" : 1.0 }}}}"#
             )),
@@ -213,17 +213,17 @@ async fn a_request_is_answered_at_its_own_address_with_its_own_id() {
 }
 
 #[tokio::test]
-async fn equal_ids_never_meet() {
+async fn requests_with_equal_ids_never_get_each_others_answers() {
     let mut world = World::new().await;
     for _ in 0..50 {
         world.ask(request("1")).await;
     }
-    let mut asked = Vec::new();
+    let mut agent_requests = Vec::new();
     for _ in 0..50 {
-        asked.push(world.received().await);
+        agent_requests.push(world.next_request().await);
     }
-    // Plain agents that always answer to the reply place by the id they were given, last come first served.
-    for request in asked.iter().rev() {
+    // Plain agents that answer at the reply address with the given id, the last request first.
+    for request in agent_requests.iter().rev() {
         let (call, reply) = (
             id_of(request),
             header(&request.message, "ce_replyto").to_owned(),
@@ -247,12 +247,14 @@ async fn equal_ids_never_meet() {
 async fn an_answer_with_the_headers_of_the_request_is_accepted() {
     let mut world = World::new().await;
     world.ask(request("7")).await;
-    let asked = world.received().await;
-    let mut answer = asked.message.clone();
+    let agent_request = world.next_request().await;
+    let mut answer = agent_request.message.clone();
     answer.body = Some(r#"{"celsius":-3}"#.into());
     // The request itself is no answer, wherever it turns up.
-    world.answer(&asked, asked.message.clone()).await;
-    world.answer(&asked, answer).await;
+    world
+        .answer(&agent_request, agent_request.message.clone())
+        .await;
+    world.answer(&agent_request, answer).await;
     assert_eq!(
         text(&world.reply_message().await),
         r#"{"jsonrpc":"2.0","id":7,"result":{"celsius":-3}}"#
@@ -312,9 +314,9 @@ async fn answers_in_every_family_become_json_rpc() {
     ];
     for (answer, expected) in cases {
         world.ask(request("7")).await;
-        let asked = world.received().await;
+        let agent_request = world.next_request().await;
         world
-            .answer(&asked, Message::plain(answer.to_string()))
+            .answer(&agent_request, Message::plain(answer.to_string()))
             .await;
         let reply_message = body(&world.reply_message().await);
         assert_eq!(
@@ -349,8 +351,8 @@ async fn an_invalid_answer_fails_the_request_at_once() {
         r#"{"type":"tool/call/req","id":"b","version":"1.0","ts":1,"tool_name":"x","arguments":{}}"#,
     ] {
         world.ask(request("7")).await;
-        let asked = world.received().await;
-        world.answer(&asked, Message::plain(answer)).await;
+        let agent_request = world.next_request().await;
+        world.answer(&agent_request, Message::plain(answer)).await;
         let reply_message = body(&world.reply_message().await);
         assert_eq!(
             reply_message["error"]["data"]["reason"], "bad_agent_reply",
@@ -364,7 +366,7 @@ async fn an_invalid_answer_fails_the_request_at_once() {
 async fn parts_of_e2a_are_folded_for_a_requester_of_one_answer() {
     let mut world = World::new().await;
     world.ask(request("7")).await;
-    let asked = world.received().await;
+    let agent_request = world.next_request().await;
     let record = |sequence: i64, is_final: bool, kind: &str, body: Value| {
         let status = if is_final { "succeeded" } else { "in_progress" };
         Message::plain(
@@ -376,14 +378,17 @@ async fn parts_of_e2a_are_folded_for_a_requester_of_one_answer() {
     let delta = |text: &str| json!({"delta_kind": "text", "delta": text});
     // Out of order: the first record comes second.
     world
-        .answer(&asked, record(1, false, "e2a.chunk", delta("cold")))
-        .await;
-    world
-        .answer(&asked, record(0, false, "e2a.chunk", delta("it is ")))
+        .answer(&agent_request, record(1, false, "e2a.chunk", delta("cold")))
         .await;
     world
         .answer(
-            &asked,
+            &agent_request,
+            record(0, false, "e2a.chunk", delta("it is ")),
+        )
+        .await;
+    world
+        .answer(
+            &agent_request,
             record(2, true, "e2a.complete", json!({"result": {}})),
         )
         .await;
@@ -398,21 +403,21 @@ async fn parts_of_e2a_are_folded_for_a_requester_of_one_answer() {
 async fn parts_and_progress_arrive_in_order_with_the_requesters_own_tokens() {
     let mut world = World::new().await;
     world.ask(request("7")).await;
-    let asked = world.received().await;
-    let call = id_of(&asked);
+    let agent_request = world.next_request().await;
+    let call = id_of(&agent_request);
     let progress = format!(
         r#"{{"jsonrpc":"2.0","method":"notifications/progress","params":{{"progressToken":"{call}","progress":1}}}}"#
     );
-    world.answer(&asked, Message::plain(progress)).await;
+    world.answer(&agent_request, Message::plain(progress)).await;
     for n in 0..4 {
         let part = format!(
             r#"{{"jsonrpc":"2.0","id":"{call}","result":{{"kind":"artifact-update","n":{n}}}}}"#
         );
-        world.answer(&asked, Message::plain(part)).await;
+        world.answer(&agent_request, Message::plain(part)).await;
     }
     world
         .answer(
-            &asked,
+            &agent_request,
             Message::plain(format!(
                 r#"{{"jsonrpc":"2.0","id":"{call}","result":{{"n":4}}}}"#
             )),
@@ -433,7 +438,7 @@ async fn parts_and_progress_arrive_in_order_with_the_requesters_own_tokens() {
 async fn silence_is_an_error_at_the_deadline_and_a_late_answer_is_counted() {
     let mut world = World::new().await;
     world.ask(request("7")).await;
-    let asked = world.received().await;
+    let agent_request = world.next_request().await;
     let reply_message = body(&world.reply_message().await);
     assert_eq!(
         (
@@ -442,7 +447,7 @@ async fn silence_is_an_error_at_the_deadline_and_a_late_answer_is_counted() {
         ),
         (&json!(7), &json!("timeout"))
     );
-    world.answer(&asked, Message::plain("{}")).await;
+    world.answer(&agent_request, Message::plain("{}")).await;
     within("the late answer is counted", async {
         while world.count("a2abus_replies_total{outcome=\"late\"}") != 1 {
             yield_now().await;
@@ -465,35 +470,35 @@ async fn a_request_without_a_receiver_gets_an_error_and_becomes_a_dead_letter() 
         ),
         (&json!("a"), &json!("agent_not_found"))
     );
-    let dead = take(&mut world.dead, "the dead letter").await.message;
+    let dead = receive(&mut world.dead, "the dead letter").await.message;
     assert_eq!(header(&dead, "bus-dlq-reason"), "no_route");
     assert_eq!(text(&dead), payload);
     world.end().await;
 }
 
 #[tokio::test]
-async fn a_reply_place_that_is_not_allowed_is_not_published_to() {
+async fn nothing_is_published_to_a_forbidden_reply_address() {
     let mut world = World::new().await;
-    for (place, allowed) in [
+    for (address, allowed) in [
         ("clients.me", true),
         ("a2abus.dlq", false),
         ("_INBOX.x", false),
     ] {
         let mut message = request("7");
-        message.headers.push("ce_replyto", place);
+        message.headers.push("ce_replyto", address);
         message.headers.push("kafka_correlationId", "spring-7");
         message.key = Some("k".into());
         world
             .publish(Address::topic(topic("requests")), message)
             .await;
         if allowed {
-            let asked = world.received().await;
-            world.answer(&asked, Message::plain("{}")).await;
+            let agent_request = world.next_request().await;
+            world.answer(&agent_request, Message::plain("{}")).await;
             let reply_message = world.reply_message().await;
             assert_eq!(header(&reply_message, "kafka_correlationId"), "spring-7");
             assert_eq!(reply_message.key.unwrap(), "k");
         } else {
-            let dead = take(&mut world.dead, "the dead letter").await.message;
+            let dead = receive(&mut world.dead, "the dead letter").await.message;
             assert_eq!(header(&dead, "bus-dlq-reason"), "reply_place_refused");
         }
     }
@@ -506,11 +511,11 @@ async fn a_requester_of_another_family_gets_the_unchanged_answer() {
     let request = json!({"type": "tool/call/req", "id": "a-1", "version": "1.0", "ts": 1, "tool_name": "ls",
                          "arguments": {}, "_agentId": "weather"});
     world.ask(Message::plain(request.to_string())).await;
-    let asked = world.received().await;
-    assert_eq!(text(&asked.message), request.to_string());
+    let agent_request = world.next_request().await;
+    assert_eq!(text(&agent_request.message), request.to_string());
     let answer =
         r#"{"type":"tool/call/resp","id":"b","version":"1.0","ts":2,"req_id":"a-1","data":{}}"#;
-    world.answer(&asked, Message::plain(answer)).await;
+    world.answer(&agent_request, Message::plain(answer)).await;
     let reply_message = world.reply_message().await;
     assert_eq!(text(&reply_message), answer);
     assert_eq!(header(&reply_message, "ce_collaborationid"), "a-1");
@@ -533,7 +538,7 @@ fn small() -> String {
     CONFIG.replace("topics: [requests],", small) + limits
 }
 
-/// A request of about so many KiB for an agent.
+/// A request of about this many KiB for an agent.
 fn large(agent: &str, id: usize, kib: usize) -> Message {
     let padding = "x".repeat(kib << 10);
     let params = json!({"_agentId": agent, "padding": padding});
@@ -563,19 +568,19 @@ async fn an_agent_that_does_not_answer_stops_no_other() {
     assert_eq!(world.count(dropped), 47);
 
     world.ask(request("100")).await;
-    let asked = world.received().await;
-    world.answer(&asked, Message::plain("{}")).await;
+    let agent_request = world.next_request().await;
+    world.answer(&agent_request, Message::plain("{}")).await;
     assert_eq!(body(&world.reply_message().await)["id"], 100);
 
     // Answered requests make room.
     for _ in 0..3 {
-        let asked = take(&mut slow, "a request of the slow agent").await;
-        world.answer(&asked, Message::plain("{}")).await;
+        let agent_request = receive(&mut slow, "a request of the slow agent").await;
+        world.answer(&agent_request, Message::plain("{}")).await;
         assert!(body(&world.reply_message().await)["result"].is_object());
     }
     world.ask(large("weather-slow", 200, 20)).await;
-    let asked = take(&mut slow, "a later request of the slow agent").await;
-    world.answer(&asked, Message::plain("{}")).await;
+    let agent_request = receive(&mut slow, "a later request of the slow agent").await;
+    world.answer(&agent_request, Message::plain("{}")).await;
     assert_eq!(body(&world.reply_message().await)["id"], 200);
     world.end().await;
 }
@@ -600,8 +605,8 @@ async fn all_requests_that_wait_leave_room_for_messages_that_need_no_answer() {
         let event = json!({"jsonrpc": "2.0", "method": "notifications/message", "params": params});
         let to = Address::topic(topic("requests"));
         world.publish(to, Message::plain(event.to_string())).await;
-        let received = body(&world.received().await.message);
-        assert_eq!(received["params"]["number"], number);
+        let request_body = body(&world.next_request().await.message);
+        assert_eq!(request_body["params"]["number"], number);
     }
     world.end().await;
 }
@@ -623,8 +628,8 @@ async fn three_agents_that_do_not_answer_leave_room_for_every_other() {
     }
     for id in 30..40 {
         world.ask(large("weather", id, 20)).await;
-        let asked = world.received().await;
-        world.answer(&asked, Message::plain("{}")).await;
+        let agent_request = world.next_request().await;
+        world.answer(&agent_request, Message::plain("{}")).await;
         assert_eq!(body(&world.reply_message().await)["id"], id);
     }
     world.end().await;
@@ -640,8 +645,8 @@ async fn a_request_larger_than_the_share_of_its_agent_waits_for_all_others() {
         body(&world.reply_message().await)["error"]["data"]["reason"],
         "exhausted"
     );
-    let asked = world.received().await;
-    world.answer(&asked, Message::plain("{}")).await;
+    let agent_request = world.next_request().await;
+    world.answer(&agent_request, Message::plain("{}")).await;
     assert_eq!(body(&world.reply_message().await)["id"], 1);
     world.end().await;
 }
@@ -676,10 +681,10 @@ async fn an_expired_request_gets_an_error_and_reaches_no_agent() {
 }
 
 #[tokio::test]
-async fn a_draining_bridge_answers_what_it_has_and_leaves_the_rest_to_others() {
+async fn a_draining_bridge_answers_its_requests_and_leaves_later_ones_to_others() {
     let mut world = World::new().await;
     world.ask(request("1")).await;
-    let asked = world.received().await;
+    let agent_request = world.next_request().await;
     world.stop.cancel();
     // The next reader of the topic gets this one: the bridge that drains has left it.
     let mut other = world
@@ -689,7 +694,7 @@ async fn a_draining_bridge_answers_what_it_has_and_leaves_the_rest_to_others() {
         .unwrap();
     let answered = async {
         world.ask(request("2")).await;
-        world.answer(&asked, Message::plain("{}")).await;
+        world.answer(&agent_request, Message::plain("{}")).await;
     };
     answered.await;
     assert_eq!(
@@ -697,7 +702,7 @@ async fn a_draining_bridge_answers_what_it_has_and_leaves_the_rest_to_others() {
         r#"{"jsonrpc":"2.0","id":1,"result":{}}"#
     );
     within("the bridge drains", world.running).await.unwrap();
-    let left = take(&mut other, "the other request").await;
+    let left = receive(&mut other, "the other request").await;
     assert_eq!(body(&left.message)["id"], 2);
     assert!(world.agent.try_recv().is_none());
 }
@@ -706,7 +711,7 @@ async fn a_draining_bridge_answers_what_it_has_and_leaves_the_rest_to_others() {
 async fn a_request_without_an_answer_at_the_end_comes_again() {
     let mut world = World::new().await;
     world.ask(request("1")).await;
-    world.received().await;
+    world.next_request().await;
     world.stop.cancel();
     within("the bridge drains", world.running).await.unwrap();
     let mut other = world
@@ -714,36 +719,36 @@ async fn a_request_without_an_answer_at_the_end_comes_again() {
         .subscribe(group_of("requests", "a2abus"))
         .await
         .unwrap();
-    let again = take(&mut other, "the request").await;
+    let again = receive(&mut other, "the request").await;
     assert_eq!(body(&again.message)["id"], 1);
 }
 
 const REPLIES: &str = "reply_topics: ['clients.*'], replies: clients.me";
 
-/// A binding whose answers go to `clients.me` where a request names no place, and small limits.
+/// A binding that answers at `clients.me` if a request names no address, and small limits.
 fn with_replies() -> String {
     let limits = "limits: { max_bytes: 1KiB }\n";
     CONFIG.replace("reply_topics: ['clients.*']", REPLIES) + limits
 }
 
-/// The ways to say where the answer goes.
+/// Where a request names its reply address.
 #[derive(Debug, Clone, Copy)]
-enum Says {
-    Inbox,
+enum NamedIn {
+    ReplySubject,
     Attribute,
-    Spring,
-    Nothing,
+    SpringHeader,
+    Nowhere,
 }
 
 impl World {
-    /// The same message, with the reply place said in this way.
-    async fn ask_by(&self, says: Says, mut message: Message) {
-        let place = "clients.me";
-        match says {
-            Says::Inbox => return self.ask(message).await,
-            Says::Attribute => message.headers.push("ce_replyto", place),
-            Says::Spring => message.headers.push("kafka_replyTopic", place),
-            Says::Nothing => {}
+    /// Sends the message with its reply address in this place.
+    async fn ask_with(&self, named_in: NamedIn, mut message: Message) {
+        let address = "clients.me";
+        match named_in {
+            NamedIn::ReplySubject => return self.ask(message).await,
+            NamedIn::Attribute => message.headers.push("ce_replyto", address),
+            NamedIn::SpringHeader => message.headers.push("kafka_replyTopic", address),
+            NamedIn::Nowhere => {}
         }
         self.publish(Address::topic(topic("requests")), message)
             .await;
@@ -775,9 +780,14 @@ async fn an_unreadable_message_gets_an_error_at_once_at_its_reply_address() {
         ),
         (large.as_str(), -32_600, Value::Null, "too_large"),
     ];
-    for says in [Says::Inbox, Says::Attribute, Says::Spring, Says::Nothing] {
-        let config = match says {
-            Says::Nothing => with_replies(),
+    for named_in in [
+        NamedIn::ReplySubject,
+        NamedIn::Attribute,
+        NamedIn::SpringHeader,
+        NamedIn::Nowhere,
+    ] {
+        let config = match named_in {
+            NamedIn::Nowhere => with_replies(),
             _ => CONFIG.to_owned() + "limits: { max_bytes: 1KiB }\n",
         };
         let mut world = World::with(&config).await;
@@ -785,7 +795,7 @@ async fn an_unreadable_message_gets_an_error_at_once_at_its_reply_address() {
             let mut message = Message::plain((*payload).to_owned());
             message.headers.push("kafka_correlationId", "spring-7");
             message.key = Some("k".into());
-            world.ask_by(says, message).await;
+            world.ask_with(named_in, message).await;
             let reply_message = world.reply_message().await;
             assert_eq!(header(&reply_message, "ce_mcptype"), "response");
             assert_eq!(header(&reply_message, "kafka_correlationId"), "spring-7");
@@ -793,7 +803,7 @@ async fn an_unreadable_message_gets_an_error_at_once_at_its_reply_address() {
             let reply_message = body(&reply_message);
             assert_eq!(
                 reply_message["error"]["code"], *code,
-                "{says:?} {reply_message}"
+                "{named_in:?} {reply_message}"
             );
             assert_eq!(
                 (
@@ -801,9 +811,9 @@ async fn an_unreadable_message_gets_an_error_at_once_at_its_reply_address() {
                     &reply_message["error"]["data"]["reason"]
                 ),
                 (id, &json!(reason)),
-                "{says:?} {reply_message}"
+                "{named_in:?} {reply_message}"
             );
-            let dead = take(&mut world.dead, "the dead letter").await.message;
+            let dead = receive(&mut world.dead, "the dead letter").await.message;
             assert_eq!(header(&dead, "bus-dlq-reason"), *reason);
             assert_eq!(text(&dead), *payload);
         }
@@ -823,7 +833,7 @@ async fn the_headers_of_a_cloudevent_that_cannot_be_read_get_an_error_too() {
         (&reply_message["id"], &reply_message["error"]["code"]),
         (&Value::Null, &json!(-32_600))
     );
-    let dead = take(&mut world.dead, "the dead letter").await.message;
+    let dead = receive(&mut world.dead, "the dead letter").await.message;
     assert_eq!(header(&dead, "bus-dlq-stage"), "receive");
     world.end().await;
 }
@@ -837,19 +847,19 @@ async fn answers_and_messages_without_a_reply_address_get_no_reply() {
         r#"{"jsonrpc":"2.0","id":1,"error":{"code":"x"}}"#,
     ] {
         world.ask(Message::plain(payload)).await;
-        let dead = take(&mut world.dead, "the dead letter").await.message;
+        let dead = receive(&mut world.dead, "the dead letter").await.message;
         assert_eq!(text(&dead), payload);
     }
     for kind in ["response", "stream", "notification"] {
         let mut message = Message::plain("hello");
         message.headers.push("ce_mcptype", kind);
         world.ask(message).await;
-        take(&mut world.dead, "the dead letter").await;
+        receive(&mut world.dead, "the dead letter").await;
     }
     // If the bridge's own error comes back, it is treated as an answer.
     world.ask(Message::plain("hello")).await;
-    let said = world.reply_message().await;
-    world.ask(said).await;
+    let error_reply = world.reply_message().await;
+    world.ask(error_reply).await;
     world
         .ask(Message::plain(
             text(&request("8")).replace("weather", "nobody"),
@@ -861,7 +871,7 @@ async fn answers_and_messages_without_a_reply_address_get_no_reply() {
     let mut world = World::new().await;
     let to = Address::topic(topic("requests"));
     world.publish(to, Message::plain("hello")).await;
-    take(&mut world.dead, "the dead letter").await;
+    receive(&mut world.dead, "the dead letter").await;
     world.ask(Message::plain("x")).await;
     assert_eq!(body(&world.reply_message().await)["id"], Value::Null);
     assert!(world.inbox.try_recv().is_none());
@@ -869,7 +879,7 @@ async fn answers_and_messages_without_a_reply_address_get_no_reply() {
 }
 
 #[tokio::test]
-async fn a_request_that_is_refused_for_its_reply_place_is_answered_at_another() {
+async fn a_request_that_is_refused_for_its_reply_address_is_answered_at_another() {
     for config in [CONFIG.to_owned(), with_replies()] {
         let mut world = World::with(&config).await;
         let mut message = request("7");
@@ -895,7 +905,7 @@ async fn a_request_that_is_refused_for_its_reply_place_is_answered_at_another() 
             why.contains("a2abus.dlq") && why.contains("reply_topics"),
             "{why}"
         );
-        let dead = take(&mut world.dead, "the dead letter").await.message;
+        let dead = receive(&mut world.dead, "the dead letter").await.message;
         assert_eq!(header(&dead, "bus-dlq-reason"), "reply_place_refused");
         assert!(world.agent.try_recv().is_none());
         world.end().await;
@@ -921,7 +931,7 @@ async fn the_dead_letter_of_a_request_is_the_message_as_it_was_received() {
                 reply_message["error"]["data"]["reason"], "agent_not_found",
                 "{reply_message}"
             );
-            let dead = take(&mut world.dead, "the dead letter").await.message;
+            let dead = receive(&mut world.dead, "the dead letter").await.message;
             assert_eq!(text(&dead), *unit);
             assert_eq!(header(&dead, "bus-dlq-unit"), index.to_string());
             assert_eq!(header(&dead, "bus-dlq-reason"), "unknown_topic");
@@ -934,18 +944,18 @@ async fn the_dead_letter_of_a_request_is_the_message_as_it_was_received() {
 
     // What somebody sends on of a request has the token; its dead letter does not.
     world.ask(request("7")).await;
-    let asked = world.received().await;
-    let reply_id = id_of(&asked);
+    let agent_request = world.next_request().await;
+    let reply_id = id_of(&agent_request);
     let mut copied = Message::plain("hello");
     for name in ["ce_callid", "ce_collaborationid", "ce_replyto"] {
-        let value = header(&asked.message, name).to_owned();
+        let value = header(&agent_request.message, name).to_owned();
         assert!(value.ends_with(&reply_id), "{name}: {value}");
         copied.headers.push(name, value);
     }
     copied.headers.push("kafka_correlationId", reply_id.clone());
     let to = Address::topic(topic("requests"));
     world.publish(to, copied).await;
-    let dead = take(&mut world.dead, "the dead letter").await.message;
+    let dead = receive(&mut world.dead, "the dead letter").await.message;
     let shown = dead.headers.iter();
     let shown: Vec<_> = shown.map(|header| format!("{header:?}")).collect();
     let shown = shown.join("\n");
@@ -973,14 +983,14 @@ fn fixed() -> String {
 #[tokio::test(start_paused = true)]
 async fn a_request_for_a_missing_fixed_topic_fails_at_once_and_stops_no_other() {
     let mut world = World::with(&fixed()).await;
-    let place = TopicFilter::new("fixed").unwrap();
+    let filter = TopicFilter::new("fixed").unwrap();
     let mut agent = world.memory.subscribe(group("fixed")).await.unwrap();
     for kind in [
         TransportErrorKind::UnknownTopic,
         TransportErrorKind::Unauthorised,
     ] {
-        let began = Instant::now();
-        world.memory.set_refused(place.clone(), Some(kind));
+        let start = Instant::now();
+        world.memory.set_refused(filter.clone(), Some(kind));
         // The second finds that the topic is known to be missing.
         for id in ["7", "8"] {
             let request = text(&request(id)).replace("weather", "fixed");
@@ -994,23 +1004,23 @@ async fn a_request_for_a_missing_fixed_topic_fails_at_once_and_stops_no_other() 
                 ),
                 (&id, &json!("agent_unavailable"))
             );
-            let dead = take(&mut world.dead, "the dead letter").await.message;
+            let dead = receive(&mut world.dead, "the dead letter").await.message;
             assert_eq!(header(&dead, "bus-dlq-reason"), kind.as_str());
             assert_eq!(text(&dead), request);
         }
         world.ask(in_lane(request("9"))).await;
-        let asked = world.received().await;
-        world.answer(&asked, Message::plain("{}")).await;
+        let agent_request = world.next_request().await;
+        world.answer(&agent_request, Message::plain("{}")).await;
         assert_eq!(body(&world.reply_message().await)["id"], 9);
         let report = world.readiness.report();
         assert!(report.ready && report.degraded.len() == 1, "{report:?}");
-        assert!(began.elapsed() < Duration::from_secs(10), "at once");
+        assert!(start.elapsed() < Duration::from_secs(10), "at once");
         // Once it is repaired, the next request gets there.
-        world.memory.set_refused(place.clone(), None);
+        world.memory.set_refused(filter.clone(), None);
         let request = text(&request("10")).replace("weather", "fixed");
         world.ask(in_lane(Message::plain(request))).await;
-        let asked = take(&mut agent, "a request for the repaired topic").await;
-        world.answer(&asked, Message::plain("{}")).await;
+        let agent_request = receive(&mut agent, "a request for the repaired topic").await;
+        world.answer(&agent_request, Message::plain("{}")).await;
         assert_eq!(body(&world.reply_message().await)["id"], 10);
         assert!(world.readiness.report().degraded.is_empty());
     }
@@ -1020,9 +1030,9 @@ async fn a_request_for_a_missing_fixed_topic_fails_at_once_and_stops_no_other() 
 #[tokio::test(start_paused = true)]
 async fn a_request_behind_a_held_lane_gets_its_timeout_at_its_deadline() {
     let mut world = World::with(&fixed()).await;
-    let place = TopicFilter::new("held").unwrap();
+    let filter = TopicFilter::new("held").unwrap();
     let refused = Some(TransportErrorKind::Unauthorised);
-    world.memory.set_refused(place.clone(), refused);
+    world.memory.set_refused(filter.clone(), refused);
     let mut held = world.memory.subscribe(group("held")).await.unwrap();
     let event = r#"{"jsonrpc":"2.0","method":"notifications/x","params":{"_agentId":"held"}}"#;
     world.ask(in_lane(Message::plain(event))).await;
@@ -1032,7 +1042,7 @@ async fn a_request_behind_a_held_lane_gets_its_timeout_at_its_deadline() {
         }
     })
     .await;
-    let began = Instant::now();
+    let start = Instant::now();
     world.ask(in_lane(request("7"))).await;
     let reply_message = body(&world.reply_message().await);
     assert_eq!(
@@ -1042,16 +1052,16 @@ async fn a_request_behind_a_held_lane_gets_its_timeout_at_its_deadline() {
         ),
         (&json!(7), &json!("timeout"))
     );
-    let took = began.elapsed().as_secs();
+    let took = start.elapsed().as_secs();
     assert!((29..=31).contains(&took), "{took}");
     let why = reply_message["error"]["message"].as_str().unwrap();
     assert!(why.contains("not sent"), "{why}");
     // Its caller has given up: the agent is spared.
-    world.memory.set_refused(place, None);
-    assert_eq!(text(&take(&mut held, "the event").await.message), event);
+    world.memory.set_refused(filter, None);
+    assert_eq!(text(&receive(&mut held, "the event").await.message), event);
     world.ask(in_lane(request("8"))).await;
-    let asked = world.received().await;
-    world.answer(&asked, Message::plain("{}")).await;
+    let agent_request = world.next_request().await;
+    world.answer(&agent_request, Message::plain("{}")).await;
     assert_eq!(body(&world.reply_message().await)["id"], 8);
     let dropped = "a2abus_dropped_total{binding=\"requests\",reason=\"expired\"}";
     assert_eq!(world.count(dropped), 1);
@@ -1087,25 +1097,25 @@ async fn requests_whose_answers_cannot_be_read_wait_once_and_are_not_published_l
     let event = r#"{"jsonrpc":"2.0","method":"notifications/x","params":{"_agentId":"weather"}}"#;
     let requests: Vec<_> = (0..20).map(|id| text(&request(&id.to_string()))).collect();
     let batch = format!("[{},{event}]", requests.join(","));
-    let began = Instant::now();
+    let start = Instant::now();
     let mut to = Address::topic(topic("requests"));
     to.reply_to = Some(topic("clients.me"));
     for message in [batch.clone(), batch] {
         let sent = near.send(&to, in_lane(Message::plain(message))).await;
         sent.unwrap().await.unwrap();
     }
-    let first = take(&mut events, "the event of the message").await;
+    let first = receive(&mut events, "the event of the message").await;
     assert_eq!(text(&first.message), event);
     assert!(
-        began.elapsed() < Duration::from_secs(20),
+        start.elapsed() < Duration::from_secs(20),
         "it does not wait"
     );
     for _ in 0..40 {
-        let reply_message = take(&mut inbox, "the error of a request").await;
+        let reply_message = receive(&mut inbox, "the error of a request").await;
         assert!(body(&reply_message.message)["error"].is_object());
     }
-    take(&mut events, "the event of the second message").await;
-    let took = began.elapsed().as_secs();
+    receive(&mut events, "the event of the second message").await;
+    let took = start.elapsed().as_secs();
     assert!((29..=61).contains(&took), "one wait for all: {took}");
 
     // The agent's bus is up again: new messages arrive, and no old ones.
@@ -1118,12 +1128,12 @@ async fn requests_whose_answers_cannot_be_read_wait_once_and_are_not_published_l
     .await;
     let late = request("99");
     near.send(&to, in_lane(late)).await.unwrap().await.unwrap();
-    let asked = take(&mut agent, "the new request").await;
-    let reply = Address::topic(asked.reply_to.unwrap());
+    let agent_request = receive(&mut agent, "the new request").await;
+    let reply = Address::topic(agent_request.reply_to.unwrap());
     let answer = Message::plain(r#"{"celsius":-3}"#);
     far.send(&reply, answer).await.unwrap().await.unwrap();
     assert_eq!(
-        body(&take(&mut inbox, "its answer").await.message)["id"],
+        body(&receive(&mut inbox, "its answer").await.message)["id"],
         99
     );
     stop.cancel();
@@ -1131,7 +1141,7 @@ async fn requests_whose_answers_cannot_be_read_wait_once_and_are_not_published_l
 }
 
 #[tokio::test]
-async fn a_plain_request_may_state_its_deadline_and_hears_what_applies_on_the_bus() {
+async fn a_plain_request_may_have_a_deadline_and_its_error_names_the_attribute() {
     let mut world = World::new().await;
     let mut late = request("1");
     late.headers.push("ce_expirytime", "2020-01-01T00:00:00Z");
@@ -1151,8 +1161,8 @@ async fn a_plain_request_may_state_its_deadline_and_hears_what_applies_on_the_bu
         .push("ce_expirytime", "2100-01-01T00:00:00Z");
     world.ask(in_time).await;
     // Nothing else has come to the agent.
-    let taken = world.received().await;
-    world.answer(&taken, Message::plain("7")).await;
+    let agent_request = world.next_request().await;
+    world.answer(&agent_request, Message::plain("7")).await;
     assert_eq!(body(&world.reply_message().await)["id"], 2);
     world.end().await;
 }
@@ -1166,8 +1176,8 @@ async fn each_of_two_bindings_that_read_a_request_publishes_it() {
     let mut world = World::with(&two).await;
     world.ask(request("7")).await;
     for _ in 0..2 {
-        let asked = world.received().await;
-        world.answer(&asked, Message::plain("{}")).await;
+        let agent_request = world.next_request().await;
+        world.answer(&agent_request, Message::plain("{}")).await;
         assert_eq!(body(&world.reply_message().await)["id"], 7);
     }
     world.end().await;
@@ -1181,19 +1191,23 @@ async fn a_payload_that_passes_unchanged_is_not_a_call_of_the_bridge() {
     );
     let passing = passing + "default_route: [{ transport: bus, topic: agents.weather }]\n";
     let mut world = World::with(&passing).await;
-    for says in [Says::Inbox, Says::Attribute, Says::Spring] {
+    for named_in in [
+        NamedIn::ReplySubject,
+        NamedIn::Attribute,
+        NamedIn::SpringHeader,
+    ] {
         let mut message = Message::plain(r#"{"a":1}"#);
         message.headers.push("kafka_correlationId", "spring-7");
-        world.ask_by(says, message).await;
-        let passed = world.received().await;
+        world.ask_with(named_in, message).await;
+        let passed = world.next_request().await;
         assert_eq!(text(&passed.message), r#"{"a":1}"#);
         assert_eq!(header(&passed.message, "kafka_correlationId"), "spring-7");
-        let own = match says {
-            Says::Inbox => passed.reply_to.as_ref().map_or("", Topic::as_str),
-            Says::Attribute => header(&passed.message, "ce_replyto"),
+        let own = match named_in {
+            NamedIn::ReplySubject => passed.reply_to.as_ref().map_or("", Topic::as_str),
+            NamedIn::Attribute => header(&passed.message, "ce_replyto"),
             _ => header(&passed.message, "kafka_replyTopic"),
         };
-        assert_eq!(own, "clients.me", "{says:?}");
+        assert_eq!(own, "clients.me", "{named_in:?}");
     }
     within("every message is settled", async {
         while world.count("a2abus_settled_total{binding=\"requests\"}") != 3 {
@@ -1209,11 +1223,11 @@ async fn a_payload_that_passes_unchanged_is_not_a_call_of_the_bridge() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_requester_whose_topic_takes_nothing_stops_no_other() {
+async fn a_requester_whose_topic_refuses_everything_stops_no_other() {
     let mut world = World::with(&small()).await;
-    let place = TopicFilter::new("clients.stuck").unwrap();
+    let filter = TopicFilter::new("clients.stuck").unwrap();
     let timed_out = Some(TransportErrorKind::TimedOut);
-    world.memory.set_refused(place.clone(), timed_out);
+    world.memory.set_refused(filter.clone(), timed_out);
     let mut stuck = world
         .memory
         .subscribe(group("clients.stuck"))
@@ -1225,15 +1239,15 @@ async fn a_requester_whose_topic_takes_nothing_stops_no_other() {
     };
     // The share of one agent, and four times the budget of the binding.
     for id in 0..50 {
-        let asking = large("weather", id, 20);
-        world.publish(to.clone(), asking).await;
+        let request_message = large("weather", id, 20);
+        world.publish(to.clone(), request_message).await;
         if id < 3 {
-            let asked = world.received().await;
-            world.answer(&asked, Message::plain("{}")).await;
+            let agent_request = world.next_request().await;
+            world.answer(&agent_request, Message::plain("{}")).await;
         }
     }
     let undeliverable = r#"a2abus_dropped_total{binding="requests",reason="reply_undeliverable"}"#;
-    within("what finds no room is not kept", async {
+    within("answers without room are dropped", async {
         while world.count(undeliverable) != 47 {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
@@ -1242,21 +1256,23 @@ async fn a_requester_whose_topic_takes_nothing_stops_no_other() {
     let other = world.memory.subscribe(group("agents.weather-2"));
     let mut other = other.await.unwrap();
     world.ask(large("weather-2", 100, 1)).await;
-    let asked = take(&mut other, "a request for another agent").await;
-    world.answer(&asked, Message::plain("{}")).await;
+    let agent_request = receive(&mut other, "a request for another agent").await;
+    world.answer(&agent_request, Message::plain("{}")).await;
     assert_eq!(body(&world.reply_message().await)["id"], 100);
 
-    world.memory.set_refused(place, None);
+    world.memory.set_refused(filter, None);
     let mut ids = Vec::new();
     for _ in 0..3 {
-        let reply_message = take(&mut stuck, "an answer that has waited").await.message;
+        let reply_message = receive(&mut stuck, "an answer that has waited")
+            .await
+            .message;
         ids.extend(body(&reply_message)["id"].as_u64());
     }
     ids.sort_unstable();
     assert_eq!(ids, [0, 1, 2]);
     world.ask(large("weather", 101, 20)).await;
-    let asked = world.received().await;
-    world.answer(&asked, Message::plain("{}")).await;
+    let agent_request = world.next_request().await;
+    world.answer(&agent_request, Message::plain("{}")).await;
     assert_eq!(body(&world.reply_message().await)["id"], 101);
     world.end().await;
 }
@@ -1271,21 +1287,21 @@ async fn one_message_does_not_become_a_thousand_large_ones() {
     world.ask(message).await;
     let error = body(&world.reply_message().await);
     assert_eq!(error["error"]["code"], -32_600, "{error}");
-    let dead = take(&mut world.dead, "the dead letter").await.message;
+    let dead = receive(&mut world.dead, "the dead letter").await.message;
     assert_eq!(text(&dead), payload);
     assert_eq!(header(&dead, "bus-dlq-reason"), "repeats_too_much");
     // The same without the header: a dead letter for each element, and few errors.
     world.ask(Message::plain(payload)).await;
     for _ in 0..1_000 {
-        let dead = take(&mut world.dead, "a dead letter").await.message;
+        let dead = receive(&mut world.dead, "a dead letter").await.message;
         assert_eq!(text(&dead), "1");
     }
     let next = request("7");
     world.ask(next).await;
-    let asked = world.received().await;
-    let call = id_of(&asked);
+    let agent_request = world.next_request().await;
+    let call = id_of(&agent_request);
     let answer = Message::plain(json!({"jsonrpc": "2.0", "id": call, "result": {}}).to_string());
-    world.answer(&asked, answer).await;
+    world.answer(&agent_request, answer).await;
     let mut errors = 0;
     while body(&world.reply_message().await).get("error").is_some() {
         errors += 1;
@@ -1306,12 +1322,12 @@ async fn a_batch_of_requests_for_a_forbidden_reply_address_gets_few_errors() {
     let batch: Vec<Value> = (0..100).map(element).collect();
     world.ask(Message::plain(json!(batch).to_string())).await;
     for _ in 0..100 {
-        let dead = take(&mut world.dead, "a dead letter").await.message;
+        let dead = receive(&mut world.dead, "a dead letter").await.message;
         assert_eq!(header(&dead, "bus-dlq-reason"), "reply_place_refused");
     }
     world.ask(request("7")).await;
-    let asked = world.received().await;
-    world.answer(&asked, Message::plain("{}")).await;
+    let agent_request = world.next_request().await;
+    world.answer(&agent_request, Message::plain("{}")).await;
     let mut errors = 0;
     while body(&world.reply_message().await).get("error").is_some() {
         errors += 1;
@@ -1350,7 +1366,7 @@ async fn requests_behind_a_held_lane_are_settled_once_their_callers_stop_waiting
     .await;
     world.memory.set_refused(refused, None);
     let mut agents = world.memory.subscribe(group("fixed")).await.unwrap();
-    take(&mut agents, "the event").await;
+    receive(&mut agents, "the event").await;
     world.end().await;
 }
 
@@ -1361,10 +1377,10 @@ async fn an_answer_that_the_bus_of_the_requester_refuses_is_not_blamed_on_the_ag
     let correlation = "y".repeat(100 << 10);
     message.headers.push("kafka_correlationId", correlation);
     world.ask(message).await;
-    let asked = world.received().await;
+    let agent_request = world.next_request().await;
     // With the requester's own correlation id it is larger than 1 MiB, which the bus takes at most.
     let answer = json!("x".repeat(950 << 10)).to_string();
-    world.answer(&asked, Message::plain(answer)).await;
+    world.answer(&agent_request, Message::plain(answer)).await;
     let reply_message = body(&world.reply_message().await);
     assert_eq!(reply_message["id"], 7);
     let error = &reply_message["error"];

@@ -137,8 +137,8 @@ async fn a_truncated_body_is_not_a_request() {
     }
     is_served(&front).await;
     // The agent has seen that one call, and none of the others.
-    front.next_seen().await;
-    assert!(front.seen.try_recv().is_err());
+    front.next_request().await;
+    assert!(front.requests.try_recv().is_err());
 }
 
 #[tokio::test]
@@ -150,10 +150,10 @@ async fn a_body_that_is_too_large_is_refused_with_and_without_a_length() {
             .write_all(head(path, 1 << 30).as_bytes())
             .await
             .unwrap();
-        let (status, said) = answer(client).await;
-        assert_eq!(status, StatusCode::PAYLOAD_TOO_LARGE, "{path}: {said}");
+        let (status, body) = answer(client).await;
+        assert_eq!(status, StatusCode::PAYLOAD_TOO_LARGE, "{path}: {body}");
         assert!(
-            said["error"]["message"]
+            body["error"]["message"]
                 .as_str()
                 .unwrap()
                 .contains("102400")
@@ -171,8 +171,8 @@ async fn a_body_that_is_too_large_is_refused_with_and_without_a_length() {
                 break;
             }
         }
-        let (status, said) = answer(client).await;
-        assert_eq!(status, StatusCode::PAYLOAD_TOO_LARGE, "{path}: {said}");
+        let (status, body) = answer(client).await;
+        assert_eq!(status, StatusCode::PAYLOAD_TOO_LARGE, "{path}: {body}");
     }
     is_served(&front).await;
 }
@@ -253,9 +253,9 @@ async fn members_may_be_named_as_in_the_proto_of_1_0() {
     .await;
     let task = &sent["result"]["task"];
     assert_eq!(task["contextId"], "c-1", "{sent}");
-    let kept = ask("GetTask", json!({"id": task["id"], "history_length": 0})).await;
-    assert_eq!(kept["result"]["id"], task["id"], "{kept}");
-    assert!(kept["result"].get("history").is_none(), "{kept}");
+    let stored = ask("GetTask", json!({"id": task["id"], "history_length": 0})).await;
+    assert_eq!(stored["result"]["id"], task["id"], "{stored}");
+    assert!(stored["result"].get("history").is_none(), "{stored}");
     let listed = ask("ListTasks", json!({"context_id": "c-2", "page_size": 5})).await;
     assert_eq!(listed["result"]["totalSize"], 0, "{listed}");
     assert_eq!(listed["result"]["pageSize"], 5, "{listed}");

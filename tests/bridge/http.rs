@@ -1,4 +1,4 @@
-//! The front door, end to end: HTTP in, the memory transport behind it, an agent that answers there.
+//! The HTTP listener, end to end: the memory transport behind it, and an agent that answers there.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -44,7 +44,7 @@ pub(crate) struct Front {
     pub(crate) base: String,
     admin: String,
     pub(crate) memory: Memory,
-    pub(crate) seen: mpsc::Receiver<Value>,
+    pub(crate) requests: mpsc::Receiver<Value>,
     pub(crate) stop: CancellationToken,
     pub(crate) running: JoinHandle<()>,
 }
@@ -62,7 +62,7 @@ impl Front {
         let bridge = Bridge::build_on(config, transports).await.unwrap();
         let base = format!("http://{}", bridge.door_address().unwrap());
         let admin = format!("http://{}", bridge.admin_address().unwrap());
-        let (sender, seen) = mpsc::channel(1_000);
+        let (sender, requests) = mpsc::channel(1_000);
         let consumer = subscribe(&memory).await;
         tokio::spawn(agent(memory.connect(), consumer, sender));
         let stop = CancellationToken::new();
@@ -71,18 +71,18 @@ impl Front {
             base,
             admin,
             memory,
-            seen,
+            requests,
             stop,
             running,
         };
-        let begun = Instant::now();
+        let start = Instant::now();
         while reqwest::get(format!("{}/readyz", front.admin))
             .await
             .unwrap()
             .status()
             != StatusCode::OK
         {
-            assert!(begun.elapsed() < SOON, "the bridge does not become ready");
+            assert!(start.elapsed() < SOON, "the bridge does not become ready");
             sleep(Duration::from_millis(10)).await;
         }
         front
@@ -110,8 +110,8 @@ impl Front {
     }
 
     /// The next message that the agent saw.
-    pub(crate) async fn next_seen(&mut self) -> Value {
-        timeout(SOON, self.seen.recv()).await.unwrap().unwrap()
+    pub(crate) async fn next_request(&mut self) -> Value {
+        timeout(SOON, self.requests.recv()).await.unwrap().unwrap()
     }
 }
 
@@ -303,12 +303,12 @@ async fn a_stream_opens_before_the_agent_speaks() {
         "message/stream",
         json!({ "_agentId": "weather", "ms": 1_500 }),
     );
-    let begun = Instant::now();
+    let start = Instant::now();
     let response = front.to("/rpc", body).send().await.unwrap();
     assert!(
-        begun.elapsed() < Duration::from_secs(1),
+        start.elapsed() < Duration::from_secs(1),
         "the head took {:?}",
-        begun.elapsed()
+        start.elapsed()
     );
     assert_eq!(events(&response.text().await.unwrap()).len(), 3);
 }
@@ -358,10 +358,10 @@ async fn a_caller_that_accepts_only_events_gets_one() {
 async fn a_batch_is_one_array_in_request_order() {
     let mut front = Front::open().await;
     let slow = request("1", "echo", json!({ "_agentId": "weather", "ms": 300 }));
-    let note = r#"{"jsonrpc":"2.0","method":"note","params":{"_agentId":"weather"}}"#;
+    let notification = r#"{"jsonrpc":"2.0","method":"note","params":{"_agentId":"weather"}}"#;
     let batch = [
         slow,
-        note.to_owned(),
+        notification.to_owned(),
         "7".to_owned(),
         to_weather("1", "echo"),
         to_weather("\"s\"", "message/stream"),
@@ -390,7 +390,7 @@ async fn a_batch_is_one_array_in_request_order() {
     let mut methods = vec![];
     for _ in 0..3 {
         methods.push(
-            front.next_seen().await["message"]["method"]
+            front.next_request().await["message"]["method"]
                 .as_str()
                 .unwrap()
                 .to_owned(),
@@ -401,17 +401,17 @@ async fn a_batch_is_one_array_in_request_order() {
 }
 
 #[tokio::test]
-async fn a_request_without_an_answer_holds_up_no_other_of_its_batch() {
+async fn a_request_without_an_answer_delays_no_other_of_its_batch() {
     let mut front = Front::open().await;
     // More than are under way at a time.
     let mut batch = vec![to_weather("0", "hang")];
     batch.extend((1..100).map(|id| to_weather(&id.to_string(), "echo")));
     let request = front.to("/rpc", format!("[{}]", batch.join(",")));
-    let answering = tokio::spawn(request.header("x-a2a-timeout", "60000").send());
+    let response_task = tokio::spawn(request.header("x-a2a-timeout", "60000").send());
     for _ in 0..batch.len() {
-        front.next_seen().await;
+        front.next_request().await;
     }
-    answering.abort();
+    response_task.abort();
 }
 
 #[tokio::test]
@@ -431,13 +431,13 @@ async fn a_request_whose_batch_took_all_the_time_is_not_sent() {
 #[tokio::test]
 async fn notifications_are_accepted_and_arrive_in_order() {
     let mut front = Front::open().await;
-    let note = |n: u32| {
+    let notification = |n: u32| {
         format!(r#"{{"jsonrpc":"2.0","method":"n/{n}","params":{{"_agentId":"weather"}}}}"#)
     };
-    let response = front.to("/rpc", note(0)).send().await.unwrap();
+    let response = front.to("/rpc", notification(0)).send().await.unwrap();
     assert_eq!(response.status(), StatusCode::ACCEPTED);
     assert_eq!(response.text().await.unwrap(), "");
-    let batch: Vec<_> = (1..20).map(note).collect();
+    let batch: Vec<_> = (1..20).map(notification).collect();
     let response = front
         .to("/rpc", format!("[{}]", batch.join(",")))
         .send()
@@ -445,16 +445,16 @@ async fn notifications_are_accepted_and_arrive_in_order() {
         .unwrap();
     assert_eq!(response.status(), StatusCode::ACCEPTED);
     for n in 0..20 {
-        let seen = front.next_seen().await;
-        assert_eq!(seen["message"]["method"], format!("n/{n}"));
+        let notification = front.next_request().await;
+        assert_eq!(notification["message"]["method"], format!("n/{n}"));
     }
 }
 
 #[tokio::test]
 async fn the_notifications_of_a_batch_have_one_deadline() {
     let front = Front::open_with(&with_calls("timeout: 500ms")).await;
-    let note = r#"{"jsonrpc":"2.0","method":"n","params":{"_agentId":"weather"}}"#;
-    let batch = format!("[{}]", [note; 100].join(","));
+    let notification = r#"{"jsonrpc":"2.0","method":"n","params":{"_agentId":"weather"}}"#;
+    let batch = format!("[{}]", [notification; 100].join(","));
     let weather = TopicFilter::new("agents.weather").unwrap();
     front
         .memory
@@ -496,7 +496,7 @@ async fn failures_say_why_with_the_callers_id() {
         (json!(1.5), -32602, "agent_not_found".into())
     );
     let slow = request("\"t\"", "hang", json!({ "_agentId": "weather" }));
-    let begun = Instant::now();
+    let start = Instant::now();
     let response = front
         .to("/rpc", slow)
         .header("x-a2a-timeout", "200")
@@ -507,7 +507,7 @@ async fn failures_say_why_with_the_callers_id() {
         error(&response.text().await.unwrap()),
         (json!("t"), -32603, "timeout".into())
     );
-    assert!(begun.elapsed() >= Duration::from_millis(200) && begun.elapsed() < SOON);
+    assert!(start.elapsed() >= Duration::from_millis(200) && start.elapsed() < SOON);
     let slow = request(
         "2",
         "message/stream",
@@ -606,8 +606,8 @@ async fn an_invalid_request_is_refused_before_it_reaches_the_bus() {
                 .await
                 .unwrap();
             assert_eq!(response.status().as_u16(), status, "{name}: {value} {body}");
-            let (id, got, _) = error(&response.text().await.unwrap());
-            assert_eq!((id, got), (Value::Null, code), "{name}: {value} {body}");
+            let (id, found, _) = error(&response.text().await.unwrap());
+            assert_eq!((id, found), (Value::Null, code), "{name}: {value} {body}");
         };
     check("x-x", "x", "{", 200, -32700).await;
     check("x-x", "x", "", 200, -32700).await;
@@ -688,8 +688,8 @@ async fn trace_headers_of_the_caller_go_with_its_request() {
         .header("baggage", "a=1")
         .header("authorization", "Bearer secret");
     assert_eq!(request.send().await.unwrap().status(), StatusCode::OK);
-    let seen = timeout(SOON, spy.recv()).await.unwrap().unwrap();
-    let header = |name: &str| seen.message.headers.get(name).map(|value| &value[..]);
+    let delivery = timeout(SOON, spy.recv()).await.unwrap().unwrap();
+    let header = |name: &str| delivery.message.headers.get(name).map(|value| &value[..]);
     assert_eq!(header("traceparent"), Some(trace.as_bytes()));
     assert_eq!(header("x-b3-spanid"), Some(&b"7"[..]));
     assert_eq!(header("a2a-version"), Some(&b"1.0"[..]));
@@ -711,7 +711,7 @@ async fn hang(front: &mut Front, agent: &str, calls: usize) -> Vec<JoinHandle<()
     for _ in 0..calls {
         let call = front.to(&format!("/rpc/{agent}"), request("1", "hang", json!({})));
         waiting.push(tokio::spawn(async move { drop(call.send().await) }));
-        front.next_seen().await;
+        front.next_request().await;
     }
     waiting
 }
@@ -749,13 +749,13 @@ async fn one_slow_agent_does_not_delay_calls_of_others() {
         call.abort();
     }
     // The bridge notices that the callers are gone.
-    let begun = Instant::now();
+    let start = Instant::now();
     while front
         .admin("/metrics")
         .await
         .contains("a2abus_pending_calls 2")
     {
-        assert!(begun.elapsed() < SOON);
+        assert!(start.elapsed() < SOON);
         tokio::task::yield_now().await;
     }
     let again = front
@@ -765,7 +765,7 @@ async fn one_slow_agent_does_not_delay_calls_of_others() {
 }
 
 #[tokio::test]
-async fn one_caller_leaves_calls_for_the_others() {
+async fn one_caller_cannot_use_all_calls() {
     let calls = "timeout: 30s, max_pending: 8, max_pending_per_agent: 8";
     let mut front = Front::open_with(&with_calls(calls)).await;
     let _waiting = hang(&mut front, "slow", 2).await;
@@ -788,27 +788,27 @@ async fn every_response_names_its_call() {
     for method in ["echo", "message/stream"] {
         let call = front.to("/rpc", to_weather("1", method));
         let response = call.send().await.unwrap();
-        let seen = front.next_seen().await;
-        assert_eq!(ids(&response), [call_of(&seen["message"]["id"])]);
+        let agent_request = front.next_request().await;
+        assert_eq!(ids(&response), [call_of(&agent_request["message"]["id"])]);
     }
-    let note = r#"{"jsonrpc":"2.0","method":"note","params":{"_agentId":"weather"}}"#;
+    let notification = r#"{"jsonrpc":"2.0","method":"note","params":{"_agentId":"weather"}}"#;
     let batch = format!(
-        "[{},{note},7,{}]",
+        "[{},{notification},7,{}]",
         to_weather("1", "echo"),
         to_weather("1", "echo")
     );
     let response = front.to("/rpc", batch).send().await.unwrap();
-    let mut seen = Vec::new();
-    while seen.len() < 2 {
-        let seen_now = front.next_seen().await;
-        let id = &seen_now["message"]["id"];
-        seen.extend(id.is_string().then(|| call_of(id)));
+    let mut calls = Vec::new();
+    while calls.len() < 2 {
+        let agent_request = front.next_request().await;
+        let id = &agent_request["message"]["id"];
+        calls.extend(id.is_string().then(|| call_of(id)));
     }
     let mut named = ids(&response);
     named.sort_unstable();
-    seen.sort_unstable();
-    assert_eq!(named, seen);
-    for (body, status) in [(note, 202), ("{", 200), ("7", 200)] {
+    calls.sort_unstable();
+    assert_eq!(named, calls);
+    for (body, status) in [(notification, 202), ("{", 200), ("7", 200)] {
         let response = front.to("/rpc", body).send().await.unwrap();
         assert_eq!(response.status(), status);
         assert_eq!(ids(&response).len(), 1, "{body}");
@@ -867,8 +867,8 @@ async fn calls_are_counted_by_agent_and_made_up_names_are_not() {
 #[tokio::test]
 async fn the_headers_of_a_batch_count_once_for_each_of_its_requests() {
     let front = Front::open().await;
-    let note = r#"{"jsonrpc":"2.0","method":"n","params":{"_agentId":"weather"}}"#;
-    let batch = |units: usize| format!("[{}]", vec![note; units].join(","));
+    let notification = r#"{"jsonrpc":"2.0","method":"n","params":{"_agentId":"weather"}}"#;
+    let batch = |units: usize| format!("[{}]", vec![notification; units].join(","));
     let send = async |units: usize| {
         let request = front.to("/rpc", batch(units));
         let request = request.header("tracestate", "x".repeat(8 << 10));
@@ -929,9 +929,9 @@ async fn a_disconnected_client_cancels_its_call() {
         .write_all(format!("{head}{body}").as_bytes())
         .await
         .unwrap();
-    let call = front.next_seen().await["message"]["id"].clone();
+    let call = front.next_request().await["message"]["id"].clone();
     drop(client);
-    let cancel = front.next_seen().await;
+    let cancel = front.next_request().await;
     assert_eq!(cancel["message"]["method"], "notifications/cancelled");
     assert_eq!(cancel["message"]["params"]["requestId"], call);
 }
@@ -952,9 +952,9 @@ async fn a_client_that_leaves_a_stream_cancels_its_task() {
         .unwrap()
         .unwrap();
     assert!(first.starts_with(b"data: "), "{first:?}");
-    front.next_seen().await;
+    front.next_request().await;
     drop(stream);
-    let cancel = front.next_seen().await;
+    let cancel = front.next_request().await;
     assert_eq!(cancel["message"]["method"], "tasks/cancel");
     assert_eq!(cancel["message"]["params"]["id"], "t-1");
 }
@@ -964,7 +964,7 @@ async fn a_call_that_a_drain_ends_may_have_been_done() {
     let mut front = Front::open_with(&CONFIG.replace("drain_grace: 5s", "drain_grace: 1s")).await;
     let body = request("1", "echo", json!({ "_agentId": "weather", "ms": 60_000 }));
     let answer = tokio::spawn(front.to("/rpc", body).send());
-    front.next_seen().await;
+    front.next_request().await;
     front.stop.cancel();
     let answer = answer.await.unwrap().unwrap();
     // Clients repeat a 503 by themselves, and the agent would do the work twice.
@@ -991,7 +991,7 @@ async fn draining_finishes_calls_in_flight_and_takes_no_more() {
     );
     late.write_all(head.as_bytes()).await.unwrap();
     let answer = tokio::spawn(front.to("/rpc", body).send());
-    front.next_seen().await;
+    front.next_request().await;
     front.stop.cancel();
     sleep(Duration::from_millis(50)).await;
     late.write_all(late_body.as_bytes()).await.unwrap();

@@ -1,4 +1,4 @@
-//! `POST /rpc` takes requests of every family and answers in kind: the memory transport behind it, an agent there.
+//! `POST /rpc` accepts requests of every family and answers in the same family. An agent answers on the memory transport.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -45,7 +45,7 @@ struct World {
 }
 
 /// A request as the agent gets it.
-struct Asked {
+struct AgentRequest {
     message: Message,
     reply_to: Option<Topic>,
 }
@@ -90,34 +90,34 @@ impl World {
         request.body(body.into())
     }
 
-    async fn asked(&mut self) -> Asked {
+    async fn agent_request(&mut self) -> AgentRequest {
         let delivery = within("the agent has a request", self.agent.recv()).await;
         let delivery = delivery.unwrap();
         delivery.acknowledger.settle(Outcome::Settled).unwrap();
-        Asked {
+        AgentRequest {
             message: delivery.message,
             reply_to: delivery.reply_to,
         }
     }
 
-    async fn answer(&self, asked: &Asked, message: Message) {
-        let to = Address::topic(asked.reply_to.clone().expect("a reply address"));
+    async fn answer(&self, agent_request: &AgentRequest, message: Message) {
+        let to = Address::topic(agent_request.reply_to.clone().expect("a reply address"));
         let sent = self.memory.send(&to, message).await.unwrap();
         sent.await.unwrap();
     }
 
-    /// The response to a request, which the agent answers by `answers`; and what the agent got.
+    /// The response to a request that the agent answers with `answers`, and the request as the agent got it.
     async fn exchange(
         &mut self,
         request: RequestBuilder,
         answers: Vec<Message>,
-    ) -> (Response, Asked) {
+    ) -> (Response, AgentRequest) {
         let sent = tokio::spawn(request.send());
-        let asked = self.asked().await;
+        let agent_request = self.agent_request().await;
         for answer in answers {
-            self.answer(&asked, answer).await;
+            self.answer(&agent_request, answer).await;
         }
-        (sent.await.unwrap().unwrap(), asked)
+        (sent.await.unwrap().unwrap(), agent_request)
     }
 
     async fn end(self) {
@@ -170,9 +170,13 @@ async fn a_message_of_another_family_gets_the_unchanged_message_of_its_agent() {
         (e2a, e2a_answer),
     ] {
         let sent = world.post("/rpc/weather", request);
-        let (response, asked) = world.exchange(sent, vec![Message::plain(answer)]).await;
-        assert_eq!(text(&asked.message), request, "the bytes stay as they are");
-        assert_ne!(attribute(&asked.message, "callid"), "");
+        let (response, agent_request) = world.exchange(sent, vec![Message::plain(answer)]).await;
+        assert_eq!(
+            text(&agent_request.message),
+            request,
+            "the bytes stay as they are"
+        );
+        assert_ne!(attribute(&agent_request.message, "callid"), "");
         assert_eq!(response.status().as_u16(), 200);
         assert_eq!(header(&response, "content-type"), "application/json");
         assert_ne!(header(&response, "x-a2abus-call-id"), "");
@@ -193,9 +197,9 @@ async fn only_errors_are_marked_as_written_in_place_of_a_server() {
         (&result, "timeout"),
     ] {
         let question = r#"{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{}}"#;
-        let answering = tokio::spawn(world.post("/rpc/weather", question).send());
-        let asked = world.asked().await;
-        let request: Value = serde_json::from_str(text(&asked.message)).unwrap();
+        let response_task = tokio::spawn(world.post("/rpc/weather", question).send());
+        let agent_request = world.agent_request().await;
+        let request: Value = serde_json::from_str(text(&agent_request.message)).unwrap();
         let mut body = json!({ "jsonrpc": "2.0", "id": request["id"] });
         body.as_object_mut()
             .unwrap()
@@ -211,8 +215,8 @@ async fn only_errors_are_marked_as_written_in_place_of_a_server() {
         ] {
             message.headers.push(name, value);
         }
-        world.answer(&asked, message).await;
-        let received: Value = answering.await.unwrap().unwrap().json().await.unwrap();
+        world.answer(&agent_request, message).await;
+        let received: Value = response_task.await.unwrap().unwrap().json().await.unwrap();
         assert_eq!(received["id"], 7, "{received}");
     }
     let metrics = world.metrics.render().unwrap();
@@ -258,8 +262,8 @@ async fn a_failure_is_a_message_of_the_callers_family() {
     assert_eq!(error["req_id"], "a-1");
     assert_eq!(error["detail"]["reason"], "agent_not_found");
 
-    let note = r#"{"type":"tool/call/event","id":"p","version":"1.0","ts":2,"req_id":"a-1","kind":"progress","data":{}}"#;
-    let answer = world.post("/rpc/weather", note).send().await.unwrap();
+    let progress = r#"{"type":"tool/call/event","id":"p","version":"1.0","ts":2,"req_id":"a-1","kind":"progress","data":{}}"#;
+    let answer = world.post("/rpc/weather", progress).send().await.unwrap();
     let error: Value = answer.json().await.unwrap();
     assert_eq!(error["detail"]["reason"], "invalid_request");
     let message = error["message"].as_str().unwrap();
@@ -277,21 +281,21 @@ async fn an_event_in_binary_mode_is_answered_in_binary_mode() {
         .header("ce-collaborationid", "talk-1")
         .header("ce-replyto", "elsewhere")
         .header("ce-mine", "na%C3%AFve");
-    let answering = tokio::spawn(sent.send());
-    let asked = world.asked().await;
-    assert_eq!(attribute(&asked.message, "type"), "com.example.ask");
-    assert_eq!(attribute(&asked.message, "mine"), "naïve");
+    let response_task = tokio::spawn(sent.send());
+    let agent_request = world.agent_request().await;
+    assert_eq!(attribute(&agent_request.message, "type"), "com.example.ask");
+    assert_eq!(attribute(&agent_request.message, "mine"), "naïve");
     assert_eq!(
-        attribute(&asked.message, "source"),
+        attribute(&agent_request.message, "source"),
         "/a2abus/test/http/127.0.0.1"
     );
-    assert_ne!(attribute(&asked.message, "replyto"), "elsewhere");
-    let request: Value = serde_json::from_str(text(&asked.message)).unwrap();
+    assert_ne!(attribute(&agent_request.message, "replyto"), "elsewhere");
+    let request: Value = serde_json::from_str(text(&agent_request.message)).unwrap();
     let id = request["id"].as_str().unwrap().to_owned();
-    assert_eq!(attribute(&asked.message, "callid"), id);
+    assert_eq!(attribute(&agent_request.message, "callid"), id);
     let answer = json!({"jsonrpc": "2.0", "id": id, "result": "cold"}).to_string();
-    world.answer(&asked, Message::plain(answer)).await;
-    let response = answering.await.unwrap().unwrap();
+    world.answer(&agent_request, Message::plain(answer)).await;
+    let response = response_task.await.unwrap().unwrap();
     assert_eq!(response.status().as_u16(), 200);
     assert_eq!(header(&response, "ce-specversion"), "1.0");
     assert_eq!(header(&response, "ce-mcptype"), "response");
@@ -322,8 +326,8 @@ async fn data_of_any_kind_pass_as_they_are() {
     ] {
         answer.headers.push(name, value);
     }
-    let (response, asked) = world.exchange(sent, vec![answer]).await;
-    assert_eq!(text(&asked.message), "temp?");
+    let (response, agent_request) = world.exchange(sent, vec![answer]).await;
+    assert_eq!(text(&agent_request.message), "temp?");
     assert_eq!(header(&response, "ce-type"), "com.example.answer");
     assert_eq!(header(&response, "ce-source"), "/weather");
     assert_eq!(header(&response, "content-type"), "text/plain");
@@ -334,17 +338,17 @@ async fn data_of_any_kind_pass_as_they_are() {
 #[tokio::test]
 async fn an_event_in_structured_mode_is_answered_in_structured_mode() {
     let mut world = World::new().await;
-    let asking = json!({
+    let event = json!({
         "specversion": "1.0", "id": "mine", "source": "/me", "type": "ask", "targetagent": "weather",
         "collaborationid": "talk-1", "data": serde_json::from_str::<Value>(TOOL_CALL).unwrap(),
     });
     for content_type in ["application/cloudevents+json", "application/json"] {
-        let sent = world.post("/rpc", asking.to_string());
+        let sent = world.post("/rpc", event.to_string());
         let sent = sent.header("content-type", content_type);
-        let (response, asked) = world
+        let (response, agent_request) = world
             .exchange(sent, vec![Message::plain(TOOL_ANSWER)])
             .await;
-        let read = content_mode::read(Binding::Memory, &asked.message, &Limits::default());
+        let read = content_mode::read(Binding::Memory, &agent_request.message, &Limits::default());
         assert!(matches!(read, Ok(Content::Event(_))));
         let kind = header(&response, "content-type");
         assert_eq!(kind, "application/cloudevents+json");
@@ -354,7 +358,7 @@ async fn an_event_in_structured_mode_is_answered_in_structured_mode() {
         assert_eq!(answer["isfinal"], true);
         assert_eq!(answer["data"]["req_id"], "a-1");
     }
-    let nobody = asking.to_string().replace("\"weather\"", "\"nobody\"");
+    let nobody = event.to_string().replace("\"weather\"", "\"nobody\"");
     let answer: Value = world
         .post("/rpc", nobody)
         .send()
@@ -373,36 +377,36 @@ async fn a_stream_for_an_event_is_of_events() {
     let mut world = World::new().await;
     let question = r#"{"jsonrpc":"2.0","id":7,"method":"message/stream","params":{}}"#;
     let sent = event(world.post("/rpc/weather", question), "ask");
-    let answering = tokio::spawn(sent.send());
-    let asked = world.asked().await;
-    let request: Value = serde_json::from_str(text(&asked.message)).unwrap();
+    let response_task = tokio::spawn(sent.send());
+    let agent_request = world.agent_request().await;
+    let request: Value = serde_json::from_str(text(&agent_request.message)).unwrap();
     for (state, is_final) in [("working", false), ("completed", true)] {
         let update = json!({"jsonrpc": "2.0", "id": request["id"], "result": {
             "kind": "status-update", "taskId": "t", "contextId": "c", "final": is_final,
             "status": {"state": state},
         }});
         world
-            .answer(&asked, Message::plain(update.to_string()))
+            .answer(&agent_request, Message::plain(update.to_string()))
             .await;
     }
-    let response = answering.await.unwrap().unwrap();
+    let response = response_task.await.unwrap().unwrap();
     assert_eq!(header(&response, "content-type"), "text/event-stream");
     let events = frames(&response.text().await.unwrap());
     assert!(events.iter().all(|event| event["data"]["id"] == 7));
-    let said = events
+    let kinds = events
         .iter()
         .map(|event| (&event["mcptype"], &event["isfinal"]));
-    let said: Vec<_> = said.collect();
+    let kinds: Vec<_> = kinds.collect();
     let expected = [
         (&json!("stream"), &json!(false)),
         (&json!("response"), &json!(true)),
     ];
-    assert_eq!(said, expected);
+    assert_eq!(kinds, expected);
     world.end().await;
 }
 
 #[tokio::test]
-async fn an_event_that_asks_nothing_is_accepted_once_it_is_on_the_bus() {
+async fn an_event_without_a_request_is_accepted_once_it_is_on_the_bus() {
     let mut world = World::new().await;
     let sent = event(world.post("/rpc/weather", "snow"), "com.example.told");
     let response = sent
@@ -411,9 +415,15 @@ async fn an_event_that_asks_nothing_is_accepted_once_it_is_on_the_bus() {
         .await
         .unwrap();
     assert_eq!(response.status().as_u16(), 202);
-    let asked = world.asked().await;
-    assert_eq!((text(&asked.message), asked.reply_to), ("snow", None));
-    assert_eq!(attribute(&asked.message, "type"), "com.example.told");
+    let agent_request = world.agent_request().await;
+    assert_eq!(
+        (text(&agent_request.message), agent_request.reply_to),
+        ("snow", None)
+    );
+    assert_eq!(
+        attribute(&agent_request.message, "type"),
+        "com.example.told"
+    );
 
     let sent = event(world.post("/rpc/nobody", "snow"), "com.example.told");
     let response = sent
@@ -460,24 +470,24 @@ async fn a_batch_may_mix_families() {
     let mut world = World::new().await;
     let rpc = r#"{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{}}"#;
     let batch = format!("[{TOOL_CALL},{rpc}]");
-    let answering = tokio::spawn(world.post("/rpc/weather", batch).send());
+    let response_task = tokio::spawn(world.post("/rpc/weather", batch).send());
     for _ in 0..2 {
-        let asked = world.asked().await;
-        let request: Value = serde_json::from_str(text(&asked.message)).unwrap();
+        let agent_request = world.agent_request().await;
+        let request: Value = serde_json::from_str(text(&agent_request.message)).unwrap();
         let answer = match request["jsonrpc"].is_string() {
             true => json!({"jsonrpc": "2.0", "id": request["id"], "result": 1}).to_string(),
             false => TOOL_ANSWER.to_owned(),
         };
-        world.answer(&asked, Message::plain(answer)).await;
+        world.answer(&agent_request, Message::plain(answer)).await;
     }
-    let answers: Value = answering.await.unwrap().unwrap().json().await.unwrap();
+    let answers: Value = response_task.await.unwrap().unwrap().json().await.unwrap();
     assert_eq!(answers[0]["req_id"], "a-1");
     assert_eq!(answers[1]["id"], 7);
     world.end().await;
 }
 
 #[tokio::test]
-async fn an_event_says_how_long_its_sender_waits() {
+async fn an_event_carries_the_deadline_of_its_sender() {
     let world = World::new().await;
     let past = event(world.post("/rpc/weather", TOOL_CALL), "ask");
     let past = past.header("ce-expirytime", "2020-01-01T00:00:00Z");

@@ -50,7 +50,7 @@ async fn nothing_else_was_seen(front: &mut Front) {
         .send()
         .await
         .unwrap();
-    assert_eq!(front.next_seen().await["topic"], "agents.last");
+    assert_eq!(front.next_request().await["topic"], "agents.last");
 }
 
 #[tokio::test]
@@ -64,7 +64,7 @@ async fn the_same_request_gets_the_same_answer_and_the_agent_runs_once() {
         let body = call(method, parameters);
         let (first, is_replay) = answer(&front, key, &body).await;
         assert!(!is_replay && first.contains("1.0"), "{first}");
-        front.next_seen().await;
+        front.next_request().await;
         for quoted in [key.to_owned(), format!("\"{key}\"")] {
             let (again, is_replay) = answer(&front, &quoted, &body).await;
             assert!(is_replay);
@@ -92,7 +92,7 @@ async fn a_replay_has_the_headers_of_the_first_answer() {
 async fn another_request_with_the_same_key_is_refused() {
     let mut front = Front::open().await;
     answer(&front, "k", &call("echo", json!({}))).await;
-    front.next_seen().await;
+    front.next_request().await;
     for (path, body) in [
         ("/rpc", call("echo", json!({ "other": 1 }))),
         ("/rpc/weather", call("echo", json!({}))),
@@ -124,7 +124,7 @@ async fn a_request_that_is_still_answered_is_waited_for() {
         answers.iter().filter(|(_, is_replay)| !is_replay).count(),
         1
     );
-    front.next_seen().await;
+    front.next_request().await;
     nothing_else_was_seen(&mut front).await;
 }
 
@@ -150,18 +150,18 @@ async fn a_wait_for_another_answer_ends_with_the_call_id() {
             assert_eq!(data["callId"].as_str().map(str::len), Some(26));
         }
     }
-    front.next_seen().await;
+    front.next_request().await;
 }
 
-/// Waits until the bridge has taken a request with a key.
+/// Waits until the bridge has accepted a request with a key.
 async fn front_seen(front: &Front) {
-    let begun = tokio::time::Instant::now();
+    let start = tokio::time::Instant::now();
     while !front
         .admin("/metrics")
         .await
         .contains(r#"a2abus_keyed_requests_total{outcome="first"} 1"#)
     {
-        assert!(begun.elapsed() < SOON);
+        assert!(start.elapsed() < SOON);
         tokio::time::sleep(std::time::Duration::from_millis(10)).await;
     }
 }
@@ -176,7 +176,7 @@ async fn a_caller_that_leaves_gets_its_answer_when_it_comes_back() {
             .header("idempotency-key", "k")
             .send(),
     );
-    front.next_seen().await;
+    front.next_request().await;
     left.abort();
     drop(left.await);
     let (answer, _) = timeout(SOON, answer(&front, "k", &body)).await.unwrap();
@@ -230,7 +230,7 @@ fn stream_in(context: &str) -> String {
 }
 
 #[tokio::test]
-async fn a_client_has_so_many_requests_at_a_time() {
+async fn concurrent_requests_of_a_client_are_limited() {
     let front = limited().await;
     let open = async |context: &str| {
         let sent = front
@@ -252,7 +252,7 @@ async fn a_client_has_so_many_requests_at_a_time() {
         (status, data["reason"].as_str()),
         (429, Some("rate_limited"))
     );
-    // A stream gives its place back when its client leaves.
+    // A stream frees its share when its client disconnects.
     drop((first, second));
     timeout(SOON, async {
         while open("d").await.status() != StatusCode::OK {
@@ -269,7 +269,7 @@ async fn a_client_has_so_many_requests_at_a_time() {
 }
 
 #[tokio::test]
-async fn a_context_has_so_many_tasks_at_a_time() {
+async fn concurrent_tasks_of_a_context_are_limited() {
     let front = limited().await;
     let open = async |context: &str| {
         let sent = front

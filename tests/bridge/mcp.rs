@@ -31,10 +31,10 @@ admin: { listen: "127.0.0.1:0" }
 "#;
 const NEWEST: &str = "2026-07-28";
 
-/// A bridge, two MCP servers behind it as agents, and what these were sent: topic and body.
+/// A bridge, two MCP servers behind it as agents, and the messages they got: topic and body.
 struct Servers {
     front: Front,
-    seen: mpsc::Receiver<(String, String)>,
+    sent_requests: mpsc::Receiver<(String, String)>,
     /// Where the answers to their requests go.
     reply_to: mpsc::Receiver<Topic>,
 }
@@ -53,7 +53,7 @@ impl Servers {
             budget_messages: 4_096,
         };
         let mut consumer = front.memory.subscribe(subscription).await.unwrap();
-        let (saw, seen) = mpsc::channel(1_000);
+        let (sent_sender, sent_requests) = mpsc::channel(1_000);
         let (reply_sender, reply_to) = mpsc::channel(1_000);
         let memory = front.memory.clone();
         tokio::spawn(async move {
@@ -63,7 +63,7 @@ impl Servers {
                 let request: Value = serde_json::from_slice(&body).unwrap();
                 let body = String::from_utf8(body.to_vec()).unwrap();
                 let topic = delivery.topic.as_str().to_owned();
-                saw.send((topic.clone(), body)).await.unwrap();
+                sent_sender.send((topic.clone(), body)).await.unwrap();
                 let Some(reply_to) = delivery.reply_to else {
                     continue;
                 };
@@ -79,7 +79,7 @@ impl Servers {
         });
         Self {
             front,
-            seen,
+            sent_requests,
             reply_to,
         }
     }
@@ -122,10 +122,13 @@ impl Servers {
         id
     }
 
-    /// The next message that an agent was sent and that asks for something else than its profile.
-    async fn next_seen(&mut self) -> (String, String) {
+    /// The next message for an agent, except `initialize`.
+    async fn next_request(&mut self) -> (String, String) {
         loop {
-            let (topic, body) = timeout(SOON, self.seen.recv()).await.unwrap().unwrap();
+            let (topic, body) = timeout(SOON, self.sent_requests.recv())
+                .await
+                .unwrap()
+                .unwrap();
             if !body.contains(r#""initialize""#) {
                 return (topic, body);
             }
@@ -199,7 +202,7 @@ async fn status_and_code(request: RequestBuilder) -> (u16, Value) {
 }
 
 #[tokio::test]
-async fn a_session_begins_with_what_the_agent_says_and_ends_with_delete() {
+async fn a_session_starts_with_the_profile_of_the_agent_and_ends_with_delete() {
     let servers = Servers::open().await;
     let path = "/mcp/agents/maps";
     let response = servers.post(
@@ -221,9 +224,14 @@ async fn a_session_begins_with_what_the_agent_says_and_ends_with_delete() {
             .header("mcp-session-id", session)
             .header("mcp-protocol-version", "2025-06-18")
     };
-    let begun = json!({ "jsonrpc": "2.0", "method": "notifications/initialized" }).to_string();
+    let initialized =
+        json!({ "jsonrpc": "2.0", "method": "notifications/initialized" }).to_string();
     assert_eq!(
-        in_session(&session, begun).send().await.unwrap().status(),
+        in_session(&session, initialized)
+            .send()
+            .await
+            .unwrap()
+            .status(),
         202
     );
     let ping = || request(2, "ping", json!({}));
@@ -265,14 +273,14 @@ async fn nothing_but_the_id_and_the_token_of_a_request_changes() {
     let response = servers.post("/mcp/agents/maps", call).send().await.unwrap();
     assert_eq!(response.headers()["content-type"], "text/event-stream");
     let events = read_events(&response.text().await.unwrap());
-    let (topic, seen) = servers.next_seen().await;
+    let (topic, agent_request) = servers.next_request().await;
     assert_eq!(topic, "mcp.maps");
-    let id: Value = serde_json::from_str(&seen).unwrap();
+    let id: Value = serde_json::from_str(&agent_request).unwrap();
     let own = id["id"].to_string();
     let expected = call
         .replacen(r#""p-1""#, &own, 1)
         .replacen(r#""a\u0062""#, &own, 1);
-    assert_eq!(seen, expected);
+    assert_eq!(agent_request, expected);
     assert_eq!(events.len(), 3, "{events:?}");
     assert_eq!(events[1].json()["params"]["progressToken"], "p-1");
     let last = r#"{"jsonrpc":"2.0", "id":"a\u0062", "result":{ "content" : [], "n":1.0 } }"#;
@@ -305,7 +313,7 @@ async fn a_request_without_a_session_gets_the_answer_of_its_revision() {
     let server = &discovered["_meta"]["io.modelcontextprotocol/serverInfo"];
     assert_eq!(server["name"], "Maps");
 
-    // Log messages are sent to those who ask for them.
+    // Log messages are sent only to clients that request them.
     let call = json!({ "name": "look", "arguments": {} });
     let response = servers
         .alone(path, "tools/call", call.clone())
@@ -411,8 +419,8 @@ async fn a_cancelled_request_is_cancelled_at_its_agent() {
     let call = request(9, "tools/call", json!({ "name": "hang" }));
     let call = servers.post(path, call).header("mcp-session-id", &session);
     let waiting = tokio::spawn(call.send());
-    let (_, seen) = servers.next_seen().await;
-    let seen: Value = serde_json::from_str(&seen).unwrap();
+    let (_, agent_request) = servers.next_request().await;
+    let agent_request: Value = serde_json::from_str(&agent_request).unwrap();
     let cancel = |id: Value| {
         let body = json!({ "jsonrpc": "2.0", "method": "notifications/cancelled", "params": { "requestId": id } });
         servers
@@ -425,10 +433,10 @@ async fn a_cancelled_request_is_cancelled_at_its_agent() {
         assert_eq!(cancel(other).await.unwrap().status(), 202);
     }
     assert_eq!(cancel(json!(9)).await.unwrap().status(), 202);
-    let (_, cancelled) = servers.next_seen().await;
+    let (_, cancelled) = servers.next_request().await;
     let cancelled: Value = serde_json::from_str(&cancelled).unwrap();
     assert_eq!(cancelled["method"], "notifications/cancelled");
-    assert_eq!(cancelled["params"]["requestId"], seen["id"]);
+    assert_eq!(cancelled["params"]["requestId"], agent_request["id"]);
     let response = timeout(SOON, waiting).await.unwrap().unwrap().unwrap();
     assert_eq!(
         json_of(response).await["error"]["data"]["reason"],
@@ -446,24 +454,24 @@ async fn a_question_of_an_agent_reaches_the_client_and_its_answer_the_agent() {
     let response = call.send().await.unwrap();
     assert_eq!(response.headers()["content-type"], "text/event-stream");
     let mut stream = response.bytes_stream();
-    let asked = timeout(SOON, stream.next())
+    let question = timeout(SOON, stream.next())
         .await
         .unwrap()
         .unwrap()
         .unwrap();
-    let asked = read_events(std::str::from_utf8(&asked).unwrap())[0].json();
-    assert_eq!(asked["method"], "elicitation/create");
-    assert_eq!(asked["params"], json!({ "n": 1 }));
+    let question = read_events(std::str::from_utf8(&question).unwrap())[0].json();
+    assert_eq!(question["method"], "elicitation/create");
+    assert_eq!(question["params"], json!({ "n": 1 }));
 
     // The bridge has answered the question that the client does not support.
-    let (_, call) = servers.next_seen().await;
+    let (_, call) = servers.next_request().await;
     let call: Value = serde_json::from_str(&call).unwrap();
-    let (_, pong) = servers.next_seen().await;
+    let (_, pong) = servers.next_request().await;
     assert_eq!(
         serde_json::from_str::<Value>(&pong).unwrap(),
         json!({ "jsonrpc": "2.0", "id": 1, "result": {} })
     );
-    let (_, refused) = servers.next_seen().await;
+    let (_, refused) = servers.next_request().await;
     let refused: Value = serde_json::from_str(&refused).unwrap();
     assert_eq!(
         (&refused["id"], &refused["error"]["code"]),
@@ -471,12 +479,12 @@ async fn a_question_of_an_agent_reaches_the_client_and_its_answer_the_agent() {
     );
 
     let url = format!("{}{path}", servers.front.base);
-    let say = |id: Value| {
+    let answer_with = |id: Value| {
         let body = json!({ "jsonrpc": "2.0", "id": id, "result": { "action": "accept" } });
         let post = Client::new().post(&url).header("mcp-session-id", &session);
         post.body(body.to_string()).send()
     };
-    let id = asked["id"].as_str().unwrap().to_owned();
+    let id = question["id"].as_str().unwrap().to_owned();
     let (reply_id, own) = id.split_once('.').unwrap();
     // Without the token of the call, an answer is refused.
     for forged in [
@@ -485,10 +493,14 @@ async fn a_question_of_an_agent_reaches_the_client_and_its_answer_the_agent() {
         json!(format!("{}.{own}", &reply_id[..26])),
         json!(format!("{reply_id}.!")),
     ] {
-        assert_eq!(say(forged.clone()).await.unwrap().status(), 400, "{forged}");
+        assert_eq!(
+            answer_with(forged.clone()).await.unwrap().status(),
+            400,
+            "{forged}"
+        );
     }
-    assert_eq!(say(json!(id)).await.unwrap().status(), 202);
-    let (topic, answer) = servers.next_seen().await;
+    assert_eq!(answer_with(json!(id)).await.unwrap().status(), 202);
+    let (topic, answer) = servers.next_request().await;
     assert_eq!(topic, "mcp.maps");
     let answer: Value = serde_json::from_str(&answer).unwrap();
     assert_eq!(
@@ -519,7 +531,7 @@ async fn a_question_of_an_agent_reaches_the_client_and_its_answer_the_agent() {
         last,
         json!({ "jsonrpc": "2.0", "id": 5, "result": { "content": [] } })
     );
-    assert_eq!(say(json!(id)).await.unwrap().status(), 400);
+    assert_eq!(answer_with(json!(id)).await.unwrap().status(), 400);
 }
 
 #[tokio::test]
@@ -537,17 +549,18 @@ async fn all_agents_are_one_server_with_their_names_in_front() {
         names,
         ["maps.one", "maps.two", "weather.eu.one", "weather.eu.two"]
     );
-    while let Ok(Some(_)) = timeout(std::time::Duration::ZERO, servers.seen.recv()).await {}
+    while let Ok(Some(_)) = timeout(std::time::Duration::ZERO, servers.sent_requests.recv()).await {
+    }
 
     let call = servers.post(
         "/mcp",
         request(2, "tools/call", json!({ "name": "weather.eu.one" })),
     );
     assert_eq!(call.send().await.unwrap().status(), 200);
-    let (topic, seen) = servers.next_seen().await;
+    let (topic, agent_request) = servers.next_request().await;
     assert_eq!(topic, "mcp.weather");
     assert_eq!(
-        serde_json::from_str::<Value>(&seen).unwrap()["params"]["name"],
+        serde_json::from_str::<Value>(&agent_request).unwrap()["params"]["name"],
         "one"
     );
 
@@ -569,18 +582,18 @@ async fn all_agents_are_one_server_with_their_names_in_front() {
         ("tools/list", json!({ "cursor": "-1" })),
         ("tools/list", json!({ "cursor": 1 })),
     ] {
-        let asked = servers.post("/mcp", request(4, method, params.clone()));
+        let unsupported = servers.post("/mcp", request(4, method, params.clone()));
         assert_eq!(
-            status_and_code(asked).await,
+            status_and_code(unsupported).await,
             (200, json!(-32_602)),
             "{method} {params}"
         );
     }
-    let asked = servers.post(
+    let unsupported = servers.post(
         "/mcp",
         request(4, "logging/setLevel", json!({ "level": "info" })),
     );
-    assert_eq!(status_and_code(asked).await, (200, json!(-32_601)));
+    assert_eq!(status_and_code(unsupported).await, (200, json!(-32_601)));
 }
 
 #[tokio::test]
@@ -712,7 +725,7 @@ async fn only_the_first_revision_has_batches() {
 }
 
 #[tokio::test]
-async fn clients_hear_that_the_lists_have_changed() {
+async fn clients_are_notified_that_the_lists_have_changed() {
     let servers = Servers::open().await;
     let url = format!("{}/mcp", servers.front.base);
     let plain = Client::new().get(&url).send().await.unwrap();
@@ -722,10 +735,10 @@ async fn clients_hear_that_the_lists_have_changed() {
         .header("accept", "text/event-stream")
         .header("mcp-protocol-version", "2025-06-18");
     let mut of_session = events.send().await.unwrap().bytes_stream();
-    let wanted =
+    let filter =
         json!({ "notifications": { "toolsListChanged": true, "resourcesListChanged": false } });
     let listen = servers
-        .alone("/mcp", "subscriptions/listen", wanted)
+        .alone("/mcp", "subscriptions/listen", filter)
         .send()
         .await
         .unwrap();
@@ -804,8 +817,8 @@ async fn a_client_that_knows_only_the_first_transport_has_a_stream_and_a_url() {
     };
     let begin = request(1, "initialize", json!({ "protocolVersion": "2024-11-05" }));
     assert_eq!(post(&path, begin).await, 202);
-    let begun = read_events(&next().await)[0].json();
-    assert_eq!(begun["result"]["protocolVersion"], "2024-11-05");
+    let event = read_events(&next().await)[0].json();
+    assert_eq!(event["result"]["protocolVersion"], "2024-11-05");
     let call = json!({ "name": "look", "_meta": { "progressToken": "p" } });
     assert_eq!(post(&path, request(2, "tools/call", call)).await, 202);
     let mut events = Vec::new();
@@ -836,10 +849,10 @@ async fn a_client_that_knows_only_the_first_transport_has_a_stream_and_a_url() {
 
     let hang = request(3, "tools/call", json!({ "name": "hang" }));
     assert_eq!(post(&path, hang).await, 202);
-    while !servers.next_seen().await.1.contains("hang") {}
+    while !servers.next_request().await.1.contains("hang") {}
     // Its client leaves.
     drop(stream);
-    let (_, cancelled) = servers.next_seen().await;
+    let (_, cancelled) = servers.next_request().await;
     assert!(cancelled.contains("notifications/cancelled"), "{cancelled}");
     let ping = request(4, "ping", json!({}));
     let unknown = servers

@@ -26,7 +26,7 @@ struct Hook {
     answers: Answers,
 }
 
-/// The statuses of the next answers; 200 where nothing is said.
+/// The statuses of the next answers; 200 if the list is empty.
 type Answers = Arc<Mutex<VecDeque<u16>>>;
 
 impl Hook {
@@ -87,7 +87,7 @@ fn state(update: &Value) -> &Value {
 }
 
 #[tokio::test]
-async fn a_webhook_that_a_message_brings_along_gets_every_event_in_order() {
+async fn a_webhook_in_a_message_gets_every_event_in_order() {
     let mut hook = Hook::open().await;
     let mut bus = hook.bus().await;
     let sent = bus
@@ -101,9 +101,9 @@ async fn a_webhook_that_a_message_brings_along_gets_every_event_in_order() {
         .await;
     let id = &sent["result"]["task"]["id"];
     // The agent does not learn of it.
-    let seen = bus.next_seen().await;
+    let request = bus.next_request().await;
     assert_eq!(
-        seen["params"]["configuration"],
+        request["params"]["configuration"],
         json!({ "taskPushNotificationConfig": null })
     );
     let (headers, first) = hook.next().await;
@@ -119,7 +119,7 @@ async fn a_webhook_that_a_message_brings_along_gets_every_event_in_order() {
     }
     assert_eq!(state(&hook.next().await.1), "TASK_STATE_COMPLETED");
     // Nobody reads the credentials back.
-    let kept = bus
+    let stored = bus
         .ask_1_0(
             "GetTaskPushNotificationConfig",
             json!({ "taskId": id, "id": "h" }),
@@ -128,7 +128,7 @@ async fn a_webhook_that_a_message_brings_along_gets_every_event_in_order() {
     let expected = json!({
         "taskId": id, "id": "h", "url": hook.url, "token": "t0k", "authentication": { "scheme": "Bearer" },
     });
-    assert_eq!(kept["result"], expected);
+    assert_eq!(stored["result"], expected);
     let card = bus
         .front
         .to("/a2a/agents/weather/card", "")
@@ -180,9 +180,9 @@ async fn webhooks_are_set_read_listed_and_removed_in_every_way() {
     assert_eq!(refused["error"]["code"], -32602, "{refused}");
     // HTTP+JSON of A2A 0.3.
     let path = format!("{AGENT}/v1/tasks/{id}/pushNotificationConfigs");
-    let kept = bus.get_from(&format!("{path}/second")).await;
+    let stored = bus.get_from(&format!("{path}/second")).await;
     let name = format!("tasks/{id}/pushNotificationConfigs/second");
-    assert_eq!(kept["name"], name);
+    assert_eq!(stored["name"], name);
     let around = json!({ "parent": format!("tasks/{id}"), "config_id": "second", "config": {
         "name": name, "push_notification_config": { "id": "second", "url": hook.url, "token": "new" },
     }});
@@ -209,7 +209,7 @@ async fn webhooks_are_set_read_listed_and_removed_in_every_way() {
 }
 
 #[tokio::test]
-async fn a_delivery_is_repeated_and_then_given_up_and_the_next_one_is_made() {
+async fn a_failed_delivery_is_retried_then_dropped_and_the_next_one_is_sent() {
     let mut hook = Hook::open().await;
     let bus = hook.bus().await;
     // The first event fails once, the second for good, the third for longer than is tried.
@@ -218,7 +218,7 @@ async fn a_delivery_is_repeated_and_then_given_up_and_the_next_one_is_made() {
         "pushNotificationConfig": { "url": hook.url },
     }});
     bus.ask_1_0("SendMessage", params_1_0(&params)).await;
-    let mut seen = Vec::new();
+    let mut states = Vec::new();
     for _ in 0..7 {
         let (_, event) = hook.next().await;
         let text = &event["artifactUpdate"]["artifact"]["parts"][0]["text"];
@@ -227,17 +227,17 @@ async fn a_delivery_is_repeated_and_then_given_up_and_the_next_one_is_made() {
         } else {
             state(&event)
         };
-        seen.push(what.as_str().unwrap().to_owned());
+        states.push(what.as_str().unwrap().to_owned());
     }
     let (working, completed) = ("TASK_STATE_WORKING", "TASK_STATE_COMPLETED");
     let mut expected = vec![working, working, "sun"];
     expected.extend(std::iter::repeat_n(
         "ny",
-        seen.iter().filter(|it| *it == "ny").count(),
+        states.iter().filter(|it| *it == "ny").count(),
     ));
     expected.resize(7, completed);
-    assert_eq!(seen, expected);
-    assert_eq!(seen.last().unwrap(), completed);
+    assert_eq!(states, expected);
+    assert_eq!(states.last().unwrap(), completed);
     until(&bus, "delivered", 2).await;
     assert_eq!(deliveries(&bus, "dropped").await, 2);
     assert!(deliveries(&bus, "retried").await >= 2);
@@ -267,7 +267,7 @@ fn params_1_0(params: &Value) -> Value {
 }
 
 #[tokio::test]
-async fn urls_that_lead_inside_are_refused_with_the_reason() {
+async fn webhook_urls_with_internal_addresses_are_refused_with_the_reason() {
     let hook = Hook::open().await;
     let mut bus = hook.bus().await;
     let elsewhere = hook.url.replace("/hook", "/other");
@@ -292,14 +292,17 @@ async fn urls_that_lead_inside_are_refused_with_the_reason() {
     }});
     let refused = bus.ask("message/send", params).await;
     assert_eq!(refused["error"]["code"], -32602, "{refused}");
-    // No agent was asked.
+    // No agent got a request.
     bus.ask("message/send", json!({ "message": message("plain") }))
         .await;
-    assert_eq!(bus.next_seen().await["params"]["message"], message("plain"));
+    assert_eq!(
+        bus.next_request().await["params"]["message"],
+        message("plain")
+    );
 }
 
 #[tokio::test]
-async fn a_webhook_spelled_as_in_the_proto_is_kept_from_the_agent_too() {
+async fn a_webhook_spelled_as_in_the_proto_is_hidden_from_the_agent_too() {
     let mut hook = Hook::open().await;
     let mut bus = hook.bus().await;
     let webhook = json!({ "id": "h", "url": hook.url, "token": "t0k" });
@@ -308,15 +311,15 @@ async fn a_webhook_spelled_as_in_the_proto_is_kept_from_the_agent_too() {
         "configuration": { "task_push_notification_config": webhook },
     });
     bus.ask_1_0("SendMessage", params).await;
-    let seen = bus.next_seen().await;
+    let request = bus.next_request().await;
     let expected = json!({ "task_push_notification_config": null });
-    assert_eq!(seen["params"]["configuration"], expected);
+    assert_eq!(request["params"]["configuration"], expected);
     let (headers, _) = hook.next().await;
     assert_eq!(headers["x-a2a-notification-token"], "t0k");
 }
 
 #[tokio::test]
-async fn a_webhook_too_many_is_refused_before_the_agent_gets_its_message() {
+async fn a_webhook_over_the_limit_is_refused_before_the_agent_gets_the_message() {
     let hook = Hook::open().await;
     let mut bus = hook.bus().await;
     let with = |message: Value, id: &str| {
@@ -332,7 +335,7 @@ async fn a_webhook_too_many_is_refused_before_the_agent_gets_its_message() {
     let second = json!({ "taskId": id, "id": "second", "url": hook.url });
     bus.ask_1_0("CreateTaskPushNotificationConfig", second)
         .await;
-    bus.next_seen().await;
+    bus.next_request().await;
     let mut next = message("plain");
     next["taskId"] = id.clone();
     next["messageId"] = "refused".into();
@@ -341,22 +344,22 @@ async fn a_webhook_too_many_is_refused_before_the_agent_gets_its_message() {
         .await;
     assert_eq!(refused["error"]["code"], -32_602, "{refused}");
     next["messageId"] = "taken".into();
-    // With one that is there already it is taken: the first that the agent sees since.
-    let taken = bus.ask_1_0("SendMessage", with(next, "second")).await;
-    assert!(taken["error"].is_null(), "{taken}");
-    let seen = bus.next_seen().await;
-    assert_eq!(seen["params"]["message"]["messageId"], "taken");
+    // A webhook that exists already is accepted. This is the next message that the agent gets.
+    let response = bus.ask_1_0("SendMessage", with(next, "second")).await;
+    assert!(response["error"].is_null(), "{response}");
+    let request = bus.next_request().await;
+    assert_eq!(request["params"]["message"]["messageId"], "taken");
 }
 
 #[tokio::test]
 async fn a_webhook_survives_a_restart() {
     let mut hook = Hook::open().await;
     let directory = tempfile::tempdir().unwrap();
-    let kept = format!(
+    let stored = format!(
         "state: {{ log: embedded, directory: {} }}\n",
         directory.path().display()
     );
-    let config = format!("{}{kept}", hook.config());
+    let config = format!("{}{stored}", hook.config());
     let first = Bus::open_with(&config).await;
     let params = json!({ "message": message("ask"), "configuration": {
         "taskPushNotificationConfig": { "url": hook.url },

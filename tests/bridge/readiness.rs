@@ -93,7 +93,10 @@ async fn a_kafka_binding_is_ready_once_its_partitions_are_assigned() {
         "waiting for partitions".to_owned(),
     );
     member
-        .until("it says what it waits for", (503, vec![waiting]))
+        .until(
+            "the report names the part that it waits for",
+            (503, vec![waiting]),
+        )
         .await;
     cluster.clear_request_errors(RDKafkaApiKey::JoinGroup);
     member.until("it is ready", (200, Vec::new())).await;

@@ -1,4 +1,4 @@
-//! Agents that announce themselves, through every door: a topic, JSON-RPC, REST and the gateway of EventMesh.
+//! Agents that announce themselves, through every interface: a topic, JSON-RPC, REST and the gateway of EventMesh.
 
 use std::time::Duration;
 
@@ -98,18 +98,18 @@ async fn until(front: &Front, agent: &str, is_known: bool) {
 }
 
 async fn until_within(most: Duration, front: &Front, agent: &str, is_known: bool) {
-    let begun = Instant::now();
+    let start = Instant::now();
     loop {
         let found = ask(front, Method::GET, &format!("/a2a/agents/{agent}")).send();
-        let wanted = if is_known {
+        let expected = if is_known {
             StatusCode::OK
         } else {
             StatusCode::NOT_FOUND
         };
-        if found.await.unwrap().status() == wanted {
+        if found.await.unwrap().status() == expected {
             return;
         }
-        assert!(begun.elapsed() < most, "{agent}: not {wanted} in time");
+        assert!(start.elapsed() < most, "{agent}: not {expected} in time");
         sleep(Duration::from_millis(10)).await;
     }
 }
@@ -161,7 +161,7 @@ async fn an_announced_agent_has_a_card_a_url_and_a_route() {
         .await
         .unwrap();
     assert!(json_of(answer).await.get("result").is_some());
-    assert_eq!(front.next_seen().await["topic"], "agents.weather");
+    assert_eq!(front.next_request().await["topic"], "agents.weather");
     let answer = front
         .to("/rpc/weather", request("1", "echo", json!({})))
         .send()
@@ -171,7 +171,7 @@ async fn an_announced_agent_has_a_card_a_url_and_a_route() {
 }
 
 #[tokio::test]
-async fn an_unknown_agent_is_refused_at_once_with_those_that_there_are() {
+async fn an_unknown_agent_is_refused_at_once_with_the_existing_ones() {
     let front = open().await;
     let answer = front
         .to("/a2a/agents/nobody", send_message("Oslo"))
@@ -359,7 +359,7 @@ async fn the_configuration_wins_over_announcements() {
         .await
         .unwrap();
     assert!(json_of(answer).await.get("result").is_some());
-    assert_eq!(front.next_seen().await["topic"], "agents.maps");
+    assert_eq!(front.next_request().await["topic"], "agents.maps");
     // A topic that the configuration allows.
     assert_eq!(
         put(
@@ -378,11 +378,11 @@ async fn the_configuration_wins_over_announcements() {
         .await
         .unwrap();
     assert!(json_of(answer).await.get("result").is_some());
-    assert_eq!(front.next_seen().await["topic"], "agents.team-x");
+    assert_eq!(front.next_request().await["topic"], "agents.team-x");
 }
 
 #[tokio::test]
-async fn requests_to_the_registry_are_answered_at_every_door() {
+async fn requests_to_the_registry_are_answered_on_every_interface() {
     let front = open().await;
     let identity = json!({ "org_id": "acme", "unit_id": "web", "agent_id": "shop" });
     let with = |more: Value| {
@@ -420,9 +420,12 @@ async fn requests_to_the_registry_are_answered_at_every_door() {
     )
     .await;
     assert_eq!(registered["result"]["status"], "registered", "{registered}");
-    let got = rpc("/a2a", "agent/card/get", identity.clone()).await;
-    assert_eq!(got["result"]["card"]["name"], "Shop of Acme", "{got}");
-    assert_eq!(got["id"], 9);
+    let response = rpc("/a2a", "agent/card/get", identity.clone()).await;
+    assert_eq!(
+        response["result"]["card"]["name"], "Shop of Acme",
+        "{response}"
+    );
+    assert_eq!(response["id"], 9);
     let other = rpc(
         "/a2a/agents/shop",
         "agent/card/register",
@@ -471,13 +474,13 @@ async fn methods_list_has_skills_and_tools() {
         budget_bytes: 1 << 20,
         budget_messages: 16,
     };
-    let mut asked = front.memory.subscribe(subscription).await.unwrap();
+    let mut requests = front.memory.subscribe(subscription).await.unwrap();
     let card = card_with("tools", json!({ "topic": "team.tools" }));
     assert_eq!(put(&front, "tools", "", &card).await.status(), 200);
     let memory = front.memory.connect();
     tokio::spawn(async move {
         let mut count = 0;
-        while let Some(delivery) = asked.recv().await {
+        while let Some(delivery) = requests.recv().await {
             let request: Value =
                 serde_json::from_slice(delivery.message.body.as_ref().unwrap()).unwrap();
             assert_eq!(request["method"], "tools/list");
@@ -499,7 +502,7 @@ async fn methods_list_has_skills_and_tools() {
         let list = request("1", "methods/list", json!({}));
         json_of(front.to("/rpc/tools", list).send().await.unwrap()).await
     };
-    // The agent is asked once, by many who come at the same time.
+    // Many concurrent requests need only one query to the agent.
     let mut lists = futures_util::future::join_all((0..8).map(|_| list())).await;
     lists.push(list().await);
     for one in lists {
@@ -593,8 +596,8 @@ async fn an_agent_that_is_named_as_a_topic_of_the_bridge_gets_no_requests_there(
     assert_eq!(refused.status(), StatusCode::BAD_REQUEST);
     let refused = refused.text().await.unwrap();
     assert!(refused.contains("one of the bridge's own"), "{refused}");
-    let taken = put(&front, "weather", "", &card("weather")).await;
-    assert_eq!(taken.status(), StatusCode::OK);
+    let response = put(&front, "weather", "", &card("weather")).await;
+    assert_eq!(response.status(), StatusCode::OK);
 }
 
 #[tokio::test]
@@ -654,19 +657,19 @@ async fn clients_of_eventmesh_find_their_gateway() {
     .unwrap();
     assert_eq!(json_of(list).await["total"], 1);
     let beat = json!({ "orgId": "acme", "unitId": "web", "agentId": "shop" }).to_string();
-    let beaten = ask(&front, Method::POST, "/a2a/heartbeat")
+    let heartbeat = ask(&front, Method::POST, "/a2a/heartbeat")
         .body(beat)
         .send()
         .await
         .unwrap();
-    assert_eq!(json_of(beaten).await["status"], "ok");
+    assert_eq!(json_of(heartbeat).await["status"], "ok");
     let stranger = json!({ "orgId": "evil", "unitId": "web", "agentId": "shop" }).to_string();
-    let beaten = ask(&front, Method::POST, "/a2a/heartbeat")
+    let heartbeat = ask(&front, Method::POST, "/a2a/heartbeat")
         .body(stranger)
         .send()
         .await
         .unwrap();
-    assert_eq!(beaten.status(), StatusCode::BAD_REQUEST);
+    assert_eq!(heartbeat.status(), StatusCode::BAD_REQUEST);
     assert_eq!(
         ask(&front, Method::DELETE, path)
             .send()
@@ -695,13 +698,13 @@ async fn tasks_of_eventmesh_are_those_of_a2a() {
             .body(body)
             .send()
     };
-    let done = create("?mode=sync", "maps", json!("Oslo")).await.unwrap();
-    assert_eq!(done.status(), StatusCode::OK);
-    let done = json_of(done).await;
+    let response = create("?mode=sync", "maps", json!("Oslo")).await.unwrap();
+    assert_eq!(response.status(), StatusCode::OK);
+    let response = json_of(response).await;
     assert_eq!(
-        (&done["state"], &done["targetAgent"]),
+        (&response["state"], &response["targetAgent"]),
         (&json!("COMPLETED"), &json!("maps")),
-        "{done}"
+        "{response}"
     );
     let accepted = create("?mode=async", "maps", json!({ "city": "Oslo" }))
         .await
@@ -817,9 +820,9 @@ async fn of_two_owners_of_one_name_the_first_has_it() {
             let (front, agent, card) = (&front, &agent, &card);
             async move { put(front, agent, &query, card).await.status() }
         });
-        let done = futures_util::future::join_all(sent).await;
-        let won = done.iter().position(|status| *status == 200).unwrap();
-        assert_eq!(done[1 - won], 400, "{done:?}");
+        let statuses = futures_util::future::join_all(sent).await;
+        let won = statuses.iter().position(|status| *status == 200).unwrap();
+        assert_eq!(statuses[1 - won], 400, "{statuses:?}");
         let get = request("1", "agent/card/get", json!({ "agent_id": agent }));
         let found = front.to("/rpc", get).send().await.unwrap();
         let found = json_of(found).await;

@@ -106,7 +106,7 @@ impl World {
         }
     }
 
-    /// Waits until so many reloads have had this result.
+    /// Waits until this number of reloads have had this result.
     async fn until_reloaded(&self, result: &str, times: usize) {
         let line = format!("a2abus_config_reloads_total{{result=\"{result}\"}} {times}\n");
         within(&line, async {
@@ -117,7 +117,7 @@ impl World {
         .await;
     }
 
-    /// Writes the file and asks for a reload, which has this result for the so-manieth time.
+    /// Writes the file, requests a reload, and waits until `times` reloads have had this result.
     async fn reload(&self, text: &str, result: &str, times: usize) {
         std::fs::write(&self.file, text).unwrap();
         self.reloads.request();
@@ -129,7 +129,7 @@ impl World {
         text.lines().any(|shown| shown == line)
     }
 
-    /// What the readiness report says of the configuration.
+    /// The cause that the readiness report has for the configuration.
     fn degraded(&self) -> Option<String> {
         let report = self.readiness.report();
         assert!(report.ready, "{report:?}");
@@ -222,12 +222,12 @@ async fn an_invalid_file_changes_nothing_and_is_reported() {
     world.reload(&wrong, "refused", 1).await;
     let why = world.degraded().unwrap();
     let file = world.file.display();
-    for word in [
+    for part in [
         "the changed file is invalid and not in use",
         &format!("{file}:7:"),
         "default_route[0].transport",
     ] {
-        assert!(why.contains(word), "{word}: {why}");
+        assert!(why.contains(part), "{part}: {why}");
     }
     assert!(world.shows("a2abus_config_last_reload_successful 0"));
     let three = json!([notification(1), notification(2), notification(3)]);
@@ -253,11 +253,11 @@ async fn changes_that_need_a_restart_are_named_and_the_rest_is_applied() {
     let more = more.replace("timeout: 60s", "timeout: 61s");
     world.reload(&more, "restart_needed", 1).await;
     let why = world.degraded().unwrap();
-    for word in [
+    for part in [
         "bindings.in.topics: needs a restart",
         "calls.timeout: needs a restart",
     ] {
-        assert!(why.contains(word), "{word}: {why}");
+        assert!(why.contains(part), "{part}: {why}");
     }
     assert!(!why.contains("route"), "{why}");
     assert!(world.shows("a2abus_config_restart_needed 1"));
@@ -272,16 +272,16 @@ async fn changes_that_need_a_restart_are_named_and_the_rest_is_applied() {
     let bus = format!("{bus}limits: {{ max_units: 2 }}\n");
     world.reload(&bus, "restart_needed", 2).await;
     let why = world.degraded().unwrap();
-    for word in [
+    for part in [
         "transports.new.type: needs a restart",
         "routes.agents.to[0].topic: needs a restart: route default leads to the new transport new",
     ] {
-        assert!(why.contains(word), "{word}: {why}");
+        assert!(why.contains(part), "{part}: {why}");
     }
     assert!(!why.contains("limits"), "{why}");
     world.publish(notification(2).to_string()).await;
     assert_eq!(number_of(&next(&mut b).await), 2);
-    // What is taken back needs no restart.
+    // A change that is undone needs no restart.
     world.reload(&config("a"), "applied", 1).await;
     assert_eq!(world.degraded(), None);
     assert!(world.shows("a2abus_config_restart_needed 0"));
@@ -329,7 +329,7 @@ async fn cards_and_bounds_of_a2a_change_while_the_bridge_runs() {
     let refused = reqwest::Client::new().post(url).json(&send).send().await;
     let refused: Value = refused.unwrap().json().await.unwrap();
     assert_eq!(refused["error"]["code"], -32602, "{refused}");
-    // An agent that is gone is gone, and what needs a restart is named.
+    // A removed agent is removed at once; a setting that needs a restart is reported.
     let fewer = with(&weather("third"), "push_notifications: { enabled: true }");
     world.reload(&fewer, "restart_needed", 1).await;
     assert_eq!(get(&world, "/a2a/agents/snow").await.0, 404);

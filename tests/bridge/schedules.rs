@@ -183,16 +183,16 @@ async fn requester(bus: Memory, number: usize, is_faulty: bool) -> bool {
 
 /// Every event arrives, in the order of its key.
 async fn listener(mut consumer: Consumer) {
-    let mut seen = BTreeSet::new();
-    while seen.len() < EVENTS {
+    let mut numbers = BTreeSet::new();
+    while numbers.len() < EVENTS {
         let (message, _) = take(&mut consumer).await;
         let number = usize::try_from(body(&message)["params"]["n"].as_u64().unwrap()).unwrap();
-        // It may come again; what comes first is in order.
+        // An event may arrive again; the first arrivals are in order.
         assert!(
-            seen.contains(&number) || number == seen.len(),
-            "{number} after {seen:?}"
+            numbers.contains(&number) || number == numbers.len(),
+            "{number} after {numbers:?}"
         );
-        seen.insert(number);
+        numbers.insert(number);
     }
 }
 

@@ -1,4 +1,4 @@
-//! HTTP servers to attach: one of MCP, of A2A and of plain JSON-RPC at one address, which note what they get.
+//! HTTP servers to attach: MCP, A2A and plain JSON-RPC at one address. They record their requests.
 
 use std::collections::{HashMap, HashSet};
 use std::convert::Infallible;
@@ -23,23 +23,23 @@ use crate::http::SOON;
 /// The servers. They end when this is dropped, and so do their connections.
 pub(crate) struct Site {
     pub(crate) address: SocketAddr,
-    pub(crate) notes: Arc<Notes>,
+    pub(crate) recorder: Arc<Recorder>,
     runtime: Option<Runtime>,
 }
 
 /// The state of the servers.
 #[derive(Default)]
-pub(crate) struct Notes {
-    seen: Mutex<Vec<(HeaderMap, Value)>>,
+pub(crate) struct Recorder {
+    requests: Mutex<Vec<(HeaderMap, Value)>>,
     sessions: Mutex<HashSet<String>>,
     /// Questions that wait for their answers.
-    asked: Mutex<HashMap<String, oneshot::Sender<Value>>>,
+    questions: Mutex<HashMap<String, oneshot::Sender<Value>>>,
     /// The stream of each session for messages that belong to no request.
     beside: Mutex<Vec<mpsc::Sender<String>>>,
-    pub(crate) looks: Mutex<usize>,
+    pub(crate) card_requests: Mutex<usize>,
     /// Calls of `hang` whose connections are open.
     pub(crate) hanging: AtomicUsize,
-    /// How much each reader of a card without an end has taken before it left.
+    /// How many bytes each reader of the endless card has read before it disconnected.
     pub(crate) read_of_card: Mutex<Vec<usize>>,
 }
 
@@ -51,7 +51,7 @@ impl Site {
     pub(crate) async fn start() -> Self {
         let mut site = Self {
             address: SocketAddr::from(([127, 0, 0, 1], 0)),
-            notes: Arc::default(),
+            recorder: Arc::default(),
             runtime: None,
         };
         site.begin().await;
@@ -61,9 +61,9 @@ impl Site {
     /// Starts again at the same address, with its state except for sessions.
     pub(crate) async fn begin(&mut self) {
         self.end();
-        self.notes.sessions.lock().unwrap().clear();
+        self.recorder.sessions.lock().unwrap().clear();
         let runtime = Runtime::new().unwrap();
-        let (address, notes) = (self.address, Arc::clone(&self.notes));
+        let (address, recorder) = (self.address, Arc::clone(&self.recorder));
         let (sender, receiver) = oneshot::channel();
         runtime.spawn(async move {
             let listener = loop {
@@ -80,7 +80,7 @@ impl Site {
                 .route("/a2a", any(a2a))
                 .route("/.well-known/agent.json", get(card))
                 .route("/endless/.well-known/agent-card.json", get(endless_card))
-                .with_state(notes);
+                .with_state(recorder);
             axum::serve(listener, router).await.unwrap();
         });
         self.address = timeout(SOON, receiver).await.unwrap().unwrap();
@@ -92,7 +92,7 @@ impl Site {
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();
         }
-        self.notes.beside.lock().unwrap().clear();
+        self.recorder.beside.lock().unwrap().clear();
     }
 }
 
@@ -104,11 +104,11 @@ impl Drop for Site {
 
 // === impl Notes ===
 
-impl Notes {
+impl Recorder {
     /// The messages of a method that came, with their headers.
     pub(crate) fn of(&self, method: &str) -> Vec<(HeaderMap, Value)> {
-        let seen = self.seen.lock().unwrap();
-        let of = seen.iter().filter(|(_, body)| body["method"] == method);
+        let requests = self.requests.lock().unwrap();
+        let of = requests.iter().filter(|(_, body)| body["method"] == method);
         of.cloned().collect()
     }
 
@@ -134,10 +134,10 @@ impl Notes {
         }
     }
 
-    fn note(&self, headers: &HeaderMap, body: &[u8]) -> Value {
+    fn record(&self, headers: &HeaderMap, body: &[u8]) -> Value {
         let body: Value = serde_json::from_slice(body).unwrap_or_default();
-        let note = (headers.clone(), body.clone());
-        self.seen.lock().unwrap().push(note);
+        let record = (headers.clone(), body.clone());
+        self.requests.lock().unwrap().push(record);
         body
     }
 }
@@ -160,13 +160,13 @@ fn json_reply(body: &impl ToString) -> Reply {
 
 /// A stream of the events from the channel.
 fn events() -> (mpsc::Sender<String>, Reply) {
-    let (say, said) = mpsc::channel::<String>(64);
-    let body = stream::unfold(said, |mut said| async move {
-        let event = said.recv().await?;
-        Some((Ok::<_, Infallible>(Bytes::from(event)), said))
+    let (sender, receiver) = mpsc::channel::<String>(64);
+    let body = stream::unfold(receiver, |mut receiver| async move {
+        let event = receiver.recv().await?;
+        Some((Ok::<_, Infallible>(Bytes::from(event)), receiver))
     });
     let reply = reply(StatusCode::OK, "text/event-stream", Body::from_stream(body));
-    (say, reply)
+    (sender, reply)
 }
 
 fn stream_of(messages: &[Value]) -> Reply {
@@ -183,44 +183,44 @@ fn text(text: &str) -> Value {
 }
 
 async fn mcp(
-    State(notes): State<Arc<Notes>>,
+    State(recorder): State<Arc<Recorder>>,
     method: Method,
     headers: HeaderMap,
     body: Bytes,
 ) -> Reply {
     let session = headers.get("mcp-session-id");
     let session = session.and_then(|session| session.to_str().ok());
-    let is_known = session.is_some_and(|it| notes.sessions.lock().unwrap().contains(it));
+    let is_known = session.is_some_and(|it| recorder.sessions.lock().unwrap().contains(it));
     if method == Method::GET && is_known {
-        let (say, reply) = events();
-        notes.beside.lock().unwrap().push(say);
+        let (sender, reply) = events();
+        recorder.beside.lock().unwrap().push(sender);
         return reply;
     }
-    let body = notes.note(&headers, &body);
+    let body = recorder.record(&headers, &body);
     if body["method"] == "initialize" {
-        return initialize(&notes, &body);
+        return initialize(&recorder, &body);
     }
     if !is_known {
         return reply(StatusCode::NOT_FOUND, "text/plain", "no such session");
     }
     if body["method"].is_null() {
-        let asked = notes
-            .asked
+        let waiting = recorder
+            .questions
             .lock()
             .unwrap()
             .remove(body["id"].as_str().unwrap_or_default());
-        if let Some(asked) = asked {
-            asked.send(body).unwrap();
+        if let Some(waiting) = waiting {
+            waiting.send(body).unwrap();
         }
     } else if !body["id"].is_null() {
-        return called(&notes, &body).await;
+        return called(&recorder, &body).await;
     }
     reply(StatusCode::ACCEPTED, "text/plain", "")
 }
 
-fn initialize(notes: &Notes, body: &Value) -> Reply {
-    let mut sessions = notes.sessions.lock().unwrap();
-    let number = notes.of("initialize").len();
+fn initialize(recorder: &Recorder, body: &Value) -> Reply {
+    let mut sessions = recorder.sessions.lock().unwrap();
+    let number = recorder.of("initialize").len();
     let session = format!("s-{number}");
     sessions.insert(session.clone());
     let info = json!({ "name": "site", "version": "7" });
@@ -231,10 +231,10 @@ fn initialize(notes: &Notes, body: &Value) -> Reply {
     reply
 }
 
-async fn called(notes: &Arc<Notes>, body: &Value) -> Reply {
+async fn called(recorder: &Arc<Recorder>, body: &Value) -> Reply {
     let (id, params) = (&body["id"], &body["params"]);
     match body["method"].as_str().unwrap() {
-        "tools/call" => tool(notes, id, params).await,
+        "tools/call" => tool(recorder, id, params).await,
         "tools/list" => {
             let tool = |name: &str, reads: bool| json!({ "name": name, "description": format!("Does {name}."), "inputSchema": { "type": "object" }, "annotations": { "readOnlyHint": reads } });
             let tools = [
@@ -250,7 +250,7 @@ async fn called(notes: &Arc<Notes>, body: &Value) -> Reply {
     }
 }
 
-async fn tool(notes: &Arc<Notes>, id: &Value, params: &Value) -> Reply {
+async fn tool(recorder: &Arc<Recorder>, id: &Value, params: &Value) -> Reply {
     match params["name"].as_str().unwrap() {
         "echo" => json_reply(&answer(id, &text(&params["arguments"].to_string()))),
         "exact" => json_reply(&format!(
@@ -263,26 +263,32 @@ async fn tool(notes: &Arc<Notes>, id: &Value, params: &Value) -> Reply {
         }
         ask @ ("ask" | "ask_beside") => {
             let (sender, receiver) = oneshot::channel();
-            notes.asked.lock().unwrap().insert("q".to_owned(), sender);
+            recorder
+                .questions
+                .lock()
+                .unwrap()
+                .insert("q".to_owned(), sender);
             let (say, reply) = events();
-            let (id, notes, is_beside) = (id.clone(), Arc::clone(notes), ask == "ask_beside");
+            let (id, recorder, is_beside) = (id.clone(), Arc::clone(recorder), ask == "ask_beside");
             tokio::spawn(async move {
                 let question = json!({ "jsonrpc": "2.0", "id": "q", "method": "sampling/createMessage", "params": { "messages": [], "maxTokens": 5 } });
                 match is_beside {
-                    true => notes.say_beside(&question).await,
+                    true => recorder.say_beside(&question).await,
                     false => say.send(event(&question)).await.unwrap(),
                 }
-                let said: Value = receiver.await.unwrap();
-                let refused = said["error"]["message"].as_str();
-                let said = said["result"]["content"]["text"].as_str().or(refused);
-                let result = text(said.unwrap());
+                let answer_message: Value = receiver.await.unwrap();
+                let refused = answer_message["error"]["message"].as_str();
+                let answer_text = answer_message["result"]["content"]["text"]
+                    .as_str()
+                    .or(refused);
+                let result = text(answer_text.unwrap());
                 say.send(event(&answer(&id, &result))).await.unwrap();
             });
             reply
         }
         "obey" => {
             let is_over = || {
-                let cancels = notes.of("notifications/cancelled");
+                let cancels = recorder.of("notifications/cancelled");
                 cancels
                     .iter()
                     .any(|(_, it)| it["params"]["requestId"] == *id)
@@ -293,7 +299,7 @@ async fn tool(notes: &Arc<Notes>, id: &Value, params: &Value) -> Reply {
             json_reply(&answer(id, &text("cancelled")))
         }
         "hang" => {
-            let _open = Hanging::new(notes);
+            let _open = Hanging::new(recorder);
             std::future::pending().await
         }
         "garbage" => reply(StatusCode::OK, "text/html", "<html>"),
@@ -303,12 +309,12 @@ async fn tool(notes: &Arc<Notes>, id: &Value, params: &Value) -> Reply {
 }
 
 /// A call that is never answered, while its connection is open.
-struct Hanging(Arc<Notes>);
+struct Hanging(Arc<Recorder>);
 
 impl Hanging {
-    fn new(notes: &Arc<Notes>) -> Self {
-        notes.hanging.fetch_add(1, Ordering::SeqCst);
-        Self(Arc::clone(notes))
+    fn new(recorder: &Arc<Recorder>) -> Self {
+        recorder.hanging.fetch_add(1, Ordering::SeqCst);
+        Self(Arc::clone(recorder))
     }
 }
 
@@ -318,8 +324,8 @@ impl Drop for Hanging {
     }
 }
 
-async fn rpc(State(notes): State<Arc<Notes>>, headers: HeaderMap, body: Bytes) -> Reply {
-    let read = notes.note(&headers, &body);
+async fn rpc(State(recorder): State<Arc<Recorder>>, headers: HeaderMap, body: Bytes) -> Reply {
+    let read = recorder.record(&headers, &body);
     let id = &read["id"];
     match read["method"].as_str().unwrap_or_default() {
         // The bytes of the request are in the answer.
@@ -361,8 +367,8 @@ async fn card() -> Reply {
     }))
 }
 
-/// A reader of a card without an end: the bytes that it has taken.
-struct Reading(usize, Arc<Notes>);
+/// A reader of the endless card: the bytes that it has read.
+struct Reading(usize, Arc<Recorder>);
 
 impl Drop for Reading {
     fn drop(&mut self) {
@@ -371,9 +377,9 @@ impl Drop for Reading {
 }
 
 /// A card without an end.
-async fn endless_card(State(notes): State<Arc<Notes>>) -> Reply {
+async fn endless_card(State(recorder): State<Arc<Recorder>>) -> Reply {
     let piece = Bytes::from(vec![b' '; 64 << 10]);
-    let reading = Reading(0, notes);
+    let reading = Reading(0, recorder);
     let body = stream::unfold(reading, move |mut reading| {
         reading.0 += piece.len();
         std::future::ready(Some((Ok::<_, Infallible>(piece.clone()), reading)))
@@ -381,8 +387,8 @@ async fn endless_card(State(notes): State<Arc<Notes>>) -> Reply {
     reply(StatusCode::OK, "application/json", Body::from_stream(body))
 }
 
-async fn a2a(State(notes): State<Arc<Notes>>, headers: HeaderMap, body: Bytes) -> Reply {
-    let read = notes.note(&headers, &body);
+async fn a2a(State(recorder): State<Arc<Recorder>>, headers: HeaderMap, body: Bytes) -> Reply {
+    let read = recorder.record(&headers, &body);
     let (id, params) = (&read["id"], &read["params"]);
     let task = |state: &str| json!({ "kind": "task", "id": "t-1", "contextId": "c", "status": { "state": state } });
     let status = |state: &str, is_final: bool| json!({ "kind": "status-update", "taskId": "t-1", "contextId": "c", "status": { "state": state }, "final": is_final });
@@ -402,9 +408,9 @@ async fn a2a(State(notes): State<Arc<Notes>>, headers: HeaderMap, body: Bytes) -
             json_reply(&answer(id, &json!({ "message": message })))
         }
         "tasks/get" => {
-            let mut looks = notes.looks.lock().unwrap();
-            *looks += 1;
-            match *looks {
+            let mut card_requests = recorder.card_requests.lock().unwrap();
+            *card_requests += 1;
+            match *card_requests {
                 // A proxy before the server is busy.
                 1 => reply(
                     StatusCode::SERVICE_UNAVAILABLE,

@@ -32,7 +32,7 @@ admin: { listen: "127.0.0.1:0" }
 /// A bridge with an agent behind it that follows the text of each message.
 pub(crate) struct Bus {
     pub(crate) front: Front,
-    seen: mpsc::Receiver<Value>,
+    requests: mpsc::Receiver<Value>,
     /// Lets agents finish that hold a task.
     pub(crate) gate: Arc<Semaphore>,
 }
@@ -51,7 +51,7 @@ impl Bus {
             budget_messages: 4_096,
         };
         let consumer = front.memory.subscribe(subscription).await.unwrap();
-        let (sender, seen) = mpsc::channel(1_000);
+        let (sender, requests) = mpsc::channel(1_000);
         let gate = Arc::new(Semaphore::new(0));
         let agent = Agent {
             memory: front.memory.connect(),
@@ -59,7 +59,11 @@ impl Bus {
             sender,
         };
         tokio::spawn(agent.run(consumer));
-        Self { front, seen, gate }
+        Self {
+            front,
+            requests,
+            gate,
+        }
     }
 
     fn post(&self, body: String) -> RequestBuilder {
@@ -101,8 +105,8 @@ impl Bus {
         Stream::of(sent.await.unwrap())
     }
 
-    pub(crate) async fn next_seen(&mut self) -> Value {
-        timeout(SOON, self.seen.recv()).await.unwrap().unwrap()
+    pub(crate) async fn next_request(&mut self) -> Value {
+        timeout(SOON, self.requests.recv()).await.unwrap().unwrap()
     }
 }
 
@@ -116,7 +120,7 @@ async fn whole(response: Response) -> Value {
 pub(crate) struct Stream {
     response: Response,
     read: String,
-    taken: usize,
+    consumed: usize,
 }
 
 impl Stream {
@@ -126,7 +130,7 @@ impl Stream {
         Self {
             response,
             read: String::new(),
-            taken: 0,
+            consumed: 0,
         }
     }
 
@@ -135,8 +139,8 @@ impl Stream {
         loop {
             let end = self.read.rfind("\n\n").map_or(0, |end| end + 2);
             let events = read_events(&self.read[..end]);
-            if let Some(event) = events.get(self.taken) {
-                self.taken += 1;
+            if let Some(event) = events.get(self.consumed) {
+                self.consumed += 1;
                 return Some(event.clone());
             }
             let chunk = timeout(SOON, self.response.chunk())
@@ -297,8 +301,8 @@ async fn a_message_is_answered_in_its_own_dialect() {
     assert_eq!(result["contextId"], "c-1");
     assert_eq!(result["message"]["parts"][0]["text"], "sunny");
     let task = json!({ "id": result["taskId"] });
-    let kept = bus.ask_jaf("tasks/get", task).await;
-    assert_eq!(kept["result"]["status"]["state"], "completed");
+    let stored = bus.ask_jaf("tasks/get", task).await;
+    assert_eq!(stored["result"]["status"]["state"], "completed");
     // An answer that is not A2A becomes a message; an error stays an error.
     let answer = bus.ask("message/send", user_message("plain")).await;
     assert_eq!(answer["result"]["parts"][0]["text"], "just text");
@@ -314,7 +318,7 @@ async fn a_message_is_answered_in_its_own_dialect() {
 }
 
 #[tokio::test]
-async fn a_task_is_kept_and_read_in_any_dialect() {
+async fn a_task_is_stored_and_read_in_any_dialect() {
     let mut bus = Bus::open().await;
     let answer = bus.ask("message/send", user_message("task")).await;
     let task = &answer["result"];
@@ -330,9 +334,9 @@ async fn a_task_is_kept_and_read_in_any_dialect() {
     // The agent's own id is its own.
     assert_ne!(task["id"], "agents-own");
     assert_eq!(history[1]["taskId"], task["id"]);
-    let seen = bus.next_seen().await;
+    let request = bus.next_request().await;
     assert_eq!(
-        seen["params"]["message"],
+        request["params"]["message"],
         message("task"),
         "it is unchanged"
     );
@@ -473,10 +477,10 @@ async fn a_stream_begins_with_the_task_and_has_its_events_in_order() {
 async fn every_subscriber_gets_the_same_events_and_may_come_back() {
     let bus = Bus::open().await;
     let mut first = bus.stream(user_message("hold")).await;
-    let begun = first.next().await.unwrap();
+    let event = first.next().await.unwrap();
     let working = first.next().await.unwrap();
     assert_eq!(working.json()["result"]["status"]["state"], "working");
-    let task = begun.json()["result"]["id"].clone();
+    let task = event.json()["result"]["id"].clone();
     let follow = || bus.post(request("8", "tasks/resubscribe", json!({ "id": task })));
     let mut second = Stream::of(follow().send().await.unwrap());
     assert_eq!(
@@ -484,7 +488,7 @@ async fn every_subscriber_gets_the_same_events_and_may_come_back() {
         "working"
     );
     // One that has lost everything after its first event.
-    let back = follow().header("last-event-id", begun.id.clone().unwrap());
+    let back = follow().header("last-event-id", event.id.clone().unwrap());
     let mut third = Stream::of(back.send().await.unwrap());
     assert_eq!(third.next().await.unwrap().id, working.id);
     bus.gate.add_permits(1);
@@ -511,15 +515,15 @@ async fn a_client_that_disconnects_does_not_end_its_task() {
     let task = stream.next().await.unwrap().json()["result"]["id"].clone();
     stream.next().await.unwrap();
     drop(stream);
-    assert_eq!(bus.next_seen().await["method"], "message/stream");
+    assert_eq!(bus.next_request().await["method"], "message/stream");
     bus.gate.add_permits(1);
     let follow = bus
         .post(request("8", "tasks/resubscribe", json!({ "id": task })))
         .send();
     drop(follow.await.unwrap().text().await.unwrap());
-    let kept = bus.ask("tasks/get", json!({ "id": task })).await;
-    assert_eq!(kept["result"]["status"]["state"], "completed");
-    assert!(bus.seen.try_recv().is_err(), "the agent got a cancel");
+    let stored = bus.ask("tasks/get", json!({ "id": task })).await;
+    assert_eq!(stored["result"]["status"]["state"], "completed");
+    assert!(bus.requests.try_recv().is_err(), "the agent got a cancel");
 }
 
 #[tokio::test]
@@ -546,8 +550,8 @@ async fn a_caller_need_not_wait() {
             ))
             .send();
         drop(follow.await.unwrap().text().await.unwrap());
-        let kept = bus.ask("tasks/get", json!({ "id": task["id"] })).await;
-        assert_eq!(kept["result"]["status"]["state"], "completed");
+        let stored = bus.ask("tasks/get", json!({ "id": task["id"] })).await;
+        assert_eq!(stored["result"]["status"]["state"], "completed");
     }
 }
 
@@ -562,22 +566,22 @@ async fn a_caller_waits_for_a_busy_agent_as_long_as_calls_last() {
         .post(request("8", "tasks/resubscribe", id.clone()))
         .send();
     drop(follow.await.unwrap().text().await.unwrap());
-    let kept = bus.ask("tasks/get", id).await;
-    assert_eq!(kept["result"]["status"]["state"], "completed");
+    let stored = bus.ask("tasks/get", id).await;
+    assert_eq!(stored["result"]["status"]["state"], "completed");
 }
 
 #[tokio::test]
-async fn a_task_is_cancelled_by_the_agents_own_name_for_it() {
+async fn a_task_is_cancelled_by_the_agents_own_task_id() {
     let mut bus = Bus::open().await;
     let mut stream = bus.stream(user_message("hold")).await;
     let task = stream.next().await.unwrap().json()["result"]["id"].clone();
     stream.next().await.unwrap();
-    bus.next_seen().await;
+    bus.next_request().await;
     let cancelled = bus.ask("tasks/cancel", json!({ "id": task })).await;
     assert_eq!(cancelled["result"]["status"]["state"], "canceled");
-    let seen = bus.next_seen().await;
-    assert_eq!(seen["method"], "tasks/cancel");
-    assert_eq!(seen["params"], json!({ "id": "agents-own" }));
+    let request = bus.next_request().await;
+    assert_eq!(request["method"], "tasks/cancel");
+    assert_eq!(request["params"], json!({ "id": "agents-own" }));
     let rest = stream.rest().await;
     let last = rest.last().unwrap().json();
     assert_eq!(last["result"]["status"]["state"], "canceled");
@@ -586,8 +590,8 @@ async fn a_task_is_cancelled_by_the_agents_own_name_for_it() {
     assert_eq!(again["error"]["code"], -32002);
     // Later messages of the agent change nothing.
     bus.gate.add_permits(1);
-    let kept = bus.ask_jaf("tasks/get", json!({ "id": task })).await;
-    assert_eq!(kept["result"]["status"]["state"], "cancelled");
+    let stored = bus.ask_jaf("tasks/get", json!({ "id": task })).await;
+    assert_eq!(stored["result"]["status"]["state"], "cancelled");
     // The JAF document answers in a shape of its own.
     let mut stream = bus.stream(user_message("begin")).await;
     let task = stream.next().await.unwrap().json()["result"]["id"].clone();
@@ -628,10 +632,10 @@ async fn a_silent_agent_fails_its_task_at_the_deadline() {
 #[tokio::test]
 async fn a_task_continues_with_the_next_message() {
     let mut bus = Bus::open().await;
-    let asked = bus.ask("message/send", user_message("ask")).await;
-    let task = asked["result"]["id"].clone();
-    assert_eq!(asked["result"]["status"]["state"], "input-required");
-    bus.next_seen().await;
+    let response = bus.ask("message/send", user_message("ask")).await;
+    let task = response["result"]["id"].clone();
+    assert_eq!(response["result"]["status"]["state"], "input-required");
+    bus.next_request().await;
     let next = |text: &str, context: &str| {
         let mut message = message(text);
         message["taskId"] = task.clone();
@@ -640,11 +644,11 @@ async fn a_task_continues_with_the_next_message() {
     };
     let wrong = bus.ask("message/send", next("task", "c-2")).await;
     assert_eq!(wrong["error"]["code"], -32602);
-    let done = bus.ask("message/send", next("task", "c-1")).await;
-    assert_eq!(done["result"]["id"], task);
-    assert_eq!(done["result"]["status"]["state"], "completed");
-    let seen = bus.next_seen().await;
-    assert_eq!(seen["params"]["message"]["taskId"], "agents-own");
+    let completed = bus.ask("message/send", next("task", "c-1")).await;
+    assert_eq!(completed["result"]["id"], task);
+    assert_eq!(completed["result"]["status"]["state"], "completed");
+    let request = bus.next_request().await;
+    assert_eq!(request["params"]["message"]["taskId"], "agents-own");
     let after = bus.ask_1_0("SendMessage", next("task", "c-1")).await;
     assert_eq!(after["error"]["code"], -32004);
     let mut unknown = message("task");
@@ -657,8 +661,8 @@ async fn a_task_continues_with_the_next_message() {
     let answer = bus.ask("message/send", json!({ "message": bare })).await;
     let context = answer["result"]["contextId"].as_str().unwrap();
     assert!(!context.is_empty());
-    let seen = bus.next_seen().await;
-    assert_eq!(seen["params"]["message"]["contextId"], context);
+    let request = bus.next_request().await;
+    assert_eq!(request["params"]["message"]["contextId"], context);
 }
 
 #[tokio::test]
@@ -684,9 +688,9 @@ async fn tasks_are_listed_the_last_changed_first() {
         page["result"]["tasks"][0]["artifacts"][0]["artifactId"],
         "a"
     );
-    let asking = json!({ "status": "TASK_STATE_INPUT_REQUIRED", "contextId": "c-1" });
-    let asking = bus.ask_1_0("ListTasks", asking).await;
-    assert_eq!(asking["result"]["totalSize"], 1);
+    let filter = json!({ "status": "TASK_STATE_INPUT_REQUIRED", "contextId": "c-1" });
+    let tasks = bus.ask_1_0("ListTasks", filter).await;
+    assert_eq!(tasks["result"]["totalSize"], 1);
     let none = bus.ask("tasks/list", json!({ "contextId": "c-2" })).await;
     assert_eq!(none["result"]["tasks"], json!([]));
     let wrong = bus.ask_1_0("ListTasks", json!({ "pageSize": 101 })).await;

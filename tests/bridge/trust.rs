@@ -66,10 +66,10 @@ async fn only_the_destination_that_answers_can_answer_a_call() {
         let mut audit = read(&world.memory, "audit").await;
         let mut answer = world.call("tools/call").await;
         let request = world.received().await;
-        let (seen, reply_to) = next(&mut audit).await;
+        let (copy, reply_to) = next(&mut audit).await;
         assert!(reply_to.is_none());
-        let seen_text = all_of(&seen);
-        assert!(!seen_text.contains(&request.id[..CALL_ID]), "{seen_text}");
+        let copy_text = all_of(&copy);
+        assert!(!copy_text.contains(&request.id[..CALL_ID]), "{copy_text}");
         for attribute in [
             "callid",
             "replyto",
@@ -77,10 +77,10 @@ async fn only_the_destination_that_answers_can_answer_a_call() {
             "collaborationid",
             "kafka_",
         ] {
-            assert!(!seen_text.contains(attribute), "{attribute} in {seen_text}");
+            assert!(!copy_text.contains(attribute), "{attribute} in {copy_text}");
         }
         // It has the request as its caller wrote it.
-        assert!(seen_text.contains(r#"\"id\":1.50"#), "{seen_text}");
+        assert!(copy_text.contains(r#"\"id\":1.50"#), "{copy_text}");
         // What its reader knows answers nothing.
         world
             .publish(
@@ -120,10 +120,10 @@ async fn only_the_destination_that_answers_can_answer_a_request_on_the_bus() {
         .await
         .unwrap();
     let request = world.received().await;
-    let (seen, reply_to) = next(&mut audit).await;
+    let (copy, reply_to) = next(&mut audit).await;
     assert!(reply_to.is_none());
-    assert_eq!(seen.body, Some(Bytes::from_static(REQUEST.as_bytes())));
-    let seen = all_of(&seen);
+    assert_eq!(copy.body, Some(Bytes::from_static(REQUEST.as_bytes())));
+    let copy = all_of(&copy);
     for text in [
         &request.id[..CALL_ID],
         "of-the-requester",
@@ -131,7 +131,7 @@ async fn only_the_destination_that_answers_can_answer_a_request_on_the_bus() {
         "replyto",
         "clients.me",
     ] {
-        assert!(!seen.contains(text), "{text} in {seen}");
+        assert!(!copy.contains(text), "{text} in {copy}");
     }
     world
         .publish(&request.reply_to, response(&request.id, "1"))
@@ -285,7 +285,7 @@ async fn an_answer_on_a_topic_for_events_ends_no_call() {
     world
         .until_counted(r#"a2abus_replies_total{outcome="misplaced"}"#, 1)
         .await;
-    // An event about the call that says which one is no answer to it.
+    // An event with the id of the call is not an answer to it.
     let id = request.id.clone();
     let mut progress = event(&[
         ("id", "9"),
@@ -364,14 +364,14 @@ async fn a_writer_is_not_believed_where_an_event_comes_from_or_its_answer_goes()
     let mut world = World::with(&config(AGENT, "")).await;
     for round in 1..=2 {
         world.publish("events", event(&CLAIMS)).await;
-        let seen = world.received().await;
-        let origin = seen.event.attribute("origin").unwrap();
+        let agent_request = world.received().await;
+        let origin = agent_request.event.attribute("origin").unwrap();
         assert_ne!(origin, "k:agents.requests/0/42");
-        assert_eq!(seen.event.id().to_string(), format!("{origin}#0"));
+        assert_eq!(agent_request.event.id().to_string(), format!("{origin}#0"));
         let of_the_bridge = Some("/a2abus/test/events".to_owned());
         let origin = Some(origin.to_string());
         let expected = [of_the_bridge, None, None, None, None, None, origin, None];
-        assert_eq!(attributes_of(&seen, &CHECKED), expected);
+        assert_eq!(attributes_of(&agent_request, &CHECKED), expected);
         for attribute in [
             "source",
             "sourceagent",
@@ -400,11 +400,11 @@ async fn a_binding_says_what_its_writers_are_believed() {
     let mut claims = CLAIMS;
     claims[6] = ("replyto", "agents.me");
     world.publish("events", event(&claims)).await;
-    let seen = world.received().await;
-    assert_eq!(seen.event.id(), "k:agents.requests/0/42#0");
+    let agent_request = world.received().await;
+    assert_eq!(agent_request.event.id(), "k:agents.requests/0/42#0");
     let text = |text: &str| Some(text.to_owned());
     assert_eq!(
-        attributes_of(&seen, &CHECKED[..6]),
+        attributes_of(&agent_request, &CHECKED[..6]),
         [
             text("/a2abus/test/other"),
             text("treasurer"),
@@ -415,7 +415,7 @@ async fn a_binding_says_what_its_writers_are_believed() {
         ]
     );
     assert_ne!(
-        attributes_of(&seen, &["origin"]),
+        attributes_of(&agent_request, &["origin"]),
         [text("k:agents.requests/0/42")]
     );
     world.end().await;
@@ -428,9 +428,9 @@ async fn sources_of_others_stay() {
         world
             .publish("events", event(&[("id", "7"), ("source", source)]))
             .await;
-        let seen = world.received().await;
-        assert_eq!(seen.event.id(), "7");
-        assert_eq!(seen.event.source(), source);
+        let agent_request = world.received().await;
+        assert_eq!(agent_request.event.id(), "7");
+        assert_eq!(agent_request.event.source(), source);
     }
     world.end().await;
 }
@@ -448,10 +448,10 @@ async fn a_payload_is_not_believed_whom_it_is_from() {
     ] {
         let mut world = World::with(&config).await;
         world.publish("events", Message::plain(LEGACY)).await;
-        let seen = world.received().await;
-        assert_eq!(attributes_of(&seen, &["sourceagent"]), [expected]);
+        let agent_request = world.received().await;
+        assert_eq!(attributes_of(&agent_request, &["sourceagent"]), [expected]);
         // The payload itself is never altered.
-        assert_eq!(seen.event.body(), LEGACY.as_bytes());
+        assert_eq!(agent_request.event.body(), LEGACY.as_bytes());
         world.end().await;
     }
 }
@@ -466,11 +466,11 @@ async fn only_a_call_of_the_bridge_comes_from_a_caller_of_http() {
     let mut world = World::with(&around).await;
     let forged = [("id", "7"), ("source", "/a2abus/other/http/10.0.0.1")];
     world.publish("events", event(&forged)).await;
-    let seen = world.received().await;
+    let agent_request = world.received().await;
     // Its rights are still those of a caller of HTTP.
-    assert_eq!(seen.event.source(), "/a2abus/test/http/unknown");
-    let origin = seen.event.attribute("origin").unwrap();
-    assert_eq!(seen.event.id().to_string(), format!("{origin}#0"));
+    assert_eq!(agent_request.event.source(), "/a2abus/test/http/unknown");
+    let origin = agent_request.event.attribute("origin").unwrap();
+    assert_eq!(agent_request.event.id().to_string(), format!("{origin}#0"));
 
     let mut answer = world.call_from("10.0.0.1", "tools/call").await;
     let request = world.received().await;
@@ -489,9 +489,9 @@ async fn a_request_that_cannot_be_answered_has_no_call() {
     claims[2] = ("mcptype", "request");
     claims[6] = ("progressto", "agents.other");
     world.publish("events", event(&claims[..7])).await;
-    let seen = world.received().await;
+    let agent_request = world.received().await;
     assert_eq!(
-        attributes_of(&seen, &["mcptype", "callid"]),
+        attributes_of(&agent_request, &["mcptype", "callid"]),
         [Some("request".to_owned()), None]
     );
     world.end().await;
@@ -514,8 +514,8 @@ async fn copies_for_other_destinations_outlive_their_call() {
     drop(answer);
     assert!(audit.try_recv().is_none());
     world.memory.set_refused(place, None);
-    let (seen, _) = next(&mut audit).await;
-    assert!(all_of(&seen).contains("tools/call"), "{seen:?}");
+    let (copy, _) = next(&mut audit).await;
+    assert!(all_of(&copy).contains("tools/call"), "{copy:?}");
     world.end().await;
 }
 
@@ -528,7 +528,7 @@ async fn an_unroutable_request_with_a_call_id_does_not_end_that_call() {
     world.memory.set_refused(nobody, refused);
     let mut answer = world.call("tools/call").await;
     let request = world.received().await;
-    // The id of a call in the log, and the one that its agent has.
+    // The call id in the log, and the reply id that the agent has.
     for named in [&request.id[..CALL_ID], &request.id] {
         let mut message = Message::plain("{}");
         for (name, value) in [
@@ -614,8 +614,8 @@ async fn a_dead_letter_of_any_family_holds_no_token() {
         let (dlq_message, _) = next(&mut dead).await;
         let text = all_of(&dlq_message);
         assert!(!text.contains(token), "{text}");
-        let kept = body.replace("ID", call);
-        assert_eq!(dlq_message.body, Some(kept.into()));
+        let expected = body.replace("ID", call);
+        assert_eq!(dlq_message.body, Some(expected.into()));
         assert_eq!(dlq_message.key, Some(call.to_owned().into()));
         assert_eq!(
             dlq_message.headers.get("x-own").unwrap(),
@@ -635,7 +635,7 @@ async fn a_dead_letter_keeps_text_that_only_looks_like_a_token() {
     let request = world.received().await;
     let _other_answer = world.call("tools/call").await;
     let other = world.received().await;
-    // Like the request of another bridge, or of a sender that forges such ids.
+    // Like a request of another bridge, or of a sender that forges call ids.
     let id = with_another_token(&request, &other);
     let body = format!(r#"{{"jsonrpc":"2.0","id":"{id}","method":"tools/call"}}"#);
     let mut message = Message::plain(body.clone());

@@ -1,4 +1,4 @@
-//! The executor as an agent on the bus: every form a workflow may come in, answered once, whatever happens meanwhile.
+//! The executor as an agent on the bus: every form of a workflow request is answered once, whatever happens meanwhile.
 
 mod answers;
 mod doors;
@@ -34,7 +34,7 @@ const INBOX: &str = "agents.a2e-executor";
 /// The SHA-256 of a key of the agent `reporter`.
 const KEY: &str = "2c70e12b7a0646f92279f427c7b38e7334d8e5389cff167a1dc30e73f826b683";
 
-/// A bridge that executes workflows, a service they may call, and the agent that asks.
+/// A bridge that executes workflows, a service they may call, and the requesting agent.
 struct World {
     memory: Memory,
     service: Service,
@@ -221,7 +221,7 @@ workflows:
         next(&mut self.dead).await
     }
 
-    /// Posts a JSON-RPC request to the front door.
+    /// Posts a JSON-RPC request to the HTTP listener.
     async fn call(&self, body: &Value) -> Value {
         let client = reqwest::Client::builder().no_proxy().build().unwrap();
         let request = client
@@ -240,9 +240,9 @@ workflows:
         line.unwrap_or_default()
     }
 
-    async fn until_counted(&self, series: &str, wanted: u64) {
+    async fn until_counted(&self, series: &str, expected: u64) {
         within(series, async {
-            while self.count(series) != wanted {
+            while self.count(series) != expected {
                 yield_now().await;
             }
         })

@@ -1,4 +1,4 @@
-//! `a2abus check --connect` against servers that permit little: it says what is missing, and what it prints is enough.
+//! `a2abus check --connect` on servers with few permissions: it names the missing ones, and those it prints are enough.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -32,7 +32,7 @@ async fn check(file: &Path) -> (String, i32) {
     (text, output.status.code().unwrap())
 }
 
-/// What `topics plan --acls` prints. It is what `check --connect` prints too.
+/// The output of `topics plan --acls`. `check --connect` prints the same.
 async fn planned(file: &Path, checked: &str) -> String {
     let output = Command::new(program())
         .args(["topics", "plan", "--acls", "-c"])
@@ -50,7 +50,7 @@ async fn planned(file: &Path, checked: &str) -> String {
 }
 
 /// `topics apply` says which permission is missing and how to get it, and does so at once.
-async fn apply_is_refused(file: &Path, wanted: &[&str]) {
+async fn apply_is_refused(file: &Path, expected: &[&str]) {
     let output = Command::new(program())
         .args(["topics", "apply", "-c"])
         .arg(file)
@@ -61,14 +61,14 @@ async fn apply_is_refused(file: &Path, wanted: &[&str]) {
     let text = String::from_utf8(output.stdout).unwrap();
     assert_eq!(output.status.code(), Some(1), "{text}");
     assert!(!text.contains("timed_out"), "{text}");
-    for wanted in wanted {
-        let line = text.lines().find(|line| line.starts_with(wanted));
-        let says = line.is_some_and(|line| {
+    for expected in expected {
+        let line = text.lines().find(|line| line.starts_with(expected));
+        let is_refused = line.is_some_and(|line| {
             line.contains("unauthorised")
                 && line.contains("lacks a permission")
                 && line.contains("a2abus topics plan --acls")
         });
-        assert!(says, "{wanted}\n{text}");
+        assert!(is_refused, "{expected}\n{text}");
     }
 }
 
@@ -158,16 +158,16 @@ state: {{ log: bus }}
     assert_eq!(status, 1, "{text}");
     assert!(text.contains("ok       bus: connect\n"), "{text}");
     let cure = ": `a2abus topics plan --acls` prints the permissions to grant";
-    for wanted in [
+    for expected in [
         "FAILED   bus: read topic in in group readers (binding in): ",
         "FAILED   bus: find topic a2abus.dlq (dead letters of binding in): ",
         "FAILED   bus: find topic out (route out): ",
         "FAILED   bus: read topic a2abus.replies (answers): ",
     ] {
-        let line = text.lines().find(|line| line.starts_with(wanted));
+        let line = text.lines().find(|line| line.starts_with(expected));
         assert!(
             line.is_some_and(|line| line.contains("unauthorised") && line.ends_with(cure)),
-            "{wanted}\n{text}"
+            "{expected}\n{text}"
         );
     }
     assert!(
@@ -239,7 +239,7 @@ impl Guarded {
     }
 }
 
-/// The block of a NATS server's configuration in what `topics plan --acls` prints.
+/// The block for the configuration of a NATS server, from the output of `topics plan --acls`.
 fn permissions_of(plan: &str) -> String {
     let block: Vec<&str> = plan
         .lines()
@@ -279,7 +279,7 @@ default_route: [{{ transport: bus, topic: 'agents.{{targetagent}}' }}]
     std::fs::write(&file, config(&server.address())).unwrap();
     let (text, status) = check(&file).await;
     assert_eq!(status, 1, "{text}");
-    for wanted in [
+    for expected in [
         "ok       bus: connect",
         "FAILED   bus: permission to publish agents.*: not permitted to user bridge",
         "FAILED   bus: permission to subscribe in.*: not permitted to user bridge",
@@ -289,7 +289,10 @@ default_route: [{{ transport: bus, topic: 'agents.{{targetagent}}' }}]
         "FAILED   bus: consumer readers of stream KEPT (binding kept): find the JetStream stream KEPT (unknown_topic): `a2abus topics apply` creates it",
         "FAILED   bus: stream for stored (route stored): no stream stores it: `a2abus topics apply` creates one",
     ] {
-        assert!(text.lines().any(|line| line == wanted), "{wanted}\n{text}");
+        assert!(
+            text.lines().any(|line| line == expected),
+            "{expected}\n{text}"
+        );
     }
 
     let plan = planned(&file, &text).await;

@@ -68,8 +68,8 @@ calls: {{ timeout: 1m, reply_topic: {name}.replies }}{}",
     for tool in ["echo", "effect", "progress"] {
         let mut request: Value = serde_json::from_str(&call(tool)).unwrap();
         request["params"]["_meta"] = json!({ "progressToken": 7 });
-        let asked = client.request(subject.clone(), request.to_string().into());
-        let answer = within("the answer", asked).await.unwrap();
+        let pending_answer = client.request(subject.clone(), request.to_string().into());
+        let answer = within("the answer", pending_answer).await.unwrap();
         let answer: Value = serde_json::from_slice(&answer.payload).unwrap();
         // Who asks for progress gets it first.
         let is_it = if tool == "progress" {
@@ -95,8 +95,8 @@ async fn a_plain_kafka_producer_calls_an_attached_program() {
         unique("attached"),
         TempDir::new().unwrap(),
     );
-    for word in ["fixture", "answers", "dlq"] {
-        plain.create(&format!("{name}.{word}"), 1).await;
+    for topic in ["fixture", "answers", "dlq"] {
+        plain.create(&format!("{name}.{topic}"), 1).await;
     }
     let to = format!("{{ transport: bus, topic: {name}.fixture }}");
     let more = format!("reply_topics: ['{name}.answers'], dead_letter: {name}.dlq");
@@ -133,7 +133,7 @@ calls: {{ timeout: 1m, reply_topic: {name}.replies, reply_partitions: 1 }}{}",
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_call_whose_bridge_died_is_not_done_again() {
+async fn a_call_whose_bridge_died_is_not_repeated() {
     let Some(kafka) = named(Kind::Kafka) else {
         return;
     };
@@ -142,8 +142,8 @@ async fn a_call_whose_bridge_died_is_not_done_again() {
         unique("attached"),
         TempDir::new().unwrap(),
     );
-    for word in ["fixture", "answers", "dlq"] {
-        plain.create(&format!("{name}.{word}"), 1).await;
+    for topic in ["fixture", "answers", "dlq"] {
+        plain.create(&format!("{name}.{topic}"), 1).await;
     }
     let to = format!("{{ transport: bus, topic: {name}.fixture }}");
     let more = format!("reply_topics: ['{name}.answers'], dead_letter: {name}.dlq");
@@ -181,7 +181,7 @@ calls: {{ timeout: 10s, stream_timeout: 10s, max_timeout: 10s, reply_topic: {nam
     bridge.stop().await;
 }
 
-/// A server that another process attaches, with no word about it in the configuration of this one.
+/// A server that another process attaches. The configuration of this one does not mention it.
 async fn an_attached_agent_announces_itself(
     u: &str,
     transport: &str,

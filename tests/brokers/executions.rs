@@ -60,20 +60,20 @@ async fn each_runs_once(transport: &str) {
     let service = Service::open().await;
     let config = config(&unique("executions"), transport, &service);
     let (one, other) = (Running::start(&config).await, Running::start(&config).await);
-    let mut asked = JoinSet::new();
+    let mut requests = JoinSet::new();
     for execution in 0..5 {
         let operations = [("order", service.post("/orders"))];
         let body = Arc::new(workflow(&format!("e-{execution}"), &operations));
         for number in 0..20 {
             let door = [&one, &other][number % 2].door.clone();
             let body = Arc::clone(&body);
-            asked.spawn(async move {
+            requests.spawn(async move {
                 call(&door, Method::POST, "workflows/execute", Some(&body)).await
             });
         }
     }
     let mut answers = 0;
-    while let Some(answer) = within("every request is answered", asked.join_next()).await {
+    while let Some(answer) = within("every request is answered", requests.join_next()).await {
         let (status, answer) = answer.unwrap();
         assert_eq!(status, StatusCode::OK, "{answer}");
         assert_eq!(answer["status"], "success", "{answer}");

@@ -1,5 +1,5 @@
-//! MCP clients whose requests come to several replicas: a stream goes on at another one, and so does it when its own is
-//! killed; a cancel and the end of a session count everywhere.
+//! MCP clients that connect to several replicas. A stream continues on another replica, also if the first one is killed.
+//! A cancel and the end of a session apply on every replica.
 
 use futures_util::StreamExt as _;
 use reqwest::{Client, RequestBuilder, Response};
@@ -14,18 +14,20 @@ use crate::replicas::Replica;
 /// Steps of one call.
 const STEPS: usize = 12;
 
-/// An agent that says one step for each message on `pace`, then the result: in the words of MCP, or of A2A if it is asked
-/// in these. It shows what else it is sent.
+/// An agent that sends one step for each message on `pace`, then the result, in the protocol of the request (MCP or A2A).
+/// It returns the next message that it gets.
 async fn agent(
     nats: async_nats::Client,
     mut requests: async_nats::Subscriber,
     mut paces: async_nats::Subscriber,
 ) -> Value {
     let request = requests.next().await.unwrap();
-    let place = request.reply.unwrap();
+    let reply_subject = request.reply.unwrap();
     let request: Value = serde_json::from_slice(&request.payload).unwrap();
-    let say = async |said: Value| {
-        let sent = nats.publish(place.clone(), said.to_string().into()).await;
+    let send_message = async |message: Value| {
+        let sent = nats
+            .publish(reply_subject.clone(), message.to_string().into())
+            .await;
         sent.unwrap();
         nats.flush().await.unwrap();
     };
@@ -43,7 +45,7 @@ async fn agent(
             other = requests.next() => return serde_json::from_slice(&other.unwrap().payload).unwrap(),
         }
         let params = json!({ "progressToken": token, "progress": step });
-        say(match is_a2a {
+        send_message(match is_a2a {
             true => status("working", false),
             false => {
                 json!({ "jsonrpc": "2.0", "method": "notifications/progress", "params": params })
@@ -52,7 +54,7 @@ async fn agent(
         .await;
     }
     paces.next().await.unwrap();
-    say(match is_a2a {
+    send_message(match is_a2a {
         true => status("completed", true),
         false => json!({ "jsonrpc": "2.0", "id": request["id"], "result": { "content": [] } }),
     })
@@ -70,14 +72,15 @@ impl Session {
     async fn open(door: &str) -> Self {
         let http = Client::builder().no_proxy().build().unwrap();
         let params = json!({ "protocolVersion": "2025-11-25", "capabilities": {} });
-        let begin = json!({ "jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params });
-        let begun = http.post(url(door)).body(begin.to_string());
-        let begun = begun
+        let initialize =
+            json!({ "jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params });
+        let response = http.post(url(door)).body(initialize.to_string());
+        let response = response
             .header("content-type", "application/json")
             .send()
             .await
             .unwrap();
-        let id = begun.headers()["mcp-session-id"]
+        let id = response.headers()["mcp-session-id"]
             .to_str()
             .unwrap()
             .to_owned();
@@ -152,7 +155,7 @@ fn step(event: &Value) -> Option<u64> {
     event["params"]["progress"].as_u64()
 }
 
-/// The agent on NATS, and what makes it go on.
+/// The agent on NATS, and the sender of the messages that let it continue.
 struct Walker {
     nats: async_nats::Client,
     pace: String,
@@ -201,8 +204,8 @@ async fn a_stream_continues_on_another_replica(state: &str, nats: &str) {
     let walker = Walker::start(nats, &subject).await;
     walker.proceed().await;
     let mut stream = session.call(first).await;
-    let (mut last, begun) = stream.next().await.unwrap();
-    assert_eq!(step(&begun), Some(1));
+    let (mut last, event) = stream.next().await.unwrap();
+    assert_eq!(step(&event), Some(1));
     drop(stream);
 
     // Another session, and another event, are refused.
@@ -320,8 +323,8 @@ async fn the_ends_that_one_client_can_record_are_limited() {
             let params = json!({ "requestId": sent });
             let cancel =
                 json!({ "jsonrpc": "2.0", "method": "notifications/cancelled", "params": params });
-            let taken = session.post(&bridge.door, &cancel).send().await.unwrap();
-            assert_eq!(taken.status(), 202);
+            let response = session.post(&bridge.door, &cancel).send().await.unwrap();
+            assert_eq!(response.status(), 202);
             sent += 1;
             assert!(sent < 10_000, "all are noted");
         }
@@ -371,8 +374,8 @@ async fn a_stream_continues_after_the_end(nats: &str, card: &str) -> Value {
     let walker = Walker::start(nats, &subject).await;
     walker.proceed().await;
     let mut stream = session.call(&one.door).await;
-    let (last, begun) = stream.next().await.unwrap();
-    assert_eq!(step(&begun), Some(1));
+    let (last, event) = stream.next().await.unwrap();
+    assert_eq!(step(&event), Some(1));
     one.process.kill().await.unwrap();
     for _ in 0..STEPS {
         walker.proceed().await;

@@ -109,7 +109,7 @@ async fn nats_survives_the_death_of_its_server() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_subject_that_no_stream_takes_is_unknown() {
+async fn a_subject_that_no_stream_covers_is_unknown() {
     let Some(url) = named(Kind::Nats) else {
         return;
     };

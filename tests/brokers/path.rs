@@ -171,15 +171,15 @@ calls: {{ reply_topic: {dead}.replies, reply_partitions: 1 }}"
             String::from_utf8_lossy(&dlq_message.headers["bus-dlq-reason"]),
             reason
         );
-        let kept = if reason == "not_an_object" { "1" } else { body };
-        assert_eq!(String::from_utf8_lossy(&dlq_message.body), kept);
+        let expected = if reason == "not_an_object" { "1" } else { body };
+        assert_eq!(String::from_utf8_lossy(&dlq_message.body), expected);
         assert!(dlq_message.headers.contains_key("bus-dlq-origin"));
     }
     bridge.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_record_that_no_topic_takes_does_not_hold_up_the_next() {
+async fn a_record_that_no_topic_accepts_does_not_delay_the_next() {
     let Some(kafka) = named(Kind::Kafka) else {
         return;
     };
@@ -326,7 +326,7 @@ calls: {{ reply_topic: {subject}.replies }}"
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn answers_that_land_on_another_bridge_still_arrive() {
+async fn answers_read_by_another_bridge_are_forwarded() {
     let Some(kafka) = named(Kind::Kafka) else {
         return;
     };
@@ -532,7 +532,7 @@ async fn a_bridge_whose_group_has_no_partition_left_for_it_is_ready() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_bridge_whose_instance_id_another_one_has_is_not_ready_any_more() {
+async fn a_bridge_with_the_instance_id_of_another_is_no_longer_ready() {
     let Some(kafka) = named(Kind::Kafka) else {
         return;
     };

@@ -15,10 +15,10 @@ use rdkafka::{Offset, TopicPartitionList};
 use support::battery::within;
 
 /// A name that no other test uses.
-pub(crate) fn unique(word: &str) -> String {
+pub(crate) fn unique(prefix: &str) -> String {
     let mut bytes = [0; 8];
     getrandom::fill(&mut bytes).unwrap();
-    format!("{word}.{:016x}", u64::from_be_bytes(bytes))
+    format!("{prefix}.{:016x}", u64::from_be_bytes(bytes))
 }
 
 /// Waits until the server has seen every subscription that a client has made.
@@ -159,7 +159,7 @@ impl Plain {
         consumer
     }
 
-    /// An agent that answers every request on `topic` with what `answers` makes of its body.
+    /// An agent that answers every request on `topic`: `answers` makes the answer from the body.
     pub(crate) fn agent(
         &self,
         topic: &str,

@@ -202,7 +202,7 @@ async fn a_dead_letter_of_core_nats_that_no_stream_stores_is_counted_as_lost() {
     };
     let (inbox, outbox) = (unique("in"), unique("out"));
     let client = async_nats::connect(&nats).await.unwrap();
-    let mut got = client.subscribe(outbox.clone()).await.unwrap();
+    let mut events = client.subscribe(outbox.clone()).await.unwrap();
     subscribed(&client).await;
     let bridge = Running::start(&format!(
         "
@@ -215,7 +215,7 @@ calls: {{ enabled: false }}"
     for body in ["not json".to_owned(), request("good", 1)] {
         client.publish(inbox.clone(), body.into()).await.unwrap();
     }
-    let message = within("the message arrives", got.next()).await.unwrap();
+    let message = within("the message arrives", events.next()).await.unwrap();
     assert_eq!(id_of(&message.payload), 1);
     let lost = "a2abus_dead_letters_lost_total{binding=\"in\"} 1";
     within("the loss is counted", async {
@@ -359,10 +359,10 @@ default_route: [{{ transport: kafka, topic: {outbox} }}]
 calls: {{ enabled: false }}"
     ))
     .await;
-    let got = plain.read(&outbox, 1);
+    let events = plain.read(&outbox, 1);
     let mut missing: BTreeSet<usize> = (0..1_000).filter(|id| !is_large(*id)).collect();
     while !missing.is_empty() {
-        let record = within("the message arrives", next(&got)).await;
+        let record = within("the message arrives", next(&events)).await;
         assert!(missing.remove(&id_of(&record.body)), "it came twice");
     }
     let dead = plain.read(&dead, 1);
@@ -379,7 +379,7 @@ calls: {{ enabled: false }}"
     }
     for _ in 1_000..2_000 {
         let expected = within("the source is read", next(&source)).await;
-        let record = within("the message arrives", next(&got)).await;
+        let record = within("the message arrives", next(&events)).await;
         assert_eq!(id_of(&record.body), id_of(&expected.body));
     }
     bridge.stop().await;

@@ -25,14 +25,14 @@ async fn get(bridge: &Running, path: &str) -> (StatusCode, Value) {
     (status, response.json().await.unwrap())
 }
 
-async fn until(bridge: &Running, agent: &str, wanted: StatusCode) -> Value {
-    let begun = Instant::now();
+async fn until(bridge: &Running, agent: &str, expected: StatusCode) -> Value {
+    let start = Instant::now();
     loop {
         let (status, body) = get(bridge, &format!("/a2a/agents/{agent}")).await;
-        if status == wanted {
+        if status == expected {
             return body;
         }
-        assert!(begun.elapsed() < DEADLINE, "{agent}: {status} {body}");
+        assert!(start.elapsed() < DEADLINE, "{agent}: {status} {body}");
         sleep(Duration::from_millis(20)).await;
     }
 }
@@ -129,7 +129,7 @@ async fn one_of_two_owners_has_a_name(config: &str) {
         assert_eq!(statuses[1 - won], 400, "{round}: {statuses:?}");
         let winner = url(&bridges[1 - won], &agent, owners[won]);
         let removed = async {
-            // The other replica may not have read yet who has it.
+            // The other replica may not have read yet who the owner is.
             while client.delete(&winner).send().await.unwrap().status() != 204 {
                 sleep(Duration::from_millis(20)).await;
             }
@@ -341,7 +341,7 @@ async fn the_readme_announces_agents_over_kafka_and_nats() {
     let (serve, rest) = rest.split_once('\n').unwrap();
     assert_eq!(serve, "a2abus serve -c a2abus.yaml &");
     let bridge = Running::start(&config).await;
-    // Kafka's own tools need their jars: a plain client sends what they would.
+    // Kafka's own tools need their jars: a plain client sends the same records.
     let (producer, show) = rest.split_once("kafka ConsoleProducer --topic ").unwrap();
     let (topic, show) = show.split_once('\n').unwrap();
     let card = run("", producer.trim_end().trim_end_matches('|'), &directory).await;

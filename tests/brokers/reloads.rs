@@ -45,8 +45,8 @@ impl Names {
             u,
             stream,
         } = self;
-        let on_kafka = |word: &str| format!("{{ transport: kafka, topic: {u}.{word} }}");
-        let on_nats = |word: &str| format!("{{ transport: nats, topic: {u}.{word} }}");
+        let on_kafka = |name: &str| format!("{{ transport: kafka, topic: {u}.{name} }}");
+        let on_nats = |name: &str| format!("{{ transport: nats, topic: {u}.{name} }}");
         let (weather, other, events) = if side == "a" {
             (on_nats("agent"), on_kafka("agent"), on_kafka("out"))
         } else {
@@ -133,7 +133,7 @@ impl Pod {
         }
     }
 
-    /// The sum of all series of a family whose line begins so.
+    /// The sum of all series whose line begins with this text.
     async fn metric(&self, beginning: &str) -> usize {
         let (_, text) = self.get("metrics").await;
         let lines = text.lines().filter(|line| line.starts_with(beginning));
@@ -177,9 +177,9 @@ impl Pod {
         cause.unwrap_or_default().to_owned()
     }
 
-    fn logged(&self, words: &[&str]) -> usize {
+    fn logged(&self, parts: &[&str]) -> usize {
         let text = std::fs::read_to_string(&self.log).unwrap();
-        let is_meant = |line: &&str| words.iter().all(|word| line.contains(word));
+        let is_meant = |line: &&str| parts.iter().all(|name| line.contains(name));
         text.lines().filter(is_meant).count()
     }
 }
@@ -193,7 +193,7 @@ fn swap(volume: &Path, version: usize, text: &str) {
     std::fs::rename(volume.join("..new"), volume.join("..data")).unwrap();
 }
 
-/// Files with different errors, and what the readiness report says about each.
+/// Files with different errors, and the text of the readiness report for each.
 fn wrong(right: &str, number: usize) -> (String, &'static str) {
     match number % 4 {
         0 => (format!("{right}routes: ["), "a2abus.yaml:"),
@@ -244,9 +244,9 @@ struct World {
     jetstream: jetstream::Context,
     is_over: AtomicBool,
     /// Events on Kafka and JetStream, calls over HTTP, and requests on core NATS that were begun.
-    begun: [AtomicUsize; 4],
+    sent: [AtomicUsize; 4],
     /// Requests that the agents have read.
-    asked: AtomicUsize,
+    agent_requests: AtomicUsize,
 }
 
 impl World {
@@ -288,24 +288,24 @@ impl World {
             client,
             jetstream,
             is_over: AtomicBool::new(false),
-            begun: Default::default(),
-            asked: AtomicUsize::new(0),
+            sent: Default::default(),
+            agent_requests: AtomicUsize::new(0),
         }
     }
 
-    fn topic(&self, word: &str) -> String {
-        format!("{}.{word}", self.names.u)
+    fn topic(&self, name: &str) -> String {
+        format!("{}.{name}", self.names.u)
     }
 
-    fn begun(&self) -> [usize; 4] {
-        [0, 1, 2, 3].map(|kind| self.begun[kind].load(Ordering::Relaxed))
+    fn sent(&self) -> [usize; 4] {
+        [0, 1, 2, 3].map(|kind| self.sent[kind].load(Ordering::Relaxed))
     }
 
     /// The number of the next message of a kind, after a pause; `None` at the end.
     async fn turn(&self, kind: usize) -> Option<usize> {
         sleep(PACE).await;
         let is_over = self.is_over.load(Ordering::Relaxed);
-        (!is_over).then(|| self.begun[kind].fetch_add(1, Ordering::Relaxed))
+        (!is_over).then(|| self.sent[kind].fetch_add(1, Ordering::Relaxed))
     }
 
     async fn publish_on_kafka(self: Arc<Self>) {
@@ -343,10 +343,10 @@ impl World {
     async fn request_on_nats(self: Arc<Self>) {
         let subject = self.topic("asked");
         while let Some(id) = self.turn(3).await {
-            let asked = async_nats::Request::new()
+            let message = async_nats::Request::new()
                 .payload(request(id, "weather").into())
                 .timeout(None);
-            let answer = self.client.send_request(subject.clone(), asked);
+            let answer = self.client.send_request(subject.clone(), message);
             let answer = within("a request is answered", answer).await.unwrap();
             assert_answers(&answer.payload, id);
         }
@@ -354,9 +354,12 @@ impl World {
 
     async fn agent_on_nats(self: Arc<Self>, mut requests: async_nats::Subscriber) {
         while let Some(request) = requests.next().await {
-            self.asked.fetch_add(1, Ordering::Relaxed);
-            let (place, answer) = (request.reply.unwrap(), answer_to(&request.payload));
-            self.client.publish(place, answer.into()).await.unwrap();
+            self.agent_requests.fetch_add(1, Ordering::Relaxed);
+            let (reply_address, answer) = (request.reply.unwrap(), answer_to(&request.payload));
+            self.client
+                .publish(reply_address, answer.into())
+                .await
+                .unwrap();
         }
     }
 
@@ -364,10 +367,10 @@ impl World {
         let requests = self.plain.read(&self.topic("agent"), 1);
         loop {
             let request = next(&requests).await;
-            self.asked.fetch_add(1, Ordering::Relaxed);
-            let place = String::from_utf8(request.headers["ce_replyto"].clone()).unwrap();
+            self.agent_requests.fetch_add(1, Ordering::Relaxed);
+            let reply_address = String::from_utf8(request.headers["ce_replyto"].clone()).unwrap();
             let answer = answer_to(&request.body);
-            self.plain.publish(&place, None, &answer).await;
+            self.plain.publish(&reply_address, None, &answer).await;
         }
     }
 
@@ -423,9 +426,9 @@ async fn reload_under_load(world: &World, pod: &mut Pod, doors: &str) {
                 .await;
             assert_eq!(pod.detail().await, "");
         }
-        let before = world.begun();
+        let before = world.sent();
         pod.until("messages of every kind are sent", async || {
-            let mut pairs = world.begun().into_iter().zip(before);
+            let mut pairs = world.sent().into_iter().zip(before);
             pairs.all(|(now, before)| now > before + 1)
         })
         .await;
@@ -456,7 +459,7 @@ async fn two_hundred_reloads_lose_nothing_and_double_nothing_on_kafka_and_nats()
     while let Some(ended) = within("the senders end", senders.join_next()).await {
         ended.unwrap();
     }
-    let [on_kafka, on_jetstream, calls, requests] = world.begun();
+    let [on_kafka, on_jetstream, calls, requests] = world.sent();
     let (events, answered) = (on_kafka + on_jetstream, calls + requests);
     pod.until("all events arrive", async || {
         world.records("out") + world.stored().await >= events
@@ -476,9 +479,9 @@ async fn two_hundred_reloads_lose_nothing_and_double_nothing_on_kafka_and_nats()
         ("default_route[0].transport", kafka, nats),
         ("routes.weather.to[0].transport", nats, kafka),
     ] {
-        let words = [&format!("setting={setting} "), "a setting has changed"];
+        let parts = [&format!("setting={setting} "), "a setting has changed"];
         let (before, after) = (format!("before=\"{before}\""), format!("after=\"{after}\""));
-        let output = pod.logged(&[words[0], words[1], &before, &after]);
+        let output = pod.logged(&[parts[0], parts[1], &before, &after]);
         assert_eq!(output, right / 2, "{setting}: {before} {after}");
     }
 
@@ -497,7 +500,7 @@ async fn two_hundred_reloads_lose_nothing_and_double_nothing_on_kafka_and_nats()
     assert_eq!(arrived.iter().copied().collect::<BTreeSet<_>>(), sent);
     assert_eq!(arrived.len(), events, "none is doubled");
     assert_eq!(
-        world.asked.load(Ordering::Relaxed),
+        world.agent_requests.load(Ordering::Relaxed),
         answered,
         "an agent is asked once"
     );

@@ -61,13 +61,13 @@ impl Replica {
     }
 }
 
-/// An agent that takes requests at once and answers them when it is let.
+/// An agent that reads requests at once and answers them when the test permits it.
 struct Agent {
     bus: AnyTransport,
     /// How often each request came, by its text.
-    seen: Mutex<BTreeMap<String, usize>>,
-    /// Where each request wants its answer, and the id that proves it.
-    asked: Mutex<Vec<(Address, String)>>,
+    requests_by_id: Mutex<BTreeMap<String, usize>>,
+    /// The reply address of each request, and the reply id.
+    requests: Mutex<Vec<(Address, String)>>,
     is_let: watch::Sender<bool>,
 }
 
@@ -75,8 +75,8 @@ impl Agent {
     async fn start(bus: AnyTransport, topic: &str) -> (Arc<Self>, JoinSet<()>) {
         let agent = Arc::new(Self {
             bus,
-            seen: Mutex::default(),
-            asked: Mutex::default(),
+            requests_by_id: Mutex::default(),
+            requests: Mutex::default(),
             is_let: watch::Sender::new(false),
         });
         let subscription = Subscription {
@@ -90,49 +90,58 @@ impl Agent {
         let mut tasks = JoinSet::new();
         let inside = Arc::clone(&agent);
         tasks.spawn(async move {
-            let mut answering = JoinSet::new();
+            let mut answer_tasks = JoinSet::new();
             while let Some(delivery) = consumer.recv().await {
-                answering.spawn(Arc::clone(&inside).answer(delivery));
+                answer_tasks.spawn(Arc::clone(&inside).answer(delivery));
             }
         });
         (agent, tasks)
     }
 
     fn count(&self) -> usize {
-        self.seen.lock().unwrap().values().sum()
+        self.requests_by_id.lock().unwrap().values().sum()
     }
 
     async fn answer(self: Arc<Self>, delivery: Delivery) {
         let request: Value =
             serde_json::from_slice(&delivery.message.body.clone().unwrap()).unwrap();
-        let place = place_of(&delivery);
+        let reply_address = reply_address_of(&delivery);
         delivery.acknowledger.settle(Outcome::Settled).unwrap();
         let Some(text) = text_of(&request) else {
             return;
         };
-        *self.seen.lock().unwrap().entry(text.clone()).or_default() += 1;
+        *self
+            .requests_by_id
+            .lock()
+            .unwrap()
+            .entry(text.clone())
+            .or_default() += 1;
         let id = request["id"].as_str().unwrap().to_owned();
-        self.asked.lock().unwrap().push((place.clone(), id));
+        self.requests
+            .lock()
+            .unwrap()
+            .push((reply_address.clone(), id));
         let is_stream = request["method"] == "message/stream";
         if is_stream {
-            self.say(&place, &request, artifact(&text, "first", false))
+            self.reply(&reply_address, &request, artifact(&text, "first", false))
                 .await;
         }
         let mut is_let = self.is_let.subscribe();
         is_let.wait_for(|is_let| *is_let).await.unwrap();
         if is_stream {
-            self.say(&place, &request, artifact(&text, "second", true))
+            self.reply(&reply_address, &request, artifact(&text, "second", true))
                 .await;
-            self.say(&place, &request, completed()).await;
+            self.reply(&reply_address, &request, completed()).await;
         } else {
-            self.say(&place, &request, json!({ "echo": text })).await;
+            self.reply(&reply_address, &request, json!({ "echo": text }))
+                .await;
         }
     }
 
     /// Answers every request like a sender that knows its call id, but not its reply token.
     async fn forge(&self) {
-        let asked = std::mem::take(&mut *self.asked.lock().unwrap());
-        for (place, id) in asked {
+        let requests = std::mem::take(&mut *self.requests.lock().unwrap());
+        for (reply_address, id) in requests {
             let mut forged = id.clone();
             let other = if forged.as_bytes()[40] == b'a' {
                 "b"
@@ -140,17 +149,23 @@ impl Agent {
                 "a"
             };
             forged.replace_range(40..41, other);
-            let topic = Topic::new(place.topic.as_str().replace(&id, &forged)).unwrap();
-            let place = Address { topic, ..place };
+            let topic = Topic::new(reply_address.topic.as_str().replace(&id, &forged)).unwrap();
+            let reply_address = Address {
+                topic,
+                ..reply_address
+            };
             let request = json!({ "id": forged });
-            self.say(&place, &request, json!({ "echo": "forged" }))
+            self.reply(&reply_address, &request, json!({ "echo": "forged" }))
                 .await;
         }
     }
 
-    async fn say(&self, place: &Address, request: &Value, result: Value) {
+    async fn reply(&self, reply_address: &Address, request: &Value, result: Value) {
         let body = json!({ "jsonrpc": "2.0", "id": request["id"], "result": result });
-        let sent = self.bus.send(place, Message::plain(body.to_string())).await;
+        let sent = self
+            .bus
+            .send(reply_address, Message::plain(body.to_string()))
+            .await;
         sent.unwrap().await.unwrap();
     }
 }
@@ -162,14 +177,14 @@ fn text_of(request: &Value) -> Option<String> {
     text.or(part.and_then(Value::as_str)).map(str::to_owned)
 }
 
-/// Where a request wants its answer: the subject of the message, or the headers that Spring's clients send.
-fn place_of(delivery: &Delivery) -> Address {
+/// The reply address of a request: the reply subject, or the headers that Spring's clients send.
+fn reply_address_of(delivery: &Delivery) -> Address {
     let header = |name| delivery.message.headers.get(name);
     if let Some(subject) = &delivery.reply_to {
         return Address::topic(subject.clone());
     }
     let Some(topic) = header("kafka_replyTopic") else {
-        // A cancel wants none.
+        // A cancel gets no answer.
         return Address::topic(Topic::from_static("nowhere"));
     };
     let topic = std::str::from_utf8(topic).unwrap();
@@ -287,8 +302,11 @@ state: {{ log: bus, create: true, prefix: {topic} }}
     })
     .await;
     let (answered, all) = (texts.len(), CALLS + STREAMS);
-    let seen = agent.seen.lock().unwrap();
-    let doubled: Vec<_> = seen.iter().filter(|(_, times)| **times > 1).collect();
+    let requests_by_id = agent.requests_by_id.lock().unwrap();
+    let doubled: Vec<_> = requests_by_id
+        .iter()
+        .filter(|(_, times)| **times > 1)
+        .collect();
     // Crossed answers and callers that hang have ended the test before.
     println!(
         "{all} callers, answered {answered}, doubled {}",

@@ -27,8 +27,8 @@ async fn a_kafka_request_that_is_refused_or_has_no_topic_is_answered_at_once() {
         return;
     };
     let (plain, name) = (Plain::new(&kafka), unique("requests"));
-    for word in ["in", "dlq", "answers", "agents.weather"] {
-        plain.create(&format!("{name}.{word}"), 1).await;
+    for topic in ["in", "dlq", "answers", "agents.weather"] {
+        plain.create(&format!("{name}.{topic}"), 1).await;
     }
     let bridge = Running::start(&format!(
         "
@@ -51,7 +51,7 @@ calls: {{ timeout: 5m, reply_topic: {name}.replies, reply_partitions: 1 }}"
         ("kafka_replyTopic", &fixed, json!(7), "agent_unavailable"),
         ("ce_replyto", &fixed, json!(7), "agent_unavailable"),
     ];
-    let began = Instant::now();
+    let start = Instant::now();
     for (header, body, id, reason) in cases {
         let headers = [
             (header, Some(place.as_str())),
@@ -78,9 +78,9 @@ calls: {{ timeout: 5m, reply_topic: {name}.replies, reply_partitions: 1 }}"
     plain
         .publish_with(&input, &headers, &request(8, "weather"))
         .await;
-    let asked = within("the next request", next(&agent)).await;
-    assert!(began.elapsed() < AT_ONCE, "{:?}", began.elapsed());
-    let call: Value = serde_json::from_slice(&asked.body).unwrap();
+    let message = within("the next request", next(&agent)).await;
+    assert!(start.elapsed() < AT_ONCE, "{:?}", start.elapsed());
+    let call: Value = serde_json::from_slice(&message.body).unwrap();
     let answer = json!({"jsonrpc": "2.0", "id": call["id"], "result": {}}).to_string();
     plain
         .publish(&format!("{name}.replies"), Some(0), &answer)
@@ -221,10 +221,10 @@ calls: {{ timeout: 5m, reply_topic: {name}.replies }}"
 
     // A caller of HTTP that goes away.
     let post = second.post("/rpc/weather", request(9, "weather"));
-    let asked = async { within("the call", agent.next()).await.unwrap().unwrap() };
+    let next_call = async { within("the call", agent.next()).await.unwrap().unwrap() };
     tokio::select! {
         _ = post => panic!("nobody answers"),
-        copy = asked => drop(copy),
+        copy = next_call => drop(copy),
     }
     let cancel = within("the cancel", agent.next()).await.unwrap().unwrap();
     assert_eq!(method(&cancel), "notifications/cancelled");
@@ -269,8 +269,8 @@ calls: {{ timeout: 5m, reply_topic: {name}.replies }}"
     let mut agent = client.subscribe(format!("{name}.agents.>")).await.unwrap();
     subscribed(&client).await;
     let others = async {
-        let asked = within("the request", agent.next()).await.unwrap();
-        let reply = asked.reply.unwrap();
+        let message = within("the request", agent.next()).await.unwrap();
+        let reply = message.reply.unwrap();
         let (place, id) = reply.rsplit_once('.').unwrap();
         // The call id alone.
         publish_no_responders(&nats, &format!("{place}.{}", &id[..26])).await;

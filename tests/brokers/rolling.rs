@@ -52,10 +52,10 @@ fn answer_to(request: &[u8]) -> String {
 fn agent(mut requests: async_nats::Subscriber, nats: async_nats::Client) -> JoinSet<()> {
     let mut agents = JoinSet::new();
     agents.spawn(async move {
-        let mut answering = JoinSet::new();
+        let mut answer_tasks = JoinSet::new();
         while let Some(request) = requests.next().await {
             let nats = nats.clone();
-            answering.spawn(async move {
+            answer_tasks.spawn(async move {
                 sleep(WORK).await;
                 let answer = answer_to(&request.payload);
                 let place = request.reply.unwrap();
@@ -267,15 +267,15 @@ async fn two_replicas_that_are_restarted_in_turn_answer_every_request() {
         }
     }));
     let lost = Arc::new(AtomicUsize::new(0));
-    let asking = Arc::new(tokio::sync::Mutex::new(JoinSet::new()));
+    let request_tasks = Arc::new(tokio::sync::Mutex::new(JoinSet::new()));
     let on_core = tokio::spawn(until_stopped(stop.clone(), Arc::clone(&sent[2]), {
         let (client, subject) = (client.clone(), names.core.clone());
-        let (lost, asking) = (Arc::clone(&lost), Arc::clone(&asking));
+        let (lost, request_tasks) = (Arc::clone(&lost), Arc::clone(&request_tasks));
         move |id| {
             let (client, subject) = (client.clone(), subject.clone());
-            let (lost, asking) = (Arc::clone(&lost), Arc::clone(&asking));
+            let (lost, request_tasks) = (Arc::clone(&lost), Arc::clone(&request_tasks));
             async move {
-                asking.lock().await.spawn(async move {
+                request_tasks.lock().await.spawn(async move {
                     // Who gets no answer asks once more.
                     for attempt in 0..2 {
                         let answer =
@@ -311,7 +311,7 @@ async fn two_replicas_that_are_restarted_in_turn_answer_every_request() {
         .await;
     };
 
-    let began = Instant::now();
+    let start = Instant::now();
     until_some().await;
     first.restart().await;
     until_some().await;
@@ -325,14 +325,14 @@ async fn two_replicas_that_are_restarted_in_turn_answer_every_request() {
     );
     kafka_answers(&plain.read(&names.kafka_replies, 1), on_kafka).await;
     stored_answers(&mut stored_replies, on_stream).await;
-    let mut asking = asking.lock().await;
-    while let Some(ended) = within("core NATS requests end", asking.join_next()).await {
+    let mut request_tasks = request_tasks.lock().await;
+    while let Some(ended) = within("core NATS requests end", request_tasks.join_next()).await {
         ended.unwrap();
     }
     let lost = lost.load(Ordering::Relaxed);
     println!(
         "{on_kafka} requests on Kafka and {on_stream} on JetStream answered; {lost} of {on_core} on core NATS were sent again; {:?}",
-        began.elapsed()
+        start.elapsed()
     );
     assert!(lost <= WINDOW, "{lost}");
 }
@@ -367,27 +367,27 @@ calls: {{ reply_topic: {subject}.replies, timeout: 200s, max_timeout: 200s }}"
             .publish(&topic, Some(partition), &request(id).to_string())
             .await;
     };
-    let mut asked = Vec::new();
+    let mut requests = Vec::new();
     for partition in [0, 1] {
         ask(partition, usize::try_from(partition).unwrap()).await;
-        asked.push(
+        requests.push(
             within("the agent has a request", agent.next())
                 .await
                 .unwrap(),
         );
     }
-    let began = Instant::now();
+    let started = Instant::now();
     let second = Running::start(&config).await;
     // The second replica reads the request of the partition that it got.
-    asked.push(
+    requests.push(
         within("the agent has a request again", agent.next())
             .await
             .unwrap(),
     );
-    let took = began.elapsed();
+    let took = started.elapsed();
     println!("a replica took a partition over after {took:?}");
     assert!(took < REVOCATION / 2, "{took:?}");
-    for request in asked {
+    for request in requests {
         let answer = answer_to(&request.payload);
         client
             .publish(request.reply.unwrap(), answer.into())
@@ -465,9 +465,9 @@ admin: {{ listen: '{admin}' }}
         }
     })
     .await;
-    let began = Instant::now();
+    let start = Instant::now();
     replica.stop().await;
-    let took = began.elapsed();
+    let took = start.elapsed();
     assert!(took < grace + MARGIN, "{took:?}");
     // The broker may have taken the request that it did not confirm.
     for answer in [confirmed, unconfirmed] {

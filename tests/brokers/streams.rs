@@ -27,7 +27,7 @@ async fn agent(
     let request = requests.next().await.unwrap();
     let place = request.reply.unwrap();
     let request: Value = serde_json::from_slice(&request.payload).unwrap();
-    let say = async |result: Value| {
+    let send_part = async |result: Value| {
         let answer = json!({ "jsonrpc": "2.0", "id": request["id"], "result": result });
         let sent = nats.publish(place.clone(), answer.to_string().into()).await;
         sent.unwrap();
@@ -37,16 +37,16 @@ async fn agent(
             "kind": "status-update", "taskId": "own", "contextId": "c", "final": last, "status": { "state": state },
         })
     };
-    say(status("working", false)).await;
+    send_part(status("working", false)).await;
     for number in 0..CHUNKS {
         paces.next().await.unwrap();
-        say(json!({
+        send_part(json!({
             "kind": "artifact-update", "taskId": "own", "contextId": "c", "append": number > 0, "lastChunk": false,
             "artifact": { "artifactId": "a", "parts": [{ "kind": "text", "text": number.to_string() }] },
         }))
         .await;
     }
-    say(status("completed", true)).await;
+    send_part(status("completed", true)).await;
     nats.flush().await.unwrap();
 }
 
@@ -54,7 +54,7 @@ async fn agent(
 struct Follower {
     response: reqwest::Response,
     text: String,
-    taken: usize,
+    consumed: usize,
 }
 
 impl Follower {
@@ -72,7 +72,7 @@ impl Follower {
         Self {
             response,
             text: String::new(),
-            taken: 0,
+            consumed: 0,
         }
     }
 
@@ -84,8 +84,8 @@ impl Follower {
                 .split("\n\n")
                 .filter(|event| event.contains("data: "))
                 .collect();
-            if let Some(event) = events.get(self.taken) {
-                self.taken += 1;
+            if let Some(event) = events.get(self.consumed) {
+                self.consumed += 1;
                 let field = |name: &str| event.lines().find_map(|line| line.strip_prefix(name));
                 let data: Value = serde_json::from_str(field("data: ").unwrap()).unwrap();
                 return Some((field("id: ").unwrap().to_owned(), data["result"].clone()));
@@ -114,11 +114,11 @@ async fn listener() -> (String, mpsc::Receiver<Value>) {
 }
 
 /// The content of an event, for comparison.
-fn said(event: &Value) -> String {
+fn text_or_state(event: &Value) -> String {
     let text = &event["artifactUpdate"]["artifact"]["parts"][0]["text"];
     let state = &event["statusUpdate"]["status"]["state"];
-    let said = text.as_str().or_else(|| state.as_str());
-    said.unwrap_or_else(|| panic!("{event}")).to_owned()
+    let content = text.as_str().or_else(|| state.as_str());
+    content.unwrap_or_else(|| panic!("{event}")).to_owned()
 }
 
 async fn a_stream_continues_on_another_replica(state: &str, nats: &str) {
@@ -183,7 +183,7 @@ async fn a_stream_continues_on_another_replica(state: &str, nats: &str) {
         let call = within("the webhook is called", called.recv())
             .await
             .unwrap();
-        assert_eq!(said(&call), said(event));
+        assert_eq!(text_or_state(&call), text_or_state(event));
     }
     assert!(called.try_recv().is_err(), "nothing is delivered twice");
     for bridge in bridges {
@@ -244,7 +244,7 @@ async fn an_answer_is_seen_elsewhere(state: &str, nats: &str) {
     let client = async_nats::connect(nats).await.unwrap();
     let mut requests = client.subscribe(subject).await.unwrap();
     subscribed(&client).await;
-    let answering = tokio::spawn(async move {
+    let agent_task = tokio::spawn(async move {
         while let Some(request) = requests.next().await {
             let body: Value = serde_json::from_slice(&request.payload).unwrap();
             let result = json!({
@@ -271,12 +271,15 @@ async fn an_answer_is_seen_elsewhere(state: &str, nats: &str) {
         });
         let task = ask(one, "message/send", json!({ "message": message })).await;
         assert_eq!(task["status"]["state"], "input-required", "{task}");
-        let seen = ask(other, "tasks/get", json!({ "id": task["id"] })).await;
-        assert_eq!(seen["status"]["state"], "input-required", "{turn}: {seen}");
+        let other_task = ask(other, "tasks/get", json!({ "id": task["id"] })).await;
+        assert_eq!(
+            other_task["status"]["state"], "input-required",
+            "{turn}: {other_task}"
+        );
         let list = ask(other, "tasks/list", json!({ "contextId": context })).await;
         assert_eq!(list["tasks"][0]["id"], task["id"], "{turn}: {list}");
     }
-    answering.abort();
+    agent_task.abort();
     for bridge in bridges {
         bridge.stop().await;
     }

@@ -1,4 +1,4 @@
-//! NATS over TLS: what keeps a connection from coming up is named, with what helps, by the log, `check` and readiness.
+//! NATS over TLS: the log, `check` and the readiness report name the cause of a failed connection and the cure.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -178,11 +178,11 @@ async fn the_cause_of_a_tls_failure_is_reported_with_its_fix() {
             )),
         ),
     ];
-    let said = cases.iter().map(async |(server, keys, _)| {
+    let errors = cases.iter().map(async |(server, keys, _)| {
         let address = server.address();
         connect(configuration(&format!("nats://{address}"), keys)).await
     });
-    for (said, (server, keys, trouble)) in join_all(said).await.into_iter().zip(&cases) {
+    for (error, (server, keys, trouble)) in join_all(errors).await.into_iter().zip(&cases) {
         let expected = match trouble {
             None => "ok       bus: connect".to_owned(),
             Some(trouble) => format!(
@@ -190,7 +190,7 @@ async fn the_cause_of_a_tls_failure_is_reported_with_its_fix() {
                 server.address()
             ),
         };
-        assert_eq!(said, expected, "{keys}");
+        assert_eq!(error, expected, "{keys}");
     }
 }
 
@@ -217,7 +217,7 @@ async fn the_log_and_the_readiness_name_the_cause_of_a_tls_failure() {
     within("the readiness names it", reported).await;
     bridge.stop().await;
 
-    // One line says why, and another what therefore does not start.
+    // One line has the cause, another the part that does not start because of it.
     let lines = logged(&config, "a part of the bridge did not start").await;
     let reported = lines.iter().filter(|line| line.contains(&trouble));
     let reported: Vec<&String> = reported
@@ -247,7 +247,7 @@ async fn the_log_names_a_certificate_that_has_expired() {
     assert!(lines.last().unwrap().contains(&trouble), "{lines:?}");
 }
 
-/// The log of the program that serves this configuration, up to a line with these words.
+/// The log of the program that serves this configuration, up to a line with this text.
 pub(crate) async fn logged(config: &str, last: &str) -> Vec<String> {
     let directory = tempfile::tempdir().unwrap();
     let doors = "http: { listen: '127.0.0.1:0' }\nadmin: { enabled: false }\n";

@@ -1,4 +1,4 @@
-//! `a2abus topics`: what a configuration needs is missing, is created, is right, and differs, on real servers.
+//! `a2abus topics` on real servers: the needed topics are missing, are created, are as needed, and differ.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -22,9 +22,9 @@ async fn topics(arguments: &[&str], file: &Path) -> (String, i32) {
 
 /// What `a2abus topics` says of a wrong use.
 async fn misuse(arguments: &[&str], file: &Path) -> String {
-    let (text, said, status) = a2abus(&[&["topics"], arguments].concat(), file).await;
-    assert_eq!((text.as_str(), status), ("", 2), "{said}");
-    said
+    let (text, stderr, status) = a2abus(&[&["topics"], arguments].concat(), file).await;
+    assert_eq!((text.as_str(), status), ("", 2), "{stderr}");
+    stderr
 }
 
 /// What `a2abus check --connect` prints, and its exit status.
@@ -43,8 +43,8 @@ async fn a2abus(arguments: &[&str], file: &Path) -> (String, String, i32) {
         .kill_on_drop(true)
         .output();
     let output = within("the command ends", output).await.unwrap();
-    let [text, said] = [output.stdout, output.stderr].map(|it| String::from_utf8(it).unwrap());
-    (text, said, output.status.code().unwrap())
+    let [text, stderr] = [output.stdout, output.stderr].map(|it| String::from_utf8(it).unwrap());
+    (text, stderr, output.status.code().unwrap())
 }
 
 fn written(directory: &tempfile::TempDir, config: &str) -> PathBuf {
@@ -94,11 +94,11 @@ calls: {{ reply_topic: {u}.replies, reply_partitions: {partitions} }}
     // The bridge would create two of them, but not for messages as large as its own.
     let without = "the bridge would create it without max.message.bytes=2000000";
     assert_eq!(text.matches(without).count(), 2, "{text}");
-    let (said, status) = check(&file).await;
-    assert!(status == 1, "{said}");
+    let (stderr, status) = check(&file).await;
+    assert!(status == 1, "{stderr}");
     for topic in ["dlq (dead letters of binding in)", "replies (answers)"] {
         let failed = format!("FAILED   bus: settings of topic {u}.{topic}: {without}");
-        assert!(said.contains(&failed), "{failed}\n{said}");
+        assert!(stderr.contains(&failed), "{failed}\n{stderr}");
     }
     let (text, status) = topics(&["apply", "--partitions", "3", "--replicas", "1"], &file).await;
     assert_eq!((states(&text), status), (needed("created"), 0), "{text}");
@@ -106,17 +106,17 @@ calls: {{ reply_topic: {u}.replies, reply_partitions: {partitions} }}
     let (text, status) = topics(&["plan"], &file).await;
     assert_eq!((states(&text), status), (needed("ok"), 0), "{text}");
 
-    // What exists with less than is asked for is named, and not changed.
-    for (asked, differs) in [
+    // An existing topic with fewer partitions or replicas is reported, and not changed.
+    for (filter, differs) in [
         (["--partitions", "4"], "partitions is 3, must be at least 4"),
         (["--replicas", "2"], "replicas is 1, must be at least 2"),
     ] {
         for command in ["plan", "apply"] {
-            let (text, status) = topics(&[&[command], &asked[..]].concat(), &file).await;
+            let (text, status) = topics(&[&[command], &filter[..]].concat(), &file).await;
             let line = text.lines().find(|line| line.contains(&format!("{u}.in ")));
-            let says_so =
+            let is_reported =
                 line.is_some_and(|line| line.starts_with("DIFFERS") && line.ends_with(differs));
-            assert!(says_so && status == 1, "{text}");
+            assert!(is_reported && status == 1, "{text}");
         }
     }
     let (text, status) = topics(&["plan", "--partitions", "2", "--replicas", "1"], &file).await;
@@ -131,7 +131,7 @@ calls: {{ reply_topic: {u}.replies, reply_partitions: {partitions} }}
     assert_eq!(record.body, REQUEST.as_bytes());
     bridge.stop().await;
 
-    // More replicas need more partitions: that is said, and nothing is changed.
+    // More replicas need more partitions: that is reported, and nothing is changed.
     let file = written(&directory, &config(4));
     let differs = "partitions is 2, must be at least 4";
     for command in ["apply", "plan"] {
@@ -177,14 +177,15 @@ state: {{ log: bus, create: true, prefix: {u} }}
     };
     let (text, status) = topics(&["plan"], &file).await;
     assert_eq!((states(&text), status), (needed("at start"), 0), "{text}");
-    let says = text
+    let is_expected = text
         .lines()
         .find(|line| line.contains(&format!("{u}.replies")));
-    let says = says.is_some_and(|line| line.ends_with("; the bridge creates it when it starts"));
-    assert!(says, "{text}");
+    let is_expected =
+        is_expected.is_some_and(|line| line.ends_with("; the bridge creates it when it starts"));
+    assert!(is_expected, "{text}");
     let (text, status) = check(&file).await;
     assert_eq!(status, 0, "{text}");
-    // More copies than the broker makes by itself have to be asked for.
+    // More replicas than the broker's default must be configured.
     let (text, status) = topics(&["plan", "--replicas", "1"], &file).await;
     assert!(text.contains("MISSING") && status == 1, "{text}");
 
@@ -192,9 +193,9 @@ state: {{ log: bus, create: true, prefix: {u} }}
     bridge.stop().await;
     let (text, status) = topics(&["plan"], &file).await;
     // Without an agent that A2A clients know there are no tasks.
-    let mut wanted = needed("ok");
-    wanted[4] = needed("at start")[4].clone();
-    assert_eq!((states(&text), status), (wanted, 0), "{text}");
+    let mut expected = needed("ok");
+    expected[4] = needed("at start")[4].clone();
+    assert_eq!((states(&text), status), (expected, 0), "{text}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -228,14 +229,14 @@ calls: {{ reply_topic: {u}.replies }}
     let missing = format!("stream {}_DLQ", u.to_uppercase());
 
     let (text, status) = topics(&["plan"], &file).await;
-    let wanted = needed("MISSING", missing.clone());
-    assert_eq!((states(&text), status), (wanted, 1), "{text}");
+    let expected = needed("MISSING", missing.clone());
+    assert_eq!((states(&text), status), (expected, 1), "{text}");
     let (text, status) = topics(&["apply"], &file).await;
-    let wanted = needed("created", missing);
-    assert_eq!((states(&text), status), (wanted, 0), "{text}");
+    let expected = needed("created", missing);
+    assert_eq!((states(&text), status), (expected, 0), "{text}");
     let (text, status) = topics(&["plan"], &file).await;
-    let wanted = needed("ok", format!("stream of {u}.dlq"));
-    assert_eq!((states(&text), status), (wanted, 0), "{text}");
+    let expected = needed("ok", format!("stream of {u}.dlq"));
+    assert_eq!((states(&text), status), (expected, 0), "{text}");
 
     // The bridge, which may not create anything itself, is ready with the created topics and streams.
     Running::start(&config("1h")).await.stop().await;
@@ -409,23 +410,23 @@ default_route: [{ transport: nats, topic: 'agents.{targetagent}' }]
     );
     let (text, status) = topics(&["plan", "--output", "strimzi", "--acls"], &file).await;
     assert_eq!(status, 0, "{text}");
-    for wanted in [
+    for expected in [
         "kind: KafkaTopic",
         "topicName: Agents_in",
         "name: edge.dlq",
         "kind: KafkaUser",
     ] {
-        assert!(text.contains(wanted), "{wanted}\n{text}");
+        assert!(text.contains(expected), "{expected}\n{text}");
     }
     let (text, status) = topics(&["plan", "--output", "nack"], &file).await;
     assert_eq!(status, 0, "{text}");
-    for wanted in [
+    for expected in [
         "kind: Stream",
         "name: EDGE",
         "kind: Consumer",
         "filterSubject: edge",
     ] {
-        assert!(text.contains(wanted), "{wanted}\n{text}");
+        assert!(text.contains(expected), "{expected}\n{text}");
     }
     let (text, status) = topics(&["plan", "--acls"], &file).await;
     assert_eq!(status, 0, "{text}");
@@ -437,7 +438,7 @@ default_route: [{ transport: nats, topic: 'agents.{targetagent}' }]
         status == 1 && text.contains("FAILED   kafka: topic Agents_in"),
         "{text}"
     );
-    for (arguments, says) in [
+    for (arguments, expected) in [
         (
             &["apply", "--output", "nack"][..],
             "[possible values: human, json]",
@@ -455,8 +456,8 @@ default_route: [{ transport: nats, topic: 'agents.{targetagent}' }]
             "--output nack is for transports of type NATS, not for kafka",
         ),
     ] {
-        let said = misuse(arguments, &file).await;
-        assert!(said.contains(says), "{said}");
+        let stderr = misuse(arguments, &file).await;
+        assert!(stderr.contains(expected), "{stderr}");
     }
 }
 

@@ -31,9 +31,9 @@ fn count(bridge: &Running, series: &str) -> u64 {
 }
 
 /// At least once: a client without a timely confirmation publishes again.
-async fn until_counted(bridge: &Running, series: &str, wanted: u64) {
+async fn until_counted(bridge: &Running, series: &str, expected: u64) {
     within(series, async {
-        while count(bridge, series) < wanted {
+        while count(bridge, series) < expected {
             tokio::time::sleep(std::time::Duration::from_millis(10)).await;
         }
     })
@@ -87,19 +87,19 @@ default_route: [{{ transport: bus, topic: audit }}, {{ transport: bus, topic: 'a
 
     let others = async {
         let request = within("the request", requests.next()).await.unwrap();
-        let seen = within("the copy", audit.next()).await.unwrap();
-        assert!(seen.reply.is_none());
+        let copy = within("the copy", audit.next()).await.unwrap();
+        assert!(copy.reply.is_none());
         let reply = request.reply.clone().unwrap().to_string();
         let id = reply.rsplit('.').next().unwrap().to_owned();
         let (call, token) = id.split_at(CALL_ID);
-        let text = format!("{:?} {:?}", seen.headers, seen.payload);
+        let text = format!("{:?} {:?}", copy.headers, copy.payload);
         assert!(!text.contains(call) && !text.contains("replyto"), "{text}");
-        assert_eq!(seen.payload, REQUEST.as_bytes());
+        assert_eq!(copy.payload, REQUEST.as_bytes());
         // Nothing else reaches the account.
         let other = within("the copy again", all.next()).await.unwrap();
         assert_eq!(other.subject.as_str(), "audit");
 
-        // Even who has learnt the id of the call, and where its answer belongs, cannot answer it.
+        // The call id and the reply address are not enough to answer a call.
         let subject = reply.strip_suffix(token).unwrap().to_owned();
         auditor
             .publish(subject.clone(), answer(call, &json!("forged")).into())
@@ -153,19 +153,19 @@ calls: {{ reply_partitions: 1 }}",
 
     let others = async {
         let request = within("the request", next(&agent)).await;
-        let seen = within("the copy", next(&audit)).await;
+        let copy = within("the copy", next(&audit)).await;
         let id = String::from_utf8(request.headers["ce_callid"].clone()).unwrap();
         let (call, _) = id.split_at(CALL_ID);
-        let text: Vec<String> = seen
+        let text: Vec<String> = copy
             .headers
             .iter()
             .map(|(name, value)| format!("{name}: {}", String::from_utf8_lossy(value)))
             .collect();
         let text = text.join("\n");
-        for word in [call, "callid", "replyto", "kafka_"] {
-            assert!(!text.contains(word), "{word} in {text}");
+        for hidden in [call, "callid", "replyto", "kafka_"] {
+            assert!(!text.contains(hidden), "{hidden} in {text}");
         }
-        assert_eq!(seen.body, REQUEST.as_bytes());
+        assert_eq!(copy.body, REQUEST.as_bytes());
         auditor.cannot_read("agents.weather").await;
 
         // The contents of the copy are not enough to answer, and neither is the call id without its token.
@@ -239,7 +239,7 @@ fn forbidden(name: &str) -> Vec<String> {
         "__consumer_offsets".to_owned(),
         "a2abus.dlq".to_owned(),
     ];
-    places.extend(["dlq", "agents.other", "in"].map(|word| format!("{name}.{word}")));
+    places.extend(["dlq", "agents.other", "in"].map(|topic| format!("{name}.{topic}")));
     places
 }
 
@@ -249,8 +249,8 @@ async fn on_kafka_no_request_chooses_where_the_bridge_publishes() {
         return;
     };
     let (plain, name, service) = (Plain::new(&kafka), unique("places"), Service::open().await);
-    for word in ["in", "work", "dlq", "agents.other", "agents.weather"] {
-        plain.create(&format!("{name}.{word}"), 1).await;
+    for topic in ["in", "work", "dlq", "agents.other", "agents.weather"] {
+        plain.create(&format!("{name}.{topic}"), 1).await;
     }
     let bus = format!("{{ type: kafka, brokers: ['{kafka}'] }}");
     let bridge = Running::start(&two_bindings(&bus, &name, &service)).await;
@@ -347,14 +347,14 @@ async fn on_nats_no_request_chooses_where_the_bridge_publishes() {
                 .await
                 .unwrap();
             let headers = dlq_message.headers.unwrap_or_default();
-            let said = |name| headers.get(name).map(ToString::to_string);
-            let reason = said("bus-dlq-reason");
+            let header = |name| headers.get(name).map(ToString::to_string);
+            let reason = header("bus-dlq-reason");
             let Some(reason) = reason else {
                 panic!("{topic} {body} {reply}: {:?}", dlq_message.payload);
             };
             if is_read {
                 assert_eq!(reason, "reply_place_refused", "{topic} {body} {reply}");
-                assert!(said("bus-dlq-detail").unwrap().contains(reply));
+                assert!(header("bus-dlq-detail").unwrap().contains(reply));
             }
         }
     }
@@ -383,7 +383,7 @@ async fn on_nats_no_request_chooses_where_the_bridge_publishes() {
 
 /// A message that is not a request: the bridge does not answer it, but the agent may, at any address.
 #[tokio::test(flavor = "multi_thread")]
-async fn on_nats_no_event_leads_the_answer_of_an_agent_to_a_place_that_is_not_allowed() {
+async fn on_nats_no_event_directs_an_answer_to_a_forbidden_address() {
     let Some(nats) = named(Kind::Nats) else {
         return;
     };
@@ -405,8 +405,8 @@ async fn on_nats_no_event_leads_the_answer_of_an_agent_to_a_place_that_is_not_al
             .unwrap();
         let event = within("the event", agent.next()).await.unwrap();
         let headers = event.headers.unwrap();
-        let said = headers.get("ce-replyto").map(ToString::to_string);
-        assert_eq!(said.as_deref(), expected);
+        let reply_address = headers.get("ce-replyto").map(ToString::to_string);
+        assert_eq!(reply_address.as_deref(), expected);
     }
     assert_eq!(count(&bridge, overruled), 1);
     bridge.stop().await;
@@ -430,15 +430,15 @@ async fn shell(config: &Path, arguments: &[&str]) -> String {
     )
 }
 
-/// Every door there is: `/rpc`, the REST interface, `a2abus call`, and a topic whose messages are routed to the executor.
+/// Every interface: `/rpc`, REST, `a2abus call`, and a topic with a route to the executor.
 #[tokio::test(flavor = "multi_thread")]
-async fn no_door_leads_to_the_executor_around_its_keys() {
+async fn no_interface_reaches_the_executor_without_a_key() {
     let Some(kafka) = named(Kind::Kafka) else {
         return;
     };
     let (plain, name, service) = (Plain::new(&kafka), unique("doors"), Service::open().await);
-    for word in ["in", "dlq", "agents.a2e-executor"] {
-        plain.create(&format!("{name}.{word}"), 1).await;
+    for topic in ["in", "dlq", "agents.a2e-executor"] {
+        plain.create(&format!("{name}.{topic}"), 1).await;
     }
     let bus = format!("{{ type: kafka, brokers: ['{kafka}'] }}");
     // The executor reads the topic that the default route makes of its name, and accepts the agent that an event names.

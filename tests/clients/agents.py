@@ -1,9 +1,8 @@
-"""The agents in Python, each as its library makes one write it. They are asked by JSON-RPC and answer in a family of
-their own.
+"""The agents in Python, each in the style of its library. Requests are JSON-RPC; each agent answers in its own family.
 
-What an agent does is said by the request: `behave` in `params.arguments` (`tools/call`) or `params.metadata`
-(`message/stream`) is `unary`, `stream`, `error`, `silence`, `twice`, or `hold`: answer when the control subject says so.
-Every answer repeats the `nonce` of its request, so that a crossed one is seen.
+The request tells an agent what to do: `behave` in `params.arguments` (`tools/call`) or `params.metadata`
+(`message/stream`) is `unary`, `stream`, `error`, `silence`, `twice`, or `hold`: answer when the control subject permits it.
+Every answer repeats the `nonce` of its request, which reveals crossed answers.
 """
 
 import asyncio
@@ -23,15 +22,15 @@ PARTS = 5
 ERROR = {"code": -32050, "message": "no such city"}
 
 
-def asked(body):
+def parse_request(body):
     """The id, the behaviour and the nonce of a request."""
     request = json.loads(body)
     params = request.get("params", {})
-    said = params.get("arguments") or params.get("metadata") or {}
-    return request.get("id"), said.get("behave"), said.get("nonce")
+    options = params.get("arguments") or params.get("metadata") or {}
+    return request.get("id"), options.get("behave"), options.get("nonce")
 
 
-def wanted(behave, nonce):
+def answers_for(behave, nonce):
     """The answers to make, as (kind, number, content): kind is `part`, `last` or `error`."""
     weather = {"celsius": -3, "nonce": nonce}
     match behave:
@@ -135,8 +134,8 @@ def answers(agent, body):
     """The bodies that an agent answers a request with."""
     if agent in SDK_AGENTS:
         return servers.answered(body)
-    id, behave, nonce = asked(body)
-    return [json.dumps(family(agent)(id, behave, *one)).encode() for one in wanted(behave, nonce)]
+    id, behave, nonce = parse_request(body)
+    return [json.dumps(family(agent)(id, behave, *one)).encode() for one in answers_for(behave, nonce)]
 
 
 # ---- Holding answers back ----
@@ -194,7 +193,7 @@ async def serve_nats(client, held, agents):
     """Reads the subjects of the agents."""
 
     async def on(agent, message):
-        _, behave, _ = asked(message.data)
+        _, behave, _ = parse_request(message.data)
         if behave == "hold" and held.keep((agent, message)):
             return
         await nats_answer(client, agent, message)
@@ -224,7 +223,7 @@ class KafkaAgents(threading.Thread):
             if message is None or message.error():
                 continue
             agent = by_topic[message.topic()]
-            _, behave, _ = asked(message.value())
+            _, behave, _ = parse_request(message.value())
             if behave == "hold" and self.held.keep((agent, message)):
                 continue
             self.answer(agent, message)
@@ -235,7 +234,7 @@ class KafkaAgents(threading.Thread):
         for body in answers(agent, message.value()):
             if agent == "kafka-plain":
                 # Knows nothing but the name of the topic. One key, so that its answers stay in order.
-                self.producer.produce(ANSWERS, body, key=json.dumps(asked(message.value())[0]))
+                self.producer.produce(ANSWERS, body, key=json.dumps(parse_request(message.value())[0]))
                 continue
             if "ce_replyto" not in headers:
                 print(f"{agent}: no reply address: {headers}", flush=True)
@@ -262,16 +261,16 @@ async def main():
     quit = asyncio.Event()
 
     async def control(message):
-        word, _, number = message.data.decode().partition(" ")
-        match word:
+        command, _, number = message.data.decode().partition(" ")
+        match command:
             case "release":
                 for agent, request in on_nats.take(int(number)):
                     await nats_answer(client, agent, request)
                 for agent, request in on_kafka.take(int(number)):
                     kafka.answer(agent, request)
             case "open" | "close":
-                on_nats.set_open(word == "open")
-                on_kafka.set_open(word == "open")
+                on_nats.set_open(command == "open")
+                on_kafka.set_open(command == "open")
             case "quit":
                 quit.set()
         await message.respond(json.dumps([len(on_nats.waiting), len(on_kafka.waiting)]).encode())

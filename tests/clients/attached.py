@@ -25,7 +25,7 @@ def tool(name, arguments):
 ECHO, ADD = tool("echo", {"message": "hello"}), tool("add", {"a": 3, "b": 4})
 SEND = {"message": {"kind": "message", "messageId": "m", "role": "user", "parts": [{"kind": "text", "text": "hello"}]}}
 SEND_1_0 = {"message": {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "hello"}]}}
-# A request to each server, and a word of its answer.
+# A request to each server, and a text that its answer must contain.
 CALLS = {
     "everything": (ECHO, "hello"),
     "files": (tool("read_text_file", {"path": "note.txt"}), "a note"),
@@ -129,7 +129,7 @@ def config(servers, port, admin):
 
 
 def request(server):
-    """What it is asked."""
+    """The request to a server."""
     return json.dumps({"jsonrpc": "2.0", "id": 1, **CALLS[server][0]}).encode()
 
 
@@ -138,10 +138,10 @@ def over_http(url, server):
     accept = {"content-type": "application/json", "accept": "application/json, text/event-stream"}
     if CALLS[server][0]["method"] == "SendMessage":
         accept["a2a-version"] = "1.0"
-    asked = urllib.request.Request(url, request(server), accept)
-    said = urllib.request.urlopen(asked, timeout=PATIENCE).read().decode()
-    lines = [line[5:] for line in said.splitlines() if line.startswith("data:")]
-    return lines[-1] if lines else said
+    http_request = urllib.request.Request(url, request(server), accept)
+    body = urllib.request.urlopen(http_request, timeout=PATIENCE).read().decode()
+    lines = [line[5:] for line in body.splitlines() if line.startswith("data:")]
+    return lines[-1] if lines else body
 
 
 def over_kafka(server):
@@ -179,13 +179,13 @@ async def ask(base, server):
 
 async def restarted(base, server, site):
     """Kills a server, and starts it again; what is wrong with the answers meanwhile and afterwards."""
-    path, word = f"{base}/rpc/nats-{server}", CALLS[server][1]
+    path, expected = f"{base}/rpc/nats-{server}", CALLS[server][1]
     site.kill()
     answer = await asyncio.to_thread(over_http, path, server)
     if "agent_unavailable" not in answer and "UNAVAILABLE" not in answer:
         return f"while it is away: {answer[:500]}"
     site.start()
-    await until(f"{server} after its restart", lambda: word in over_http(path, server))
+    await until(f"{server} after its restart", lambda: expected in over_http(path, server))
     return None
 
 
@@ -198,8 +198,8 @@ def clients():
         yield "@modelcontextprotocol/sdk", ["node", os.path.join(os.environ["CLIENTS_NODE"], "capable.mjs")]
 
 
-def looks():
-    """What the inspector asks of the server `everything`: its arguments, and whether the answer is the right one."""
+def inspections():
+    """The requests of the inspector to the server `everything`: its arguments, and a check of the answer."""
     names = lambda kind: lambda answer: [one["name"] for one in answer[kind]]
     yield ["tools/list"], lambda answer: "echo" in names("tools")(answer)
     echo = ["--tool-name", "echo", "--tool-arg", "message=hello"]
@@ -223,7 +223,7 @@ async def capable(base, server, directory, report):
             wrong = (ended.stdout + ended.stderr)[-1500:] if ended.returncode else None
             report.note(f"{name} with all of {bus}-{server}", wrong)
             print(f"{name} with all of {bus}-{server}: {'FAILED' if wrong else 'works'}", flush=True)
-        for (method, *arguments), is_right in looks() if os.environ["CLIENTS_INSPECTOR"] else ():
+        for (method, *arguments), is_right in inspections() if os.environ["CLIENTS_INSPECTOR"] else ():
             wrong = await asyncio.to_thread(inspected, url, method, arguments, is_right, directory)
             report.note(f"inspector, {method} of {bus}-{server}", wrong)
             print(f"inspector, {method} of {bus}-{server}: {'FAILED' if wrong else 'works'}", flush=True)
@@ -258,9 +258,9 @@ async def attached(program, directory, report):
     try:
         await until("the bridge with attached servers", lambda: is_ready(admin_port))
         for server in own:
-            word = CALLS[server][1]
+            expected = CALLS[server][1]
             async for way, answer in ask(base, server):
-                wrong = None if '"result"' in answer and word in answer else answer[:500]
+                wrong = None if '"result"' in answer and expected in answer else answer[:500]
                 report.note(f"{server} by {way}", wrong)
                 print(f"attached {server} by {way}: {'FAILED' if wrong else 'works'}", flush=True)
             if server.startswith("everything"):
@@ -292,9 +292,9 @@ async def chain(program, directory, report):
         "http": {"listen": f"127.0.0.1:{port}"},
         "admin": {"listen": f"127.0.0.1:{admin_port}"},
     }
-    files = {word: os.path.join(directory, f"chain-{word}.json") for word in ("front", "back")}
-    for word, more in (("front", {"agents": {"chain": {"description": "Marks.", "to": to}}}), ("back", {})):
-        with open(files[word], "w") as written:
+    files = {side: os.path.join(directory, f"chain-{side}.json") for side in ("front", "back")}
+    for side, more in (("front", {"agents": {"chain": {"description": "Marks.", "to": to}}}), ("back", {})):
+        with open(files[side], "w") as written:
             json.dump(common | more, written)
     log = open(os.path.join(directory, "attached.log"), "ab")
     python, here = os.environ["CLIENTS_PYTHON"], os.path.dirname(os.path.abspath(__file__))
@@ -311,10 +311,10 @@ async def chain(program, directory, report):
     def ask(line, call):
         body = json.dumps({"jsonrpc": "2.0", "id": line, **call}).encode()
         headers = {"content-type": "application/json", "accept": "application/json, text/event-stream"}
-        asked = urllib.request.Request(f"http://127.0.0.1:{port}/mcp/agents/chain", body, headers)
-        said = urllib.request.urlopen(asked, timeout=PATIENCE).read().decode()
-        lines = [line[5:] for line in said.splitlines() if line.startswith("data:")]
-        return lines[-1] if lines else said
+        http_request = urllib.request.Request(f"http://127.0.0.1:{port}/mcp/agents/chain", body, headers)
+        response = urllib.request.urlopen(http_request, timeout=PATIENCE).read().decode()
+        lines = [line[5:] for line in response.splitlines() if line.startswith("data:")]
+        return lines[-1] if lines else response
 
     async def is_back():
         return '"tools"' in await asyncio.to_thread(ask, "list", {"method": "tools/list", "params": {}})
@@ -324,18 +324,18 @@ async def chain(program, directory, report):
 
     try:
         await until("the bridge of the chain", lambda: is_ready(admin_port))
-        asked = asyncio.create_task(asyncio.to_thread(mark, "first"))
+        first_call = asyncio.create_task(asyncio.to_thread(mark, "first"))
         await until("the call in the server", lambda: marked() == ["first"])
         back.kill()
         back.wait()
         open(go, "w").close()
         back = subprocess.Popen(attach, stdout=log, stderr=log)
-        answer = await asked
+        answer = await first_call
         # Kafka gives the topic to the new process once it has missed the old one for long enough.
         await until("the chain after its restart", is_back, 2 * PATIENCE)
         after = await asyncio.to_thread(mark, "second")
-        is_told = any(word in answer for word in ("answer_lost", '"timeout"', "marked"))
-        is_right = is_told and '"result"' in after
+        has_outcome = any(outcome in answer for outcome in ("answer_lost", '"timeout"', "marked"))
+        is_right = has_outcome and '"result"' in after
         wrong = None if is_right and marked() == ["first", "second"] else f"{answer[:300]} {after[:300]} {marked()}"
         report.note("a chain whose bridge was killed in a call", wrong)
         print(f"a chain whose bridge was killed in a call: {wrong or answer[:200]}", flush=True)

@@ -1,8 +1,8 @@
-"""The cases: which agents there are, what they are asked, and what the right answer is."""
+"""The cases: the agents, the requests to them, and the right answers."""
 
 import json
 
-from agents import a2e, family, json_rpc, wanted
+from agents import a2e, answers_for, family, json_rpc
 
 BEHAVIOURS = ["unary", "stream", "error", "silence", "twice"]
 AGENTS = {
@@ -85,7 +85,7 @@ def wrong(agent, behave, id, nonce, answers):
         error = answers[0].get("error", {})
         reason = (error.get("data") or {}).get("reason")
         return None if reason == "timeout" and error["code"] == -32603 else f"no timeout: {answers}"
-    expected = wanted(behave, nonce)[: 1 if behave == "twice" else None]
+    expected = answers_for(behave, nonce)[: 1 if behave == "twice" else None]
     for answer, one in zip(answers, expected, strict=True):
         member, value = right(agent, behave, *one)
         if {name for name in answer} != {"jsonrpc", "id", member} or lasting(answer[member]) != value:

@@ -28,7 +28,7 @@ async def ask_with_id_1(requester, number, seen):
 async def equal_ids(all_requesters, control, report):
     """All wait at the same time, then all are answered."""
     seen, before = collections.defaultdict(collections.Counter), answered_again(all_requesters)
-    asks = [
+    requests = [
         asyncio.ensure_future(ask_with_id_1(requester, number, seen))
         for requester in all_requesters
         for number in range(AT_ONCE)
@@ -40,8 +40,8 @@ async def equal_ids(all_requesters, control, report):
         report.note("all wait at once", f"{await control.say('count')} of {together} are at the agents")
     else:
         report.note("all wait at once")
-    await control.say(f"release {together}")
-    await asyncio.gather(*asks)
+    await control.send(f"release {together}")
+    await asyncio.gather(*requests)
     again = answered_again(all_requesters) - before
     for requester in all_requesters:
         got, twice = seen[requester.name], again[requester.name]
@@ -63,20 +63,20 @@ def answered_again(all_requesters):
 async def killed(all_requesters, control, bridge, report):
     """Some are answered when the bridge is killed; all are when it is back."""
     seen, before = collections.defaultdict(collections.Counter), answered_again(all_requesters)
-    asks = [
+    requests = [
         asyncio.ensure_future(ask_with_id_1(requester, number, seen))
         for requester in all_requesters
         for number in range(AT_ONCE)
     ]
     together = AT_ONCE * len(all_requesters)
     await until(f"{together} requests are at the agents", lambda: control.holds(together))
-    await control.say(f"release {together // 6}")
+    await control.send(f"release {together // 6}")
     await until("some are answered", lambda: sum(got.total() for got in seen.values()) >= together // 10)
     await bridge.kill()
     had = sum(got.total() for got in seen.values())
-    await control.say("open")
+    await control.send("open")
     await bridge.start("60s")
-    await asyncio.gather(*asks)
+    await asyncio.gather(*requests)
     again = answered_again(all_requesters) - before
     print(f"killed when {had} of {together} were answered", flush=True)
     report.note("killed in the middle", None if 0 < had < together else f"{had} of {together} were answered")

@@ -1,5 +1,5 @@
-"""Real clients against a running bridge: every requester asks every agent in every way, then 1,000 exchanges of each
-requester at once that all have the JSON-RPC id 1, then the same with a `kill -9` of the bridge in the middle.
+"""Real clients against a running bridge: every requester with every agent and every kind of answer; then 1,000 concurrent
+exchanges of each requester, all with the JSON-RPC id 1; then the same with a `kill -9` of the bridge in the middle.
 
 `tests/clients/run` starts this. It prints the matrix as it stands in the README, and ends with `N passed, N failed`.
 """
@@ -57,8 +57,9 @@ async def cell(requester, agent, behave, number):
 
 
 async def cells(all_requesters, bridge, report):
-    """Every requester with every agent in every way. What nobody answers is asked first, to wait for all of it at once."""
-    asks = [
+    """Every requester with every agent and every kind of answer. Requests without an answer go first, to wait for all of
+    them at once."""
+    cases = [
         (requester, agent, behave)
         for behave in sorted(BEHAVIOURS, key=lambda behave: behave != "silence")
         for requester in all_requesters
@@ -70,11 +71,11 @@ async def cells(all_requesters, bridge, report):
         async with few if ask[2] != "silence" else asyncio.Semaphore(1):
             return await cell(*ask, number)
 
-    outcomes = await asyncio.gather(*(one(number, ask) for number, ask in enumerate(asks, 1)))
-    problems = {ask: problem for ask, (problem, _) in zip(asks, outcomes)}
-    by_nonce = {nonce: ask for ask, (_, nonce) in zip(asks, outcomes)}
+    outcomes = await asyncio.gather(*(one(number, ask) for number, ask in enumerate(cases, 1)))
+    problems = {ask: problem for ask, (problem, _) in zip(cases, outcomes)}
+    by_nonce = {nonce: ask for ask, (_, nonce) in zip(cases, outcomes)}
     # What came second has been seen by the bridge, so that what it lets through is on its way.
-    twice = sum(behave == "twice" for _, _, behave in asks)
+    twice = sum(behave == "twice" for _, _, behave in cases)
     try:
         await until("each second answer counted as late", lambda: counted_late(bridge, late + twice), 15)
     except TimeoutError:
@@ -136,7 +137,7 @@ async def main(program, directory, door, admin):
         try:
             await everything(bridge, control, spring, report)
         finally:
-            await control.say("quit")
+            await control.send("quit")
     finally:
         await bridge.stop()
         await agents.stop()
@@ -183,7 +184,7 @@ async def everything(bridge, control, spring, report):
     await step("a chain of bridges", chain(bridge.program, bridge.directory, report), report)
     await step("the examples of the README", examples(bridge, report), report)
     if spring:
-        await step("ReplyingKafkaTemplate", spring.asks(report), report)
+        await step("ReplyingKafkaTemplate", spring.check_template(report), report)
     await bridge.stop()
     # What is held back may wait longer than a client of the matrix.
     await bridge.start("60s")

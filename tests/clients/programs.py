@@ -1,4 +1,4 @@
-"""The programs of the agents, and how they are told what to do."""
+"""The programs of the agents, and their control."""
 
 import asyncio
 import json
@@ -16,37 +16,37 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 class Control:
-    """Tells the agents in Python and Go what to do with the requests they hold."""
+    """Sends commands to the agents in Python and Go about the requests that they hold."""
 
     def __init__(self, client, programs):
         self.client, self.programs = client, programs
 
-    async def say(self, word):
-        """All of their answers: how many each holds on each bus."""
+    async def send(self, command):
+        """Sends a command. Returns how many requests the agents hold."""
         inbox = self.client.new_inbox()
-        heard = await self.client.subscribe(inbox)
-        await self.client.publish(CONTROL, word.encode(), reply=inbox)
-        counts = [json.loads((await heard.next_msg(timeout=60)).data) for _ in range(self.programs)]
-        await heard.unsubscribe()
+        subscription = await self.client.subscribe(inbox)
+        await self.client.publish(CONTROL, command.encode(), reply=inbox)
+        counts = [json.loads((await subscription.next_msg(timeout=60)).data) for _ in range(self.programs)]
+        await subscription.unsubscribe()
         return sum(map(sum, counts))
 
-    async def is_heard(self):
+    async def is_listening(self):
         """Whether all programs listen."""
         inbox = self.client.new_inbox()
-        heard = await self.client.subscribe(inbox)
+        subscription = await self.client.subscribe(inbox)
         await self.client.publish(CONTROL, b"count", reply=inbox)
         try:
             for _ in range(self.programs):
-                await heard.next_msg(timeout=1)
+                await subscription.next_msg(timeout=1)
         except nats.errors.TimeoutError:
             return False
         finally:
-            await heard.unsubscribe()
+            await subscription.unsubscribe()
         return True
 
     async def holds(self, count):
         """Whether they hold as many."""
-        return await self.say("count") >= count
+        return await self.send("count") >= count
 
 
 class Agents:
@@ -65,7 +65,7 @@ class Agents:
             with open(os.path.join(self.directory, f"{name}.log"), "ab") as log:
                 self.processes.append(await asyncio.create_subprocess_exec(*command, stdout=log, stderr=log))
         control = Control(client, len(self.processes))
-        await until("the agents listen", control.is_heard)
+        await until("the agents listen", control.is_listening)
         return control
 
     async def stop(self):
@@ -101,17 +101,17 @@ class Spring:
             raise RuntimeError("Spring has ended, see spring.log")
         return line
 
-    async def asks(self, report):
-        """ReplyingKafkaTemplate asks every agent for an answer and for an error, and one that says nothing."""
-        asks = [(agent, behave) for agent in AGENTS for behave in ("unary", "error")] + [("nats-bare", "silence")]
-        nonces = [uuid.uuid4().hex for _ in asks]
-        for number, (agent, behave) in enumerate(asks):
+    async def check_template(self, report):
+        """ReplyingKafkaTemplate requests an answer and an error from every agent, and gets no answer from one."""
+        cases = [(agent, behave) for agent in AGENTS for behave in ("unary", "error")] + [("nats-bare", "silence")]
+        nonces = [uuid.uuid4().hex for _ in cases]
+        for number, (agent, behave) in enumerate(cases):
             self.process.stdin.write(request(agent, number, behave, nonces[number]) + b"\n")
         await self.process.stdin.drain()
-        for _ in asks:
+        for _ in cases:
             answer = json.loads(await self.line())
             number = answer["id"]
-            agent, behave = asks[number]
+            agent, behave = cases[number]
             report.note(
                 f"ReplyingKafkaTemplate, {agent}, {behave}", wrong(agent, behave, number, nonces[number], [answer])
             )

@@ -64,9 +64,9 @@ async def examples(bridge, report):
         if command is None:
             print(f"{what}: LEFT OUT", flush=True)
             continue
-        wanted = ANSWERS
+        expected = ANSWERS
         if language == "yaml":
-            command, wanted = [bridge.program, *command], ("OK",)
+            command, expected = [bridge.program, *command], ("OK",)
         process = await asyncio.create_subprocess_exec(
             *command,
             stdout=asyncio.subprocess.PIPE,
@@ -75,6 +75,6 @@ async def examples(bridge, report):
         )
         output, _ = await asyncio.wait_for(process.communicate(), 180)
         text = output.decode()
-        works = process.returncode == 0 and any(one in text for one in wanted)
+        works = process.returncode == 0 and any(one in text for one in expected)
         report.note(what, None if works else f"status {process.returncode}: {text[-2000:]}")
         print(f"{what}: {'works' if works else 'FAILED'}", flush=True)

@@ -30,7 +30,7 @@ def prefix_of(topic):
 
 
 class Walker:
-    """An MCP server on NATS: one tool walks, one waits for its cancel, one says how many cancels there were."""
+    """An MCP server on NATS: one tool sends progress, one waits for its cancel, one returns the number of cancels."""
 
     def __init__(self, client):
         self.client, self.cancels = client, 0
@@ -43,20 +43,20 @@ class Walker:
             self.cancels += 1
         if id is None:
             return
-        say = lambda said: self.client.publish(message.reply, json.dumps({"jsonrpc": "2.0", **said}).encode())
+        reply = lambda members: self.client.publish(message.reply, json.dumps({"jsonrpc": "2.0", **members}).encode())
         if request["method"] == "tools/list":
             tools = [{"name": name, "inputSchema": {"type": "object"}} for name in ("walk", "hold", "cancels")]
-            return await say({"id": id, "result": {"tools": tools}})
+            return await reply({"id": id, "result": {"tools": tools}})
         if request["method"] != "tools/call":
-            return await say({"id": id, "error": {"code": -32601, "message": "Method not found"}})
+            return await reply({"id": id, "error": {"code": -32601, "message": "Method not found"}})
         token = (params.get("_meta") or {}).get("progressToken")
         walks = {"walk": STEPS, "hold": 1}.get(params["name"], 0)
         for step in range(1, walks + 1):
-            said = {"progressToken": token, "progress": step}
-            await say({"method": "notifications/progress", "params": said})
+            progress = {"progressToken": token, "progress": step}
+            await reply({"method": "notifications/progress", "params": progress})
         if params["name"] != "hold":
             text = "there" if walks else str(self.cancels)
-            await say({"id": id, "result": {"content": [{"type": "text", "text": text}]}})
+            await reply({"id": id, "result": {"content": [{"type": "text", "text": text}]}})
 
 
 def clients():

@@ -1,4 +1,4 @@
-"""The requesters: how a client asks on each transport, and collects what comes back.
+"""The requesters: a client of each transport, which sends requests and collects answers.
 
 Each has `ask(agent, request, nonce, parts)`, which sends a JSON-RPC request and returns the first `parts` answers, and
 `later()`, which returns the answers that came to requests that had all of theirs.
@@ -33,7 +33,7 @@ class Inbox:
         self.queues, self.late = {}, []
 
     def open(self, key):
-        """From now on answers to this key are kept."""
+        """Collects answers to this key from now on."""
         self.queues[key] = asyncio.Queue()
 
     def put(self, key, body):
@@ -82,7 +82,7 @@ class Curl:
         return got[:parts]
 
     def later(self):
-        """Parts beyond those that were asked for."""
+        """Parts beyond the requested ones."""
         return self.late
 
 
@@ -198,7 +198,7 @@ class JetStream:
 
 
 class Kafka:
-    """A client of Kafka that reads one topic of answers; the subclasses say how it asks and correlates."""
+    """A client of Kafka that reads one topic of answers; the subclasses send the requests and correlate the answers."""
 
     topic = None
 
@@ -283,7 +283,7 @@ class Spring(Kafka):
     topic = SPRING_REPLIES
 
     def message(self, agent, nonce):
-        """The nonce is kept aside: the correlation id alone must lead back."""
+        """The nonce is not sent: only the correlation id identifies the request."""
         correlation = os.urandom(16)
         headers = {
             "kafka_replyTopic": self.topic.encode(),

@@ -44,8 +44,8 @@ def tools_call(params):
         return
     token = (params.get("_meta") or {}).get("progressToken")
     for progress in (1, 2) if token is not None else ():
-        said = {"progressToken": token, "progress": progress, "total": 2}
-        yield {"jsonrpc": "2.0", "method": "notifications/progress", "params": said}
+        notice = {"progressToken": token, "progress": progress, "total": 2}
+        yield {"jsonrpc": "2.0", "method": "notifications/progress", "params": notice}
     text = f"{params['arguments']['city']}: -3 degrees"
     yield {"result": {"content": [{"type": "text", "text": text}], "isError": False}}
 

@@ -45,11 +45,11 @@ def a2a(port):
     try:
         from a2a.server.apps import A2AStarletteApplication
         from a2a.types import AgentCapabilities, AgentCard, AgentSkill
-        from a2a.utils import new_agent_text_message as said
+        from a2a.utils import new_agent_text_message as text_message
 
         is_1_0 = False
     except ImportError:
-        from a2a.helpers.proto_helpers import new_text_message as said
+        from a2a.helpers.proto_helpers import new_text_message as text_message
         from a2a.server.routes.agent_card_routes import create_agent_card_routes
         from a2a.server.routes.jsonrpc_routes import create_jsonrpc_routes
         from a2a.types.a2a_pb2 import AgentCapabilities, AgentCard, AgentInterface, AgentSkill
@@ -61,7 +61,7 @@ def a2a(port):
         """Repeats what it is told."""
 
         async def execute(self, context, event_queue):
-            await event_queue.enqueue_event(said(f"you said {context.get_user_input()}"))
+            await event_queue.enqueue_event(text_message(f"you said {context.get_user_input()}"))
 
         async def cancel(self, context, event_queue):
             raise NotImplementedError
@@ -91,8 +91,8 @@ class Doubling(BaseHTTPRequestHandler):
 
     def do_POST(self):
         request = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        said = {"jsonrpc": "2.0", "id": request["id"], "result": f"twice is {2 * request['params']['n']}"}
-        body = json.dumps(said).encode()
+        response = {"jsonrpc": "2.0", "id": request["id"], "result": f"twice is {2 * request['params']['n']}"}
+        body = json.dumps(response).encode()
         self.send_response(200)
         self.send_header("content-type", "application/json")
         self.send_header("content-length", str(len(body)))

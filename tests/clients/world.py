@@ -58,7 +58,7 @@ def agent_topic(agent):
 
 
 async def until(what, condition, patience=PATIENCE):
-    """Waits until `condition` (a function or a coroutine function) is true, and returns what it said."""
+    """Waits until `condition` (a function or a coroutine function) is true, and returns its result."""
     deadline = time.monotonic() + patience
     while True:
         found = condition()

@@ -1,4 +1,4 @@
-//! The CloudEvents bindings against `tests/vectors/cloudevents_bindings.json`: what each binding reads and writes.
+//! The CloudEvents bindings: each reads and writes the vectors of `tests/vectors/cloudevents_bindings.json`.
 
 use std::collections::BTreeMap;
 
@@ -106,7 +106,7 @@ fn translate(case: &Value) -> Result<(), String> {
     }
 }
 
-/// The key of a record: what the user gave, else what the mapper takes from the event.
+/// The key of a record: the user's, or the one that the mapper takes from the event.
 fn key(case: &Value) -> Result<(), String> {
     let event = event(&case["input"]["event"]);
     let user = case["input"]["user_key"].as_str();
@@ -253,7 +253,7 @@ fn event(input: &Value) -> Event {
     event
 }
 
-/// What was read, in the words of the vectors.
+/// The result of reading, in the form of the vectors.
 fn outcome(read: Result<Event, EventError>) -> Value {
     let event = match read {
         Ok(event) => event,

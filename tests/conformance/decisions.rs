@@ -405,14 +405,14 @@ fn row_protocol_and_protocolversion() {
 }
 
 #[test]
-fn row_source_is_the_place_the_payload_came_from() {
+fn row_source_is_the_origin_of_the_payload() {
     for payload in [REQUEST, NOTIFICATION, RESULT, LEGACY] {
         check(payload, "source", Some("/test"));
     }
 }
 
 #[test]
-fn row_data_are_the_bytes_that_came() {
+fn row_data_are_the_received_bytes() {
     let payload = "\t{ \"jsonrpc\" : \"2.0\" , \"id\":1.0,\"method\":\"m\",\"params\":{\"b\":1e2,\"a\":\"\\u0041\",\"b\":2}}\r\n ";
     let event = event(payload);
     assert_eq!(event.body(), payload);

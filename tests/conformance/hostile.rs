@@ -796,7 +796,7 @@ fn time(document: &Bytes, times: usize) -> Duration {
     once().min(once()).min(once())
 }
 
-/// Documents of any size, by what they are full of.
+/// Documents of any size, by their main content.
 type Growing = (&'static str, Box<dyn Fn(usize) -> String>);
 
 fn growing() -> [Growing; 12] {

@@ -1,4 +1,4 @@
-//! What the specifications ask for, from the vectors in `tests/vectors`, and whether comments cite what exists; no
+//! The rules of the specifications, from the vectors in `tests/vectors`, and whether cited sections exist; no
 //! network, no clock.
 #![allow(
     clippy::unwrap_used,

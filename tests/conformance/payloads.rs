@@ -54,18 +54,18 @@ fn lines_hint() -> Hint {
     hint_of(&[("content-type", "application/x-ndjson; charset=utf-8")])
 }
 
-/// The units as words: the family of what was mapped, the kind of error of what was refused.
-fn words(outcomes: &[Outcome]) -> Vec<&'static str> {
-    let word = |outcome: &Outcome| match outcome {
+/// A label for each unit: the family if it was mapped, or the kind of error if it was refused.
+fn labels(outcomes: &[Outcome]) -> Vec<&'static str> {
+    let label = |outcome: &Outcome| match outcome {
         Ok(mapped) => mapped.detection.family.as_str(),
         Err(refused) => refused.error.kind().as_str(),
     };
-    outcomes.iter().map(word).collect()
+    outcomes.iter().map(label).collect()
 }
 
 #[track_caller]
 fn check(payload: &str, expected: &[&str]) {
-    assert_eq!(words(&outcomes(payload.to_owned())), expected, "{payload}");
+    assert_eq!(labels(&outcomes(payload.to_owned())), expected, "{payload}");
 }
 
 // === the shared vectors ===
@@ -85,8 +85,8 @@ struct Case {
     expect: BTreeMap<String, Value>,
 }
 
-/// Members the plugin does not tell: routing needs none of them. The front door reads them from the body.
-const NOT_TOLD: [&str; 10] = [
+/// Members that the plugin does not report: routing needs none of them. The HTTP interface reads them from the body.
+const NOT_REPORTED: [&str; 10] = [
     "context_id",
     "message_id",
     "task_id",
@@ -168,7 +168,7 @@ const NOT_OURS: [(&str, &str, &str); 13] = [
     ),
 ];
 
-/// How many expectations the vectors hold, by what became of them.
+/// The number of expectations in the vectors, by outcome.
 const JUDGED: usize = 223;
 const SKIPPED: usize = 61;
 
@@ -176,7 +176,7 @@ const SKIPPED: usize = 61;
 fn every_shared_vector_is_read_as_it_says() {
     let vectors: Vectors = serde_json::from_str(include_str!("../vectors/a2a.json")).unwrap();
     assert_eq!(vectors.cases.len(), 49);
-    let (mut judged, mut skipped) = (0, 0);
+    let (mut checked, mut skipped) = (0, 0);
     let mut reasons_used = BTreeSet::new();
     for case in &vectors.cases {
         let outcomes = case.outcomes();
@@ -184,7 +184,7 @@ fn every_shared_vector_is_read_as_it_says() {
             let excuse = NOT_OURS
                 .iter()
                 .position(|(name, excused, _)| *name == case.name && excused == member);
-            if NOT_TOLD.contains(&member.as_str()) || excuse.is_some() {
+            if NOT_REPORTED.contains(&member.as_str()) || excuse.is_some() {
                 skipped += 1;
                 reasons_used.extend(excuse);
             } else if member == "items" {
@@ -193,7 +193,7 @@ fn every_shared_vector_is_read_as_it_says() {
                 for (outcome, item) in outcomes.iter().zip(items) {
                     for (member, expected) in item.as_object().unwrap() {
                         assert_eq!(&output(outcome, member), expected, "{} {member}", case.name);
-                        judged += 1;
+                        checked += 1;
                     }
                 }
             } else {
@@ -204,12 +204,12 @@ fn every_shared_vector_is_read_as_it_says() {
                     "{} {member}",
                     case.name
                 );
-                judged += 1;
+                checked += 1;
             }
         }
     }
     assert_eq!(reasons_used.len(), NOT_OURS.len(), "an excuse is stale");
-    assert_eq!((judged, skipped), (JUDGED, SKIPPED));
+    assert_eq!((checked, skipped), (JUDGED, SKIPPED));
 }
 
 impl Case {
@@ -228,7 +228,7 @@ impl Case {
     }
 }
 
-/// What the plugin says about one member of the vectors, in the vectors' words.
+/// The value that the plugin reports for one member of the vectors, in the form of the vectors.
 fn output(outcome: &Outcome, member: &str) -> Value {
     let mapped = match outcome {
         Ok(mapped) => mapped,
@@ -263,7 +263,7 @@ fn output(outcome: &Outcome, member: &str) -> Value {
 fn kind_of(message: &JsonRpc, mapped: &Mapped) -> &'static str {
     match message.body {
         RpcBody::Error(_) => "error",
-        // The vectors' word for a part of an answer as well; `final` tells the parts apart.
+        // The vectors use this name for a part of an answer too; `final` distinguishes them.
         RpcBody::Result(_) if mapped.kind == Kind::Stream => Kind::Response.as_str(),
         RpcBody::Call { .. } | RpcBody::Result(_) => mapped.kind.as_str(),
     }
@@ -299,7 +299,7 @@ fn nothing_and_white_space_are_empty() {
         check(payload, &["empty"]);
     }
     let units = outcomes_with("\n \n", &lines_hint(), &Limits::default());
-    assert_eq!(words(&units), ["empty"]);
+    assert_eq!(labels(&units), ["empty"]);
 }
 
 #[test]
@@ -311,7 +311,7 @@ fn one_object_is_one_unit_with_all_its_bytes() {
         "{\n \"jsonrpc\" : \"2.0\",\n \"id\" : 1,\n \"method\" : \"a/b\"\n}\n".to_owned(),
     ] {
         let units = outcomes(payload.clone());
-        assert_eq!(words(&units), ["jsonrpc"]);
+        assert_eq!(labels(&units), ["jsonrpc"]);
         assert_eq!(units[0].as_ref().unwrap().event.body(), payload);
     }
 }
@@ -370,7 +370,7 @@ fn a_batch_is_one_unit_an_element_in_order() {
     let payload = format!("\u{feff} [ {CALL} ,\n{NOTE},{FIPA} , {EVENT}]\n");
     let units = outcomes(payload);
     assert_eq!(
-        words(&units),
+        labels(&units),
         ["jsonrpc", "jsonrpc", "legacy", "cloudevent"]
     );
     for (index, (unit, element)) in units.iter().zip([CALL, NOTE, FIPA, EVENT]).enumerate() {
@@ -397,7 +397,7 @@ fn only_the_bad_element_is_refused() {
         "jsonrpc",
     ];
     let units = outcomes(payload);
-    assert_eq!(words(&units), expected);
+    assert_eq!(labels(&units), expected);
     let nested = units[4].as_ref().unwrap_err();
     assert_eq!(
         (nested.index, nested.bytes.as_ref()),
@@ -415,7 +415,7 @@ fn an_empty_batch_is_refused() {
 fn lines_are_one_unit_each() {
     let payload = format!("{CALL}\r\n\n \t\r\n  {NOTE}  \n{FIPA}\n\n");
     let units = outcomes(payload);
-    assert_eq!(words(&units), ["jsonrpc", "jsonrpc", "legacy"]);
+    assert_eq!(labels(&units), ["jsonrpc", "jsonrpc", "legacy"]);
     for (index, (unit, line)) in units.iter().zip([CALL, NOTE, FIPA]).enumerate() {
         let unit = &unit.as_ref().unwrap();
         assert_eq!((unit.index, unit.bytes.as_ref()), (index, line.as_bytes()));
@@ -425,7 +425,7 @@ fn lines_are_one_unit_each() {
 #[test]
 fn lines_after_a_byte_order_mark_are_one_unit_each() {
     let units = outcomes(format!("\u{feff}{CALL}\n{NOTE}"));
-    assert_eq!(words(&units), ["jsonrpc", "jsonrpc"]);
+    assert_eq!(labels(&units), ["jsonrpc", "jsonrpc"]);
     assert_eq!(units[0].as_ref().unwrap().bytes, CALL);
 }
 
@@ -452,7 +452,7 @@ fn a_line_never_reaches_into_the_next() {
     let payload = format!("{NOTE}\n{{\"jsonrpc\":\"2.0\",\n\"method\":\"x\"}}\n{CALL}");
     let units = outcomes(payload);
     assert_eq!(
-        words(&units),
+        labels(&units),
         ["jsonrpc", "not_json", "not_json", "jsonrpc"]
     );
     assert_eq!(
@@ -473,20 +473,20 @@ fn two_values_on_a_line_are_refused() {
 
 #[test]
 fn a_declared_line_format_holds_from_the_first_line() {
-    let judge = |payload: String| {
+    let outcomes_of = |payload: String| {
         let units = outcomes_with(payload, &lines_hint(), &Limits::default());
-        words(&units)
+        labels(&units)
     };
-    assert_eq!(judge(format!("{{\n{CALL}")), ["not_json", "jsonrpc"]);
+    assert_eq!(outcomes_of(format!("{{\n{CALL}")), ["not_json", "jsonrpc"]);
     assert_eq!(
-        judge(format!("[{CALL}]\n{CALL}")),
+        outcomes_of(format!("[{CALL}]\n{CALL}")),
         ["not_an_object", "jsonrpc"]
     );
     assert_eq!(
-        judge(format!("{CALL}{CALL}\r\n{CALL}")),
+        outcomes_of(format!("{CALL}{CALL}\r\n{CALL}")),
         ["not_json", "jsonrpc"]
     );
-    assert_eq!(judge(CALL.to_owned()), ["jsonrpc"]);
+    assert_eq!(outcomes_of(CALL.to_owned()), ["jsonrpc"]);
 }
 
 #[test]
@@ -496,30 +496,36 @@ fn limits_are_kept_to_the_unit() {
     limits.max_depth = 4;
     limits.max_members = 40;
     limits.max_units = 3;
-    let judge = |payload: String| words(&outcomes_with(payload, &Hint::default(), &limits));
+    let outcomes_of = |payload: String| labels(&outcomes_with(payload, &Hint::default(), &limits));
     let padded = |bytes: usize| format!("{CALL}{}", " ".repeat(bytes - CALL.len()));
-    assert_eq!(judge(padded(400)), ["jsonrpc"]);
-    assert_eq!(judge(padded(401)), ["too_large"]);
+    assert_eq!(outcomes_of(padded(400)), ["jsonrpc"]);
+    assert_eq!(outcomes_of(padded(401)), ["too_large"]);
     let deep = |levels: usize| {
         let (open, close) = ("[".repeat(levels - 1), "]".repeat(levels - 1));
         format!(r#"{{"jsonrpc":"2.0","method":"a","params":{open}{close}}}"#)
     };
-    assert_eq!(judge(deep(4)), ["jsonrpc"]);
-    assert_eq!(judge(deep(5)), ["too_deep"]);
+    assert_eq!(outcomes_of(deep(4)), ["jsonrpc"]);
+    assert_eq!(outcomes_of(deep(5)), ["too_deep"]);
     let wide = |members: usize| {
         let elements = vec!["0"; members - 3].join(",");
         format!(r#"{{"jsonrpc":"2.0","method":"a","params":[{elements}]}}"#)
     };
-    assert_eq!(judge(wide(40)), ["jsonrpc"]);
-    assert_eq!(judge(wide(41)), ["too_large"]);
-    assert_eq!(judge(format!("[{NOTE},{NOTE},{NOTE}]")), ["jsonrpc"; 3]);
+    assert_eq!(outcomes_of(wide(40)), ["jsonrpc"]);
+    assert_eq!(outcomes_of(wide(41)), ["too_large"]);
     assert_eq!(
-        judge(format!("[{NOTE},{NOTE},{NOTE},{NOTE}]")),
+        outcomes_of(format!("[{NOTE},{NOTE},{NOTE}]")),
+        ["jsonrpc"; 3]
+    );
+    assert_eq!(
+        outcomes_of(format!("[{NOTE},{NOTE},{NOTE},{NOTE}]")),
         ["too_large"]
     );
-    assert_eq!(judge(format!("{NOTE}\n{NOTE}\n{NOTE}\n\n")), ["jsonrpc"; 3]);
     assert_eq!(
-        judge(format!("{NOTE}\n{NOTE}\n{NOTE}\n{NOTE}")),
+        outcomes_of(format!("{NOTE}\n{NOTE}\n{NOTE}\n\n")),
+        ["jsonrpc"; 3]
+    );
+    assert_eq!(
+        outcomes_of(format!("{NOTE}\n{NOTE}\n{NOTE}\n{NOTE}")),
         ["too_large"]
     );
 }
@@ -604,7 +610,7 @@ fn text_inside_strings_and_below_the_top_decides_nothing() {
     }
     let quoted = r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"arguments":{"text":"\"protocol\":\"A2A\",\"specversion\":\"1.0\",\"_agentId\":\"evil\"","_agentId":"evil"}}}"#;
     let units = outcomes(quoted);
-    assert_eq!(words(&units), ["jsonrpc"]);
+    assert_eq!(labels(&units), ["jsonrpc"]);
     let event = &units[0].as_ref().unwrap().event;
     assert_eq!(event.attribute("targetagent"), None);
 }
@@ -653,7 +659,7 @@ fn a_binding_that_demands_one_family_refuses_the_others() {
     let payload = format!("[{FIPA},{CALL},{EVENT},{{}}]");
     let units = outcomes_with(payload, &strict, &Limits::default());
     assert_eq!(
-        words(&units),
+        labels(&units),
         ["legacy", "wrong_family", "wrong_family", "unknown"]
     );
 }

@@ -512,7 +512,7 @@ fn end_of_item(lines: &[&str], at: usize) -> usize {
 
 // === circles ===
 
-/// The groups of files of which each leads to every other, in order.
+/// The groups of files in which each imports every other, directly or not, in order.
 fn circles(imports: &Imports) -> Vec<Vec<String>> {
     let reached: BTreeMap<&Module, BTreeSet<&Module>> = imports
         .keys()

@@ -189,8 +189,8 @@ def main():
 
 def lint(name, chart, values):
     files = ["-f", values] if values else []
-    done = call(HELM, "lint", "--strict", "--quiet", chart, *files)
-    report(f"{name}: helm lint --strict", [done.stdout + done.stderr] if done.returncode else [])
+    result = call(HELM, "lint", "--strict", "--quiet", chart, *files)
+    report(f"{name}: helm lint --strict", [result.stdout + result.stderr] if result.returncode else [])
 
 
 def golden(name, text, kind="yaml"):
@@ -242,8 +242,8 @@ def customs(found):
     """KEDA and Prometheus by the schemas of their models, Gateway API by its Go types, the others by schemas here."""
     models = json.loads((RUN.parent.parent / "models.json").read_text())
     by_go = [document for _, document in found if document["kind"] == "HTTPRoute"]
-    done = subprocess.run([os.environ["DEPLOY_CRDS"]], input=json.dumps(by_go), capture_output=True, text=True, timeout=60)
-    report(f"{len(by_go)} HTTPRoute as Gateway API has it", [done.stdout + done.stderr] if done.returncode or not by_go else [])
+    result = subprocess.run([os.environ["DEPLOY_CRDS"]], input=json.dumps(by_go), capture_output=True, text=True, timeout=60)
+    report(f"{len(by_go)} HTTPRoute as Gateway API has it", [result.stdout + result.stderr] if result.returncode or not by_go else [])
     counts = {}
     for name, document in found:
         kind = document["kind"]
@@ -267,9 +267,9 @@ def configuration(name, documents):
         path = RUN / f"{name}.yaml"
         path.write_text(document["data"]["a2abus.yaml"])
         variables = environment_of(container, "a2abus-0") if container else {}
-        done = call(PROGRAM, "check", "--without-secrets", "-c", path, env=variables)
-        wrong = done.returncode != 0 or "error" in done.stderr
-        report(f"{name}: a2abus check", [done.stdout + done.stderr] if wrong else [])
+        result = call(PROGRAM, "check", "--without-secrets", "-c", path, env=variables)
+        wrong = result.returncode != 0 or "error" in result.stderr
+        report(f"{name}: a2abus check", [result.stdout + result.stderr] if wrong else [])
 
 
 def drains(name, documents):
@@ -313,15 +313,15 @@ def alerts():
     names = [rule["alert"] for group in rules["groups"] for rule in group["rules"]]
     faults = [f"no case for {name}" for name in names if tried.count(f"alertname: {name}") < 2]
     for command in (["check", "rules", RUN / "rules.yaml"], ["test", "rules", cases]):
-        done = call(promtool, *command)
-        faults += [done.stdout + done.stderr] * (done.returncode != 0)
+        result = call(promtool, *command)
+        faults += [result.stdout + result.stderr] * (result.returncode != 0)
     report(f"{len(names)} alerts: promtool", faults)
 
 
 def printed(name, path, options):
     """The manifests beside the values are what `a2abus topics plan` prints for them."""
-    done = call(PROGRAM, "topics", "plan", "-c", RUN / f"{name}.yaml", *options)
-    same(f"{name}: {path.name} as a2abus topics plan prints it", path, done.stdout)
+    result = call(PROGRAM, "topics", "plan", "-c", RUN / f"{name}.yaml", *options)
+    same(f"{name}: {path.name} as a2abus topics plan prints it", path, result.stdout)
 
 
 def refused(more, message, release="bus"):
@@ -363,8 +363,8 @@ def accepted():
 def environments():
     """What the environment sets, which wins over the file."""
     pods = variables("--set-json", f"config={NAMED}", "--set", "persistence.enabled=true")
-    wanted = ("A2ABUS_TRANSPORTS__KAFKA__INSTANCE_ID", "$(POD_NAME)"), ("A2ABUS_CALLS__REPLICA", {"fieldRef": {"fieldPath": "metadata.labels['apps.kubernetes.io/pod-index']"}})
-    report("persistence: name and number of the pod win over the file", [f"{name}: {pods.get(name)}" for name, value in wanted if pods.get(name) != value])
+    expected = ("A2ABUS_TRANSPORTS__KAFKA__INSTANCE_ID", "$(POD_NAME)"), ("A2ABUS_CALLS__REPLICA", {"fieldRef": {"fieldPath": "metadata.labels['apps.kubernetes.io/pod-index']"}})
+    report("persistence: name and number of the pod win over the file", [f"{name}: {pods.get(name)}" for name, value in expected if pods.get(name) != value])
     ours = {"POD_NAME", "A2ABUS_HTTP__LISTEN", "A2ABUS_ADMIN__LISTEN"}
     others = variables("--set", "existingConfigMap=other")
     (shown,) = objects(render(RUN / "notes", None, VERSIONS[1], "-s", "templates/notes.yaml", "--set", "existingConfigMap=other,persistence.enabled=true"))
@@ -399,12 +399,12 @@ def written_otherwise():
     images = set()
     for name in ("a2abus", "localhost:5000/a2abus", "registry.example.com:443/agents/a2abus"):
         images.add(bridge_of(objects(render(CHART, None, VERSIONS[1], *BUS, "--set", f"image.repository={name},image.tag=x")))[1]["image"])
-    wanted = {"a2abus:x", "localhost:5000/a2abus:x", "registry.example.com:443/agents/a2abus:x"}
-    report("images of a registry with a port", [] if images == wanted else [images])
-    words = RUN / "words.yaml"
-    words.write_text("# no\ntransports: {on: {type: nats, servers: [nats://nats]}}\nroutes:\n  - name: no\n    when: {country: no, say: 'yes: no, on'}\n    to: [{transport: on, topic: y}]\nhttp: {enabled: false}\n")
+    expected = {"a2abus:x", "localhost:5000/a2abus:x", "registry.example.com:443/agents/a2abus:x"}
+    report("images of a registry with a port", [] if images == expected else [images])
+    config_file = RUN / "words.yaml"
+    config_file.write_text("# no\ntransports: {on: {type: nats, servers: [nats://nats]}}\nroutes:\n  - name: no\n    when: {country: no, say: 'yes: no, on'}\n    to: [{transport: on, topic: y}]\nhttp: {enabled: false}\n")
     try:
-        kinds = [document["metadata"]["name"] for document in objects(render(CHART, None, VERSIONS[1], "--set-file", f"configFile={words}"))]
+        kinds = [document["metadata"]["name"] for document in objects(render(CHART, None, VERSIONS[1], "--set-file", f"configFile={config_file}"))]
         report("`no` is a text, as the bridge reads it", [] if "bus-a2abus" in kinds and "bus-a2abus-test-call" not in kinds else kinds)
     except ValueError as error:
         report("`no` is a text, as the bridge reads it", [str(error)])
@@ -433,7 +433,7 @@ def names_of_secrets():
 def disruptions():
     """A PodDisruptionBudget has one of its two members."""
     faults = []
-    for more, wanted in (
+    for more, expected in (
         ([], {"maxUnavailable": 1}),
         (["--set", "podDisruptionBudget.maxUnavailable=25%"], {"maxUnavailable": "25%"}),
         (["--set", "podDisruptionBudget.minAvailable=1"], {"minAvailable": 1}),
@@ -443,7 +443,7 @@ def disruptions():
         documents = objects(render(CHART, None, VERSIONS[1], *BUS, *more))
         spec = next(document["spec"] for document in documents if document["kind"] == "PodDisruptionBudget")
         found = {key: spec[key] for key in spec if key.endswith("vailable")}
-        faults += [f"{more}: {found}"] * (found != wanted)
+        faults += [f"{more}: {found}"] * (found != expected)
     report("PodDisruptionBudget: a number or a percentage", faults)
 
 
@@ -465,8 +465,8 @@ def admitted():
 
 def chooses(peer, labels):
     """Whether a NetworkPolicyPeer is a pod of the same namespace with these labels."""
-    wanted = peer.get("podSelector", {}).get("matchLabels", {})
-    return "podSelector" in peer and "namespaceSelector" not in peer and wanted.items() <= labels.items()
+    expected = peer.get("podSelector", {}).get("matchLabels", {})
+    return "podSelector" in peer and "namespaceSelector" not in peer and expected.items() <= labels.items()
 
 
 def restarts_beside_an_agent():
@@ -550,20 +550,20 @@ def as_written(path):
     text, faults = path.read_text(), []
     there = set(re.findall(r"in the\s+namespace\s+`(\S+)`", text))
     for command in commands(text):
-        words = shlex.split(command)
+        arguments = shlex.split(command)
         there |= set(re.findall(r"create namespace (\S+)", command))
-        used = words[words.index("-n") + 1] if "-n" in words else None
-        if used and used not in there and "--create-namespace" not in words:
+        used = arguments[arguments.index("-n") + 1] if "-n" in arguments else None
+        if used and used not in there and "--create-namespace" not in arguments:
             faults.append(f"no namespace {used}: {command}")
         there.add(used)
-        for option, value in zip(words, words[1:]):
+        for option, value in zip(arguments, arguments[1:]):
             if option == "-f" and value.endswith(".yaml") and not (path.parent / value).exists():
                 faults.append(f"no file {value}: {command}")
         if "ownerReferences" not in command and re.search(r"get secret.*-o yaml.*apply", command):
             faults.append(f"copies ownerReferences: {command}")
-        if words[:3] == ["helm", "upgrade", "--install"]:
-            done = call(HELM, "template", *words[3:], "--kube-version", VERSIONS[1], cwd=path.parent)
-            faults += [done.stderr] * done.returncode
+        if arguments[:3] == ["helm", "upgrade", "--install"]:
+            result = call(HELM, "template", *arguments[3:], "--kube-version", VERSIONS[1], cwd=path.parent)
+            faults += [result.stderr] * result.returncode
     report(f"{path.parent.name}: the commands of its README", faults)
 
 
@@ -579,11 +579,11 @@ def kubernetes_in_five_minutes():
     place.mkdir()
     (place / "helm").symlink_to(REPO / "helm")
     (place / "a2abus.yaml").write_text(re.search(r"<<'END'\n(.*?)^END$", text, re.M | re.S).group(1))
-    done = call(PROGRAM, "check", "-c", place / "a2abus.yaml")
-    faults = [done.stderr] * done.returncode
+    result = call(PROGRAM, "check", "-c", place / "a2abus.yaml")
+    faults = [result.stderr] * result.returncode
     (install,) = [shlex.split(command) for command in commands(text) if command.startswith("helm upgrade")]
-    done = call(HELM, "template", *install[3:], "--kube-version", VERSIONS[1], cwd=place)
-    report("README: Kubernetes in five minutes", faults + [done.stderr] * done.returncode)
+    result = call(HELM, "template", *install[3:], "--kube-version", VERSIONS[1], cwd=place)
+    report("README: Kubernetes in five minutes", faults + [result.stderr] * result.returncode)
 
 
 def systemd_in_five_minutes():
@@ -591,19 +591,19 @@ def systemd_in_five_minutes():
     place = RUN / "by-hand"
     unit = (REPO / "packaging/a2abus.service").read_text()
     faults = [f"nothing of the unit is at {path}" for path in ("/usr/bin/a2abus", "/etc/a2abus/a2abus.yaml") if path not in unit]
-    for words in map(shlex.split, commands(section("On Debian"))):
-        if words[0] == "install":
-            if words[-2] == "-t":
-                words = [*words[:-2], f"{words[-1]}/{pathlib.Path(words[-3]).name}"]
-            source, target = words[-2:]
+    for arguments in map(shlex.split, commands(section("On Debian"))):
+        if arguments[0] == "install":
+            if arguments[-2] == "-t":
+                arguments = [*arguments[:-2], f"{arguments[-1]}/{pathlib.Path(arguments[-3]).name}"]
+            source, target = arguments[-2:]
             faults += [f"no file {source}"] * (not source.startswith("target/") and not (REPO / source).exists())
             target = place / target.removeprefix("/")
             stand_in = PROGRAM if source.startswith("target/") else REPO / source
-            done = call(*words[:-2], stand_in, target)
-            faults += [done.stderr] * done.returncode + [f"nothing is at {target}"] * (not target.exists())
+            result = call(*arguments[:-2], stand_in, target)
+            faults += [result.stderr] * result.returncode + [f"nothing is at {target}"] * (not target.exists())
     faults += undocumented(place)
-    done = call(place / "usr/bin/a2abus", "check", "-c", place / "etc/a2abus/a2abus.yaml")
-    report("README: systemd in five minutes", faults + [done.stderr] * done.returncode)
+    result = call(place / "usr/bin/a2abus", "check", "-c", place / "etc/a2abus/a2abus.yaml")
+    report("README: systemd in five minutes", faults + [result.stderr] * result.returncode)
 
 
 if __name__ == "__main__":

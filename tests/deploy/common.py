@@ -37,16 +37,16 @@ def report(name, faults):
 
 
 def call(*command, **options):
-    return subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=DEADLINE, **options)
+    return subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=DEADLINE, **options)
 
 
 def render(chart, values, version, *more, release="bus"):
     """The text of `helm template`; a failure raises its message."""
     files = ["-f", values] if values else []
-    done = call(HELM, "template", release, chart, "-n", "agents", "--kube-version", version, *files, *more)
-    if done.returncode != 0:
-        raise ValueError(done.stderr)
-    return done.stdout
+    result = call(HELM, "template", release, chart, "-n", "agents", "--kube-version", version, *files, *more)
+    if result.returncode != 0:
+        raise ValueError(result.stderr)
+    return result.stdout
 
 
 def objects(text):
@@ -179,7 +179,7 @@ def ask(port, agent, arguments):
     body = json.dumps({"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": {"name": "now", "arguments": arguments}})
     headers = {"content-type": "application/json", "x-a2a-timeout": "60000"}
     status, answer = get(f"http://127.0.0.1:{port}/rpc/{agent}", body.encode(), headers)
-    wanted = {"jsonrpc": "2.0", "id": 7, "result": {"echo": arguments}}
-    if status == 200 and json.loads(answer) == wanted:
+    expected = {"jsonrpc": "2.0", "id": 7, "result": {"echo": arguments}}
+    if status == 200 and json.loads(answer) == expected:
         return []
     return [f"{agent}: {status} {answer}"]

@@ -26,8 +26,8 @@ def main():
 def containerfile():
     path = REPO / "Containerfile"
     hadolint = pathlib.Path(sys.executable).parent / "hadolint"
-    done = call(hadolint, path)
-    report("Containerfile: hadolint", [done.stdout + done.stderr] if done.returncode else [])
+    result = call(hadolint, path)
+    report("Containerfile: hadolint", [result.stdout + result.stderr] if result.returncode else [])
     last = path.read_text().rpartition("\nFROM ")[2]
     rules = {"one user without rights": r"^USER 65532:65532$", "the program as entry point": r'^ENTRYPOINT \["/usr/bin/a2abus"\]$'}
     missing = [name for name, pattern in rules.items() if not re.search(pattern, last, re.M)]
@@ -52,8 +52,8 @@ def image():
     buildah("build", *stages, "-t", "localhost/a2abus", "-f", REPO / "Containerfile", REPO)
     container = buildah("from", "localhost/a2abus")
     config = json.loads(buildah("inspect", container))["OCIv1"]["config"]
-    wanted = {"User": "65532:65532", "Entrypoint": ["/usr/bin/a2abus"], "Cmd": ["serve", "--config", "/etc/a2abus/a2abus.yaml"]}
-    report("image: user, entry point and command", [f"{key}: {config.get(key)}" for key, value in wanted.items() if config.get(key) != value])
+    expected = {"User": "65532:65532", "Entrypoint": ["/usr/bin/a2abus"], "Cmd": ["serve", "--config", "/etc/a2abus/a2abus.yaml"]}
+    report("image: user, entry point and command", [f"{key}: {config.get(key)}" for key, value in expected.items() if config.get(key) != value])
     root = pathlib.Path(buildah("mount", container))
     with Process(root, [*config["Entrypoint"], "demo"], {"PATH": "/usr/bin"}) as demo:
         status = demo.child.wait(DEADLINE)
@@ -65,10 +65,10 @@ def image():
 def buildah(*command):
     """What buildah prints; it needs neither a daemon nor namespaces here."""
     place = ["--root", RUN / "image/store", "--runroot", RUN / "image/state", "--storage-driver", "vfs"]
-    done = call("buildah", *place, *command, env=os.environ | {"BUILDAH_ISOLATION": "chroot"})
-    if done.returncode != 0:
-        raise RuntimeError(done.stdout + done.stderr)
-    return done.stdout.strip()
+    result = call("buildah", *place, *command, env=os.environ | {"BUILDAH_ISOLATION": "chroot"})
+    if result.returncode != 0:
+        raise RuntimeError(result.stdout + result.stderr)
+    return result.stdout.strip()
 
 
 def unit():
@@ -79,11 +79,11 @@ def unit():
     # The program is not installed here: the copy names one that is there.
     copy = RUN / "a2abus.service"
     copy.write_text(path.read_text().replace("/usr/bin/a2abus", str(PROGRAM)))
-    done = call("systemd-analyze", "verify", "--man=no", copy)
-    said = [line for line in done.stderr.splitlines() if "a2abus" in line]
-    report("systemd: verify", said if done.returncode or said else [])
-    done = call("systemd-analyze", "security", "--no-pager", "--offline=yes", f"--threshold={EXPOSURE}", path)
-    report(f"systemd: exposed by {EXPOSURE / 10} at most", [] if done.returncode == 0 else [done.stdout[-2000:] + done.stderr])
+    result = call("systemd-analyze", "verify", "--man=no", copy)
+    messages = [line for line in result.stderr.splitlines() if "a2abus" in line]
+    report("systemd: verify", messages if result.returncode or messages else [])
+    result = call("systemd-analyze", "security", "--no-pager", "--offline=yes", f"--threshold={EXPOSURE}", path)
+    report(f"systemd: exposed by {EXPOSURE / 10} at most", [] if result.returncode == 0 else [result.stdout[-2000:] + result.stderr])
 
 
 def compose():
@@ -105,10 +105,10 @@ def compose():
             faults += [f"{name}: no file {needed}" for needed in (service["build"]["dockerfile"], ".dockerignore") if not (context / needed).exists()]
     variables = {"PATH": "/usr/bin:/bin"} | services["a2abus"].get("environment", {})
     order = services["topics"]["command"][:-2]
-    done = call(PROGRAM, *order, "--help")
-    faults += [f"{' '.join(order)}: {done.stderr}"] if done.returncode else []
-    done = call(PROGRAM, "check", "-c", folder / "a2abus.yaml", env=variables)
-    report("compose: its files, and a2abus check", faults + ([done.stdout + done.stderr] if done.returncode else []))
+    result = call(PROGRAM, *order, "--help")
+    faults += [f"{' '.join(order)}: {result.stderr}"] if result.returncode else []
+    result = call(PROGRAM, "check", "-c", folder / "a2abus.yaml", env=variables)
+    report("compose: its files, and a2abus check", faults + ([result.stdout + result.stderr] if result.returncode else []))
 
 
 def sbom():
@@ -116,9 +116,9 @@ def sbom():
     if not os.environ.get("DEPLOY_SBOM"):
         print("no cargo-cyclonedx: the software bill of materials is LEFT OUT")
         return
-    done = call(REPO / "packaging/release", "--sbom")
-    if done.returncode != 0:
-        report("software bill of materials", [done.stdout + done.stderr])
+    result = call(REPO / "packaging/release", "--sbom")
+    if result.returncode != 0:
+        report("software bill of materials", [result.stdout + result.stderr])
         return
     bill = json.loads((REPO / "target/dist/a2abus.cdx.json").read_text())
     parts = {part["name"]: part for part in bill["components"]}

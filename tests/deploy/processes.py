@@ -31,8 +31,8 @@ def main():
     admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": KAFKA})
     path = RUN / "topics.yaml"
     path.write_text(yaml.safe_dump(configuration()))
-    done = call(PROGRAM, "topics", "apply", "-c", path, "--partitions", "2", "--replicas", "1")
-    report("a2abus topics apply", [done.stdout + done.stderr] if done.returncode else [])
+    result = call(PROGRAM, "topics", "apply", "-c", path, "--partitions", "2", "--replicas", "1")
+    report("a2abus topics apply", [result.stdout + result.stderr] if result.returncode else [])
     command = [sys.executable, pathlib.Path(__file__).parent / "agents.py", KAFKA, f"{UNIQUE}.weather", NATS, f"{UNIQUE}.agents.echo"]
     agents = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
@@ -128,8 +128,8 @@ def stateful(base):
         report("stateful: the reply partition is the ordinal of the pod", [] if seen == {0: 0, 1: 1} else [seen])
         before = until_members(names)
         report("stateful: the instance_id is the name of the pod", [] if before.keys() == set(names) else [before])
-        kept = [list((RUN / name / "var/lib/a2abus/workflows").iterdir()) for name in names]
-        report("stateful: its records are in the volume", [] if all(kept) else ["nothing is in one of them"])
+        records = [list((RUN / name / "var/lib/a2abus/workflows").iterdir()) for name in names]
+        report("stateful: its records are in the volume", [] if all(records) else ["nothing is in one of them"])
         report("stateful: drains", second.stop(60))
         shutil.rmtree(RUN / "a2abus-1")
         with pod(names[1], pods[1], names[1]) as again:
@@ -140,7 +140,7 @@ def stateful(base):
 
 
 def reply_partitions(calls):
-    """By the argument `pod` of each call to the agent on Kafka: the partition where its answer is wanted."""
+    """The reply partition of each call to the agent on Kafka, by its argument `pod`."""
     reader = confluent_kafka.Consumer({"bootstrap.servers": KAFKA, "group.id": f"{UNIQUE}.look", "auto.offset.reset": "earliest"})
     reader.subscribe([f"{UNIQUE}.weather"])
     found, until = {}, time.monotonic() + DEADLINE
@@ -210,13 +210,13 @@ def with_route():
 
 def reloaded(name, ports, faults=()):
     """The bridge has read its changed configuration, and the new route leads to an agent."""
-    wanted = 'a2abus_config_reloads_total{result="applied"} 1'
+    expected = 'a2abus_config_reloads_total{result="applied"} 1'
     until, text = time.monotonic() + DEADLINE, ""
-    while wanted not in text and time.monotonic() < until:
+    while expected not in text and time.monotonic() < until:
         time.sleep(0.1)
         _, text = get(f"http://127.0.0.1:{ports['admin']}/metrics")
     shown = [line for line in text.splitlines() if line.startswith("a2abus_config_")]
-    report(f"{name}: a changed route is in use", [*faults, *(ask(ports["http"], "moved", {"n": 4}) if wanted in text else shown)])
+    report(f"{name}: a changed route is in use", [*faults, *(ask(ports["http"], "moved", {"n": 4}) if expected in text else shown)])
 
 
 def probes(documents, ports):
@@ -231,17 +231,17 @@ def probes(documents, ports):
 
 
 def chart_test(name, documents, ports, refusal=None):
-    """The script of the chart's test, unchanged; curl connects to this machine whatever the name. It fails where a
-    `refusal` is given, with those words."""
+    """The script of the chart's test, unchanged; curl connects to this machine whatever the name. If
+    `refusal` is given, the script must fail with this text."""
     test = next(document for document in documents if document["kind"] == "Pod")
     container = test["spec"]["containers"][0]
     home = RUN / f"test-{len(os.listdir(RUN))}"
     home.mkdir()
     (home / ".curlrc").write_text(f'connect-to = "::127.0.0.1:{ports["http"]}"\n')
     variables = environment_of(container, "test") | {"HOME": str(home)}
-    done = subprocess.run(container["command"] + container["args"], env=variables, capture_output=True, text=True, timeout=120)
-    as_wanted = done.returncode == 0 if refusal is None else done.returncode != 0 and refusal in done.stderr
-    report(f"helm test: {name}", [] if as_wanted else [done.stdout + done.stderr])
+    result = subprocess.run(container["command"] + container["args"], env=variables, capture_output=True, text=True, timeout=120)
+    as_expected = result.returncode == 0 if refusal is None else result.returncode != 0 and refusal in result.stderr
+    report(f"helm test: {name}", [] if as_expected else [result.stdout + result.stderr])
 
 
 def series(documents, ports):
@@ -283,14 +283,14 @@ def package():
     root.mkdir()
     call("tar", "-C", root, "-xf", debian)
     control = call("dpkg-deb", "-f", archive).stdout
-    wanted = ("Package: a2abus", "Depends: ", "Maintainer: ")
-    report("debian: installs", dpkg(root, "-i", archive) + [line for line in wanted if line not in control])
+    expected = ("Package: a2abus", "Depends: ", "Maintainer: ")
+    report("debian: installs", dpkg(root, "-i", archive) + [line for line in expected if line not in control])
     report("debian: holds the documents that its files name", undocumented(root))
     enabled = list(root.glob("etc/systemd/system/*.wants/a2abus.service"))
     report("debian: the service waits for its configuration", [f"enabled: {link}" for link in enabled])
     shipped = root / "etc/a2abus/a2abus.yaml"
-    done = call("chroot", root, "a2abus", "check", "-c", "/etc/a2abus/a2abus.yaml")
-    report("debian: its configuration passes a2abus check", [done.stdout + done.stderr] if done.returncode else [])
+    result = call("chroot", root, "a2abus", "check", "-c", "/etc/a2abus/a2abus.yaml")
+    report("debian: its configuration passes a2abus check", [result.stdout + result.stderr] if result.returncode else [])
     service(root, shipped)
     mine = shipped.read_text()
     faults = dpkg(root, "-i", archive) + ([] if shipped.read_text() == mine else ["the configuration is another"])
@@ -302,8 +302,8 @@ def package():
 
 def dpkg(root, *order):
     """Runs dpkg in the root; its message where it fails."""
-    done = call("dpkg", f"--root={root}", *order, stdin=subprocess.DEVNULL)
-    return [done.stdout + done.stderr] * (done.returncode != 0)
+    result = call("dpkg", f"--root={root}", *order, stdin=subprocess.DEVNULL)
+    return [result.stdout + result.stderr] * (result.returncode != 0)
 
 
 def left_behind(root, below):
@@ -321,8 +321,8 @@ def service(root, shipped):
     systemd.bind(f"\0{UNIQUE}")
     systemd.settimeout(DEADLINE)
     with systemd, Process(root, command, variables | {"NOTIFY_SOCKET": f"@{UNIQUE}"}) as bridge:
-        told = "Type=notify" not in unit or systemd.recv(64) == b"READY=1"
-        report("systemd: is told that the service is up", [] if told else ["something else"])
+        notified = "Type=notify" not in unit or systemd.recv(64) == b"READY=1"
+        report("systemd: gets READY=1", [] if notified else ["something else"])
         report("systemd: the command of the unit becomes ready", bridge.until_ready(ports["admin"]))
         report("systemd: a call on Kafka", ask(ports["http"], "weather", {"n": 4}))
         shipped.write_text("routes: {}\n")
@@ -330,34 +330,34 @@ def service(root, shipped):
         report("systemd: ExecReload fails where the file is wrong", [] if "routes" in failed else [failed or "it succeeds"])
         report("systemd: a call after that", ask(ports["http"], "weather", {"n": 5}))
         shipped.write_text(with_route())
-        # The bridge also looks at its file by itself: the line says that the signal came.
-        asked = "SIGHUP: reading the configuration again"
+        # The bridge also watches its file: this line proves that it received the signal.
+        log_line = "SIGHUP: reading the configuration again"
         failed = reload(root, unit, variables, bridge)
         faults = [failed] if failed else []
         until = time.monotonic() + DEADLINE
-        while asked not in bridge.output() and time.monotonic() < until:
+        while log_line not in bridge.output() and time.monotonic() < until:
             time.sleep(0.1)
-        faults += ["no reload by the signal"] * (asked not in bridge.output())
+        faults += ["no reload by the signal"] * (log_line not in bridge.output())
         reloaded("systemd: ExecReload", ports, faults)
         stop = int(re.search(r"^TimeoutStopSec=(\d+)$", unit, re.M).group(1))
         report("systemd: stops within TimeoutStopSec", bridge.stop(stop))
 
 
 def reload(root, unit, variables, bridge):
-    """Runs the commands of ExecReload, as systemd does: the first that fails is the last. What that one says."""
+    """Runs the commands of ExecReload, as systemd does: stops at the first failure and returns its output."""
     for line in re.findall(r"^ExecReload=(.*)$", unit, re.M):
         command = shlex.split(line.replace("$MAINPID", str(bridge.child.pid)))
         if command[0] == "/bin/kill":
             bridge.child.send_signal(signal.Signals[f"SIG{command[1][1:]}"])
             continue
-        done = call(*inside(root), *command, env=variables)
-        if done.returncode != 0:
-            return done.stdout + done.stderr
+        result = call(*inside(root), *command, env=variables)
+        if result.returncode != 0:
+            return result.stdout + result.stderr
     return ""
 
 
 def laptop():
-    """The agent of the compose file, called as its README says."""
+    """The agent of the compose file, called as its README shows."""
     agent = subprocess.Popen([sys.executable, REPO / "examples/compose/agent.py", NATS, f"{UNIQUE}.agents.laptop"], stdout=subprocess.PIPE, text=True)
     try:
         started = agent.stdout.readline()
@@ -371,8 +371,8 @@ def laptop():
             body = re.search(r"--json '(.*)'$", text, re.M).group(1)
             headers = {"content-type": "application/json"}
             _, answer = get(f"http://127.0.0.1:{ports['http']}/rpc/laptop", body.encode(), headers)
-            said = answer.strip() in text
-            report("compose: its agent answers as its README says", faults + ([] if started and said else [started + answer]))
+            is_shown = answer.strip() in text
+            report("compose: its agent answers as its README shows", faults + ([] if started and is_shown else [started + answer]))
             bridge.stop(60)
     finally:
         agent.kill()

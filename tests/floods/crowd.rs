@@ -1,4 +1,4 @@
-//! Many clients that wait: what each costs in memory, and that none costs a thread.
+//! Many waiting clients: the memory that each needs, and that none needs a thread.
 //!
 //! `A2ABUS_TEST_CROWD` is how many there are of each kind: `A2ABUS_TEST_CROWD=10000 cargo test --test floods crowd`, with
 //! `--release` for the bound of an optimised program. The hard limit of open files (`ulimit -Hn`) has to allow that.
@@ -117,7 +117,7 @@ async fn a_crowd_that_waits_costs_little_memory_and_no_threads() {
         return;
     };
     let count = std::env::var("A2ABUS_TEST_CROWD").map_or(500, |count| count.parse().unwrap());
-    // One for each stream, and for the connections of the calls, the broker, and what is left over.
+    // One for each stream, and some for the connections of the calls, of the broker, and others.
     raise_open_files(count as u64 + (count / PER_CONNECTION) as u64 + 500);
     let target = Target::start(&nats, config).await;
     for _ in 0..100 {

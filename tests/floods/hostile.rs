@@ -129,7 +129,7 @@ fn sequence(seed: u64) -> Vec<u8> {
     }
     let times = 1 + u32::try_from(seeded.below(2_000)).unwrap();
     match seed % 8 {
-        // Requests that are taken back at once.
+        // Requests that are cancelled at once.
         0 => {
             for n in 0..times {
                 let stream = 2 * n + 1;
@@ -170,7 +170,7 @@ fn sequence(seed: u64) -> Vec<u8> {
                 bytes.extend(frame(kind, flags, stream, &payload));
             }
         }
-        // A head whose HPACK is anything, and one that says two hosts.
+        // A head with random HPACK data, and one with two hosts.
         _ => {
             let anything = seeded.bytes(200);
             bytes.extend(frame(HEADERS, END_HEADERS | END_STREAM, 1, &anything));

@@ -36,7 +36,7 @@ const BUDGET: i64 = 64 << 20;
 const PER_CLIENT: usize = 100;
 /// How much the process may grow under any flood.
 const MAY_GROW: usize = 200 << 20;
-/// The series that counts what did not fit into the budget.
+/// The series that counts the requests refused because the budget was used up.
 const REFUSED: &str = "a2abus_budget_refused_total";
 /// The agent that never answers, for A2A clients too.
 const SILENT: &str = "silent";
@@ -378,7 +378,7 @@ async fn idle_connections(target: &Target) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn no_client_closes_the_door_or_fills_the_memory() {
+async fn no_client_blocks_the_listener_or_fills_the_memory() {
     let Some(nats) = named(Kind::Nats) else {
         return;
     };
@@ -391,11 +391,11 @@ async fn no_client_closes_the_door_or_fills_the_memory() {
     let (idle, descriptors) = (target.resident(), target.descriptors());
     println!("idle: {} KiB", idle >> 10);
     for flood in FLOODS {
-        let begun = Instant::now();
+        let start = Instant::now();
         let peak = flood.run_watched(&target).await;
         println!(
             "{flood:?}: {:?}, at most {} KiB, then {} KiB",
-            begun.elapsed(),
+            start.elapsed(),
             peak >> 10,
             target.resident() >> 10
         );
@@ -406,7 +406,7 @@ async fn no_client_closes_the_door_or_fills_the_memory() {
         .await;
         println!(
             "back after {:?}: {} KiB",
-            begun.elapsed(),
+            start.elapsed(),
             target.resident() >> 10
         );
     }

@@ -25,7 +25,7 @@ pub const DEADLINE: Duration = Duration::from_secs(60);
 /// How long nothing has to happen before it counts as not happening.
 const QUIET: Duration = Duration::from_secs(1);
 
-/// Where a transport lives and what it can do.
+/// Gives access to a transport, and lists its features.
 pub trait Environment: Sync {
     /// The transport.
     type Transport: Transport;
@@ -41,15 +41,15 @@ pub trait Environment: Sync {
         Guarantee::Default
     }
 
-    /// A topic name that no other case uses; NATS wants it inside what a stream stores.
+    /// A topic name that no other case uses. On NATS, a stream must cover it.
     fn topic_name(&self, case: &str) -> String {
         format!("battery.{case}.{}", unique())
     }
 
-    /// Whether the transport can do that.
+    /// Whether the transport has this feature.
     fn has(&self, feature: Feature) -> bool;
 
-    /// A body larger than the transport takes, in bytes.
+    /// The size of a body that is too large for the transport, in bytes.
     fn oversize_bytes(&self) -> usize;
 
     /// Makes the bus unreachable; only with [`Feature::Outage`].
@@ -77,7 +77,7 @@ pub enum Feature {
     /// Unsettled messages of a crashed reader are redelivered in order. JetStream sends each message again after a
     /// delay of its own.
     OrderedRedelivery,
-    /// It says how far a reader is behind.
+    /// It reports the lag of a reader.
     Lag,
     /// The environment can stop and start the bus.
     Outage,
@@ -128,7 +128,7 @@ pub const CASES: [Case; 16] = [
     Case::Wildcards,
 ];
 
-/// Runs one case; panics when the transport fails it, and says so when it cannot be asked of this transport.
+/// Runs one case. Panics if the transport fails it; prints a line if the transport lacks a feature that the case needs.
 pub async fn run<E: Environment>(case: Case, env: &E) {
     let needs = match case {
         Case::ReconnectMidFlight => Some(Feature::Outage),
@@ -153,7 +153,7 @@ pub async fn run<E: Environment>(case: Case, env: &E) {
         Case::SettledIsNotRedelivered => settled_is_not_redelivered(&bench).await,
         Case::OutOfOrderSettlement => out_of_order_settlement(&bench).await,
         Case::GroupShares => group_shares(&bench).await,
-        Case::LiveSeesWhatComesAfter => live_sees_what_comes_after(&bench).await,
+        Case::LiveSeesWhatComesAfter => live_subscriptions_see_only_later_messages(&bench).await,
         Case::Oversize => oversize(&bench).await,
         Case::ReconnectMidFlight => reconnect_mid_flight(&bench).await,
         Case::ShutdownDrains => shutdown_drains(&bench).await,
@@ -324,7 +324,7 @@ async fn batch<E: Environment>(bench: &Bench<'_, E>) {
     tokio::join!(publish, receive);
 }
 
-/// A reader that settles nothing gets what its budget allows and no more; nothing is lost, and it goes on.
+/// A reader that settles nothing gets as much as its budget allows. After it settles, it gets the rest; nothing is lost.
 async fn saturated_unacked<E: Environment>(bench: &Bench<'_, E>) {
     const BUDGET: usize = 5;
     let mut subscription = bench.subscription("g");
@@ -337,11 +337,11 @@ async fn saturated_unacked<E: Environment>(bench: &Bench<'_, E>) {
     }
     let more = timeout(QUIET, consumer.recv()).await;
     assert!(more.is_err(), "nothing comes beyond the budget: {more:?}");
-    let mut seen: BTreeSet<u32> = held.iter().map(|delivery| parts(delivery).1).collect();
+    let mut received: BTreeSet<u32> = held.iter().map(|delivery| parts(delivery).1).collect();
     held.into_iter().for_each(settle);
-    while seen.len() < 50 {
+    while received.len() < 50 {
         let delivery = receive(&mut consumer).await;
-        seen.insert(parts(&delivery).1);
+        received.insert(parts(&delivery).1);
         settle(delivery);
     }
 }
@@ -351,7 +351,7 @@ async fn lag<E: Environment>(bench: &Bench<'_, E>) {
     let mut subscription = bench.subscription("g");
     subscription.budget_messages = 2;
     let mut consumer = subscribe(&bench.transport, subscription).await;
-    let mut lag = consumer.lag().expect("it says how far it is behind");
+    let mut lag = consumer.lag().expect("a lag");
     for number in 0..10 {
         confirm(bench.send(&bench.transport, numbered("k", number)).await).await;
     }
@@ -441,10 +441,10 @@ async fn group_shares<E: Environment>(bench: &Bench<'_, E>) {
     let other = bench.connect().await;
     let (mut first, mut second) =
         tokio::join!(bench.read(&bench.transport, "g"), bench.read(&other, "g"));
-    let mut seen: [BTreeSet<u32>; 2] = Default::default();
+    let mut received: [BTreeSet<u32>; 2] = Default::default();
     let mut published = 0;
     within("both members receive", async {
-        while seen.iter().any(BTreeSet::is_empty) {
+        while received.iter().any(BTreeSet::is_empty) {
             for _ in 0..40 {
                 let key = format!("k{published}");
                 confirm(
@@ -455,7 +455,7 @@ async fn group_shares<E: Environment>(bench: &Bench<'_, E>) {
                 .await;
                 published += 1;
             }
-            receive_from_both(&mut first, &mut second, &mut seen, published).await;
+            receive_from_both(&mut first, &mut second, &mut received, published).await;
         }
     })
     .await;
@@ -464,10 +464,10 @@ async fn group_shares<E: Environment>(bench: &Bench<'_, E>) {
 async fn receive_from_both(
     first: &mut Consumer,
     second: &mut Consumer,
-    seen: &mut [BTreeSet<u32>; 2],
+    received: &mut [BTreeSet<u32>; 2],
     published: u32,
 ) {
-    while seen[0].union(&seen[1]).count() < published as usize {
+    while received[0].union(&received[1]).count() < published as usize {
         let (member, delivery) = within("the group receives all", async {
             tokio::select! {
                 delivery = first.recv() => (0, delivery),
@@ -476,12 +476,12 @@ async fn receive_from_both(
         })
         .await;
         let delivery = delivery.expect("the subscription goes on");
-        seen[member].insert(parts(&delivery).1);
+        received[member].insert(parts(&delivery).1);
         settle(delivery);
     }
 }
 
-async fn live_sees_what_comes_after<E: Environment>(bench: &Bench<'_, E>) {
+async fn live_subscriptions_see_only_later_messages<E: Environment>(bench: &Bench<'_, E>) {
     // With partitions, a live reader has one of them.
     let partition = bench.env.has(Feature::Keys).then_some(0);
     let to = Address {
@@ -519,8 +519,8 @@ async fn oversize<E: Environment>(bench: &Bench<'_, E>) {
     let error = refused.expect_err("too large");
     assert_eq!(error.kind(), TransportErrorKind::TooLarge, "{error}");
     assert_eq!(error.disposition(), Disposition::DeadLetter);
-    let said = error.to_string();
-    assert!(said.contains(&format!(" {size} bytes: ")), "{said}");
+    let message = error.to_string();
+    assert!(message.contains(&format!(" {size} bytes: ")), "{message}");
     let mut consumer = bench.read(&bench.transport, "g").await;
     bench.publish(0..1).await;
     receive_all(&mut consumer, 0..1).await;
@@ -733,7 +733,7 @@ async fn receive(consumer: &mut Consumer) -> Delivery {
         .expect("the subscription goes on")
 }
 
-/// Receives and settles until all these numbers were seen; returns what came, repetitions included.
+/// Receives and settles until all these numbers have arrived. Returns the received messages, with repetitions.
 async fn receive_all(consumer: &mut Consumer, numbers: impl IntoIterator<Item = u32>) -> Vec<u32> {
     let mut missing: BTreeSet<u32> = numbers.into_iter().collect();
     let mut received = Vec::new();
@@ -755,7 +755,7 @@ fn settle(delivery: Delivery) {
     settled.expect("the verdict is taken");
 }
 
-/// A message that says which it is, also where keys do not travel.
+/// A message with its number and key in the body, because some transports have no keys.
 fn numbered(key: &str, number: u32) -> Message {
     Message {
         key: Some(key.to_owned().into()),

@@ -75,13 +75,13 @@ const ROOMY: ViewOptions = ViewOptions {
     memory_bytes: 64 << 20,
 };
 
-/// Stores the records of each key in order, and who claimed it first.
+/// Stores the records of each key in order, and its first owner.
 #[derive(Debug)]
 pub struct History;
 
-/// What became of one key.
+/// The records of one key.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Story {
+pub struct Item {
     /// The first claim.
     pub owner: Option<String>,
     /// The rest.
@@ -89,23 +89,23 @@ pub struct Story {
 }
 
 impl Fold for History {
-    type Entry = Story;
+    type Entry = Item;
 
-    fn apply(&self, entry: &mut Option<Story>, record: &Record) -> Applied {
+    fn apply(&self, entry: &mut Option<Item>, record: &Record) -> Applied {
         let Some(body) = &record.body else {
             return Applied::Unknown;
         };
-        let story = entry.get_or_insert_default();
+        let item = entry.get_or_insert_default();
         match body.strip_prefix(b"claim ") {
-            Some(_) if story.owner.is_some() => return Applied::Unchanged,
-            Some(name) => story.owner = Some(String::from_utf8_lossy(name).into_owned()),
-            None => story.parts.push((record.position, body.clone())),
+            Some(_) if item.owner.is_some() => return Applied::Unchanged,
+            Some(name) => item.owner = Some(String::from_utf8_lossy(name).into_owned()),
+            None => item.parts.push((record.position, body.clone())),
         }
         Applied::Changed
     }
 
-    fn size_bytes(&self, story: &Story) -> usize {
-        let parts = story.parts.iter().map(|(_, part)| part.len() + 64);
+    fn size_bytes(&self, item: &Item) -> usize {
+        let parts = item.parts.iter().map(|(_, part)| part.len() + 64);
         parts.sum::<usize>()
     }
 }
@@ -154,13 +154,13 @@ pub async fn commit(view: &View<History>, key: &str, text: impl AsRef<str>) -> P
     position.expect("appended and applied")
 }
 
-fn stories(entries: &Entries<Story>) -> Vec<(String, Story)> {
-    let mut stories: Vec<_> = entries
+fn items(entries: &Entries<Item>) -> Vec<(String, Item)> {
+    let mut items: Vec<_> = entries
         .iter()
-        .map(|(key, story)| (key.to_owned(), story.clone()))
+        .map(|(key, item)| (key.to_owned(), item.clone()))
         .collect();
-    stories.sort_by(|one, other| one.0.cmp(&other.0));
-    stories
+    items.sort_by(|one, other| one.0.cmp(&other.0));
+    items
 }
 
 /// Waits until a view has reached the current end of the log.
@@ -265,8 +265,8 @@ async fn any_key(logs: &impl Logs) {
         within("the other", other.applied(position, DEADLINE))
             .await
             .expect("applied");
-        let story = other.read(|entries| entries.get(key).cloned());
-        assert_eq!(story.map(|story| story.parts.len()), Some(1), "{key}");
+        let item = other.read(|entries| entries.get(key).cloned());
+        assert_eq!(item.map(|item| item.parts.len()), Some(1), "{key}");
     }
     for key in [String::new(), "k".repeat(MAX_KEY_BYTES + 1)] {
         let refused = one.append(&key, body("x")).await;
@@ -298,7 +298,7 @@ async fn the_last_record_of_a_key(logs: &impl Logs) {
         assert!(entries.get("deleted").is_none());
         entries
             .get("kept")
-            .and_then(|story| story.parts.last().cloned())
+            .and_then(|item| item.parts.last().cloned())
     });
     assert_eq!(last.map(|(_, part)| part), body("part 9"));
 }
@@ -342,26 +342,26 @@ async fn restarts_agree(logs: &impl Logs) {
     let log = logs.open(EVENTS, &name).await;
     at_the_end(&log, &one).await;
     at_the_end(&log, &other).await;
-    let expected = one.read(stories);
+    let expected = one.read(items);
     assert_eq!(
         expected
             .iter()
-            .map(|(_, story)| story.parts.len())
+            .map(|(_, item)| item.parts.len())
             .sum::<usize>(),
         300
     );
-    assert_eq!(other.read(stories), expected);
+    assert_eq!(other.read(items), expected);
     for (view, _task) in &views {
         within("a view", view.caught_up()).await.expect("caught up");
         at_the_end(&log, view).await;
-        assert_eq!(view.read(stories), expected);
+        assert_eq!(view.read(items), expected);
     }
 }
 
 /// A subscription of one replica continues on the other, from the id of the last event, without gaps or duplicates.
 async fn streams_resume(logs: &impl Logs) {
     let (_, [(one, _one), (other, _other)]) = replicas(logs, EVENTS).await;
-    let mut seen = Vec::new();
+    let mut positions = Vec::new();
     let ((), mut following) = one.follow(Some("task"), 100, |_| ());
     for number in 0..5 {
         commit(&one, "task", format!("part {number}")).await;
@@ -369,27 +369,27 @@ async fn streams_resume(logs: &impl Logs) {
     }
     for _ in 0..3 {
         let record = within("a record", following.next()).await.expect("in time");
-        seen.push(record.expect("the view lives").position);
+        positions.push(record.expect("the view lives").position);
     }
     drop(following);
-    let last: Position = seen[2].to_string().parse().expect("an event id");
+    let last: Position = positions[2].to_string().parse().expect("an event id");
     // The other replica may not have it yet.
     within("the last event", other.applied(last, DEADLINE))
         .await
         .expect("applied");
     let (missed, mut following) = other.follow(Some("task"), 100, |entries| {
-        let parts = entries.get("task").map(|story| story.parts.clone());
+        let parts = entries.get("task").map(|item| item.parts.clone());
         let parts = parts.unwrap_or_default().into_iter();
         parts
             .map(|(position, _)| position)
             .filter(|at| *at > last)
             .collect::<Vec<_>>()
     });
-    seen.extend(missed);
+    positions.extend(missed);
     commit(&one, "task", "part 5").await;
-    while seen.len() < 6 {
+    while positions.len() < 6 {
         let record = within("a record", following.next()).await.expect("in time");
-        seen.push(record.expect("the view lives").position);
+        positions.push(record.expect("the view lives").position);
     }
     let all = one
         .read(|entries| entries.get("task").cloned())
@@ -399,7 +399,7 @@ async fn streams_resume(logs: &impl Logs) {
         .into_iter()
         .map(|(position, _)| position)
         .collect();
-    assert_eq!(seen, all);
+    assert_eq!(positions, all);
 }
 
 async fn oversize(logs: &impl Logs) {
@@ -429,7 +429,7 @@ async fn nothing_is_lost_by_a_restart(logs: &impl Logs) {
     let log = logs.open(EVENTS, &name).await;
     at_the_end(&log, &one).await;
     drop(log);
-    let expected = one.read(stories);
+    let expected = one.read(items);
     drop(task);
     drop(one);
     logs.restart(&name);
@@ -437,6 +437,6 @@ async fn nothing_is_lost_by_a_restart(logs: &impl Logs) {
     within("the view", again.caught_up())
         .await
         .expect("caught up");
-    assert_eq!(again.read(stories), expected);
+    assert_eq!(again.read(items), expected);
     assert!(commit(&again, "key 0", "part 101").await > last);
 }

@@ -51,8 +51,8 @@ TOOLS = [
 ]
 
 
-def text(said):
-    return {"content": [{"type": "text", "text": said}]}
+def text(content):
+    return {"content": [{"type": "text", "text": content}]}
 
 
 def call(number, params):
@@ -75,9 +75,9 @@ def call(number, params):
         effect("cancelled")
         return None
     if name == "ask":
-        said = ask(0)["result"]["text"]
-        effect(said)
-        return text(said)
+        answer = ask(0)["result"]["text"]
+        effect(answer)
+        return text(answer)
     if name == "linger":
         # It goes on after its cancel, and answers at last.
         effect("begun")

@@ -1,4 +1,4 @@
-//! A bridge that runs inside the test, and a caller of its front door.
+//! A bridge that runs inside the test, and a client of its HTTP listener.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::battery::{DEADLINE, within};
 /// A bridge that runs until it is stopped.
 #[derive(Debug)]
 pub struct Running {
-    /// `http://host:port` of its front door.
+    /// `http://host:port` of its HTTP listener.
     pub door: String,
     /// Its counters.
     pub metrics: Arc<Metrics>,
@@ -25,7 +25,7 @@ pub struct Running {
     task: JoinHandle<()>,
 }
 
-/// An answer of the front door.
+/// A response of the HTTP listener.
 #[derive(Debug)]
 pub struct Answered {
     /// The HTTP status.
@@ -83,7 +83,7 @@ impl Running {
         }
     }
 
-    /// Posts a body to a path of the front door.
+    /// Posts a body to a path of the HTTP listener.
     ///
     /// # Panics
     /// When there is no HTTP answer.
@@ -91,7 +91,7 @@ impl Running {
         self.post_within(path, body, None).await
     }
 
-    /// The same, of a caller who waits for so many milliseconds.
+    /// The same with a timeout in milliseconds.
     ///
     /// # Panics
     /// When there is no HTTP answer.

@@ -20,7 +20,7 @@ pub enum Kind {
     Nats,
 }
 
-/// The address of the server that the environment names. Without one the test is left out, and says so.
+/// The address of the server that the environment names. Without one the test is skipped, with a printed line.
 ///
 /// # Panics
 /// Without one when `A2ABUS_REQUIRE_BROKERS` is `1`.
@@ -53,7 +53,7 @@ pub struct Private {
 // === impl Private ===
 
 impl Private {
-    /// Starts a server and waits until it answers. `None`, and a line that says so, where the machine has none to start.
+    /// Starts a server and waits until it answers. Prints a line and returns `None` if the machine has no such server.
     ///
     /// # Panics
     /// When there is none and `A2ABUS_REQUIRE_BROKERS` is `1`, or when it does not come up.
@@ -207,7 +207,7 @@ async fn can_start(kind: Kind) -> bool {
     status.is_ok_and(|status| status.success())
 }
 
-/// The script that starts and asks servers of that kind.
+/// The script that starts servers of this kind and checks them.
 #[must_use]
 pub fn script(kind: Kind) -> PathBuf {
     brokers().join(match kind {

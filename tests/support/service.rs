@@ -92,9 +92,9 @@ impl Service {
     }
 
     /// Waits until there were that many requests to `/held`.
-    pub async fn until_held(&self, wanted: usize) {
+    pub async fn until_held(&self, expected: usize) {
         within("the service is called", async {
-            while self.held() < wanted {
+            while self.held() < expected {
                 sleep(Duration::from_millis(1)).await;
             }
         })

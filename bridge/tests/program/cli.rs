@@ -15,13 +15,13 @@ const LEGACY: &str = r#"{"protocol":"A2A","messageType":"CFP","targetAgent":{"ag
 const BAD_TARGET: &str = r#"{"jsonrpc":"2.0","id":1,"method":"m","params":{"_agentId":7}}"#;
 
 /// How a run ended.
-struct Ran {
+struct CommandOutput {
     status: i32,
     stdout: String,
     stderr: String,
 }
 
-impl Ran {
+impl CommandOutput {
     /// Standard output as JSON lines.
     fn lines(&self) -> Vec<Value> {
         self.stdout
@@ -38,7 +38,7 @@ impl Ran {
     }
 }
 
-impl From<Output> for Ran {
+impl From<Output> for CommandOutput {
     fn from(output: Output) -> Self {
         Self {
             status: output.status.code().unwrap(),
@@ -63,7 +63,7 @@ fn command(args: &[&str]) -> Command {
     command
 }
 
-fn run(args: &[&str], stdin: impl AsRef<[u8]>) -> Ran {
+fn run(args: &[&str], stdin: impl AsRef<[u8]>) -> CommandOutput {
     let mut child = command(args).spawn().unwrap();
     // A command that is misused does not read its input.
     let _ = child.stdin.take().unwrap().write_all(stdin.as_ref());
@@ -74,12 +74,12 @@ fn run(args: &[&str], stdin: impl AsRef<[u8]>) -> Ran {
 
 #[test]
 fn map_prints_a_request_as_one_line() {
-    let ran = run(&["map"], CALL);
+    let output = run(&["map"], CALL);
     let line = format!(
         r#"{{"index":0,"ok":true,"family":"jsonrpc","rule":2,"kind":"request","dialect":"mcp","id_raw":"\"req-1\"","event":{{"specversion":"1.0","id":"req-1","source":"/a2abus/map","type":"org.apache.eventmesh.a2a.tools.call.req","datacontenttype":"application/json","time":"<now>","a2amethod":"tools/call","targetagent":"weather","mcptype":"request","protocol":"A2A","protocolversion":"2.0","data":{CALL}}}}}"#
     );
     assert_eq!(
-        (ran.status, ran.stdout, ran.stderr),
+        (output.status, output.stdout, output.stderr),
         (0, format!("{line}\n"), String::new())
     );
 }
@@ -89,9 +89,9 @@ fn map_prints_json_data_of_events_inline() {
     let event = |members: &str| {
         let payload =
             format!(r#"{{"specversion":"1.0","id":"1","source":"/s","type":"t"{members}}}"#);
-        let ran = run(&["map"], &payload);
-        assert_eq!(ran.status, 0, "{payload}");
-        let line = ran.stdout;
+        let output = run(&["map"], &payload);
+        assert_eq!(output.status, 0, "{payload}");
+        let line = output.stdout;
         // As it was, whether or not the event says what its data are.
         assert!(line.contains(&format!(r#""event":{payload}}}"#)), "{line}");
     };
@@ -105,7 +105,7 @@ fn map_prints_json_data_of_events_inline() {
 }
 
 #[test]
-fn map_marks_new_ids_and_the_time_with_words_that_stay_the_same() {
+fn map_prints_fixed_placeholders_for_new_ids_and_the_time() {
     let event = &run(&["map"], RESULT).one()["event"];
     assert_eq!(
         (&event["id"], &event["time"]),
@@ -116,8 +116,8 @@ fn map_marks_new_ids_and_the_time_with_words_that_stay_the_same() {
 
 #[test]
 fn map_prints_refusals_with_their_place_and_ends_with_1() {
-    let ran = run(&["map"], BAD_TARGET);
-    let mut line = ran.one();
+    let output = run(&["map"], BAD_TARGET);
+    let mut line = output.one();
     let message = line["error"]["message"].take();
     assert!(
         message.as_str().unwrap().contains("must be a string"),
@@ -129,13 +129,13 @@ fn map_prints_refusals_with_their_place_and_ends_with_1() {
             "kind": "bad_target", "message": null, "pointer": "/params/_agentId", "offset": 58,
         }})
     );
-    assert_eq!((ran.status, ran.stderr.as_str()), (1, ""));
+    assert_eq!((output.status, output.stderr.as_str()), (1, ""));
 }
 
 #[test]
 fn map_shows_every_unit_of_a_batch() {
-    let ran = run(&["map"], format!("[{CALL},7,{LEGACY}]"));
-    let reported: Vec<_> = ran
+    let output = run(&["map"], format!("[{CALL},7,{LEGACY}]"));
+    let reported: Vec<_> = output
         .lines()
         .iter()
         .map(|line| (line["index"].clone(), line["ok"].clone()))
@@ -148,9 +148,9 @@ fn map_shows_every_unit_of_a_batch() {
             (json!(2), json!(true))
         ]
     );
-    assert_eq!(ran.lines()[2]["family"], "legacy");
-    assert_eq!(ran.lines()[2].get("dialect"), None);
-    assert_eq!(ran.status, 1);
+    assert_eq!(output.lines()[2]["family"], "legacy");
+    assert_eq!(output.lines()[2].get("dialect"), None);
+    assert_eq!(output.status, 1);
 }
 
 #[test]
@@ -187,11 +187,11 @@ fn map_prints_one_line_for_a_payload_of_many() {
 
 #[test]
 fn map_reads_every_line_as_a_payload_of_its_own() {
-    let ran = run(
+    let output = run(
         &["map", "--lines"],
         format!("{CALL}\r\n\n[{RESULT},{LEGACY}]\n{{\n{CALL}"),
     );
-    let reported: Vec<_> = ran
+    let reported: Vec<_> = output
         .lines()
         .iter()
         .map(|line| {
@@ -352,8 +352,8 @@ fn map_takes_the_options_of_the_mapping() {
         "source=",
         "source",
     ] {
-        let ran = run(&["map", "--option", misuse], CALL);
-        assert_eq!((ran.status, ran.stdout.as_str()), (2, ""), "{misuse}");
+        let output = run(&["map", "--option", misuse], CALL);
+        assert_eq!((output.status, output.stdout.as_str()), (2, ""), "{misuse}");
     }
     let unknown = run(&["map", "--option", "color=red"], CALL).stderr;
     assert!(unknown.contains("unknown field `color`"), "{unknown}");
@@ -380,8 +380,8 @@ fn map_takes_a_time_and_makes_ids_when_asked() {
 
 #[test]
 fn map_refuses_a_payload_over_the_limit_without_reading_on() {
-    let ran = run(&["map"], vec![b' '; 3 << 20]);
-    assert_eq!(ran.one()["error"]["kind"], "too_large");
+    let output = run(&["map"], vec![b' '; 3 << 20]);
+    assert_eq!(output.one()["error"]["kind"], "too_large");
     let lines = run(
         &["map", "--lines"],
         format!("{}\n{CALL}", "x".repeat(3 << 20)),
@@ -401,9 +401,9 @@ fn map_ends_quietly_when_its_output_is_closed() {
     });
     stdout.read_exact(&mut [0]).unwrap();
     drop(stdout);
-    let ran: Ran = child.wait_with_output().unwrap().into();
+    let output: CommandOutput = child.wait_with_output().unwrap().into();
     writer.join().unwrap();
-    assert_eq!((ran.status, ran.stderr.as_str()), (0, ""));
+    assert_eq!((output.status, output.stderr.as_str()), (0, ""));
 }
 
 // === explain ===
@@ -429,7 +429,7 @@ fn config(text: &str) -> (TempDir, PathBuf) {
     (folder, file)
 }
 
-fn explain(more: &[&str], payload: &str) -> Ran {
+fn explain(more: &[&str], payload: &str) -> CommandOutput {
     let (_folder, file) = config(CONFIG);
     let arguments = [&["explain", "-c", file.to_str().unwrap()], more].concat();
     run(&arguments, payload)
@@ -437,8 +437,8 @@ fn explain(more: &[&str], payload: &str) -> Ran {
 
 #[test]
 fn explain_says_why_and_where_every_attribute_comes_from() {
-    let ran = run(&["explain"], CALL);
-    let line = ran.one();
+    let output = run(&["explain"], CALL);
+    let line = output.one();
     assert_eq!(
         line["because"],
         json!({"rule": 2, "member": "jsonrpc", "value": "2.0"})
@@ -452,7 +452,7 @@ fn explain_says_why_and_where_every_attribute_comes_from() {
             "protocol": "the payload's family", "protocolversion": "jsonrpc",
         })
     );
-    assert_eq!((line.get("route"), ran.status), (None, 0));
+    assert_eq!((line.get("route"), output.status), (None, 0));
     for (payload, rule, member, value) in [
         (LEGACY, 3, "protocol", "A2A"),
         (
@@ -489,8 +489,8 @@ fn explain_has_an_origin_for_every_attribute_that_map_prints() {
 
 #[test]
 fn explain_shows_the_destinations_and_the_routes_that_did_not_match() {
-    let ran = explain(&[], CALL);
-    let line = ran.one();
+    let output = explain(&[], CALL);
+    let line = output.one();
     assert_eq!(line["event"]["type"], "x.tools.call.req");
     assert_eq!(line["event"]["source"], "/a2abus/t/in");
     let route = &line["route"];
@@ -510,7 +510,7 @@ fn explain_shows_the_destinations_and_the_routes_that_did_not_match() {
         route["destinations"],
         json!([{"transport": "bus", "topic": "agents.weather", "key": "<position>#0", "mode": "binary"}])
     );
-    assert_eq!(ran.status, 0);
+    assert_eq!(output.status, 0);
 }
 
 #[test]
@@ -528,7 +528,7 @@ fn explain_takes_the_binding_that_is_named() {
 }
 
 #[test]
-fn explain_shows_no_route_for_what_a_binding_of_answers_reads() {
+fn explain_shows_no_route_for_messages_of_a_binding_of_answers() {
     let answers = ["--binding", "answers"];
     let cloud_event = r#"{"specversion":"1.0","id":"1","source":"/s","type":"t","callid":"x"}"#;
     for (payload, reason, status) in [
@@ -537,11 +537,15 @@ fn explain_shows_no_route_for_what_a_binding_of_answers_reads() {
         (CALL, json!("not_an_answer"), 1),
         (LEGACY, json!("not_an_answer"), 1),
     ] {
-        let ran = explain(&answers, payload);
-        let route = &ran.one()["route"];
+        let output = explain(&answers, payload);
+        let route = &output.one()["route"];
         let note = route["note"].as_str().unwrap();
         assert!(note.contains("matched to the calls"), "{note}");
-        assert_eq!((&route["reason"], ran.status), (&reason, status), "{route}");
+        assert_eq!(
+            (&route["reason"], output.status),
+            (&reason, status),
+            "{route}"
+        );
         assert_eq!(route["taken"], json!(null));
         assert_eq!(
             (&route["steps"], &route["destinations"]),
@@ -574,10 +578,10 @@ fn explain_says_why_an_event_goes_nowhere() {
 
 #[test]
 fn explain_suggests_a_fix_for_a_refused_payload() {
-    let ran = run(&["explain"], BAD_TARGET);
-    let line = ran.one();
+    let output = run(&["explain"], BAD_TARGET);
+    let line = output.one();
     assert_eq!(
-        (&line["error"]["kind"], ran.status),
+        (&line["error"]["kind"], output.status),
         (&json!("bad_target"), 1)
     );
     assert!(line["fix"].as_str().unwrap().contains("256"));
@@ -601,9 +605,9 @@ fn explain_honours_on_unknown() {
         let (_folder, file) = config(&text);
         let file = file.to_str().unwrap();
         let arguments = ["explain", "-c", file, "--binding", "any"];
-        let ran = run(&arguments, unknown);
-        let line = ran.one();
-        assert_eq!((&line["ok"], ran.status), (&json!(true), 0), "{line}");
+        let output = run(&arguments, unknown);
+        let line = output.one();
+        assert_eq!((&line["ok"], output.status), (&json!(true), 0), "{line}");
         assert_eq!(line["on_unknown"], how);
         assert_eq!(line["route"]["taken"], "door");
         assert_eq!(line["event"]["type"], event);
@@ -625,11 +629,11 @@ fn explain_honours_on_unknown() {
 
 #[test]
 fn explain_prints_text_into_a_pipe_when_asked() {
-    let ran = run(&["explain", "--text"], CALL);
+    let output = run(&["explain", "--text"], CALL);
     assert!(
-        ran.stdout.starts_with("unit 0  JSON-RPC request, mcp"),
+        output.stdout.starts_with("unit 0  JSON-RPC request, mcp"),
         "{}",
-        ran.stdout
+        output.stdout
     );
     assert_eq!(run(&["explain", "--text", "--json"], CALL).status, 2);
 }
@@ -637,15 +641,16 @@ fn explain_prints_text_into_a_pipe_when_asked() {
 #[test]
 fn explain_refuses_a_wrong_configuration() {
     let (_folder, file) = config("instanze: t\n");
-    let ran = run(&["explain", "-c", file.to_str().unwrap()], CALL);
-    assert_eq!((ran.status, ran.stdout.as_str()), (1, ""));
+    let output = run(&["explain", "-c", file.to_str().unwrap()], CALL);
+    assert_eq!((output.status, output.stdout.as_str()), (1, ""));
     assert!(
-        ran.stderr.lines().count() >= 2 && ran.stderr.contains("instanze"),
+        output.stderr.lines().count() >= 2 && output.stderr.contains("instanze"),
         "{}",
-        ran.stderr
+        output.stderr
     );
     assert!(
-        ran.stderr
+        output
+            .stderr
             .lines()
             .last()
             .unwrap()
@@ -656,12 +661,12 @@ fn explain_refuses_a_wrong_configuration() {
 // === check ===
 
 #[test]
-fn check_counts_what_a_right_configuration_holds() {
+fn check_counts_the_parts_of_a_valid_configuration() {
     let (_folder, file) = config(CONFIG);
     let file = file.to_str().unwrap();
-    let ran = run(&["check", "-c", file], "");
-    assert_eq!(ran.status, 0, "{}", ran.stdout);
-    let last = ran.stdout.lines().last().unwrap();
+    let output = run(&["check", "-c", file], "");
+    assert_eq!(output.status, 0, "{}", output.stdout);
+    let last = output.stdout.lines().last().unwrap();
     assert!(
         last.starts_with(&format!("{file}: OK: 1 transport, 2 bindings, 4 routes")),
         "{last}"
@@ -683,9 +688,9 @@ fn check_counts_what_a_right_configuration_holds() {
     ] {
         let (_folder, file) = self::config(&text);
         let file = file.to_str().unwrap();
-        let ran = run(&["check", "-c", file], "");
+        let output = run(&["check", "-c", file], "");
         let verdict = format!("{file}: OK: {counts}");
-        assert_eq!(ran.stdout.trim_end(), verdict, "{}", ran.stderr);
+        assert_eq!(output.stdout.trim_end(), verdict, "{}", output.stderr);
     }
 }
 
@@ -695,19 +700,24 @@ fn check_prints_every_problem_and_ends_with_1() {
         "instance: t\ntransports: { bus: { type: fax } }\nlimits: { max_hops: 0 }\nroots: []\n",
     );
     let file = file.to_str().unwrap();
-    let ran = run(&["check", "-c", file], "");
-    assert_eq!((ran.status, ran.stdout.as_str()), (1, ""));
-    for wanted in ["type", "max_hops", "roots"] {
-        let found = ran
+    let output = run(&["check", "-c", file], "");
+    assert_eq!((output.status, output.stdout.as_str()), (1, ""));
+    for expected in ["type", "max_hops", "roots"] {
+        let found = output
             .stderr
             .lines()
-            .any(|line| line.starts_with(file) && line.contains(wanted));
-        assert!(found, "{wanted}: {}", ran.stderr);
+            .any(|line| line.starts_with(file) && line.contains(expected));
+        assert!(found, "{expected}: {}", output.stderr);
     }
     assert!(
-        ran.stderr.lines().last().unwrap().ends_with(": 3 errors"),
+        output
+            .stderr
+            .lines()
+            .last()
+            .unwrap()
+            .ends_with(": 3 errors"),
         "{}",
-        ran.stderr
+        output.stderr
     );
     let reported = run(&["check", "--json", "-c", file], "").one();
     assert_eq!(
@@ -733,21 +743,21 @@ default_route: [{ transport: k, topic: 'agents.{targetagent}' }]
 ",
     );
     let file = file.to_str().unwrap();
-    let ran = run(&["check", "--connect", "-c", file], "");
-    assert_eq!(ran.status, 1, "{}", ran.stdout);
+    let output = run(&["check", "--connect", "-c", file], "");
+    assert_eq!(output.status, 1, "{}", output.stdout);
     for name in ["k", "n"] {
         let failed =
             format!("FAILED   {name}: connect: no connection: 127.0.0.1:1: connection refused\n");
-        assert!(ran.stdout.contains(&failed), "{}", ran.stdout);
+        assert!(output.stdout.contains(&failed), "{}", output.stdout);
     }
     let verdict = format!("{file}: 2 connection tests failed\n");
-    assert!(ran.stdout.ends_with(&verdict), "{}", ran.stdout);
+    assert!(output.stdout.ends_with(&verdict), "{}", output.stdout);
     // What the bridge needs is known without a connection.
     for line in [
         "kafka-acls.sh --bootstrap-server 127.0.0.1:1 --add --allow-principal 'User:PRINCIPAL' --operation Describe --operation Write --resource-pattern-type prefixed --topic 'agents.'\n",
         "  subscribe: { allow: [\"_INBOX.>\", \"a2abus.replies.>\"] }\n",
     ] {
-        assert!(ran.stdout.contains(line), "{}", ran.stdout);
+        assert!(output.stdout.contains(line), "{}", output.stdout);
     }
     let reported = run(&["check", "--connect", "--json", "-c", file], "").one();
     assert_eq!(reported["ok"], false);
@@ -759,16 +769,16 @@ default_route: [{ transport: k, topic: 'agents.{targetagent}' }]
 fn check_counts_the_environment_and_a_missing_file() {
     let (_folder, file) = config(CONFIG);
     let mut command = command(&["check", "-c", file.to_str().unwrap()]);
-    let ran: Ran = command
+    let output: CommandOutput = command
         .env("A2ABUS_LIMITS__MAX_HOPS", "0")
         .output()
         .unwrap()
         .into();
-    assert_eq!(ran.status, 1);
+    assert_eq!(output.status, 1);
     assert!(
-        ran.stderr.starts_with("A2ABUS_LIMITS__MAX_HOPS: "),
+        output.stderr.starts_with("A2ABUS_LIMITS__MAX_HOPS: "),
         "{}",
-        ran.stderr
+        output.stderr
     );
     let missing = run(&["check", "-c", "/nowhere/a2abus.yaml"], "");
     assert_eq!(missing.status, 1);
@@ -809,12 +819,12 @@ workflows:
     );
     std::fs::write(&file, text).unwrap();
     let file = file.to_str().unwrap();
-    let ran = run(&["check", "-c", file], "");
+    let output = run(&["check", "-c", file], "");
     let gone = "No such file or directory (os error 2)";
     let unset = "the environment variable NOT_SET is not set";
     let missing = format!("cannot read the secret file {place}/missing: {gone}");
     let empty = format!("the secret in {place}/empty is empty");
-    let taken = "is the same key as workflows.agents[0].keys[0]";
+    let duplicate = "is the same key as workflows.agents[0].keys[0]";
     let [no_cert, no_key] = ["c", "k"]
         .map(|it| format!("{it} does not exist: correct the path, or put the file there"));
     let expected = [
@@ -826,9 +836,9 @@ workflows:
         (13, "workflows.credentials[1].value", &missing),
         (15, "workflows.agents[0].keys[1]", unset),
         (16, "workflows.agents[1].keys[0]", &empty),
-        (16, "workflows.agents[1].keys[1]", taken),
+        (16, "workflows.agents[1].keys[1]", duplicate),
     ];
-    let lines: Vec<&str> = ran.stderr.lines().collect();
+    let lines: Vec<&str> = output.stderr.lines().collect();
     for (reported, (line, path, message)) in lines.iter().zip(expected) {
         assert!(
             reported.starts_with(&format!("{file}:{line}:")),
@@ -842,9 +852,9 @@ workflows:
     let verdict = format!(
         "{file}: 9 errors, all in secrets and TLS files. Everything else is OK (--without-secrets skips this check)."
     );
-    assert_eq!((ran.status, lines.len()), (1, 10), "{}", ran.stderr);
+    assert_eq!((output.status, lines.len()), (1, 10), "{}", output.stderr);
     assert_eq!(lines[9], verdict);
-    assert!(!ran.stderr.contains("canary"), "{}", ran.stderr);
+    assert!(!output.stderr.contains("canary"), "{}", output.stderr);
     let alone = run(&["check", "-c", file, "--without-secrets"], "");
     assert_eq!(alone.status, 0, "{}", alone.stderr);
 
@@ -888,8 +898,8 @@ default_route: [{{transport: k, topic: t}}, {{transport: n, topic: t}}]
         run(&["check", "-c", file.to_str().unwrap()], "")
     };
     let good = "ca_file: DIR/good.pem, cert_file: DIR/good.pem, key_file: DIR/good.key";
-    let ran = checked(good);
-    assert_eq!(ran.status, 0, "{}", ran.stdout);
+    let output = checked(good);
+    assert_eq!(output.status, 0, "{}", output.stdout);
     for (tls, key, message) in [
         ("ca_file: DIR/none", "ca_file", "/none does not exist: "),
         (
@@ -913,20 +923,20 @@ default_route: [{{transport: k, topic: t}}, {{transport: n, topic: t}}]
             "/good.pem holds no private key in PEM",
         ),
     ] {
-        let ran = checked(tls);
-        assert_eq!(ran.status, 1, "{}", ran.stderr);
+        let output = checked(tls);
+        assert_eq!(output.status, 1, "{}", output.stderr);
         for bus in ["k", "n"] {
             let path = format!(" transports.{bus}.tls.{key}: ");
-            let mut lines = ran.stderr.lines();
+            let mut lines = output.stderr.lines();
             let line = lines.find(|line| line.contains(&path) && line.contains(message));
-            assert!(line.is_some(), "{path}{message}\n{}", ran.stderr);
+            assert!(line.is_some(), "{path}{message}\n{}", output.stderr);
         }
     }
     // The client of Kafka reads its files once.
-    let ran = checked("ca_file: DIR/old.pem").stderr;
+    let output = checked("ca_file: DIR/old.pem").stderr;
     for (bus, cure) in [("k", "renew it, and restart the bridge"), ("n", "renew it")] {
         let path = format!(" transports.{bus}.tls.ca_file: ");
-        let line = ran.lines().find(|line| line.contains(&path)).unwrap();
+        let line = output.lines().find(|line| line.contains(&path)).unwrap();
         assert!(line.ends_with(cure), "{line}");
     }
 }
@@ -934,7 +944,7 @@ default_route: [{{transport: k, topic: t}}, {{transport: n, topic: t}}]
 // === topics ===
 
 #[test]
-fn topics_refuses_options_that_no_bus_takes() {
+fn topics_refuses_options_that_no_transport_supports() {
     let (_folder, file) = config(CONFIG);
     let file = file.to_str().unwrap();
     let zero = "at least 1; without the option the broker chooses";
@@ -959,9 +969,17 @@ fn topics_refuses_options_that_no_bus_takes() {
             "[possible values: human, json]",
         ),
     ] {
-        let ran = run(&[&["topics"], &arguments[..], &["-c", file]].concat(), "");
-        assert_eq!((ran.status, ran.stdout.as_str()), (2, ""), "{arguments:?}");
-        assert!(ran.stderr.contains(reason), "{arguments:?}: {}", ran.stderr);
+        let output = run(&[&["topics"], &arguments[..], &["-c", file]].concat(), "");
+        assert_eq!(
+            (output.status, output.stdout.as_str()),
+            (2, ""),
+            "{arguments:?}"
+        );
+        assert!(
+            output.stderr.contains(reason),
+            "{arguments:?}: {}",
+            output.stderr
+        );
     }
     let help = run(&["topics", "apply", "--help"], "").stdout;
     assert!(
@@ -973,7 +991,7 @@ fn topics_refuses_options_that_no_bus_takes() {
 // === call ===
 
 #[test]
-fn a_call_takes_no_longer_than_it_may_when_the_bus_cannot_be_reached() {
+fn a_call_ends_at_its_timeout_when_the_bus_cannot_be_reached() {
     // Nobody listens on this port.
     for bus in [
         "{ type: kafka, brokers: ['127.0.0.1:1'] }",
@@ -982,12 +1000,17 @@ fn a_call_takes_no_longer_than_it_may_when_the_bus_cannot_be_reached() {
         let (_folder, file) = config(&format!(
             "transports: {{ bus: {bus} }}\ndefault_route: [{{ transport: bus, topic: agents }}]\n"
         ));
-        let begun = Instant::now();
+        let start = Instant::now();
         let file = file.to_str().unwrap();
-        let ran = run(&["call", "-c", file, "-t", "300ms", "agent", "ping"], "");
-        let took = begun.elapsed();
-        assert_eq!((ran.status, ran.stdout.as_str()), (1, ""), "{}", ran.stderr);
-        let last = ran.stderr.lines().last().unwrap();
+        let output = run(&["call", "-c", file, "-t", "300ms", "agent", "ping"], "");
+        let took = start.elapsed();
+        assert_eq!(
+            (output.status, output.stdout.as_str()),
+            (1, ""),
+            "{}",
+            output.stderr
+        );
+        let last = output.stderr.lines().last().unwrap();
         assert!(
             last.starts_with("a2abus: not connected within 300ms: "),
             "{last}"
@@ -1007,13 +1030,19 @@ fn an_unanswered_call_fails_with_its_timeout() {
     // A machine with much to do may need all of a short time to connect.
     let answerless = ["250ms", "1s", "4s", "16s"].into_iter().any(|time| {
         let arguments = ["call", "-c", file, "-t", time, "agent", "tools/call"];
-        let ran = run(&arguments, "");
-        assert_eq!((ran.status, ran.stdout.as_str()), (1, ""), "{}", ran.stderr);
+        let output = run(&arguments, "");
+        assert_eq!(
+            (output.status, output.stdout.as_str()),
+            (1, ""),
+            "{}",
+            output.stderr
+        );
         let not_connected = format!("a2abus: not connected within {time}: ");
         let no_answer = "a2abus: no answer from agent \"agent\" within ";
-        let is_told = ran.stderr.starts_with(no_answer) || ran.stderr.starts_with(&not_connected);
-        assert!(is_told, "{}", ran.stderr);
-        ran.stderr.starts_with(no_answer)
+        let is_told =
+            output.stderr.starts_with(no_answer) || output.stderr.starts_with(&not_connected);
+        assert!(is_told, "{}", output.stderr);
+        output.stderr.starts_with(no_answer)
     });
     assert!(answerless, "it never connected");
 }
@@ -1021,10 +1050,10 @@ fn an_unanswered_call_fails_with_its_timeout() {
 // === demo ===
 
 #[test]
-fn the_demonstration_names_the_route_only_where_one_was_taken() {
-    let ran = run(&["demo", "--json"], "");
-    assert_eq!(ran.status, 0, "{}", ran.stdout);
-    let lines = ran.lines();
+fn the_demo_names_the_route_only_if_one_matched() {
+    let output = run(&["demo", "--json"], "");
+    assert_eq!(output.status, 0, "{}", output.stdout);
+    let lines = output.lines();
     let (verdict, steps) = lines.split_last().unwrap();
     assert_eq!(verdict["ok"], true);
     for step in steps {
@@ -1048,16 +1077,16 @@ fn the_demonstration_names_the_route_only_where_one_was_taken() {
 #[test]
 fn every_command_explains_itself_with_examples() {
     for name in ["map", "explain", "check", "serve", "call", "demo"] {
-        let ran = run(&[name, "--help"], "");
-        assert_eq!(ran.status, 0, "{name}");
+        let output = run(&[name, "--help"], "");
+        assert_eq!(output.status, 0, "{name}");
         assert!(
-            ran.stdout.contains("Examples:\n  ") && ran.stdout.contains("a2abus"),
+            output.stdout.contains("Examples:\n  ") && output.stdout.contains("a2abus"),
             "{name}"
         );
-        assert!(!ran.stdout.contains('\\'), "{}", ran.stdout);
+        assert!(!output.stdout.contains('\\'), "{}", output.stdout);
     }
-    let ran = run(&["--help"], "");
-    assert!(ran.stdout.contains("Exit status:") && ran.status == 0);
+    let output = run(&["--help"], "");
+    assert!(output.stdout.contains("Exit status:") && output.status == 0);
     assert!(run(&["--version"], "").stdout.starts_with("a2abus"));
 }
 
@@ -1079,7 +1108,11 @@ fn misuse_ends_with_2() {
         &["call", "-c", file, "agent", "no method"],
         &["call", "-c", file, "agent", "ping", "{"],
     ] {
-        let ran = run(misuse, "");
-        assert_eq!((ran.status, ran.stdout.as_str()), (2, ""), "{misuse:?}");
+        let output = run(misuse, "");
+        assert_eq!(
+            (output.status, output.stdout.as_str()),
+            (2, ""),
+            "{misuse:?}"
+        );
     }
 }

@@ -218,13 +218,13 @@ fn signals_are_heeded_before_the_configuration_is_read() {
         .spawn()
         .unwrap();
     let status = format!("/proc/{}/status", child.id());
-    let wanted = (1_u64 << (1 - 1)) | (1 << (15 - 1));
+    let expected = (1_u64 << (1 - 1)) | (1 << (15 - 1));
     let until = Instant::now() + SOON;
     loop {
         let text = std::fs::read_to_string(&status).unwrap();
         let caught = text.lines().find_map(|line| line.strip_prefix("SigCgt:"));
         let caught = u64::from_str_radix(caught.unwrap().trim(), 16).unwrap();
-        if caught & wanted == wanted {
+        if caught & expected == expected {
             break;
         }
         assert!(Instant::now() < until, "no handler: {text}");
@@ -549,7 +549,7 @@ fn the_demonstration_serves_as_many_calls_as_anybody_makes() {
     let mut stream = TcpStream::connect(&address).unwrap();
     stream.set_read_timeout(Some(SOON)).unwrap();
     let mut answers = BufReader::new(stream.try_clone().unwrap());
-    let begun = Instant::now();
+    let start = Instant::now();
     for call in 0..calls {
         let body = json!({"jsonrpc": "2.0", "id": call, "method": "tools/call",
             "params": {"_agentId": "echo", "name": "n", "arguments": {"call": call}}});
@@ -564,7 +564,7 @@ fn the_demonstration_serves_as_many_calls_as_anybody_makes() {
         assert_eq!(answer["id"], call, "{answer}");
         assert!(answer["result"].is_object(), "{answer}");
     }
-    println!("{calls} calls in {:?}", begun.elapsed());
+    println!("{calls} calls in {:?}", start.elapsed());
     let pid = child.id();
     let stopped = Command::new("kill")
         .args(["-INT", &pid.to_string()])
@@ -685,11 +685,11 @@ fn attach_says_that_it_leaves_the_files_of_a_state_to_the_bridge_that_serves() {
     let lines = BufReader::new(child.stderr.take().unwrap()).lines();
     let mut lines = lines.map_while(Result::ok);
     let before = lines.by_ref().take_while(|line| !line.contains("started"));
-    let said: Vec<String> = before.collect();
+    let output_lines: Vec<String> = before.collect();
     child.kill().unwrap();
     child.wait().unwrap();
-    let says = |line: &String| line.contains("WARN") && line.contains("kept in memory");
-    assert!(said.iter().any(says), "{said:?}");
+    let is_warning = |line: &String| line.contains("WARN") && line.contains("kept in memory");
+    assert!(output_lines.iter().any(is_warning), "{output_lines:?}");
     let files = std::fs::read_dir(directory.path()).unwrap().count();
     assert_eq!(files, 1, "the files belong to another process");
 }

@@ -78,11 +78,11 @@ impl Session {
     fn start(args: &[&str]) -> Self {
         let mut child = command(&[&["stdio"], args].concat()).spawn().unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let (said, output) = mpsc::channel();
+        let (sender, output) = mpsc::channel();
         std::thread::spawn(move || {
             for line in lines.map_while(Result::ok) {
                 let message = serde_json::from_str(&line).expect("one JSON message on a line");
-                if said.send(message).is_err() {
+                if sender.send(message).is_err() {
                     return;
                 }
             }
@@ -98,12 +98,12 @@ impl Session {
         writeln!(self.input.as_mut().unwrap(), "{line}").unwrap();
     }
 
-    fn say(&mut self, message: &Value) {
+    fn send(&mut self, message: &Value) {
         self.write(&message.to_string());
     }
 
     fn call(&mut self, id: u32, method: &str, params: &Value) {
-        self.say(&json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params }));
+        self.send(&json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params }));
     }
 
     /// The next message of which this holds.
@@ -131,7 +131,7 @@ impl Session {
             &json!({ "protocolVersion": "2025-11-25", "capabilities": capabilities, "clientInfo": client }),
         );
         let profile = self.answer(0);
-        self.say(&json!({ "jsonrpc": "2.0", "method": "notifications/initialized" }));
+        self.send(&json!({ "jsonrpc": "2.0", "method": "notifications/initialized" }));
         profile
     }
 
@@ -168,9 +168,9 @@ fn a_client_uses_an_agent_through_standard_input_and_output() {
     let call = json!({ "name": "test_sampling", "arguments": { "prompt": "hello" } });
     stdio.call(3, "tools/call", &call);
     let question = stdio.next(|message| message["method"] == "sampling/createMessage");
-    let said =
+    let result =
         json!({ "role": "assistant", "model": "m", "content": { "type": "text", "text": "hi" } });
-    stdio.say(&json!({ "jsonrpc": "2.0", "id": question["id"], "result": said }));
+    stdio.send(&json!({ "jsonrpc": "2.0", "id": question["id"], "result": result }));
     let answer = stdio.answer(3);
     assert_eq!(
         answer["result"]["content"][0]["text"], "LLM response: hi",
@@ -203,7 +203,7 @@ fn a_cancelled_request_has_no_answer() {
     stdio.call(1, "tools/call", &call);
     stdio.next(|message| message["method"] == "sampling/createMessage");
     let cancel = json!({ "requestId": 1, "reason": "enough" });
-    stdio.say(&json!({ "jsonrpc": "2.0", "method": "notifications/cancelled", "params": cancel }));
+    stdio.send(&json!({ "jsonrpc": "2.0", "method": "notifications/cancelled", "params": cancel }));
     stdio.call(2, "ping", &json!({}));
     let next = stdio.next(|message| message.get("method").is_none());
     assert_eq!(next["id"], 2, "{next}");
@@ -221,15 +221,18 @@ fn a_stateless_request_gets_its_headers() {
         "io.modelcontextprotocol/clientInfo": { "name": "test", "version": "1" },
     });
     stdio.call(1, "server/discover", &json!({ "_meta": meta }));
-    let said = stdio.answer(1);
-    assert!(said["result"]["supportedVersions"].is_array(), "{said}");
+    let response = stdio.answer(1);
+    assert!(
+        response["result"]["supportedVersions"].is_array(),
+        "{response}"
+    );
     stdio.call(
         2,
         "tools/call",
         &json!({ "name": "test_simple_text", "_meta": meta }),
     );
-    let said = stdio.answer(2);
-    assert_eq!(said["result"]["resultType"], "complete", "{said}");
+    let response = stdio.answer(2);
+    assert_eq!(response["result"]["resultType"], "complete", "{response}");
     assert_eq!(stdio.end(), 0);
 }
 
@@ -265,7 +268,7 @@ fn failures_are_errors_with_the_id_of_their_request() {
 }
 
 #[test]
-fn a_configuration_takes_the_place_of_a_running_bridge() {
+fn a_configuration_can_replace_a_running_bridge() {
     let directory = tempfile::TempDir::new().unwrap();
     let file = directory.path().join("a2abus.yaml");
     let config = "

@@ -109,7 +109,7 @@ fn payload_of(case: &Value) -> Option<Payload> {
 }
 
 #[test]
-fn map_says_what_the_library_says_of_every_payload_of_the_vectors() {
+fn map_agrees_with_the_library_on_every_payload_of_the_vectors() {
     let files = [A2A, E2A, A2E_MESSAGE, A2E_EXECUTION];
     let payloads = files
         .into_iter()
@@ -126,11 +126,11 @@ fn map_says_what_the_library_says_of_every_payload_of_the_vectors() {
         let args: Vec<&str> = args.iter().map(String::as_str).collect();
         let expected = reported(&payload, &hint);
         let all_mapped = expected.iter().all(|line| line["ok"] == true);
-        let shown = String::from_utf8_lossy(&payload).into_owned();
+        let excerpt = String::from_utf8_lossy(&payload).into_owned();
         assert_eq!(
             run(&args, &payload),
             (i32::from(!all_mapped), expected),
-            "{shown}"
+            "{excerpt}"
         );
         counted += 1;
     }
@@ -156,11 +156,11 @@ fn converted(name: &str, input: &[u8]) -> (i32, Vec<Value>) {
 }
 
 #[test]
-fn convert_says_what_the_library_says_of_every_vector() {
-    let mut asked = Vec::new();
+fn convert_agrees_with_the_library_on_every_vector() {
+    let mut inputs = Vec::new();
     for case in cases(E2A) {
         let name = case["function"].as_str().unwrap().to_owned();
-        asked.push((name, case["input"].to_string().into_bytes()));
+        inputs.push((name, case["input"].to_string().into_bytes()));
     }
     for case in cases(A2E_MESSAGE)
         .iter()
@@ -169,24 +169,24 @@ fn convert_says_what_the_library_says_of_every_vector() {
         for name in ["a2e_message_decode", "a2e_message_encode"] {
             // As the line itself, and as a JSON string that holds it.
             let wire = case["wire"].as_str().unwrap().as_bytes().to_vec();
-            asked.push((name.to_owned(), wire));
-            asked.push((name.to_owned(), case["wire"].to_string().into_bytes()));
+            inputs.push((name.to_owned(), wire));
+            inputs.push((name.to_owned(), case["wire"].to_string().into_bytes()));
         }
     }
     for case in cases(A2E_EXECUTION) {
-        asked.push((
+        inputs.push((
             "a2e_workflow_validate".to_owned(),
             case.to_string().into_bytes(),
         ));
         let lines = payload_of(&case).unwrap().0;
-        asked.push(("a2e_workflow_validate".to_owned(), lines));
+        inputs.push(("a2e_workflow_validate".to_owned(), lines));
     }
-    for (name, input) in asked {
-        let shown = String::from_utf8_lossy(&input).into_owned();
+    for (name, input) in inputs {
+        let excerpt = String::from_utf8_lossy(&input).into_owned();
         assert_eq!(
             run(&["convert", &name], &input),
             converted(&name, &input),
-            "{name} {shown}"
+            "{name} {excerpt}"
         );
     }
 }
@@ -210,7 +210,7 @@ fn convert_lists_every_conversion_of_the_vectors() {
 }
 
 #[test]
-fn convert_says_what_is_wrong() {
+fn convert_reports_every_fault() {
     for (args, input, status) in [
         (&["convert", "no_such"] as &[&str], "{}", 2),
         (&["convert"], "{}", 2),

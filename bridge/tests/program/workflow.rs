@@ -159,10 +159,10 @@ fn run_prints_the_answer_and_shows_operations_when_asked() {
         (&answer["execution_id"], &answer["status"]),
         (&json!("e-1"), &json!("success"))
     );
-    let shown: Vec<&str> = err.lines().collect();
-    assert_eq!(shown.len(), 2, "{err}");
-    assert_eq!(shown[0], "begin  best (FilterData)");
-    assert!(shown[1].starts_with("ok     best (FilterData) "), "{err}");
+    let lines: Vec<&str> = err.lines().collect();
+    assert_eq!(lines.len(), 2, "{err}");
+    assert_eq!(lines[0], "begin  best (FilterData)");
+    assert!(lines[1].starts_with("ok     best (FilterData) "), "{err}");
 }
 
 #[test]
@@ -181,7 +181,7 @@ fn run_ends_with_1_when_the_workflow_fails_or_is_not_valid() {
 }
 
 #[test]
-fn run_takes_what_an_agent_may_do_from_a_configuration() {
+fn run_takes_the_permissions_of_an_agent_from_a_configuration() {
     let policy = file(
         "
 workflows:
@@ -247,9 +247,9 @@ fn an_address_that_is_forbidden_for_its_network_comes_with_the_policy_that_permi
 
     // What the help shows does permit it: nothing is forbidden, but nobody listens.
     let (_, help, _) = run(&["run", "--help"], "");
-    let (_, shown) = help.split_once("on this machine:\n").unwrap();
-    let (shown, _) = shown.split_once("\n\n").unwrap();
-    let policy = file(&shown.replace(":8080", ":1"));
+    let (_, example) = help.split_once("on this machine:\n").unwrap();
+    let (example, _) = example.split_once("\n\n").unwrap();
+    let policy = file(&example.replace(":8080", ":1"));
     let policy = ["validate", "--policy", policy.path().to_str().unwrap()];
     let (status, out, err) = run(&policy, &call(address));
     assert_eq!((status, err.as_str()), (0, ""), "{out}");

@@ -311,13 +311,13 @@ async fn an_execution_whose_values_cannot_be_stored_still_ends() {
     let lines = workflow(&[WAIT]);
     let record = finished(world.begin(&executor, &lines).await).await;
     assert_eq!(record.status(), Status::Success);
-    let kept = executor
+    let record = executor
         .record(world.agent.id(), "e")
         .await
         .unwrap()
         .unwrap();
-    assert_eq!(kept.status(), Status::Success);
-    assert!(kept.results().unwrap().is_empty());
+    assert_eq!(record.status(), Status::Success);
+    assert!(record.results().unwrap().is_empty());
 }
 
 #[tokio::test]
@@ -548,7 +548,7 @@ fn small(bytes: usize, options: Options) -> (Executor, Arc<MemoryStore>) {
 }
 
 #[tokio::test]
-async fn a_full_store_makes_room_from_what_the_agent_has() {
+async fn a_full_store_evicts_values_of_the_same_agent() {
     let (executor, _) = small(200_000, Options::default());
     let [agent, other] = ["a", "b"].map(agent);
     for (agent, id) in [(&other, "e".to_owned())]
@@ -619,12 +619,12 @@ async fn a_request_over_the_limit_changes_no_record() {
 /// A service that never responds.
 #[derive(Default)]
 struct Silent {
-    asked: tokio::sync::Notify,
+    requested: tokio::sync::Notify,
 }
 
 impl HttpClient for Silent {
     fn send(&self, _: HttpRequest) -> BoxFuture<'_, Result<HttpResponse, HttpError>> {
-        self.asked.notify_one();
+        self.requested.notify_one();
         Box::pin(std::future::pending())
     }
 }
@@ -658,7 +658,7 @@ async fn operations_are_reported_while_they_run_and_a_cancelled_call_counts_its_
     };
     let agent = world.agent.id();
     let cancel = async {
-        silent.asked.notified().await;
+        silent.requested.notified().await;
         let record = executor.record(agent, "e").await.unwrap().unwrap();
         assert_eq!(record.status(), Status::Running);
         assert_eq!(operations(&record), ["o0 success 0", "o1 running 0"]);

@@ -50,11 +50,11 @@ fn report(text: &str, input: &str) -> Report {
 
 /// The issues as `code` or `code@operation`, sorted.
 fn codes(issues: &[Issue]) -> Vec<String> {
-    let word = |issue: &Issue| match &issue.operation_id {
+    let label = |issue: &Issue| match &issue.operation_id {
         Some(id) => format!("{}@{id}", issue.code.as_str()),
         None => issue.code.as_str().to_owned(),
     };
-    let mut codes: Vec<_> = issues.iter().map(word).collect();
+    let mut codes: Vec<_> = issues.iter().map(label).collect();
     codes.sort();
     codes
 }
@@ -65,7 +65,7 @@ fn all_issues(report: &Report) -> Vec<String> {
     all.extend(
         codes(&report.warnings)
             .into_iter()
-            .map(|word| format!("warning {word}")),
+            .map(|label| format!("warning {label}")),
     );
     all
 }

@@ -90,19 +90,19 @@ fn is_json(text: &[u8]) -> bool {
 fn check_tree(document: &[u8], counts: &mut Counts) {
     match Json::parse(document, &limits()) {
         Ok(ours) => {
-            assert!(is_json(document), "accepted: {}", shown(document));
+            assert!(is_json(document), "accepted: {}", excerpt(document));
             counts.valid += 1;
             match serde_json::from_slice::<Value>(document) {
                 Ok(theirs) => {
                     counts.values += 1;
-                    assert!(same(&ours, &theirs), "{}", shown(document));
+                    assert!(same(&ours, &theirs), "{}", excerpt(document));
                 }
                 // Their tree has fewer levels than ours, and doubles alone for large numbers.
                 Err(error) => {
                     let reason = error.to_string();
                     let known = ["recursion limit", "number out of range"];
                     assert!(
-                        known.iter().any(|word| reason.starts_with(word)),
+                        known.iter().any(|cause| reason.starts_with(cause)),
                         "{reason}"
                     );
                 }
@@ -114,7 +114,7 @@ fn check_tree(document: &[u8], counts: &mut Counts) {
 
 /// The tree refuses only text that is not JSON, is too deep, or cannot be UTF-8.
 fn check_refusal(document: &[u8], error: &DecodeError, counts: &mut Counts) {
-    let context = || format!("{error} at {}: {}", error.offset(), shown(document));
+    let context = || format!("{error} at {}: {}", error.offset(), excerpt(document));
     assert!(error.offset() <= document.len(), "{}", context());
     counts.invalid += 1;
     match error.kind() {
@@ -198,17 +198,17 @@ fn check_units(elements: &[u8], counts: &mut Counts) {
     let whole = units[0].as_ref().err().map(|refused| refused.error.kind());
     match whole {
         Some(DecodeErrorKind::NotUtf8 | DecodeErrorKind::NotJson) => {
-            assert!(!is_json(&payload), "refused: {}", shown(&payload));
+            assert!(!is_json(&payload), "refused: {}", excerpt(&payload));
         }
         Some(DecodeErrorKind::TooDeep) => {
             let offset = units[0].as_ref().unwrap_err().error.offset();
-            assert_eq!(depth_before(&payload, offset), 128, "{}", shown(&payload));
+            assert_eq!(depth_before(&payload, offset), 128, "{}", excerpt(&payload));
         }
         Some(DecodeErrorKind::EmptyBatch) => {
             assert!(elements.trim_ascii().is_empty());
         }
         _ => {
-            assert!(is_json(&payload), "accepted: {}", shown(&payload));
+            assert!(is_json(&payload), "accepted: {}", excerpt(&payload));
             counts.batches += 1;
             check_elements(&payload, units, counts);
         }
@@ -217,16 +217,16 @@ fn check_units(elements: &[u8], counts: &mut Counts) {
 
 fn check_elements(payload: &Bytes, units: Units<Mapped>, counts: &mut Counts) {
     let elements: Vec<&RawValue> = serde_json::from_slice(payload).unwrap();
-    assert_eq!(units.len(), elements.len(), "{}", shown(payload));
+    assert_eq!(units.len(), elements.len(), "{}", excerpt(payload));
     for (unit, element) in units.into_iter().zip(elements) {
         counts.units += 1;
         match unit {
             Ok(unit) => {
-                assert_eq!(unit.bytes, element.get(), "{}", shown(payload));
+                assert_eq!(unit.bytes, element.get(), "{}", excerpt(payload));
                 check_unit(&unit, element, counts);
             }
             Err(refused) => {
-                assert_eq!(refused.bytes, element.get(), "{}", shown(payload));
+                assert_eq!(refused.bytes, element.get(), "{}", excerpt(payload));
                 if refused.error.kind() == DecodeErrorKind::DuplicateMember {
                     counts.duplicates += 1;
                     assert!(repeats(element), "{}", element.get());
@@ -340,6 +340,6 @@ impl<'de> serde::de::Visitor<'de> for Visitor {
     }
 }
 
-fn shown(document: &[u8]) -> std::borrow::Cow<'_, str> {
+fn excerpt(document: &[u8]) -> std::borrow::Cow<'_, str> {
     String::from_utf8_lossy(document)
 }

@@ -15,12 +15,12 @@ enum Verdict {
     /// All of it is refused, with one of these names.
     Refused(&'static [&'static str]),
     /// All of it is accepted.
-    Taken,
+    Accepted,
     /// Either, part by part, but refusals have one of these words.
     Either(&'static [&'static str]),
 }
 
-use Verdict::{Either, Refused, Taken};
+use Verdict::{Accepted, Either, Refused};
 
 /// Documents of one kind, and the expected result.
 struct HostileKind {
@@ -51,17 +51,17 @@ fn kind<D: Into<Vec<u8>>>(
 impl HostileKind {
     fn check(&self) {
         let context = |document: &[u8]| {
-            let shown = &document[..document.len().min(400)];
-            format!("{}: {}", self.name, String::from_utf8_lossy(shown))
+            let excerpt = &document[..document.len().min(400)];
+            format!("{}: {}", self.name, String::from_utf8_lossy(excerpt))
         };
         for document in &self.documents {
             let parts = (self.read)(document);
             assert!(!parts.is_empty(), "{}", context(document));
             for part in parts {
                 let as_expected = match (&self.verdict, part) {
-                    (Taken | Either(_), Ok(())) => true,
-                    (Refused(words) | Either(words), Err(word)) => words.contains(&word),
-                    (Refused(_), Ok(())) | (Taken, Err(_)) => false,
+                    (Accepted | Either(_), Ok(())) => true,
+                    (Refused(kinds) | Either(kinds), Err(kind)) => kinds.contains(&kind),
+                    (Refused(_), Ok(())) | (Accepted, Err(_)) => false,
                 };
                 assert!(as_expected, "{part:?} of {}", context(document));
             }

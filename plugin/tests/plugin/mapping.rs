@@ -346,7 +346,7 @@ fn a_single_workflow_line_needs_a_collaboration_id() {
 fn lines_of_mixed_kinds_are_separate_units() {
     let payload = format!("{BEGIN}\n{{\"jsonrpc\":\"2.0\",\"method\":\"m\"}}\n{DEFINITION}\nnull");
     let units = units(&payload, &Hint::default());
-    let words: Vec<_> = units
+    let outcomes: Vec<_> = units
         .iter()
         .map(|unit| match unit {
             Ok(mapped) => mapped.detection.family.as_str(),
@@ -359,7 +359,7 @@ fn lines_of_mixed_kinds_are_separate_units() {
         "missing_collaborationid",
         "not_an_object",
     ];
-    assert_eq!(words, expected);
+    assert_eq!(outcomes, expected);
 }
 
 #[test]
@@ -556,10 +556,11 @@ fn the_kind_of_an_e2a_response_depends_on_is_final() {
         assert_eq!(event["mcptype"], kind, "{more}");
         assert_eq!(event["type"], format!("{PREFIX}{ty}"), "{more}");
     }
-    let asks = response(json!({"response_kind":"acp.output_request","body":{"id":5,"method":"x"}}));
-    let asks = attributes(&asks, &Hint::default());
+    let request =
+        response(json!({"response_kind":"acp.output_request","body":{"id":5,"method":"x"}}));
+    let request = attributes(&request, &Hint::default());
     assert_eq!(
-        (&asks["a2amethod"], &asks["collaborationid"]),
+        (&request["a2amethod"], &request["collaborationid"]),
         (&json!("x"), &json!("5"))
     );
 }

@@ -350,7 +350,7 @@ proptest! {
 // === events are what they say ===
 
 /// The attributes of an event, its time as an instant, and its data without the white space around JSON.
-fn shown(event: &Event) -> (BTreeMap<String, String>, Bytes) {
+fn content(event: &Event) -> (BTreeMap<String, String>, Bytes) {
     let mut attributes: BTreeMap<String, String> = event
         .core_attributes()
         .map(|(name, value)| (name.to_owned(), value.to_owned()))
@@ -381,10 +381,10 @@ fn check_read_back(event: &Event) {
     let mut structured = Vec::new();
     format::write(event, &mut structured);
     let read = format::read(&structured.into(), &Limits::default()).unwrap();
-    assert_eq!(shown(&read), shown(event));
+    assert_eq!(content(&read), content(event));
     let theirs = cloudevents::Event::try_from(event).unwrap();
     let back = Event::try_from(theirs).unwrap();
-    assert_eq!(shown(&back), shown(event));
+    assert_eq!(content(&back), content(event));
     assert_eq!(back.body(), event.body());
 }
 

@@ -40,10 +40,10 @@ admin: { listen: "127.0.0.1:0" }
 /// What the agent answers, by the text that it is sent.
 pub(super) fn answers(request: &Value) -> Vec<String> {
     let message = &request["params"]["message"];
-    let said = |text: &str| json!({ "kind": "message", "role": "agent", "messageId": "m", "parts": [{ "kind": "text", "text": text }] });
+    let agent_message = |text: &str| json!({ "kind": "message", "role": "agent", "messageId": "m", "parts": [{ "kind": "text", "text": text }] });
     let status = |state: &str, is_final: bool| {
         json!({ "kind": "status-update", "taskId": "t-1", "contextId": message["contextId"], "final": is_final,
-            "status": { "state": state, "message": said(state) } })
+            "status": { "state": state, "message": agent_message(state) } })
     };
     let artifact = json!({ "kind": "artifact-update", "taskId": "t-1", "artifact": {
         "artifactId": "a", "parts": [{ "kind": "data", "data": { "days": 3 } }] } });
@@ -62,7 +62,7 @@ pub(super) fn answers(request: &Value) -> Vec<String> {
                 json!({ "jsonrpc": "2.0", "id": request["id"], "error": error }).to_string(),
             ];
         }
-        _ => vec![said("hello")],
+        _ => vec![agent_message("hello")],
     };
     let response = |result| json!({ "jsonrpc": "2.0", "id": request["id"], "result": result });
     results
@@ -112,13 +112,13 @@ async fn a_skill_is_a_tool() {
         "Plans a trip.\nExample: Three days in Oslo"
     );
     assert_eq!(tool["inputSchema"]["required"], json!(["text"]));
-    let begun = servers.post("/mcp/agents/trips", request(2, "initialize", json!({})));
-    let begun = json_of(begun.send().await.unwrap()).await["result"].clone();
+    let response = servers.post("/mcp/agents/trips", request(2, "initialize", json!({})));
+    let response = json_of(response.send().await.unwrap()).await["result"].clone();
     assert_eq!(
-        begun["serverInfo"],
+        response["serverInfo"],
         json!({ "name": "trips", "version": "3" })
     );
-    assert_eq!(begun["instructions"], "Trips.");
+    assert_eq!(response["instructions"], "Trips.");
     let prompts = servers.post("/mcp/agents/trips", request(3, "prompts/list", json!({})));
     assert_eq!(status_and_code(prompts).await.1, -32_601);
     let unknown = servers.post("/mcp/agents/trips", call("nope", &json!({ "text": "x" })));
@@ -144,14 +144,17 @@ async fn a_skill_is_a_tool() {
         answer["structuredContent"],
         json!({ "state": "completed", "contextId": "c-7" })
     );
-    let mut seen = next_of_trips(&mut servers).await;
-    while seen["params"]["message"]["contextId"] != "c-7" {
-        // What the agent without `protocol` was asked.
-        assert_ne!(seen["params"]["message"]["metadata"]["skillId"], "plan");
-        seen = next_of_trips(&mut servers).await;
+    let mut agent_request = next_of_trips(&mut servers).await;
+    while agent_request["params"]["message"]["contextId"] != "c-7" {
+        // The request to the agent without `protocol`.
+        assert_ne!(
+            agent_request["params"]["message"]["metadata"]["skillId"],
+            "plan"
+        );
+        agent_request = next_of_trips(&mut servers).await;
     }
-    assert_eq!(seen["method"], "message/send");
-    let message = &seen["params"]["message"];
+    assert_eq!(agent_request["method"], "message/send");
+    let message = &agent_request["params"]["message"];
     let parts = json!([
         { "kind": "text", "text": "hi" },
         { "kind": "data", "data": { "n": 1.0 } },
@@ -169,7 +172,7 @@ async fn a_skill_is_a_tool() {
 
 async fn next_of_trips(servers: &mut Servers) -> Value {
     loop {
-        let (topic, body) = servers.next_seen().await;
+        let (topic, body) = servers.next_request().await;
         if topic == TOPIC {
             return serde_json::from_str(&body).unwrap();
         }
@@ -212,21 +215,21 @@ async fn a_task_becomes_progress_and_a_result() {
     let whole = result(&servers, path, "plan", json!({ "text": "stream" })).await;
     assert_eq!(whole["structuredContent"]["data"], json!([{ "days": 3 }]));
 
-    let asks = result(&servers, path, "plan", json!({ "text": "ask" })).await;
+    let plan = result(&servers, path, "plan", json!({ "text": "ask" })).await;
     assert_eq!(
-        (&asks["structuredContent"]["state"], &asks["isError"]),
+        (&plan["structuredContent"]["state"], &plan["isError"]),
         (&json!("input-required"), &json!(false))
     );
-    let context = asks["structuredContent"]["contextId"].clone();
-    let task = asks["structuredContent"]["taskId"].clone();
+    let context = plan["structuredContent"]["contextId"].clone();
+    let task = plan["structuredContent"]["taskId"].clone();
     let goes_on = json!({ "text": "Friday", "contextId": context, "taskId": task });
     let answer = result(&servers, path, "plan", goes_on).await;
     assert_eq!(answer["content"][0]["text"], "hello");
-    let mut seen = next_of_trips(&mut servers).await;
-    while seen["params"]["message"]["parts"][0]["text"] != "Friday" {
-        seen = next_of_trips(&mut servers).await;
+    let mut agent_request = next_of_trips(&mut servers).await;
+    while agent_request["params"]["message"]["parts"][0]["text"] != "Friday" {
+        agent_request = next_of_trips(&mut servers).await;
     }
-    let message = &seen["params"]["message"];
+    let message = &agent_request["params"]["message"];
     assert_eq!(
         (&message["contextId"], &message["taskId"]),
         (&context, &json!("t-1"))
@@ -268,7 +271,7 @@ async fn the_stream_of_a_skill_continues_where_it_was_cut_off() {
             .collect()
     };
     assert_eq!(events.len(), 3, "{events:?}");
-    for (taken, event) in events.iter().enumerate() {
+    for (index, event) in events.iter().enumerate() {
         let get = Client::new()
             .get(format!("{}{path}", servers.front.base))
             .header("accept", "text/event-stream")
@@ -277,7 +280,7 @@ async fn the_stream_of_a_skill_continues_where_it_was_cut_off() {
         let rest = get.send().await.unwrap();
         assert_eq!(rest.status(), 200);
         let rest = read_events(&rest.text().await.unwrap());
-        assert_eq!(shown(&rest), shown(&events[taken + 1..]));
+        assert_eq!(shown(&rest), shown(&events[index + 1..]));
     }
 }
 
@@ -366,9 +369,9 @@ async fn a_cancelled_call_cancels_the_task() {
         .post(path, cancel.to_string())
         .header("mcp-session-id", &session);
     assert_eq!(cancelled.send().await.unwrap().status(), 202);
-    let seen = next_of_trips(&mut servers).await;
+    let agent_request = next_of_trips(&mut servers).await;
     assert_eq!(
-        (&seen["method"], &seen["params"]["id"]),
+        (&agent_request["method"], &agent_request["params"]["id"]),
         (&json!("tasks/cancel"), &json!("t-1"))
     );
     assert!(timeout(SOON, called.text()).await.is_ok());

@@ -28,7 +28,7 @@ async fn ended(bridge: &TestBridge, id: &str) -> Value {
     .await
 }
 
-/// Ends when the service has had so many calls.
+/// Waits until the service has had this number of calls.
 async fn called(bridge: &TestBridge, times: usize) {
     within("the service is called", async {
         while bridge.service.calls() < times {
@@ -123,7 +123,7 @@ async fn a_workflow_runs_and_its_results_are_the_answer() {
 }
 
 #[tokio::test]
-async fn a_run_that_fails_has_an_answer_and_an_invalid_workflow_does_not_run() {
+async fn a_failed_execution_has_an_answer_and_an_invalid_workflow_is_not_executed() {
     let bridge = TestBridge::open().await;
     let base = &bridge.service.base;
     let steps = [("a", call(base, "GET", "/fail")), ("b", wait(0))];
@@ -187,12 +187,12 @@ async fn the_same_workflow_runs_once_and_another_under_its_id_does_not() {
 async fn concurrent_duplicate_requests_get_one_execution() {
     let bridge = TestBridge::open().await;
     let request = json!({"workflow": workflow("twice-1", &[("act", call(&bridge.service.base, "POST", "/slow"))])});
-    let asked = join_all((0..8).map(|_| answer(bridge.execute(&request))));
+    let executions = join_all((0..8).map(|_| answer(bridge.execute(&request))));
     let answered = async {
         called(&bridge, 1).await;
         bridge.service.gate.add_permits(8);
     };
-    let (answers, ()) = tokio::join!(asked, answered);
+    let (answers, ()) = tokio::join!(executions, answered);
     let replayed = answers
         .iter()
         .filter(|answer| header(answer, "idempotent-replay") == "true");
@@ -204,7 +204,7 @@ async fn concurrent_duplicate_requests_get_one_execution() {
 }
 
 #[tokio::test]
-async fn an_execution_can_be_left_to_itself() {
+async fn an_execution_can_be_asynchronous() {
     let bridge = TestBridge::open().await;
     let text = workflow(
         "async-1",
@@ -251,10 +251,10 @@ async fn a_disconnected_client_does_not_end_its_execution() {
         &[("slow", call(&bridge.service.base, "POST", "/slow"))],
     );
     let request = bridge.execute(&json!({"workflow": text}));
-    let asking = tokio::spawn(request.send());
+    let response_task = tokio::spawn(request.send());
     called(&bridge, 1).await;
-    asking.abort();
-    assert!(asking.await.unwrap_err().is_cancelled());
+    response_task.abort();
+    assert!(response_task.await.unwrap_err().is_cancelled());
     bridge.service.gate.add_permits(1);
     assert_eq!(ended(&bridge, "gone-1").await["status"], "success");
     assert_eq!(bridge.service.calls(), 1);
@@ -321,18 +321,18 @@ async fn an_invalid_workflow_that_is_sent_twice_at_once_is_refused_twice() {
     let bridge = TestBridge::open_in(Some(environment)).await;
     let hidden = call("https://hidden.example.com/v1", "GET", "/");
     let text = workflow("twice", &[("fetch", hidden)]);
-    let asked = [true, false, true, false]
+    let requests = [true, false, true, false]
         .map(|is_async| fetch(bridge.execute(&json!({"workflow": text, "async": is_async}))));
     let open = async {
         within("all of them have come", async {
-            while store.asked.load(Ordering::SeqCst) < 4 {
+            while store.reads.load(Ordering::SeqCst) < 4 {
                 sleep(Duration::from_millis(5)).await;
             }
         })
         .await;
         store.gate.add_permits(1);
     };
-    let (responses, ()) = tokio::join!(join_all(asked), open);
+    let (responses, ()) = tokio::join!(join_all(requests), open);
     for (status, answer) in responses {
         assert_eq!(status, StatusCode::BAD_REQUEST, "{answer}");
         assert_eq!(answer["error"]["type"], "ValidationError");
@@ -340,7 +340,7 @@ async fn an_invalid_workflow_that_is_sent_twice_at_once_is_refused_twice() {
 }
 
 #[tokio::test]
-async fn a_bridge_that_stops_begins_nothing_and_lets_what_runs_end() {
+async fn a_bridge_that_stops_starts_nothing_and_lets_running_executions_end() {
     let bridge = TestBridge::open().await;
     let text = workflow(
         "drain-1",

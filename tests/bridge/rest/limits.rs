@@ -46,16 +46,16 @@ async fn every_window_counts_for_its_full_length() {
         let request = bridge.bare(Method::GET, "/api/v1/rate-limit/status");
         answer(request.bearer_auth(OTHER_KEY))
     };
-    let begun = seconds(&clock);
+    let start = seconds(&clock);
     for n in 0..60 {
         let response = ask().await;
         assert_eq!(response.status(), StatusCode::OK);
-        assert_eq!(standing(&response), (60, 59 - n, begun + 60));
+        assert_eq!(standing(&response), (60, 59 - n, start + 60));
     }
     clock.advance(Duration::from_secs(45));
     let refused = ask().await;
     assert_eq!(refused.status(), StatusCode::TOO_MANY_REQUESTS);
-    assert_eq!(standing(&refused), (60, 0, begun + 60));
+    assert_eq!(standing(&refused), (60, 0, start + 60));
     assert_eq!(header(&refused, "retry-after"), "15");
     assert_eq!(
         body(refused).await,
@@ -88,11 +88,11 @@ async fn every_window_counts_for_its_full_length() {
 }
 
 #[tokio::test]
-async fn an_agent_sees_what_it_has_used() {
+async fn an_agent_sees_its_own_usage() {
     let clock = VirtualClock::default();
     let bridge = bridge(&clock).await;
     let call = json!({"ApiCall": {"method": "POST", "url": format!("{}/users", bridge.service.base), "outputPath": "/workflow/x", "headers": {"Idempotency-Key": "k"}}});
-    // Nobody answers: four attempts, each of which counts.
+    // There is no answer: four attempts, and each counts.
     bridge.run(&workflow("used-1", &[("a", call)])).await;
     let (_, status) = fetch(bridge.get("/api/v1/rate-limit/status")).await;
     assert_eq!(

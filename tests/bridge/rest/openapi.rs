@@ -17,7 +17,7 @@ use super::store::Shaky;
 /// The document, and which of its responses occurred.
 struct Document {
     document: Value,
-    met: BTreeSet<(String, String, String)>,
+    covered: BTreeSet<(String, String, String)>,
 }
 
 // === impl Document ===
@@ -27,7 +27,7 @@ impl Document {
         let response = answer(bridge.bare(Method::GET, "/api/v1/openapi.json")).await;
         let mut document = Self {
             document: super::harness::body(response).await,
-            met: BTreeSet::new(),
+            covered: BTreeSet::new(),
         };
         let response = answer(bridge.get("/api/v1/openapi.json")).await;
         document
@@ -56,7 +56,7 @@ impl Document {
         }
     }
 
-    /// Whether an answer is one that the document has.
+    /// Checks that the document contains this answer.
     async fn check(&mut self, method: &str, path: &str, response: Response) -> Value {
         let status = response.status().as_str().to_owned();
         let at = format!("{method} {path} {status}");
@@ -85,7 +85,7 @@ impl Document {
         let schema = &promised["content"][&kind]["schema"];
         let value = super::harness::body(response).await;
         self.fits(&at, schema, &value);
-        self.met
+        self.covered
             .insert((path.to_owned(), method.to_owned(), status));
         value
     }
@@ -106,9 +106,9 @@ impl Document {
     }
 }
 
-/// The calls, each with a body that it takes, if it takes one.
+/// The calls, each with a valid body, if it has one.
 fn calls() -> Vec<(&'static str, &'static str, Option<Value>)> {
-    let judged = json!({"workflow": workflow("doc-0", &[("w", wait(0))])});
+    let validation = json!({"workflow": workflow("doc-0", &[("w", wait(0))])});
     vec![
         ("get", "/api/v1/capabilities", None),
         (
@@ -116,8 +116,12 @@ fn calls() -> Vec<(&'static str, &'static str, Option<Value>)> {
             "/api/v1/capabilities/search",
             Some(json!({"query": "all users"})),
         ),
-        ("post", "/api/v1/workflows/validate", Some(judged.clone())),
-        ("post", "/api/v1/workflows/execute", Some(judged)),
+        (
+            "post",
+            "/api/v1/workflows/validate",
+            Some(validation.clone()),
+        ),
+        ("post", "/api/v1/workflows/execute", Some(validation)),
         ("get", "/api/v1/executions", None),
         ("get", "/api/v1/executions/{execution_id}", None),
         ("get", "/api/v1/storage/{storage}", None),
@@ -140,7 +144,7 @@ fn request(bridge: &TestBridge, method: &str, path: &str, body: Option<&Value>) 
     }
 }
 
-/// What every call answers to those who may not ask, ask too often, or send what cannot be read.
+/// The answers of every call without permission, over a rate limit, or with an unreadable body.
 async fn refusals(bridge: &TestBridge, document: &mut Document) {
     for (method, path, body) in calls() {
         let ask = || request(bridge, method, path, body.as_ref());
@@ -225,9 +229,9 @@ async fn executions(bridge: &TestBridge, document: &mut Document) {
     }
     let invalid =
         json!({"workflow": workflow("doc-bad", &[("x", json!({"Fly": {}})), ("y", wait(1))])});
-    let judged = bridge.post("/api/v1/workflows/validate", &invalid);
+    let response = bridge.post("/api/v1/workflows/validate", &invalid);
     let report = document
-        .check("post", "/api/v1/workflows/validate", answer(judged).await)
+        .check("post", "/api/v1/workflows/validate", answer(response).await)
         .await;
     assert_eq!(report["valid"], false);
 }
@@ -243,8 +247,8 @@ async fn storages(bridge: &TestBridge, document: &mut Document) {
         ],
     );
     let body = json!({"workflow": lines, "input": {"x": [{"y": 1}]}, "session": "s 1"});
-    let (_, ran) = super::harness::fetch(bridge.execute(&body)).await;
-    assert_eq!(ran["status"], "success", "{ran}");
+    let (_, execution) = super::harness::fetch(bridge.execute(&body)).await;
+    assert_eq!(execution["status"], "success", "{execution}");
     let one = "/api/v1/storage/{storage}/{key}";
     let key = "a%20b/%C3%B6";
     for (storage, query) in [("localStorage", ""), ("sessionStorage", "?session=s%201")] {
@@ -330,7 +334,10 @@ async fn troubles(bridge: &TestBridge, store: &Shaky, document: &mut Document) {
     ] {
         let error = document.check(method, path, answer(request).await).await;
         assert_eq!(error["error"]["code"], "storage_failed", "{path}");
-        assert!(!error.to_string().contains("told to fail"), "{error}");
+        assert!(
+            !error.to_string().contains("fails as configured"),
+            "{error}"
+        );
     }
     store.fails.store(false, Ordering::SeqCst);
     let slow = workflow(
@@ -361,7 +368,7 @@ async fn troubles(bridge: &TestBridge, store: &Shaky, document: &mut Document) {
 }
 
 #[tokio::test]
-async fn the_document_says_what_is_answered() {
+async fn the_openapi_document_matches_the_answers() {
     let store = Arc::new(Shaky::with_gate(1));
     let environment = Environment {
         clock: Arc::new(SystemClock::new()),
@@ -388,7 +395,7 @@ async fn the_document_says_what_is_answered() {
     troubles(&bridge, &store, &mut document).await;
     let unmet: Vec<_> = document
         .promised()
-        .difference(&document.met)
+        .difference(&document.covered)
         .cloned()
         .collect();
     assert!(unmet.is_empty(), "promised and not met: {unmet:?}");

@@ -94,7 +94,7 @@ fn as_other(bridge: &TestBridge) -> reqwest::RequestBuilder {
 const PARTIAL: &str = "a2abus_workflow_reloads_total{outcome=\"partial\"} 1";
 
 #[tokio::test]
-async fn a_key_whose_file_is_gone_is_revoked_and_the_rest_is_taken_over() {
+async fn a_key_whose_file_is_gone_is_revoked_and_other_changes_are_applied() {
     let bridge = TestBridge::open().await;
     assert_eq!(status(&bridge, KEY).await, StatusCode::OK);
     std::fs::remove_file(bridge.file("reporter.key")).unwrap();
@@ -168,7 +168,7 @@ async fn a_key_that_was_never_there_is_waited_for() {
 }
 
 #[tokio::test]
-async fn permissions_that_are_taken_away_are_gone() {
+async fn revoked_permissions_no_longer_apply() {
     let bridge = TestBridge::open().await;
     let request = |id: &str| {
         let text = workflow(

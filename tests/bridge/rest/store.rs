@@ -13,26 +13,26 @@ pub(super) struct Shaky {
     pub(super) fails: AtomicBool,
     /// Reads wait for a permit, and return it.
     pub(super) gate: Semaphore,
-    /// How often a value was asked for.
-    pub(super) asked: AtomicUsize,
+    /// The number of reads.
+    pub(super) reads: AtomicUsize,
 }
 
 // === impl Shaky ===
 
 impl Shaky {
-    /// So many may read at a time.
+    /// A store with this number of concurrent reads.
     pub(super) fn with_gate(permits: usize) -> Self {
         Self {
             store: MemoryStore::default(),
             fails: AtomicBool::new(false),
             gate: Semaphore::new(permits),
-            asked: AtomicUsize::new(0),
+            reads: AtomicUsize::new(0),
         }
     }
 
-    fn judge(&self) -> Result<(), StoreError> {
+    fn check(&self) -> Result<(), StoreError> {
         match self.fails.load(Ordering::SeqCst) {
-            true => Err(StoreError("told to fail".into())),
+            true => Err(StoreError("fails as configured".into())),
             false => Ok(()),
         }
     }
@@ -45,9 +45,9 @@ impl Store for Shaky {
         key: &'a str,
     ) -> BoxFuture<'a, Result<Option<Bytes>, StoreError>> {
         async move {
-            self.asked.fetch_add(1, Ordering::SeqCst);
+            self.reads.fetch_add(1, Ordering::SeqCst);
             let _pass = self.gate.acquire().await.unwrap();
-            self.judge()?;
+            self.check()?;
             self.store.get(table, key).await
         }
         .boxed()
@@ -55,7 +55,7 @@ impl Store for Shaky {
 
     fn write<'a>(&'a self, changes: Vec<Change>) -> BoxFuture<'a, Result<(), StoreError>> {
         async move {
-            self.judge()?;
+            self.check()?;
             self.store.write(changes).await
         }
         .boxed()
@@ -69,7 +69,7 @@ impl Store for Shaky {
         most: usize,
     ) -> BoxFuture<'a, Result<Vec<(String, Bytes)>, StoreError>> {
         async move {
-            self.judge()?;
+            self.check()?;
             self.store.scan(table, prefix, after, most).await
         }
         .boxed()

@@ -149,7 +149,7 @@ async fn a_workflow_is_validated_on_request() {
 }
 
 #[tokio::test]
-async fn an_invalid_workflow_is_answered_with_all_that_is_wrong() {
+async fn an_invalid_workflow_is_answered_with_all_its_problems() {
     let mut world = World::new().await;
     world
         .publish(Message::plain(workflow(
@@ -187,7 +187,7 @@ async fn an_event_may_hold_what_a_request_over_http_would() {
 }
 
 #[tokio::test]
-async fn a_call_through_the_front_door_is_answered_as_any_call() {
+async fn a_call_over_http_is_answered_like_any_other() {
     let world = World::with("run_as: reporter", "  rpc: true").await;
     let lines = workflow("e-1", &[("get", world.service.get("/users"))]);
     let call = |method: &str, params| json!({"jsonrpc": "2.0", "id": 7, "method": method, "params": params});
@@ -219,7 +219,7 @@ async fn a_call_through_the_front_door_is_answered_as_any_call() {
 }
 
 #[tokio::test]
-async fn rights_are_those_of_the_agent_that_the_event_names() {
+async fn permissions_are_those_of_the_agent_that_the_event_names() {
     let mut world = World::named().await;
     let method = ("a2amethod", "workflows/execute");
     let lines = workflow("e-1", &[("get", world.service.get("/users"))]);
@@ -315,7 +315,7 @@ async fn a_message_without_a_workflow_becomes_a_dead_letter() {
     world.end().await;
 }
 
-/// The last event of each of so many requests.
+/// The last event of each of this number of requests.
 async fn answers(world: &mut World, requests: usize) -> Vec<ReplyEvent> {
     let mut answers = Vec::new();
     for _ in 0..requests {

@@ -1,4 +1,4 @@
-//! Nobody reaches the executor around its keys, whatever door he tries.
+//! No interface reaches the executor without a key.
 
 use a2abus_transports::Message;
 use a2abus_transports::memory::Memory;
@@ -27,7 +27,7 @@ async fn post(url: String, headers: &[(&str, &str)], body: &Value) -> Response {
     within("an answer", request.send()).await.unwrap()
 }
 
-/// A world without `workflows.rpc`, in which a route leads from the front door to the executor, straight or through
+/// A world without `workflows.rpc`, in which a route leads from the HTTP listener to the executor, directly or through
 /// another binding.
 async fn world(run_as: &str, routes: &str) -> World {
     World::routed(Memory::default(), Service::open().await, run_as, "", routes).await
@@ -90,7 +90,7 @@ fn lines_of(method: &str, lines: &str) -> Value {
 }
 
 #[tokio::test]
-async fn rpc_does_not_end_what_others_have_begun() {
+async fn rpc_does_not_cancel_executions_of_other_interfaces() {
     let mut world = world("run_as: reporter", STRAIGHT).await;
     let lines = workflow("e-1", &[("held", world.service.get("/held"))]);
     world.publish(Message::plain(lines)).await;
@@ -162,7 +162,7 @@ async fn rest_is_closed_without_a_key() {
 }
 
 #[tokio::test]
-async fn the_operators_door_executes_nothing() {
+async fn the_admin_listener_executes_nothing() {
     let world = world("run_as: reporter", STRAIGHT).await;
     let lines = workflow("e-1", &[("post", world.service.post("/orders"))]);
     for path in ["/rpc/a2e-executor", "/api/v1/workflows/execute"] {
@@ -182,7 +182,7 @@ async fn the_operators_door_executes_nothing() {
 
 #[tokio::test]
 async fn a_payload_on_the_bus_does_not_identify_its_sender() {
-    // The attribute of the event counts, where the operator says so by writing no `run_as`; no member of a payload does.
+    // Without `run_as`, the attribute of the event names the agent; no member of a payload does.
     let mut world = world("", STRAIGHT).await;
     let lines = workflow("e-1", &[("post", world.service.post("/orders"))]);
     let begin = r#""beginExecution","sourceagent":"reporter","_sourceAgent":"reporter""#;
@@ -194,7 +194,7 @@ async fn a_payload_on_the_bus_does_not_identify_its_sender() {
     for _ in 0..2 {
         let dlq_message = world.dead_letter().await;
         let reason = dlq_message.headers.get("bus-dlq-reason").unwrap();
-        assert_eq!(reason, "no_route", "nobody asked, so nobody is told");
+        assert_eq!(reason, "no_route", "without a requester there is no answer");
     }
     // Nor does the way through another binding give it a name.
     super::publish(

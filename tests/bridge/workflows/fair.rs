@@ -9,7 +9,7 @@ const EXECUTE: (&str, &str) = ("a2amethod", "workflows/execute");
 const ELEMENTS: usize = 5_000;
 const OPERATIONS: usize = 19;
 
-/// A workflow whose every operation keeps a thread busy for a while.
+/// A workflow in which every operation keeps a thread busy for a while.
 fn heavy(execution: &str) -> String {
     let operations: Vec<(String, _)> = (0..OPERATIONS)
         .map(|number| {
@@ -45,7 +45,7 @@ async fn heavy_workflows_of_one_agent_do_not_delay_another() {
     }
     let operations = "a2abus_workflow_operations_total{status=\"success\",type=\"TransformData\"}";
     // Many of them compute.
-    let done = world.until_more(operations, 20).await;
+    let before = world.until_more(operations, 20).await;
 
     let light = workflow("light", &[("w", wait(0))]);
     world
@@ -59,7 +59,7 @@ async fn heavy_workflows_of_one_agent_do_not_delay_another() {
         }
     }
     // In one queue with the others it would have waited for most of them again and again.
-    let meanwhile = world.count(operations) - done;
+    let meanwhile = world.count(operations) - before;
     assert!(
         meanwhile < 16,
         "{meanwhile} heavy operations went before it"

@@ -57,7 +57,7 @@ async fn lines_in_order_make_one_workflow() {
 }
 
 #[tokio::test]
-async fn lines_that_are_cancelled_before_the_last_has_come_make_nothing() {
+async fn lines_that_are_cancelled_before_the_last_one_start_no_execution() {
     let mut world = World::named().await;
     let lines = lines(&world);
     send(&world, "line-0", Some(0), &lines[0]).await;
@@ -79,7 +79,7 @@ async fn lines_that_are_cancelled_before_the_last_has_come_make_nothing() {
 }
 
 #[tokio::test]
-async fn a_line_that_comes_once_more_does_not_keep_a_cancel_from_what_runs() {
+async fn a_repeated_line_does_not_keep_a_cancel_from_the_running_execution() {
     let mut world = World::named().await;
     let lines = [
         define("held", &world.service.get("/held")),
@@ -162,7 +162,7 @@ async fn lines_of_two_agents_are_two_workflows() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn lines_that_nothing_follows_are_answered_after_a_minute() {
+async fn an_incomplete_sequence_of_lines_is_answered_after_a_minute() {
     let mut world = World::named().await;
     send(&world, "1", None, &define("w", &wait(1))).await;
     let mut minutes = 0;
@@ -171,7 +171,7 @@ async fn lines_that_nothing_follows_are_answered_after_a_minute() {
             biased;
             delivery = world.answers.recv() => break delivery.unwrap(),
             () = yield_now() => {
-                assert!(minutes < 10_000, "nothing is said");
+                assert!(minutes < 10_000, "no answer");
                 minutes += 1;
                 tokio::time::advance(Duration::from_secs(61)).await;
             }
@@ -252,14 +252,14 @@ async fn lines_of_one_workflow_have_half_of_the_budget() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn lines_that_go_on_and_on_are_answered_after_five_minutes() {
+async fn an_endless_sequence_of_lines_is_answered_after_five_minutes() {
     let mut world = World::named().await;
     let mut lines = 0;
     let answer = loop {
         let line = define(&format!("o{lines}"), &wait(1));
         send(&world, &format!("{lines}"), None, &line).await;
         lines += 1;
-        assert!(lines < 1_000, "nothing is said");
+        assert!(lines < 1_000, "no answer");
         tokio::time::advance(Duration::from_secs(30)).await;
         if let Some(delivery) = world.answers.try_recv() {
             delivery.acknowledger.settle(Outcome::Settled).unwrap();

@@ -9,7 +9,7 @@ use super::{INBOX, ReplyEvent, World, event, group, next, publish, wait, workflo
 const EXECUTE: (&str, &str) = ("a2amethod", "workflows/execute");
 const TRACE: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 
-/// Makes a request that names a place for its answer, or for progress.
+/// Makes a request that names an address for its answer, or for progress.
 type Naming = fn(&str) -> Message;
 
 async fn reads(memory: &Memory, topic: &str) -> Consumer {
@@ -57,7 +57,7 @@ async fn a_requester_with_an_inbox_gets_the_result_as_its_only_reply() {
         assert_eq!(reply.ty, "a2e.execution.resp");
         assert_eq!(reply.data["execution_id"], execution);
         assert_eq!(reply.data["status"], "success");
-        // What came before it is counted, and was not for this place.
+        // Earlier events are counted, but are not sent to this address.
         assert_eq!(reply.attribute("seq"), "3");
     }
     request(&world, "_INBOX.me", Message::plain(call("e-3"))).await;
@@ -140,18 +140,18 @@ async fn a_call_that_is_answered_by_the_routes_gets_only_its_response() {
 }
 
 #[tokio::test]
-async fn progress_goes_where_the_request_wants_it() {
+async fn progress_goes_to_the_address_in_the_request() {
     let world = World::with("run_as: reporter, reply_topics: [desk, news]", "").await;
     let mut desk = reads(&world.memory, "desk").await;
-    let mut news = reads(&world.memory, "news").await;
+    let mut progress = reads(&world.memory, "news").await;
     let mut inbox = reads(&world.memory, "_INBOX.>").await;
 
     let places = [EXECUTE, ("replyto", "desk"), ("progressto", "news")];
     world.publish(event("1", &places, &lines("e-1"))).await;
     let output: Vec<String> = [
-        next(&mut news).await,
-        next(&mut news).await,
-        next(&mut news).await,
+        next(&mut progress).await,
+        next(&mut progress).await,
+        next(&mut progress).await,
     ]
     .iter()
     .map(|message| ReplyEvent::of(message).ty)
@@ -160,7 +160,7 @@ async fn progress_goes_where_the_request_wants_it() {
     assert_eq!(output, ["a2e.execution.started", progress, progress]);
     assert!(ReplyEvent::of(&next(&mut desk).await).is_answer());
 
-    // Who says that the place of the answer takes parts too gets them there, before the answer.
+    // Progress can go to the reply address too, before the answer.
     let places = [EXECUTE, ("replyto", "desk"), ("progressto", "desk")];
     world.publish(event("2", &places, &lines("e-2"))).await;
     assert_eq!(reply_read(&mut desk).await.len(), 4);
@@ -176,11 +176,11 @@ async fn progress_goes_where_the_request_wants_it() {
 #[tokio::test]
 async fn progress_has_a_topic_of_the_binding() {
     let world = World::with("run_as: reporter, progress: news", "").await;
-    let mut news = reads(&world.memory, "news").await;
+    let mut progress = reads(&world.memory, "news").await;
     let mut inbox = reads(&world.memory, "_INBOX.>").await;
     request(&world, "_INBOX.me", Message::plain(lines("e-1"))).await;
     assert_eq!(
-        ReplyEvent::of(&next(&mut news).await).ty,
+        ReplyEvent::of(&next(&mut progress).await).ty,
         "a2e.execution.started"
     );
     assert!(ReplyEvent::of(&next(&mut inbox).await).is_answer());

@@ -72,7 +72,7 @@ async fn a_caller_that_disconnects_cancels_its_call() {
     let calling = tokio::spawn(request.send());
     world.service.until_held(1).await;
     calling.abort();
-    // The same workflow again finds what became of it.
+    // The same workflow, sent again, gets its outcome.
     let series = "a2abus_workflow_executions_ended_total{status=\"cancelled\"}";
     world.until_counted(series, 1).await;
     world.publish(Message::plain(lines)).await;
@@ -132,7 +132,7 @@ async fn a_workflow_that_comes_again_while_it_runs_runs_once() {
 }
 
 #[tokio::test]
-async fn a_run_does_not_wait_for_a_bus_that_is_away_and_its_answer_does() {
+async fn an_execution_does_not_wait_for_an_unavailable_bus_but_its_answer_does() {
     let mut world = World::named().await;
     let operations = [
         ("held", world.service.get("/held")),
@@ -208,8 +208,8 @@ async fn a_waiting_workflow_can_be_cancelled() {
     let lines = workflow("e-1", &[("post", world.service.post("/orders"))]);
     // The id of the execution is known from within alone.
     let body = json!({"workflow": lines}).to_string();
-    let asked = [EXECUTE, ("collaborationid", "task-7")];
-    world.send("x", &asked, &body).await;
+    let headers = [EXECUTE, ("collaborationid", "task-7")];
+    world.send("x", &headers, &body).await;
     world.publish(cancel("reporter")).await;
     let answer = world.answer().await;
     assert_eq!(
@@ -222,7 +222,7 @@ async fn a_waiting_workflow_can_be_cancelled() {
         world.answer().await;
     }
     // It stays cancelled when it is delivered again.
-    world.send("x", &asked, &body).await;
+    world.send("x", &headers, &body).await;
     let again = world.answer().await;
     assert_eq!(again.data, answer.data);
     assert_eq!(world.service.posts(), 0);

@@ -1,4 +1,4 @@
-// The agent `nats-go`: answers by Respond of nats.go, which copies no headers. agents.py says what it is asked.
+// The agent `nats-go`: answers by Respond of nats.go, which copies no headers. agents.py documents the requests.
 package main
 
 import (
@@ -16,7 +16,7 @@ const agent = "nats-go"
 
 type object = map[string]any
 
-type said struct {
+type options struct {
 	Behave string `json:"behave"`
 	Nonce  any    `json:"nonce"`
 }
@@ -24,40 +24,40 @@ type said struct {
 type request struct {
 	ID     json.RawMessage `json:"id"`
 	Params struct {
-		Arguments *said `json:"arguments"`
-		Metadata  *said `json:"metadata"`
+		Arguments *options `json:"arguments"`
+		Metadata  *options `json:"metadata"`
 	} `json:"params"`
 }
 
 // answers returns the results of the request as JSON-RPC responses, in order.
 func answers(body []byte) (string, []object) {
-	var asked request
-	if err := json.Unmarshal(body, &asked); err != nil {
+	var parsed request
+	if err := json.Unmarshal(body, &parsed); err != nil {
 		log.Fatalf("not a request: %v", err)
 	}
-	what := asked.Params.Arguments
-	if what == nil {
-		what = asked.Params.Metadata
+	opts := parsed.Params.Arguments
+	if opts == nil {
+		opts = parsed.Params.Metadata
 	}
-	if what == nil { // a cancel
+	if opts == nil { // a cancel
 		return "", nil
 	}
-	result := func(result object) object { return object{"jsonrpc": "2.0", "id": asked.ID, "result": result} }
-	weather := func() object { return object{"celsius": -3, "nonce": what.Nonce} }
-	switch what.Behave {
+	result := func(result object) object { return object{"jsonrpc": "2.0", "id": parsed.ID, "result": result} }
+	weather := func() object { return object{"celsius": -3, "nonce": opts.Nonce} }
+	switch opts.Behave {
 	case "unary", "hold":
-		return what.Behave, []object{result(weather())}
+		return opts.Behave, []object{result(weather())}
 	case "stream":
-		return what.Behave, stream(what.Nonce, result)
+		return opts.Behave, stream(opts.Nonce, result)
 	case "error":
 		failed := object{"code": -32050, "message": "no such city"}
-		return what.Behave, []object{{"jsonrpc": "2.0", "id": asked.ID, "error": failed}}
+		return opts.Behave, []object{{"jsonrpc": "2.0", "id": parsed.ID, "error": failed}}
 	case "twice":
 		first, second := weather(), weather()
 		first["answer"], second["answer"] = 1, 2
-		return what.Behave, []object{result(first), result(second)}
+		return opts.Behave, []object{result(first), result(second)}
 	}
-	return what.Behave, nil
+	return opts.Behave, nil
 }
 
 // stream returns four artifact updates and the last status update of A2A 0.3.

@@ -23,13 +23,13 @@ async def roots(context):
 
 async def main(url, way):
     seen, begun = [], asyncio.Event()
-    asked = {"sampling_callback": sample, "elicitation_callback": elicit, "list_roots_callback": roots}
+    callbacks = {"sampling_callback": sample, "elicitation_callback": elicit, "list_roots_callback": roots}
 
     async def progress(done, total, message):
         seen.append(done)
         begun.set()
 
-    async with streamable_http_client(url) as (read, write, _), ClientSession(read, write, **asked) as session:
+    async with streamable_http_client(url) as (read, write, _), ClientSession(read, write, **callbacks) as session:
         await session.initialize()
 
         async def say(name, progress=None, **arguments):

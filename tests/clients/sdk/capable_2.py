@@ -22,14 +22,14 @@ async def roots(context):
 
 async def main(url, way):
     seen, begun = [], asyncio.Event()
-    asked = {"sampling_callback": sample, "elicitation_callback": elicit, "list_roots_callback": roots}
+    callbacks = {"sampling_callback": sample, "elicitation_callback": elicit, "list_roots_callback": roots}
 
     async def progress(done, total, message):
         seen.append(done)
         begun.set()
 
     # Only the revisions with sessions have questions of the server.
-    async with Client(url, mode="legacy", **asked) as client:
+    async with Client(url, mode="legacy", **callbacks) as client:
 
         async def say(name, progress=None, **arguments):
             answer = await client.call_tool(name, arguments, progress_callback=progress)

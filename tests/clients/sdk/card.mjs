@@ -44,12 +44,12 @@ for await (const event of client.sendMessageStream(ask("Oslo"))) events.push(eve
 const kinds = events.map(({ payload }) => payload.$case);
 assert.deepEqual(kinds, ["task", "statusUpdate", "artifactUpdate", "artifactUpdate", "artifactUpdate", "statusUpdate"]);
 const { id } = events[0].payload.value;
-const kept = await client.getTask({ tenant: "", id });
-assert.equal(kept.status.state, TaskState.TASK_STATE_COMPLETED);
-assert.deepEqual(kept.artifacts[0].parts.map(text), ["part 0", "part 1", "part 2"]);
+const stored = await client.getTask({ tenant: "", id });
+assert.equal(stored.status.state, TaskState.TASK_STATE_COMPLETED);
+assert.deepEqual(stored.artifacts[0].parts.map(text), ["part 0", "part 1", "part 2"]);
 const listed = await client.listTasks({
   tenant: "",
-  contextId: kept.contextId,
+  contextId: stored.contextId,
   status: TaskState.TASK_STATE_UNSPECIFIED,
   pageToken: "",
   statusTimestampAfter: undefined,

@@ -45,8 +45,8 @@ async def main(url, binding):
         task, _ = events[-1]
         assert task.status.state == TaskState.completed, task
         assert [part.root.text for part in task.artifacts[0].parts] == ["part 0", "part 1", "part 2"], task
-        kept = await plain.get_task(TaskQueryParams(id=task.id))
-        assert kept.status.state == TaskState.completed and kept.artifacts == task.artifacts, kept
+        stored = await plain.get_task(TaskQueryParams(id=task.id))
+        assert stored.status.state == TaskState.completed and stored.artifacts == task.artifacts, stored
 
         # A task that goes on until it is cancelled, seen by two.
         first = streaming.send_message(create_text_message_object(content="hold"))

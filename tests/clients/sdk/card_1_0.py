@@ -63,9 +63,9 @@ async def main(url, binding):
         kinds = [event.WhichOneof("payload") for event in events]
         assert kinds == ["task", "status_update", *["artifact_update"] * 3, "status_update"], kinds
         task = events[0].task
-        kept = await plain.get_task(GetTaskRequest(id=task.id))
-        assert kept.status.state == TaskState.TASK_STATE_COMPLETED, kept
-        assert [part.text for part in kept.artifacts[0].parts] == ["part 0", "part 1", "part 2"], kept
+        stored = await plain.get_task(GetTaskRequest(id=task.id))
+        assert stored.status.state == TaskState.TASK_STATE_COMPLETED, stored
+        assert [part.text for part in stored.artifacts[0].parts] == ["part 0", "part 1", "part 2"], stored
         listed = await plain.list_tasks(ListTasksRequest(context_id=task.context_id))
         assert [one.id for one in listed.tasks] == [task.id], listed
 
@@ -78,8 +78,8 @@ async def main(url, binding):
         assert (await anext(second)).task.id == held.id
         hook = f"http://127.0.0.1:{os.environ['CLIENTS_HOOKS']}/{uuid.uuid4()}"
         config = TaskPushNotificationConfig(task_id=held.id, id="hook", url=hook, token="t0k")
-        kept = await plain.create_task_push_notification_config(config)
-        assert (kept.url, kept.id, kept.token) == (hook, "hook", "t0k"), kept
+        stored = await plain.create_task_push_notification_config(config)
+        assert (stored.url, stored.id, stored.token) == (hook, "hook", "t0k"), stored
         name = {"task_id": held.id, "id": "hook"}
         assert (await plain.get_task_push_notification_config(GetTaskPushNotificationConfigRequest(**name))).url == hook
         listed = ListTaskPushNotificationConfigsRequest(task_id=held.id)

@@ -23,8 +23,8 @@ const onprogress = ({ progress, total }) => seen.push([progress, total]);
 const slow = await client.callTool(call, undefined, { onprogress });
 assert.equal(slow.content[0].text, 'Oslo: -3 degrees');
 // On standard input this SDK drops progress that comes in one piece with the answer.
-const heard = args.length > 0 ? seen.length : 2;
-assert.deepEqual(seen, [[1, 2], [2, 2]].slice(0, heard));
+const count = args.length > 0 ? seen.length : 2;
+assert.deepEqual(seen, [[1, 2], [2, 2]].slice(0, count));
 
 await assert.rejects(client.callTool({ ...call, name: 'tides' }), /Unknown tool: tides/);
 await client.close();

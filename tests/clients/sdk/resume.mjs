@@ -21,7 +21,7 @@ function cut(body) {
   }));
 }
 
-// Requests go to the first replica; whatever is said about one that is being answered, to the other.
+// Requests go to the first replica; messages about a request in progress go to the other.
 async function fetchAt(url, init) {
   const headers = new Headers(init.headers);
   const body = init.body ?? '';
@@ -54,7 +54,7 @@ const held = client.callTool({ name: 'hold', arguments: {} }, undefined, {
 });
 await assert.rejects(held, /enough/);
 assert.equal(seen.cancels, 1);
-// The agent says how often it was cancelled.
+// The agent returns the number of cancels.
 let cancelled = 0;
 while (cancelled === 0) {
   const { content } = await client.callTool({ name: 'cancels', arguments: {} });

@@ -101,7 +101,7 @@ async def main(first, other):
             await client.call_tool("hold", {}, progress_callback=stop)
         assert held.cancelled_caught
         cancelled = 0
-        # The agent says how often it was cancelled.
+        # The agent returns the number of cancels.
         while cancelled == 0:
             answer = await client.call_tool("cancels", {})
             cancelled = int(answer.content[0].text)

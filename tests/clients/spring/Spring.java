@@ -72,22 +72,22 @@ public class Spring {
     public List<String> answer(String body) throws Exception {
       JsonNode request = JSON.readTree(body);
       JsonNode params = request.path("params");
-      JsonNode said = params.has("arguments") ? params.path("arguments") : params.path("metadata");
+      JsonNode options = params.has("arguments") ? params.path("arguments") : params.path("metadata");
       List<String> answers = new ArrayList<>();
-      switch (said.path("behave").asText()) {
-        case "unary" -> answers.add(response(request, "result", weather(said)));
+      switch (options.path("behave").asText()) {
+        case "unary" -> answers.add(response(request, "result", weather(options)));
         case "error" -> {
           ObjectNode error = JSON.createObjectNode().put("code", -32050).put("message", "no such city");
           answers.add(response(request, "error", error));
         }
         case "twice" -> {
           for (int number : new int[] {1, 2}) {
-            answers.add(response(request, "result", weather(said).put("answer", number)));
+            answers.add(response(request, "result", weather(options).put("answer", number)));
           }
         }
         case "stream" -> {
           for (int part = 1; part <= 5; part++) {
-            answers.add(response(request, "result", update(said, part)));
+            answers.add(response(request, "result", update(options, part)));
           }
         }
         default -> {}
@@ -95,12 +95,12 @@ public class Spring {
       return answers;
     }
 
-    static ObjectNode weather(JsonNode said) {
-      return JSON.createObjectNode().put("celsius", -3).set("nonce", said.path("nonce"));
+    static ObjectNode weather(JsonNode options) {
+      return JSON.createObjectNode().put("celsius", -3).set("nonce", options.path("nonce"));
     }
 
-    static ObjectNode update(JsonNode said, int part) {
-      ObjectNode data = JSON.createObjectNode().put("part", part).set("nonce", said.path("nonce"));
+    static ObjectNode update(JsonNode options, int part) {
+      ObjectNode data = JSON.createObjectNode().put("part", part).set("nonce", options.path("nonce"));
       ObjectNode update = JSON.createObjectNode().put("taskId", "t-1").put("contextId", "c-1");
       if (part == 5) {
         update.put("kind", "status-update").put("final", true).set("metadata", data);

@@ -138,13 +138,13 @@ fn any_message_of(types: Vec<&'static str>) -> impl Strategy<Value = (&'static s
 }
 
 /// Whether a member was kept: unchanged, or with added defaults inside.
-fn kept(written: &Json, read: &Json) -> bool {
+fn is_preserved(written: &Json, read: &Json) -> bool {
     match (written, read) {
         (Json::Object(written), Json::Object(read)) => written
             .iter()
-            .all(|(name, value)| read.get(name).is_some_and(|read| kept(value, read))),
+            .all(|(name, value)| read.get(name).is_some_and(|read| is_preserved(value, read))),
         (Json::Array(written), Json::Array(read)) => {
-            written.len() == read.len() && written.iter().zip(read).all(|(w, r)| kept(w, r))
+            written.len() == read.len() && written.iter().zip(read).all(|(w, r)| is_preserved(w, r))
         }
         (written, read) => written == read,
     }
@@ -167,7 +167,7 @@ proptest! {
         } else {
             prop_assert_eq!(message.body.type_name(), name);
             let read = message.to_object();
-            prop_assert!(kept(&object.clone().into(), &read.into()), "{object} {message}");
+            prop_assert!(is_preserved(&object.clone().into(), &read.into()), "{object} {message}");
         }
         prop_assert_eq!(message.body.req_id(), req_id);
         let line = message.to_string();
@@ -241,20 +241,20 @@ proptest! {
                     }
                 }
                 1 => {
-                    let taken = matcher.match_message(&answer, &id, &"{}".into()).unwrap();
-                    prop_assert_eq!(taken, Matched::Unchanged);
+                    let matched = matcher.match_message(&answer, &id, &"{}".into()).unwrap();
+                    prop_assert_eq!(matched, Matched::Unchanged);
                     list.retain(|(_, open)| *open != id);
                 }
                 _ => {
                     let line = Bytes::from(format!("{{\"type\":\"{answer}\"}} "));
                     let place = list.iter().position(|(open, _)| *open == operation);
                     let expected = place.map(|place| list.remove(place).1);
-                    let taken = matcher.match_message(&answer, "", &line).unwrap();
+                    let matched = matcher.match_message(&answer, "", &line).unwrap();
                     let expected = expected.map_or(Matched::Unmatched, |id| Matched::Completed {
                         line: format!("{{\"type\":\"{answer}\",\"req_id\":\"{id}\"}} ").into(),
                         req_id: id.into(),
                     });
-                    prop_assert_eq!(taken, expected);
+                    prop_assert_eq!(matched, expected);
                 }
             }
             prop_assert_eq!(matcher.open_calls(), list.len());

@@ -339,7 +339,7 @@ fn warnings_of_configurations() {
 }
 
 #[test]
-fn codes_are_distinct_words() {
+fn error_codes_are_distinct() {
     let codes: BTreeSet<_> = Code::ALL.iter().map(|code| code.as_str()).collect();
     assert_eq!(codes.len(), Code::ALL.len());
 }

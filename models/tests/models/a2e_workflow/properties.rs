@@ -315,7 +315,7 @@ proptest! {
     }
 
     #[test]
-    fn any_value_in_place_of_a_member_is_judged(
+    fn any_value_of_a_member_is_either_accepted_or_refused(
         operation in operation(),
         value in value(),
         at in any::<prop::sample::Index>(),

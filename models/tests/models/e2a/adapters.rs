@@ -3,7 +3,7 @@
 use super::{NEW_ID, NOW, check, check_error, check_members};
 
 #[test]
-fn a_prompt_is_made_of_what_is_there() {
+fn a_prompt_is_made_of_the_members_that_have_content() {
     let merge = "merge_params_to_acp_prompt";
     for (params, prompt) in [
         (

@@ -277,7 +277,7 @@ fn after_the_answer_come_late_parts_and_then_nothing() {
 }
 
 #[test]
-fn odd_places_do_no_harm() {
+fn extreme_sequence_numbers_do_no_harm() {
     let mut fold = fold(CallMode::Unary);
     let steps = take(
         &mut fold,
@@ -432,7 +432,7 @@ fn a_streaming_caller_gets_parts_in_its_own_protocol() {
 }
 
 #[test]
-fn an_exchange_can_be_folded_by_name() {
+fn the_named_conversion_fold_folds_an_exchange() {
     check(
         "fold",
         r#"{"call":{"id":1},"records":[

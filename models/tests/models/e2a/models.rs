@@ -281,7 +281,7 @@ fn internal_keys_are_stripped() {
 }
 
 #[test]
-fn unknown_members_are_kept_aside() {
+fn unknown_members_are_extras_and_are_not_written() {
     let envelope = json(r#"{"method":"a","mood":"good","payload":{"k":1}}"#);
     let envelope = E2aEnvelope::parse(&envelope, Trust::Untrusted).unwrap();
     assert_eq!(envelope.extras.to_string(), r#"{"mood":"good"}"#);
@@ -298,9 +298,9 @@ fn secrets_appear_in_no_debug_output_or_error() {
         "extra_headers":{"X-Key":"s3cret"}},"agent_ref":AGENT}"#;
     let envelope = json(&text.replace("AGENT", "null"));
     let envelope = E2aEnvelope::parse(&envelope, Trust::Untrusted).unwrap();
-    for shown in [format!("{envelope:?}"), format!("{envelope:#?}")] {
-        assert!(!shown.contains("s3cret"), "{shown}");
-        assert!(shown.contains("X-Key") && shown.contains("***"), "{shown}");
+    for debug in [format!("{envelope:?}"), format!("{envelope:#?}")] {
+        assert!(!debug.contains("s3cret"), "{debug}");
+        assert!(debug.contains("X-Key") && debug.contains("***"), "{debug}");
     }
     let written = envelope.to_object(Form::Compact).to_string();
     assert!(written.contains("s3cret"));

@@ -72,7 +72,7 @@ const NAMES: [&str; 57] = [
     "odd",
 ];
 
-const WORDS: [&str; 24] = [
+const STRINGS: [&str; 24] = [
     "",
     " ",
     "a",
@@ -132,7 +132,7 @@ fn any_value() -> impl Strategy<Value = Json> {
         (-3i64..3).prop_map(Json::from),
         any::<i64>().prop_map(Json::from),
         any::<f64>().prop_filter_map("finite", |n| Number::from_f64(n).map(Json::from)),
-        select(&WORDS[..]).prop_map(Json::from),
+        select(&STRINGS[..]).prop_map(Json::from),
         any::<String>().prop_map(Json::from),
     ];
     leaf.prop_recursive(3, 24, 6, |inner| {
@@ -147,13 +147,14 @@ fn any_value() -> impl Strategy<Value = Json> {
 fn fitting() -> impl Strategy<Value = (&'static str, Json)> {
     let texts = &NAMES[2..13];
     prop_oneof![
-        (select(texts), select(&WORDS[..6])).prop_map(|(name, word)| (name, word.into())),
+        (select(texts), select(&STRINGS[..6])).prop_map(|(name, value)| (name, value.into())),
         (
             select(&["timestamp", "jsonrpc_id", "sequence"][..]),
             0i64..4_000_000_000
         )
             .prop_map(|(name, number)| (name, number.into())),
-        select(&["user", "agent", "service"][..]).prop_map(|word| ("identity_origin", word.into())),
+        select(&["user", "agent", "service"][..])
+            .prop_map(|value| ("identity_origin", value.into())),
         (
             select(
                 &[
@@ -165,12 +166,12 @@ fn fitting() -> impl Strategy<Value = (&'static str, Json)> {
                     "provenance"
                 ][..]
             ),
-            vec((select(&INNER[..]), select(&WORDS[..])), 0..4)
+            vec((select(&INNER[..]), select(&STRINGS[..])), 0..4)
         )
             .prop_map(|(name, members)| {
                 let members = members
                     .into_iter()
-                    .map(|(name, word)| (name, Json::from(word)));
+                    .map(|(name, value)| (name, Json::from(value)));
                 (name, Json::object(members))
             }),
     ]
@@ -187,7 +188,7 @@ fn full(envelope: &E2aEnvelope) -> Json {
 
 proptest! {
     #[test]
-    fn a_request_that_is_written_reads_the_same(message in any_message()) {
+    fn a_written_request_reads_the_same(message in any_message()) {
         for trust in [Trust::Untrusted, Trust::Trusted] {
             let Ok(mut envelope) = E2aEnvelope::parse(&message, trust) else {
                 continue;
@@ -202,7 +203,7 @@ proptest! {
     }
 
     #[test]
-    fn a_record_that_is_written_reads_the_same(message in any_message()) {
+    fn a_written_record_reads_the_same(message in any_message()) {
         if let Ok(mut record) = E2aResponse::parse(&message) {
             record.extras = Object::new();
             let short = Json::Object(record.to_object(Form::Compact));

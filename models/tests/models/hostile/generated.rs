@@ -21,7 +21,7 @@ impl Random {
         of[self.below(of.len())]
     }
 
-    fn word(&mut self) -> String {
+    fn random_string(&mut self) -> String {
         let letters = b"abcdefghijklmnopqrstuvwxyz0123456789";
         let length = 1 + self.below(12);
         (0..length)
@@ -39,8 +39,8 @@ impl Random {
             0 => self.pick(&["null", "true", "false"]).to_owned(),
             1 => format!("{}", self.below(1 << 30)),
             2 => format!("-{}.{}e+{}", self.below(99), self.below(99), self.below(9)),
-            3 => format!("\"{}\\u00e9\\n é\"", self.word()),
-            4 | 5 => format!("\"{}\"", self.word()),
+            3 => format!("\"{}\\u00e9\\n é\"", self.random_string()),
+            4 | 5 => format!("\"{}\"", self.random_string()),
             6 => format!("[{},{}]", self.value(depth - 1), self.value(depth - 1)),
             _ => self.object(&[], depth - 1),
         }
@@ -53,7 +53,7 @@ impl Random {
             .map(|(name, value)| format!("\"{name}\":{}{value}", self.space()))
             .collect();
         for _ in 0..self.below(4) {
-            let odd = format!("\"x-{}\":{}", self.word(), self.value(depth));
+            let odd = format!("\"x-{}\":{}", self.random_string(), self.value(depth));
             written.insert(self.below(written.len() + 1), odd);
         }
         let comma = format!("{},{}", self.space(), self.space());
@@ -104,7 +104,7 @@ impl Random {
 
     /// Any good payload with these bytes inside a string.
     fn in_a_string(&mut self, bytes: &[u8]) -> Vec<u8> {
-        let value = [b"\"", self.word().as_bytes(), bytes, b"\""].concat();
+        let value = [b"\"", self.random_string().as_bytes(), bytes, b"\""].concat();
         let payload = self.payload();
         [b"{\"s\":", &value[..], b",", &payload[1..]].concat()
     }
@@ -239,7 +239,7 @@ const BYTES: [BadKind; 22] = [
         random.with(REQUEST, "n", number)
     }),
     ("a broken word", K::NotJson, |random| {
-        let word = random.pick(&[
+        let literal = random.pick(&[
             "True",
             "nul",
             "falsee",
@@ -248,7 +248,7 @@ const BYTES: [BadKind; 22] = [
             "nullnull",
             "truefalse",
         ]);
-        random.with(RECORD, "n", word)
+        random.with(RECORD, "n", literal)
     }),
     ("a comment", K::NotJson, |random| {
         let comment = random.pick(&["/**/1", "//\n1", "#\n1"]);
@@ -261,18 +261,18 @@ const BYTES: [BadKind; 22] = [
         random.with(REQUEST, "deep", &value)
     }),
     ("more than the limit", K::TooLarge, |random| {
-        let word = random.word();
+        let string = random.random_string();
         random.with(
             REQUEST,
             "long",
-            &format!("\"{}\"", word.repeat((1 << 20) / word.len() + 1)),
+            &format!("\"{}\"", string.repeat((1 << 20) / string.len() + 1)),
         )
     }),
     ("no object", K::NotAnObject, |random| {
-        let word = format!("\"{}\"", random.word());
+        let string = format!("\"{}\"", random.random_string());
         let number = random.below(1 << 30).to_string();
         random
-            .pick(&[word.as_str(), &number, "null", "true", "-0.5e9"])
+            .pick(&[string.as_str(), &number, "null", "true", "-0.5e9"])
             .into()
     }),
     ("an empty batch", K::EmptyBatch, |random| {
@@ -362,7 +362,7 @@ const MEMBERS: [BadKind; 26] = [
         random.with(REQUEST, "id", id)
     }),
     ("an id without end", K::BadId, |random| {
-        let id = format!("\"{}\"", random.word().repeat(1_025));
+        let id = format!("\"{}\"", random.random_string().repeat(1_025));
         random.with(RESULT, "id", &id)
     }),
     ("no id of an A2E message", K::BadId, |random| {
@@ -488,12 +488,13 @@ fn ten_thousand_generated_bad_documents_are_refused_with_their_codes() {
     let kinds: Vec<&BadKind> = BYTES.iter().chain(&MEMBERS).collect();
     let mut random = Random(0x00a2_ab05);
     let (mut count, mut different) = (0, HashSet::new());
-    for (name, word, make) in &kinds {
+    for (name, kind, make) in &kinds {
         for _ in 0..EACH {
             let seed = random.0;
             let document = make(&mut random);
-            let shown = String::from_utf8_lossy(&document[..document.len().min(400)]).into_owned();
-            let place = format!("{name}, seed {seed}: {shown}");
+            let excerpt =
+                String::from_utf8_lossy(&document[..document.len().min(400)]).into_owned();
+            let place = format!("{name}, seed {seed}: {excerpt}");
             let length = document.len();
             let payload = Bytes::from(document);
             let units = decode(&payload, &Hint::default(), &Limits::default());
@@ -502,7 +503,7 @@ fn ten_thousand_generated_bad_documents_are_refused_with_their_codes() {
                 let Err(refused) = unit else {
                     panic!("taken: {place}");
                 };
-                assert_eq!(refused.error.kind(), *word, "{place}");
+                assert_eq!(refused.error.kind(), *kind, "{place}");
                 assert!(refused.error.offset() <= length, "{place}");
                 assert!(refused.error.to_string().len() < 300, "{place}");
             }

@@ -7,7 +7,7 @@ use a2abus_models::a2e_message::{
 use bytes::Bytes;
 
 use super::{
-    Either, HostileKind, MESSAGE, PROGRESS, Refused, Taken, VALUES, kind, replaced, truncated,
+    Accepted, Either, HostileKind, MESSAGE, PROGRESS, Refused, VALUES, kind, replaced, truncated,
     with_bytes,
 };
 
@@ -114,7 +114,7 @@ pub(super) fn kinds() -> Vec<HostileKind> {
     vec![
         kind(
             "message: the least of every type",
-            Taken,
+            Accepted,
             read,
             Body::TYPES.iter().map(|name| good(name).to_string()),
         ),

@@ -7,8 +7,8 @@ use a2abus_plugin::{
 use bytes::Bytes;
 
 use super::{
-    BEGIN, DEFINITION, Either, HostileKind, MESSAGE, OLDER, PROGRESS, RECORD, REQUEST,
-    Refused as No, SAMPLES, Taken, VALUES, kind, replaced, truncated, with_bytes, with_member,
+    Accepted, BEGIN, DEFINITION, Either, HostileKind, MESSAGE, OLDER, PROGRESS, RECORD, REQUEST,
+    Refused as No, SAMPLES, VALUES, kind, replaced, truncated, with_bytes, with_member,
 };
 
 type Parts = Vec<Result<(), &'static str>>;
@@ -321,7 +321,7 @@ fn members() -> Vec<HostileKind> {
         ),
         kind(
             "payload: any value of members that say little",
-            Taken,
+            Accepted,
             undeclared,
             given(
                 &[MESSAGE],
