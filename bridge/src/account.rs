@@ -125,7 +125,7 @@ impl Account {
         self.close(CallOutcome::Cancelled, CallOutcome::Cancelled.as_str());
     }
 
-    fn close(&mut self, outcome: CallOutcome, word: &'static str) {
+    fn close(&mut self, outcome: CallOutcome, result: &'static str) {
         if !std::mem::replace(&mut self.is_open, false) {
             return;
         }
@@ -139,7 +139,7 @@ impl Account {
             caller: &self.caller,
             agent: &self.agent,
             method: &self.method,
-            outcome: word,
+            outcome: result,
             took,
         };
         line.write();

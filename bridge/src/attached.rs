@@ -324,7 +324,7 @@ impl AttachedBinding {
         };
         let place = held.origin.as_ref();
         let take = |read| {
-            let asked = match read {
+            let ask_result = match read {
                 Read::CloudEvent(event, _) => {
                     let inside = self.intake.inside(&event, &self.intake.hint, &limits);
                     let requester = requester(&event);
@@ -350,7 +350,7 @@ impl AttachedBinding {
                     Err(Rejected::of(requester, &refusal))
                 }
             };
-            self.begin(asked, Arc::clone(&held), work);
+            self.begin(ask_result, Arc::clone(&held), work);
         };
         self.intake
             .read(&held.message, &limits, None, context, take);
@@ -358,8 +358,13 @@ impl AttachedBinding {
         held.done();
     }
 
-    fn begin<'a>(&'a self, asked: Result<Ask, Box<Rejected>>, held: Arc<Held>, work: &Work<'a>) {
-        match asked {
+    fn begin<'a>(
+        &'a self,
+        ask_result: Result<Ask, Box<Rejected>>,
+        held: Arc<Held>,
+        work: &Work<'a>,
+    ) {
+        match ask_result {
             Ok(Ask::Request(request)) => {
                 // Do this before the next message is read, which may be the cancel of this request.
                 let entered = self.enter(&request.id);
@@ -511,12 +516,12 @@ impl AttachedBinding {
                         self.results.release(key, &claim.call).await;
                         return answer;
                     }
-                    self.results.keep(key, &claim.call, answer.kept()).await;
+                    self.results.keep(key, &claim.call, answer.stored()).await;
                     return answer;
                 }
                 // A different request with the same key: its source position was used before.
                 Ok(KeyState::Differs(_)) => return self.worked(request, until).await.answer,
-                Ok(KeyState::Answered(kept)) => return Answer::from(&*kept),
+                Ok(KeyState::Answered(stored)) => return Answer::from(&*stored),
                 Ok(KeyState::Running(call)) => {
                     drop(turn);
                     let settled = self.results.until_settled(key, &call);
@@ -542,16 +547,16 @@ impl AttachedBinding {
 
     /// The server's answer. Messages that precede it are published meanwhile.
     async fn worked(&self, request: &Request, until: Instant) -> CallResult {
-        let (say, mut said) = mpsc::channel(QUEUE);
+        let (sender, mut receiver) = mpsc::channel(QUEUE);
         let parts = Parts {
-            say,
+            sender,
             takes_all: request.requester.is_call(),
             reached: Arc::default(),
         };
         let reached = Arc::clone(&parts.reached);
         let work = self.with_server(request, parts);
         let publishing = async {
-            while let Some(part) = said.recv().await {
+            while let Some(part) = receiver.recv().await {
                 let published = self
                     .reply_publisher
                     .part(&self.intake, &request.requester, part);

@@ -84,16 +84,16 @@ impl Budget {
     }
 
     fn take(&self, bytes: usize) -> bool {
-        let taken = self
+        let reserved = self
             .held
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |held| {
                 held.checked_add(bytes)
                     .filter(|held| *held <= self.max_bytes)
             });
-        if taken.is_ok() {
+        if reserved.is_ok() {
             self.gauge.add(signed(bytes));
         }
-        taken.is_ok()
+        reserved.is_ok()
     }
 
     fn release(&self, bytes: usize) {

@@ -43,7 +43,7 @@ pub use self::workflows::{RefusalReason, ReloadOutcome};
 use self::a2a::A2aMetrics;
 use self::attached::AttachedMetrics;
 use self::doors::DoorMetrics;
-use self::registrar::{CALL_SECONDS, Registrar, add_one, per_word};
+use self::registrar::{CALL_SECONDS, Registrar, add_one, per_value};
 use self::registry::RegistryMetrics;
 use self::reload::ReloadMetrics;
 use self::state::StateFamilies;
@@ -185,12 +185,12 @@ impl Metrics {
             refused: on.counters(REFUSED)?,
             unrouted: on.counter(UNROUTED)?,
             target_conflicts: on.counter(TARGET_CONFLICTS)?,
-            calls: per_word(
+            calls: per_value(
                 &on.counters(CALLS)?,
                 &CallOutcome::ALL.map(CallOutcome::as_str),
             )?,
             call_parts: on.counter(CALL_PARTS)?,
-            replies: per_word(
+            replies: per_value(
                 &on.counters(REPLIES)?,
                 &ReplyOutcome::ALL.map(ReplyOutcome::as_str),
             )?,

@@ -103,7 +103,7 @@ pub(crate) enum DataLook {
 }
 
 /// How often requests in held lanes are checked for callers that no longer wait.
-const LOOK: Duration = Duration::from_secs(1);
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// The most messages received at once.
 const AT_ONCE: usize = 64;
 
@@ -215,8 +215,8 @@ impl Pipeline {
         // The budget of the subscription counts these messages; their copies are counted when they are read.
         let mut unread = VecDeque::with_capacity(AT_ONCE);
         let (mut open, mut wanted) = (true, true);
-        let mut looks = interval(LOOK);
-        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut checks = interval(CHECK_INTERVAL);
+        checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             while self.copies.has_room()
                 && let Some(delivery) = unread.pop_front()
@@ -229,7 +229,7 @@ impl Pipeline {
                 biased;
                 Some(decided) = run.unconfirmed.next() => run.decided(decided),
                 Some((lane, done)) = run.waiting.next() => run.done(lane, done),
-                _ = looks.tick(), if !is_idle => run.settle_unwanted(),
+                _ = checks.tick(), if !is_idle => run.settle_unwanted(),
                 () = self.copies.room(), if !unread.is_empty() => {}
                 count = source.recv_many(&mut received, AT_ONCE), if open && unread.is_empty() => {
                     open = count > 0;

@@ -43,7 +43,7 @@ use crate::workflows::Workflows;
 use runner::Runner;
 
 /// How long the answers of abandoned calls may take to reach their callers.
-const LAST_WORDS: Duration = Duration::from_secs(1);
+const LAST_ANSWERS_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long the remaining tasks may take to end after the drain, and then the buses to close. Even if a bus does not
 /// answer, the process ends within the 10 s that the Helm chart adds to the grace period.
 const CLOSE: Duration = Duration::from_secs(3);
@@ -56,7 +56,7 @@ const REMIND_EVERY: Duration = Duration::from_secs(60);
 /// The most connections to the admin listener.
 const ADMIN_CONNECTIONS: usize = 64;
 /// If a caller reads nothing of a response for this long, its connection is closed.
-const RESPONSE_PATIENCE: Duration = Duration::from_secs(120);
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// A running bridge.
 struct Process {
@@ -442,9 +442,9 @@ impl Process {
             self.events.shutdown().await;
         }
         self.order.intake.cancel();
-        self.intake.end(until + LAST_WORDS).await;
+        self.intake.end(until + LAST_ANSWERS_TIMEOUT).await;
         if let Some(results) = &self.results
-            && timeout_at(until + LAST_WORDS, results.until_kept())
+            && timeout_at(until + LAST_ANSWERS_TIMEOUT, results.until_kept())
                 .await
                 .is_err()
         {
@@ -513,7 +513,7 @@ fn connection_bounds(http: &HttpConfig) -> ConnectionBounds {
     ConnectionBounds {
         header_timeout: http.header_timeout.0,
         idle_timeout: http.idle_timeout.0,
-        response_timeout: RESPONSE_PATIENCE,
+        response_timeout: RESPONSE_TIMEOUT,
         max_connections,
         max_per_client: per_client.map_or(quarter, |most| most as usize),
     }

@@ -57,7 +57,7 @@ pub(crate) struct Registry {
     /// For queries to agents; `None` if calls are disabled.
     calls: Option<Arc<Calls>>,
     /// Their answers.
-    asked: AgentQueries,
+    queries: AgentQueries,
     /// The state of attached servers. Locked while the list of agents is rebuilt and published.
     attached: Mutex<AttachedServers>,
 }
@@ -165,7 +165,7 @@ impl Registry {
             listed: ArcSwap::from_pointee(listed),
             announced,
             calls: config.calls.enabled.then(|| Arc::clone(calls)),
-            asked: AgentQueries::default(),
+            queries: AgentQueries::default(),
             attached: Mutex::default(),
         }))
     }
@@ -179,8 +179,8 @@ impl Registry {
     pub(crate) fn relist(&self, config: &Config) {
         let mut listed = Agents::listed(config);
         let attached = lock(&self.attached);
-        for (name, said) in &attached.described {
-            listed.complete(name, said);
+        for (name, card) in &attached.described {
+            listed.complete(name, card);
         }
         for (name, why) in &attached.away {
             listed.set_away(name, Some(why));
@@ -202,11 +202,11 @@ impl Registry {
     }
 
     /// Stores how the server of an attached agent describes itself. The configuration of the agent takes precedence.
-    pub(crate) fn describe(&self, agent: &Text, said: AgentCardConfig) {
+    pub(crate) fn describe(&self, agent: &Text, card: AgentCardConfig) {
         let mut attached = lock(&self.attached);
         let mut listed = Agents::clone(&self.listed.load());
-        let is_new = listed.complete(agent, &said);
-        attached.described.insert(agent.clone(), said);
+        let is_new = listed.complete(agent, &card);
+        attached.described.insert(agent.clone(), card);
         if !is_new {
             return;
         }
@@ -350,10 +350,10 @@ impl Registry {
             }
         };
         let forget = async {
-            let mut looks = tokio::time::interval(FORGET_EVERY);
-            looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+            let mut checks = tokio::time::interval(FORGET_EVERY);
+            checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
             loop {
-                looks.tick().await;
+                checks.tick().await;
                 announcements.forget().await;
             }
         };
@@ -395,7 +395,7 @@ impl Registry {
         let Some(announcements) = &self.announced else {
             let mut agents = Agents::clone(&listed);
             agents.changed = Some(clock::now());
-            self.asked.forget_changed(&self.now(), &agents);
+            self.queries.forget_changed(&self.now(), &agents);
             self.now.send_replace(Arc::new(agents));
             return;
         };
@@ -407,7 +407,7 @@ impl Registry {
             return;
         }
         announcements.report(&before, &agents);
-        self.asked.forget_changed(&before, &agents);
+        self.queries.forget_changed(&before, &agents);
         let announced = agents
             .agents
             .iter()
@@ -444,7 +444,7 @@ agents: { a: { description: d, to: { transport: local, topic: t }, attach: { com
             listed: ArcSwap::from_pointee(listed),
             announced: None,
             calls: None,
-            asked: AgentQueries::default(),
+            queries: AgentQueries::default(),
             attached: Mutex::default(),
         };
         let (agent, both) = (Text::from_static("a"), Barrier::new(2));

@@ -35,7 +35,7 @@ use crate::workflows::reload::{FileState, SecretWatcher, file_state};
 /// The log target of the changes made by a reload.
 pub(crate) const TARGET: &str = "a2abus::reload";
 /// How often files are checked.
-const LOOK_EVERY: Duration = Duration::from_secs(2);
+const CHECK_INTERVAL: Duration = Duration::from_secs(2);
 /// The most changes, and the most problems, that one reload logs.
 const MAX_LINES: usize = 50;
 /// The name of the configuration in the readiness report.
@@ -90,7 +90,7 @@ pub(crate) struct ConfigReloader {
     log: Option<LogLevels>,
     metrics: Arc<Metrics>,
     readiness: Arc<Readiness>,
-    asked: Reloads,
+    requests: Reloads,
 }
 
 /// A change that is not in use, and why.
@@ -161,13 +161,13 @@ impl ConfigReloader {
             log: None,
             metrics: Arc::clone(metrics),
             readiness: Arc::clone(readiness),
-            asked: Reloads::default(),
+            requests: Reloads::default(),
         })
     }
 
     /// The handle to request a reload.
     pub(crate) fn reloads(&self) -> &Reloads {
-        &self.asked
+        &self.requests
     }
 
     /// Applies changes to the A2A interface.
@@ -183,12 +183,12 @@ impl ConfigReloader {
 
     /// Checks the files until it is dropped.
     pub(crate) async fn run(mut self) {
-        let asked = self.asked.clone();
-        let mut every = interval(LOOK_EVERY);
+        let requests = self.requests.clone();
+        let mut every = interval(CHECK_INTERVAL);
         every.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let is_asked = tokio::select! {
-                () = asked.0.notified() => true,
+                () = requests.0.notified() => true,
                 _ = every.tick() => false,
             };
             let looked = tokio::task::spawn_blocking(move || {
@@ -221,10 +221,10 @@ impl ConfigReloader {
     }
 
     fn read(&mut self, is_asked: bool) {
-        let taken = Config::load(&self.file, std::env::vars_os())
+        let loaded = Config::load(&self.file, std::env::vars_os())
             .map_err(Refusal::from)
             .and_then(|next| Ok((self.take(&next)?, next.warnings)));
-        match taken {
+        match loaded {
             // A file without changes is not reported, unless it replaces an invalid one.
             Ok(((0, later), _)) if later.is_empty() && !is_asked && !self.is_degraded => {}
             Ok(((applied, later), warnings)) => {

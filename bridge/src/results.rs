@@ -258,14 +258,14 @@ impl Results {
         self: &Arc<Self>,
         calls: &Arc<Calls>,
         call: CallId,
-        taken: usize,
+        consumed: usize,
     ) -> Answer {
         let opened = self.opened(call);
         let (agent, left) = opened.map_or_else(Default::default, |(opened, _)| {
             (opened.agent.clone(), opened.time_left())
         });
-        let messages = self.replay(call, taken, as_message);
-        calls.resume(call, (agent, left), taken, messages)
+        let messages = self.replay(call, consumed, as_message);
+        calls.resume(call, (agent, left), consumed, messages)
     }
 
     /// The recorded parts of the answer to a call after its first `taken`, then new ones as they are recorded. `made`
@@ -273,14 +273,14 @@ impl Results {
     pub(crate) fn replay<T: Send + 'static>(
         self: &Arc<Self>,
         call: CallId,
-        taken: usize,
+        consumed: usize,
         made: fn(Result<RecordedPart, CallError>) -> T,
     ) -> mpsc::Receiver<T> {
         let (parts, receiver) = mpsc::channel(BEHIND);
         let results = Arc::clone(self);
         self.feeds.spawn(async move {
             tokio::select! {
-                () = results.feed(call, taken, &parts, made) => {}
+                () = results.feed(call, consumed, &parts, made) => {}
                 () = parts.closed() => {}
             }
         });
@@ -415,7 +415,7 @@ fn key_state(claimed: &ClaimedKey, recorded: Option<CallId>, claim: &Claim, now:
         return KeyState::Differs(first.call.clone());
     }
     match &claimed.outcome {
-        Some(ClaimOutcome::Answered(kept)) => KeyState::Answered(Arc::clone(kept)),
+        Some(ClaimOutcome::Answered(stored)) => KeyState::Answered(Arc::clone(stored)),
         Some(ClaimOutcome::Unkept) => KeyState::Lost(first.call.clone()),
         None if first.call == claim.call => KeyState::Ours,
         None => match recorded {

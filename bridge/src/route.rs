@@ -60,7 +60,7 @@ struct TargetRules {
 #[derive(Debug, Clone, Copy)]
 struct Candidate {
     index: usize,
-    asks: RuleScope,
+    scope: RuleScope,
 }
 
 /// Which attributes a rule that names a target checks.
@@ -160,7 +160,7 @@ impl RouteTable {
             return;
         };
         let is_met = route.conditions.len() == 1 && condition.is_list();
-        let asks = if is_met {
+        let scope = if is_met {
             RuleScope::Target
         } else {
             RuleScope::More
@@ -168,7 +168,7 @@ impl RouteTable {
         for anchor in anchors {
             match anchor {
                 Anchor::Whole(target) => {
-                    named(&mut self.by_target, target, Candidate { index, asks })
+                    named(&mut self.by_target, target, Candidate { index, scope })
                 }
                 Anchor::Prefix(prefix) => add_prefix(&mut self.by_prefix, prefix, index),
             }
@@ -197,7 +197,7 @@ impl RouteTable {
                 std::iter::once(&named.first)
                     .chain(&named.more)
                     .find(|candidate| {
-                        candidate.asks == RuleScope::Target
+                        candidate.scope == RuleScope::Target
                             || self.takes(candidate.index, event, binding)
                     })
                     .map(|candidate| candidate.index)
@@ -243,15 +243,15 @@ impl RouteTable {
                 mismatch,
             });
             if took {
-                let taken = RouteMatch::Route(route.name.clone());
-                return Explanation { steps, taken };
+                let matched = RouteMatch::Route(route.name.clone());
+                return Explanation { steps, matched };
             }
         }
-        let taken = match self.default {
+        let matched = match self.default {
             Some(_) => RouteMatch::Default,
             None => RouteMatch::Nothing,
         };
-        Explanation { steps, taken }
+        Explanation { steps, matched }
     }
 
     fn takes(&self, index: usize, event: &Event, binding: &str) -> bool {

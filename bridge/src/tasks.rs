@@ -78,7 +78,7 @@ const LATEST: Duration = Duration::from_secs(5);
 /// How long to wait until an appended record is read back.
 const APPLIED: Duration = Duration::from_secs(10);
 /// The shortest interval between searches for tasks without an owner.
-const ORPHAN_LOOK: Duration = Duration::from_secs(30);
+const MIN_ORPHAN_INTERVAL: Duration = Duration::from_secs(30);
 /// How much longer than a call its task may run.
 const ORPHAN_MARGIN: Duration = Duration::from_secs(5);
 /// Why a task without an owner has failed.
@@ -267,10 +267,10 @@ impl Tasks {
     /// that a call may take, so a task that has been active for longer has no owner.
     pub(crate) async fn end_orphans(self: Arc<Self>, longest: Duration) {
         let longest = longest + ORPHAN_MARGIN;
-        let mut looks = interval((longest / 4).min(ORPHAN_LOOK));
-        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut searches = interval((longest / 4).min(MIN_ORPHAN_INTERVAL));
+        searches.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            looks.tick().await;
+            searches.tick().await;
             let oldest = clock::milliseconds(clock::now())
                 .saturating_sub(clock::whole_milliseconds(longest));
             let is_orphan = |task: &Task| !task.status.state.is_at_rest() && task.changed < oldest;
@@ -337,10 +337,10 @@ impl Tasks {
     async fn take_first(
         &self,
         id: &Text,
-        (heard, last): (AnswerPart, bool),
+        (reported, last): (AnswerPart, bool),
         from: Origin,
     ) -> Result<bool, StateError> {
-        self.record_from(id, heard, &from).await?;
+        self.record_from(id, reported, &from).await?;
         Ok(last)
     }
 
@@ -360,7 +360,9 @@ impl Tasks {
             Some(Ok(part)) => {
                 let last = part.last;
                 match AgentAnswer::of(part) {
-                    Some(AgentAnswer::Result(heard)) => self.record_from(id, heard, &from).await?,
+                    Some(AgentAnswer::Result(reported)) => {
+                        self.record_from(id, reported, &from).await?
+                    }
                     Some(AgentAnswer::Error(part)) => self.fail(id, &message_of(&part)).await?,
                     // Progress in another protocol.
                     None => self.record_taken(id, &from).await?,
@@ -391,9 +393,9 @@ impl Tasks {
     pub(crate) async fn record_update(
         &self,
         id: &Text,
-        heard: AnswerPart,
+        reported: AnswerPart,
     ) -> Result<(), StateError> {
-        for (_, event) in self.events_of(id, heard) {
+        for (_, event) in self.events_of(id, reported) {
             self.record(id, &event).await?;
         }
         Ok(())
@@ -403,10 +405,10 @@ impl Tasks {
     async fn record_from(
         &self,
         id: &Text,
-        heard: AnswerPart,
+        reported: AnswerPart,
         from: &Origin,
     ) -> Result<(), StateError> {
-        let events = self.events_of(id, heard);
+        let events = self.events_of(id, reported);
         let Some(last) = events.last().map(|(number, _)| *number) else {
             return self.record_taken(id, from).await;
         };
@@ -427,12 +429,12 @@ impl Tasks {
 
     /// The events in a part of an answer, numbered in an order that is the same for every replica. Events without news
     /// keep their numbers too.
-    fn events_of(&self, id: &Text, heard: AnswerPart) -> Vec<(u32, Event)> {
+    fn events_of(&self, id: &Text, reported: AnswerPart) -> Vec<(u32, Event)> {
         let numbered = |events: Vec<Event>| (1..).zip(events).collect();
         let named = |task: Option<Text>| task.map(|task| Event::Named { task });
-        match heard {
-            AnswerPart::Task(heard) => match self.get(id) {
-                Some(task) => news(heard, &task),
+        match reported {
+            AnswerPart::Task(reported) => match self.get(id) {
+                Some(task) => differences(reported, &task),
                 None => Vec::new(),
             },
             AnswerPart::Message(message) => numbered(vec![Event::Status(Status::now(
@@ -487,18 +489,22 @@ pub(crate) fn plain_part(json: model::Raw) -> Part {
 }
 
 /// The differences between a task as its agent reports it and the stored task, each with its number in the report.
-fn news(heard: ReportedTask, task: &Task) -> Vec<(u32, Event)> {
-    let named = heard.id.map(|task| Event::Named { task });
-    let said = heard.history.into_iter();
-    let said = said.map(|message| Event::Said { message });
-    let artifacts = heard.artifacts.into_iter();
+fn differences(reported: ReportedTask, task: &Task) -> Vec<(u32, Event)> {
+    let named = reported.id.map(|task| Event::Named { task });
+    let messages = reported.history.into_iter();
+    let messages = messages.map(|message| Event::Said { message });
+    let artifacts = reported.artifacts.into_iter();
     let artifacts = artifacts.map(|artifact| Event::Artifact {
         artifact,
         append: false,
         last: true,
     });
-    let status = heard.status.map(Event::Status);
-    let events = named.into_iter().chain(said).chain(artifacts).chain(status);
+    let status = reported.status.map(Event::Status);
+    let events = named
+        .into_iter()
+        .chain(messages)
+        .chain(artifacts)
+        .chain(status);
     let is_known = |event: &Event| match event {
         Event::Artifact { artifact, .. } => task
             .artifacts

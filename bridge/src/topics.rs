@@ -161,12 +161,12 @@ impl Requirement {
             (_, Constraint::InSync) => true,
             _ => false,
         };
-        let words = |setting: &Setting| {
+        let display = |setting: &Setting| {
             let (name, value) = (setting.name, setting.create.as_ref()?);
-            Some(format!("{name}={}", words(name, value)))
+            Some(format!("{name}={}", display(name, value)))
         };
         let left_out = self.settings.iter().filter(is_left_out);
-        (self.if_missing != IfMissing::Waits).then(|| left_out.filter_map(words).collect())
+        (self.if_missing != IfMissing::Waits).then(|| left_out.filter_map(display).collect())
     }
 
     /// The wrong settings of an existing resource, as text.
@@ -249,12 +249,12 @@ impl Setting {
     fn difference(&self, found: &Map<String, Value>) -> Option<String> {
         let name = self.name;
         let is = found.get(name).unwrap_or(&Value::Null);
-        let wanted = match &self.must {
+        let rule = match &self.must {
             Constraint::Anything => return None,
             Constraint::Be(value) if is == value => return None,
             // Servers leave out zeros.
             Constraint::Be(value) if is.is_null() && *value == json!(0) => return None,
-            Constraint::Be(value) => format!("must be {}", words(name, value)),
+            Constraint::Be(value) => format!("must be {}", display(name, value)),
             // -1 means no limit.
             Constraint::AtLeast(least)
                 if is.as_i64() == Some(-1) || is.as_u64() >= Some(*least) =>
@@ -276,18 +276,18 @@ impl Setting {
         };
         let is = match is {
             Value::Null => "not set".to_owned(),
-            value => words(name, value),
+            value => display(name, value),
         };
-        Some(format!("{name} is {is}, {wanted}"))
+        Some(format!("{name} is {is}, {rule}"))
     }
 }
 
 /// The value of a setting as text.
-pub(crate) fn words(name: &str, value: &Value) -> String {
+pub(crate) fn display(name: &str, value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
         Value::Array(items) => {
-            let items = items.iter().map(|item| words(name, item));
+            let items = items.iter().map(|item| display(name, item));
             items.collect::<Vec<_>>().join(",")
         }
         Value::Number(number) => match (NANOSECONDS.contains(&name), number.as_u64()) {

@@ -251,13 +251,13 @@ impl Workflows {
             self.refused(RefusalReason::Draining);
             return Err(NotBegun::Draining);
         }
-        let (executor, asked) = (self.0.executor.clone(), Arc::clone(agent));
+        let (executor, owned_agent) = (self.0.executor.clone(), Arc::clone(agent));
         // Reading a large workflow takes a while, too.
         let started = self
             .0
             .workers
             .ask(agent.id(), async move {
-                executor.execute(&asked, request).await
+                executor.execute(&owned_agent, request).await
             })
             .await
             .ok_or(NotBegun::Draining)?;
@@ -279,7 +279,7 @@ impl Workflows {
             self.refused(RefusalReason::Draining);
             return None;
         }
-        let (executor, asked) = (self.0.executor.clone(), Arc::clone(agent));
+        let (executor, owned_agent) = (self.0.executor.clone(), Arc::clone(agent));
         let verdict = async move {
             let Request {
                 workflow,
@@ -287,7 +287,7 @@ impl Workflows {
                 strictness,
                 ..
             } = request;
-            executor.validate(&asked, &workflow, &input, strictness)
+            executor.validate(&owned_agent, &workflow, &input, strictness)
         };
         self.0.workers.ask(agent.id(), verdict).await
     }

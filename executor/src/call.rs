@@ -104,7 +104,7 @@ async fn run(
     cost: &mut CallCost,
 ) -> Result<Json, Failure> {
     let mut prepared = prepare(operation, model, caller)?;
-    let kept = match prepared.key.take() {
+    let cache_key = match prepared.key.take() {
         None => None,
         Some(key) => match caller.cache.get(&key) {
             Ok(value) => {
@@ -118,7 +118,7 @@ async fn run(
     let value = caller
         .redactor
         .value(response::value(&response, caller.redactor)?);
-    if let Some((key, miss)) = kept {
+    if let Some((key, miss)) = cache_key {
         keep(
             key,
             &miss,
@@ -218,7 +218,9 @@ async fn attempt(
         };
         let delay = match next(&failed, operation.method, prepared, caller, *attempts) {
             RetryDecision::After(delay) => delay,
-            RetryDecision::WaitTooLong(asked) => return Err(wait_too_long(failed.failure, asked)),
+            RetryDecision::WaitTooLong(requested) => {
+                return Err(wait_too_long(failed.failure, requested));
+            }
             RetryDecision::GiveUp => return Err(failed.failure),
         };
         (caller.on_retry)(*attempts, delay);
@@ -298,9 +300,9 @@ fn refused(refusal: Refusal, target: &Target) -> Failure {
 }
 
 /// The current failure, with the reason why it is not retried.
-fn wait_too_long(mut failure: Failure, asked: Duration) -> Failure {
-    let seconds = whole_seconds(asked);
-    let why = if asked > retry::MAX_DELAY {
+fn wait_too_long(mut failure: Failure, requested: Duration) -> Failure {
+    let seconds = whole_seconds(requested);
+    let why = if requested > retry::MAX_DELAY {
         format!("a retry waits {} s at most", retry::MAX_DELAY.as_secs())
     } else {
         "the execution has no time for that".to_owned()

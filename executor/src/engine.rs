@@ -267,20 +267,20 @@ impl<'a> Engine<'a> {
         duration: Duration,
         outcome: OperationOutcome,
     ) -> Result<(), Halt> {
-        let kept = outcome
+        let result = outcome
             .result
             .and_then(|value| self.keep(operation, value).map_err(Halt::from));
-        let kept = kept.map_err(|halt| Halt {
+        let result = result.map_err(|halt| Halt {
             failure: self.place(halt.failure, operation),
             ..halt
         });
-        let status = match &kept {
+        let status = match &result {
             Ok(()) => OperationStatus::Success,
             Err(_) => OperationStatus::Failed,
         };
         // The inner operation has already reported the failure.
         let own = |halt: &&Halt| halt.failure.operation_id.as_ref() == Some(&operation.id);
-        let error = kept.as_ref().err().filter(own);
+        let error = result.as_ref().err().filter(own);
         (self.run.report)(Progress {
             attempts: outcome.attempts,
             is_cached: outcome.is_cached,
@@ -288,7 +288,7 @@ impl<'a> Engine<'a> {
             error: error.map(|halt| halt.failure.clone()),
             ..self.progress(operation, status)
         });
-        kept
+        result
     }
 
     /// Source: docs/protocols/a2e-workflows.md §D13 to §D15.

@@ -158,7 +158,7 @@ impl Record {
 
     /// The same without the parts that may be large: values, trace, and all errors except the one that ended it.
     pub(crate) fn without_values(&self) -> Self {
-        let kept = |(name, value): (&Text, &Json)| {
+        let retain = |(name, value): (&Text, &Json)| {
             let value = match name.as_str() {
                 "errors" | "skipped" | "warnings" => return None,
                 "results" => Object::default().into(),
@@ -172,7 +172,7 @@ impl Record {
             members: self
                 .members
                 .iter()
-                .filter_map(kept)
+                .filter_map(retain)
                 .chain([removed])
                 .collect(),
             ..self.clone()

@@ -92,8 +92,8 @@ pub(crate) async fn store(
     let stored = match text {
         Ok(text) => {
             let bytes = text.len();
-            let kept = storages.keep(agent, session, *storage, key, text).await;
-            kept.map(|()| bytes)
+            let result = storages.keep(agent, session, *storage, key, text).await;
+            result.map(|()| bytes)
         }
         Err(error) => Err(error),
     };

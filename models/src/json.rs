@@ -82,7 +82,7 @@ struct Members {
 }
 
 /// Up to this many members, comparing names is faster than hashing.
-const FEW: usize = 8;
+const MAX_UNHASHED: usize = 8;
 
 // === impl Json ===
 
@@ -524,7 +524,7 @@ impl Object {
     /// A member.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&Json> {
-        if self.len() <= FEW {
+        if self.len() <= MAX_UNHASHED {
             let mut members = self.iter();
             return members
                 .find(|(known, _)| **known == *name)

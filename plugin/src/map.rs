@@ -309,9 +309,9 @@ pub fn wrap_unknown(
 
 /// Applies the mapping options to an event's attributes. Returns the resulting kind.
 fn apply_options(event: &mut Attributes, kind: Kind, is_call: bool, options: &MapOptions) -> Kind {
-    let mut worded = kind;
+    let mut result = kind;
     if kind == Kind::Notification && options.notifications == Notifications::AsRequests && is_call {
-        worded = Kind::Request;
+        result = Kind::Request;
         event.set_kind(Kind::Request);
         make_request(event);
     }
@@ -322,7 +322,7 @@ fn apply_options(event: &mut Attributes, kind: Kind, is_call: bool, options: &Ma
         let ty = event.ty.strip_prefix(DEFAULT_TYPE_PREFIX);
         event.ty = Text::concat(&[&options.type_prefix, ty.unwrap_or_default()]);
     }
-    worded
+    result
 }
 
 /// Changes the event type of a notification to that of a request. Source: docs/protocols/eventmesh-a2a.md §D1.

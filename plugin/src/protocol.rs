@@ -248,8 +248,8 @@ impl Attributes {
 
     /// Sets `mcptype`.
     pub(crate) fn set_kind(&mut self, kind: Kind) {
-        if let Some(said) = self.extensions.get_mut(extension::MCP_TYPE) {
-            *said = Text::from_static(kind.as_str()).into();
+        if let Some(value) = self.extensions.get_mut(extension::MCP_TYPE) {
+            *value = Text::from_static(kind.as_str()).into();
         }
     }
 }

@@ -53,9 +53,9 @@ fn redacted(payload: &[u8]) -> Option<Vec<u8>> {
     }
     let mut redacted = Vec::with_capacity(payload.len());
     let mut at = 0;
-    for (place, kept) in secrets {
+    for (place, redacted_text) in secrets {
         redacted.extend_from_slice(payload.get(at..place.start).unwrap_or_default());
-        redacted.extend_from_slice(&kept);
+        redacted.extend_from_slice(&redacted_text);
         at = place.end;
     }
     redacted.extend_from_slice(payload.get(at..).unwrap_or_default());
@@ -101,7 +101,9 @@ fn message(reader: &mut Reader<'_>, secrets: &mut Vec<Secret>) -> Result<(), Dec
         }
         b"data" | b"data_base64" if reader.kind()? == Kind::String => {
             let span = reader.value()?;
-            of_data.extend(text(name, reader.token(span)).map(|kept| (span.range(), kept)));
+            of_data.extend(
+                text(name, reader.token(span)).map(|redacted_text| (span.range(), redacted_text)),
+            );
             Ok(())
         }
         b"data" => messages(reader, &mut of_data),
@@ -125,15 +127,16 @@ fn text(name: &[u8], token: &[u8]) -> Option<Cow<'static, [u8]>> {
     let Some(inside) = unescape(inside) else {
         return unreadable;
     };
-    let kept = if name == b"data" {
+    let redacted_text = if name == b"data" {
         String::from_utf8(redacted(inside.as_bytes())?).ok()
     } else if let Ok(data) = BASE64.decode(&inside) {
         Some(BASE64.encode(redacted(&data)?))
     } else {
         None
     };
-    kept.and_then(|kept| serde_json::to_vec(&kept).ok())
-        .map_or(unreadable, |kept| Some(Cow::Owned(kept)))
+    redacted_text
+        .and_then(|redacted_text| serde_json::to_vec(&redacted_text).ok())
+        .map_or(unreadable, |redacted_text| Some(Cow::Owned(redacted_text)))
 }
 
 /// A member of a message.
@@ -208,7 +211,7 @@ fn scan(payload: &[u8], secrets: &mut Vec<Secret>) {
         } else if matches!(name, b"data" | b"data_base64") && payload.get(value) == Some(&b'"') {
             at = string_end(payload, value);
             let token = payload.get(value..at).unwrap_or_default();
-            secrets.extend(text(name, token).map(|kept| (value..at, kept)));
+            secrets.extend(text(name, token).map(|redacted_text| (value..at, redacted_text)));
         }
     }
 }

@@ -177,8 +177,8 @@ impl Kafka {
         if *self.shared.health.borrow() != Health::Up {
             return Ok(());
         }
-        let asked = tokio::time::timeout(LOOKUP_TIMEOUT, self.find(topics, topic)).await;
-        let verdict = asked.unwrap_or(Existence::Undetermined);
+        let lookup = tokio::time::timeout(LOOKUP_TIMEOUT, self.find(topics, topic)).await;
+        let verdict = lookup.unwrap_or(Existence::Undetermined);
         topics.note(topic, verdict);
         verdict.into_result(topic)
     }

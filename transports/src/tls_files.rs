@@ -43,7 +43,7 @@ enum Serves {
 }
 
 /// A certificate expires soon in the last tenth of its life, at most this long before its end.
-const SOON: Duration = Duration::from_secs(30 * 86_400);
+const EXPIRES_SOON: Duration = Duration::from_secs(30 * 86_400);
 const CA_FILE: &str = "tls.ca_file";
 const CERT_FILE: &str = "tls.cert_file";
 const KEY_FILE: &str = "tls.key_file";
@@ -208,7 +208,7 @@ impl TlsFindings {
                 &mut self.invalid,
                 format!("{subject} expired on {ends}: {renewal}"),
             )
-        } else if left < SOON.min(lifetime / 10) {
+        } else if left < EXPIRES_SOON.min(lifetime / 10) {
             (
                 &mut self.expiring,
                 format!("{subject} expires on {ends}: {renewal}"),

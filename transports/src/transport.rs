@@ -83,7 +83,7 @@ pub const QUEUE_DEADLINE: Duration = Duration::from_secs(30);
 pub const LAG_INTERVAL: Duration = Duration::from_secs(5);
 
 /// [`Consumer::close`] waits for deliveries in progress at most this long, whatever its argument.
-const LONGEST_DRAIN: Duration = Duration::from_secs(24 * 60 * 60);
+const MAX_DRAIN: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Whether a bus can be reached.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -491,7 +491,7 @@ impl Consumer {
         while self.deliveries.try_recv().is_ok() {}
         if let Some(until) = &self.drain_until {
             // A quarter is reserved for the last commit and for leaving the group.
-            let wait = deadline.min(LONGEST_DRAIN) / 4 * 3;
+            let wait = deadline.min(MAX_DRAIN) / 4 * 3;
             until.get_or_init(|| Instant::now() + wait);
         }
         self.reader.stop.cancel();

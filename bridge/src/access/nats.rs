@@ -152,9 +152,9 @@ fn durable_requests(config: &NatsConfig, stream: &Name, name: &Name) -> Vec<Stri
 impl Subjects {
     /// The `permissions` block of the user in the server's configuration.
     pub(crate) fn block(&self) -> Vec<String> {
-        let list = |word: &str, subjects: &BTreeSet<String>| {
+        let list = |key: &str, subjects: &BTreeSet<String>| {
             let subjects: Vec<String> = subjects.iter().map(|s| format!("\"{s}\"")).collect();
-            format!("  {word}: {{ allow: [{}] }}", subjects.join(", "))
+            format!("  {key}: {{ allow: [{}] }}", subjects.join(", "))
         };
         vec![
             "permissions: {".to_owned(),

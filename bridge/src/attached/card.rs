@@ -55,7 +55,7 @@ struct ServerInfo {
 /// The longest texts of a card, in characters, and its most skills.
 const DESCRIPTION: usize = 4_096;
 const VERSION: usize = 64;
-const WORD: usize = 256;
+const NAME: usize = 256;
 const MAX_SKILLS: usize = 1_000;
 const TOO_MANY: &str = "comes after 1000 other tools";
 
@@ -68,7 +68,7 @@ impl Tool {
     }
 
     fn skill(self) -> SkillConfig {
-        let name = text(self.title.or(self.annotations.title), WORD);
+        let name = text(self.title.or(self.annotations.title), NAME);
         let description = text(self.description, DESCRIPTION);
         SkillConfig {
             description: description.unwrap_or_else(|| format!("The tool {}.", self.name)),
@@ -90,7 +90,7 @@ pub(super) fn of_tools(
     let server = profile.server;
     let described = text(server.description, DESCRIPTION);
     let described = described.or_else(|| text(profile.instructions, DESCRIPTION));
-    let called = text(server.title.or(server.name), WORD);
+    let called = text(server.title.or(server.name), NAME);
     let called = called.unwrap_or_else(|| agent.to_string());
     let (skills, left_out) = skills(tools);
     let card = AgentCardConfig {

@@ -45,7 +45,7 @@ const EVERY: Duration = Duration::from_secs(30);
 /// How often a repeated failure is logged.
 const REMIND: Duration = Duration::from_secs(3600);
 /// How often to check for changes to announce.
-const LOOK: Duration = Duration::from_secs(1);
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Why a card is not announced.
 #[derive(Debug, thiserror::Error)]
@@ -71,7 +71,7 @@ impl Herald {
                     self.note(self.announce(shown).await, &mut reported);
                     EVERY
                 }
-                _ => LOOK,
+                _ => CHECK_INTERVAL,
             };
             let changed = agents.wait_for(|agents| card(agents) != shown);
             // The sender of this channel is in the registry, which this task keeps alive.

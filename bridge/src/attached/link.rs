@@ -112,7 +112,7 @@ struct Call {
 /// Where messages that precede the answer go.
 #[derive(Debug, Clone)]
 pub(super) struct Parts {
-    pub(super) say: mpsc::Sender<Part>,
+    pub(super) sender: mpsc::Sender<Part>,
     /// Whether the requester accepts unsolicited messages: log messages and questions.
     pub(super) takes_all: bool,
     /// Set when the request is written. From then on the server may have executed it.
@@ -214,9 +214,9 @@ impl Link {
         method: &str,
         params: &str,
     ) -> Result<Result<Bytes, Failure>, Disconnected> {
-        let (say, _) = mpsc::channel(1);
+        let (sender, _) = mpsc::channel(1);
         let parts = Parts {
-            say,
+            sender,
             takes_all: false,
             reached: Arc::default(),
         };
@@ -420,7 +420,11 @@ impl Link {
 
     /// Queues a message that precedes an answer. Returns whether there was room.
     fn part(&self, call: &Call, part: Bytes) -> bool {
-        let is_queued = call.parts.say.try_send((Kind::Notification, part)).is_ok();
+        let is_queued = call
+            .parts
+            .sender
+            .try_send((Kind::Notification, part))
+            .is_ok();
         if !is_queued {
             self.log.drops.inc();
             self.strange(
@@ -487,7 +491,7 @@ impl Waiting {
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        let asked = {
+        let question_ids = {
             let mut open = self.link.open();
             let Some(call) = open.calls.remove(&self.begun.number) else {
                 return;
@@ -513,7 +517,7 @@ impl Drop for Waiting {
                 "an attached server does not read its input, so a cancel cannot be sent to it",
             );
         }
-        for id in asked {
+        for id in question_ids {
             self.link
                 .answer(refusal(&id, Refused::NOW, "the call has ended"));
         }

@@ -58,16 +58,16 @@ const AGAIN: [Duration; 3] = [
     Duration::from_millis(1_500),
 ];
 /// The time limit for notifications and for reading the card.
-const PATIENCE: Duration = Duration::from_secs(30);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 /// The pauses between polls of an unfinished task.
-const LOOKS: [Duration; 4] = [
+const POLL_PAUSES: [Duration; 4] = [
     Duration::from_millis(250),
     Duration::from_millis(500),
     Duration::from_secs(1),
     Duration::from_secs(3),
 ];
 /// How often to read the card and to check whether the server can be reached.
-const FRESH: Duration = Duration::from_secs(300);
+const CHECK_INTERVAL: Duration = Duration::from_secs(300);
 const PROBE: Duration = Duration::from_secs(30);
 /// The same, while the server cannot be reached or its card is missing.
 const MISSING: Duration = Duration::from_secs(10);
@@ -99,7 +99,7 @@ impl Plain {
                     }
                     MessageKind::Unfinished => return Ok(message),
                     // Without a receiver its deadline has just passed.
-                    MessageKind::Part(kind) => drop(parts.say.send((kind, message)).await),
+                    MessageKind::Part(kind) => drop(parts.sender.send((kind, message)).await),
                     MessageKind::Strange if status.is_success() => {
                         self.strange("a message that does not answer the request")
                     }
@@ -167,11 +167,11 @@ impl Plain {
         let method = if is_1_0 { "GetTask" } else { "tasks/get" };
         let ask = json!({ "jsonrpc": "2.0", "id": 0, "method": method, "params": { "id": task } });
         let ask = Bytes::from(ask.to_string());
-        drop(parts.say.send((Kind::Response, shown)).await);
-        let mut looks = 0;
+        drop(parts.sender.send((Kind::Response, shown)).await);
+        let mut polls = 0;
         loop {
-            sleep(jittered(LOOKS[looks.min(LOOKS.len() - 1)])).await;
-            looks += 1;
+            sleep(jittered(POLL_PAUSES[polls.min(POLL_PAUSES.len() - 1)])).await;
+            polls += 1;
             let headers = version(request.message.dialect).into_iter().collect();
             let Ok(response) = self.web.post(ask.clone(), headers).await else {
                 continue;
@@ -196,7 +196,7 @@ impl Plain {
 
     /// Posts a notification.
     pub(super) async fn notify(&self, body: Bytes) {
-        let posted = timeout(PATIENCE, self.web.post(body, HeaderMap::new())).await;
+        let posted = timeout(REQUEST_TIMEOUT, self.web.post(body, HeaderMap::new())).await;
         match posted.map(|posted| posted.map(|response| response.status())) {
             Ok(Ok(status)) if status.is_success() => {}
             Ok(Ok(status)) => self.strange(&format!("HTTP {status} to a notification")),
@@ -220,8 +220,8 @@ impl Plain {
     }
 
     /// Records whether the server can be reached, which only depends on the connection.
-    fn note<T>(&self, asked: &Result<T, SendError>) {
-        match asked {
+    fn note<T>(&self, response: &Result<T, SendError>) {
+        match response {
             Err(error) if !error.may_be_sent => self.health.away(&error.why),
             Ok(_) | Err(_) => self.health.up(),
         }
@@ -232,7 +232,7 @@ impl Plain {
         let has_card = self.protocol == AttachProtocol::A2a;
         let mut read: Option<Instant> = None;
         loop {
-            let is_due = has_card && read.is_none_or(|read| read.elapsed() >= FRESH);
+            let is_due = has_card && read.is_none_or(|read| read.elapsed() >= CHECK_INTERVAL);
             let looking = async {
                 self.probe().await;
                 if is_due && self.card().await {
@@ -249,7 +249,7 @@ impl Plain {
 
     /// Reads the card, or logs why it cannot be read. Returns whether the card is known.
     async fn card(&self) -> bool {
-        let looked = timeout(PATIENCE, self.look()).await;
+        let looked = timeout(REQUEST_TIMEOUT, self.look()).await;
         let looked = looked.unwrap_or_else(|_| Err("no response in time".to_owned()));
         if let Err(why) = &looked
             && let Some(suppressed) = self.log.ends.allow()
@@ -261,7 +261,7 @@ impl Plain {
 
     /// Checks whether the server can be reached.
     async fn probe(&self) {
-        let reached = timeout(PATIENCE, self.web.reach()).await;
+        let reached = timeout(REQUEST_TIMEOUT, self.web.reach()).await;
         self.note(&reached.unwrap_or_else(|_| {
             Err(SendError {
                 may_be_sent: false,
@@ -411,7 +411,7 @@ mod tests {
         unit.into_only().unwrap().unwrap().json_rpc.unwrap()
     }
 
-    fn word(message: &str, method: &str) -> &'static str {
+    fn action(message: &str, method: &str) -> &'static str {
         match kind_of(&Bytes::from(message.to_owned()), &request(method)) {
             MessageKind::Answer => "answer",
             MessageKind::Part(Kind::Stream) => "part",
@@ -455,7 +455,7 @@ mod tests {
             (other, "add", "strange"),
             ("<html>", "add", "strange"),
         ] {
-            assert_eq!(word(message, method), expected, "{message} to {method}");
+            assert_eq!(action(message, method), expected, "{message} to {method}");
         }
     }
 

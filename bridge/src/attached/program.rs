@@ -349,7 +349,7 @@ mod tests {
         ] {
             assert_eq!(relayed(&headers, message), expected);
         }
-        for kept in [
+        for unchanged in [
             r#"{"params":{"_meta":{"traceparent":"own"}},"id":1}"#,
             r#"{"params":{"_meta":{"tracestate":"own"}},"id":1}"#,
             r#"{"params":{"_meta":{"traceparent":null}},"id":1}"#,
@@ -363,7 +363,7 @@ mod tests {
             r#"[{"params":{}}]"#,
             r#"{"params":{"_meta":{},"_meta":{}},"id":1}"#,
         ] {
-            assert_eq!(relayed(&headers, kept), kept);
+            assert_eq!(relayed(&headers, unchanged), unchanged);
         }
     }
 }

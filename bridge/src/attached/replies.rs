@@ -78,7 +78,7 @@ impl Answer {
     }
 
     /// The answer as stored in the log.
-    pub(super) fn kept(&self) -> StoredResponse {
+    pub(super) fn stored(&self) -> StoredResponse {
         let failure = self.failure.iter();
         StoredResponse {
             status: 200,
@@ -98,11 +98,11 @@ impl From<Bytes> for Answer {
 }
 
 impl From<&StoredResponse> for Answer {
-    fn from(kept: &StoredResponse) -> Self {
-        let mut headers = kept.headers.iter();
+    fn from(stored: &StoredResponse) -> Self {
+        let mut headers = stored.headers.iter();
         let failure = headers.find(|(name, _)| *name == extension::FAILURE_REASON);
         Self {
-            body: Bytes::from(kept.body.to_string()),
+            body: Bytes::from(stored.body.to_string()),
             failure: failure.map(|(_, why)| why.clone()),
         }
     }

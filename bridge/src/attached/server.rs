@@ -37,7 +37,7 @@ pub(super) enum ServerTransport {
 /// The first and the longest pause between two starts. The longest is shorter for sessions, because opening one costs
 /// less than starting a program.
 const PAUSES: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(30)];
-const LONGEST_OF_SESSION: Duration = Duration::from_secs(4);
+const MAX_SESSION_PAUSE: Duration = Duration::from_secs(4);
 /// After a run of this length, the back-off starts again with the first pause.
 const STEADY: Duration = Duration::from_secs(30);
 
@@ -48,7 +48,7 @@ impl Server {
     pub(super) async fn run(&self, stop: CancellationToken) {
         let longest = match &self.transport {
             ServerTransport::Program(_) => PAUSES[1],
-            ServerTransport::Session(_) => LONGEST_OF_SESSION,
+            ServerTransport::Session(_) => MAX_SESSION_PAUSE,
         };
         let mut pause = PAUSES[0];
         loop {

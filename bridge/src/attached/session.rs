@@ -57,9 +57,9 @@ enum Posted<'s> {
 const ID: HeaderName = HeaderName::from_static("mcp-session-id");
 const REVISION: HeaderName = HeaderName::from_static("mcp-protocol-version");
 /// The time limits for messages without an answer, for a ping, and for ending a session.
-const PATIENCE: Duration = Duration::from_secs(30);
-const PING: Duration = Duration::from_secs(5);
-const FAREWELL: Duration = Duration::from_secs(2);
+const MESSAGE_TIMEOUT: Duration = Duration::from_secs(30);
+const PING_TIMEOUT: Duration = Duration::from_secs(5);
+const END_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long a response may continue after the answer.
 const REST: Duration = Duration::from_secs(1);
 /// The pauses before the GET stream is opened again.
@@ -211,14 +211,16 @@ impl Running<'_> {
                     () = over.cancelled() => Posted::Cancelled(called),
                 }
             }
-            Some((bytes, None)) => match timeout(PATIENCE, self.post_unanswered(bytes)).await {
-                Ok(posted) => Posted::Over(posted),
-                Err(_) => {
-                    self.link
-                        .strange("an attached server did not accept a message in time");
-                    Posted::Over(Ok(()))
+            Some((bytes, None)) => {
+                match timeout(MESSAGE_TIMEOUT, self.post_unanswered(bytes)).await {
+                    Ok(posted) => Posted::Over(posted),
+                    Err(_) => {
+                        self.link
+                            .strange("an attached server did not accept a message in time");
+                        Posted::Over(Ok(()))
+                    }
                 }
-            },
+            }
         }
     }
 
@@ -357,14 +359,14 @@ impl Running<'_> {
             let response = self.post(ping, HeaderMap::new()).await.ok()?;
             answer_to(&mut messages(response), 0).await
         };
-        !matches!(timeout(PING, pinged).await, Ok(Some(_)))
+        !matches!(timeout(PING_TIMEOUT, pinged).await, Ok(Some(_)))
     }
 
     /// Ends the session with DELETE.
     async fn end(&self) {
         if self.has_id() {
             // Errors do not matter: the server drops an unused session anyway.
-            drop(timeout(FAREWELL, self.ask(Method::DELETE)).await);
+            drop(timeout(END_TIMEOUT, self.ask(Method::DELETE)).await);
         }
     }
 

@@ -115,12 +115,12 @@ impl Parts<'_> {
         })
     }
 
-    fn bus(&self, wanted: &Name) -> Result<(BusId, &Bus), BridgeError> {
+    fn bus(&self, name: &Name) -> Result<(BusId, &Bus), BridgeError> {
         let buses = self.outbound.buses();
         let bus = buses
-            .find(wanted)
+            .find(name)
             .and_then(|id| buses.get(id).map(|bus| (id, bus)));
-        bus.ok_or_else(|| BridgeError::Config(format!("there is no transport {}", wanted.text())))
+        bus.ok_or_else(|| BridgeError::Config(format!("there is no transport {}", name.text())))
     }
 
     /// The destination of the dead letters of a binding that reads from `own`.

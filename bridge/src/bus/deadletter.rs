@@ -161,26 +161,26 @@ impl DeadLetters {
         // which repeat the reply id of a call of some replica, and from requests of this replica. Other ids do not
         // change.
         let is_secret = |id: ReplyId| reason.stage == Stage::Resolve || self.calls.has_made(id);
-        let kept = |bytes: &Bytes| without_tokens(bytes, is_secret);
+        let blank_tokens = |bytes: &Bytes| without_tokens(bytes, is_secret);
         let body = body.or_else(|| original.body.clone());
         let mut message = Message {
-            key: original.key.as_ref().map(kept),
-            headers: self.headers_of(original, kept),
-            body: body.map(|body| kept(&redact_secrets(&body))),
+            key: original.key.as_ref().map(blank_tokens),
+            headers: self.headers_of(original, blank_tokens),
+            body: body.map(|body| blank_tokens(&redact_secrets(&body))),
         };
-        let mut say =
+        let mut put =
             |name: &'static str, value: &str| message.headers.push(name, self.header_text(value));
-        say("bus-dlq-reason", reason.code);
-        say("bus-dlq-stage", reason.stage.as_str());
-        say("bus-dlq-detail", cut(&reason.detail));
-        say("bus-dlq-binding", &self.name);
-        say("bus-dlq-time", &crate::clock::rfc3339(SystemTime::now()));
-        say("bus-dlq-bridge", env!("CARGO_PKG_VERSION"));
+        put("bus-dlq-reason", reason.code);
+        put("bus-dlq-stage", reason.stage.as_str());
+        put("bus-dlq-detail", cut(&reason.detail));
+        put("bus-dlq-binding", &self.name);
+        put("bus-dlq-time", &crate::clock::rfc3339(SystemTime::now()));
+        put("bus-dlq-bridge", env!("CARGO_PKG_VERSION"));
         if let Some(origin) = of.origin {
-            say("bus-dlq-origin", origin);
+            put("bus-dlq-origin", origin);
         }
         if let Some(unit) = reason.unit {
-            say("bus-dlq-unit", &unit.to_string());
+            put("bus-dlq-unit", &unit.to_string());
         }
         let mut address = Address::topic(self.topic.clone());
         let unit = reason.unit.unwrap_or_default();
@@ -288,14 +288,14 @@ impl DeadLetters {
 
     /// The headers of the original that the bus of the dead letters can carry, without those of an earlier dead letter.
     /// `kept` removes tokens from a value.
-    fn headers_of(&self, original: &Message, kept: impl Fn(&Bytes) -> Bytes) -> Headers {
+    fn headers_of(&self, original: &Message, blank_tokens: impl Fn(&Bytes) -> Bytes) -> Headers {
         let mut headers = Headers::new();
         for header in original.headers.iter() {
             if is_ours(&header.name) || !carries(self.binding, header) {
                 continue;
             }
             match &header.value {
-                Some(value) => headers.push(header.name.clone(), kept(value)),
+                Some(value) => headers.push(header.name.clone(), blank_tokens(value)),
                 None => headers.push_null(header.name.clone()),
             }
         }

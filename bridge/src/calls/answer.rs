@@ -53,7 +53,7 @@ pub struct Answer {
     calls: Arc<Calls>,
     sent_calls: Option<SentCalls>,
     /// How many parts the caller has received.
-    pub(super) taken: u32,
+    pub(super) consumed: u32,
     /// Whether other replicas can receive the answer.
     is_followed: bool,
     /// The questions that the caller supports.
@@ -106,7 +106,7 @@ impl Opened {
             cancel: self.cancel,
             calls: Arc::clone(calls),
             sent_calls: None,
-            taken: 0,
+            consumed: 0,
             is_followed: false,
             client: self.client,
             is_asking: false,
@@ -210,8 +210,8 @@ impl Answer {
     }
 
     /// How many parts its caller has received.
-    pub(crate) fn taken(&self) -> u32 {
-        self.taken
+    pub(crate) fn consumed(&self) -> u32 {
+        self.consumed
     }
 
     /// Starts publishing the request. Copies that the bus accepts without waiting are handed over before this returns.
@@ -271,7 +271,7 @@ impl Answer {
         Some(match received {
             Ok(part) => {
                 self.calls.metrics.call_parts.inc();
-                self.taken += 1;
+                self.consumed += 1;
                 // A caller that is asked a question may take until the deadline of the whole answer.
                 self.deadline = if std::mem::take(&mut self.is_asking) {
                     self.last_deadline

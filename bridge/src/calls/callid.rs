@@ -291,7 +291,7 @@ pub(crate) fn without_token(text: &Text) -> Text {
 /// Removes the token from each reply id in the bytes that `is_secret`. Finds reply ids that are whole words: as a JSON
 /// string, in a string within a string, or in a subject, even if the JSON is invalid.
 pub(crate) fn without_tokens(bytes: &Bytes, is_secret: impl Fn(ReplyId) -> bool) -> Bytes {
-    let (mut kept, mut copied, mut at) = (Vec::new(), 0, 0);
+    let (mut output, mut copied, mut at) = (Vec::new(), 0, 0);
     for word in bytes.split(|byte| !matches!(byte, b'a'..=b'z' | b'2'..=b'7')) {
         let end = at + word.len();
         // The letter of an escape, as in `\n`, is not part of the word.
@@ -305,7 +305,7 @@ pub(crate) fn without_tokens(bytes: &Bytes, is_secret: impl Fn(ReplyId) -> bool)
             .and_then(|it| it.parse().ok());
         if id.is_some_and(|id: ReplyId| id.token.is_some() && is_secret(id)) {
             let token = end - CALL_ID_CHARS;
-            kept.extend_from_slice(bytes.get(copied..token).unwrap_or_default());
+            output.extend_from_slice(bytes.get(copied..token).unwrap_or_default());
             copied = end;
         }
         at = end + 1;
@@ -313,8 +313,8 @@ pub(crate) fn without_tokens(bytes: &Bytes, is_secret: impl Fn(ReplyId) -> bool)
     if copied == 0 {
         return bytes.clone();
     }
-    kept.extend_from_slice(bytes.get(copied..).unwrap_or_default());
-    kept.into()
+    output.extend_from_slice(bytes.get(copied..).unwrap_or_default());
+    output.into()
 }
 
 #[cfg(test)]

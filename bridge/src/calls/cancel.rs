@@ -129,9 +129,9 @@ impl Cancel {
         }
     }
 
-    /// The JSON-RPC message to send. A2A cancels tasks, and only a part of the answer names the task. Before there is
-    /// one, and in protocols without their own cancel, this is MCP's notification with the id of the call. Source:
-    /// docs/protocols/a2a.md §7, docs/protocols/mcp.md §4 and docs/protocols/acp.md §2.
+    /// The JSON-RPC message to send. A2A cancels tasks, and the agent's answer names the task. Before the task is known,
+    /// and in protocols without their own cancel, this is MCP's notification with the reply id, which the agent got as
+    /// the id of the request. Source: docs/protocols/a2a.md §7, docs/protocols/mcp.md §4 and docs/protocols/acp.md §2.
     pub(crate) fn payload(&self) -> String {
         let call = self.id.to_string();
         let message = match (self.dialect, &self.task) {

@@ -53,12 +53,12 @@ impl Calls {
         self: &Arc<Self>,
         call: CallId,
         (agent, left): (Text, Duration),
-        taken: usize,
+        consumed: usize,
         parts: mpsc::Receiver<Box<CallerMessage>>,
     ) -> Answer {
         let account = Account::open(&self.metrics, call, agent, Instant::now());
         let mut answer = Answer::resumed(call, left, parts, account, self);
-        answer.taken = u32::try_from(taken).unwrap_or(u32::MAX);
+        answer.consumed = u32::try_from(consumed).unwrap_or(u32::MAX);
         answer
     }
 }

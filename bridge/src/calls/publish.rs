@@ -27,7 +27,7 @@ use crate::calls::cancel::Cancel;
 use crate::calls::pending::Entry;
 
 /// Most cancels that are sent concurrently.
-const CANCELS_AT_A_TIME: usize = 64;
+const MAX_CONCURRENT_CANCELS: usize = 64;
 
 // === impl Calls ===
 
@@ -255,7 +255,7 @@ impl Calls {
             tokio::select! {
                 biased;
                 Some(()) = sending.next() => {}
-                cancel = cancels.recv(), if is_open && sending.len() < CANCELS_AT_A_TIME => match cancel {
+                cancel = cancels.recv(), if is_open && sending.len() < MAX_CONCURRENT_CANCELS => match cancel {
                     Some(cancel) => sending.push(self.send_cancel(cancel)),
                     None => is_open = false,
                 },

@@ -332,9 +332,9 @@ impl ReplyChannels {
                 read == Some(partition_of(call.replica(), partitions))
             }
             Some(ReplyAddress::Subjects { below }) => {
-                let words = topic.as_str().strip_prefix(below.as_str());
-                let words = words.and_then(|words| words.strip_prefix('.'));
-                let replica = words.and_then(|words| words.split_once('.'));
+                let rest = topic.as_str().strip_prefix(below.as_str());
+                let rest = rest.and_then(|rest| rest.strip_prefix('.'));
+                let replica = rest.and_then(|rest| rest.split_once('.'));
                 replica.is_some_and(|(replica, _)| *replica == *call.replica().text())
             }
             None => false,

@@ -212,8 +212,8 @@ impl Calls {
     }
 
     /// The timeout for a caller that asks for `wanted`.
-    pub(crate) fn timeout_for(&self, wanted: Option<Duration>) -> Duration {
-        wanted
+    pub(crate) fn timeout_for(&self, requested: Option<Duration>) -> Duration {
+        requested
             .unwrap_or(self.limits.timeout)
             .min(self.limits.max_timeout)
     }

@@ -282,8 +282,8 @@ mod tests {
     }
 
     fn args(line: &str) -> Result<AttachArgs, clap::Error> {
-        let words = ["attach"].into_iter().chain(line.split(' '));
-        Line::try_parse_from(words).map(|line| line.args)
+        let arguments = ["attach"].into_iter().chain(line.split(' '));
+        Line::try_parse_from(arguments).map(|line| line.args)
     }
 
     #[test]

@@ -24,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::agents::ReceivedEvent;
 use self::show::{OutputStyle, Report};
-use self::step::{PATIENCE, Step};
+use self::step::{Step, TIMEOUT};
 use crate::Bridge;
 use crate::config::{Config, Name};
 use crate::readiness::Readiness;
@@ -274,7 +274,7 @@ agents:
 }
 
 async fn until_ready(readiness: &Readiness) -> anyhow::Result<()> {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     while !readiness.is_ready() {
         ensure!(Instant::now() < deadline, "the bridge did not become ready");
         tokio::task::yield_now().await;
@@ -291,14 +291,14 @@ async fn take(
     let answer = step.made(door).await?;
     let mut seen = Vec::new();
     while seen.len() < step.agents.len() {
-        match tokio::time::timeout(PATIENCE, events.recv()).await {
+        match tokio::time::timeout(TIMEOUT, events.recv()).await {
             Ok(Some(event)) => seen.push(event),
             Ok(None) | Err(_) => break,
         }
     }
     let names: Vec<&str> = seen.iter().map(|event| event.agent).collect();
     let problem = if !(step.expect)(&answer) {
-        Some(format!("expected {}", step.wanted))
+        Some(format!("expected {}", step.expected))
     } else if names != step.agents {
         Some(format!(
             "expected events at the agents {:?}, not {names:?}",

@@ -93,15 +93,15 @@ pub(crate) fn run(args: &ExplainArgs) -> anyhow::Result<Status> {
         .map(|config| entry(config, args.binding.as_deref()))
         .transpose()?;
     let routing = entry.map(Routing::new).transpose()?;
-    let asked = args.payload.options_at(entry)?;
-    let mut documents = args.payload.documents(&asked)?;
+    let options = args.payload.options_at(entry)?;
+    let mut documents = args.payload.documents(&options)?;
     let for_people = args.text || (!args.json && io::stdout().is_terminal());
     let mut output = Output::new();
     let mut status = Status::Success;
     while let Some(payload) = documents.next()? {
-        for outcome in asked.map_payload(&payload) {
+        for outcome in options.map_payload(&payload) {
             let (text, is_right) =
-                explained(&outcome, &payload, &asked, routing.as_ref(), for_people);
+                explained(&outcome, &payload, &options, routing.as_ref(), for_people);
             if !is_right {
                 status = Status::Failure;
             }
@@ -115,7 +115,7 @@ pub(crate) fn run(args: &ExplainArgs) -> anyhow::Result<Status> {
 fn explained(
     outcome: &UnitResult,
     payload: &Bytes,
-    asked: &PayloadOptions,
+    options: &PayloadOptions,
     routing: Option<&Routing<'_>>,
     for_people: bool,
 ) -> (Vec<u8>, bool) {
@@ -131,7 +131,7 @@ fn explained(
         }
         Err(refusal) => refusal,
     };
-    if let Some(carried) = ForwardedUnknown::of(refusal, asked, routing) {
+    if let Some(carried) = ForwardedUnknown::of(refusal, options, routing) {
         let text = if for_people {
             person::carried(&carried).into()
         } else {
@@ -149,10 +149,10 @@ fn explained(
 }
 
 /// Where a payload enters the bridge.
-fn entry<'a>(config: &'a Config, wanted: Option<&str>) -> Result<EntryPoint<'a>, Misuse> {
+fn entry<'a>(config: &'a Config, named: Option<&str>) -> Result<EntryPoint<'a>, Misuse> {
     let mut bindings = config.bindings.iter();
     let binding =
-        match wanted {
+        match named {
             None => bindings.find(|binding| binding.role == Role::Events),
             Some(DOOR) => None,
             Some(name) => Some(bindings.find(|binding| binding.name == *name).ok_or_else(

@@ -32,12 +32,12 @@ pub(crate) struct MapArgs {
 /// # Errors
 /// When the usage is wrong, or reading or writing fails; refused payloads are output, not errors.
 pub(crate) fn run(args: &MapArgs) -> anyhow::Result<Status> {
-    let asked = args.payload.options_at(None)?;
-    let mut documents = args.payload.documents(&asked)?;
+    let options = args.payload.options_at(None)?;
+    let mut documents = args.payload.documents(&options)?;
     let mut output = Output::new();
     let mut status = Status::Success;
     while let Some(payload) = documents.next()? {
-        for outcome in asked.map_payload(&payload) {
+        for outcome in options.map_payload(&payload) {
             if outcome.is_err() {
                 status = Status::Failure;
             }

@@ -135,13 +135,13 @@ impl PayloadArgs {
         &self,
         entry: Option<EntryPoint<'_>>,
     ) -> Result<PayloadOptions, Misuse> {
-        let mut asked = entry.map_or_else(PayloadOptions::anywhere, PayloadOptions::at);
+        let mut payload_options = entry.map_or_else(PayloadOptions::anywhere, PayloadOptions::at);
         for Pair { name, value } in &self.options {
-            asked.set_option(name, value)?;
+            payload_options.set_option(name, value)?;
         }
         if self.family.is_some() {
-            asked.hint.family = self.family;
-            asked.hint.strict = self.strict;
+            payload_options.hint.family = self.family;
+            payload_options.hint.strict = self.strict;
         }
         let content_type = self
             .content_type
@@ -152,23 +152,24 @@ impl PayloadArgs {
             .iter()
             .map(|pair| (pair.name.as_str(), pair.value.as_str()));
         for (name, value) in content_type.into_iter().chain(headers) {
-            asked.hint.header(name, value);
-            asked
+            payload_options.hint.header(name, value);
+            payload_options
                 .headers
                 .push(name, Bytes::copy_from_slice(value.as_bytes()));
         }
         if let Some(now) = &self.now {
-            asked.time = Time::new(now.clone()).map_err(|error| Misuse(error.to_string()))?;
+            payload_options.time =
+                Time::new(now.clone()).map_err(|error| Misuse(error.to_string()))?;
         }
-        asked.ids = self.ids;
-        Ok(asked)
+        payload_options.ids = self.ids;
+        Ok(payload_options)
     }
 
     /// Opens the input.
     ///
     /// # Errors
     /// [`Misuse`] when the file cannot be opened.
-    pub(crate) fn documents(&self, asked: &PayloadOptions) -> Result<Documents, Misuse> {
+    pub(crate) fn documents(&self, payload_options: &PayloadOptions) -> Result<Documents, Misuse> {
         let input: Box<dyn BufRead> = match &self.file {
             Some(path) if path.as_os_str() != "-" => {
                 let file = File::open(path).map_err(|error| {
@@ -186,14 +187,14 @@ impl PayloadArgs {
         Ok(Documents {
             input,
             framing,
-            max_bytes: asked.limits.max_bytes,
+            max_bytes: payload_options.limits.max_bytes,
         })
     }
 }
 
-fn family(word: &str) -> Result<Family, String> {
-    let words = Family::ALL.map(Family::as_str).join(", ");
-    Family::from_name(word).ok_or_else(|| format!("expected one of {words}"))
+fn family(name: &str) -> Result<Family, String> {
+    let names = Family::ALL.map(Family::as_str).join(", ");
+    Family::from_name(name).ok_or_else(|| format!("expected one of {names}"))
 }
 
 pub(super) fn now(text: &str) -> Result<Text, String> {
@@ -206,22 +207,22 @@ pub(super) fn now(text: &str) -> Result<Text, String> {
 }
 
 /// The time of events without one; it is shown as the word <now>.
-const STANDS_FOR_NOW: &str = "0001-01-01T00:00:00Z";
+const TIME_PLACEHOLDER: &str = "0001-01-01T00:00:00Z";
 
 /// Shown in place of the position of a message.
-pub(crate) const POSITION_WORD: &str = "<position>";
+pub(crate) const POSITION_PLACEHOLDER: &str = "<position>";
 
 /// The value of an attribute as it is printed.
 pub(crate) fn display_value(value: &str) -> &str {
-    if value == STANDS_FOR_NOW {
+    if value == TIME_PLACEHOLDER {
         "<now>"
     } else {
         value
     }
 }
 
-fn fixed_event_id(word: &str) -> EventId {
-    EventId::new(word).unwrap_or_else(|_| crate::clock::new_event_id())
+fn fixed_event_id(placeholder: &str) -> EventId {
+    EventId::new(placeholder).unwrap_or_else(|_| crate::clock::new_event_id())
 }
 
 impl FromStr for Pair {
@@ -258,14 +259,14 @@ impl PayloadOptions {
             mapping: MappingConfig::default(),
             options: MapOptions::default(),
             source: Source::new("/a2abus/map").unwrap_or_default(),
-            time: Time::new(STANDS_FOR_NOW).unwrap_or_else(|_| crate::clock::time()),
+            time: Time::new(TIME_PLACEHOLDER).unwrap_or_else(|_| crate::clock::time()),
             id_rule: EventIds::Payload,
             ids: NewIds::default(),
         }
     }
 
     fn at(entry: EntryPoint<'_>) -> Self {
-        let mut asked = Self {
+        let mut payload_options = Self {
             limits: Limits::from(&entry.config.limits),
             source: Source::new(format!(
                 "/a2abus/{}/{}",
@@ -276,14 +277,14 @@ impl PayloadOptions {
             ..Self::anywhere()
         };
         let Some(binding) = entry.binding else {
-            return asked;
+            return payload_options;
         };
-        asked.hint = binding.hint();
+        payload_options.hint = binding.hint();
         // A configuration that was loaded has no other sources.
-        let set = asked.set_mapping(binding.mapping.clone());
+        let set = payload_options.set_mapping(binding.mapping.clone());
         debug_assert!(set.is_ok());
-        asked.id_rule = binding.mapping.ids;
-        asked
+        payload_options.id_rule = binding.mapping.ids;
+        payload_options
     }
 
     /// Sets an option of the `mapping` section of a binding.
@@ -366,7 +367,7 @@ impl PayloadOptions {
             NewIds::Random => &crate::clock::new_event_id,
         };
         match self.id_rule {
-            EventIds::Position => Ids::Given(fixed_event_id(POSITION_WORD)),
+            EventIds::Position => Ids::Given(fixed_event_id(POSITION_PLACEHOLDER)),
             EventIds::Fresh => Ids::Fresh(new),
             EventIds::Payload => Ids::Payload(new),
         }
@@ -481,7 +482,7 @@ mod tests {
 
     #[test]
     fn every_option_of_the_mapping_can_be_set() {
-        let mut asked = PayloadOptions::anywhere();
+        let mut payload_options = PayloadOptions::anywhere();
         for (name, value) in [
             ("type_prefix", "x."),
             ("source", "/x"),
@@ -493,13 +494,22 @@ mod tests {
             ("e2a.trusted", "true"),
             ("strict_ids", "true"),
         ] {
-            asked.set_option(name, value).unwrap();
+            payload_options.set_option(name, value).unwrap();
         }
-        assert_eq!((&*asked.options.type_prefix, &*asked.source), ("x.", "/x"));
-        assert_eq!(asked.options.notifications, Notifications::AsRequests);
-        assert_eq!(asked.options.streams, Streams::AsResponses);
-        assert_eq!(asked.hint.executor.as_deref(), Some("runner"));
-        let hint = &asked.hint;
+        assert_eq!(
+            (
+                &*payload_options.options.type_prefix,
+                &*payload_options.source
+            ),
+            ("x.", "/x")
+        );
+        assert_eq!(
+            payload_options.options.notifications,
+            Notifications::AsRequests
+        );
+        assert_eq!(payload_options.options.streams, Streams::AsResponses);
+        assert_eq!(payload_options.hint.executor.as_deref(), Some("runner"));
+        let hint = &payload_options.hint;
         let flags = [
             hint.validate_workflows,
             hint.e2a_versions_only,
@@ -514,7 +524,10 @@ mod tests {
             ("strict_ids", "yes"),
             ("colour", "red"),
         ] {
-            assert!(asked.set_option(name, value).is_err(), "{name}={value}");
+            assert!(
+                payload_options.set_option(name, value).is_err(),
+                "{name}={value}"
+            );
         }
     }
 

@@ -17,7 +17,7 @@ use crate::access;
 use crate::config::{Config, Name, TransportConfig};
 use crate::restart::chain;
 use crate::topics::on_bus::{self, ResourceState};
-use crate::topics::{self, Defaults, Requirement, Resource, words};
+use crate::topics::{self, Defaults, Requirement, Resource, display};
 
 /// Arguments of `a2abus topics`.
 #[derive(Debug, Args)]
@@ -421,10 +421,10 @@ impl Item {
     fn line(&self) -> String {
         let settings = || {
             let settings = self.needed.iter();
-            let settings = settings.map(|(name, value)| format!("{name}={}", words(name, value)));
+            let settings = settings.map(|(name, value)| format!("{name}={}", display(name, value)));
             settings.collect::<Vec<_>>().join(" ")
         };
-        let (word, detail) = match &self.state {
+        let (label, detail) = match &self.state {
             State::Ok => ("ok", String::new()),
             State::Missing { lacks_at_start } if lacks_at_start.is_empty() => {
                 ("MISSING", format!(": {}", settings()))
@@ -455,6 +455,6 @@ impl Item {
             ..
         } = self;
         let owners = owners.join(", ");
-        format!("{word:<8} {transport}: {kind} {name} ({owners}){detail}")
+        format!("{label:<8} {transport}: {kind} {name} ({owners}){detail}")
     }
 }

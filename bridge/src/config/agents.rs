@@ -229,28 +229,28 @@ impl AgentCardConfig {
     /// The card to show to clients: this configuration, completed by what the attached server says about itself. If the
     /// server does not stream, the card does not offer streams.
     #[must_use]
-    pub(crate) fn completed_by(&self, said: Self) -> Self {
+    pub(crate) fn completed_by(&self, card: Self) -> Self {
         let is_default = |modes: &Vec<String>| *modes == default_modes();
-        let of = |written: &Vec<String>, said| match is_default(written) {
-            true => said,
+        let of = |written: &Vec<String>, card| match is_default(written) {
+            true => card,
             false => written.clone(),
         };
         Self {
             description: match self.description.is_empty() {
-                true => said.description,
+                true => card.description,
                 false => self.description.clone(),
             },
             version: match self.version == default_version() {
-                true => said.version,
+                true => card.version,
                 false => self.version.clone(),
             },
             skills: match self.skills.is_empty() {
-                true => said.skills,
+                true => card.skills,
                 false => self.skills.clone(),
             },
-            streaming: self.streaming && said.streaming,
-            input_modes: of(&self.input_modes, said.input_modes),
-            output_modes: of(&self.output_modes, said.output_modes),
+            streaming: self.streaming && card.streaming,
+            input_modes: of(&self.input_modes, card.input_modes),
+            output_modes: of(&self.output_modes, card.output_modes),
             to: self.to.clone(),
             attach: self.attach.clone(),
             protocol: self.protocol,

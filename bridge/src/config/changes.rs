@@ -16,7 +16,7 @@ pub(crate) struct Change {
 }
 
 /// Longer values are cut to this many characters.
-const SHOWN: usize = 200;
+const MAX_SHOWN_CHARS: usize = 200;
 
 /// All differences between two documents. A default written out differs from an omitted one.
 pub(crate) fn changes(before: &Value, after: &Value) -> Vec<Change> {
@@ -60,7 +60,7 @@ impl Change {
 
 fn shorten(value: Option<&Value>) -> String {
     let text = value.map_or_else(|| "not set".to_owned(), Value::to_string);
-    match text.char_indices().nth(SHOWN) {
+    match text.char_indices().nth(MAX_SHOWN_CHARS) {
         Some((end, _)) => format!("{} ...", text.split_at(end).0),
         None => text,
     }
@@ -117,8 +117,8 @@ fn compare_entries(
         found.push(change(path.key(name), None, Some(value)));
     }
     let order = |these: &[(&str, &Value)], those: &[(&str, &Value)]| -> Value {
-        let kept = these.iter().filter(|(name, _)| find(those, name).is_some());
-        kept.map(|(name, _)| *name).collect()
+        let common = these.iter().filter(|(name, _)| find(those, name).is_some());
+        common.map(|(name, _)| *name).collect()
     };
     let (before, after) = (order(before, after), order(after, before));
     if before != after {
@@ -162,8 +162,8 @@ fn name_of(entry: &Value) -> Option<&str> {
     entry.get("name").or_else(|| entry.get("id"))?.as_str()
 }
 
-fn find<'a>(among: &[(&str, &'a Value)], wanted: &str) -> Option<&'a Value> {
-    let found = among.iter().find(|(name, _)| *name == wanted);
+fn find<'a>(among: &[(&str, &'a Value)], key: &str) -> Option<&'a Value> {
+    let found = among.iter().find(|(name, _)| *name == key);
     found.map(|(_, value)| *value)
 }
 
@@ -226,9 +226,9 @@ mod tests {
 
     #[test]
     fn a_long_value_is_cut() {
-        let long = "ü".repeat(SHOWN);
-        let told = change_lines(&json!({"a": 1}), &json!({"a": long}));
-        assert!(told[0].chars().count() < SHOWN + 20, "{told:?}");
-        assert!(told[0].ends_with(" ..."), "{told:?}");
+        let long = "ü".repeat(MAX_SHOWN_CHARS);
+        let lines = change_lines(&json!({"a": 1}), &json!({"a": long}));
+        assert!(lines[0].chars().count() < MAX_SHOWN_CHARS + 20, "{lines:?}");
+        assert!(lines[0].ends_with(" ..."), "{lines:?}");
     }
 }

@@ -14,12 +14,12 @@ pub(super) fn meant<'a>(name: &str, known: &[&'a str]) -> Option<&'a str> {
 }
 
 /// The most similar known word, if it is similar enough.
-pub(super) fn nearest<'a>(word: &str, known: &[&'a str]) -> Option<&'a str> {
+pub(super) fn nearest<'a>(name: &str, known: &[&'a str]) -> Option<&'a str> {
     let plain = |text: &str| text.to_ascii_lowercase().replace(['_', '-'], "");
-    let word = plain(word);
+    let name = plain(name);
     known
         .iter()
-        .map(|known| (strsim::levenshtein(&word, &plain(known)), *known))
+        .map(|known| (strsim::levenshtein(&name, &plain(known)), *known))
         .filter(|(distance, known)| *distance <= 1 + known.len() / 4)
         .min()
         .map(|(_, known)| known)

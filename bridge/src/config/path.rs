@@ -59,11 +59,16 @@ impl ValuePath {
 
     /// The path of a value below this one, written like `streams[0].name`.
     pub(super) fn below(&self, place: &str) -> Self {
-        let words = place.split(['.', '[']).filter(|word| !word.is_empty());
-        words.fold(self.clone(), |path, word| {
-            match word.strip_suffix(']').and_then(|index| index.parse().ok()) {
+        let segments = place
+            .split(['.', '['])
+            .filter(|segment| !segment.is_empty());
+        segments.fold(self.clone(), |path, segment| {
+            match segment
+                .strip_suffix(']')
+                .and_then(|index| index.parse().ok())
+            {
                 Some(index) => path.index(index),
-                None => path.key(word),
+                None => path.key(segment),
             }
         })
     }

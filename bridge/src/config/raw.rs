@@ -68,7 +68,7 @@ pub(super) fn read(
                         line: at.line(),
                         column: at.column(),
                     });
-            problems.error(site, ValuePath::root(), words(&error));
+            problems.error(site, ValuePath::root(), parser_message(&error));
             return None;
         }
     };
@@ -128,7 +128,7 @@ fn parse(text: &str) -> Result<Node, serde_saphyr::Error> {
 }
 
 /// The parser's message without its position, which the problem already has.
-fn words(error: &serde_saphyr::Error) -> String {
+fn parser_message(error: &serde_saphyr::Error) -> String {
     if let serde_saphyr::Error::DuplicateMappingKey { key: Some(key), .. } = error.without_snippet()
     {
         return format!("duplicate key {key}");
@@ -224,9 +224,9 @@ impl Node {
         let site = variable(name);
         let mut node = self;
         let mut path = ValuePath::root();
-        let words = name.strip_prefix(PREFIX).unwrap_or_default();
-        for word in words.split("__") {
-            if word.is_empty() {
+        let segments = name.strip_prefix(PREFIX).unwrap_or_default();
+        for segment in segments.split("__") {
+            if segment.is_empty() {
                 let example = "write A2ABUS_SECTION__KEY, such as A2ABUS_HTTP__LISTEN";
                 return problems.error(
                     site,
@@ -234,7 +234,7 @@ impl Node {
                     format!("does not name a configuration key: {example}"),
                 );
             }
-            match node.enter(word, &path, &site) {
+            match node.enter(segment, &path, &site) {
                 Ok((step, next)) => {
                     path = path.with(step);
                     node = next;
@@ -248,7 +248,7 @@ impl Node {
     /// The child that a word of the variable's name refers to; created if it does not exist.
     fn enter(
         &mut self,
-        word: &str,
+        segment: &str,
         path: &ValuePath,
         site: &SourceLocation,
     ) -> Result<(Segment, &mut Self), String> {
@@ -259,7 +259,8 @@ impl Node {
             Content::Scalar(_) => Err("the file has a plain value here, which has no keys".into()),
             Content::List(items) => {
                 let count = items.len();
-                word.parse::<usize>()
+                segment
+                    .parse::<usize>()
                     .ok()
                     .and_then(|index| {
                         items
@@ -267,20 +268,20 @@ impl Node {
                             .map(|node| (Segment::Index(index), node))
                     })
                     .ok_or_else(|| {
-                        format!("{word} is not an index of the list, which has {count} items")
+                        format!("{segment} is not an index of the list, which has {count} items")
                     })
             }
             Content::Map(members) => {
                 // One reference to a secret replaces another: `__ENV` replaces `{file: PATH}`.
                 if is_secret(members, path) {
-                    members.retain(|(key, at, _)| !is_replaced(key, at, word));
+                    members.retain(|(key, at, _)| !is_replaced(key, at, segment));
                 }
                 let index = members
                     .iter()
-                    .position(|(key, _, _)| same_key(key, word))
+                    .position(|(key, _, _)| same_key(key, segment))
                     .unwrap_or_else(|| {
                         members.push((
-                            word.to_ascii_lowercase(),
+                            segment.to_ascii_lowercase(),
                             site.clone(),
                             Self::empty(site.clone()),
                         ));
@@ -353,25 +354,25 @@ fn is_secret(members: &[Member], path: &ValuePath) -> bool {
 }
 
 /// Whether a member from the file is one form of a secret reference, and the variable sets another form.
-fn is_replaced(key: &str, site: &SourceLocation, word: &str) -> bool {
+fn is_replaced(key: &str, site: &SourceLocation, segment: &str) -> bool {
     let is_file = matches!(site, SourceLocation::File { .. });
-    is_file && is_form_of_secret(word) && !same_key(key, word)
+    is_file && is_form_of_secret(segment) && !same_key(key, segment)
 }
 
-fn is_form_of_secret(word: &str) -> bool {
-    FORMS_OF_SECRETS.iter().any(|form| same_key(form, word))
+fn is_form_of_secret(segment: &str) -> bool {
+    FORMS_OF_SECRETS.iter().any(|form| same_key(form, segment))
 }
 
 /// Names of variables are in capitals and cannot contain `-` or `.`.
-fn same_key(key: &str, word: &str) -> bool {
-    key.len() == word.len()
-        && key.bytes().zip(word.bytes()).all(|(key, word)| {
+fn same_key(key: &str, segment: &str) -> bool {
+    key.len() == segment.len()
+        && key.bytes().zip(segment.bytes()).all(|(key, segment)| {
             let key = if matches!(key, b'-' | b'.') {
                 b'_'
             } else {
                 key
             };
-            key.eq_ignore_ascii_case(&word)
+            key.eq_ignore_ascii_case(&segment)
         })
 }
 

@@ -167,9 +167,9 @@ impl<'a> Page<'a> {
     fn allowed(&self, property: &'a Value) -> String {
         let (_, schema) = self.resolve(property);
         let number = |key| schema.get(key).filter(|value| value.is_number());
-        let words = words(schema);
-        if !words.is_empty() {
-            return words.join(", ");
+        let enum_values = enum_values(schema);
+        if !enum_values.is_empty() {
+            return enum_values.join(", ");
         }
         if let Some([smallest, largest]) = schema
             .get("bounds")
@@ -200,7 +200,7 @@ impl<'a> Page<'a> {
 }
 
 /// The values of an enumeration.
-fn words(schema: &Value) -> Vec<String> {
+fn enum_values(schema: &Value) -> Vec<String> {
     let choices = ["oneOf", "anyOf"]
         .iter()
         .find_map(|key| schema.get(*key).and_then(Value::as_array));
@@ -265,8 +265,8 @@ fn scalar(schema: &Value) -> String {
 }
 
 fn default(property: &Value, required: bool) -> String {
-    if let Some(words) = property.get("default_words") {
-        return bare(words);
+    if let Some(enum_values) = property.get("default_words") {
+        return bare(enum_values);
     }
     match property.get("default") {
         _ if required => "required".to_owned(),
@@ -401,11 +401,11 @@ mod tests {
                 for (key, property) in properties {
                     // The key of a section of one key, and the tag, are described with their section.
                     let outer = (properties.len() == 1 || key == "type").then_some(schema);
-                    let told = [Some(property), outer]
+                    let has_description = [Some(property), outer]
                         .into_iter()
                         .flatten()
                         .any(|schema| schema.get("description").is_some());
-                    assert!(told, "{path}.{key} has no description");
+                    assert!(has_description, "{path}.{key} has no description");
                 }
             }
             let variants = schema.get("oneOf").and_then(Value::as_array);

@@ -110,9 +110,9 @@ impl<'a> SchemaWalker<'a> {
         let types = texts(schema.get("type"));
         if !types.is_empty() && !types.iter().any(|name| node.is_a(name)) {
             let names = types.iter().filter_map(|name| type_name(name));
-            let wanted = names.collect::<Vec<_>>().join(" or ");
-            let message = unwritten(node, schema).unwrap_or_else(|| wrong_type(node, &wanted));
-            return self.fault(path, Expected::Type(wanted), message);
+            let expected = names.collect::<Vec<_>>().join(" or ");
+            let message = unwritten(node, schema).unwrap_or_else(|| wrong_type(node, &expected));
+            return self.fault(path, Expected::Type(expected), message);
         }
         match &node.content {
             Content::Map(members) => self.members(members, path, schema),
@@ -156,18 +156,18 @@ impl<'a> SchemaWalker<'a> {
 
     fn scalar(&mut self, value: &'a Value, path: &ValuePath, schema: &'a Value) {
         let given = value.as_str();
-        if let Some(Value::String(wanted)) = schema.get("const")
-            && given != Some(wanted)
+        if let Some(Value::String(expected)) = schema.get("const")
+            && given != Some(expected)
         {
-            let message = not_allowed(None, &[wanted]);
-            return self.fault(path, Expected::Tag(given, wanted), message);
+            let message = not_allowed(None, &[expected]);
+            return self.fault(path, Expected::Tag(given, expected), message);
         }
-        if let Some(Value::Array(words)) = schema.get("enum")
-            && !words.contains(value)
+        if let Some(Value::Array(values)) = schema.get("enum")
+            && !values.contains(value)
         {
-            let words = texts(schema.get("enum"));
-            let message = not_allowed(given, &words);
-            return self.fault(path, Expected::OneOf(words), message);
+            let values = texts(schema.get("enum"));
+            let message = not_allowed(given, &values);
+            return self.fault(path, Expected::OneOf(values), message);
         }
         let checked = match value {
             Value::String(text) => in_text(text, schema),
@@ -211,22 +211,22 @@ impl<'a> SchemaWalker<'a> {
             let faults = tried.into_iter().find(at);
             return self.faults.extend(faults.into_iter().flatten());
         }
-        let (mut words, mut types, mut at) = (Vec::new(), BTreeSet::new(), None);
+        let (mut values, mut types, mut at) = (Vec::new(), BTreeSet::new(), None);
         for fault in tried.into_iter().flatten() {
             match fault.wants {
                 Expected::Value => {}
                 Expected::Type(name) => types.extend((!name.is_empty()).then_some(name)),
-                Expected::OneOf(several) => words.extend(several),
+                Expected::OneOf(several) => values.extend(several),
                 Expected::Tag(given, word) => {
-                    words.push(word);
+                    values.push(word);
                     at = Some((fault.path, given));
                 }
             }
         }
         let (path, given) = at.unwrap_or_else(|| (path.clone(), None));
-        let message = match words.is_empty() {
+        let message = match values.is_empty() {
             true => wrong_type(node, &Vec::from_iter(types).join(" or ")),
-            false => not_allowed(given, &words),
+            false => not_allowed(given, &values),
         };
         self.unless(&path, false, Err(message));
     }
@@ -437,21 +437,21 @@ fn not_allowed(given: Option<&str>, allowed: &[&str]) -> String {
     }
 }
 
-fn wrong_type(node: &Node, wanted: &str) -> String {
+fn wrong_type(node: &Node, expected: &str) -> String {
     let own = if node.is_a("number") {
         "number"
     } else {
         node.json_type()
     };
     let Some(given) = type_name(own) else {
-        return format!("is empty: expected {wanted}");
+        return format!("is empty: expected {expected}");
     };
-    let hint = match (wanted, own) {
+    let hint = match (expected, own) {
         ("a string", "number" | "boolean") => ": put it in quotes",
         ("a list", "string") => ": put it in brackets",
         _ => "",
     };
-    format!("expected {wanted}, not {given}{hint}")
+    format!("expected {expected}, not {given}{hint}")
 }
 
 /// The message for a plain number where a duration or size is expected.

@@ -37,7 +37,7 @@ fn check(text: &str, expected: &[&str]) {
 fn check_more(more: &str, expected: &[&str]) {
     let more = more.trim_start_matches('\n');
     let before = BASE.lines().count();
-    let said: Vec<String> = problems(&format!("{BASE}{more}"), &[])
+    let messages: Vec<String> = problems(&format!("{BASE}{more}"), &[])
         .iter()
         .map(|line| {
             let mut parts = line.splitn(3, ':');
@@ -50,7 +50,7 @@ fn check_more(more: &str, expected: &[&str]) {
             }
         })
         .collect();
-    assert_eq!(said, expected, "{more}");
+    assert_eq!(messages, expected, "{more}");
 }
 
 #[test]
@@ -533,10 +533,10 @@ fn loops_that_a_condition_rules_out_are_none() {
         r#"- {name: r, when: {targetagent: "r*"}, to: [{transport: k, topic: "agents.{targetagent}{type}"}]}"#,
     ];
     for route in possible {
-        let said = problems(&format!("{BASE}{}", routes(route)), &[]);
-        assert_eq!(said.len(), 1, "{route}: {said:?}");
+        let messages = problems(&format!("{BASE}{}", routes(route)), &[]);
+        assert_eq!(messages.len(), 1, "{route}: {messages:?}");
         let loops = "can publish to a topic that binding \"b\" reads (agents.requests): possible loop, stopped after limits.max_hops";
-        assert!(said[0].ends_with(loops), "{said:?}");
+        assert!(messages[0].ends_with(loops), "{messages:?}");
     }
 }
 
@@ -724,7 +724,7 @@ bindings: [{name: b, transport: my-bus, topics: [a]}]
 
 #[test]
 fn problems_of_the_environment_name_the_variable() {
-    let said = problems(
+    let messages = problems(
         BASE,
         &[
             ("A2ABUS_HTP__LISTEN", "x"),
@@ -736,7 +736,7 @@ fn problems_of_the_environment_name_the_variable() {
         ],
     );
     assert_eq!(
-        said,
+        messages,
         [
             "A2ABUS_DEFAULT_ROUTE__0__TOPIC: default_route: expected a list, not a section of keys",
             "A2ABUS_HTP__LISTEN: htp: unknown key: did you mean http?",
@@ -782,7 +782,7 @@ fn problems_are_written_as_json_too() {
 
 #[test]
 fn a_secret_that_was_written_is_not_repeated() {
-    let said = problems(
+    let messages = problems(
         "
 transports:
   k:
@@ -793,16 +793,16 @@ transports:
         &[],
     );
     assert_eq!(
-        said[0],
+        messages[0],
         "f:6:53: transports.k.sasl.password: secrets must not be in this file: write {env: NAME} or {file: PATH}"
     );
-    assert!(!said.join("\n").contains("hunter2"), "{said:?}");
+    assert!(!messages.join("\n").contains("hunter2"), "{messages:?}");
 
     // One that may be left out is told in the same way.
     let nats = "transports: {n: {type: nats, servers: [a:1], auth: {token: hunter2}}}";
-    let said = problems(nats, &[]);
+    let messages = problems(nats, &[]);
     assert_eq!(
-        said[0],
+        messages[0],
         "f:1:60: transports.n.auth.token: secrets must not be in this file: write {env: NAME} or {file: PATH}"
     );
 
@@ -811,19 +811,19 @@ transports:
         ("A2ABUS_TRANSPORTS__N__AUTH__TOKEN", "hunter2"),
         ("A2ABUS_WORKFLOWS__CREDENTIALS", r#"[{"value": "hunter3"}]"#),
     ];
-    let said = problems(nats, &variables);
+    let messages = problems(nats, &variables);
     let variable = "A2ABUS_TRANSPORTS__N__AUTH__TOKEN";
     assert_eq!(
-        said[0],
+        messages[0],
         format!(
             "{variable}: transports.n.auth.token: secrets must not be in {variable}: write {variable}__ENV=NAME or {variable}__FILE=PATH"
         )
     );
     assert!(
-        said.contains(&"A2ABUS_WORKFLOWS__CREDENTIALS: workflows.credentials[0].value: secrets must not be in A2ABUS_WORKFLOWS__CREDENTIALS: write {env: NAME} or {file: PATH}".to_owned()),
-        "{said:?}"
+        messages.contains(&"A2ABUS_WORKFLOWS__CREDENTIALS: workflows.credentials[0].value: secrets must not be in A2ABUS_WORKFLOWS__CREDENTIALS: write {env: NAME} or {file: PATH}".to_owned()),
+        "{messages:?}"
     );
-    assert!(!said.join("\n").contains("hunter"), "{said:?}");
+    assert!(!messages.join("\n").contains("hunter"), "{messages:?}");
 }
 
 #[test]

@@ -255,16 +255,16 @@ impl TextFormat for LogFilter {
         };
         // Span fields may contain commas.
         let directives = if text.contains('{') { "" } else { text };
-        let words = directives.split(',').map(str::trim);
-        for word in words.filter(|word| !word.is_empty()) {
+        let directives = directives.split(',').map(str::trim);
+        for directive in directives.filter(|directive| !directive.is_empty()) {
             let of_path = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | ':' | '-' | '.');
-            match word.split_once(['=', '[']) {
+            match directive.split_once(['=', '[']) {
                 Some((target, _)) if target.chars().all(of_path) => {}
                 Some(_) => return Err(not_a_filter()),
-                None if word.parse::<LevelFilter>().is_ok() => {}
+                None if directive.parse::<LevelFilter>().is_ok() => {}
                 None => {
                     return Err(format!(
-                        "there is no level {word:?}: write error, warn, info, debug, trace or off; for one target TARGET=LEVEL"
+                        "there is no level {directive:?}: write error, warn, info, debug, trace or off; for one target TARGET=LEVEL"
                     ));
                 }
             }

@@ -49,16 +49,16 @@ const MAX_WAITING: usize = 1_024;
 
 /// How many of the wanted connections the process can have: each one needs a file descriptor.
 #[must_use]
-pub fn affordable(wanted: usize) -> usize {
+pub fn affordable(desired: usize) -> usize {
     let Some(limit) = getrlimit(Resource::Nofile).current else {
-        return wanted;
+        return desired;
     };
     let free = limit.saturating_sub(RESERVED_DESCRIPTORS).max(limit / 4);
-    let affordable = usize::try_from(free).unwrap_or(usize::MAX).min(wanted);
-    if affordable < wanted {
+    let affordable = usize::try_from(free).unwrap_or(usize::MAX).min(desired);
+    if affordable < desired {
         tracing::warn!(
             descriptors = limit,
-            wanted,
+            desired,
             affordable,
             "fewer connections than http.max_connections: the limit of open files is too low; raise it (ulimit -n)"
         );

@@ -22,7 +22,7 @@ pub(super) struct Streams(Mutex<OpenStreams>);
 struct OpenStreams {
     next: usize,
     /// When the connection last polled for more of a response; `None` before the first poll.
-    asked: HashMap<usize, Option<Instant>>,
+    requests: HashMap<usize, Option<Instant>>,
     /// When the last request ended.
     idle_since: Instant,
     /// Whether the body of the last request has not been read to its end.
@@ -65,7 +65,7 @@ impl Streams {
     pub(super) fn new() -> Arc<Self> {
         Arc::new(Self(Mutex::new(OpenStreams {
             next: 0,
-            asked: HashMap::new(),
+            requests: HashMap::new(),
             idle_since: Instant::now(),
             has_unread_body: false,
         })))
@@ -75,7 +75,7 @@ impl Streams {
         let mut open = self.open();
         let number = open.next;
         open.next += 1;
-        open.asked.insert(number, None);
+        open.requests.insert(number, None);
         Stream {
             streams: Arc::clone(self),
             number,
@@ -90,7 +90,7 @@ impl Streams {
     /// For how long there has been no request; `None` while there is one.
     pub(super) fn idle_for(&self) -> Option<Duration> {
         let open = self.open();
-        open.asked.is_empty().then(|| open.idle_since.elapsed())
+        open.requests.is_empty().then(|| open.idle_since.elapsed())
     }
 
     /// The activity of the connection, given how long it may be idle and how long a response may go unread.
@@ -101,14 +101,14 @@ impl Streams {
     ) -> ConnectionActivity {
         let (open, now) = (self.open(), Instant::now());
         let since = |then: Instant| now.saturating_duration_since(then);
-        if open.asked.is_empty() {
+        if open.requests.is_empty() {
             return match since(open.idle_since) >= idle_timeout {
                 true => ConnectionActivity::Idle,
                 false => ConnectionActivity::Active,
             };
         }
-        let mut responses = open.asked.values().flatten();
-        match responses.any(|asked| since(*asked) >= response_timeout) {
+        let mut responses = open.requests.values().flatten();
+        match responses.any(|requests| since(*requests) >= response_timeout) {
             true => ConnectionActivity::Stalled,
             false => ConnectionActivity::Active,
         }
@@ -142,16 +142,16 @@ impl Stream {
     }
 
     fn touch(&self) {
-        let asked = Some(Instant::now());
-        self.streams.open().asked.insert(self.number, asked);
+        let requests = Some(Instant::now());
+        self.streams.open().requests.insert(self.number, requests);
     }
 }
 
 impl Drop for Stream {
     fn drop(&mut self) {
         let mut open = self.streams.open();
-        open.asked.remove(&self.number);
-        if open.asked.is_empty() {
+        open.requests.remove(&self.number);
+        if open.requests.is_empty() {
             open.idle_since = Instant::now();
         }
     }

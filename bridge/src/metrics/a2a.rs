@@ -2,7 +2,7 @@
 
 use prometheus::{Error, IntCounter, IntCounterVec};
 
-use super::registrar::{Definition, Registrar, add_one, per_word};
+use super::registrar::{Definition, Registrar, add_one, per_value};
 
 /// The metrics of A2A clients.
 #[derive(Debug)]
@@ -33,7 +33,7 @@ impl A2aMetrics {
             requests: on.counters(REQUESTS)?,
             started: on.counter(STARTED)?,
             ended: on.counters(ENDED)?,
-            deliveries: per_word(&deliveries, &PushOutcome::ALL.map(PushOutcome::as_str))?,
+            deliveries: per_value(&deliveries, &PushOutcome::ALL.map(PushOutcome::as_str))?,
         })
     }
 

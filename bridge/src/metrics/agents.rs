@@ -17,7 +17,7 @@ use super::registrar::{CALL_SECONDS, Definition, Registrar};
 /// The label of the agents that have no series of their own.
 const OTHER: &str = "other";
 /// How long an agent without calls keeps its series at least.
-const KEPT: Duration = Duration::from_secs(10 * 60);
+const MIN_RETENTION: Duration = Duration::from_secs(10 * 60);
 
 /// Calls by agent.
 #[derive(Debug)]
@@ -134,7 +134,7 @@ impl LabelledAgents {
     /// The agent that was called longest ago, if that was long enough ago.
     fn oldest(&self, now: Instant) -> Option<Text> {
         let idle = self.agents.iter().filter(|(_, slot)| {
-            slot.in_flight == 0 && now.saturating_duration_since(slot.called) >= KEPT
+            slot.in_flight == 0 && now.saturating_duration_since(slot.called) >= MIN_RETENTION
         });
         let oldest = idle.min_by_key(|(_, slot)| slot.called);
         oldest.map(|(agent, _)| agent.clone())
@@ -254,7 +254,7 @@ mod tests {
     #[test]
     fn the_agent_that_was_called_longest_ago_makes_room() {
         let (agents, registry) = agents(2);
-        let (start, later) = (Instant::now(), Instant::now() + KEPT);
+        let (start, later) = (Instant::now(), Instant::now() + MIN_RETENTION);
         for (agent, at) in [("a", start), ("b", start + Duration::from_secs(1))] {
             assert!(agents.enter(&agent.into(), true, at));
             agents.calls.with_label_values(&[agent, "answered"]).inc();

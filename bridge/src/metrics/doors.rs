@@ -2,7 +2,7 @@
 
 use prometheus::{Error, IntCounter};
 
-use super::registrar::{Definition, Registrar, add_one, per_word};
+use super::registrar::{Definition, Registrar, add_one, per_value};
 
 /// The outcome of a request with an `Idempotency-Key`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,13 +58,13 @@ const LIMITED: Definition = Definition {
 
 impl DoorMetrics {
     pub(super) fn new(on: &mut Registrar) -> Result<Self, Error> {
-        let words: Vec<_> = IdempotencyOutcome::ALL
+        let outcomes: Vec<_> = IdempotencyOutcome::ALL
             .iter()
             .map(|keyed| keyed.as_str())
             .collect();
         Ok(Self {
-            keyed: per_word(&on.counters(KEYED)?, &words)?,
-            limited: per_word(&on.counters(LIMITED)?, &["client", "context", "over"])?,
+            keyed: per_value(&on.counters(KEYED)?, &outcomes)?,
+            limited: per_value(&on.counters(LIMITED)?, &["client", "context", "over"])?,
         })
     }
 

@@ -101,9 +101,12 @@ impl Registrar {
 }
 
 /// One counter for each word, so that they are scraped as 0 before the first.
-pub(super) fn per_word(counters: &IntCounterVec, words: &[&str]) -> Result<Vec<IntCounter>, Error> {
-    let counter = |word: &&str| counters.get_metric_with_label_values(&[*word]);
-    words.iter().map(counter).collect()
+pub(super) fn per_value(
+    counters: &IntCounterVec,
+    values: &[&str],
+) -> Result<Vec<IntCounter>, Error> {
+    let counter = |value: &&str| counters.get_metric_with_label_values(&[*value]);
+    values.iter().map(counter).collect()
 }
 
 pub(super) fn add_one(counters: &[IntCounter], index: usize) {

@@ -2,7 +2,7 @@
 
 use prometheus::{Error, IntCounter, IntGauge};
 
-use super::registrar::{Definition, Registrar, add_one, per_word};
+use super::registrar::{Definition, Registrar, add_one, per_value};
 
 /// The metrics of the registry.
 #[derive(Debug)]
@@ -32,7 +32,7 @@ impl RegistryMetrics {
     pub(super) fn new(on: &mut Registrar) -> Result<Self, Error> {
         let events = on.counters(EVENTS)?;
         Ok(Self {
-            events: per_word(&events, &RegistryEvent::ALL.map(RegistryEvent::as_str))?,
+            events: per_value(&events, &RegistryEvent::ALL.map(RegistryEvent::as_str))?,
             agents: on.gauge(AGENTS)?,
         })
     }

@@ -4,7 +4,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use prometheus::{Error, IntCounter, IntGauge};
 
-use super::registrar::{Definition, Registrar, add_one, per_word};
+use super::registrar::{Definition, Registrar, add_one, per_value};
 
 /// The metrics of the configuration.
 #[derive(Debug)]
@@ -34,7 +34,7 @@ impl ReloadMetrics {
     pub(super) fn new(on: &mut Registrar) -> Result<Self, Error> {
         let reloads = on.counters(RELOADS)?;
         let metrics = Self {
-            reloads: per_word(&reloads, &ConfigReload::ALL.map(ConfigReload::as_str))?,
+            reloads: per_value(&reloads, &ConfigReload::ALL.map(ConfigReload::as_str))?,
             successful: on.gauge(SUCCESSFUL)?,
             success_timestamp: on.gauge(SUCCESS_TIMESTAMP)?,
             restart_needed: on.gauge(RESTART_NEEDED)?,

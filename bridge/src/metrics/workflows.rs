@@ -2,7 +2,7 @@
 
 use prometheus::{Error, IntCounter, IntCounterVec, IntGauge};
 
-use super::registrar::{Definition, Registrar, per_word};
+use super::registrar::{Definition, Registrar, per_value};
 
 /// The metrics of the executor.
 #[derive(Debug)]
@@ -66,8 +66,8 @@ impl WorkflowMetrics {
             ended: on.counters(ENDED)?,
             operations: on.counters(OPERATIONS)?,
             running: on.gauge(RUNNING)?,
-            refused: per_word(&refused, &RefusalReason::ALL.map(RefusalReason::as_str))?,
-            reloads: per_word(&reloads, &ReloadOutcome::ALL.map(ReloadOutcome::as_str))?,
+            refused: per_value(&refused, &RefusalReason::ALL.map(RefusalReason::as_str))?,
+            reloads: per_value(&reloads, &ReloadOutcome::ALL.map(ReloadOutcome::as_str))?,
         })
     }
 }
@@ -186,8 +186,8 @@ mod tests {
             metrics.workflow_reload(what);
         }
         let text = metrics.render().unwrap();
-        for word in RefusalReason::ALL.map(RefusalReason::as_str) {
-            let line = format!("a2abus_workflow_refused_total{{reason=\"{word}\"}} 1");
+        for reason in RefusalReason::ALL.map(RefusalReason::as_str) {
+            let line = format!("a2abus_workflow_refused_total{{reason=\"{reason}\"}} 1");
             assert!(text.contains(&line), "{line}\n{text}");
         }
     }

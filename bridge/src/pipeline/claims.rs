@@ -173,9 +173,11 @@ pub(crate) fn is_of_http_caller(source: &str) -> bool {
     let Some(path) = source.strip_prefix("/a2abus/") else {
         return false;
     };
-    let mut words = path.split('/').skip(1);
-    let is_caller = |word: &str| word == UNKNOWN_CALLER || word.parse::<IpAddr>().is_ok();
-    words.next() == Some(DOOR) && words.next().is_some_and(is_caller) && words.next().is_none()
+    let mut segments = path.split('/').skip(1);
+    let is_caller = |segment: &str| segment == UNKNOWN_CALLER || segment.parse::<IpAddr>().is_ok();
+    segments.next() == Some(DOOR)
+        && segments.next().is_some_and(is_caller)
+        && segments.next().is_none()
 }
 
 #[cfg(test)]

@@ -135,8 +135,8 @@ impl Pipeline {
         failure: Failure,
         routed: &mut Routed,
     ) {
-        let says = reply_address::attribute_header(at.message, extension::MCP_TYPE);
-        if says.is_some_and(|kind| kind != Kind::Request.as_str()) {
+        let kind_header = reply_address::attribute_header(at.message, extension::MCP_TYPE);
+        if kind_header.is_some_and(|kind| kind != Kind::Request.as_str()) {
             return;
         }
         let named = match event {

@@ -61,14 +61,14 @@ impl Agents {
     }
 
     /// Completes the card of an attached agent from its server's description. Returns whether the card changed.
-    pub(super) fn complete(&mut self, name: &Text, said: &AgentCardConfig) -> bool {
+    pub(super) fn complete(&mut self, name: &Text, card: &AgentCardConfig) -> bool {
         let Some(agent) = self.agents.get_mut(name) else {
             return false;
         };
         let Some(written) = &agent.written else {
             return false;
         };
-        let shown = written.completed_by(said.clone()).described();
+        let shown = written.completed_by(card.clone()).described();
         let is_new = *agent.shown != shown;
         if is_new {
             agent.shown = Arc::new(shown);

@@ -29,7 +29,7 @@ const MAX_TRIES: usize = 5;
 /// How long an announcement stays in the log after its lease has expired.
 const FORGET_AFTER: Duration = Duration::from_secs(10 * 60);
 /// How many expired announcements are removed at a time.
-const FORGOTTEN_AT_A_TIME: usize = 16;
+const MAX_CONCURRENT_REMOVALS: usize = 16;
 /// Most agents that are written concurrently.
 const WRITERS: u64 = 64;
 /// The log may hold this many announcements, including expired ones, for each allowed agent.
@@ -172,10 +172,10 @@ impl Announcements {
     async fn store(
         &self,
         name: &str,
-        wanted: impl Fn(Option<&AnnouncedAgent>) -> Result<Option<Bytes>, AnnouncementError>,
+        update: impl Fn(Option<&AnnouncedAgent>) -> Result<Option<Bytes>, AnnouncementError>,
     ) -> Result<(), AnnouncementError> {
         let _alone = self.writing.of(name).await;
-        store(&self.view, self.leases, name, wanted).await
+        store(&self.view, self.leases, name, update).await
     }
 
     pub(super) fn live(&self, name: &str) -> Option<AnnouncedAgent> {
@@ -330,7 +330,7 @@ impl Announcements {
             let done = self.forget_one(&name, is_old).await;
             done.map_err(|error| (name, error))
         });
-        let mut forgotten = pin!(forgotten.buffer_unordered(FORGOTTEN_AT_A_TIME));
+        let mut forgotten = pin!(forgotten.buffer_unordered(MAX_CONCURRENT_REMOVALS));
         while let Some(done) = forgotten.next().await {
             if let Err((name, error)) = done {
                 tracing::debug!(agent = %name, %error, "an old announcement was not removed: trying again later");
@@ -377,14 +377,14 @@ async fn store(
     view: &View<AgentFold>,
     leases: Leases,
     name: &str,
-    wanted: impl Fn(Option<&AnnouncedAgent>) -> Result<Option<Bytes>, AnnouncementError>,
+    update: impl Fn(Option<&AnnouncedAgent>) -> Result<Option<Bytes>, AnnouncementError>,
 ) -> Result<(), AnnouncementError> {
     let (mut seen, mut tries) = (None, 0);
     let (stored, body, mut following) = loop {
         let (there, following) =
             view.follow(Some(name), BEHIND, |agents| agents.get(name).cloned());
         let last = seen.max(there.as_ref().map(|agent| agent.at));
-        let body = wanted(there.filter(|agent| is_live(agent, leases)).as_ref())?;
+        let body = update(there.filter(|agent| is_live(agent, leases)).as_ref())?;
         match view.commit_next(name, body.clone(), last, APPLIED).await {
             Ok(stored) => break (stored, body, following),
             // That record may be a removal, which leaves no entry.
@@ -416,7 +416,7 @@ async fn store(
     };
     let there = record.body.as_ref();
     let there = there.and_then(|body| AnnouncedAgent::read(&record, body).ok());
-    let (right, done) = match wanted(there.filter(|agent| is_live(agent, leases)).as_ref()) {
+    let (right, done) = match update(there.filter(|agent| is_live(agent, leases)).as_ref()) {
         Ok(right) => (right, Ok(())),
         Err(refused) => (record.body, Err(refused)),
     };
@@ -501,7 +501,7 @@ mod tests {
     async fn at_the_same_time(
         before: Option<Bytes>,
         other: Bytes,
-        wanted: impl Fn(Option<&AnnouncedAgent>) -> Result<Option<Bytes>, AnnouncementError>,
+        update: impl Fn(Option<&AnnouncedAgent>) -> Result<Option<Bytes>, AnnouncementError>,
     ) -> (Result<(), AnnouncementError>, Option<Bytes>) {
         // A log that keeps overwritten records for a while, like Kafka.
         let kind = Kind::Events {
@@ -516,15 +516,15 @@ mod tests {
             view.commit("weather", before, APPLIED).await.unwrap();
         }
         let is_first = Cell::new(true);
-        let wanted = |there: Option<&AnnouncedAgent>| {
-            let wanted = wanted(there);
+        let update = |there: Option<&AnnouncedAgent>| {
+            let update = update(there);
             if is_first.replace(false) {
                 let appended = log.append("weather", Some(other.clone())).now_or_never();
                 appended.unwrap().unwrap();
             }
-            wanted
+            update
         };
-        let done = store(&view, LEASES, "weather", wanted).await;
+        let done = store(&view, LEASES, "weather", update).await;
         let last = view.read(|agents| agents.get("weather").map(|agent| agent.body.clone()));
         (done, last)
     }

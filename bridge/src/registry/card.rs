@@ -56,7 +56,7 @@ const TOO_MANY: &str = "comes after 100 other skills";
 /// The longest description, in characters.
 const DESCRIPTION: usize = 4_096;
 /// The longest name, id, tag or media type.
-const WORD: usize = 256;
+const NAME: usize = 256;
 /// The longest version.
 const VERSION: usize = 64;
 /// Most skills of a card, and most tags, examples and media types of one list.
@@ -176,11 +176,11 @@ impl LeftOut {
 
 /// Checks the name of an announced agent: a valid configuration name, short enough for the name of its route.
 pub(crate) fn check_name(name: &str) -> Result<Name, String> {
-    const LONGEST: usize = 58;
-    let shown: String = name.chars().take(LONGEST).collect();
-    if name.len() > LONGEST {
+    const MAX_CHARS: usize = 58;
+    let shown: String = name.chars().take(MAX_CHARS).collect();
+    if name.len() > MAX_CHARS {
         return Err(format!(
-            "{shown:?}... is too long: an agent's name has at most {LONGEST} characters"
+            "{shown:?}... is too long: an agent's name has at most {MAX_CHARS} characters"
         ));
     }
     Name::new(name).map_err(|why| format!("{shown:?} is {why}"))
@@ -193,7 +193,7 @@ struct Reader<'f>(&'f mut Faults);
 
 impl Reader<'_> {
     fn card(&mut self, members: &Map<String, Value>) -> Card {
-        let name = self.text(members, "", "name", WORD, true);
+        let name = self.text(members, "", "name", NAME, true);
         let description = self.text(members, "", "description", DESCRIPTION, true);
         let version = self.text(members, "", "version", VERSION, false);
         let empty = Map::new();
@@ -202,10 +202,10 @@ impl Reader<'_> {
         let bus = self.extension(capabilities);
         let bus = bus.as_ref().unwrap_or(&empty);
         let place = "/capabilities/extensions/params";
-        let agent = self.text(bus, place, "agent", WORD, false);
-        let transport = self.text(bus, place, "transport", WORD, false);
-        let topic = self.text(bus, place, "topic", WORD, false);
-        let lease = self.text(bus, place, "lease", WORD, false);
+        let agent = self.text(bus, place, "agent", NAME, false);
+        let transport = self.text(bus, place, "transport", NAME, false);
+        let topic = self.text(bus, place, "topic", NAME, false);
+        let lease = self.text(bus, place, "lease", NAME, false);
         let protocol = self.protocol(bus, place);
         Card {
             agent: agent.or(name).map(Text::from),
@@ -264,7 +264,7 @@ impl Reader<'_> {
 
     /// The protocol of the agent.
     fn protocol(&mut self, bus: &Map<String, Value>, place: &str) -> Option<AgentProtocol> {
-        match self.text(bus, place, "protocol", WORD, false)?.as_str() {
+        match self.text(bus, place, "protocol", NAME, false)?.as_str() {
             "a2a" => Some(AgentProtocol::A2a),
             "mcp" => Some(AgentProtocol::Mcp),
             _ => {
@@ -280,7 +280,7 @@ impl Reader<'_> {
             self.0.add(place, "is not an object");
             return None;
         };
-        let id = self.text(skill, place, "id", WORD, true);
+        let id = self.text(skill, place, "id", NAME, true);
         let id = id.unwrap_or_default();
         if !id.is_empty() {
             let checked = SkillConfig::check_id(&id);
@@ -292,9 +292,9 @@ impl Reader<'_> {
         let description = self.text(skill, place, "description", DESCRIPTION, true);
         Some(SkillConfig {
             id,
-            name: self.text(skill, place, "name", WORD, false),
+            name: self.text(skill, place, "name", NAME, false),
             description: description.unwrap_or_default(),
-            tags: self.texts(skill, place, "tags", WORD),
+            tags: self.texts(skill, place, "tags", NAME),
             examples: self.texts(skill, place, "examples", DESCRIPTION),
         })
     }
@@ -302,7 +302,7 @@ impl Reader<'_> {
     /// Media types under the first of these names that exists.
     fn modes(&mut self, members: &Map<String, Value>, names: [&str; 2]) -> Vec<String> {
         let name = names.into_iter().find(|name| members.contains_key(*name));
-        let modes = name.map(|name| self.texts(members, "", name, WORD));
+        let modes = name.map(|name| self.texts(members, "", name, NAME));
         let modes = modes.filter(|modes| !modes.is_empty());
         modes.unwrap_or_else(|| ["text/plain", "application/json"].map(str::to_owned).into())
     }

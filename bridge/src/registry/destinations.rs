@@ -60,9 +60,9 @@ impl AllowedDestinations {
         transport: Option<&Name>,
         card: &Card,
     ) -> Result<Option<Route>, String> {
-        let wanted =
+        let matches =
             |place: &&AllowedDestination| transport.is_none_or(|name| place.to.transport == *name);
-        let mut places = self.places.iter().filter(wanted).peekable();
+        let mut places = self.places.iter().filter(matches).peekable();
         if places.peek().is_none() {
             return match (transport, &card.topic) {
                 (None, None) => Ok(None),

@@ -155,10 +155,10 @@ impl DiscoveryBinding {
 
     /// Processes a message; `false` if the bridge stops first.
     async fn handle(&self, delivery: &Delivery, stop: &CancellationToken) -> bool {
-        let asked = self.read_request(&delivery.message);
+        let request = self.read_request(&delivery.message);
         let [mut pause, longest] = PAUSES;
         let done = loop {
-            let done = self.done(&asked, delivery).await;
+            let done = self.done(&request, delivery).await;
             // If the bus is unavailable, try again later. The message is not settled, so nothing is lost.
             let Err((failure, true)) = &done.result else {
                 break done;
@@ -203,10 +203,10 @@ impl DiscoveryBinding {
     /// Executes the request. For a failure, also returns whether a retry may succeed.
     async fn done(
         &self,
-        asked: &Result<DiscoveryRequest, Failure>,
+        request: &Result<DiscoveryRequest, Failure>,
         delivery: &Delivery,
     ) -> RequestResult {
-        match asked {
+        match request {
             Err(failure) => RequestResult {
                 id: None,
                 result: Err((failure.clone(), false)),
@@ -255,12 +255,12 @@ impl DiscoveryBinding {
         let key = key.map(|key| Text::from(String::from_utf8_lossy(key).into_owned()));
         let mut filters = self.named_subjects.iter();
         let is_named = filters.any(|filter| filter.matches(&delivery.topic));
-        let word = is_named.then(|| delivery.topic.as_str().rsplit('.').next());
+        let last_token = is_named.then(|| delivery.topic.as_str().rsplit('.').next());
         RequestOrigin {
             transport: Some(self.transport.clone()),
             shows: key
                 .into_iter()
-                .chain(word.flatten().map(Text::from))
+                .chain(last_token.flatten().map(Text::from))
                 .collect(),
             caller: None,
         }

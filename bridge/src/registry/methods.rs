@@ -51,7 +51,7 @@ impl Registry {
         }
         let agents = self.now();
         let (limit, offset) = params.page()?;
-        let wanted: Vec<(Text, Arc<AgentCardConfig>)> = match &params.agent_id {
+        let selected: Vec<(Text, Arc<AgentCardConfig>)> = match &params.agent_id {
             Some(name) => {
                 let unknown = || AnnouncementError::Unknown(name.as_str().into());
                 let (name, shown) = agents.get(name).ok_or_else(unknown)?;
@@ -63,7 +63,7 @@ impl Registry {
                     .collect()
             }
         };
-        let names = wanted.iter().map(|(name, _)| name.clone()).collect();
+        let names = selected.iter().map(|(name, _)| name.clone()).collect();
         let caller = origin.caller.clone();
         let caller = caller.unwrap_or(Text::from_static(UNKNOWN_CALLER));
         let found = self.query_all(names, AgentQuery::Tools, caller).await;
@@ -73,7 +73,7 @@ impl Registry {
             next_offset: None,
         };
         let mut bytes = 0;
-        for (index, (name, shown)) in wanted.iter().enumerate() {
+        for (index, (name, shown)) in selected.iter().enumerate() {
             let (callable, reason) = callable(name, shown, found.get(name).map(|it| &**it));
             let parts = callable
                 .iter()
@@ -89,7 +89,7 @@ impl Registry {
                 answer.unavailable.push(entry);
             }
         }
-        let reached = offset.saturating_add(wanted.len());
+        let reached = offset.saturating_add(selected.len());
         let total = agents.iter().count();
         if params.agent_id.is_none() && answer.next_offset.is_none() && reached < total {
             answer.next_offset = Some(reached);

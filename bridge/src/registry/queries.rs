@@ -42,7 +42,7 @@ pub(crate) enum QueryResult {
 /// The cached answers of agents, and the running queries.
 #[derive(Debug, Default)]
 pub(super) struct AgentQueries {
-    kept: Mutex<AnswerCache>,
+    cache: Mutex<AnswerCache>,
     /// Only one task queries an agent at a time; others wait for its answer.
     turns: Mutex<HashMap<QueryKey, Weak<tokio::sync::Mutex<()>>>>,
 }
@@ -66,12 +66,12 @@ struct CachedAnswer {
 }
 
 /// How long a query may take, for one agent and for all together.
-const EACH: Duration = Duration::from_secs(2);
-const ALL: Duration = Duration::from_secs(5);
+const AGENT_TIMEOUT: Duration = Duration::from_secs(2);
+const TOTAL_TIMEOUT: Duration = Duration::from_secs(5);
 /// Most agents that are queried concurrently.
-const AT_A_TIME: usize = 32;
+const MAX_CONCURRENT: usize = 32;
 /// How long an answer is cached, and how long an agent that did not answer is not queried again.
-const KEPT: Duration = Duration::from_secs(60);
+const CACHE_TTL: Duration = Duration::from_secs(60);
 const NOT_AGAIN: Duration = Duration::from_secs(10);
 /// Largest answer of one agent, in bytes, and most pages.
 const LARGEST: usize = 256 << 10;
@@ -150,7 +150,7 @@ impl Registry {
         question: AgentQuery,
         caller: Text,
     ) -> Option<Arc<QueryResult>> {
-        if let Some(cached) = self.asked.cached(agent, question) {
+        if let Some(cached) = self.queries.cached(agent, question) {
             return Some(cached);
         }
         let mut found = self.query_all(vec![agent.clone()], question, caller).await;
@@ -167,7 +167,7 @@ impl Registry {
         let mut found: HashMap<Text, Arc<QueryResult>> = HashMap::new();
         let mut unknown = Vec::new();
         for name in names {
-            match self.asked.cached(&name, question) {
+            match self.queries.cached(&name, question) {
                 Some(known) => drop(found.insert(name, known)),
                 None => unknown.push(name),
             }
@@ -175,19 +175,19 @@ impl Registry {
         let Some(calls) = &self.calls else {
             return found;
         };
-        let until = Instant::now() + ALL;
-        let mut asked = stream::iter(unknown)
+        let until = Instant::now() + TOTAL_TIMEOUT;
+        let mut answers = stream::iter(unknown)
             .map(|name| async {
                 let caller = caller.clone();
-                let said = self
-                    .asked
-                    .in_turn(&name, question, ask(calls, &name, question, caller));
-                let said = said.await;
-                (name, said)
+                let answer =
+                    self.queries
+                        .in_turn(&name, question, ask(calls, &name, question, caller));
+                let answer = answer.await;
+                (name, answer)
             })
-            .buffer_unordered(AT_A_TIME);
-        while let Ok(Some((name, said))) = timeout_at(until, asked.next()).await {
-            found.insert(name, said);
+            .buffer_unordered(MAX_CONCURRENT);
+        while let Ok(Some((name, answer))) = timeout_at(until, answers.next()).await {
+            found.insert(name, answer);
         }
         found
     }
@@ -241,7 +241,7 @@ async fn answer(
         data: None,
         call: None,
         target: Some(agent.clone()),
-        timeout: Some(EACH),
+        timeout: Some(AGENT_TIMEOUT),
         caller,
         headers: Vec::new(),
     };
@@ -287,12 +287,12 @@ fn page_of(body: &[u8], question: AgentQuery) -> (Vec<Box<RawValue>>, Option<Box
 
 impl AgentQueries {
     fn cache(&self) -> MutexGuard<'_, AnswerCache> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+        self.cache.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn cached(&self, agent: &Text, question: AgentQuery) -> Option<Arc<QueryResult>> {
-        let kept = self.cache();
-        let known = kept.known.get(&(agent.clone(), question))?;
+        let cache = self.cache();
+        let known = cache.known.get(&(agent.clone(), question))?;
         (Instant::now() < known.until).then(|| Arc::clone(&known.found))
     }
 
@@ -354,7 +354,7 @@ impl AnswerCache {
             self.retain(|key, _| *key != first);
         }
         let time = match **found {
-            QueryResult::Items(_) => KEPT,
+            QueryResult::Items(_) => CACHE_TTL,
             QueryResult::Nothing(_) => NOT_AGAIN,
         };
         self.bytes += bytes;

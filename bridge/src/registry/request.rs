@@ -176,7 +176,7 @@ impl Registry {
         let (limit, offset) = params.page()?;
         let agents = self.now();
         let names: Vec<&Text> = agents.iter().map(|(name, _)| name).collect();
-        let is_any = |wanted: Option<&str>| wanted.is_none_or(|wanted| wanted == ANY);
+        let is_any = |expected: Option<&str>| expected.is_none_or(|expected| expected == ANY);
         let agent = params.agent_id.as_deref();
         let names = names
             .into_iter()
@@ -335,9 +335,9 @@ impl Params {
 
     /// Whether an entry matches the parameters.
     fn takes(&self, entry: &AgentEntry) -> bool {
-        let fits = |wanted: &Option<String>, is: &Option<Text>| {
-            let wanted = wanted.as_deref().filter(|wanted| *wanted != ANY);
-            wanted.is_none_or(|wanted| is.as_deref() == Some(wanted))
+        let fits = |expected: &Option<String>, is: &Option<Text>| {
+            let expected = expected.as_deref().filter(|expected| *expected != ANY);
+            expected.is_none_or(|expected| is.as_deref() == Some(expected))
         };
         fits(&self.org_id, &entry.org_id) && fits(&self.unit_id, &entry.unit_id)
     }

@@ -559,7 +559,9 @@ mod tests {
             ]
         );
         let outcome = entry.unwrap().outcome;
-        assert!(matches!(outcome, Some(ClaimOutcome::Answered(kept)) if &*kept.body == "first"));
+        assert!(
+            matches!(outcome, Some(ClaimOutcome::Answered(answer)) if &*answer.body == "first")
+        );
     }
 
     #[test]

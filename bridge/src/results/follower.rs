@@ -121,13 +121,13 @@ const GRACE: Duration = Duration::from_secs(3);
 /// How long to wait for the record of a call after its answer.
 const UNKNOWN: Duration = Duration::from_secs(10);
 /// How often the buffered answers are checked.
-const LOOK: Duration = Duration::from_millis(250);
+const CHECK_INTERVAL: Duration = Duration::from_millis(250);
 /// Most bytes of all buffered answers.
 const MAX_BYTES: usize = 64 << 20;
 /// The approximate overhead of a buffered message.
 const MESSAGE_BYTES: usize = 512;
 /// Most calls whose parts are recorded concurrently.
-const AT_A_TIME: usize = 64;
+const MAX_CONCURRENT: usize = 64;
 
 // === impl Follower ===
 
@@ -188,15 +188,15 @@ impl Follower {
         let mut lost = pin!(consumer.lost());
         // A slow log must not stop the reading, because unread messages could be lost.
         let mut recording = FuturesUnordered::new();
-        let mut looks = interval(LOOK);
-        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut checks = interval(CHECK_INTERVAL);
+        checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
                 biased;
                 () = &mut lost => return self.missed(&reading),
                 () = stop.cancelled() => return,
-                _ = looks.tick() => {
-                    let room = AT_A_TIME - recording.len();
+                _ = checks.tick() => {
+                    let room = MAX_CONCURRENT - recording.len();
                     recording.extend(self.check_calls(&mut reading, room));
                 }
                 Some(recorded) = recording.next() => self.recorded(&mut reading, recorded),
@@ -506,16 +506,16 @@ impl AnswerBuffer {
     }
 
     /// Drops the first `taken` parts except the last part, because they are stored.
-    fn forget(&mut self, taken: usize) {
+    fn forget(&mut self, consumed: usize) {
         let most = self.parts.len().saturating_sub(1);
-        let taken = taken.saturating_sub(self.before).min(most);
-        if self.is_adopted || self.is_being_recorded || taken == 0 {
+        let consumed = consumed.saturating_sub(self.before).min(most);
+        if self.is_adopted || self.is_being_recorded || consumed == 0 {
             return;
         }
-        for part in self.parts.drain(..taken) {
+        for part in self.parts.drain(..consumed) {
             self.bytes = self.bytes.saturating_sub(part.body.len() + MESSAGE_BYTES);
         }
-        self.before += taken;
+        self.before += consumed;
         self.recorded = self.recorded.max(self.before);
     }
 

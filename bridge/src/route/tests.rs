@@ -37,7 +37,7 @@ fn table(conditions: &[Value]) -> RouteTable {
     RouteTable::build(&rules, &[], 8).unwrap()
 }
 
-fn taken<'a>(table: &'a RouteTable, attributes: &[(&str, &str)]) -> Option<&'a str> {
+fn matched_route<'a>(table: &'a RouteTable, attributes: &[(&str, &str)]) -> Option<&'a str> {
     table
         .route(&event(attributes), "b")
         .map(|route| route.name().as_str())
@@ -68,7 +68,11 @@ fn the_first_rule_that_matches_wins() {
         (&[], None),
     ];
     for (attributes, expected) in cases {
-        assert_eq!(taken(&table, attributes), *expected, "{attributes:?}");
+        assert_eq!(
+            matched_route(&table, attributes),
+            *expected,
+            "{attributes:?}"
+        );
     }
 }
 
@@ -80,7 +84,7 @@ fn a_rule_without_conditions_takes_everything() {
         json!({"targetagent": "b"}),
     ]);
     for (target, expected) in [("a", "0"), ("b", "1"), ("c", "1")] {
-        assert_eq!(taken(&table, &[(TARGET, target)]), Some(expected));
+        assert_eq!(matched_route(&table, &[(TARGET, target)]), Some(expected));
     }
 }
 
@@ -125,9 +129,9 @@ fn the_binding_and_attributes_that_are_not_text_can_be_asked_for() {
 fn the_default_takes_what_no_rule_takes() {
     let default = [serde_json::from_value(json!({"transport": "k", "topic": "rest"})).unwrap()];
     let table = RouteTable::build(&[rule("a", &json!({"targetagent": "a"}))], &default, 8).unwrap();
-    assert_eq!(taken(&table, &[(TARGET, "a")]), Some("a"));
-    assert_eq!(taken(&table, &[(TARGET, "b")]), Some(DEFAULT_ROUTE));
-    assert_eq!(table.explain(&event(&[]), "b").taken, RouteMatch::Default);
+    assert_eq!(matched_route(&table, &[(TARGET, "a")]), Some("a"));
+    assert_eq!(matched_route(&table, &[(TARGET, "b")]), Some(DEFAULT_ROUTE));
+    assert_eq!(table.explain(&event(&[]), "b").matched, RouteMatch::Default);
 }
 
 #[test]
@@ -446,16 +450,18 @@ fn any_when() -> impl Strategy<Value = Value> {
 
 /// What a rule means, read from its JSON: the model that the table is compared with.
 fn meets(condition: &Value, value: Option<&str>) -> bool {
-    let text = |wanted: &str| match (wanted, value) {
+    let text = |expected: &str| match (expected, value) {
         ("team-*", Some(value)) => value.starts_with("team-"),
         ("te*-1", Some(value)) => value.starts_with("te") && value.ends_with("-1"),
         ("te*-2", Some(value)) => value.starts_with("te") && value.ends_with("-2"),
         ("?", Some(value)) => value.len() == 1,
-        (wanted, value) => value == Some(wanted),
+        (expected, value) => value == Some(expected),
     };
     match condition {
-        Value::String(wanted) => text(wanted),
-        Value::Array(wanted) => wanted.iter().any(|wanted| text(wanted.as_str().unwrap())),
+        Value::String(expected) => text(expected),
+        Value::Array(expected) => expected
+            .iter()
+            .any(|expected| text(expected.as_str().unwrap())),
         Value::Object(members) => members
             .iter()
             .all(|(dialect, inner)| match dialect.as_str() {
@@ -511,11 +517,11 @@ proptest! {
             });
             let got = table.route(&event, &binding).map(|route| route.name().to_string());
             prop_assert_eq!(&got, &expected.map(|index| index.to_string()));
-            let taken = match table.explain(&event, &binding).taken {
+            let matched = match table.explain(&event, &binding).matched {
                 RouteMatch::Route(name) => Some(name.to_string()),
                 _ => None,
             };
-            prop_assert_eq!(taken, got);
+            prop_assert_eq!(matched, got);
         }
     }
 }

@@ -34,7 +34,7 @@ struct Shared {
 /// The header with the key, if the subject contains only its hash.
 const KEY_HEADER: &str = "a2abus-key";
 /// The longest subject word for a key. It leaves room for the prefix in the longest topic.
-const LONGEST_WORD: usize = 160;
+const MAX_TOKEN_CHARS: usize = 160;
 
 // === impl BusLog ===
 
@@ -206,13 +206,13 @@ impl LogLocation {
                 Ok((Address::topic(topic.clone()), message))
             }
             Self::Stream { prefix, .. } => {
-                let word = word(key);
-                if unescape(&word).as_deref() != Some(key) {
+                let subject_token = subject_token(key);
+                if unescape(&subject_token).as_deref() != Some(key) {
                     message
                         .headers
                         .push(KEY_HEADER, Bytes::copy_from_slice(key.as_bytes()));
                 }
-                let subject = Topic::new(format!("{}.{word}", prefix.as_str()));
+                let subject = Topic::new(format!("{}.{subject_token}", prefix.as_str()));
                 let mut to = Address::topic(subject.map_err(|error| {
                     let what = "name the subject of a record";
                     TransportError::new(TransportErrorKind::BadMessage, what).caused_by(error)
@@ -244,8 +244,8 @@ impl LogLocation {
                 let named = record.headers.get(KEY_HEADER);
                 named.and_then(|key| Text::from_utf8(key)).or_else(|| {
                     let subject = record.topic.as_ref()?.as_str();
-                    let word = subject.strip_prefix(prefix.as_str())?.strip_prefix('.')?;
-                    unescape(word).map(Text::from)
+                    let subject_token = subject.strip_prefix(prefix.as_str())?.strip_prefix('.')?;
+                    unescape(subject_token).map(Text::from)
                 })
             }
         };
@@ -266,15 +266,15 @@ fn ours(position: LogPosition) -> Position {
 }
 
 /// A key as one word of a subject. A key that is too long becomes a hash, and the record contains the key in a header.
-fn word(key: &str) -> String {
-    let mut word = String::with_capacity(key.len());
-    escape(&mut word, key);
-    if word.len() > LONGEST_WORD {
-        word.clear();
+fn subject_token(key: &str) -> String {
+    let mut subject_token = String::with_capacity(key.len());
+    escape(&mut subject_token, key);
+    if subject_token.len() > MAX_TOKEN_CHARS {
+        subject_token.clear();
         for byte in Sha256::digest(key) {
             // Writing to a string does not fail.
-            let _ = write!(word, "{byte:02x}");
+            let _ = write!(subject_token, "{byte:02x}");
         }
     }
-    word
+    subject_token
 }

@@ -18,7 +18,7 @@ const FORGOTTEN_BYTES: usize = 96;
 /// The entries of a view, by key, and by group where the fold has groups.
 #[derive(Debug)]
 pub struct Entries<E> {
-    kept: HashMap<Text, StoredEntry<E>>,
+    stored: HashMap<Text, StoredEntry<E>>,
     groups: HashMap<Text, BTreeSet<Text>>,
     /// Entries in the order in which they ended. Some may have been removed since.
     ended: VecDeque<Text>,
@@ -46,7 +46,7 @@ impl<E> Entries<E> {
     /// The entry of a key.
     #[must_use]
     pub fn get(&self, key: &str) -> Option<&E> {
-        self.kept.get(key)?.entry.as_ref()
+        self.stored.get(key)?.entry.as_ref()
     }
 
     /// The entries of a group, sorted by key.
@@ -57,20 +57,20 @@ impl<E> Entries<E> {
 
     /// All entries, in no particular order.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &E)> {
-        let kept = self.kept.iter();
-        kept.filter_map(|(key, kept)| Some((&**key, kept.entry.as_ref()?)))
+        let stored = self.stored.iter();
+        stored.filter_map(|(key, stored)| Some((&**key, stored.entry.as_ref()?)))
     }
 
     /// The number of entries.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.kept.len()
+        self.stored.len()
     }
 
     /// Whether there are no entries.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.kept.is_empty()
+        self.stored.is_empty()
     }
 
     /// Their approximate size in memory.
@@ -98,35 +98,35 @@ impl<E> Entries<E> {
                 None => Applied::Unchanged,
             };
         }
-        let kept = match self.kept.get_mut(&record.key) {
-            Some(kept) => kept,
-            None => self.kept.entry(record.key.clone()).or_default(),
+        let stored = match self.stored.get_mut(&record.key) {
+            Some(stored) => stored,
+            None => self.stored.entry(record.key.clone()).or_default(),
         };
-        let is_new = kept.entry.is_none();
-        let applied = fold.apply(&mut kept.entry, record);
-        let Some(entry) = &kept.entry else {
+        let is_new = stored.entry.is_none();
+        let applied = fold.apply(&mut stored.entry, record);
+        let Some(entry) = &stored.entry else {
             self.remove(&record.key);
             return applied;
         };
         if applied != Applied::Changed && !is_new {
             return applied;
         }
-        kept.time = kept.time.max(record.time);
+        stored.time = stored.time.max(record.time);
         let bytes = ENTRY_BYTES + record.key.len() * 2 + fold.size_bytes(entry);
-        self.bytes = self.bytes + bytes - kept.bytes;
-        kept.bytes = bytes;
+        self.bytes = self.bytes + bytes - stored.bytes;
+        stored.bytes = bytes;
         let has_ended = fold.has_ended(entry);
-        if has_ended && !kept.has_ended {
+        if has_ended && !stored.has_ended {
             self.ended.push_back(record.key.clone());
         }
-        kept.has_ended = has_ended;
+        stored.has_ended = has_ended;
         if is_new {
             self.ages.push_back((record.time, record.key.clone()));
         }
         let group = fold.group(entry);
-        if group != kept.group.as_deref() {
+        if group != stored.group.as_deref() {
             let after = group.map(Text::from);
-            let before = std::mem::replace(&mut kept.group, after.clone());
+            let before = std::mem::replace(&mut stored.group, after.clone());
             self.regroup(&record.key, before.as_ref(), after);
         }
         applied
@@ -147,10 +147,10 @@ impl<E> Entries<E> {
     }
 
     fn remove(&mut self, key: &Text) -> Option<StoredEntry<E>> {
-        let kept = self.kept.remove(key)?;
-        self.bytes -= kept.bytes;
-        self.regroup(key, kept.group.as_ref(), None);
-        Some(kept)
+        let stored = self.stored.remove(key)?;
+        self.bytes -= stored.bytes;
+        self.regroup(key, stored.group.as_ref(), None);
+        Some(stored)
     }
 
     /// Removes ended entries, in the order in which they ended, until the rest takes at most `limit` bytes. Returns how
@@ -161,13 +161,13 @@ impl<E> Entries<E> {
             let Some(key) = self.ended.pop_front() else {
                 break;
             };
-            if !self.kept.get(&key).is_some_and(|kept| kept.has_ended) {
+            if !self.stored.get(&key).is_some_and(|stored| stored.has_ended) {
                 continue;
             }
-            if let Some(kept) = self.remove(&key) {
+            if let Some(stored) = self.remove(&key) {
                 self.bytes += FORGOTTEN_BYTES + key.len();
                 // Its age remains, so `expire` removes this too.
-                self.forgotten.insert(key, kept.time);
+                self.forgotten.insert(key, stored.time);
                 forgotten += 1;
             }
         }
@@ -187,7 +187,7 @@ impl<E> Entries<E> {
             let Some((_, key)) = self.ages.pop_front() else {
                 return;
             };
-            let last = self.kept.get(&key).map(|kept| kept.time);
+            let last = self.stored.get(&key).map(|stored| stored.time);
             match last.or_else(|| self.forgotten.get(&key).copied()) {
                 Some(time) if time >= oldest => self.ages.push_back((time, key)),
                 Some(_) if self.forgotten.remove(&key).is_some() => {
@@ -201,13 +201,13 @@ impl<E> Entries<E> {
 
     /// Drops the ages of removed keys once they are the majority.
     fn trim_ages(&mut self) {
-        let known = self.kept.len() + self.forgotten.len();
+        let known = self.stored.len() + self.forgotten.len();
         if self.ages.len() <= 2 * known + SPARE_AGES {
             return;
         }
-        let kept = self.kept.iter().map(|(key, kept)| (kept.time, key));
+        let stored = self.stored.iter().map(|(key, stored)| (stored.time, key));
         let forgotten = self.forgotten.iter().map(|(key, time)| (*time, key));
-        let ages = kept.chain(forgotten);
+        let ages = stored.chain(forgotten);
         let mut ages: Vec<_> = ages.map(|(time, key)| (time, key.clone())).collect();
         ages.sort_unstable();
         self.ages = ages.into();
@@ -217,7 +217,7 @@ impl<E> Entries<E> {
 impl<E> Default for Entries<E> {
     fn default() -> Self {
         Self {
-            kept: HashMap::new(),
+            stored: HashMap::new(),
             groups: HashMap::new(),
             ended: VecDeque::new(),
             ages: VecDeque::new(),

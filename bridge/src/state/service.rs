@@ -30,7 +30,7 @@ use crate::readiness::Readiness;
 /// The state of one bridge: its logs, each opened once, and the tasks of its views, which end with it.
 #[derive(Debug)]
 pub struct Logs {
-    kept: LogBackend,
+    backend: LogBackend,
     memory_bytes: usize,
     readiness: Arc<Readiness>,
     metrics: Arc<Metrics>,
@@ -60,7 +60,7 @@ impl Logs {
         readiness: &Arc<Readiness>,
         metrics: &Arc<Metrics>,
     ) -> Self {
-        let kept = match (config.state.place(), &config.state.directory, buses) {
+        let backend = match (config.state.place(), &config.state.directory, buses) {
             (StateLog::Embedded, Some(directory), _) => LogBackend::Files(directory.clone()),
             #[cfg(any(feature = "kafka", feature = "nats"))]
             // The configuration was checked, so the transport exists.
@@ -71,7 +71,7 @@ impl Logs {
             _ => LogBackend::Memory,
         };
         Self {
-            kept,
+            backend,
             memory_bytes: usize::try_from(config.state.memory.0.as_u64()).unwrap_or(usize::MAX),
             readiness: Arc::clone(readiness),
             metrics: Arc::clone(metrics),
@@ -89,7 +89,7 @@ impl Logs {
             return Ok(log.clone());
         }
         let name = spec.name;
-        let opened: AnyLog = match &self.kept {
+        let opened: AnyLog = match &self.backend {
             LogBackend::Memory => MemoryLog::new(spec, self.memory_bytes).into(),
             LogBackend::Files(directory) => {
                 let directory = directory.clone();
@@ -104,7 +104,7 @@ impl Logs {
             LogBackend::Bus(bus) => bus.open(spec)?.into(),
         };
         let mut open = self.open_logs();
-        if name == TASKS.name && matches!(self.kept, LogBackend::Memory) {
+        if name == TASKS.name && matches!(self.backend, LogBackend::Memory) {
             tracing::warn!(
                 "tasks are kept in memory: they do not survive a restart, and other replicas do not see them; set state.log"
             );
@@ -149,7 +149,7 @@ impl Logs {
     /// Whether other replicas may share the state.
     #[must_use]
     pub fn is_shared(&self) -> bool {
-        !matches!(self.kept, LogBackend::Memory | LogBackend::Files(_))
+        !matches!(self.backend, LogBackend::Memory | LogBackend::Files(_))
     }
 
     fn open_logs(&self) -> MutexGuard<'_, HashMap<&'static str, AnyLog>> {

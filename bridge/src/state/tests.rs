@@ -273,15 +273,15 @@ async fn the_first_that_ended_are_forgotten_first_and_stay_forgotten() {
         commit(&view, &key, &large).await;
         commit(&view, &key, "end").await;
     }
-    let kept: Vec<String> = jobs(&view).into_iter().map(|(key, _)| key).collect();
+    let stored: Vec<String> = jobs(&view).into_iter().map(|(key, _)| key).collect();
     assert!(
-        kept.contains(&"running".to_owned()) && kept.contains(&"job 9".to_owned()),
-        "{kept:?}"
+        stored.contains(&"running".to_owned()) && stored.contains(&"job 9".to_owned()),
+        "{stored:?}"
     );
-    assert!(!kept.contains(&"job 0".to_owned()), "{kept:?}");
+    assert!(!stored.contains(&"job 0".to_owned()), "{stored:?}");
     assert!(view.read(super::Entries::bytes) <= options.memory_bytes);
     let forgotten = view.progress().borrow().forgotten;
-    assert_eq!(kept.len() as u64 + forgotten, 11);
+    assert_eq!(stored.len() as u64 + forgotten, 11);
     commit(&view, "job 0", "claim a ghost").await;
     assert_eq!(view.read(|entries| entries.get("job 0").cloned()), None);
 }

@@ -68,7 +68,7 @@ struct Shared<F: Fold> {
     state: RwLock<State<F::Entry>>,
     progress: watch::Sender<Progress>,
     /// The end of the log at the last query by [`View::latest`], and the time of that query.
-    asked: Mutex<Option<(Instant, Cursor)>>,
+    last_end: Mutex<Option<(Instant, Cursor)>>,
 }
 
 struct State<E> {
@@ -110,7 +110,7 @@ impl<F: Fold> View<F> {
                 failures: 0,
             }),
             progress: watch::Sender::new(Progress::default()),
-            asked: Mutex::default(),
+            last_end: Mutex::default(),
         });
         let task = tokio::spawn(run(CloseOnDrop(Arc::clone(&shared))));
         let task = ViewTask {
@@ -313,15 +313,15 @@ impl<F: Fold> Shared<F> {
 
     /// The end of the log at `now` or later.
     async fn end_after(&self, now: Instant) -> Result<Cursor, StateError> {
-        let mut asked = self.asked.lock().await;
-        if let Some((at, end)) = &*asked
+        let mut last_end = self.last_end.lock().await;
+        if let Some((at, end)) = &*last_end
             && *at >= now
         {
             return Ok(end.clone());
         }
         let at = Instant::now();
         let end = self.log.bounds().await?.end;
-        *asked = Some((at, end.clone()));
+        *last_end = Some((at, end.clone()));
         Ok(end)
     }
 
@@ -397,13 +397,13 @@ impl<F: Fold> Shared<F> {
     /// Queries the bounds of the log, and records whether it answers.
     async fn ask(&self) -> Result<Bounds, StateError> {
         let name = self.log.spec().name;
-        let asked = timeout(ANSWER, self.log.bounds()).await;
-        let asked = asked.unwrap_or(Err(StateError::Behind {
+        let bounds = timeout(ANSWER, self.log.bounds()).await;
+        let bounds = bounds.unwrap_or(Err(StateError::Behind {
             name,
             waited: ANSWER,
         }));
         let mut state = self.state_mut();
-        match &asked {
+        match &bounds {
             Ok(_) => {
                 state.failures = 0;
                 if state.progress.silent.take().is_some() {
@@ -420,7 +420,7 @@ impl<F: Fold> Shared<F> {
         }
         let progress = state.progress.clone();
         self.progress.send_replace(progress);
-        asked
+        bounds
     }
 
     /// Whether the log is still the same, with the same number of partitions.

@@ -109,7 +109,7 @@ pub(crate) struct Task {
     /// Whether earlier events have been removed.
     pub(crate) has_forgotten: bool,
     /// The origin of the last event of each call, the latest call last. Several calls may work on a task.
-    heard: VecDeque<Origin>,
+    origins: VecDeque<Origin>,
     bytes: usize,
 }
 
@@ -118,11 +118,11 @@ pub(crate) struct Task {
 pub(crate) struct TaskFold;
 
 /// Most events of a task that are stored for subscribers that reconnect.
-const KEPT_EVENTS: usize = 1_024;
+const MAX_EVENTS: usize = 1_024;
 /// Most calls of a task whose progress is stored.
-const KEPT_CALLS: usize = 16;
+const MAX_CALLS: usize = 16;
 /// Most messages in the history of a task.
-const KEPT_MESSAGES: usize = 1_000;
+const MAX_MESSAGES: usize = 1_000;
 
 // === impl Origin ===
 
@@ -140,7 +140,7 @@ impl Origin {
     /// The origin of the last part of an answer that its caller received.
     pub(crate) fn of_part(answer: &Answer) -> Self {
         Self {
-            part: answer.taken(),
+            part: answer.consumed(),
             ends: true,
             ..Self::beginning(answer.call_id())
         }
@@ -253,35 +253,38 @@ impl Task {
             position: record.position,
             events: VecDeque::new(),
             has_forgotten: false,
-            heard: VecDeque::new(),
+            origins: VecDeque::new(),
             bytes: 0,
         }
     }
 
     /// How many complete parts of the answer to a call the task has.
     pub(crate) fn parts_of(&self, call: &str) -> usize {
-        let parts = |heard: &Origin| heard.part - u32::from(!heard.ends && heard.part > 0);
-        self.heard_of(call).map_or(0, parts) as usize
+        let parts = |origin: &Origin| origin.part - u32::from(!origin.ends && origin.part > 0);
+        self.origin_of(call).map_or(0, parts) as usize
     }
 
-    fn heard_of(&self, call: &str) -> Option<&Origin> {
-        self.heard.iter().rev().find(|heard| *heard.call == *call)
+    fn origin_of(&self, call: &str) -> Option<&Origin> {
+        self.origins
+            .iter()
+            .rev()
+            .find(|origin| *origin.call == *call)
     }
 
     /// Whether the task already has the event with this origin.
     fn has(&self, from: &Origin) -> bool {
-        self.heard_of(&from.call)
-            .is_some_and(|heard| (heard.part, heard.event) >= (from.part, from.event))
+        self.origin_of(&from.call)
+            .is_some_and(|origin| (origin.part, origin.event) >= (from.part, from.event))
     }
 
     /// Stores the origin of an event.
     fn note(&mut self, from: Option<Origin>) {
         let Some(from) = from else { return };
-        self.heard.retain(|heard| heard.call != from.call);
-        if self.heard.len() == KEPT_CALLS {
-            self.heard.pop_front();
+        self.origins.retain(|origin| origin.call != from.call);
+        if self.origins.len() == MAX_CALLS {
+            self.origins.pop_front();
         }
-        self.heard.push_back(from);
+        self.origins.push_back(from);
     }
 
     fn take(&mut self, event: Event, record: &Record) -> Applied {
@@ -311,7 +314,7 @@ impl Task {
         }
         if event.is_shown() {
             self.events.push_back((record.position, Arc::new(event)));
-            if self.events.len() > KEPT_EVENTS {
+            if self.events.len() > MAX_EVENTS {
                 self.events.pop_front();
                 self.has_forgotten = true;
             }
@@ -336,16 +339,16 @@ impl Task {
 
     /// Adds a message to the history, even with a known id: clients reuse ids.
     fn keep(&mut self, message: Message) {
-        if self.history.len() < KEPT_MESSAGES {
+        if self.history.len() < MAX_MESSAGES {
             self.history.push(message);
         }
     }
 
     fn put(&mut self, artifact: &Artifact, append: bool) {
-        let mut kept = self.artifacts.iter_mut();
-        match kept.find(|kept| kept.id == artifact.id) {
-            Some(kept) if append => kept.parts.extend(artifact.parts.iter().cloned()),
-            Some(kept) => *kept = artifact.clone(),
+        let mut known = self.artifacts.iter_mut();
+        match known.find(|known| known.id == artifact.id) {
+            Some(known) if append => known.parts.extend(artifact.parts.iter().cloned()),
+            Some(known) => *known = artifact.clone(),
             None => self.artifacts.push(artifact.clone()),
         }
     }
@@ -510,10 +513,16 @@ mod tests {
         let again = || Event::Continued {
             message: message("first"),
         };
-        let said = || Event::Said {
+        let message_event = || Event::Said {
             message: message("said"),
         };
-        let (task, _) = fold(&[created(), again(), said(), said(), again()]);
+        let (task, _) = fold(&[
+            created(),
+            again(),
+            message_event(),
+            message_event(),
+            again(),
+        ]);
         let ids: Vec<_> = task
             .unwrap()
             .history

@@ -112,7 +112,7 @@ pub(crate) const LEASE: Duration = Duration::from_secs(60);
 pub(crate) const RENEW: Duration = Duration::from_secs(20);
 /// How long this replica may take to release its webhooks at shutdown, and how many it releases concurrently.
 const RELEASE: Duration = Duration::from_secs(2);
-const RELEASED_AT_A_TIME: usize = 64;
+const MAX_CONCURRENT_RELEASES: usize = 64;
 /// How long to wait until an appended record is read back.
 const APPLIED: Duration = Duration::from_secs(10);
 /// How many records a follower may lag behind before it reads everything again.
@@ -142,27 +142,30 @@ impl Webhooks {
 
     /// The webhook with this id.
     pub(crate) fn get(&self, task: &str, id: &str) -> Option<StoredWebhook> {
-        self.kept(&key(task, id))
+        self.stored(&key(task, id))
     }
 
     /// The webhook with this key.
-    pub(crate) fn kept(&self, key: &str) -> Option<StoredWebhook> {
-        self.view.read(|kept| kept.get(key).cloned())
+    pub(crate) fn stored(&self, key: &str) -> Option<StoredWebhook> {
+        self.view.read(|stored| stored.get(key).cloned())
     }
 
     /// The webhooks of a task, ordered by id.
     pub(crate) fn of_task(&self, task: &str) -> Vec<StoredWebhook> {
-        let mut found: Vec<_> = self
-            .view
-            .read(|kept| kept.group(task).map(|(_, kept)| kept.clone()).collect());
+        let mut found: Vec<_> = self.view.read(|stored| {
+            stored
+                .group(task)
+                .map(|(_, stored)| stored.clone())
+                .collect()
+        });
         found.sort_by(|a: &StoredWebhook, b| a.id.cmp(&b.id));
         found
     }
 
     /// The keys of webhooks with undelivered or future events.
     pub(crate) fn open_keys(&self) -> Vec<Text> {
-        self.view.read(|kept| {
-            let open = kept.iter().filter(|(_, kept)| !kept.is_over);
+        self.view.read(|stored| {
+            let open = stored.iter().filter(|(_, stored)| !stored.is_over);
             open.map(|(key, _)| Text::from(key)).collect()
         })
     }
@@ -170,7 +173,7 @@ impl Webhooks {
     /// The keys of a task's webhooks.
     pub(crate) fn keys_of(&self, task: &str) -> Vec<Text> {
         self.view
-            .read(|kept| kept.group(task).map(|(key, _)| Text::from(key)).collect())
+            .read(|stored| stored.group(task).map(|(key, _)| Text::from(key)).collect())
     }
 
     /// Stores a webhook, replacing one with the same id. It is called for events of the task after the position
@@ -224,21 +227,22 @@ impl Webhooks {
     /// When the claim is not stored.
     pub(crate) async fn claim(&self, key: &str) -> Result<CallOwner, StateError> {
         let now = clock::milliseconds(clock::now());
-        let age = |kept: &StoredWebhook| Duration::from_millis(now.saturating_sub(kept.claimed));
-        let Some(kept) = self.kept(key) else {
+        let age =
+            |stored: &StoredWebhook| Duration::from_millis(now.saturating_sub(stored.claimed));
+        let Some(stored) = self.stored(key) else {
             return Ok(CallOwner::Theirs);
         };
-        let is_ours = kept.owner == self.replica;
-        if is_ours && age(&kept) < RENEW {
+        let is_ours = stored.owner == self.replica;
+        if is_ours && age(&stored) < RENEW {
             return Ok(CallOwner::Ours);
         }
-        if !is_ours && age(&kept) < LEASE {
+        if !is_ours && age(&stored) < LEASE {
             return Ok(CallOwner::Theirs);
         }
         let owner = self.replica.clone();
         self.record(key, &Event::Claimed { owner }).await?;
-        let kept = self.kept(key);
-        let is_ours = kept.is_some_and(|kept| kept.owner == self.replica);
+        let stored = self.stored(key);
+        let is_ours = stored.is_some_and(|stored| stored.owner == self.replica);
         Ok(if is_ours {
             CallOwner::Ours
         } else {
@@ -249,12 +253,12 @@ impl Webhooks {
     /// Releases the webhooks that this replica owns.
     pub(crate) async fn release(&self) {
         let now = clock::milliseconds(clock::now());
-        let is_owned = |kept: &StoredWebhook| {
-            let age = Duration::from_millis(now.saturating_sub(kept.claimed));
-            kept.owner == self.replica && !kept.is_over && age < LEASE
+        let is_owned = |stored: &StoredWebhook| {
+            let age = Duration::from_millis(now.saturating_sub(stored.claimed));
+            stored.owner == self.replica && !stored.is_over && age < LEASE
         };
-        let keys: Vec<Text> = self.view.read(|kept| {
-            let owned = kept.iter().filter(|(_, kept)| is_owned(kept));
+        let keys: Vec<Text> = self.view.read(|stored| {
+            let owned = stored.iter().filter(|(_, stored)| is_owned(stored));
             owned.map(|(key, _)| Text::from(key)).collect()
         });
         let owner = self.replica.clone();
@@ -264,7 +268,7 @@ impl Webhooks {
             async move { self.view.append(&key, Some(event)).await }
         });
         let failed = released
-            .buffer_unordered(RELEASED_AT_A_TIME)
+            .buffer_unordered(MAX_CONCURRENT_RELEASES)
             .filter(|released| ready(released.is_err()))
             .count();
         let failed = timeout(RELEASE, failed).await;
@@ -337,40 +341,40 @@ impl Fold for WebhookFold {
                 None => Applied::Unchanged,
             },
             (Some(_), None) => Applied::Unchanged,
-            (Some(Event::Claimed { owner }), Some(kept)) => {
-                let free = kept.claimed + clock::whole_milliseconds(LEASE);
-                if kept.owner != owner && record.time < free {
+            (Some(Event::Claimed { owner }), Some(stored)) => {
+                let free = stored.claimed + clock::whole_milliseconds(LEASE);
+                if stored.owner != owner && record.time < free {
                     return Applied::Unchanged;
                 }
-                kept.owner = owner;
-                kept.claimed = record.time;
+                stored.owner = owner;
+                stored.claimed = record.time;
                 Applied::Changed
             }
-            (Some(Event::Released { owner }), Some(kept)) => {
-                if kept.owner != owner {
+            (Some(Event::Released { owner }), Some(stored)) => {
+                if stored.owner != owner {
                     return Applied::Unchanged;
                 }
-                kept.claimed = 0;
+                stored.claimed = 0;
                 Applied::Changed
             }
-            (Some(Event::Done { reached, last }), Some(kept)) => {
+            (Some(Event::Done { reached, last }), Some(stored)) => {
                 let Ok(reached) = reached.parse() else {
                     return Applied::Unknown;
                 };
-                kept.reached = kept.reached.max(reached);
-                kept.is_over |= last;
+                stored.reached = stored.reached.max(reached);
+                stored.is_over |= last;
                 Applied::Changed
             }
         }
     }
 
-    fn size_bytes(&self, kept: &StoredWebhook) -> usize {
+    fn size_bytes(&self, stored: &StoredWebhook) -> usize {
         let Webhook {
             url,
             token,
             authentication,
             ..
-        } = &kept.webhook;
+        } = &stored.webhook;
         let texts = [
             token,
             &authentication
@@ -378,15 +382,15 @@ impl Fold for WebhookFold {
                 .and_then(|it| it.credentials.clone()),
         ];
         let texts: usize = texts.into_iter().flatten().map(String::len).sum();
-        size_of::<StoredWebhook>() + url.len() + texts + kept.task.len() + kept.id.len()
+        size_of::<StoredWebhook>() + url.len() + texts + stored.task.len() + stored.id.len()
     }
 
-    fn has_ended(&self, kept: &StoredWebhook) -> bool {
-        kept.is_over
+    fn has_ended(&self, stored: &StoredWebhook) -> bool {
+        stored.is_over
     }
 
-    fn group<'a>(&self, kept: &'a StoredWebhook) -> Option<&'a str> {
-        Some(&kept.task)
+    fn group<'a>(&self, stored: &'a StoredWebhook) -> Option<&'a str> {
+        Some(&stored.task)
     }
 }
 
@@ -453,7 +457,7 @@ mod tests {
     fn one_replica_owns_a_webhook_until_it_is_silent() {
         use Applied::{Changed, Unchanged};
         let lease = clock::whole_milliseconds(LEASE);
-        let (kept, applied) = fold(&[
+        let (stored, applied) = fold(&[
             (0, set("a")),
             (lease - 1, claimed("b")),
             (lease - 1, claimed("a")),
@@ -465,7 +469,7 @@ mod tests {
             applied,
             [Changed, Unchanged, Changed, Unchanged, Changed, Unchanged]
         );
-        assert_eq!(kept.unwrap().owner, "b");
+        assert_eq!(stored.unwrap().owner, "b");
     }
 
     #[test]
@@ -476,7 +480,7 @@ mod tests {
             Event::Released { owner }
         };
         let lease = clock::whole_milliseconds(LEASE);
-        let (kept, applied) = fold(&[
+        let (stored, applied) = fold(&[
             (lease, set("a")),
             (lease, released("b")),
             (lease, claimed("b")),
@@ -488,17 +492,17 @@ mod tests {
             applied,
             [Changed, Unchanged, Unchanged, Changed, Changed, Unchanged]
         );
-        assert_eq!(kept.unwrap().owner, "b");
+        assert_eq!(stored.unwrap().owner, "b");
     }
 
     #[test]
     fn the_position_of_a_webhook_does_not_go_back() {
-        let (kept, _) = fold(&[(0, set("a")), (1, done(9, false)), (2, done(8, false))]);
-        let kept = kept.unwrap();
-        assert_eq!(kept.reached.offset, 9);
-        assert!(!WebhookFold.has_ended(&kept));
-        let (kept, _) = fold(&[(0, set("a")), (1, done(9, true))]);
-        assert!(WebhookFold.has_ended(&kept.unwrap()));
+        let (stored, _) = fold(&[(0, set("a")), (1, done(9, false)), (2, done(8, false))]);
+        let stored = stored.unwrap();
+        assert_eq!(stored.reached.offset, 9);
+        assert!(!WebhookFold.has_ended(&stored));
+        let (stored, _) = fold(&[(0, set("a")), (1, done(9, true))]);
+        assert!(WebhookFold.has_ended(&stored.unwrap()));
     }
 
     #[test]
@@ -507,21 +511,21 @@ mod tests {
         if let Event::Set { last, .. } = &mut event {
             *last = true;
         }
-        let (kept, _) = fold(&[(0, event)]);
-        assert!(WebhookFold.has_ended(&kept.unwrap()));
+        let (stored, _) = fold(&[(0, event)]);
+        assert!(WebhookFold.has_ended(&stored.unwrap()));
     }
 
     #[test]
     fn a_webhook_that_was_deleted_stays_away() {
         use Applied::{Changed, Unchanged};
         let deleted = Event::Deleted {};
-        let (kept, applied) = fold(&[
+        let (stored, applied) = fold(&[
             (0, set("a")),
             (1, deleted.clone()),
             (2, deleted),
             (3, done(9, false)),
         ]);
-        assert!(kept.is_none());
+        assert!(stored.is_none());
         assert_eq!(applied, [Changed, Changed, Unchanged, Unchanged]);
     }
 

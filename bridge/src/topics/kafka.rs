@@ -7,7 +7,9 @@ use a2abus_transports::kafka::{Kafka, KafkaConfig};
 use a2abus_transports::{Topic, TransportError};
 use serde_json::{Map, Value, json};
 
-use super::{Constraint, Defaults, IfMissing, Requirement, Resource, Setting, created, put, words};
+use super::{
+    Constraint, Defaults, IfMissing, Requirement, Resource, Setting, created, display, put,
+};
 use crate::access::{Access, Operation, Storage, Target};
 use crate::config::Config;
 use crate::state::{Kind, LogLocation, LogSpec};
@@ -129,11 +131,15 @@ fn reply_settings(config: &Config, bytes: u64) -> Vec<Setting> {
     let calls = &config.calls;
     let partitions = u64::from(calls.reply_partitions);
     let longest = calls.max_timeout.0.max(calls.stream_timeout.0);
-    let kept = milliseconds(longest.max(REPLY_RETENTION));
+    let retention = milliseconds(longest.max(REPLY_RETENTION));
     vec![
         Setting::at_least("partitions", partitions, Some(json!(partitions))),
         message_bytes(bytes),
-        Setting::at_least("retention.ms", milliseconds(longest), Some(json!(kept))),
+        Setting::at_least(
+            "retention.ms",
+            milliseconds(longest),
+            Some(json!(retention)),
+        ),
     ]
 }
 
@@ -146,9 +152,13 @@ fn log_settings(spec: &LogSpec, bytes: u64, defaults: Defaults) -> Vec<Setting> 
     ];
     match spec.kind {
         Kind::Events { max_age } => {
-            let kept = milliseconds(max_age);
+            let retention = milliseconds(max_age);
             settings.push(Setting::be("cleanup.policy", json!("delete")));
-            settings.push(Setting::at_least("retention.ms", kept, Some(json!(kept))));
+            settings.push(Setting::at_least(
+                "retention.ms",
+                retention,
+                Some(json!(retention)),
+            ));
         }
         Kind::Latest => settings.push(Setting::be("cleanup.policy", json!("compact"))),
     }
@@ -205,7 +215,7 @@ pub(super) async fn create(
     };
     let (partitions, replicas) = (count("partitions"), count("replicas"));
     let settings = settings.iter();
-    let settings = settings.map(|(name, value)| (name.clone(), words(name, value)));
+    let settings = settings.map(|(name, value)| (name.clone(), display(name, value)));
     kafka
         .create_topic(topic, partitions, replicas, &settings.collect())
         .await
@@ -274,8 +284,8 @@ mod tests {
         for (replicas, in_sync, expected) in [(3, 1, Some(wrong)), (3, 2, None), (2, 1, None)] {
             let found = json!({"replicas": replicas, "min.insync.replicas": in_sync});
             // Whether or not replicas are wanted.
-            for wanted in [None, Some(3)] {
-                let differences = requirement(wanted).differences(found.as_object().unwrap());
+            for replicas in [None, Some(3)] {
+                let differences = requirement(replicas).differences(found.as_object().unwrap());
                 assert_eq!(differences, Vec::from_iter(expected.map(str::to_owned)));
             }
         }

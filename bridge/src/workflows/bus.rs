@@ -243,9 +243,9 @@ impl WorkflowBinding {
         let take = |read| match read {
             Read::CloudEvent(event, unit) => {
                 let envelope = if unit.is_some() { of_unit } else { whole };
-                let asked = self.event(&event, envelope);
+                let ask_result = self.event(&event, envelope);
                 let body = unit.map(|unit| unit.bytes);
-                self.begin(asked, body, Arc::clone(&held), assemblies, work, stop);
+                self.begin(ask_result, body, Arc::clone(&held), assemblies, work, stop);
             }
             Read::Mapped(mapped) => {
                 let place = position_of(&held, mapped.index);
@@ -253,9 +253,9 @@ impl WorkflowBinding {
                     place: Some(&place),
                     ..of_unit
                 };
-                let asked = self.ask(&mapped.event, Some(&mapped), envelope);
+                let ask_result = self.ask(&mapped.event, Some(&mapped), envelope);
                 let body = Some(mapped.bytes);
-                self.begin(asked, body, Arc::clone(&held), assemblies, work, stop);
+                self.begin(ask_result, body, Arc::clone(&held), assemblies, work, stop);
             }
             Read::Refused(refusal) => {
                 let client = self.waiting_for(&refusal, whole, of_unit, &context());
@@ -329,14 +329,14 @@ impl WorkflowBinding {
 
     fn begin<'a>(
         &'a self,
-        asked: Result<Ask, Rejected>,
+        ask_result: Result<Ask, Rejected>,
         body: Option<Bytes>,
         held: Arc<Held>,
         assemblies: &mut Assemblies,
         work: &RequestTasks<'a>,
         stop: &CancellationToken,
     ) {
-        let whole = match asked {
+        let whole = match ask_result {
             Ok(Ask::Run(job)) if job.is_begin_line => assemblies.begin(job, held),
             Ok(Ask::Run(job)) => {
                 let held = vec![held];

@@ -142,10 +142,10 @@ impl Directory {
         digest: [u8; 32],
         owner: &Arc<Member>,
     ) -> Result<(), DirectoryError> {
-        let taken = self.keys.iter().find(|key| key.digest == digest);
-        if let Some(taken) = taken.filter(|taken| !Arc::ptr_eq(&taken.owner, owner)) {
+        let existing = self.keys.iter().find(|key| key.digest == digest);
+        if let Some(existing) = existing.filter(|existing| !Arc::ptr_eq(&existing.owner, owner)) {
             return Err(DirectoryError::SharedKey {
-                first: taken.owner.agent.id().clone(),
+                first: existing.owner.agent.id().clone(),
                 second: id.clone(),
             });
         }

@@ -68,20 +68,20 @@ impl SecretWatcher {
     }
 
     /// Applies a changed configuration, if given, and changed secrets. Blocks while it reads small files.
-    pub(crate) fn check_files(&mut self, news: Option<&WorkflowsConfig>) {
+    pub(crate) fn check_files(&mut self, changed: Option<&WorkflowsConfig>) {
         let now = self.seen.again();
-        let has_news = news.is_some() || now != self.seen || self.is_in_doubt;
+        let has_changed = changed.is_some() || now != self.seen || self.is_in_doubt;
         // A missing or unreadable secret may be back although the state of its file looks the same.
-        if !has_news && self.absent.is_empty() && self.remembered.unsure().is_empty() {
+        if !has_changed && self.absent.is_empty() && self.remembered.unsure().is_empty() {
             return;
         }
         // Take the file states before reading the files, so that a change in between is seen next time.
         self.seen = now;
         self.is_in_doubt = false;
         let before = (self.absent.clone(), self.remembered.unsure().clone());
-        let read = self.read(news);
+        let read = self.read(changed);
         let is_same = before == (self.absent.clone(), self.remembered.unsure().clone());
-        if !has_news && is_same && !self.is_in_doubt {
+        if !has_changed && is_same && !self.is_in_doubt {
             return;
         }
         for (file, cause) in self.remembered.unsure() {
@@ -117,15 +117,15 @@ impl SecretWatcher {
     }
 
     /// Reads the secrets of the new configuration, or of the current one.
-    fn read(&mut self, news: Option<&WorkflowsConfig>) -> Result<SecretsRead, WorkflowsError> {
-        if let Some(news) = news {
+    fn read(&mut self, changed: Option<&WorkflowsConfig>) -> Result<SecretsRead, WorkflowsError> {
+        if let Some(changed) = changed {
             // Watch the file even if its secret cannot be read.
-            self.seen.watch(news);
+            self.seen.watch(changed);
         }
-        let config = news.unwrap_or(&self.config);
+        let config = changed.unwrap_or(&self.config);
         let (directory, unread) = Directory::read_what_is_there(config, &mut self.remembered)?;
-        if let Some(news) = news {
-            self.config = news.clone();
+        if let Some(changed) = changed {
+            self.config = changed.clone();
         }
         Ok(self.take(directory, unread))
     }

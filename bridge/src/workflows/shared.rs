@@ -303,19 +303,19 @@ impl SharedStore {
     fn found(
         &self,
         table: Table,
-        wanted: impl Fn(&str) -> bool,
+        matches: impl Fn(&str) -> bool,
         most: usize,
     ) -> Vec<(String, Bytes)> {
         let mut keys = match table {
             Table::Local => self
                 .values
-                .read(|entries| keys(entries, |value| &value.key, &wanted)),
+                .read(|entries| keys(entries, |value| &value.key, &matches)),
             Table::Executions => self
                 .executions
-                .read(|entries| keys(entries, |execution| &execution.key, &wanted)),
+                .read(|entries| keys(entries, |execution| &execution.key, &matches)),
             Table::Summaries => self
                 .executions
-                .read(|entries| keys(entries, |execution| &execution.summary_key, &wanted)),
+                .read(|entries| keys(entries, |execution| &execution.summary_key, &matches)),
         };
         keys.sort_unstable();
         keys.truncate(most);
@@ -337,10 +337,10 @@ impl SharedStore {
 fn keys<E>(
     entries: &Entries<E>,
     key: impl Fn(&E) -> &Text,
-    wanted: impl Fn(&str) -> bool,
+    matches: impl Fn(&str) -> bool,
 ) -> Vec<(Text, Text)> {
     let keys = entries.iter().map(|(at, entry)| (key(entry), at));
-    let keys = keys.filter(|(key, _)| wanted(key));
+    let keys = keys.filter(|(key, _)| matches(key));
     keys.map(|(key, at)| (key.clone(), Text::from(at)))
         .collect()
 }
@@ -373,8 +373,8 @@ impl Store for SharedStore {
         after: &'a str,
         most: usize,
     ) -> BoxFuture<'a, Result<Vec<(String, Bytes)>, StoreError>> {
-        let wanted = |key: &str| key.starts_with(prefix) && key > after;
-        let found = self.found(table, wanted, most);
+        let matches = |key: &str| key.starts_with(prefix) && key > after;
+        let found = self.found(table, matches, most);
         Box::pin(std::future::ready(Ok(found)))
     }
 

@@ -44,7 +44,7 @@ struct AbandonGuard {
 /// At least this many agents can run at the same time, because each agent gets at most its share of the threads.
 const AGENTS: usize = 4;
 /// How long a cancelled execution may take to end and be recorded.
-const LAST_WORDS: Duration = Duration::from_secs(5);
+const CANCEL_TIMEOUT: Duration = Duration::from_secs(5);
 
 // === impl Workers ===
 
@@ -110,7 +110,7 @@ impl Workers {
                 "the drain period is over: executions of workflows are cancelled"
             );
             self.cancel.cancel();
-            if timeout(LAST_WORDS, self.tasks.wait()).await.is_err() {
+            if timeout(CANCEL_TIMEOUT, self.tasks.wait()).await.is_err() {
                 tracing::error!("workflow executions did not end: they are abandoned");
             }
         }

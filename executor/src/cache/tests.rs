@@ -59,7 +59,7 @@ fn the_lifetime_of_a_result_depends_on_its_type() {
 
 #[test]
 fn results_are_cached_for_the_configured_time() {
-    let kept = |caching: Caching, kind| {
+    let is_cached = |caching: Caching, kind| {
         let clock = Arc::new(VirtualClock::default());
         let cache = Cache::new(Arc::<VirtualClock>::clone(&clock), caching);
         let key = || Key::new(&"a".into(), kind);
@@ -74,9 +74,9 @@ fn results_are_cached_for_the_configured_time() {
         responses: Duration::from_secs(10),
         ..Caching::OFF
     };
-    assert!(kept(of_ten_seconds, OperationType::ApiCall));
-    assert!(!kept(of_ten_seconds, OperationType::MergeData));
-    assert!(!kept(Caching::OFF, OperationType::ApiCall));
+    assert!(is_cached(of_ten_seconds, OperationType::ApiCall));
+    assert!(!is_cached(of_ten_seconds, OperationType::MergeData));
+    assert!(!is_cached(Caching::OFF, OperationType::ApiCall));
 }
 
 #[test]
@@ -192,23 +192,23 @@ fn a_change_at_an_origin_evicts_this_agents_responses_from_it() {
 fn a_response_requested_before_a_change_is_not_cached_after_it() {
     let (_, cache) = cache();
     let origin = "https://a.example";
-    let asked = |cache: &Cache| cache.get(&call("a", "1")).unwrap_err();
+    let missing = |cache: &Cache| cache.get(&call("a", "1")).unwrap_err();
     let keep = |cache: &Cache, miss: &Miss| {
         cache.insert(call("a", "1"), miss, 1_i64.into(), Some(origin));
         cache.get(&call("a", "1")).is_ok()
     };
 
-    let before = asked(&cache);
+    let before = missing(&cache);
     cache.invalidate_origin(&"a".into(), origin);
     assert!(!keep(&cache, &before));
 
-    let before = asked(&cache);
+    let before = missing(&cache);
     cache.invalidate_origin(&"b".into(), origin);
     cache.invalidate_origin(&"a".into(), "https://other.example");
     assert!(keep(&cache, &before), "others have changed something");
 
     cache.invalidate(None, None);
-    let before = asked(&cache);
+    let before = missing(&cache);
     for _ in 0..=MAX_EVICTIONS {
         cache.invalidate_origin(&"b".into(), origin);
     }

@@ -87,10 +87,10 @@ pub(super) fn next(
         return RetryDecision::GiveUp;
     };
     let doubled = (FIRST_DELAY * 2_u32.saturating_pow(retries)).min(MAX_DELAY);
-    let asked = retry_after
+    let requested = retry_after
         .and_then(|text| read_retry_after(text, now))
         .unwrap_or_default();
-    let base = doubled.max(asked);
+    let base = doubled.max(requested);
     if base <= MAX_DELAY {
         let fraction = f64::from((random.bits() & 0xffff_ffff) as u32) / f64::from(u32::MAX);
         let delay = base.mul_f64(1.0 + fraction / 10.0).min(MAX_DELAY);
@@ -98,8 +98,8 @@ pub(super) fn next(
             return RetryDecision::After(delay);
         }
     }
-    if asked > doubled {
-        RetryDecision::WaitTooLong(asked)
+    if requested > doubled {
+        RetryDecision::WaitTooLong(requested)
     } else {
         RetryDecision::GiveUp
     }
@@ -147,7 +147,7 @@ mod tests {
 
     #[test]
     fn a_service_may_ask_for_a_longer_wait_within_a_minute() {
-        for (asked, expected) in [
+        for (requested, expected) in [
             ("5", Some(5_000)),
             (" 5 ", Some(5_000)),
             ("0", Some(1_000)),
@@ -164,7 +164,7 @@ mod tests {
             ("soon", Some(1_000)),
             ("", Some(1_000)),
         ] {
-            assert_eq!(wait(1, Some(asked), 0), expected, "{asked:?}");
+            assert_eq!(wait(1, Some(requested), 0), expected, "{requested:?}");
         }
         assert_eq!(wait(1, Some("58"), u128::MAX), Some(60_000));
         assert_eq!(wait(3, Some("2"), 0), Some(4_000), "it never shortens");

@@ -84,10 +84,14 @@ impl Differences {
 
     /// External effects of the execution: requests, stored values, waits.
     fn of_effects(&mut self, expected: &Json, observed: &Observed) {
-        let wanted = list(expected, "requests").into();
-        self.check("requests", &wanted, &requests(expected, observed));
-        let kept = expected.get("stored").cloned().unwrap_or_else(empty);
-        self.check("stored", &kept, &stored(observed));
+        let expected_requests = list(expected, "requests").into();
+        self.check(
+            "requests",
+            &expected_requests,
+            &requests(expected, observed),
+        );
+        let expected_values = expected.get("stored").cloned().unwrap_or_else(empty);
+        self.check("stored", &expected_values, &stored(observed));
         let waited = expected.get("waited_ms").cloned();
         let waited = waited.unwrap_or(Json::from(0_i64));
         let got = crate::trace::milliseconds(observed.waited);
@@ -142,7 +146,7 @@ fn requests(expected: &Json, observed: &Observed) -> Json {
     let expected = list(expected, "requests");
     let request = |(index, got): (usize, &Json)| {
         let expected = expected.get(index);
-        let wanted = |name: &Text| {
+        let is_expected = |name: &Text| {
             let headers = expected.and_then(|expected| expected.get("headers"));
             headers.is_some_and(|headers| headers.get(name).is_some())
         };
@@ -157,8 +161,8 @@ fn requests(expected: &Json, observed: &Observed) -> Json {
                 if name != "headers" {
                     return Some((name.clone(), value.clone()));
                 }
-                let kept = |name: &&Text| *name != "content-type" || wanted(name);
-                let headers = headers.iter().filter(|(name, _)| kept(name));
+                let is_compared = |name: &&Text| *name != "content-type" || is_expected(name);
+                let headers = headers.iter().filter(|(name, _)| is_compared(name));
                 let headers: Object = headers.map(|(n, v)| (n.clone(), v.clone())).collect();
                 (!headers.is_empty()).then(|| (name.clone(), headers.into()))
             });
@@ -214,9 +218,9 @@ fn retry_delays(expected: &Array, observed: &Observed) -> Json {
 
 /// A value, shortened to a line.
 fn shorten(value: &impl ToString) -> String {
-    const SHOWN: usize = 400;
+    const MAX_SHOWN: usize = 400;
     let text = value.to_string();
-    match text.char_indices().nth(SHOWN) {
+    match text.char_indices().nth(MAX_SHOWN) {
         Some((end, _)) => format!("{}...", text.get(..end).unwrap_or_default()),
         None => text,
     }

@@ -76,7 +76,7 @@ fn test(value: &Json) -> Result<Test, String> {
     let member = |name| value.get(name).unwrap_or(&empty);
     let options = member("options");
     // A value that is not a string is not a word.
-    let word = |name| Some(options.get(name)?.as_str().unwrap_or_default());
+    let text = |name| Some(options.get(name)?.as_str().unwrap_or_default());
     let policy = member("policy");
     let credentials = credentials(object(member("credentials"), "credentials")?)?;
     let agent = agent(policy, credentials)?;
@@ -86,14 +86,14 @@ fn test(value: &Json) -> Result<Test, String> {
         fixtures: object(member("http_fixtures"), "http_fixtures")?.clone(),
         agent: Arc::new(agent),
         max_loop_items: number(policy, "maxLoopItems")?,
-        on_error: match word("onError") {
+        on_error: match text("onError") {
             None => OnError::default(),
-            Some(word) => OnError::from_name(word).ok_or("onError: stop or continue")?,
+            Some(text) => OnError::from_name(text).ok_or("onError: stop or continue")?,
         },
-        strictness: match word("level") {
+        strictness: match text("level") {
             None => Strictness::default(),
-            Some(word) => {
-                Strictness::from_name(word).ok_or("level: strict, moderate or lenient")?
+            Some(text) => {
+                Strictness::from_name(text).ok_or("level: strict, moderate or lenient")?
             }
         },
         expected: value.get("expected").ok_or("expected is missing")?.clone(),

@@ -22,14 +22,14 @@ pub(crate) fn filter(operation: &FilterData, scope: &Scope<'_>) -> Result<Json, 
             Comparison::for_many(condition.operator, &condition.value, &mut lists, scope)
         })
         .collect::<Result<_, _>>()?;
-    let mut kept = Vec::new();
+    let mut matching = Vec::new();
     for item in &input {
         scope.meter.step()?;
         if fulfils(item, &operation.conditions, &comparisons, scope.meter)? {
-            kept.push(scope.meter.keep(item.clone())?);
+            matching.push(scope.meter.keep(item.clone())?);
         }
     }
-    Ok(kept.into())
+    Ok(matching.into())
 }
 
 fn fulfils(
@@ -72,7 +72,7 @@ mod tests {
     use a2abus_models::Json;
 
     /// The elements of `values`, each as `{"v": …}`, that match this condition.
-    fn kept(values: &str, operator: &str, value: &str) -> Vec<String> {
+    fn matching(values: &str, operator: &str, value: &str) -> Vec<String> {
         let values = parse(values);
         let rows = values.as_array().unwrap().iter();
         let rows: Vec<_> = rows.map(|v| Json::object([("v", v.clone())])).collect();
@@ -131,7 +131,7 @@ mod tests {
             ("endsWith", "\"\"", r#""1","abc","ABC""#),
         ] {
             assert_eq!(
-                kept(mixed, operator, value).join(","),
+                matching(mixed, operator, value).join(","),
                 expected,
                 "{operator} {value}"
             );
@@ -142,8 +142,8 @@ mod tests {
     fn strings_are_ordered_by_code_point() {
         // In UTF-16 the second would come first.
         let texts = r#"["\uffee","\ud83d\ude00","z","é"]"#;
-        assert_eq!(kept(texts, ">", "\"\u{ffee}\""), ["\"😀\""]);
-        assert_eq!(kept(texts, "<", "\"é\""), ["\"z\""]);
+        assert_eq!(matching(texts, ">", "\"\u{ffee}\""), ["\"😀\""]);
+        assert_eq!(matching(texts, "<", "\"é\""), ["\"z\""]);
     }
 
     #[test]
@@ -152,7 +152,7 @@ mod tests {
         let values = r#"[1.0,"x",null,false,[1.0,2.0],{"b":2.0,"a":[1]},12345678901234567890.0,12345678901234567891,10e399,5e-1,"e\u0301"]"#;
         let expected =
             r#"1.0 "x" null [1.0,2.0] {"b":2.0,"a":[1]} 12345678901234567890.0 10e399 0.5"#;
-        assert_eq!(kept(values, "in", list).join(" "), expected);
+        assert_eq!(matching(values, "in", list).join(" "), expected);
     }
 
     #[test]

@@ -95,10 +95,10 @@ fn intersect(sources: &[Path], scope: &Scope<'_>) -> Result<Json, Failure> {
         }
     }
     let everywhere = distinct.into_values().into_iter().zip(found_in);
-    let kept = everywhere
+    let common = everywhere
         .filter(|(_, count)| *count == others.len())
         .map(|(value, _)| scope.meter.keep(value.into_owned()));
-    Ok(kept.collect::<Result<Vec<_>, _>>()?.into())
+    Ok(common.collect::<Result<Vec<_>, _>>()?.into())
 }
 
 fn deep_merge(sources: &[Path], scope: &Scope<'_>) -> Result<Json, Failure> {

@@ -238,10 +238,10 @@ mod tests {
                     .map_or(0, |at| at + 1);
                 expected.insert(after, row.clone());
             }
-            let word = |descending| if descending { "desc" } else { "asc" };
+            let name = |descending| if descending { "desc" } else { "asc" };
             let config = config(&format!(
                 r#"{{"by":[{{"field":"a","order":"{}"}},{{"field":"b","order":"{}"}}]}}"#,
-                word(directions.0), word(directions.1),
+                name(directions.0), name(directions.1),
             ));
             let model = Json::object([("rows", Json::from(rows))]);
             let made = run(&operation("TransformData", &config), &model);

@@ -110,21 +110,21 @@ impl Files {
             Some(usage) => usage,
             None => self.measure(&directory)?,
         };
-        let mut kept = self.put(&directory, &key, text, &mut usage);
+        let mut result = self.put(&directory, &key, text, &mut usage);
         if known.is_some()
             && matches!(
-                kept,
+                result,
                 Err(StorageError::TooManyBytes | StorageError::TooManyEntries)
             )
         {
             // Others may have removed files since.
             usage = self.measure(&directory)?;
-            kept = self.put(&directory, &key, text, &mut usage);
+            result = self.put(&directory, &key, text, &mut usage);
         }
-        if !matches!(kept, Err(StorageError::Failed(_))) {
+        if !matches!(result, Err(StorageError::Failed(_))) {
             *account = Some(usage);
         }
-        kept
+        result
     }
 
     fn account(&self, directory: &str) -> Account {

@@ -68,9 +68,9 @@ impl Local {
             change(key, text),
             change(account_key(agent), account_text(next)),
         ]);
-        let kept = written.await;
-        *account = Some(if kept.is_ok() { next } else { usage });
-        Ok(kept?)
+        let result = written.await;
+        *account = Some(if result.is_ok() { next } else { usage });
+        Ok(result?)
     }
 
     pub(super) async fn get(&self, agent: &str, key: &str) -> Result<Option<Bytes>, StoreError> {

@@ -135,12 +135,12 @@ fn without_non_finite_texts(line: &[u8]) -> Option<Bytes> {
     let mut rest = line;
     let mut inside_string = false;
     while let Some((&byte, after)) = rest.split_first() {
-        let word = NON_FINITE_TEXTS
+        let literal = NON_FINITE_TEXTS
             .iter()
-            .find(|word| !inside_string && rest.starts_with(word));
-        if let Some(word) = word {
+            .find(|literal| !inside_string && rest.starts_with(literal));
+        if let Some(literal) = literal {
             out.push(b'0');
-            rest = rest.get(word.len()..).unwrap_or_default();
+            rest = rest.get(literal.len()..).unwrap_or_default();
             continue;
         }
         // An escaped character is copied with its backslash, so that an escaped quote ends nothing.

@@ -288,9 +288,9 @@ fn aggregation(scope: &mut Scope<'_>, fields: &Fields<'_>) -> Option<Aggregation
 }
 
 /// Accepts `average` as an alias of `avg`.
-fn aggregate_function(word: &str) -> Option<AggregateFunction> {
-    if word == "average" {
+fn aggregate_function(name: &str) -> Option<AggregateFunction> {
+    if name == "average" {
         return Some(AggregateFunction::Average);
     }
-    AggregateFunction::from_name(word)
+    AggregateFunction::from_name(name)
 }

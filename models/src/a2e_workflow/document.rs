@@ -319,16 +319,16 @@ fn content(id: &Text, update: &Update, dialect: Dialect, issues: &mut Issues) ->
     };
     scope.refuse_repeated(object, "operation");
     let mut types = object.iter();
-    let (Some((word, config)), None) = (types.next(), types.next()) else {
+    let (Some((name, config)), None) = (types.next(), types.next()) else {
         let message = format!("operation: expected one type, found {}", object.len());
         scope.issue(Code::MultipleOperationTypes, message);
         return None;
     };
-    let Some(of) = OperationType::from_name(word) else {
-        let message = format!("{} is not an operation type", quote_name(word));
+    let Some(of) = OperationType::from_name(name) else {
+        let message = format!("{} is not an operation type", quote_name(name));
         let suggestion = scope
             .issues
-            .nearest(word, OperationType::NAMES.iter().copied());
+            .nearest(name, OperationType::NAMES.iter().copied());
         scope.suggest(Code::UnknownOperationType, message, suggestion);
         return None;
     };

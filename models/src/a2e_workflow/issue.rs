@@ -305,8 +305,8 @@ impl Issues {
 
 /// A quoted name from the workflow, truncated for messages.
 pub(super) fn quote_name(name: &str) -> String {
-    const SHOWN: usize = 100;
-    match name.char_indices().nth(SHOWN) {
+    const MAX_SHOWN: usize = 100;
+    match name.char_indices().nth(MAX_SHOWN) {
         Some((end, _)) => format!("{:?}...", name.get(..end).unwrap_or_default()),
         None => format!("{name:?}"),
     }
@@ -326,9 +326,9 @@ pub(super) fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) 
 /// The edit distance, if it is small relative to the lengths and both texts are short. Ignores
 /// case.
 fn distance(a: &str, b: &str) -> Option<usize> {
-    const LONGEST: usize = 64;
+    const MAX_CHARS: usize = 64;
     let most = a.len().min(b.len()) / 3 + 1;
-    if a.len() > LONGEST || a.len().abs_diff(b.len()) > most {
+    if a.len() > MAX_CHARS || a.len().abs_diff(b.len()) > most {
         return None;
     }
     let distance = strsim::levenshtein(&a.to_ascii_lowercase(), &b.to_ascii_lowercase());

@@ -137,19 +137,19 @@ impl Provenance {
         {
             return;
         }
-        let word = text_of(binding.get("value").unwrap_or(binding));
-        let known = word == SOURCE_PROTOCOL_ACP || word == SOURCE_PROTOCOL_A2A;
+        let protocol = text_of(binding.get("value").unwrap_or(binding));
+        let known = protocol == SOURCE_PROTOCOL_ACP || protocol == SOURCE_PROTOCOL_A2A;
         if known && self.source_protocol == SOURCE_PROTOCOL_E2A {
-            self.source_protocol = word.clone();
+            self.source_protocol = protocol.clone();
         }
-        self.details.insert(MIGRATED, word);
+        self.details.insert(MIGRATED, protocol);
     }
 }
 
 /// Any value as text.
 fn source_protocol(members: Members<'_>) -> Result<Text, E2aError> {
-    let word = members.get("source_protocol").map(text_of);
-    Ok(word.unwrap_or(Text::from_static(SOURCE_PROTOCOL_E2A)))
+    let protocol = members.get("source_protocol").map(text_of);
+    Ok(protocol.unwrap_or(Text::from_static(SOURCE_PROTOCOL_E2A)))
 }
 
 records! {
@@ -200,7 +200,7 @@ impl Members<'_> {
     pub(super) fn identity_origin(self, name: &str) -> Result<Option<IdentityOrigin>, E2aError> {
         match self
             .string(name)?
-            .map(|word| IdentityOrigin::from_name(&word))
+            .map(|origin| IdentityOrigin::from_name(&origin))
         {
             Some(None) => Err(self.error(E2aErrorKind::BadValue, name)),
             origin => Ok(origin.flatten()),

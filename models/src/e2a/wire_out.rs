@@ -193,10 +193,10 @@ fn text_body(payload: &Json) -> Object {
 
 /// The first non-empty text of these members.
 fn message(payload: &Json, names: &[&str], otherwise: &'static str) -> Text {
-    let mut said = names
+    let mut values = names
         .iter()
         .filter_map(|name| payload.get(name).filter(|value| is_truthy(value)));
-    said.next().map_or(Text::from_static(otherwise), text_of)
+    values.next().map_or(Text::from_static(otherwise), text_of)
 }
 
 /// Copies the ids, the sequence and other shared members into a record.

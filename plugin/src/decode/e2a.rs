@@ -134,9 +134,9 @@ impl Parser<'_> {
         let response_kind = self.method(MemberPath::ResponseKind)?.unwrap_or_default();
         let is_final = self.e2a_flag(MemberPath::IsFinal)?.unwrap_or(false);
         let is_push = self.e2a_is_push();
-        let asks = response_kind == "acp.output_request";
+        let is_request = response_kind == "acp.output_request";
         let kind = match () {
-            () if asks => Kind::Request,
+            () if is_request => Kind::Request,
             () if is_push => Kind::Notification,
             () if is_final => Kind::Response,
             () => Kind::Stream,
@@ -162,7 +162,7 @@ impl Parser<'_> {
             _ => None,
         };
         draft.event.0.id = id.unwrap_or_default();
-        if asks {
+        if is_request {
             draft.put_if(extension::A2A_METHOD, self.method(MemberPath::BodyMethod)?);
             draft.put_if(
                 extension::COLLABORATION_ID,

@@ -465,7 +465,7 @@ impl Compression {
 pub(super) struct Properties {
     defaults: BTreeMap<&'static str, String>,
     passed: BTreeMap<String, String>,
-    kept: BTreeMap<&'static str, String>,
+    properties: BTreeMap<&'static str, String>,
 }
 
 // === impl Properties ===
@@ -473,7 +473,7 @@ pub(super) struct Properties {
 impl Properties {
     /// A property the user may not change.
     pub(super) fn set(&mut self, key: &'static str, value: impl Into<String>) -> &mut Self {
-        self.kept.insert(key, value.into());
+        self.properties.insert(key, value.into());
         self
     }
 
@@ -493,7 +493,7 @@ impl Properties {
         for (key, value) in self.passed {
             config.set(key, value);
         }
-        for (key, value) in self.kept {
+        for (key, value) in self.properties {
             config.set(key, value);
         }
         config

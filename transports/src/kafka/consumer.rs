@@ -55,7 +55,7 @@ const REOPEN_PAUSE: Duration = Duration::from_secs(1);
 const MAX_REVOCATION: Duration = Duration::from_secs(60);
 /// How long a member may wait for its partitions while the cluster answers. Twice as long as a bridge may take to give
 /// partitions up.
-const LONGEST_WAIT: Duration = Duration::from_secs(120);
+const MAX_WAIT: Duration = Duration::from_secs(120);
 /// After this time the same error is a warning again.
 const WARN_AGAIN: Duration = Duration::from_secs(60);
 /// Larger budgets are reduced to this number: more messages in progress do not help.
@@ -239,7 +239,7 @@ impl Task {
                 }
                 End::Stuck => {
                     tracing::warn!(
-                        waited = ?LONGEST_WAIT,
+                        waited = ?MAX_WAIT,
                         "the Kafka consumer gets no partitions, though the cluster answers: it is replaced"
                     );
                 }
@@ -502,8 +502,8 @@ impl<'a> Session<'a> {
     /// the cluster does not name. After a response that names none, as a single broker sends it while it returns to its
     /// cluster, the client sometimes never asks again.
     fn is_stuck(&self) -> bool {
-        let is_answered = self.task.plan.pulse.answers_for() > LONGEST_WAIT;
-        self.is_member() && is_answered && self.is_without_partitions(LONGEST_WAIT)
+        let is_answered = self.task.plan.pulse.answers_for() > MAX_WAIT;
+        self.is_member() && is_answered && self.is_without_partitions(MAX_WAIT)
     }
 
     /// Whether the client has waited longer than this for partitions, and has not been told that it may not have them.
@@ -521,12 +521,12 @@ impl<'a> Session<'a> {
         if kind(code) == TransportErrorKind::Unauthorised {
             self.refused_at = Some(Instant::now());
         }
-        let told = self
+        let is_reported = self
             .last_error
             .is_some_and(|(last, at)| last == code && at.elapsed() < WARN_AGAIN);
         // A live reader has no group, so it needs no permission for one.
         let groupless = code == Code::GroupAuthorizationFailed && !self.is_member();
-        if told || groupless || is_outage(code) {
+        if is_reported || groupless || is_outage(code) {
             return tracing::debug!(%error, "the Kafka consumer reports an error");
         }
         self.last_error = Some((code, Instant::now()));

@@ -39,7 +39,7 @@ impl std::error::Error for Cause {}
 
 impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let words = match self.0 {
+        let text = match self.0 {
             Code::InvalidReplicationFactor => {
                 "the cluster has fewer brokers than copies are asked for: ask for fewer, or add brokers"
             }
@@ -75,7 +75,7 @@ impl fmt::Display for Cause {
             }
             other => return other.fmt(f),
         };
-        write!(f, "{words} ({:?})", self.0)
+        write!(f, "{text} ({:?})", self.0)
     }
 }
 

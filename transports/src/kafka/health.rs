@@ -204,7 +204,7 @@ pub(super) fn watch(
 /// same text about another broker is not a new cause.
 fn change(current: &mut Health, found: &Health) -> bool {
     let changed = match (&*current, found) {
-        (Health::Down(shown), Health::Down(newest)) => words(shown) != words(newest),
+        (Health::Down(shown), Health::Down(newest)) => cause_of(shown) != cause_of(newest),
         (before, now) => before != now,
     };
     if changed {
@@ -220,43 +220,45 @@ fn change(current: &mut Health, found: &Health) -> bool {
 }
 
 /// A cause without the name of its broker.
-fn words(cause: &str) -> &str {
-    cause.split_once(": ").map_or(cause, |(_, words)| words)
+fn cause_of(cause: &str) -> &str {
+    cause
+        .split_once(": ")
+        .map_or(cause, |(_, cause_of)| cause_of)
 }
 
 /// A client's message about a broker, human-readable: `127.0.0.1:9092: connection refused`.
 fn plain(reason: &str) -> String {
     // As `sasl_plaintext://127.0.0.1:9092/bootstrap: Connect to ipv4#127.0.0.1:9092 failed: Connection refused (after 0ms
     // in state CONNECT)`.
-    let (place, words) = match reason.split_once(": ") {
-        Some((place, words)) if !place.contains(' ') => (place, words),
+    let (place, message) = match reason.split_once(": ") {
+        Some((place, message)) if !place.contains(' ') => (place, message),
         _ => ("", reason),
     };
     let place = place.split_once("://").map_or(place, |(_, place)| place);
     let place = place.split('/').next().unwrap_or_default();
-    let words = words
+    let message = message
         .split_once(" (after ")
-        .map_or(words, |(words, _)| words);
-    let words = if words.contains("Request not valid in current SASL state") {
+        .map_or(message, |(message, _)| message);
+    let message = if message.contains("Request not valid in current SASL state") {
         "this listener has no SASL: remove `sasl` from the transport, or use the port of a listener with SASL"
             .to_owned()
-    } else if words.contains("connecting to a PLAINTEXT broker listener?") {
+    } else if message.contains("connecting to a PLAINTEXT broker listener?") {
         "this listener has no TLS: remove `tls` from the transport, or use the port of a listener with TLS".to_owned()
-    } else if words.contains("connecting to a SSL listener?") {
+    } else if message.contains("connecting to a SSL listener?") {
         "the broker ends the connection: if this listener has TLS, add `tls` to the transport"
             .to_owned()
-    } else if let Some((_, cause)) = words
+    } else if let Some((_, cause)) = message
         .rsplit_once(" failed: ")
-        .filter(|_| words.starts_with("Connect to "))
+        .filter(|_| message.starts_with("Connect to "))
     {
         cause.to_ascii_lowercase()
     } else {
-        words.to_owned()
+        message.to_owned()
     };
     if place.is_empty() {
-        words
+        message
     } else {
-        format!("{place}: {words}")
+        format!("{place}: {message}")
     }
 }
 

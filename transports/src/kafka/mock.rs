@@ -22,9 +22,9 @@ async fn cluster() -> (Cluster, Kafka) {
     (cluster, kafka)
 }
 
-async fn until(kafka: &Kafka, wanted: impl FnMut(&Health) -> bool) {
+async fn until(kafka: &Kafka, condition: impl FnMut(&Health) -> bool) {
     let mut health = kafka.health();
-    tokio::time::timeout(DEADLINE, health.wait_for(wanted))
+    tokio::time::timeout(DEADLINE, health.wait_for(condition))
         .await
         .unwrap()
         .unwrap();
@@ -201,9 +201,9 @@ async fn a_refused_record_is_a_dead_letter_and_a_temporary_refusal_is_not() {
         cluster.request_errors(RDKafkaApiKey::Produce, &vec![response; times]);
         let result = send(&kafka, "x").await;
         if expected == Err(Kind::TooLarge) {
-            let said = result.as_ref().unwrap_err().to_string();
+            let message = result.as_ref().unwrap_err().to_string();
             let size = "send a message of 1 bytes: max.message.bytes of t is less";
-            assert_eq!(said, format!("{size} (too_large)"));
+            assert_eq!(message, format!("{size} (too_large)"));
         }
         assert_eq!(
             result.map(drop).map_err(|error| error.kind()),

@@ -54,7 +54,7 @@ pub(super) trait Sent: Send + Sync + Sized + 'static {
 const TICK: Duration = Duration::from_micros(100_050);
 /// Pause before a failed client is replaced for the second time; doubled up to the longest.
 const REPLACE_PAUSE: Duration = Duration::from_secs(1);
-const LONGEST_REPLACE_PAUSE: Duration = Duration::from_secs(30);
+const MAX_REPLACE_PAUSE: Duration = Duration::from_secs(30);
 /// How long a released client may take to report the results of its messages.
 const RETIREMENT: Duration = Duration::from_secs(5);
 
@@ -292,9 +292,9 @@ fn serve<S: Sent>(writer: &Writer<S>) {
             Some((code, reason)) if now >= replace_at => {
                 replace(writer, code, &reason);
                 replace_at = now + pause;
-                pause = (pause * 2).min(LONGEST_REPLACE_PAUSE);
+                pause = (pause * 2).min(MAX_REPLACE_PAUSE);
             }
-            None if now > replace_at + LONGEST_REPLACE_PAUSE => pause = REPLACE_PAUSE,
+            None if now > replace_at + MAX_REPLACE_PAUSE => pause = REPLACE_PAUSE,
             _ => {}
         }
     }

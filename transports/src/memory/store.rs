@@ -530,11 +530,11 @@ impl State {
         }
         self.offer_lane(group, out.key);
         self.serve(out.seat);
-        let told = match outcome {
+        let settled = match outcome {
             Outcome::Settled if again => down,
             Outcome::Settled | Outcome::Abandoned => Ok(()),
         };
-        (freed, told)
+        (freed, settled)
     }
 }
 

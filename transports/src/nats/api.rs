@@ -136,11 +136,11 @@ impl Api {
         let what = || format!("ask JetStream for {request}");
         let subject = self.subject(request);
         let refusals = self.link.refusals();
-        let asked = self
+        let pending = self
             .client
             .request(subject.clone(), body.to_string().into());
         let answer = tokio::select! {
-            answer = asked => answer,
+            answer = pending => answer,
             () = forbidden(refusals, &subject) => {
                 let user = self.link.user();
                 let what = format!("{}: NATS does not permit {user} to publish {subject}", what());
@@ -236,29 +236,29 @@ impl Api {
         }
     }
 
-    async fn ensure_stream(&self, wanted: &StreamConfig) -> Result<(), TransportError> {
-        let name = &wanted.name;
+    async fn ensure_stream(&self, desired: &StreamConfig) -> Result<(), TransportError> {
+        let name = &desired.name;
         let info = self
             .info(&format!("STREAM.INFO.{name}"), &[STREAM_NOT_FOUND])
             .await?;
         let Some(mut info) = info else {
             tracing::info!(stream = %name, "creating a JetStream stream");
             let request = format!("STREAM.CREATE.{name}");
-            return self.command(&request, &new_stream(wanted)).await.map(drop);
+            return self.command(&request, &new_stream(desired)).await.map(drop);
         };
         let mut config = info["config"].take();
-        if config["storage"] != wanted.storage.as_str() {
+        if config["storage"] != desired.storage.as_str() {
             return Err(TransportError::new(
                 TransportErrorKind::BadConfig,
                 format!(
                     "keep stream {name} in {}: it is in {} storage, which cannot be changed",
-                    wanted.storage.as_str(),
+                    desired.storage.as_str(),
                     config["storage"]
                 ),
             ));
         }
         let before = config.clone();
-        merge(&mut config, stream_settings(wanted));
+        merge(&mut config, stream_settings(desired));
         if config == before {
             return Ok(());
         }
@@ -300,26 +300,26 @@ fn api_error(request: &str, error: ApiError) -> TransportError {
 }
 
 /// The settings of a stream that the configuration decides.
-fn stream_settings(wanted: &StreamConfig) -> Value {
+fn stream_settings(desired: &StreamConfig) -> Value {
     json!({
-        "subjects": wanted.subjects,
-        "num_replicas": wanted.replicas,
-        "max_age": wanted.max_age.map_or(0, nanoseconds),
-        "duplicate_window": nanoseconds(wanted.duplicate_window),
+        "subjects": desired.subjects,
+        "num_replicas": desired.replicas,
+        "max_age": desired.max_age.map_or(0, nanoseconds),
+        "duplicate_window": nanoseconds(desired.duplicate_window),
     })
 }
 
-fn new_stream(wanted: &StreamConfig) -> Value {
+fn new_stream(desired: &StreamConfig) -> Value {
     let mut config = json!({
-        "name": wanted.name,
-        "storage": wanted.storage.as_str(),
+        "name": desired.name,
+        "storage": desired.storage.as_str(),
         "retention": "limits",
         "discard": "old",
         "max_consumers": -1,
         "max_msgs": -1,
         "max_bytes": -1,
     });
-    merge(&mut config, stream_settings(wanted));
+    merge(&mut config, stream_settings(desired));
     config
 }
 
@@ -342,9 +342,9 @@ mod tests {
     #[test]
     fn an_update_keeps_what_others_have_set() {
         let mut config = json!({"name": "S", "subjects": ["old"], "max_bytes": 5, "new_key": true});
-        let wanted: StreamConfig =
+        let desired: StreamConfig =
             serde_json::from_str(r#"{"name":"S","subjects":["a.>"],"replicas":3}"#).unwrap();
-        merge(&mut config, stream_settings(&wanted));
+        merge(&mut config, stream_settings(&desired));
         assert_eq!(
             config,
             json!({"name": "S", "subjects": ["a.>"], "max_bytes": 5, "new_key": true,

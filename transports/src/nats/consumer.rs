@@ -139,15 +139,15 @@ impl ConsumerRef {
     }
 
     async fn update(&self, config: Value) -> Result<Value, TransportError> {
-        let mut wanted = config.clone();
-        if let Some(wanted) = wanted.as_object_mut() {
-            wanted.remove("filter_subject");
-            wanted.remove("filter_subjects");
+        let mut desired = config.clone();
+        if let Some(desired) = desired.as_object_mut() {
+            desired.remove("filter_subject");
+            desired.remove("filter_subjects");
         }
-        merge(&mut wanted, self.settings());
+        merge(&mut desired, self.settings());
         if !self.api.config().manage {
-            if filter_of(&wanted) != filter_of(&config)
-                && (!filter_of(&config).is_empty() || !self.is_whole_stream(&wanted).await)
+            if filter_of(&desired) != filter_of(&config)
+                && (!filter_of(&config).is_empty() || !self.is_whole_stream(&desired).await)
             {
                 tracing::warn!(
                     stream = %self.stream, consumer = %self.name,
@@ -156,24 +156,24 @@ impl ConsumerRef {
             }
             return Ok(config);
         }
-        if wanted == config {
+        if desired == config {
             return Ok(config);
         }
         tracing::info!(stream = %self.stream, consumer = %self.name, "updating a durable consumer");
         let mut info = self
             .api
-            .write_consumer(&self.stream, &self.name, wanted)
+            .write_consumer(&self.stream, &self.name, desired)
             .await?;
         Ok(info["config"].take())
     }
 
     /// Whether the stream has exactly the subjects of this filter, so that a consumer without a filter reads the same.
     /// Unknown if the user may not ask.
-    async fn is_whole_stream(&self, wanted: &Value) -> bool {
+    async fn is_whole_stream(&self, desired: &Value) -> bool {
         let request = format!("STREAM.INFO.{}", self.stream);
         let info = self.api.info(&request, &[STREAM_NOT_FOUND]).await;
         let info = info.ok().flatten();
-        info.is_some_and(|info| texts(&info["config"]["subjects"]) == filter_of(wanted))
+        info.is_some_and(|info| texts(&info["config"]["subjects"]) == filter_of(desired))
     }
 
     /// The settings that the subscription decides.

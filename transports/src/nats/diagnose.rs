@@ -68,7 +68,7 @@ impl Probe {
         let connecting = TcpStream::connect((server.host(), server.port()));
         let stream = timeout(STEP_TIMEOUT, connecting).await;
         let stream = stream.map_err(|_| "no answer")?;
-        let stream = stream.map_err(|error| words(&error))?;
+        let stream = stream.map_err(|error| error_text(&error))?;
         if self.tls.first {
             return self.handshake(server, stream).await;
         }
@@ -121,7 +121,7 @@ impl Probe {
             None if error.kind() == ErrorKind::UnexpectedEof => {
                 "the server ended the connection during TLS: its log says why".to_owned()
             }
-            None => format!("TLS failed: {}", words(error)),
+            None => format!("TLS failed: {}", error_text(error)),
         }
     }
 
@@ -246,10 +246,10 @@ fn names(presented: &[String]) -> String {
 }
 
 /// The system's error text, without its number.
-fn words(error: &std::io::Error) -> String {
+fn error_text(error: &std::io::Error) -> String {
     let text = error.to_string();
-    let words = text.split_once(" (os error");
-    words.map_or_else(|| text.clone(), |(words, _)| words.to_ascii_lowercase())
+    let parts = text.split_once(" (os error");
+    parts.map_or_else(|| text.clone(), |(parts, _)| parts.to_ascii_lowercase())
 }
 
 #[cfg(test)]

@@ -39,7 +39,7 @@ const ACK_DEADLINE: Duration = Duration::from_secs(5);
 
 /// Pauses before the next search for a lost consumer.
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
-const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+const MAX_PAUSE: Duration = Duration::from_secs(10);
 
 /// How long returned messages are collected, so that they go back in their order.
 const RETURN_AFTER: Duration = Duration::from_millis(500);
@@ -359,7 +359,7 @@ impl DurableReader {
                             tracing::warn!(%error, "the durable consumer does not exist");
                         }
                     }
-                    pause = (pause * 2).min(LONGEST_PAUSE);
+                    pause = (pause * 2).min(MAX_PAUSE);
                 }
             }
             .boxed(),

@@ -49,8 +49,8 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 impl Nats {
     /// The permissions of the user that is logged in; `None` when the user may not ask for them.
     pub async fn permissions(&self) -> Option<Permissions> {
-        let asked = self.inner.client.request(USER_INFO, "".into());
-        let answer = tokio::time::timeout(REQUEST_TIMEOUT, asked)
+        let request = self.inner.client.request(USER_INFO, "".into());
+        let answer = tokio::time::timeout(REQUEST_TIMEOUT, request)
             .await
             .ok()?
             .ok()?;

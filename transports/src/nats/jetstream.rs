@@ -65,7 +65,7 @@ impl Replies {
     pub(super) async fn run(mut self, stop: CancellationToken) {
         let mut unanswered = Unanswered::default();
         let mut lookups = Lookups::default();
-        let mut asked = FuturesUnordered::new();
+        let mut open_lookups = FuturesUnordered::new();
         let mut connection = self.link.connection();
         let mut refusals = self.link.refusals();
         loop {
@@ -73,7 +73,7 @@ impl Replies {
             tokio::select! {
                 biased;
                 () = stop.cancelled() => return,
-                Some((topic, coverage)) = asked.next() => {
+                Some((topic, coverage)) = open_lookups.next() => {
                     for expected in lookups.found(&topic, &coverage, Instant::now()) {
                         expected.no_responders(coverage.clone());
                     }
@@ -86,7 +86,7 @@ impl Replies {
                     Some(answer) => {
                         let no_responders = self.answered(&mut unanswered, &answer);
                         let topic = no_responders.and_then(|expected| lookups.no_responders(expected, Instant::now()));
-                        asked.extend(topic.map(|topic| look_up(self.api.clone(), topic)));
+                        open_lookups.extend(topic.map(|topic| look_up(self.api.clone(), topic)));
                     }
                     None => return,
                 },

@@ -15,7 +15,7 @@ use crate::error::{TransportError, TransportErrorKind};
 
 /// Pauses before an abandoned message is delivered again.
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
-const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+const MAX_PAUSE: Duration = Duration::from_secs(60);
 
 /// At most this many unsettled sequences are remembered: the lowest ones, because only the first counts.
 const REMEMBERED: usize = 4096;
@@ -197,16 +197,16 @@ impl Info {
     /// Reads `$JS.ACK.STREAM.CONSUMER.DELIVERED.STREAM_SEQ.CONSUMER_SEQ.TIME.PENDING`, or the longer form with domain
     /// and account before the stream. Source: NATS ADR-15.
     pub(super) fn parse(reply: &str) -> Option<Self> {
-        let words = reply.strip_prefix("$JS.ACK.")?;
-        let count = words.split('.').count();
+        let tokens = reply.strip_prefix("$JS.ACK.")?;
+        let count = tokens.split('.').count();
         let skip = match count {
             7 => 2,
             9.. => 4,
             _ => return None,
         };
-        let mut words = words.split('.').skip(skip);
-        let attempt = words.next()?.parse().ok()?;
-        let sequence = words.next()?.parse().ok()?;
+        let mut tokens = tokens.split('.').skip(skip);
+        let attempt = tokens.next()?.parse().ok()?;
+        let sequence = tokens.next()?.parse().ok()?;
         Some(Self { sequence, attempt })
     }
 }
@@ -216,7 +216,7 @@ impl Info {
 pub(super) fn nak(attempt: u32) -> Bytes {
     let pause = FIRST_PAUSE
         .saturating_mul(2_u32.saturating_pow(attempt.saturating_sub(1).min(16)))
-        .min(LONGEST_PAUSE);
+        .min(MAX_PAUSE);
     let pause = pause / 2 + jitter(pause / 2);
     Bytes::from(format!("-NAK {{\"delay\":{}}}", pause.as_nanos()))
 }

@@ -190,8 +190,8 @@ impl Link {
             }
             self.report_refusals(Instant::now());
             let up = client.connection_state() == State::Connected;
-            let told = *self.connection.borrow();
-            let differs = up != told.up || connects(&client) != told.epoch;
+            let reported = *self.connection.borrow();
+            let differs = up != reported.up || connects(&client) != reported.epoch;
             // One difference may be an event on its way; two are a lost event.
             if differs && differed {
                 self.set_connection(up, connects(&client));
@@ -288,7 +288,7 @@ impl Link {
         let (servers, user) = (&self.servers, &self.user);
         let is_log_in = ["uthorization", "uthentication", "signing nonce"]
             .iter()
-            .any(|word| text.contains(word));
+            .any(|first| text.contains(first));
         Text::from(if is_log_in {
             format!("{servers}: {text} for {user}: {CHECK_USER}")
         } else {
@@ -547,8 +547,8 @@ impl LoggedSubjects {
 
     fn allow(&mut self, subject: &Text, now: Instant) -> Option<u64> {
         self.at.retain(|_, at| now < *at + REFUSAL_LOGGED_EVERY);
-        let word = first_word(subject);
-        let alike = self.at.keys().filter(|told| first_word(told) == word);
+        let first = first_word(subject);
+        let alike = self.at.keys().filter(|known| first_word(known) == first);
         if self.at.contains_key(subject)
             || self.at.len() >= MAX_LOGGED
             || alike.count() >= self.max_alike
@@ -631,39 +631,39 @@ mod tests {
 
     #[test]
     fn a_refused_permission_is_logged_once_a_minute_for_each_subject() {
-        let (mut told, now) = (LoggedRefusals::default(), Instant::now());
+        let (mut logged, now) = (LoggedRefusals::default(), Instant::now());
         let publish = |subject: &str| Refusal::Publish(subject.into());
-        assert_eq!(told.allow(&publish("a"), now), Some(0));
-        assert_eq!(told.allow(&publish("a"), now), None);
+        assert_eq!(logged.allow(&publish("a"), now), Some(0));
+        assert_eq!(logged.allow(&publish("a"), now), None);
         let subscribe = Refusal::Subscribe("a".into());
-        assert_eq!(told.allow(&subscribe, now), Some(0));
-        assert_eq!(told.allow(&publish("b"), now), Some(1));
+        assert_eq!(logged.allow(&subscribe, now), Some(0));
+        assert_eq!(logged.allow(&publish("b"), now), Some(1));
         let later = now + REFUSAL_LOGGED_EVERY;
-        assert_eq!(told.allow(&publish("a"), later), Some(0));
+        assert_eq!(logged.allow(&publish("a"), later), Some(0));
     }
 
     #[test]
     fn answer_subjects_do_not_suppress_the_logging_of_others() {
-        let (mut told, now) = (LoggedRefusals::default(), Instant::now());
+        let (mut logged, now) = (LoggedRefusals::default(), Instant::now());
         let publish = |subject: String| Refusal::Publish(subject.into());
         let answers = (0..100).map(|n| publish(format!("_INBOX.{n}")));
-        let logged = answers.filter(|refusal| told.allow(refusal, now).is_some());
-        assert_eq!(logged.count(), MAX_ALIKE);
+        let allowed = answers.filter(|refusal| logged.allow(refusal, now).is_some());
+        assert_eq!(allowed.count(), MAX_ALIKE);
         assert_eq!(
-            told.allow(&publish("orders".into()), now),
+            logged.allow(&publish("orders".into()), now),
             Some(100 - MAX_ALIKE as u64)
         );
         // They do not use up the room of subscriptions either, and the left-out lines are reported.
         for n in 0..MAX_LOGGED * 2 {
-            told.allow(&publish(format!("word{n}")), now);
+            logged.allow(&publish(format!("word{n}")), now);
             let subscribe = Refusal::Subscribe(format!("agents.{n}").into());
-            assert_eq!(told.allow(&subscribe, now).is_some(), n < MAX_LOGGED);
+            assert_eq!(logged.allow(&subscribe, now).is_some(), n < MAX_LOGGED);
         }
-        assert_eq!(told.unreported(now), 0);
+        assert_eq!(logged.unreported(now), 0);
         let left_out = 2 * MAX_LOGGED - (MAX_LOGGED - MAX_ALIKE - 1) + MAX_LOGGED;
         let later = now + REFUSAL_LOGGED_EVERY;
-        assert_eq!(told.unreported(later), left_out as u64);
-        assert_eq!(told.unreported(later), 0);
+        assert_eq!(logged.unreported(later), left_out as u64);
+        assert_eq!(logged.unreported(later), 0);
     }
 
     #[test]

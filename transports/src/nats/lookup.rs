@@ -93,7 +93,7 @@ pub(super) async fn look_up(api: Api, subject: Topic) -> (Topic, Coverage) {
                     Ok(false) => Coverage::NotCovered,
                     Err(error) => Coverage::Undetermined(Some(error)),
                 },
-                told => told,
+                kind => kind,
             },
             Ok(Err(error)) => Coverage::Undetermined(Some(error)),
             Err(_) => Coverage::Undetermined(Some(TransportError::new(
@@ -129,9 +129,12 @@ mod tests {
         now: Instant,
     ) -> (bool, Option<TransportErrorKind>) {
         let (expected, mut verdict) = expected(subject, 1, Answer::Stored, 5);
-        let asked = lookups.no_responders(expected, now).is_some();
+        let is_lookup = lookups.no_responders(expected, now).is_some();
         let verdict = verdict.try_recv().ok();
-        (asked, verdict.map(|verdict| verdict.unwrap_err().kind()))
+        (
+            is_lookup,
+            verdict.map(|verdict| verdict.unwrap_err().kind()),
+        )
     }
 
     #[test]

@@ -25,7 +25,7 @@ enum Api {
 struct Mock {
     address: String,
     /// Requests of the API it got.
-    asked: Arc<AtomicUsize>,
+    api_requests: Arc<AtomicUsize>,
     _task: AbortOnDropHandle<()>,
 }
 
@@ -35,15 +35,15 @@ impl Mock {
     /// Serves the first connection that comes, or has come, to the listener.
     fn serve(listener: TcpListener, api: Api) -> Self {
         let address = listener.local_addr().unwrap().to_string();
-        let asked = Arc::new(AtomicUsize::new(0));
-        let count = Arc::clone(&asked);
+        let api_requests = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&api_requests);
         let task = tokio::spawn(async move {
             let (connection, _) = listener.accept().await.unwrap();
             serve_connection(connection, api, &count).await;
         });
         Self {
             address,
-            asked,
+            api_requests,
             _task: AbortOnDropHandle::new(task),
         }
     }
@@ -56,13 +56,13 @@ impl Mock {
         connect(&self.address).await
     }
 
-    fn asked(&self) -> usize {
-        self.asked.load(Ordering::Relaxed)
+    fn api_requests(&self) -> usize {
+        self.api_requests.load(Ordering::Relaxed)
     }
 }
 
 /// Until the client goes.
-async fn serve_connection(connection: TcpStream, api: Api, asked: &AtomicUsize) {
+async fn serve_connection(connection: TcpStream, api: Api, api_requests: &AtomicUsize) {
     let (read, mut write) = connection.into_split();
     let mut lines = BufReader::new(read);
     let info = r#"{"server_id":"M","server_name":"m","version":"2.11.0","go":"","host":"","port":1,"headers":true,"max_payload":1048576,"proto":1,"client_id":1,"client_ip":""}"#;
@@ -70,15 +70,15 @@ async fn serve_connection(connection: TcpStream, api: Api, asked: &AtomicUsize) 
     let mut subscriptions: Vec<(String, String)> = Vec::new();
     let mut line = String::new();
     while lines.read_line(&mut line).await.is_ok_and(|read| read > 0) {
-        let words: Vec<&str> = line.split_whitespace().collect();
-        match words.as_slice() {
+        let tokens: Vec<&str> = line.split_whitespace().collect();
+        match tokens.as_slice() {
             ["PING"] => send(&mut write, "PONG\r\n").await,
             ["SUB", subject, .., id] => subscriptions.push(((*subject).into(), (*id).into())),
             ["PUB" | "HPUB", subject, rest @ .., length] => {
                 let mut body = vec![0; length.parse::<usize>().unwrap() + 2];
                 lines.read_exact(&mut body).await.unwrap();
                 let is_api = subject.starts_with("$JS.API.");
-                asked.fetch_add(usize::from(is_api), Ordering::Relaxed);
+                api_requests.fetch_add(usize::from(is_api), Ordering::Relaxed);
                 // The length of the headers is a number, an inbox is not.
                 let reply = rest.iter().find(|word| word.parse::<usize>().is_err());
                 let id = reply.and_then(|reply| subscriber(&subscriptions, reply));
@@ -112,9 +112,9 @@ fn subscriber<'a>(subscriptions: &'a [(String, String)], reply: &str) -> Option<
         .map(|(_, id)| id.as_str())
 }
 
-async fn send(write: &mut OwnedWriteHalf, words: &str) {
+async fn send(write: &mut OwnedWriteHalf, line: &str) {
     // A client that has gone is no failure of the server.
-    let _ = write.write_all(words.as_bytes()).await;
+    let _ = write.write_all(line.as_bytes()).await;
 }
 
 async fn listener() -> TcpListener {
@@ -180,7 +180,7 @@ async fn a_subject_is_unknown_only_if_the_api_confirms_it() {
         let server = Mock::start(api).await;
         let nats = server.connect().await;
         assert_eq!(store(&nats, "a.b").await, expected, "{api:?}");
-        assert_eq!(server.asked(), 1);
+        assert_eq!(server.api_requests(), 1);
     }
 }
 
@@ -194,9 +194,9 @@ async fn the_api_is_asked_once_for_many_publications() {
     for _ in 0..3 {
         assert_eq!(store(&nats, "a.b").await, Kind::Disconnected);
     }
-    assert_eq!(server.asked(), 1);
+    assert_eq!(server.api_requests(), 1);
     store(&nats, "c.d").await;
-    assert_eq!(server.asked(), 2);
+    assert_eq!(server.api_requests(), 2);
 }
 
 #[tokio::test]

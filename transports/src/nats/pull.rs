@@ -168,12 +168,12 @@ impl Pull {
         let reserved = share.bytes.num_permits();
         // Half, as long as any message fits into the other half: the server refuses a pull that is too small for the
         // next message.
-        let asked = reserved.min((reserved / 2).max(largest_message(max_payload) as usize));
+        let pull_bytes = reserved.min((reserved / 2).max(largest_message(max_payload) as usize));
         Self {
             number,
             share,
             size,
-            overhead_bytes: reserved - asked,
+            overhead_bytes: reserved - pull_bytes,
             heartbeat,
             received: 0,
             watchdog: Instant::now() + 2 * heartbeat + GRACE,

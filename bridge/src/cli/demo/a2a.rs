@@ -22,7 +22,7 @@ pub(super) fn card() -> Step {
             };
             answer.status == 200 && answer.only(is_its_own)
         },
-        wanted: "status 200 and the card of \"stream\" with its URL",
+        expected: "status 200 and the card of \"stream\" with its URL",
     }
 }
 
@@ -42,7 +42,7 @@ pub(super) fn streamed() -> Step {
             let kinds: Vec<_> = kinds.collect();
             answer.status == 200 && kinds == ["task", "status-update"]
         },
-        wanted: "status 200, the task, and one update of it",
+        expected: "status 200, the task, and one update of it",
     }
 }
 
@@ -77,6 +77,6 @@ pub(super) fn resubscribed(answer: &CallResponse) -> Step {
             ];
             answer.status == 200 && texts == all
         },
-        wanted: "status 200 and the three updates that the client has not seen",
+        expected: "status 200 and the three updates that the client has not seen",
     }
 }

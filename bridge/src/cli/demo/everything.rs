@@ -23,7 +23,7 @@ pub(super) const NAME: &str = "everything";
 /// How long it works between two notifications.
 const WORK: Duration = Duration::from_millis(50);
 /// How long a client may take to answer a question.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The outcome of a method: a result, or the code, message and data of an error.
 type Answered = Result<Value, (i64, String, Value)>;
@@ -230,7 +230,7 @@ impl AgentRequest {
         }
         let message = json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params });
         self.publish(&message).await;
-        let answer = tokio::time::timeout(PATIENCE, answer).await;
+        let answer = tokio::time::timeout(TIMEOUT, answer).await;
         let failed = |why: &str| (-32_603, why.to_owned(), Value::Null);
         let answer = answer.map_err(|_| failed("the client did not answer in time"))?;
         let answer = answer.map_err(|_| failed("the answer of the client was lost"))?;

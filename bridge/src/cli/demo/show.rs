@@ -62,7 +62,7 @@ impl OutputStyle {
     pub(crate) fn step(self, report: &Report) -> anyhow::Result<()> {
         match self {
             Self::JsonLines => print(&json_line(report)),
-            Self::People => print(&story(report)),
+            Self::People => print(&summary(report)),
         }
     }
 
@@ -172,7 +172,7 @@ fn json_line(report: &Report) -> String {
     .to_string()
 }
 
-fn story(report: &Report) -> String {
+fn summary(report: &Report) -> String {
     let mut lines = vec![format!(
         "{} {}",
         if report.problem.is_none() {
@@ -182,36 +182,36 @@ fn story(report: &Report) -> String {
         },
         report.title
     )];
-    let mut say = |label: &str, text: &str| lines.push(format!("     {label:<9} {text}"));
+    let mut add = |label: &str, text: &str| lines.push(format!("     {label:<9} {text}"));
     let headers = report.headers.iter();
     let headers: String = headers
         .map(|(name, value)| format!("  ({name}: {value})"))
         .collect();
-    say(report.method, &format!("{}{headers}", report.path));
+    add(report.method, &format!("{}{headers}", report.path));
     if let Some(payload) = &report.payload {
-        say("payload", payload);
+        add("payload", payload);
     }
     if report.seen.is_empty() && report.answer.is_unrouted() {
-        say("route", "no route matches");
+        add("route", "no route matches");
     }
     for seen in &report.seen {
         let [event, route, agent] = seen_by_agent(seen);
-        say("event", &event);
-        say("route", &route);
-        say("agent", &agent);
+        add("event", &event);
+        add("route", &route);
+        add("agent", &agent);
     }
     if report.answer.parts.is_empty() {
-        say(
+        add(
             "answer",
             &format!("{} without a body", report.answer.status),
         );
     }
     for part in &report.answer.parts {
-        say("answer", &format!("{} {part}", report.answer.status));
+        add("answer", &format!("{} {part}", report.answer.status));
     }
-    say("took", &format!("{} ms", millis(report.answer.elapsed)));
+    add("took", &format!("{} ms", millis(report.answer.elapsed)));
     if let Some(problem) = &report.problem {
-        say("PROBLEM", problem);
+        add("PROBLEM", problem);
     }
     lines.push(String::new());
     lines.join("\n")
@@ -263,17 +263,17 @@ fn workflow_story(report: &WorkflowReport) -> String {
         "FAIL"
     };
     let mut lines = vec![format!("{verdict} workflow: fetch, filter, sort, store")];
-    let mut say = |label: &str, text: &str| lines.push(format!("     {label:<9} {text}"));
+    let mut add = |label: &str, text: &str| lines.push(format!("     {label:<9} {text}"));
     for line in report.workflow.lines() {
-        say("line", line);
+        add("line", line);
     }
     for progress in &report.progress {
-        say("progress", &progress_line(progress));
+        add("progress", &progress_line(progress));
     }
-    say("answer", &report.answer);
-    say("took", &format!("{} ms", millis(report.elapsed)));
+    add("answer", &report.answer);
+    add("took", &format!("{} ms", millis(report.elapsed)));
     if let Some(problem) = &report.problem {
-        say("PROBLEM", problem);
+        add("PROBLEM", problem);
     }
     lines.push(String::new());
     lines.join("\n")

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 /// How long any step may take before the demonstration gives up.
-pub(super) const PATIENCE: Duration = Duration::from_secs(30);
+pub(super) const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The headers of a request.
 pub(super) type Headers = Vec<(&'static str, String)>;
@@ -24,7 +24,7 @@ pub(super) struct Step {
     pub(super) agents: &'static [&'static str],
     pub(super) expect: fn(&CallResponse) -> bool,
     /// A description of the expected answer.
-    pub(super) wanted: &'static str,
+    pub(super) expected: &'static str,
 }
 
 /// The HTTP response.
@@ -70,7 +70,7 @@ fn unary() -> Step {
             answer.status == 200
                 && answer.only(|part| part["id"] == "req-1" && part["result"].is_object())
         },
-        wanted: "status 200 and one result with the id \"req-1\"",
+        expected: "status 200 and one result with the id \"req-1\"",
     }
 }
 
@@ -92,7 +92,7 @@ fn streamed() -> Step {
                 .is_some_and(|part| part["result"]["final"] == true);
             answer.status == 200 && answer.parts.len() == 4 && own && last
         },
-        wanted: "status 200 and four parts with the id 7, the last one final",
+        expected: "status 200 and four parts with the id 7, the last one final",
     }
 }
 
@@ -120,7 +120,7 @@ fn batch() -> Step {
             });
             answer.status == 200 && ids
         },
-        wanted: "status 200 and two results in request order with the ids 1 and \"1\"",
+        expected: "status 200 and two results in request order with the ids 1 and \"1\"",
     }
 }
 
@@ -135,7 +135,7 @@ fn notification() -> Step {
         leaves_after: None,
         agents: &["echo"],
         expect: |answer| answer.status == 202 && answer.parts.is_empty(),
-        wanted: "status 202 and nothing else",
+        expected: "status 202 and nothing else",
     }
 }
 
@@ -150,7 +150,7 @@ fn unknown_agent() -> Step {
         expect: |answer| {
             answer.only(|part| part["id"] == "req-2" && part["error"]["code"] == -32_602)
         },
-        wanted: "the error -32602 with the id \"req-2\"",
+        expected: "the error -32602 with the id \"req-2\"",
     }
 }
 
@@ -165,7 +165,7 @@ fn overdue() -> Step {
         expect: |answer| {
             answer.only(|part| part["id"] == "req-3" && part["error"]["code"] == -32_603)
         },
-        wanted: "the error -32603 with the id \"req-3\"",
+        expected: "the error -32603 with the id \"req-3\"",
     }
 }
 
@@ -183,7 +183,7 @@ impl Step {
     /// Makes the call.
     pub(super) async fn made(&self, door: SocketAddr) -> anyhow::Result<CallResponse> {
         let client = reqwest::Client::builder()
-            .timeout(PATIENCE)
+            .timeout(TIMEOUT)
             .no_proxy()
             .build()?;
         let url = format!("http://{door}{}", self.path);

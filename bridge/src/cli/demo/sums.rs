@@ -58,7 +58,7 @@ fn answer(message: &Value) -> Option<Value> {
 
 /// The calls of an MCP client to it.
 pub(super) fn steps() -> [Step; 2] {
-    let step = |title, path: &str, payload, expect, wanted| Step {
+    let step = |title, path: &str, payload, expect, expected| Step {
         title,
         path: path.to_owned(),
         headers: Vec::new(),
@@ -66,7 +66,7 @@ pub(super) fn steps() -> [Step; 2] {
         leaves_after: None,
         agents: &[],
         expect,
-        wanted,
+        expected,
     };
     let arguments = json!({ "name": "sums.add", "arguments": { "a": 40, "b": 2 } });
     [

@@ -72,7 +72,7 @@ pub(super) async fn take() -> anyhow::Result<WorkflowReport> {
     let serving = tokio::spawn(serving.into_future());
     let workflow = workflow(&base);
     let began = Instant::now();
-    let ran = tokio::time::timeout(super::step::PATIENCE, execute(&base, &workflow)).await;
+    let ran = tokio::time::timeout(super::step::TIMEOUT, execute(&base, &workflow)).await;
     let elapsed = began.elapsed();
     stop.cancel();
     serving.await??;

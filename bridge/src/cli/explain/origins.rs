@@ -4,7 +4,7 @@
 use a2abus_plugin::protocol::jsonrpc::{JsonRpc, RpcBody};
 use a2abus_plugin::{Family, Kind, Mapped, extension};
 
-use crate::cli::payload::POSITION_WORD;
+use crate::cli::payload::POSITION_PLACEHOLDER;
 
 /// Where an attribute comes from: a member of the payload such as `params._agentId`, or a description.
 pub(super) type Origin = &'static str;
@@ -29,7 +29,7 @@ pub(super) fn of(mapped: &Mapped) -> Vec<(String, Origin)> {
 }
 
 fn origin(mapped: &Mapped, name: &str) -> Origin {
-    if name == "id" && mapped.event.id().starts_with(POSITION_WORD) {
+    if name == "id" && mapped.event.id().starts_with(POSITION_PLACEHOLDER) {
         return POSITION;
     }
     let own = match (mapped.detection.family, &mapped.json_rpc) {

@@ -17,84 +17,88 @@ const AROUND: usize = 32;
 
 /// A unit that became an event.
 pub(super) fn mapped(mapped: &Mapped, explained: &ExplainOutput) -> String {
-    let mut story = String::new();
+    let mut report = String::new();
     let detection = &explained.because;
-    section(&mut story, &format!("unit {}", mapped.index), &what(mapped));
     section(
-        &mut story,
+        &mut report,
+        &format!("unit {}", mapped.index),
+        &what(mapped),
+    );
+    section(
+        &mut report,
         "why",
         &format!(
             "rule {} of detection: the member {:?} is {}",
             detection.rule, detection.member, detection.value
         ),
     );
-    attributes(&mut story, mapped, explained);
+    attributes(&mut report, mapped, explained);
     if let Some(route) = &explained.route {
-        routed(&mut story, route);
+        routed(&mut report, route);
     }
-    story
+    report
 }
 
 /// A unit of an unknown format that is forwarded.
 pub(super) fn carried(carried: &ForwardedUnknown<'_>) -> String {
-    let mut story = String::new();
+    let mut report = String::new();
     let refusal = carried.refusal;
     let (what, data) = match carried.how {
         OnUnknown::Wrap => ("wrap: it becomes an event", "the data of the event"),
         _ => ("pass: its bytes go on", "without attributes"),
     };
     section(
-        &mut story,
+        &mut report,
         &format!("unit {}", refusal.index),
         &format!("unknown format; on_unknown is {what}"),
     );
-    section(&mut story, "why", &refusal.message);
+    section(&mut report, "why", &refusal.message);
     let ty = carried.event.attribute("type").map(|ty| ty.to_string());
     section(
-        &mut story,
+        &mut report,
         "event",
         &format!("type {}", ty.unwrap_or_default()),
     );
     let bytes = refusal.bytes.len();
     section(
-        &mut story,
+        &mut report,
         "data",
         &format!("{bytes} bytes, as they came: {data}"),
     );
-    routed(&mut story, &carried.route);
-    story
+    routed(&mut report, &carried.route);
+    report
 }
 
 /// A unit that was refused.
 pub(super) fn refused(refusal: &Refusal, payload: &Bytes) -> String {
-    let mut story = String::new();
+    let mut report = String::new();
     section(
-        &mut story,
+        &mut report,
         &format!("unit {}", refusal.index),
         &format!("refused: {}", refusal.kind),
     );
-    section(&mut story, "why", &refusal.message);
+    section(&mut report, "why", &refusal.message);
     let place = match refusal.pointer.as_str() {
         "" => format!("byte {}", refusal.offset),
         pointer => format!("{pointer}, byte {}", refusal.offset),
     };
     section(
-        &mut story,
+        &mut report,
         "where",
         &format!("{place}: {}", around(payload, refusal.offset)),
     );
     let goes = "to the dead letters of its binding";
-    section(&mut story, "goes", goes);
-    section(&mut story, "fix", remedy::of(refusal.kind));
-    story
+    section(&mut report, "goes", goes);
+    section(&mut report, "fix", remedy::of(refusal.kind));
+    report
 }
 
 /// One or more lines, with a heading at the left.
-fn section(story: &mut String, word: &str, text: &str) {
+fn section(report: &mut String, label: &str, text: &str) {
     for (index, line) in text.lines().enumerate() {
-        let word = if index == 0 { word } else { "" };
+        let label = if index == 0 { label } else { "" };
         // Writing to a string cannot fail.
-        let _ = writeln!(story, "{word:<7} {line}");
+        let _ = writeln!(report, "{label:<7} {line}");
     }
 }
 
@@ -117,7 +121,7 @@ fn what(mapped: &Mapped) -> String {
     }
 }
 
-fn attributes(story: &mut String, mapped: &Mapped, explained: &ExplainOutput) {
+fn attributes(report: &mut String, mapped: &Mapped, explained: &ExplainOutput) {
     let rows: Vec<(&str, String, &str)> = explained
         .origins
         .iter()
@@ -135,18 +139,18 @@ fn attributes(story: &mut String, mapped: &Mapped, explained: &ExplainOutput) {
         .iter()
         .map(|(name, value, origin)| format!("{name:<names$}  {value:<values$}  from {origin}"))
         .collect();
-    section(story, "event", &lines.join("\n"));
+    section(report, "event", &lines.join("\n"));
     section(
-        story,
+        report,
         "data",
         &format!("{} bytes, as they came", mapped.event.body().len()),
     );
 }
 
-fn routed(story: &mut String, route: &RouteOutput) {
-    section(story, "via", &format!("binding {}", route.binding));
+fn routed(report: &mut String, route: &RouteOutput) {
+    section(report, "via", &format!("binding {}", route.binding));
     if let Some(note) = route.note {
-        section(story, "note", note);
+        section(report, "note", note);
     }
     let steps: Vec<String> = route
         .steps
@@ -156,14 +160,14 @@ fn routed(story: &mut String, route: &RouteOutput) {
             Some(mismatch) => format!("{} does not: {mismatch}", step.route),
         })
         .collect();
-    section(story, "routes", &steps.join("\n"));
+    section(report, "routes", &steps.join("\n"));
     let places: Vec<String> = route.destinations.iter().map(place).collect();
-    section(story, "goes", &places.join("\n"));
+    section(report, "goes", &places.join("\n"));
     if let Some(reason) = route.reason {
-        section(story, "goes", &format!("to the dead letters: {reason}"));
+        section(report, "goes", &format!("to the dead letters: {reason}"));
     }
     if let Some(fix) = route.fix() {
-        section(story, "fix", fix);
+        section(report, "fix", fix);
     }
 }
 
@@ -233,7 +237,7 @@ routes:
   - { name: tools, when: { a2amethod: tools/call }, to: [{ transport: bus, topic: 'agents.{targetagent}' }] }
 ";
 
-    fn story(payload: &'static str) -> String {
+    fn report(payload: &'static str) -> String {
         let payload = Bytes::from_static(payload.as_bytes());
         let new_id = MapContext::counting("new");
         let context = MapContext {
@@ -265,10 +269,10 @@ routes:
 
     #[track_caller]
     fn check(payload: &'static str, expected: &str) {
-        let story = story(payload);
-        let story: Vec<&str> = story.lines().map(str::trim_end).collect();
+        let report = report(payload);
+        let report: Vec<&str> = report.lines().map(str::trim_end).collect();
         let expected: Vec<&str> = expected.trim_matches('\n').lines().collect();
-        assert_eq!(story, expected, "\n{}", story.join("\n"));
+        assert_eq!(report, expected, "\n{}", report.join("\n"));
     }
 
     #[test]
@@ -298,8 +302,8 @@ goes    transport bus, topic agents.weather, no key, binary mode
 
     #[test]
     fn an_event_that_matches_no_route() {
-        let story = story(r#"{"protocol":"A2A","messageType":"CFP"}"#);
-        let end: Vec<&str> = story.lines().rev().take(4).collect();
+        let report = report(r#"{"protocol":"A2A","messageType":"CFP"}"#);
+        let end: Vec<&str> = report.lines().rev().take(4).collect();
         assert_eq!(
             end[0],
             "fix     fix the condition that does not match, add a route for this event, or set default_route"
@@ -319,18 +323,18 @@ goes    transport bus, topic agents.weather, no key, binary mode
 
     #[test]
     fn an_event_without_an_attribute_of_its_topic() {
-        let story = story(r#"{"jsonrpc":"2.0","id":7,"method":"tools/call"}"#);
+        let report = report(r#"{"jsonrpc":"2.0","id":7,"method":"tools/call"}"#);
         assert!(
-            story.contains(
+            report.contains(
                 "goes    NOT to transport bus: the topic needs the attribute \"targetagent\""
             ),
-            "{story}"
+            "{report}"
         );
         assert!(
-            story.contains("goes    to the dead letters: bad_destination"),
-            "{story}"
+            report.contains("goes    to the dead letters: bad_destination"),
+            "{report}"
         );
-        assert!(story.contains("fix     send the attribute"), "{story}");
+        assert!(report.contains("fix     send the attribute"), "{report}");
     }
 
     #[test]

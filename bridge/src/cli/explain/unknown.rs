@@ -33,7 +33,7 @@ impl<'a> ForwardedUnknown<'a> {
     /// `None` if the payload is refused: it is of a known family, or its binding does not forward others.
     pub(super) fn of(
         refusal: &'a Refusal,
-        asked: &PayloadOptions,
+        options: &PayloadOptions,
         routing: Option<&Routing<'_>>,
     ) -> Option<Self> {
         let routing = routing?;
@@ -42,7 +42,7 @@ impl<'a> ForwardedUnknown<'a> {
             && binding.role == Role::Events
             && binding.on_unknown != OnUnknown::Reject;
         is_carried.then(|| {
-            let event = asked.wrapped(&refusal.bytes);
+            let event = options.wrapped(&refusal.bytes);
             let route = routing.output(&event, Kind::Notification);
             Self {
                 refusal,

@@ -81,9 +81,9 @@ const BOTH: HeaderValue = HeaderValue::from_static("application/json, text/event
 /// How long a connection may take to open.
 const CONNECT: Duration = Duration::from_secs(10);
 /// How long the bridge may take to accept a notification or an answer.
-const PATIENCE: Duration = Duration::from_secs(30);
+const MESSAGE_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long ending a session may take.
-const FAREWELL: Duration = Duration::from_secs(2);
+const END_TIMEOUT: Duration = Duration::from_secs(2);
 /// The pauses before the stream of a session is opened again, in seconds.
 const PAUSES: [u64; 4] = [1, 2, 5, 15];
 /// The most messages that wait for standard output, or for the bridge.
@@ -171,7 +171,10 @@ impl Relay {
             ended?;
         }
         (self.posts, _) = mpsc::channel(1);
-        if timeout(PATIENCE, self.posting.join_next()).await.is_err() {
+        if timeout(MESSAGE_TIMEOUT, self.posting.join_next())
+            .await
+            .is_err()
+        {
             tracing::warn!(
                 "the bridge does not accept notifications and answers; the last ones are lost"
             );
@@ -235,12 +238,12 @@ impl Relay {
     /// Waits until the session is open, or cannot be opened.
     async fn initialize(&self, request: Request) {
         let id = request.id.clone();
-        let answered = timeout(PATIENCE, Arc::clone(&self.link).answer(request)).await;
+        let answered = timeout(MESSAGE_TIMEOUT, Arc::clone(&self.link).answer(request)).await;
         if answered.is_err() {
             self.link.cancel(&id);
             let failure = self
                 .link
-                .lost(&format!("it did not answer within {PATIENCE:?}"));
+                .lost(&format!("it did not answer within {MESSAGE_TIMEOUT:?}"));
             self.link.fail(id, &failure).await;
         }
     }
@@ -399,7 +402,7 @@ impl Link {
         for (name, value) in headers {
             post = post.header(name, value);
         }
-        let post = post.header(ACCEPT, BOTH).timeout(PATIENCE);
+        let post = post.header(ACCEPT, BOTH).timeout(MESSAGE_TIMEOUT);
         match self.send(post).await {
             Ok(response) if response.status().is_success() => {}
             Ok(response) => {
@@ -450,7 +453,7 @@ impl Link {
         if lock(&self.session).is_some() {
             let delete = self.client.delete(self.endpoint.clone());
             // A session that stays open costs the bridge nothing.
-            drop(timeout(FAREWELL, self.send(delete)).await);
+            drop(timeout(END_TIMEOUT, self.send(delete)).await);
         }
     }
 

@@ -15,25 +15,23 @@ use crate::config::{Name, TransportConfig, TransportType};
 /// The transports of one type. Prints which others are left out.
 fn of_type<'a>(
     transports: &[(&'a Name, &'a TransportConfig)],
-    (wanted, wanted_name): (TransportType, &str),
+    (transport_type, type_name): (TransportType, &str),
     format: &str,
     output: &mut Output,
 ) -> anyhow::Result<Vec<(&'a Name, &'a TransportConfig)>> {
     let (chosen, others): (Vec<_>, Vec<_>) = transports
         .iter()
         .copied()
-        .partition(|(_, transport)| transport.transport_type() == wanted);
+        .partition(|(_, transport)| transport.transport_type() == transport_type);
     let others = others.iter().map(|(name, _)| name.as_str());
     let others = Vec::from_iter(others).join(", ");
     if chosen.is_empty() {
         let message =
-            format!("--output {format} is for transports of type {wanted_name}, not for {others}");
+            format!("--output {format} is for transports of type {type_name}, not for {others}");
         return Err(Misuse(message).into());
     }
     if !others.is_empty() {
-        output.line(format!(
-            "# not of type {wanted_name}, and left out: {others}"
-        ))?;
+        output.line(format!("# not of type {type_name}, and left out: {others}"))?;
     }
     Ok(chosen)
 }
@@ -54,8 +52,8 @@ fn resource_name(name: &str) -> String {
         .take(4)
         .map(|byte| format!("{byte:02x}"))
         .collect();
-    let kept: String = changed.chars().take(240).collect();
-    format!("{}-{hash}", kept.trim_matches(['-', '.']))
+    let shortened: String = changed.chars().take(240).collect();
+    format!("{}-{hash}", shortened.trim_matches(['-', '.']))
 }
 
 fn document(output: &mut Output, manifest: &Value) -> anyhow::Result<()> {

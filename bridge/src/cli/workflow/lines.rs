@@ -86,7 +86,7 @@ fn count(n: usize, noun: &str) -> String {
 
 /// `ok    fetch (ApiCall) 12 ms, 2 attempts`.
 pub(in crate::cli) fn progress_line(progress: &Progress) -> String {
-    let word = match progress.status {
+    let label = match progress.status {
         OperationStatus::Running => "begin",
         OperationStatus::Success => "ok",
         OperationStatus::Failed => "FAIL",
@@ -95,7 +95,7 @@ pub(in crate::cli) fn progress_line(progress: &Progress) -> String {
         _ => progress.status.as_str(),
     };
     let mut line = format!(
-        "{word:<6} {} ({})",
+        "{label:<6} {} ({})",
         progress.operation_id,
         progress.operation_type.as_str()
     );

@@ -19,9 +19,9 @@ pub(super) struct Profile {
     pub(super) agent: Arc<Agent>,
 }
 
-pub(super) fn of(asked: &ExecutionArgs) -> anyhow::Result<Profile> {
-    let (config, agent) = match &asked.policy {
-        Some(path) => from_configuration(path, asked.agent.as_deref())?,
+pub(super) fn of(args: &ExecutionArgs) -> anyhow::Result<Profile> {
+    let (config, agent) = match &args.policy {
+        Some(path) => from_configuration(path, args.agent.as_deref())?,
         None => (WorkflowsConfig::default(), Arc::new(unrestricted())),
     };
     // Does not touch the data of a running bridge.

@@ -36,7 +36,7 @@ A policy that permits an API on this machine:
 Exit status 1 unless the status is success.")]
 pub(super) struct RunArgs {
     #[command(flatten)]
-    asked: ExecutionArgs,
+    execution: ExecutionArgs,
     /// What to do when an operation fails: stop or continue.
     #[arg(long, value_name = "WORD", value_parser = on_error, default_value = "stop")]
     on_error: OnError,
@@ -54,11 +54,11 @@ fn on_error(text: &str) -> Result<OnError, String> {
 /// # Errors
 /// When the usage is wrong, or reading or writing fails; a failed workflow is output, not an error.
 pub(super) async fn run(args: RunArgs) -> anyhow::Result<crate::cli::Status> {
-    let asked = &args.asked;
-    let workflow = asked.workflow()?;
-    let profile = profile::of(asked)?;
-    let report = profile.validate(&workflow, &asked.input, asked.level);
-    lines::write(&report, &asked.display_name(), |line| {
+    let execution = &args.execution;
+    let workflow = execution.workflow()?;
+    let profile = profile::of(execution)?;
+    let report = profile.validate(&workflow, &execution.input, execution.level);
+    lines::write(&report, &execution.display_name(), |line| {
         complain_line(&line);
         Ok(())
     })?;
@@ -67,9 +67,9 @@ pub(super) async fn run(args: RunArgs) -> anyhow::Result<crate::cli::Status> {
     }
     let request = Request {
         workflow,
-        input: asked.input.clone(),
+        input: execution.input.clone(),
         on_error: args.on_error,
-        strictness: asked.level,
+        strictness: execution.level,
         ..Request::default()
     };
     let mut output = Output::new();

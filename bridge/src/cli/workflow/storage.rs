@@ -94,7 +94,11 @@ pub(super) async fn run(args: StorageArgs) -> anyhow::Result<Status> {
                 let text = |name| value.get(name).and_then(Json::as_str).unwrap_or_default();
                 let bytes = value.get("bytes").map(Json::to_string).unwrap_or_default();
                 let (session, key) = (text("session"), text("key"));
-                if of.session.as_deref().is_none_or(|wanted| wanted == session) {
+                if of
+                    .session
+                    .as_deref()
+                    .is_none_or(|expected| expected == session)
+                {
                     output.line(format!("{bytes:>10}  {session}{}{key}", gap(session)))?;
                 }
             }

@@ -18,7 +18,7 @@ All problems are reported together. With --json: {\"valid\":…,\"errors\":[…]
 Exit status 1 when the workflow is not valid; warnings do not count.")]
 pub(super) struct ValidateArgs {
     #[command(flatten)]
-    asked: ExecutionArgs,
+    execution: ExecutionArgs,
     /// Print one JSON object.
     #[arg(long)]
     json: bool,
@@ -29,20 +29,20 @@ pub(super) struct ValidateArgs {
 /// # Errors
 /// When the usage is wrong, or reading or writing fails; problems of the workflow are output, not errors.
 pub(super) fn run(args: &ValidateArgs) -> anyhow::Result<Status> {
-    let asked = &args.asked;
-    let workflow = asked.workflow()?;
-    let profile = profile::of(asked)?;
-    let report = profile.validate(&workflow, &asked.input, asked.level);
+    let execution = &args.execution;
+    let workflow = execution.workflow()?;
+    let profile = profile::of(execution)?;
+    let report = profile.validate(&workflow, &execution.input, execution.level);
     let mut output = Output::new();
     if args.json {
         output.line(report.to_json().to_string())?;
     } else {
-        lines::write(&report, &asked.display_name(), |line| output.line(line))?;
-        lines::verdict(&report, &asked.display_name(), &mut output)?;
+        lines::write(&report, &execution.display_name(), |line| output.line(line))?;
+        lines::verdict(&report, &execution.display_name(), &mut output)?;
         if lines::has_forbidden_target(&report) {
             lines::hint();
         }
-        if asked.input.is_empty() && lines::lacks_input(&report) {
+        if execution.input.is_empty() && lines::lacks_input(&report) {
             complain_line("hint: give the initial data model with --input JSON or --input @FILE");
         }
     }

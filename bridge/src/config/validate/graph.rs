@@ -245,8 +245,8 @@ fn reaches(
     }
     let shape: String = template.parts().iter().map(shape_of).collect();
     let attributes: Vec<&Attribute> = super::attributes_of(template).collect();
-    let fits = |shape: &str, wanted: &str, attributes: &[&Attribute]| {
-        match (value(shape, wanted), attributes) {
+    let fits = |shape: &str, pattern: &str, attributes: &[&Attribute]| {
+        match (value(shape, pattern), attributes) {
             (None, _) => false,
             // Escaping has changed the value.
             (Some(value), _) if names == Names::Escape && value.contains("_x") => true,
@@ -259,14 +259,14 @@ fn reaches(
         return (whole && may_begin(&shape, filter)).then_some(Certainty::Possible);
     }
     let (mut words, mut rest) = (shape.split('.'), attributes.as_slice());
-    for wanted in filter.as_str().split('.') {
+    for pattern in filter.as_str().split('.') {
         let word = words.next()?;
-        if wanted == ">" {
+        if pattern == ">" {
             return Some(Certainty::Possible);
         }
         let (of_word, after) = rest.split_at_checked(word.matches(VALUE).count())?;
         rest = after;
-        if wanted != "*" && !fits(word, wanted, of_word) {
+        if pattern != "*" && !fits(word, pattern, of_word) {
             return None;
         }
     }
@@ -282,13 +282,13 @@ fn shape_of(part: &TemplatePart) -> String {
 
 /// The part of `wanted` that takes the place of the shape's last value, if the shape can become `wanted`. For a shape
 /// without values it is the whole text.
-fn value<'w>(shape: &str, wanted: &'w str) -> Option<&'w str> {
+fn value<'w>(shape: &str, pattern: &'w str) -> Option<&'w str> {
     let (first, others) = shape.split_once(VALUE).unwrap_or((shape, ""));
     let (between, last) = others.rsplit_once(VALUE).unwrap_or(("", others));
     if !shape.contains(VALUE) {
-        return (shape == wanted).then_some(wanted);
+        return (shape == pattern).then_some(pattern);
     }
-    let mut rest = wanted.strip_prefix(first)?.strip_suffix(last)?;
+    let mut rest = pattern.strip_prefix(first)?.strip_suffix(last)?;
     if shape.matches(VALUE).count() > 1 {
         for literal in between.split(VALUE) {
             // A value has at least one byte.
@@ -302,15 +302,15 @@ fn value<'w>(shape: &str, wanted: &'w str) -> Option<&'w str> {
 /// Whether the words of a shape before its first value, which may be several words, can be those of the filter.
 fn may_begin(shape: &str, filter: &TopicFilter) -> bool {
     let words = shape.split('.').take_while(|word| !word.contains(VALUE));
-    let mut wanted = filter.as_str().split('.');
+    let mut pattern = filter.as_str().split('.');
     for word in words {
-        match wanted.next() {
+        match pattern.next() {
             Some(">") => return true,
-            Some(wanted) if wanted == "*" || wanted == word => {}
+            Some(pattern) if pattern == "*" || pattern == word => {}
             _ => return false,
         }
     }
-    wanted.next().is_some()
+    pattern.next().is_some()
 }
 
 /// Whether events that take the route can have the value.

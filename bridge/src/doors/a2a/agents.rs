@@ -40,7 +40,7 @@ pub(super) struct Announced {
 type Refusal = (StatusCode, Failure);
 
 /// The agent in the path, and the query.
-fn asked(
+fn path_and_query(
     name: Result<Path<String>, PathRejection>,
     query: Result<Query<Announced>, QueryRejection>,
 ) -> Result<(String, Announced), Refusal> {
@@ -57,7 +57,7 @@ pub(super) async fn put(
     request: Request<Body>,
 ) -> Response {
     let dialect = negotiate::dialect(request.headers());
-    let done = match asked(name, query) {
+    let done = match path_and_query(name, query) {
         Ok((name, query)) => announce(&a2a, name, query, request).await,
         Err(refusal) => Err(refusal),
     };
@@ -73,7 +73,7 @@ pub(super) async fn delete(
     request: Request<Body>,
 ) -> Response {
     let dialect = negotiate::dialect(request.headers());
-    let done = match asked(name, query) {
+    let done = match path_and_query(name, query) {
         Ok((name, query)) => remove(&a2a, name, query, request).await,
         Err(refusal) => Err(refusal),
     };

@@ -117,8 +117,8 @@ fn card(
         "supportsAuthenticatedExtendedCard": false,
         "defaultInputModes": inputs,
         "defaultOutputModes": outputs,
-        "inputModes": words(inputs),
-        "outputModes": words(outputs),
+        "inputModes": modes(inputs),
+        "outputModes": modes(outputs),
         "skills": skills,
     })
 }
@@ -139,15 +139,15 @@ pub(super) fn current_only(card: Value) -> Value {
         return card;
     };
     let members = members.into_iter();
-    let mut kept: Map<String, Value> = members
+    let mut retained: Map<String, Value> = members
         .filter(|(name, _)| MEMBERS.contains(&name.as_str()))
         .collect();
-    if let Some(Value::Object(capabilities)) = kept.get_mut("capabilities") {
+    if let Some(Value::Object(capabilities)) = retained.get_mut("capabilities") {
         capabilities.retain(|name, _| {
             ["streaming", "pushNotifications", "extendedAgentCard"].contains(&name.as_str())
         });
     }
-    Value::Object(kept)
+    Value::Object(retained)
 }
 
 fn written(id: &str, skill: &SkillConfig) -> Value {
@@ -161,17 +161,17 @@ fn written(id: &str, skill: &SkillConfig) -> Value {
 }
 
 /// The JAF names of media types.
-fn words(media_types: &[String]) -> Vec<&'static str> {
-    let mut words = Vec::new();
+fn modes(media_types: &[String]) -> Vec<&'static str> {
+    let mut modes = Vec::new();
     for media_type in media_types {
-        let word = match media_type.as_str() {
+        let mode = match media_type.as_str() {
             text if text == "text" || text.starts_with("text/") => "text",
             data if data == "data" || data.ends_with("json") => "data",
             _ => "file",
         };
-        if !words.contains(&word) {
-            words.push(word);
+        if !modes.contains(&mode) {
+            modes.push(mode);
         }
     }
-    words
+    modes
 }

@@ -213,18 +213,18 @@ impl Deliveries {
 
     /// The host of a webhook, which shares a limit of calls.
     fn host_of(&self, key: &Text) -> String {
-        let kept = self.push.webhooks.kept(key);
-        let target = kept.and_then(|kept| Target::parse(&kept.webhook.url).ok());
+        let stored = self.push.webhooks.stored(key);
+        let target = stored.and_then(|stored| Target::parse(&stored.webhook.url).ok());
         let host = target.as_ref().and_then(Target::host);
         host.unwrap_or_default().to_owned()
     }
 
     async fn try_step(&self, key: &Text, failing: Option<FailedDelivery>) -> DeliveryResult {
         let webhooks = &self.push.webhooks;
-        let Some(kept) = webhooks.kept(key) else {
+        let Some(stored) = webhooks.stored(key) else {
             return DeliveryResult::Idle;
         };
-        let Some(call) = self.next_call(&kept) else {
+        let Some(call) = self.next_call(&stored) else {
             return DeliveryResult::Idle;
         };
         match webhooks.claim(key).await {
@@ -238,7 +238,7 @@ impl Deliveries {
         if failing.is_some_and(|failing| Instant::now() < failing.next) {
             return DeliveryResult::Wait;
         }
-        let outcome = match self.send(&kept, call.body).await {
+        let outcome = match self.send(&stored, call.body).await {
             Ok(()) => PushOutcome::Delivered,
             Err(refused) => {
                 let since = failing.and_then(|failing| failing.since);
@@ -273,30 +273,30 @@ impl Deliveries {
     }
 
     /// The next event for a webhook.
-    fn next_call(&self, kept: &StoredWebhook) -> Option<Call> {
-        let task = self.tasks.get(&kept.task)?;
-        if !task.has_news(kept.reached) {
+    fn next_call(&self, stored: &StoredWebhook) -> Option<Call> {
+        let task = self.tasks.get(&stored.task)?;
+        if !task.has_news(stored.reached) {
             return None;
         }
         let is_over = task.status.state.is_terminal();
-        let dialect = match kept.webhook.is_1_0 {
+        let dialect = match stored.webhook.is_1_0 {
             true => Dialect::A2a10,
             false => Dialect::A2a03,
         };
-        let of = WriteContext::task(dialect, &kept.task, &task);
+        let of = WriteContext::task(dialect, &stored.task, &task);
         let whole = |body: String| Call {
             body: body.into(),
             reached: task.position,
             last: is_over,
         };
-        if !kept.webhook.is_1_0 {
+        if !stored.webhook.is_1_0 {
             return Some(whole(of.whole(&task, None, true)));
         }
         // If events are no longer stored, send the current task instead.
-        if !task.remembers(kept.reached) {
+        if !task.remembers(stored.reached) {
             return Some(whole(of.first(&task).result));
         }
-        let mut steps = task.steps_after(kept.reached).into_iter();
+        let mut steps = task.steps_after(stored.reached).into_iter();
         let step = steps.next()?;
         let written = of.step(&step, || Some(Task::clone(&task)))?;
         Some(Call {
@@ -306,8 +306,8 @@ impl Deliveries {
         })
     }
 
-    async fn send(&self, kept: &StoredWebhook, body: Bytes) -> Result<(), Refused> {
-        let webhook = &kept.webhook;
+    async fn send(&self, stored: &StoredWebhook, body: Bytes) -> Result<(), Refused> {
+        let webhook = &stored.webhook;
         // The URL may have been forbidden since it was set.
         let target =
             Target::parse(&webhook.url).map_err(|error| Refused::ForGood(error.to_string()))?;

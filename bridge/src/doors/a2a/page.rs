@@ -20,10 +20,14 @@ const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const BY_HOST: HeaderValue = HeaderValue::from_static("Host");
 
 /// The current document, or 304 if the client already has it.
-pub(super) fn response(document: &Value, changed: SystemTime, asked: &HeaderMap) -> Response {
+pub(super) fn response(
+    document: &Value,
+    changed: SystemTime,
+    request_headers: &HeaderMap,
+) -> Response {
     let body = document.to_string();
     let tag = tag(&body);
-    let same = asked
+    let same = request_headers
         .get_all(IF_NONE_MATCH)
         .iter()
         .filter_map(|value| value.to_str().ok())

@@ -45,7 +45,7 @@ pub(crate) const EXPOSED: [HeaderName; 7] = [
 const A2A_VERSION: HeaderName = HeaderName::from_static("a2a-version");
 const JAF_VERSION: HeaderName = HeaderName::from_static("x-a2a-version");
 /// Most concurrent requests of one batch.
-const AT_A_TIME: usize = 16;
+const MAX_CONCURRENT: usize = 16;
 
 /// Answers a request for the agent in the path, or for the one that the request or the configuration names.
 pub(super) async fn serve(a2a: &Arc<A2a>, target: Target, request: Request<Body>) -> Response {
@@ -209,7 +209,7 @@ async fn batch(a2a: &Arc<A2a>, common: &Common, head: &Head, units: Units) -> Re
             Reply::Stream(_) => Bytes::new(),
         }
     });
-    common.whole(array(&join_in_order(replies, AT_A_TIME).await))
+    common.whole(array(&join_in_order(replies, MAX_CONCURRENT).await))
 }
 
 /// The answer to one request, and its dialect.

@@ -78,7 +78,7 @@ pub(super) struct Checked {
 /// The largest URL, and the largest token or credentials, in bytes.
 const LARGEST: usize = 4_096;
 /// The longest id.
-const LONGEST_ID: usize = 256;
+const MAX_ID_CHARS: usize = 256;
 
 // === impl A2aRequest ===
 
@@ -88,7 +88,7 @@ impl A2aRequest<'_> {
         let params: Params = self.parsed.params()?;
         let (task, id) = params.names();
         let task = task.ok_or_else(|| Failure::bad_params("params name no task"))?;
-        let kept = self.task(&task).await?;
+        let stored = self.task(&task).await?;
         let latest = push.webhooks.latest().await;
         latest.map_err(|error| not_read("webhooks", &error))?;
         let id = id.map(|id| push.named(&task, id));
@@ -96,9 +96,9 @@ impl A2aRequest<'_> {
         match what {
             Push::Set => {
                 let checked = push.check(params.into_wire(), is_1_0)?;
-                let id = self.set(push, &task, &kept, checked).await?;
-                let kept = push.webhooks.get(&task, &id).ok_or_else(|| gone(&task))?;
-                Ok(config_json(&kept, is_1_0).to_string())
+                let id = self.set(push, &task, &stored, checked).await?;
+                let stored = push.webhooks.get(&task, &id).ok_or_else(|| gone(&task))?;
+                Ok(config_json(&stored, is_1_0).to_string())
             }
             Push::Get => {
                 let found = match &id {
@@ -110,7 +110,10 @@ impl A2aRequest<'_> {
             }
             Push::List => {
                 let all = push.webhooks.of_task(&task);
-                let all: Value = all.iter().map(|kept| config_json(kept, is_1_0)).collect();
+                let all: Value = all
+                    .iter()
+                    .map(|stored| config_json(stored, is_1_0))
+                    .collect();
                 Ok(match is_1_0 {
                     true => json!({ "configs": all, "nextPageToken": "" }).to_string(),
                     false => all.to_string(),
@@ -146,13 +149,13 @@ impl A2aRequest<'_> {
     /// Stores the webhook in a message.
     pub(super) async fn store_webhook(&self, task: &str, checked: Checked) -> Result<(), Failure> {
         let push = self.a2a.settings.push.as_ref().ok_or_else(no_push)?;
-        let kept = self
+        let stored = self
             .a2a
             .settings
             .tasks
             .get(task)
             .ok_or_else(|| gone(task))?;
-        self.set(push, task, &kept, checked).await?;
+        self.set(push, task, &stored, checked).await?;
         Ok(())
     }
 
@@ -161,11 +164,11 @@ impl A2aRequest<'_> {
         &self,
         push: &PushSettings,
         task: &str,
-        kept: &Task,
+        stored: &Task,
         checked: Checked,
     ) -> Result<String, Failure> {
         let id = push.id_of(task, &checked)?;
-        let after = (kept.position, kept.status.state.is_terminal());
+        let after = (stored.position, stored.status.state.is_terminal());
         let stored = push.webhooks.set(task, &id, checked.webhook, after).await;
         stored.map_err(|error| not_stored("push notification configurations", &error))?;
         Ok(id)
@@ -179,7 +182,7 @@ impl PushSettings {
     fn id_of(&self, task: &str, checked: &Checked) -> Result<String, Failure> {
         let id = checked.id.clone().unwrap_or_else(|| task.to_owned());
         let others = self.webhooks.of_task(task);
-        let has_it = others.iter().any(|kept| *kept.id == *id);
+        let has_it = others.iter().any(|stored| *stored.id == *id);
         if has_it || others.len() < self.max {
             return Ok(id);
         }
@@ -209,8 +212,8 @@ impl PushSettings {
             .reach(&target)
             .map_err(|why| bad(format!("url: {why}")))?;
         let id = wire.id.filter(|id| !id.is_empty());
-        if id.as_ref().is_some_and(|id| id.len() > LONGEST_ID) {
-            return Err(bad(format!("the id has more than {LONGEST_ID} bytes")));
+        if id.as_ref().is_some_and(|id| id.len() > MAX_ID_CHARS) {
+            return Err(bad(format!("the id has more than {MAX_ID_CHARS} bytes")));
         }
         let token = wire.token.filter(|token| !token.is_empty());
         let authentication = wire.authentication.and_then(Authentication::of);
@@ -279,9 +282,9 @@ impl Authentication {
 }
 
 /// A webhook as shown to clients, without credentials.
-fn config_json(kept: &StoredWebhook, is_1_0: bool) -> Value {
-    let webhook = &kept.webhook;
-    let mut config = json!({ "id": kept.id.as_str(), "url": webhook.url });
+fn config_json(stored: &StoredWebhook, is_1_0: bool) -> Value {
+    let webhook = &stored.webhook;
+    let mut config = json!({ "id": stored.id.as_str(), "url": webhook.url });
     if let Some(token) = &webhook.token {
         config["token"] = token.as_str().into();
     }
@@ -292,10 +295,10 @@ fn config_json(kept: &StoredWebhook, is_1_0: bool) -> Value {
         };
     }
     if is_1_0 {
-        config["taskId"] = kept.task.as_str().into();
+        config["taskId"] = stored.task.as_str().into();
         return config;
     }
-    json!({ "taskId": kept.task.as_str(), "pushNotificationConfig": config })
+    json!({ "taskId": stored.task.as_str(), "pushNotificationConfig": config })
 }
 
 fn no_webhook(task: &str, id: Option<&str>) -> Failure {

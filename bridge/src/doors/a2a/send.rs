@@ -122,7 +122,7 @@ impl A2aRequest<'_> {
         }
         Box::pin(self.begin(agent, &outbound)).await?;
         drop(room);
-        let kept = match webhook {
+        let registered = match webhook {
             Some(webhook) => Box::pin(self.store_webhook(&outbound.task, webhook)).await,
             None => Ok(()),
         };
@@ -130,7 +130,7 @@ impl A2aRequest<'_> {
         // From before its first event.
         let subscribed = streams.then(|| tasks.follow(&id, None)).flatten();
         tasks.drive(id.clone(), answer, first);
-        kept?;
+        registered?;
         if streams {
             return self.stream(id, subscribed.ok_or_else(|| gone(&outbound.task))?, None);
         }

@@ -149,7 +149,7 @@ impl A2aRequest<'_> {
             state: wanted_state,
         } = TaskFilter::of(&params)?;
         let agent = self.named();
-        let wanted = |task: &Task| {
+        let matches = |task: &Task| {
             agent.as_ref().is_none_or(|agent| task.agent == *agent)
                 && wanted_state.is_none_or(|state| task.status.state == state)
                 && after.is_none_or(|after| Duration::from_millis(task.changed) >= after)
@@ -158,7 +158,7 @@ impl A2aRequest<'_> {
         let tasks = &self.a2a.settings.tasks;
         let latest = tasks.latest().await;
         latest.map_err(|error| not_read("tasks", &error))?;
-        let (tasks, total) = tasks.list(context.as_deref(), wanted, (skip, size));
+        let (tasks, total) = tasks.list(context.as_deref(), matches, (skip, size));
         let has_artifacts = params.include_artifacts.unwrap_or(false);
         let history = params.history_length.or(Some(0));
         let written: Vec<_> = tasks

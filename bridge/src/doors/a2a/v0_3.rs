@@ -93,10 +93,10 @@ fn spelled(object: Object, names: &[(&str, &str)]) -> Object {
 }
 
 fn camel(name: &str) -> String {
-    let mut words = name.split('_');
-    let mut camel = words.next().unwrap_or_default().to_owned();
-    for word in words {
-        let mut letters = word.chars();
+    let mut parts = name.split('_');
+    let mut camel = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let mut letters = part.chars();
         camel.extend(letters.next().map(|letter| letter.to_ascii_uppercase()));
         camel.push_str(letters.as_str());
     }
@@ -288,12 +288,12 @@ mod tests {
         // JSON in the form of JSON-RPC is not changed.
         let plain = json!({ "message": expected["message"] });
         assert_eq!(params(plain.to_string().as_bytes()).unwrap(), plain);
-        for (bad, word) in [
+        for (bad, part) in [
             ("[]", "invalid_request"),
             ("1", "invalid_request"),
             ("{", "parse_error"),
         ] {
-            assert_eq!(params(bad.as_bytes()).unwrap_err().reason_code(), word);
+            assert_eq!(params(bad.as_bytes()).unwrap_err().reason_code(), part);
         }
     }
 

@@ -63,8 +63,8 @@ impl<'a> WriteContext<'a> {
 
     /// A whole task. `history` limits the number of messages; `None` means all.
     pub(super) fn whole(self, task: &Task, history: Option<usize>, has_artifacts: bool) -> String {
-        let wanted = history.unwrap_or(usize::MAX);
-        let skipped = task.history.len().saturating_sub(wanted);
+        let most = history.unwrap_or(usize::MAX);
+        let skipped = task.history.len().saturating_sub(most);
         let shown = TaskView {
             task,
             history: task.history.get(skipped..).unwrap_or_default(),

@@ -90,9 +90,9 @@ pub(super) async fn create(
     let shared = Arc::clone(&a2a);
     let respond = move |common, _head, body: Bytes| async move {
         let Query(CreateQuery { mode }) = query.map_err(|error| bad(&error))?;
-        let wanted: TaskRequest = serde_json::from_slice(&body).map_err(|error| bad(&error))?;
+        let request: TaskRequest = serde_json::from_slice(&body).map_err(|error| bad(&error))?;
         drop(body);
-        created(&shared, common, &wanted, mode).await
+        created(&shared, common, &request, mode).await
     };
     let path = HttpPath::A2aTasks;
     let endpoint = Endpoint::json_rpc(path, Target::InPayload, request.headers());
@@ -102,14 +102,14 @@ pub(super) async fn create(
 async fn created(
     a2a: &Arc<A2a>,
     mut common: Common,
-    wanted: &TaskRequest,
+    request: &TaskRequest,
     mode: Mode,
 ) -> Result<Response, Refusal> {
-    common.target = Target::of_path(Ok(Path(wanted.target_agent.clone())));
+    common.target = Target::of_path(Ok(Path(request.target_agent.clone())));
     common.timeout = Some(common.timeout.unwrap_or(SILENCE));
     let params = format!(
         r#"{{"message":{},"configuration":{{"blocking":false}}}}"#,
-        message_of(wanted)
+        message_of(request)
     );
     let task = internal::call(a2a, common, "message/send", &params).await;
     let task = task.map_err(refusal_of)?;
@@ -130,7 +130,7 @@ async fn created(
 }
 
 /// The message for the agent: the client's text or JSON as one part, or its A2A message.
-fn message_of(wanted: &TaskRequest) -> String {
+fn message_of(request: &TaskRequest) -> String {
     #[derive(Deserialize)]
     struct A2aMessage {
         #[serde(rename = "parts")]
@@ -138,7 +138,7 @@ fn message_of(wanted: &TaskRequest) -> String {
         #[serde(rename = "role")]
         _role: String,
     }
-    let raw = wanted.message.get();
+    let raw = request.message.get();
     if serde_json::from_str::<A2aMessage>(raw).is_ok() {
         return raw.to_owned();
     }
@@ -148,7 +148,7 @@ fn message_of(wanted: &TaskRequest) -> String {
         // The data of a data part must be an object.
         _ => json!({ "kind": "text", "text": raw }).to_string(),
     };
-    let parents: Vec<&String> = wanted.parent_task_id.iter().collect();
+    let parents: Vec<&String> = request.parent_task_id.iter().collect();
     format!(
         r#"{{"kind":"message","role":"user","messageId":"{}","referenceTaskIds":{},"parts":[{part}]}}"#,
         new_id(),
@@ -184,11 +184,11 @@ fn listed(tasks: &Tasks, list: &List) -> Result<Response, Refusal> {
         TaskState::Unknown => Err(bad(
             &"state must be SUBMITTED, WORKING, COMPLETED, FAILED or CANCELLED",
         )),
-        state => Ok(word(state)),
+        state => Ok(state_name(state)),
     });
     let state = state.transpose()?;
-    let wanted = |task: &Task| state.is_none_or(|state| word(task.status.state) == state);
-    let (found, total) = tasks.list(None, wanted, (offset, limit));
+    let request = |task: &Task| state.is_none_or(|state| state_name(task.status.state) == state);
+    let (found, total) = tasks.list(None, request, (offset, limit));
     let found: Vec<Value> = found.iter().map(|(id, task)| task_json(id, task)).collect();
     let list = json!({
         "total": total,
@@ -368,18 +368,18 @@ fn task_json(id: &str, task: &Task) -> Value {
         "taskId": id,
         "targetAgent": task.agent.as_str(),
         "contextId": task.context.as_str(),
-        "state": word(state),
+        "state": state_name(state),
         "updatedAt": task.status.timestamp.as_str(),
         "data": data(task),
     });
-    let said = task
+    let parts = task
         .status
         .message
         .iter()
         .flat_map(|message| &message.parts);
     if matches!(state, TaskState::Failed | TaskState::Rejected) {
-        let said: Vec<&str> = said.filter_map(text).collect();
-        shown["error"] = said.join(" ").into();
+        let parts: Vec<&str> = parts.filter_map(text).collect();
+        shown["error"] = parts.join(" ").into();
     }
     shown
 }
@@ -387,13 +387,13 @@ fn task_json(id: &str, task: &Task) -> Value {
 /// The artifacts of the agent, else its message: the content of a single part, or the contents of all parts.
 fn data(task: &Task) -> Value {
     let made: Vec<&Part> = task.artifacts.iter().flat_map(|made| &made.parts).collect();
-    let said = task
+    let parts = task
         .status
         .message
         .iter()
         .flat_map(|message| &message.parts);
     let parts = if made.is_empty() {
-        said.collect()
+        parts.collect()
     } else {
         made
     };
@@ -423,7 +423,7 @@ fn text(part: &Part) -> Option<&str> {
 }
 
 /// EventMesh has five states.
-fn word(state: TaskState) -> &'static str {
+fn state_name(state: TaskState) -> &'static str {
     match state {
         TaskState::Submitted => "SUBMITTED",
         TaskState::Working

@@ -149,7 +149,7 @@ impl McpRequest<'_> {
                 if let Some(agent) = agent {
                     self.common.target = Target::Agent(agent);
                 }
-                self.asked().await
+                self.call_agent().await
             }
             Err(failure) => self.failed(&failure),
         }

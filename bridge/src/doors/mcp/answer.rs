@@ -36,7 +36,7 @@ use crate::results::Skill;
 const UNTIL_STREAM: Duration = Duration::from_secs(15);
 
 /// The methods whose results tell how long they may be cached. Source: MCP 2026-07-28, caching.
-const KEPT: [&str; 5] = [
+const CACHEABLE_METHODS: [&str; 5] = [
     "tools/list",
     "prompts/list",
     "resources/list",
@@ -79,12 +79,12 @@ impl McpRequest<'_> {
             return None;
         }
         let message = self.unit.json_rpc.as_ref();
-        let asks = match skill {
+        let has_progress = match skill {
             Some(skill) => skill.progress.is_some(),
             None => message.is_some_and(|message| message.progress.is_some()),
         };
         let is_whole = self.call.is_some() && self.common.key.is_none();
-        let lasts = asks && is_whole && self.common.accepts.events();
+        let lasts = has_progress && is_whole && self.common.accepts.events();
         lasts.then(|| session.key())
     }
 
@@ -106,7 +106,7 @@ impl McpRequest<'_> {
             // The log records the unconverted parts of the agent.
             skill_response: skill_response.take(),
         });
-        let (mode, is_kept) = (self.mode, KEPT.contains(&self.method.as_str()));
+        let (mode, is_cacheable) = (self.mode, CACHEABLE_METHODS.contains(&self.method.as_str()));
         let cancelled = running.token().clone().cancelled_owned();
         let recipient = self.recipient.clone();
         let parts = AnswerParts::of(called)
@@ -118,7 +118,7 @@ impl McpRequest<'_> {
                     }
                     (_, part) => Some(part),
                 };
-                ready(part.and_then(|part| shaped(part, mode, is_kept)))
+                ready(part.and_then(|part| shaped(part, mode, is_cacheable)))
             })
             // The request can be cancelled until its answer ends.
             .inspect(move |_| {
@@ -232,7 +232,7 @@ impl McpRequest<'_> {
         self.whole(match self.mode {
             ProtocolMode::Sessions => body,
             ProtocolMode::Stateless { .. } => {
-                completed(&body, KEPT.contains(&self.method.as_str()))
+                completed(&body, CACHEABLE_METHODS.contains(&self.method.as_str()))
             }
         })
     }
@@ -260,13 +260,13 @@ fn status_of_error(body: &[u8]) -> StatusCode {
 }
 
 /// A part in the form of the client's revision; `None` if the client has not asked for it.
-fn shaped(part: PartResult, mode: ProtocolMode, is_kept: bool) -> Option<PartResult> {
+fn shaped(part: PartResult, mode: ProtocolMode, is_cacheable: bool) -> Option<PartResult> {
     let ProtocolMode::Stateless { logs } = mode else {
         return Some(part);
     };
     Some(match part {
         Ok(part) if part.last => {
-            let body = completed(&part.body, is_kept);
+            let body = completed(&part.body, is_cacheable);
             Ok(Part { body, ..part })
         }
         Ok(part) if !logs && is_log(&part.body) => return None,
@@ -285,7 +285,7 @@ fn is_log(body: &[u8]) -> bool {
 }
 
 /// Adds the members that the newest revision requires in results, if they are missing. Nothing else changes.
-fn completed(body: &Bytes, is_kept: bool) -> Bytes {
+fn completed(body: &Bytes, is_cacheable: bool) -> Bytes {
     #[derive(Deserialize)]
     struct Response<'a> {
         #[serde(default, borrow)]
@@ -310,8 +310,11 @@ fn completed(body: &Bytes, is_kept: bool) -> Bytes {
     };
     let missing = [
         (has.kind.is_none(), r#""resultType":"complete""#),
-        (is_kept && has.ttl.is_none(), r#""ttlMs":0"#),
-        (is_kept && has.scope.is_none(), r#""cacheScope":"private""#),
+        (is_cacheable && has.ttl.is_none(), r#""ttlMs":0"#),
+        (
+            is_cacheable && has.scope.is_none(),
+            r#""cacheScope":"private""#,
+        ),
     ];
     let missing = missing.into_iter().filter(|(is_missing, _)| *is_missing);
     let mut members: Vec<_> = missing.map(|(_, member)| member).collect();
@@ -332,12 +335,12 @@ mod tests {
 
     #[test]
     fn only_what_is_missing_is_added() {
-        let check = |result: &str, is_kept, expected: &str| {
+        let check = |result: &str, is_cacheable, expected: &str| {
             let body = |result: &str| {
                 Bytes::from(format!(r#"{{"id":1, "jsonrpc":"2.0","result":{result}}}"#))
             };
             assert_eq!(
-                completed(&body(result), is_kept),
+                completed(&body(result), is_cacheable),
                 body(expected),
                 "{result}"
             );

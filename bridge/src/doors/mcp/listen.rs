@@ -149,7 +149,7 @@ impl McpRequest<'_> {
             Ok(profile) => profile,
             Err(failure) => return self.failed(&failure),
         };
-        let lists = match self.wanted(&profile) {
+        let lists = match self.requested(&profile) {
             Ok(lists) => lists,
             Err(failure) => return self.failed(&failure),
         };
@@ -160,14 +160,15 @@ impl McpRequest<'_> {
         frames_response(changes.frames(), self.common.budget)
     }
 
-    fn wanted(&self, profile: &Profile) -> Result<Vec<&'static str>, Failure> {
+    fn requested(&self, profile: &Profile) -> Result<Vec<&'static str>, Failure> {
         let params = Params::read(&self.unit.bytes)?;
         let bad = || Failure::bad_params("params.notifications must list what to listen to");
-        let wanted = params.notifications.ok_or_else(bad)?;
-        let wanted: ListSubscriptions = serde_json::from_str(wanted.get()).map_err(|_| bad())?;
-        let wanted = [wanted.tools, wanted.prompts, wanted.resources];
-        let lists = LISTS.into_iter().zip(wanted);
-        let lists = lists.filter(|(list, wanted)| *wanted && profile.has(list));
+        let requested = params.notifications.ok_or_else(bad)?;
+        let requested: ListSubscriptions =
+            serde_json::from_str(requested.get()).map_err(|_| bad())?;
+        let requested = [requested.tools, requested.prompts, requested.resources];
+        let lists = LISTS.into_iter().zip(requested);
+        let lists = lists.filter(|(list, requested)| *requested && profile.has(list));
         Ok(lists.map(|(list, _)| list).collect())
     }
 }

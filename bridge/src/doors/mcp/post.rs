@@ -49,7 +49,7 @@ struct Posted {
 }
 
 /// Most concurrent requests of one batch.
-const AT_A_TIME: usize = 16;
+const MAX_CONCURRENT: usize = 16;
 /// Methods that the newest revision has removed.
 const REMOVED: [&str; 5] = [
     "initialize",
@@ -137,7 +137,7 @@ impl Posted {
             let body = to_bytes(response.into_body(), usize::MAX).await;
             body.unwrap_or_default()
         });
-        let mut bodies = join_in_order(bodies, AT_A_TIME).await;
+        let mut bodies = join_in_order(bodies, MAX_CONCURRENT).await;
         bodies.retain(|body| !body.is_empty());
         if bodies.is_empty() {
             return accepted();
@@ -301,7 +301,7 @@ impl McpRequest<'_> {
             },
             "subscriptions/listen" => self.listen().await,
             _ if self.common.target == Target::InPayload => self.of_all_agents().await,
-            _ => self.asked().await,
+            _ => self.call_agent().await,
         }
     }
 

@@ -53,8 +53,8 @@ impl Revision {
     }
 
     /// The revision for a client that asks for `asked` in `initialize`.
-    pub(super) fn negotiated(asked: Option<&str>) -> Self {
-        let known = asked.and_then(Self::of);
+    pub(super) fn negotiated(requested: Option<&str>) -> Self {
+        let known = requested.and_then(Self::of);
         let known = known.filter(|revision| revision.has_sessions());
         known.unwrap_or(Self::NEWEST_OF_SESSIONS)
     }
@@ -76,11 +76,11 @@ mod tests {
 
     #[test]
     fn a_client_gets_what_it_asks_for_or_the_newest_with_sessions() {
-        let asked = |name| Revision::negotiated(name).as_str();
-        assert_eq!(asked(Some("2025-03-26")), "2025-03-26");
-        assert_eq!(asked(Some("2024-11-05")), "2024-11-05");
-        assert_eq!(asked(Some("2026-07-28")), "2025-11-25");
-        assert_eq!(asked(Some("1999-01-01")), "2025-11-25");
-        assert_eq!(asked(None), "2025-11-25");
+        let version = |name| Revision::negotiated(name).as_str();
+        assert_eq!(version(Some("2025-03-26")), "2025-03-26");
+        assert_eq!(version(Some("2024-11-05")), "2024-11-05");
+        assert_eq!(version(Some("2026-07-28")), "2025-11-25");
+        assert_eq!(version(Some("1999-01-01")), "2025-11-25");
+        assert_eq!(version(None), "2025-11-25");
     }
 }

@@ -204,7 +204,7 @@ fn tool(skill: &SkillConfig) -> Option<Box<RawValue>> {
 
 impl McpRequest<'_> {
     /// Sends a request to one agent, or to the agent that its params name.
-    pub(super) async fn asked(self) -> Response {
+    pub(super) async fn call_agent(self) -> Response {
         let named = || {
             let params = Params::read(&self.unit.bytes).ok()?;
             text(params.agent).map(Text::from)

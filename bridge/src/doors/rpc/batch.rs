@@ -22,7 +22,7 @@ use crate::calls::failure::{Failure, Reason};
 use crate::http::respond::accepted;
 
 /// Most concurrent requests of one batch.
-const AT_A_TIME: usize = 64;
+const MAX_CONCURRENT: usize = 64;
 /// Most calls of one batch that the response head names.
 const NAMED: usize = 64;
 
@@ -57,7 +57,7 @@ pub(super) async fn respond(door: &Door, common: &Common, units: Units) -> Respo
         Err(error) => ready(error).right_future(),
     });
     let (answers, published) = tokio::join!(
-        join_in_order(answers, AT_A_TIME),
+        join_in_order(answers, MAX_CONCURRENT),
         publish_in_order(common, notifications)
     );
     let mut response = match published {

@@ -174,19 +174,19 @@ impl Common {
     /// The answer to a request for the registry; `None` for any other request.
     pub(in crate::doors) async fn ask_registry(&self, unit: &Unit) -> Option<Bytes> {
         #[derive(Deserialize)]
-        struct Asked {
+        struct RegistryQuery {
             id: Box<RawValue>,
             #[serde(default)]
             params: Option<Box<RawValue>>,
         }
         unit.json_rpc.as_ref()?;
         let method = Method::of(unit.method()?)?;
-        let asked: Asked = serde_json::from_slice(&unit.bytes).ok()?;
+        let query: RegistryQuery = serde_json::from_slice(&unit.bytes).ok()?;
         let origin = RequestOrigin {
             caller: Some(self.caller.clone()),
             ..RequestOrigin::default()
         };
-        let (params, named) = (asked.params.as_deref(), self.target.name());
+        let (params, named) = (query.params.as_deref(), self.target.name());
         // Boxed, so that it uses no memory for other requests.
         let answered = match &self.may_announce {
             Err(failure) if method.is_change() => Err(failure.clone()),
@@ -196,7 +196,7 @@ impl Common {
             self.note_refusal(failure.reason_code());
         }
         Some(match answered {
-            Ok(result) => jsonrpc::result(asked.id.get(), &result),
+            Ok(result) => jsonrpc::result(query.id.get(), &result),
             Err(failure) => failure.render(&Recipient::of(unit)),
         })
     }

@@ -54,24 +54,24 @@ struct ClaimedRequest {
 /// contains the id of the request, as its JSON token.
 pub(super) async fn answered<R>(
     door: &Door,
-    taken: Box<AdmittedRequest>,
+    request: Box<AdmittedRequest>,
     work: impl FnOnce(Common, Parts, Bytes) -> R,
 ) -> Result<Response, (Refusal, Option<Text>)>
 where
     R: Future<Output = Result<Response, Refusal>> + Send + 'static,
 {
-    match read_key(&taken.head.headers) {
+    match read_key(&request.head.headers) {
         Ok(None) => {
             let answered = {
-                let AdmittedRequest { common, head, body } = *taken;
+                let AdmittedRequest { common, head, body } = *request;
                 work(common, head, body)
             };
             answered.await.map_err(|refusal| (refusal, None))
         }
-        Ok(Some(key)) => Box::pin(answered_once(door, *taken, &key, work)).await,
+        Ok(Some(key)) => Box::pin(answered_once(door, *request, &key, work)).await,
         Err(refusal) => {
             let limits = door.calls.rules().limits;
-            let id = id_of(&taken.body, &taken.common.hint, &limits);
+            let id = id_of(&request.body, &request.common.hint, &limits);
             Err((refusal, id))
         }
     }
@@ -126,9 +126,9 @@ where
             let done = Box::pin(mine.done(work(common, head, body))).await;
             done.map_err(|refusal| (refusal, None))
         }
-        Ok(KeyState::Answered(kept)) => {
+        Ok(KeyState::Answered(stored_response)) => {
             common.note_refusal("replayed");
-            Ok(replayed(&kept))
+            Ok(replayed(&stored_response))
         }
         Ok(other) => Err((refused(&other), id_of(&body, &common.hint, &limits))),
         Err(refusal) => Err((refusal, id_of(&body, &common.hint, &limits))),
@@ -354,8 +354,15 @@ impl ClaimedRequest {
         if sent_calls.is_empty() {
             return self.results.release(&self.key, &self.call).await;
         }
-        match collected.body().and_then(|body| kept(head, body)) {
-            Some(kept) => self.results.keep(&self.key, &self.call, kept).await,
+        match collected
+            .body()
+            .and_then(|body| stored_response(head, body))
+        {
+            Some(stored_response) => {
+                self.results
+                    .keep(&self.key, &self.call, stored_response)
+                    .await
+            }
             None => self.results.give_up(&self.key, &self.call).await,
         }
     }
@@ -450,7 +457,7 @@ impl CollectedBody {
 }
 
 /// A response as it is stored; `None` if it is not text.
-fn kept(head: &response::Parts, body: &[u8]) -> Option<StoredResponse> {
+fn stored_response(head: &response::Parts, body: &[u8]) -> Option<StoredResponse> {
     let headers = head.headers.iter().filter_map(|(name, value)| {
         let value = value.to_str().ok()?;
         Some((name.as_str().into(), value.into()))
@@ -462,12 +469,12 @@ fn kept(head: &response::Parts, body: &[u8]) -> Option<StoredResponse> {
     })
 }
 
-fn replayed(kept: &StoredResponse) -> Response {
-    let body = Bytes::copy_from_slice(kept.body.as_bytes());
+fn replayed(stored_response: &StoredResponse) -> Response {
+    let body = Bytes::copy_from_slice(stored_response.body.as_bytes());
     let mut response = Response::new(Body::from(body));
-    *response.status_mut() = StatusCode::from_u16(kept.status).unwrap_or_default();
+    *response.status_mut() = StatusCode::from_u16(stored_response.status).unwrap_or_default();
     let headers = response.headers_mut();
-    for (name, value) in &kept.headers {
+    for (name, value) in &stored_response.headers {
         if let (Ok(name), Ok(value)) = (
             HeaderName::try_from(name.as_str()),
             HeaderValue::try_from(value.as_str()),
@@ -506,18 +513,18 @@ mod tests {
         collected.stream(body, &mut to_caller).await;
         assert_eq!(collected.body().unwrap(), pieces.concat());
         // The caller gets all of it once it reads on.
-        let taken = async {
-            let mut taken = Vec::new();
+        let received = async {
+            let mut received = Vec::new();
             while let Some(Ok(piece)) = caller.recv().await {
-                taken.push(piece);
+                received.push(piece);
             }
-            taken
+            received
         };
         let rest = async {
             collected.hand_over(&to_caller).await;
             drop(to_caller);
         };
-        assert_eq!(tokio::join!(rest, taken).1, pieces);
+        assert_eq!(tokio::join!(rest, received).1, pieces);
     }
 
     #[tokio::test]
@@ -530,14 +537,14 @@ mod tests {
             collected.hand_over(&to_caller).await;
             drop(to_caller);
         };
-        let taken = async {
-            let mut taken = Vec::new();
+        let received = async {
+            let mut received = Vec::new();
             while let Some(Ok(piece)) = caller.recv().await {
-                taken.push(piece);
+                received.push(piece);
             }
-            taken
+            received
         };
-        assert_eq!(tokio::join!(sent, taken).1, pieces);
+        assert_eq!(tokio::join!(sent, received).1, pieces);
     }
 
     #[test]

@@ -130,13 +130,13 @@ fn data_of(event: &Event, common: &Common) -> Option<Unit> {
 /// The kind of a unit. If an event does not declare its kind, its data decide.
 fn kind_of(unit: &Unit, data: Option<&Unit>) -> Kind {
     let is_marked = |event: &Event| event.extension(extension::MCP_TYPE).is_some();
-    let said = unit.event().filter(|event| !is_marked(event)).and(data);
-    let said = said.unwrap_or(unit);
-    match said.json_rpc.as_ref().map(|rpc| (rpc.body, &rpc.id)) {
+    let request = unit.event().filter(|event| !is_marked(event)).and(data);
+    let request = request.unwrap_or(unit);
+    match request.json_rpc.as_ref().map(|rpc| (rpc.body, &rpc.id)) {
         Some((RpcBody::Call { .. }, Some(_))) => Kind::Request,
         Some((RpcBody::Call { .. }, None)) => Kind::Notification,
         Some((RpcBody::Result(_) | RpcBody::Error(_), _)) => Kind::Response,
-        None => said.kind(),
+        None => request.kind(),
     }
 }
 

@@ -159,26 +159,26 @@ impl Problem {
 
     pub(super) fn foreign_origin() -> Self {
         let message = "web pages of this origin may not send requests";
-        let words = ("PermissionError", "origin_not_permitted");
+        let codes = ("PermissionError", "origin_not_permitted");
         Self::new(
             StatusCode::FORBIDDEN,
-            words,
+            codes,
             message,
             RefusalReason::Forbidden,
         )
     }
 
     pub(super) fn not_permitted(why: &str) -> Self {
-        let words = ("PermissionError", "not_permitted");
-        Self::new(StatusCode::FORBIDDEN, words, why, RefusalReason::Forbidden)
+        let codes = ("PermissionError", "not_permitted");
+        Self::new(StatusCode::FORBIDDEN, codes, why, RefusalReason::Forbidden)
     }
 
     pub(super) fn no_such_call() -> Self {
         let message = "unknown path; GET /api/v1/openapi.json lists the calls";
-        let words = ("RequestError", "not_found");
+        let codes = ("RequestError", "not_found");
         Self::new(
             StatusCode::NOT_FOUND,
-            words,
+            codes,
             message,
             RefusalReason::NotFound,
         )
@@ -186,10 +186,10 @@ impl Problem {
 
     pub(super) fn no_such_execution() -> Self {
         let message = "this agent has no execution with this id, or its record has been removed";
-        let words = ("RequestError", "execution_not_found");
+        let codes = ("RequestError", "execution_not_found");
         Self::new(
             StatusCode::NOT_FOUND,
-            words,
+            codes,
             message,
             RefusalReason::NotFound,
         )
@@ -197,10 +197,10 @@ impl Problem {
 
     pub(super) fn no_such_value() -> Self {
         let message = "this agent has no value with this key in this storage";
-        let words = ("RequestError", "value_not_found");
+        let codes = ("RequestError", "value_not_found");
         Self::new(
             StatusCode::NOT_FOUND,
-            words,
+            codes,
             message,
             RefusalReason::NotFound,
         )
@@ -208,10 +208,10 @@ impl Problem {
 
     pub(super) fn storage_not_permitted(storage: &str) -> Self {
         let message = format!("storage {storage} is not permitted to this agent");
-        let words = ("PermissionError", "storage_not_permitted");
+        let codes = ("PermissionError", "storage_not_permitted");
         Self::new(
             StatusCode::FORBIDDEN,
-            words,
+            codes,
             message,
             RefusalReason::Forbidden,
         )
@@ -219,25 +219,25 @@ impl Problem {
 
     pub(super) fn method_not_allowed(allowed: &'static str) -> Self {
         let message = format!("this path takes {allowed}");
-        let words = ("RequestError", "method_not_allowed");
+        let codes = ("RequestError", "method_not_allowed");
         let status = StatusCode::METHOD_NOT_ALLOWED;
-        Self::new(status, words, message, RefusalReason::Malformed)
+        Self::new(status, codes, message, RefusalReason::Malformed)
             .with(ALLOW, HeaderValue::from_static(allowed))
     }
 
     pub(super) fn unsupported_media_type() -> Self {
         let message = "the body must be JSON: send it with Content-Type: application/json";
-        let words = ("RequestError", "unsupported_media_type");
+        let codes = ("RequestError", "unsupported_media_type");
         let status = StatusCode::UNSUPPORTED_MEDIA_TYPE;
-        Self::new(status, words, message, RefusalReason::Body)
+        Self::new(status, codes, message, RefusalReason::Body)
     }
 
     pub(super) fn too_large(limit_bytes: usize) -> Self {
         let message = format!("the body is larger than {limit_bytes} bytes");
-        let words = ("RequestError", "too_large");
+        let codes = ("RequestError", "too_large");
         Self::new(
             StatusCode::PAYLOAD_TOO_LARGE,
-            words,
+            codes,
             message,
             RefusalReason::Body,
         )
@@ -246,10 +246,10 @@ impl Problem {
     pub(super) fn too_slow(deadline: Duration) -> Self {
         let millis = deadline.as_millis();
         let message = format!("the body did not arrive within {millis} ms");
-        let words = ("TimeoutError", "body_timeout");
+        let codes = ("TimeoutError", "body_timeout");
         Self::new(
             StatusCode::REQUEST_TIMEOUT,
-            words,
+            codes,
             message,
             RefusalReason::Body,
         )
@@ -257,10 +257,10 @@ impl Problem {
 
     /// There is no memory for the body at the moment.
     pub(super) fn no_room() -> Self {
-        let words = ("RateLimitError", "exhausted");
+        let codes = ("RateLimitError", "exhausted");
         let mut problem = Self::new(
             StatusCode::TOO_MANY_REQUESTS,
-            words,
+            codes,
             "the memory for requests in progress is used up; try again in a moment",
             RefusalReason::Body,
         );
@@ -272,10 +272,10 @@ impl Problem {
 
     /// A body or a query that cannot be used.
     pub(super) fn malformed(code: &'static str, message: impl Into<String>) -> Self {
-        let words = ("ValidationError", code);
+        let codes = ("ValidationError", code);
         Self::new(
             StatusCode::BAD_REQUEST,
-            words,
+            codes,
             message,
             RefusalReason::Malformed,
         )
@@ -284,10 +284,10 @@ impl Problem {
     pub(super) fn conflict(execution_id: &str) -> Self {
         let message =
             format!("the execution id {execution_id} was already used by another workflow");
-        let words = ("ExecutionError", "execution_id_conflict");
+        let codes = ("ExecutionError", "execution_id_conflict");
         Self::new(
             StatusCode::CONFLICT,
-            words,
+            codes,
             message,
             RefusalReason::Conflict,
         )
@@ -296,9 +296,9 @@ impl Problem {
 
     pub(super) fn draining() -> Self {
         let message = "the executor is shutting down; try again later, or at another replica";
-        let words = ("ExecutionError", "draining");
+        let codes = ("ExecutionError", "draining");
         let status = StatusCode::SERVICE_UNAVAILABLE;
-        Self::new(status, words, message, RefusalReason::Draining)
+        Self::new(status, codes, message, RefusalReason::Draining)
             .counted()
             .with(RETRY_AFTER, DRAIN_RETRY)
     }
@@ -306,9 +306,9 @@ impl Problem {
     /// The store failed; the log has the cause.
     pub(super) fn store() -> Self {
         let message = "the records of executions cannot be read or written now";
-        let words = ("ExecutionError", "storage_failed");
+        let codes = ("ExecutionError", "storage_failed");
         let status = StatusCode::SERVICE_UNAVAILABLE;
-        Self::new(status, words, message, RefusalReason::Store)
+        Self::new(status, codes, message, RefusalReason::Store)
             .counted()
             .with(RETRY_AFTER, DRAIN_RETRY)
     }

@@ -38,25 +38,25 @@ pub(super) fn all(member: &Member) -> Response {
 
 /// The best matches. An extension; source: docs/protocols/a2e-workflows.md §10.
 pub(super) fn search(member: &Member, body: &Bytes) -> Result<Response, Problem> {
-    let wanted = request::search(body)?;
-    let things = things(member);
-    let found = Index::new(&things).best(&wanted.query, wanted.most);
+    let search = request::search(body)?;
+    let search_items = search_items(member);
+    let found = Index::new(&search_items).best(&search.query, search.most);
     let results: Vec<_> = found
         .into_iter()
-        .map(|(thing, score)| {
+        .map(|(item, score)| {
             let mut result = json!({
-                "kind": thing.kind.as_str(),
-                "id": thing.id,
-                "description": thing.description,
+                "kind": item.kind.as_str(),
+                "id": item.id,
+                "description": item.description,
                 "score": score,
             });
-            if let (Some(schema), Some(members)) = (&thing.schema, result.as_object_mut()) {
+            if let (Some(schema), Some(members)) = (&item.schema, result.as_object_mut()) {
                 members.insert("schema".to_owned(), schema.clone());
             }
             result
         })
         .collect();
-    let answer = json!({"query": wanted.query, "count": results.len(), "results": results});
+    let answer = json!({"query": search.query, "count": results.len(), "results": results});
     Ok(answer::json(
         StatusCode::OK,
         Bytes::from(answer.to_string()),
@@ -118,30 +118,30 @@ fn domains(member: &Member) -> BTreeSet<String> {
 }
 
 /// Everything that a search can find.
-fn things(member: &Member) -> Vec<SearchItem> {
-    let mut things: Vec<SearchItem> = operations(member).map(catalogue::operation).collect();
+fn search_items(member: &Member) -> Vec<SearchItem> {
+    let mut search_items: Vec<SearchItem> = operations(member).map(catalogue::operation).collect();
     for api in member.apis() {
-        things.push(SearchItem {
+        search_items.push(SearchItem {
             kind: Kind::Api,
             id: api.id.to_string(),
             description: api.description.clone().unwrap_or_default(),
-            words: base_url(api),
+            keywords: base_url(api),
             schema: None,
         });
-        things.extend(
+        search_items.extend(
             api.endpoints
                 .iter()
                 .map(|endpoint| of_endpoint(api, endpoint)),
         );
     }
-    things.extend(member.credentials().iter().map(|credential| SearchItem {
+    search_items.extend(member.credentials().iter().map(|credential| SearchItem {
         kind: Kind::Credential,
         id: credential.id.to_string(),
         description: credential.description.clone().unwrap_or_default(),
-        words: credential.kind.as_str().to_owned(),
+        keywords: credential.kind.as_str().to_owned(),
         schema: None,
     }));
-    things
+    search_items
 }
 
 fn of_endpoint(api: &ApiConfig, endpoint: &EndpointConfig) -> SearchItem {
@@ -158,7 +158,7 @@ fn of_endpoint(api: &ApiConfig, endpoint: &EndpointConfig) -> SearchItem {
         kind: Kind::Endpoint,
         id: format!("{} {method} {}", api.id, endpoint.path),
         description: endpoint.description.clone().unwrap_or_default(),
-        words: parameters.join(" "),
+        keywords: parameters.join(" "),
         schema: Some(schema.into()),
     }
 }

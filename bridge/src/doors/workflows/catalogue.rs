@@ -7,7 +7,7 @@ use super::search::{Kind, SearchItem};
 
 /// An operation, with the JSON Schema of its configuration. Source: docs/protocols/a2e-workflows.md §4.
 pub(super) fn operation(operation: OperationType) -> SearchItem {
-    let (description, words, schema) = match operation {
+    let (description, keywords, schema) = match operation {
         OperationType::ApiCall => (
             "Sends an HTTP request to a registered API and stores the body of the answer.",
             "fetch get post put delete patch request url http rest service download send",
@@ -56,7 +56,7 @@ pub(super) fn operation(operation: OperationType) -> SearchItem {
         kind: Kind::Operation,
         id: operation.as_str().to_owned(),
         description: description.to_owned(),
-        words: words.to_owned(),
+        keywords: keywords.to_owned(),
         schema: Some(schema),
     }
 }

@@ -55,7 +55,7 @@ pub(super) fn execute(body: &Bytes) -> Result<(Request, WaitMode), Problem> {
     }
     let mut request = members.request()?;
     request.on_error = members
-        .word("onError", "stop or continue", OnError::from_name)?
+        .enum_value("onError", "stop or continue", OnError::from_name)?
         .unwrap_or_default();
     request.session = match members.get("session") {
         None => None,
@@ -105,10 +105,10 @@ pub(super) fn listing(query: Option<&str>) -> Result<ExecutionFilter, Problem> {
                 listing.most =
                     most.ok_or_else(|| wrong("limit", "a whole number from 1 to 1000"))?;
             }
-            ("status", word) => {
-                let status = Status::from_name(word);
-                let words = "pending, running, success, partial_success, failed or cancelled";
-                listing.status = Some(status.ok_or_else(|| wrong("status", words))?);
+            ("status", name) => {
+                let status = Status::from_name(name);
+                let expected = "pending, running, success, partial_success, failed or cancelled";
+                listing.status = Some(status.ok_or_else(|| wrong("status", expected))?);
             }
             (name, _) => {
                 let message = format!(
@@ -124,15 +124,15 @@ pub(super) fn listing(query: Option<&str>) -> Result<ExecutionFilter, Problem> {
 
 /// A name from a client, shortened for a message.
 fn shorten(name: &str) -> String {
-    const SHOWN: usize = 100;
-    match name.char_indices().nth(SHOWN) {
+    const MAX_SHOWN: usize = 100;
+    match name.char_indices().nth(MAX_SHOWN) {
         Some((end, _)) => format!("{:?}...", name.get(..end).unwrap_or_default()),
         None => format!("{name:?}"),
     }
 }
 
-fn wrong(member: &str, wanted: &str) -> Problem {
-    Problem::malformed("invalid_field", format!("{member}: expected {wanted}"))
+fn wrong(member: &str, expected: &str) -> Problem {
+    Problem::malformed("invalid_field", format!("{member}: expected {expected}"))
 }
 
 // === impl Members ===
@@ -174,7 +174,7 @@ impl Members {
             Some(_) => return Err(wrong("input", "an object")),
         };
         let levels = "strict, moderate or lenient";
-        let strictness = self.word("level", levels, Strictness::from_name)?;
+        let strictness = self.enum_value("level", levels, Strictness::from_name)?;
         Ok(Request {
             workflow: Bytes::copy_from_slice(self.required_text("workflow")?.as_bytes()),
             input,
@@ -202,17 +202,17 @@ impl Members {
         }
     }
 
-    fn word<T>(
+    fn enum_value<T>(
         &self,
         name: &str,
-        words: &str,
+        expected: &str,
         read: impl Fn(&str) -> Option<T>,
     ) -> Result<Option<T>, Problem> {
         match self.get(name) {
             None => Ok(None),
             Some(value) => match value.as_str().and_then(read) {
                 Some(value) => Ok(Some(value)),
-                None => Err(wrong(name, words)),
+                None => Err(wrong(name, expected)),
             },
         }
     }

@@ -11,7 +11,7 @@ pub(super) struct SearchItem {
     pub(super) id: String,
     pub(super) description: String,
     /// Additional search words.
-    pub(super) words: String,
+    pub(super) keywords: String,
     /// The schema of its use.
     pub(super) schema: Option<Value>,
 }
@@ -41,7 +41,7 @@ pub(super) struct Index<'a> {
 
 #[derive(Debug)]
 struct Entry<'a> {
-    thing: &'a SearchItem,
+    item: &'a SearchItem,
     counts: HashMap<String, f64>,
     length: f64,
 }
@@ -70,8 +70,8 @@ impl Kind {
 // === impl Index ===
 
 impl<'a> Index<'a> {
-    pub(super) fn new(things: &'a [SearchItem]) -> Self {
-        let entries: Vec<Entry<'a>> = things.iter().map(Entry::new).collect();
+    pub(super) fn new(items: &'a [SearchItem]) -> Self {
+        let entries: Vec<Entry<'a>> = items.iter().map(Entry::new).collect();
         let mut holders: HashMap<String, usize> = HashMap::new();
         for word in entries.iter().flat_map(|entry| entry.counts.keys()) {
             *holders.entry(word.clone()).or_default() += 1;
@@ -86,12 +86,12 @@ impl<'a> Index<'a> {
 
     /// The `most` best items with their scores, the best first. Items without any word of the query are left out.
     pub(super) fn best(&self, query: &str, most: usize) -> Vec<(&'a SearchItem, f64)> {
-        let mut wanted = words(query);
-        wanted.sort_unstable();
-        wanted.dedup();
+        let mut terms = words(query);
+        terms.sort_unstable();
+        terms.dedup();
         let scored = self.entries.iter().map(|entry| {
-            let score: f64 = wanted.iter().map(|word| self.score(entry, word)).sum();
-            (entry.thing, (score * 1e4).round() / 1e4)
+            let score: f64 = terms.iter().map(|word| self.score(entry, word)).sum();
+            (entry.item, (score * 1e4).round() / 1e4)
         });
         let mut found: Vec<_> = scored.filter(|(_, score)| *score > 0.0).collect();
         // The sort is stable, so equally good items stay in the order of the catalogue.
@@ -112,12 +112,12 @@ impl<'a> Index<'a> {
 }
 
 impl<'a> Entry<'a> {
-    fn new(thing: &'a SearchItem) -> Self {
+    fn new(item: &'a SearchItem) -> Self {
         let mut counts: HashMap<String, f64> = HashMap::new();
         let weighted = [
-            (thing.id.as_str(), OF_AN_ID),
-            (&thing.description, 1.0),
-            (&thing.words, 1.0),
+            (item.id.as_str(), OF_AN_ID),
+            (&item.description, 1.0),
+            (&item.keywords, 1.0),
         ];
         for (text, weight) in weighted {
             for word in words(text) {
@@ -126,7 +126,7 @@ impl<'a> Entry<'a> {
         }
         Self {
             length: counts.values().sum(),
-            thing,
+            item,
             counts,
         }
     }
@@ -183,29 +183,29 @@ fn stem(word: &str) -> String {
 mod tests {
     use super::*;
 
-    fn thing(id: &str, description: &str) -> SearchItem {
+    fn item(id: &str, description: &str) -> SearchItem {
         SearchItem {
             kind: Kind::Endpoint,
             id: id.to_owned(),
             description: description.to_owned(),
-            words: String::new(),
+            keywords: String::new(),
             schema: None,
         }
     }
 
     fn check(query: &str, expected: &[&str]) {
-        let things = [
-            thing("FilterData", "Keeps the elements of an array."),
-            thing("users GET /users", "All users of the company."),
-            thing("users DELETE /users/{id}", "Removes one user."),
-            thing("user_orders", "Orders by customer and date."),
-            thing("weather", "Tomorrow's sun and rain."),
+        let items = [
+            item("FilterData", "Keeps the elements of an array."),
+            item("users GET /users", "All users of the company."),
+            item("users DELETE /users/{id}", "Removes one user."),
+            item("user_orders", "Orders by customer and date."),
+            item("weather", "Tomorrow's sun and rain."),
         ];
-        let index = Index::new(&things);
+        let index = Index::new(&items);
         let found: Vec<_> = index
             .best(query, 3)
             .iter()
-            .map(|(thing, _)| thing.id.as_str())
+            .map(|(item, _)| item.id.as_str())
             .collect();
         assert_eq!(found, expected, "{query}");
     }

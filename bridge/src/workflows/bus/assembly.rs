@@ -238,12 +238,18 @@ impl Assemblies {
 impl Incomplete {
     /// The refusal of an incomplete workflow.
     pub(super) fn refused(self) -> WorkflowRefusal {
-        let (kind, word) = match self {
+        let (kind, reason) = match self {
             Self::Idle | Self::Overdue => ("TimeoutError", "incomplete_workflow"),
             Self::Crowded => ("ExecutionError", "too_many_incomplete"),
         };
         let suggestion = "send the workflow as one event";
-        WorkflowRefusal::new(code::INTERNAL_ERROR, kind, word, self.message(), suggestion)
+        WorkflowRefusal::new(
+            code::INTERNAL_ERROR,
+            kind,
+            reason,
+            self.message(),
+            suggestion,
+        )
     }
 
     /// A description for people.

@@ -108,8 +108,8 @@ impl ExecutionRecord {
 }
 
 fn status<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Status, D::Error> {
-    let word = Text::deserialize(deserializer)?;
-    Status::from_name(&word).ok_or_else(|| D::Error::custom(format!("{word:?} is no status")))
+    let text = Text::deserialize(deserializer)?;
+    Status::from_name(&text).ok_or_else(|| D::Error::custom(format!("{text:?} is no status")))
 }
 
 // === impl ExecutionFold ===

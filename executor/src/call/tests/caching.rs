@@ -118,12 +118,12 @@ async fn no_store_is_respected_on_either_side() {
         for _ in 0..2 {
             assert!(!harness.call(GET_X).await.cached, "{value}");
         }
-        let asks = format!(
+        let request = format!(
             r#"{{"method":"GET","url":"{API}/x","headers":{{"Cache-Control":"{value}"}}}}"#
         );
         let harness = Harness::new([json(200, "1")]);
         for _ in 0..2 {
-            assert!(!harness.call(&asks).await.cached, "{value}");
+            assert!(!harness.call(&request).await.cached, "{value}");
         }
     }
     for value in ["no-cache", "max-age=60", "x-no-store"] {

@@ -52,7 +52,7 @@ async fn a_late_response_is_a_timeout() {
 
 #[tokio::test]
 async fn a_call_timeout_is_distinguished_from_the_execution_deadline() {
-    let told = async |milliseconds| {
+    let failure_of = async |milliseconds| {
         let called = within(milliseconds, [slow(400_000, json(200, "1"))])
             .call(GET_X)
             .await;
@@ -60,11 +60,11 @@ async fn a_call_timeout_is_distinguished_from_the_execution_deadline() {
         let suggestions = failure.to_value().get("suggestions").cloned();
         (failure.message, suggestions.unwrap().to_string())
     };
-    let (message, suggestions) = told(1_000_000).await;
+    let (message, suggestions) = failure_of(1_000_000).await;
     assert_eq!(message, "no response from api.example.com within 30000 ms");
     assert!(suggestions.contains("a longer timeout"), "{suggestions}");
     for milliseconds in [20_000, 30_000] {
-        let (message, suggestions) = told(milliseconds).await;
+        let (message, suggestions) = failure_of(milliseconds).await;
         assert_eq!(
             message,
             format!(
@@ -105,7 +105,7 @@ async fn a_wait_longer_than_the_remaining_time_does_not_start() {
         let sum: Duration = harness.clock.slept().iter().sum();
         assert_eq!(sum.as_millis(), slept, "{milliseconds} ms");
     }
-    let asks = answer(503, &[("retry-after", "30")], "");
-    let called = within(29_000, [asks]).call(GET_X).await;
+    let busy = answer(503, &[("retry-after", "30")], "");
+    let called = within(29_000, [busy]).call(GET_X).await;
     assert_eq!(called.attempts, 1);
 }

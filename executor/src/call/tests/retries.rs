@@ -23,9 +23,9 @@ async fn a_call_is_retried_until_it_succeeds() {
     assert_eq!(called.result.unwrap().to_string(), "[1]");
     assert_eq!(called.attempts, 3);
     assert_eq!(milliseconds(&harness), [1_000, 2_000]);
-    let told = harness.retries.lock().unwrap().clone();
+    let retries = harness.retries.lock().unwrap().clone();
     assert_eq!(
-        told,
+        retries,
         [(1, Duration::from_secs(1)), (2, Duration::from_secs(2))]
     );
 }
@@ -104,20 +104,20 @@ async fn a_post_is_retried_only_if_it_has_not_acted_or_is_idempotent() {
 
 #[tokio::test]
 async fn retry_after_sets_the_delay() {
-    let asks = |after: &str| {
+    let harness_with = |after: &str| {
         let first = answer(503, &[("retry-after", after)], "");
         Harness::new([first, json(200, "1")])
     };
-    let harness = asks("7");
+    let harness = harness_with("7");
     assert!(harness.call(GET_X).await.result.is_ok());
     assert_eq!(milliseconds(&harness), [7_000]);
 
     // The clock of the test starts at this time.
-    let harness = asks("Fri, 15 Jan 2027 08:00:20 GMT");
+    let harness = harness_with("Fri, 15 Jan 2027 08:00:20 GMT");
     assert!(harness.call(GET_X).await.result.is_ok());
     assert_eq!(milliseconds(&harness), [20_000]);
 
-    let harness = asks("61");
+    let harness = harness_with("61");
     let called = harness.call(GET_X).await;
     assert_eq!(failed(&called).1, "http_status");
     assert_eq!(called.attempts, 1);
@@ -126,19 +126,23 @@ async fn retry_after_sets_the_delay() {
 
 #[tokio::test]
 async fn a_retry_after_beyond_the_deadline_is_reported() {
-    let told = async |milliseconds, after: &str, responses: usize| {
-        let asks = answer(503, &[("retry-after", after)], "");
-        let mut harness = Harness::new(std::iter::repeat_n(asks, responses));
+    let failure_of = async |milliseconds, after: &str, responses: usize| {
+        let busy = answer(503, &[("retry-after", after)], "");
+        let mut harness = Harness::new(std::iter::repeat_n(busy, responses));
         harness.deadline = Duration::from_millis(milliseconds);
         let called = harness.call(GET_X).await;
-        let asked = detail(&called, "retry_after");
+        let retry_after = detail(&called, "retry_after");
         let failure = called.result.unwrap_err();
         let suggestions = failure.to_value().get("suggestions").cloned();
-        let says = suggestions.unwrap().to_string();
-        (failure.message, asked, says.contains("retry_after seconds"))
+        let hint = suggestions.unwrap().to_string();
+        (
+            failure.message,
+            retry_after,
+            hint.contains("retry_after seconds"),
+        )
     };
     let plain = "the service answered with status 503";
-    for (milliseconds, after, asked, why) in [
+    for (milliseconds, after, retry_after, why) in [
         (100_000, "61", 61, "a retry waits 60 s at most"),
         (
             100_000,
@@ -155,18 +159,18 @@ async fn a_retry_after_beyond_the_deadline_is_reported() {
             "the execution has no time for that",
         ),
     ] {
-        let message = format!("{plain} and asked to wait {asked} s; {why}");
-        let asked = Some(Json::from(i64::from(asked)));
+        let message = format!("{plain} and asked to wait {retry_after} s; {why}");
+        let retry_after = Some(Json::from(i64::from(retry_after)));
         assert_eq!(
-            told(milliseconds, after, 1).await,
-            (message, asked, true),
+            failure_of(milliseconds, after, 1).await,
+            (message, retry_after, true),
             "{after} in {milliseconds} ms"
         );
     }
     // These do not end because of the service's `Retry-After`.
     for (milliseconds, after) in [(900, "1"), (900, "soon"), (100_000, "1")] {
         assert_eq!(
-            told(milliseconds, after, 4).await,
+            failure_of(milliseconds, after, 4).await,
             (plain.to_owned(), None, false),
             "{after} in {milliseconds} ms"
         );

@@ -50,8 +50,8 @@ impl<'a> Accumulator<'a> {
         match self {
             Self::Count(count) => *count += 1,
             Self::Sum(sum) | Self::Average(sum) => sum.add(value),
-            Self::Extreme(best, wanted) => {
-                if is_better(value, *best, *wanted) {
+            Self::Extreme(best, direction) => {
+                if is_better(value, *best, *direction) {
                     *best = Some(value);
                 }
             }
@@ -75,15 +75,15 @@ impl<'a> Accumulator<'a> {
 }
 
 /// Whether a value replaces the current best: numbers precede strings, and other values do not count.
-fn is_better(value: &Json, best: Option<&Json>, wanted: Ordering) -> bool {
+fn is_better(value: &Json, best: Option<&Json>, direction: Ordering) -> bool {
     match (value, best) {
         (value, None) => value.as_number().is_some() || value.as_str().is_some(),
-        (Json::String(text), Some(Json::String(best))) => text.cmp(best) == wanted,
+        (Json::String(text), Some(Json::String(best))) => text.cmp(best) == direction,
         (value, Some(Json::String(_))) => value.as_number().is_some(),
         (value, Some(best)) => value
             .as_number()
             .zip(best.as_number())
-            .is_some_and(|(number, best)| number.cmp(best) == wanted),
+            .is_some_and(|(number, best)| number.cmp(best) == direction),
     }
 }
 

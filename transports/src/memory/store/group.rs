@@ -78,10 +78,10 @@ impl Group {
         if !self.reads(&topic.name) {
             return;
         }
-        let wanted = self.partition;
+        let partition = self.partition;
         let able = self.able(&topic.name);
         for (number, lane) in topic.lanes.iter_mut().enumerate() {
-            if wanted.is_some_and(|wanted| wanted != number) || lane.cursor(id).is_some() {
+            if partition.is_some_and(|partition| partition != number) || lane.cursor(id).is_some() {
                 continue;
             }
             let next = match self.keeping {
@@ -360,7 +360,7 @@ fn check_partition(role: &Role, topic: &Topic, lanes: usize) -> Result<(), Trans
     match role {
         Role::Live {
             partition: Some(partition),
-        } if usize::try_from(*partition).is_ok_and(|wanted| wanted >= lanes) => {
+        } if usize::try_from(*partition).is_ok_and(|partition| partition >= lanes) => {
             Err(TransportError::new(
                 TransportErrorKind::UnknownTopic,
                 format!(

@@ -17,8 +17,8 @@ pub(in crate::cli::topics) fn print(
     common: &Common,
 ) -> anyhow::Result<Status> {
     let mut output = Output::new();
-    let wanted = (TransportType::Nats, "NATS");
-    for (name, transport) in of_type(transports, wanted, "nack", &mut output)? {
+    let nats = (TransportType::Nats, "NATS");
+    for (name, transport) in of_type(transports, nats, "nack", &mut output)? {
         let uses = access::uses(config, name);
         let all = topics::requirements(config, (name, transport), &uses, common.defaults());
         if all.is_empty() {

@@ -18,8 +18,8 @@ pub(in crate::cli::topics) fn print(
     args: &PlanArgs,
 ) -> anyhow::Result<Status> {
     let mut output = Output::new();
-    let wanted = (TransportType::Kafka, "Kafka");
-    for (name, transport) in of_type(transports, wanted, "strimzi", &mut output)? {
+    let kafka = (TransportType::Kafka, "Kafka");
+    for (name, transport) in of_type(transports, kafka, "strimzi", &mut output)? {
         let uses = access::uses(config, name);
         let all = topics::requirements(config, (name, transport), &uses, args.common.defaults());
         if all.is_empty() {

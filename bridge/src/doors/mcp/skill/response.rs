@@ -246,7 +246,9 @@ impl SkillResponse {
         let parts: Vec<&Part> = made.chain(message).collect();
         let mut content: Vec<Item> = parts.iter().map(|part| self.item(part)).collect();
         let others = self.plain.as_deref().into_iter().chain(error);
-        content.extend(others.map(|json| Item::Text { text: words(json) }));
+        content.extend(others.map(|json| Item::Text {
+            text: plain_text(json),
+        }));
         content.extend(self.hint(state).map(|text| Item::Text { text }));
         let data = parts.iter().filter_map(|part| match &part.content {
             Content::Data(json) => Some(&**json),
@@ -269,13 +271,13 @@ impl SkillResponse {
 
     /// Instructions for the model to continue, if the task needs input.
     fn hint(&self, state: State) -> Option<String> {
-        let asks = match state {
+        let instruction = match state {
             State::InputRequired => "The agent asks for input",
             State::AuthRequired => "The agent asks for authorization",
             _ => return None,
         };
         let mut hint = format!(
-            "{asks}: call this tool again with contextId {:?}",
+            "{instruction}: call this tool again with contextId {:?}",
             self.context
         );
         if let Some(task) = &self.task {
@@ -367,7 +369,7 @@ fn text_of(parts: &[Part]) -> String {
 }
 
 /// The message of an error, or the JSON itself.
-fn words(json: &RawValue) -> String {
+fn plain_text(json: &RawValue) -> String {
     #[derive(Deserialize)]
     struct Error {
         message: String,
@@ -449,10 +451,10 @@ mod tests {
 
     #[test]
     fn a_client_learns_how_to_go_on_and_what_has_failed() {
-        let asks = &skill_response(None, &[status("input-required", "When?")])[0]["result"];
-        assert_eq!(asks["isError"], false);
-        assert_eq!(asks["structuredContent"]["taskId"], "t-1");
-        let hint = asks["content"][1]["text"].as_str().unwrap();
+        let result = &skill_response(None, &[status("input-required", "When?")])[0]["result"];
+        assert_eq!(result["isError"], false);
+        assert_eq!(result["structuredContent"]["taskId"], "t-1");
+        let hint = result["content"][1]["text"].as_str().unwrap();
         assert!(
             hint.contains("\"t-1\"") && hint.contains("\"c-1\""),
             "{hint}"
