@@ -1,11 +1,12 @@
 //! What does a call over HTTP cost beside a bare axum echo on the same runtime? Requests per second on 32 connections,
 //! bodies of about 200 bytes, and the time to the first event of a stream.
 //!
-//! The bridge calls an agent in this process over the memory transport: as `POST /rpc/{agent}`, as `message/send` that is
-//! answered with a message, as `message/send` that makes a task, and as `tools/call` of MCP. The baseline is axum that
-//! sends the body back. The client is in this process too, and costs the same in every row. The baseline has no agent and
-//! no bus; the agent's answers are written before, so that it costs little. The second row is the least that a bridge can
-//! cost: an axum handler that asks the same agent over the same bus, finds members by substring, and checks nothing.
+//! The bridge calls an agent in this process over the memory transport: as `POST /rpc/{agent}`, as `message/send` that
+//! is answered with a message, as `message/send` that makes a task, and as `tools/call` of MCP. The baseline is axum
+//! that sends the body back. The client is in this process too, and costs the same in every row. The baseline has no
+//! agent and no bus; the agent's answers are written before, so that it costs little. The second row is the least that
+//! a bridge can cost: an axum handler that asks the same agent over the same bus, finds members by substring, and
+//! checks nothing.
 //!
 //! The rows take turns; printed are the medians: requests per second, and the CPU time of the process per request.
 //! `A2ABUS_BENCH_SECONDS` (1) is how long a turn takes, `A2ABUS_BENCH_ROUNDS` (3) how many there are. With an argument

@@ -7,8 +7,8 @@
 //!
 //! An attached HTTP server, called over NATS core, beside two ways by hand: the same POST to the server itself, by the
 //! client that the bridge has; and a subscription whose every message becomes that POST. The server is an echo in this
-//! process, which works for some microseconds; `A2ABUS_BENCH_MCP` names the URL of a real MCP server with a tool `echo`,
-//! as `server-everything` is one.
+//! process, which works for some microseconds; `A2ABUS_BENCH_MCP` names the URL of a real MCP server with a tool
+//! `echo`, as `server-everything` is one.
 //!
 //! The two take turns, so that both meet the same machine. Printed for each: requests per second, the median time, and
 //! the CPU time of this process per request (which includes the requester and the agent, the same for both); medians

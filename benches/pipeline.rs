@@ -6,9 +6,9 @@
 //!
 //! The bridge runs on one thread, and on two with as many workers. Two bridges that share nothing show what a second
 //! thread can bring on this machine. The loop by hand is one task that sends each message on and settles it, without a
-//! look at its bytes. They take turns. Printed are medians: messages per second, CPU time of the process and allocations
-//! per message. `A2ABUS_BENCH_ROUNDS` (5) is how many turns there are, `A2ABUS_BENCH_MESSAGES` (100000) how many messages
-//! each takes.
+//! look at its bytes. They take turns. Printed are medians: messages per second, CPU time of the process and
+//! allocations per message. `A2ABUS_BENCH_ROUNDS` (5) is how many turns there are, `A2ABUS_BENCH_MESSAGES` (100000) how
+//! many messages each takes.
 #![allow(
     missing_docs,
     unsafe_code,

@@ -3,9 +3,9 @@
 //! `fold`: records per second that one view applies on one core, from a log in memory, with a fold that parses a small
 //! JSON status; and the bytes that a kept entry takes, by the view's own count and by the process's.
 //!
-//! `visible`: the time from an append on one replica until the other replica's view has applied it, one after the other,
-//! beside a producer and a consumer by hand with the same settings. The two take turns, so that both meet the same
-//! machine. Needs real servers: `tests/run --brokers-only` prints the two variables to set.
+//! `visible`: the time from an append on one replica until the other replica's view has applied it, one after the
+//! other, beside a producer and a consumer by hand with the same settings. The two take turns, so that both meet the
+//! same machine. Needs real servers: `tests/run --brokers-only` prints the two variables to set.
 #![allow(
     missing_docs,
     clippy::unwrap_used,

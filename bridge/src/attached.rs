@@ -104,7 +104,7 @@ pub(crate) enum Upstream {
 /// The limits of one agent.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Bounds {
-    /// Most concurrent requests to its server.
+    /// Maximum number of concurrent requests to its server.
     pub(crate) concurrency: usize,
     /// The time limit of a request that sets none.
     pub(crate) longest: Duration,
@@ -134,7 +134,7 @@ struct CallResult {
 /// Requests that are being served.
 type Work<'a> = FuturesUnordered<BoxFuture<'a, ()>>;
 
-/// Most messages that precede an answer and wait for the bus.
+/// Maximum number of messages that precede an answer and wait for the bus.
 const QUEUE: usize = 64;
 /// The pause between attempts to claim a request.
 const PAUSE: Duration = Duration::from_secs(1);

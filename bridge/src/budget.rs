@@ -1,8 +1,8 @@
 //! The memory that requests and answers in progress may use together.
 //!
-//! One budget, in bytes, is charged for everything that a client can make large: heads and bodies of requests while they
-//! arrive and wait, calls that wait for answers, and parts of answers that wait for their callers. One client may use at
-//! most half of it. Anything beyond that is refused with an error.
+//! One budget, in bytes, is charged for everything that a client can make large: heads and bodies of requests while
+//! they arrive and wait, calls that wait for answers, and parts of answers that wait for their callers. One client may
+//! use at most half of it. Anything beyond that is refused with an error.
 //!
 //! ```text
 //! Budget ── ClientBudget ── Charge: a number of bytes, released when it is dropped

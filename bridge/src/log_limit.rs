@@ -11,7 +11,7 @@ use a2abus_plugin::Text;
 use tokio::time::{Duration, Instant};
 use tracing::Level;
 
-/// The most lines in one window.
+/// Maximum number of lines in one window.
 const MAX_LINES: u32 = 10;
 /// The length of a window.
 const WINDOW: Duration = Duration::from_secs(10);

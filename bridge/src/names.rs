@@ -47,12 +47,12 @@ pub enum Mode {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Names {
-    /// Accept only a topic word; any other value is an error of that event.
+    /// Accept only a topic segment; any other value is an error of that event.
     #[default]
     Refuse,
     /// Write every other byte as `_xHH`, so that two values never share a topic.
     Escape,
-    /// Accept topic words separated by dots (for `subject`); any other value is an error.
+    /// Accept topic segments separated by dots (for `subject`); any other value is an error.
     Dotted,
 }
 

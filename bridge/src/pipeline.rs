@@ -4,11 +4,12 @@
 //! receive ─> detect ─> parse ─> map ─> resolve (answers) │ route (others) ─> publish ─> settle
 //! ```
 //!
-//! Each binding is one task, which receives all available messages at once. With `workers` it is several: the messages of
-//! one lane (a Kafka partition) go to the same one, which publishes them in order. A message is routed when
-//! its worker reads it. The deadline of a request in it starts then, even if its lane is held. A lane whose message cannot be published is held and retries, while the other lanes continue
-//! ([`crate::bus::delivery`] has the rules). A message is settled after each of its copies, or its dead letter, is
-//! confirmed. The budget of the subscription limits how much is held.
+//! Each binding is one task, which receives all available messages at once. With `workers` it is several: the messages
+//! of one lane (a Kafka partition) go to the same one, which publishes them in order. A message is routed when its
+//! worker reads it. The deadline of a request in it starts then, even if its lane is held. A lane whose message cannot
+//! be published is held and retries, while the other lanes continue ([`crate::bus::delivery`] has the rules). A message
+//! is settled after each of its copies, or its dead letter, is confirmed. The budget of the subscription limits how
+//! much is held.
 //!
 //! | `Pipeline::work` takes a message through | in |
 //! |---|---|
@@ -104,7 +105,7 @@ pub(crate) enum DataLook {
 
 /// How often requests in held lanes are checked for callers that no longer wait.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
-/// The most messages received at once.
+/// Maximum number of messages received at once.
 const AT_ONCE: usize = 64;
 
 /// A received message, and what to publish.
@@ -153,8 +154,8 @@ struct Routed {
 // === impl Pipeline ===
 
 impl Pipeline {
-    /// Runs until `stop`, and then finishes the received messages. If the future is dropped earlier, the source delivers
-    /// the unfinished ones again.
+    /// Runs until `stop`, and then finishes the received messages. If the future is dropped earlier, the source
+    /// delivers the unfinished ones again.
     pub(crate) async fn run(
         self: &Arc<Self>,
         mut consumer: Consumer,
@@ -250,8 +251,8 @@ impl Pipeline {
         span.clone().in_scope(|| self.received(delivery, span))
     }
 
-    /// Routes each event in a message, sends each answer to its call, and makes dead letters of the rest. The requests in
-    /// it become calls here.
+    /// Routes each event in a message, sends each answer to its call, and makes dead letters of the rest. The requests
+    /// in it become calls here.
     fn received(&self, delivery: Delivery, span: Span) -> Received {
         let rules = self.outbound.rules();
         let at = self.intake.at(&delivery, &rules);

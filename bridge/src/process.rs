@@ -53,7 +53,7 @@ const BINDINGS_GRACE: Duration = Duration::from_secs(5);
 const REPORT_EVERY: Duration = Duration::from_secs(1);
 /// How often the log repeats that a bus is down.
 const REMIND_EVERY: Duration = Duration::from_secs(60);
-/// The most connections to the admin listener.
+/// Maximum number of connections to the admin listener.
 const ADMIN_CONNECTIONS: usize = 64;
 /// If a caller reads nothing of a response for this long, its connection is closed.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(120);
@@ -383,7 +383,8 @@ impl Process {
         }));
     }
 
-    /// Runs the started tasks until `stop`, or until one of them ends by itself. Returns its panic, if that was the cause.
+    /// Runs the started tasks until `stop`, or until one of them ends by itself. Returns its panic, if that was the
+    /// cause.
     async fn until_stopped(&mut self, stop: &CancellationToken) -> Option<Box<dyn Any + Send>> {
         self.readiness.started();
         let ended = tokio::select! {
@@ -413,8 +414,9 @@ impl Process {
         self.readiness.drain();
         self.order.drain.cancel();
         self.calls.drain();
-        // Bindings for events stop, because other replicas read their events. The other bindings continue to read answers
-        // until the last call and the last request on the bus are answered. New calls are refused with 503 meanwhile.
+        // Bindings for events stop, because other replicas read their events. The other bindings continue to read
+        // answers until the last call and the last request on the bus are answered. New calls are refused with 503
+        // meanwhile.
         let for_bindings = (grace / 4).min(BINDINGS_GRACE);
         let until = Instant::now() + grace;
         let in_hand = async {

@@ -36,7 +36,7 @@ use crate::workflows::reload::{FileState, SecretWatcher, file_state};
 pub(crate) const TARGET: &str = "a2abus::reload";
 /// How often files are checked.
 const CHECK_INTERVAL: Duration = Duration::from_secs(2);
-/// The most changes, and the most problems, that one reload logs.
+/// Maximum number of changes, and of problems, that one reload logs.
 const MAX_LINES: usize = 50;
 /// The name of the configuration in the readiness report.
 const CONFIGURATION: &str = "configuration";
@@ -369,7 +369,8 @@ impl ConfigReloader {
         (!is_used).then(|| RESTART.to_owned())
     }
 
-    /// Why these routes need a restart, if they do: buses and their reply readers are only opened when the process starts.
+    /// Why these routes need a restart, if they do: buses and their reply readers are only opened when the process
+    /// starts.
     fn unreachable(&self, routes: &RouteTable) -> Option<String> {
         let buses = self.outbound.buses();
         for route in routes.routes().iter().chain(routes.default_route()) {

@@ -243,15 +243,15 @@ impl RouteTable {
                 mismatch,
             });
             if took {
-                let matched = RouteMatch::Route(route.name.clone());
-                return Explanation { steps, matched };
+                let taken = RouteMatch::Route(route.name.clone());
+                return Explanation { steps, taken };
             }
         }
-        let matched = match self.default {
+        let taken = match self.default {
             Some(_) => RouteMatch::Default,
             None => RouteMatch::Nothing,
         };
-        Explanation { steps, matched }
+        Explanation { steps, taken }
     }
 
     fn takes(&self, index: usize, event: &Event, binding: &str) -> bool {

@@ -289,8 +289,8 @@ impl Tasks {
         }
     }
 
-    // A task waits here for the parts of its answer, so that what happens when one comes is in boxes: it takes no memory
-    // before.
+    // A task waits here for the parts of its answer, so that what happens when one comes is in boxes: it takes no
+    // memory before.
     async fn driven(
         &self,
         id: &Text,

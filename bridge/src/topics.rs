@@ -86,8 +86,8 @@ enum Constraint {
     Cover(Vec<String>),
 }
 
-/// Counts that the configuration does not contain. Resources are created with them, and existing ones must have at least
-/// as many.
+/// Counts that the configuration does not contain. Resources are created with them, and existing ones must have at
+/// least as many.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Defaults {
     /// Partitions of the topics of agents.

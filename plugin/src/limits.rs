@@ -11,9 +11,9 @@ pub struct Limits {
     pub max_bytes: usize,
     /// Deepest nesting of objects and arrays, at most 128 (default 128).
     pub max_depth: u32,
-    /// Most object members and array elements in the whole payload (default 200,000).
+    /// Maximum number of object members and array elements in the whole payload (default 200,000).
     pub max_members: u32,
-    /// Most elements of a batch or lines of a document (default 1,000).
+    /// Maximum number of elements of a batch or lines of a document (default 1,000).
     pub max_units: usize,
 }
 

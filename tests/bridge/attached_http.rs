@@ -1,5 +1,5 @@
-//! Attached HTTP servers: of MCP, of A2A and of plain JSON-RPC, called through every interface, and the outcome of calls when
-//! they misbehave.
+//! Attached HTTP servers: of MCP, of A2A and of plain JSON-RPC, called through every interface, and the outcome of
+//! calls when they misbehave.
 
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;

@@ -1,4 +1,5 @@
-//! `POST /rpc` accepts requests of every family and answers in the same family. An agent answers on the memory transport.
+//! `POST /rpc` accepts requests of every family and answers in the same family. An agent answers on the memory
+//! transport.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

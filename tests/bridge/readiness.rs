@@ -1,5 +1,5 @@
-//! When `/readyz` says that work may come. Kafka is librdkafka's own mock cluster, whose group answers when the test lets
-//! it.
+//! When `/readyz` says that work may come. Kafka is librdkafka's own mock cluster, whose group answers when the test
+//! lets it.
 
 use std::sync::Arc;
 

@@ -1,6 +1,6 @@
-//! Thousands of schedules of faults, each decided by a seed: sends that are refused, confirmations that are lost, messages
-//! that come twice or late, buses that go away. In each of them nothing is lost, nothing reaches somebody else, no key
-//! loses its order, and the bridge ends.
+//! Thousands of schedules of faults, each decided by a seed: sends that are refused, confirmations that are lost,
+//! messages that come twice or late, buses that go away. In each of them nothing is lost, nothing reaches somebody
+//! else, no key loses its order, and the bridge ends.
 //!
 //! `A2ABUS_SCHEDULE=N` runs the schedule N only, with its log.
 
@@ -80,8 +80,8 @@ impl Draw {
     }
 }
 
-/// Waits by the clock of the schedule, which stands still while anything can run: longer than many failures in a row make
-/// the bridge wait.
+/// Waits by the clock of the schedule, which stands still while anything can run: longer than many failures in a row
+/// make the bridge wait.
 async fn within<T>(what: &str, condition: impl Future<Output = T>) -> T {
     let hour = Duration::from_secs(3_600);
     timeout(hour, condition)
@@ -156,7 +156,8 @@ async fn events(bus: Memory, key: &'static str) {
 }
 
 /// Asks, and waits for the answer: whether it is the agent's. It may be an error, since confirmations may be lost until
-/// the deadline; it is never the answer of somebody else. Where nothing goes wrong, one answer comes, and it is the agent's.
+/// the deadline; it is never the answer of somebody else. Where nothing goes wrong, one answer comes, and it is the
+/// agent's.
 async fn requester(bus: Memory, number: usize, is_faulty: bool) -> bool {
     let inbox = format!("clients.{number}");
     let mut answers = read(&bus, &inbox).await;

@@ -1,5 +1,5 @@
-//! MCP clients that connect to several replicas. A stream continues on another replica, also if the first one is killed.
-//! A cancel and the end of a session apply on every replica.
+//! MCP clients that connect to several replicas. A stream continues on another replica, also if the first one is
+//! killed. A cancel and the end of a session apply on every replica.
 
 use futures_util::StreamExt as _;
 use reqwest::{Client, RequestBuilder, Response};
@@ -14,8 +14,8 @@ use crate::replicas::Replica;
 /// Steps of one call.
 const STEPS: usize = 12;
 
-/// An agent that sends one step for each message on `pace`, then the result, in the protocol of the request (MCP or A2A).
-/// It returns the next message that it gets.
+/// An agent that sends one step for each message on `pace`, then the result, in the protocol of the request (MCP or
+/// A2A). It returns the next message that it gets.
 async fn agent(
     nats: async_nats::Client,
     mut requests: async_nats::Subscriber,

@@ -104,8 +104,8 @@ async fn replicas_agree(config: &str, announce: &impl AsyncFn(&str, String)) {
     third.stop().await;
 }
 
-/// Two owners announce an agent of one name at the same moment, each to another replica: one of them has it, and the other
-/// knows that. The name was free, or its agent was removed before.
+/// Two owners announce an agent of one name at the same moment, each to another replica: one of them has it, and the
+/// other knows that. The name was free, or its agent was removed before.
 async fn one_of_two_owners_has_a_name(config: &str) {
     let bridges = [Running::start(config).await, Running::start(config).await];
     let client = reqwest::Client::new();

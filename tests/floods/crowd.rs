@@ -1,7 +1,8 @@
 //! Many waiting clients: the memory that each needs, and that none needs a thread.
 //!
-//! `A2ABUS_TEST_CROWD` is how many there are of each kind: `A2ABUS_TEST_CROWD=10000 cargo test --test floods crowd`, with
-//! `--release` for the bound of an optimised program. The hard limit of open files (`ulimit -Hn`) has to allow that.
+//! `A2ABUS_TEST_CROWD` is how many there are of each kind: `A2ABUS_TEST_CROWD=10000 cargo test --test floods crowd`,
+//! with `--release` for the bound of an optimised program. The hard limit of open files (`ulimit -Hn`) has to allow
+//! that.
 
 use std::net::SocketAddr;
 

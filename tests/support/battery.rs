@@ -1,7 +1,7 @@
 //! The named cases that every transport passes, so that the rest of the system need not know which one it has.
 //!
-//! An [`Environment`] says how to reach a transport and what it can do; [`run`] runs one [`Case`] against it. Every wait
-//! is on a condition, with a deadline.
+//! An [`Environment`] says how to reach a transport and what it can do; [`run`] runs one [`Case`] against it. Every
+//! wait is on a condition, with a deadline.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -324,7 +324,8 @@ async fn batch<E: Environment>(bench: &Bench<'_, E>) {
     tokio::join!(publish, receive);
 }
 
-/// A reader that settles nothing gets as much as its budget allows. After it settles, it gets the rest; nothing is lost.
+/// A reader that settles nothing gets as much as its budget allows. After it settles, it gets the rest; nothing is
+/// lost.
 async fn saturated_unacked<E: Environment>(bench: &Bench<'_, E>) {
     const BUDGET: usize = 5;
     let mut subscription = bench.subscription("g");

@@ -84,8 +84,8 @@ impl Private {
         Some(server)
     }
 
-    /// A Kafka with a second listener, for a user with the password `secret` who has no permission yet; and the address of
-    /// that listener. The anonymous user of the first listener may do anything.
+    /// A Kafka with a second listener, for a user with the password `secret` who has no permission yet; and the address
+    /// of that listener. The anonymous user of the first listener may do anything.
     ///
     /// # Panics
     /// As [`Private::start_new`].

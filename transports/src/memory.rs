@@ -46,20 +46,20 @@ use store::{SendResult, Store};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct MemoryConfig {
-    /// Partitions of a topic that its first use creates. Count; default 4; 1 to 65535. A topic that a message creates, and
-    /// that only live readers match, has one.
+    /// Number of partitions of each topic; its first use creates it. Default 4; 1 to 65535. A topic that a message
+    /// creates, and that only live readers match, has one.
     pub partitions: NonZeroU16,
-    /// Messages one topic holds, at most. Count; default 65536; at least 1. A further send waits, and after 30 s fails as
-    /// `saturated`. Too small: senders wait for their readers.
+    /// Maximum number of messages in one topic. Default 65536; at least 1. A further send waits, and after 30 s fails
+    /// as `saturated`. Too small: senders wait for their readers.
     pub capacity_messages: NonZeroUsize,
-    /// Bytes of messages one topic holds, at most. Bytes; default 67108864 (64 MiB); at least 1. A further send waits, as
-    /// above.
+    /// Maximum size of all messages in one topic, in bytes. Default 67108864 (64 MiB); at least 1. A further send
+    /// waits, as with `capacity_messages`.
     pub capacity_bytes: NonZeroUsize,
-    /// Largest message, with its key and headers. Bytes; default 1048576 (1 MiB); at least 1. A larger one is refused as
-    /// `too_large`, as is one larger than `capacity_bytes`.
+    /// Maximum size of a message with its key and headers, in bytes. Default 1048576 (1 MiB); at least 1. A larger
+    /// message is refused as `too_large`, as is one larger than `capacity_bytes`.
     pub max_message_bytes: NonZeroUsize,
-    /// Topics, at most. Count; default 10000; at least 1. A send or subscription that needs one more is refused as
-    /// `unknown_topic`.
+    /// Maximum number of topics. Default 10000; at least 1. A send or subscription that needs another topic is refused
+    /// as `unknown_topic`.
     pub max_topics: NonZeroUsize,
 }
 

@@ -42,7 +42,10 @@ impl Topic {
             assert!(allowed, "a topic is letters, digits, '.', '_' and '-'");
             let ends_word = bytes[at] == b'.';
             let has_word = at > 0 && bytes[at - 1] != b'.' && at + 1 < bytes.len();
-            assert!(!ends_word || has_word, "no word between dots may be empty");
+            assert!(
+                !ends_word || has_word,
+                "no segment between dots may be empty"
+            );
             at += 1;
         }
         assert!(
@@ -78,7 +81,7 @@ impl Topic {
             return refuse("only letters, digits, '.', '_' and '-' are allowed");
         }
         if name.split('.').any(str::is_empty) {
-            return refuse("no word between dots may be empty");
+            return refuse("no segment between dots may be empty");
         }
         Ok(Self(name))
     }

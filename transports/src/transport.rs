@@ -232,7 +232,7 @@ impl TopicFilter {
     /// Checks a topic or a pattern.
     ///
     /// # Errors
-    /// When a word is neither a legal topic word, `*`, nor a last `>`.
+    /// If a segment is neither a valid topic segment, `*`, nor a last `>`.
     pub fn new(pattern: impl Into<Text>) -> Result<Self, crate::message::TopicError> {
         let pattern = pattern.into();
         let plain: Vec<&str> = pattern

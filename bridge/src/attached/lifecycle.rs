@@ -54,7 +54,7 @@ pub(super) enum RunEnd {
     Failed(String, bool),
 }
 
-/// Most messages that wait until the server reads them.
+/// Maximum number of messages that wait until the server reads them.
 pub(super) const QUEUE: usize = 64;
 /// The longest message of a server.
 pub(super) const MAX_MESSAGE: usize = 64 << 20;
@@ -62,7 +62,7 @@ pub(super) const MAX_MESSAGE: usize = 64 << 20;
 pub(super) const START: Duration = Duration::from_secs(60);
 /// The client's notification after the answer to `initialize`.
 pub(super) const INITIALIZED: &str = r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;
-/// Most pages of its list of tools.
+/// Maximum number of pages of its list of tools.
 const MAX_PAGES: usize = 50;
 
 // === impl Lifecycle ===

@@ -134,7 +134,7 @@ pub(super) struct Waiting {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Disconnected;
 
-/// Most open questions, and most abandoned calls that are tracked individually.
+/// Maximum number of open questions, and of abandoned calls that are tracked individually.
 const MAX_QUESTIONS: usize = 1_000;
 const MAX_ABANDONED: usize = 10_000;
 

@@ -33,7 +33,7 @@ use crate::http::messages::Messages;
 #[derive(Debug)]
 pub(super) struct Session {
     pub(super) web: Web,
-    /// Most concurrent calls.
+    /// Maximum number of concurrent calls.
     pub(super) concurrency: usize,
     pub(super) log: Arc<Log>,
 }
@@ -70,7 +70,7 @@ const PAUSES: [Duration; 3] = [
 ];
 /// How long to wait for the answer to a cancelled call, which shows that the server is done with it.
 const PARTING: Duration = Duration::from_secs(2);
-/// Most cancelled calls whose answers are awaited.
+/// Maximum number of cancelled calls whose answers are awaited.
 const MAX_CANCELLED: usize = 256;
 /// Why a session ends that the server no longer knows.
 const LOST: &str = "it no longer knows the session";

@@ -1,7 +1,8 @@
 //! The headers of a message that its copies keep.
 //!
 //! A header may instruct the readers of the copy, so copies keep only the headers on a list, such as a trace context.
-//! The headers of CloudEvents, of the transports and of the bridge are never copied; each copy gets new ones. Source: docs/design.md §T5.
+//! The headers of CloudEvents, of the transports and of the bridge are never copied; each copy gets new ones. Source:
+//! docs/design.md §T5.
 
 use a2abus_plugin::Text;
 use a2abus_transports::content_mode::{self, Binding};
@@ -58,9 +59,9 @@ const TRACE_STATE: &str = "tracestate";
 /// The prefixes of headers that are never kept, in any case: those of CloudEvents on each transport, of Spring for
 /// Kafka, of the NATS server, and of the bridge.
 const RESERVED: [&str; 5] = ["ce_", "ce-", "kafka_", "nats-", "bus-"];
-/// The most headers that a message keeps.
+/// Maximum number of headers that a message keeps.
 const MAX_HEADERS: usize = 64;
-/// The most bytes in their names and values.
+/// Maximum number of bytes in their names and values.
 const MAX_BYTES: usize = 16 << 10;
 
 // === impl PassedHeaders ===
@@ -132,7 +133,8 @@ impl PassedHeaders {
     }
 }
 
-/// The headers up to the limits. Several `tracestate` headers become one list. Source: W3C Trace Context, section 3.3.1.
+/// The headers up to the limits. Several `tracestate` headers become one list. Source: W3C Trace Context, section
+/// 3.3.1.
 fn bounded(headers: impl Iterator<Item = Header>) -> Vec<Header> {
     let mut left = MAX_BYTES;
     let mut passed = Vec::new();

@@ -77,9 +77,9 @@ pub(crate) struct EndedCalls {
     foreign: LogLimit,
 }
 
-/// Most ended calls that are remembered.
+/// Maximum number of ended calls that are remembered.
 const MAX_ENDED: usize = 4_096;
-/// Most other replicas that are remembered.
+/// Maximum number of other replicas that are remembered.
 const MAX_OTHERS: usize = 1_024;
 /// How often answers to calls of the same other replica are logged. They are normal while that replica runs.
 const FOREIGN_EVERY: Duration = Duration::from_secs(600);

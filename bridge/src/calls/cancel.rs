@@ -33,7 +33,8 @@ pub struct Canceller {
     log: LogLimit,
 }
 
-/// Most cancels that wait to be sent. Further ones are dropped; the agent's own deadline then ends the work.
+/// Maximum number of cancels that wait to be sent. Further ones are dropped; the agent's own deadline then ends the
+/// work.
 const QUEUE_CANCELS: usize = 1_024;
 
 // === impl Canceller ===
@@ -129,9 +130,10 @@ impl Cancel {
         }
     }
 
-    /// The JSON-RPC message to send. A2A cancels tasks, and the agent's answer names the task. Before the task is known,
-    /// and in protocols without their own cancel, this is MCP's notification with the reply id, which the agent got as
-    /// the id of the request. Source: docs/protocols/a2a.md §7, docs/protocols/mcp.md §4 and docs/protocols/acp.md §2.
+    /// The JSON-RPC message to send. A2A cancels tasks, and the agent's answer names the task. Before the task is
+    /// known, and in protocols without their own cancel, this is MCP's notification with the reply id, which the agent
+    /// got as the id of the request. Source: docs/protocols/a2a.md §7, docs/protocols/mcp.md §4 and
+    /// docs/protocols/acp.md §2.
     pub(crate) fn payload(&self) -> String {
         let call = self.id.to_string();
         let message = match (self.dialect, &self.task) {

@@ -26,7 +26,7 @@ use crate::calls::callid::CallId;
 use crate::calls::cancel::Cancel;
 use crate::calls::pending::Entry;
 
-/// Most cancels that are sent concurrently.
+/// Maximum number of cancels that are sent concurrently.
 const MAX_CONCURRENT_CANCELS: usize = 64;
 
 // === impl Calls ===

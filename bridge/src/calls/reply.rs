@@ -75,9 +75,9 @@ pub const FORWARDS: &str = "bus-forwards";
 /// The word before the call id in the reply subject of a call that other replicas follow.
 const FOLLOWED: &str = "followed";
 
-/// Most bytes of answers that are read and not yet handed over.
+/// Maximum number of bytes of answers that are read and not yet handed over.
 const REPLY_BUDGET_BYTES: usize = 64 << 20;
-/// Most answers that are read and not yet handed over.
+/// Maximum number of answers that are read and not yet handed over.
 const REPLY_BUDGET_MESSAGES: usize = 65_536;
 
 // === impl ReplyChannels ===

@@ -41,15 +41,15 @@ pub struct CallLimits {
     pub max_timeout: Duration,
     /// How long a streamed answer may take in total; `timeout` limits the time between two parts.
     pub stream_timeout: Duration,
-    /// Most calls that wait for an answer.
+    /// Maximum number of calls that wait for an answer.
     pub max_pending: usize,
-    /// Most calls that wait for one agent.
+    /// Maximum number of calls that wait for one agent.
     pub max_pending_per_agent: usize,
-    /// Most calls that one caller waits for.
+    /// Maximum number of calls that one caller waits for.
     pub max_pending_per_caller: usize,
     /// Memory for requests and answers in progress, in bytes.
     pub budget_bytes: usize,
-    /// Most parts of one answer that wait for their caller.
+    /// Maximum number of parts of one answer that wait for their caller.
     pub max_parts_buffered: usize,
 }
 

@@ -71,13 +71,14 @@ pub(crate) struct AttachArgs {
     /// A topic that requests may name for their answers; a pattern may contain * (any text), but no > of NATS.
     #[arg(long = "reply-topic", value_name = "PATTERN")]
     reply_topics: Vec<String>,
-    /// The topic on which the agent is announced to other bridges [default: agents.discovery, on NATS agents.discovery.NAME].
+    /// The topic on which the agent is announced to other bridges [default: agents.discovery, on NATS
+    /// agents.discovery.NAME].
     #[arg(long, value_name = "TOPIC", conflicts_with = "no_announce")]
     announce: Option<String>,
     /// Do not announce the agent; other bridges then have to list it.
     #[arg(long)]
     no_announce: bool,
-    /// The most calls at a time; with 1 an MCP server may send requests to the client of the call.
+    /// Maximum number of calls at a time; with 1 an MCP server may send requests to the client of the call.
     #[arg(long, value_name = "CALLS")]
     concurrency: Option<u32>,
 }

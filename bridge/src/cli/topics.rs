@@ -170,7 +170,7 @@ enum State {
     },
 }
 
-/// The most partitions that librdkafka requests.
+/// Maximum number of partitions that librdkafka requests.
 #[cfg(feature = "kafka")]
 const MAX_PARTITIONS: u32 = 100_000;
 const MAX_REPLICAS: u32 = 10_000;

@@ -107,22 +107,23 @@ pub struct A2aConfig {
     /// The agent of `POST /a2a`. By default the only agent; if there are several, the request must name one in
     /// `params._agentId` or in `metadata.targetAgent` of its message.
     pub default_agent: Option<Name>,
-    /// Most parts of a message.
+    /// Maximum number of parts in a message.
     #[schemars(range(min = 1, max = 100_000))]
     pub max_parts: u32,
-    /// Largest text of a part.
+    /// Maximum size of a text part.
     #[schemars(extend("bounds" = ["1KiB", "1GiB"]))]
     pub max_text_part: AsText<ByteSize>,
-    /// Largest file or data of a part.
+    /// Maximum size of the file or data in a part.
     #[schemars(extend("bounds" = ["1KiB", "1GiB"]))]
     pub max_data_part: AsText<ByteSize>,
-    /// Most requests of one client at a time, by its address (IPv6: by its /64 network). A stream counts until it ends.
-    /// Further requests get `429` with `Retry-After`.
+    /// Maximum number of requests of one client at a time, by its address (IPv6: by its /64 network). A stream counts
+    /// until it ends. Further requests get `429` with `Retry-After`.
     ///
     /// Wrong: all clients behind one proxy count as one.
     #[schemars(range(min = 1, max = 10_000_000))]
     pub max_requests_per_client: u32,
-    /// Most unfinished tasks with one `contextId`. A context exists as long as its tasks are stored: 24 hours.
+    /// Maximum number of unfinished tasks with one `contextId`. A context exists as long as its tasks are stored: 24
+    /// hours.
     #[schemars(range(min = 1, max = 10_000_000))]
     pub max_tasks_per_context: u32,
     /// Webhooks that clients set. The bridge calls them when their tasks change.
@@ -153,7 +154,7 @@ pub struct PushConfig {
     /// Wrong: events of a task are delivered in order, so later ones wait as long.
     #[schemars(extend("bounds" = ["0s", "24h"]))]
     pub give_up_after: AsText<Duration>,
-    /// Most webhooks of one task.
+    /// Maximum number of webhooks of one task.
     #[schemars(range(min = 1, max = 1_000))]
     pub max_per_task: u32,
 }

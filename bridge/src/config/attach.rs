@@ -27,7 +27,7 @@ pub struct AttachConfig {
     pub command: Option<Vec<String>>,
     /// The URL of an HTTP server, such as `http://weather.internal:8000/mcp`. Requests are posted to it.
     ///
-    /// Wrong: calls fail with `agent_unavailable` and the reason.
+    /// Wrong: while the server cannot be reached, calls fail with `agent_unavailable` and the reason.
     pub url: Option<AsText<ApiBase>>,
     /// The protocol of the server at `url`. A program always uses `mcp`.
     #[serde(default)]
@@ -42,9 +42,9 @@ pub struct AttachConfig {
     pub env: BTreeMap<String, TextOrSecret>,
     /// The working directory of the program; by default the bridge's.
     pub directory: Option<PathBuf>,
-    /// Most concurrent calls; further ones wait. With 1, an MCP program can send requests (sampling, elicitation,
-    /// roots) and log messages to the client of its call. With more, the bridge cannot tell which call they belong to.
-    /// HTTP servers are not affected, because they use the response stream of the call.
+    /// Maximum number of concurrent calls; further ones wait. With 1, an MCP program can send requests (sampling,
+    /// elicitation, roots) and log messages to the client of its call. With more, the bridge cannot tell which call
+    /// they belong to. HTTP servers are not affected, because they use the response stream of the call.
     ///
     /// Wrong: if the server processes one call at a time, a higher value makes calls time out.
     #[serde(default = "default_concurrency")]

@@ -21,9 +21,10 @@ pub struct BindingConfig {
     pub name: Name,
     /// The transport to read from: a key of `transports`.
     pub transport: Name,
-    /// The topics to read. On NATS and in memory, `*` matches one word and a final `>` matches the rest.
+    /// The topics to read. On NATS and in memory, `*` matches one segment and a final `>` matches the rest.
     ///
-    /// Wrong: while a Kafka topic does not exist, the bridge reads no topic of this binding and is not ready; it retries.
+    /// Wrong: while a Kafka topic does not exist, the bridge reads no topic of this binding and is not ready; it
+    /// retries.
     #[schemars(length(min = 1))]
     pub topics: Vec<AsText<TopicFilter>>,
     /// The Kafka consumer group or NATS queue group that the replicas share.
@@ -73,29 +74,30 @@ pub struct BindingConfig {
     /// Where messages that cannot be delivered are stored.
     #[serde(default)]
     pub dead_letter: DeadLetterConfig,
-    /// Most bytes received and not yet acknowledged; at the limit the source is paused. The waiting requests of one
-    /// agent hold at most a quarter of it, all waiting requests at most three quarters; a request above that gets the
-    /// error `exhausted` at once. A single request that is larger than the quarter may wait if it is the only one of
-    /// its agent.
+    /// Maximum number of bytes received and not yet acknowledged; at the limit the source is paused. The waiting
+    /// requests of one agent hold at most a quarter of it, all waiting requests at most three quarters; a request above
+    /// that gets the error `exhausted` at once. A single request that is larger than the quarter may wait if it is the
+    /// only one of its agent.
     ///
     /// Wrong: too small slows the binding down; too large costs memory. At least `limits.max_bytes`.
     #[serde(default = "default_budget_bytes")]
     #[schemars(extend("bounds" = ["64KiB", "16GiB"]))]
     pub budget_bytes: AsText<ByteSize>,
-    /// Most messages received and not yet acknowledged; at the limit the source is paused. Waiting requests have the
-    /// same shares as in `budget_bytes`. A Kafka partition is also paused when 8 times as many records (at least 4096)
-    /// were read after one that is not acknowledged yet.
+    /// Maximum number of messages received and not yet acknowledged; at the limit the source is paused. Waiting
+    /// requests have the same shares as in `budget_bytes`. A Kafka partition is also paused when 8 times as many
+    /// records (at least 4096) were read after one that is not acknowledged yet.
     ///
     /// Wrong: too small slows the binding down; too large costs memory, and more messages are redelivered after a
     /// crash.
     #[serde(default = "default_budget_messages")]
     #[schemars(range(min = 1, max = 1_000_000))]
     pub budget_messages: u32,
-    /// How many tasks process the messages (with `role: events` or `responses`). A task, and so one core, processes about
-    /// 100,000 messages of 1 KiB a second. Messages of one Kafka partition, or of one NATS subject, always go to the same
-    /// task, in order.
+    /// How many tasks process the messages (with `role: events` or `responses`). A task, and so one core, processes
+    /// about 100,000 messages of 1 KiB a second. Messages of one Kafka partition, or of one NATS subject, always go to
+    /// the same task, in order.
     ///
-    /// Wrong: every message costs a little more CPU with several tasks; more tasks than partitions or cores bring nothing.
+    /// Wrong: every message costs a little more CPU with several tasks; more tasks than partitions or cores bring
+    /// nothing.
     #[serde(default = "default_workers")]
     #[schemars(range(min = 1, max = 64))]
     pub workers: u32,

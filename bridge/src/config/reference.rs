@@ -111,10 +111,13 @@ impl<'a> Page<'a> {
             return format!("list of {}", self.kind(&format!("{path}[]"), items));
         }
         if let Some(members) = schema.get("additionalProperties").filter(|m| m.is_object()) {
-            return format!("{} by name", self.kind(&format!("{path}.<name>"), members));
+            return format!(
+                "map of name to {}",
+                self.kind(&format!("{path}.<name>"), members)
+            );
         }
         if !self.allowed(schema).is_empty() && schema.get("type").is_none() {
-            return "word".to_owned();
+            return "enum".to_owned();
         }
         if let Some(choices) = schema.get("anyOf").and_then(Value::as_array) {
             let kinds: Vec<_> = choices
@@ -180,16 +183,23 @@ impl<'a> Page<'a> {
         }
         let ranges = [
             ("minimum", "maximum", ""),
-            ("minLength", "maxLength", " character(s)"),
-            ("minItems", "maxItems", " item(s)"),
+            ("minLength", "maxLength", " character"),
+            ("minItems", "maxItems", " item"),
         ];
         let ranges = ranges.iter().filter_map(|(smallest, largest, unit)| {
+            let with_unit = |number: &Value| match (*unit, number.as_u64()) {
+                ("", _) => number.to_string(),
+                (unit, Some(1)) => format!("1{unit}"),
+                (unit, _) => format!("{number}{unit}s"),
+            };
             match (number(smallest), number(largest)) {
-                (Some(smallest), Some(largest)) => Some(format!("{smallest} to {largest}{unit}")),
-                (Some(smallest), None) if smallest.as_u64() != Some(0) => {
-                    Some(format!("at least {smallest}{unit}"))
+                (Some(smallest), Some(largest)) => {
+                    Some(format!("{smallest} to {}", with_unit(largest)))
                 }
-                (None, Some(largest)) => Some(format!("at most {largest}{unit}")),
+                (Some(smallest), None) if smallest.as_u64() != Some(0) => {
+                    Some(format!("at least {}", with_unit(smallest)))
+                }
+                (None, Some(largest)) => Some(format!("at most {}", with_unit(largest))),
                 _ => None,
             }
         });

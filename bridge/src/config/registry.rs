@@ -31,13 +31,13 @@ pub struct RegistryConfig {
     /// Wrong: agents that announce themselves less often are unknown in the meantime.
     #[schemars(extend("bounds" = ["1s", "365days"]))]
     pub lease: AsText<Duration>,
-    /// The longest lease that a card may ask for; longer ones are shortened.
+    /// The longest lease that a card may set; longer ones are shortened.
     #[schemars(extend("bounds" = ["1s", "365days"]))]
     pub max_lease: AsText<Duration>,
-    /// Most announced agents. Further agents are refused.
+    /// Maximum number of announced agents. Further agents are refused.
     #[schemars(range(min = 1, max = 100_000))]
     pub max_agents: u32,
-    /// Largest card. Larger ones are refused.
+    /// Maximum size of a card. Larger cards are refused.
     #[schemars(extend("bounds" = ["1KiB", "512KiB"]))]
     pub max_card: AsText<ByteSize>,
     /// Which agents may be called: `any` lets requests for unknown agents follow the routes; `known` refuses them at

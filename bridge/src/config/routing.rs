@@ -111,8 +111,8 @@ pub struct DestinationConfig {
     /// Wrong: calls to the agents at the other destinations time out. At most one destination of a route may set it.
     #[serde(default)]
     pub answers: bool,
-    /// What to do with an attribute value that is not a topic word (a letter or digit, then letters, digits, `_`, `-`):
-    /// refuse the event, escape the value reversibly, or also allow dots.
+    /// What to do with an attribute value that is not a topic segment (a letter or digit, then letters, digits, `_`,
+    /// `-`): refuse the event, escape the value reversibly, or also allow dots.
     #[serde(default)]
     pub names: Names,
 }

@@ -51,24 +51,24 @@ pub struct CallsConfig {
     /// Wrong: too short: calls fail that would have been answered. Too long: callers of dead agents wait.
     #[schemars(extend("bounds" = ["1ms", "1h"]))]
     pub timeout: AsText<Duration>,
-    /// The longest timeout that a caller may ask for.
+    /// The longest timeout that a caller may set.
     #[schemars(extend("bounds" = ["1ms", "1day"]))]
     pub max_timeout: AsText<Duration>,
     /// How long a streamed answer may take in total.
     #[schemars(extend("bounds" = ["1ms", "1day"]))]
     pub stream_timeout: AsText<Duration>,
-    /// Most calls waiting for an answer; further callers get `429` with `Retry-After`.
+    /// Maximum number of calls waiting for an answer; further callers get `429` with `Retry-After`.
     ///
     /// Wrong: too small: calls are refused. Too large: each call costs about 1 KiB of memory.
     #[schemars(range(min = 1, max = 10_000_000))]
     pub max_pending: u32,
-    /// Most calls waiting for one agent; further callers of this agent get `429` with `Retry-After`. All calls without
-    /// a target agent count as one agent.
+    /// Maximum number of calls waiting for one agent; further callers of this agent get `429` with `Retry-After`. All
+    /// calls without a target agent count as one agent.
     ///
     /// Wrong: if it is as large as `max_pending`, one slow or dead agent can use up all calls.
     #[schemars(range(min = 1, max = 10_000_000), extend("default_words" = "a quarter of `max_pending`"))]
     pub max_pending_per_agent: Option<u32>,
-    /// Most calls of one caller waiting for an answer, by its address (IPv6: by its /64 network).
+    /// Maximum number of calls of one caller waiting for an answer, by its address (IPv6: by its /64 network).
     ///
     /// Wrong: all callers behind one proxy count as one. If it is as large as `max_pending`, one caller can shut out
     /// all others.
@@ -81,7 +81,8 @@ pub struct CallsConfig {
     /// Wrong: too small: requests are refused. Too large: callers can make the process use that much memory.
     #[schemars(extend("bounds" = ["1MiB", "1TiB"]))]
     pub budget_bytes: AsText<ByteSize>,
-    /// Most parts of one streamed answer that wait for a slow caller; at the limit the stream ends with an error.
+    /// Maximum number of parts of one streamed answer that wait for a slow caller; at the limit the stream ends with an
+    /// error.
     #[schemars(range(min = 1, max = 65_536))]
     pub max_parts_buffered: u32,
 }
@@ -134,11 +135,13 @@ pub struct HttpConfig {
     /// Wrong: too long lets idle clients hold connections; too short makes clients reconnect.
     #[schemars(extend("bounds" = ["100ms", "1h"]))]
     pub idle_timeout: AsText<Duration>,
-    /// Most connections at a time; further ones wait in the kernel. If the limit of open files is lower, the bridge
-    /// lowers this value with a warning, and reserves some descriptors for brokers, files and the admin listener.
+    /// Maximum number of connections at a time; further ones wait in the kernel. If the limit of open files is lower,
+    /// the bridge lowers this value with a warning, and reserves some descriptors for brokers, files and the admin
+    /// listener.
     #[schemars(range(min = 1, max = 1_000_000))]
     pub max_connections: u32,
-    /// Most connections of one client, by its address (IPv6: by its /64 network); further ones are closed at once.
+    /// Maximum number of connections of one client, by its address (IPv6: by its /64 network); further ones are closed
+    /// at once.
     ///
     /// Wrong: all clients behind one proxy count as one. If it is as large as `max_connections`, one client can shut
     /// out all others.
@@ -178,7 +181,7 @@ pub struct AdminConfig {
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct LimitsConfig {
-    /// Largest payload. A larger HTTP request body gets 413.
+    /// Maximum size of a payload. A larger HTTP request body gets 413.
     ///
     /// Wrong: a payload that is too large for its destination topic becomes a dead letter.
     #[schemars(extend("bounds" = ["1KiB", "1GiB"]))]
@@ -186,10 +189,10 @@ pub struct LimitsConfig {
     /// Deepest nesting of objects and arrays.
     #[schemars(range(min = 8, max = 128))]
     pub max_depth: u32,
-    /// Most object members and array elements in a payload.
+    /// Maximum number of object members and array elements in a payload.
     #[schemars(range(min = 16, max = 100_000_000))]
     pub max_members: u32,
-    /// Most elements of a batch or lines of a document.
+    /// Maximum number of elements in a batch, or of lines in a document.
     #[schemars(range(min = 1, max = 1_000_000))]
     pub max_units: u32,
     /// How many routes an event may pass. An event that exceeds it is treated as a loop and becomes a dead letter.
@@ -207,8 +210,8 @@ pub struct TelemetryConfig {
     pub log: AsText<LogFilter>,
     /// The format of log lines.
     pub log_format: LogFormat,
-    /// Most agents with separate metrics. An agent named in a route gets them with its first call, any other with its
-    /// first answer. All further agents count as `other`.
+    /// Maximum number of agents with separate metrics. An agent named in a route gets them with its first call, any
+    /// other with its first answer. All further agents count as `other`.
     ///
     /// Wrong: each agent adds about 25 series; too many slow down the metrics system.
     #[schemars(range(min = 0, max = 100_000))]

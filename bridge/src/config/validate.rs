@@ -467,11 +467,11 @@ impl<'a> Checker<'a> {
             _ if attribute.is_binding() => {}
             Names::Dotted => self.error(
                 path,
-                "begins with an attribute, and with names: dotted a payload can choose any topic: put a fixed word before it",
+                "begins with an attribute, and with names: dotted a payload can choose any topic: put a fixed prefix before it",
             ),
             Names::Refuse | Names::Escape => self.warning(
                 path,
-                "begins with an attribute, so a payload can choose any topic without dots: put a fixed word before it",
+                "begins with an attribute, so a payload can choose any topic without dots: put a fixed prefix before it",
             ),
         }
     }

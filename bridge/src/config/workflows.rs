@@ -38,8 +38,8 @@ pub struct WorkflowsConfig {
     /// The directory for records of executions and `localStorage`. Without it both are in the logs of `state`, which
     /// replicas share; with `state.log: memory` they are in memory, at most 256 MiB for all agents together.
     ///
-    /// Wrong: with neither, a restart loses all records, so a workflow that is sent again runs again. Two processes cannot
-    /// share a directory.
+    /// Wrong: with neither, a restart loses all records, so a workflow that is sent again runs again. Two processes
+    /// cannot share a directory.
     #[schemars(length(min = 1))]
     pub data_directory: Option<PathBuf>,
     /// Approximate limit for the stored records of each agent, in bytes. Above three quarters of it, the oldest
@@ -48,15 +48,15 @@ pub struct WorkflowsConfig {
     /// Wrong: too small: results are deleted before they are fetched. Far too small: a repeated request runs again.
     #[schemars(range(min = 1_048_576))]
     pub max_record_bytes: usize,
-    /// Most operations executed in one execution. A loop counts as one, and so does each operation in each of its
-    /// iterations.
+    /// Maximum number of operations executed in one execution. A loop counts as one, and so does each operation in each
+    /// of its iterations.
     ///
     /// Wrong: too small: a loop over 1,000 elements cannot finish. Far too large: only `max_execution_time` ends a
     /// runaway workflow.
     #[schemars(range(min = 1, max = 1_000_000))]
     pub max_operation_runs: usize,
-    /// Memory limit for the data model of an execution, and separately for its results. In-memory size: small objects take
-    /// about 5x their JSON size.
+    /// Memory limit for the data model of an execution, and separately for its results. In-memory size: small objects
+    /// take about 5x their JSON size.
     ///
     /// Wrong: too small: large API responses cannot be processed. Each execution may use twice this amount of memory.
     #[schemars(range(min = 1_048_576))]
@@ -68,7 +68,8 @@ pub struct WorkflowsConfig {
     /// Certificates (PEM) of private authorities that sign the certificates of services called by workflows, in
     /// addition to those of the system.
     pub ca_files: Vec<PathBuf>,
-    /// Most retries of an API call after a temporary failure. The waits between them grow from one second to a minute.
+    /// Maximum number of retries of an API call after a temporary failure. The waits between them grow from one second
+    /// to a minute.
     ///
     /// Wrong: with more retries an execution takes longer to fail, and puts more load on a service that is in trouble.
     #[schemars(range(max = 10))]
@@ -174,8 +175,8 @@ pub struct CredentialConfig {
     pub kind: CredentialType,
     /// The secret: a file or an environment variable.
     ///
-    /// Wrong: the bridge does not start if the secret is missing or empty. If it disappears later, the credential is absent
-    /// until it is back.
+    /// Wrong: the bridge does not start if the secret is missing or empty. If it disappears later, the credential is
+    /// absent until it is back.
     pub value: Secret,
     /// The ids of the APIs to which it may be sent; it is sent to no others.
     #[serde(default)]
@@ -208,8 +209,8 @@ pub struct AgentConfig {
     pub id: Name,
     /// The API keys it sends over HTTP. Without a key the agent exists on the bus only.
     ///
-    /// Wrong: the bridge does not start if a key is missing or empty. If it disappears later, the key is revoked until it is
-    /// back.
+    /// Wrong: the bridge does not start if a key is missing or empty. If it disappears later, the key is revoked until
+    /// it is back.
     #[serde(default)]
     pub keys: Vec<ApiKey>,
     /// The types of operations it may use, such as `ApiCall`, or `*` for all.
@@ -227,11 +228,11 @@ pub struct AgentConfig {
     /// The storages it may write to, `localStorage`, `sessionStorage`, `file`, or `*` for all.
     #[serde(default)]
     pub storages: Vec<Grant>,
-    /// Most operations in a workflow.
+    /// Maximum number of operations in a workflow.
     #[serde(default = "default_max_operations")]
     #[schemars(range(min = 1, max = 100))]
     pub max_operations: u32,
-    /// Longest execution.
+    /// Maximum duration of an execution.
     #[serde(default = "default_max_execution_time")]
     #[schemars(extend("bounds" = ["1ms", "1h"]))]
     pub max_execution_time: AsText<Duration>,
@@ -268,19 +269,19 @@ pub enum ApiKey {
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct RatesConfig {
-    /// Most HTTP requests in 60 seconds.
+    /// Maximum number of HTTP requests in 60 seconds.
     #[schemars(range(max = 1_000_000))]
     pub requests_per_minute: u32,
-    /// Most HTTP requests in an hour.
+    /// Maximum number of HTTP requests in an hour.
     #[schemars(range(max = 1_000_000))]
     pub requests_per_hour: u32,
-    /// Most HTTP requests in a day.
+    /// Maximum number of HTTP requests in a day.
     #[schemars(range(max = 1_000_000))]
     pub requests_per_day: u32,
-    /// Most requests that its workflows send in 60 seconds, each attempt counted.
+    /// Maximum number of requests that its workflows send in 60 seconds, each attempt counted.
     #[schemars(range(max = 1_000_000))]
     pub api_calls_per_minute: u32,
-    /// Most requests that its workflows send in an hour, each attempt counted.
+    /// Maximum number of requests that its workflows send in an hour, each attempt counted.
     #[schemars(range(max = 1_000_000))]
     pub api_calls_per_hour: u32,
 }

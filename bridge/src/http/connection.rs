@@ -37,9 +37,9 @@ pub struct ConnectionBounds {
     pub idle_timeout: Duration,
     /// How long a client may leave a response unread.
     pub response_timeout: Duration,
-    /// Most concurrent connections; further ones wait in the kernel.
+    /// Maximum number of concurrent connections; further ones wait in the kernel.
     pub max_connections: usize,
-    /// Most connections of one client; further ones are closed.
+    /// Maximum number of connections of one client; further ones are closed.
     pub max_per_client: usize,
 }
 
@@ -110,11 +110,11 @@ const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 const MAX_HEAD_BYTES: u32 = 64 << 10;
 /// The first bytes of an HTTP/2 connection. No HTTP/1 request begins with them. Source: RFC 9113 section 3.4.
 const HTTP_2: &[u8] = b"PRI ";
-/// Most concurrent requests on one HTTP/2 connection.
+/// Maximum number of concurrent requests on one HTTP/2 connection.
 const MAX_STREAMS: u32 = 32;
 /// The HTTP/2 flow-control windows of one request and of a connection, in bytes.
 const WINDOWS: (u32, u32) = (128 << 10, 512 << 10);
-/// Most bytes of one HTTP/2 response that wait to be sent.
+/// Maximum number of bytes of one HTTP/2 response that wait to be sent.
 const SEND_BUFFER: usize = 64 << 10;
 /// The shortest and the longest interval between two checks of a connection.
 const CHECK_INTERVALS: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(5));

@@ -44,7 +44,7 @@ const RESERVED_DESCRIPTORS: u64 = 256;
 /// How long accepting pauses when the process is out of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 
-/// Most waiting connections that are accepted at shutdown: the default backlog of a listener.
+/// Maximum number of waiting connections that are accepted at shutdown: the default backlog of a listener.
 const MAX_WAITING: usize = 1_024;
 
 /// How many of the wanted connections the process can have: each one needs a file descriptor.

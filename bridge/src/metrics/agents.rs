@@ -1,8 +1,8 @@
 //! Calls by agent. Which agents have series of their own is bounded: a name is text that a caller chose.
 //!
 //! An agent has series of its own from its first answer on, or from its first call where a route names it. When as many
-//! agents have some as may, the one that was called longest ago makes room, unless that was a moment ago or it has calls
-//! in flight. All others count together as `other`.
+//! agents have some as may, the one that was called longest ago makes room, unless that was a moment ago or it has
+//! calls in flight. All others count together as `other`.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

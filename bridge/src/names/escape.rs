@@ -1,4 +1,4 @@
-//! Escaping that turns any text into one topic word.
+//! Escaping that turns any text into one topic segment.
 
 use std::fmt::Write as _;
 

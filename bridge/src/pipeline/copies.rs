@@ -1,8 +1,8 @@
 //! The memory that copies use until they are confirmed.
 //!
 //! The budget of a subscription counts received messages. One message can become many copies, each with the key and the
-//! headers of the message, so these are limited as well: a message whose copies would repeat too much is refused, and no
-//! other message is read while the unconfirmed copies use too much.
+//! headers of the message, so these are limited as well: a message whose copies would repeat too much is refused, and
+//! no other message is read while the unconfirmed copies use too much.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 
 use crate::bus::outbound::Outgoing;
 
-/// The most bytes of keys and headers that the elements of one message may repeat.
+/// Maximum number of bytes of keys and headers that the elements of one message may repeat.
 const MAX_REPEATED: usize = 4 << 20;
 /// If the copies of a binding use more bytes, no other message is read.
 const MAX_IN_HAND: usize = 64 << 20;

@@ -22,7 +22,8 @@ use crate::calls::reply_address;
 use crate::calls::resolve::ReadAt;
 use crate::config::OnUnknown;
 
-/// The most error replies to one message. If more of its elements are refused, the rest only become dead letters.
+/// Maximum number of error replies to one message. If more of its elements are refused, the rest only become dead
+/// letters.
 const MAX_ERROR_REPLIES: usize = 16;
 /// The header that counts the routes that a payload of an unknown format has passed.
 const PASSED_HOPS: &str = "bus-hops";

@@ -11,7 +11,7 @@ use super::record::AnnouncedAgent;
 use crate::config::{AgentCardConfig, Config};
 use crate::route::Route;
 
-/// Most agent names in a message that lists them.
+/// Maximum number of agent names in a message that lists them.
 const MAX_NAMES: usize = 100;
 
 /// A snapshot of the agents. Immutable.

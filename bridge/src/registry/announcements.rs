@@ -30,7 +30,7 @@ const MAX_TRIES: usize = 5;
 const FORGET_AFTER: Duration = Duration::from_secs(10 * 60);
 /// How many expired announcements are removed at a time.
 const MAX_CONCURRENT_REMOVALS: usize = 16;
-/// Most agents that are written concurrently.
+/// Maximum number of agents that are written concurrently.
 const WRITERS: u64 = 64;
 /// The log may hold this many announcements, including expired ones, for each allowed agent.
 const ENTRIES_PER_AGENT: usize = 4;

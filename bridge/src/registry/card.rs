@@ -59,9 +59,9 @@ const DESCRIPTION: usize = 4_096;
 const NAME: usize = 256;
 /// The longest version.
 const VERSION: usize = 64;
-/// Most skills of a card, and most tags, examples and media types of one list.
+/// Maximum number of skills of a card, and of tags, examples and media types of one list.
 pub(crate) const ITEMS: usize = 100;
-/// Most faults that are reported.
+/// Maximum number of faults that are reported.
 const MAX_FAULTS: usize = 20;
 
 // === impl Faults ===

@@ -68,7 +68,7 @@ struct CachedAnswer {
 /// How long a query may take, for one agent and for all together.
 const AGENT_TIMEOUT: Duration = Duration::from_secs(2);
 const TOTAL_TIMEOUT: Duration = Duration::from_secs(5);
-/// Most agents that are queried concurrently.
+/// Maximum number of agents that are queried concurrently.
 const MAX_CONCURRENT: usize = 32;
 /// How long an answer is cached, and how long an agent that did not answer is not queried again.
 const CACHE_TTL: Duration = Duration::from_secs(60);
@@ -76,7 +76,7 @@ const NOT_AGAIN: Duration = Duration::from_secs(10);
 /// Largest answer of one agent, in bytes, and most pages.
 const LARGEST: usize = 256 << 10;
 const MAX_PAGES: usize = 50;
-/// Most bytes in the cache, and the overhead of one answer.
+/// Maximum number of bytes in the cache, and the overhead of one answer.
 const MAX_BYTES: usize = 32 << 20;
 const ANSWER_BYTES: usize = 512;
 /// The MCP revision of queries.

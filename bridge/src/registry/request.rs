@@ -73,7 +73,7 @@ pub(crate) struct AgentEntry {
 
 /// Entries of one page: the default and the maximum.
 const PAGE: (usize, usize) = (100, 1_000);
-/// Most bytes of cards in one page.
+/// Maximum number of bytes of cards in one page.
 const MAX_BYTES: usize = 4 << 20;
 /// Matches any segment of an identity.
 const ANY: &str = "+";

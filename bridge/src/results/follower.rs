@@ -122,11 +122,11 @@ const GRACE: Duration = Duration::from_secs(3);
 const UNKNOWN: Duration = Duration::from_secs(10);
 /// How often the buffered answers are checked.
 const CHECK_INTERVAL: Duration = Duration::from_millis(250);
-/// Most bytes of all buffered answers.
+/// Maximum number of bytes of all buffered answers.
 const MAX_BYTES: usize = 64 << 20;
 /// The approximate overhead of a buffered message.
 const MESSAGE_BYTES: usize = 512;
-/// Most calls whose parts are recorded concurrently.
+/// Maximum number of calls whose parts are recorded concurrently.
 const MAX_CONCURRENT: usize = 64;
 
 // === impl Follower ===

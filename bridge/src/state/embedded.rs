@@ -55,13 +55,13 @@ const LATEST: TableDefinition<'_, &str, u64> = TableDefinition::new("latest");
 const META: TableDefinition<'_, &str, u64> = TableDefinition::new("meta");
 const NEXT: &str = "next";
 
-/// Most appends that wait for the disk.
+/// Maximum number of appends that wait for the disk.
 const QUEUE: usize = 1024;
-/// Most appends in one commit.
+/// Maximum number of appends in one commit.
 const COMMIT: usize = 512;
-/// Most records in one batch of a reader.
+/// Maximum number of records in one batch of a reader.
 const BATCH: usize = 512;
-/// Most old records removed in one commit. It is more than a commit can add.
+/// Maximum number of old records removed in one commit. It is more than a commit can add.
 const REMOVED: usize = 2 * COMMIT;
 /// The size of the database cache in memory.
 const CACHE_BYTES: usize = 16 << 20;

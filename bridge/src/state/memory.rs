@@ -14,7 +14,7 @@ use super::log::{
 };
 use crate::clock;
 
-/// Most records of one partition in a batch.
+/// Maximum number of records of one partition in a batch.
 const BATCH: usize = 512;
 /// How long the deletion of a key is kept, for slow readers.
 const DELETIONS: Duration = Duration::from_secs(60 * 60);

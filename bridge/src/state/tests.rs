@@ -344,8 +344,8 @@ fn history() -> impl Strategy<Value = Vec<(u8, String)>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Two replicas with the same log agree: one reads while the other writes, or starts anywhere in between, and several
-    /// partitions may be read in any order.
+    /// Two replicas with the same log agree: one reads while the other writes, or starts anywhere in between, and
+    /// several partitions may be read in any order.
     #[test]
     fn replicas_agree(history in history(), starts in 0..60_usize, partitions in 1..4_u32, threads in 1..3_usize) {
         let runtime = tokio::runtime::Builder::new_multi_thread()

@@ -117,11 +117,11 @@ pub(crate) struct Task {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct TaskFold;
 
-/// Most events of a task that are stored for subscribers that reconnect.
+/// Maximum number of events of a task that are stored for subscribers that reconnect.
 const MAX_EVENTS: usize = 1_024;
-/// Most calls of a task whose progress is stored.
+/// Maximum number of calls of a task whose progress is stored.
 const MAX_CALLS: usize = 16;
-/// Most messages in the history of a task.
+/// Maximum number of messages in the history of a task.
 const MAX_MESSAGES: usize = 1_000;
 
 // === impl Origin ===

@@ -1,5 +1,5 @@
-//! The executor's store on the logs of the state: all replicas share records and `localStorage`, and an execution runs on
-//! one of them.
+//! The executor's store on the logs of the state: all replicas share records and `localStorage`, and an execution runs
+//! on one of them.
 //!
 //! | log | key | entry |
 //! |---|---|---|

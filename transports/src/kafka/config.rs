@@ -18,26 +18,26 @@ use crate::transport::LAG_INTERVAL;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct KafkaConfig {
-    /// The brokers to connect to first, each `host:port`: a list, or one string with commas. Required, at least one.
-    /// The rest of the cluster is found through them. When none answers the transport is down until one does.
+    /// The brokers to connect to first, each `host:port`: a list, or one string with commas. At least one. The
+    /// client discovers the rest of the cluster. If none of them answers, the transport is unavailable until one does.
     #[serde(deserialize_with = "one_or_many")]
     #[schemars(with = "OneOrMany", extend("minItems" = 1))]
     pub brokers: Vec<String>,
 
-    /// Name of this client in broker logs, metrics and quotas. Text; default `a2abus`; not empty.
+    /// The name of this client in the logs, metrics and quotas of brokers. Default `a2abus`; not empty.
     #[serde(default = "default_client_id")]
     pub client_id: String,
 
     /// TLS to the brokers. Default: none, traffic is not encrypted.
     pub tls: Option<KafkaTls>,
 
-    /// How to log in. Default: not at all.
+    /// How to log in. Default: no log-in.
     pub sasl: Option<KafkaSasl>,
 
-    /// How long a message waits for others to share a request. Duration; default `0s`; at most `1s`.
+    /// How long a message waits for others, to be sent in one request. Default `0s`; at most `1s`.
     ///
-    /// Zero, because latency matters more than the number of requests, and messages that arrive while requests are in
-    /// flight are sent together anyway. A higher value delays every call by up to that much.
+    /// The default is zero, because latency matters more than the number of requests, and messages that arrive while
+    /// requests are in flight are sent together anyway. A higher value delays every call by up to this time.
     #[serde(
         default = "default_linger",
         with = "crate::human_duration",
@@ -46,26 +46,25 @@ pub struct KafkaConfig {
     #[schemars(with = "String", extend("format" = "duration"))]
     pub linger: Duration,
 
-    /// How long the client tries to deliver a message before its confirmation fails. Duration; default `120s`; `1s` to
+    /// How long the client tries to deliver a message before its confirmation fails. Default `120s`; `1s` to
     /// `15m`. Too short: failures during a leader election. Too long: failures are reported late.
     #[serde(default = "default_message_timeout", with = "crate::human_duration")]
     #[schemars(with = "String", extend("format" = "duration"))]
     pub message_timeout: Duration,
 
-    /// The largest message sent, and about the largest request, in bytes; a larger message is refused as `too_large`
-    /// without asking the broker. Default 1000000; 1000 to 1000000000.
+    /// Maximum size of a sent message, and roughly of a request, in bytes. A larger message is refused as `too_large`
+    /// without a request to the broker. Default 1000000; 1000 to 1000000000.
     ///
-    /// Keep it at or below the smallest `max.message.bytes` of the topics written to: a broker refuses a whole request,
-    /// including the small messages in it.
+    /// It must not exceed the smallest `max.message.bytes` of the topics that the bridge writes to, because a broker
+    /// refuses a whole request, including the small messages in it.
     #[serde(default = "default_max_message_bytes")]
     pub max_message_bytes: u32,
 
-    /// Compression of messages that are sent. Default `none`, for latency. Messages that are read may be compressed in
-    /// any way.
+    /// Compression of sent messages. Default `none`, for low latency. Received messages may have any compression.
     #[serde(default)]
     pub compression: Compression,
 
-    /// How long the group waits for a silent member before it gives its partitions to others. Duration; default `45s`;
+    /// How long the group waits for a silent member before it gives its partitions to others. Default `45s`;
     /// `1s` to `30m`, within the broker's `group.min.session.timeout.ms` and `group.max.session.timeout.ms`. When
     /// partitions move, messages in progress have half of it to settle. Too short: partitions move under load.
     #[serde(default = "default_session_timeout", with = "crate::human_duration")]
@@ -73,33 +72,33 @@ pub struct KafkaConfig {
     pub session_timeout: Duration,
 
     /// Static membership: a name of this process that stays the same after a restart and that no other process has.
-    /// Text; default none. A restart within `session_timeout` then moves no partitions. A second process with the same
+    /// Default none. A restart within `session_timeout` then moves no partitions. A second process with the same
     /// name ends the subscriptions of the first.
     pub instance_id: Option<String>,
 
-    /// Further librdkafka properties, passed to producer and consumers. Map of text to text; default none. A property
-    /// that has its own key here, or on which a guarantee depends, is refused; an unknown one fails the connection.
+    /// Further librdkafka properties, passed to the producer and the consumers. A property that has its own key here,
+    /// or on which a guarantee depends, is refused. With an unknown property, the connection fails.
     #[serde(default)]
     #[schemars(with = "BTreeMap<String, String>")]
     pub properties: KafkaProperties,
 }
 
-/// TLS to the brokers. The broker's certificate is always verified. The files are read at the start: restart the bridge
-/// after you have renewed one.
+/// TLS to the brokers. The broker's certificate is always verified. The files are read at start-up: restart the bridge
+/// after you renew a certificate.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct KafkaTls {
     /// Certificates of the authorities that sign the brokers' certificates. Path of a PEM file; default: those of the
     /// system.
     pub ca_file: Option<PathBuf>,
-    /// Our certificate, with its chain, for brokers that ask for one. Path of a PEM file; default none; needs `key_file`.
+    /// The client certificate with its chain, for brokers that require one. Path of a PEM file; needs `key_file`.
     pub cert_file: Option<PathBuf>,
-    /// The key of our certificate. Path of a PEM file; default none; needs `cert_file`.
+    /// The key of the client certificate. Path of a PEM file; needs `cert_file`.
     pub key_file: Option<PathBuf>,
-    /// The password of the key. A secret reference; default none; needs `key_file`.
+    /// The password of the key. A secret reference; needs `key_file`.
     pub key_password: Option<Secret>,
     /// Accept a trusted certificate for any host name. Default false. With true, any holder of such a certificate can
-    /// pose as the broker.
+    /// impersonate the broker.
     #[serde(default)]
     pub insecure_skip_hostname: bool,
 }
@@ -108,11 +107,11 @@ pub struct KafkaTls {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct KafkaSasl {
-    /// The mechanism. Required.
+    /// The mechanism.
     pub mechanism: SaslMechanism,
-    /// The user. Text; required; not empty.
+    /// The user. Not empty.
     pub username: String,
-    /// The password. A secret reference; required.
+    /// The password. A secret reference.
     pub password: Secret,
     /// Allow `PLAIN` without TLS, which sends the password unencrypted. Default false.
     #[serde(default)]
@@ -122,13 +121,13 @@ pub struct KafkaSasl {
 /// A SASL mechanism of this build.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum SaslMechanism {
-    /// The password itself.
+    /// Sends the password.
     #[serde(rename = "PLAIN")]
     Plain,
-    /// A challenge; SHA-256.
+    /// Challenge-response with SHA-256.
     #[serde(rename = "SCRAM-SHA-256")]
     ScramSha256,
-    /// A challenge; SHA-512.
+    /// Challenge-response with SHA-512.
     #[serde(rename = "SCRAM-SHA-512")]
     ScramSha512,
 }
@@ -140,11 +139,11 @@ pub enum Compression {
     /// None.
     #[default]
     None,
-    /// Cheap.
+    /// Fast, with little CPU.
     Lz4,
-    /// Dense.
+    /// The smallest messages.
     Zstd,
-    /// For brokers and consumers that know nothing newer.
+    /// For old brokers and consumers.
     Gzip,
 }
 

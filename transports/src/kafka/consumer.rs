@@ -498,9 +498,9 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Whether the client waits for partitions that it may never get. librdkafka removes the brokers that a response about
-    /// the cluster does not name. After a response that names none, as a single broker sends it while it returns to its
-    /// cluster, the client sometimes never asks again.
+    /// Whether the client waits for partitions that it may never get. librdkafka removes the brokers that a response
+    /// about the cluster does not name. After a response that names none, as a single broker sends it while it returns
+    /// to its cluster, the client sometimes never asks again.
     fn is_stuck(&self) -> bool {
         let is_answered = self.task.plan.pulse.answers_for() > MAX_WAIT;
         self.is_member() && is_answered && self.is_without_partitions(MAX_WAIT)
@@ -606,8 +606,8 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Commits what is settled while the member can still take part in a rebalance. Without this, the commit of a closing
-    /// client that meets a rebalance is refused, and its records are delivered again. Source: KIP-429.
+    /// Commits what is settled while the member can still take part in a rebalance. Without this, the commit of a
+    /// closing client that meets a rebalance is refused, and its records are delivered again. Source: KIP-429.
     fn commit(&self) {
         let until = self.task.leave.drain_until.get().copied();
         let Some(until) = until.filter(|_| self.is_member()) else {
@@ -629,8 +629,8 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Commits the stored positions, and returns whether the group has these positions. The coordinator tells: librdkafka
-    /// does not report the result of this commit, and during a rebalance it comes late.
+    /// Commits the stored positions, and returns whether the group has these positions. The coordinator tells:
+    /// librdkafka does not report the result of this commit, and during a rebalance it comes late.
     fn is_committed(&self, settled: Vec<(Topic, i32, i64)>, until: Instant) -> bool {
         let timeout = COMMITTED_TIMEOUT.min(until.saturating_duration_since(Instant::now()));
         let committed = self

@@ -228,8 +228,8 @@ fn cause_of(cause: &str) -> &str {
 
 /// A client's message about a broker, human-readable: `127.0.0.1:9092: connection refused`.
 fn plain(reason: &str) -> String {
-    // As `sasl_plaintext://127.0.0.1:9092/bootstrap: Connect to ipv4#127.0.0.1:9092 failed: Connection refused (after 0ms
-    // in state CONNECT)`.
+    // As `sasl_plaintext://127.0.0.1:9092/bootstrap: Connect to ipv4#127.0.0.1:9092 failed: Connection refused (after
+    // 0ms in state CONNECT)`.
     let (place, message) = match reason.split_once(": ") {
         Some((place, message)) if !place.contains(' ') => (place, message),
         _ => ("", reason),

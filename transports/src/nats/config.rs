@@ -22,13 +22,13 @@ pub use jetstream::{JetStreamConfig, StreamConfig, StreamStorage};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NatsConfig {
-    /// The servers to connect to, each `nats://host:port` or `tls://host:port`, without user or password. List;
-    /// required, at least one. The rest of the cluster is found through them. When none answers the transport is down
-    /// until one does.
+    /// The servers to connect to, each `nats://host:port` or `tls://host:port`, without user or password. At least one.
+    /// The client discovers the rest of the cluster. If none of them answers, the transport is unavailable until one
+    /// does.
     #[schemars(extend("minItems" = 1))]
     pub servers: Vec<String>,
 
-    /// Name of this client in the server's monitoring. Text; default `a2abus`; not empty.
+    /// The name of this client in the server's monitoring. Default `a2abus`; not empty.
     #[serde(default = "default_name")]
     pub name: String,
 
@@ -36,65 +36,64 @@ pub struct NatsConfig {
     #[serde(default)]
     pub tls: NatsTls,
 
-    /// How to log in. Default: not at all.
+    /// How to log in. Default: no log-in.
     pub auth: Option<NatsAuth>,
 
-    /// How often an idle connection is pinged; after two pings without an answer it is closed. Duration; default `10s`;
+    /// How often an idle connection is pinged; after two pings without an answer it is closed. Default `10s`;
     /// `1s` to `5m`. Too long: a half-open connection is noticed late. Too short: more traffic.
     #[serde(default = "default_ping_interval", with = "crate::human_duration")]
     #[schemars(with = "String", extend("format" = "duration"))]
     pub ping_interval: Duration,
 
-    /// How long one attempt to connect may take, TLS and log-in included. Duration; default `5s`; `100ms` to `1m`.
+    /// How long one attempt to connect may take, TLS and log-in included. Default `5s`; `100ms` to `1m`.
     #[serde(default = "default_timeout", with = "crate::human_duration")]
     #[schemars(with = "String", extend("format" = "duration"))]
     pub connect_timeout: Duration,
 
-    /// How long the server may take to answer a request (subscribe, JetStream API). Duration; default `5s`; `100ms` to
+    /// How long the server may take to answer a request (subscribe, JetStream API). Default `5s`; `100ms` to
     /// `1m`.
     #[serde(default = "default_timeout", with = "crate::human_duration")]
     #[schemars(with = "String", extend("format" = "duration"))]
     pub request_timeout: Duration,
 
-    /// How long a publish waits for a connection, and then for its confirmation. Duration; default `5s`; `100ms` to
+    /// How long a publish waits for a connection, and then for its confirmation. Default `5s`; `100ms` to
     /// `2m`. Too short: timeouts while a stream elects a leader. Too long: failures are reported late.
     #[serde(default = "default_timeout", with = "crate::human_duration")]
     #[schemars(with = "String", extend("format" = "duration"))]
     pub ack_timeout: Duration,
 
-    /// Most JetStream publishes that wait for their confirmation; a further one waits. Count; default 1000; 1 to
-    /// 100000.
+    /// Maximum number of JetStream publishes that wait for their confirmation; a further one waits. Default
+    /// 1000; 1 to 100000.
     #[serde(default = "default_max_ack_pending")]
     pub max_ack_pending: u32,
 
     /// Prefix of the subjects on which the server answers the bridge: confirmations of stored messages and of
     /// subscriptions, and messages for durable consumers. Agents do not answer here, but below `calls.reply_topic`.
-    /// Text; default `_INBOX`; a legal subject. Set it if the account gives each user its own inbox: without permission
-    /// to subscribe and publish to `{inbox_prefix}.>` nothing can be stored and no subscription confirmed.
+    /// Default `_INBOX`; a valid subject. Set it if the account gives each user its own inbox: without permission
+    /// to subscribe and publish to `{inbox_prefix}.>`, nothing can be stored and no subscription is confirmed.
     #[serde(default = "default_inbox_prefix")]
     pub inbox_prefix: String,
 
-    /// JetStream.
+    /// The JetStream settings.
     #[serde(default)]
     pub jetstream: JetStreamConfig,
 }
 
-/// TLS to the servers. The server's certificate is always verified. The files are read for each connection: a renewed one
-/// needs no restart.
+/// TLS to the servers. The server's certificate is always verified. The files are read for each connection, so a
+/// renewed certificate needs no restart.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NatsTls {
-    /// Refuse servers without TLS. Default: true where `auth` sends a password or token, which TLS keeps secret, unless
-    /// all `servers` are on the loopback interface (others that such a server names are then ignored); else false. With
-    /// false, anyone on the network can read a password or token.
+    /// Refuse servers without TLS. Default: true if `auth` sends a password or token, unless all `servers` are on the
+    /// loopback interface (then other servers that they announce are ignored); otherwise false. With false, anyone on
+    /// the network can read a password or token.
     pub required: Option<bool>,
     /// Certificates of the authorities that sign the servers' certificates. Path of a PEM file; default: those of the
     /// system.
     pub ca_file: Option<PathBuf>,
-    /// Our certificate, with its chain, for servers that ask for one. Path of a PEM file; default none; needs
-    /// `key_file`.
+    /// The client certificate with its chain, for servers that require one. Path of a PEM file; needs `key_file`.
     pub cert_file: Option<PathBuf>,
-    /// The key of our certificate. Path of a PEM file; default none; needs `cert_file`.
+    /// The key of the client certificate. Path of a PEM file; needs `cert_file`.
     pub key_file: Option<PathBuf>,
     /// Start TLS before the server sends its greeting, for servers with `handshake_first`. Default false. With true,
     /// servers without `handshake_first` cannot be reached.

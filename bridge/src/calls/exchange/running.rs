@@ -30,7 +30,7 @@ pub(super) enum EntryState<S> {
     Answered(S),
 }
 
-/// Most answered requests that are remembered.
+/// Maximum number of answered requests that are remembered.
 const MAX_RECENT: usize = 65_536;
 
 impl<S> Default for Running<S> {

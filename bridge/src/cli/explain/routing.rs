@@ -106,7 +106,7 @@ impl<'a> Routing<'a> {
         let event = &event;
         let explanation = self.table.explain(event, binding);
         output.steps = explanation.steps;
-        output.taken = match explanation.matched {
+        output.taken = match explanation.taken {
             RouteMatch::Route(name) => Some(name),
             RouteMatch::Default => self.table.default_route().map(|route| route.name().clone()),
             RouteMatch::Nothing => None,

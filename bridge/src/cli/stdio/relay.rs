@@ -86,9 +86,9 @@ const MESSAGE_TIMEOUT: Duration = Duration::from_secs(30);
 const END_TIMEOUT: Duration = Duration::from_secs(2);
 /// The pauses before the stream of a session is opened again, in seconds.
 const PAUSES: [u64; 4] = [1, 2, 5, 15];
-/// The most messages that wait for standard output, or for the bridge.
+/// Maximum number of messages that wait for standard output, or for the bridge.
 const QUEUE: usize = 64;
-/// The most requests in progress.
+/// Maximum number of requests in progress.
 const MAX_RUNNING: usize = 1_024;
 
 // === impl Relay ===
@@ -314,7 +314,8 @@ impl Request {
 // === impl Link ===
 
 impl Link {
-    /// Sends the client the answer of the bridge, or an error if there is none. The request can be cancelled from now on.
+    /// Sends the client the answer of the bridge, or an error if there is none. The request can be cancelled from now
+    /// on.
     fn answer(self: Arc<Self>, request: Request) -> impl Future<Output = ()> + Send {
         let (id, cancelled) = (request.id.clone(), request.cancelled.clone());
         self.running().insert(id.clone(), cancelled.clone());

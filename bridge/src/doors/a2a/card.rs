@@ -11,7 +11,7 @@ use crate::registry::Agents;
 /// The protocol version in cards for the JAF document and A2A 0.3.
 pub(super) const PROTOCOL_VERSION: &str = "0.3.0";
 
-/// Most agents in the card of the server.
+/// Maximum number of agents in the card of the server.
 const MAX_AGENTS: usize = 100;
 
 /// The interfaces that cards offer, with their URLs.

@@ -114,7 +114,7 @@ enum Refused {
 
 type RunningCalls<'a> = FuturesUnordered<BoxFuture<'a, DeliveryStep>>;
 
-/// Most concurrent calls, in total and to one host.
+/// Maximum number of concurrent calls, in total and to one host.
 const MAX_CALLS: usize = 64;
 const MAX_PER_HOST: usize = 8;
 /// The first and the longest pause between attempts.

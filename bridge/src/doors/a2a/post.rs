@@ -44,7 +44,7 @@ pub(crate) const EXPOSED: [HeaderName; 7] = [
 ];
 const A2A_VERSION: HeaderName = HeaderName::from_static("a2a-version");
 const JAF_VERSION: HeaderName = HeaderName::from_static("x-a2a-version");
-/// Most concurrent requests of one batch.
+/// Maximum number of concurrent requests of one batch.
 const MAX_CONCURRENT: usize = 16;
 
 /// Answers a request for the agent in the path, or for the one that the request or the configuration names.

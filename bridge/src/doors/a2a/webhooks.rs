@@ -13,7 +13,7 @@ use crate::tasks::push::Webhooks;
 pub(crate) struct PushSettings {
     pub(crate) webhooks: Webhooks,
     pub(crate) allowed: AllowedUrls,
-    /// Most webhooks of one task.
+    /// Maximum number of webhooks of one task.
     pub(crate) max: usize,
 }
 

@@ -32,7 +32,7 @@ enum Naming {
     Uri,
 }
 
-/// Most items and most bytes of one page.
+/// Maximum number of items and of bytes of one page.
 const PAGE: usize = 500;
 const PAGE_BYTES: usize = 1 << 20;
 const SCHEME: &str = "a2abus://";

@@ -40,7 +40,7 @@ pub(super) enum NotRecorded {
 
 /// The limit per client; all clients behind one proxy count as one. Records are kept for a day.
 const RATE_LIMITS: [Limit; 1] = [Limit::new(600, Window::Minute)];
-/// Most clients that are tracked.
+/// Maximum number of clients that are tracked.
 const MAX_CLIENTS: usize = 1_024;
 
 // === impl Over ===

@@ -58,9 +58,9 @@ struct OpenStream {
 
 /// The query parameter that names the stream.
 const STREAM: &str = "stream";
-/// Most messages that wait for a client.
+/// Maximum number of messages that wait for a client.
 const QUEUE: usize = 64;
-/// Most unanswered messages of a client.
+/// Maximum number of unanswered messages of a client.
 const POSTS: usize = 64;
 
 /// Whether a `GET` comes from a 2024-11-05 client. Newer clients name a session or a revision.

@@ -48,7 +48,7 @@ struct Posted {
     session: Option<Session>,
 }
 
-/// Most concurrent requests of one batch.
+/// Maximum number of concurrent requests of one batch.
 const MAX_CONCURRENT: usize = 16;
 /// Methods that the newest revision has removed.
 const REMOVED: [&str; 5] = [

@@ -36,7 +36,7 @@ use crate::results::{Author, RecordedPart, Results};
 
 /// The header of a client that resumes a stream.
 const LAST_EVENT: &str = "last-event-id";
-/// Most frames that wait for a client.
+/// Maximum number of frames that wait for a client.
 const FRAMES: usize = 16;
 /// How much longer than its call the recording of an answer may take. Includes clock differences between replicas.
 const MARGIN: Duration = Duration::from_secs(10);

@@ -21,9 +21,9 @@ use crate::calls::callid::CallId;
 use crate::calls::failure::{Failure, Reason};
 use crate::http::respond::accepted;
 
-/// Most concurrent requests of one batch.
+/// Maximum number of concurrent requests of one batch.
 const MAX_CONCURRENT: usize = 64;
-/// Most calls of one batch that the response head names.
+/// Maximum number of calls of one batch that the response head names.
 const NAMED: usize = 64;
 
 /// Makes the requests of a batch, in order and up to 64 concurrently. Meanwhile it sends the notifications one after
@@ -121,8 +121,8 @@ fn no_streaming(common: &Common, request: &RequestItem) -> Bytes {
     request.reply.failure(&failure).body
 }
 
-/// What the futures of an iterator return, in their order. At most `at_a_time` of them are under way, and a slow one holds
-/// up no other.
+/// What the futures of an iterator return, in their order. At most `at_a_time` of them are under way, and a slow one
+/// holds up no other.
 pub(in crate::doors) async fn join_in_order<F: Future>(
     futures: impl Iterator<Item = F>,
     at_a_time: usize,

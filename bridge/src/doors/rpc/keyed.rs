@@ -36,7 +36,7 @@ const REPLAY: HeaderName = HeaderName::from_static("idempotent-replay");
 const MAX_KEY: usize = 255;
 /// How much longer than its call the answer to a request may take, including clock differences between replicas.
 const MARGIN: Duration = Duration::from_secs(5);
-/// Most pieces of a stream that wait for a slow caller.
+/// Maximum number of pieces of a stream that wait for a slow caller.
 const PIECES: usize = 16;
 
 /// A request that this replica answers.

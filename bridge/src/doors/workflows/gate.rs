@@ -32,9 +32,9 @@ pub(super) enum Caller {
 const KEY_HEADER: &str = "x-api-key";
 /// The limit for requests without a key. Source: docs/protocols/a2e-workflows.md §8.
 const WITHOUT_KEY: [Limit; 1] = [Limit::new(60, Window::Minute)];
-/// Most agents that are tracked, more than a configuration can have.
+/// Maximum number of agents that are tracked, more than a configuration can have.
 const MAX_AGENTS: usize = 100_000;
-/// Most addresses that are tracked.
+/// Maximum number of addresses that are tracked.
 const MAX_PEERS: usize = 65_536;
 
 // === impl Caller ===

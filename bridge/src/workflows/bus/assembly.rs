@@ -27,7 +27,7 @@ use crate::pipeline::held::Held;
 const IDLE: Duration = Duration::from_secs(60);
 /// How long to wait for all lines.
 const LIFETIME: Duration = Duration::from_secs(300);
-/// Most incomplete workflows of a binding.
+/// Maximum number of incomplete workflows of a binding.
 const MAX_OPEN: usize = 256;
 
 /// The incomplete workflows.

@@ -20,8 +20,8 @@ use crate::bus::delivery::{BACKOFF, jittered};
 use crate::metrics;
 use crate::workflows::{NotBegun, ProgressEvents};
 
-/// Most progress messages of one execution that wait for the bus. Further ones are dropped, because the run never waits
-/// for the bus.
+/// Maximum number of progress messages of one execution that wait for the bus. Further ones are dropped, because the
+/// run never waits for the bus.
 const QUEUE_PROGRESS: usize = 64;
 /// How long the last progress messages may take before the answer is published without them.
 const LAST_PROGRESS: Duration = Duration::from_secs(1);

@@ -12,7 +12,7 @@ use crate::transport::TopicFilter;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct JetStreamConfig {
-    /// The JetStream domain. Text; default: that of the server. With a domain that does not exist, every JetStream
+    /// The JetStream domain. Default: that of the server. With a domain that does not exist, every JetStream
     /// request times out.
     pub domain: Option<String>,
 
@@ -22,13 +22,13 @@ pub struct JetStreamConfig {
     pub manage: bool,
 
     /// How long the server waits for the acknowledgement of a message before it redelivers it, for consumers created
-    /// here. Duration; default `30s`; `1s` to `1h`. The bridge extends it at half time while it processes the message,
-    /// so that it only expires if this process is gone. Too short: duplicates after a short interruption.
+    /// here. Default `30s`; `1s` to `1h`. The bridge extends it at half time while it processes the message,
+    /// so that it expires only if this process is gone. Too short: duplicates after a short interruption.
     #[serde(default = "default_ack_wait", with = "crate::human_duration")]
     #[schemars(with = "String", extend("format" = "duration"))]
     pub ack_wait: Duration,
 
-    /// The streams to create and update; used when `manage` is true. List; default none.
+    /// The streams to create and update; used if `manage` is true.
     #[serde(default)]
     pub streams: Vec<StreamConfig>,
 }
@@ -37,16 +37,16 @@ pub struct JetStreamConfig {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct StreamConfig {
-    /// The stream. Text without dots, spaces, wildcards or slashes; required.
+    /// The name of the stream, without dots, spaces, wildcards or slashes.
     pub name: String,
 
-    /// The subjects it stores, with the wildcards `*` and `>`. List; required, at least one. No two streams may store
+    /// The subjects it stores, with the wildcards `*` and `>`. No two streams may store
     /// the same subject.
     #[schemars(extend("minItems" = 1))]
     pub subjects: Vec<String>,
 
-    /// Copies in the cluster. Count; default 1; 1 to 5, preferably odd. With one copy, a stream is lost with its
-    /// server.
+    /// Number of replicas in the cluster. Default 1; 1 to 5, preferably odd. With one replica, a stream is lost with
+    /// its server.
     #[serde(default = "default_replicas")]
     pub replicas: u32,
 
@@ -54,7 +54,7 @@ pub struct StreamConfig {
     #[serde(default)]
     pub storage: StreamStorage,
 
-    /// How long a message is kept. Duration; default: forever; at least `100ms`. If it is shorter than the longest
+    /// How long a message is stored. Default: forever; at least `100ms`. If it is shorter than the longest
     /// outage of a reader, messages are lost.
     #[serde(
         default,
@@ -64,7 +64,7 @@ pub struct StreamConfig {
     #[schemars(with = "Option<String>")]
     pub max_age: Option<Duration>,
 
-    /// How long a message id is remembered, so that a duplicate is not stored again. Duration; default `2m`; at least
+    /// How long a message id is remembered, so that a duplicate is not stored again. Default `2m`; at least
     /// `100ms` and not above `max_age`. If it is shorter than twice the longest restart, duplicates are stored.
     #[serde(default = "default_duplicate_window", with = "crate::human_duration")]
     #[schemars(with = "String", extend("format" = "duration"))]

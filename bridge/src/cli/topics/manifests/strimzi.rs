@@ -11,7 +11,8 @@ use crate::access;
 use crate::config::{Config, Name, TransportConfig, TransportType};
 use crate::topics::{self, NAMED, Resource};
 
-/// Prints a KafkaTopic for each topic, and, with --acls, the KafkaUser with its ACLs, in the form of Strimzi 0.49 or newer.
+/// Prints a KafkaTopic for each topic, and, with --acls, the KafkaUser with its ACLs, in the form of Strimzi 0.49 or
+/// newer.
 pub(in crate::cli::topics) fn print(
     config: &Config,
     transports: &[(&Name, &TransportConfig)],
