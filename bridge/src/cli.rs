@@ -31,7 +31,8 @@ use tokio::runtime::Runtime;
 use self::output::{Closed, complain_line};
 use crate::config::{Config, ConfigErrors};
 
-/// Connects AI agents to Kafka and NATS: MCP, A2A and ACP calls become CloudEvents, and answers come back.
+/// Connects AI agents to Kafka and NATS: MCP, A2A and ACP requests become CloudEvents, and answers
+/// return to the callers.
 #[derive(Debug, Parser)]
 #[command(
     name = "a2abus",
@@ -51,7 +52,7 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Shows the whole path inside one process, without brokers or configuration.
+    /// Runs example calls and a workflow in one process, without brokers or configuration.
     Demo(demo::DemoArgs),
     /// The MCP server of the demonstration, on standard input and output.
     #[command(hide = true)]
@@ -67,7 +68,7 @@ enum Command {
     Topics(topics::TopicsArgs),
     /// Turns payloads into CloudEvents, one JSON line each.
     Map(map::MapArgs),
-    /// Shows what a payload is and why, where every attribute comes from, and where the event goes.
+    /// Shows how a payload is detected, the origin of every attribute, and the destinations of the event.
     Explain(explain::ExplainArgs),
     /// Converts one JSON document between the forms of a protocol.
     Convert(convert::ConvertArgs),
@@ -75,7 +76,7 @@ enum Command {
     Agents(agents::AgentsArgs),
     /// Calls an agent through the bus.
     Call(call::CallArgs),
-    /// Lets an MCP client that starts its servers as programs use the agents of a bridge.
+    /// Serves the agents of a bridge to an MCP client over standard input and output.
     Stdio(stdio::StdioArgs),
     /// Validates, runs and tests workflows (JSON Lines).
     Workflow(workflow::WorkflowArgs),

@@ -26,7 +26,7 @@ use crate::registry::card::Card;
 It calls the HTTP listener of a running bridge: --url. To register agents, the bridge needs \
 registry.enabled: true. Agents that `agents` lists in the configuration are shown, and cannot be removed here.
 
-Exit status 1 when the bridge cannot be reached, or refuses.")]
+Exit status 1 if the bridge cannot be reached, or refuses.")]
 pub(crate) struct AgentsArgs {
     #[command(subcommand)]
     command: AgentsCommand,

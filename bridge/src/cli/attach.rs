@@ -29,8 +29,8 @@ const NO_FILE: &str = "a2abus attach";
   a2abus attach sums -c a2abus.yaml --url https://sums.example.com/rpc --protocol jsonrpc --header authorization=SUMS_TOKEN
 
 Runs until SIGTERM or Ctrl-C: reads the topic, calls the server, and publishes each answer to the topic that its request names. \
-A bridge whose binding with `role: discovery` reads the topic of --announce finds the agent; \
-any other routes calls to it with `agents.NAME.to`. With -c it uses the transports of the file, and its state if that is on the bus; \
+A bridge that reads the topic of --announce with `role: discovery` finds the agent; \
+any other bridge needs `agents.NAME.to` to call it. With -c it uses the transports of the file, and its state if that is on the bus; \
 its bindings, other agents and listeners are not started. Without such a state, the record of \
 processed requests is lost when the process ends. The topic must exist, or the broker must create it."
 )]
@@ -78,7 +78,7 @@ pub(crate) struct AttachArgs {
     /// Do not announce the agent; other bridges then have to list it.
     #[arg(long)]
     no_announce: bool,
-    /// Maximum number of calls at a time; with 1 an MCP server may send requests to the client of the call.
+    /// Maximum number of concurrent calls. With 1, an MCP server may send requests to the client of the call.
     #[arg(long, value_name = "CALLS")]
     concurrency: Option<u32>,
 }

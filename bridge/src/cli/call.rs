@@ -29,7 +29,7 @@ use crate::readiness::Readiness;
 Uses the routes, transports and limits of the configuration; its bindings and HTTP listeners are not started. Each part \
 of the answer is printed on its own line as it arrives.
 
-Exit status 1 when the answer is an error or does not arrive in time, 2 when an argument is wrong.")]
+Exit status 1 if the answer is an error or does not arrive in time, 2 if an argument is wrong.")]
 pub(crate) struct CallArgs {
     /// The agent.
     agent: String,
@@ -46,8 +46,8 @@ pub(crate) struct CallArgs {
         default_value = "a2abus.yaml"
     )]
     config: PathBuf,
-    /// How long it may take in total, from connecting to the last part of the answer; at most calls.max_timeout. By
-    /// default connecting may take 30 s, and the answer as long as the section `calls` says.
+    /// The time limit, from connecting to the last part of the answer; at most calls.max_timeout. Default: 30 s to
+    /// connect, and the timeouts of the section `calls` for the answer.
     #[arg(short, long, value_name = "DURATION", value_parser = humantime::parse_duration)]
     timeout: Option<Duration>,
     /// Publish a notification and expect no answer.

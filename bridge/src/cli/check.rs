@@ -28,8 +28,8 @@ Secrets are read to check that they exist; none is shown. Certificates and keys 
 other and are valid; one that expires soon is a warning. --connect publishes nothing and joins no group, so permission \
 to write to a Kafka topic is not tested, only that the topic is visible.
 
-Problems of the file go to standard error. The verdict on a valid file, the tests and --json go to standard \
-output. Exit status 1 when the configuration is invalid or a test fails; warnings do not count.")]
+Problems of the file go to standard error. The result for a valid file, the tests and --json go to standard \
+output. Exit status 1 if the configuration is invalid or a test fails; warnings do not count.")]
 pub(crate) struct CheckArgs {
     /// The configuration file.
     #[arg(

@@ -33,7 +33,7 @@ pub(crate) struct ConvertArgs {
     /// Lists the conversions.
     #[arg(long)]
     list: bool,
-    /// The current time in the output: an RFC 3339 time, or `real`. By default the word <now>.
+    /// The current time in the output: an RFC 3339 time, or `real`. By default the placeholder <now>.
     #[arg(long, value_name = "RFC3339|real", value_parser = now)]
     now: Option<Text>,
 }

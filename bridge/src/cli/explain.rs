@@ -32,7 +32,7 @@ use crate::config::{Config, Role};
 /// Arguments of `a2abus explain`.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  a2abus explain request.json                  what it is, where every attribute comes from
+  a2abus explain request.json                  its detection, the origin of every attribute
   a2abus explain -c a2abus.yaml request.json   also which route matches, and why not the others
   kcat -C -t in -o -1 -c 1 | a2abus explain -c a2abus.yaml --binding in
   a2abus explain --text request.json | less    text although the output is not a terminal
@@ -40,7 +40,7 @@ use crate::config::{Config, Role};
 
 JSON lines are those of `a2abus map` with \"because\", \"origins\" and \"route\"; for refused units with \"fix\".
 
-Exit status 1 when any unit is refused or matches no route.")]
+Exit status 1 if any unit is refused or matches no route.")]
 pub(crate) struct ExplainArgs {
     #[command(flatten)]
     payload: PayloadArgs,

@@ -21,7 +21,7 @@ Each line is {\"index\":0,\"ok\":true,\"family\":…,\"rule\":…,\"kind\":…,\
 \"offset\":…}}. With --lines, \"index\" starts at 0 again for every line, and an empty line is an empty
 payload.
 
-Exit status 1 when any unit is refused.")]
+Exit status 1 if any unit is refused.")]
 pub(crate) struct MapArgs {
     #[command(flatten)]
     payload: PayloadArgs,

@@ -42,10 +42,10 @@ pub(crate) struct PayloadArgs {
     /// An option of the `mapping` section of a binding, such as type_prefix=x. or stream_mcptype=response.
     #[arg(long = "option", value_name = "NAME=VALUE")]
     options: Vec<Pair>,
-    /// The time of the events: an RFC 3339 time, or `real`. By default the word <now>.
+    /// The time of the events: an RFC 3339 time, or `real`. By default the placeholder <now>.
     #[arg(long, value_name = "RFC3339|real", value_parser = now)]
     now: Option<Text>,
-    /// Generated event ids: always the word <new>, or random ones.
+    /// Generated event ids: the fixed placeholder <new>, or random UUIDs.
     #[arg(long, value_enum, default_value_t)]
     ids: NewIds,
     /// Each line is one payload.
@@ -65,7 +65,7 @@ struct Pair {
 /// How new event ids are generated.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 enum NewIds {
-    /// The word <new>, so that outputs can be compared.
+    /// The placeholder <new>, so that outputs can be compared.
     #[default]
     Stable,
     /// UUIDs.

@@ -25,8 +25,9 @@ use crate::{Bridge, LogLevels, Reloads};
   A2ABUS_HTTP__LISTEN=0.0.0.0:8080 a2abus serve -c a2abus.yaml
 
 SIGTERM or Ctrl-C drains: work in progress may take up to http.drain_grace. A second signal, at least 100 ms later, \
-stops the process at once; unacknowledged messages are delivered again. SIGHUP reads the configuration file again, as does \
-a change of the file: routes, limits and log levels are replaced while the process runs.")]
+stops the process at once; unacknowledged messages are delivered again. On SIGHUP, or after a change of the \
+file, the process reloads the configuration: routes, limits, log levels, agents and the permissions of workflows are \
+replaced while it runs; other changes need a restart.")]
 pub(crate) struct ServeArgs {
     /// The configuration file.
     #[arg(

@@ -35,7 +35,7 @@ enum TopicsCommand {
   a2abus topics plan --output strimzi --acls | kubectl apply -f - KafkaTopic and KafkaUser
   a2abus topics plan --output nack                                Stream and Consumer
 
-The permissions that --acls prints are enough for plan. Exit status 1 when something is missing or differs, unless \
+The permissions that --acls prints are enough for plan. Exit status 1 if something is missing or differs, unless \
 the bridge creates it when it starts (`at start`). With --acls, strimzi and nack it does not connect. The manifests \
 for Strimzi need 0.49 or newer (kafka.strimzi.io/v1).")]
     Plan(PlanArgs),
@@ -44,7 +44,7 @@ for Strimzi need 0.49 or newer (kafka.strimzi.io/v1).")]
   a2abus topics apply -c a2abus.yaml --partitions 12 --replicas 3
 
 It needs the permission to create: on Kafka the operation Create, on NATS $JS.API.STREAM.CREATE.* and \
-$JS.API.CONSUMER.DURABLE.CREATE.*.*. Exit status 1 when something could not be created or differs.")]
+$JS.API.CONSUMER.DURABLE.CREATE.*.*. Exit status 1 if something could not be created or differs.")]
     Apply(ApplyArgs),
 }
 

@@ -37,8 +37,8 @@ Exit status 1 unless the status is success.")]
 pub(super) struct RunArgs {
     #[command(flatten)]
     execution: ExecutionArgs,
-    /// What to do when an operation fails: stop or continue.
-    #[arg(long, value_name = "WORD", value_parser = on_error, default_value = "stop")]
+    /// What to do if an operation fails: stop or continue.
+    #[arg(long, value_name = "ACTION", value_parser = on_error, default_value = "stop")]
     on_error: OnError,
     /// Show the operations on standard error, even if it is not a terminal.
     #[arg(long)]

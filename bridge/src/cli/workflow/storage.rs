@@ -64,10 +64,10 @@ struct AgentStorage {
     /// The HTTP listener of the bridge.
     #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8080")]
     url: Url,
-    /// The environment variable that holds the API key of the agent.
+    /// The environment variable with the API key of the agent.
     #[arg(long, value_name = "NAME", required_unless_present = "key_file")]
     key_env: Option<String>,
-    /// The file that holds the API key of the agent.
+    /// The file with the API key of the agent.
     #[arg(long, value_name = "FILE", conflicts_with = "key_env")]
     key_file: Option<PathBuf>,
 }

@@ -40,7 +40,7 @@ member make the case fail. Anything that expected does not mention must not happ
 value. model is the whole data model at the end. No API is called and no time passes: responses are recorded, and the \
 clock is virtual.
 
-Exit status 1 when a case fails or a file contains none.")]
+Exit status 1 if a case fails or a file contains none.")]
 pub(super) struct TestArgs {
     /// The files with the cases.
     #[arg(required = true, value_name = "CASE.json")]

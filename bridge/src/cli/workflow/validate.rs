@@ -15,7 +15,7 @@ use crate::cli::output::{Output, complain_line};
   a2abus workflow validate report.jsonl --input '{\"users\":[]}' --level strict --json
 
 All problems are reported together. With --json: {\"valid\":…,\"errors\":[…],\"warnings\":[…]}.
-Exit status 1 when the workflow is not valid; warnings do not count.")]
+Exit status 1 if the workflow is not valid; warnings do not count.")]
 pub(super) struct ValidateArgs {
     #[command(flatten)]
     execution: ExecutionArgs,
