@@ -5,7 +5,7 @@
 //!               │                        └─ begun before: the kept answer ─┘
 //!               ├─ cancel ──> the request of this id
 //!               ├─ answer to an open question, notification ─> server
-//!               └─ anything else ─> dead letter, and an error to whoever waits
+//!               └─ anything else ─> dead letter, and an error to the requester
 //!
 //! server: Server (MCP) ─ Link ─┬─ Program: its pipes
 //!                              └─ Session: streamable HTTP

@@ -7,10 +7,10 @@
 //! The JSON-RPC id of the caller is replaced by the call id on the way out and put back on the way in; nothing else of
 //! either body changes. A call is registered before it is published, ends once, and never waits past its deadline.
 //!
-//! This file only lists them. `impl Calls` is in six files: `calls/service.rs` has what others may ask of it,
-//! `calls/make.rs` how a call begins, `calls/open.rs` what comes before a request is published, `calls/publish.rs`
-//! requests, notifications and cancels on their way to the bus, [`crate::calls::resolve`] what comes back, and
-//! `calls/question.rs` what a client is asked meanwhile. Source: docs/design.md §1, §2 and §5.
+//! This file only lists the modules. `impl Calls` is in six files: `calls/service.rs` (the interface for other
+//! modules), `calls/make.rs` (the start of a call), `calls/open.rs` (everything before a request is published),
+//! `calls/publish.rs` (publishing requests, notifications and cancels), [`crate::calls::resolve`] (the answers), and
+//! `calls/question.rs` (questions of agents to clients). Source: docs/design.md §1, §2 and §5.
 
 mod answer;
 mod answer_outcome;

@@ -1,4 +1,4 @@
-//! How is HTTP served? Listeners, connections and their limits, and what every door does with a request and a response.
+//! How is HTTP served? Listeners, connections and their limits, and code for requests and responses of all interfaces.
 //!
 //! [`serve`] puts a router on a socket. The routers are in [`crate::doors`].
 //!

@@ -158,7 +158,7 @@ impl Metrics {
     /// All metrics, at zero.
     ///
     /// # Errors
-    /// Never with the definitions of this file, which a test checks.
+    /// Cannot happen with the definitions of this file, as a test checks.
     pub fn new() -> Result<Self, Error> {
         let mut on = Registrar::default();
         let metrics = Self {

@@ -209,7 +209,7 @@ impl Pipeline {
         }
     }
 
-    /// Processes what a source delivers until it ends, which `stop` asks for, and finishes it.
+    /// Processes the deliveries of a source until it ends (`stop` ends it), and finishes those in progress.
     async fn work(&self, source: &mut impl Source, stop: &CancellationToken) {
         let mut run = Run::new(self);
         let mut received = Vec::with_capacity(AT_ONCE);

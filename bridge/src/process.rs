@@ -628,7 +628,7 @@ async fn watch_health(
     }
 }
 
-/// Repeats in the log that a bus is down. Never ends, even if the bus is up.
+/// Logs repeatedly while a bus is down. Never ends, even if the bus is up.
 async fn remind(transport: &Text, health: &Health, log: &LogLimit) {
     let (Health::Connecting(cause) | Health::Down(cause)) = health else {
         return std::future::pending().await;

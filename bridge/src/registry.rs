@@ -1,4 +1,4 @@
-//! Which agents are there, and what can they do?
+//! Which agents exist, and what can they do?
 //!
 //! ```text
 //!  discovery topic ─┐                                        ┌─> routes of announced agents (Outbound::announce)

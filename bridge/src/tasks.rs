@@ -289,7 +289,7 @@ impl Tasks {
         }
     }
 
-    // A task waits here for the parts of its answer, so that what happens when one comes is in boxes: it takes no
+    // A task waits here for the parts of its answer. The code that processes a part is boxed, so that it uses no
     // memory before.
     async fn driven(
         &self,

@@ -1,4 +1,4 @@
-//! Whether the server of an attached agent can be reached: in `/readyz`, in the lists of agents, and for what announces it.
+//! Whether the server of an attached agent can be reached: for `/readyz`, the lists of agents, and its announcement.
 
 use std::sync::{Arc, Mutex, PoisonError};
 

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! POST initialize ─> POST notifications/initialized ─> up ─┬─ each message of the link: a POST and its response
-//!                                                          └─ GET: what the server says beside any request
+//!                                                          └─ GET: messages of the server that belong to no request
 //! ```
 //!
 //! Source: docs/protocols/mcp.md §11.

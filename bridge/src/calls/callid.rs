@@ -1,4 +1,4 @@
-//! Call ids: 128 bits that name the replica that receives the answer, and that nobody can guess.
+//! Call ids: 128 bits that name the replica that receives the answer, and that cannot be guessed.
 //!
 //! An agent receives the call id followed by a reply token, as one text ([`ReplyId`]). Whatever part of its request it
 //! repeats to name the call (the JSON-RPC id, a header, the reply subject) also returns the token, so agents need not

@@ -352,7 +352,7 @@ impl PendingCalls {
             Ok(()) => HandOver::Over,
             Err(TrySendError::Closed(_)) => HandOver::Late,
             Err(TrySendError::Full(_)) => {
-                // The caller finds the channel closed after the parts in it, and so learns that parts are missing.
+                // The caller finds the channel closed after the parts in it, so it knows that parts are missing.
                 *over = true;
                 self.remove(call);
                 HandOver::Late

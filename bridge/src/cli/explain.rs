@@ -1,4 +1,4 @@
-//! `a2abus explain`: shows what a payload is and why, where its attributes come from, and where it goes.
+//! `a2abus explain`: shows how a payload is detected, the origin of its attributes, and its destinations.
 
 mod origins;
 mod person;

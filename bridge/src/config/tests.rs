@@ -1,4 +1,4 @@
-//! Golden outputs: a file, and every line that is said about it.
+//! Golden outputs: a file, and every problem that is reported for it.
 
 use std::path::Path;
 
@@ -17,7 +17,7 @@ fn read(text: &str, environment: &[(&str, &str)]) -> Result<Config, ConfigErrors
     Config::read("f", text, environment)
 }
 
-/// All that is said about a file, errors and warnings.
+/// All problems of a file, errors and warnings.
 fn problems(text: &str, environment: &[(&str, &str)]) -> Vec<String> {
     match read(text, environment) {
         Ok(config) => config
@@ -798,7 +798,7 @@ transports:
     );
     assert!(!messages.join("\n").contains("hunter2"), "{messages:?}");
 
-    // One that may be left out is told in the same way.
+    // An optional secret is reported in the same way.
     let nats = "transports: {n: {type: nats, servers: [a:1], auth: {token: hunter2}}}";
     let messages = problems(nats, &[]);
     assert_eq!(

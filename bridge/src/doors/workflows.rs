@@ -12,13 +12,13 @@
 //! |---|---|---|
 //! | `GET /health` | | `{"status":"healthy","service":"a2e-server"}`; no key, no limits |
 //! | `GET openapi.json` | | this table for machines; no key |
-//! | `GET capabilities` | | what the agent may use: APIs with their endpoints, ids of credentials, operations, limits |
+//! | `GET capabilities` | | the permissions of the agent: APIs with their endpoints, ids of credentials, operations, limits |
 //! | `POST capabilities/search` | `{"query", "top_k"?}` | the operations, APIs, endpoints and credentials that fit best, of those the agent may use |
 //! | `POST workflows/validate` | `{"workflow", "input"?, "level"?}` | `{"valid","errors","warnings"}`, with 200 for an invalid workflow too |
 //! | `POST workflows/execute` | `{"workflow", "input"?, "level"?, "onError"?, "async"?}` | 200 with the results when it has ended, also when it failed; 202 at once if `async`; 400 with all errors if it is not valid |
 //! | `GET executions/{id}` | | the record: status, results, operations; 24 hours long; 404 for those of other agents |
 //! | `GET executions?limit&status` | | summaries, the newest first |
-//! | `GET storage/{storage}` | | what the agent has stored in `localStorage` or `sessionStorage`: keys, bytes, sessions |
+//! | `GET storage/{storage}` | | the values of the agent in `localStorage` or `sessionStorage`: keys, bytes, sessions |
 //! | `GET`, `DELETE storage/{storage}/{key}` | | the value, or its removal; of `sessionStorage` with `?session=` |
 //! | `GET rate-limit/status` | | limits, usage and what remains |
 //!

@@ -1,7 +1,7 @@
 //! Which connection is closed when the limit is reached and another client waits?
 //!
-//! The one that has been idle for longest. Clients can reconnect, and idle connections must not keep out active
-//! clients.
+//! The connection that has been idle for the longest time. Clients can reconnect, and idle connections must not keep
+//! out active clients.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -68,7 +68,7 @@ impl OpenConnections {
         }
     }
 
-    /// Asks connections to make room, one after another, beginning with the one that has been idle for longest. Never
+    /// Asks connections to make room, one after another, beginning with the one with the longest idle time. Never
     /// returns; drop it when there is room.
     pub(super) async fn make_room(&self) {
         loop {

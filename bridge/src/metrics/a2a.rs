@@ -16,11 +16,11 @@ pub(super) struct A2aMetrics {
 /// The result of one webhook call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PushOutcome {
-    /// It was taken.
+    /// The webhook accepted it.
     Delivered,
-    /// It failed, and is repeated.
+    /// It failed and will be retried.
     Retried,
-    /// It failed, and is not repeated any more.
+    /// It failed and will not be retried.
     Dropped,
 }
 

@@ -1,8 +1,8 @@
-//! Calls by agent. Which agents have series of their own is bounded: a name is text that a caller chose.
+//! Calls by agent. The number of agents with their own series is limited, because callers choose the names.
 //!
-//! An agent has series of its own from its first answer on, or from its first call where a route names it. When as many
-//! agents have some as may, the one that was called longest ago makes room, unless that was a moment ago or it has
-//! calls in flight. All others count together as `other`.
+//! An agent gets its own series with its first answer, or with its first call if a route names it. At the limit, the
+//! agent whose last call was longest ago loses its series, unless that call was recent or it has calls in flight. All
+//! agents without their own series count together as `other`.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,9 +14,9 @@ use prometheus::{Error, HistogramVec, IntCounterVec, IntGaugeVec};
 use super::label::CallOutcome;
 use super::registrar::{CALL_SECONDS, Definition, Registrar};
 
-/// The label of the agents that have no series of their own.
+/// The label of the agents without their own series.
 const OTHER: &str = "other";
-/// How long an agent without calls keeps its series at least.
+/// The minimum time for which an agent without calls keeps its series.
 const MIN_RETENTION: Duration = Duration::from_secs(10 * 60);
 
 /// Calls by agent.
@@ -28,7 +28,7 @@ pub struct AgentMetrics {
     own: Mutex<LabelledAgents>,
 }
 
-/// The agents that have series of their own.
+/// The agents with their own series.
 #[derive(Debug)]
 struct LabelledAgents {
     agents: HashMap<Text, Slot>,
@@ -65,7 +65,7 @@ impl AgentMetrics {
         }))
     }
 
-    /// Sets how many agents may have series of their own.
+    /// Sets the maximum number of agents with their own series.
     pub(crate) fn set_most(&self, most: usize) {
         self.own().most = most;
     }
@@ -82,7 +82,7 @@ impl AgentMetrics {
         }
     }
 
-    /// Whether the agent has series of its own, or gets some because it may; then one more call is in flight there.
+    /// Whether the agent has its own series, or gets them now. If so, counts one more call in flight for it.
     fn enter(&self, agent: &Text, may_begin: bool, now: Instant) -> bool {
         let mut own = self.own();
         if !own.agents.contains_key(agent) {
@@ -114,7 +114,7 @@ impl AgentMetrics {
 
     fn forget(&self, agent: &Text) {
         let agent = agent.as_str();
-        // A series that was never counted on is not there to be removed.
+        // An error means that the series does not exist.
         for outcome in CallOutcome::ALL {
             let _ = self.calls.remove_label_values(&[agent, outcome.as_str()]);
         }
@@ -122,7 +122,7 @@ impl AgentMetrics {
         let _ = self.in_flight.remove_label_values(&[agent]);
     }
 
-    // Every change leaves the table whole, so that a lock poisoned by a panic elsewhere is as good as any.
+    // Ignores poisoning: each change leaves the table consistent.
     fn own(&self) -> MutexGuard<'_, LabelledAgents> {
         self.own.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -131,7 +131,7 @@ impl AgentMetrics {
 // === impl LabelledAgents ===
 
 impl LabelledAgents {
-    /// The agent that was called longest ago, if that was long enough ago.
+    /// The agent whose last call was longest ago, if it is old enough to be replaced.
     fn oldest(&self, now: Instant) -> Option<Text> {
         let idle = self.agents.iter().filter(|(_, slot)| {
             slot.in_flight == 0 && now.saturating_duration_since(slot.called) >= MIN_RETENTION

@@ -1,4 +1,4 @@
-//! The words of labels: closed sets, so that no payload can make a series.
+//! The values of labels: fixed sets, so that no payload can create a series.
 
 /// How a call ended: the label of its metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -7,7 +7,7 @@ pub enum CallOutcome {
     Answered,
     /// No answer arrived in time.
     Timeout,
-    /// The caller went away.
+    /// The caller disconnected.
     Cancelled,
     /// The agent or the bus could not be reached.
     Unavailable,
@@ -24,21 +24,21 @@ pub enum ReplyOutcome {
     Late,
     /// It names no call, or is the request itself.
     Unknown,
-    /// Sent on to the replica that waits for it.
+    /// Forwarded to the replica that waits for it.
     Forwarded,
-    /// It answers a call of another replica, which reads it where it is, unless that replica is gone.
+    /// It answers a call of another replica, which reads the same address, unless that replica no longer runs.
     Foreign,
-    /// It names a call without its reply token, or with another one.
+    /// It names a call, but its reply token is missing or wrong.
     Forged,
     /// The id that it repeats lacks the end of the reply token.
     Shortened,
-    /// It came where no answers are taken.
+    /// It was read at an address where answers are not accepted.
     Misplaced,
-    /// It was sent on before and belongs elsewhere still.
+    /// It has already been forwarded, and still belongs to another replica.
     Looped,
 }
 
-/// The paths of the HTTP listener, as a label: never the path a client wrote.
+/// The paths of the HTTP listener, as a label: never the path of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HttpPath {
     /// `/rpc`.
@@ -53,7 +53,7 @@ pub enum HttpPath {
     A2aTasks,
     /// The paths of the HTTP+JSON binding of A2A.
     A2aRest,
-    /// The cards and lists of agents, and what else A2A clients read.
+    /// The cards and lists of agents, and other documents for A2A clients.
     A2aCards,
     /// `/mcp`.
     Mcp,
@@ -108,7 +108,7 @@ impl ReplyOutcome {
         Self::Looped,
     ];
 
-    /// The stable word of this outcome.
+    /// The label.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -128,7 +128,7 @@ impl ReplyOutcome {
 // === impl HttpPath ===
 
 impl HttpPath {
-    /// Whether requests there make tasks.
+    /// Whether requests to this path create tasks.
     #[must_use]
     pub fn has_tasks(self) -> bool {
         matches!(

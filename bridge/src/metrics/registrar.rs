@@ -11,15 +11,15 @@ use prometheus::{
 pub struct Definition {
     /// The name, as scraped.
     pub name: &'static str,
-    /// What one step of the value is.
+    /// The unit of the value.
     pub unit: &'static str,
     /// The names of its labels.
     pub labels: &'static [&'static str],
-    /// What it says.
+    /// Its meaning.
     pub help: &'static str,
 }
 
-/// Registers metrics and remembers what they are.
+/// Registers metrics and stores their definitions.
 #[derive(Default)]
 pub(super) struct Registrar {
     pub(super) registry: Registry,
@@ -100,7 +100,7 @@ impl Registrar {
     }
 }
 
-/// One counter for each word, so that they are scraped as 0 before the first.
+/// One counter for each label value, so that each is exported as 0 before its first event.
 pub(super) fn per_value(
     counters: &IntCounterVec,
     values: &[&str],

@@ -20,9 +20,9 @@ pub enum RegistryEvent {
     Renewed,
     /// Its agent was removed.
     Removed,
-    /// Its lease ran out.
+    /// Its lease expired.
     Expired,
-    /// It is wrong, or not allowed, or was not stored.
+    /// It is invalid, not permitted, or could not be stored.
     Refused,
 }
 
@@ -45,7 +45,7 @@ impl RegistryMetrics {
 // === impl RegistryEvent ===
 
 impl RegistryEvent {
-    /// Every one, in the order of declaration.
+    /// Every outcome, in the order of declaration.
     pub const ALL: [Self; 5] = [
         Self::Registered,
         Self::Renewed,

@@ -15,16 +15,16 @@ pub(super) struct ReloadMetrics {
     restart_needed: IntGauge,
 }
 
-/// The result of reading the configuration again.
+/// The result of a reload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ConfigReload {
-    /// Everything that differs is in use.
+    /// All changes are in use.
     Applied,
-    /// A part of what differs needs a restart; the rest is in use.
+    /// Some changes need a restart; the others are in use.
     RestartNeeded,
-    /// Nothing differs.
+    /// There are no changes.
     Unchanged,
-    /// It is wrong: nothing has changed.
+    /// The file is invalid; the old configuration stays in use.
     Refused,
 }
 
@@ -39,7 +39,7 @@ impl ReloadMetrics {
             success_timestamp: on.gauge(SUCCESS_TIMESTAMP)?,
             restart_needed: on.gauge(RESTART_NEEDED)?,
         };
-        // The configuration that the process starts with is right.
+        // The configuration at start-up is valid.
         metrics.succeeded();
         Ok(metrics)
     }

@@ -26,15 +26,15 @@ pub enum RefusalReason {
     RateLimited,
     /// The limit of running executions is reached.
     Busy,
-    /// The request is not one.
+    /// The request is malformed.
     Malformed,
-    /// There is nothing of that name.
+    /// The requested item does not exist.
     NotFound,
-    /// The body is too large, or not of a kind that is read.
+    /// The body is too large, or has an unsupported type.
     Body,
     /// The workflow is not valid.
     Invalid,
-    /// Another workflow has its id.
+    /// Another workflow has the same id.
     Conflict,
     /// The requester no longer waits for it.
     Expired,
@@ -47,11 +47,11 @@ pub enum RefusalReason {
 /// The result of applying a changed configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReloadOutcome {
-    /// It is in use from now on.
+    /// The new configuration is in use.
     Taken,
-    /// It is in use from now on, without the keys and credentials whose secrets are missing.
+    /// The new configuration is in use, without the keys and credentials whose secrets are missing.
     Partial,
-    /// It is wrong: the one before stays.
+    /// The new configuration is invalid; the old one stays in use.
     Refused,
 }
 

@@ -29,7 +29,7 @@ pub(super) struct Run<'p> {
     lanes: BTreeMap<u32, BindingLane>,
     /// The tasks of lanes that have to wait, at most one per lane.
     pub(super) waiting: FuturesUnordered<BoxFuture<'p, (u32, Done)>>,
-    /// The first message in flight of each lane, and messages of which a copy failed at once, until they are decided.
+    /// The first message in flight of each lane, and messages with a copy that failed at once, until they are decided.
     pub(super) unconfirmed: FuturesUnordered<BoxFuture<'p, Decided>>,
 }
 
@@ -193,8 +193,8 @@ impl BindingLane {
         task
     }
 
-    /// The copies of a message were handed to their buses. If a bus refused one of them, the message is decided at once, so
-    /// that its dead letter precedes later messages.
+    /// The copies of a message were handed to their buses. If a bus refused one of them, the message is decided at
+    /// once, so that its dead letter precedes later messages.
     fn sent<'p>(
         &mut self,
         in_flight: InFlight,

@@ -161,7 +161,7 @@ impl AllowedDestination {
     }
 }
 
-/// The topics of the bridge itself: what it reads, dead letters, answers and logs.
+/// The topics of the bridge itself: those it reads, and those of dead letters, answers and logs.
 fn bridge_topics(config: &Config) -> Vec<(Name, TopicFilter)> {
     let mut own = Vec::new();
     for binding in &config.bindings {

@@ -171,7 +171,7 @@ pub(crate) enum Entry {
     Key(ClaimedKey),
     /// A call.
     Call(FollowedCall),
-    /// A session of an MCP client, or a request of one, that is over.
+    /// A session or a request of an MCP client that has ended.
     Over,
 }
 
@@ -467,7 +467,7 @@ mod tests {
         check(&[], 0);
         check(&[part(0, false), part(1, false), part(3, false)], 2);
         check(&[part(1, false)], 0);
-        // All that there will be, whatever its agent goes on to say.
+        // Later parts change nothing.
         check(&[part(0, false), part(1, true)], usize::MAX);
     }
 
@@ -522,7 +522,7 @@ mod tests {
                 let Some(Entry::Call(followed)) = entry else {
                     continue;
                 };
-                // Whoever reads from a part on gets that one, those after it, and no other.
+                // A reader that starts at a part gets this part and all later ones, and no other.
                 for first in 0..4 {
                     let read = bodies(&followed, first);
                     let right: Vec<String> = (first..)

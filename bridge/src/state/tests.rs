@@ -24,7 +24,7 @@ const ROOMY: ViewOptions = ViewOptions {
     memory_bytes: 1 << 20,
 };
 
-/// A job: the first claim wins, parts are kept until the end, and what comes after the end changes nothing.
+/// A job: the first claim wins, parts are stored until the end, and later records change nothing.
 struct Jobs;
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -297,7 +297,7 @@ async fn a_new_key_is_refused_while_all_others_are_needed() {
     let refused = view.append("another", body("claim it")).await.unwrap_err();
     assert!(matches!(refused, StateError::Full { .. }), "{refused}");
     assert!(!refused.is_uncertain());
-    // What is there can go on, and its end makes room.
+    // Existing jobs can continue, and their end makes room.
     commit(&view, "job", "end").await;
     commit(&view, "another", "claim it").await;
 }

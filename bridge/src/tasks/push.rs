@@ -26,7 +26,7 @@ pub(crate) struct Webhooks {
     replica: Text,
 }
 
-/// The URL of a webhook, and what authenticates the bridge there.
+/// The URL of a webhook, and the credentials of the bridge there.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Webhook {
     pub(crate) url: String,

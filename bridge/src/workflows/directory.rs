@@ -53,7 +53,7 @@ pub(super) struct LastKnownSecrets {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum UnreadableSecret {
-    /// That of a credential.
+    /// The secret of a credential.
     #[error("credential {id}")]
     Credential {
         /// The credential.
@@ -417,7 +417,7 @@ mod tests {
             .workflows
     }
 
-    /// What is said of agents that cannot be used, with its cause.
+    /// The error message for agents that cannot be used, with its cause.
     fn refused(text: &str) -> String {
         let error = Directory::read(&config(text)).unwrap_err();
         let cause = error.source().map(|cause| format!(": {cause}"));

@@ -266,7 +266,7 @@ mod tests {
     fn a_key_that_cannot_be_read_at_the_moment_is_not_revoked() {
         let directory = tempfile::tempdir().unwrap();
         let (workflows, mut watch, metrics, key) = watched(directory.path());
-        // A directory in its place fails to be read, and is there all the same.
+        // A directory at this path cannot be read, but it exists.
         std::fs::remove_file(&key).unwrap();
         std::fs::create_dir(&key).unwrap();
         for _ in 0..3 {

@@ -333,7 +333,7 @@ impl SharedStore {
     }
 }
 
-/// The keys of entries in the wanted range, each with its log key.
+/// The keys of matching entries, each with its log key.
 fn keys<E>(
     entries: &Entries<E>,
     key: impl Fn(&E) -> &Text,

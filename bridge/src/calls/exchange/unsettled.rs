@@ -19,8 +19,8 @@ pub(crate) struct Unsettled {
     _publishing: Option<Publishing>,
 }
 
-/// Exists while the message or its answer is being published. When there is none, the message only waits for an agent,
-/// and its source is told so.
+/// Exists while the message or its answer is being published. Without it, the message only waits for an agent; the
+/// source then knows that it may wait for a long time.
 #[derive(Debug)]
 pub(super) struct Publishing(Arc<Shared>);
 

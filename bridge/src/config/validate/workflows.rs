@@ -164,7 +164,7 @@ fn permissions(checker: &mut Checker<'_>, path: &ValuePath, binding: &BindingCon
     }
 }
 
-/// Checks that something leads to the executor and that an agent may use it.
+/// Checks that workflows can reach the executor, and that an agent may use it.
 fn of_use(checker: &mut Checker<'_>, path: &ValuePath, workflows: &WorkflowsConfig) {
     if !workflows.enabled {
         return;

@@ -15,7 +15,7 @@ use crate::results::Results;
 use crate::shares::client_of;
 use crate::state::StateError;
 
-/// Records what is over, within a limit per client.
+/// Records ended sessions and cancelled requests, within a limit per client.
 #[derive(Debug)]
 pub(super) struct EndRecorder {
     results: Arc<Results>,

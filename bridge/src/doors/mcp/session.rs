@@ -19,7 +19,8 @@ pub(super) const SESSION: HeaderName = HeaderName::from_static("mcp-session-id")
 /// One session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Session {
-    /// `2025-11-25.ser.` and random characters. The letters between the dots are what the client can be asked.
+    /// `2025-11-25.ser.` and random characters. The letters between the dots are the kinds of questions that the client
+    /// supports.
     id: Text,
     revision: Revision,
     abilities: Abilities,
@@ -97,7 +98,7 @@ impl Session {
         self.revision
     }
 
-    /// What its client can be asked.
+    /// The kinds of questions that its client supports.
     pub(super) fn abilities(&self) -> Abilities {
         self.abilities
     }

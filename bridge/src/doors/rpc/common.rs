@@ -239,7 +239,7 @@ impl Common {
         })
     }
 
-    /// The timeout that the caller asks for, if any; an error if the time is over already, because the later units of a
+    /// The timeout that the caller sets, if any; an error if it has passed already, because the later units of a
     /// long batch start late.
     fn in_time(&self, requested: Option<Duration>) -> Result<Option<Duration>, CallError> {
         let timeout = self.calls.timeout_for(requested);

@@ -202,7 +202,7 @@ impl Assemblies {
     fn next_to_go(&self) -> Option<AssemblyKey> {
         let mut holds: HashMap<Option<&Text>, usize> = HashMap::new();
         for (key, assembly) in &self.open {
-            // A workflow that is over holds no deliveries but still counts as one.
+            // An ended workflow holds no deliveries, but still counts.
             *holds.entry(key.requester.as_ref()).or_default() += 1 + assembly.held.len();
         }
         let (most, _) = holds.into_iter().max_by_key(|(_, held)| *held)?;

@@ -14,21 +14,21 @@ use crate::state::{Applied, Fold, Record};
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Event {
-    /// A replica wants to run it, until a time in milliseconds since 1970.
+    /// A replica claims the execution until a deadline, in milliseconds since 1970.
     Begun {
         run: Text,
         until: u64,
-        /// The run that it knows to have ended.
+        /// The run that it replaces, which has ended.
         replaces: Option<Text>,
         execution: ExecutionRecord,
     },
     /// Its record has changed.
     Written {
-        /// The run that writes; nobody's where it is over.
+        /// The run that writes; none if the execution has ended.
         run: Option<Text>,
         execution: ExecutionRecord,
     },
-    /// Its record is not kept any longer.
+    /// Its record was removed.
     Removed {
         run: Option<Text>,
         summary_key: Text,
@@ -48,11 +48,11 @@ pub(super) struct ExecutionRecord {
     pub(super) is_final: bool,
 }
 
-/// An execution that some replica has begun.
+/// An execution that a replica has claimed.
 #[derive(Debug, Clone)]
 pub(super) struct Execution {
     pub(super) run: Text,
-    /// When the time of the run is over, in milliseconds since 1970.
+    /// The deadline of the run, in milliseconds since 1970.
     pub(super) until: u64,
     pub(super) key: Text,
     pub(super) summary_key: Text,
@@ -62,7 +62,7 @@ pub(super) struct Execution {
     pub(super) is_cancelled: bool,
 }
 
-/// Makes executions of records.
+/// Folds records into executions.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ExecutionFold;
 
@@ -80,7 +80,7 @@ pub(super) struct ValueFold;
 // === impl ExecutionRecord ===
 
 impl ExecutionRecord {
-    /// Of the two values that the executor writes, which are JSON.
+    /// The record and the summary that the executor writes, both JSON.
     pub(super) fn of(
         key: Text,
         summary_key: Text,
@@ -133,7 +133,7 @@ impl Fold for ExecutionFold {
             }
             Event::Written { run, execution }
                 if current.is_some_and(|known| {
-                    // What has ended does not run again.
+                    // An ended execution does not run again.
                     (execution.is_final || !known.is_final)
                         && known.may_change(run.as_ref(), &execution.summary_key, record.time)
                 }) =>
@@ -191,12 +191,12 @@ impl Execution {
         }
     }
 
-    /// Whether another run may take its place: its own time is over, or whoever runs it says so.
+    /// Whether another run may replace it: its deadline has passed, or the new run names it as the one to replace.
     fn is_free(&self, replaces: Option<&Text>, now: u64) -> bool {
         !self.is_final && (self.until < now || replaces == Some(&self.run))
     }
 
-    /// Whether its record may be changed by a run, or by anybody once it is over.
+    /// Whether a run may change its record. Anyone may once the execution has ended or its deadline has passed.
     fn may_change(&self, run: Option<&Text>, summary_key: &Text, now: u64) -> bool {
         let is_it = self.summary_key == *summary_key;
         run == Some(&self.run) || is_it && (self.is_final || self.until < now)

@@ -271,7 +271,7 @@ proptest! {
                     }
                     ReplicaAction::Restart(replica) => {
                         stores[replica] = world.replica().await;
-                        // What it ran is nobody's until its time is over.
+                        // No replica may run its executions before its deadline.
                         for (owner, _) in begun.values_mut().filter(|(owner, _)| *owner == replica) {
                             *owner = usize::MAX;
                         }
