@@ -1,4 +1,4 @@
-//! What the configuration makes the bridge do on each bus, and the permissions that this needs.
+//! The actions of the bridge on each bus, according to the configuration, and the permissions that they need.
 
 #[cfg(feature = "kafka")]
 pub(crate) mod kafka;
@@ -78,7 +78,7 @@ pub(crate) enum Target {
 /// What stores the published messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Storage {
-    /// Nothing that the bridge needs: the agents that read the topic see to it.
+    /// Nothing that the bridge needs. The agents that read the topic take care of storage.
     Readers,
     /// A JetStream stream: publishing fails without one.
     Stream,
@@ -228,7 +228,7 @@ fn destinations(config: &Config) -> impl Iterator<Item = (String, &DestinationCo
     })
 }
 
-/// What all names that match a pattern begin with.
+/// The common prefix of all names that match a pattern.
 fn literal_prefix(pattern: &Pattern) -> &str {
     let text = pattern.text();
     let end = text.find(['*', '?', '[', '{']).unwrap_or(text.len());

@@ -252,7 +252,7 @@ impl Results {
         self.append(&call_key(&call.to_string()), &event).await
     }
 
-    /// The answer to a call of another replica after its first `taken` parts: the recorded parts, then new ones as they
+    /// The answer to a call of another replica after its first `consumed` parts: the recorded parts, then new ones as they
     /// are recorded.
     pub(crate) fn resume(
         self: &Arc<Self>,
@@ -268,7 +268,7 @@ impl Results {
         calls.resume(call, (agent, left), consumed, messages)
     }
 
-    /// The recorded parts of the answer to a call after its first `taken`, then new ones as they are recorded. `made`
+    /// The recorded parts of the answer to a call after its first `consumed`, then new ones as they are recorded. `made`
     /// converts each part for its receiver.
     pub(crate) fn replay<T: Send + 'static>(
         self: &Arc<Self>,

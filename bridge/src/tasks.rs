@@ -132,12 +132,12 @@ impl Tasks {
         self.view.latest(LATEST).await
     }
 
-    /// The tasks that `wanted` accepts, the most recently changed first: `size` of them after the first `skip`, and the
+    /// The tasks that `matches` accepts, the most recently changed first: `size` of them after the first `skip`, and the
     /// total number. `context` limits the list to one conversation.
     pub(crate) fn list(
         &self,
         context: Option<&str>,
-        wanted: impl Fn(&Task) -> bool,
+        matches: impl Fn(&Task) -> bool,
         (skip, size): (usize, usize),
     ) -> (Vec<(Text, Task)>, usize) {
         self.view.read(|tasks| {
@@ -145,7 +145,7 @@ impl Tasks {
                 Some(context) => Box::new(tasks.group(context)),
                 None => Box::new(tasks.iter()),
             };
-            let mut found: Vec<_> = all.filter(|(_, task)| wanted(task)).collect();
+            let mut found: Vec<_> = all.filter(|(_, task)| matches(task)).collect();
             found.sort_unstable_by(|(a, x), (b, y)| (y.changed, b).cmp(&(x.changed, a)));
             let total = found.len();
             let page = found.into_iter().skip(skip).take(size);

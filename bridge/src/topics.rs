@@ -52,7 +52,7 @@ pub(crate) enum Resource {
     /// Kafka topics that events name, as `agents.{targetagent}`. They are not known in advance.
     #[cfg(feature = "kafka")]
     Named(String),
-    /// A JetStream stream; with a subject, any stream that stores it will do.
+    /// A JetStream stream. With a subject, any stream that stores it.
     #[cfg(feature = "nats")]
     Stream {
         name: String,
@@ -97,7 +97,7 @@ pub(crate) struct Defaults {
     pub(crate) replicas: Option<u32>,
 }
 
-/// The settings that are right on a topic that the bridge creates with its partitions and the broker's defaults.
+/// The settings that need no change on a topic that the bridge creates with its partitions and the broker's defaults.
 #[cfg(feature = "kafka")]
 const RIGHT_BY_DEFAULT: [&str; 3] = ["cleanup.policy", "partitions", "retention.ms"];
 /// The JetStream settings that are durations.
@@ -155,7 +155,7 @@ impl Requirement {
             (_, Constraint::Anything) => false,
             #[cfg(feature = "kafka")]
             (IfMissing::CreatesPartitions, _) => !RIGHT_BY_DEFAULT.contains(&setting.name),
-            // More replicas are wanted than the bridge asks for.
+            // More replicas are required than the bridge requests.
             (_, Constraint::AtLeast(_)) => setting.name.ends_with("replicas"),
             #[cfg(feature = "kafka")]
             (_, Constraint::InSync) => true,
@@ -233,7 +233,7 @@ impl Setting {
         }
     }
 
-    /// At least this count, or whatever the server chooses.
+    /// At least this count, or the server's default.
     fn optional(name: &'static str, count: Option<u32>) -> Self {
         match count {
             Some(count) => Self::at_least(name, count.into(), Some(json!(count))),

@@ -773,7 +773,10 @@ async fn one_caller_cannot_use_all_calls() {
     let refused = refused.send().await.unwrap();
     assert_eq!(refused.status(), StatusCode::TOO_MANY_REQUESTS);
     let refused = refused.text().await.unwrap();
-    assert!(message(&refused).contains("calls from here"), "{refused}");
+    assert!(
+        message(&refused).contains("calls of this caller"),
+        "{refused}"
+    );
 }
 
 #[tokio::test]

@@ -88,7 +88,7 @@ pub(crate) fn pattern(target: &Target) -> String {
             for word in shape.split('.') {
                 match word.contains('\0') {
                     false => pattern.push(word),
-                    // The value may contain dots, and so be several words.
+                    // The value may contain dots, so it may be several tokens.
                     true if *names == Names::Dotted => {
                         pattern.push(">");
                         break;

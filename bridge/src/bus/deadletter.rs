@@ -287,7 +287,7 @@ impl DeadLetters {
     }
 
     /// The headers of the original that the bus of the dead letters can carry, without those of an earlier dead letter.
-    /// `kept` removes tokens from a value.
+    /// `blank_tokens` removes tokens from a value.
     fn headers_of(&self, original: &Message, blank_tokens: impl Fn(&Bytes) -> Bytes) -> Headers {
         let mut headers = Headers::new();
         for header in original.headers.iter() {

@@ -109,7 +109,7 @@ pub enum Bound {
     #[error("too many or too large requests of this topic are waiting for their answers")]
     Binding,
     /// Of the calls of one caller: `calls.max_pending_per_caller`.
-    #[error("too many calls from here are waiting for their answers")]
+    #[error("too many calls of this caller are waiting for their answers")]
     Caller,
     /// Of the memory for requests and answers in progress: `calls.budget_bytes`.
     #[error("{0}")]

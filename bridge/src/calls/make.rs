@@ -47,7 +47,7 @@ impl Calls {
         Ok(Prepared { answer, copies })
     }
 
-    /// Resumes the answer to a call of another replica. `parts` are its recorded parts after the first `taken`. The
+    /// Resumes the answer to a call of another replica. `parts` are its recorded parts after the first `consumed`. The
     /// answer may take `left` longer.
     pub(crate) fn resume(
         self: &Arc<Self>,

@@ -211,7 +211,7 @@ impl Calls {
         call.map_err(|error| CallError::Refused(error.to_string().into()))
     }
 
-    /// The timeout for a caller that asks for `wanted`.
+    /// The timeout for a caller that sets `requested`.
     pub(crate) fn timeout_for(&self, requested: Option<Duration>) -> Duration {
         requested
             .unwrap_or(self.limits.timeout)

@@ -207,7 +207,8 @@ impl BridgeArgs {
             Some(name) => name,
             None => {
                 let read = Card::read(card, usize::MAX);
-                let read = read.map_err(|faults| Misuse(format!("the card is wrong: {faults}")))?;
+                let read =
+                    read.map_err(|faults| Misuse(format!("the card is invalid: {faults}")))?;
                 let agent = read
                     .agent
                     .context("the card does not name the agent: give --name")?;

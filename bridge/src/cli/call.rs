@@ -160,7 +160,10 @@ async fn make(
 /// The JSON-RPC message of the arguments.
 fn payload(args: &CallArgs) -> Result<Unit, Misuse> {
     if !a2abus_plugin::protocol::is_target(&args.agent) {
-        return Err(Misuse(format!("{:?} is not an agent's name", args.agent)));
+        return Err(Misuse(format!(
+            "{:?} is not a valid agent name",
+            args.agent
+        )));
     }
     let mut message = Map::new();
     message.insert("jsonrpc".to_owned(), "2.0".into());

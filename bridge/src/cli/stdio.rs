@@ -67,7 +67,7 @@ pub(crate) async fn run(args: StdioArgs) -> anyhow::Result<()> {
     if let Some(agent) = &args.agent
         && !a2abus_plugin::protocol::is_target(agent)
     {
-        return Err(Misuse(format!("{agent:?} is not an agent's name")).into());
+        return Err(Misuse(format!("{agent:?} is not a valid agent name")).into());
     }
     let Some(config) = &args.config else {
         if args.url.scheme() != "http" {

@@ -201,7 +201,7 @@ impl SkillConfig {
     /// Why not.
     pub(crate) fn check_id(id: &str) -> Result<(), &'static str> {
         if id.trim().is_empty() || id.chars().count() > MAX_SKILL_ID {
-            return Err("is not a text of 1 to 256 characters");
+            return Err("must be a string of 1 to 256 characters");
         }
         if id.contains(char::is_control) {
             return Err("has a control character");

@@ -175,7 +175,7 @@ impl A2a {
     fn read(&self, page: &Page, request: &Request<Body>) -> Result<Response, super::Refusal> {
         let _charge = self.door.check_in(request)?;
         if !matches!(*request.method(), Method::GET | Method::HEAD) {
-            let failure = Failure::new(Reason::InvalidRequest, "this path is read with GET");
+            let failure = Failure::new(Reason::InvalidRequest, "use GET for this path");
             return Err((StatusCode::METHOD_NOT_ALLOWED, failure));
         }
         let reader = permit(request.extensions(), Action::ReadCards)

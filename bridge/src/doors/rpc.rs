@@ -311,7 +311,7 @@ fn read_head(
         return Err((StatusCode::FORBIDDEN, failure));
     }
     if !endpoint.methods.contains(&head.method) {
-        let failure = Failure::new(Reason::InvalidRequest, "requests are sent with POST");
+        let failure = Failure::new(Reason::InvalidRequest, "send requests with POST");
         return Err((StatusCode::METHOD_NOT_ALLOWED, failure));
     }
     if door.readiness.is_draining() {

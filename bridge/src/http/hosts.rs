@@ -21,7 +21,7 @@ pub(crate) enum WrongHost {
     #[error("the request must have one Host header, with the name or the address of this server")]
     NotOne,
     /// It names another host.
-    #[error("the host {0:?} is not served here: list it in {1}")]
+    #[error("the host {0:?} is not allowed: add it to {1}")]
     Other(String, &'static str),
 }
 

@@ -164,7 +164,7 @@ impl Runner {
     }
 }
 
-/// Sets a condition to met once `assigned` is done. Never ends.
+/// Marks a condition as met once `assigned` is done. Never ends.
 async fn ready_when(assigned: impl Future<Output = ()>, condition: &str, readiness: &Readiness) {
     assigned.await;
     readiness.set(condition, Ok(()));

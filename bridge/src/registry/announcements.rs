@@ -368,11 +368,11 @@ impl Announcements {
     }
 }
 
-/// Stores the announcement that `wanted` returns for the current one, which is `None` if its lease has expired; a
+/// Stores the announcement that `update` returns for the current one, which is `None` if its lease has expired; a
 /// result of `None` removes the announcement. The log keeps the last record of each key, even if two replicas write
 /// concurrently. JetStream rejects a write if this replica has not seen the latest record of the key; then this
 /// function retries with that record. On other logs it checks after the write whether another replica has written in
-/// between. If so, it writes the result of `wanted` for that record, or restores that record if `wanted` refuses.
+/// between. If so, it writes the result of `update` for that record, or restores that record if `update` refuses.
 async fn store(
     view: &View<AgentFold>,
     leases: Leases,

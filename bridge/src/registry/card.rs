@@ -322,8 +322,10 @@ impl Reader<'_> {
                 Some(text) => texts.push(text.to_owned()),
                 None => {
                     let place = format!("{place}/{name}/{index}");
-                    self.0
-                        .add(&place, &format!("is not a text of 1 to {most} characters"));
+                    self.0.add(
+                        &place,
+                        &format!("must be a string of 1 to {most} characters"),
+                    );
                 }
             }
         }
@@ -407,7 +409,7 @@ impl Reader<'_> {
             }
             Some(Value::String(text)) if fits(text, most) => Some(text.clone()),
             Some(_) => {
-                let what = format!("is not a text of 1 to {most} characters");
+                let what = format!("must be a string of 1 to {most} characters");
                 self.0.add(&place, &what);
                 None
             }

@@ -341,7 +341,7 @@ impl DiscoveryBinding {
             .map_err(|error| error.to_string())?;
         match timeout(ANSWER, self.publisher.until_confirmed(&copy)).await {
             Ok(sent) => sent.map_err(|error| error.to_string()),
-            Err(_) => Err(format!("the bus did not take it within {ANSWER:?}")),
+            Err(_) => Err(format!("the bus did not accept it within {ANSWER:?}")),
         }
     }
 

@@ -505,7 +505,7 @@ impl AnswerBuffer {
         self.parts.last().is_some_and(|part| part.last)
     }
 
-    /// Drops the first `taken` parts except the last part, because they are stored.
+    /// Drops the first `consumed` parts except the last part, because they are stored.
     fn forget(&mut self, consumed: usize) {
         let most = self.parts.len().saturating_sub(1);
         let consumed = consumed.saturating_sub(self.before).min(most);

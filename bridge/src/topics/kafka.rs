@@ -16,7 +16,7 @@ use crate::state::{Kind, LogLocation, LogSpec};
 
 /// The largest message that brokers accept by default.
 const DEFAULT_MESSAGE_BYTES: u64 = 1_048_588;
-/// How long answers are kept.
+/// How long answers are stored.
 const REPLY_RETENTION: Duration = Duration::from_secs(60 * 60);
 
 /// The topics that a Kafka transport needs.
@@ -283,9 +283,9 @@ mod tests {
         let wrong = "min.insync.replicas is 1, must be at least 2 of 3 replicas";
         for (replicas, in_sync, expected) in [(3, 1, Some(wrong)), (3, 2, None), (2, 1, None)] {
             let found = json!({"replicas": replicas, "min.insync.replicas": in_sync});
-            // Whether or not replicas are wanted.
-            for replicas in [None, Some(3)] {
-                let differences = requirement(replicas).differences(found.as_object().unwrap());
+            // Whether or not the configuration requires replicas.
+            for required in [None, Some(3)] {
+                let differences = requirement(required).differences(found.as_object().unwrap());
                 assert_eq!(differences, Vec::from_iter(expected.map(str::to_owned)));
             }
         }

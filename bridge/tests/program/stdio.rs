@@ -288,7 +288,7 @@ agents: { maps: { description: Maps., to: { transport: local, topic: agents.maps
 #[test]
 fn wrong_arguments_are_refused_before_anything_is_read() {
     for (args, why) in [
-        (["--agent", "a b"], "is not an agent's name"),
+        (["--agent", "a b"], "is not a valid agent name"),
         (["--url", "https://bridge"], "must begin with http://"),
         (["-c", "missing.yaml"], "missing.yaml"),
     ] {

@@ -280,7 +280,7 @@ fn shape_of(part: &TemplatePart) -> String {
     }
 }
 
-/// The part of `wanted` that takes the place of the shape's last value, if the shape can become `wanted`. For a shape
+/// The part of `pattern` that takes the place of the shape's last value, if the shape can become `pattern`. For a shape
 /// without values it is the whole text.
 fn value<'w>(shape: &str, pattern: &'w str) -> Option<&'w str> {
     let (first, others) = shape.split_once(VALUE).unwrap_or((shape, ""));

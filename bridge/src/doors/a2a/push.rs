@@ -120,7 +120,8 @@ impl A2aRequest<'_> {
                 })
             }
             Push::Delete => {
-                let id = id.ok_or_else(|| Failure::bad_params("params name no configuration"))?;
+                let id =
+                    id.ok_or_else(|| Failure::bad_params("params must name a configuration"))?;
                 let deleted = push.webhooks.delete(&task, &id).await;
                 deleted.map_err(|error| not_stored("push notification configurations", &error))?;
                 Ok(if is_1_0 { "{}" } else { "null" }.to_owned())

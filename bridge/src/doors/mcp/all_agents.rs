@@ -91,7 +91,7 @@ impl McpRequest<'_> {
             None => 0,
             Some(cursor) => text(Some(cursor))
                 .and_then(|cursor| cursor.parse().ok())
-                .ok_or_else(|| Failure::bad_params("this cursor is not one of this server"))?,
+                .ok_or_else(|| Failure::bad_params("this cursor is not from this server"))?,
         };
         let registry = &self.mcp.door.registry;
         let agents = registry.now();

@@ -52,7 +52,7 @@ impl Revision {
         self < Self::V2026_07_28
     }
 
-    /// The revision for a client that asks for `asked` in `initialize`.
+    /// The revision for a client that requests `requested` in `initialize`.
     pub(super) fn negotiated(requested: Option<&str>) -> Self {
         let known = requested.and_then(Self::of);
         let known = known.filter(|revision| revision.has_sessions());
