@@ -53,7 +53,7 @@ mod tests {
     }
 
     #[test]
-    fn the_error_for_a_wrong_count_names_what_is_expected() {
+    fn the_error_for_a_wrong_count_names_the_expected_count() {
         let read = |json: &str| {
             let params: Result<Params, _> = serde_json::from_str(json);
             params

@@ -431,7 +431,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_word_about_a_server_is_the_one_that_is_published() {
+    fn the_last_state_of_a_server_is_published() {
         let config = "
 instance: test
 transports: { local: { type: memory } }

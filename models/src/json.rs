@@ -743,7 +743,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_is_three_words() {
+    fn a_value_fits_in_three_machine_words() {
         assert_eq!(size_of::<Json>(), 24);
     }
 

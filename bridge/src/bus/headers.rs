@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_are_kept_by_name_in_any_case() {
+    fn headers_are_copied_by_name_in_any_case() {
         let headers = [("TraceParent", "a"), ("x-b3-spanid", "b"), ("tenant", "c")];
         assert_eq!(
             passed(&TRACE_HEADERS, &headers),
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn reserved_headers_are_never_kept() {
+    fn reserved_headers_are_never_copied() {
         let reserved = [
             "ce_id",
             "CE-Id",

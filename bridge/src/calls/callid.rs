@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn tokens_are_cut_wherever_they_are_a_word() {
+    fn tokens_are_removed_wherever_they_are_whole_words() {
         let call = CallId::new(Replica(7)).unwrap();
         let token = Some(ReplyToken([0xa5; 16]));
         let id = ReplyId { call, token }.to_string();

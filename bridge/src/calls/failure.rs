@@ -678,7 +678,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_unit_says_what_and_where() {
+    fn a_refused_unit_has_its_fault_and_position() {
         let check = |payload: &'static str, code: i32, reason_code: &str, pointer: Value| {
             let units = decode(&Bytes::from(payload), &Hint::default(), &Limits::default());
             let refused = units[0].as_ref().unwrap_err();

@@ -405,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn every_key_says_what_it_does() {
+    fn every_key_has_a_description() {
         fn visit(path: &str, schema: &Value) {
             if let Some(properties) = schema.get("properties").and_then(Value::as_object) {
                 for (key, property) in properties {

@@ -116,7 +116,7 @@ routes:
 }
 
 #[test]
-fn values_say_what_would_be_right() {
+fn invalid_values_are_reported_with_a_fix() {
     check_more(
         "
 admin:
@@ -285,7 +285,7 @@ routes:
 }
 
 #[test]
-fn names_are_unique_and_lead_somewhere() {
+fn names_are_unique_and_refer_to_existing_parts() {
     check_more(
         "
 bindings:
@@ -447,7 +447,7 @@ fn an_executor_that_callers_reach_without_a_key_is_a_warning() {
 }
 
 #[test]
-fn the_state_is_in_memory_in_files_or_on_a_transport_that_keeps_it() {
+fn the_state_is_in_memory_in_files_or_on_a_transport_that_stores_it() {
     let check = |keys: &str, problems: &[&str]| {
         let route = "default_route: [{transport: n, topic: t}, {transport: k, topic: t}]";
         check_more(&format!("state: {{{keys}}}\n{route}\n"), problems);
@@ -541,7 +541,7 @@ fn loops_that_a_condition_rules_out_are_none() {
 }
 
 #[test]
-fn payloads_that_no_message_can_hold_are_warned_of() {
+fn payload_limits_above_the_message_limit_cause_a_warning() {
     let base = "
 transports: {k: {type: kafka, brokers: [\"k:9092\"]}, m: {type: memory, max_message_bytes: 4000000}}
 default_route: [{transport: k, topic: a}, {transport: m, topic: a}]
@@ -750,7 +750,7 @@ fn problems_of_the_environment_name_the_variable() {
 }
 
 #[test]
-fn the_instance_is_the_host_unless_it_is_written() {
+fn the_instance_is_the_host_name_by_default() {
     let instance = |text: &str, environment: &[(&str, &str)]| {
         read(text, environment).unwrap().instance.to_string()
     };
@@ -864,7 +864,7 @@ fn a_variable_names_another_place_of_a_secret() {
 }
 
 #[test]
-fn the_sample_is_right_and_complete() {
+fn the_sample_is_valid_and_complete() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/a2abus.yaml");
     let config = Config::load(&path, []).unwrap_or_else(|errors| panic!("{errors}"));
     assert!(config.warnings.is_empty(), "{:?}", config.warnings);
@@ -926,7 +926,7 @@ default_route: [{transport: x, topic: t, mode: fast}]
 }
 
 #[test]
-fn workflows_name_what_is_there() {
+fn workflows_refer_to_existing_parts() {
     check_more(
         "
 workflows:
@@ -963,7 +963,7 @@ default_route: [{transport: n, topic: t}]
 }
 
 #[test]
-fn values_of_workflows_say_what_would_be_right() {
+fn invalid_workflow_values_are_reported_with_a_fix() {
     check_more(
         "
 workflows:

@@ -503,7 +503,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_answer_before_the_end_of_the_body_says_that_its_connection_closes() {
+    async fn an_answer_before_the_end_of_the_body_announces_that_the_connection_closes() {
         let router = Router::new()
             .route("/unread", post(|| async { "refused" }))
             .route("/read", post(|body: String| async { body }));
@@ -548,7 +548,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn dropping_the_server_ends_what_is_left() {
+    async fn dropping_the_server_ends_the_remaining_connections() {
         let (router, mut reports) = hanging();
         let server = start(router, BOUNDS).await;
         let request = b"POST /wait HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n";

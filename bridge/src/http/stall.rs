@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_peer_that_does_not_close_is_left_after_a_moment() {
+    async fn a_connection_is_dropped_if_the_peer_does_not_close_in_time() {
         let (ours, _theirs) = duplex(4);
         let start = Instant::now();
         Stalling::new(ours, TIMEOUT).shutdown().await.unwrap();

@@ -118,7 +118,7 @@ mod tests {
     use crate::metrics::Metrics;
 
     #[test]
-    fn the_words_index_their_own_counters() {
+    fn each_label_value_has_its_own_counter() {
         let metrics = Metrics::new().unwrap();
         for (index, what) in ConfigReload::ALL.into_iter().enumerate() {
             assert_eq!(what as usize, index);

@@ -175,7 +175,7 @@ mod tests {
     use crate::metrics::Metrics;
 
     #[test]
-    fn the_words_index_their_own_counters() {
+    fn each_label_value_has_its_own_counter() {
         let metrics = Metrics::new().unwrap();
         for (index, why) in RefusalReason::ALL.into_iter().enumerate() {
             assert_eq!(why as usize, index);

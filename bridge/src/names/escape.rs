@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn escapes_are_readable_and_topic_words() {
+    fn escaped_values_are_readable_topic_segments() {
         for (value, expected) in [
             ("weather", "weather"),
             ("my_agent-1", "my_agent-1"),

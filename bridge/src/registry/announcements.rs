@@ -530,7 +530,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn of_two_owners_who_come_at_the_same_time_the_first_has_the_agent() {
+    async fn the_first_of_two_concurrent_owners_has_the_agent() {
         let (first, second) = (owner("one"), owner("two"));
         let theirs = card("Rain.", &first);
         let (done, last) = at_the_same_time(None, theirs.clone(), |there| {

@@ -440,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn the_extension_says_who_and_where_it_is() {
+    fn the_extension_has_the_agent_and_its_destination() {
         let params = json!({"agent": "w-1", "transport": "kafka", "topic": "t.w", "lease": "10m", "protocol": "mcp"});
         let card = json!({
             "name": "Weather of today", "description": "d",
@@ -516,7 +516,7 @@ mod tests {
     }
 
     #[test]
-    fn of_too_many_skills_the_first_are_taken() {
+    fn only_the_first_skills_are_used_above_the_limit() {
         let skill = |id: usize| json!({ "id": format!("s{id}"), "description": "d" });
         let unusable = json!({ "id": "s7" });
         let skills: Vec<_> = [unusable].into_iter().chain((0..150).map(skill)).collect();

@@ -480,7 +480,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_is_taken_once_whichever_replica_records_it() {
+    fn a_part_is_recorded_once_by_whichever_replica() {
         let opened = opened();
         // Two replicas record, each in order.
         let orders = [[0, 0, 1, 1, 2, 2], [0, 1, 2, 0, 1, 2], [0, 1, 0, 1, 2, 2]];

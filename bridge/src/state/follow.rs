@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_follower_that_lags_by_more_than_its_capacity_learns_that_it_has_missed_records() {
+    async fn a_follower_that_lags_by_more_than_its_capacity_gets_an_error() {
         let mut followers = Followers::default();
         let mut following = followers.add(Some("k"), 2);
         assert_eq!(following.now(), None);

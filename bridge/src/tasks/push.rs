@@ -473,7 +473,7 @@ mod tests {
     }
 
     #[test]
-    fn a_webhook_that_its_owner_has_left_is_free() {
+    fn a_webhook_released_by_its_owner_is_free() {
         use Applied::{Changed, Unchanged};
         let released = |owner: &str| {
             let owner = owner.into();
@@ -516,7 +516,7 @@ mod tests {
     }
 
     #[test]
-    fn a_webhook_that_was_deleted_stays_away() {
+    fn a_deleted_webhook_stays_deleted() {
         use Applied::{Changed, Unchanged};
         let deleted = Event::Deleted {};
         let (stored, applied) = fold(&[

@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_is_gone_is_revoked_while_the_configuration_is_wrong() {
+    fn a_missing_key_is_revoked_even_if_the_new_configuration_is_invalid() {
         let directory = tempfile::tempdir().unwrap();
         let (workflows, mut watch, metrics, key) = watched(directory.path());
         watch.refused();
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_gone_for_two_looks_in_a_row_is_gone() {
+    fn a_file_counts_as_missing_after_two_successive_checks() {
         let directory = tempfile::tempdir().unwrap();
         let (workflows, mut watch, metrics, key) = watched(directory.path());
         std::fs::remove_file(&key).unwrap();

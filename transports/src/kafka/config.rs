@@ -662,7 +662,7 @@ mod tests {
     }
 
     #[test]
-    fn other_properties_are_taken_and_shown() {
+    fn other_properties_are_accepted_and_shown() {
         let text = r#"{"brokers":"a","properties":{"client.rack":"r","ssl.certificate.pem":"c","sasl.kerberos.keytab":"k"}}"#;
         let config = parse(text);
         assert!(config.problems().is_empty());

@@ -222,7 +222,7 @@ mod tests {
     use crate::error::Disposition;
 
     #[test]
-    fn codes_have_a_kind_that_decides_what_to_do() {
+    fn error_codes_have_a_kind_that_decides_the_reaction() {
         for (code, expected) in [
             (Code::TopicAuthorizationFailed, Kind::Unauthorised),
             (Code::SaslAuthenticationFailed, Kind::Unauthenticated),

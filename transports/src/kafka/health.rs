@@ -460,7 +460,7 @@ mod tests {
     }
 
     #[test]
-    fn one_failure_is_down_when_no_broker_is_left() {
+    fn one_failure_means_down_if_no_other_broker_remains() {
         use Probe::{Answered, Failed, FailedAllDown};
         check(
             &[Answered, FailedAllDown, Answered, Failed],

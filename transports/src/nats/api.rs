@@ -340,7 +340,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_update_keeps_what_others_have_set() {
+    fn an_update_preserves_settings_of_others() {
         let mut config = json!({"name": "S", "subjects": ["old"], "max_bytes": 5, "new_key": true});
         let desired: StreamConfig =
             serde_json::from_str(r#"{"name":"S","subjects":["a.>"],"replicas":3}"#).unwrap();

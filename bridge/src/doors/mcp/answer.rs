@@ -334,7 +334,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_is_missing_is_added() {
+    fn only_missing_members_are_added() {
         let check = |result: &str, is_cacheable, expected: &str| {
             let body = |result: &str| {
                 Bytes::from(format!(r#"{{"id":1, "jsonrpc":"2.0","result":{result}}}"#))

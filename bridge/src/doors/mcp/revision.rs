@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_client_gets_what_it_asks_for_or_the_newest_with_sessions() {
+    fn a_client_gets_the_requested_revision_or_the_newest_with_sessions() {
         let version = |name| Revision::negotiated(name).as_str();
         assert_eq!(version(Some("2025-03-26")), "2025-03-26");
         assert_eq!(version(Some("2024-11-05")), "2024-11-05");

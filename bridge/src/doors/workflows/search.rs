@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn items_with_the_rarest_common_words_come_first() {
+    fn items_that_share_the_rarest_words_rank_first() {
         check("filter", &["FilterData"]);
         check("filterdata", &["FilterData"]);
         check(
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_their_words() {
+    fn compound_names_are_split_into_words() {
         assert_eq!(
             words("FilterData of user_ids"),
             ["filterdata", "filter", "data", "of", "user", "id"]

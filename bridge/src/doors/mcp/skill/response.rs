@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn steps_are_progress_for_those_who_ask() {
+    fn steps_are_progress_for_clients_that_request_it() {
         let steps = [status("working", "flights"), status("completed", "done")];
         let parts = skill_response(Some("\"p\""), &steps);
         let expected = json!({ "progressToken": "p", "progress": 1, "message": "flights" });
@@ -450,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_learns_how_to_go_on_and_what_has_failed() {
+    fn the_result_tells_the_client_how_to_continue_and_what_has_failed() {
         let result = &skill_response(None, &[status("input-required", "When?")])[0]["result"];
         assert_eq!(result["isError"], false);
         assert_eq!(result["structuredContent"]["taskId"], "t-1");
