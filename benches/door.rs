@@ -285,7 +285,7 @@ fn is_whole(bytes: &[u8]) -> bool {
     bytes.len() >= end + 4 + length
 }
 
-/// What is asked of whom.
+/// The requests and their recipients.
 struct Row {
     name: &'static str,
     address: SocketAddr,

@@ -397,7 +397,7 @@ fn http_client() -> Arc<a2abus_executor::Client> {
     Arc::new(a2abus_executor::Client::new(&options).expect("a client"))
 }
 
-/// What a server is asked, and how.
+/// The requests to a server, and how they are sent.
 struct Posted {
     url: String,
     headers: Vec<(&'static str, String)>,

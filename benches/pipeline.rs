@@ -70,18 +70,18 @@ struct Cost {
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         self.0.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: as asked.
+        // SAFETY: the arguments are those of the caller.
         unsafe { Jemalloc.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        // SAFETY: as asked.
+        // SAFETY: the arguments are those of the caller.
         unsafe { Jemalloc.dealloc(at, layout) }
     }
 
     unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         self.0.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: as asked.
+        // SAFETY: the arguments are those of the caller.
         unsafe { Jemalloc.realloc(at, layout, size) }
     }
 }

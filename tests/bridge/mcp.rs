@@ -68,12 +68,12 @@ impl Servers {
                     continue;
                 };
                 reply_sender.send(reply_to.clone()).await.unwrap();
-                let said = match topic.as_str() {
+                let replies = match topic.as_str() {
                     skills::TOPIC => skills::answers(&request),
                     _ => answers(&topic, &request),
                 };
-                for said in said {
-                    publish(&memory, &Address::topic(reply_to.clone()), said).await;
+                for reply in replies {
+                    publish(&memory, &Address::topic(reply_to.clone()), reply).await;
                 }
             }
         });

@@ -81,7 +81,7 @@ fn identities(issues: &Value) -> Vec<String> {
     identities
 }
 
-/// Code and operation of each, sorted: all that is said of warnings.
+/// The code and operation of each warning, sorted: nothing else of it is compared.
 fn names(issues: &Value) -> Vec<String> {
     let issues = issues.as_array().into_iter().flatten();
     let mut names: Vec<_> = issues
