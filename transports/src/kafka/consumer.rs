@@ -506,7 +506,7 @@ impl<'a> Session<'a> {
         self.is_member() && is_answered && self.is_without_partitions(MAX_WAIT)
     }
 
-    /// Whether the client has waited longer than this for partitions, and has not been told that it may not have them.
+    /// Whether the client has waited longer than this for partitions, and the cluster has not refused them since.
     fn is_without_partitions(&self, longest: Duration) -> bool {
         let waits = self.client.context().unassigned_for();
         let is_refused = self.refused_at.is_some_and(|at| at.elapsed() < waits);
