@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use a2abus_plugin::Text;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use tokio::sync::Notify;
 use tokio::time::{MissedTickBehavior, interval};
 
@@ -246,7 +246,9 @@ impl ConfigReloader {
         let attached = Attached::new(&running, next);
         let mut config = self.with_changes(next, &attached);
         let mut rules = rules_of(&config)?;
-        let unreachable = self.unreachable(&rules.routes);
+        let unreachable = attached
+            .routing_obstacle()
+            .or_else(|| self.unreachable(&rules.routes));
         if unreachable.is_some() {
             config.routes.clone_from(&self.config.routes);
             config.default_route.clone_from(&self.config.default_route);
@@ -294,7 +296,7 @@ impl ConfigReloader {
     fn with_changes(&self, next: &Config, attached: &Attached<'_>) -> Config {
         let mut config = self.config.clone();
         config.limits = next.limits.clone();
-        config.routes = attached.routes();
+        config.routes.clone_from(&next.routes);
         config.default_route.clone_from(&next.default_route);
         config.agents = attached.agents();
         if self.a2a.is_some() {
@@ -345,7 +347,7 @@ impl ConfigReloader {
             return unreachable.map(str::to_owned);
         }
         if attached.holds(change) {
-            return Some(RESTART.to_owned());
+            return Some(unreachable.unwrap_or(RESTART).to_owned());
         }
         let shown = A2A
             .into_iter()
@@ -416,15 +418,17 @@ impl ConfigReloader {
             (_, []) => ConfigReload::Applied,
             _ => ConfigReload::RestartNeeded,
         };
-        self.metrics.config_reload(outcome);
         if later.is_empty() {
-            return self.readiness.restored(CONFIGURATION);
+            self.readiness.restored(CONFIGURATION);
+        } else {
+            let settings = later.iter().take(MAX_LINES);
+            let settings: Vec<_> = settings
+                .map(|PendingChange { path, why }| format!("{path}: {why}"))
+                .collect();
+            self.readiness.degraded(CONFIGURATION, settings.join("; "));
         }
-        let settings = later.iter().take(MAX_LINES);
-        let settings: Vec<_> = settings
-            .map(|PendingChange { path, why }| format!("{path}: {why}"))
-            .collect();
-        self.readiness.degraded(CONFIGURATION, settings.join("; "));
+        // Last, so that whoever sees the count finds the rest too.
+        self.metrics.config_reload(outcome);
     }
 
     fn refuse(&mut self, refusal: Refusal) {
@@ -435,7 +439,6 @@ impl ConfigReloader {
         for error in errors.iter().take(MAX_LINES) {
             tracing::error!("{error}");
         }
-        self.metrics.config_reload(ConfigReload::Refused);
         let first = errors.first().map(String::as_str).unwrap_or_default();
         let cause = format!("the changed file is invalid and not in use: {first}");
         self.readiness.degraded(CONFIGURATION, cause);
@@ -444,6 +447,8 @@ impl ConfigReloader {
         if let Some(workflows) = &mut self.workflows {
             workflows.refused();
         }
+        // Last, so that whoever sees the count finds the rest too.
+        self.metrics.config_reload(ConfigReload::Refused);
     }
 }
 
@@ -498,6 +503,11 @@ fn adopt(document: &mut Value, next: &Value, part: &str) {
     let Some(members) = around.and_then(Value::as_object_mut) else {
         return;
     };
+    set(members, key, value);
+}
+
+/// Sets a member, or removes it.
+fn set(members: &mut Map<String, Value>, key: &str, value: Option<&Value>) {
     match value {
         Some(value) => drop(members.insert(key.to_owned(), value.clone())),
         None => drop(members.remove(key)),

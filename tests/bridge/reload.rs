@@ -298,6 +298,14 @@ async fn get(world: &World, path: &str) -> (u16, Value) {
     (status, response.json().await.unwrap_or_default())
 }
 
+/// The response to a message that an A2A client sends.
+async fn send_message(world: &World, path: &str, message: &Value) -> Value {
+    let send = json!({"jsonrpc": "2.0", "id": 1, "method": "message/send", "params": {"message": message}});
+    let url = format!("http://{}{path}", world.door.unwrap());
+    let response = reqwest::Client::new().post(url).json(&send).send().await;
+    response.unwrap().json().await.unwrap()
+}
+
 #[tokio::test]
 async fn cards_and_bounds_of_a2a_change_while_the_bridge_runs() {
     let with = |agents: &str, a2a: &str| {
@@ -324,10 +332,7 @@ async fn cards_and_bounds_of_a2a_change_while_the_bridge_runs() {
     let part = json!({"kind": "text", "text": "x"});
     let message =
         json!({"kind": "message", "role": "user", "messageId": "m", "parts": [part, part]});
-    let send = json!({"jsonrpc": "2.0", "id": 1, "method": "message/send", "params": {"message": message}});
-    let url = format!("http://{}/a2a/agents/weather", world.door.unwrap());
-    let refused = reqwest::Client::new().post(url).json(&send).send().await;
-    let refused: Value = refused.unwrap().json().await.unwrap();
+    let refused = send_message(&world, "/a2a/agents/weather", &message).await;
     assert_eq!(refused["error"]["code"], -32602, "{refused}");
     // A removed agent is removed at once; a setting that needs a restart is reported.
     let fewer = with(&weather("third"), "push_notifications: { enabled: true }");
@@ -352,12 +357,16 @@ fn with_agents(agents: &[&str]) -> String {
 async fn attached_agents_stay_as_they_run_until_a_restart() {
     const WEATHER: &str = "weather: { description: d, to: { transport: bus, topic: at.a }, attach: { command: [a] } }";
     const SNOW: &str = "snow: { description: d, to: { transport: bus, topic: at.snow } }";
-    let world = World::new(&with_agents(&[WEATHER, SNOW])).await;
+    const DEFAULT: &str = "a2a: { default_agent: weather }\n";
+    const RUNS_OTHERWISE: &str = "needs a restart";
+    const MOVED: &str = "needs a restart: the attached agent weather gets another `to`";
+    const REMOVED: &str = "needs a restart: the attached agent weather is removed";
+    let world = World::new(&(with_agents(&[WEATHER, SNOW]) + DEFAULT)).await;
     let mut topics = BTreeMap::new();
     for topic in ["at.a", "at.b", "at.snow", "out.a"] {
         topics.insert(topic, world.read(topic).await);
     }
-    let both = |agents: [&str; 2]| with_agents(&agents);
+    let both = |agents: [&str; 2]| with_agents(&agents) + DEFAULT;
     let moved = WEATHER.replace("at.a", "at.b").replace(": d", ": new");
     let replaced = WEATHER.replace("[a]", "[b]");
     let plain = "weather: { description: d, to: { transport: bus, topic: at.b } }";
@@ -365,31 +374,42 @@ async fn attached_agents_stay_as_they_run_until_a_restart() {
         "rain: { description: d, to: { transport: bus, topic: at.b }, attach: { command: [a] } }";
     let gained = SNOW.replace("at.snow }", "at.b }, attach: { command: [a] }");
     let waiting = [
-        (both([&moved, SNOW]), "agents.weather.to.topic"),
-        (both([&replaced, SNOW]), "agents.weather.attach.command[0]"),
+        (
+            both([&replaced, SNOW]),
+            RUNS_OTHERWISE,
+            "agents.weather.attach.command[0]",
+        ),
+        (
+            both([&moved, SNOW]),
+            MOVED,
+            "agents.weather.description, agents.weather.to.topic",
+        ),
         (
             both([plain, SNOW]),
+            REMOVED,
             "agents.weather.attach.command, agents.weather.to.topic",
         ),
         (
-            with_agents(&[SNOW]),
-            "agents.weather.attach.command, agents.weather.description, agents.weather.to.topic, agents.weather.to.transport",
+            // Another agent would take the topic that the attached one still reads.
+            with_agents(&[&SNOW.replace("at.snow", "at.a")]),
+            REMOVED,
+            "a2a.default_agent, agents.snow.to.topic, agents.weather.attach.command, agents.weather.description, agents.weather.to.topic, agents.weather.to.transport",
         ),
         (
-            with_agents(&[WEATHER, SNOW, new]),
-            "agents.rain.attach.command, agents.rain.description, agents.rain.to.topic, agents.rain.to.transport",
+            with_agents(&[WEATHER, SNOW, new]) + "a2a: { default_agent: rain }\n",
+            "needs a restart: the attached agent rain is new",
+            "a2a.default_agent, agents.rain.attach.command, agents.rain.description, agents.rain.to.topic, agents.rain.to.transport",
         ),
         (
             both([WEATHER, &gained]),
+            "needs a restart: the attached agent snow is new",
             "agents.snow.to.topic, agents.snow.attach.command",
         ),
     ];
     let mut reloads = 0;
-    for (text, settings) in waiting {
+    for (text, why, settings) in waiting {
         let settings = settings.split(", ");
-        let settings: Vec<_> = settings
-            .map(|it| format!("{it}: needs a restart"))
-            .collect();
+        let settings: Vec<_> = settings.map(|it| format!("{it}: {why}")).collect();
         // The second reload finds the same file: what is not in use is reported again.
         for _ in 0..2 {
             reloads += 1;
@@ -405,6 +425,11 @@ async fn attached_agents_stay_as_they_run_until_a_restart() {
         }
         assert_eq!(get(&world, "/a2a/agents/weather").await.0, 200);
         assert_eq!(get(&world, "/a2a/agents/rain").await.0, 404);
+        // Only an existing agent gets as far as the check of the message.
+        let without_parts =
+            json!({"kind": "message", "role": "user", "messageId": "m", "parts": []});
+        let refused = send_message(&world, "/a2a", &without_parts).await;
+        assert_eq!(refused["error"]["code"], -32602, "{refused}");
     }
     // The rest of a card is not kept.
     let only_card = WEATHER.replace(": d", ": new");
