@@ -358,8 +358,8 @@ impl Nats {
         )
         .await?;
         let (stop, reader, end) = self.stop_with();
-        let drain_until = Arc::new(OnceLock::new());
-        let until = Arc::clone(&drain_until);
+        let deadlines = Arc::new(OnceLock::new());
+        let until = Arc::clone(&deadlines);
         inner.tasks.spawn(async move {
             tokio::select! {
                 () = reading.run(stop, until) => {}
@@ -369,7 +369,7 @@ impl Nats {
             let _ = end.send(Ok(()));
         });
         Ok(Consumer::new(to_consumer, reader)
-            .draining(drain_until)
+            .draining(deadlines)
             .with_lag(lag))
     }
 }

@@ -189,12 +189,25 @@ enum ConfirmationState {
     Waiting(oneshot::Receiver<Result<Receipt, TransportError>>),
 }
 
+/// The deadlines of a subscription that closes. Each leaves time for what comes after it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct CloseDeadlines {
+    /// For outstanding deliveries to settle: three quarters of the time.
+    pub(crate) settle: Instant,
+    /// For the last commit: seven eighths of the time. The rest is for leaving the group.
+    #[cfg_attr(
+        not(feature = "kafka"),
+        expect(dead_code, reason = "only Kafka commits positions")
+    )]
+    pub(crate) commit: Instant,
+}
+
 /// The receiving end of a subscription. Dropping it, or [`Consumer::close`], ends the subscription.
 #[derive(Debug)]
 pub struct Consumer {
     deliveries: mpsc::Receiver<Delivery>,
     reader: Reader,
-    drain_until: Option<Arc<OnceLock<Instant>>>,
+    deadlines: Option<Arc<OnceLock<CloseDeadlines>>>,
     leave: Option<CancellationToken>,
     assigned: Option<CancellationToken>,
     lag: Option<watch::Receiver<Option<u64>>>,
@@ -352,6 +365,18 @@ impl Future for Confirmation {
     }
 }
 
+// === impl CloseDeadlines ===
+
+impl CloseDeadlines {
+    fn within(limit: Duration) -> Self {
+        let (now, eighth) = (Instant::now(), limit.min(MAX_DRAIN) / 8);
+        Self {
+            settle: now + eighth * 6,
+            commit: now + eighth * 7,
+        }
+    }
+}
+
 // === impl Consumer ===
 
 impl Consumer {
@@ -359,7 +384,7 @@ impl Consumer {
         Self {
             deliveries,
             reader,
-            drain_until: None,
+            deadlines: None,
             leave: None,
             assigned: None,
             lag: None,
@@ -368,11 +393,11 @@ impl Consumer {
         }
     }
 
-    /// The same, with a cell in which [`Consumer::close`] puts, before it stops the reader, how long to wait for
-    /// outstanding deliveries. A reader that is stopped while the cell is empty does not wait.
+    /// The same, with a cell that [`Consumer::close`] sets before it stops the reader. A reader that is stopped while
+    /// the cell is empty does not wait for deliveries.
     #[cfg(any(feature = "kafka", feature = "nats"))]
-    pub(crate) fn draining(mut self, until: Arc<OnceLock<Instant>>) -> Self {
-        self.drain_until = Some(until);
+    pub(crate) fn draining(mut self, deadlines: Arc<OnceLock<CloseDeadlines>>) -> Self {
+        self.deadlines = Some(deadlines);
         self
     }
 
@@ -489,10 +514,8 @@ impl Consumer {
     pub async fn close(mut self, deadline: Duration) -> Result<(), TransportError> {
         self.deliveries.close();
         while self.deliveries.try_recv().is_ok() {}
-        if let Some(until) = &self.drain_until {
-            // A quarter is reserved for the last commit and for leaving the group.
-            let wait = deadline.min(MAX_DRAIN) / 4 * 3;
-            until.get_or_init(|| Instant::now() + wait);
+        if let Some(deadlines) = &self.deadlines {
+            deadlines.get_or_init(|| CloseDeadlines::within(deadline));
         }
         self.reader.stop.cancel();
         match tokio::time::timeout(deadline, &mut self.reader.ended).await {

@@ -34,7 +34,7 @@ use super::writer::position;
 use crate::delivery::{Acknowledger, Delivery};
 use crate::error::{TransportError, TransportErrorKind};
 use crate::message::{Message, Topic};
-use crate::transport::{Consumer, Reader};
+use crate::transport::{CloseDeadlines, Consumer, Reader};
 
 /// The maximum time a poll blocks, and thus the delay before a stop is noticed or a settled offset is stored.
 const TICK: Duration = Duration::from_millis(100);
@@ -56,6 +56,8 @@ const MAX_REVOCATION: Duration = Duration::from_secs(60);
 /// How long a member may wait for its partitions while the cluster answers. Twice as long as a bridge may take to give
 /// partitions up.
 const MAX_WAIT: Duration = Duration::from_secs(120);
+/// For how long a refusal explains that a member gets no partitions.
+const MAX_REFUSED_WAIT: Duration = Duration::from_secs(20 * 60);
 /// After this time the same error is a warning again.
 const WARN_AGAIN: Duration = Duration::from_secs(60);
 /// Larger budgets are reduced to this number: more messages in progress do not help.
@@ -173,7 +175,7 @@ pub(super) async fn start(mut plan: Plan) -> Result<Consumer, TransportError> {
         ended,
     };
     let consumer = Consumer::new(receiver, reader)
-        .draining(Arc::clone(&task.leave.drain_until))
+        .draining(Arc::clone(&task.leave.deadlines))
         .awaiting_assignment(task.assigned.clone());
     let consumer = if is_member {
         consumer.with_lag(lag).with_paused(paused)
@@ -509,7 +511,8 @@ impl<'a> Session<'a> {
     /// Whether the client has waited longer than this for partitions, and the cluster has not refused them since.
     fn is_without_partitions(&self, longest: Duration) -> bool {
         let waits = self.client.context().unassigned_for();
-        let is_refused = self.refused_at.is_some_and(|at| at.elapsed() < waits);
+        let since_refusal = self.refused_at.map(|at| at.elapsed());
+        let is_refused = since_refusal.is_some_and(|since| since < waits.min(MAX_REFUSED_WAIT));
         waits > longest && !is_refused
     }
 
@@ -577,16 +580,25 @@ impl<'a> Session<'a> {
     fn close(mut self) {
         self.backlog.clear();
         self.pause();
-        if let Some(until) = self.task.leave.drain_until.get().copied() {
-            while !self.task.intake.wait_for_all(until) && Instant::now() < until {
+        let deadlines = self.task.leave.deadlines.get().copied();
+        if let Some(CloseDeadlines { settle, .. }) = deadlines {
+            while !self.task.intake.wait_for_all(settle) && Instant::now() < settle {
                 // A record that comes in spite of the pause is ignored; it is delivered again.
                 drop(self.client.poll(Duration::ZERO));
                 store(&self.client, self.task.intake.take_moved());
             }
         }
-        self.commit();
-        self.client.context().close();
-        self.leave_without_partitions();
+        match deadlines.filter(|_| self.is_member()) {
+            Some(CloseDeadlines { commit, .. }) => {
+                self.commit(commit);
+                self.client.context().close();
+                self.leave_without_partitions(commit);
+            }
+            None => {
+                self.client.context().close();
+                store(&self.client, self.task.intake.take_moved());
+            }
+        }
         tracing::debug!(
             stale_verdicts = self.task.intake.stale(),
             "the Kafka subscription closes"
@@ -597,30 +609,37 @@ impl<'a> Session<'a> {
 
     /// Leaves the group if the member has no partitions. When such a client is closed, librdkafka does not leave, and the
     /// next rebalance waits until the session ends. Source: librdkafka 2.12, `rd_kafka_cgrp_revoke_all_rejoin`.
-    fn leave_without_partitions(&self) {
+    ///
+    /// A member that waits for its assignment gets it first: until then librdkafka postpones the unsubscribe, and closing
+    /// the client cancels it. A rebalance that leaves this member without partitions again cannot be seen from here; if
+    /// one is in progress, the member stays in the group until its session ends.
+    fn leave_without_partitions(&mut self, until: Instant) {
         // A static member keeps its place, so that the process can return to it.
-        let may_leave = self.is_member() && self.task.plan.config.instance_id.is_none();
+        if self.task.plan.config.instance_id.is_some() {
+            return;
+        }
+        while self.is_without_partitions(Duration::ZERO)
+            && self.cluster_answers()
+            && Instant::now() < until
+            && self.poll(TICK).is_continue()
+        {}
         let assigned = self.client.assignment();
-        if may_leave && assigned.is_ok_and(|partitions| partitions.count() == 0) {
+        if assigned.is_ok_and(|partitions| partitions.count() == 0) {
             self.client.unsubscribe();
         }
     }
 
     /// Commits what is settled while the member can still take part in a rebalance. Without this, the commit of a
     /// closing client that meets a rebalance is refused, and its records are delivered again. Source: KIP-429.
-    fn commit(&self) {
-        let until = self.task.leave.drain_until.get().copied();
-        let Some(until) = until.filter(|_| self.is_member()) else {
-            return store(&self.client, self.task.intake.take_moved());
-        };
+    fn commit(&self, until: Instant) {
         loop {
-            store(&self.client, self.task.intake.take_moved());
+            // A rebalance may have discarded positions that were stored before.
             let settled = self.task.intake.settled_positions();
-            if settled.is_empty() || self.is_committed(settled, until) {
+            store(&self.client, settled.clone());
+            if settled.is_empty() || (self.cluster_answers() && self.is_committed(settled, until)) {
                 return;
             }
-            let cluster_answers = self.task.plan.pulse.answers_for() > Duration::ZERO;
-            if Instant::now() >= until || !cluster_answers {
+            if Instant::now() >= until || !self.cluster_answers() {
                 return tracing::warn!(
                     "the last Kafka commit is not confirmed; records may be redelivered"
                 );
@@ -629,8 +648,12 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Commits the stored positions, and returns whether the group has these positions. The coordinator tells:
-    /// librdkafka does not report the result of this commit, and during a rebalance it comes late.
+    fn cluster_answers(&self) -> bool {
+        self.task.plan.pulse.answers_for() > Duration::ZERO
+    }
+
+    /// Commits the stored positions, and returns whether the group has these positions. There is no callback for this
+    /// commit, so the coordinator is asked.
     fn is_committed(&self, settled: Vec<(Topic, i32, i64)>, until: Instant) -> bool {
         let timeout = COMMITTED_TIMEOUT.min(until.saturating_duration_since(Instant::now()));
         let committed = self
@@ -724,21 +747,42 @@ impl Received {
 
 #[cfg(test)]
 mod tests {
+    use rdkafka::ClientConfig;
     use rdkafka::mocking::MockCluster;
+    use rdkafka::producer::{BaseProducer, BaseRecord, DefaultProducerContext, Producer as _};
     use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr as Response};
 
+    use super::super::health;
     use super::*;
+    use crate::delivery::Outcome;
+    use crate::transport::Health;
 
-    /// A member of the group `g` that reads the topic `t` of this cluster.
-    fn member(brokers: String) -> Task {
+    const DEADLINE: Duration = Duration::from_secs(30);
+
+    type Cluster = MockCluster<'static, DefaultProducerContext>;
+
+    fn cluster() -> Cluster {
+        let cluster = Cluster::new(1).unwrap();
+        cluster.create_topic("t", 1, 1).unwrap();
+        cluster
+    }
+
+    /// A member of the group `g` that reads the topic `t` of this cluster, which answers.
+    fn member(brokers: String) -> (Task, mpsc::Receiver<Delivery>) {
+        let pulse = Arc::new(Pulse::default());
+        health::watch(&pulse, &watch::Sender::new(Health::Up), || {
+            pulse.stop();
+            Ok(())
+        });
+        let (deliveries, receiver) = mpsc::channel(1);
         let budget = Budget {
             bytes: 1 << 20,
             messages: 100,
         };
-        Task {
+        let task = Task {
             plan: Plan {
                 config: Arc::new(KafkaConfig::new([brokers])),
-                pulse: Arc::default(),
+                pulse,
                 source: Source::Group {
                     name: Text::from_static("g"),
                     topics: vec![Topic::from_static("t")],
@@ -748,21 +792,71 @@ mod tests {
             intake: Arc::new(Intake::new(PositionStorage::Offsets, budget)),
             leave: EndSignal::default(),
             assigned: CancellationToken::new(),
-            deliveries: mpsc::channel(1).0,
+            deliveries,
             lag: None,
             full: watch::channel(Vec::new()).0,
-        }
+        };
+        (task, receiver)
+    }
+
+    #[test]
+    fn a_last_commit_has_time_after_the_deadline_of_deliveries() {
+        let cluster = cluster();
+        let producer: BaseProducer = ClientConfig::new()
+            .set("bootstrap.servers", cluster.bootstrap_servers())
+            .create()
+            .unwrap();
+        let record = || BaseRecord::<(), _>::to("t").payload("x");
+        producer.send(record()).unwrap();
+        producer.flush(DEADLINE).unwrap();
+        let (task, mut deliveries) = member(cluster.bootstrap_servers());
+        let mut session = Session::open(&task).unwrap();
+        let late = Instant::now() + DEADLINE;
+        let delivery = loop {
+            assert!(Instant::now() < late, "no record is delivered");
+            assert!(session.poll(TICK).is_continue());
+            session.deliver();
+            if let Ok(delivery) = deliveries.try_recv() {
+                break delivery;
+            }
+        };
+        delivery.acknowledger.settle(Outcome::Settled).unwrap();
+        let refusals = [Response::RD_KAFKA_RESP_ERR_REBALANCE_IN_PROGRESS; 3];
+        cluster.request_errors(RDKafkaApiKey::OffsetCommit, &refusals);
+        let settle = Instant::now();
+        let commit = settle + DEADLINE;
+        task.leave
+            .deadlines
+            .set(CloseDeadlines { settle, commit })
+            .unwrap();
+        session.close();
+        let (other, _) = member(cluster.bootstrap_servers());
+        let other = Session::open(&other).unwrap();
+        let mut committed = TopicPartitionList::new();
+        committed.add_partition("t", 0);
+        let committed = other.client.committed_offsets(committed, DEADLINE).unwrap();
+        assert_eq!(committed.elements()[0].offset(), Offset::Offset(1));
+    }
+
+    #[test]
+    fn a_member_gets_its_first_partitions_before_it_leaves() {
+        let cluster = cluster();
+        let (task, _) = member(cluster.bootstrap_servers());
+        let mut session = Session::open(&task).unwrap();
+        assert!(!task.assigned.is_cancelled());
+        session.leave_without_partitions(Instant::now() + DEADLINE);
+        assert!(task.assigned.is_cancelled());
+        assert_eq!(session.client.assignment().unwrap().count(), 1);
     }
 
     #[test]
     fn a_member_that_is_refused_is_not_stuck() {
-        let cluster = MockCluster::new(1).unwrap();
-        cluster.create_topic("t", 1, 1).unwrap();
+        let cluster = cluster();
         let refusals = [Response::RD_KAFKA_RESP_ERR_GROUP_AUTHORIZATION_FAILED; 1_000];
         cluster.request_errors(RDKafkaApiKey::FindCoordinator, &refusals);
-        let task = member(cluster.bootstrap_servers());
+        let (task, _deliveries) = member(cluster.bootstrap_servers());
         let mut session = Session::open(&task).unwrap();
-        let late = Instant::now() + Duration::from_secs(30);
+        let late = Instant::now() + DEADLINE;
         while session.is_without_partitions(Duration::ZERO) {
             assert!(Instant::now() < late, "no refusal is reported");
             assert!(session.poll(TICK).is_continue());

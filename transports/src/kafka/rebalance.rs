@@ -18,6 +18,7 @@ use super::error::is_outage;
 use super::health::Events;
 use super::intake::Intake;
 use crate::message::Topic;
+use crate::transport::CloseDeadlines;
 
 /// A librdkafka consumer.
 pub(super) type Client = BaseConsumer<Context>;
@@ -44,8 +45,8 @@ pub(super) struct Context {
 pub(super) struct EndSignal {
     /// Cancelled when the subscription must end.
     pub(super) stop: CancellationToken,
-    /// Set before that, while outstanding deliveries may still settle.
-    pub(super) drain_until: Arc<OnceLock<Instant>>,
+    /// Set before that, if outstanding deliveries may still settle.
+    pub(super) deadlines: Arc<OnceLock<CloseDeadlines>>,
 }
 
 // === impl Context ===
@@ -107,9 +108,9 @@ impl Context {
         } else {
             tracing::info!(partitions = lanes.len(), "Kafka partitions are revoked");
             let deadline = Instant::now() + self.max_wait;
-            let until = || match (self.leave.stop.is_cancelled(), self.leave.drain_until.get()) {
+            let until = || match (self.leave.stop.is_cancelled(), self.leave.deadlines.get()) {
                 (false, _) => deadline,
-                (true, Some(until)) => deadline.min(*until),
+                (true, Some(deadlines)) => deadline.min(deadlines.settle),
                 (true, None) => Instant::now(),
             };
             if !self.intake.wait_for_outcomes(lanes, until) {

@@ -33,6 +33,7 @@ use super::link::{Connection, Link, jitter};
 use super::pull::{Budget, Pull, Share, Size, Status};
 use crate::delivery::{Acknowledger, Delivery, Outcome};
 use crate::error::TransportError;
+use crate::transport::CloseDeadlines;
 
 /// How long an acknowledgement waits for room in the client's queue. A lost acknowledgement means a redelivery.
 const ACK_DEADLINE: Duration = Duration::from_secs(5);
@@ -143,7 +144,7 @@ impl DurableReader {
     pub(super) async fn run(
         mut self,
         stop: CancellationToken,
-        drain_until: Arc<OnceLock<std::time::Instant>>,
+        deadlines: Arc<OnceLock<CloseDeadlines>>,
     ) {
         let mut connection = self.link.connection();
         loop {
@@ -154,7 +155,7 @@ impl DurableReader {
             }
             match self.next(&stop, &mut connection).await {
                 Event::Stopped => {
-                    let until = drain_until.get().copied().map(Instant::from_std);
+                    let until = deadlines.get().map(|it| Instant::from_std(it.settle));
                     self.stop_reading(Stage::Draining(until.unwrap_or_else(Instant::now)))
                         .await;
                 }
