@@ -10,7 +10,8 @@
 //! A topic has a fixed number of lanes (partitions); the key chooses the lane. Each group has one cursor per lane, and
 //! at any time one member of the group holds a lane, so that order survives joins, leaves and crashes. A message is
 //! forgotten once every group has settled it. A topic without groups keeps its messages, so publishing before
-//! subscribing works. A full topic makes [`Transport::send`] wait: nothing is ever dropped to make room.
+//! subscribing works; only of topics that none but live readers match, such as reply subjects, the last 64 are kept once
+//! they have been read. A full topic makes [`Transport::send`] wait: nothing is ever dropped to make room.
 
 use std::borrow::Borrow;
 use std::fmt;

@@ -113,7 +113,8 @@ pub struct Subscription {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reading {
     /// Members of the group share the messages. Kafka: a consumer group, at least once, starting at the earliest record
-    /// when the group is new. NATS: a queue group on core subjects, at most once. Memory: a group, at least once.
+    /// when the group is new. NATS: a queue group on core subjects, at most once. Memory: a group, at least once,
+    /// starting at the earliest message that is kept.
     Group(Text),
     /// A durable JetStream consumer of that name on that stream, at least once. NATS only.
     Durable {

@@ -20,7 +20,7 @@ pub(super) struct TopicLog {
 }
 
 /// One partition: messages in order, from `first` on.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Lane {
     first: u64,
     entries: VecDeque<Entry>,
@@ -97,10 +97,11 @@ struct Open {
 // === impl TopicLog ===
 
 impl TopicLog {
-    pub(super) fn new(name: Topic, lanes: usize) -> Self {
+    /// A topic whose offsets begin with `first`.
+    pub(super) fn new(name: Topic, lanes: usize, first: u64) -> Self {
         Self {
             name,
-            lanes: (0..lanes).map(|_| Lane::default()).collect(),
+            lanes: (0..lanes).map(|_| Lane::new(first)).collect(),
             messages: 0,
             bytes: 0,
             is_asked_for: false,
@@ -108,18 +109,27 @@ impl TopicLog {
         }
     }
 
-    /// Whether it exists for live readers alone, and these have read and settled all of it.
-    pub(super) fn is_read_by_live_readers_alone(&self) -> bool {
+    /// Whether it exists for live readers alone: no group reads it, and nobody has asked for it by name.
+    pub(super) fn is_for_live_readers_alone(&self) -> bool {
         let mut cursors = self.lanes.iter().flat_map(|lane| &lane.cursors).peekable();
+        !self.is_asked_for
+            && cursors.peek().is_some()
+            && cursors.all(|cursor| cursor.keeping == Durability::Live)
+    }
+
+    /// Whether its readers have read and settled all of it.
+    pub(super) fn is_read(&self) -> bool {
         let is_read = |lane: &Lane| {
             let end = lane.end();
-            lane.cursors.iter().all(|cursor| {
-                cursor.keeping == Durability::Live
-                    && cursor.floor() == end
-                    && cursor.open.is_empty()
-            })
+            let mut cursors = lane.cursors.iter();
+            cursors.all(|cursor| cursor.floor() == end && cursor.open.is_empty())
         };
-        !self.is_asked_for && cursors.peek().is_some() && self.lanes.iter().all(is_read)
+        self.lanes.iter().all(is_read)
+    }
+
+    /// The offset after all of its messages.
+    pub(super) fn end(&self) -> u64 {
+        self.lanes.iter().map(Lane::end).max().unwrap_or_default()
     }
 
     /// The lane of a message: that of its key, or each in turn.
@@ -156,6 +166,14 @@ fn fnv1a(key: &[u8]) -> u64 {
 // === impl Lane ===
 
 impl Lane {
+    fn new(first: u64) -> Self {
+        Self {
+            first,
+            entries: VecDeque::new(),
+            cursors: Vec::new(),
+        }
+    }
+
     /// The offset after the last message.
     pub(super) fn end(&self) -> u64 {
         self.first + self.entries.len() as u64

@@ -29,7 +29,7 @@ pub(super) use group::{Budget, Member};
 
 use group::Group;
 
-/// How many topics for live readers alone are kept after these have read them.
+/// How many topics for live readers alone are kept before those that have been read are forgotten.
 const MAX_READ_TOPICS: usize = 64;
 
 /// The bus that all connections share.
@@ -48,8 +48,10 @@ struct State {
     by_name: HashMap<Topic, usize>,
     /// Free indexes in `topics`.
     free: Vec<usize>,
-    /// The topics that the first message created for live readers alone, oldest first.
+    /// The topics that a first message created when only live readers matched them, oldest first.
     for_live_readers: VecDeque<usize>,
+    /// The first offset of a new topic: no forgotten topic had it, so positions stay unique.
+    first_offset: u64,
     groups: BTreeMap<u64, Group>,
     by_group: HashMap<Text, u64>,
     next_id: u64,
@@ -101,6 +103,7 @@ impl Store {
                 by_name: HashMap::new(),
                 free: Vec::new(),
                 for_live_readers: VecDeque::new(),
+                first_offset: 0,
                 groups: BTreeMap::new(),
                 by_group: HashMap::new(),
                 next_id: 0,
@@ -340,7 +343,7 @@ impl State {
             ));
         }
         let index = self.free.pop().unwrap_or(self.topics.len());
-        let mut topic = TopicLog::new(name.clone(), lanes);
+        let mut topic = TopicLog::new(name.clone(), lanes, self.first_offset);
         for (id, group) in &self.groups {
             group.attach(*id, index, &mut topic);
         }
@@ -363,11 +366,17 @@ impl State {
         }
         let index = self.topic(&to.topic, 1)?;
         self.for_live_readers.push_back(index);
-        if self.for_live_readers.len() > MAX_READ_TOPICS
-            && let Some(oldest) = self.for_live_readers.pop_front()
-            && !self.forget_if_read(oldest)
-        {
-            self.for_live_readers.push_back(oldest);
+        // Two for each new one, so that read topics are found however many unread ones there are.
+        for _ in 0..2 {
+            if self.for_live_readers.len() <= MAX_READ_TOPICS {
+                break;
+            }
+            if let Some(oldest) = self.for_live_readers.pop_front()
+                && self.is_for_live_readers_alone(oldest)
+                && !self.forget_if_read(oldest)
+            {
+                self.for_live_readers.push_back(oldest);
+            }
         }
         Ok(index)
     }
@@ -393,12 +402,18 @@ impl State {
         let Some(log) = self.topics.get_mut(index) else {
             return false;
         };
-        let is_read = log.is_read_by_live_readers_alone();
+        let is_read = log.is_for_live_readers_alone() && log.is_read();
         if is_read && self.by_name.remove(&log.name).is_some() {
-            *log = TopicLog::new(log.name.clone(), 0);
+            self.first_offset = self.first_offset.max(log.end());
+            *log = TopicLog::new(log.name.clone(), 0, 0);
             self.free.push(index);
         }
         is_read
+    }
+
+    fn is_for_live_readers_alone(&self, index: usize) -> bool {
+        let log = self.topics.get(index);
+        log.is_some_and(TopicLog::is_for_live_readers_alone)
     }
 
     fn lane_for(
@@ -522,8 +537,8 @@ impl State {
         } else {
             cursor.settle(out.offset);
         }
-        // Only what groups have read is forgotten at once: a live reader must not hide messages from a later group.
-        // What live readers alone have read goes when a sender needs the room, so that sender has to look again.
+        // Only what groups have read is forgotten at once. What live readers alone have read is kept for a later group
+        // until a sender needs the room, or other topics of live readers do; that sender has to look again.
         let freed = !lane.has_durable_reader() || log.trim(out.key.lane);
         if let Some(member) = self.member(out.seat) {
             member.uncharge(size);

@@ -525,3 +525,40 @@ async fn topics_that_live_readers_have_read_make_room_for_others() {
     publish(&bus, "replies.c", Message::plain("c")).await;
     assert_eq!(settle_next(&mut replies).await, "c");
 }
+
+#[tokio::test(start_paused = true)]
+async fn read_topics_are_forgotten_beside_unread_ones() {
+    let bus = Memory::default();
+    let mut replies = bus.subscribe(live("replies.>")).await.unwrap();
+    let mut unsettled = Vec::new();
+    for number in 0..10 {
+        let subject = format!("replies.unsettled-{number}");
+        publish(&bus, &subject, Message::plain("unsettled")).await;
+        unsettled.push(next(&mut replies).await);
+    }
+    for number in 0..20_000 {
+        let subject = format!("replies.{number}");
+        publish(&bus, &subject, Message::plain(number.to_string())).await;
+        settle_next(&mut replies).await;
+    }
+    let mut later = bus.subscribe(group("replies.>", "g")).await.unwrap();
+    // A dropped delivery comes again, so they are collected.
+    let kept: Vec<_> = std::iter::from_fn(|| later.try_recv()).collect();
+    assert!(kept.len() < 100, "{} topics are kept", kept.len());
+}
+
+#[tokio::test(start_paused = true)]
+async fn topics_that_come_back_have_new_positions() {
+    let bus = Memory::default();
+    let mut replies = bus.subscribe(live("replies.>")).await.unwrap();
+    let mut positions = BTreeSet::new();
+    for _ in 0..3 {
+        for number in 0..100 {
+            let subject = format!("replies.{number}");
+            publish(&bus, &subject, Message::plain("x")).await;
+            let delivery = next(&mut replies).await;
+            assert!(positions.insert(delivery.origin.clone().unwrap()));
+            delivery.acknowledger.settle(Outcome::Settled).unwrap();
+        }
+    }
+}
