@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
-# Where does the bridge spend its time on one leg of benches/side-by-side?
+# Where does the bridge spend its time in one scenario of benches/side-by-side?
 set -euo pipefail
 cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."
 
 usage() {
   cat <<'EOF'
-usage: benches/profile.sh LEG [MESSAGES]
+usage: benches/profile.sh SCENARIO [MESSAGES]
 
-Runs one leg of benches/side-by-side (kafka-nats, kafka-jetstream, kafka-kafka,
+Runs one scenario of benches/side-by-side (kafka-nats, kafka-jetstream, kafka-kafka,
 jetstream-kafka) with perf around the bridge, and prints the functions that take
 the most time, by themselves and with what they call. The samples stay in
-target/profile/LEG.data; with inferno-collapse-perf and inferno-flamegraph on
-the path there is a flame graph too, target/profile/LEG.svg.
+target/profile/SCENARIO.data; with inferno-collapse-perf and inferno-flamegraph on
+the path there is a flame graph too, target/profile/SCENARIO.svg.
 
 Needs running brokers (`tests/run --brokers-only` prints the two variables to
 set) and perf (linux-perf on Debian), and builds with frame pointers into
@@ -19,8 +19,8 @@ target/profile, so that the release build stays as it is.
 EOF
 }
 
-leg=${1:-} messages=${2:-200000}
-[[ -n $leg && $leg != --help && $leg != -h ]] || { usage; exit 2; }
+scenario=${1:-} messages=${2:-200000}
+[[ -n $scenario && $scenario != --help && $scenario != -h ]] || { usage; exit 2; }
 command -v perf >/dev/null || { echo "perf is missing: apt-get install linux-perf" >&2; exit 1; }
 
 folder=$PWD/target/profile
@@ -31,16 +31,16 @@ cargo build --release --workspace --locked --bin a2abus --bench side-by-side
 # What side-by-side starts in place of the bridge.
 cat >"$folder/recorded" <<EOF
 #!/bin/sh
-exec perf record -q -F 997 --call-graph fp -o "$folder/$leg.data" -- "$folder/release/a2abus" "\$@"
+exec perf record -q -F 997 --call-graph fp -o "$folder/$scenario.data" -- "$folder/release/a2abus" "\$@"
 EOF
 chmod +x "$folder/recorded"
 A2ABUS=$folder/recorded cargo bench --workspace --locked --bench side-by-side -- \
-  "$leg" --only a2abus --rounds 1 --messages "$messages"
+  "$scenario" --only a2abus --rounds 1 --messages "$messages"
 
-report() { perf report -i "$folder/$leg.data" --stdio -g none --percent-limit 0.7 "$@" 2>/dev/null | grep -v '^#' | grep . ; }
+report() { perf report -i "$folder/$scenario.data" --stdio -g none --percent-limit 0.7 "$@" 2>/dev/null | grep -v '^#' | grep . ; }
 echo; echo "by themselves:"; report --no-children --sort symbol | head -60
 echo; echo "with what they call:"; report --children --sort symbol | head -80
 if command -v inferno-flamegraph >/dev/null; then
-  perf script -i "$folder/$leg.data" 2>/dev/null | inferno-collapse-perf | inferno-flamegraph >"$folder/$leg.svg"
-  echo "$folder/$leg.svg"
+  perf script -i "$folder/$scenario.data" 2>/dev/null | inferno-collapse-perf | inferno-flamegraph >"$folder/$scenario.svg"
+  echo "$folder/$scenario.svg"
 fi

@@ -1,4 +1,4 @@
-//! The legs, and both of their ends on running brokers.
+//! The scenarios, with the source and the destination of each on running brokers.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
@@ -23,7 +23,7 @@ const KEYS: u64 = 64;
 const QUESTION: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Leg {
+pub(crate) enum Scenario {
     KafkaToNats,
     KafkaToJetStream,
     KafkaToKafka,
@@ -49,9 +49,9 @@ enum Counter {
     Topic(BaseConsumer),
 }
 
-// === impl Leg ===
+// === impl Scenario ===
 
-impl Leg {
+impl Scenario {
     pub(crate) const ALL: [Self; 4] = [
         Self::KafkaToNats,
         Self::KafkaToJetStream,
@@ -69,7 +69,9 @@ impl Leg {
     }
 
     pub(crate) fn named(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|leg| leg.name() == name)
+        Self::ALL
+            .into_iter()
+            .find(|scenario| scenario.name() == name)
     }
 
     pub(crate) fn title(self) -> &'static str {
@@ -107,9 +109,9 @@ impl Brokers {
     }
 
     /// Makes a source that holds so many messages.
-    pub(crate) fn fill(&self, leg: Leg, messages: u64) -> String {
+    pub(crate) fn fill(&self, scenario: Scenario, messages: u64) -> String {
         let name = unique("source");
-        if leg.is_from_kafka() {
+        if scenario.is_from_kafka() {
             self.create_topic(&name);
             self.fill_topic(&name, messages);
         } else {
@@ -118,8 +120,8 @@ impl Brokers {
         name
     }
 
-    pub(crate) fn remove(&self, leg: Leg, source: &str) {
-        if leg.is_from_kafka() {
+    pub(crate) fn remove(&self, scenario: Scenario, source: &str) {
+        if scenario.is_from_kafka() {
             self.delete_topic(source);
         } else {
             self.delete_stream(source);
@@ -158,12 +160,12 @@ impl Brokers {
     }
 
     /// A new destination.
-    pub(crate) fn open(&self, leg: Leg) -> Destination<'_> {
+    pub(crate) fn open(&self, scenario: Scenario) -> Destination<'_> {
         let name = unique("destination");
-        let counter = if leg.is_to_kafka() {
+        let counter = if scenario.is_to_kafka() {
             self.create_topic(&name);
             Counter::Topic(client(&self.kafka).create().expect("a consumer"))
-        } else if leg == Leg::KafkaToJetStream {
+        } else if scenario == Scenario::KafkaToJetStream {
             let stream = async { create_stream(&self.jetstream().await, &name).await };
             Counter::Stream(Box::new(self.runtime.block_on(stream)))
         } else {

@@ -19,10 +19,10 @@ const WINDOW: usize = 1024;
 /// Core publications between two flushes.
 const FLUSH: u64 = 256;
 
-/// `LEG KAFKA NATS FROM TO HEADERS`
+/// `SCENARIO KAFKA NATS FROM TO HEADERS`
 pub(crate) fn run(work: &str) {
     let words: Vec<&str> = work.split(' ').collect();
-    let [leg, kafka, nats, from, to, headers] = words[..] else {
+    let [scenario, kafka, nats, from, to, headers] = words[..] else {
         panic!("not six words: {work}");
     };
     let ends = Ends {
@@ -34,7 +34,7 @@ pub(crate) fn run(work: &str) {
     };
     let runtime = Runtime::new().expect("a runtime");
     runtime.block_on(async {
-        match leg {
+        match scenario {
             "kafka-nats" => ends.kafka_to_nats().await,
             "kafka-jetstream" => ends.kafka_to_jetstream().await,
             "kafka-kafka" => ends.kafka_to_kafka().await,

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::brokers::{Brokers, Leg};
+use crate::brokers::{Brokers, Scenario};
 
 /// For a contestant to end by itself.
 const FAREWELL: Duration = Duration::from_secs(10);
@@ -38,10 +38,10 @@ pub(crate) struct Usage {
 
 impl Contestant {
     /// Those that can be started; the first is ours.
-    pub(crate) fn all(leg: Leg) -> Vec<Self> {
+    pub(crate) fn all(scenario: Scenario) -> Vec<Self> {
         let given = |name: &str| std::env::var_os(name).is_some();
         let mut all = vec![Self::A2aBus, Self::ByHand, Self::ByHandWithHeaders];
-        if given("MQ_BRIDGE") && leg.is_from_kafka() {
+        if given("MQ_BRIDGE") && scenario.is_from_kafka() {
             all.push(Self::MqBridge);
         }
         if given("BENTO") {
@@ -60,16 +60,29 @@ impl Contestant {
         }
     }
 
-    fn configuration(self, leg: Leg, brokers: &Brokers, from: &str, to: &str) -> Option<String> {
+    fn configuration(
+        self,
+        scenario: Scenario,
+        brokers: &Brokers,
+        from: &str,
+        to: &str,
+    ) -> Option<String> {
         match self {
-            Self::A2aBus => Some(a2abus(leg, brokers, from, to)),
-            Self::MqBridge => Some(mq_bridge(leg, brokers, from, to)),
-            Self::Bento => Some(bento(leg, brokers, from, to)),
+            Self::A2aBus => Some(a2abus(scenario, brokers, from, to)),
+            Self::MqBridge => Some(mq_bridge(scenario, brokers, from, to)),
+            Self::Bento => Some(bento(scenario, brokers, from, to)),
             Self::ByHand | Self::ByHandWithHeaders => None,
         }
     }
 
-    fn command(self, leg: Leg, brokers: &Brokers, from: &str, to: &str, file: &str) -> Command {
+    fn command(
+        self,
+        scenario: Scenario,
+        brokers: &Brokers,
+        from: &str,
+        to: &str,
+        file: &str,
+    ) -> Command {
         let program = |name: &str| std::env::var_os(name).map(PathBuf::from);
         match self {
             Self::A2aBus => {
@@ -89,7 +102,7 @@ impl Contestant {
             }
             Self::ByHand | Self::ByHandWithHeaders => {
                 let headers = self == Self::ByHandWithHeaders;
-                let (name, kafka, nats) = (leg.name(), &brokers.kafka, &brokers.nats);
+                let (name, kafka, nats) = (scenario.name(), &brokers.kafka, &brokers.nats);
                 let work = format!("{name} {kafka} {nats} {from} {to} {headers}");
                 let mut command = Command::new(std::env::current_exe().expect("a path"));
                 command.args(["by-hand", &work]);
@@ -108,17 +121,19 @@ pub(crate) fn bridge() -> PathBuf {
     std::env::var_os("A2ABUS").map_or_else(built, PathBuf::from)
 }
 
-fn a2abus(leg: Leg, brokers: &Brokers, from: &str, to: &str) -> String {
+fn a2abus(scenario: Scenario, brokers: &Brokers, from: &str, to: &str) -> String {
     let (kafka, nats) = (&brokers.kafka, &brokers.nats);
-    let binding = if leg.is_from_kafka() {
+    let binding = if scenario.is_from_kafka() {
         format!("transport: kafka, topics: [{from}], group: {to}")
     } else {
         format!("transport: nats, topics: ['{from}.>'], stream: {from}, durable: {to}")
     };
-    let destination = match leg {
-        Leg::KafkaToNats => format!("transport: nats, topic: {to}"),
-        Leg::KafkaToJetStream => format!("transport: nats, topic: {to}, stored: true"),
-        Leg::KafkaToKafka | Leg::JetStreamToKafka => format!("transport: kafka, topic: {to}"),
+    let destination = match scenario {
+        Scenario::KafkaToNats => format!("transport: nats, topic: {to}"),
+        Scenario::KafkaToJetStream => format!("transport: nats, topic: {to}, stored: true"),
+        Scenario::KafkaToKafka | Scenario::JetStreamToKafka => {
+            format!("transport: kafka, topic: {to}")
+        }
     };
     format!(
         "transports:
@@ -132,22 +147,22 @@ admin: {{ enabled: false }}
     )
 }
 
-fn mq_bridge(leg: Leg, brokers: &Brokers, from: &str, to: &str) -> String {
+fn mq_bridge(scenario: Scenario, brokers: &Brokers, from: &str, to: &str) -> String {
     let (kafka, nats) = (&brokers.kafka, &brokers.nats);
-    let output = match leg {
-        Leg::KafkaToNats => {
+    let output = match scenario {
+        Scenario::KafkaToNats => {
             format!("nats: {{ url: '{nats}', subject: {to}, no_jetstream: true }}")
         }
-        Leg::KafkaToJetStream => {
+        Scenario::KafkaToJetStream => {
             format!("nats: {{ url: '{nats}', subject: {to}, stream: {to} }}")
         }
-        Leg::KafkaToKafka | Leg::JetStreamToKafka => {
+        Scenario::KafkaToKafka | Scenario::JetStreamToKafka => {
             format!("kafka: {{ url: '{kafka}', topic: {to} }}")
         }
     };
     format!(
         "routes:
-  leg:
+  scenario:
     concurrency: 4
     batch_size: 256
     input: {{ kafka: {{ url: '{kafka}', topic: {from}, group_id: {to}, consumer_options: [[auto.offset.reset, earliest]] }} }}
@@ -156,9 +171,9 @@ fn mq_bridge(leg: Leg, brokers: &Brokers, from: &str, to: &str) -> String {
     )
 }
 
-fn bento(leg: Leg, brokers: &Brokers, from: &str, to: &str) -> String {
+fn bento(scenario: Scenario, brokers: &Brokers, from: &str, to: &str) -> String {
     let (kafka, nats) = (&brokers.kafka, &brokers.nats);
-    let input = if leg.is_from_kafka() {
+    let input = if scenario.is_from_kafka() {
         format!(
             "kafka_franz: {{ seed_brokers: ['{kafka}'], topics: [{from}], consumer_group: {to}, start_from_oldest: true, checkpoint_limit: 1024 }}"
         )
@@ -167,14 +182,14 @@ fn bento(leg: Leg, brokers: &Brokers, from: &str, to: &str) -> String {
             "nats_jetstream: {{ urls: ['{nats}'], stream: {from}, durable: {to}, bind: false, subject: '{from}.>', deliver: all, max_ack_pending: 1024 }}"
         )
     };
-    let output = match leg {
-        Leg::KafkaToNats => {
+    let output = match scenario {
+        Scenario::KafkaToNats => {
             format!("nats: {{ urls: ['{nats}'], subject: {to}, max_in_flight: 256 }}")
         }
-        Leg::KafkaToJetStream => {
+        Scenario::KafkaToJetStream => {
             format!("nats_jetstream: {{ urls: ['{nats}'], subject: {to}, max_in_flight: 256 }}")
         }
-        Leg::KafkaToKafka | Leg::JetStreamToKafka => format!(
+        Scenario::KafkaToKafka | Scenario::JetStreamToKafka => format!(
             "kafka_franz: {{ seed_brokers: ['{kafka}'], topic: {to}, max_in_flight: 256, batching: {{ count: 256, period: 5ms }} }}"
         ),
     };
@@ -188,12 +203,12 @@ fn bento(leg: Leg, brokers: &Brokers, from: &str, to: &str) -> String {
 impl Process {
     pub(crate) fn start(
         who: Contestant,
-        leg: Leg,
+        scenario: Scenario,
         brokers: &Brokers,
         from: &str,
         to: &str,
     ) -> Self {
-        let file = who.configuration(leg, brokers, from, to).map(|text| {
+        let file = who.configuration(scenario, brokers, from, to).map(|text| {
             let file = std::env::temp_dir().join(format!("{to}.yaml"));
             std::fs::write(&file, text).expect("written");
             file
@@ -201,7 +216,7 @@ impl Process {
         let path = file
             .as_ref()
             .map_or("", |file| file.to_str().expect("text"));
-        let mut command = who.command(leg, brokers, from, to, path);
+        let mut command = who.command(scenario, brokers, from, to, path);
         let output = if std::env::var_os("SIDE_BY_SIDE_VERBOSE").is_some() {
             Stdio::inherit
         } else {

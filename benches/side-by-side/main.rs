@@ -1,8 +1,8 @@
-//! How fast is a leg of the bridge beside a loop written by hand, and beside other programs?
+//! How fast is the bridge in each scenario, compared with a loop written by hand and with other programs?
 //!
 //! ```text
 //! cargo build --workspace --release
-//! cargo bench --workspace --bench side-by-side -- [LEG...] [--messages N] [--rounds N] [--only NAME]
+//! cargo bench --workspace --bench side-by-side -- [SCENARIO...] [--messages N] [--rounds N] [--only NAME]
 //! ```
 //!
 //! Every contestant is a process of its own and moves the same messages (1 KiB each, 4 partitions) from the source to a
@@ -31,7 +31,7 @@ mod contestant;
 
 use std::time::{Duration, Instant};
 
-use brokers::{Brokers, Leg};
+use brokers::{Brokers, Scenario};
 use contestant::{Contestant, Process, Usage};
 
 /// Nothing takes longer.
@@ -48,7 +48,7 @@ struct Score {
 }
 
 struct Arguments {
-    legs: Vec<Leg>,
+    scenarios: Vec<Scenario>,
     messages: u64,
     rounds: usize,
     /// The only contestant.
@@ -64,13 +64,13 @@ impl Arguments {
             at.map_or(otherwise, |at| arguments[at + 1].parse().expect("a number"))
         };
         let only = arguments.iter().position(|argument| argument == "--only");
-        let legs = arguments.iter().filter_map(|name| Leg::named(name));
-        let legs: Vec<Leg> = legs.collect();
+        let scenarios = arguments.iter().filter_map(|name| Scenario::named(name));
+        let scenarios: Vec<Scenario> = scenarios.collect();
         Self {
-            legs: if legs.is_empty() {
-                Leg::ALL.to_vec()
+            scenarios: if scenarios.is_empty() {
+                Scenario::ALL.to_vec()
             } else {
-                legs
+                scenarios
             },
             messages: number("--messages", 200_000),
             rounds: usize::try_from(number("--rounds", 5)).expect("few"),
@@ -95,9 +95,9 @@ fn main() {
         );
     }
     let arguments = Arguments::read(&arguments);
-    for leg in &arguments.legs {
-        let source = brokers.fill(*leg, arguments.messages);
-        let mut contestants = Contestant::all(*leg);
+    for scenario in &arguments.scenarios {
+        let source = brokers.fill(*scenario, arguments.messages);
+        let mut contestants = Contestant::all(*scenario);
         contestants.retain(|who| {
             arguments
                 .only
@@ -110,7 +110,7 @@ fn main() {
                 let index = (round + turn) % contestants.len();
                 match score(
                     &brokers,
-                    *leg,
+                    *scenario,
                     &source,
                     contestants[index],
                     arguments.messages,
@@ -120,21 +120,21 @@ fn main() {
                 }
             }
         }
-        brokers.remove(*leg, &source);
-        table(*leg, &contestants, &scores);
+        brokers.remove(*scenario, &source);
+        table(*scenario, &contestants, &scores);
     }
 }
 
 /// One round of one contestant.
 fn score(
     brokers: &Brokers,
-    leg: Leg,
+    scenario: Scenario,
     source: &str,
     contestant: Contestant,
     messages: u64,
 ) -> Result<Score, String> {
-    let destination = brokers.open(leg);
-    let process = Process::start(contestant, leg, brokers, source, &destination.name);
+    let destination = brokers.open(scenario);
+    let process = Process::start(contestant, scenario, brokers, source, &destination.name);
     let start = Instant::now();
     let mut first: Option<(u64, Instant, Usage)> = None;
     loop {
@@ -159,9 +159,9 @@ fn score(
     }
 }
 
-fn table(leg: Leg, contestants: &[Contestant], scores: &[Vec<Score>]) {
+fn table(scenario: Scenario, contestants: &[Contestant], scores: &[Vec<Score>]) {
     let ours = summary(&scores[0], |score| score.per_second).0;
-    println!("\n{}", leg.title());
+    println!("\n{}", scenario.title());
     println!("| | msg/s | CPU s per million | MiB | a2abus is |");
     println!("|---|---|---|---|---|");
     for (contestant, scores) in contestants.iter().zip(scores) {

@@ -165,6 +165,13 @@ impl Pattern {
     pub fn text(&self) -> &Text {
         &self.0
     }
+
+    /// The text before the only wildcard, if that is a last `*`: all names with this prefix match.
+    #[must_use]
+    pub(crate) fn as_prefix(&self) -> Option<&str> {
+        let prefix = self.0.strip_suffix('*')?;
+        (!prefix.contains(['*', '?', '[', '{', '\\'])).then_some(prefix)
+    }
 }
 
 impl GlobText {

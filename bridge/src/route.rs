@@ -243,15 +243,15 @@ impl RouteTable {
                 mismatch,
             });
             if took {
-                let taken = RouteMatch::Route(route.name.clone());
-                return Explanation { steps, taken };
+                let chosen = RouteMatch::Route(route.name.clone());
+                return Explanation { steps, chosen };
             }
         }
-        let taken = match self.default {
+        let chosen = match self.default {
             Some(_) => RouteMatch::Default,
             None => RouteMatch::Nothing,
         };
-        Explanation { steps, taken }
+        Explanation { steps, chosen }
     }
 
     fn takes(&self, index: usize, event: &Event, binding: &str) -> bool {

@@ -8,14 +8,14 @@ use std::sync::{Arc, Weak};
 use a2abus_plugin::Text;
 use dashmap::DashMap;
 
-/// The units of each holder, and the most that one may have. Holders without shares use no memory.
+/// The units of each holder, and the most that one may have. A holder that nothing refers to uses no memory.
 #[derive(Debug)]
 pub struct Shares<K: Eq + Hash> {
     holders: DashMap<K, Weak<Holder<K>>>,
     limit: AtomicUsize,
 }
 
-/// One holder. It is known as long as it has shares.
+/// One holder. It is known as long as anything refers to it.
 #[derive(Debug)]
 pub struct Holder<K: Eq + Hash> {
     shares: Arc<Shares<K>>,

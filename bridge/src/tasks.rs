@@ -77,8 +77,8 @@ pub(crate) struct Subscription {
 const LATEST: Duration = Duration::from_secs(5);
 /// How long to wait until an appended record is read back.
 const APPLIED: Duration = Duration::from_secs(10);
-/// The shortest interval between searches for tasks without an owner.
-const MIN_ORPHAN_INTERVAL: Duration = Duration::from_secs(30);
+/// The longest interval between searches for tasks without an owner.
+const MAX_ORPHAN_INTERVAL: Duration = Duration::from_secs(30);
 /// How much longer than a call its task may run.
 const ORPHAN_MARGIN: Duration = Duration::from_secs(5);
 /// Why a task without an owner has failed.
@@ -267,7 +267,7 @@ impl Tasks {
     /// that a call may take, so a task that has been active for longer has no owner.
     pub(crate) async fn end_orphans(self: Arc<Self>, longest: Duration) {
         let longest = longest + ORPHAN_MARGIN;
-        let mut searches = interval((longest / 4).min(MIN_ORPHAN_INTERVAL));
+        let mut searches = interval((longest / 4).min(MAX_ORPHAN_INTERVAL));
         searches.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             searches.tick().await;

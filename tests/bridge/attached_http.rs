@@ -663,11 +663,11 @@ async fn an_unavailable_server_changes_no_mcp_list() {
     let http = reqwest::Client::new();
     let params = json!({ "protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": { "name": "t", "version": "1" } });
     let initialize = json!({ "jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params });
-    let response = front.to("/mcp", initialize.to_string());
-    let response = response
+    let request = front.to("/mcp", initialize.to_string());
+    let request = request
         .header("content-type", "application/json")
         .header("accept", "application/json, text/event-stream");
-    let response = response.send().await.unwrap();
+    let response = request.send().await.unwrap();
     let listening = http
         .get(&url)
         .header("accept", "text/event-stream")
@@ -928,7 +928,7 @@ async fn an_unfinished_task_is_followed_to_its_end() {
         })
         .await;
     // A response that is no answer did not end it.
-    assert!(*attached.site.recorder.card_requests.lock().unwrap() > 2);
+    assert!(*attached.site.recorder.task_polls.lock().unwrap() > 2);
     attached.end().await;
 }
 

@@ -499,7 +499,7 @@ async fn nothing_is_published_to_a_forbidden_reply_address() {
             assert_eq!(reply_message.key.unwrap(), "k");
         } else {
             let dead = receive(&mut world.dead, "the dead letter").await.message;
-            assert_eq!(header(&dead, "bus-dlq-reason"), "reply_place_refused");
+            assert_eq!(header(&dead, "bus-dlq-reason"), "reply_topic_refused");
         }
     }
     world.end().await;
@@ -906,7 +906,7 @@ async fn a_request_that_is_refused_for_its_reply_address_is_answered_at_another(
             "{why}"
         );
         let dead = receive(&mut world.dead, "the dead letter").await.message;
-        assert_eq!(header(&dead, "bus-dlq-reason"), "reply_place_refused");
+        assert_eq!(header(&dead, "bus-dlq-reason"), "reply_topic_refused");
         assert!(world.agent.try_recv().is_none());
         world.end().await;
     }
@@ -1323,7 +1323,7 @@ async fn a_batch_of_requests_for_a_forbidden_reply_address_gets_few_errors() {
     world.ask(Message::plain(json!(batch).to_string())).await;
     for _ in 0..100 {
         let dead = receive(&mut world.dead, "a dead letter").await.message;
-        assert_eq!(header(&dead, "bus-dlq-reason"), "reply_place_refused");
+        assert_eq!(header(&dead, "bus-dlq-reason"), "reply_topic_refused");
     }
     world.ask(request("7")).await;
     let agent_request = world.next_request().await;

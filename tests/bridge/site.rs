@@ -36,7 +36,7 @@ pub(crate) struct Recorder {
     questions: Mutex<HashMap<String, oneshot::Sender<Value>>>,
     /// The stream of each session for messages that belong to no request.
     beside: Mutex<Vec<mpsc::Sender<String>>>,
-    pub(crate) card_requests: Mutex<usize>,
+    pub(crate) task_polls: Mutex<usize>,
     /// Calls of `hang` whose connections are open.
     pub(crate) hanging: AtomicUsize,
     /// How many bytes each reader of the endless card has read before it disconnected.
@@ -408,9 +408,9 @@ async fn a2a(State(recorder): State<Arc<Recorder>>, headers: HeaderMap, body: By
             json_reply(&answer(id, &json!({ "message": message })))
         }
         "tasks/get" => {
-            let mut card_requests = recorder.card_requests.lock().unwrap();
-            *card_requests += 1;
-            match *card_requests {
+            let mut task_polls = recorder.task_polls.lock().unwrap();
+            *task_polls += 1;
+            match *task_polls {
                 // A proxy before the server is busy.
                 1 => reply(
                     StatusCode::SERVICE_UNAVAILABLE,

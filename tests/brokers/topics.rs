@@ -107,12 +107,12 @@ calls: {{ reply_topic: {u}.replies, reply_partitions: {partitions} }}
     assert_eq!((states(&text), status), (needed("ok"), 0), "{text}");
 
     // An existing topic with fewer partitions or replicas is reported, and not changed.
-    for (filter, differs) in [
+    for (options, differs) in [
         (["--partitions", "4"], "partitions is 3, must be at least 4"),
         (["--replicas", "2"], "replicas is 1, must be at least 2"),
     ] {
         for command in ["plan", "apply"] {
-            let (text, status) = topics(&[&[command], &filter[..]].concat(), &file).await;
+            let (text, status) = topics(&[&[command], &options[..]].concat(), &file).await;
             let line = text.lines().find(|line| line.contains(&format!("{u}.in ")));
             let is_reported =
                 line.is_some_and(|line| line.starts_with("DIFFERS") && line.ends_with(differs));
@@ -177,12 +177,14 @@ state: {{ log: bus, create: true, prefix: {u} }}
     };
     let (text, status) = topics(&["plan"], &file).await;
     assert_eq!((states(&text), status), (needed("at start"), 0), "{text}");
-    let is_expected = text
+    let line = text
         .lines()
         .find(|line| line.contains(&format!("{u}.replies")));
-    let is_expected =
-        is_expected.is_some_and(|line| line.ends_with("; the bridge creates it when it starts"));
-    assert!(is_expected, "{text}");
+    let line = line.unwrap_or_else(|| panic!("{text}"));
+    assert!(
+        line.ends_with("; the bridge creates it when it starts"),
+        "{text}"
+    );
     let (text, status) = check(&file).await;
     assert_eq!(status, 0, "{text}");
     // More replicas than the broker's default must be configured.

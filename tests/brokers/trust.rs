@@ -269,7 +269,7 @@ async fn on_kafka_no_request_chooses_where_the_bridge_publishes() {
                     .await;
                 let dlq_message = within("the dead letter", next(&dlq_messages)).await;
                 let reason = String::from_utf8_lossy(&dlq_message.headers["bus-dlq-reason"]);
-                assert_eq!(reason, "reply_place_refused", "{header}: {place}");
+                assert_eq!(reason, "reply_topic_refused", "{header}: {place}");
                 sent += 1;
             }
         }
@@ -310,7 +310,7 @@ async fn on_nats_no_request_chooses_where_the_bridge_publishes() {
                 .unwrap();
             let headers = dlq_message.headers.unwrap();
             let reason = headers.get("bus-dlq-reason").map(ToString::to_string);
-            assert_eq!(reason.as_deref(), Some("reply_place_refused"), "{place}");
+            assert_eq!(reason.as_deref(), Some("reply_topic_refused"), "{place}");
         }
     }
     // The sender of a message also chooses its reply subject.
@@ -353,7 +353,7 @@ async fn on_nats_no_request_chooses_where_the_bridge_publishes() {
                 panic!("{topic} {body} {reply}: {:?}", dlq_message.payload);
             };
             if is_read {
-                assert_eq!(reason, "reply_place_refused", "{topic} {body} {reply}");
+                assert_eq!(reason, "reply_topic_refused", "{topic} {body} {reply}");
                 assert!(header("bus-dlq-detail").unwrap().contains(reply));
             }
         }

@@ -37,7 +37,7 @@ async def equal_ids(all_requesters, control, report):
     try:
         await until(f"{together} requests are at the agents", lambda: control.holds(together))
     except TimeoutError:
-        report.note("all wait at once", f"{await control.say('count')} of {together} are at the agents")
+        report.note("all wait at once", f"{await control.send('count')} of {together} are at the agents")
     else:
         report.note("all wait at once")
     await control.send(f"release {together}")

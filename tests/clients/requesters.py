@@ -193,7 +193,7 @@ class JetStream:
         return await self.inbox.take(nonce, parts)
 
     def later(self):
-        """What came after."""
+        """The answers that came after the first."""
         return self.inbox.late
 
 
@@ -242,7 +242,7 @@ class Kafka:
         return await self.inbox.take(key, parts)
 
     def later(self):
-        """What came after."""
+        """The answers that came after the first."""
         return self.inbox.late
 
 
@@ -277,7 +277,7 @@ class CloudEvents(Kafka):
 
 
 class Spring(Kafka):
-    """The headers of Spring's ReplyingKafkaTemplate, the correlation id 16 raw bytes as it makes them."""
+    """Sends the headers of Spring's ReplyingKafkaTemplate; like Spring, it makes correlation ids of 16 raw bytes."""
 
     name = "Kafka Spring headers"
     topic = SPRING_REPLIES

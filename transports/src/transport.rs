@@ -536,3 +536,55 @@ impl Drop for Reader {
         self.stop.cancel();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// [`TopicFilter::matches`] without its shortcut for patterns that have no `*`.
+    fn matches_by_words(pattern: &str, topic: &str) -> bool {
+        let mut words = topic.split('.');
+        for pattern in pattern.split('.') {
+            match (pattern, words.next()) {
+                (">", Some(_)) => return true,
+                ("*", Some(_)) => {}
+                (pattern, Some(word)) if pattern == word => {}
+                _ => return false,
+            }
+        }
+        words.next().is_none()
+    }
+
+    /// All texts of one to three of the words.
+    fn texts(words: &[&str]) -> Vec<String> {
+        let longer = |texts: &[String]| -> Vec<_> {
+            let longer = |text| words.iter().map(move |word| format!("{text}.{word}"));
+            texts.iter().flat_map(longer).collect()
+        };
+        let ones: Vec<_> = words.iter().map(|&word| word.to_owned()).collect();
+        let twos = longer(&ones);
+        let threes = longer(&twos);
+        [ones, twos, threes].concat()
+    }
+
+    #[test]
+    fn a_filter_matches_word_by_word() {
+        let texts = texts(&["a", "b", "ab", "-", "_a", "*", ">"]);
+        let filters = texts
+            .iter()
+            .filter_map(|text| TopicFilter::new(text.as_str()).ok());
+        let topics = texts
+            .iter()
+            .filter_map(|text| Topic::new(text.as_str()).ok());
+        let topics: Vec<_> = topics.collect();
+        let (mut matching, mut others) = (0, 0);
+        for filter in filters {
+            for topic in &topics {
+                let expected = matches_by_words(filter.as_str(), topic.as_str());
+                assert_eq!(filter.matches(topic), expected, "{filter:?} {topic:?}");
+                *if expected { &mut matching } else { &mut others } += 1;
+            }
+        }
+        assert!(matching > 1_000 && others > 10_000, "{matching} {others}");
+    }
+}

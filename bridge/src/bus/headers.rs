@@ -77,15 +77,13 @@ impl PassedHeaders {
         let (mut names, mut prefixes) = (Vec::new(), Vec::new());
         let mut globs = GlobSetBuilder::new();
         for pattern in patterns {
-            let text = pattern.text();
-            match text.strip_suffix('*') {
-                _ if !pattern.is_glob() => names.push(text.clone()),
-                Some(prefix) if !prefix.contains(['*', '?', '[', '{', '\\']) => {
-                    prefixes.push(Text::from(prefix));
-                }
-                _ => {
-                    globs.add(GlobBuilder::new(text).case_insensitive(true).build()?);
-                }
+            if !pattern.is_glob() {
+                names.push(pattern.text().clone());
+            } else if let Some(prefix) = pattern.as_prefix() {
+                prefixes.push(Text::from(prefix));
+            } else {
+                let mut glob = GlobBuilder::new(pattern.text());
+                globs.add(glob.case_insensitive(true).build()?);
             }
         }
         Ok(Self {
@@ -206,6 +204,42 @@ mod tests {
         );
         assert_eq!(passed(&["tenant", "[x"], &headers), ["tenant"]);
         assert!(passed(&[], &headers).is_empty());
+    }
+
+    #[test]
+    fn patterns_match_names_in_any_case() {
+        let names = [
+            "X-B3-TraceId",
+            "x-b3-spanid",
+            "x-b3-",
+            "X-b3",
+            "x-93-y",
+            "ab",
+            "aXb",
+            "a*b",
+            "abc",
+        ];
+        let headers = names.map(|name| (name, "x"));
+        let cases: [(&str, &[&str]); 9] = [
+            ("X-B3-*", &["X-B3-TraceId", "x-b3-spanid", "x-b3-"]),
+            (
+                "x-?3-*",
+                &["X-B3-TraceId", "x-b3-spanid", "x-b3-", "x-93-y"],
+            ),
+            ("x-[a-c]3-*", &["X-B3-TraceId", "x-b3-spanid", "x-b3-"]),
+            ("*-SpanId", &["x-b3-spanid"]),
+            ("a*b", &["ab", "aXb", "a*b"]),
+            ("A?B", &["aXb", "a*b"]),
+            ("a*b*", &["ab", "aXb", "a*b", "abc"]),
+            (
+                "{ab,x-b}*",
+                &["X-B3-TraceId", "x-b3-spanid", "x-b3-", "X-b3", "ab", "abc"],
+            ),
+            ("*", &names),
+        ];
+        for (pattern, expected) in cases {
+            assert_eq!(passed(&[pattern], &headers), expected, "{pattern}");
+        }
     }
 
     #[test]

@@ -54,8 +54,8 @@ const FOLLOWED: u128 = 1;
 /// RFC 4648 base32, lower case, which is legal in topics and subjects and survives systems that fold case.
 const ALPHABET: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
 
-/// Random bits of the operating system, which are taken several at a time: a system call for each would cost more than
-/// everything else about an id.
+/// Random bits from the operating system, fetched in batches: a system call for each id would cost more than the rest of
+/// making it.
 fn random_bits() -> Result<u128, getrandom::Error> {
     thread_local! {
         static UNUSED: RefCell<Vec<u128>> = const { RefCell::new(Vec::new()) };
@@ -321,6 +321,7 @@ pub(crate) fn without_tokens(bytes: &Bytes, is_secret: impl Fn(ReplyId) -> bool)
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use std::collections::HashSet;
 
     proptest! {
         #[test]
@@ -390,6 +391,18 @@ mod tests {
         for text in ["", "xID", "IDx", "\\nxID", "no reply id"] {
             assert_eq!(cut(text, |_| true), text.replace("ID", &id), "{text}");
         }
+    }
+
+    #[test]
+    fn ids_differ_over_several_batches_of_random_bits() {
+        let batches = || -> Vec<_> { (0..100).map(|_| CallId::new(Replica(7)).unwrap()).collect() };
+        let ids: Vec<_> = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..4).map(|_| scope.spawn(batches)).collect();
+            let threads = threads.into_iter();
+            threads.flat_map(|thread| thread.join().unwrap()).collect()
+        });
+        let different: HashSet<_> = ids.iter().collect();
+        assert_eq!((ids.len(), different.len()), (400, 400));
     }
 
     #[test]

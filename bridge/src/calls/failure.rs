@@ -283,7 +283,7 @@ impl Failure {
             }
             CallError::Drained => Self::new(
                 AnswerLost,
-                "the bridge has shut down after the request was sent and before the answer arrived; the agent may have done the work",
+                "the bridge shut down before the agent's answer arrived; the agent may have done the work",
             ),
             CallError::Draining => Self::new(
                 AgentUnavailable,

@@ -121,7 +121,7 @@ pub(crate) fn lossy(name: &[u8]) -> Text {
     String::from_utf8_lossy(name).into_owned().into()
 }
 
-// === impl ReplyPlaces ===
+// === impl AllowedReplyAddresses ===
 
 impl AllowedReplyAddresses {
     /// The addresses of a binding with these `replies` and `reply_topics`, on a transport of this kind; `calls` is
@@ -220,7 +220,7 @@ impl AllowedReplyAddresses {
 
 impl Refused {
     /// The reason code of the dead letter.
-    pub const REASON: &'static str = "reply_place_refused";
+    pub const REASON: &'static str = "reply_topic_refused";
 }
 
 #[cfg(test)]

@@ -30,8 +30,8 @@ const NO_FILE: &str = "a2abus attach";
 
 Runs until SIGTERM or Ctrl-C: reads the topic, calls the server, and publishes each answer to the topic that its request names. \
 A bridge that reads the topic of --announce with `role: discovery` finds the agent; \
-any other bridge needs `agents.NAME.to` to call it. With -c it uses the transports of the file, and its state if that is on the bus; \
-its bindings, other agents and listeners are not started. Without such a state, the record of \
+any other bridge needs a route, such as `agents.NAME.to`, to call it. With -c it uses the transports of the file, and the state if that is on the bus; \
+the file's bindings, other agents and listeners are not started. Without such a state, the record of \
 processed requests is lost when the process ends. The topic must exist, or the broker must create it."
 )]
 pub(crate) struct AttachArgs {

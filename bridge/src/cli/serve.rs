@@ -24,10 +24,10 @@ use crate::{Bridge, LogLevels, Reloads};
   a2abus serve -c a2abus.yaml
   A2ABUS_HTTP__LISTEN=0.0.0.0:8080 a2abus serve -c a2abus.yaml
 
-SIGTERM or Ctrl-C drains: work in progress may take up to http.drain_grace. A second signal, at least 100 ms later, \
-stops the process at once; unacknowledged messages are delivered again. On SIGHUP, or after a change of the \
-file, the process reloads the configuration: routes, limits, log levels, agents and the permissions of workflows are \
-replaced while it runs; other changes need a restart.")]
+On SIGTERM or Ctrl-C, the bridge takes no new work, finishes work in progress within http.drain_grace, and ends. A \
+second signal, at least 100 ms later, ends it at once; unacknowledged messages are delivered again. On SIGHUP, and when \
+the file changes, the bridge reloads the configuration: it replaces routes, limits, log levels, agents and the \
+permissions of workflows. Other changes need a restart.")]
 pub(crate) struct ServeArgs {
     /// The configuration file.
     #[arg(

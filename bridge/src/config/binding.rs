@@ -130,7 +130,7 @@ pub struct BindingConfig {
     /// NATS reply subject) or its progress (`progressto`), by name or with `*` and `?`. Always allowed are `replies`,
     /// the reply addresses below `calls.reply_topic`, and the NATS reply subject of the message itself if it begins
     /// with `_INBOX`, as NATS clients set it. Other names that begin with `_` or `$` are never allowed. A request that
-    /// names any other topic becomes a dead letter (`reply_place_refused`).
+    /// names any other topic becomes a dead letter (`reply_topic_refused`).
     ///
     /// Wrong: anyone who can write requests can make the bridge publish answers to every listed topic, with the
     /// bridge's permissions; with `*` also to topics of other agents and to the dead-letter topic.

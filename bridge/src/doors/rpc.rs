@@ -19,7 +19,6 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use a2abus_plugin::protocol::dialect::Dialect;
 use a2abus_plugin::{Hint, Limits, Text, Unit, decode};
 use a2abus_transports::Message;
 use a2abus_transports::content_mode::{self, Binding, Content, ContentMode};
@@ -102,7 +101,7 @@ impl Endpoint {
             path,
             target,
             methods: &[Method::POST],
-            recipient: Recipient::unknown(hint.dialect().unwrap_or(Dialect::JsonRpc)),
+            recipient: Recipient::unknown(negotiate::dialect_of(&hint)),
             hint,
             refusal,
         }
@@ -346,7 +345,7 @@ fn read_head(
         timeout,
         arrived: Instant::now(),
         accepts,
-        dialect: hint.dialect().unwrap_or(Dialect::JsonRpc),
+        dialect: negotiate::dialect_of(&hint),
         hint,
         sent_calls: SentCalls::default(),
         results: Arc::clone(&door.results),

@@ -181,7 +181,12 @@ pub(crate) fn hint(headers: &HeaderMap) -> Hint {
 
 /// The dialect of errors about a request that cannot be read: the version of A2A that its headers announce.
 pub(crate) fn dialect(headers: &HeaderMap) -> Dialect {
-    hint(headers).dialect().unwrap_or(Dialect::JsonRpc)
+    dialect_of(&hint(headers))
+}
+
+/// The same, from headers that have been read.
+pub(crate) fn dialect_of(hint: &Hint) -> Dialect {
+    hint.dialect().unwrap_or(Dialect::JsonRpc)
 }
 
 #[cfg(test)]

@@ -48,7 +48,7 @@ pub enum RefusalReason {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReloadOutcome {
     /// The new configuration is in use.
-    Taken,
+    Applied,
     /// The new configuration is in use, without the keys and credentials whose secrets are missing.
     Partial,
     /// The new configuration is invalid; the old one stays in use.
@@ -115,13 +115,13 @@ impl RefusalReason {
 
 impl ReloadOutcome {
     /// Every outcome, in the order of declaration.
-    pub const ALL: [Self; 3] = [Self::Taken, Self::Partial, Self::Refused];
+    pub const ALL: [Self; 3] = [Self::Applied, Self::Partial, Self::Refused];
 
     /// The label.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
-            Self::Taken => "taken",
+            Self::Applied => "applied",
             Self::Partial => "partial",
             Self::Refused => "refused",
         }

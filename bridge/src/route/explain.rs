@@ -12,7 +12,7 @@ pub struct Explanation {
     /// The rules that were checked, in order. If one matched, it is the last.
     pub steps: Vec<RuleCheck>,
     /// The rule that matched.
-    pub taken: RouteMatch,
+    pub chosen: RouteMatch,
 }
 
 /// The rule that an event matched.
@@ -56,7 +56,7 @@ impl fmt::Display for Explanation {
                 Some(why) => writeln!(f, "route {}: no, {why}", step.route)?,
             }
         }
-        match &self.taken {
+        match &self.chosen {
             RouteMatch::Route(name) => write!(f, "goes to route {name}"),
             RouteMatch::Default => write!(f, "goes to the default route"),
             RouteMatch::Nothing => {

@@ -131,7 +131,7 @@ fn the_default_takes_what_no_rule_takes() {
     let table = RouteTable::build(&[rule("a", &json!({"targetagent": "a"}))], &default, 8).unwrap();
     assert_eq!(matched_route(&table, &[(TARGET, "a")]), Some("a"));
     assert_eq!(matched_route(&table, &[(TARGET, "b")]), Some(DEFAULT_ROUTE));
-    assert_eq!(table.explain(&event(&[]), "b").taken, RouteMatch::Default);
+    assert_eq!(table.explain(&event(&[]), "b").chosen, RouteMatch::Default);
 }
 
 #[test]
@@ -160,7 +160,7 @@ fn explain_says_why_the_earlier_rules_did_not_match() {
     assert_eq!(
         serde_json::to_value(&lost).unwrap(),
         json!({"steps": [{"route": "0", "mismatch": {"attribute": "targetagent", "condition": "\"a\"", "value": null}}],
-               "taken": "nothing"})
+               "chosen": "nothing"})
     );
 }
 
@@ -517,11 +517,11 @@ proptest! {
             });
             let got = table.route(&event, &binding).map(|route| route.name().to_string());
             prop_assert_eq!(&got, &expected.map(|index| index.to_string()));
-            let taken = match table.explain(&event, &binding).taken {
+            let chosen = match table.explain(&event, &binding).chosen {
                 RouteMatch::Route(name) => Some(name.to_string()),
                 _ => None,
             };
-            prop_assert_eq!(taken, got);
+            prop_assert_eq!(chosen, got);
         }
     }
 }

@@ -98,7 +98,7 @@ impl SecretWatcher {
             }
             Ok(SecretsRead::Taken(agents)) => {
                 log_taken(agents);
-                ReloadOutcome::Taken
+                ReloadOutcome::Applied
             }
             Ok(SecretsRead::Partial(agents, unread)) => {
                 log_taken(agents);
@@ -255,7 +255,7 @@ mod tests {
         }
         let text = metrics.render().unwrap();
         for line in [
-            "a2abus_workflow_reloads_total{outcome=\"taken\"} 2",
+            "a2abus_workflow_reloads_total{outcome=\"applied\"} 2",
             "a2abus_workflow_reloads_total{outcome=\"partial\"} 0",
         ] {
             assert!(text.contains(line), "{text}");

@@ -495,7 +495,7 @@ fn explain_shows_the_destinations_and_the_routes_that_did_not_match() {
     assert_eq!(line["event"]["source"], "/a2abus/t/in");
     let route = &line["route"];
     assert_eq!(
-        (&route["binding"], &route["taken"]),
+        (&route["binding"], &route["chosen"]),
         (&json!("in"), &json!("agents"))
     );
     let steps: Vec<_> = route["steps"]
@@ -516,7 +516,7 @@ fn explain_shows_the_destinations_and_the_routes_that_did_not_match() {
 #[test]
 fn explain_takes_the_binding_that_is_named() {
     let door = explain(&["--binding", "http"], CALL).one();
-    assert_eq!(door["route"]["taken"], "door");
+    assert_eq!(door["route"]["chosen"], "door");
     assert_eq!(door["event"]["source"], "/a2abus/t/http");
     let misuse = explain(&["--binding", "nope"], CALL);
     assert_eq!(misuse.status, 2);
@@ -546,7 +546,7 @@ fn explain_shows_no_route_for_messages_of_a_binding_of_answers() {
             (&reason, status),
             "{route}"
         );
-        assert_eq!(route["taken"], json!(null));
+        assert_eq!(route["chosen"], json!(null));
         assert_eq!(
             (&route["steps"], &route["destinations"]),
             (&json!([]), &json!([]))
@@ -609,7 +609,7 @@ fn explain_honours_on_unknown() {
         let line = output.one();
         assert_eq!((&line["ok"], output.status), (&json!(true), 0), "{line}");
         assert_eq!(line["on_unknown"], how);
-        assert_eq!(line["route"]["taken"], "door");
+        assert_eq!(line["route"]["chosen"], "door");
         assert_eq!(line["event"]["type"], event);
         let reported = run(&[&arguments[..], &["--text"]].concat(), unknown);
         let first = reported.stdout.lines().next().unwrap();

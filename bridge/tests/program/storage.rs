@@ -65,29 +65,29 @@ async fn values_that_a_workflow_stored_are_listed_read_and_removed() {
     let answer: serde_json::Value = request.send().await.unwrap().json().await.unwrap();
     assert_eq!(answer["status"], "success", "{answer}");
 
-    let output = |args: &'static [&str]| storage(&door, args);
-    let (status, listed, errors) = output(&["ls"]);
+    let run = |args: &'static [&str]| storage(&door, args);
+    let (status, listed, errors) = run(&["ls"]);
     assert_eq!(
         (status, listed.as_str(), errors.as_str()),
         (0, "         7  a b/c\n", "")
     );
-    let (_, listed, _) = output(&["ls", "--storage", "sessionStorage"]);
+    let (_, listed, _) = run(&["ls", "--storage", "sessionStorage"]);
     assert_eq!(listed, "         7  s/1  k\n");
     let of_session: &[&str] = &["--storage", "sessionStorage", "--session", "s/1"];
     let (_, value, _) = storage(&door, &[&["get", "k"], of_session].concat());
     assert_eq!(value, "[1,2.5]\n");
-    let (_, value, _) = output(&["get", "a b/c"]);
+    let (_, value, _) = run(&["get", "a b/c"]);
     assert_eq!(value, "[1,2.5]\n");
 
-    let (status, _, errors) = output(&["get", "other"]);
+    let (status, _, errors) = run(&["get", "other"]);
     assert_eq!(status, 1);
     assert!(errors.contains("no value with this key"), "{errors}");
-    let (status, _, errors) = output(&["get", "k", "--storage", "sessionStorage"]);
+    let (status, _, errors) = run(&["get", "k", "--storage", "sessionStorage"]);
     assert_eq!(status, 2, "{errors}");
 
-    assert_eq!(output(&["rm", "a b/c"]), (0, String::new(), String::new()));
-    assert_eq!(output(&["ls"]).1, "");
-    assert_eq!(output(&["rm", "a b/c"]).0, 1);
+    assert_eq!(run(&["rm", "a b/c"]), (0, String::new(), String::new()));
+    assert_eq!(run(&["ls"]).1, "");
+    assert_eq!(run(&["rm", "a b/c"]).0, 1);
     stop.cancel();
     running.await.unwrap();
 }

@@ -548,7 +548,7 @@ fn small(bytes: usize, options: Options) -> (Executor, Arc<MemoryStore>) {
 }
 
 #[tokio::test]
-async fn a_full_store_evicts_values_of_the_same_agent() {
+async fn a_full_store_keeps_the_results_of_other_agents() {
     let (executor, _) = small(200_000, Options::default());
     let [agent, other] = ["a", "b"].map(agent);
     for (agent, id) in [(&other, "e".to_owned())]
@@ -561,7 +561,11 @@ async fn a_full_store_evicts_values_of_the_same_agent() {
         assert_eq!(record.results().unwrap().len(), 1, "{id}");
     }
     let record = executor.record(other.id(), "e").await.unwrap().unwrap();
-    assert_eq!(record.results().unwrap().len(), 1, "it is of another");
+    assert_eq!(
+        record.results().unwrap().len(),
+        1,
+        "another agent's results"
+    );
 }
 
 #[tokio::test]

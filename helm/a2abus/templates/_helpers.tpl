@@ -1,9 +1,9 @@
-{{/* Names. */}}
+{{/* The name of the chart, for labels. */}}
 {{- define "a2abus.name" -}}
 {{- default .Chart.Name .Values.nameOverride | trunc 52 | trimSuffix "-" }}
 {{- end }}
 
-{{/* At most 52 characters, because Kubernetes appends to the names of pods. */}}
+{{/* The name of the resources: at most 52 characters, because Kubernetes appends a suffix to the names of pods. */}}
 {{- define "a2abus.fullname" -}}
 {{- $name := default .Chart.Name .Values.nameOverride }}
 {{- if .Values.fullnameOverride }}
@@ -43,7 +43,8 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end }}
 {{- end }}
 
-{{- define "a2abus.kind" -}}
+{{/* The kind of the workload. */}}
+{{- define "a2abus.workloadKind" -}}
 {{- if .Values.persistence.enabled }}StatefulSet{{ else }}Deployment{{ end }}
 {{- end }}
 
@@ -52,9 +53,9 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end }}
 
 {{/* The configuration as YAML, from `config` or `configFile`. Empty with existingConfigMap. */}}
-{{- define "a2abus.text" -}}
-{{- $ways := compact (list .Values.configFile .Values.existingConfigMap (empty .Values.config | ternary "" "config")) }}
-{{- if gt (len $ways) 1 }}{{ fail "set the configuration once: as `config`, as `configFile`, or as `existingConfigMap`" }}{{ end }}
+{{- define "a2abus.configYaml" -}}
+{{- $sources := compact (list .Values.configFile .Values.existingConfigMap (empty .Values.config | ternary "" "config")) }}
+{{- if gt (len $sources) 1 }}{{ fail "set the configuration once: as `config`, as `configFile`, or as `existingConfigMap`" }}{{ end }}
 {{- if .Values.existingConfigMap }}{}
 {{- else if .Values.configFile }}{{ .Values.configFile }}
 {{- else }}{{ toYaml .Values.config }}
@@ -63,26 +64,26 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 
 {{/* The configuration as JSON, for the templates. */}}
 {{- define "a2abus.config" -}}
-{{- $config := include "a2abus.words" (include "a2abus.text" .) | fromYaml }}
+{{- $config := include "a2abus.yesNoAsStrings" (include "a2abus.configYaml" .) | fromYaml }}
 {{- if $config.Error }}{{ fail (printf "`configFile` is not YAML: %s" $config.Error) }}{{ end }}
 {{- $keys := .Files.Get "files/keys.json" | fromJson }}
-{{- $config = (include "a2abus.part" (dict "keys" $keys "value" $config "path" "" "shown" "") | fromJson).value }}
+{{- $config = (include "a2abus.validatedValue" (dict "keys" $keys "value" $config "path" "" "shown" "") | fromJson).value }}
 {{- range $index, $binding := $config.bindings }}
 {{- if and (hasKey $binding "topics") (not (kindIs "slice" $binding.topics)) }}{{ fail (printf "`bindings[%d].topics` of the configuration must be a list: put it in brackets" $index) }}{{ end }}
 {{- end }}
 {{- toJson $config }}
 {{- end }}
 
-{{/* YAML in which `no`, `on` and their like are texts, as the bridge reads them; Helm reads them as Booleans. */}}
-{{- define "a2abus.words" -}}
+{{/* The YAML with `yes`, `no`, `on`, `off`, `y` and `n` tagged as strings: the bridge reads them as strings, Helm as Booleans. */}}
+{{- define "a2abus.yesNoAsStrings" -}}
 {{- regexReplaceAll "(?im)(^|[\\s\\[{,])(y|n|yes|no|on|off)([\\s\\]},]|$)" . "${1}!!str ${2}${3}" }}
 {{- end }}
 
 {{/*
-A part of the configuration, as JSON of {"value": ...}. A key without a value counts as absent. Refuses keys that the bridge
-would refuse; files/keys.json lists the keys of each section.
+A value of the configuration and everything below it, as the JSON object {"value": ...}. Fails on keys that the bridge would
+refuse (files/keys.json lists the keys of each section), and leaves out keys without a value.
 */}}
-{{- define "a2abus.part" -}}
+{{- define "a2abus.validatedValue" -}}
 {{- $value := .value }}
 {{- $known := get .keys .path }}
 {{- $isList := hasKey .keys (print .path "[]") }}
@@ -97,7 +98,7 @@ would refuse; files/keys.json lists the keys of each section.
 {{- if not (kindIs "invalid" $member) }}
 {{- if and $known (eq $key "enabled") (not (kindIs "bool" $member)) }}{{ fail (printf "`%s` of the configuration is %q: write true or false" $shown (toString $member)) }}{{ end }}
 {{- $path := print $.path "." (ternary "<name>" $key $hasNames) | trimPrefix "." }}
-{{- $_ := set $kept $key (include "a2abus.part" (dict "keys" $.keys "value" $member "path" $path "shown" $shown) | fromJson).value }}
+{{- $_ := set $kept $key (include "a2abus.validatedValue" (dict "keys" $.keys "value" $member "path" $path "shown" $shown) | fromJson).value }}
 {{- end }}
 {{- end }}
 {{- $value = $kept }}
@@ -105,20 +106,20 @@ would refuse; files/keys.json lists the keys of each section.
 {{- $kept := list }}
 {{- range $index, $member := $value }}
 {{- $part := dict "keys" $.keys "value" $member "path" (print $.path "[]") "shown" (printf "%s[%d]" $.shown $index) }}
-{{- $kept = append $kept (include "a2abus.part" $part | fromJson).value }}
+{{- $kept = append $kept (include "a2abus.validatedValue" $part | fromJson).value }}
 {{- end }}
 {{- $value = $kept }}
 {{- end }}
 {{- dict "value" $value | toJson }}
 {{- end }}
 
-{{/* The configuration without the parts that a running bridge reloads: a change of the rest needs a restart. */}}
-{{- define "a2abus.restartingConfig" -}}
+{{/* The part of the configuration that a running bridge does not reload: a change of it needs a restart. */}}
+{{- define "a2abus.staticConfig" -}}
 {{- $config := omit (include "a2abus.config" . | fromJson) "routes" "default_route" "limits" }}
 {{- if or $config.agents (dig "registry" "enabled" false $config) }}
 {{- $attached := dict }}
 {{- range $name, $agent := $config.agents }}{{ if $agent.attach }}{{ $_ := set $attached $name (pick $agent "attach" "to") }}{{ end }}{{ end }}
-{{- /* Written even when it is empty: A2A is served. */}}
+{{- /* Set even when no agent is attached: with or without `agents`, the hash must differ, because only a restart starts or stops the A2A interface. */}}
 {{- $config = set $config "agents" $attached }}
 {{- $config = set $config "a2a" (pick ($config.a2a | default dict) "push_notifications") }}
 {{- end }}
@@ -127,70 +128,72 @@ would refuse; files/keys.json lists the keys of each section.
 {{- toJson $config }}
 {{- end }}
 
-{{/* The name of a volume for a Secret: short names as they are, others with a hash, so that they stay different. */}}
+{{/* The name of the volume for a Secret: contains its name, which is shortened and gets a hash if a volume may not have it. */}}
 {{- define "a2abus.volumeName" -}}
 {{- if regexMatch "^[-a-z0-9]{1,56}$" . }}{{ printf "secret-%s" . }}
 {{- else }}{{ printf "secret-%s-%s" (replace "." "-" . | trunc 40 | trimSuffix "-") (sha256sum . | trunc 8) }}
 {{- end }}
 {{- end }}
 
-{{/* A name in the form that environment variables use. */}}
-{{- define "a2abus.variable" -}}
+{{/* The name of a transport, as it is written in names of environment variables. */}}
+{{- define "a2abus.envName" -}}
 {{- regexReplaceAll "[-.]" . "_" | upper }}
 {{- end }}
 
-{{/* A list as JSON; it may be written as text with commas. */}}
-{{- define "a2abus.list" -}}
+{{/* A list, or a string with commas, as a JSON array. */}}
+{{- define "a2abus.jsonList" -}}
 {{- if kindIs "string" . }}{{ splitList "," . | toJson }}{{ else }}{{ . | default list | toJson }}{{ end }}
 {{- end }}
 
-{{/* The port of a broker as text, from `host:9092`, `nats://host:4222/` or `[::1]:4222`. Empty if there is none. */}}
-{{- define "a2abus.port" -}}
+{{/* The port in the address of a broker (`host:9092`, `nats://host:4222/`, `[::1]:4222`); empty if it has none. */}}
+{{- define "a2abus.brokerPort" -}}
 {{- $authority := regexFind "^[^/?#]*" (regexReplaceAll "^[A-Za-z][-+.A-Za-z0-9]*://" (trim .) "") }}
 {{- regexFind ":[0-9]+$" $authority | trimPrefix ":" }}
 {{- end }}
 
-{{/* The labels of the pod of `helm test`, which the NetworkPolicy always admits. */}}
+{{/* The labels of the pod that `helm test` runs; the NetworkPolicy always allows its requests. */}}
 {{- define "a2abus.testLabels" -}}
 app.kubernetes.io/name: {{ include "a2abus.name" . }}-test
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 
-{{/* Whether there is a listener for callers: `true` or empty. */}}
-{{- define "a2abus.http" -}}
+{{/* Whether the HTTP listener for callers is enabled: `true` or empty. */}}
+{{- define "a2abus.httpEnabled" -}}
 {{- if dig "http" "enabled" true (include "a2abus.config" . | fromJson) }}true{{ end }}
 {{- end }}
 
-{{/* A duration of the configuration, such as `25s` or `1m 30s`, in whole seconds. */}}
-{{- define "a2abus.seconds" -}}
+{{/* A duration such as `25s` or `1m 30s`, in seconds, rounded up. */}}
+{{- define "a2abus.durationSeconds" -}}
 {{- $text := nospace . }}
 {{- if not (regexMatch "^([0-9]+(ms|msec|millis|s|secs?|seconds?|m|mins?|minutes?|h|hrs?|hours?))+$" $text) }}{{ fail (printf "`http.drain_grace` is %q: write milliseconds, seconds, minutes or hours, such as 25s or 1m30s" .) }}{{ end }}
 {{- $total := 0 }}
 {{- range regexFindAll "[0-9]+[a-z]+" $text -1 }}
 {{- $unit := regexFind "[a-z]+" . }}
-{{- $length := 3600000 }}
-{{- if regexMatch "^(ms|mil)" $unit }}{{ $length = 1 }}
-{{- else if hasPrefix "s" $unit }}{{ $length = 1000 }}
-{{- else if hasPrefix "m" $unit }}{{ $length = 60000 }}
+{{- $milliseconds := 3600000 }}
+{{- if regexMatch "^(ms|mil)" $unit }}{{ $milliseconds = 1 }}
+{{- else if hasPrefix "s" $unit }}{{ $milliseconds = 1000 }}
+{{- else if hasPrefix "m" $unit }}{{ $milliseconds = 60000 }}
 {{- end }}
-{{- $total = add $total (mul (regexFind "[0-9]+" .) $length) }}
+{{- $total = add $total (mul (regexFind "[0-9]+" .) $milliseconds) }}
 {{- end }}
 {{- div (add $total 999) 1000 }}
 {{- end }}
 
-{{/* The pod must live as long as preStop and the drain take. Beside a sidecar the agent stops first, with the 30 s that
-Kubernetes gives by default. */}}
+{{/*
+The termination grace period in seconds: time for preStop and the drain, and a margin. In sidecar mode the margin is 30 s,
+because the agent stops first and expects the default grace period of Kubernetes.
+*/}}
 {{- define "a2abus.gracePeriod" -}}
 {{- $drain := dig "http" "drain_grace" "25s" (include "a2abus.config" . | fromJson) | toString }}
-{{- $need := add (int .Values.preStopSeconds) (include "a2abus.seconds" $drain | int) }}
+{{- $minimum := add (int .Values.preStopSeconds) (include "a2abus.durationSeconds" $drain | int) }}
 {{- $given := .Values.terminationGracePeriodSeconds }}
-{{- if kindIs "invalid" $given }}{{ add $need (eq .Values.mode "sidecar" | ternary 30 10) }}
-{{- else if le (int $given) (int $need) }}{{ fail (printf "`terminationGracePeriodSeconds` is %d, but preStopSeconds and `http.drain_grace` (%s) take %d s: the drain would be cut off" (int $given) $drain (int $need)) }}
+{{- if kindIs "invalid" $given }}{{ add $minimum (eq .Values.mode "sidecar" | ternary 30 10) }}
+{{- else if le (int $given) (int $minimum) }}{{ fail (printf "`terminationGracePeriodSeconds` is %d, but preStopSeconds and `http.drain_grace` (%s) take %d s: the drain would be cut off" (int $given) $drain (int $minimum)) }}
 {{- else }}{{ $given }}
 {{- end }}
 {{- end }}
 
-{{/* The host names that callers may use: those of the configuration, and of Service, Ingress and Gateway. */}}
+{{/* The host names that callers may use: those in the configuration, and those of the Service, the Ingress and the Gateway. */}}
 {{- define "a2abus.allowedHosts" -}}
 {{- $config := include "a2abus.config" . | fromJson }}
 {{- $name := include "a2abus.fullname" . }}
@@ -202,15 +205,16 @@ Kubernetes gives by default. */}}
 {{- uniq $hosts | toJson }}
 {{- end }}
 
-{{- define "a2abus.adminHosts" -}}
+{{/* The host names under which the admin listener can be reached. */}}
+{{- define "a2abus.allowedAdminHosts" -}}
 {{- $config := include "a2abus.config" . | fromJson }}
 {{- $service := printf "%s-admin" (include "a2abus.fullname" .) }}
 {{- $hosts := dig "admin" "allowed_hosts" list $config }}
-{{- /* The pods of a StatefulSet have names below that of the Service. */}}
+{{- /* Each pod of a StatefulSet has a host name of its own, below that of the Service. */}}
 {{- range $name := .Values.persistence.enabled | ternary (list $service (print "$(POD_NAME)." $service)) (list $service) }}
-{{- range $end := list "" ".svc" ".svc.cluster.local" }}
-{{- if not $end }}{{ $hosts = append $hosts $name }}{{ end }}
-{{- $hosts = append $hosts (print $name "." $.Release.Namespace $end) }}
+{{- range $suffix := list "" ".svc" ".svc.cluster.local" }}
+{{- if not $suffix }}{{ $hosts = append $hosts $name }}{{ end }}
+{{- $hosts = append $hosts (print $name "." $.Release.Namespace $suffix) }}
 {{- end }}
 {{- end }}
 {{- uniq $hosts | toJson }}

@@ -1,4 +1,4 @@
-{{/* The container. Takes (dict "root" $ "listen" ADDRESS), the address of the HTTP listener. */}}
+{{/* The container. The argument is (dict "root" $ "listen" ADDRESS); the HTTP listener gets this address. */}}
 {{- define "a2abus.container" -}}
 {{- $root := .root }}
 {{- $values := $root.Values }}
@@ -7,7 +7,7 @@ image: {{ include "a2abus.image" $root }}
 imagePullPolicy: {{ $values.image.pullPolicy }}
 args: [serve, --config, /etc/a2abus/a2abus.yaml]
 ports:
-  {{- if include "a2abus.http" $root }}
+  {{- if include "a2abus.httpEnabled" $root }}
   - {name: http, containerPort: {{ $values.ports.http }}}
   {{- end }}
   - {name: admin, containerPort: {{ $values.ports.admin }}}
@@ -50,7 +50,7 @@ volumeMounts:
   {{- end }}
 {{- end }}
 
-{{/* The variables that the chart sets. Takes the same argument as the container. */}}
+{{/* The environment variables that the chart sets. The argument is that of `a2abus.container`. */}}
 {{- define "a2abus.environment" -}}
 {{- $root := .root }}
 {{- $values := $root.Values }}
@@ -58,14 +58,14 @@ volumeMounts:
 - name: POD_NAME
   valueFrom: {fieldRef: {fieldPath: metadata.name}}
 {{- if not (or $config.instance $values.existingConfigMap) }}
-# The same for all replicas: a message keeps its `source` whichever of them reads it.
+# The same for all replicas, so that the `source` of an event does not depend on the replica that reads the message.
 - {name: A2ABUS_INSTANCE, value: {{ include "a2abus.fullname" $root }}}
 {{- end }}
 - {name: A2ABUS_ADMIN__LISTEN, value: "{{ $values.listenAddress }}:{{ $values.ports.admin }}"}
 {{- if not $values.existingConfigMap }}
-- {name: A2ABUS_ADMIN__ALLOWED_HOSTS, value: {{ include "a2abus.adminHosts" $root | squote }}}
+- {name: A2ABUS_ADMIN__ALLOWED_HOSTS, value: {{ include "a2abus.allowedAdminHosts" $root | squote }}}
 {{- end }}
-{{- if include "a2abus.http" $root }}
+{{- if include "a2abus.httpEnabled" $root }}
 - {name: A2ABUS_HTTP__LISTEN, value: "{{ .listen }}:{{ $values.ports.http }}"}
 {{- if not $values.existingConfigMap }}
 - {name: A2ABUS_HTTP__ALLOWED_HOSTS, value: {{ include "a2abus.allowedHosts" $root | squote }}}
@@ -79,13 +79,13 @@ volumeMounts:
 {{- if eq "embedded" (dig "state" "log" "" $config) }}
 - {name: A2ABUS_STATE__DIRECTORY, value: /var/lib/a2abus}
 {{- end }}
-# Each pod has a reply partition of its own.
+# Each pod reads a reply partition of its own.
 - name: A2ABUS_CALLS__REPLICA
   valueFrom: {fieldRef: {fieldPath: "metadata.labels['apps.kubernetes.io/pod-index']"}}
 {{- range $name, $transport := $config.transports }}
 {{- if eq (toString $transport.type) "kafka" }}
 # A pod that restarts keeps its partitions.
-- {name: A2ABUS_TRANSPORTS__{{ include "a2abus.variable" $name }}__INSTANCE_ID, value: $(POD_NAME)}
+- {name: A2ABUS_TRANSPORTS__{{ include "a2abus.envName" $name }}__INSTANCE_ID, value: $(POD_NAME)}
 {{- end }}
 {{- end }}
 {{- end }}
@@ -111,14 +111,14 @@ volumeMounts:
 {{- end }}
 {{- end }}
 
-{{/* Annotations of the pod: a changed configuration that needs a restart makes a new pod. */}}
+{{/* The annotations of the pod. The checksum replaces the pods when a change of the configuration needs a restart. */}}
 {{- define "a2abus.annotations" -}}
 {{- if .Values.restartOnConfigChange -}}
-checksum/config: {{ include "a2abus.restartingConfig" . | sha256sum }}
+checksum/config: {{ include "a2abus.staticConfig" . | sha256sum }}
 {{- end }}
 {{- end }}
 
-{{/* The annotations of the pods of Deployment and StatefulSet. */}}
+{{/* The annotations of the pods of the Deployment or StatefulSet. */}}
 {{- define "a2abus.podAnnotations" -}}
 kubectl.kubernetes.io/default-container: a2abus
 {{- with include "a2abus.annotations" . }}
@@ -126,7 +126,7 @@ kubectl.kubernetes.io/default-container: a2abus
 {{- end }}
 {{- end }}
 
-{{/* The pod template of Deployment and StatefulSet. */}}
+{{/* The pod template of the Deployment or StatefulSet. */}}
 {{- define "a2abus.podTemplate" -}}
 metadata:
   labels:

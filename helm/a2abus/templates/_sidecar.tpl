@@ -1,5 +1,5 @@
 {{/*
-For the chart of an agent, which has this one as a dependency with `mode: sidecar`, in its pod template:
+The sidecar. The chart of an agent has this chart as a dependency with `mode: sidecar`, and includes in its pod template:
 
   metadata:
     annotations:
@@ -11,8 +11,8 @@ For the chart of an agent, which has this one as a dependency with `mode: sideca
     volumes:
       {{- include "a2abus.volumes" .Subcharts.a2abus | trim | nindent 6 }}
 
-An init container that always restarts starts before the agent and stops after it. Only the agent beside it can call:
-it listens on the pod's loopback address.
+As an init container with `restartPolicy: Always`, it starts before the agent and stops after it. It listens on the loopback
+address of the pod, so only the containers of the pod can call it.
 */}}
 {{- define "a2abus.sidecar" -}}
 {{- include "a2abus.container" (dict "root" . "listen" "127.0.0.1") }}

@@ -1,4 +1,4 @@
-{{/* Refuses combinations of values that cannot work; values.schema.json refuses single wrong values. */}}
+{{/* Fails on combinations of values that cannot work; values.schema.json checks each value by itself. */}}
 {{- define "a2abus.check" -}}
 {{- $config := include "a2abus.config" . | fromJson }}
 {{- if not (or $config.transports .Values.existingConfigMap) }}{{ fail "the configuration has no `transports`: set `config`, or pass your file with --set-file configFile=a2abus.yaml" }}{{ end }}
@@ -24,7 +24,7 @@
 {{- end }}
 {{- end }}
 
-{{- /* A secret in the configuration would be readable in the ConfigMap and in the Helm release. */}}
+{{/* Fails on secrets in the configuration: they would be readable in the ConfigMap and in the Helm release. */}}
 {{- define "a2abus.checkSecrets" -}}
 {{- $keys := dict "sasl" (list "password") "auth" (list "password" "token" "nkey") "tls" (list "key_password") }}
 {{- range $name, $transport := .transports }}
@@ -48,44 +48,45 @@
 {{- end }}
 {{- end }}
 
+{{/* Fails on a tag or digest in `image.repository`. */}}
 {{- define "a2abus.checkImage" -}}
 {{- $repository := .Values.image.repository }}
 {{- if contains "@" $repository }}{{ fail (printf "`image.repository` is %s: write the digest in `image.digest`" $repository) }}{{ end }}
 {{- if contains ":" (splitList "/" $repository | last) }}{{ fail (printf "`image.repository` is %s: write the tag in `image.tag`" $repository) }}{{ end }}
 {{- end }}
 
-{{/* Helm checks the release's name, but Services have narrower rules. */}}
+{{/* Helm checks the name of the release, but the rules for names of Services are stricter. */}}
 {{- define "a2abus.checkNames" -}}
 {{- $name := include "a2abus.fullname" . }}
 {{- if not (regexMatch "^[a-z]([-a-z0-9]*[a-z0-9])?$" $name) }}{{ fail (printf "%q is not a valid Service name (lower-case letters, digits and -, beginning with a letter): set `fullnameOverride`" $name) }}{{ end }}
-{{- $taken := dict }}
+{{- $transports := dict }}
 {{- range $name, $transport := (include "a2abus.config" . | fromJson).transports }}
-{{- $variable := include "a2abus.variable" $name }}
+{{- $variable := include "a2abus.envName" $name }}
 {{- if and $.Values.persistence.enabled (eq (toString $transport.type) "kafka") }}
-{{- with get $taken $variable }}{{ fail (printf "the transports `%s` and `%s` share the environment variable A2ABUS_TRANSPORTS__%s__INSTANCE_ID: rename one of them" . $name $variable) }}{{ end }}
-{{- $_ := set $taken $variable $name }}
+{{- with get $transports $variable }}{{ fail (printf "the transports `%s` and `%s` share the environment variable A2ABUS_TRANSPORTS__%s__INSTANCE_ID: rename one of them" . $name $variable) }}{{ end }}
+{{- $_ := set $transports $variable $name }}
 {{- end }}
 {{- end }}
 {{- end }}
 
 {{/*
-If two variables had one name, the later would win silently. The chart reads keys from the configuration only, so it cannot
-see keys that variables set. The bridge accepts lower-case names too.
+Fails on environment variables that occur twice, because the last one would win silently, and on variables for keys that the
+chart needs: it reads them only from the configuration. The bridge also accepts lower-case names of variables.
 */}}
 {{- define "a2abus.checkEnvironment" -}}
-{{- $ours := list }}
-{{- range include "a2abus.environment" (dict "root" . "listen" .Values.listenAddress) | fromYamlArray }}{{ $ours = append $ours .name }}{{ end }}
+{{- $chartVariables := list }}
+{{- range include "a2abus.environment" (dict "root" . "listen" .Values.listenAddress) | fromYamlArray }}{{ $chartVariables = append $chartVariables .name }}{{ end }}
 {{- $transport := "TRANSPORTS(__([^_]|_[^_])+(__(%s)(__.*)?)?)?" }}
-{{- $read := list "CALLS(__REPLICA)?" "HTTP__DRAIN_GRACE" (printf $transport "INSTANCE_ID") }}
+{{- $chartKeys := list "CALLS(__REPLICA)?" "HTTP__DRAIN_GRACE" (printf $transport "INSTANCE_ID") }}
 {{- if not .Values.existingConfigMap }}
-{{- $read = list "INSTANCE" "HTTP(__(ENABLED|LISTEN|ALLOWED_HOSTS|DRAIN_GRACE)(__.*)?)?" "ADMIN(__.*)?" "CALLS(__(ENABLED|REPLICA|REPLY_PARTITIONS))?" "STATE(__(LOG|DIRECTORY))?" "WORKFLOWS(__DATA_DIRECTORY)?" "REGISTRY(__ENABLED)?" "BINDINGS(__.*)?" "AGENTS(__.*)?" (printf $transport "TYPE|BROKERS|SERVERS|INSTANCE_ID") }}
+{{- $chartKeys = list "INSTANCE" "HTTP(__(ENABLED|LISTEN|ALLOWED_HOSTS|DRAIN_GRACE)(__.*)?)?" "ADMIN(__.*)?" "CALLS(__(ENABLED|REPLICA|REPLY_PARTITIONS))?" "STATE(__(LOG|DIRECTORY))?" "WORKFLOWS(__DATA_DIRECTORY)?" "REGISTRY(__ENABLED)?" "BINDINGS(__.*)?" "AGENTS(__.*)?" (printf $transport "TYPE|BROKERS|SERVERS|INSTANCE_ID") }}
 {{- end }}
 {{- $names := list }}
 {{- range .Values.env }}
 {{- $name := .name }}
 {{- if hasPrefix "A2ABUS_" $name }}{{ $name = upper $name }}{{ end }}
-{{- if has $name $ours }}{{ fail (printf "`env` has %s, which the chart sets: remove it, and use `ports`, `listenAddress`, `persistence` or the configuration" .name) }}{{ end }}
-{{- if and (hasKey . "value") (regexMatch (printf "^A2ABUS_(%s)$" (join "|" $read)) $name) }}{{ fail (printf "`env` has %s, but the chart needs the value: set `%s` in the configuration" .name (trimPrefix "A2ABUS_" $name | lower | replace "__" ".")) }}{{ end }}
+{{- if has $name $chartVariables }}{{ fail (printf "`env` has %s, which the chart sets: remove it, and use `ports`, `listenAddress`, `persistence` or the configuration" .name) }}{{ end }}
+{{- if and (hasKey . "value") (regexMatch (printf "^A2ABUS_(%s)$" (join "|" $chartKeys)) $name) }}{{ fail (printf "`env` has %s, but the chart needs the value: set `%s` in the configuration" .name (trimPrefix "A2ABUS_" $name | lower | replace "__" ".")) }}{{ end }}
 {{- if has $name $names }}{{ fail (printf "`env` has %s twice" .name) }}{{ end }}
 {{- $names = append $names $name }}
 {{- end }}
@@ -97,17 +98,18 @@ see keys that variables set. The bridge accepts lower-case names too.
 {{- end }}
 {{- end }}
 
-{{/* Labels and annotations that the chart sets cannot be set again. */}}
+{{/* Fails on labels and annotations that the chart sets itself. */}}
 {{- define "a2abus.checkLabels" -}}
 {{- $labels := include "a2abus.labels" . | fromYaml }}
 {{- $annotations := include "a2abus.podAnnotations" . | fromYaml }}
-{{- $sets := dict "podLabels" .Values.podLabels "serviceMonitor.labels" .Values.serviceMonitor.labels "prometheusRule.labels" .Values.prometheusRule.labels "dashboard.labels" .Values.dashboard.labels }}
-{{- range $name, $given := $sets }}
+{{- $labelValues := dict "podLabels" .Values.podLabels "serviceMonitor.labels" .Values.serviceMonitor.labels "prometheusRule.labels" .Values.prometheusRule.labels "dashboard.labels" .Values.dashboard.labels }}
+{{- range $name, $given := $labelValues }}
 {{- range $key, $_ := $given }}{{ if hasKey $labels $key }}{{ fail (printf "`%s` has %s, which the chart sets" $name $key) }}{{ end }}{{ end }}
 {{- end }}
 {{- range $key, $_ := .Values.podAnnotations }}{{ if hasKey $annotations $key }}{{ fail (printf "`podAnnotations` has %s, which the chart sets" $key) }}{{ end }}{{ end }}
 {{- end }}
 
+{{/* Fails on volumes and mounts that collide, and on files below /run/secrets that nothing mounts. */}}
 {{- define "a2abus.checkVolumes" -}}
 {{- $volumes := list "a2abus-config" }}
 {{- if .Values.persistence.enabled }}{{ $volumes = append $volumes "data" }}{{ end }}
@@ -128,13 +130,13 @@ see keys that variables set. The bridge accepts lower-case names too.
 {{- end }}
 {{- range regexFindAll "\"/run/secrets/[^/\"]+/[^\"]+\"" (include "a2abus.config" .) -1 }}
 {{- $file := trimAll "\"" . }}
-{{- $isThere := false }}
-{{- range $paths }}{{ if or (eq . $file) (hasPrefix (print (trimSuffix "/" .) "/") $file) }}{{ $isThere = true }}{{ end }}{{ end }}
-{{- if not $isThere }}{{ fail (printf "the configuration names %s, but nothing is mounted there: add `{name: %s}` to `secrets`" $file (regexReplaceAll "^/run/secrets/([^/]*).*$" $file "${1}")) }}{{ end }}
+{{- $isMounted := false }}
+{{- range $paths }}{{ if or (eq . $file) (hasPrefix (print (trimSuffix "/" .) "/") $file) }}{{ $isMounted = true }}{{ end }}{{ end }}
+{{- if not $isMounted }}{{ fail (printf "the configuration names %s, but nothing is mounted there: add `{name: %s}` to `secrets`" $file (regexReplaceAll "^/run/secrets/([^/]*).*$" $file "${1}")) }}{{ end }}
 {{- end }}
 {{- end }}
 
-{{/* In sidecar mode the chart of the agent sets everything that belongs to a workload. files/workload.yaml lists it. */}}
+{{/* Fails on values that only a workload uses; files/workload.yaml lists them. In sidecar mode the chart of the agent sets these. */}}
 {{- define "a2abus.checkSidecar" -}}
 {{- $given := list }}
 {{- range $name, $default := .Files.Get "files/workload.yaml" | fromYaml }}
@@ -150,32 +152,33 @@ see keys that variables set. The bridge accepts lower-case names too.
 {{- with $given }}{{ fail (printf "only `mode: workload` uses `%s`: in `mode: sidecar` the chart of the agent sets these" (join "`, `" .)) }}{{ end }}
 {{- end }}
 
+{{/* Fails on values that contradict each other in workload mode. */}}
 {{- define "a2abus.checkWorkload" -}}
 {{- $config := include "a2abus.config" . | fromJson }}
 {{- if and .Values.autoscaling.enabled .Values.keda.enabled }}{{ fail "`autoscaling` and `keda` cannot both decide the number of replicas" }}{{ end }}
 {{- $resources := .Values.resources | default dict }}
 {{- $requests := dig "requests" "cpu" "" $resources | default (dig "limits" "cpu" "" $resources) }}
 {{- if and .Values.autoscaling.enabled (not $requests) }}{{ fail "`autoscaling` scales on a percentage of `resources.requests.cpu`, which is not set" }}{{ end }}
-{{- $most := include "a2abus.mostReplicas" . | int }}
+{{- $maxReplicas := include "a2abus.maxReplicas" . | int }}
 {{- if eq "embedded" (dig "state" "log" "" $config) }}
 {{- if not .Values.persistence.enabled }}{{ fail "`state.log` is `embedded`: its files need `persistence.enabled`" }}{{ end }}
-{{- if gt $most 1 }}{{ fail "`state.log` is `embedded`: each replica would have tasks of its own; run one replica, or name a Kafka or NATS transport in `state.log`" }}{{ end }}
+{{- if gt $maxReplicas 1 }}{{ fail "`state.log` is `embedded`: each replica would have tasks of its own; run one replica, or name a Kafka or NATS transport in `state.log`" }}{{ end }}
 {{- end }}
 {{- $kafka := list }}
 {{- range $name, $transport := $config.transports }}{{ if eq (toString $transport.type) "kafka" }}{{ $kafka = append $kafka $name }}{{ end }}{{ end }}
 {{- $partitions := dig "calls" "reply_partitions" 32 $config }}
-{{- if and $kafka (dig "calls" "enabled" true $config) (gt $most (int $partitions)) }}{{ fail (printf "%d replicas exceed `calls.reply_partitions` (%d), so some would share a reply partition: raise `calls.reply_partitions`, or run fewer replicas" $most (int $partitions)) }}{{ end }}
-{{- if not (include "a2abus.http" .) }}
+{{- if and $kafka (dig "calls" "enabled" true $config) (gt $maxReplicas (int $partitions)) }}{{ fail (printf "%d replicas exceed `calls.reply_partitions` (%d), so some would share a reply partition: raise `calls.reply_partitions`, or run fewer replicas" $maxReplicas (int $partitions)) }}{{ end }}
+{{- if not (include "a2abus.httpEnabled" .) }}
 {{- range $name := list "ingress" "gateway" }}
 {{- if (get $.Values $name).enabled }}{{ fail (printf "`%s` leads to the Service for callers, which `http.enabled: false` switches off" $name) }}{{ end }}
 {{- end }}
 {{- end }}
 {{- if and .Values.networkPolicy.enabled .Values.serviceMonitor.enabled (not .Values.networkPolicy.monitoring) }}{{ fail "`networkPolicy` blocks the Prometheus that `serviceMonitor` is for: set `networkPolicy.monitoring`, for example [{namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: monitoring}}}]" }}{{ end }}
-{{- if and .Values.networkPolicy.enabled (not .Values.networkPolicy.callers) (include "a2abus.http" .) }}
-{{- $doors := list }}
-{{- range $name := list "ingress" "gateway" }}{{ if (get $.Values $name).enabled }}{{ $doors = append $doors $name }}{{ end }}{{ end }}
-{{- if ne .Values.service.type "ClusterIP" }}{{ $doors = append $doors (print "service.type: " .Values.service.type) }}{{ end }}
-{{- with $doors }}{{ fail (printf "`networkPolicy` without `callers` admits only pods of the namespace, so it blocks requests through `%s`: set `networkPolicy.callers` to their source, for example [{namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: ingress-nginx}}}], and {podSelector: {}} for the pods of the namespace" (first .)) }}{{ end }}
+{{- if and .Values.networkPolicy.enabled (not .Values.networkPolicy.callers) (include "a2abus.httpEnabled" .) }}
+{{- $entryPoints := list }}
+{{- range $name := list "ingress" "gateway" }}{{ if (get $.Values $name).enabled }}{{ $entryPoints = append $entryPoints $name }}{{ end }}{{ end }}
+{{- if ne .Values.service.type "ClusterIP" }}{{ $entryPoints = append $entryPoints (print "service.type: " .Values.service.type) }}{{ end }}
+{{- with $entryPoints }}{{ fail (printf "`networkPolicy` without `callers` admits only pods of the namespace, so it blocks requests through `%s`: set `networkPolicy.callers` to their source, for example [{namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: ingress-nginx}}}], and {podSelector: {}} for the pods of the namespace" (first .)) }}{{ end }}
 {{- end }}
 {{- if and .Values.keda.nats.monitoringEndpoint (not (regexMatch "^([^:/@\\s]+|\\[[0-9a-fA-F:.]+\\]):[0-9]+$" .Values.keda.nats.monitoringEndpoint)) }}{{ fail (printf "`keda.nats.monitoringEndpoint` is %q: write host and port alone, for example nats:8222 (for https set `keda.nats.metadata.useHttps` to \"true\")" .Values.keda.nats.monitoringEndpoint) }}{{ end }}
 {{- include "a2abus.checkLabels" . }}
@@ -183,29 +186,30 @@ see keys that variables set. The bridge accepts lower-case names too.
 {{- end }}
 
 {{/* The maximum number of replicas. */}}
-{{- define "a2abus.mostReplicas" -}}
-{{- $most := .Values.replicas }}
+{{- define "a2abus.maxReplicas" -}}
+{{- $maxReplicas := .Values.replicas }}
 {{- range $name := list "autoscaling" "keda" }}
 {{- $scaling := get $.Values $name }}
 {{- if $scaling.enabled }}
-{{- $most = $scaling.maxReplicas }}
-{{- if gt (int $scaling.minReplicas) (int $most) }}{{ fail (printf "`%s.minReplicas` (%d) is more than `%s.maxReplicas` (%d)" $name (int $scaling.minReplicas) $name (int $most)) }}{{ end }}
+{{- $maxReplicas = $scaling.maxReplicas }}
+{{- if gt (int $scaling.minReplicas) (int $maxReplicas) }}{{ fail (printf "`%s.minReplicas` (%d) is more than `%s.maxReplicas` (%d)" $name (int $scaling.minReplicas) $name (int $maxReplicas)) }}{{ end }}
 {{- end }}
 {{- end }}
-{{- $most }}
+{{- $maxReplicas }}
 {{- end }}
 
+{{/* Fails on disruption budgets that never let a pod go. */}}
 {{- define "a2abus.checkDisruptions" -}}
 {{- $budget := .Values.podDisruptionBudget }}
-{{- $least := $budget.minAvailable }}
-{{- if not (or (kindIs "invalid" $least) (kindIs "invalid" $budget.maxUnavailable)) }}{{ fail "`podDisruptionBudget` has both `minAvailable` and `maxUnavailable`: Kubernetes accepts only one of them" }}{{ end }}
-{{- $fewest := .Values.replicas }}
-{{- range $scaling := list .Values.autoscaling .Values.keda }}{{ if $scaling.enabled }}{{ $fewest = $scaling.minReplicas }}{{ end }}{{ end }}
+{{- $minAvailable := $budget.minAvailable }}
+{{- if not (or (kindIs "invalid" $minAvailable) (kindIs "invalid" $budget.maxUnavailable)) }}{{ fail "`podDisruptionBudget` has both `minAvailable` and `maxUnavailable`: Kubernetes accepts only one of them" }}{{ end }}
+{{- $minReplicas := .Values.replicas }}
+{{- range $scaling := list .Values.autoscaling .Values.keda }}{{ if $scaling.enabled }}{{ $minReplicas = $scaling.minReplicas }}{{ end }}{{ end }}
 {{- $isAll := false }}
 {{- /* Kubernetes rounds a percentage up. */}}
-{{- if kindIs "string" $least }}{{ $isAll = ge (div (add (mul (trimSuffix "%" $least) (int $fewest)) 99) 100) (int64 $fewest) }}
-{{- else if not (kindIs "invalid" $least) }}{{ $isAll = ge (int $least) (int $fewest) }}
+{{- if kindIs "string" $minAvailable }}{{ $isAll = ge (div (add (mul (trimSuffix "%" $minAvailable) (int $minReplicas)) 99) 100) (int64 $minReplicas) }}
+{{- else if not (kindIs "invalid" $minAvailable) }}{{ $isAll = ge (int $minAvailable) (int $minReplicas) }}
 {{- end }}
-{{- if and $budget.enabled $isAll }}{{ fail (printf "`podDisruptionBudget.minAvailable` (%v) is all of %d replicas: no node could ever be drained" $least (int $fewest)) }}{{ end }}
+{{- if and $budget.enabled $isAll }}{{ fail (printf "`podDisruptionBudget.minAvailable` (%v) is all of %d replicas: no node could ever be drained" $minAvailable (int $minReplicas)) }}{{ end }}
 {{- if and $budget.enabled (has (toString $budget.maxUnavailable) (list "0" "0%")) }}{{ fail (printf "`podDisruptionBudget.maxUnavailable` is %v: no node could ever be drained; set 1 or more, or `podDisruptionBudget.enabled=false`" $budget.maxUnavailable) }}{{ end }}
 {{- end }}

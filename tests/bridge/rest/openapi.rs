@@ -108,7 +108,7 @@ impl Document {
 
 /// The calls, each with a valid body, if it has one.
 fn calls() -> Vec<(&'static str, &'static str, Option<Value>)> {
-    let validation = json!({"workflow": workflow("doc-0", &[("w", wait(0))])});
+    let body = json!({"workflow": workflow("doc-0", &[("w", wait(0))])});
     vec![
         ("get", "/api/v1/capabilities", None),
         (
@@ -116,12 +116,8 @@ fn calls() -> Vec<(&'static str, &'static str, Option<Value>)> {
             "/api/v1/capabilities/search",
             Some(json!({"query": "all users"})),
         ),
-        (
-            "post",
-            "/api/v1/workflows/validate",
-            Some(validation.clone()),
-        ),
-        ("post", "/api/v1/workflows/execute", Some(validation)),
+        ("post", "/api/v1/workflows/validate", Some(body.clone())),
+        ("post", "/api/v1/workflows/execute", Some(body)),
         ("get", "/api/v1/executions", None),
         ("get", "/api/v1/executions/{execution_id}", None),
         ("get", "/api/v1/storage/{storage}", None),
@@ -229,9 +225,9 @@ async fn executions(bridge: &TestBridge, document: &mut Document) {
     }
     let invalid =
         json!({"workflow": workflow("doc-bad", &[("x", json!({"Fly": {}})), ("y", wait(1))])});
-    let response = bridge.post("/api/v1/workflows/validate", &invalid);
+    let request = bridge.post("/api/v1/workflows/validate", &invalid);
     let report = document
-        .check("post", "/api/v1/workflows/validate", answer(response).await)
+        .check("post", "/api/v1/workflows/validate", answer(request).await)
         .await;
     assert_eq!(report["valid"], false);
 }
@@ -393,11 +389,14 @@ async fn the_openapi_document_matches_the_answers() {
     executions(&bridge, &mut document).await;
     storages(&bridge, &mut document).await;
     troubles(&bridge, &store, &mut document).await;
-    let unmet: Vec<_> = document
+    let uncovered: Vec<_> = document
         .promised()
         .difference(&document.covered)
         .cloned()
         .collect();
-    assert!(unmet.is_empty(), "promised and not met: {unmet:?}");
+    assert!(
+        uncovered.is_empty(),
+        "promised and not covered: {uncovered:?}"
+    );
     within("the bridge ends", bridge.running).await.unwrap();
 }

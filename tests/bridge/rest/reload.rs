@@ -31,7 +31,7 @@ async fn a_key_that_was_rotated_counts_and_the_old_one_does_not() {
     std::fs::write(bridge.file("reporter.key"), "another-key\n").unwrap();
     scraped(
         &bridge,
-        "a2abus_workflow_reloads_total{outcome=\"taken\"} 1",
+        "a2abus_workflow_reloads_total{outcome=\"applied\"} 1",
     )
     .await;
     assert_eq!(status(&bridge, "another-key").await, StatusCode::OK);
@@ -55,7 +55,7 @@ async fn a_secret_that_was_rotated_is_sent_from_then_on() {
     std::fs::write(bridge.file("token"), "the-next-secret").unwrap();
     scraped(
         &bridge,
-        "a2abus_workflow_reloads_total{outcome=\"taken\"} 1",
+        "a2abus_workflow_reloads_total{outcome=\"applied\"} 1",
     )
     .await;
     let answer = bridge.run(&request("rot-2")).await;
@@ -80,7 +80,7 @@ async fn an_invalid_configuration_changes_nothing_until_it_is_valid() {
     bridge.edit(|text| text.replace("id: other", "id: renamed"));
     scraped(
         &bridge,
-        "a2abus_workflow_reloads_total{outcome=\"taken\"} 1",
+        "a2abus_workflow_reloads_total{outcome=\"applied\"} 1",
     )
     .await;
     assert_eq!(fetch(as_other(&bridge)).await.1["agent_id"], "renamed");
@@ -106,7 +106,7 @@ async fn a_key_whose_file_is_gone_is_revoked_and_other_changes_are_applied() {
     std::fs::write(bridge.file("reporter.key"), KEY).unwrap();
     scraped(
         &bridge,
-        "a2abus_workflow_reloads_total{outcome=\"taken\"} 1",
+        "a2abus_workflow_reloads_total{outcome=\"applied\"} 1",
     )
     .await;
     assert_eq!(status(&bridge, KEY).await, StatusCode::OK);
@@ -137,7 +137,7 @@ async fn a_credential_whose_file_is_empty_is_absent_until_it_is_back() {
     std::fs::write(bridge.file("token"), "the-next-secret").unwrap();
     scraped(
         &bridge,
-        "a2abus_workflow_reloads_total{outcome=\"taken\"} 1",
+        "a2abus_workflow_reloads_total{outcome=\"applied\"} 1",
     )
     .await;
     assert_eq!(fetch(request("back")).await.0, StatusCode::OK);
@@ -161,7 +161,7 @@ async fn a_key_that_was_never_there_is_waited_for() {
     std::fs::write(&missing, "found-it").unwrap();
     scraped(
         &bridge,
-        "a2abus_workflow_reloads_total{outcome=\"taken\"} 1",
+        "a2abus_workflow_reloads_total{outcome=\"applied\"} 1",
     )
     .await;
     assert_eq!(status(&bridge, "found-it").await, StatusCode::OK);
@@ -184,7 +184,7 @@ async fn revoked_permissions_no_longer_apply() {
     bridge.edit(|text| text.replace("apis: [svc]\n      credentials: [token]", "apis: []"));
     scraped(
         &bridge,
-        "a2abus_workflow_reloads_total{outcome=\"taken\"} 1",
+        "a2abus_workflow_reloads_total{outcome=\"applied\"} 1",
     )
     .await;
     let (status, error) = fetch(request("may-2")).await;

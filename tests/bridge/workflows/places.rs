@@ -215,7 +215,7 @@ async fn a_request_cannot_choose_where_the_bridge_publishes() {
             world.publish(message(victim)).await;
             let dlq_message = world.dead_letter().await;
             let reason = dlq_message.headers.get("bus-dlq-reason").unwrap();
-            assert_eq!(reason, "reply_place_refused", "{how}: {victim}");
+            assert_eq!(reason, "reply_topic_refused", "{how}: {victim}");
             let detail = dlq_message.headers.get("bus-dlq-detail").unwrap();
             let detail = std::str::from_utf8(detail).unwrap();
             assert!(detail.contains(victim), "{detail}");
@@ -238,7 +238,7 @@ async fn a_request_cannot_choose_where_the_bridge_publishes() {
             world.dead_letter().await;
         }
     }
-    let refused = "a2abus_dead_lettered_total{binding=\"work\",reason=\"reply_place_refused\"}";
+    let refused = "a2abus_dead_lettered_total{binding=\"work\",reason=\"reply_topic_refused\"}";
     assert_eq!(world.count(refused), 16);
     let executions = "a2abus_workflow_executions_started_total";
     assert_eq!(world.count(executions), 0, "nothing ran");
@@ -256,11 +256,11 @@ async fn the_inbox_of_a_requester_gets_the_refusal_of_the_reply_address() {
     );
     request(&world, "_INBOX.me", message).await;
     let reply = ReplyEvent::of(&next(&mut inbox).await);
-    assert_eq!(reply.data["error"]["code"], "reply_place_refused");
+    assert_eq!(reply.data["error"]["code"], "reply_topic_refused");
     let dlq_message = world.dead_letter().await;
     assert_eq!(
         dlq_message.headers.get("bus-dlq-reason").unwrap(),
-        "reply_place_refused"
+        "reply_topic_refused"
     );
     world.end().await;
 }

@@ -464,7 +464,7 @@ impl Compression {
 pub(super) struct Properties {
     defaults: BTreeMap<&'static str, String>,
     passed: BTreeMap<String, String>,
-    properties: BTreeMap<&'static str, String>,
+    fixed: BTreeMap<&'static str, String>,
 }
 
 // === impl Properties ===
@@ -472,7 +472,7 @@ pub(super) struct Properties {
 impl Properties {
     /// A property the user may not change.
     pub(super) fn set(&mut self, key: &'static str, value: impl Into<String>) -> &mut Self {
-        self.properties.insert(key, value.into());
+        self.fixed.insert(key, value.into());
         self
     }
 
@@ -492,7 +492,7 @@ impl Properties {
         for (key, value) in self.passed {
             config.set(key, value);
         }
-        for (key, value) in self.properties {
+        for (key, value) in self.fixed {
             config.set(key, value);
         }
         config

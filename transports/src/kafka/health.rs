@@ -221,9 +221,7 @@ fn change(current: &mut Health, found: &Health) -> bool {
 
 /// A cause without the name of its broker.
 fn cause_of(cause: &str) -> &str {
-    cause
-        .split_once(": ")
-        .map_or(cause, |(_, cause_of)| cause_of)
+    cause.split_once(": ").map_or(cause, |(_, cause)| cause)
 }
 
 /// A client's message about a broker, human-readable: `127.0.0.1:9092: connection refused`.

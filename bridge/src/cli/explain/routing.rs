@@ -20,7 +20,7 @@ pub(super) struct RouteOutput {
     /// The binding that received the event.
     pub(super) binding: String,
     /// The route that matches.
-    pub(super) taken: Option<Name>,
+    pub(super) chosen: Option<Name>,
     /// The reason of the dead letter, if it becomes one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) reason: Option<&'static str>,
@@ -84,7 +84,7 @@ impl<'a> Routing<'a> {
         let is_answer = matches!(kind, Kind::Response | Kind::Stream);
         let mut output = RouteOutput {
             binding: binding.to_owned(),
-            taken: None,
+            chosen: None,
             reason: None,
             steps: Vec::new(),
             destinations: Vec::new(),
@@ -106,7 +106,7 @@ impl<'a> Routing<'a> {
         let event = &event;
         let explanation = self.table.explain(event, binding);
         output.steps = explanation.steps;
-        output.taken = match explanation.taken {
+        output.chosen = match explanation.chosen {
             RouteMatch::Route(name) => Some(name),
             RouteMatch::Default => self.table.default_route().map(|route| route.name().clone()),
             RouteMatch::Nothing => None,

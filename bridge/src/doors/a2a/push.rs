@@ -77,8 +77,8 @@ pub(super) struct Checked {
 
 /// The largest URL, and the largest token or credentials, in bytes.
 const LARGEST: usize = 4_096;
-/// The longest id.
-const MAX_ID_CHARS: usize = 256;
+/// The longest id, in bytes.
+const MAX_ID_BYTES: usize = 256;
 
 // === impl A2aRequest ===
 
@@ -213,8 +213,8 @@ impl PushSettings {
             .reach(&target)
             .map_err(|why| bad(format!("url: {why}")))?;
         let id = wire.id.filter(|id| !id.is_empty());
-        if id.as_ref().is_some_and(|id| id.len() > MAX_ID_CHARS) {
-            return Err(bad(format!("the id has more than {MAX_ID_CHARS} bytes")));
+        if id.as_ref().is_some_and(|id| id.len() > MAX_ID_BYTES) {
+            return Err(bad(format!("the id has more than {MAX_ID_BYTES} bytes")));
         }
         let token = wire.token.filter(|token| !token.is_empty());
         let authentication = wire.authentication.and_then(Authentication::of);

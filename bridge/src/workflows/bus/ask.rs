@@ -142,7 +142,7 @@ impl Ask {
         let expiry = event.extension_text(extension::EXPIRY_TIME);
         let ask = Self::read(event, inside, envelope)?;
         if let Some(client) = ask.client()
-            && let Some(refused) = client.place_refused.clone()
+            && let Some(refused) = client.address_refused.clone()
         {
             return Ok(Self::Forbidden(Box::new(client.clone()), refused));
         }

@@ -25,7 +25,7 @@ pub(super) struct WorkflowClient {
     pub(super) reply_to: Option<Address>,
     pub(super) progress: Progress,
     /// Why its reply or progress address is refused.
-    pub(super) place_refused: Option<reply_address::Refused>,
+    pub(super) address_refused: Option<reply_address::Refused>,
     pub(super) form: AnswerForm,
     pub(super) collaboration_id: Option<Text>,
     pub(super) call_id: Option<Text>,
@@ -102,7 +102,7 @@ impl WorkflowClient {
             .into_iter()
             .filter_map(|name| Some((name, text(name)?)));
         let deadline = text(extension::EXPIRY_TIME);
-        let (reply_to, progress, place_refused) = match places(event, envelope) {
+        let (reply_to, progress, address_refused) = match places(event, envelope) {
             Ok((reply_to, progress)) => (reply_to, progress, None),
             // A requester at the inbox of the message gets the reason, if the binding allows that address.
             Err(refused) => {
@@ -120,7 +120,7 @@ impl WorkflowClient {
             requester: text(extension::SOURCE_AGENT),
             reply_to,
             progress,
-            place_refused,
+            address_refused,
             form: AnswerForm::Events,
             collaboration_id: envelope
                 .collaboration_id
