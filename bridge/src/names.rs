@@ -148,16 +148,34 @@ impl Pattern {
         self.0.contains(['*', '?']) || class.is_some_and(|(_, after)| after.contains(']'))
     }
 
-    /// Whether a topic can match: the pattern has nothing outside its wildcards that a topic cannot have, such as the
-    /// `>` of NATS.
+    /// Whether a topic can match. A glob can if it has nothing outside its wildcards that a topic cannot have, such as
+    /// the `>` of NATS.
     #[must_use]
     pub(crate) fn may_match_a_topic(&self) -> bool {
-        let is_wildcard = |c| "*?[]!^{},".contains(c);
-        if self.is_glob() {
-            let is_legal = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
-            return self.0.chars().all(|c| is_legal(c) || is_wildcard(c));
+        if !self.is_glob() {
+            return Topic::new(self.0.clone()).is_ok();
         }
-        Topic::new(self.0.clone()).is_ok()
+        let is_legal = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+        let mut rest = self.0.chars();
+        while let Some(c) = rest.next() {
+            let can_match = match c {
+                '*' | '?' | '{' | ',' | '}' => true,
+                // A class. Its first character belongs to it even if it is a bracket.
+                '[' => {
+                    let first = rest.next();
+                    if matches!(first, Some('!' | '^')) {
+                        rest.next();
+                    }
+                    rest.any(|c| c == ']')
+                }
+                '\\' => rest.next().is_some_and(is_legal),
+                c => is_legal(c),
+            };
+            if !can_match {
+                return false;
+            }
+        }
+        true
     }
 
     /// The text.

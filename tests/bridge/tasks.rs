@@ -509,6 +509,28 @@ async fn every_subscriber_gets_the_same_events_and_may_come_back() {
 }
 
 #[tokio::test]
+async fn a_drain_that_ends_a_call_fails_its_task_in_every_stream() {
+    let config = CONFIG.replace("drain_grace: 5s", "drain_grace: 1s");
+    let mut bus = Bus::open_with(&config).await;
+    let mut first = bus.stream(user_message("hold")).await;
+    let task = first.next().await.unwrap().json()["result"]["id"].clone();
+    first.next().await.unwrap();
+    bus.next_request().await;
+    let follow = request("8", "tasks/resubscribe", json!({ "id": task }));
+    let mut resumed = Stream::of(bus.post(follow).send().await.unwrap());
+    resumed.next().await.unwrap();
+    bus.front.stop.cancel();
+    for stream in [first, resumed] {
+        let events = stream.rest().await;
+        let last = events.last().unwrap().json();
+        let status = &last["result"]["status"];
+        assert_eq!(status["state"], "failed", "{last}");
+        let why = status["message"]["parts"][0]["text"].as_str().unwrap();
+        assert!(why.contains("may have done the work"), "{why}");
+    }
+}
+
+#[tokio::test]
 async fn a_client_that_disconnects_does_not_end_its_task() {
     let mut bus = Bus::open().await;
     let mut stream = bus.stream(user_message("hold")).await;

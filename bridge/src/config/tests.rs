@@ -1087,8 +1087,8 @@ fn reply_topics_are_names_that_a_topic_can_have() {
     check_more(
         "
 bindings:
-- {name: a, transport: k, topics: [t], reply_topics: [a, 'a.*', 'a-[0-9]?', '[!x]*', '{a,b}.*', '_a']}
-- {name: b, transport: n, topics: [u], stream: s, durable: d, reply_topics: ['a.>', 'a b', 'a..b', '*.>', '$a*']}
+- {name: a, transport: k, topics: [t], reply_topics: [a, 'a.*', 'a-[0-9]?', '[!x]*', '{a,b}.*', '_a', '[!_$]*', 'c\\.*', '[]>-]*']}
+- {name: b, transport: n, topics: [u], stream: s, durable: d, reply_topics: ['a.>', 'a b', 'a..b', '*.>', '$a*', '*\\>']}
 agents:
   c: {to: {transport: k, topic: c}, attach: {command: [x], reply_topics: [a, 'x.>', '_x.*']}}
 ",
@@ -1099,6 +1099,7 @@ agents:
             &format!("f:3:92: bindings[1].reply_topics[2]: {UNUSABLE}"),
             &format!("f:3:100: bindings[1].reply_topics[3]: {UNUSABLE}"),
             &format!("f:3:107: bindings[1].reply_topics[4]: {RESERVED}"),
+            &format!("f:3:114: bindings[1].reply_topics[5]: {UNUSABLE}"),
             &format!("f:5:78: agents.c.attach.reply_topics[1]: {UNUSABLE}"),
             &format!("f:5:85: agents.c.attach.reply_topics[2]: {RESERVED}"),
         ],

@@ -46,7 +46,7 @@ const PAUSED_TICK: Duration = Duration::from_millis(50);
 const LONG_PAUSE: Duration = Duration::from_secs(1);
 /// The timeout of a request for offsets by the reading thread.
 const OFFSET_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long the coordinator may take to tell what the group has committed. During a rebalance it answers afterwards.
+/// The timeout of a request for the committed offsets. During a rebalance the coordinator answers only when that is over.
 const COMMITTED_TIMEOUT: Duration = Duration::from_secs(5);
 /// Pause before a failed client is replaced.
 const REOPEN_PAUSE: Duration = Duration::from_secs(1);

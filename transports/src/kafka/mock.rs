@@ -290,7 +290,8 @@ async fn receive(consumer: &mut Consumer) -> Delivery {
     received.unwrap().unwrap()
 }
 
-/// Closes a consumer whose commits get these responses after that time. The group must not receive its record again.
+/// Closes a consumer whose commits get these responses, each delayed by a round trip. Its group must not receive its
+/// record again.
 async fn the_last_commit_succeeds(refusals: &[Response], round_trip: Duration) {
     let (cluster, kafka) = cluster().await;
     let config = KafkaConfig {

@@ -12,7 +12,7 @@ use super::form::Form;
 use super::write::{StreamEvent, WriteContext};
 use crate::budget::ClientBudget;
 use crate::calls::CallError;
-use crate::calls::failure::Failure;
+use crate::calls::failure::{Failure, Reason};
 use crate::http::sse::{Frame, frames_response};
 use crate::state::{Lagged, Position};
 use crate::tasks::{Subscription, Task, Tasks};
@@ -81,11 +81,11 @@ impl Reader {
     }
 
     /// The error with which the stream ends before its task.
-    fn failure(&self, error: &CallError) -> Frame {
+    fn failure(&self, failure: &Failure) -> Frame {
         Frame {
             event: self.form.error_event(),
             id: None,
-            data: self.form.failure(&Failure::call(error)).1,
+            data: self.form.failure(failure).1,
         }
     }
 }
@@ -99,12 +99,13 @@ impl Following {
             match next {
                 // The client can resume with the id of the last event.
                 Err(_) => return None,
-                Ok(Ok(None)) => return Some((self.reader.failure(&CallError::Drained), None)),
+                Ok(Ok(None)) => return Some((self.reader.failure(&drained()), None)),
                 Ok(Err(Lagged)) => {
                     let (tasks, task) = (&self.reader.tasks, &self.reader.task);
                     let (task, again) = tasks.follow(task, Some(self.reached))?;
                     if !task.remembers(self.reached) {
-                        return Some((self.reader.failure(&CallError::SlowCaller), None));
+                        let failure = Failure::call(&CallError::SlowCaller);
+                        return Some((self.reader.failure(&failure), None));
                     }
                     self.subscription = again;
                 }
@@ -126,4 +127,11 @@ impl Following {
             }
         }
     }
+}
+
+/// The error of a stream that ends with the bridge, while its task goes on. To send the message again would begin another
+/// task.
+fn drained() -> Failure {
+    let message = "the bridge is shutting down, and the task goes on: subscribe to it again";
+    Failure::new(Reason::AgentUnavailable, message)
 }

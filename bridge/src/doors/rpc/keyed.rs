@@ -286,9 +286,9 @@ impl ClaimedRequest {
             }
         });
         response.await.unwrap_or_else(|_| {
-            let message = "the request was given up, because the bridge failed or is shutting down; its agent may have received it";
-            let failure = Failure::new(Reason::AgentUnavailable, message);
-            Err((StatusCode::SERVICE_UNAVAILABLE, failure))
+            let message = "the request was given up because the bridge failed or is shutting down; its agent may have executed it: send it again with the same Idempotency-Key";
+            let failure = Failure::new(Reason::AnswerLost, message);
+            Err((StatusCode::GATEWAY_TIMEOUT, failure))
         })
     }
 
