@@ -259,7 +259,7 @@ impl Results {
         calls: &Arc<Calls>,
         call: CallId,
         consumed: usize,
-    ) -> Answer {
+    ) -> Box<Answer> {
         let opened = self.opened(call);
         let (agent, left) = opened.map_or_else(Default::default, |(opened, _)| {
             (opened.agent.clone(), opened.time_left())

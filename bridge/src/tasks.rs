@@ -249,7 +249,7 @@ impl Tasks {
     pub(crate) fn drive(
         self: &Arc<Self>,
         id: Text,
-        mut answer: Answer,
+        mut answer: Box<Answer>,
         first: Option<(AnswerPart, bool)>,
     ) {
         let tasks = Arc::clone(self);

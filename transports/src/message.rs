@@ -1,6 +1,7 @@
 //! Messages as a transport carries them, without interpretation: topic, key, headers, body.
 
 use std::fmt;
+use std::sync::Arc;
 
 use a2abus_plugin::Text;
 use bytes::Bytes;
@@ -74,13 +75,18 @@ impl Topic {
         if name.len() > MAX_TOPIC_BYTES {
             return refuse("it is longer than 249 characters");
         }
-        if !name
-            .bytes()
-            .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-'))
-        {
+        // One pass: reply subjects are checked for each call.
+        let (mut is_legal, mut has_empty_segment, mut follows_dot) = (true, false, true);
+        for byte in name.bytes() {
+            let is_dot = byte == b'.';
+            is_legal &= is_dot || byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
+            has_empty_segment |= is_dot && follows_dot;
+            follows_dot = is_dot;
+        }
+        if !is_legal {
             return refuse("only letters, digits, '.', '_' and '-' are allowed");
         }
-        if name.split('.').any(str::is_empty) {
+        if has_empty_segment || follows_dot {
             return refuse("no segment between dots may be empty");
         }
         Ok(Self(name))
@@ -125,9 +131,9 @@ pub const NATS_REPLY_HEADER: &str = "nats-reply";
 /// The overhead of one header in memory, in bytes.
 pub(crate) const HEADER_BYTES: usize = size_of::<Header>();
 
-/// Headers in the order they were sent; a name may occur more than once.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Headers(Vec<Header>);
+/// Headers in the order they were sent; a name may occur more than once. Clones share them until one is changed.
+#[derive(Debug, Clone, Default)]
+pub struct Headers(Option<Arc<Vec<Header>>>);
 
 // === impl Headers ===
 
@@ -135,18 +141,18 @@ impl Headers {
     /// No headers.
     #[must_use]
     pub const fn new() -> Self {
-        Self(Vec::new())
+        Self(None)
     }
 
     /// No headers yet, with reserved room.
     #[must_use]
     pub fn with_capacity(capacity: usize) -> Self {
-        Self(Vec::with_capacity(capacity))
+        Self(Some(Arc::new(Vec::with_capacity(capacity))))
     }
 
     /// Appends a header.
     pub fn push(&mut self, name: impl Into<Text>, value: impl Into<Bytes>) {
-        self.0.push(Header {
+        self.add(Header {
             name: name.into(),
             value: Some(value.into()),
         });
@@ -155,13 +161,15 @@ impl Headers {
     /// Sets a header, replacing all headers of that name.
     pub fn put(&mut self, name: impl Into<Text>, value: impl Into<Bytes>) {
         let name = name.into();
-        self.0.retain(|header| header.name != name);
+        if self.iter().any(|header| header.name == name) {
+            self.list_mut().retain(|header| header.name != name);
+        }
         self.push(name, value);
     }
 
     /// Adds a header whose value is null.
     pub fn push_null(&mut self, name: impl Into<Text>) {
-        self.0.push(Header {
+        self.add(Header {
             name: name.into(),
             value: None,
         });
@@ -177,26 +185,42 @@ impl Headers {
 
     /// Appends an existing header.
     pub fn add(&mut self, header: Header) {
-        self.0.push(header);
+        self.list_mut().push(header);
+    }
+
+    fn list_mut(&mut self) -> &mut Vec<Header> {
+        Arc::make_mut(self.0.get_or_insert_default())
+    }
+
+    fn list(&self) -> &[Header] {
+        self.0.as_deref().map_or(&[], Vec::as_slice)
     }
 
     /// All headers.
     pub fn iter(&self) -> impl Iterator<Item = &Header> + Clone {
-        self.0.iter()
+        self.list().iter()
     }
 
     /// How many there are.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.0.len()
+        self.list().len()
     }
 
     /// Whether there are none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.list().is_empty()
     }
 }
+
+impl PartialEq for Headers {
+    fn eq(&self, other: &Self) -> bool {
+        self.list() == other.list()
+    }
+}
+
+impl Eq for Headers {}
 
 /// One message as a transport carries it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -136,8 +136,8 @@ pub struct Outbound {
 /// A request whose answer the bridge handles.
 #[derive(Clone, Copy)]
 pub struct TrackedRequest<'a> {
-    /// The received request, for all destinations except the one that answers.
-    pub plain: &'a Event,
+    /// Makes the request as it was received, for all destinations except the one that answers.
+    pub plain: &'a dyn Fn() -> Result<Event, EventError>,
     /// Puts the reply address on the copy for the destination that answers.
     pub stamp: &'a Stamp<'a>,
 }
@@ -147,9 +147,7 @@ pub type Stamp<'a> = dyn Fn(BusId, &mut Event, &mut Address) -> Vec<(Text, Bytes
 
 impl std::fmt::Debug for TrackedRequest<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ToAnswer")
-            .field("plain", self.plain)
-            .finish_non_exhaustive()
+        f.debug_struct("TrackedRequest").finish_non_exhaustive()
     }
 }
 
@@ -226,7 +224,8 @@ impl Outbound {
         let event = event.as_ref();
         let plain = match to_answer.filter(|_| route.destinations().len() > 1) {
             Some(to_answer) => {
-                let plain = adapters.at_binding(from.binding, to_answer.plain)?;
+                let plain = (to_answer.plain)()?;
+                let plain = adapters.at_binding(from.binding, &plain)?;
                 let plain = adapters.at_route(name, from.binding, &plain)?;
                 Some(plain.into_owned())
             }

@@ -64,7 +64,8 @@ pub struct Answer {
 
 /// A call that is registered and not yet published.
 pub(crate) struct Prepared {
-    pub(super) answer: Answer,
+    /// Boxed, because it is moved from future to future.
+    pub(super) answer: Box<Answer>,
     pub(super) copies: Vec<Outgoing>,
 }
 
@@ -89,9 +90,9 @@ struct Publishing(Option<BoxFuture<'static, Published>>);
 
 impl Opened {
     /// The answer of this call.
-    pub(crate) fn answer(self, account: Account, calls: &Arc<Calls>) -> Answer {
+    pub(crate) fn answer(self, account: Account, calls: &Arc<Calls>) -> Box<Answer> {
         let started = account.started();
-        Answer {
+        Box::new(Answer {
             id: self.id,
             parts: self.parts,
             publishing: Publishing(None),
@@ -110,7 +111,7 @@ impl Opened {
             is_followed: false,
             client: self.client,
             is_asking: false,
-        }
+        })
     }
 }
 
@@ -134,7 +135,7 @@ impl Prepared {
     }
 
     /// Publishes it, as [`Calls::call`] does.
-    pub(crate) async fn publish(self) -> Result<Answer, CallError> {
+    pub(crate) async fn publish(self) -> Result<Box<Answer>, CallError> {
         let Self { mut answer, copies } = self;
         answer.publish(copies).await?;
         Ok(answer)
@@ -174,7 +175,7 @@ impl SentCalls {
 
 impl Answer {
     /// Counts this call in `sent_calls`, until it turns out that no agent can have received it.
-    pub(crate) fn counted_by(mut self, sent_calls: &SentCalls) -> Self {
+    pub(crate) fn counted_by(mut self: Box<Self>, sent_calls: &SentCalls) -> Box<Self> {
         sent_calls.add();
         self.sent_calls = Some(sent_calls.clone());
         self
@@ -187,7 +188,7 @@ impl Answer {
         parts: mpsc::Receiver<Box<CallerMessage>>,
         account: Account,
         calls: &Arc<Calls>,
-    ) -> Self {
+    ) -> Box<Self> {
         let id = ReplyId { call, token: None };
         let opened = Opened {
             id,

@@ -173,10 +173,11 @@ pub(crate) fn shown_topic(topic: &str) -> Cow<'_, str> {
     }
 }
 
+/// A 64-bit word holds 12 characters, which are 60 bits.
+const WORD: usize = 12;
+
 /// 128 bits as 26 characters. These hold 130 bits; the two lowest bits of the last one are zero.
 fn base32(bits: u128) -> [u8; CALL_ID_CHARS] {
-    /// A 64-bit word holds 12 characters, which are 60 bits.
-    const WORD: usize = 12;
     let words = [(bits >> 68) as u64, (bits >> 8) as u64, (bits << 52) as u64];
     let mut text = [0; CALL_ID_CHARS];
     for (characters, word) in text.chunks_mut(WORD).zip(words) {
@@ -194,26 +195,34 @@ fn text_of(base32: &[u8]) -> &str {
     std::str::from_utf8(base32).unwrap_or_default()
 }
 
+/// The five bits of each character of the alphabet; [`NOT_BASE32`] for any other byte.
+const DIGITS: [u8; 256] = {
+    let mut digits = [NOT_BASE32; 256];
+    let mut digit = 0;
+    while digit < ALPHABET.len() {
+        digits[ALPHABET[digit] as usize] = digit as u8;
+        digit += 1;
+    }
+    digits
+};
+const NOT_BASE32: u8 = 0xff;
+
 fn read_base32(text: &str) -> Option<u128> {
     if text.len() != CALL_ID_CHARS {
         return None;
     }
-    let mut bits: u128 = 0;
-    for (index, byte) in text.bytes().enumerate() {
-        let five = u128::from(match byte {
-            b'a'..=b'z' => byte - b'a',
-            b'2'..=b'7' => byte - b'2' + 26,
-            _ => return None,
-        });
-        if index + 1 < CALL_ID_CHARS {
-            bits = bits << 5 | five;
-        } else if five & 3 == 0 {
-            bits = bits << 3 | five >> 2;
-        } else {
-            return None;
+    // Words of 60, 60 and 10 bits, of which the lowest two belong to no byte.
+    let (mut words, mut seen) = ([0_u64; CALL_ID_CHARS.div_ceil(WORD)], 0);
+    for (word, characters) in words.iter_mut().zip(text.as_bytes().chunks(WORD)) {
+        for character in characters {
+            let digit = DIGITS[usize::from(*character)];
+            seen |= digit;
+            *word = *word << 5 | u64::from(digit);
         }
     }
-    Some(bits)
+    let [high, middle, low] = words.map(u128::from);
+    let is_base32 = seen < 32 && low & 3 == 0;
+    is_base32.then_some(high << 68 | middle << 8 | low >> 2)
 }
 
 // === impl ReplyToken ===

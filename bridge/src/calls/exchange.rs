@@ -80,7 +80,7 @@ pub(crate) enum RequestStatus {
 /// A request that waits for its answer.
 #[derive(Debug)]
 pub(crate) struct WaitingRequest {
-    pub(crate) answer: Answer,
+    pub(crate) answer: Box<Answer>,
     pub(crate) requester: Requester,
     /// The agent's share of the binding's budget until the requester has its answer. So a requester whose topic accepts
     /// nothing blocks only the share of its agent.

@@ -23,7 +23,7 @@ impl Calls {
     /// # Errors
     /// See [`CallError`]. Later errors are returned by [`Answer::next`].
     pub async fn call(self: &Arc<Self>, request: Request) -> Result<Answer, CallError> {
-        self.prepare(request, None)?.publish().await
+        Ok(*self.prepare(request, None)?.publish().await?)
     }
 
     /// Registers the call of a request that is to be published. With `client`, the caller accepts other messages before
@@ -55,7 +55,7 @@ impl Calls {
         (agent, left): (Text, Duration),
         consumed: usize,
         parts: mpsc::Receiver<Box<CallerMessage>>,
-    ) -> Answer {
+    ) -> Box<Answer> {
         let account = Account::open(&self.metrics, call, agent, Instant::now());
         let mut answer = Answer::resumed(call, left, parts, account, self);
         answer.consumed = u32::try_from(consumed).unwrap_or(u32::MAX);

@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use a2abus_plugin::protocol::dialect::Dialect;
 use a2abus_plugin::protocol::jsonrpc::{Id, JsonRpc, RpcBody, splice};
-use a2abus_plugin::{Data, Event, Family, Ids, MapContext, Source, Text, extension, map_unit};
+use a2abus_plugin::{
+    Data, Event, EventError, Family, Ids, MapContext, Source, Text, Value, extension, map_unit,
+};
 use a2abus_transports::{Address, Header};
 use bytes::Bytes;
 use tokio::sync::mpsc;
@@ -32,8 +34,8 @@ use crate::shares::{Share, client_of};
 pub(crate) struct Exchange {
     /// The call id, with the token that proves that an answer belongs to the call.
     pub(crate) id: ReplyId,
-    /// The request as received.
-    pub(crate) plain: Event,
+    /// What the call has replaced in the request.
+    pub(crate) original: Original,
     /// The request with the call id, for the agent that answers.
     pub(crate) event: Event,
     /// The fingerprint of the request as that agent receives it; set by routing.
@@ -47,6 +49,14 @@ pub(crate) struct Exchange {
     stream_timeout: Duration,
     /// The questions that the caller supports, if it accepts other messages before the answer.
     client: Option<Abilities>,
+}
+
+/// The data and attributes of a received request that its call replaces.
+#[derive(Debug)]
+pub(crate) struct Original {
+    pub(crate) id: Text,
+    data: Option<Data>,
+    attributes: [Option<Value>; OF_CALL.len()],
 }
 
 /// A call that is registered and not yet published.
@@ -64,6 +74,39 @@ pub(crate) struct Opened {
 
 /// The memory of a waiting call, in bytes: its entry, its answer, and the tasks and buffers around them.
 const PENDING_BYTES: usize = 4 << 10;
+
+/// The attributes that a call sets, besides `id`.
+const OF_CALL: [&str; 3] = [
+    extension::CALL_ID,
+    extension::COLLABORATION_ID,
+    extension::EXPIRY_TIME,
+];
+
+// === impl Original ===
+
+impl Original {
+    fn of(event: &Event) -> Self {
+        Self {
+            id: event.id().clone(),
+            data: event.data().cloned(),
+            attributes: OF_CALL.map(|name| event.extension(name).cloned()),
+        }
+    }
+
+    /// The request as it was received.
+    fn restore(&self, event: &Event) -> Result<Event, EventError> {
+        let mut event = event.clone();
+        event.set("id", self.id.clone())?;
+        event.set_data(self.data.clone());
+        for (name, value) in OF_CALL.into_iter().zip(&self.attributes) {
+            match value {
+                Some(value) => event.set(name, value.clone())?,
+                None => event.remove(name),
+            }
+        }
+        Ok(event)
+    }
+}
 
 // === impl Exchange ===
 
@@ -102,7 +145,8 @@ impl Calls {
         account: &mut Account,
     ) -> Result<(Opened, Vec<Outgoing>), CallError> {
         let (timeout, arrived) = (request.timeout, request.arrived);
-        let message = request.data.take().unwrap_or_else(|| request.unit.clone());
+        let message = request.data.as_ref().unwrap_or(&request.unit);
+        let (json_rpc, bytes) = (message.json_rpc.clone(), message.bytes.clone());
         let caller = request.caller.clone();
         let headers = std::mem::take(&mut request.headers);
         let event = self.event(request)?;
@@ -119,12 +163,11 @@ impl Calls {
         let waited = arrived.elapsed();
         let left = clock::time_left(&event).map(|left| left + waited);
         let timeout = timeout.map_or(left, |own| Some(left.map_or(own, |left| left.min(own))));
-        let rpc = message.json_rpc.as_ref();
-        let rpc = rpc.map(|rpc| (rpc, &message.bytes));
+        let rpc = json_rpc.as_ref().map(|rpc| (rpc, &bytes));
         let mut exchange = self.exchange(call, event, rpc, (timeout, waited))?;
         exchange.event.set("id", call.text())?;
         exchange.set_client(client);
-        let from = Self::of_caller(&rules, &exchange.plain, &headers);
+        let from = Self::of_caller(&rules, &exchange.original.id, &headers);
         let copies = self.route_call(&exchange, from);
         let copies = copies.map_err(|error| CallError::unroutable(&error, &exchange.event))?;
         if let Some(unreadable) = copies.iter().find(|copy| self.lacks_reply_reader(copy)) {
@@ -149,7 +192,7 @@ impl Calls {
     ) -> Result<Exchange, CallError> {
         let timeout = self.timeout_for(requested);
         let stream_timeout = requested.map_or(self.limits.stream_timeout, |_| timeout);
-        let plain = event.clone();
+        let original = Original::of(&event);
         let expiry = clock::rfc3339(clock::now() + timeout.saturating_sub(waited));
         let target = event.extension_text(extension::TARGET_AGENT);
         let reply_id = self.tokens.reply_id(call, target, &expiry);
@@ -175,16 +218,12 @@ impl Calls {
                 (form, message.dialect, streaming)
             }
         };
-        for (name, value) in [
-            (extension::CALL_ID, id.clone()),
-            (extension::COLLABORATION_ID, id),
-            (extension::EXPIRY_TIME, expiry),
-        ] {
+        for (name, value) in OF_CALL.into_iter().zip([id.clone(), id, expiry]) {
             event.set(name, value)?;
         }
         Ok(Exchange {
             id: reply_id,
-            plain,
+            original,
             event,
             fingerprint: OnceCell::new(),
             form,
@@ -304,25 +343,25 @@ impl Calls {
             self.channels.stamp(exchange.id, bus, event, address)
         };
         let to_answer = TrackedRequest {
-            plain: &exchange.plain,
+            plain: &|| exchange.original.restore(&exchange.event),
             stamp: &stamp,
         };
         self.outbound.route(&exchange.event, from, Some(to_answer))
     }
 
     /// The provenance of a caller's event. The message ids of its copies are derived from its fresh event id: a retried
-    /// copy has the same id, and no other copy does. For a call this is the plain event: the id of the other one is the
-    /// call id, which only the agent may see.
+    /// copy has the same id, and no other copy does. For a call this is the id that the call id replaces, which only the
+    /// agent may see.
     pub(super) fn of_caller<'a>(
         rules: &'a Rules,
-        event: &'a Event,
+        event_id: &'a Text,
         headers: &'a [Header],
     ) -> Provenance<'a> {
         Provenance {
             rules,
             binding: DOOR,
             key: None,
-            origin: Some((event.id(), 0)),
+            origin: Some((event_id, 0)),
             headers,
         }
     }

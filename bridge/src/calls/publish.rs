@@ -67,7 +67,7 @@ impl Calls {
     ) -> Result<(), CallError> {
         let copies = {
             let rules = self.rules();
-            let from = Self::of_caller(&rules, event, headers);
+            let from = Self::of_caller(&rules, event.id(), headers);
             self.outbound.route(event, from, None)
         };
         for copy in copies.map_err(|error| CallError::unroutable(&error, event))? {

@@ -5,11 +5,13 @@
 //! agents without their own series count together as `other`.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use a2abus_plugin::Text;
-use prometheus::{Error, HistogramVec, IntCounterVec, IntGaugeVec};
+use prometheus::{
+    Error, Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec,
+};
 
 use super::label::CallOutcome;
 use super::registrar::{CALL_SECONDS, Definition, Registrar};
@@ -26,6 +28,7 @@ pub struct AgentMetrics {
     seconds: HistogramVec,
     in_flight: IntGaugeVec,
     own: Mutex<LabelledAgents>,
+    others: OnceLock<Arc<Series>>,
 }
 
 /// The agents with their own series.
@@ -39,7 +42,17 @@ struct LabelledAgents {
 #[derive(Debug)]
 struct Slot {
     called: Instant,
-    in_flight: usize,
+    series: Arc<Series>,
+}
+
+/// The series of one agent, or of the others.
+#[derive(Debug)]
+struct Series {
+    label: Text,
+    in_flight: IntGauge,
+    seconds: Histogram,
+    /// By outcome. A series exists once it counts something.
+    calls: [OnceLock<IntCounter>; CallOutcome::ALL.len()],
 }
 
 /// One call in flight.
@@ -47,7 +60,7 @@ struct Slot {
 pub(crate) struct AgentInFlight {
     of: Arc<AgentMetrics>,
     agent: Text,
-    has_own: bool,
+    series: Arc<Series>,
 }
 
 // === impl AgentMetrics ===
@@ -62,6 +75,7 @@ impl AgentMetrics {
                 agents: HashMap::new(),
                 most: 0,
             }),
+            others: OnceLock::new(),
         }))
     }
 
@@ -72,43 +86,53 @@ impl AgentMetrics {
 
     /// Counts a call that begins.
     pub(crate) fn begin(self: &Arc<Self>, agent: &Text, is_known: bool) -> AgentInFlight {
-        let has_own = self.enter(agent, is_known, Instant::now());
-        let label = if has_own { agent.as_str() } else { OTHER };
-        self.in_flight.with_label_values(&[label]).inc();
+        let series = self.series(agent, is_known, Instant::now());
+        series.in_flight.inc();
         AgentInFlight {
             of: Arc::clone(self),
             agent: agent.clone(),
-            has_own,
+            series,
         }
     }
 
-    /// Whether the agent has its own series, or gets them now. If so, counts one more call in flight for it.
-    fn enter(&self, agent: &Text, may_begin: bool, now: Instant) -> bool {
+    /// The series of an agent that is called. If it has none and may not begin its own: those of the others.
+    fn series(&self, agent: &Text, may_begin: bool, now: Instant) -> Arc<Series> {
         let mut own = self.own();
-        if !own.agents.contains_key(agent) {
-            if !may_begin || agent.is_empty() || agent == OTHER {
-                return false;
-            }
-            if own.agents.len() >= own.most {
-                let Some(oldest) = own.oldest(now) else {
-                    return false;
-                };
-                own.agents.remove(&oldest);
-                self.forget(&oldest);
-            }
+        if let Some(slot) = own.agents.get_mut(agent) {
+            slot.called = now;
+            return Arc::clone(&slot.series);
         }
-        let slot = own.agents.entry(agent.clone()).or_insert(Slot {
+        if !may_begin || agent.is_empty() || agent == OTHER {
+            return Arc::clone(self.others());
+        }
+        if own.agents.len() >= own.most {
+            let Some(oldest) = own.oldest(now) else {
+                return Arc::clone(self.others());
+            };
+            own.agents.remove(&oldest);
+            self.forget(&oldest);
+        }
+        let series = Arc::new(self.begin_series(agent.clone()));
+        let slot = Slot {
             called: now,
-            in_flight: 0,
-        });
-        slot.called = now;
-        slot.in_flight += 1;
-        true
+            series: Arc::clone(&series),
+        };
+        own.agents.insert(agent.clone(), slot);
+        series
     }
 
-    fn leave(&self, agent: &Text) {
-        if let Some(slot) = self.own().agents.get_mut(agent) {
-            slot.in_flight = slot.in_flight.saturating_sub(1);
+    fn others(&self) -> &Arc<Series> {
+        let begin = || Arc::new(self.begin_series(Text::from_static(OTHER)));
+        self.others.get_or_init(begin)
+    }
+
+    fn begin_series(&self, label: Text) -> Series {
+        let labels = &[label.as_str()];
+        Series {
+            in_flight: self.in_flight.with_label_values(labels),
+            seconds: self.seconds.with_label_values(labels),
+            calls: Default::default(),
+            label,
         }
     }
 
@@ -134,7 +158,8 @@ impl LabelledAgents {
     /// The agent whose last call was longest ago, if it is old enough to be replaced.
     fn oldest(&self, now: Instant) -> Option<Text> {
         let idle = self.agents.iter().filter(|(_, slot)| {
-            slot.in_flight == 0 && now.saturating_duration_since(slot.called) >= MIN_RETENTION
+            slot.series.in_flight.get() == 0
+                && now.saturating_duration_since(slot.called) >= MIN_RETENTION
         });
         let oldest = idle.min_by_key(|(_, slot)| slot.called);
         oldest.map(|(agent, _)| agent.clone())
@@ -146,18 +171,24 @@ impl LabelledAgents {
 impl AgentInFlight {
     /// Counts the end of the call.
     pub(crate) fn end(self, outcome: CallOutcome, took: Duration) {
-        let (of, agent) = (&self.of, &self.agent);
-        let label = if self.has_own { agent.as_str() } else { OTHER };
-        of.in_flight.with_label_values(&[label]).dec();
-        let answered = outcome == CallOutcome::Answered;
-        let has_own = self.has_own || of.enter(agent, answered, Instant::now());
-        let label = if has_own { agent.as_str() } else { OTHER };
-        of.calls.with_label_values(&[label, outcome.as_str()]).inc();
-        of.seconds
-            .with_label_values(&[label])
-            .observe(took.as_secs_f64());
-        if has_own {
-            of.leave(agent);
+        let mut series = self.series;
+        series.in_flight.dec();
+        if series.label == OTHER {
+            let is_answered = outcome == CallOutcome::Answered;
+            series = self.of.series(&self.agent, is_answered, Instant::now());
+        }
+        series.count(outcome, &self.of.calls);
+        series.seconds.observe(took.as_secs_f64());
+    }
+}
+
+// === impl Series ===
+
+impl Series {
+    fn count(&self, outcome: CallOutcome, calls: &IntCounterVec) {
+        let labels = &[self.label.as_str(), outcome.as_str()];
+        if let Some(series) = self.calls.get(outcome as usize) {
+            series.get_or_init(|| calls.with_label_values(labels)).inc();
         }
     }
 }
@@ -255,17 +286,17 @@ mod tests {
     fn the_agent_that_was_called_longest_ago_makes_room() {
         let (agents, registry) = agents(2);
         let (start, later) = (Instant::now(), Instant::now() + MIN_RETENTION);
-        for (agent, at) in [("a", start), ("b", start + Duration::from_secs(1))] {
-            assert!(agents.enter(&agent.into(), true, at));
-            agents.calls.with_label_values(&[agent, "answered"]).inc();
-        }
-        agents.leave(&"b".into());
-        assert!(
-            !agents.enter(&"c".into(), true, later),
-            "b was called a moment ago, a still is"
-        );
-        agents.leave(&"a".into());
-        assert!(agents.enter(&"c".into(), true, later));
+        let [a, b] = [("a", start), ("b", start + Duration::from_secs(1))].map(|(agent, at)| {
+            let series = agents.series(&agent.into(), true, at);
+            series.in_flight.inc();
+            series.count(CallOutcome::Answered, &agents.calls);
+            series
+        });
+        b.in_flight.dec();
+        let c = || agents.series(&"c".into(), true, later).label.clone();
+        assert_eq!(c(), OTHER, "b was called a moment ago, a still is");
+        a.in_flight.dec();
+        assert_eq!(c(), "c");
         let text = text(&registry);
         assert!(
             text.contains("agent=\"b\"") && !text.contains("agent=\"a\""),

@@ -177,7 +177,7 @@ impl Pipeline {
         mut event: Event,
         requester: &mut Requester,
         routed: &mut Routed,
-    ) -> Result<(Answer, Arc<Hold<Text>>), CallError> {
+    ) -> Result<(Box<Answer>, Arc<Hold<Text>>), CallError> {
         self.add_reply_address(at, &mut event);
         let call = self.calls.new_call()?;
         let mut account = Account::open(

@@ -124,7 +124,7 @@ impl Common {
             session,
             skill,
         }: CallOptions<'_>,
-    ) -> Result<Answer, CallError> {
+    ) -> Result<Box<Answer>, CallError> {
         if self.is_resumed && call == Some(self.call) {
             let answer = self.results.resume(&self.calls, self.call, 0);
             return Ok(answer.counted_by(&self.sent_calls));

@@ -6,12 +6,12 @@ use futures_util::{Stream, stream};
 use crate::calls::{Answer, CallError, Part};
 
 /// The parts of an answer, or the error in place of them. It always ends with the last part or with an error.
-pub(in crate::doors) struct AnswerParts(Option<Result<Answer, CallError>>);
+pub(in crate::doors) struct AnswerParts(Option<Result<Box<Answer>, CallError>>);
 
 // === impl AnswerParts ===
 
 impl AnswerParts {
-    pub(in crate::doors) fn of(called: Result<Answer, CallError>) -> Self {
+    pub(in crate::doors) fn of(called: Result<Box<Answer>, CallError>) -> Self {
         Self(Some(called))
     }
 
