@@ -106,7 +106,7 @@ pub(crate) enum DataLook {
 /// How often requests in held lanes are checked for callers that no longer wait.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Maximum number of messages received at once.
-const AT_ONCE: usize = 64;
+const AT_ONCE: usize = 256;
 
 /// A received message, and what to publish.
 struct Received {
@@ -224,6 +224,7 @@ impl Pipeline {
             {
                 run.receive(delivery);
             }
+            run.proceed_fresh();
             // A held lane has work or a confirmation here.
             let is_idle = run.waiting.is_empty() && run.unconfirmed.is_empty();
             tokio::select! {

@@ -27,6 +27,8 @@ pub(super) struct Run<'p> {
     pipeline: &'p Pipeline,
     /// There are few, and each message needs several lookups, so this is not a hash map.
     lanes: BTreeMap<u32, BindingLane>,
+    /// The lanes with messages that were received since [`Run::proceed_fresh`].
+    fresh: Vec<u32>,
     /// The tasks of lanes that have to wait, at most one per lane.
     pub(super) waiting: FuturesUnordered<BoxFuture<'p, (u32, Done)>>,
     /// The first message in flight of each lane, and messages with a copy that failed at once, until they are decided.
@@ -39,6 +41,8 @@ struct BindingLane {
     /// The messages in flight after the first, which is in [`Run::unconfirmed`].
     in_flight: VecDeque<InFlight>,
     has_first: bool,
+    /// Whether it is in [`Run::fresh`].
+    is_fresh: bool,
     /// Counts the lane as held while it is set.
     held: Option<Held>,
 }
@@ -53,6 +57,7 @@ impl<'p> Run<'p> {
         Self {
             pipeline,
             lanes: BTreeMap::new(),
+            fresh: Vec::new(),
             waiting: FuturesUnordered::new(),
             unconfirmed: FuturesUnordered::new(),
         }
@@ -62,8 +67,20 @@ impl<'p> Run<'p> {
     pub(super) fn receive(&mut self, delivery: Delivery) {
         let lane = delivery.lane;
         let received = self.pipeline.receive(delivery);
-        self.lanes.entry(lane).or_default().order.receive(received);
-        self.proceed(lane);
+        let entry = self.lanes.entry(lane).or_default();
+        entry.order.receive(received);
+        if !std::mem::replace(&mut entry.is_fresh, true) {
+            self.fresh.push(lane);
+        }
+    }
+
+    /// Runs the tasks of the lanes with new messages. Their copies reach the client of a bus at nearly the same time, so it
+    /// sends them in few requests.
+    pub(super) fn proceed_fresh(&mut self) {
+        while let Some(lane) = self.fresh.pop() {
+            self.lanes.entry(lane).or_default().is_fresh = false;
+            self.proceed(lane);
+        }
     }
 
     /// A task that had to wait is done.

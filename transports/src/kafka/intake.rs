@@ -14,6 +14,8 @@ use crate::message::Topic;
 
 /// The minimum of the number of offsets per partition that may wait behind an unsettled one; see [`Intake::new`].
 const MIN_HELD: usize = 4096;
+/// How long the reading thread waits for more room than for one message.
+const ROOM_PAUSE: Duration = Duration::from_millis(5);
 /// The interval at which the waiting reading thread checks for other work.
 const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
@@ -34,7 +36,7 @@ pub(super) enum PositionStorage {
     Nothing,
 }
 
-/// The limits on outstanding deliveries.
+/// Limits on outstanding deliveries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Budget {
     pub(super) bytes: usize,
@@ -89,8 +91,8 @@ struct State {
     places: Vec<AssignedPartition>,
     used_bytes: usize,
     used_messages: usize,
-    /// Whether the reading thread waits for a change. If not, waking it would be a needless system call.
-    watched: bool,
+    /// The reading thread waits until no more than this is used. Waking it earlier would be a needless system call.
+    awaited: Option<Budget>,
 }
 
 // === impl Intake ===
@@ -194,7 +196,7 @@ impl Intake {
         if state.ledger.held(lane) >= self.max_held {
             return Admission::LaneFull;
         }
-        if !self.fits(&state, cost) {
+        if !state.uses_at_most(self.before(cost)) {
             return Admission::NoRoom;
         }
         let ticket = match self.keeping {
@@ -217,23 +219,44 @@ impl Intake {
         })
     }
 
-    /// A message larger than the whole budget fits if nothing else is outstanding.
-    fn fits(&self, state: &State, cost: usize) -> bool {
-        state.used_messages < self.budget.messages
-            && state.used_bytes + cost.min(self.budget.bytes) <= self.budget.bytes
+    /// What may be used before a message of this cost is admitted. A message larger than the whole budget is admitted if
+    /// nothing else is outstanding.
+    fn before(&self, cost: usize) -> Budget {
+        Budget {
+            bytes: self.budget.bytes - cost.min(self.budget.bytes),
+            messages: self.budget.messages - 1,
+        }
     }
 
-    /// Waits for room for one message of this cost; false on timeout.
+    /// Waits for room for one message of this cost; false on timeout. Waits a moment longer for an eighth of the budget:
+    /// otherwise the thread would wake up for each message that settles.
     pub(super) fn wait_for_room(&self, cost: usize, max_wait: Duration) -> bool {
-        self.wait(Instant::now() + max_wait, |state| self.fits(state, cost))
+        let room = self.before(cost);
+        self.wait_for_use(self.eighth(room), max_wait.min(ROOM_PAUSE))
+            || self.wait_for_use(room, max_wait)
+    }
+
+    /// What may be used if there shall be this room, and an eighth of the budget.
+    fn eighth(&self, room: Budget) -> Budget {
+        let part = |all: usize| all - all / 8;
+        Budget {
+            bytes: room.bytes.min(part(self.budget.bytes)),
+            messages: room.messages.min(part(self.budget.messages)),
+        }
     }
 
     /// Waits until half of the budget is free; false on timeout.
     pub(super) fn wait_for_half(&self, max_wait: Duration) -> bool {
-        self.wait(Instant::now() + max_wait, |state| {
-            state.used_bytes <= self.budget.bytes / 2
-                && state.used_messages <= self.budget.messages / 2
-        })
+        let half = Budget {
+            bytes: self.budget.bytes / 2,
+            messages: self.budget.messages / 2,
+        };
+        self.wait_for_use(half, max_wait)
+    }
+
+    fn wait_for_use(&self, most: Budget, max_wait: Duration) -> bool {
+        let is_done = |state: &State| state.uses_at_most(most);
+        self.wait(Instant::now() + max_wait, most, is_done)
     }
 
     /// Waits until the only outstanding deliveries of these lanes are those that wait for an answer. Answers are not
@@ -244,7 +267,7 @@ impl Intake {
             let settled = |state: &State| lanes.iter().all(|lane| state.ledger.out(*lane) == 0);
             let now = Instant::now();
             let end = until();
-            if self.wait(end.min(now + CHECK_INTERVAL), settled) {
+            if self.wait(end.min(now + CHECK_INTERVAL), Budget::MAX, settled) {
                 return true;
             }
             if Instant::now() >= end {
@@ -255,20 +278,21 @@ impl Intake {
 
     /// Waits until nothing is outstanding, or for a short while.
     pub(super) fn wait_for_all(&self, until: Instant) -> bool {
-        self.wait(until.min(Instant::now() + CHECK_INTERVAL), |state| {
-            state.ledger.all_out() == 0
-        })
+        let until = until.min(Instant::now() + CHECK_INTERVAL);
+        self.wait(until, Budget::MAX, |state| state.ledger.all_out() == 0)
     }
 
     /// Waits until the deadline or the end of the subscription. The end of the subscription does not notify the lock,
     /// so it is polled.
     pub(super) fn wait_for_stop(&self, until: Instant, stopped: impl Fn() -> bool) {
         while !stopped() && Instant::now() < until {
-            self.wait(until.min(Instant::now() + CHECK_INTERVAL), |_| false);
+            let until = until.min(Instant::now() + CHECK_INTERVAL);
+            self.wait(until, Budget::MAX, |_| false);
         }
     }
 
-    fn wait(&self, until: Instant, done: impl Fn(&State) -> bool) -> bool {
+    /// Checks `done` after every change that leaves at most this in use.
+    fn wait(&self, until: Instant, most: Budget, done: impl Fn(&State) -> bool) -> bool {
         let mut state = self.state();
         loop {
             if done(&state) {
@@ -278,13 +302,13 @@ impl Intake {
             if left.is_zero() {
                 return false;
             }
-            state.watched = true;
+            state.awaited = Some(most);
             state = self
                 .changed
                 .wait_timeout(state, left)
                 .unwrap_or_else(PoisonError::into_inner)
                 .0;
-            state.watched = false;
+            state.awaited = None;
         }
     }
 
@@ -356,9 +380,27 @@ impl Intake {
     }
 }
 
+// === impl Budget ===
+
+impl Budget {
+    const MAX: Self = Self {
+        bytes: usize::MAX,
+        messages: usize::MAX,
+    };
+}
+
 // === impl State ===
 
 impl State {
+    fn uses_at_most(&self, most: Budget) -> bool {
+        self.used_bytes <= most.bytes && self.used_messages <= most.messages
+    }
+
+    /// Whether the reading thread waits for a change to this state.
+    fn is_awaited(&self) -> bool {
+        self.awaited.is_some_and(|most| self.uses_at_most(most))
+    }
+
     fn place_mut(&mut self, lane: u32) -> Option<&mut AssignedPartition> {
         self.places.get_mut(usize::try_from(lane).ok()?)
     }
@@ -380,9 +422,9 @@ impl Settle for Settlement {
         let verdict = self.ticket.map_or(TicketState::Counted, |ticket| {
             state.ledger.settle(ticket, outcome)
         });
-        let watched = state.watched;
+        let is_awaited = state.is_awaited();
         drop(state);
-        if watched {
+        if is_awaited {
             self.intake.changed.notify_all();
         }
         if verdict == TicketState::Stale {
@@ -401,9 +443,9 @@ impl Settle for Settlement {
         let Some(ticket) = self.ticket else { return };
         let mut state = self.intake.state();
         state.ledger.set_waiting(ticket, is_waiting);
-        let watched = state.watched;
+        let is_awaited = state.is_awaited();
         drop(state);
-        if watched {
+        if is_awaited {
             self.intake.changed.notify_all();
         }
     }
@@ -441,6 +483,21 @@ mod tests {
         first.settle(Outcome::Settled).unwrap();
         assert!(intake.wait_for_room(60, Duration::ZERO));
         granted(intake.admit(lane, epoch, 1, 60));
+    }
+
+    #[test]
+    fn the_reading_thread_is_not_woken_for_each_message() {
+        let (intake, lane, epoch) = intake(PositionStorage::Offsets, 1600, 16);
+        let admit = |offset| granted(intake.admit(lane, epoch, offset, 1));
+        let mut out: Vec<_> = (0..16).map(admit).collect();
+        let mut settle = || out.pop().unwrap().settle(Outcome::Settled).unwrap();
+        intake.state().awaited = Some(intake.eighth(intake.before(1)));
+        settle();
+        assert!(!intake.state().is_awaited());
+        assert!(intake.wait_for_room(1, Duration::ZERO), "there is room");
+        intake.state().awaited = Some(intake.eighth(intake.before(1)));
+        settle();
+        assert!(intake.state().is_awaited());
     }
 
     #[test]

@@ -10,6 +10,7 @@
 //! the bounded queue of outcomes always has room and settling never waits.
 
 use std::collections::BTreeMap;
+use std::pin::pin;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -49,7 +50,7 @@ const RETURN_AFTER: Duration = Duration::from_millis(500);
 const FORGET_PULL: Duration = Duration::from_millis(20);
 
 /// How many messages or outcomes are read at once.
-const CHUNK: usize = 64;
+const CHUNK: usize = 256;
 
 /// Reads one durable consumer for one subscription.
 pub(super) struct DurableReader {
@@ -177,8 +178,9 @@ impl DurableReader {
                     self.pull = None;
                 }
                 Event::Messages(Some(messages)) => {
+                    let now = Instant::now();
                     for message in messages {
-                        self.received(message).await;
+                        self.received(message, now).await;
                     }
                 }
                 // The client has closed.
@@ -249,11 +251,11 @@ impl DurableReader {
         }
     }
 
-    async fn received(&mut self, message: async_nats::Message) {
+    async fn received(&mut self, message: async_nats::Message, now: Instant) {
         if let Some(status) = message.status {
-            return self.status(status, &message);
+            return self.status(status, &message, now);
         }
-        let share = self.take_share(&message);
+        let share = self.take_share(&message, now);
         let reply = message.reply.clone();
         let info = reply.as_deref().and_then(Info::parse);
         let Some((reply, info)) = reply.zip(info) else {
@@ -265,18 +267,25 @@ impl DurableReader {
             return;
         }
         match share {
-            Some(share) => self.deliver(message, reply, info, share),
+            Some(share) => self.deliver(message, reply, info, share, now),
             // More than was asked for, after a pull was ended too early: return it.
             None => self.publish_ack(reply, nak(info.attempt)).await,
         }
     }
 
-    fn deliver(&mut self, message: async_nats::Message, reply: Subject, info: Info, share: Share) {
+    fn deliver(
+        &mut self,
+        message: async_nats::Message,
+        reply: Subject,
+        info: Info,
+        share: Share,
+        now: Instant,
+    ) {
         let lane = lane(&message.subject);
         let Some((topic, message)) = inbound(message) else {
             return;
         };
-        let progress = Instant::now() + self.limits.ack_wait / 2;
+        let progress = now + self.limits.ack_wait / 2;
         let delivery = self.ledger.deliver(info.sequence, reply, progress);
         let settle = ToReader {
             sequence: info.sequence,
@@ -301,11 +310,12 @@ impl DurableReader {
     }
 
     /// Takes one message and its bytes from the pull's reservation, or from the free budget.
-    fn take_share(&mut self, message: &async_nats::Message) -> Option<Share> {
+    fn take_share(&mut self, message: &async_nats::Message, now: Instant) -> Option<Share> {
         let overhead = headers::memory(message.headers.as_ref());
         let Some(pull) = &mut self.pull else {
             return self.budget.spare(message.length + overhead);
         };
+        pull.alive(now);
         let share = pull.take(message.length, overhead);
         if pull.is_over() {
             self.pull = None;
@@ -314,7 +324,7 @@ impl DurableReader {
         share
     }
 
-    fn status(&mut self, status: StatusCode, message: &async_nats::Message) {
+    fn status(&mut self, status: StatusCode, message: &async_nats::Message, now: Instant) {
         let number = message
             .subject
             .rsplit('.')
@@ -328,7 +338,7 @@ impl DurableReader {
         let description = message.description.as_deref().unwrap_or_default();
         let status = Status::read(status, description);
         match status {
-            Status::Alive => return pull.alive(),
+            Status::Alive => return pull.alive(now),
             Status::PullOver => self.size = Size::Free,
             Status::TooLarge => self.size = pull.after_too_large(),
             Status::ConsumerLost => self.repair(description),
@@ -400,7 +410,13 @@ impl DurableReader {
     }
 
     async fn publish_ack(&mut self, reply: Subject, ack: Bytes) {
-        match tokio::time::timeout(ACK_DEADLINE, self.client.publish(reply, ack)).await {
+        let mut publish = pin!(self.client.publish(reply, ack));
+        // There is nearly always room, and a timer for each would cost more than the publication.
+        let published = match unconstrained(publish.as_mut()).now_or_never() {
+            Some(published) => Ok(published),
+            None => tokio::time::timeout(ACK_DEADLINE, publish).await,
+        };
+        match published {
             Ok(Ok(())) => {}
             Ok(Err(error)) => {
                 tracing::warn!(%error, "an acknowledgement was lost: the message will be redelivered")

@@ -11,8 +11,12 @@ use tokio::time::Instant;
 use super::api::nanoseconds;
 use super::consumer::Limits;
 
-/// One pull asks for at most this many messages.
-const BATCH: u32 = 256;
+/// One pull asks for at most this many messages. Between two pulls the server sends nothing, so there should be few.
+const BATCH: u32 = 2048;
+
+/// One pull asks for at least this part of the budgeted messages. Otherwise a reader whose budget is used up would send a
+/// pull for each message that settles.
+const LEAST_PART: u32 = 16;
 
 /// How long a pull waits on the server for messages.
 const EXPIRES: Duration = Duration::from_secs(30);
@@ -96,30 +100,35 @@ impl Budget {
         limits: Limits,
         max_payload: usize,
     ) -> Option<Share> {
-        let mut messages = Arc::clone(&self.messages)
-            .acquire_many_owned(1)
-            .await
-            .ok()?;
         if size == Size::Oversize {
+            let messages = Arc::clone(&self.messages).acquire_owned().await.ok()?;
             let bytes = Arc::clone(&self.bytes)
                 .acquire_many_owned(self.all_bytes)
                 .await
                 .ok()?;
             return Some(Share { messages, bytes });
         }
-        // Enough for the largest message that the server accepts, so that it does not refuse the pull; half of a small
-        // budget, so that two pulls can be open.
-        let least = (self.all_bytes / 2).clamp(1, largest_message(max_payload));
-        let mut bytes = Arc::clone(&self.bytes)
+        let most = limits.max_batch.unwrap_or(BATCH).min(BATCH);
+        let least = (self.all_messages / LEAST_PART).clamp(1, most);
+        let mut messages = Arc::clone(&self.messages)
             .acquire_many_owned(least)
             .await
             .ok()?;
-        let most = limits.max_batch.unwrap_or(BATCH).min(BATCH) - 1;
-        extend(&mut messages, &self.messages, most);
+        // Enough for the largest message that the server accepts, so that it does not refuse the pull; half of a small
+        // budget, so that two pulls can be open.
+        let least_bytes = (self.all_bytes / 2).clamp(1, largest_message(max_payload));
+        let mut bytes = Arc::clone(&self.bytes)
+            .acquire_many_owned(least_bytes)
+            .await
+            .ok()?;
+        extend(&mut messages, &self.messages, most - least);
         extend(
             &mut bytes,
             &self.bytes,
-            limits.max_bytes.unwrap_or(u32::MAX).saturating_sub(least),
+            limits
+                .max_bytes
+                .unwrap_or(u32::MAX)
+                .saturating_sub(least_bytes),
         );
         Some(Share { messages, bytes })
     }
@@ -203,14 +212,13 @@ impl Pull {
     }
 
     /// Notes a sign of life.
-    pub(super) fn alive(&mut self) {
-        self.watchdog = Instant::now() + 2 * self.heartbeat + GRACE;
+    pub(super) fn alive(&mut self, now: Instant) {
+        self.watchdog = now + 2 * self.heartbeat + GRACE;
     }
 
     /// The share of one received message. Its overhead comes from the part reserved for overhead, so that it does not
     /// use up the bytes of later messages.
     pub(super) fn take(&mut self, bytes: usize, overhead: usize) -> Option<Share> {
-        self.alive();
         self.received += 1;
         let overhead = overhead.min(self.overhead_bytes);
         self.overhead_bytes -= overhead;
@@ -305,14 +313,14 @@ mod tests {
 
     #[tokio::test]
     async fn a_pull_reserves_what_is_free_and_no_more_than_a_batch() {
-        let budget = Budget::new(10_000_000, 1000);
+        let budget = Budget::new(10_000_000, 10_000);
         let Share { messages, bytes } = budget
             .reserve(Size::Free, no_limits(), 1 << 20)
             .await
             .unwrap();
         assert_eq!(
             (messages.num_permits(), bytes.num_permits()),
-            (256, 10_000_000)
+            (2048, 10_000_000)
         );
         assert!(
             budget
@@ -328,18 +336,41 @@ mod tests {
             .reserve(Size::Free, no_limits(), 1 << 20)
             .await
             .unwrap();
-        assert_eq!(rest.num_permits(), 256);
-        assert_eq!(budget.messages.available_permits(), 1000 - 512);
+        assert_eq!(rest.num_permits(), 2048);
+        assert_eq!(budget.messages.available_permits(), 10_000 - 4096);
+    }
+
+    #[tokio::test]
+    async fn a_pull_waits_for_more_than_a_message_only_if_the_budget_has_more() {
+        for (all, least) in [(1, 1), (16, 1), (1000, 62), (100_000, 2048)] {
+            let budget = Budget::new(10_000_000, all);
+            let semaphore = Arc::clone(&budget.messages);
+            let mut out = semaphore.acquire_many_owned(all).await.unwrap();
+            drop(out.split(least - 1));
+            let reserve = || budget.reserve(Size::Free, no_limits(), 1000);
+            assert!(reserve().now_or_never().is_none(), "{all}");
+            drop(out.split(1));
+            let share = reserve().now_or_never().unwrap().unwrap();
+            assert_eq!(share.messages.num_permits(), least, "{all}");
+        }
+        // The limit of the consumer is smaller.
+        let limits = Limits {
+            max_batch: Some(10),
+            ..no_limits()
+        };
+        let budget = Budget::new(10_000_000, 1000);
+        let share = budget.reserve(Size::Free, limits, 1000).await.unwrap();
+        assert_eq!(share.messages.num_permits(), 10);
     }
 
     #[tokio::test]
     async fn a_message_larger_than_the_budget_waits_for_all_of_it() {
-        let budget = Budget::new(1000, 10);
+        let budget = Budget::new(1000, 100);
         let Share {
             mut messages,
             bytes,
         } = budget.reserve(Size::Free, no_limits(), 500).await.unwrap();
-        assert_eq!((messages.num_permits(), bytes.num_permits()), (10, 1000));
+        assert_eq!((messages.num_permits(), bytes.num_permits()), (100, 1000));
         drop(messages.split(9));
         assert!(
             budget
@@ -349,13 +380,13 @@ mod tests {
         );
         drop(bytes);
         let Share {
-            messages: _two,
+            messages: one,
             bytes: all,
         } = budget
             .reserve(Size::Oversize, no_limits(), 500)
             .await
             .unwrap();
-        assert_eq!(all.num_permits(), 1000);
+        assert_eq!((one.num_permits(), all.num_permits()), (1, 1000));
     }
 
     #[tokio::test]
