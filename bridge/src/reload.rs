@@ -16,11 +16,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use a2abus_plugin::Text;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use tokio::sync::Notify;
 use tokio::time::{MissedTickBehavior, interval};
 
-use self::attached::{AGENTS, Attached};
+use self::attached::{AGENTS, Attached, RESTART, set};
 use crate::bus::outbound::Outbound;
 use crate::calls::Calls;
 use crate::config::{Change, Config, ConfigErrors, Problem, Severity, changes};
@@ -40,8 +40,6 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(2);
 const MAX_LINES: usize = 50;
 /// The name of the configuration in the readiness report.
 const CONFIGURATION: &str = "configuration";
-/// Why a change has no effect yet, if there is no other reason.
-const RESTART: &str = "needs a restart";
 
 /// The parts of the file that a reload replaces.
 const ROUTES: [&str; 2] = ["routes", "default_route"];
@@ -504,12 +502,4 @@ fn adopt(document: &mut Value, next: &Value, part: &str) {
         return;
     };
     set(members, key, value);
-}
-
-/// Sets a member, or removes it.
-fn set(members: &mut Map<String, Value>, key: &str, value: Option<&Value>) {
-    match value {
-        Some(value) => drop(members.insert(key.to_owned(), value.clone())),
-        None => drop(members.remove(key)),
-    }
 }

@@ -6,9 +6,8 @@
 
 use std::collections::BTreeMap;
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
-use super::{RESTART, set};
 use crate::config::{AgentCardConfig, Change, Config};
 use crate::names::Name;
 
@@ -19,6 +18,8 @@ pub(super) struct Attached<'a> {
     next: &'a Config,
 }
 
+/// Why a change has no effect yet, if there is no other reason.
+pub(super) const RESTART: &str = "needs a restart";
 /// The part of the file that names the agents. Agents with cards have routes of their own.
 pub(super) const AGENTS: &str = "agents";
 /// The member of an agent that says how it is attached.
@@ -80,5 +81,13 @@ impl<'a> Attached<'a> {
                 path.iter().try_fold(running, |value, key| value.get(key)),
             );
         }
+    }
+}
+
+/// Sets a member, or removes it.
+pub(super) fn set(members: &mut Map<String, Value>, key: &str, value: Option<&Value>) {
+    match value {
+        Some(value) => drop(members.insert(key.to_owned(), value.clone())),
+        None => drop(members.remove(key)),
     }
 }
