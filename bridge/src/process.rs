@@ -25,7 +25,7 @@ use crate::bus::{Bus, BusId, Buses};
 use crate::calls::cancel::Cancel;
 use crate::calls::exchange::Exchanges;
 use crate::calls::reply_reader::ReplyReader;
-use crate::calls::{CallError, Calls, DOOR};
+use crate::calls::{Calls, DOOR};
 use crate::config::HttpConfig;
 use crate::doors::a2a::{Deliveries, Settings};
 use crate::doors::admin::AdminDoor;
@@ -428,11 +428,8 @@ impl Process {
             timeout(grace - for_bindings, in_hand),
             finish(self.workflows.as_ref(), grace - for_bindings)
         );
+        let failed = self.calls.give_up();
         if in_hand.is_err() {
-            let failed = self
-                .calls
-                .pending()
-                .fail_where(|_| true, &CallError::Draining);
             tracing::warn!(
                 calls = failed,
                 "the grace period is over: pending calls fail, and unpublished messages stay at their source"

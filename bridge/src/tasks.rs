@@ -306,7 +306,7 @@ impl Tasks {
             while !is_ended {
                 tokio::select! {
                     part = answer.next() => {
-                        if matches!(part, Some(Err(CallError::Draining))) && answer.is_followed() {
+                        if matches!(part, Some(Err(CallError::HandedOff))) {
                             // Another replica continues the task.
                             return Ok(());
                         }

@@ -359,8 +359,8 @@ async fn attached_agents_stay_as_they_run_until_a_restart() {
     const SNOW: &str = "snow: { description: d, to: { transport: bus, topic: at.snow } }";
     const DEFAULT: &str = "a2a: { default_agent: weather }\n";
     const RUNS_OTHERWISE: &str = "needs a restart";
-    const MOVED: &str = "needs a restart: the attached agent weather gets another `to`";
-    const REMOVED: &str = "needs a restart: the attached agent weather is removed";
+    const MOVED: &str = "needs a restart: agent weather, which is attached, gets another `to`";
+    const REMOVED: &str = "needs a restart: agent weather is no longer attached";
     let world = World::new(&(with_agents(&[WEATHER, SNOW]) + DEFAULT)).await;
     let mut topics = BTreeMap::new();
     for topic in ["at.a", "at.b", "at.snow", "out.a"] {
@@ -397,12 +397,12 @@ async fn attached_agents_stay_as_they_run_until_a_restart() {
         ),
         (
             with_agents(&[WEATHER, SNOW, new]) + "a2a: { default_agent: rain }\n",
-            "needs a restart: the attached agent rain is new",
+            "needs a restart: agent rain is attached only now",
             "a2a.default_agent, agents.rain.attach.command, agents.rain.description, agents.rain.to.topic, agents.rain.to.transport",
         ),
         (
             both([WEATHER, &gained]),
-            "needs a restart: the attached agent snow is new",
+            "needs a restart: agent snow is attached only now",
             "agents.snow.to.topic, agents.snow.attach.command",
         ),
     ];

@@ -30,6 +30,8 @@ use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 use rdkafka::producer::Producer as _;
 use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 pub use config::{Compression, KafkaConfig, KafkaSasl, KafkaTls, SaslMechanism};
 pub use inspect::TopicSettings;
@@ -70,6 +72,10 @@ struct Shared {
     pulse: Arc<Pulse>,
     health: watch::Receiver<Health>,
     producer: Arc<Producer>,
+    /// Stops the readers.
+    closing: CancellationToken,
+    /// The threads that read.
+    readers: TaskTracker,
 }
 
 /// The state of a topic as the cluster reports it.
@@ -103,6 +109,8 @@ impl Kafka {
             pulse: Arc::clone(&pulse),
             health,
             producer: Arc::clone(&producer),
+            closing: CancellationToken::new(),
+            readers: TaskTracker::new(),
         });
         // From here on, dropping `shared` on failure stops the threads of the producer.
         spawn("a2abus-kafka-watch", move || {
@@ -336,16 +344,17 @@ impl Transport for Kafka {
                 ));
             }
         };
-        consumer::start(Plan {
+        let plan = Plan {
             config: Arc::clone(&self.shared.config),
             pulse: Arc::clone(&self.shared.pulse),
+            closing: self.shared.closing.child_token(),
             source,
             budget: Budget {
                 bytes: subscription.budget_bytes.max(1),
                 messages: subscription.budget_messages.max(1),
             },
-        })
-        .await
+        };
+        consumer::start(plan, self.shared.readers.token()).await
     }
 
     /// The first message to a topic asks whether the topic exists. If it does not, the send fails with `UnknownTopic`
@@ -383,9 +392,23 @@ impl Transport for Kafka {
     }
 
     async fn close(&self, deadline: Duration) -> Result<(), TransportError> {
-        let closed = self.shared.producer.close(deadline).await;
-        self.shared.pulse.stop();
-        closed
+        let Shared {
+            producer,
+            pulse,
+            closing,
+            readers,
+            ..
+        } = &*self.shared;
+        closing.cancel();
+        readers.close();
+        // Readers that were dropped still leave their groups.
+        let ended = tokio::time::timeout(deadline, readers.wait());
+        let (closed, ended) = tokio::join!(producer.close(deadline), ended);
+        pulse.stop();
+        let in_time = ended.map_err(|_| {
+            TransportError::new(TransportErrorKind::TimedOut, "leave the consumer groups")
+        });
+        closed.and(in_time)
     }
 }
 

@@ -194,6 +194,10 @@ enum ConfirmationState {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct CloseDeadlines {
     /// For outstanding deliveries to settle: three quarters of the time.
+    #[cfg_attr(
+        not(any(feature = "kafka", feature = "nats")),
+        expect(dead_code, reason = "the memory transport waits by itself")
+    )]
     pub(crate) settle: Instant,
     /// For the last commit: seven eighths of the time. The rest is for leaving the group.
     #[cfg_attr(

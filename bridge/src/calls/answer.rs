@@ -287,9 +287,9 @@ impl Answer {
                 }
                 Ok(part)
             }
-            Err(CallError::Draining) if self.is_followed => {
+            Err(CallError::Draining) if self.is_followed && self.may_have_arrived() => {
                 self.sent_calls.iter().for_each(SentCalls::hand_off);
-                Err(self.fail(CallError::Draining))
+                Err(self.fail(CallError::HandedOff))
             }
             // Nobody receives the answer, and whoever repeats the request may have the work done twice.
             Err(CallError::Draining) if self.may_have_arrived() => {
@@ -394,7 +394,7 @@ impl Answer {
     }
 
     /// Ends the call with an error. The agent gets a cancel, unless the error shows that it is not working on the
-    /// request.
+    /// request, or that its answer is still wanted.
     fn fail(&mut self, error: CallError) -> CallError {
         self.end();
         self.account.failed(&error);
@@ -403,14 +403,16 @@ impl Answer {
         {
             sent_calls.take_back();
         }
-        let is_agent_done = matches!(
+        // With `HandedOff` the agent's work goes on, for another replica.
+        let is_not_cancelled = matches!(
             error,
-            CallError::Unavailable(_)
+            CallError::HandedOff
+                | CallError::Unavailable(_)
                 | CallError::AnswerLost(_)
                 | CallError::DestinationRefused(_)
                 | CallError::BadAnswer(_)
         );
-        if !is_agent_done {
+        if !is_not_cancelled {
             self.cancel();
         }
         error

@@ -35,12 +35,15 @@ pub enum CallError {
     /// The limit of pending calls is reached.
     #[error("{0}")]
     Exhausted(Bound),
-    /// The bridge is shutting down. The request was not sent, or another replica continues the call.
+    /// The bridge is shutting down, and the request was not sent.
     #[error("the bridge is shutting down")]
     Draining,
     /// The bridge is shutting down, and the request was sent, so the agent may be at work on it.
     #[error("the bridge is shutting down, and the agent's answer has not arrived")]
     Drained,
+    /// The same, and another replica receives the answer.
+    #[error("the bridge is shutting down, and another replica receives the agent's answer")]
+    HandedOff,
     /// The request cannot be sent as it is.
     #[error("the request cannot be sent: {0}")]
     Refused(Text),
@@ -132,7 +135,7 @@ impl CallError {
             Self::Unavailable(_) | Self::DestinationRefused(_) | Self::Draining => {
                 "agent_unavailable"
             }
-            Self::AnswerLost(_) | Self::Drained => "answer_lost",
+            Self::AnswerLost(_) | Self::Drained | Self::HandedOff => "answer_lost",
             Self::Exhausted(_) | Self::SlowCaller => "exhausted",
             Self::Refused(_) => "invalid_params",
             Self::BadAnswer(_) => "bad_agent_reply",
@@ -152,7 +155,7 @@ impl CallError {
 
     /// Whether the bridge has ended the call because it is shutting down.
     pub(crate) fn is_drain(&self) -> bool {
-        matches!(self, Self::Draining | Self::Drained)
+        matches!(self, Self::Draining | Self::Drained | Self::HandedOff)
     }
 
     /// The outcome of a call that fails with this error.
@@ -166,6 +169,7 @@ impl CallError {
             | Self::Exhausted(_)
             | Self::Draining
             | Self::Drained
+            | Self::HandedOff
             | Self::Refused(_)
             | Self::SlowCaller
             | Self::BadAnswer(_)

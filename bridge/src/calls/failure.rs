@@ -285,6 +285,10 @@ impl Failure {
                 AnswerLost,
                 "the bridge shut down before the agent's answer arrived; the agent may have done the work",
             ),
+            CallError::HandedOff => Self::new(
+                AnswerLost,
+                "the bridge shut down before the agent's answer arrived, and another replica receives it: ask there for the task, or send the request again with its Idempotency-Key; without one the agent works again",
+            ),
             CallError::Draining => Self::new(
                 AgentUnavailable,
                 "the bridge is shutting down; send the request again to another replica",
@@ -574,6 +578,11 @@ mod tests {
                 [-32006, -32603, -32603],
             ),
             (CallError::Drained, "answer_lost", [-32006, -32603, -32603]),
+            (
+                CallError::HandedOff,
+                "answer_lost",
+                [-32006, -32603, -32603],
+            ),
             (
                 CallError::Draining,
                 "agent_unavailable",

@@ -9,6 +9,7 @@ use a2abus_transports::Header;
 use arc_swap::Guard;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
+use tokio_util::sync::{CancellationToken, WaitForCancellationFuture};
 use tokio_util::task::TaskTracker;
 use tracing::Level;
 
@@ -70,6 +71,8 @@ pub struct Calls {
     pub(super) canceller: Canceller,
     pub(super) metrics: Arc<Metrics>,
     pub(super) draining: AtomicBool,
+    /// Cancelled when the grace period of the drain is over.
+    pub(super) given_up: CancellationToken,
     pub(super) ended: EndedCalls,
     pub(super) cancels_lost: LogLimit,
     /// Publishes copies for destinations that do not answer. These tasks may outlive their calls.
@@ -133,6 +136,7 @@ impl Calls {
             canceller,
             metrics,
             draining,
+            given_up: CancellationToken::new(),
             ended: EndedCalls::new(log),
             cancels_lost: log.limit(Level::WARN, "more cancels were not published"),
             background: TaskTracker::new(),
@@ -196,6 +200,18 @@ impl Calls {
     /// Refuses new calls from now on.
     pub fn drain(&self) {
         self.draining.store(true, Ordering::Relaxed);
+    }
+
+    /// Ends what still waits at the end of a drain: pending calls fail, and [`Calls::given_up`] resolves. Returns how many
+    /// calls failed.
+    pub(crate) fn give_up(&self) -> usize {
+        self.given_up.cancel();
+        self.pending.fail_where(|_| true, &CallError::Draining)
+    }
+
+    /// Resolves when the drain is over, for those who wait for the work of others.
+    pub(crate) fn given_up(&self) -> WaitForCancellationFuture<'_> {
+        self.given_up.cancelled()
     }
 
     pub(super) fn id_of(&self, request: &Request) -> Result<CallId, CallError> {

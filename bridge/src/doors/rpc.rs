@@ -435,6 +435,7 @@ fn unpublished_status(error: &CallError) -> StatusCode {
         | CallError::AnswerLost(_)
         | CallError::Draining
         | CallError::Drained
+        | CallError::HandedOff
         | CallError::SlowCaller
         | CallError::BadAnswer(_)
         | CallError::Undeliverable(_) => StatusCode::SERVICE_UNAVAILABLE,

@@ -9,7 +9,7 @@ use http::{HeaderValue, StatusCode};
 use crate::calls::failure::{Failure, Recipient, SOON};
 
 /// How long a caller should wait before it retries while the bridge is shutting down, in seconds.
-const RETRY_AFTER_SECONDS: HeaderValue = HeaderValue::from_static("5");
+pub(crate) const RETRY_AFTER_SECONDS: HeaderValue = HeaderValue::from_static("5");
 
 /// A JSON document.
 pub(crate) fn json_response(status: StatusCode, body: Bytes) -> Response {

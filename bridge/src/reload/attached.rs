@@ -40,12 +40,14 @@ impl<'a> Attached<'a> {
                 agents.get(name).filter(|agent| agent.attach.is_some())
             };
             let change = match (attached(running), attached(next)) {
-                (None, Some(_)) => "is new",
-                (Some(_), None) => "is removed",
-                (Some(running), Some(next)) if running.to != next.to => "gets another `to`",
+                (None, Some(_)) => " is attached only now",
+                (Some(_), None) => " is no longer attached",
+                (Some(running), Some(next)) if running.to != next.to => {
+                    ", which is attached, gets another `to`"
+                }
                 _ => return None,
             };
-            Some(format!("{RESTART}: the attached agent {name} {change}"))
+            Some(format!("{RESTART}: agent {name}{change}"))
         })
     }
 

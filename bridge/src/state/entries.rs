@@ -13,7 +13,10 @@ const ENTRY_BYTES: usize = 192;
 /// How many ages of removed keys may remain before they are dropped.
 const SPARE_AGES: usize = 1024;
 /// The overhead of a key whose entry was removed for lack of room.
-const FORGOTTEN_BYTES: usize = 96;
+const FORGOTTEN_BYTES: usize = 120;
+/// These keys may take this part of the limit. The oldest are forgotten altogether: otherwise they would use up the room
+/// for entries.
+const FORGOTTEN_PART: usize = 4;
 
 /// The entries of a view, by key, and by group where the fold has groups.
 #[derive(Debug)]
@@ -26,6 +29,10 @@ pub struct Entries<E> {
     ages: VecDeque<(u64, Text)>,
     /// Ended entries that were removed for lack of room. Later records for their keys change nothing.
     forgotten: HashMap<Text, u64>,
+    /// Those keys in the order in which they were removed. Some may have expired since.
+    forgotten_keys: VecDeque<Text>,
+    forgotten_bytes: usize,
+    /// All of the above.
     bytes: usize,
 }
 
@@ -165,13 +172,32 @@ impl<E> Entries<E> {
                 continue;
             }
             if let Some(stored) = self.remove(&key) {
-                self.bytes += FORGOTTEN_BYTES + key.len();
+                let bytes = FORGOTTEN_BYTES + key.len();
+                self.bytes += bytes;
+                self.forgotten_bytes += bytes;
                 // Its age remains, so `expire` removes this too.
-                self.forgotten.insert(key, stored.time);
+                self.forgotten.insert(key.clone(), stored.time);
+                self.forgotten_keys.push_back(key);
                 forgotten += 1;
+            }
+            while self.forgotten_bytes > limit / FORGOTTEN_PART
+                && let Some(oldest) = self.forgotten_keys.pop_front()
+            {
+                self.release_forgotten(&oldest);
             }
         }
         forgotten
+    }
+
+    /// Forgets a key altogether; false if it was not forgotten.
+    fn release_forgotten(&mut self, key: &Text) -> bool {
+        let is_forgotten = self.forgotten.remove(key).is_some();
+        if is_forgotten {
+            let bytes = FORGOTTEN_BYTES + key.len();
+            self.bytes -= bytes;
+            self.forgotten_bytes -= bytes;
+        }
+        is_forgotten
     }
 
     /// Removes the entries whose last record the log no longer has.
@@ -190,12 +216,19 @@ impl<E> Entries<E> {
             let last = self.stored.get(&key).map(|stored| stored.time);
             match last.or_else(|| self.forgotten.get(&key).copied()) {
                 Some(time) if time >= oldest => self.ages.push_back((time, key)),
-                Some(_) if self.forgotten.remove(&key).is_some() => {
-                    self.bytes -= FORGOTTEN_BYTES + key.len();
-                }
+                Some(_) if self.release_forgotten(&key) => self.trim_forgotten(),
                 Some(_) => drop(self.remove(&key)),
                 None => {}
             }
+        }
+    }
+
+    /// Drops keys that have expired from the front of their order.
+    fn trim_forgotten(&mut self) {
+        while let Some(oldest) = self.forgotten_keys.front()
+            && !self.forgotten.contains_key(oldest)
+        {
+            self.forgotten_keys.pop_front();
         }
     }
 
@@ -222,6 +255,8 @@ impl<E> Default for Entries<E> {
             ended: VecDeque::new(),
             ages: VecDeque::new(),
             forgotten: HashMap::new(),
+            forgotten_keys: VecDeque::new(),
+            forgotten_bytes: 0,
             bytes: 0,
         }
     }
@@ -264,6 +299,56 @@ mod tests {
         fn size_bytes(&self, entry: &Bytes) -> usize {
             entry.len()
         }
+    }
+
+    #[test]
+    fn removed_keys_leave_room_for_entries() {
+        /// Every entry has ended.
+        struct Ended;
+
+        impl Fold for Ended {
+            type Entry = Bytes;
+
+            fn apply(&self, entry: &mut Option<Bytes>, record: &Record) -> Applied {
+                entry.clone_from(&record.body);
+                Applied::Changed
+            }
+
+            fn size_bytes(&self, entry: &Bytes) -> usize {
+                entry.len()
+            }
+
+            fn has_ended(&self, _: &Bytes) -> bool {
+                true
+            }
+        }
+
+        let (mut entries, limit) = (Entries::default(), 100_000);
+        let kind = Kind::Events {
+            max_age: Duration::from_secs(3_600),
+        };
+        let record = |number: u64| Record {
+            key: Text::from(format!("key-{number}")),
+            position: Position {
+                partition: 0,
+                offset: number,
+            },
+            time: number,
+            body: Some(Bytes::from_static(b"{}")),
+        };
+        for number in 0..10_000 {
+            entries.apply(&Ended, kind, &record(number));
+            entries.make_room(limit);
+            assert!(entries.bytes() <= limit);
+        }
+        assert!(entries.len() > 200, "{} entries", entries.len());
+        // A key that was removed a moment ago stays removed.
+        let last_removed = 10_000 - entries.len() as u64 - 1;
+        let late = entries.apply(&Ended, kind, &record(last_removed));
+        assert_eq!(late, Applied::Unchanged);
+        entries.expire(kind, 10_000_000);
+        assert_eq!((entries.len(), entries.bytes()), (0, 0));
+        assert!(entries.forgotten_keys.is_empty());
     }
 
     #[test]

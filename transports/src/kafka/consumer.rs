@@ -23,6 +23,7 @@ use rdkafka::topic_partition_list::{Offset, TopicPartitionList, TopicPartitionLi
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use super::config::KafkaConfig;
 use super::error::{failed, is_outage, kind};
@@ -68,6 +69,8 @@ const MAX_MESSAGES: usize = 1 << 16;
 pub(super) struct Plan {
     pub(super) config: Arc<KafkaConfig>,
     pub(super) pulse: Arc<Pulse>,
+    /// Stops the reader with its connection.
+    pub(super) closing: CancellationToken,
     pub(super) source: Source,
     pub(super) budget: Budget,
 }
@@ -142,8 +145,12 @@ enum End {
     Stuck,
 }
 
-/// Starts reading; returns once the client is created and subscribed, or positioned.
-pub(super) async fn start(mut plan: Plan) -> Result<Consumer, TransportError> {
+/// Starts reading; returns once the client is created and subscribed, or positioned. Holds the token until the reader has
+/// ended.
+pub(super) async fn start(
+    mut plan: Plan,
+    running: TaskTrackerToken,
+) -> Result<Consumer, TransportError> {
     // A message that holds its part of the budget always finds room in the channel.
     plan.budget.messages = plan.budget.messages.clamp(1, MAX_MESSAGES);
     let budget = plan.budget;
@@ -158,9 +165,12 @@ pub(super) async fn start(mut plan: Plan) -> Result<Consumer, TransportError> {
     let (full, paused) = watch::channel(Vec::new());
     let is_member = matches!(plan.source, Source::Group { .. });
     let task = Task {
-        plan,
         intake: Arc::new(Intake::new(keeping, budget)),
-        leave: EndSignal::default(),
+        leave: EndSignal {
+            stop: plan.closing.clone(),
+            deadlines: Arc::default(),
+        },
+        plan,
         assigned: CancellationToken::new(),
         deliveries,
         lag: is_member.then_some(tell_lag),
@@ -187,6 +197,7 @@ pub(super) async fn start(mut plan: Plan) -> Result<Consumer, TransportError> {
         drop(task);
         // Fails when nobody waits for the end any more.
         let _ = end.send(how);
+        drop(running);
     })?;
     match is_ready.await {
         Ok(result) => result.map(|()| consumer),
@@ -597,6 +608,9 @@ impl<'a> Session<'a> {
             None => {
                 self.client.context().close();
                 store(&self.client, self.task.intake.take_moved());
+                if self.is_member() {
+                    self.leave_without_partitions(Instant::now());
+                }
             }
         }
         tracing::debug!(
@@ -783,6 +797,7 @@ mod tests {
             plan: Plan {
                 config: Arc::new(KafkaConfig::new([brokers])),
                 pulse,
+                closing: CancellationToken::new(),
                 source: Source::Group {
                     name: Text::from_static("g"),
                     topics: vec![Topic::from_static("t")],

@@ -325,3 +325,15 @@ async fn a_last_commit_whose_refusal_comes_late_is_repeated() {
     let refusals = [Response::RD_KAFKA_RESP_ERR_REBALANCE_IN_PROGRESS; 3];
     the_last_commit_succeeds(&refusals, Duration::from_millis(1_500)).await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn closing_the_connection_waits_until_dropped_consumers_have_left() {
+    let (_cluster, kafka) = cluster().await;
+    send(&kafka, "unsettled").await.unwrap();
+    let mut consumer = kafka.subscribe(by_group()).await.unwrap();
+    let unsettled = receive(&mut consumer).await;
+    drop(consumer);
+    kafka.close(DEADLINE).await.unwrap();
+    assert!(kafka.shared.readers.is_empty());
+    drop(unsettled);
+}

@@ -11,8 +11,8 @@ use tokio::time::{Instant, timeout_at};
 use super::form::Form;
 use super::write::{StreamEvent, WriteContext};
 use crate::budget::ClientBudget;
-use crate::calls::CallError;
 use crate::calls::failure::{Failure, Reason};
+use crate::calls::{CallError, Calls};
 use crate::http::sse::{Frame, frames_response};
 use crate::state::{Lagged, Position};
 use crate::tasks::{Subscription, Task, Tasks};
@@ -21,6 +21,7 @@ use crate::tasks::{Subscription, Task, Tasks};
 #[derive(Debug, Clone)]
 pub(super) struct Reader {
     pub(super) tasks: Arc<Tasks>,
+    pub(super) calls: Arc<Calls>,
     /// The task.
     pub(super) task: Text,
     /// The form of its events.
@@ -37,7 +38,12 @@ struct Following {
     /// The last event that was sent.
     reached: Position,
     until: Instant,
+    /// Whether the bridge is shutting down, and its calls have ended.
+    is_ending: bool,
 }
+
+/// How long a stream waits for the last event of its task when the bridge shuts down.
+const LAST_EVENTS_TIMEOUT: Duration = Duration::from_millis(500);
 
 // === impl Reader ===
 
@@ -63,6 +69,7 @@ impl Reader {
             reached: missed_since.unwrap_or(task.position),
             context: task.context,
             subscription,
+            is_ending: false,
             reader: self,
         };
         let rest = stream::unfold((!is_over).then_some(following), |following| async move {
@@ -95,8 +102,18 @@ impl Reader {
 impl Following {
     async fn next(mut self) -> Option<(Frame, Option<Self>)> {
         loop {
-            let next = timeout_at(self.until, self.subscription.next()).await;
+            let next = tokio::select! {
+                biased;
+                next = timeout_at(self.until, self.subscription.next()) => next,
+                // A task that ends with the bridge ends very soon.
+                () = self.reader.calls.given_up(), if !self.is_ending => {
+                    self.is_ending = true;
+                    self.until = self.until.min(Instant::now() + LAST_EVENTS_TIMEOUT);
+                    continue;
+                }
+            };
             match next {
+                Err(_) if self.is_ending => return Some((self.reader.failure(&drained()), None)),
                 // The client can resume with the id of the last event.
                 Err(_) => return None,
                 Ok(Ok(None)) => return Some((self.reader.failure(&drained()), None)),

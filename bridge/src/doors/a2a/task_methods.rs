@@ -214,6 +214,7 @@ impl A2aRequest<'_> {
         }
         let reader = Reader {
             tasks: Arc::clone(&self.a2a.settings.tasks),
+            calls: Arc::clone(&self.a2a.door.calls),
             task,
             form: self.parsed.form(),
             max_duration: self.a2a.door.calls.stream_timeout(),

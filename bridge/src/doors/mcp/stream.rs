@@ -97,7 +97,7 @@ impl ResumableStream {
             let (body, last, by) = match parts.next().await {
                 Some(Ok(part)) => (part.body, part.last, Author::Agent),
                 // Another replica continues the call, and the client can resume there.
-                Some(Err(CallError::Draining)) => return,
+                Some(Err(CallError::Draining | CallError::HandedOff)) => return,
                 Some(Err(error)) => self.failed(&Failure::call(&error)),
                 None => {
                     let message = "the client has cancelled this request";
@@ -281,7 +281,7 @@ impl ResumedStream {
                     }
                 }
                 // The client can resume again.
-                Ok(Some(Err(CallError::Draining)) | None) => return None,
+                Ok(Some(Err(CallError::Draining | CallError::HandedOff)) | None) => return None,
                 Ok(Some(Err(error))) => break Failure::call(&error),
                 Err(_late) => {
                     let message = "the answer was not recorded in time: the agent may have executed the request";

@@ -14,6 +14,7 @@ use axum::body::Body;
 use axum::response::Response;
 use bytes::{Bytes, BytesMut};
 use futures_util::{FutureExt as _, StreamExt as _, stream};
+use http::header::RETRY_AFTER;
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, response};
 use tokio::sync::{mpsc, oneshot};
@@ -26,6 +27,7 @@ use crate::budget::Charge;
 use crate::calls::failure::{Failure, Reason, SOON};
 use crate::clock;
 use crate::doors::{Door, IDEMPOTENCY_KEY, Refusal};
+use crate::http::respond::RETRY_AFTER_SECONDS;
 use crate::http::sse;
 use crate::metrics::IdempotencyOutcome as Outcome;
 use crate::results::{Claim, KeyState, Results, StoredResponse, digest_of, key_of};
@@ -104,7 +106,7 @@ where
         results: &door.results,
         claimed: Some((key.clone(), claim.call.clone())),
     };
-    let state = Box::pin(claim_key(&door.results, &key, (&mut claim, longest), until)).await;
+    let state = Box::pin(claim_key(door, &key, (&mut claim, longest), until)).await;
     if state.is_ok() {
         unstarted.claimed = None;
     }
@@ -165,11 +167,12 @@ impl Drop for ClaimGuard<'_> {
 
 /// Claims a key, once no other request is using it. The claim then lasts for `longest`.
 async fn claim_key(
-    results: &Results,
+    door: &Door,
     key: &str,
     (claim, longest): (&mut Claim, Duration),
     until: Instant,
 ) -> Result<KeyState, Refusal> {
+    let results = &door.results;
     loop {
         claim.until = clock::milliseconds(clock::now() + longest);
         let state = results.claim(key, claim).await;
@@ -183,8 +186,11 @@ async fn claim_key(
             return Ok(state);
         };
         let settled = results.until_settled(key, call);
-        if timeout_at(until, settled).await.is_err() {
-            return Ok(state);
+        tokio::select! {
+            settled = timeout_at(until, settled) => if settled.is_err() {
+                return Ok(state);
+            },
+            () = door.calls.given_up() => return Ok(state),
         }
     }
 }
@@ -320,7 +326,7 @@ impl ClaimedRequest {
             response.headers_mut().insert(CALL_ID, call);
         }
         let is_stream = sse::is_stream(response.headers());
-        let (head, body) = response.into_parts();
+        let (mut head, body) = response.into_parts();
         let mut collected = CollectedBody::new(self.common.budget.charge(0).ok(), self.max_bytes);
         let (mut pieces, receiver) = mpsc::channel(PIECES);
         let sent = if is_stream {
@@ -334,6 +340,11 @@ impl ClaimedRequest {
             None
         } else {
             collected.document(body).await;
+            // Clients repeat such a request by themselves, and get the answer from the replica that receives it.
+            if self.common.sent_calls.is_handed_off() && head.status == StatusCode::OK {
+                head.status = StatusCode::SERVICE_UNAVAILABLE;
+                head.headers.insert(RETRY_AFTER, RETRY_AFTER_SECONDS);
+            }
             Some(to_caller)
         };
         self.keep(&head, &collected).await;
