@@ -12,7 +12,7 @@ use a2abus_transports::{
     Address, AnyTransport, Delivery, Message, Outcome, Reading, Subscription, Topic, TopicFilter,
     Transport as _,
 };
-use reqwest::Client;
+use reqwest::{Client, RequestBuilder};
 use serde_json::{Value, json};
 use support::battery::within;
 use support::server::{Kind, free_port, named};
@@ -40,7 +40,7 @@ impl Replica {
         let (door, admin) = (free_port().await, free_port().await);
         let file = directory.join(format!("{number}.yaml"));
         let ends = format!(
-            "http: {{ listen: '127.0.0.1:{door}', max_connections_per_client: 4096 }}\nadmin: {{ listen: '127.0.0.1:{admin}' }}\n"
+            "http: {{ listen: '127.0.0.1:{door}', max_connections_per_client: 4096, drain_grace: 3s }}\nadmin: {{ listen: '127.0.0.1:{admin}' }}\n"
         );
         std::fs::write(&file, format!("{config}\n{ends}")).unwrap();
         let replica = Self {
@@ -68,6 +68,7 @@ struct Agent {
     requests_by_id: Mutex<BTreeMap<String, usize>>,
     /// The reply address of each request, and the reply id.
     requests: Mutex<Vec<(Address, String)>>,
+    cancels: AtomicUsize,
     is_let: watch::Sender<bool>,
 }
 
@@ -77,6 +78,7 @@ impl Agent {
             bus,
             requests_by_id: Mutex::default(),
             requests: Mutex::default(),
+            cancels: AtomicUsize::new(0),
             is_let: watch::Sender::new(false),
         });
         let subscription = Subscription {
@@ -108,6 +110,7 @@ impl Agent {
         let reply_address = reply_address_of(&delivery);
         delivery.acknowledger.settle(Outcome::Settled).unwrap();
         let Some(text) = text_of(&request) else {
+            self.cancels.fetch_add(1, Ordering::Relaxed);
             return;
         };
         *self
@@ -261,8 +264,9 @@ fn is_stream(body: &str) -> bool {
     body.contains(r#""state":"completed""#)
 }
 
-async fn one_of_two_is_killed(bus: AnyTransport, transport: &str, topic: &str) {
-    let config = format!(
+/// Replicas that share their state on this transport.
+fn config(transport: &str, topic: &str) -> String {
+    format!(
         "
 transports: {{ bus: {transport} }}
 agents: {{ weather: {{ description: The weather., to: {{ transport: bus, topic: {topic} }} }} }}
@@ -270,7 +274,11 @@ calls: {{ reply_topic: {topic}.replies, max_timeout: 60s }}
 a2a: {{ max_requests_per_client: 1000 }}
 state: {{ log: bus, create: true, prefix: {topic} }}
 "
-    );
+    )
+}
+
+async fn one_of_two_is_killed(bus: AnyTransport, transport: &str, topic: &str) {
+    let config = config(transport, topic);
     let directory = tempfile::tempdir().unwrap();
     let mut one = Replica::start(directory.path(), 1, &config).await;
     let other = Replica::start(directory.path(), 2, &config).await;
@@ -382,4 +390,89 @@ async fn a_replica_on_kafka_is_killed_under_calls_and_streams() {
     let kafka = Kafka::connect(KafkaConfig::new([address.as_str()])).unwrap();
     let transport = format!("{{ type: kafka, brokers: ['{address}'], session_timeout: 6s }}");
     one_of_two_is_killed(kafka.into(), &transport, &topic).await;
+}
+
+/// A replica shuts down while a stream, a message and a call wait. The other one continues them.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replica_that_shuts_down_hands_its_calls_over() {
+    let Some(address) = named(Kind::Nats) else {
+        return;
+    };
+    let nats = Nats::connect(NatsConfig::new([address.as_str()]))
+        .await
+        .unwrap();
+    let topic = unique("handed-over");
+    let config = config(&format!("{{ type: nats, servers: ['{address}'] }}"), &topic);
+    let directory = tempfile::tempdir().unwrap();
+    let mut one = Replica::start(directory.path(), 1, &config).await;
+    let other = Replica::start(directory.path(), 2, &config).await;
+    let (agent, _tasks) = Agent::start(nats.into(), &topic).await;
+    let http = Client::builder().no_proxy().build().unwrap();
+    let post = |door: &str, path: &str, body: &Value| {
+        let request = http.post(format!("{door}{path}")).json(body);
+        request.header("accept", "application/json, text/event-stream")
+    };
+    let message = |method: &str, text: &str| {
+        let parts = json!([{ "kind": "text", "text": text }]);
+        let message =
+            json!({ "kind": "message", "role": "user", "messageId": text, "parts": parts });
+        json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": { "message": message } })
+    };
+    let call = json!({ "jsonrpc": "2.0", "id": 1, "method": "echo", "params": { "text": "call" } });
+    let agents = "/a2a/agents/weather";
+    let (stream, sent, called) = (
+        post(&one.door, agents, &message("message/stream", "stream")),
+        post(&one.door, agents, &message("message/send", "send")),
+        post(&one.door, "/rpc/weather", &call).header("idempotency-key", "key"),
+    );
+    let ended = tokio::spawn(async move {
+        let text = |request: RequestBuilder| async {
+            let response = request.send().await.unwrap();
+            (response.status().as_u16(), response.text().await.unwrap())
+        };
+        tokio::join!(text(stream), text(sent), text(called))
+    });
+    within("all requests are with the agent", async {
+        while agent.count() < 3 {
+            sleep(Duration::from_millis(20)).await;
+        }
+    })
+    .await;
+    let pid = i32::try_from(one.process.id().unwrap()).unwrap();
+    rustix::process::kill_process(
+        rustix::process::Pid::from_raw(pid).unwrap(),
+        rustix::process::Signal::TERM,
+    )
+    .unwrap();
+    let (stream, sent, called) = within("the callers are told", ended).await.unwrap();
+    assert!(stream.1.contains("subscribe to it again"), "{stream:?}");
+    for (status, (found, body)) in [(200, sent), (503, called)] {
+        assert_eq!(found, status, "{body}");
+        assert!(body.contains(r#""reason":"answer_lost""#), "{body}");
+    }
+    assert!(one.process.wait().await.unwrap().success());
+    agent.is_let.send_replace(true);
+    let first = stream
+        .1
+        .lines()
+        .find_map(|line| line.strip_prefix("data: "));
+    let first: Value = serde_json::from_str(first.unwrap()).unwrap();
+    let get = json!({
+        "jsonrpc": "2.0", "id": 1, "method": "tasks/get", "params": { "id": first["result"]["id"] },
+    });
+    within("the other replica has the answers", async {
+        loop {
+            let task = post(&other.door, agents, &get).send().await.unwrap();
+            let called = post(&other.door, "/rpc/weather", &call).header("idempotency-key", "key");
+            let called = called.send().await.unwrap();
+            let (task, called) = (task.text().await.unwrap(), called.text().await.unwrap());
+            if is_stream(&task) && called.contains(r#""echo":"call""#) {
+                break;
+            }
+            sleep(Duration::from_millis(100)).await;
+        }
+    })
+    .await;
+    assert_eq!(agent.count(), 3, "the agent ran twice");
+    assert_eq!(agent.cancels.load(Ordering::Relaxed), 0);
 }
