@@ -322,7 +322,10 @@ impl Link {
         async move {
             // Dropping the request closes its connection, which cancels it at its replica.
             let answered = cancelled.run_until_cancelled(self.ask(request)).await;
-            if let Some(Err(failure)) = answered {
+            // The bridge may have closed a cancelled request before this was polled.
+            if let Some(Err(failure)) = answered
+                && !cancelled.is_cancelled()
+            {
                 self.fail(id.clone(), &failure).await;
             }
             self.running().remove(&id);
