@@ -337,10 +337,11 @@ impl Pipeline {
 // === impl Routed ===
 
 impl Routed {
-    /// Copies of one unit.
+    /// Copies of one unit. All of them may linger: if only some did, they would not stay in order.
     fn publish(&mut self, mut copies: Vec<Outgoing>, unit: Option<&Unit>) {
         for copy in &mut copies {
             copy.unit = unit.cloned();
+            copy.address.may_linger = true;
         }
         if self.copies.is_empty() {
             self.copies = copies;

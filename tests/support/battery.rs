@@ -629,6 +629,7 @@ impl<'a, E: Environment> Bench<'a, E> {
     fn address(&self) -> Address {
         Address {
             guarantee: self.env.guarantee(),
+            may_linger: true,
             ..Address::topic(self.topic.clone())
         }
     }

@@ -1,6 +1,7 @@
 //! Kafka, by librdkafka.
 //!
-//! [`Kafka`] keeps one producer, a thread that serves it, and a thread that watches the cluster. Each subscription has
+//! [`Kafka`] keeps a producer, a second one when a message may linger, a thread that serves each, and a thread that
+//! watches the cluster. Each subscription has
 //! a consumer on a thread of its own. See `producer` and `consumer`.
 
 mod config;

@@ -146,6 +146,9 @@ pub struct Address {
     pub reply_to: Option<Topic>,
     /// The guarantee that the confirmation must give.
     pub guarantee: Guarantee,
+    /// Whether the message may wait for others, to be sent with them (Kafka, for its `linger`). Messages that may and
+    /// messages that may not wait are not in order with each other.
+    pub may_linger: bool,
 }
 
 /// The guarantee that a confirmation gives.
@@ -317,6 +320,7 @@ impl Address {
             partition: None,
             reply_to: None,
             guarantee: Guarantee::Default,
+            may_linger: false,
         }
     }
 }

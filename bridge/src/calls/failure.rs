@@ -287,7 +287,7 @@ impl Failure {
             ),
             CallError::HandedOff => Self::new(
                 AnswerLost,
-                "the bridge shut down before the agent's answer arrived, and another replica receives it: ask there for the task, or send the request again with its Idempotency-Key; without one the agent works again",
+                "the bridge shut down before the agent's answer arrived, and another replica receives it: ask there for the task, or send the request again with its Idempotency-Key; without a key the agent would do the work again",
             ),
             CallError::Draining => Self::new(
                 AgentUnavailable,

@@ -286,7 +286,9 @@ mod tests {
     use crate::state::Position;
 
     /// Keeps the last body.
-    struct Last;
+    struct Last {
+        has_ended: bool,
+    }
 
     impl Fold for Last {
         type Entry = Bytes;
@@ -299,30 +301,14 @@ mod tests {
         fn size_bytes(&self, entry: &Bytes) -> usize {
             entry.len()
         }
+
+        fn has_ended(&self, _: &Bytes) -> bool {
+            self.has_ended
+        }
     }
 
     #[test]
     fn removed_keys_leave_room_for_entries() {
-        /// Every entry has ended.
-        struct Ended;
-
-        impl Fold for Ended {
-            type Entry = Bytes;
-
-            fn apply(&self, entry: &mut Option<Bytes>, record: &Record) -> Applied {
-                entry.clone_from(&record.body);
-                Applied::Changed
-            }
-
-            fn size_bytes(&self, entry: &Bytes) -> usize {
-                entry.len()
-            }
-
-            fn has_ended(&self, _: &Bytes) -> bool {
-                true
-            }
-        }
-
         let (mut entries, limit) = (Entries::default(), 100_000);
         let kind = Kind::Events {
             max_age: Duration::from_secs(3_600),
@@ -337,14 +323,14 @@ mod tests {
             body: Some(Bytes::from_static(b"{}")),
         };
         for number in 0..10_000 {
-            entries.apply(&Ended, kind, &record(number));
+            entries.apply(&Last { has_ended: true }, kind, &record(number));
             entries.make_room(limit);
             assert!(entries.bytes() <= limit);
         }
         assert!(entries.len() > 200, "{} entries", entries.len());
         // A key that was removed a moment ago stays removed.
         let last_removed = 10_000 - entries.len() as u64 - 1;
-        let late = entries.apply(&Ended, kind, &record(last_removed));
+        let late = entries.apply(&Last { has_ended: true }, kind, &record(last_removed));
         assert_eq!(late, Applied::Unchanged);
         entries.expire(kind, 10_000_000);
         assert_eq!((entries.len(), entries.bytes()), (0, 0));
@@ -374,7 +360,7 @@ mod tests {
                     time: number,
                     body,
                 };
-                entries.apply(&Last, kind, &record);
+                entries.apply(&Last { has_ended: false }, kind, &record);
             }
             entries.expire(kind, number);
         }

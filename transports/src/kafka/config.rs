@@ -34,11 +34,11 @@ pub struct KafkaConfig {
     /// How to log in. Default: no log-in.
     pub sasl: Option<KafkaSasl>,
 
-    /// How long a message waits for others, to be sent in one request. Default `0s`; at most `1s`.
+    /// How long a message that a binding forwards waits for others, to be sent in one request. Default `1ms`; at most
+    /// `1s`; `0s` sends it at once.
     ///
-    /// The default is zero, because messages that arrive while requests are in flight are sent together anyway, and a
-    /// higher value delays every call by up to this time. Set `1ms` for a bridge that mostly forwards messages to Kafka:
-    /// it moves up to half as many again, with a quarter less CPU.
+    /// With `1ms`, a bridge under load moves up to half as many messages again as with `0s`, with up to a quarter less
+    /// CPU. Calls over HTTP, their answers, and what workflows publish never wait.
     #[serde(
         default = "default_linger",
         with = "crate::human_duration",
@@ -254,12 +254,12 @@ impl KafkaConfig {
     }
 
     /// Properties of the producer.
-    pub(super) fn producer(&self) -> Result<ClientConfig, TransportError> {
+    pub(super) fn producer(&self, linger: Duration) -> Result<ClientConfig, TransportError> {
         let mut config = self.client()?;
         config
             .set("enable.idempotence", "true")
             .set("acks", "all")
-            .set("linger.ms", milliseconds(self.linger))
+            .set("linger.ms", milliseconds(linger))
             .set("message.timeout.ms", milliseconds(self.message_timeout))
             .set("queue.buffering.max.kbytes", PRODUCER_QUEUE_KIB.to_string())
             .set("compression.type", self.compression.as_str())
@@ -505,7 +505,7 @@ fn default_client_id() -> String {
 }
 
 fn default_linger() -> Duration {
-    Duration::ZERO
+    Duration::from_millis(1)
 }
 
 fn default_message_timeout() -> Duration {
@@ -702,7 +702,7 @@ mod tests {
         config.properties = [("acks", "0"), ("partitioner", "random")]
             .into_iter()
             .collect();
-        let built = config.producer().unwrap();
+        let built = config.producer(Duration::ZERO).unwrap();
         assert_eq!(built.get("acks"), Some("all"));
         assert_eq!(built.get("enable.idempotence"), Some("true"));
         assert_eq!(built.get("partitioner"), Some("random"));
@@ -736,7 +736,7 @@ mod tests {
     fn tls_finds_the_authorities_of_the_system_and_checks_the_host() {
         let mut config = KafkaConfig::new(["a:1"]);
         config.tls = Some(KafkaTls::default());
-        let built = config.producer().unwrap();
+        let built = config.producer(Duration::ZERO).unwrap();
         assert_eq!(built.get("security.protocol"), Some("ssl"));
         assert_eq!(
             built.get("ssl.endpoint.identification.algorithm"),
@@ -774,7 +774,7 @@ mod tests {
             password: Secret::env("A2ABUS_NOT_SET"),
             insecure_plaintext: false,
         });
-        let error = config.producer().unwrap_err();
+        let error = config.producer(Duration::ZERO).unwrap_err();
         assert_eq!(error.kind(), TransportErrorKind::BadConfig);
     }
 }

@@ -118,7 +118,10 @@ async fn a_producer_without_permission_to_write_reports_it() {
 async fn burst(kafka: &Kafka, messages: usize) -> Result<Vec<i64>, TransportError> {
     let mut confirmations = Vec::new();
     for _ in 0..messages {
-        let to = Address::topic(topic());
+        let to = Address {
+            may_linger: true,
+            ..Address::topic(topic())
+        };
         confirmations.push(kafka.send(&to, Message::plain("small")).await?);
     }
     let mut offsets = Vec::new();

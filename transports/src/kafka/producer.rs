@@ -1,5 +1,5 @@
-//! Publishing: a producer that sends batches, and one that sends one message per request, for topics that refuse
-//! batches.
+//! Publishing: a producer for messages that are sent at once, one for messages that wait for others, and one that sends
+//! one message per request, for topics that refuse batches.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -8,7 +8,7 @@ use super::config::KafkaConfig;
 use super::health::Pulse;
 use super::singly::{Batched, Single, Singles};
 use super::topics::Topics;
-use super::writer::{Client, Writer};
+use super::writer::{Client, LazyWriter, Setup, Writer};
 use crate::error::TransportError;
 use crate::message::Message;
 use crate::transport::{Address, Confirmation};
@@ -19,37 +19,44 @@ pub(super) type BatchClient = Client<Batched>;
 /// The producers of one transport.
 #[derive(Debug)]
 pub(super) struct Producer {
-    batches: Arc<Writer<Batched>>,
+    prompt: Arc<Writer<Batched>>,
+    /// For messages that may linger, if the configuration lets them. With a linger time of zero, librdkafka polls
+    /// without a pause while messages wait for the requests before them.
+    lingering: Option<LazyWriter<Batched>>,
     singles: Arc<Singles>,
 }
 
 // === impl Producer ===
 
 impl Producer {
-    /// Starts the producer of batches; the other one starts when needed. Does not wait for a broker.
+    /// Starts the producer that sends at once; the others start when needed. Does not wait for a broker.
     pub(super) fn start(
         config: &Arc<KafkaConfig>,
         pulse: &Arc<Pulse>,
         topics: &Arc<Topics>,
     ) -> Result<Self, TransportError> {
-        let parts = || (Arc::clone(config), Arc::clone(pulse), Arc::clone(topics));
-        let (config, pulse, topics) = parts();
-        let singles = Arc::new(Singles::new(config, pulse, topics));
-        let (config, pulse, topics) = parts();
+        let setup = |linger| Setup {
+            config: Arc::clone(config),
+            pulse: Arc::clone(pulse),
+            topics: Arc::clone(topics),
+            linger,
+        };
+        let lingers = !config.linger.is_zero();
         Ok(Self {
-            batches: Writer::start(config, pulse, topics)?,
-            singles,
+            prompt: Writer::start(setup(Duration::ZERO))?,
+            lingering: lingers.then(|| LazyWriter::new(setup(config.linger))),
+            singles: Arc::new(Singles::new(setup(Duration::ZERO))),
         })
     }
 
-    /// The client of the batch producer, for questions to the cluster.
+    /// The client of the producer that sends at once, for questions to the cluster.
     pub(super) fn client(&self) -> Result<Arc<BatchClient>, TransportError> {
-        self.batches.client()
+        self.prompt.client()
     }
 
     /// The known state of the topics that are written to.
     pub(super) fn topics(&self) -> &Topics {
-        self.batches.topics()
+        self.prompt.topics()
     }
 
     /// Queues a message, in the order of the calls.
@@ -61,29 +68,37 @@ impl Producer {
         let passage = self.singles.pass(&to.topic).await?;
         if passage.is_single {
             let single = |answer| Single { answer, passage };
-            self.singles.writer()?.queue(to, message, single).await
-        } else {
-            let batched = |answer| Batched { answer, passage };
-            self.batches.queue(to, message, batched).await
+            let writer = self.singles.writer().get()?;
+            return writer.queue(to, message, single).await;
+        }
+        let batched = |answer| Batched { answer, passage };
+        match &self.lingering {
+            Some(lingering) if to.may_linger => lingering.get()?.queue(to, message, batched).await,
+            _ => self.prompt.queue(to, message, batched).await,
         }
     }
 
     /// Waits until every queued message has a result, then releases the clients.
     pub(super) async fn close(&self, deadline: Duration) -> Result<(), TransportError> {
         let until = Instant::now() + deadline.min(super::FOREVER);
-        let batches = self.batches.close(until).await;
+        let lingering = async {
+            match &self.lingering {
+                Some(lingering) => lingering.close(until).await,
+                None => Ok(()),
+            }
+        };
+        let (prompt, lingering) = tokio::join!(self.prompt.close(until), lingering);
         // After the batches, because refused batches are sent here.
-        match self.singles.close() {
-            Some(singles) => singles.close(until).await.and(batches),
-            None => batches,
-        }
+        let singles = self.singles.writer().close(until).await;
+        singles.and(lingering).and(prompt)
     }
 
     /// Releases the clients without waiting. Pending confirmations report that they are closed.
     pub(super) fn stop(&self) {
-        self.batches.stop();
-        if let Some(singles) = self.singles.close() {
-            singles.stop();
+        self.prompt.stop();
+        if let Some(lingering) = &self.lingering {
+            lingering.stop();
         }
+        self.singles.writer().stop();
     }
 }

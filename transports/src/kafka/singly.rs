@@ -18,10 +18,7 @@ use rdkafka::message::{BorrowedHeaders, BorrowedMessage, Message as _, OwnedHead
 use rdkafka::producer::BaseRecord;
 use tokio::sync::Notify;
 
-use super::config::KafkaConfig;
-use super::health::Pulse;
-use super::topics::Topics;
-use super::writer::{Answer, Enqueued, Sent, Writer, closed};
+use super::writer::{Answer, Enqueued, LazyWriter, Sent, Setup};
 use crate::error::{TransportError, TransportErrorKind};
 use crate::message::Topic;
 use crate::transport::{QUEUE_DEADLINE, Receipt};
@@ -34,21 +31,10 @@ const MAX_TOPICS: usize = 10_000;
 /// The topics that are written to, and the producer for those that refuse batches.
 #[derive(Debug)]
 pub(super) struct Singles {
-    config: Arc<KafkaConfig>,
-    pulse: Arc<Pulse>,
-    topics: Arc<Topics>,
+    max_message_bytes: u32,
     traffic: RwLock<HashMap<Topic, Arc<Traffic>>>,
-    writer: Mutex<State>,
-}
-
-/// The producer that sends one message per request.
-#[derive(Debug, Default)]
-enum State {
-    /// No topic has refused a batch so far.
-    #[default]
-    Unused,
-    Started(Arc<Writer<Single>>),
-    Closed,
+    /// Sends one message per request.
+    writer: LazyWriter<Single>,
 }
 
 /// The messages in flight to one topic.
@@ -138,13 +124,11 @@ impl Sent for Single {
 // === impl Singles ===
 
 impl Singles {
-    pub(super) fn new(config: Arc<KafkaConfig>, pulse: Arc<Pulse>, topics: Arc<Topics>) -> Self {
+    pub(super) fn new(setup: Setup) -> Self {
         Self {
-            config,
-            pulse,
-            topics,
+            max_message_bytes: setup.config.max_message_bytes,
             traffic: RwLock::default(),
-            writer: Mutex::default(),
+            writer: LazyWriter::new(setup),
         }
     }
 
@@ -235,7 +219,7 @@ impl Singles {
         if small.is_none() {
             tracing::warn!(
                 topic = message.topic(),
-                max_message_bytes = passage.singles.config.max_message_bytes,
+                max_message_bytes = passage.singles.max_message_bytes,
                 "the topic refused a request as too large: its messages are sent one by one for a while, which is slower; max_message_bytes should not be more than its max.message.bytes"
             );
         }
@@ -284,7 +268,7 @@ impl Singles {
             }),
         };
         // A message that is not queued reports its result when it is dropped; its sender sends it again.
-        match self.writer().and_then(|writer| writer.enqueue(record)) {
+        match self.writer.get().and_then(|writer| writer.enqueue(record)) {
             Ok(Enqueued::Yes) => {}
             Ok(Enqueued::Full(record)) => drop(record),
             Err(error) => tracing::debug!(topic = message.topic, %error, "not sent once more"),
@@ -292,32 +276,8 @@ impl Singles {
     }
 
     /// The producer that sends one message per request.
-    pub(super) fn writer(&self) -> Result<Arc<Writer<Single>>, TransportError> {
-        let mut state = self.state();
-        match &*state {
-            State::Started(writer) => return Ok(Arc::clone(writer)),
-            State::Closed => return Err(closed()),
-            State::Unused => {}
-        }
-        let writer = Writer::start(
-            Arc::clone(&self.config),
-            Arc::clone(&self.pulse),
-            Arc::clone(&self.topics),
-        )?;
-        *state = State::Started(Arc::clone(&writer));
-        Ok(writer)
-    }
-
-    /// The same, if it was ever needed. Does not start it.
-    pub(super) fn close(&self) -> Option<Arc<Writer<Single>>> {
-        match std::mem::replace(&mut *self.state(), State::Closed) {
-            State::Started(writer) => Some(writer),
-            State::Unused | State::Closed => None,
-        }
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.writer.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn writer(&self) -> &LazyWriter<Single> {
+        &self.writer
     }
 }
 

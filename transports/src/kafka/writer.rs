@@ -8,7 +8,7 @@
 
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use a2abus_plugin::Text;
@@ -58,11 +58,34 @@ const MAX_REPLACE_PAUSE: Duration = Duration::from_secs(30);
 /// How long a released client may take to report the results of its messages.
 const RETIREMENT: Duration = Duration::from_secs(5);
 
+/// What a writer needs.
+#[derive(Debug, Clone)]
+pub(super) struct Setup {
+    pub(super) config: Arc<KafkaConfig>,
+    pub(super) pulse: Arc<Pulse>,
+    /// The topics that are written to.
+    pub(super) topics: Arc<Topics>,
+    /// How long a message waits for others.
+    pub(super) linger: Duration,
+}
+
+/// A writer that starts when it is first needed.
+#[derive(Debug)]
+pub(super) struct LazyWriter<S: Sent> {
+    setup: Setup,
+    state: std::sync::Mutex<State<S>>,
+}
+
+#[derive(Debug)]
+enum State<S: Sent> {
+    Unused,
+    Started(Arc<Writer<S>>),
+    Closed,
+}
+
 /// A producer that is replaced when it fails.
 pub(super) struct Writer<S: Sent> {
-    config: Arc<KafkaConfig>,
-    pulse: Arc<Pulse>,
-    topics: Arc<Topics>,
+    setup: Setup,
     slot: RwLock<Slot<S>>,
     /// Set before the last flush: no further messages are accepted.
     closing: AtomicBool,
@@ -97,21 +120,66 @@ pub(super) struct Reports<S> {
     sent: PhantomData<fn(S)>,
 }
 
+// === impl LazyWriter ===
+
+impl<S: Sent> LazyWriter<S> {
+    pub(super) fn new(setup: Setup) -> Self {
+        Self {
+            setup,
+            state: std::sync::Mutex::new(State::Unused),
+        }
+    }
+
+    /// The writer, started if necessary.
+    pub(super) fn get(&self) -> Result<Arc<Writer<S>>, TransportError> {
+        let mut state = self.state();
+        match &*state {
+            State::Started(writer) => return Ok(Arc::clone(writer)),
+            State::Closed => return Err(closed()),
+            State::Unused => {}
+        }
+        let writer = Writer::start(self.setup.clone())?;
+        *state = State::Started(Arc::clone(&writer));
+        Ok(writer)
+    }
+
+    /// Waits until every queued message has a result, then releases the client.
+    pub(super) async fn close(&self, until: Instant) -> Result<(), TransportError> {
+        match self.end() {
+            Some(writer) => writer.close(until).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Releases the client without waiting. Pending confirmations report that it is closed.
+    pub(super) fn stop(&self) {
+        if let Some(writer) = self.end() {
+            writer.stop();
+        }
+    }
+
+    /// The writer, if it has been started. It cannot be started from now on.
+    fn end(&self) -> Option<Arc<Writer<S>>> {
+        match std::mem::replace(&mut *self.state(), State::Closed) {
+            State::Started(writer) => Some(writer),
+            State::Unused | State::Closed => None,
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State<S>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 // === impl Writer ===
 
 impl<S: Sent> Writer<S> {
     /// Creates the client and the thread that serves it until [`Writer::stop`]. Does not wait for a broker.
-    pub(super) fn start(
-        config: Arc<KafkaConfig>,
-        pulse: Arc<Pulse>,
-        topics: Arc<Topics>,
-    ) -> Result<Arc<Self>, TransportError> {
+    pub(super) fn start(setup: Setup) -> Result<Arc<Self>, TransportError> {
         let line = Line::default();
-        let client = create(&config, &pulse, &topics, &line.room)?;
+        let client = create(&setup, &line.room)?;
         let writer = Arc::new(Self {
-            config,
-            pulse,
-            topics,
+            setup,
             slot: RwLock::new(Slot::Open(Arc::new(client))),
             closing: AtomicBool::new(false),
             line,
@@ -135,7 +203,7 @@ impl<S: Sent> Writer<S> {
 
     /// The known state of the topics that are written to.
     pub(super) fn topics(&self) -> &Topics {
-        &self.topics
+        &self.setup.topics
     }
 
     /// Queues a message, in the order of the calls. `sent` makes the state kept for it.
@@ -171,7 +239,10 @@ impl<S: Sent> Writer<S> {
         if error.kind() != TransportErrorKind::TooLarge {
             return error;
         }
-        let limit = format!("max_message_bytes is {}", self.config.max_message_bytes);
+        let limit = format!(
+            "max_message_bytes is {}",
+            self.setup.config.max_message_bytes
+        );
         TransportError::too_large(message.content_bytes(), limit).caused_by(error)
     }
 
@@ -250,12 +321,7 @@ impl<S: Sent> Writer<S> {
 
     /// Replaces a failed client.
     fn replace(&self) -> Result<(), TransportError> {
-        let client = Arc::new(create(
-            &self.config,
-            &self.pulse,
-            &self.topics,
-            &self.line.room,
-        )?);
+        let client = Arc::new(create(&self.setup, &self.line.room)?);
         let mut slot = self.slot.write().unwrap_or_else(PoisonError::into_inner);
         if matches!(*slot, Slot::Open(_)) {
             *slot = Slot::Open(client);
@@ -317,20 +383,15 @@ fn retire<S: Sent>(client: &Client<S>) {
     }
 }
 
-fn create<S: Sent>(
-    config: &KafkaConfig,
-    pulse: &Arc<Pulse>,
-    topics: &Arc<Topics>,
-    room: &Arc<Notify>,
-) -> Result<Client<S>, TransportError> {
+fn create<S: Sent>(setup: &Setup, room: &Arc<Notify>) -> Result<Client<S>, TransportError> {
     let reports = Reports {
-        events: Events::new("producer", Arc::clone(pulse)),
-        topics: Arc::clone(topics),
+        events: Events::new("producer", Arc::clone(&setup.pulse)),
+        topics: Arc::clone(&setup.topics),
         room: Arc::clone(room),
         closing: AtomicBool::new(false),
         sent: PhantomData,
     };
-    let mut config = config.producer()?;
+    let mut config = setup.config.producer(setup.linger)?;
     if S::IS_SINGLE {
         config.set("batch.num.messages", "1");
     }

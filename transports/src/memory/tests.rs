@@ -4,7 +4,7 @@ use tokio::time::timeout;
 
 use super::*;
 use crate::delivery::{Delivery, Outcome};
-use crate::transport::{Guarantee, Reading, TopicFilter};
+use crate::transport::{Reading, TopicFilter};
 
 const SOON: Duration = Duration::from_secs(60);
 
@@ -273,10 +273,9 @@ async fn partitions_can_be_chosen_and_read_alone() {
     assert_eq!(error.kind(), TransportErrorKind::UnknownTopic);
     for number in [6, 7] {
         let to = Address {
-            topic: topic("r"),
             partition: Some(number),
             reply_to: Some(topic("back")),
-            guarantee: Guarantee::Default,
+            ..Address::topic(topic("r"))
         };
         let sent = bus
             .send(&to, Message::plain(number.to_string()))
