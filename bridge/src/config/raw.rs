@@ -129,9 +129,13 @@ fn parse(text: &str) -> Result<Node, serde_saphyr::Error> {
 
 /// The parser's message without its position, which the problem already has.
 fn parser_message(error: &serde_saphyr::Error) -> String {
-    if let serde_saphyr::Error::DuplicateMappingKey { key: Some(key), .. } = error.without_snippet()
-    {
-        return format!("duplicate key {key}");
+    match error.without_snippet() {
+        serde_saphyr::Error::DuplicateMappingKey { key: Some(key), .. } => {
+            return format!("duplicate key {key}");
+        }
+        // Only keys are read as text.
+        serde_saphyr::Error::NullIntoString { .. } => return "a key is empty".to_owned(),
+        _ => {}
     }
     let text = error.without_snippet().to_string();
     let line = text.lines().next().unwrap_or_default();

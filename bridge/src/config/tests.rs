@@ -61,6 +61,7 @@ fn invalid_yaml_is_reported_with_its_position() {
         "a: b: c",
         &["f:1:5: not YAML: mapping values are not allowed in this context"],
     );
+    check(": 1", &["f:1:1: a key is empty"]);
     check("- 1", &["f:1:1: expected a section of keys, not a list"]);
     check(
         "a: *b",
