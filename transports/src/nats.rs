@@ -228,7 +228,7 @@ impl Transport for Nats {
     ) -> Result<Confirmation, TransportError> {
         let inner = &self.inner;
         let message = message.borrow();
-        let bytes = message.content_bytes();
+        let bytes = || message.content_bytes();
         let out = match &to.guarantee {
             Guarantee::Default => core::outbound(to, message, None)?,
             Guarantee::Stored { message_id } => {
@@ -244,7 +244,7 @@ impl Transport for Nats {
         match &to.guarantee {
             Guarantee::Default => inner.send_core(out, bytes, verdict).await?,
             Guarantee::Stored { .. } | Guarantee::StoredNext { .. } => {
-                inner.send_stored(to, out, bytes, verdict).await?
+                inner.send_stored(to, out, bytes(), verdict).await?
             }
         }
         Ok(Confirmation::waiting(waiting))
@@ -385,14 +385,16 @@ impl Inner {
     async fn send_core(
         &self,
         out: async_nats::message::OutboundMessage,
-        bytes: usize,
+        bytes: impl FnOnce() -> usize,
         confirm: Waiter,
     ) -> Result<(), TransportError> {
         let room = match self.written.try_reserve() {
             Ok(room) => room,
             Err(_) => in_queue(self.written.reserve()).await?,
         };
-        self.link.up(core::after(self.ack_timeout)).await?;
+        if !self.link.is_usable() {
+            self.link.up(core::after(self.ack_timeout)).await?;
+        }
         // After the wait: a message that waited for a reconnect goes to the new connection, and only that connection
         // can lose it.
         let connects = connects(&self.client);
@@ -412,18 +414,13 @@ impl Inner {
             Ok(permit) => permit,
             Err(_) => in_queue(Arc::clone(&self.unanswered).acquire_owned()).await?,
         };
-        let deadline = core::after(self.ack_timeout);
-        self.link.up(deadline).await?;
-        // A message that comes before its stream exists would be refused, and overtaken by later messages.
-        if !self.streams_tried.is_cancelled() {
-            let tried = self.streams_tried.cancelled();
-            if tokio::time::timeout_at(deadline, tried).await.is_err() {
-                return Err(self.link.disconnected("make the managed streams"));
-            }
+        if !self.link.is_usable() || !self.streams_tried.is_cancelled() {
+            self.ready_to_store().await?;
         }
         let token = self.next_token();
         // The stream answers to the reply subject, so the message cannot carry another one for agents.
-        out.reply = Some(format!("{}.{token}", self.inbox).into());
+        let reply = [&self.inbox, ".", itoa::Buffer::new().format(token)].concat();
+        out.reply = Some(reply.into());
         let expected = Expected {
             token,
             answer: Answer::Stored,
@@ -435,6 +432,18 @@ impl Inner {
             permit: Some(permit),
         };
         self.ask(expected, out).await
+    }
+
+    /// Waits for the connection, and until the managed streams were tried: a message that comes before its stream exists
+    /// would be refused, and overtaken by later messages.
+    async fn ready_to_store(&self) -> Result<(), TransportError> {
+        let deadline = core::after(self.ack_timeout);
+        self.link.up(deadline).await?;
+        let tried = self.streams_tried.cancelled();
+        match tokio::time::timeout_at(deadline, tried).await {
+            Ok(()) => Ok(()),
+            Err(_) => Err(self.link.disconnected("make the managed streams")),
+        }
     }
 
     /// Announces a question and sends it. If sending fails, the announcement and its permit are withdrawn.
@@ -452,7 +461,7 @@ impl Inner {
             token,
             room: Some(room),
         };
-        core::publish(&self.client, out, bytes).await?;
+        core::publish(&self.client, out, || bytes).await?;
         unasked.room = None;
         Ok(())
     }

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use a2abus_plugin::Text;
@@ -64,15 +65,22 @@ pub(super) fn outbound(
     })
 }
 
-/// Gives a publication of this size to the client, in order; waits while the client's queue is full.
+/// Gives a publication to the client, in order; waits while the client's queue is full. `bytes` tells its size, for the
+/// error if it is too large.
 pub(super) async fn publish(
     client: &Client,
     out: OutboundMessage,
-    bytes: usize,
+    bytes: impl FnOnce() -> usize,
 ) -> Result<(), TransportError> {
-    match tokio::time::timeout(QUEUE_DEADLINE, client.publish_message(out)).await {
+    let mut publish = pin!(client.publish_message(out));
+    // There is nearly always room, and then no timer is needed.
+    let published = match futures_util::poll!(publish.as_mut()) {
+        Poll::Ready(published) => Ok(published),
+        Poll::Pending => tokio::time::timeout(QUEUE_DEADLINE, publish).await,
+    };
+    match published {
         Ok(Ok(())) => Ok(()),
-        Ok(Err(error)) => Err(publish_error(error, client, bytes)),
+        Ok(Err(error)) => Err(publish_error(error, client, bytes())),
         Err(_) => Err(TransportError::new(
             TransportErrorKind::Saturated,
             "wait for room in the queue of the NATS client",

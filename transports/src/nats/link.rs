@@ -415,9 +415,14 @@ impl Link {
         self.connection.borrow().up
     }
 
+    /// Whether a message can be sent now.
+    pub(super) fn is_usable(&self) -> bool {
+        self.is_up() && !self.is_closed()
+    }
+
     /// Waits until the connection is up, or until the deadline.
     pub(super) async fn up(&self, deadline: Instant) -> Result<(), TransportError> {
-        if self.is_up() && !self.is_closed() {
+        if self.is_usable() {
             return Ok(());
         }
         let mut connection = self.connection.subscribe();
