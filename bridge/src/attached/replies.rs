@@ -269,7 +269,7 @@ impl ReplyPublisher {
                     origin: Some((event.id(), 0)),
                     headers: &requester.headers,
                 };
-                outbound.route(&event, from, None)?
+                outbound.route(&mut event.clone(), from, None)?
             }
         };
         for copy in copies {

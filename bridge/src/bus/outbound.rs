@@ -1,5 +1,6 @@
 //! Copies of events for their destinations.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -205,24 +206,27 @@ impl Outbound {
     }
 
     /// The copies of an event: one for each destination of the first route that matches it. Only the destination that
-    /// answers gets the call id and the reply address; all others get a request without them.
+    /// answers gets the call id and the reply address; all others get a request without them. A single copy is made of
+    /// the event itself, so the attributes of a copy may be in `event` afterwards.
     ///
     /// # Errors
     /// When there is no route, or the name of a destination cannot be built.
     pub fn route(
         &self,
-        event: &Event,
+        event: &mut Event,
         from: Provenance<'_>,
         to_answer: Option<TrackedRequest<'_>>,
     ) -> Result<Vec<Outgoing>, RoutingError> {
         let adapters = &from.rules.adapters;
-        let event = adapters.at_binding(from.binding, event)?;
-        let route = from.rules.route(&event, from.binding);
-        let route = route.map_err(|unrouted| RoutingError::unrouted(unrouted, &event))?;
+        let mut of_binding = converted(adapters.at_binding(from.binding, event)?);
+        let event = of_binding.as_mut().unwrap_or(event);
+        let route = from.rules.route(event, from.binding);
+        let route = route.map_err(|unrouted| RoutingError::unrouted(unrouted, event))?;
         let name = route.name().text();
-        let event = adapters.at_route(name, from.binding, &event)?;
-        let event = event.as_ref();
-        let plain = match to_answer.filter(|_| route.destinations().len() > 1) {
+        let mut of_route = converted(adapters.at_route(name, from.binding, event)?);
+        let event = of_route.as_mut().unwrap_or(event);
+        let is_only = route.destinations().len() == 1;
+        let mut plain = match to_answer.filter(|_| !is_only) {
             Some(to_answer) => {
                 let plain = (to_answer.plain)()?;
                 let plain = adapters.at_binding(from.binding, &plain)?;
@@ -239,12 +243,13 @@ impl Outbound {
         let mut copies = Vec::with_capacity(route.destinations().len());
         for (index, destination) in route.destinations().iter().enumerate() {
             let answers = index == route.answering();
-            let event = plain.as_ref().filter(|_| !answers).unwrap_or(event);
+            let event = plain.as_mut().filter(|_| !answers).unwrap_or(&mut *event);
             let resolved = destination
                 .resolve(event, from.binding, from.key)
                 .map_err(in_route)?;
             let to = (index, destination.named_by());
-            let mut copy = event.clone();
+            let mut copied = (!is_only).then(|| event.clone());
+            let copy = copied.as_mut().unwrap_or(event);
             copy.set(extension::HOPS, hops)?;
             if !answers {
                 OF_THE_CALL.iter().for_each(|name| copy.remove(name));
@@ -258,7 +263,7 @@ impl Outbound {
     /// The copy of an event for one destination of a route. `to_answer` is set for the destination that answers.
     fn copy(
         &self,
-        mut event: Event,
+        event: &mut Event,
         (route, from): (&Text, Provenance<'_>),
         resolved: Resolved<'_>,
         (index, named_by): (usize, NamedBy),
@@ -270,18 +275,20 @@ impl Outbound {
             (&mut address.guarantee, from.origin)
         {
             // The stream drops messages with the same id, so only the same copy of the same message may have it.
-            let copy = format!("{}/{origin}/{unit}/{route}/{index}", from.binding);
+            let (mut of_unit, mut of_copy) = (itoa::Buffer::new(), itoa::Buffer::new());
+            let (unit, index) = (of_unit.format(unit), of_copy.format(index));
+            let copy = [from.binding, "/", origin, "/", unit, "/", route, "/", index];
             // A redelivered request is a new call. The agent must get it again, or the call would have no answer.
-            let id = match to_answer.and_then(|_| callid::logged_call_id(&event)) {
-                Some(call) => format!("{copy}/{call}"),
-                None => copy,
-            };
-            *message_id = Some(id.into());
+            let call = to_answer.and_then(|_| callid::logged_call_id(event));
+            *message_id = Some(match call {
+                Some(call) => Text::concat(&[&copy[..], &["/", &call]].concat()),
+                None => Text::concat(&copy),
+            });
         }
-        let headers = to_answer.map(|to_answer| (to_answer.stamp)(bus, &mut event, &mut address));
+        let headers = to_answer.map(|to_answer| (to_answer.stamp)(bus, event, &mut address));
         let mut outgoing = self.written(
             bus,
-            &event,
+            event,
             resolved.mode,
             resolved.key,
             (headers.unwrap_or_default(), from.headers),
@@ -389,5 +396,13 @@ impl Outbound {
             .send(&outgoing.address, &outgoing.message)
             .instrument(stage::publish(&outgoing.address.topic))
             .await
+    }
+}
+
+/// The event, if an adapter has converted it.
+fn converted(adapted: Cow<'_, Event>) -> Option<Event> {
+    match adapted {
+        Cow::Borrowed(_) => None,
+        Cow::Owned(event) => Some(event),
     }
 }

@@ -346,7 +346,8 @@ impl Calls {
             plain: &|| exchange.original.restore(&exchange.event),
             stamp: &stamp,
         };
-        self.outbound.route(&exchange.event, from, Some(to_answer))
+        let event = &mut exchange.event.clone();
+        self.outbound.route(event, from, Some(to_answer))
     }
 
     /// The provenance of a caller's event. The message ids of its copies are derived from its fresh event id: a retried

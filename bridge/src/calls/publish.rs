@@ -68,7 +68,7 @@ impl Calls {
         let copies = {
             let rules = self.rules();
             let from = Self::of_caller(&rules, event.id(), headers);
-            self.outbound.route(event, from, None)
+            self.outbound.route(&mut event.clone(), from, None)
         };
         for copy in copies.map_err(|error| CallError::unroutable(&error, event))? {
             let published = pin!(self.publisher.for_caller(&copy, || ()));

@@ -102,7 +102,7 @@ impl Pipeline {
             Err(refused) => return self.misdirected(at, unit, &event, &refused, routed),
         }
         self.add_reply_address(at, &mut event);
-        self.route_untracked(at, unit, &event, routed);
+        self.route_untracked(at, unit, &mut event, routed);
     }
 
     /// Whether an event answers a call on a binding that reads no answers: then it becomes a dead letter.
@@ -131,7 +131,7 @@ impl Pipeline {
         &self,
         at: ReadAt<'_>,
         unit: Option<&Unit>,
-        event: &Event,
+        event: &mut Event,
         routed: &mut Routed,
     ) {
         let origin = at

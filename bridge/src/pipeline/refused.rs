@@ -68,7 +68,7 @@ impl Pipeline {
             .map(|inbox| self.claims.reply_addresses.inbox(inbox));
         let inbox = inbox.and_then(Result::ok);
         let before = routed.copies.len();
-        self.route_untracked(at, Some(unit), &event, routed);
+        self.route_untracked(at, Some(unit), &mut event, routed);
         let copies = routed.copies.iter_mut().skip(before);
         for copy in copies.filter(|copy| copy.dead_letter.is_none()) {
             // The address is useless on another bus.

@@ -161,7 +161,7 @@ impl WorkflowBinding {
                 origin: Some((event.id(), 0)),
                 headers: &client.headers,
             };
-            return self.outbound.route(event, from, None);
+            return self.outbound.route(&mut event.clone(), from, None);
         };
         let correlation = client.correlation.iter();
         let own = correlation.map(|id| (Text::from_static(spring::CORRELATION_ID), id.clone()));
