@@ -219,10 +219,11 @@ impl Pipeline {
         let mut checks = interval(CHECK_INTERVAL);
         checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
+            let now = Instant::now();
             while self.copies.has_room()
                 && let Some(delivery) = unread.pop_front()
             {
-                run.receive(delivery);
+                run.receive(delivery, now);
             }
             run.proceed_fresh();
             // A held lane has work or a confirmation here.
@@ -247,14 +248,20 @@ impl Pipeline {
     }
 
     /// Reads a delivery.
-    fn receive(&self, delivery: Delivery) -> Received {
+    fn receive(&self, delivery: Delivery, now: Instant) -> Received {
         let span = self.intake.receive(&delivery);
-        span.clone().in_scope(|| self.received(delivery, span))
+        let (copies, original) = span.in_scope(|| self.received(delivery));
+        Received {
+            copies,
+            original,
+            since: now,
+            span,
+        }
     }
 
     /// Routes each event in a message, sends each answer to its call, and makes dead letters of the rest. The requests
     /// in it become calls here.
-    fn received(&self, delivery: Delivery, span: Span) -> Received {
+    fn received(&self, delivery: Delivery) -> (Vec<Outgoing>, Original) {
         let rules = self.outbound.rules();
         let at = self.intake.at(&delivery, &rules);
         let mut routed = Routed::default();
@@ -301,12 +308,7 @@ impl Pipeline {
             settlement,
             _weight: self.copies.hold(&routed.copies),
         };
-        Received {
-            copies: routed.copies,
-            original,
-            since: Instant::now(),
-            span,
-        }
+        (routed.copies, original)
     }
 
     fn settle(&self, original: Original) {

@@ -64,9 +64,9 @@ impl<'p> Run<'p> {
     }
 
     /// Adds a message to its lane.
-    pub(super) fn receive(&mut self, delivery: Delivery) {
+    pub(super) fn receive(&mut self, delivery: Delivery, now: Instant) {
         let lane = delivery.lane;
-        let received = self.pipeline.receive(delivery);
+        let received = self.pipeline.receive(delivery, now);
         let entry = self.lanes.entry(lane).or_default();
         entry.order.receive(received);
         if !std::mem::replace(&mut entry.is_fresh, true) {

@@ -27,11 +27,9 @@ pub(super) enum Done {
     Recovered(Original),
 }
 
-/// A message while its copies are handed to their buses.
+/// A message while its copies are handed to their buses. Those after the last result remain.
 pub(super) struct Sending {
     pub(super) in_flight: InFlight,
-    /// The copies that remain.
-    left: std::vec::IntoIter<Outgoing>,
     /// When the message was received.
     since: Instant,
     span: Span,
@@ -42,17 +40,18 @@ pub(super) struct InFlight {
     lane: u32,
     /// Its number in its lane.
     number: u64,
-    copies: SmallVec<[Copy; 1]>,
+    copies: Vec<Outgoing>,
+    /// The result of handing over each of them, in the same order.
+    handed: SmallVec<[Handed; 1]>,
     /// When the copies were handed to their buses.
     sent: Instant,
     original: Original,
 }
 
-/// A copy that was handed to its bus.
-struct Copy {
-    outgoing: Outgoing,
-    handed: SendResult,
-    /// Set if it was held before.
+/// The result for one copy.
+struct Handed {
+    result: SendResult,
+    /// Set if the copy was held before.
     _holder: Option<Holder>,
 }
 
@@ -87,34 +86,29 @@ impl Pipeline {
     /// Hands the copies of a message to their buses as far as that needs no wait. Returns whether all were.
     pub(super) fn hand_over(&self, step: &mut Sending) -> bool {
         let Sending {
-            in_flight,
-            left,
-            span,
-            ..
+            in_flight, span, ..
         } = step;
-        if left
-            .as_slice()
-            .iter()
-            .any(|copy| self.calls.lacks_reply_reader(copy))
-        {
+        let InFlight {
+            copies,
+            handed,
+            original,
+            ..
+        } = in_flight;
+        let lacks_reply_reader = |copy: &Outgoing| self.calls.lacks_reply_reader(copy);
+        if copies.iter().skip(handed.len()).any(lacks_reply_reader) {
             return false;
         }
         let _span = span.enter();
-        while let Some(copy) = left.as_slice().first() {
+        while let Some(copy) = copies.get(handed.len()) {
             if !self.is_wanted(copy) {
-                self.expired(copy, &in_flight.original);
-                left.next();
+                self.expired(copy, original);
+                copies.remove(handed.len());
                 continue;
             }
             // A copy that would have to wait is not sent here, so the work is limited by the messages received at once.
-            let handed = unconstrained(self.publisher.send(copy)).now_or_never();
-            let Some(handed) = handed else { return false };
-            let Some(outgoing) = left.next() else { break };
-            in_flight.copies.push(Copy {
-                outgoing,
-                handed: handed.into(),
-                _holder: None,
-            });
+            let result = unconstrained(self.publisher.send(copy)).now_or_never();
+            let Some(result) = result else { return false };
+            handed.push(Handed::of(result, None));
         }
         true
     }
@@ -124,13 +118,14 @@ impl Pipeline {
     pub(super) async fn finish(&self, step: Sending) -> (u32, Done) {
         let Sending {
             mut in_flight,
-            left,
             since,
             span,
         } = step;
         let publish = async {
+            let left = in_flight.copies.split_off(in_flight.handed.len());
+            let lacks_reply_reader = |copy: &Outgoing| self.calls.lacks_reply_reader(copy);
             let (not_ready, ready): (Vec<_>, Vec<_>) =
-                left.partition(|copy| self.calls.lacks_reply_reader(copy));
+                left.into_iter().partition(lacks_reply_reader);
             let fresh = |copy| (copy, None);
             self.publish(ready.into_iter().map(fresh), &mut in_flight)
                 .await;
@@ -151,7 +146,7 @@ impl Pipeline {
         number: u64,
         Unconfirmed { copies, original }: Unconfirmed,
     ) -> (u32, Done) {
-        let mut in_flight = InFlight::new(lane, number, original);
+        let mut in_flight = InFlight::new(lane, number, Vec::new(), original);
         let held = |(copy, holder)| (copy, Some(holder));
         self.publish(copies.into_iter().map(held), &mut in_flight)
             .await;
@@ -197,35 +192,33 @@ impl Pipeline {
         copies: impl Iterator<Item = (Outgoing, Option<Holder>)>,
         in_flight: &mut InFlight,
     ) {
-        for (outgoing, _holder) in copies {
-            if !self.is_wanted(&outgoing) {
-                self.expired(&outgoing, &in_flight.original);
+        for (copy, holder) in copies {
+            if !self.is_wanted(&copy) {
+                self.expired(&copy, &in_flight.original);
                 continue;
             }
-            in_flight.copies.push(Copy {
-                handed: self.publisher.send(&outgoing).await.into(),
-                outgoing,
-                _holder,
-            });
+            let result = self.publisher.send(&copy).await;
+            in_flight.copies.push(copy);
+            in_flight.handed.push(Handed::of(result, holder));
         }
         in_flight.sent = Instant::now();
     }
 
     /// Whether a copy could not be handed to its bus, and has to be sent again before later messages.
     pub(super) fn has_failed(&self, in_flight: &InFlight) -> bool {
-        let holds = |copy: &Copy| {
-            matches!(&copy.handed, SendResult::Failed(error)
-                if self.publisher.failure_action(&copy.outgoing, error) == FailureAction::Hold)
+        let holds = |(copy, handed): (&Outgoing, &Handed)| {
+            matches!(&handed.result, SendResult::Failed(error)
+                if self.publisher.failure_action(copy, error) == FailureAction::Hold)
         };
-        in_flight.copies.iter().any(holds)
+        let mut copies = in_flight.copies.iter().zip(&in_flight.handed);
+        copies.any(holds)
     }
 
     /// Records that every copy of a message is confirmed.
     pub(super) fn record_confirmed(&self, in_flight: InFlight, now: Instant) -> Original {
         for copy in &in_flight.copies {
-            self.publisher
-                .confirmed(&copy.outgoing, now - in_flight.sent);
-            self.calls.note_published(&copy.outgoing);
+            self.publisher.confirmed(copy, now - in_flight.sent);
+            self.calls.note_published(copy);
         }
         in_flight.original
     }
@@ -237,12 +230,13 @@ impl Pipeline {
             lane,
             number,
             copies,
+            handed,
             sent,
             original,
         } = in_flight;
         let mut again: Option<(Vec<HeldCopy>, TransportErrorKind)> = None;
-        for copy in copies {
-            if let Err((held, kind)) = self.delivered(copy, sent, &original).await {
+        for (copy, handed) in copies.into_iter().zip(handed) {
+            if let Err((held, kind)) = self.delivered(copy, handed, sent, &original).await {
                 again.get_or_insert_with(|| (Vec::new(), kind)).0.push(held);
             }
         }
@@ -257,17 +251,17 @@ impl Pipeline {
     /// Waits until a copy, or its replacement, is confirmed. Returns the copy that has to be sent again, if any.
     async fn delivered(
         &self,
-        copy: Copy,
+        mut copy: Outgoing,
+        handed: Handed,
         mut sent: Instant,
         original: &Original,
     ) -> Result<(), (HeldCopy, TransportErrorKind)> {
-        let Copy {
-            outgoing: mut copy,
-            mut handed,
+        let Handed {
+            mut result,
             _holder,
-        } = copy;
+        } = handed;
         loop {
-            let failed = match handed {
+            let failed = match result {
                 SendResult::Waiting(confirmation) => confirmation.await.err(),
                 SendResult::Confirmed => None,
                 SendResult::Failed(error) => Some(error),
@@ -287,7 +281,7 @@ impl Pipeline {
                 None => return Ok(()),
             }
             sent = Instant::now();
-            handed = self.publisher.send(&copy).await.into();
+            result = self.publisher.send(&copy).await.into();
         }
     }
 
@@ -349,8 +343,7 @@ impl Sending {
             span,
         } = received;
         Self {
-            in_flight: InFlight::new(lane, number, original),
-            left: copies.into_iter(),
+            in_flight: InFlight::new(lane, number, copies, original),
             since,
             span,
         }
@@ -360,11 +353,12 @@ impl Sending {
 // === impl InFlight ===
 
 impl InFlight {
-    fn new(lane: u32, number: u64, original: Original) -> Self {
+    fn new(lane: u32, number: u64, copies: Vec<Outgoing>, original: Original) -> Self {
         Self {
             lane,
             number,
-            copies: SmallVec::new(),
+            copies,
+            handed: SmallVec::new(),
             sent: Instant::now(),
             original,
         }
@@ -372,23 +366,34 @@ impl InFlight {
 
     /// Whether a bus refused a copy.
     pub(super) fn has_failed_copy(&self) -> bool {
-        let mut copies = self.copies.iter();
-        copies.any(|copy| matches!(copy.handed, SendResult::Failed(_)))
+        let mut handed = self.handed.iter();
+        handed.any(|handed| matches!(handed.result, SendResult::Failed(_)))
     }
 
     /// Whether every copy is confirmed by now.
     pub(super) fn is_confirmed(&mut self) -> bool {
-        self.copies.iter_mut().all(|copy| {
-            if let SendResult::Waiting(confirmation) = &mut copy.handed
+        self.handed.iter_mut().all(|Handed { result, .. }| {
+            if let SendResult::Waiting(confirmation) = result
                 && let Some(confirmed) = confirmation.now()
             {
-                copy.handed = match confirmed {
+                *result = match confirmed {
                     Ok(_) => SendResult::Confirmed,
                     Err(error) => SendResult::Failed(error),
                 };
             }
-            matches!(copy.handed, SendResult::Confirmed)
+            matches!(result, SendResult::Confirmed)
         })
+    }
+}
+
+// === impl Handed ===
+
+impl Handed {
+    fn of(result: Result<Confirmation, TransportError>, holder: Option<Holder>) -> Self {
+        Self {
+            result: result.into(),
+            _holder: holder,
+        }
     }
 }
 
