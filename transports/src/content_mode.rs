@@ -221,9 +221,9 @@ fn read_bare(body: &Bytes, limits: &Limits) -> Result<Option<Event>, EventError>
     if body.iter().find(|byte| !byte.is_ascii_whitespace()) != Some(&b'{') {
         return Ok(None);
     }
-    // Most payloads are no events, and need not be parsed to know it. A name may be written with escapes.
+    // Most payloads are no events, and need not be parsed to know it. Letters of a name may be written as `\u00..`.
     let has = |text: &[u8]| memchr::memmem::find(body, text).is_some();
-    if !has(b"specversion") && !has(b"\\u") {
+    if !has(b"specversion") && !has(b"\\u00") {
         return Ok(None);
     }
     match format::read(body, limits) {

@@ -132,6 +132,10 @@ fn bare_json_on_nats_is_an_event_only_if_it_is_marked() {
         Ok(true),
     );
     check(
+        r#"{"\u0073pecversion":"1.0","id":"1","source":"/s","type":"t"}"#,
+        Ok(true),
+    );
+    check(
         r#"{"specversion":"1.0","id":"1","source":"/s"}"#,
         Err(EventErrorKind::MissingAttribute),
     );
