@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use a2abus_plugin::Text;
 use async_nats::{Client, Subscriber};
+use futures_util::StreamExt as _;
 use futures_util::stream::select_all;
 use tokio::sync::{Semaphore, broadcast, mpsc, oneshot, watch};
 use tokio::time::Instant;
@@ -143,7 +144,7 @@ impl Nats {
             client: client.clone(),
             link: Arc::clone(&link),
             api: api.clone(),
-            inbox: replies,
+            inbox: replies.ready_chunks(jetstream::CHUNK),
             notices: to_notice,
         };
         tasks.spawn(replies.run(stop.clone()));

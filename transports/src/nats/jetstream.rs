@@ -13,7 +13,7 @@ use std::sync::Arc;
 use a2abus_plugin::Text;
 use async_nats::{Client, StatusCode, Subscriber};
 use futures_util::StreamExt;
-use futures_util::stream::FuturesUnordered;
+use futures_util::stream::{FuturesUnordered, ReadyChunks};
 use serde::Deserialize;
 use tokio::sync::{broadcast, mpsc};
 use tokio::time::Instant;
@@ -29,13 +29,15 @@ use crate::transport::Receipt;
 /// At most this many questions can be announced ahead of the task that waits for their answers; each has room for two
 /// notices.
 pub(super) const NOTICES: usize = 2 * 1024;
+/// How many answers are read at once.
+pub(super) const CHUNK: usize = 256;
 
 /// Waits for the answers on our inbox, as long as there can be questions.
 pub(super) struct Replies {
     pub(super) client: Client,
     pub(super) link: Arc<Link>,
     pub(super) api: Api,
-    pub(super) inbox: Subscriber,
+    pub(super) inbox: ReadyChunks<Subscriber>,
     pub(super) notices: mpsc::Receiver<Notice>,
 }
 
@@ -79,14 +81,21 @@ impl Replies {
                     }
                 }
                 notice = self.notices.recv() => match notice {
-                    Some(notice) => self.notice(&mut unanswered, notice),
+                    Some(notice) => {
+                        self.notice(&mut unanswered, notice);
+                        self.notices(&mut unanswered);
+                    }
                     None => return,
                 },
-                answer = self.inbox.next() => match answer {
-                    Some(answer) => {
-                        let no_responders = self.answered(&mut unanswered, &answer);
-                        let topic = no_responders.and_then(|expected| lookups.no_responders(expected, Instant::now()));
-                        open_lookups.extend(topic.map(|topic| look_up(self.api.clone(), topic)));
+                answers = self.inbox.next() => match answers {
+                    Some(answers) => {
+                        // Questions are announced before they are sent, but announcements may still be queued.
+                        self.notices(&mut unanswered);
+                        for answer in answers {
+                            let no_responders = self.answered(&mut unanswered, &answer);
+                            let topic = no_responders.and_then(|expected| lookups.no_responders(expected, Instant::now()));
+                            open_lookups.extend(topic.map(|topic| look_up(self.api.clone(), topic)));
+                        }
                     }
                     None => return,
                 },
@@ -95,6 +104,13 @@ impl Replies {
                 () = tokio::time::sleep_until(next_deadline.unwrap_or_else(Instant::now)),
                     if next_deadline.is_some() => unanswered.expire(),
             }
+        }
+    }
+
+    /// Takes the queued notices.
+    fn notices(&mut self, unanswered: &mut Unanswered) {
+        while let Ok(notice) = self.notices.try_recv() {
+            self.notice(unanswered, notice);
         }
     }
 
@@ -110,14 +126,10 @@ impl Replies {
 
     /// Decides a question. Returns a publication without a listener, for which the streams must be checked first.
     fn answered(
-        &mut self,
+        &self,
         unanswered: &mut Unanswered,
         answer: &async_nats::Message,
     ) -> Option<Expected> {
-        // A question is announced before it is sent, but the announcement may still be queued.
-        while let Ok(notice) = self.notices.try_recv() {
-            self.notice(unanswered, notice);
-        }
         let token = answer.subject.rsplit('.').next().unwrap_or_default();
         // An answer that is late or invented belongs to no question.
         let token = token.parse().ok()?;
