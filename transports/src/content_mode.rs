@@ -181,7 +181,7 @@ fn write_binary(binding: Binding, event: &Event) -> Result<Message, EventError> 
     }
     Ok(Message {
         key: None,
-        headers: headers.headers,
+        headers: headers.headers.into(),
         body: event.data().map(|data| data.bytes().clone()),
     })
 }
@@ -240,7 +240,7 @@ fn read_bare(body: &Bytes, limits: &Limits) -> Result<Option<Event>, EventError>
 
 /// Headers whose values share one block of memory.
 struct HeaderBlock {
-    headers: Headers,
+    headers: Vec<Header>,
     block: BytesMut,
 }
 
@@ -301,7 +301,7 @@ impl HeaderBlock {
 
     fn with_capacity(headers: usize) -> Self {
         Self {
-            headers: Headers::with_capacity(headers),
+            headers: Vec::with_capacity(headers),
             block: BytesMut::with_capacity(Self::BLOCK),
         }
     }
@@ -312,14 +312,20 @@ impl HeaderBlock {
             Binding::Kafka | Binding::Memory => self.raw(name, value),
             Binding::Nats | Binding::Http => {
                 percent::encode(value, &mut self.block);
-                self.headers.push(name, self.block.split().freeze());
+                self.push(name);
             }
         }
     }
 
     fn raw(&mut self, name: Text, value: &str) {
         self.block.extend_from_slice(value.as_bytes());
-        self.headers.push(name, self.block.split().freeze());
+        self.push(name);
+    }
+
+    /// Adds a header with the bytes that were just written as its value.
+    fn push(&mut self, name: Text) {
+        let value = Some(self.block.split().freeze());
+        self.headers.push(Header { name, value });
     }
 }
 
