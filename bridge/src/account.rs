@@ -100,6 +100,11 @@ impl Account {
         self.in_flight = Some(self.metrics.agents().begin(&self.agent, is_known));
     }
 
+    /// Sets the agent of a call of another replica. Its caller and its method are unknown.
+    pub(crate) fn is_resumed_for(&mut self, agent: Text) {
+        self.agent = agent;
+    }
+
     /// The agent of the call; empty if it names none.
     pub(crate) fn agent(&self) -> &Text {
         &self.agent

@@ -64,6 +64,7 @@ use self::server::{Server, ServerTransport};
 use self::session::Session;
 use self::web::{Web, url_of};
 use crate::bus::deadletter::{Reason, Undelivered};
+use crate::calls::CallError;
 use crate::calls::failure::{self, Failure, Recipient};
 use crate::clock;
 use crate::config::{AttachConfig, AttachProtocol};
@@ -453,13 +454,22 @@ impl AttachedBinding {
         held.done();
     }
 
+    /// Publishes an answer. If that is impossible, for example because it is too large, the requester gets the reason.
     async fn publish(&self, request: &Request, answer: Answer, held: &Held) {
-        let answer = (request.identity.as_ref(), answer);
-        let published = self
-            .reply_publisher
-            .answer(&self.intake, &request.requester, answer);
-        if let Err(error) = published.await {
-            self.unanswered(held, &error).await;
+        let publisher = &self.reply_publisher;
+        let (identity, requester) = (request.identity.as_ref(), &request.requester);
+        let published = publisher.answer(&self.intake, requester, (identity, answer));
+        let Err(error) = published.await else {
+            return;
+        };
+        self.unanswered(held, &error).await;
+        if requester.waits() {
+            let failure = Failure::on_bus(&CallError::Undeliverable(error.to_string().into()));
+            let answer = (identity, Answer::failed(&failure, &request.recipient()));
+            let published = publisher.answer(&self.intake, requester, answer);
+            if let Err(error) = published.await {
+                tracing::debug!(binding = %self.intake.name, %error, "the error in place of an answer is not delivered");
+            }
         }
     }
 

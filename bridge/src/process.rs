@@ -242,6 +242,12 @@ impl Process {
         let Some(results) = shared.cloned() else {
             return;
         };
+        if let Some(a2a) = a2a {
+            let (tasks, results) = (Arc::clone(&a2a.tasks), Arc::clone(&results));
+            let deadlines = move |tasks| results.deadlines(&tasks);
+            let ends = tasks.end_overdue(deadlines);
+            self.rest.spawn(until(self.order.rest.clone(), ends));
+        }
         let line = |what| self.log.limit(Level::WARN, what);
         for channel in self.calls.channels().iter() {
             let Some(bus) = self.buses.get(channel.bus) else {

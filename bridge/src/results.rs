@@ -19,6 +19,7 @@
 mod fold;
 pub(crate) mod follower;
 
+use std::collections::{HashMap, HashSet};
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
@@ -235,6 +236,21 @@ impl Results {
             let followed = followed(entries, &call)?;
             Some((Arc::clone(&followed.opened), followed.at))
         })
+    }
+
+    /// The latest deadline of the recorded calls of each of these tasks, in milliseconds since 1970.
+    pub(crate) fn deadlines(&self, tasks: &HashSet<Text>) -> HashMap<Text, u64> {
+        let mut deadlines = HashMap::new();
+        self.view.read(|entries| {
+            for call in entries.iter().filter_map(|(_, entry)| entry.call()) {
+                let task = call.opened.task.as_ref();
+                if let Some(task) = task.filter(|task| tasks.contains(*task)) {
+                    let deadline = deadlines.entry(task.clone()).or_default();
+                    *deadline = call.opened.until.max(*deadline);
+                }
+            }
+        });
+        deadlines
     }
 
     /// The end of the log.

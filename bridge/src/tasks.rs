@@ -14,6 +14,7 @@ pub(crate) mod model;
 pub(crate) mod push;
 pub(crate) mod read;
 
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -83,6 +84,11 @@ const MAX_ORPHAN_INTERVAL: Duration = Duration::from_secs(30);
 const ORPHAN_MARGIN: Duration = Duration::from_secs(5);
 /// Why a task without an owner has failed.
 const ORPHANED: &str = "the bridge that followed the task has stopped";
+/// Why a task has failed whose deadline has passed.
+const OVERDUE: &str =
+    "no answer by the deadline of the call, and the bridge that made the call has stopped";
+/// The interval between searches for tasks whose deadline has passed.
+const OVERDUE_INTERVAL: Duration = Duration::from_secs(5);
 /// How many records a subscriber may lag behind before it must read the task again.
 const BEHIND: usize = 256;
 
@@ -278,12 +284,44 @@ impl Tasks {
                 let orphans = tasks.iter().filter(|(_, task)| is_orphan(task));
                 orphans.map(|(id, _)| Text::from(id)).collect()
             });
-            for id in orphans {
-                match self.fail(&id, ORPHANED).await {
-                    Ok(()) => tracing::warn!(task = %id, "a task has failed: {ORPHANED}"),
-                    Err(error) => {
-                        tracing::warn!(task = %id, %error, "a task without an owner could not be ended: trying again");
-                    }
+            self.fail_all(orphans, ORPHANED).await;
+        }
+    }
+
+    /// Fails tasks whose deadline has passed and whose bridge has stopped. A bridge that runs ends its own tasks at
+    /// their deadline. `deadlines` returns the known deadlines of these tasks, in milliseconds since 1970.
+    pub(crate) async fn end_overdue(
+        self: Arc<Self>,
+        deadlines: impl Fn(HashSet<Text>) -> HashMap<Text, u64>,
+    ) {
+        let mut searches = interval(OVERDUE_INTERVAL);
+        searches.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            searches.tick().await;
+            let active: HashSet<Text> = self.view.read(|tasks| {
+                let active = tasks
+                    .iter()
+                    .filter(|(_, task)| !task.status.state.is_at_rest());
+                active.map(|(id, _)| Text::from(id)).collect()
+            });
+            if active.is_empty() {
+                continue;
+            }
+            let latest = clock::milliseconds(clock::now())
+                .saturating_sub(clock::whole_milliseconds(ORPHAN_MARGIN));
+            let deadlines = deadlines(active).into_iter();
+            let overdue = deadlines.filter(|(_, deadline)| *deadline < latest);
+            self.fail_all(overdue.map(|(id, _)| id).collect(), OVERDUE)
+                .await;
+        }
+    }
+
+    async fn fail_all(&self, tasks: Vec<Text>, why: &str) {
+        for id in tasks {
+            match self.fail(&id, why).await {
+                Ok(()) => tracing::warn!(task = %id, "a task has failed: {why}"),
+                Err(error) => {
+                    tracing::warn!(task = %id, %error, "a task without an owner could not be ended: trying again");
                 }
             }
         }

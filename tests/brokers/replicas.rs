@@ -476,3 +476,56 @@ async fn a_replica_that_shuts_down_hands_its_calls_over() {
     assert_eq!(agent.count(), 3, "the agent ran twice");
     assert_eq!(agent.cancels.load(Ordering::Relaxed), 0);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_task_whose_replica_was_killed_fails_at_its_deadline() {
+    let Some(address) = named(Kind::Nats) else {
+        return;
+    };
+    let nats = Nats::connect(NatsConfig::new([address.as_str()]))
+        .await
+        .unwrap();
+    let topic = unique("overdue");
+    let config = config(&format!("{{ type: nats, servers: ['{address}'] }}"), &topic);
+    let directory = tempfile::tempdir().unwrap();
+    let mut one = Replica::start(directory.path(), 1, &config).await;
+    let other = Replica::start(directory.path(), 2, &config).await;
+    // It never answers.
+    let (agent, _tasks) = Agent::start(nats.into(), &topic).await;
+    let http = Client::builder().no_proxy().build().unwrap();
+    let ask = async |door: &str, method: &str, params: &Value| -> Value {
+        let body = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params });
+        let request = http.post(format!("{door}/a2a/agents/weather")).json(&body);
+        let request = request.header("x-a2a-timeout", "3000");
+        request.send().await.unwrap().json().await.unwrap()
+    };
+    let parts = json!([{ "kind": "text", "text": "never" }]);
+    let message = json!({ "kind": "message", "role": "user", "messageId": "m", "parts": parts });
+    let params = json!({ "message": message, "configuration": { "blocking": false } });
+    let task = ask(&one.door, "message/send", &params).await;
+    within("the request is with the agent", async {
+        while agent.count() < 1 {
+            sleep(Duration::from_millis(20)).await;
+        }
+    })
+    .await;
+    one.process.kill().await.unwrap();
+    let id = json!({ "id": task["result"]["id"] });
+    let status = within("the task ends", async {
+        loop {
+            let task = ask(&other.door, "tasks/get", &id).await;
+            let status = &task["result"]["status"];
+            if status["state"] == "failed" {
+                return status.clone();
+            }
+            sleep(Duration::from_millis(100)).await;
+        }
+    })
+    .await;
+    let why = &status["message"]["parts"][0]["text"];
+    let why = why.as_str().unwrap_or_default();
+    assert!(
+        why.starts_with("no answer by the deadline of the call"),
+        "{status}"
+    );
+}

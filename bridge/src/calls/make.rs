@@ -56,7 +56,8 @@ impl Calls {
         consumed: usize,
         parts: mpsc::Receiver<Box<CallerMessage>>,
     ) -> Box<Answer> {
-        let account = Account::open(&self.metrics, call, agent, Instant::now());
+        let mut account = Account::open(&self.metrics, call, Text::default(), Instant::now());
+        account.is_resumed_for(agent);
         let mut answer = Answer::resumed(call, left, parts, account, self);
         answer.consumed = u32::try_from(consumed).unwrap_or(u32::MAX);
         answer

@@ -1151,6 +1151,21 @@ agents:
 }
 
 #[test]
+fn an_agent_on_the_topic_of_an_attached_agent_is_a_warning() {
+    check_more(
+        "
+agents:
+  a: {to: {transport: k, topic: t.a}, attach: {command: [x]}}
+  b: {description: B, to: {transport: k, topic: t.a}}
+  c: {description: C, to: {transport: n, topic: t.a}}
+",
+        &[
+            "f:3:49: warning: agents.b.to.topic: is the request topic of the attached agent a, whose server also gets these requests: give each agent a topic of its own",
+        ],
+    );
+}
+
+#[test]
 fn an_attached_agent_reads_one_topic() {
     check_more(
         "

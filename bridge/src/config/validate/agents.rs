@@ -8,11 +8,13 @@ use crate::config::{
     AgentCardConfig, AttachProtocol, ConditionConfig, SkillConfig, TextOrSecret, TransportType,
     condition_holds,
 };
+use crate::names::Name;
 
 pub(super) fn check(checker: &mut Checker<'_>) {
     names(checker);
     descriptions(checker);
     attached(checker);
+    shared_with_attached(checker);
     announced(checker);
     servers(checker);
     skills(checker);
@@ -77,6 +79,37 @@ fn attached(checker: &mut Checker<'_>) {
     }
 }
 
+/// Warns about an agent without a server whose requests an attached server reads.
+fn shared_with_attached(checker: &mut Checker<'_>) {
+    let sections = checker.sections;
+    for (name, agent) in &sections.agents {
+        let agent = agent.as_ref().filter(|agent| agent.attach.is_none());
+        let Some(to) = agent.and_then(|agent| agent.to.as_ref()) else {
+            continue;
+        };
+        let topic = to.topic.0.as_literal();
+        let reader = topic.and_then(|topic| attached_reader(checker, &to.transport, topic));
+        if let Some(reader) = reader {
+            let message = format!(
+                "is the request topic of the attached agent {reader}, whose server also gets these requests: give each agent a topic of its own"
+            );
+            let path = ValuePath::root().key("agents").key(name);
+            checker.warning(path.key("to").key("topic"), message);
+        }
+    }
+}
+
+/// The attached agent that reads its requests from a topic.
+fn attached_reader<'a>(checker: &Checker<'a>, transport: &Name, topic: &str) -> Option<&'a str> {
+    let mut agents = checker.sections.agents.iter();
+    let reader = agents.find(|(_, agent)| {
+        let agent = agent.as_ref().filter(|agent| agent.attach.is_some());
+        let to = agent.and_then(|agent| agent.to.as_ref());
+        to.is_some_and(|to| to.transport == *transport && to.topic.0.as_literal() == Some(topic))
+    });
+    reader.map(|(name, _)| name.as_str())
+}
+
 /// Checks that cards are not announced on a topic that is read for something else.
 fn announced(checker: &mut Checker<'_>) {
     const CURE: &str = "use a topic for cards only, such as agents.discovery";
@@ -92,16 +125,7 @@ fn announced(checker: &mut Checker<'_>) {
         };
         let path = ValuePath::root().key("agents").key(name);
         let path = path.key("attach").key("announce");
-        let mut agents = sections.agents.iter();
-        let reads = agents.find(|(_, other)| {
-            let place = other.as_ref().filter(|other| other.attach.is_some());
-            let place = place.and_then(|other| other.to.as_ref());
-            place.is_some_and(|place| {
-                place.transport == to.transport
-                    && place.topic.0.as_literal() == Some(announce.as_str())
-            })
-        });
-        if let Some((reader, _)) = reads {
+        if let Some(reader) = attached_reader(checker, &to.transport, announce.as_str()) {
             let message =
                 format!("is the request topic of agent {reader}, which reads no cards: {CURE}");
             checker.error(path, message);
