@@ -31,10 +31,6 @@ impl Attached {
     }
 
     async fn open_with(more: &str) -> Self {
-        Self::open_on("type: memory", more).await
-    }
-
-    async fn open_on(transport: &str, more: &str) -> Self {
         let site = Site::start().await;
         let directory = TempDir::new().unwrap();
         let token = directory.path().join("token");
@@ -55,7 +51,7 @@ impl Attached {
         let config = format!(
             "
 instance: test
-transports: {{ local: {{ {transport} }} }}
+transports: {{ local: {{ type: memory }} }}
 agents:{}{}{}
 calls: {{ timeout: 1m }}
 http: {{ listen: '127.0.0.1:0', drain_grace: 5s }}
@@ -129,11 +125,10 @@ fn reason(answer: &Value) -> &str {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_answer_that_is_too_large_for_the_bus_is_an_error_at_once() {
-    let transport = "type: memory, max_message_bytes: 8000";
-    let attached = Attached::open_on(transport, "concurrency: 4").await;
+    let attached = Attached::open().await;
     let mut request = call("echo");
-    // In the answer, the arguments are text in JSON, where each quotation mark takes twice as many bytes.
-    request["params"]["arguments"] = json!({ "quotes": "\"".repeat(3_000) });
+    // In the answer, the arguments are text in JSON, where each quotation mark takes twice as many bytes: more than 1 MiB.
+    request["params"]["arguments"] = json!({ "quotes": "\"".repeat(300_000) });
     let answer = attached.ask("/rpc/mcp", &request).await;
     assert_eq!(reason(&answer), "reply_undeliverable", "{answer}");
     let answer = attached.call("echo").await;

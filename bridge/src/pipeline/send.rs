@@ -16,10 +16,6 @@ use crate::calls::callid::shown_topic;
 use crate::clock;
 
 /// The result of a task that had to wait.
-#[expect(
-    clippy::large_enum_variant,
-    reason = "the large one is the usual one, and exists once for each lane"
-)]
 pub(super) enum Done {
     /// The copies of a message were handed to their buses.
     Sent(InFlight),
