@@ -101,7 +101,7 @@ impl Account {
     }
 
     /// Sets the agent of a call of another replica. Its caller and its method are unknown.
-    pub(crate) fn is_resumed_for(&mut self, agent: Text) {
+    pub(crate) fn set_agent(&mut self, agent: Text) {
         self.agent = agent;
     }
 

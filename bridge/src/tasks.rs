@@ -82,9 +82,9 @@ const APPLIED: Duration = Duration::from_secs(10);
 const MAX_ORPHAN_INTERVAL: Duration = Duration::from_secs(30);
 /// How much longer than a call its task may run.
 const ORPHAN_MARGIN: Duration = Duration::from_secs(5);
-/// Why a task without an owner has failed.
+/// The text of a task that fails because it has no owner.
 const ORPHANED: &str = "the bridge that followed the task has stopped";
-/// Why a task has failed whose deadline has passed.
+/// The text of a task that fails because it has no owner and its deadline has passed.
 const OVERDUE: &str =
     "no answer by the deadline of the call, and the bridge that made the call has stopped";
 /// The interval between searches for tasks whose deadline has passed.

@@ -16,6 +16,7 @@ use reqwest::{Client, RequestBuilder};
 use serde_json::{Value, json};
 use support::battery::within;
 use support::server::{Kind, free_port, named};
+use tempfile::TempDir;
 use tokio::process::Child;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -392,21 +393,49 @@ async fn a_replica_on_kafka_is_killed_under_calls_and_streams() {
     one_of_two_is_killed(kafka.into(), &transport, &topic).await;
 }
 
+/// Two replicas on NATS, and their agent.
+struct Pair {
+    one: Replica,
+    other: Replica,
+    agent: Arc<Agent>,
+    _tasks: JoinSet<()>,
+    _directory: TempDir,
+}
+
+impl Pair {
+    /// `None` without NATS.
+    async fn start(name: &str) -> Option<Self> {
+        let address = named(Kind::Nats)?;
+        let nats = Nats::connect(NatsConfig::new([address.as_str()]));
+        let nats = nats.await.unwrap();
+        let topic = unique(name);
+        let config = config(&format!("{{ type: nats, servers: ['{address}'] }}"), &topic);
+        let directory = tempfile::tempdir().unwrap();
+        let one = Replica::start(directory.path(), 1, &config).await;
+        let other = Replica::start(directory.path(), 2, &config).await;
+        let (agent, tasks) = Agent::start(nats.into(), &topic).await;
+        Some(Self {
+            one,
+            other,
+            agent,
+            _tasks: tasks,
+            _directory: directory,
+        })
+    }
+}
+
 /// A replica shuts down while a stream, a message and a call wait. The other one continues them.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_replica_that_shuts_down_hands_its_calls_over() {
-    let Some(address) = named(Kind::Nats) else {
+    let Some(pair) = Pair::start("handed-over").await else {
         return;
     };
-    let nats = Nats::connect(NatsConfig::new([address.as_str()]))
-        .await
-        .unwrap();
-    let topic = unique("handed-over");
-    let config = config(&format!("{{ type: nats, servers: ['{address}'] }}"), &topic);
-    let directory = tempfile::tempdir().unwrap();
-    let mut one = Replica::start(directory.path(), 1, &config).await;
-    let other = Replica::start(directory.path(), 2, &config).await;
-    let (agent, _tasks) = Agent::start(nats.into(), &topic).await;
+    let Pair {
+        mut one,
+        other,
+        agent,
+        ..
+    } = pair;
     let http = Client::builder().no_proxy().build().unwrap();
     let post = |door: &str, path: &str, body: &Value| {
         let request = http.post(format!("{door}{path}")).json(body);
@@ -479,19 +508,16 @@ async fn a_replica_that_shuts_down_hands_its_calls_over() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_task_whose_replica_was_killed_fails_at_its_deadline() {
-    let Some(address) = named(Kind::Nats) else {
+    // The agent never answers.
+    let Some(pair) = Pair::start("overdue").await else {
         return;
     };
-    let nats = Nats::connect(NatsConfig::new([address.as_str()]))
-        .await
-        .unwrap();
-    let topic = unique("overdue");
-    let config = config(&format!("{{ type: nats, servers: ['{address}'] }}"), &topic);
-    let directory = tempfile::tempdir().unwrap();
-    let mut one = Replica::start(directory.path(), 1, &config).await;
-    let other = Replica::start(directory.path(), 2, &config).await;
-    // It never answers.
-    let (agent, _tasks) = Agent::start(nats.into(), &topic).await;
+    let Pair {
+        mut one,
+        other,
+        agent,
+        ..
+    } = pair;
     let http = Client::builder().no_proxy().build().unwrap();
     let ask = async |door: &str, method: &str, params: &Value| -> Value {
         let body = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params });

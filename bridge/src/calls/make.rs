@@ -57,7 +57,7 @@ impl Calls {
         parts: mpsc::Receiver<Box<CallerMessage>>,
     ) -> Box<Answer> {
         let mut account = Account::open(&self.metrics, call, Text::default(), Instant::now());
-        account.is_resumed_for(agent);
+        account.set_agent(agent);
         let mut answer = Answer::resumed(call, left, parts, account, self);
         answer.consumed = u32::try_from(consumed).unwrap_or(u32::MAX);
         answer
