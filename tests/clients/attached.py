@@ -11,8 +11,8 @@ import urllib.request
 import nats
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from conformance import free_port
 from inspector import inspected
+from ports import free_port
 from world import KAFKA, NATS, PATIENCE, RUN, until
 
 
@@ -83,7 +83,9 @@ class Site:
         self.process = subprocess.Popen(self.command, stdout=self.log, stderr=self.log)
 
     def is_up(self):
-        """Whether it takes connections."""
+        """Whether it takes connections; an error if it has ended, since another program may have its port."""
+        if self.process.poll() is not None:
+            raise SystemError(f"ended with status {self.process.returncode}: {self.command}")
         with socket.socket() as tried:
             return tried.connect_ex(("127.0.0.1", self.port)) == 0
 
@@ -247,9 +249,7 @@ async def attached(program, directory, report):
     admin = AdminClient({"bootstrap.servers": KAFKA})
     for one in admin.create_topics([NewTopic(name, 1, 1) for name in topics]).values():
         one.result(PATIENCE)
-    port = admin_port = free_port()
-    while admin_port == port:
-        admin_port = free_port()
+    port, admin_port = free_port(), free_port()
     base = f"http://127.0.0.1:{port}"
     file = os.path.join(directory, "attached.json")
     with open(file, "w") as written:

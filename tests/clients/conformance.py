@@ -3,10 +3,10 @@
 import contextlib
 import os
 import re
-import socket
 import subprocess
 import urllib.request
 
+from ports import free_port
 from world import until
 
 REVISIONS = ("2025-11-25", "2026-07-28")
@@ -18,13 +18,6 @@ def is_up(base):
         return urllib.request.urlopen(f"{base}/a2a/health", timeout=5).status == 200
     except OSError:
         return False
-
-
-def free_port():
-    """A port that nobody listens on."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
 
 
 @contextlib.asynccontextmanager

@@ -7,7 +7,8 @@ import os
 
 import nats
 
-from conformance import free_port, is_up
+from conformance import is_up
+from ports import free_port
 from world import NATS, RUN, until
 
 STEPS = 5

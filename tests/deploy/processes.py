@@ -20,6 +20,7 @@ import promql_parser
 import yaml
 
 from common import CHART, DEADLINE, PROGRAM, REPO, RUN, Process, ask, bridge_of, call, environment_of, get, inside, new_root, objects, render, report, undocumented
+from ports import free_port
 
 KAFKA = os.environ["A2ABUS_TEST_KAFKA"]
 NATS = os.environ["A2ABUS_TEST_NATS"]
@@ -69,12 +70,6 @@ def configuration():
         "agents": {"weather": {"description": "Knows the weather", "to": {"transport": "kafka", "topic": f"{UNIQUE}.weather"}}},
         "state": {"log": "nats", "create": True, "prefix": UNIQUE},
     }
-
-
-def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
 
 
 def values_file(name, values):
