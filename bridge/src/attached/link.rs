@@ -262,7 +262,7 @@ impl Link {
 
     /// Fails a call that will get no answer.
     pub(super) fn fail(&self, call: u64, failure: Failure) {
-        if let Some(call) = self.open().ended(call) {
+        if let (Some(call), _) = self.open().ended(call) {
             // If the receiver is gone, the deadline has just passed.
             let _ = call.answer.send(Err(failure));
         }
@@ -343,15 +343,26 @@ impl Link {
 
     fn answered(&self, line: &Bytes, id: &RawValue) -> Option<u64> {
         let number = number(id);
-        let call = number.and_then(|number| self.open().ended(number));
+        let (call, is_late) = match number {
+            Some(number) => self.open().ended(number),
+            None => (None, false),
+        };
         match call {
             Some(call) => {
                 let answer = splice(line, range_of(line, id.get()), &call.id);
                 // If the receiver is gone, the deadline has just passed.
                 let _ = call.answer.send(Ok(answer));
             }
+            None if is_late => {
+                self.log.drops.inc();
+                tracing::debug!(agent = %self.log.agent, id = id.get(), "dropped an answer to a call that was cancelled or timed out");
+            }
             None => {
-                tracing::debug!(agent = %self.log.agent, id = id.get(), "dropped an answer that nothing waits for")
+                self.log.drops.inc();
+                self.strange(&format!(
+                    "dropped an answer of an attached server: no call waits for the id {:.100}",
+                    id.get()
+                ));
             }
         }
         number
@@ -527,11 +538,11 @@ impl Drop for Waiting {
 // === impl Open ===
 
 impl Open {
-    /// Removes a call that the server has answered.
-    fn ended(&mut self, number: u64) -> Option<Call> {
-        self.abandoned.remove(&number);
+    /// Removes a call that the server has answered. Returns also whether it had been abandoned.
+    fn ended(&mut self, number: u64) -> (Option<Call>, bool) {
+        let was_abandoned = self.abandoned.remove(&number);
         drop(self.asked_by(number));
-        self.calls.remove(&number)
+        (self.calls.remove(&number), was_abandoned)
     }
 
     /// Marks a call as abandoned: its answer is no longer needed.
@@ -566,7 +577,7 @@ impl Open {
             };
         }
         if !is_single {
-            let why = "the agent may process several calls at a time, and the message does not name its call";
+            let why = "the agent may process several calls at a time, and the message does not name its call: set its `concurrency` to 1";
             return Err(Refused::never(why));
         }
         if !self.abandoned.is_empty() {

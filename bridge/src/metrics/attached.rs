@@ -49,7 +49,7 @@ const DROPS: Definition = Definition {
     name: "a2abus_attached_dropped_total",
     unit: "messages",
     labels: &["agent"],
-    help: "Dropped messages of the server of an attached agent: they name no call and cannot be assigned to one, or the queue to the bus is full.",
+    help: "Dropped messages of the server of an attached agent: answers that no call waits for, messages that name no call and cannot be assigned to one, or any while the queue to the bus is full.",
 };
 const UNUSABLE_SKILLS: Definition = Definition {
     name: "a2abus_attached_unusable_skills",

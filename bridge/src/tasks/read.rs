@@ -65,7 +65,9 @@ pub(crate) enum BadMessage {
     #[error("Message parts cannot be empty")]
     NoParts,
     /// A part has no content.
-    #[error("parts[{0}] has none of text, data, file, raw, url, kind")]
+    #[error(
+        "parts[{0}] has no content: it needs one of text, data, raw, url, or a file with bytes or uri"
+    )]
     EmptyPart(usize),
     /// A member has the wrong type.
     #[error("the message cannot be read: {0}")]

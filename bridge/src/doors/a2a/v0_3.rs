@@ -28,7 +28,10 @@ pub(super) fn params(body: &[u8]) -> Result<Value, Failure> {
     }
     if let Some(Value::Object(configuration)) = params.remove("configuration") {
         let known = [("pushNotification", "pushNotificationConfig")];
-        let configuration = spelled(configuration, &known);
+        let mut configuration = spelled(configuration, &known);
+        // Protocol Buffers omit a field that is false.
+        let blocking = configuration.entry("blocking");
+        blocking.or_insert(false.into());
         params.insert("configuration".to_owned(), configuration.into());
     }
     Ok(params.into())
@@ -288,6 +291,9 @@ mod tests {
         // JSON in the form of JSON-RPC is not changed.
         let plain = json!({ "message": expected["message"] });
         assert_eq!(params(plain.to_string().as_bytes()).unwrap(), plain);
+        let not_blocking = json!({ "message": expected["message"], "configuration": {} });
+        let not_blocking = params(not_blocking.to_string().as_bytes()).unwrap();
+        assert_eq!(not_blocking["configuration"]["blocking"], false);
         for (bad, part) in [
             ("[]", "invalid_request"),
             ("1", "invalid_request"),
