@@ -29,6 +29,7 @@ mod program;
 mod replies;
 mod server;
 mod session;
+mod version;
 mod web;
 
 use std::collections::HashMap;
@@ -123,6 +124,7 @@ struct Log {
     refused: LogLimit,
     unanswered: LogLimit,
     unclaimed: LogLimit,
+    begun: LogLimit,
 }
 
 /// The result of a request.
@@ -194,6 +196,7 @@ impl Upstream {
                 registry: Arc::clone(registry),
                 health,
                 log,
+                only: Mutex::default(),
             }),
         })
     }
@@ -253,6 +256,7 @@ impl AttachedBinding {
                 refused: limit("more messages were not requests for this agent"),
                 unanswered: limit("more answers were not delivered"),
                 unclaimed: limit("more requests wait to be recorded"),
+                begun: limit("more requests have been started before"),
             },
             intake,
             upstream,
@@ -534,6 +538,9 @@ impl AttachedBinding {
                 Ok(KeyState::Answered(stored)) => return Answer::from(&*stored),
                 Ok(KeyState::Running(call)) => {
                     drop(turn);
+                    if let Some(suppressed) = self.log.begun.allow() {
+                        tracing::warn!(binding = %self.intake.name, id = %request.id, suppressed, "a request was started before, perhaps by a bridge that has stopped: it is not repeated; the bridge waits for its answer until the deadline");
+                    }
                     let settled = self.results.until_settled(key, &call);
                     if timeout_at(until, settled).await.is_err() {
                         return failed(lost());

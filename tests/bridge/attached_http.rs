@@ -963,6 +963,80 @@ async fn a_server_of_a2a_1_0_gets_the_version_header() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_server_of_one_version_of_a2a_gets_the_requests_of_the_other() {
+    let site = Site::start().await;
+    let agent = |name: &str| {
+        format!(
+            "
+  {name}:
+    to: {{ transport: local, topic: attached.{name} }}
+    attach: {{ url: 'http://{}/{name}', protocol: a2a }}",
+            site.address
+        )
+    };
+    let config = format!(
+        "
+instance: test
+transports: {{ local: {{ type: memory }} }}
+agents:{}{}
+http: {{ listen: '127.0.0.1:0', drain_grace: 5s }}
+admin: {{ listen: '127.0.0.1:0' }}
+",
+        agent("new"),
+        agent("old"),
+    );
+    let attached = Attached {
+        front: Front::open_with(&config).await,
+        site,
+        directory: TempDir::new().unwrap(),
+    };
+    attached
+        .until("both cards have been read", async || {
+            let tools = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/list" });
+            let tools = attached.ask("/mcp", &tools).await;
+            tools["result"]["tools"].as_array().map(Vec::len) == Some(2)
+        })
+        .await;
+    for path in ["/rpc/new", "/a2a/agents/new"] {
+        let sent = message("message/send", &json!({ "blocking": true }));
+        let answer = attached.ask(path, &sent).await;
+        let result = &answer["result"];
+        assert_eq!(result["kind"], "message", "{path}: {answer}");
+        assert_eq!(result["role"], "agent", "{path}: {answer}");
+        let text = json!({ "kind": "text", "text": "new" });
+        assert_eq!(result["parts"][0], text, "{path}: {answer}");
+        let stream = message("message/stream", &json!({}));
+        let stream = attached.post(path, &stream).await;
+        let events = read_events(&stream).into_iter();
+        let results = events.map(|event| event.json()["result"].take());
+        let states = results.map(|result| result["status"]["state"].clone());
+        assert_eq!(
+            states.collect::<Vec<_>>(),
+            ["submitted", "working", "completed"],
+            "{path}: {stream}"
+        );
+    }
+    for (headers, body) in attached.site.recorder.of("SendMessage") {
+        assert_eq!(headers["a2a-version"], "1.0");
+        let message = &body["params"]["message"];
+        assert_eq!(message.get("kind"), None, "{body}");
+        assert_eq!(message["role"], "ROLE_USER", "{body}");
+    }
+    let arguments = json!({ "text": "hello" });
+    let skill = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": { "name": "add", "arguments": arguments } });
+    let answer = attached.ask("/mcp/agents/new", &skill).await;
+    assert_eq!(answer["result"]["content"][0]["text"], "new", "{answer}");
+    let parts = json!([{ "text": "hello" }]);
+    let sent = json!({ "messageId": "m", "role": "ROLE_USER", "parts": parts });
+    let sent = json!({ "jsonrpc": "2.0", "id": 1, "method": "SendMessage", "params": { "message": sent } });
+    let answer = attached.ask("/rpc/old", &sent).await;
+    let answered = &answer["result"]["message"];
+    assert_eq!(answered["role"], "ROLE_AGENT", "{answer}");
+    assert_eq!(answered["parts"], json!([{ "text": "old" }]), "{answer}");
+    attached.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_mcp_server_refuses_a2a_messages_and_names_the_fix() {
     let attached = Attached::open().await;
     for path in ["/rpc/mcp", "/a2a/agents/mcp"] {

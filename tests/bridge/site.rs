@@ -79,6 +79,10 @@ impl Site {
                 .route("/rpc", any(rpc))
                 .route("/a2a", any(a2a))
                 .route("/.well-known/agent.json", get(card))
+                .route("/new", any(only_1_0))
+                .route("/new/.well-known/agent-card.json", get(card_1_0))
+                .route("/old", any(only_0_3))
+                .route("/old/.well-known/agent-card.json", get(card_0_3))
                 .route("/endless/.well-known/agent-card.json", get(endless_card))
                 .with_state(recorder);
             axum::serve(listener, router).await.unwrap();
@@ -354,17 +358,80 @@ async fn rpc(State(recorder): State<Arc<Recorder>>, headers: HeaderMap, body: By
     }
 }
 
+/// The card of a server that speaks both versions of A2A.
 async fn card() -> Reply {
-    json_reply(&json!({
-        "name": "Site", "description": "A site of tests.", "version": "3.1", "url": "http://elsewhere.invalid/",
-        "protocolVersion": "0.3.0", "capabilities": { "streaming": true },
+    card_with(&json!({
+        "protocolVersion": "0.3.0", "url": "http://elsewhere.invalid/",
+        "supportedInterfaces": [{ "url": "http://elsewhere.invalid/", "protocolBinding": "JSONRPC", "protocolVersion": "1.0" }],
+    }))
+}
+
+async fn card_1_0() -> Reply {
+    card_with(&json!({
+        "supportedInterfaces": [{ "url": "http://elsewhere.invalid/", "protocolBinding": "JSONRPC", "protocolVersion": "1.0" }],
+    }))
+}
+
+async fn card_0_3() -> Reply {
+    card_with(&json!({ "protocolVersion": "0.3.0", "url": "http://elsewhere.invalid/" }))
+}
+
+fn card_with(members: &Value) -> Reply {
+    let mut card = json!({
+        "name": "Site", "description": "A site of tests.", "version": "3.1", "capabilities": { "streaming": true },
         "skills": [
             { "id": "add", "name": "Add", "description": "Adds.", "tags": ["sums"] },
             { "id": "add", "description": "Adds again." },
             { "id": "a\u{0}", "description": "Has no name." },
         ],
         "defaultInputModes": ["text/plain"], "defaultOutputModes": ["text/plain"],
-    }))
+    });
+    let members = members.as_object().unwrap().clone();
+    card.as_object_mut().unwrap().extend(members);
+    json_reply(&card)
+}
+
+fn unknown_method(id: &Value) -> Reply {
+    let error = json!({ "code": -32601, "message": "Method not found" });
+    json_reply(&json!({ "jsonrpc": "2.0", "id": id, "error": error }))
+}
+
+/// A server of A2A 1.0.
+async fn only_1_0(State(recorder): State<Arc<Recorder>>, headers: HeaderMap, body: Bytes) -> Reply {
+    let read = recorder.record(&headers, &body);
+    let id = &read["id"];
+    let status = |state: &str| json!({ "statusUpdate": { "taskId": "t", "contextId": "c", "status": { "state": state } } });
+    match read["method"].as_str().unwrap_or_default() {
+        "SendMessage" => {
+            let message =
+                json!({ "messageId": "m", "role": "ROLE_AGENT", "parts": [{ "text": "new" }] });
+            json_reply(&answer(id, &json!({ "message": message })))
+        }
+        "SendStreamingMessage" => stream_of(&[
+            answer(
+                id,
+                &json!({ "task": { "id": "t", "contextId": "c", "status": { "state": "TASK_STATE_SUBMITTED" } } }),
+            ),
+            answer(id, &status("TASK_STATE_WORKING")),
+            answer(id, &status("TASK_STATE_COMPLETED")),
+        ]),
+        _ => unknown_method(id),
+    }
+}
+
+/// A server of A2A 0.3.
+async fn only_0_3(State(recorder): State<Arc<Recorder>>, headers: HeaderMap, body: Bytes) -> Reply {
+    let read = recorder.record(&headers, &body);
+    let id = &read["id"];
+    match read["method"].as_str().unwrap_or_default() {
+        "message/send" => {
+            let parts = json!([{ "kind": "text", "text": "old" }]);
+            let message =
+                json!({ "kind": "message", "messageId": "m", "role": "agent", "parts": parts });
+            json_reply(&answer(id, &message))
+        }
+        _ => unknown_method(id),
+    }
 }
 
 /// A reader of the endless card: the bytes that it has read.

@@ -1,10 +1,11 @@
 //! An attached HTTP server that receives JSON-RPC requests unchanged: an A2A server, or any other.
 //!
-//! Each request is one POST with the same bytes. Messages that precede the answer in the response are passed on as they
+//! Each request is one POST with the same bytes, unless an A2A server speaks only another version of A2A. Messages that precede the answer in the response are passed on as they
 //! arrive.
 
-use std::sync::Arc;
+use std::borrow::Cow;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use a2abus_plugin::protocol::dialect::Dialect;
@@ -23,6 +24,7 @@ use super::ask::Request;
 use super::health::Health;
 use super::lifecycle::MAX_MESSAGE;
 use super::link::{Log, Parts};
+use super::version;
 use super::web::{SendError, Web, messages, refused, unavailable};
 use crate::bus::delivery::jittered;
 use crate::calls::failure::{Failure, Reason};
@@ -39,6 +41,18 @@ pub(crate) struct Plain {
     pub(super) registry: Arc<Registry>,
     pub(super) health: Health,
     pub(super) log: Arc<Log>,
+    /// The only version of A2A that the server speaks, by its card.
+    pub(super) only: Mutex<Option<Dialect>>,
+}
+
+/// A request as the server gets it.
+struct Posted<'a> {
+    body: Bytes,
+    message: Cow<'a, JsonRpc>,
+    request: &'a Request,
+    parts: &'a Parts,
+    /// The version of the requester, if it is not that of the server.
+    translated_from: Option<Dialect>,
 }
 
 /// The kind of a message in a response.
@@ -84,7 +98,8 @@ const VERSION: HeaderName = HeaderName::from_static("a2a-version");
 impl Plain {
     /// The server's answer to a request. Messages that precede it go into `parts`.
     pub(super) async fn request(&self, request: &Request, parts: &Parts) -> Result<Bytes, Failure> {
-        let response = self.post(request, parts).await?;
+        let posted = &self.posted(request, parts);
+        let response = self.post(posted).await?;
         let status = response.status();
         if status.is_client_error() {
             parts.reached.store(false, Ordering::Release);
@@ -92,14 +107,13 @@ impl Plain {
         let mut messages = messages(response);
         loop {
             match messages.next().await {
-                Ok(Some(message)) => match kind_of(&message, &request.message) {
-                    MessageKind::Answer => return Ok(message),
+                Ok(Some(message)) => match kind_of(&message, &posted.message) {
+                    MessageKind::Answer => return Ok(posted.returned(message)),
                     MessageKind::Unfinished if self.follows(request) => {
-                        return self.finished(request, message, parts).await;
+                        return self.finished(posted, message).await;
                     }
-                    MessageKind::Unfinished => return Ok(message),
-                    // Without a receiver its deadline has just passed.
-                    MessageKind::Part(kind) => drop(parts.sender.send((kind, message)).await),
+                    MessageKind::Unfinished => return Ok(posted.returned(message)),
+                    MessageKind::Part(kind) => posted.part(kind, message).await,
                     MessageKind::Strange if status.is_success() => {
                         self.strange("a message that does not answer the request")
                     }
@@ -128,20 +142,45 @@ impl Plain {
         self.protocol == AttachProtocol::A2a && sends
     }
 
+    /// The request in a version that the server speaks.
+    fn posted<'a>(&self, request: &'a Request, parts: &'a Parts) -> Posted<'a> {
+        let mut posted = Posted {
+            body: request.body.clone(),
+            message: Cow::Borrowed(&request.message),
+            request,
+            parts,
+            translated_from: None,
+        };
+        let only = *self.only.lock().unwrap_or_else(PoisonError::into_inner);
+        let translated = only.and_then(|only| {
+            let body = version::request(&request.body, &request.method, only)?;
+            let unit = decode(&body, &Hint::default(), &largest()).into_only();
+            Some((body, unit.ok()?.ok()?.json_rpc?))
+        });
+        if let Some((body, message)) = translated {
+            posted.translated_from = Some(match message.dialect {
+                Dialect::A2a10 => Dialect::A2a03,
+                _ => Dialect::A2a10,
+            });
+            (posted.body, posted.message) = (body, Cow::Owned(message));
+        }
+        posted
+    }
+
     /// Posts a request, with a few retries while the server cannot be reached.
     async fn post(
         &self,
-        request: &Request,
-        parts: &Parts,
+        posted: &Posted<'_>,
     ) -> Result<http::Response<hyper::body::Incoming>, Failure> {
+        let Posted { request, parts, .. } = posted;
         let mut headers = request.requester.traced();
-        headers.extend(version(request.message.dialect));
+        headers.extend(version_header(posted.message.dialect));
         let mut pauses = AGAIN.into_iter();
         loop {
             parts.reached.store(true, Ordering::Release);
-            let posted = self.web.post(request.body.clone(), headers.clone()).await;
-            self.note(&posted);
-            let error = match posted {
+            let response = self.web.post(posted.body.clone(), headers.clone()).await;
+            self.note(&response);
+            let error = match response {
                 Ok(response) => return Ok(response),
                 Err(error) => error,
             };
@@ -154,32 +193,28 @@ impl Plain {
     }
 
     /// Polls an unfinished task until it ends. `shown` is the last answer of the server about it.
-    async fn finished(
-        &self,
-        request: &Request,
-        shown: Bytes,
-        parts: &Parts,
-    ) -> Result<Bytes, Failure> {
+    async fn finished(&self, posted: &Posted<'_>, shown: Bytes) -> Result<Bytes, Failure> {
         let Some(task) = task_of(&shown) else {
-            return Ok(shown);
+            return Ok(posted.returned(shown));
         };
-        let is_1_0 = request.message.dialect == Dialect::A2a10;
+        let dialect = posted.message.dialect;
+        let is_1_0 = dialect == Dialect::A2a10;
         let method = if is_1_0 { "GetTask" } else { "tasks/get" };
         let ask = json!({ "jsonrpc": "2.0", "id": 0, "method": method, "params": { "id": task } });
         let ask = Bytes::from(ask.to_string());
-        drop(parts.sender.send((Kind::Response, shown)).await);
+        posted.part(Kind::Response, shown).await;
         let mut polls = 0;
         loop {
             sleep(jittered(POLL_PAUSES[polls.min(POLL_PAUSES.len() - 1)])).await;
             polls += 1;
-            let headers = version(request.message.dialect).into_iter().collect();
+            let headers = version_header(dialect).into_iter().collect();
             let Ok(response) = self.web.post(ask.clone(), headers).await else {
                 continue;
             };
             let Ok(Some(answer)) = messages(response).next().await else {
                 continue;
             };
-            let Some(now) = as_answer(&answer, &request.id, is_1_0) else {
+            let Some(now) = as_answer(&answer, &posted.request.id, is_1_0) else {
                 if error_code(&answer) == Some(TASK_NOT_FOUND) {
                     let why = "the server of this agent no longer knows the task";
                     return Err(Failure::new(Reason::AnswerLost, why));
@@ -187,9 +222,9 @@ impl Plain {
                 // The server or a proxy is overloaded: poll again until the deadline.
                 continue;
             };
-            match kind_of(&now, &request.message) {
+            match kind_of(&now, &posted.message) {
                 MessageKind::Unfinished | MessageKind::Part(_) => {}
-                MessageKind::Answer | MessageKind::Strange => return Ok(now),
+                MessageKind::Answer | MessageKind::Strange => return Ok(posted.returned(now)),
             }
         }
     }
@@ -274,7 +309,7 @@ impl Plain {
     async fn look(&self) -> Result<(), String> {
         let mut why = "there is no card".to_owned();
         for url in self.places() {
-            let headers = version(Dialect::A2a10).into_iter().collect();
+            let headers = version_header(Dialect::A2a10).into_iter().collect();
             let response = self.web.ask(Method::GET, url, headers).await;
             self.note(&response);
             let response = response.map_err(|error| error.why)?;
@@ -284,8 +319,11 @@ impl Plain {
             }
             let document = Messages::of(response, MAX_CARD).next().await;
             let document = document.map_err(|error| error.to_string())?;
-            match Card::read_usable(&document.unwrap_or_default(), MAX_CARD) {
+            let document = document.unwrap_or_default();
+            match Card::read_usable(&document, MAX_CARD) {
                 Ok((card, left_out)) => {
+                    let only = version::only(&document);
+                    *self.only.lock().unwrap_or_else(PoisonError::into_inner) = only;
                     self.log.leaves_out(&left_out);
                     self.registry.describe(&self.log.agent, card.shown);
                     return Ok(());
@@ -314,16 +352,39 @@ impl Plain {
     }
 }
 
+// === impl Posted ===
+
+impl Posted<'_> {
+    /// A message of the server in the version of the requester.
+    fn returned(&self, message: Bytes) -> Bytes {
+        match self.translated_from {
+            Some(version) => version::response(&message, &self.request.method, version),
+            None => message,
+        }
+    }
+
+    /// Passes on a message that precedes the answer.
+    async fn part(&self, kind: Kind, message: Bytes) {
+        // Without a receiver its deadline has just passed.
+        drop(self.parts.sender.send((kind, self.returned(message))).await);
+    }
+}
+
+/// The limits for messages of a server.
+fn largest() -> Limits {
+    let mut limits = Limits::default();
+    limits.max_bytes = MAX_MESSAGE;
+    limits
+}
+
 /// The header that A2A 1.0 requires.
-fn version(dialect: Dialect) -> Option<(HeaderName, HeaderValue)> {
+fn version_header(dialect: Dialect) -> Option<(HeaderName, HeaderValue)> {
     (dialect == Dialect::A2a10).then_some((VERSION, HeaderValue::from_static("1.0")))
 }
 
 /// The kind of a message in the response to this request.
 fn kind_of(message: &Bytes, request: &JsonRpc) -> MessageKind {
-    let mut limits = Limits::default();
-    limits.max_bytes = MAX_MESSAGE;
-    let unit = decode(message, &Hint::default(), &limits).into_only();
+    let unit = decode(message, &Hint::default(), &largest()).into_only();
     let Ok(Ok(unit)) = unit else {
         return MessageKind::Strange;
     };
