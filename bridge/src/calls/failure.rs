@@ -312,7 +312,7 @@ impl Failure {
 
     fn no_agent(agent: &str) -> Self {
         if agent.is_empty() {
-            let message = "the request names no agent: name it in params._agentId or in the path, /rpc/{agent}";
+            let message = "the request names no agent: name it in params._agentId or in the path, /rpc/{agent} or /a2a/agents/{agent}";
             return Self::new(Reason::AgentNotFound, message);
         }
         let message = format!("there is no agent {agent:?}: check its name, or add a route for it");

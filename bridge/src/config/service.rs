@@ -154,7 +154,8 @@ pub struct HttpConfig {
     /// Wrong: clients that use an unlisted name are refused; `*` lets web pages of other sites send requests.
     #[schemars(inner(length(min = 1, max = 256), regex(pattern = r"^(\*|[A-Za-z0-9._-]+)$")))]
     pub allowed_hosts: Vec<String>,
-    /// How long the process may finish work in progress after SIGTERM.
+    /// How long the process may finish work in progress after SIGTERM. Its last quarter, at most 5 s, is for publishing
+    /// messages and answers in progress; calls that are still pending then fail.
     ///
     /// Wrong: too short: calls end with `answer_lost`. Longer than the platform's grace period: the platform kills the
     /// process first.

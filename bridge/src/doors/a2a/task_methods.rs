@@ -103,7 +103,8 @@ impl TaskFilter {
         let status = status.filter(|status| *status != "TASK_STATE_UNSPECIFIED");
         let wanted_state = status.map(State::read);
         if wanted_state == Some(State::Unknown) {
-            return Err(Failure::bad_params("status is not a task state"));
+            let message = "status is not a task state: use TASK_STATE_SUBMITTED, _WORKING, _INPUT_REQUIRED, _AUTH_REQUIRED, _COMPLETED, _CANCELED, _FAILED, _REJECTED, or leave it out";
+            return Err(Failure::bad_params(message));
         }
         Ok(Self {
             skip,
