@@ -34,8 +34,10 @@ CALLS = {
     "mcp-2": (ADD, "the sum is 7"),
     "mcp-1": (ADD, "the sum is 7"),
     "a2a-1": ({"method": "SendMessage", "params": SEND_1_0}, "you said hello"),
+    "a2a-1-by-0.3": ({"method": "message/send", "params": SEND}, "you said hello"),
     "a2a-compat": ({"method": "message/send", "params": SEND}, "you said hello"),
     "a2a-0.3": ({"method": "message/send", "params": SEND}, "you said hello"),
+    "a2a-0.3-by-1": ({"method": "SendMessage", "params": SEND_1_0}, "you said hello"),
     "jsonrpc": ({"method": "double", "params": {"n": 4}}, "twice is 8"),
 }
 
@@ -59,15 +61,17 @@ def sites():
         everything = f"{os.environ['CLIENTS_MCP_SERVERS']}/server-everything/dist/index.js"
         node = os.environ["CLIENTS_NODE_22"]
         yield "everything-http", "mcp", "/mcp", lambda port: ["env", f"PORT={port}", node, everything, "streamableHttp"]
-    for name, python, protocol, path in (
-        ("mcp-2", current, "mcp", "/mcp"),
-        ("mcp-1", former, "mcp", "/mcp"),
-        ("a2a-1", current, "a2a", "/"),
-        ("a2a-compat", current, "a2a", "/"),
-        ("a2a-0.3", former, "a2a", "/"),
-        ("jsonrpc", current, "jsonrpc", "/"),
+    for name, python, protocol, path, kind in (
+        ("mcp-2", current, "mcp", "/mcp", "mcp"),
+        ("mcp-1", former, "mcp", "/mcp", "mcp"),
+        ("a2a-1", current, "a2a", "/", "a2a"),
+        ("a2a-1-by-0.3", current, "a2a", "/", "a2a"),
+        ("a2a-compat", current, "a2a", "/", "a2a-compat"),
+        ("a2a-0.3", former, "a2a", "/", "a2a"),
+        ("a2a-0.3-by-1", former, "a2a", "/", "a2a"),
+        ("jsonrpc", current, "jsonrpc", "/", "jsonrpc"),
     ):
-        yield name, protocol, path, lambda port, of=(python, protocol): [of[0], here, of[1], str(port)]
+        yield name, protocol, path, lambda port, of=(python, kind): [of[0], here, of[1], str(port)]
 
 
 class Site:

@@ -1,6 +1,7 @@
-"""HTTP servers made with published SDKs, to be attached: `sites.py mcp|a2a|jsonrpc PORT`, in the Python of either generation."""
+"""HTTP servers made with published SDKs, to be attached: `sites.py mcp|a2a|a2a-compat|jsonrpc PORT`, in the Python of either generation."""
 
 import asyncio
+import functools
 import json
 import os
 import sys
@@ -35,8 +36,8 @@ def mcp(port):
     server.run(transport="streamable-http", **options)
 
 
-def a2a(port):
-    """An A2A server: of `a2a-sdk` 1.x, for 1.0 and 0.3, or of 0.3.x."""
+def a2a(port, versions=("1.0",)):
+    """An A2A server: of `a2a-sdk` 1.x, for these versions, or of 0.3.x, for 0.3."""
     import uvicorn
     from a2a.server.agent_execution import AgentExecutor
     from a2a.server.request_handlers import DefaultRequestHandler
@@ -72,10 +73,10 @@ def a2a(port):
     capabilities = AgentCapabilities(streaming=True)
     url = f"http://elsewhere.invalid:{port}/"
     if is_1_0:
-        interfaces = [AgentInterface(url=url, protocol_binding="JSONRPC", protocol_version=it) for it in ("1.0", "0.3")]
+        interfaces = [AgentInterface(url=url, protocol_binding="JSONRPC", protocol_version=it) for it in versions]
         card = AgentCard(supported_interfaces=interfaces, capabilities=capabilities, **card)
         handler = DefaultRequestHandler(Echo(), InMemoryTaskStore(), card)
-        routes = create_jsonrpc_routes(handler, "/", enable_v0_3_compat=True)
+        routes = create_jsonrpc_routes(handler, "/", enable_v0_3_compat="0.3" in versions)
         application = Starlette(routes=[*create_agent_card_routes(card), *routes])
     else:
         card = AgentCard(url=url, capabilities=capabilities, **card)
@@ -106,4 +107,5 @@ def jsonrpc(port):
 
 
 if __name__ == "__main__":
-    {"mcp": mcp, "a2a": a2a, "jsonrpc": jsonrpc}[sys.argv[1]](int(sys.argv[2]))
+    both = functools.partial(a2a, versions=("1.0", "0.3"))
+    {"mcp": mcp, "a2a": a2a, "a2a-compat": both, "jsonrpc": jsonrpc}[sys.argv[1]](int(sys.argv[2]))
