@@ -64,8 +64,12 @@ pub(super) fn only(card: &[u8]) -> Option<Dialect> {
         .chain([card.protocol_version.as_deref()])
         .flatten()
         .collect();
-    let speaks = |start: &str| versions.iter().any(|version| version.starts_with(start));
-    match (speaks("0."), speaks("1.")) {
+    let speaks = |major: &str| {
+        versions
+            .iter()
+            .any(|version| version.split('.').next() == Some(major))
+    };
+    match (speaks("0"), speaks("1")) {
         (true, false) => Some(Dialect::A2a03),
         (false, true) => Some(Dialect::A2a10),
         _ => None,
@@ -246,14 +250,14 @@ fn part_0_3(part: &RawValue) -> Option<Box<RawValue>> {
         part if part.contains_key("raw") || part.contains_key("url") => "file",
         _ => return None,
     };
-    let names = [
-        ("raw", "bytes"),
-        ("url", "uri"),
-        ("filename", "name"),
-        ("mediaType", "mimeType"),
-    ];
-    let file = names.map(|(name, in_0_3)| Some((in_0_3.to_owned(), part.remove(name)?)));
     if kind == "file" {
+        let names = [
+            ("raw", "bytes"),
+            ("url", "uri"),
+            ("filename", "name"),
+            ("mediaType", "mimeType"),
+        ];
+        let file = names.map(|(name, in_0_3)| Some((in_0_3.to_owned(), part.remove(name)?)));
         let file: Members = file.into_iter().flatten().collect();
         part.insert("file".to_owned(), raw(&file)?);
     }
@@ -460,6 +464,15 @@ mod tests {
         ] {
             assert_eq!(super::request(b"{}", method, to), None, "{method}");
         }
+    }
+
+    #[test]
+    fn a_part_loses_nothing_that_the_other_version_has_no_place_for() {
+        let part = json!({ "text": "t", "mediaType": "text/x", "kind": "text" });
+        let parts =
+            json!({ "method": "SendMessage", "params": { "message": { "parts": [part] } } });
+        let sent = request_in(&parts, Dialect::A2a03);
+        assert_eq!(sent["params"]["message"]["parts"][0], part);
     }
 
     #[test]
