@@ -196,7 +196,7 @@ impl Upstream {
                 registry: Arc::clone(registry),
                 health,
                 log,
-                only: Mutex::default(),
+                single_version: Mutex::default(),
             }),
         })
     }

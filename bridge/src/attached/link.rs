@@ -577,7 +577,7 @@ impl Open {
             };
         }
         if !is_single {
-            let why = "the agent may process several calls at a time, and the message does not name its call: set its `concurrency` to 1";
+            let why = "the agent may process several calls at a time, and the message does not name its call: set `concurrency` of the agent to 1";
             return Err(Refused::never(why));
         }
         if !self.abandoned.is_empty() {

@@ -42,7 +42,7 @@ pub(crate) struct Plain {
     pub(super) health: Health,
     pub(super) log: Arc<Log>,
     /// The only version of A2A that the server speaks, by its card.
-    pub(super) only: Mutex<Option<Dialect>>,
+    pub(super) single_version: Mutex<Option<Dialect>>,
 }
 
 /// A request as the server gets it.
@@ -151,9 +151,12 @@ impl Plain {
             parts,
             translated_from: None,
         };
-        let only = *self.only.lock().unwrap_or_else(PoisonError::into_inner);
-        let translated = only.and_then(|only| {
-            let body = version::request(&request.body, &request.method, only)?;
+        let single = *self
+            .single_version
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let translated = single.and_then(|version| {
+            let body = version::request(&request.body, &request.method, version)?;
             let unit = decode(&body, &Hint::default(), &largest()).into_only();
             Some((body, unit.ok()?.ok()?.json_rpc?))
         });
@@ -322,8 +325,12 @@ impl Plain {
             let document = document.unwrap_or_default();
             match Card::read_usable(&document, MAX_CARD) {
                 Ok((card, left_out)) => {
-                    let only = version::only(&document);
-                    *self.only.lock().unwrap_or_else(PoisonError::into_inner) = only;
+                    let mut single = self
+                        .single_version
+                        .lock()
+                        .unwrap_or_else(PoisonError::into_inner);
+                    *single = version::single_version(&document);
+                    drop(single);
                     self.log.leaves_out(&left_out);
                     self.registry.describe(&self.log.agent, card.shown);
                     return Ok(());

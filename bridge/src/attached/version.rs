@@ -1,8 +1,7 @@
 //! Translates between A2A 0.3 and 1.0, for a server that speaks only one of them.
 //!
 //! Only the members that differ are written anew; all others keep their bytes. What does not have the expected shape is
-//! passed on as it is, so that the server can refuse it. Source: A2A 1.0, appendix A.2 (migration), and
-//! docs/protocols/a2a.md §1 and §9.
+//! passed on as it is, so that the server can refuse it. Source: docs/protocols/a2a.md §1 and §9.
 
 use std::collections::BTreeMap;
 
@@ -19,6 +18,18 @@ const METHODS: [(&str, &str); 5] = [
     ("tasks/cancel", "CancelTask"),
     ("tasks/resubscribe", "SubscribeToTask"),
 ];
+/// The members of a file: of `file` in 0.3, of its part in 1.0.
+const FILE: [(&str, &str); 4] = [
+    ("bytes", "raw"),
+    ("uri", "url"),
+    ("name", "filename"),
+    ("mimeType", "mediaType"),
+];
+/// A webhook, and the scheme of its authentication: in 0.3, in 1.0.
+const WEBHOOK: [(&str, &str); 2] = [
+    ("pushNotificationConfig", "taskPushNotificationConfig"),
+    ("schemes", "scheme"),
+];
 /// The states that end a stream in 0.3.
 const FINAL: [&str; 6] = [
     "completed",
@@ -31,9 +42,6 @@ const FINAL: [&str; 6] = [
 
 /// The members of an object, in their JSON form.
 type Members = BTreeMap<String, Box<RawValue>>;
-
-/// A change of one value; `None` leaves it as it is.
-type Change = fn(&RawValue) -> Option<Box<RawValue>>;
 
 /// The members of a card that say which versions its server speaks.
 #[derive(Deserialize)]
@@ -53,7 +61,7 @@ struct Interface {
 
 /// The only version that the server with this card speaks over JSON-RPC; `None` if it speaks both, or the card does not
 /// say.
-pub(super) fn only(card: &[u8]) -> Option<Dialect> {
+pub(super) fn single_version(card: &[u8]) -> Option<Dialect> {
     let card: Versions = serde_json::from_slice(card).ok()?;
     let interfaces = card.supported_interfaces.iter().filter(|interface| {
         let binding = interface.protocol_binding.as_deref();
@@ -78,24 +86,18 @@ pub(super) fn only(card: &[u8]) -> Option<Dialect> {
 
 /// The request in this version; `None` if it needs no translation.
 pub(super) fn request(body: &[u8], method: &str, to: Dialect) -> Option<Bytes> {
-    let is_1_0 = to == Dialect::A2a10;
-    let known = METHODS.iter().find(|(v0_3, v1_0)| match is_1_0 {
-        true => *v0_3 == method,
-        false => *v1_0 == method,
-    });
-    let (v0_3, v1_0) = known?;
-    let method = if is_1_0 { v1_0 } else { v0_3 };
+    let method = METHODS.iter().find_map(|&(v0_3, v1_0)| match to {
+        Dialect::A2a10 => (v0_3 == method).then_some(v1_0),
+        _ => (v1_0 == method).then_some(v0_3),
+    })?;
     let mut members: Members = serde_json::from_slice(body).ok()?;
     members.insert("method".to_owned(), raw(method)?);
     change(&mut members, "params", |params| {
         let mut params = object(params)?;
-        change(
-            &mut params,
-            "message",
-            both(is_1_0, message_1_0, message_0_3),
-        );
-        let configuration = both(is_1_0, configuration_1_0, configuration_0_3);
-        change(&mut params, "configuration", configuration);
+        change(&mut params, "message", |it| raw(&message(object(it)?, to)?));
+        change(&mut params, "configuration", |it| {
+            raw(&configuration(object(it)?, to)?)
+        });
         raw(&params)
     });
     serde_json::to_vec(&members).ok().map(Bytes::from)
@@ -103,248 +105,211 @@ pub(super) fn request(body: &[u8], method: &str, to: Dialect) -> Option<Bytes> {
 
 /// A response to a request with this method, in this version.
 pub(super) fn response(body: &Bytes, method: &str, to: Dialect) -> Bytes {
-    let Ok(mut members) = serde_json::from_slice::<Members>(body) else {
-        return body.clone();
+    let translated = || {
+        let mut members: Members = serde_json::from_slice(body).ok()?;
+        let old = object(members.get("result")?)?;
+        let new = match to {
+            Dialect::A2a10 => result_1_0(old, method),
+            _ => result_0_3(old),
+        };
+        members.insert("result".to_owned(), new?);
+        serde_json::to_vec(&members).ok().map(Bytes::from)
     };
-    let result = members.get("result").and_then(|result| object(result));
-    let Some(result) = result else {
-        return body.clone();
-    };
-    let result = match to {
-        Dialect::A2a10 => result_1_0(result, method),
-        _ => result_0_3(result),
-    };
-    let Some(result) = result else {
-        return body.clone();
-    };
-    members.insert("result".to_owned(), result);
-    serde_json::to_vec(&members).map_or_else(|_| body.clone(), Bytes::from)
+    translated().unwrap_or_else(|| body.clone())
 }
 
-// === to 1.0 ===
-
-fn message_1_0(message: &RawValue) -> Option<Box<RawValue>> {
-    let mut message = object(message)?;
-    message.remove("kind");
-    change(&mut message, "role", |role| match &*string(role)? {
-        "user" => raw(&"ROLE_USER"),
-        "agent" => raw(&"ROLE_AGENT"),
-        _ => None,
-    });
-    change(&mut message, "parts", |parts| each(parts, part_1_0));
-    raw(&message)
-}
-
-fn part_1_0(part: &RawValue) -> Option<Box<RawValue>> {
-    let mut part = object(part)?;
-    part.remove("kind");
-    if let Some(file) = part.remove("file") {
-        let names = [
-            ("bytes", "raw"),
-            ("uri", "url"),
-            ("name", "filename"),
-            ("mimeType", "mediaType"),
-        ];
-        part.extend(renamed(object(&file)?, names));
-    }
-    raw(&part)
-}
-
-fn configuration_1_0(configuration: &RawValue) -> Option<Box<RawValue>> {
-    let mut configuration = object(configuration)?;
-    if let Some(blocking) = configuration.remove("blocking")
-        && blocking.get() == "false"
-    {
-        configuration.insert("returnImmediately".to_owned(), raw(&true)?);
-    }
-    if let Some(webhook) = configuration.remove("pushNotificationConfig")
-        && let Some(mut webhook) = object(&webhook)
-    {
-        change(&mut webhook, "authentication", |authentication| {
-            let mut authentication = object(authentication)?;
-            let schemes = authentication.remove("schemes")?;
-            let schemes: Vec<String> = serde_json::from_str(schemes.get()).ok()?;
-            authentication.insert("scheme".to_owned(), raw(schemes.first()?)?);
-            raw(&authentication)
-        });
-        configuration.insert("taskPushNotificationConfig".to_owned(), raw(&webhook)?);
-    }
-    raw(&configuration)
-}
+// === the shapes ===
 
 fn result_1_0(mut result: Members, method: &str) -> Option<Box<RawValue>> {
-    let kind = result.get("kind").and_then(|kind| string(kind))?;
-    let wrapped = |name: &str, value| raw(&BTreeMap::from([(name, value)]));
-    match &*kind {
-        "message" => wrapped("message", message_1_0(&raw(&result)?)?),
+    let to = Dialect::A2a10;
+    let kind = string(result.get("kind")?)?;
+    let (wrapper, value) = match &*kind {
+        "message" => ("message", message(result, to)?),
         "task" => {
-            let task = task_1_0(result)?;
-            match method {
-                "tasks/get" | "tasks/cancel" | "GetTask" | "CancelTask" => Some(task),
-                _ => wrapped("task", task),
+            let task = task(result, to)?;
+            if matches!(
+                method,
+                "GetTask" | "CancelTask" | "tasks/get" | "tasks/cancel"
+            ) {
+                return raw(&task);
             }
+            ("task", task)
         }
         "status-update" => {
-            result.remove("kind");
             result.remove("final");
-            change(&mut result, "status", status_1_0);
-            wrapped("statusUpdate", raw(&result)?)
+            ("statusUpdate", update(result, None, to)?)
         }
-        "artifact-update" => {
-            result.remove("kind");
-            change(&mut result, "artifact", artifact_1_0);
-            wrapped("artifactUpdate", raw(&result)?)
-        }
-        _ => None,
-    }
-}
-
-fn task_1_0(mut task: Members) -> Option<Box<RawValue>> {
-    task.remove("kind");
-    change(&mut task, "status", status_1_0);
-    change(&mut task, "history", |history| each(history, message_1_0));
-    change(&mut task, "artifacts", |artifacts| {
-        each(artifacts, artifact_1_0)
-    });
-    raw(&task)
-}
-
-fn status_1_0(status: &RawValue) -> Option<Box<RawValue>> {
-    let mut status = object(status)?;
-    change(&mut status, "state", |state| match &*string(state)? {
-        "unknown" => raw(&"TASK_STATE_UNSPECIFIED"),
-        state => raw(&format!(
-            "TASK_STATE_{}",
-            state.to_uppercase().replace('-', "_")
-        )),
-    });
-    change(&mut status, "message", message_1_0);
-    raw(&status)
-}
-
-fn artifact_1_0(artifact: &RawValue) -> Option<Box<RawValue>> {
-    let mut artifact = object(artifact)?;
-    change(&mut artifact, "parts", |parts| each(parts, part_1_0));
-    raw(&artifact)
-}
-
-// === to 0.3 ===
-
-fn message_0_3(message: &RawValue) -> Option<Box<RawValue>> {
-    let mut message = object(message)?;
-    message.insert("kind".to_owned(), raw(&"message")?);
-    change(&mut message, "role", |role| match &*string(role)? {
-        "ROLE_USER" => raw(&"user"),
-        "ROLE_AGENT" => raw(&"agent"),
-        _ => None,
-    });
-    change(&mut message, "parts", |parts| each(parts, part_0_3));
-    raw(&message)
-}
-
-fn part_0_3(part: &RawValue) -> Option<Box<RawValue>> {
-    let mut part = object(part)?;
-    let kind = match &part {
-        part if part.contains_key("text") => "text",
-        part if part.contains_key("data") => "data",
-        part if part.contains_key("raw") || part.contains_key("url") => "file",
+        "artifact-update" => ("artifactUpdate", update(result, None, to)?),
         _ => return None,
     };
-    if kind == "file" {
-        let names = [
-            ("raw", "bytes"),
-            ("url", "uri"),
-            ("filename", "name"),
-            ("mediaType", "mimeType"),
-        ];
-        let file = names.map(|(name, in_0_3)| Some((in_0_3.to_owned(), part.remove(name)?)));
-        let file: Members = file.into_iter().flatten().collect();
-        part.insert("file".to_owned(), raw(&file)?);
-    }
-    part.insert("kind".to_owned(), raw(kind)?);
-    raw(&part)
-}
-
-fn configuration_0_3(configuration: &RawValue) -> Option<Box<RawValue>> {
-    let mut configuration = object(configuration)?;
-    // In 1.0 a request waits for the end of the task unless it says otherwise.
-    let at_once = configuration.remove("returnImmediately");
-    let blocking = at_once.is_none_or(|at_once| at_once.get() != "true");
-    configuration.insert("blocking".to_owned(), raw(&blocking)?);
-    if let Some(webhook) = configuration.remove("taskPushNotificationConfig")
-        && let Some(mut webhook) = object(&webhook)
-    {
-        change(&mut webhook, "authentication", |authentication| {
-            let mut authentication = object(authentication)?;
-            let scheme = authentication.remove("scheme")?;
-            authentication.insert("schemes".to_owned(), raw(&[scheme])?);
-            raw(&authentication)
-        });
-        configuration.insert("pushNotificationConfig".to_owned(), raw(&webhook)?);
-    }
-    raw(&configuration)
+    raw(&BTreeMap::from([(wrapper, value)]))
 }
 
 fn result_0_3(mut result: Members) -> Option<Box<RawValue>> {
-    if let Some(task) = result.get("task") {
-        return task_0_3(object(task)?);
+    let to = Dialect::A2a03;
+    let mut member = |name: &str| result.remove(name);
+    if let Some(old) = member("task") {
+        return raw(&task(object(&old)?, to)?);
     }
-    if let Some(message) = result.get("message") {
-        return message_0_3(message);
+    if let Some(old) = member("message") {
+        return raw(&message(object(&old)?, to)?);
     }
-    if let Some(update) = result.get("statusUpdate") {
-        let mut update = object(update)?;
-        change(&mut update, "status", status_0_3);
+    if let Some(old) = member("statusUpdate") {
+        let mut update = update(object(&old)?, Some("status-update"), to)?;
         let state = update.get("status").and_then(|status| object(status));
         let state = state.and_then(|status| string(status.get("state")?));
         let is_final = state.is_some_and(|state| FINAL.contains(&&*state));
         update.insert("final".to_owned(), raw(&is_final)?);
-        update.insert("kind".to_owned(), raw(&"status-update")?);
         return raw(&update);
     }
-    if let Some(update) = result.remove("artifactUpdate") {
-        let mut update = object(&update)?;
-        change(&mut update, "artifact", artifact_0_3);
-        update.insert("kind".to_owned(), raw(&"artifact-update")?);
-        return raw(&update);
+    if let Some(old) = member("artifactUpdate") {
+        return raw(&update(object(&old)?, Some("artifact-update"), to)?);
     }
     let is_task = result.contains_key("id") && result.contains_key("status");
-    if is_task { task_0_3(result) } else { None }
+    is_task.then(|| raw(&task(result, to)?)).flatten()
 }
 
-fn task_0_3(mut task: Members) -> Option<Box<RawValue>> {
-    task.insert("kind".to_owned(), raw(&"task")?);
-    change(&mut task, "status", status_0_3);
-    change(&mut task, "history", |history| each(history, message_0_3));
-    change(&mut task, "artifacts", |artifacts| {
-        each(artifacts, artifact_0_3)
+/// An update of a task. Only 0.3 has a `kind`.
+fn update(mut update: Members, kind: Option<&str>, to: Dialect) -> Option<Members> {
+    set_kind(&mut update, kind)?;
+    change(&mut update, "status", |it| raw(&status(object(it)?, to)?));
+    change(&mut update, "artifact", |it| {
+        raw(&artifact(object(it)?, to)?)
     });
-    raw(&task)
+    Some(update)
 }
 
-fn status_0_3(status: &RawValue) -> Option<Box<RawValue>> {
-    let mut status = object(status)?;
+fn task(mut task: Members, to: Dialect) -> Option<Members> {
+    set_kind(&mut task, (to != Dialect::A2a10).then_some("task"))?;
+    change(&mut task, "status", |it| raw(&status(object(it)?, to)?));
+    each(&mut task, "history", |it| message(it, to));
+    each(&mut task, "artifacts", |it| artifact(it, to));
+    Some(task)
+}
+
+fn status(mut status: Members, to: Dialect) -> Option<Members> {
     change(&mut status, "state", |state| {
-        match string(state)?.strip_prefix("TASK_STATE_")? {
-            "UNSPECIFIED" => raw(&"unknown"),
-            state => raw(&state.to_lowercase().replace('_', "-")),
-        }
+        raw(&*task_state(&string(state)?, to)?)
     });
-    change(&mut status, "message", message_0_3);
-    raw(&status)
+    change(&mut status, "message", |it| raw(&message(object(it)?, to)?));
+    Some(status)
 }
 
-fn artifact_0_3(artifact: &RawValue) -> Option<Box<RawValue>> {
-    let mut artifact = object(artifact)?;
-    change(&mut artifact, "parts", |parts| each(parts, part_0_3));
-    raw(&artifact)
+fn task_state(state: &str, to: Dialect) -> Option<String> {
+    let name = match to {
+        Dialect::A2a10 => state.to_uppercase().replace('-', "_"),
+        _ => state
+            .strip_prefix("TASK_STATE_")?
+            .to_lowercase()
+            .replace('_', "-"),
+    };
+    Some(match (to, &*name) {
+        (Dialect::A2a10, "UNKNOWN") => "TASK_STATE_UNSPECIFIED".to_owned(),
+        (Dialect::A2a10, name) => format!("TASK_STATE_{name}"),
+        (_, "unspecified") => "unknown".to_owned(),
+        _ => name,
+    })
+}
+
+fn artifact(mut artifact: Members, to: Dialect) -> Option<Members> {
+    each(&mut artifact, "parts", |it| part(it, to));
+    Some(artifact)
+}
+
+fn message(mut message: Members, to: Dialect) -> Option<Members> {
+    set_kind(&mut message, (to != Dialect::A2a10).then_some("message"))?;
+    change(&mut message, "role", |role| {
+        let roles = [("user", "ROLE_USER"), ("agent", "ROLE_AGENT")];
+        let role = string(role)?;
+        let role = roles.iter().find_map(|&(v0_3, v1_0)| match to {
+            Dialect::A2a10 => (v0_3 == role).then_some(v1_0),
+            _ => (v1_0 == role).then_some(v0_3),
+        });
+        raw(role?)
+    });
+    each(&mut message, "parts", |it| part(it, to));
+    Some(message)
+}
+
+fn part(mut part: Members, to: Dialect) -> Option<Members> {
+    if to == Dialect::A2a10 {
+        set_kind(&mut part, None)?;
+        if let Some(file) = part.remove("file") {
+            let mut file = object(&file)?;
+            for (v0_3, v1_0) in FILE {
+                rename(&mut file, v0_3, v1_0);
+            }
+            part.extend(file);
+        }
+        return Some(part);
+    }
+    let has = |name: &str| part.contains_key(name);
+    let kind = match (has("text"), has("data"), has("raw") || has("url")) {
+        (true, _, _) => "text",
+        (_, true, _) => "data",
+        (_, _, true) => "file",
+        _ => return None,
+    };
+    if kind == "file" {
+        let member = |(v0_3, v1_0): (&str, &str)| Some((v0_3.to_owned(), part.remove(v1_0)?));
+        let file: Members = FILE.into_iter().filter_map(member).collect();
+        part.insert("file".to_owned(), raw(&file)?);
+    }
+    set_kind(&mut part, Some(kind))?;
+    Some(part)
+}
+
+fn configuration(mut configuration: Members, to: Dialect) -> Option<Members> {
+    if to == Dialect::A2a10 {
+        let blocking = configuration.remove("blocking");
+        if blocking.is_some_and(|blocking| blocking.get() == "false") {
+            configuration.insert("returnImmediately".to_owned(), raw(&true)?);
+        }
+        webhook(&mut configuration, WEBHOOK, |schemes| {
+            let schemes: Vec<Box<RawValue>> = serde_json::from_str(schemes.get()).ok()?;
+            schemes.into_iter().next()
+        });
+    } else {
+        // In 1.0 a request waits for the end of the task unless it says otherwise.
+        let at_once = configuration.remove("returnImmediately");
+        let blocking = at_once.is_none_or(|at_once| at_once.get() != "true");
+        configuration.insert("blocking".to_owned(), raw(&blocking)?);
+        webhook(
+            &mut configuration,
+            WEBHOOK.map(|(v0_3, v1_0)| (v1_0, v0_3)),
+            |scheme| raw(&[scheme]),
+        );
+    }
+    Some(configuration)
+}
+
+/// Renames a webhook and its scheme, and writes the scheme anew. The bridge calls the webhooks of its own interfaces,
+/// and leaves `null` in their place.
+fn webhook(
+    configuration: &mut Members,
+    [(name, new_name), (scheme, new_scheme)]: [(&str, &str); 2],
+    written: impl FnOnce(&RawValue) -> Option<Box<RawValue>>,
+) {
+    rename(configuration, name, new_name);
+    if configuration
+        .get(new_name)
+        .is_some_and(|webhook| webhook.get() == "null")
+    {
+        configuration.remove(new_name);
+    }
+    change(configuration, new_name, |webhook| {
+        let mut webhook = object(webhook)?;
+        change(&mut webhook, "authentication", |authentication| {
+            let mut authentication = object(authentication)?;
+            change(&mut authentication, scheme, written);
+            rename(&mut authentication, scheme, new_scheme);
+            raw(&authentication)
+        });
+        raw(&webhook)
+    });
 }
 
 // === JSON ===
-
-fn both(is_1_0: bool, to_1_0: Change, to_0_3: Change) -> Change {
-    if is_1_0 { to_1_0 } else { to_0_3 }
-}
 
 fn object(json: &RawValue) -> Option<Members> {
     serde_json::from_str(json.get()).ok()
@@ -370,19 +335,30 @@ fn change(
     }
 }
 
-fn each(array: &RawValue, change: Change) -> Option<Box<RawValue>> {
-    let items: Vec<Box<RawValue>> = serde_json::from_str(array.get()).ok()?;
-    let items = items.into_iter().map(|item| change(&item).unwrap_or(item));
-    raw(&items.collect::<Vec<_>>())
+fn each(members: &mut Members, name: &str, translated: impl Fn(Members) -> Option<Members>) {
+    change(members, name, |array| {
+        let items: Vec<Box<RawValue>> = serde_json::from_str(array.get()).ok()?;
+        let item = |item: Box<RawValue>| {
+            let new = object(&item).and_then(&translated);
+            new.and_then(|new| raw(&new)).unwrap_or(item)
+        };
+        raw(&items.into_iter().map(item).collect::<Vec<_>>())
+    });
 }
 
-fn renamed<const N: usize>(mut members: Members, names: [(&str, &str); N]) -> Members {
-    for (name, new) in names {
-        if let Some(value) = members.remove(name) {
-            members.insert(new.to_owned(), value);
-        }
+fn rename(members: &mut Members, name: &str, new: &str) {
+    if let Some(value) = members.remove(name) {
+        members.insert(new.to_owned(), value);
     }
-    members
+}
+
+/// Sets the member `kind`, which only 0.3 has.
+fn set_kind(members: &mut Members, kind: Option<&str>) -> Option<()> {
+    match kind {
+        Some(kind) => members.insert("kind".to_owned(), raw(kind)?),
+        None => members.remove("kind"),
+    };
+    Some(())
 }
 
 #[cfg(test)]
@@ -453,7 +429,7 @@ mod tests {
         let v1_0 = of("SendMessage", json!({ "taskPushNotificationConfig": v1_0 }));
         assert_eq!(request_in(&v0_3, Dialect::A2a10), v1_0);
         assert_eq!(request_in(&v1_0, Dialect::A2a03), v0_3);
-        // The bridge has taken the webhook out.
+        // The bridge calls the webhook itself.
         let taken = of("message/send", json!({ "pushNotificationConfig": null }));
         let sent = request_in(&taken, Dialect::A2a10);
         assert_eq!(sent["params"]["configuration"], json!({}));
@@ -558,7 +534,11 @@ mod tests {
             (json!({}), None),
             (json!({ "protocolVersion": 7 }), None),
         ] {
-            assert_eq!(only(card.to_string().as_bytes()), expected, "{card}");
+            assert_eq!(
+                single_version(card.to_string().as_bytes()),
+                expected,
+                "{card}"
+            );
         }
     }
 }

@@ -44,8 +44,8 @@ pub struct AttachConfig {
     pub directory: Option<PathBuf>,
     /// Maximum number of concurrent calls; further ones wait. With 1, an MCP program can send requests (sampling,
     /// elicitation, roots) and log messages to the client of its call. With more, the bridge cannot tell which call
-    /// they belong to. An HTTP server can always send them on the response stream of the call; what it sends on the GET of
-    /// its session also needs 1.
+    /// they belong to. An HTTP server can always send them on the response stream of the call; what it sends on the GET
+    /// of its session also needs 1.
     ///
     /// Wrong: if the server processes one call at a time, a higher value makes calls time out.
     #[serde(default = "default_concurrency")]
