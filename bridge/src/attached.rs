@@ -525,7 +525,9 @@ impl AttachedBinding {
             };
             match self.results.claim(key, claim).await {
                 Ok(KeyState::Ours) => {
-                    let CallResult { answer, is_begun } = self.worked(request, until).await;
+                    let work = self.worked(request, until);
+                    let worked = self.results.renewing(key, &claim.call, work).await;
+                    let CallResult { answer, is_begun } = worked;
                     if !is_begun {
                         self.results.release(key, &claim.call).await;
                         return answer;
@@ -539,7 +541,7 @@ impl AttachedBinding {
                 Ok(KeyState::Running(call)) => {
                     drop(turn);
                     if let Some(suppressed) = self.log.begun.allow() {
-                        tracing::warn!(binding = %self.intake.name, id = %request.id, suppressed, "a request was started before, perhaps by a bridge that has stopped: it is not repeated; the bridge waits for its answer until the deadline");
+                        tracing::warn!(binding = %self.intake.name, id = %request.id, suppressed, "a request was started before, perhaps by a bridge that has stopped: it is not repeated; the bridge waits for its answer while the other bridge works on it");
                     }
                     let settled = self.results.until_settled(key, &call);
                     if timeout_at(until, settled).await.is_err() {

@@ -7,6 +7,9 @@
 //!                       └────> Answered, Differs, …
 //! ```
 //!
+//! A claim can be renewed for as long as its replica works on the request. Whoever waits for the answer then notices
+//! that the replica has stopped.
+//!
 //! The log also records which MCP sessions have ended and which requests their clients have cancelled, because any
 //! replica may hold them.
 //!
@@ -20,15 +23,17 @@ mod fold;
 pub(crate) mod follower;
 
 use std::collections::{HashMap, HashSet};
+use std::convert::Infallible;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
 use a2abus_plugin::Text;
 use bytes::Bytes;
+use futures_util::FutureExt as _;
 use sha2::{Digest as _, Sha256};
 use tokio::sync::mpsc;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use tokio_util::task::TaskTracker;
 use tracing::Level;
 
@@ -84,6 +89,10 @@ const CROWD: usize = 4_096;
 const LATEST: Duration = Duration::from_secs(5);
 /// How long a call waits until its record is stored.
 const OPENED: Duration = Duration::from_secs(2);
+/// How often a claim is renewed.
+const RENEWAL: Duration = Duration::from_secs(5);
+/// A replica that does not renew its claim for this long has stopped.
+const SILENCE: Duration = Duration::from_secs(20);
 
 // === impl Results ===
 
@@ -93,14 +102,19 @@ impl Results {
     /// # Errors
     /// When the log cannot be opened.
     pub(crate) async fn open(logs: &Logs, log: &LogLimits) -> Result<Arc<Self>, StateError> {
-        Ok(Arc::new(Self {
-            view: logs.view(RESULTS, ResultFold).await?,
+        let view = logs.view(RESULTS, ResultFold).await?;
+        Ok(Arc::new(Self::new(view, logs.is_shared(), log)))
+    }
+
+    fn new(view: View<ResultFold>, is_shared: bool, log: &LogLimits) -> Self {
+        Self {
+            view,
             work: TaskTracker::new(),
             feeds: TaskTracker::new(),
-            is_shared: logs.is_shared(),
+            is_shared,
             lost: log.limit(Level::ERROR, "more answers were not stored"),
             unfollowed: log.limit(Level::WARN, "more calls were not recorded"),
-        }))
+        }
     }
 
     /// Claims a key for a request, unless another request has claimed it.
@@ -128,23 +142,59 @@ impl Results {
         })
     }
 
+    /// Does this work, and renews its claim meanwhile.
+    pub(crate) async fn renewing<T>(
+        &self,
+        key: &str,
+        call: &Text,
+        work: impl Future<Output = T>,
+    ) -> T {
+        tokio::select! {
+            done = work => done,
+            never = self.renew(key, call) => match never {},
+        }
+    }
+
+    async fn renew(&self, key: &str, call: &Text) -> Infallible {
+        let call = call.clone();
+        let renewed = Event::Renewed { call };
+        loop {
+            sleep(RENEWAL).await;
+            if let Err(error) = self.append(key, &renewed).await
+                && let Some(suppressed) = self.unfollowed.allow()
+            {
+                tracing::warn!(%error, suppressed, "a claim was not renewed: another replica may report the answer to its request as lost");
+            }
+        }
+    }
+
     /// Waits until the call that claimed a key has answered or released it, or until another replica has recorded its
-    /// answer.
-    pub(crate) async fn until_settled(&self, key: &str, call: &str) {
-        let is_running = |entries: &Entries<Entry>| {
-            claimed(entries, key).is_some_and(|claimed| claimed.outcome.is_none())
-                && !followed(entries, call).is_some_and(FollowedCall::is_recorded_elsewhere)
+    /// answer. If its replica has stopped renewing the claim, the answer is recorded as lost.
+    pub(crate) async fn until_settled(&self, key: &str, call: &Text) {
+        let running = |entries: &Entries<Entry>| {
+            let running = claimed(entries, key).filter(|claimed| claimed.outcome.is_none())?;
+            let elsewhere =
+                followed(entries, call).is_some_and(FollowedCall::is_recorded_elsewhere);
+            (!elsewhere).then_some(running.claim.is_renewed)
         };
         let call_key = call_key(call);
         loop {
             let (_, mut recorded) = self.view.follow(Some(&call_key), BEHIND, |_| ());
-            let (is_running, mut ended) = self.view.follow(Some(key), BEHIND, is_running);
-            if !is_running {
+            let (running, mut claim) = self.view.follow(Some(key), BEHIND, running);
+            let Some(is_renewed) = running else {
                 return;
-            }
+            };
             let next = tokio::select! {
-                next = ended.next() => next,
+                next = claim.next() => next,
                 next = recorded.next() => next,
+                () = sleep(SILENCE), if is_renewed => {
+                    // While the log cannot be read, the replica may be renewing its claim.
+                    let is_read = self.view.latest(LATEST).await.is_ok();
+                    if is_read && claim.next().now_or_never().is_none() {
+                        self.give_up(key, call).await;
+                    }
+                    continue;
+                }
             };
             if matches!(next, Ok(None)) {
                 return;
@@ -458,4 +508,98 @@ pub(crate) fn digest_of<const N: usize>(texts: [&[u8]; N]) -> Text {
     let bytes = hash.finalize();
     let digits = bytes.iter().map(|byte| format!("{byte:02x}"));
     Text::from(digits.collect::<String>())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+
+    use tokio::time::Instant;
+
+    use super::*;
+    use crate::state::{MemoryLog, ViewOptions, ViewTask};
+
+    const KEY: &str = "key-1";
+    const LONG: Duration = Duration::from_secs(300);
+
+    fn replica(log: &MemoryLog) -> (Results, ViewTask) {
+        let options = ViewOptions {
+            memory_bytes: 1 << 20,
+        };
+        let (view, task) = View::start(log.clone(), ResultFold, options);
+        (Results::new(view, true, &LogLimits::default()), task)
+    }
+
+    fn claim(call: &str, is_renewed: bool) -> Claim {
+        Claim {
+            digest: "d".into(),
+            call: call.into(),
+            until: clock::milliseconds(clock::now() + LONG),
+            is_renewed,
+        }
+    }
+
+    /// Waits on another replica for the call "a", on which a replica works for so long and then dies. Returns how long
+    /// the wait took, and the state of the key after it; `None` if it is still waiting.
+    async fn waited(is_renewed: bool, works: Duration) -> Option<(Duration, KeyState)> {
+        let log = MemoryLog::new(RESULTS, 1 << 20);
+        let ((first, _first), (second, _second)) = (replica(&log), replica(&log));
+        let call = Text::from("a");
+        let state = first.claim(KEY, &claim("a", is_renewed)).await.unwrap();
+        assert!(matches!(state, KeyState::Ours), "{state:?}");
+        let state = second.claim(KEY, &claim("b", true)).await.unwrap();
+        assert!(matches!(state, KeyState::Running(_)), "{state:?}");
+        let started = Instant::now();
+        let work = timeout(works, first.renewing(KEY, &call, pending::<()>()));
+        let wait = timeout(LONG, second.until_settled(KEY, &call));
+        let (_, settled) = tokio::join!(work, wait);
+        settled.ok()?;
+        let state = second.claim(KEY, &claim("b", true)).await.unwrap();
+        Some((started.elapsed(), state))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_answer_of_a_replica_that_has_stopped_is_lost() {
+        let (waited, state) = waited(true, Duration::ZERO).await.unwrap();
+        assert!(waited < SILENCE + RENEWAL, "{waited:?}");
+        assert!(
+            matches!(&state, KeyState::Lost(call) if **call == *"a"),
+            "{state:?}"
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_replica_that_works_for_long_is_waited_for() {
+        let works = 4 * SILENCE;
+        let (waited, state) = waited(true, works).await.unwrap();
+        assert!(
+            waited > works && waited < works + SILENCE + RENEWAL,
+            "{waited:?}"
+        );
+        assert!(matches!(state, KeyState::Lost(_)), "{state:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_claim_without_renewals_lasts_until_its_deadline() {
+        assert!(waited(false, Duration::ZERO).await.is_none());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_answer_ends_the_wait() {
+        let log = MemoryLog::new(RESULTS, 1 << 20);
+        let ((first, _first), (second, _second)) = (replica(&log), replica(&log));
+        let call = Text::from("a");
+        first.claim(KEY, &claim("a", true)).await.unwrap();
+        let response = StoredResponse {
+            status: 200,
+            headers: Vec::new(),
+            body: "x".into(),
+        };
+        tokio::join!(
+            second.until_settled(KEY, &call),
+            first.keep(KEY, &call, response)
+        );
+        let state = second.claim(KEY, &claim("b", true)).await.unwrap();
+        assert!(matches!(state, KeyState::Answered(_)), "{state:?}");
+    }
 }

@@ -152,7 +152,7 @@ async fn a_call_whose_bridge_died_is_not_repeated() {
 instance: test
 transports: {{ bus: {{ type: kafka, brokers: ['{kafka}'] }} }}
 state: {{ log: bus, create: true, prefix: {name}.state }}
-calls: {{ timeout: 10s, stream_timeout: 10s, max_timeout: 10s, reply_topic: {name}.replies, reply_partitions: 1 }}{}",
+calls: {{ timeout: 1h, stream_timeout: 1h, max_timeout: 1h, reply_topic: {name}.replies, reply_partitions: 1 }}{}",
         agent(directory.path(), &to, &more)
     );
     let (topic, place) = (format!("{name}.fixture"), format!("{name}.answers"));
@@ -168,6 +168,7 @@ calls: {{ timeout: 10s, stream_timeout: 10s, max_timeout: 10s, reply_topic: {nam
     runtime.shutdown_background();
     drop(bridge);
     let bridge = Running::start(&config).await;
+    // Long before the deadline of the call.
     let answer = within("the answer", next(&answers)).await;
     let answer: Value = serde_json::from_slice(&answer.body).unwrap();
     assert_eq!(answer["error"]["data"]["reason"], "answer_lost", "{answer}");

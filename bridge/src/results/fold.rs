@@ -20,6 +20,11 @@ use crate::state::{Applied, Fold, Position, Record};
 pub(crate) enum Event {
     /// A replica has claimed this key for a request.
     Claimed(Claim),
+    /// The replica that has claimed it is still working on the request.
+    Renewed {
+        /// The call of the claim.
+        call: Text,
+    },
     /// It was answered.
     Answered {
         /// The call of the claim.
@@ -122,6 +127,9 @@ pub(crate) struct Claim {
     pub(crate) call: Text,
     /// The deadline of its answer, in milliseconds since 1970.
     pub(crate) until: u64,
+    /// Whether its replica renews it while it works on the request.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub(crate) is_renewed: bool,
 }
 
 /// A stored response.
@@ -205,6 +213,7 @@ impl Fold for ResultFold {
             (Some(Entry::Key(claimed)), Event::Released { call }) if claimed.is_open(&call) => {
                 *entry = None;
             }
+            (Some(Entry::Key(claimed)), Event::Renewed { call }) if claimed.is_open(&call) => {}
             (Some(Entry::Key(claimed)), event) => return claimed.end(event, bytes),
             (Some(Entry::Call(followed)), event) => return followed.take(event, bytes),
             (None | Some(Entry::Over), _) => return Applied::Unchanged,
@@ -354,6 +363,12 @@ impl ClaimedKey {
     }
 }
 
+/// Takes a reference because serde requires it.
+#[expect(clippy::trivially_copy_pass_by_ref)]
+fn is_false(value: &bool) -> bool {
+    !value
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -364,6 +379,7 @@ mod tests {
             digest: "d".into(),
             call: call.into(),
             until: 1,
+            is_renewed: false,
         })
     }
 

@@ -99,6 +99,7 @@ where
         digest: digest_of([head.method.as_str().as_bytes(), path.as_bytes(), &body]),
         call: common.call.to_string().into(),
         until: clock::milliseconds(clock::now() + longest),
+        is_renewed: false,
     };
     let key = key_of(&common.caller, key);
     let until = Instant::now() + door.calls.timeout_for(common.timeout);
