@@ -10,7 +10,7 @@
 //!
 //! The rows take turns; printed are the medians: requests per second, and the CPU time of the process per request.
 //! `A2ABUS_BENCH_SECONDS` (1) is how long a turn takes, `A2ABUS_BENCH_ROUNDS` (3) how many there are. With an argument
-//! only the rows whose names contain it run, beside the baseline.
+//! only the rows whose names contain it run, beside the baseline, and no streams.
 #![allow(
     missing_docs,
     clippy::expect_used,
@@ -423,7 +423,8 @@ fn main() {
             rows.retain(|row| row.address != bridge || row.name.contains(only));
         }
         compare(&rows, rounds, seconds).await;
-        for path in ["/rpc/weather", AGENT] {
+        let streamed = only.is_none().then_some(["/rpc/weather", AGENT]);
+        for path in streamed.into_iter().flatten() {
             let times = first_events(bridge, path).await;
             let at = |share: usize| {
                 times

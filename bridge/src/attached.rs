@@ -34,7 +34,7 @@ mod web;
 
 use std::collections::HashMap;
 use std::future::pending;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -88,7 +88,7 @@ pub(crate) struct AttachedBinding {
     reply_publisher: ReplyPublisher,
     results: Arc<Results>,
     turns: Semaphore,
-    longest: Duration,
+    bounds: Bounds,
     /// The requests in progress, by the requester's own id.
     running: Mutex<Running>,
     log: Log,
@@ -108,8 +108,12 @@ pub(crate) enum Upstream {
 pub(crate) struct Bounds {
     /// Maximum number of concurrent requests to its server.
     pub(crate) concurrency: usize,
-    /// The time limit of a request that sets none.
+    /// The time limit of a request that sets none, and the longest that it may set.
     pub(crate) longest: Duration,
+    /// How long a call may take after a message that precedes its answer: as long as the bridge that made it waits.
+    pub(crate) between_parts: Duration,
+    /// The time limit of a call whose answer has parts.
+    pub(crate) longest_stream: Duration,
 }
 
 #[derive(Debug, Default)]
@@ -125,6 +129,16 @@ struct Log {
     unanswered: LogLimit,
     unclaimed: LogLimit,
     begun: LogLimit,
+}
+
+/// The time limits of one request.
+struct Deadlines {
+    /// For the answer, or for the next message that precedes it.
+    next: Mutex<Instant>,
+    /// How long the server may take after a message that precedes the answer.
+    between_parts: Duration,
+    /// For the answer, even if messages precede it.
+    last: Instant,
 }
 
 /// The result of a request.
@@ -197,6 +211,7 @@ impl Upstream {
                 health,
                 log,
                 single_version: Mutex::default(),
+                card_read: tokio::sync::Mutex::default(),
             }),
         })
     }
@@ -264,7 +279,7 @@ impl AttachedBinding {
             reply_publisher,
             results,
             turns: Semaphore::new(bounds.concurrency),
-            longest: bounds.longest,
+            bounds,
             running: Mutex::default(),
         }
     }
@@ -384,7 +399,9 @@ impl AttachedBinding {
                 self.cancel(&id);
                 held.done();
             }
-            Ok(Ask::Message(message)) => work.push(self.pass_on(message, held).boxed()),
+            Ok(Ask::Message(method, message)) => {
+                work.push(self.pass_on(method, message, held).boxed());
+            }
             Ok(Ask::Nothing) => held.done(),
             Err(rejected) => work.push(self.reject(rejected, held).boxed()),
         }
@@ -421,9 +438,9 @@ impl AttachedBinding {
     }
 
     /// Passes a notification on to the server.
-    async fn pass_on(&self, message: Bytes, held: Arc<Held>) {
+    async fn pass_on(&self, method: String, message: Bytes, held: Arc<Held>) {
         match (&*self.upstream, self.now_up()) {
-            (Upstream::Plain(plain), _) => plain.notify(message).await,
+            (Upstream::Plain(plain), _) => plain.notify(&method, message).await,
             // An error means that the server has just ended, which is the same as not running.
             (Upstream::Mcp(_), Some(up)) => drop(up.link.send(message).await),
             (Upstream::Mcp(_), None) => {
@@ -440,10 +457,9 @@ impl AttachedBinding {
         (number, cancelled): (u64, CancellationToken),
         held: Arc<Held>,
     ) {
-        let left = request.left.unwrap_or(self.longest).min(self.longest);
-        let until = Instant::now() + left;
-        let claim = request.claim(left);
-        let answered = self.answered(&request, claim.as_ref(), until).boxed();
+        let deadlines = Deadlines::of(&request, self.bounds);
+        let claim = request.claim(deadlines.last - Instant::now());
+        let answered = self.answered(&request, claim.as_ref(), &deadlines).boxed();
         let answer = cancelled.run_until_cancelled(answered).await;
         self.leave(&request.id, number);
         match answer {
@@ -482,9 +498,10 @@ impl AttachedBinding {
         &self,
         request: &Request,
         claim: Option<&(String, Claim)>,
-        until: Instant,
+        deadlines: &Deadlines,
     ) -> Answer {
         let failed = |failure: Failure| Answer::failed(&failure, &request.recipient());
+        let until = deadlines.next();
         let is_repeatable = match &*self.upstream {
             Upstream::Plain(plain) => request.is_repeatable(plain.protocol, |_| false),
             Upstream::Mcp(server) => {
@@ -503,9 +520,9 @@ impl AttachedBinding {
             }
         };
         match claim.filter(|_| !is_repeatable) {
-            Some((key, claim)) => self.once(request, (key, claim), until).await,
+            Some((key, claim)) => self.once(request, (key, claim), deadlines).await,
             None => match timeout_at(until, self.turns.acquire()).await {
-                Ok(_turn) => self.worked(request, until).await.answer,
+                Ok(_turn) => self.worked(request, deadlines).await.answer,
                 Err(_) => failed(late(BUSY)),
             },
         }
@@ -516,16 +533,17 @@ impl AttachedBinding {
         &self,
         request: &Request,
         (key, claim): (&str, &Claim),
-        until: Instant,
+        deadlines: &Deadlines,
     ) -> Answer {
         let failed = |failure: Failure| Answer::failed(&failure, &request.recipient());
+        let until = deadlines.next();
         loop {
             let Ok(turn) = timeout_at(until, self.turns.acquire()).await else {
                 return failed(late(BUSY));
             };
             match self.results.claim(key, claim).await {
                 Ok(KeyState::Ours) => {
-                    let work = self.worked(request, until);
+                    let work = Box::pin(self.worked(request, deadlines));
                     let worked = self.results.renewing(key, &claim.call, work).await;
                     let CallResult { answer, is_begun } = worked;
                     if !is_begun {
@@ -536,7 +554,9 @@ impl AttachedBinding {
                     return answer;
                 }
                 // A different request with the same key: its source position was used before.
-                Ok(KeyState::Differs(_)) => return self.worked(request, until).await.answer,
+                Ok(KeyState::Differs(_)) => {
+                    return Box::pin(self.worked(request, deadlines)).await.answer;
+                }
                 Ok(KeyState::Answered(stored)) => return Answer::from(&*stored),
                 Ok(KeyState::Running(call)) => {
                     drop(turn);
@@ -544,7 +564,7 @@ impl AttachedBinding {
                         tracing::warn!(binding = %self.intake.name, id = %request.id, suppressed, "a request was started before, perhaps by a bridge that has stopped: it is not repeated; the bridge waits for its answer while the other bridge works on it");
                     }
                     let settled = self.results.until_settled(key, &call);
-                    if timeout_at(until, settled).await.is_err() {
+                    if timeout_at(deadlines.last, settled).await.is_err() {
                         return failed(lost());
                     }
                 }
@@ -565,7 +585,7 @@ impl AttachedBinding {
     }
 
     /// The server's answer. Messages that precede it are published meanwhile.
-    async fn worked(&self, request: &Request, until: Instant) -> CallResult {
+    async fn worked(&self, request: &Request, deadlines: &Deadlines) -> CallResult {
         let (sender, mut receiver) = mpsc::channel(QUEUE);
         let parts = Parts {
             sender,
@@ -576,20 +596,22 @@ impl AttachedBinding {
         let work = self.with_server(request, parts);
         let publishing = async {
             while let Some(part) = receiver.recv().await {
+                let is_question = part.is_question;
                 let published = self
                     .reply_publisher
                     .part(&self.intake, &request.requester, part);
-                if let Err(error) = published.await {
-                    tracing::debug!(binding = %self.intake.name, %error, "a message that precedes an answer is not delivered");
+                match published.await {
+                    Ok(()) => deadlines.extend(is_question),
+                    Err(error) => {
+                        tracing::debug!(binding = %self.intake.name, %error, "a message that precedes an answer is not delivered");
+                    }
                 }
             }
         };
         // The channel of parts closes when the work ends; the last parts are published before the answer.
         let both = async { tokio::join!(work, publishing).0 };
-        let answer = match timeout_at(until, both).await {
-            Ok(answer) => answer,
-            Err(_) => Err(late("its server did not answer in time")),
-        };
+        let answer = deadlines.limit(pin!(both)).await;
+        let answer = answer.unwrap_or_else(|| Err(late("its server did not answer in time")));
         CallResult {
             answer: match answer {
                 Ok(body) => Answer::from(body),
@@ -701,6 +723,57 @@ impl AttachedBinding {
 
     fn running(&self) -> MutexGuard<'_, Running> {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+// === impl Deadlines ===
+
+impl Deadlines {
+    fn of(request: &Request, bounds: Bounds) -> Self {
+        let now = Instant::now();
+        let left = request.left.unwrap_or(bounds.longest).min(bounds.longest);
+        // The bridge that made a call sends a cancel when its caller no longer waits. Nobody cancels other requests.
+        let (between_parts, longest) = if request.requester.is_call() {
+            (
+                bounds.between_parts.max(left),
+                bounds.longest_stream.max(left),
+            )
+        } else {
+            (left, left)
+        };
+        Self {
+            next: Mutex::new(now + left),
+            between_parts,
+            last: now + longest,
+        }
+    }
+
+    fn next(&self) -> Instant {
+        *self.next.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Moves the deadline after a message that precedes the answer. The answer to a question may take as long as the
+    /// whole call.
+    fn extend(&self, is_question: bool) {
+        let extended = if is_question {
+            self.last
+        } else {
+            self.last.min(Instant::now() + self.between_parts)
+        };
+        let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
+        *next = extended.max(*next);
+    }
+
+    /// The result of `work`; `None` if the deadline passes first.
+    async fn limit<T>(&self, mut work: Pin<&mut impl Future<Output = T>>) -> Option<T> {
+        loop {
+            let next = self.next();
+            match timeout_at(next, work.as_mut()).await {
+                Ok(result) => return Some(result),
+                Err(_) if next < self.next() => {}
+                Err(_) => return None,
+            }
+        }
     }
 }
 

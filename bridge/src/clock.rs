@@ -3,7 +3,8 @@
 use std::time::{Duration, SystemTime};
 
 use a2abus_plugin::{Event, EventId, Text, Time, extension};
-use jiff::Timestamp;
+use jiff::tz::TimeZone;
+use jiff::{Timestamp, civil};
 
 /// Now.
 #[must_use]
@@ -56,6 +57,16 @@ pub(crate) fn parse(text: &str) -> Option<SystemTime> {
     text.parse::<Timestamp>().ok().map(SystemTime::from)
 }
 
+/// The time in a message of an agent, whose time without a time zone is in UTC.
+#[must_use]
+pub(crate) fn parse_loosely(text: &str) -> Option<SystemTime> {
+    let in_utc = || {
+        let time: civil::DateTime = text.parse().ok()?;
+        Some(time.to_zoned(TimeZone::UTC).ok()?.timestamp().into())
+    };
+    parse(text).or_else(in_utc)
+}
+
 /// How far clocks may differ before an event counts as expired.
 pub(crate) const SKEW: Duration = Duration::from_secs(2);
 
@@ -101,5 +112,13 @@ mod tests {
         assert_eq!(text, "2026-02-02T02:40:00.123Z");
         assert_eq!(parse(&text), Some(time));
         assert_eq!(parse("tomorrow"), None);
+        for text in [
+            "2026-02-02T02:40:00.123",
+            "2026-02-02T04:40:00.123+02:00",
+            "2026-02-02 02:40:00.123",
+        ] {
+            assert_eq!(parse_loosely(text), Some(time), "{text}");
+        }
+        assert_eq!(parse_loosely("tomorrow"), None);
     }
 }

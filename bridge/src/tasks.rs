@@ -548,7 +548,13 @@ fn differences(reported: ReportedTask, task: &Task) -> Vec<(u32, Event)> {
             .artifacts
             .iter()
             .any(|known| known.id == artifact.id && known.parts.len() == artifact.parts.len()),
-        Event::Status(status) => status.state == task.status.state && status.message.is_none(),
+        Event::Status(status) => {
+            let shown = task.status.message.as_ref().map(|message| &message.id);
+            let is_shown = |message: &Message| shown == Some(&message.id);
+            status.state == task.status.state && status.message.as_ref().is_none_or(is_shown)
+        }
+        Event::Named { task: named } => task.agents_id.as_ref() == Some(named),
+        Event::Said { message } => task.history.iter().any(|known| known.id == message.id),
         _ => false,
     };
     (1..)

@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::a2a::read_events;
 use crate::http::{Front, SOON};
-use crate::site::Site;
+use crate::site::{SLOW_STEP, Site};
 
 /// A bridge with the site attached in three ways: as `mcp`, as `a2a` and as `rpc`.
 struct Attached {
@@ -31,6 +31,11 @@ impl Attached {
     }
 
     async fn open_with(more: &str) -> Self {
+        Self::open_for(more, SOON).await
+    }
+
+    /// With this time limit of calls.
+    async fn open_for(more: &str, call_timeout: Duration) -> Self {
         let site = Site::start().await;
         let directory = TempDir::new().unwrap();
         let token = directory.path().join("token");
@@ -48,12 +53,13 @@ impl Attached {
       {more}"
             )
         };
+        let seconds = call_timeout.as_secs();
         let config = format!(
             "
 instance: test
 transports: {{ local: {{ type: memory }} }}
 agents:{}{}{}
-calls: {{ timeout: 1m }}
+calls: {{ timeout: {seconds}s, max_timeout: {seconds}s }}
 http: {{ listen: '127.0.0.1:0', drain_grace: 5s }}
 admin: {{ listen: '127.0.0.1:0' }}
 ",
@@ -946,6 +952,48 @@ async fn an_unfinished_task_is_followed_to_its_end() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_call_with_news_may_take_longer_than_its_timeout() {
+    let attached = Attached::open_for("concurrency: 4", SLOW_STEP * 3).await;
+    let slow = |method: &str| {
+        let mut request = message(method, &json!({ "blocking": false }));
+        request["params"]["metadata"] = json!({ "slow": true });
+        request
+    };
+    let streams = async {
+        for path in ["/rpc/a2a", "/a2a/agents/a2a"] {
+            let stream = attached.post(path, &slow("message/stream")).await;
+            let last = read_events(&stream).pop().unwrap().json();
+            let state = &last["result"]["status"]["state"];
+            assert_eq!(state, "completed", "{path}: {stream}");
+        }
+    };
+    let tool = async {
+        let mut request = call("slow");
+        request["params"]["_meta"] = json!({ "progressToken": "mine" });
+        let stream = attached.post("/mcp/agents/mcp", &request).await;
+        let last = read_events(&stream).pop().unwrap().json();
+        assert_eq!(last["result"]["content"][0]["text"], "done", "{stream}");
+    };
+    let task = async {
+        let answer = attached.ask("/a2a/agents/a2a", &slow("message/send")).await;
+        let get = json!({ "jsonrpc": "2.0", "id": 2, "method": "tasks/get", "params": { "id": answer["result"]["id"] } });
+        for expected in ["working", "completed"] {
+            attached
+                .until(expected, async || {
+                    let task = attached.ask("/a2a/agents/a2a", &get).await;
+                    let state = &task["result"]["status"]["state"];
+                    assert_ne!(state, "failed", "{task}");
+                    state == expected
+                })
+                .await;
+        }
+    };
+    tokio::join!(streams, tool, task);
+    assert!(attached.site.recorder.of("tasks/cancel").is_empty());
+    attached.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_server_of_a2a_1_0_gets_the_version_header() {
     let attached = Attached::open().await;
     let message = json!({ "messageId": "m", "role": "ROLE_USER", "parts": [{ "text": "hello" }] });
@@ -978,12 +1026,13 @@ async fn a_server_of_one_version_of_a2a_gets_the_requests_of_the_other() {
         "
 instance: test
 transports: {{ local: {{ type: memory }} }}
-agents:{}{}
+agents:{}{}{}
 http: {{ listen: '127.0.0.1:0', drain_grace: 5s }}
 admin: {{ listen: '127.0.0.1:0' }}
 ",
         agent("new"),
         agent("old"),
+        agent("changing"),
     );
     let attached = Attached {
         front: Front::open_with(&config).await,
@@ -991,10 +1040,10 @@ admin: {{ listen: '127.0.0.1:0' }}
         directory: TempDir::new().unwrap(),
     };
     attached
-        .until("both cards have been read", async || {
+        .until("the cards have been read", async || {
             let tools = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/list" });
             let tools = attached.ask("/mcp", &tools).await;
-            tools["result"]["tools"].as_array().map(Vec::len) == Some(2)
+            tools["result"]["tools"].as_array().map(Vec::len) == Some(3)
         })
         .await;
     for path in ["/rpc/new", "/a2a/agents/new"] {
@@ -1033,6 +1082,63 @@ admin: {{ listen: '127.0.0.1:0' }}
     let answered = &answer["result"]["message"];
     assert_eq!(answered["role"], "ROLE_AGENT", "{answer}");
     assert_eq!(answered["parts"], json!([{ "text": "old" }]), "{answer}");
+    // Another server may run at the same URL at any time.
+    for (has_changed, text) in [(false, "old"), (true, "new"), (false, "old")] {
+        let recorder = &attached.site.recorder;
+        recorder.has_changed.store(has_changed, Ordering::SeqCst);
+        let answer = attached.ask("/rpc/changing", &sent).await;
+        let part = &answer["result"]["message"]["parts"][0];
+        assert_eq!(part["text"], text, "{answer}");
+        let v0_3 = message("message/send", &json!({ "blocking": true }));
+        let answer = attached.ask("/rpc/changing", &v0_3).await;
+        assert_eq!(answer["result"]["parts"][0]["text"], text, "{answer}");
+    }
+    let mut list = sent.clone();
+    list["method"] = json!("ListTasks");
+    let answer = attached.ask("/rpc/old", &list).await;
+    let message = answer["error"]["message"].as_str().unwrap();
+    assert!(message.contains("no equivalent in A2A 0.3"), "{answer}");
+    attached.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_a2a_server_gets_the_extensions_and_messages_without_an_answer() {
+    let attached = Attached::open().await;
+    for (header, method, sent_as) in [
+        ("a2a-extensions", "message/send", "x-a2a-extensions"),
+        ("x-a2a-extensions", "SendMessage", "a2a-extensions"),
+    ] {
+        let request = message(method, &json!({})).to_string();
+        let request = attached.front.to("/rpc/a2a", request);
+        request.header(header, "urn:e1").send().await.unwrap();
+        let (headers, _) = attached.site.recorder.of(method).pop().unwrap();
+        assert_eq!(headers[sent_as], "urn:e1", "{headers:?}");
+    }
+    let url = format!("http://{}/new", attached.site.address);
+    let config = format!(
+        "
+instance: test
+transports: {{ local: {{ type: memory }} }}
+agents: {{ new: {{ to: {{ transport: local, topic: attached.new }}, attach: {{ url: '{url}', protocol: a2a }} }} }}
+http: {{ listen: '127.0.0.1:0', drain_grace: 5s }}
+admin: {{ listen: '127.0.0.1:0' }}
+"
+    );
+    let front = Front::open_with(&config).await;
+    let mut unanswered = message("message/send", &json!({}));
+    unanswered.as_object_mut().unwrap().remove("id");
+    let recorder = &attached.site.recorder;
+    // It is not translated until the card has been read.
+    attached
+        .until("the message in the version of the server", async || {
+            let request = front.to("/rpc/new", unanswered.to_string());
+            request.send().await.unwrap();
+            let received = recorder.of("SendMessage");
+            received.iter().any(|(_, body)| body.get("id").is_none())
+        })
+        .await;
+    front.stop.cancel();
+    timeout(SOON, front.running).await.unwrap().unwrap();
     attached.end().await;
 }
 

@@ -3,8 +3,9 @@
 use std::collections::{HashMap, HashSet};
 use std::convert::Infallible;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::body::{Body, Bytes};
@@ -16,7 +17,7 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use crate::http::SOON;
 
@@ -37,6 +38,10 @@ pub(crate) struct Recorder {
     /// The stream of each session for messages that belong to no request.
     beside: Mutex<Vec<mpsc::Sender<String>>>,
     pub(crate) task_polls: Mutex<usize>,
+    /// Whether the server that changes its version speaks 1.0.
+    pub(crate) has_changed: AtomicBool,
+    /// When the slow task ends.
+    slow_until: Mutex<Option<Instant>>,
     /// Calls of `hang` whose connections are open.
     pub(crate) hanging: AtomicUsize,
     /// How many bytes each reader of the endless card has read before it disconnected.
@@ -83,6 +88,8 @@ impl Site {
                 .route("/new/.well-known/agent-card.json", get(card_1_0))
                 .route("/old", any(only_0_3))
                 .route("/old/.well-known/agent-card.json", get(card_0_3))
+                .route("/changing", any(changing))
+                .route("/changing/.well-known/agent-card.json", get(changing_card))
                 .route("/endless/.well-known/agent-card.json", get(endless_card))
                 .with_state(recorder);
             axum::serve(listener, router).await.unwrap();
@@ -176,6 +183,24 @@ fn events() -> (mpsc::Sender<String>, Reply) {
 fn stream_of(messages: &[Value]) -> Reply {
     let events: String = messages.iter().map(event).collect();
     reply(StatusCode::OK, "text/event-stream", events)
+}
+
+/// How many messages precede a slow answer, and how long the server takes for each.
+const SLOW_STEPS: usize = 5;
+pub(crate) const SLOW_STEP: Duration = Duration::from_secs(2);
+
+/// A stream whose messages come one by one.
+fn slowly(messages: Vec<Value>) -> Reply {
+    let (sender, reply) = events();
+    tokio::spawn(async move {
+        for message in messages {
+            if sender.send(event(&message)).await.is_err() {
+                return;
+            }
+            sleep(SLOW_STEP).await;
+        }
+    });
+    reply
 }
 
 fn answer(id: &Value, result: &Value) -> Value {
@@ -308,6 +333,12 @@ async fn tool(recorder: &Arc<Recorder>, id: &Value, params: &Value) -> Reply {
         }
         "garbage" => reply(StatusCode::OK, "text/html", "<html>"),
         "away" => reply(StatusCode::SERVICE_UNAVAILABLE, "text/html", "<html>"),
+        "slow" => {
+            let token = &params["_meta"]["progressToken"];
+            let step = |step: usize| json!({ "jsonrpc": "2.0", "method": "notifications/progress", "params": { "progressToken": token, "progress": step } });
+            let steps = (0..SLOW_STEPS).map(step);
+            slowly(steps.chain([answer(id, &text("done"))]).collect())
+        }
         _ => json_reply(&answer(id, &text("done"))),
     }
 }
@@ -374,6 +405,21 @@ async fn card_1_0() -> Reply {
 
 async fn card_0_3() -> Reply {
     card_with(&json!({ "protocolVersion": "0.3.0", "url": "http://elsewhere.invalid/" }))
+}
+
+async fn changing_card(State(recorder): State<Arc<Recorder>>) -> Reply {
+    match recorder.has_changed.load(Ordering::SeqCst) {
+        true => card_1_0().await,
+        false => card_0_3().await,
+    }
+}
+
+/// A server of A2A 0.3 that is replaced by one of 1.0.
+async fn changing(recorder: State<Arc<Recorder>>, headers: HeaderMap, body: Bytes) -> Reply {
+    match recorder.has_changed.load(Ordering::SeqCst) {
+        true => only_1_0(recorder, headers, body).await,
+        false => only_0_3(recorder, headers, body).await,
+    }
 }
 
 fn card_with(members: &Value) -> Reply {
@@ -459,7 +505,25 @@ async fn a2a(State(recorder): State<Arc<Recorder>>, headers: HeaderMap, body: By
     let (id, params) = (&read["id"], &read["params"]);
     let task = |state: &str| json!({ "kind": "task", "id": "t-1", "contextId": "c", "status": { "state": state } });
     let status = |state: &str, is_final: bool| json!({ "kind": "status-update", "taskId": "t-1", "contextId": "c", "status": { "state": state }, "final": is_final });
+    let is_slow = params["metadata"]["slow"] == true;
     match read["method"].as_str().unwrap_or_default() {
+        "message/stream" if is_slow => {
+            let steps = (0..SLOW_STEPS).map(|_| answer(id, &status("working", false)));
+            let first = std::iter::once(answer(id, &task("submitted")));
+            let last = std::iter::once(answer(id, &status("completed", true)));
+            slowly(first.chain(steps).chain(last).collect())
+        }
+        "message/send" if is_slow => {
+            *recorder.slow_until.lock().unwrap() = Some(Instant::now() + SLOW_STEP * 5);
+            json_reply(&answer(id, &task("submitted")))
+        }
+        "tasks/get" if recorder.slow_until.lock().unwrap().is_some() => {
+            let is_over = *recorder.slow_until.lock().unwrap() < Some(Instant::now());
+            json_reply(&answer(
+                id,
+                &task(if is_over { "completed" } else { "working" }),
+            ))
+        }
         "message/stream" => stream_of(&[
             answer(id, &task("submitted")),
             answer(id, &status("working", false)),

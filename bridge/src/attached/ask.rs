@@ -28,7 +28,7 @@ pub(super) enum Ask {
     /// An answer to a question of the server, and its id.
     Answer(Bytes, Option<Id>),
     /// A notification for the server.
-    Message(Bytes),
+    Message(String, Bytes),
     /// A message about a session, which does not concern the agent.
     Nothing,
 }
@@ -176,7 +176,7 @@ impl Ask {
                 None => Self::Nothing,
             },
             "notifications/initialized" | "notifications/roots/list_changed" => Self::Nothing,
-            _ => Self::Message(body),
+            _ => Self::Message(method.to_owned(), body),
         }
     }
 }

@@ -120,7 +120,13 @@ pub(super) struct Parts {
 }
 
 /// A message that precedes the answer, and its kind.
-pub(super) type Part = (Kind, Bytes);
+#[derive(Debug)]
+pub(super) struct Part {
+    pub(super) kind: Kind,
+    pub(super) body: Bytes,
+    /// Whether the server waits for the requester's answer to it.
+    pub(super) is_question: bool,
+}
 
 /// A request that waits for its answer. Dropping it before the answer cancels the request.
 #[derive(Debug)]
@@ -385,7 +391,7 @@ impl Link {
             (method, None) => {
                 let open = self.open();
                 match open.owner(of, self.is_single) {
-                    Ok((_, call)) => drop(self.part(call, line.clone())),
+                    Ok((_, call)) => drop(self.part(call, line.clone(), false)),
                     Err(Refused { code, why }) => self.dropped(method, code, why),
                 }
             }
@@ -401,7 +407,7 @@ impl Link {
         if let Some(call) = call
             && let Some(own) = &call.progress
         {
-            self.part(call, splice(line, range_of(line, token.get()), own));
+            self.part(call, splice(line, range_of(line, token.get()), own), false);
         }
     }
 
@@ -416,7 +422,7 @@ impl Link {
         let drawn = getrandom::fill(&mut random);
         drawn.map_err(|_| Refused::now("the system's random number generator failed"))?;
         let shown = Text::from(format!("\"{:032x}\"", u128::from_be_bytes(random)));
-        if !self.part(call, splice(line, range_of(line, id.get()), &shown)) {
+        if !self.part(call, splice(line, range_of(line, id.get()), &shown), true) {
             return Err(Refused::now(
                 "messages arrive faster than the bus accepts them",
             ));
@@ -430,12 +436,13 @@ impl Link {
     }
 
     /// Queues a message that precedes an answer. Returns whether there was room.
-    fn part(&self, call: &Call, part: Bytes) -> bool {
-        let is_queued = call
-            .parts
-            .sender
-            .try_send((Kind::Notification, part))
-            .is_ok();
+    fn part(&self, call: &Call, body: Bytes, is_question: bool) -> bool {
+        let part = Part {
+            kind: Kind::Notification,
+            body,
+            is_question,
+        };
+        let is_queued = call.parts.sender.try_send(part).is_ok();
         if !is_queued {
             self.log.drops.inc();
             self.strange(

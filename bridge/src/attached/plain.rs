@@ -1,7 +1,7 @@
 //! An attached HTTP server that receives JSON-RPC requests unchanged: an A2A server, or any other.
 //!
-//! Each request is one POST with the same bytes, unless an A2A server speaks only another version of A2A. Messages that precede the answer in the response are passed on as they
-//! arrive.
+//! Each request is one POST with the same bytes, unless an A2A server speaks only another version of A2A. Messages that
+//! precede the answer in the response are passed on as they arrive.
 
 use std::borrow::Cow;
 use std::sync::atomic::Ordering;
@@ -23,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 use super::ask::Request;
 use super::health::Health;
 use super::lifecycle::MAX_MESSAGE;
-use super::link::{Log, Parts};
+use super::link::{Log, Part, Parts};
 use super::version;
 use super::web::{SendError, Web, messages, refused, unavailable};
 use crate::bus::delivery::jittered;
@@ -43,6 +43,8 @@ pub(crate) struct Plain {
     pub(super) log: Arc<Log>,
     /// The only version of A2A that the server speaks, by its card.
     pub(super) single_version: Mutex<Option<Dialect>>,
+    /// When its card was last read.
+    pub(super) card_read: tokio::sync::Mutex<Option<Instant>>,
 }
 
 /// A request as the server gets it.
@@ -80,6 +82,8 @@ const POLL_PAUSES: [Duration; 4] = [
     Duration::from_secs(1),
     Duration::from_secs(3),
 ];
+/// The same for callers that wait for long.
+const KEEP_ALIVE: Duration = Duration::from_secs(10);
 /// How often to read the card and to check whether the server can be reached.
 const CHECK_INTERVAL: Duration = Duration::from_secs(300);
 const PROBE: Duration = Duration::from_secs(30);
@@ -91,6 +95,9 @@ const MAX_CARD: usize = 1 << 20;
 const CARDS: [&str; 2] = ["/.well-known/agent-card.json", "/.well-known/agent.json"];
 /// The error of a server that does not know a task. Source: A2A 0.3 section 8.2, A2A 1.0 section 9.5.
 const TASK_NOT_FOUND: i64 = -32_001;
+/// The errors of a server that speaks another version. Source: JSON-RPC 2.0 section 5.1, A2A 1.0 section 9.5.
+const METHOD_NOT_FOUND: i64 = -32_601;
+const VERSION_NOT_SUPPORTED: i64 = -32_009;
 const VERSION: HeaderName = HeaderName::from_static("a2a-version");
 
 // === impl Plain ===
@@ -98,7 +105,32 @@ const VERSION: HeaderName = HeaderName::from_static("a2a-version");
 impl Plain {
     /// The server's answer to a request. Messages that precede it go into `parts`.
     pub(super) async fn request(&self, request: &Request, parts: &Parts) -> Result<Bytes, Failure> {
-        let posted = &self.posted(request, parts);
+        let (version, began) = (self.single_version(), Instant::now());
+        let answer = Box::pin(self.asked(&posted(request, parts, version))).await?;
+        if self.protocol != AttachProtocol::A2a || !is_other_version(&answer) {
+            return Ok(answer);
+        }
+        // Another version of the server may run since its card was read, or the card was not read yet. The server has
+        // not executed the request.
+        Box::pin(self.read_card_since(began)).await;
+        let now = self.single_version();
+        if now != version {
+            return Box::pin(self.asked(&posted(request, parts, now))).await;
+        }
+        match now {
+            Some(only) if has_no_equivalent(request, only) => {
+                let (method, only) = (&request.method, version_name(only));
+                let message = format!(
+                    "the server of this agent does not accept {method}, which has no equivalent in A2A {only}, the only version in its card"
+                );
+                Err(Failure::new(Reason::Unsupported, message))
+            }
+            _ => Ok(answer),
+        }
+    }
+
+    async fn asked(&self, posted: &Posted<'_>) -> Result<Bytes, Failure> {
+        let Posted { request, parts, .. } = posted;
         let response = self.post(posted).await?;
         let status = response.status();
         if status.is_client_error() {
@@ -142,32 +174,9 @@ impl Plain {
         self.protocol == AttachProtocol::A2a && sends
     }
 
-    /// The request in a version that the server speaks.
-    fn posted<'a>(&self, request: &'a Request, parts: &'a Parts) -> Posted<'a> {
-        let mut posted = Posted {
-            body: request.body.clone(),
-            message: Cow::Borrowed(&request.message),
-            request,
-            parts,
-            translated_from: None,
-        };
-        let single = *self
-            .single_version
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        let translated = single.and_then(|version| {
-            let body = version::request(&request.body, &request.method, version)?;
-            let unit = decode(&body, &Hint::default(), &largest()).into_only();
-            Some((body, unit.ok()?.ok()?.json_rpc?))
-        });
-        if let Some((body, message)) = translated {
-            posted.translated_from = Some(match message.dialect {
-                Dialect::A2a10 => Dialect::A2a03,
-                _ => Dialect::A2a10,
-            });
-            (posted.body, posted.message) = (body, Cow::Owned(message));
-        }
-        posted
+    fn single_version(&self) -> Option<Dialect> {
+        let version = self.single_version.lock();
+        *version.unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Posts a request, with a few retries while the server cannot be reached.
@@ -177,7 +186,11 @@ impl Plain {
     ) -> Result<http::Response<hyper::body::Incoming>, Failure> {
         let Posted { request, parts, .. } = posted;
         let mut headers = request.requester.traced();
-        headers.extend(version_header(posted.message.dialect));
+        if self.protocol == AttachProtocol::A2a {
+            let dialect = posted.message.dialect;
+            headers.extend(version_header(dialect));
+            headers.extend(extensions_header(dialect, request));
+        }
         let mut pauses = AGAIN.into_iter();
         loop {
             parts.reached.store(true, Ordering::Release);
@@ -205,11 +218,14 @@ impl Plain {
         let method = if is_1_0 { "GetTask" } else { "tasks/get" };
         let ask = json!({ "jsonrpc": "2.0", "id": 0, "method": method, "params": { "id": task } });
         let ask = Bytes::from(ask.to_string());
-        posted.part(Kind::Response, shown).await;
-        let mut polls = 0;
+        let keep_alive = keep_alive(posted.request);
+        posted.part(Kind::Response, shown.clone()).await;
+        let (mut shown, mut shown_at) = (shown, Instant::now());
+        let mut pauses = POLL_PAUSES.into_iter();
+        let mut pause = Duration::ZERO;
         loop {
-            sleep(jittered(POLL_PAUSES[polls.min(POLL_PAUSES.len() - 1)])).await;
-            polls += 1;
+            pause = pauses.next().unwrap_or(pause).min(keep_alive);
+            sleep(jittered(pause)).await;
             let headers = version_header(dialect).into_iter().collect();
             let Ok(response) = self.web.post(ask.clone(), headers).await else {
                 continue;
@@ -226,15 +242,28 @@ impl Plain {
                 continue;
             };
             match kind_of(&now, &posted.message) {
+                MessageKind::Unfinished if posted.parts.takes_all => {
+                    if now != shown || shown_at.elapsed() >= keep_alive {
+                        posted.part(Kind::Response, now.clone()).await;
+                        (shown, shown_at) = (now, Instant::now());
+                    }
+                }
                 MessageKind::Unfinished | MessageKind::Part(_) => {}
                 MessageKind::Answer | MessageKind::Strange => return Ok(posted.returned(now)),
             }
         }
     }
 
-    /// Posts a notification.
-    pub(super) async fn notify(&self, body: Bytes) {
-        let posted = timeout(REQUEST_TIMEOUT, self.web.post(body, HeaderMap::new())).await;
+    /// Posts a notification, or a request whose sender does not wait for the answer.
+    pub(super) async fn notify(&self, method: &str, body: Bytes) {
+        let version = self.single_version();
+        let translated = version.and_then(|version| version::request(&body, method, version));
+        let headers = match (&translated, version) {
+            (Some(_), Some(version)) => version_header(version).into_iter().collect(),
+            _ => HeaderMap::new(),
+        };
+        let body = translated.unwrap_or(body);
+        let posted = timeout(REQUEST_TIMEOUT, self.web.post(body, headers)).await;
         match posted.map(|posted| posted.map(|response| response.status())) {
             Ok(Ok(status)) if status.is_success() => {}
             Ok(Ok(status)) => self.strange(&format!("HTTP {status} to a notification")),
@@ -268,15 +297,12 @@ impl Plain {
     /// Reads the card of an A2A server, or checks whether any other server can be reached, until `stop`.
     pub(super) async fn run(&self, stop: CancellationToken) {
         let has_card = self.protocol == AttachProtocol::A2a;
-        let mut read: Option<Instant> = None;
         loop {
-            let is_due = has_card && read.is_none_or(|read| read.elapsed() >= CHECK_INTERVAL);
             let looking = async {
                 self.probe().await;
-                if is_due && self.card().await {
-                    read = Some(Instant::now());
-                }
-                let is_well = self.health.is_up() && (read.is_some() || !has_card);
+                let due = Instant::now().checked_sub(CHECK_INTERVAL);
+                let is_read = !has_card || self.read_card_since(due).await;
+                let is_well = self.health.is_up() && is_read;
                 sleep(jittered(if is_well { PROBE } else { MISSING })).await;
             };
             if stop.run_until_cancelled(looking).await.is_none() {
@@ -285,8 +311,13 @@ impl Plain {
         }
     }
 
-    /// Reads the card, or logs why it cannot be read. Returns whether the card is known.
-    async fn card(&self) -> bool {
+    /// Reads the card, unless it was read after this time, or logs why it cannot be read. Returns whether the card is
+    /// known.
+    async fn read_card_since(&self, since: impl Into<Option<Instant>>) -> bool {
+        let mut card_read = self.card_read.lock().await;
+        if card_read.is_some_and(|read| since.into().is_none_or(|since| read > since)) {
+            return true;
+        }
         let looked = timeout(REQUEST_TIMEOUT, self.look()).await;
         let looked = looked.unwrap_or_else(|_| Err("no response in time".to_owned()));
         if let Err(why) = &looked
@@ -294,7 +325,10 @@ impl Plain {
         {
             tracing::warn!(agent = %self.log.agent, why, suppressed, "the card of an attached A2A server cannot be read");
         }
-        looked.is_ok()
+        if looked.is_ok() {
+            *card_read = Some(Instant::now());
+        }
+        card_read.is_some()
     }
 
     /// Checks whether the server can be reached.
@@ -325,12 +359,7 @@ impl Plain {
             let document = document.unwrap_or_default();
             match Card::read_usable(&document, MAX_CARD) {
                 Ok((card, left_out)) => {
-                    let mut single = self
-                        .single_version
-                        .lock()
-                        .unwrap_or_else(PoisonError::into_inner);
-                    *single = version::single_version(&document);
-                    drop(single);
+                    self.speaks(version::single_version(&document));
                     self.log.leaves_out(&left_out);
                     self.registry.describe(&self.log.agent, card.shown);
                     return Ok(());
@@ -339,6 +368,22 @@ impl Plain {
             }
         }
         Err(why)
+    }
+
+    /// Records the only version of A2A that the server speaks.
+    fn speaks(&self, version: Option<Dialect>) {
+        let single = self.single_version.lock();
+        let mut single = single.unwrap_or_else(PoisonError::into_inner);
+        if *single != version {
+            *single = version;
+            let agent = &self.log.agent;
+            match version.map(version_name) {
+                Some(version) => {
+                    tracing::info!(%agent, version, "an attached A2A server speaks only this version: requests in the other version are translated");
+                }
+                None => tracing::info!(%agent, "an attached A2A server speaks both versions"),
+            }
+        }
     }
 
     /// The possible URLs of its card.
@@ -373,8 +418,19 @@ impl Posted<'_> {
     /// Passes on a message that precedes the answer.
     async fn part(&self, kind: Kind, message: Bytes) {
         // Without a receiver its deadline has just passed.
-        drop(self.parts.sender.send((kind, self.returned(message))).await);
+        let part = Part {
+            kind,
+            body: self.returned(message),
+            is_question: false,
+        };
+        drop(self.parts.sender.send(part).await);
     }
+}
+
+/// How often a bridge that waits for an unfinished task hears of it, so that it continues to wait.
+fn keep_alive(request: &Request) -> Duration {
+    let third = request.left.map_or(KEEP_ALIVE, |left| left / 3);
+    third.clamp(POLL_PAUSES[0], KEEP_ALIVE)
 }
 
 /// The limits for messages of a server.
@@ -382,6 +438,63 @@ fn largest() -> Limits {
     let mut limits = Limits::default();
     limits.max_bytes = MAX_MESSAGE;
     limits
+}
+
+/// The request in a version that the server speaks; `single` is the only one, if there is only one.
+fn posted<'a>(request: &'a Request, parts: &'a Parts, single: Option<Dialect>) -> Posted<'a> {
+    let mut posted = Posted {
+        body: request.body.clone(),
+        message: Cow::Borrowed(&request.message),
+        request,
+        parts,
+        translated_from: None,
+    };
+    let translated = single.and_then(|version| {
+        let body = version::request(&request.body, &request.method, version)?;
+        let unit = decode(&body, &Hint::default(), &largest()).into_only();
+        Some((body, unit.ok()?.ok()?.json_rpc?))
+    });
+    if let Some((body, message)) = translated {
+        posted.translated_from = Some(match message.dialect {
+            Dialect::A2a10 => Dialect::A2a03,
+            _ => Dialect::A2a10,
+        });
+        (posted.body, posted.message) = (body, Cow::Owned(message));
+    }
+    posted
+}
+
+/// Whether this version of A2A has no method for a request of the other one.
+fn has_no_equivalent(request: &Request, version: Dialect) -> bool {
+    let from = request.message.dialect;
+    matches!(from, Dialect::A2a03 | Dialect::A2a10)
+        && from != version
+        && version::method_in(&request.method, version).is_none()
+}
+
+fn version_name(version: Dialect) -> &'static str {
+    match version {
+        Dialect::A2a10 => "1.0",
+        _ => "0.3",
+    }
+}
+
+/// Whether an answer is the error of a server that does not know the method, or does not speak the version.
+fn is_other_version(answer: &Bytes) -> bool {
+    matches!(
+        error_code(answer),
+        Some(METHOD_NOT_FOUND | VERSION_NOT_SUPPORTED)
+    )
+}
+
+/// The header with the extensions that the requester uses. Source: A2A 0.3 section 3.2.6, A2A 1.0 section 3.2.6.
+fn extensions_header(dialect: Dialect, request: &Request) -> Option<(HeaderName, HeaderValue)> {
+    let name = match dialect {
+        Dialect::A2a10 => "a2a-extensions",
+        _ => "x-a2a-extensions",
+    };
+    let value = HeaderValue::from_bytes(request.requester.extensions()?).ok()?;
+    Some((HeaderName::from_static(name), value))
 }
 
 /// The header that A2A 1.0 requires.

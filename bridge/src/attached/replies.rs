@@ -44,6 +44,8 @@ pub(super) struct Requester {
     trace: Vec<(&'static str, Text)>,
     /// The headers of the request that its answers keep.
     headers: Vec<Header>,
+    /// The extensions of A2A that the requester uses.
+    extensions: Option<Bytes>,
 }
 
 /// An answer for a requester.
@@ -62,8 +64,10 @@ pub(super) enum Undeliverable {
     Transport(TransportError),
 }
 
-// === impl Answer ===
+/// The header with the extensions that a requester uses, in A2A 1.0 and 0.3.
+const EXTENSIONS: [&str; 2] = ["a2a-extensions", "x-a2a-extensions"];
 
+// === impl Answer ===
 impl Answer {
     /// An error answer of the bridge itself.
     pub(super) fn failed(failure: &Failure, recipient: &Recipient) -> Self {
@@ -136,6 +140,11 @@ impl Requester {
         headers
     }
 
+    /// The extensions of A2A that the requester uses, as a header has them.
+    pub(super) fn extensions(&self) -> Option<&[u8]> {
+        self.extensions.as_deref()
+    }
+
     /// Why the reply address in the request is refused.
     pub(super) fn refused(&self) -> Option<&Refused> {
         self.refused.as_ref()
@@ -191,6 +200,9 @@ impl ReplyPublisher {
                 .filter_map(|name| Some((name, text(name)?)))
                 .collect(),
             headers: self.passed.of(intake.binding, message),
+            extensions: EXTENSIONS
+                .iter()
+                .find_map(|name| message.headers.get(name).cloned()),
         }
     }
 
@@ -205,6 +217,7 @@ impl ReplyPublisher {
             correlation: message.headers.get(spring::CORRELATION_ID).cloned(),
             trace: Vec::new(),
             headers: Vec::new(),
+            extensions: None,
         }
     }
 
@@ -237,10 +250,10 @@ impl ReplyPublisher {
         &self,
         intake: &Intake,
         requester: &Requester,
-        (kind, body): Part,
+        part: Part,
     ) -> Result<(), Undeliverable> {
         let id = clock::new_event_id().into();
-        let event = self.event(intake, requester, (id, kind), body);
+        let event = self.event(intake, requester, (id, part.kind), part.body);
         self.publish(intake, requester, event).await
     }
 

@@ -218,7 +218,7 @@ impl Parts<'_> {
         };
         let intake = self.intake(binding)?;
         let places = self.reply_addresses(binding, &intake)?;
-        let (metrics, log) = (self.metrics, self.log);
+        let (metrics, log, calls) = (self.metrics, self.log, &self.config.calls);
         let shown = (self.registry, self.readiness);
         let upstream = Upstream::new(name.text(), attach, shown, metrics, log);
         let upstream = Arc::new(upstream.map_err(in_binding(binding))?);
@@ -236,7 +236,9 @@ impl Parts<'_> {
             Arc::clone(results),
             Bounds {
                 concurrency: attach.concurrency as usize,
-                longest: self.config.calls.max_timeout.0,
+                longest: calls.max_timeout.0,
+                between_parts: calls.timeout.0,
+                longest_stream: calls.stream_timeout.0.max(calls.max_timeout.0),
             },
             self.log,
         );

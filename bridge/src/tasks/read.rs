@@ -340,7 +340,8 @@ fn read_message(json: &RawValue) -> Option<Message> {
 }
 
 fn status_of(wire: WireStatus) -> Option<Status> {
-    let time = wire.timestamp.as_deref().and_then(crate::clock::parse);
+    let time = wire.timestamp.as_deref();
+    let time = time.and_then(crate::clock::parse_loosely);
     Some(Status {
         state: State::read(&wire.state?),
         message: wire.message.as_deref().and_then(read_message),
