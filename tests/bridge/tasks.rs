@@ -792,6 +792,83 @@ async fn an_error_has_the_code_of_the_dialect() {
     assert_eq!(answer["result"]["kind"], "message");
 }
 
+/// A message whose second part is this one.
+fn with_part(part: &Value) -> Value {
+    let parts = json!([{ "text": "plain" }, part]);
+    json!({ "message": { "role": "ROLE_USER", "messageId": "m", "parts": parts } })
+}
+
+#[tokio::test]
+async fn the_content_of_a_file_is_base64() {
+    let bus = Bus::open().await;
+    let file = |bytes: &str| json!({ "kind": "file", "file": { "bytes": bytes } });
+    let raw = |bytes: &str| json!({ "raw": bytes, "filename": "f" });
+    // Both alphabets, with and without padding.
+    for bytes in [
+        "", "AP8=", "AP8", "+/8=", "-_8=", "-_8", "aGkh", "aA==", "aA",
+    ] {
+        let answer = bus.ask("message/send", with_part(&file(bytes))).await;
+        assert_eq!(answer["result"]["kind"], "message", "{bytes}: {answer}");
+        let answer = bus.ask_1_0("SendMessage", with_part(&raw(bytes))).await;
+        assert_ne!(
+            answer["result"]["message"],
+            Value::Null,
+            "{bytes}: {answer}"
+        );
+    }
+    for bytes in [
+        "aGk!", "a", "aaaaa", "aGkh=", "aA=", "aA===", "=", "-/8=", "aG kh", "aä",
+    ] {
+        let error = bus.ask("message/send", with_part(&file(bytes))).await["error"].take();
+        assert_eq!(error["code"], -32602, "{bytes}: {error}");
+        assert_eq!(error["message"], "parts[1].file.bytes is not base64");
+        assert_eq!(error["data"]["part_index"], 1);
+        let pointer = "/params/message/parts/1/file/bytes";
+        assert_eq!(error["data"]["pointer"], pointer);
+        let error = bus.ask_1_0("SendMessage", with_part(&raw(bytes))).await["error"].take();
+        assert_eq!(error["code"], -32602, "{bytes}: {error}");
+        let violation = &error["data"][1]["fieldViolations"][0];
+        assert_eq!(violation["field"], "/params/message/parts/1/raw");
+    }
+}
+
+#[tokio::test]
+async fn a_part_has_one_content() {
+    let bus = Bus::open().await;
+    let two = [
+        (json!({ "text": "x", "data": {} }), "text and data"),
+        (json!({ "raw": "AP8=", "url": "u" }), "raw and url"),
+        (
+            json!({ "kind": "file", "file": { "bytes": "AP8=", "uri": "u" } }),
+            "file.bytes and file.uri",
+        ),
+        (
+            json!({ "kind": "text", "text": "x", "file": { "uri": "u" } }),
+            "text and file.uri",
+        ),
+    ];
+    for (part, contents) in two {
+        let asked = [
+            bus.ask("message/send", with_part(&part)).await,
+            bus.ask_1_0("SendMessage", with_part(&part)).await,
+        ];
+        for answer in asked {
+            let error = &answer["error"];
+            assert_eq!(error["code"], -32602, "{part}: {error}");
+            let expected = format!("parts[1] has more than one content: {contents}");
+            assert_eq!(error["message"], expected);
+        }
+    }
+    // A member without a value is no content, and the agent judges a part of an unknown kind.
+    for part in [
+        json!({ "text": "x", "data": null, "file": { "uri": null } }),
+        json!({ "kind": "smell", "text": "x", "data": {} }),
+    ] {
+        let answer = bus.ask("message/send", with_part(&part)).await;
+        assert_eq!(answer["result"]["kind"], "message", "{part}: {answer}");
+    }
+}
+
 #[tokio::test]
 async fn errors_have_what_ties_them_to_their_request() {
     let bus = Bus::open().await;

@@ -111,7 +111,7 @@ struct Row {
 }
 
 /// The name of the detail with the JSON pointer to the error.
-const POINTER: &str = "pointer";
+pub(crate) const POINTER: &str = "pointer";
 /// How long a caller should wait after it has reached a limit, in seconds. It is unknown when a call will end.
 pub(crate) const SOON: u32 = 1;
 

@@ -69,6 +69,22 @@ pub(crate) enum BadMessage {
         "parts[{0}] has no content: it needs one of text, data, raw, url, or a file with bytes or uri"
     )]
     EmptyPart(usize),
+    /// A part has several contents, so that the agent would have to choose one.
+    #[error("parts[{part}] has more than one content: {}", .members.join(" and "))]
+    SeveralContents {
+        /// Its position.
+        part: usize,
+        /// The contents.
+        members: Vec<&'static str>,
+    },
+    /// The content of a file is not base64.
+    #[error("parts[{part}].{member} is not base64")]
+    NotBase64 {
+        /// The position of its part.
+        part: usize,
+        /// The member.
+        member: &'static str,
+    },
     /// A member has the wrong type.
     #[error("the message cannot be read: {0}")]
     Unreadable(String),
@@ -152,11 +168,20 @@ struct WireResult {
     artifact_update: Option<Raw>,
 }
 
+/// Whose message it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Sender {
+    /// A client's: it is told what is wrong.
+    Client,
+    /// An agent's: nobody could correct it, so more is accepted.
+    Agent,
+}
+
 /// Reads a message.
 ///
 /// # Errors
 /// What is wrong with it.
-pub(crate) fn message(json: &RawValue) -> Result<Message, BadMessage> {
+pub(crate) fn message(json: &RawValue, sender: Sender) -> Result<Message, BadMessage> {
     let wire: WireMessage = serde_json::from_str(json.get())
         .map_err(|error| BadMessage::Unreadable(error.to_string()))?;
     if wire.kind.is_some_and(|kind| kind != "message") {
@@ -185,19 +210,22 @@ pub(crate) fn message(json: &RawValue) -> Result<Message, BadMessage> {
     Ok(Message {
         id,
         role,
-        parts: parts_of(&parts)?,
+        parts: parts_of(&parts, sender)?,
         metadata: wire.metadata.filter(|raw| is_object(raw)),
         extensions: wire.extensions.unwrap_or_default(),
         references: wire.reference_task_ids.unwrap_or_default(),
     })
 }
 
-fn parts_of(parts: &[Raw]) -> Result<Vec<Part>, BadMessage> {
+fn parts_of(parts: &[Raw], sender: Sender) -> Result<Vec<Part>, BadMessage> {
     let parts = parts.iter().enumerate();
     parts
         .map(|(index, part)| {
             let wire: WirePart = serde_json::from_str(part.get())
                 .map_err(|error| BadMessage::Unreadable(format!("parts[{index}]: {error}")))?;
+            if sender == Sender::Client {
+                wire.check(index)?;
+            }
             part_of(wire, part).ok_or(BadMessage::EmptyPart(index))
         })
         .collect()
@@ -233,6 +261,65 @@ fn part_of(wire: WirePart, whole: &Raw) -> Option<Part> {
     })
 }
 
+// === impl WirePart ===
+
+impl WirePart {
+    /// Checks that an agent can read a part in one way only. The agent itself judges a part of an unknown kind.
+    fn check(&self, part: usize) -> Result<(), BadMessage> {
+        if self.kind.as_deref().is_some_and(|kind| !known_kind(kind)) {
+            return Ok(());
+        }
+        let file = self.file.as_ref();
+        let file_bytes = file.and_then(|file| file.bytes.as_deref());
+        let file_uri = file.and_then(|file| file.uri.as_deref());
+        let contents = [
+            ("text", self.text.is_some()),
+            ("data", self.data.is_some()),
+            ("raw", self.raw.is_some()),
+            ("url", self.url.is_some()),
+            ("file.bytes", file_bytes.is_some()),
+            ("file.uri", file_uri.is_some()),
+        ];
+        let present = contents.iter().filter(|(_, is)| *is);
+        if present.clone().nth(1).is_some() {
+            let members = present.map(|(member, _)| *member).collect();
+            return Err(BadMessage::SeveralContents { part, members });
+        }
+        let files = [("raw", self.raw.as_deref()), ("file.bytes", file_bytes)];
+        for (member, text) in files {
+            if text.is_some_and(|text| !is_base64(text)) {
+                return Err(BadMessage::NotBase64 { part, member });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether a text is base64, with or without padding, in the standard alphabet or the one that is safe in URLs. The
+/// JSON of Protocol Buffers allows all four.
+pub(crate) fn is_base64(text: &str) -> bool {
+    const STANDARD: u8 = 1;
+    const URL_SAFE: u8 = 2;
+    const OTHER: u8 = 4;
+    let digits = text.trim_end_matches('=');
+    let has_right_length = match (digits.len() % 4, text.len() - digits.len()) {
+        (0, padding) => padding == 0,
+        (2, padding) => matches!(padding, 0 | 2),
+        (3, padding) => padding <= 1,
+        _ => false,
+    };
+    // Without an early exit, the compiler checks many bytes at once.
+    let seen = digits.bytes().fold(0, |seen, digit| {
+        seen | match digit {
+            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' => 0,
+            b'+' | b'/' => STANDARD,
+            b'-' | b'_' => URL_SAFE,
+            _ => OTHER,
+        }
+    });
+    has_right_length && matches!(seen, 0 | STANDARD | URL_SAFE)
+}
+
 fn known_kind(kind: &str) -> bool {
     matches!(kind, "text" | "data" | "file")
 }
@@ -261,7 +348,7 @@ pub(crate) fn result(json: &RawValue) -> AnswerPart {
         return inner.ok().and_then(read_update).unwrap_or_else(plain);
     }
     if let (None, None, Some(inner)) = (&wire.kind, &wire.status, &wire.message) {
-        return message(inner).map_or_else(|_| plain(), AnswerPart::Message);
+        return message(inner, Sender::Agent).map_or_else(|_| plain(), AnswerPart::Message);
     }
     if wire.kind.as_deref() == Some("message") || (wire.role.is_some() && wire.parts.is_some()) {
         return read_message(json).map_or_else(plain, AnswerPart::Message);
@@ -332,7 +419,7 @@ fn read_message(json: &RawValue) -> Option<Message> {
             .role
             .and_then(|role| Role::read(&role))
             .unwrap_or(Role::Agent),
-        parts: parts_of(&wire.parts?).ok()?,
+        parts: parts_of(&wire.parts?, Sender::Agent).ok()?,
         metadata: wire.metadata.filter(|raw| is_object(raw)),
         extensions: wire.extensions.unwrap_or_default(),
         references: wire.reference_task_ids.unwrap_or_default(),
@@ -356,7 +443,7 @@ fn artifact_of(wire: WireArtifact) -> Option<Artifact> {
             .unwrap_or_else(|| Text::from_static("artifact")),
         name: wire.name,
         description: wire.description,
-        parts: parts_of(&wire.parts?).ok()?,
+        parts: parts_of(&wire.parts?, Sender::Agent).ok()?,
         metadata: wire.metadata.filter(|raw| is_object(raw)),
     })
 }

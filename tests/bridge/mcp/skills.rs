@@ -249,6 +249,7 @@ async fn a_task_becomes_progress_and_a_result() {
         json!({}),
         json!({ "text": "x", "more": 1 }),
         json!({ "text": "x", "files": [{}] }),
+        json!({ "text": "x", "files": [{ "bytes": "aGk!" }] }),
     ] {
         let refused = result(&servers, path, "plan", wrong).await;
         assert_eq!(refused["isError"], true, "{refused}");

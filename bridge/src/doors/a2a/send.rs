@@ -15,12 +15,12 @@ use tokio::time::{Instant, timeout_at};
 use super::method::Method;
 use super::work::{A2aRequest, Reply, gone, not_found, not_stored, of_call};
 use super::write::WriteContext;
-use crate::calls::failure::{Failure, Reason};
+use crate::calls::failure::{Failure, POINTER, Reason};
 use crate::calls::{Answer, CallError};
 use crate::doors::rpc::common::CallOptions;
 use crate::shares::Share;
 use crate::tasks::model::{Content, Message, new_id};
-use crate::tasks::read::{self, AnswerPart, BadMessage};
+use crate::tasks::read::{self, AnswerPart, BadMessage, Sender};
 use crate::tasks::{AgentAnswer, Created, Event, Origin, Task, plain_part};
 
 #[derive(Deserialize)]
@@ -247,7 +247,7 @@ impl A2aRequest<'_> {
         webhooks: [Option<&RawValue>; 2],
     ) -> Result<(Outbound, Unit), Failure> {
         let raw = message.ok_or_else(|| bad_message(&BadMessage::Missing(vec!["message"])))?;
-        let message = read::message(raw).map_err(|error| bad_message(&error))?;
+        let message = read::message(raw, Sender::Client).map_err(|error| bad_message(&error))?;
         self.check_size(&message)?;
         let bytes = &self.parsed.unit.bytes;
         let raw = raw.get();
@@ -425,7 +425,15 @@ fn bad_message(error: &BadMessage) -> Failure {
     match error {
         BadMessage::Missing(members) => failure.detail("missing_fields", members.clone()),
         BadMessage::NoParts => failure.detail("minimum_parts", 1),
-        BadMessage::EmptyPart(index) => failure.detail("part_index", *index),
+        BadMessage::EmptyPart(part) | BadMessage::SeveralContents { part, .. } => failure
+            .detail("part_index", *part)
+            .detail(POINTER, format!("/params/message/parts/{part}")),
+        BadMessage::NotBase64 { part, member } => {
+            let member = member.replace('.', "/");
+            failure
+                .detail("part_index", *part)
+                .detail(POINTER, format!("/params/message/parts/{part}/{member}"))
+        }
         BadMessage::Role(_) | BadMessage::Kind | BadMessage::Unreadable(_) => failure,
     }
 }

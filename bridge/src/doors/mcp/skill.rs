@@ -29,6 +29,7 @@ use crate::doors::rpc::common::Target;
 use crate::registry::queries::AgentQuery;
 use crate::results::Skill;
 use crate::tasks::model::new_id;
+use crate::tasks::read::is_base64;
 
 /// The arguments of a tool.
 #[derive(Debug, Default, Deserialize)]
@@ -105,11 +106,15 @@ impl<'a> Arguments<'a> {
         let arguments = arguments.map_or("{}", RawValue::get);
         let arguments: Self =
             serde_json::from_str(arguments).map_err(|error| format!("the arguments: {error}"))?;
-        let is_whole = |file: &File| file.bytes.is_some() != file.uri.is_some();
-        if arguments.files.iter().all(is_whole) {
-            return Ok(arguments);
+        for (index, file) in arguments.files.iter().enumerate() {
+            if file.bytes.is_some() == file.uri.is_some() {
+                return Err("a file must have either bytes or uri".to_owned());
+            }
+            if file.bytes.as_deref().is_some_and(|bytes| !is_base64(bytes)) {
+                return Err(format!("files[{index}].bytes is not base64"));
+            }
         }
-        Err("a file must have either bytes or uri".to_owned())
+        Ok(arguments)
     }
 }
 
