@@ -287,6 +287,43 @@ async fn a_bad_card_is_refused_with_every_reason() {
 }
 
 #[tokio::test]
+async fn the_faults_of_a_card_and_the_reasons_of_the_bridge_are_one_answer() {
+    let front = open().await;
+    let mut bad = card("another");
+    bad["version"] = json!(7);
+    bad["capabilities"]["extensions"] = json!([
+        { "uri": "urn:other" },
+        { "uri": "urn:a2abus:bus", "params": { "topic": "letters", "lease": "soon" } },
+    ]);
+    let answer = announce_and_hear(&front, "discovery.bad", &bad).await;
+    let long_name = "n".repeat(60);
+    let mut unnamed = bad.clone();
+    unnamed["name"] = json!(long_name);
+    let refused = json_of(put(&front, &long_name, "", &unnamed).await).await;
+    let own = [
+        "/version: must be a string",
+        "/capabilities/extensions/1/params/lease: is not a duration",
+    ];
+    let cases = [
+        (answer, vec!["the key or subject", "topic letters"]),
+        (refused, vec!["at most 58 characters"]),
+    ];
+    for (answer, reasons) in cases {
+        let all = &answer["error"]["data"]["reasons"];
+        for reason in reasons.iter().chain(&own) {
+            assert!(all.to_string().contains(reason), "{reason}: {answer}");
+        }
+        let expected = own.len() + reasons.len();
+        assert_eq!(all.as_array().unwrap().len(), expected, "{answer}");
+    }
+    // A topic is of its transport: if that cannot be read, nothing is said about the topic.
+    let params = json!({ "transport": "/", "topic": "letters" });
+    let refused = json_of(put(&front, "x", "", &card_with("x", params)).await).await;
+    let reasons = refused["error"]["data"]["reasons"].as_array().unwrap();
+    assert_eq!(reasons.len(), 1, "{reasons:?}");
+}
+
+#[tokio::test]
 async fn forged_cards_are_refused() {
     let front = open().await;
     let long = "x".repeat(5_000);

@@ -206,9 +206,9 @@ impl BridgeArgs {
         let name = match name {
             Some(name) => name,
             None => {
-                let read = Card::read(card, usize::MAX);
-                let read =
-                    read.map_err(|faults| Misuse(format!("the card is invalid: {faults}")))?;
+                // The bridge reports the faults of the card, together with its own reasons to refuse it.
+                let (read, _) = Card::read_with_faults(card, usize::MAX)
+                    .map_err(|faults| Misuse(format!("the card is invalid: {faults}")))?;
                 let agent = read
                     .agent
                     .context("the card does not name the agent: give --name")?;

@@ -97,9 +97,8 @@ impl Announcements {
         document: &[u8],
         claim: &Announcement,
     ) -> Result<Name, AnnouncementError> {
-        let card = Card::read(document, self.max_card).map_err(AnnouncementError::Invalid)?;
         let name = self
-            .admitted(&card, claim)
+            .admitted(document, claim)
             .map_err(AnnouncementError::Invalid)?;
         if self.is_full(self.max_agents) && self.live(name.as_str()).is_none() {
             return Err(AnnouncementError::Full(self.max_agents));
@@ -122,22 +121,26 @@ impl Announcements {
         Ok(name)
     }
 
-    /// The name of the agent, if the announcement may use it and the destination of its requests is allowed.
-    fn admitted(&self, card: &Card, claim: &Announcement) -> Result<Name, Faults> {
-        let name = claim.agent.as_ref().or(card.agent.as_ref());
-        let name = name.ok_or_else(|| Faults::one("the card names no agent"))?;
-        let name = check_name(name).map_err(Faults::one)?;
-        let mut faults = forged(name.as_str(), &claim.origin).0;
+    /// The name of the agent, if its card is valid, and the announcement may use the name and the destination.
+    fn admitted(&self, document: &[u8], claim: &Announcement) -> Result<Name, Faults> {
+        let (card, mut faults) = Card::read_with_faults(document, self.max_card)?;
+        let Some(named) = claim.agent.as_ref().or(card.agent.as_ref()) else {
+            return Err(faults);
+        };
+        faults.extend(&forged(named, &claim.origin));
         let transport = claim.origin.transport.as_ref();
         let transport = transport.filter(|name| self.places.has(name));
         let transport = card.transport.as_ref().or(transport);
-        if let Err(fault) = self.places.route(&name, transport, card) {
-            faults.push(fault);
-        }
-        if faults.is_empty() {
+        let admitted = check_name(named).and_then(|name| {
+            self.places.route(&name, transport, &card)?;
             Ok(name)
-        } else {
-            Err(Faults(faults))
+        });
+        match admitted {
+            Ok(name) => faults.none_or(name),
+            Err(fault) => {
+                faults.extend(&Faults::one(fault));
+                Err(faults)
+            }
         }
     }
 

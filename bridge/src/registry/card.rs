@@ -72,13 +72,21 @@ impl Faults {
         Self(vec![fault.into()])
     }
 
-    fn add(&mut self, place: &str, what: &str) {
-        if self.0.len() < MAX_FAULTS {
-            self.0.push(format!("{place}: {what}"));
+    /// The value, if there are no faults.
+    pub(crate) fn none_or<T>(self, value: T) -> Result<T, Self> {
+        if self.0.is_empty() {
+            Ok(value)
+        } else {
+            Err(self)
         }
     }
 
-    fn extend(&mut self, others: &Self) {
+    fn add(&mut self, place: &str, what: &str) {
+        self.extend(&Self::one(format!("{place}: {what}")));
+    }
+
+    /// Adds other faults, up to the limit.
+    pub(crate) fn extend(&mut self, others: &Self) {
         let room = MAX_FAULTS.saturating_sub(self.0.len());
         self.0.extend(others.0.iter().take(room).cloned());
     }
@@ -98,12 +106,21 @@ impl Card {
     /// # Errors
     /// Everything that is wrong with it.
     pub(crate) fn read(document: &[u8], most_bytes: usize) -> Result<Self, Faults> {
-        let (card, LeftOut { faults, .. }) = Self::read_usable(document, most_bytes)?;
-        if faults.0.is_empty() {
-            Ok(card)
-        } else {
-            Err(faults)
-        }
+        let (card, faults) = Self::read_with_faults(document, most_bytes)?;
+        faults.none_or(card)
+    }
+
+    /// Like [`Card::read`], but returns a card with faults as far as it can be read: its reader may find more of them.
+    ///
+    /// # Errors
+    /// Why it is no card at all.
+    pub(crate) fn read_with_faults(
+        document: &[u8],
+        most_bytes: usize,
+    ) -> Result<(Self, Faults), Faults> {
+        let (card, mut faults, left_out) = Self::parse(document, most_bytes)?;
+        faults.extend(&left_out.faults);
+        Ok((card, faults))
     }
 
     /// Like [`Card::read`], but leaves out skills that cannot be used.
@@ -114,6 +131,15 @@ impl Card {
         document: &[u8],
         most_bytes: usize,
     ) -> Result<(Self, LeftOut), Faults> {
+        let (card, mut faults, left_out) = Self::parse(document, most_bytes)?;
+        if !faults.0.is_empty() {
+            faults.extend(&left_out.faults);
+        }
+        faults.none_or((card, left_out))
+    }
+
+    /// A card, its own faults, and the skills that cannot be used.
+    fn parse(document: &[u8], most_bytes: usize) -> Result<(Self, Faults, LeftOut), Faults> {
         if document.len() > most_bytes {
             let has = document.len();
             return Err(Faults::one(format!(
@@ -130,11 +156,7 @@ impl Card {
         let (mut card, skills) = (reader.card(&members), reader.array(&members, "", "skills"));
         let mut left_out = LeftOut::default();
         card.shown.skills = left_out.skills_of(skills);
-        if faults.0.is_empty() {
-            return Ok((card, left_out));
-        }
-        faults.extend(&left_out.faults);
-        Err(faults)
+        Ok((card, faults, left_out))
     }
 }
 
@@ -199,12 +221,21 @@ impl Reader<'_> {
         let empty = Map::new();
         let capabilities = self.object(members, "", "capabilities", &empty);
         let streaming = self.flag(capabilities, "/capabilities", "streaming");
-        let bus = self.extension(capabilities);
-        let bus = bus.as_ref().unwrap_or(&empty);
-        let place = "/capabilities/extensions/params";
+        let (place, bus) = self.extension(capabilities).unwrap_or_default();
+        let (place, bus) = (place.as_str(), &bus);
         let agent = self.text(bus, place, "agent", NAME, false);
         let transport = self.text(bus, place, "transport", NAME, false);
+        let transport = transport.and_then(|name| match Name::new(&name) {
+            Ok(name) => Some(name),
+            Err(why) => {
+                self.0.add(&format!("{place}/transport"), &why);
+                None
+            }
+        });
         let topic = self.text(bus, place, "topic", NAME, false);
+        // The topic of an unreadable transport says nothing about another transport.
+        let is_unreadable = transport.is_none() && !bus.get("transport").is_none_or(Value::is_null);
+        let topic = topic.filter(|_| !is_unreadable);
         let lease = self.text(bus, place, "lease", NAME, false);
         let protocol = self.protocol(bus, place);
         Card {
@@ -220,13 +251,7 @@ impl Reader<'_> {
                 input_modes: self.modes(members, ["defaultInputModes", "inputModes"]),
                 output_modes: self.modes(members, ["defaultOutputModes", "outputModes"]),
             },
-            transport: transport.and_then(|name| match Name::new(&name) {
-                Ok(name) => Some(name),
-                Err(why) => {
-                    self.0.add(&format!("{place}/transport"), &why);
-                    None
-                }
-            }),
+            transport,
             topic: topic.map(Text::from),
             lease: lease.and_then(|text| match humantime::parse_duration(&text) {
                 Ok(lease) if !lease.is_zero() => Some(lease),
@@ -239,8 +264,11 @@ impl Reader<'_> {
         }
     }
 
-    /// The parameters of the extension `urn:a2abus:bus`.
-    fn extension(&mut self, capabilities: &Map<String, Value>) -> Option<Map<String, Value>> {
+    /// The parameters of the extension `urn:a2abus:bus`, and their place.
+    fn extension(
+        &mut self,
+        capabilities: &Map<String, Value>,
+    ) -> Option<(String, Map<String, Value>)> {
         let place = "/capabilities/extensions";
         let list = match capabilities.get("extensions") {
             None | Some(Value::Null) => return None,
@@ -250,13 +278,14 @@ impl Reader<'_> {
                 return None;
             }
         };
-        let is_ours = |one: &&Value| one.get("uri").and_then(Value::as_str) == Some(EXTENSION);
-        let ours = list.iter().find(is_ours)?;
-        match ours.get("params") {
-            Some(Value::Object(params)) => Some(params.clone()),
+        let is_ours = |one: &Value| one.get("uri").and_then(Value::as_str) == Some(EXTENSION);
+        let index = list.iter().position(is_ours)?;
+        let place = format!("{place}/{index}/params");
+        match list.get(index)?.get("params") {
+            Some(Value::Object(params)) => Some((place, params.clone())),
             None => None,
             Some(_) => {
-                self.0.add(&format!("{place}/params"), "is not an object");
+                self.0.add(&place, "is not an object");
                 None
             }
         }
@@ -469,9 +498,9 @@ mod tests {
             "/description: is missing",
             "/version:",
             "/capabilities/streaming:",
-            "/capabilities/extensions/params/lease:",
-            "/capabilities/extensions/params/transport:",
-            "/capabilities/extensions/params/protocol:",
+            "/capabilities/extensions/0/params/lease:",
+            "/capabilities/extensions/0/params/transport:",
+            "/capabilities/extensions/0/params/protocol:",
             "/skills/1/id: is the id of an earlier",
             "/skills/1/description: is missing",
             "/skills/2: is not an object",
