@@ -17,6 +17,9 @@ const REPEAT: Duration = Duration::from_secs(60);
 const SHORT_LIFE: Duration = Duration::from_secs(10);
 /// The fix for a refused permission.
 pub(crate) const GRANT: &str = "`a2abus topics plan --acls` prints the permissions to grant";
+/// The fix for a missing topic, stream or consumer.
+const CREATE: &str =
+    "create it; `a2abus topics apply` creates all that the `agents` and `bindings` of a file need";
 /// How long a subscription may take to close.
 pub(crate) const CLOSE: Duration = Duration::from_secs(10);
 
@@ -38,7 +41,11 @@ pub(crate) async fn start<F: Future<Output = Result<Consumer, TransportError>>>(
         match result {
             Ok(started) => return Some(started),
             Err(error) => {
-                let fix = (error.kind() == TransportErrorKind::Unauthorised).then_some(GRANT);
+                let fix = match error.kind() {
+                    TransportErrorKind::Unauthorised => Some(GRANT),
+                    TransportErrorKind::UnknownTopic => Some(CREATE),
+                    _ => None,
+                };
                 let error = chain(&error);
                 let is_news =
                     |(at, text): &(Instant, String)| *text != error || at.elapsed() >= REPEAT;

@@ -2,9 +2,11 @@
 
 use serde_json::Value;
 use support::running::Running;
-use support::server::{Kind, named};
+use support::server::{Kind, named, program};
+use tokio::process::Command;
 
 use crate::plain::{Plain, unique};
+use crate::tls::logged_by;
 
 const REQUEST: &str = r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{}}"#;
 
@@ -76,6 +78,23 @@ calls: {{ timeout: 2m, reply_topic: {prefix}.replies, reply_partitions: 1 }}"
     );
     assert!(body.contains(&published), "{body}");
     bridge.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_missing_kafka_topic_of_an_attached_agent_is_logged_with_its_fix() {
+    let Some(kafka) = named(Kind::Kafka) else {
+        return;
+    };
+    let topic = unique("attached");
+    let mut command = Command::new(program());
+    command
+        .args(["attach", "sums", "--kafka", &kafka, "--topic", &topic])
+        .args(["--url", "http://127.0.0.1:9/", "--protocol", "jsonrpc"]);
+    let lines = logged_by(command, "a part of the bridge did not start").await;
+    let last = lines.last().unwrap();
+    let missing = format!("look up the topic {topic}, which does not exist");
+    let fix = "create it; `a2abus topics apply` creates all that";
+    assert!(last.contains(&missing) && last.contains(fix), "{last}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -251,9 +251,16 @@ async fn the_log_names_a_certificate_that_has_expired() {
 pub(crate) async fn logged(config: &str, last: &str) -> Vec<String> {
     let directory = tempfile::tempdir().unwrap();
     let doors = "http: { listen: '127.0.0.1:0' }\nadmin: { enabled: false }\n";
-    let mut serving = Command::new(program())
+    let mut command = Command::new(program());
+    command
         .args(["serve", "-c"])
-        .arg(written(directory.path(), &format!("{config}{doors}")))
+        .arg(written(directory.path(), &format!("{config}{doors}")));
+    logged_by(command, last).await
+}
+
+/// What a command logs until a line that contains `last`. Ends the command.
+pub(crate) async fn logged_by(mut command: Command, last: &str) -> Vec<String> {
+    let mut serving = command
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::piped())

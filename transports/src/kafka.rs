@@ -163,17 +163,19 @@ impl Kafka {
                     lookup(client, &name)
                 })
                 .await?;
-            let (max_wait, kind) = match lookup {
+            let (max_wait, kind, why) = match lookup {
                 Lookup::Partitions(partitions) => return Ok(partitions),
-                Lookup::Unknown => (unknown_for, TransportErrorKind::UnknownTopic),
-                Lookup::Pending => (REQUEST_TIMEOUT, TransportErrorKind::Disconnected),
-                Lookup::Forbidden => (Duration::ZERO, TransportErrorKind::Unauthorised),
+                Lookup::Unknown => (
+                    unknown_for,
+                    TransportErrorKind::UnknownTopic,
+                    ", which does not exist",
+                ),
+                Lookup::Pending => (REQUEST_TIMEOUT, TransportErrorKind::Disconnected, ""),
+                Lookup::Forbidden => (Duration::ZERO, TransportErrorKind::Unauthorised, ""),
             };
             if start.elapsed() >= max_wait {
-                return Err(TransportError::new(
-                    kind,
-                    format!("look up the topic {topic}"),
-                ));
+                let what = format!("look up the topic {topic}{why}");
+                return Err(TransportError::new(kind, what));
             }
             tokio::time::sleep(RETRY_PAUSE).await;
         }
