@@ -486,6 +486,12 @@ async fn a2a(
         return Ok((None, None));
     }
     let tasks = Tasks::open(state, log, metrics).await?;
+    // Only HTTP clients have tasks.
+    if config.http.enabled && config.state.place() == StateLog::Memory {
+        tracing::warn!(
+            "tasks are kept in memory: they do not survive a restart, and other replicas do not see them; set state.log"
+        );
+    }
     let deliveries = deliveries(config, state, &tasks, metrics, log).await?;
     let settings = Settings {
         registry: Arc::clone(registry),

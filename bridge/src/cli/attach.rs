@@ -32,7 +32,7 @@ Runs until SIGTERM or Ctrl-C: reads the topic, calls the server, and publishes e
 A bridge that reads the topic of --announce with `role: discovery` finds the agent; \
 any other bridge needs a route, such as `agents.NAME.to`, to call it. With -c it uses the transports of the file, and the state if that is on the bus; \
 the file's bindings, other agents and listeners are not started. Without such a state, the record of \
-processed requests is lost when the process ends. The topic must exist, or the broker must create it."
+processed requests is lost when the process ends. On Kafka the topic must exist."
 )]
 pub(crate) struct AttachArgs {
     /// The name of the agent.
@@ -124,8 +124,19 @@ pub(crate) async fn run(args: AttachArgs) -> anyhow::Result<()> {
             "the configuration has `state.log: embedded`, whose files belong to `a2abus serve`: this process keeps its state \
              in memory, so it executes redelivered calls again after a restart; a transport as state.log prevents that"
         );
+    } else if config.state.place() == StateLog::Memory && may_redeliver(&config) {
+        tracing::warn!(
+            "this process keeps its state in memory, so it executes redelivered calls again after a restart: to prevent that, \
+             use -c with a file whose `state.log` is a transport, or add the server to `agents` of `a2abus serve`, with `state.log`"
+        );
     }
     serve(config, levels, &mut signals).await
+}
+
+/// Whether requests can be delivered again after a restart. Core NATS delivers each at most once.
+fn may_redeliver(config: &Config) -> bool {
+    let mut transports = config.transports.values();
+    transports.any(|transport| transport.transport_type() != TransportType::Nats)
 }
 
 // === impl AttachArgs ===

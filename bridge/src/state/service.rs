@@ -18,7 +18,6 @@ use self::on_bus::OnBus;
 use super::any::AnyLog;
 use super::embedded::EmbeddedLog;
 use super::fold::Fold;
-use super::location::TASKS;
 use super::log::{LogSpec, StateError};
 use super::memory::MemoryLog;
 use super::view::{Progress, View, ViewOptions, ViewTask};
@@ -104,11 +103,6 @@ impl Logs {
             LogBackend::Bus(bus) => bus.open(spec)?.into(),
         };
         let mut open = self.open_logs();
-        if name == TASKS.name && matches!(self.backend, LogBackend::Memory) {
-            tracing::warn!(
-                "tasks are kept in memory: they do not survive a restart, and other replicas do not see them; set state.log"
-            );
-        }
         Ok(open.entry(name).or_insert(opened).clone())
     }
 

@@ -2,6 +2,7 @@
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
@@ -668,11 +669,37 @@ fn an_idle_attached_server_costs_the_bridge_less_than_a_mebibyte() {
 #[test]
 fn attach_says_that_it_leaves_the_files_of_a_state_to_the_bridge_that_serves() {
     let directory = TempDir::new().unwrap();
-    let file = directory.path().join("a2abus.yaml");
-    let config = format!(
-        "transports: {{ local: {{ type: memory }} }}\nstate: {{ log: embedded, directory: {:?} }}\n",
+    let state = format!(
+        "state: {{ log: embedded, directory: {:?} }}\n",
         directory.path()
     );
+    let warnings = warnings_of_attach(directory.path(), "memory", &state);
+    assert_eq!(warnings.len(), 1, "{warnings:?}");
+    assert!(
+        warnings[0].contains("`state.log: embedded`"),
+        "{warnings:?}"
+    );
+    let files = std::fs::read_dir(directory.path()).unwrap().count();
+    assert_eq!(files, 1, "the files belong to another process");
+}
+
+#[test]
+fn attach_says_how_to_keep_its_state() {
+    let directory = TempDir::new().unwrap();
+    let warnings = warnings_of_attach(directory.path(), "memory", "");
+    assert_eq!(warnings.len(), 1, "{warnings:?}");
+    let cure = "use -c with a file whose `state.log` is a transport";
+    assert!(warnings[0].contains(cure), "{warnings:?}");
+    // Core NATS delivers a request at most once, so nothing can be executed again.
+    let nats = "nats, servers: ['nats://127.0.0.1:9']";
+    let warnings = warnings_of_attach(directory.path(), nats, "");
+    assert!(warnings.is_empty(), "{warnings:?}");
+}
+
+/// The warnings that `a2abus attach` logs before it starts, with a transport of this type and more configuration.
+fn warnings_of_attach(directory: &Path, transport: &str, more: &str) -> Vec<String> {
+    let file = directory.join("a2abus.yaml");
+    let config = format!("transports: {{ local: {{ type: {transport} }} }}\n{more}");
     std::fs::write(&file, config).unwrap();
     let mut child = Command::new(env!("CARGO_BIN_EXE_a2abus"))
         .args(["attach", "sums", "--protocol", "jsonrpc"])
@@ -685,11 +712,8 @@ fn attach_says_that_it_leaves_the_files_of_a_state_to_the_bridge_that_serves() {
     let lines = BufReader::new(child.stderr.take().unwrap()).lines();
     let mut lines = lines.map_while(Result::ok);
     let before = lines.by_ref().take_while(|line| !line.contains("started"));
-    let output_lines: Vec<String> = before.collect();
+    let warnings = before.filter(|line| line.contains("WARN")).collect();
     child.kill().unwrap();
     child.wait().unwrap();
-    let is_warning = |line: &String| line.contains("WARN") && line.contains("kept in memory");
-    assert!(output_lines.iter().any(is_warning), "{output_lines:?}");
-    let files = std::fs::read_dir(directory.path()).unwrap().count();
-    assert_eq!(files, 1, "the files belong to another process");
+    warnings
 }
