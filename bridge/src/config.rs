@@ -196,7 +196,10 @@ impl Config {
         match sections.into_config() {
             Some(mut config) if !problems.has_errors() => {
                 config.document = root.to_json();
-                config.warnings = problems.into_problems();
+                (config.unverified, config.warnings) = problems
+                    .into_problems()
+                    .into_iter()
+                    .partition(|problem| problem.severity == Severity::Unverified);
                 Ok(config)
             }
             _ => Err(problems),

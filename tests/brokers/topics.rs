@@ -10,6 +10,7 @@ use support::server::{Kind, named, program};
 use tokio::process::Command;
 
 use crate::plain::{Plain, next, unique};
+use crate::tls::logged;
 
 const REQUEST: &str =
     r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"_agentId":"weather"}}"#;
@@ -269,6 +270,35 @@ calls: {{ reply_topic: {u}.replies }}
 }
 
 /// A stream of these subjects, and whether it is in memory.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_of_dead_letters_that_is_there_is_not_warned_about() {
+    let Some(nats) = named(Kind::Nats) else {
+        return;
+    };
+    let (directory, u) = (tempfile::tempdir().unwrap(), unique("letters"));
+    let config = format!(
+        "
+instance: test
+transports: {{ bus: {{ type: nats, servers: ['{nats}'] }} }}
+bindings: [{{ name: requests, transport: bus, topics: ['{u}.requests'], dead_letter: {{ topic: '{u}.dlq' }} }}]
+default_route: [{{ transport: bus, topic: {u}.agents }}]
+"
+    );
+    let file = written(&directory, &config);
+    let lost = "dead letters of core NATS are lost unless";
+    let (_, stderr, status) = a2abus(&["check"], &file).await;
+    assert_eq!((stderr.contains(lost), status), (true, 0), "{stderr}");
+    let (text, _) = check(&file).await;
+    assert!(text.contains("WARNING  bus: stream for"), "{text}");
+    for command in [&["topics", "apply"][..], &["check", "--connect"]] {
+        let (text, stderr, status) = a2abus(command, &file).await;
+        assert_eq!((stderr.as_str(), status), ("", 0), "{text}");
+        assert!(!text.contains("warning"), "{text}");
+    }
+    let lines = logged(&config, "connected transport=bus").await;
+    assert!(!lines.iter().any(|line| line.contains("WARN")), "{lines:?}");
+}
+
 async fn stream(nats: &str, name: &str, subject: &str, storage: StorageType) -> jetstream::Context {
     let client = async_nats::connect(nats).await.unwrap();
     let jetstream = jetstream::new(client);

@@ -76,6 +76,9 @@ pub struct Config {
     /// Warnings: valid, but probably not intended.
     #[schemars(skip)]
     pub warnings: Vec<Problem>,
+    /// Warnings about the bus, which is not asked.
+    #[schemars(skip)]
+    pub unverified: Vec<Problem>,
 }
 
 /// The JSON Schema (2020-12) of the configuration file. Beyond the standard: the keyword `bounds` holds the smallest

@@ -35,6 +35,10 @@ pub enum Severity {
     Error,
     /// Legal, but probably not meant.
     Warning,
+    /// A warning, unless the bus has what the bridge needs there and does not create. `check --connect` and the running
+    /// bridge know better.
+    #[serde(rename = "warning")]
+    Unverified,
 }
 
 /// Where a value was written.
@@ -93,6 +97,15 @@ impl ConfigErrors {
         message: impl Into<String>,
     ) {
         self.push(Severity::Warning, site, path, message.into());
+    }
+
+    pub(super) fn unverified(
+        &mut self,
+        site: SourceLocation,
+        path: ValuePath,
+        message: impl Into<String>,
+    ) {
+        self.push(Severity::Unverified, site, path, message.into());
     }
 
     fn push(&mut self, severity: Severity, site: SourceLocation, path: ValuePath, message: String) {
@@ -182,7 +195,7 @@ impl fmt::Display for ProblemLine<'_> {
             SourceLocation::Environment { variable } => write!(f, "{variable}: ")?,
             SourceLocation::Whole {} => write!(f, "{}: ", self.file)?,
         }
-        if *severity == Severity::Warning {
+        if *severity != Severity::Error {
             f.write_str("warning: ")?;
         }
         if !path.is_root() {

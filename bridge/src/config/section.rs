@@ -134,6 +134,7 @@ impl Sections {
             file: None,
             document: Value::Null,
             warnings: Vec::new(),
+            unverified: Vec::new(),
         })
     }
 }

@@ -23,6 +23,7 @@ fn problems(text: &str, environment: &[(&str, &str)]) -> Vec<String> {
         Ok(config) => config
             .warnings
             .iter()
+            .chain(&config.unverified)
             .map(|w| w.in_file("f").to_string())
             .collect(),
         Err(errors) => errors.to_string().lines().map(str::to_owned).collect(),
@@ -367,7 +368,7 @@ routes:
         &[
             "f:2:1: calls.reply_topic: is read by the binding a: the bridge already reads it",
             "f:2:70: bindings[0].dead_letter.topic: a2abus.dead is read by the binding a: its dead letters would loop forever",
-            "f:2:70: warning: bindings[0].dead_letter.topic: dead letters of core NATS are lost unless a JetStream stream stores a2abus.dead: create one (check --connect looks for it), or list it in jetstream.streams with jetstream.manage",
+            "f:2:70: warning: bindings[0].dead_letter.topic: dead letters of core NATS are lost unless a JetStream stream stores a2abus.dead: `a2abus topics apply` creates one, and `a2abus check --connect` looks for it",
             "f:3:69: bindings[1].dead_letter.topic: a2abus.dlq is read by the binding a: its dead letters would loop forever",
         ],
     );
@@ -601,7 +602,7 @@ default_route: [{transport: l, topic: t}]
             "f:4:107: warning: transports.n.tls.required: false sends the password or token in clear to servers without TLS",
             "f:6:16: warning: http.listen: listens on every address, without authentication: anyone who can reach it can call every agent; write 127.0.0.1:80 and put an authenticating proxy before it",
             "f:7:17: warning: admin.listen: listens on every address, without authentication: anyone who can reach it sees metrics and topic names",
-            "f:9:3: warning: bindings[0].dead_letter.topic: dead letters of core NATS are lost unless a JetStream stream stores a2abus.dlq: create one (check --connect looks for it), or list it in jetstream.streams with jetstream.manage",
+            "f:9:3: warning: bindings[0].dead_letter.topic: dead letters of core NATS are lost unless a JetStream stream stores a2abus.dlq: `a2abus topics apply` creates one, and `a2abus check --connect` looks for it",
         ],
     );
 }

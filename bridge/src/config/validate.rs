@@ -503,9 +503,11 @@ impl<'a> Checker<'a> {
         };
         if transport.transport_type() == TransportType::Nats && !transport.manages(topic) {
             let message = format!(
-                "dead letters of core NATS are lost unless a JetStream stream stores {topic}: create one (check --connect looks for it), or list it in jetstream.streams with jetstream.manage"
+                "dead letters of core NATS are lost unless a JetStream stream stores {topic}: `a2abus topics apply` creates one, and `a2abus check --connect` looks for it"
             );
-            self.warning(path.key("dead_letter").key("topic"), message);
+            let path = path.key("dead_letter").key("topic");
+            self.problems
+                .unverified(self.root.site(&path), path, message);
         }
     }
 
