@@ -253,7 +253,7 @@ impl Results {
         if let Some(suppressed) = self.lost.allow() {
             tracing::error!(
                 %call, %error, suppressed,
-                "an answer was not stored: a repeated request with the same key gets an error"
+                "an answer was not stored: if the same request comes again, it gets an error"
             );
         }
     }

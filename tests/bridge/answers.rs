@@ -19,6 +19,9 @@ use bytes::Bytes;
 use support::battery::within;
 use tokio::task::{JoinHandle, yield_now};
 use tokio_util::sync::CancellationToken;
+use tracing_subscriber::layer::SubscriberExt as _;
+
+use crate::delivery::Lines;
 
 const CONFIG: &str = "
 instance: test
@@ -321,6 +324,29 @@ async fn a_second_answer_is_counted_and_dropped() {
         world.count("a2abus_replies_total{outcome=\"delivered\"}"),
         1
     );
+    world.end().await;
+}
+
+#[tokio::test]
+async fn the_log_names_the_agent_of_a_second_answer() {
+    let lines = Lines::default();
+    let _logging =
+        tracing::subscriber::set_default(tracing_subscriber::registry().with(lines.clone()));
+    let mut world = World::new().await;
+    let mut answer = world.call("tools/call").await;
+    let request = world.received().await;
+    for result in ["1", "2"] {
+        world
+            .publish(&request.reply_to, response(&request.id, result))
+            .await;
+    }
+    // The caller has not read the first answer yet.
+    world
+        .until_counted("a2abus_replies_total{outcome=\"late\"}", 1)
+        .await;
+    let logged = lines.of("WARN", "an answer reached no caller");
+    assert!(logged[0].contains(r#"agent="weather""#), "{logged:?}");
+    assert!(body(&part(&mut answer).await).ends_with("\"result\":1}"));
     world.end().await;
 }
 

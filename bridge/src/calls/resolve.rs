@@ -314,8 +314,9 @@ impl Calls {
             return AnswerOutcome::Foreign(call);
         }
         if self.channels().is_ours(call) {
-            let mut verified = Ok(());
+            let (mut verified, mut made) = (Ok(()), None);
             let handed = self.pending().hand_over(call, |request, progress| {
+                made = Some((request.id, request.agent.clone()));
                 verified = self.tokens().verify(request.id, id.token);
                 match verified {
                     Ok(()) => parts(request, progress),
@@ -325,6 +326,10 @@ impl Calls {
                     }
                 }
             });
+            // A second answer may be read before the task of the caller notes that the call has ended.
+            if let Some((id, agent)) = made.filter(|_| !self.pending().contains(call)) {
+                self.ended().note(id, &agent);
+            }
             return match (handed, verified) {
                 (_, Err(why)) => AnswerOutcome::Rejected(call, why),
                 (HandOver::Over, Ok(())) => AnswerOutcome::Delivered,
