@@ -798,6 +798,8 @@ async fn tasks_of_eventmesh_are_those_of_a2a() {
         ("/a2a/tasks/none", 404),
         ("/a2a/tasks?limit=0", 400),
         ("/a2a/tasks?state=odd", 400),
+        ("/a2a/tasks?status=working", 400),
+        ("/a2a/tasks/none/wait?time=1", 400),
     ] {
         assert_eq!(
             ask(&front, Method::GET, path)
@@ -809,6 +811,14 @@ async fn tasks_of_eventmesh_are_those_of_a2a() {
             "{path}"
         );
     }
+    let mistyped = create("?modus=async", "weather", json!("x"));
+    let mistyped = mistyped.await.unwrap();
+    assert_eq!(mistyped.status(), StatusCode::BAD_REQUEST);
+    let mistyped = mistyped.text().await.unwrap();
+    assert!(
+        mistyped.contains("unknown field `modus`, expected `mode`"),
+        "{mistyped}"
+    );
     let unknown = create("", "nobody", json!("x")).await.unwrap();
     assert_eq!(unknown.status(), StatusCode::NOT_FOUND);
     assert_eq!(

@@ -506,6 +506,18 @@ async fn every_subscriber_gets_the_same_events_and_may_come_back() {
     let back = follow().header("last-event-id", first[0].id.clone().unwrap());
     let missed = Stream::of(back.send().await.unwrap()).rest().await;
     assert_eq!(what(&missed), what(&first[1..]));
+    let invalid = follow().header("last-event-id", "zzz").send();
+    let invalid = whole(invalid.await.unwrap()).await["error"].take();
+    assert_eq!(invalid["code"], -32602);
+    let message = invalid["message"].as_str().unwrap();
+    assert!(message.contains(r#"Last-Event-ID: "zzz""#), "{message}");
+    let path = format!(
+        "/a2a/agents/weather/tasks/{}:subscribe",
+        task.as_str().unwrap()
+    );
+    let over_rest = bus.front.to(&path, "").header("last-event-id", "zzz");
+    let over_rest = over_rest.send().await.unwrap();
+    assert_eq!(over_rest.status(), StatusCode::BAD_REQUEST);
 }
 
 #[tokio::test]

@@ -186,7 +186,7 @@ impl A2aRequest<'_> {
 
     pub(super) async fn follow(&self) -> Result<Reply, Failure> {
         let params: TaskParams = self.parsed.params()?;
-        let last: Option<Position> = self.head.last_event.as_ref().and_then(|id| id.parse().ok());
+        let last = self.last_event()?;
         let task = self.task(&params.id).await?;
         // If earlier events are no longer stored, or the given event does not exist, start again with the current task.
         let last = last.filter(|last| *last <= task.position && task.remembers(*last));
@@ -200,6 +200,19 @@ impl A2aRequest<'_> {
         let subscribed = subscribed.ok_or_else(|| gone(&id))?;
         note(&self.common, &task.agent, self.parsed.name);
         self.stream(id, subscribed, last)
+    }
+
+    /// The event after which the client continues.
+    fn last_event(&self) -> Result<Option<Position>, Failure> {
+        let id = self.head.last_event.as_deref();
+        let Some(id) = id.filter(|id| !id.is_empty()) else {
+            return Ok(None);
+        };
+        id.parse().map(Some).map_err(|_| {
+            Failure::bad_params(&format!(
+                "Last-Event-ID: {id:?} is not the id of an event: send the id of the last event that you have received, or no Last-Event-ID"
+            ))
+        })
     }
 
     pub(super) fn stream(

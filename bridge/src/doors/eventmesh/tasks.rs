@@ -54,13 +54,13 @@ enum Mode {
 }
 
 #[derive(Debug, Default, Deserialize)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 pub(super) struct CreateQuery {
     mode: Mode,
 }
 
 #[derive(Debug, Default, Deserialize)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 pub(super) struct List {
     state: Option<String>,
     limit: Option<usize>,
@@ -68,7 +68,7 @@ pub(super) struct List {
 }
 
 #[derive(Debug, Default, Deserialize)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 pub(super) struct WaitQuery {
     /// In milliseconds.
     timeout: Option<u64>,
