@@ -700,6 +700,23 @@ async fn a_task_continues_with_the_next_message() {
 }
 
 #[tokio::test]
+async fn a_task_that_waits_for_its_client_does_not_count_against_its_context() {
+    let limited = CONFIG.replace("a2a: {", "a2a: { max_tasks_per_context: 1,");
+    let bus = Bus::open_with(&limited).await;
+    for _ in 0..2 {
+        let response = bus.ask("message/send", user_message("ask")).await;
+        assert_eq!(response["result"]["status"]["state"], "input-required");
+    }
+    let mut running = bus.stream(user_message("hold")).await;
+    running.next().await.unwrap();
+    let refused = bus.post(request("8", "message/send", user_message("task")));
+    let refused = refused.send().await.unwrap().status();
+    assert_eq!(refused, StatusCode::TOO_MANY_REQUESTS);
+    bus.gate.add_permits(1);
+    running.rest().await;
+}
+
+#[tokio::test]
 async fn tasks_are_listed_the_last_changed_first() {
     let bus = Bus::open().await;
     let mut made = Vec::new();
