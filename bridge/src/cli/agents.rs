@@ -34,7 +34,10 @@ pub(crate) struct AgentsArgs {
 
 #[derive(Debug, Subcommand)]
 enum AgentsCommand {
-    /// Lists the agents: name, origin, end of the lease, whether they are available, and description.
+    /// Lists the agents: name, origin, end of the lease, transport, availability and description.
+    ///
+    /// AVAILABLE is yes or no for the agents that the bridge itself has attached, and `-` for all others: the bridge
+    /// does not ask agents on the bus whether they are available.
     #[command(visible_alias = "list")]
     Ls {
         #[command(flatten)]
