@@ -4,6 +4,7 @@
 #![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
 
 mod cli;
+mod readme;
 mod serve;
 mod stdio;
 mod storage;
