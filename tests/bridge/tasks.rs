@@ -892,6 +892,8 @@ async fn a_part_has_one_content() {
     for part in [
         json!({ "text": "x", "data": null, "file": { "uri": null } }),
         json!({ "kind": "smell", "text": "x", "data": {} }),
+        // Data may be any JSON value.
+        json!({ "data": null }),
     ] {
         let answer = bus.ask("message/send", with_part(&part)).await;
         assert_eq!(answer["result"]["kind"], "message", "{part}: {answer}");

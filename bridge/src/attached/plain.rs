@@ -12,7 +12,7 @@ use a2abus_plugin::protocol::dialect::Dialect;
 use a2abus_plugin::protocol::jsonrpc::{self, JsonRpc, RpcBody, result};
 use a2abus_plugin::{Hint, Kind, Limits, Text, decode};
 use bytes::Bytes;
-use http::header::{HeaderMap, HeaderName, HeaderValue};
+use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use http::{Method, StatusCode, Uri};
 use serde::Deserialize;
 use serde_json::json;
@@ -25,7 +25,7 @@ use super::health::Health;
 use super::lifecycle::MAX_MESSAGE;
 use super::link::{Log, Part, Parts};
 use super::version;
-use super::web::{SendError, Web, messages, refused, unavailable};
+use super::web::{SendError, Web, messages, no_answer, refused};
 use crate::bus::delivery::jittered;
 use crate::calls::failure::{Failure, Reason};
 use crate::config::AttachProtocol;
@@ -133,6 +133,7 @@ impl Plain {
         let Posted { request, parts, .. } = posted;
         let response = self.post(posted).await?;
         let status = response.status();
+        let content_type = response.headers().get(CONTENT_TYPE).cloned();
         if status.is_client_error() {
             parts.reached.store(false, Ordering::Release);
         }
@@ -152,8 +153,7 @@ impl Plain {
                     MessageKind::Strange => return Err(refused(status)),
                 },
                 Ok(None) if status.is_success() => {
-                    let why = "its response has no answer; the request may have been executed";
-                    return Err(unavailable(why));
+                    return Err(no_answer(status, content_type.as_ref()));
                 }
                 Ok(None) => return Err(refused(status)),
                 Err(error) => {

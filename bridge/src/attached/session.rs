@@ -14,7 +14,7 @@ use bytes::Bytes;
 use futures_util::future::{BoxFuture, pending};
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt as _, StreamExt as _};
-use http::header::{HeaderMap, HeaderName, HeaderValue};
+use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use http::{Method, Response, StatusCode};
 use hyper::body::Incoming;
 use serde::Deserialize;
@@ -25,7 +25,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::lifecycle::{INITIALIZED, Lifecycle, QUEUE, RunEnd, START, profile};
 use super::link::{Line, Link, Log, StartedCall};
-use super::web::{SendError, Web, messages, refused, unavailable};
+use super::web::{SendError, Web, messages, no_answer, refused};
 use crate::bus::delivery::jittered;
 use crate::http::messages::Messages;
 
@@ -231,6 +231,7 @@ impl Running<'_> {
             Err(error) => return self.unanswered(&call, &error).await,
         };
         let status = response.status();
+        let content_type = response.headers().get(CONTENT_TYPE).cloned();
         let is_doubtful = match status {
             StatusCode::NOT_FOUND => self.has_id(),
             // Some servers use this status for an unknown session.
@@ -261,9 +262,7 @@ impl Running<'_> {
                 Ok(Some(_)) => {}
                 Ok(None) => {
                     let failure = match status.is_success() {
-                        true => unavailable(
-                            "its response has no answer; the request may have been executed",
-                        ),
+                        true => no_answer(status, content_type.as_ref()),
                         false => refused(status),
                     };
                     self.link.fail(call.number, failure);

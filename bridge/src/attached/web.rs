@@ -206,6 +206,15 @@ pub(super) fn unavailable(why: &str) -> Failure {
     Failure::new(Reason::AgentUnavailable, message)
 }
 
+/// The error for a successful response in which there is no answer.
+pub(super) fn no_answer(status: StatusCode, content_type: Option<&HeaderValue>) -> Failure {
+    let content_type = content_type.and_then(|value| value.to_str().ok());
+    let content_type = content_type.unwrap_or("no content type");
+    unavailable(&format!(
+        "its response (HTTP {status}, {content_type}) contains no JSON-RPC answer with the id of the request; the request may have been executed"
+    ))
+}
+
 /// The error for a server that answered only with a status.
 pub(super) fn refused(status: StatusCode) -> Failure {
     unavailable(&format!("it answered with HTTP {status}"))

@@ -56,7 +56,7 @@ pub(crate) struct AttachArgs {
     /// A Kafka broker, as host:port.
     #[arg(long, value_name = "BROKER")]
     kafka: Option<String>,
-    /// A NATS server, as nats://host:port.
+    /// A NATS server, as host:port or nats://host:port.
     #[arg(long, value_name = "URL")]
     nats: Option<String>,
     /// Use the transports of this configuration file.
@@ -133,6 +133,13 @@ pub(crate) async fn run(args: AttachArgs) -> anyhow::Result<()> {
     serve(config, levels, &mut signals).await
 }
 
+fn nats_url(server: &str) -> String {
+    match server.contains("://") {
+        true => server.to_owned(),
+        false => format!("nats://{server}"),
+    }
+}
+
 /// Whether requests can be delivered again after a restart. Core NATS delivers each at most once.
 fn may_redeliver(config: &Config) -> bool {
     let mut transports = config.transports.values();
@@ -193,7 +200,7 @@ impl AttachArgs {
                 TransportType::Kafka,
             ),
             (None, Some(server)) => (
-                json!({ "type": "nats", "servers": [server] }),
+                json!({ "type": "nats", "servers": [nats_url(server)] }),
                 TransportType::Nats,
             ),
             (None, None) => return Err(Misuse("give --kafka, --nats or -c".to_owned()).into()),
@@ -304,6 +311,7 @@ mod tests {
             "files --nats nats://127.0.0.1:4222 -- npx server",
             "w --kafka 127.0.0.1:9092 --url http://127.0.0.1:8000/mcp --header authorization=T",
             "p --nats nats://a:1 --url http://b:2/ --protocol a2a --topic t --concurrency 1",
+            "p --nats a:1 -- x",
         ] {
             let config = args(line).unwrap().without_file().unwrap().config;
             assert_eq!(config.bindings.len(), 1, "{line}");

@@ -42,8 +42,9 @@ pub(crate) struct BadTimeout;
 // === impl Accepts ===
 
 impl Accepts {
-    /// The forms that the `Accept` headers allow; `None` if they allow neither. Without `Accept`, all are allowed;
-    /// elements that are not media ranges are ignored.
+    /// The forms that the `Accept` headers allow; `None` if they allow neither. Without `Accept`, all are allowed. Events
+    /// that are named beside `*/*` are wanted: an SDK of A2A 0.3 asks for them so. Elements that are not media ranges are
+    /// ignored.
     pub(crate) fn of(headers: &HeaderMap) -> Option<Self> {
         let lines = headers
             .get_all(ACCEPT)
@@ -56,7 +57,13 @@ impl Accepts {
         if ranges.is_empty() {
             return Some(Self::Both);
         }
-        let json = ranges.iter().any(Range::is_json) || allows(&ranges, "application", "json");
+        let names = |main: &str, sub: &str, least: u8| {
+            let mut allowed = ranges.iter().filter(|range| !range.refused);
+            allowed.any(|range| range.closeness(main, sub) >= least)
+        };
+        let wants_events = names("text", "event-stream", 3) && !names("application", "json", 2);
+        let json = ranges.iter().any(Range::is_json)
+            || (!wants_events && allows(&ranges, "application", "json"));
         match (json, allows(&ranges, "text", "event-stream")) {
             (true, true) => Some(Self::Both),
             (true, false) => Some(Self::Json),
@@ -231,6 +238,10 @@ mod tests {
         check("text/html", None);
         check("image/png;q=1, text/html", None);
         check("text/event-stream;q=oops", Some(Events));
+        check("*/*, text/event-stream", Some(Events));
+        check("application/*, text/event-stream", Some(Both));
+        check("application/a2a+json, */*, text/event-stream", Some(Both));
+        check("text/*, */*", Some(Both));
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! without a wrapper. Source: docs/protocols/a2a.md §1 and §9.
 
 use a2abus_plugin::Text;
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
 use super::model::{Artifact, Content, Message, Part, Raw, Role, State, Status, new_id};
@@ -110,6 +110,8 @@ struct WireMessage {
 struct WirePart {
     kind: Option<String>,
     text: Option<String>,
+    /// Also `null`, which is data if there is no other content.
+    #[serde(default, deserialize_with = "present")]
     data: Option<Raw>,
     file: Option<WireFile>,
     raw: Option<String>,
@@ -233,9 +235,13 @@ fn parts_of(parts: &[Raw], sender: Sender) -> Result<Vec<Part>, BadMessage> {
 
 fn part_of(wire: WirePart, whole: &Raw) -> Option<Part> {
     let (mut filename, mut media_type) = (wire.filename, wire.media_type.or(wire.mime_type));
+    let (null, data) = match wire.data {
+        Some(data) if data.get() == "null" => (Some(data), None),
+        data => (None, data),
+    };
     let content = if let Some(text) = wire.text {
         Content::Text(text)
-    } else if let Some(data) = wire.data {
+    } else if let Some(data) = data {
         Content::Data(data)
     } else if let Some(bytes) = wire.raw {
         Content::Bytes(bytes)
@@ -248,6 +254,10 @@ fn part_of(wire: WirePart, whole: &Raw) -> Option<Part> {
             (Some(bytes), _) => Content::Bytes(bytes),
             (None, uri) => Content::Url(uri?),
         }
+    } else if let Some(null) =
+        null.filter(|_| wire.kind.as_deref().is_none_or(|kind| kind == "data"))
+    {
+        Content::Data(null)
     } else {
         // The recipient may know this kind.
         wire.kind.filter(|kind| !known_kind(kind))?;
@@ -261,8 +271,12 @@ fn part_of(wire: WirePart, whole: &Raw) -> Option<Part> {
     })
 }
 
-// === impl WirePart ===
+/// A member that is present, even if it is `null`.
+fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Raw>, D::Error> {
+    Raw::deserialize(deserializer).map(Some)
+}
 
+// === impl WirePart ===
 impl WirePart {
     /// Checks that an agent can read a part in one way only. The agent itself judges a part of an unknown kind.
     fn check(&self, part: usize) -> Result<(), BadMessage> {
@@ -274,7 +288,10 @@ impl WirePart {
         let file_uri = file.and_then(|file| file.uri.as_deref());
         let contents = [
             ("text", self.text.is_some()),
-            ("data", self.data.is_some()),
+            (
+                "data",
+                self.data.as_ref().is_some_and(|data| data.get() != "null"),
+            ),
             ("raw", self.raw.is_some()),
             ("url", self.url.is_some()),
             ("file.bytes", file_bytes.is_some()),
