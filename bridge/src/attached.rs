@@ -110,7 +110,7 @@ pub(crate) struct Bounds {
     pub(crate) concurrency: usize,
     /// The time limit of a request that sets none, and the longest that it may set.
     pub(crate) longest: Duration,
-    /// How long a call may take after a message that precedes its answer: as long as the bridge that made it waits.
+    /// How long a call may continue after each message before its answer. The calling bridge waits as long.
     pub(crate) between_parts: Duration,
     /// The time limit of a call whose answer has parts.
     pub(crate) longest_stream: Duration,
@@ -211,7 +211,7 @@ impl Upstream {
                 health,
                 log,
                 single_version: Mutex::default(),
-                card_read: tokio::sync::Mutex::default(),
+                card_state: tokio::sync::Mutex::default(),
             }),
         })
     }
@@ -538,20 +538,29 @@ impl AttachedBinding {
         let failed = |failure: Failure| Answer::failed(&failure, &request.recipient());
         let until = deadlines.next();
         loop {
+            // The wait for another bridge may have taken longer: then the request is no longer started.
+            if Instant::now() >= until {
+                return match self.results.key_state(key, claim) {
+                    Some(KeyState::Answered(stored)) => Answer::from(&*stored),
+                    Some(_) => failed(lost()),
+                    None => failed(late(BUSY)),
+                };
+            }
             let Ok(turn) = timeout_at(until, self.turns.acquire()).await else {
                 return failed(late(BUSY));
             };
             match self.results.claim(key, claim).await {
                 Ok(KeyState::Ours) => {
-                    let work = Box::pin(self.worked(request, deadlines));
-                    let worked = self.results.renewing(key, &claim.call, work).await;
-                    let CallResult { answer, is_begun } = worked;
-                    if !is_begun {
-                        self.results.release(key, &claim.call).await;
-                        return answer;
-                    }
-                    self.results.keep(key, &claim.call, answer.stored()).await;
-                    return answer;
+                    let (results, call) = (&self.results, &claim.call);
+                    let work = async {
+                        let CallResult { answer, is_begun } = self.worked(request, deadlines).await;
+                        match is_begun {
+                            true => results.keep(key, call, answer.stored()).await,
+                            false => results.release(key, call).await,
+                        }
+                        answer
+                    };
+                    return results.renewing(key, call, Box::pin(work)).await;
                 }
                 // A different request with the same key: its source position was used before.
                 Ok(KeyState::Differs(_)) => {
@@ -561,7 +570,7 @@ impl AttachedBinding {
                 Ok(KeyState::Running(call)) => {
                     drop(turn);
                     if let Some(suppressed) = self.log.begun.allow() {
-                        tracing::warn!(binding = %self.intake.name, id = %request.id, suppressed, "a request was started before, perhaps by a bridge that has stopped: it is not repeated; the bridge waits for its answer while the other bridge works on it");
+                        tracing::warn!(binding = %self.intake.name, id = %request.id, suppressed, "a redelivered request was already started, so it is not executed again: waiting for its answer; if the bridge that started it has stopped, the requester gets answer_lost after about 20 s");
                     }
                     let settled = self.results.until_settled(key, &call);
                     if timeout_at(deadlines.last, settled).await.is_err() {
@@ -732,7 +741,8 @@ impl Deadlines {
     fn of(request: &Request, bounds: Bounds) -> Self {
         let now = Instant::now();
         let left = request.left.unwrap_or(bounds.longest).min(bounds.longest);
-        // The bridge that made a call sends a cancel when its caller no longer waits. Nobody cancels other requests.
+        // Only calls from a bridge may be extended: that bridge cancels the call when its caller stops waiting. Nobody
+        // would cancel other requests.
         let (between_parts, longest) = if request.requester.is_call() {
             (
                 bounds.between_parts.max(left),

@@ -57,7 +57,7 @@ pub(crate) fn parse(text: &str) -> Option<SystemTime> {
     text.parse::<Timestamp>().ok().map(SystemTime::from)
 }
 
-/// The time in a message of an agent, whose time without a time zone is in UTC.
+/// Parses a time in a message of an agent. A time without a time zone counts as UTC.
 #[must_use]
 pub(crate) fn parse_loosely(text: &str) -> Option<SystemTime> {
     let in_utc = || {

@@ -18,8 +18,7 @@ const SHORT_LIFE: Duration = Duration::from_secs(10);
 /// The fix for a refused permission.
 pub(crate) const GRANT: &str = "`a2abus topics plan --acls` prints the permissions to grant";
 /// The fix for a missing topic, stream or consumer.
-const CREATE: &str =
-    "create it; `a2abus topics apply` creates all that the `agents` and `bindings` of a file need";
+const CREATE: &str = "create it, or run `a2abus topics apply -c FILE`, which creates everything that the file's `agents` and `bindings` need";
 /// How long a subscription may take to close.
 pub(crate) const CLOSE: Duration = Duration::from_secs(10);
 

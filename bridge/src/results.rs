@@ -7,8 +7,8 @@
 //!                       └────> Answered, Differs, …
 //! ```
 //!
-//! A claim can be renewed for as long as its replica works on the request. Whoever waits for the answer then notices
-//! that the replica has stopped.
+//! A replica can renew its claim while it works on the request. If the renewals stop, replicas that wait for the answer
+//! know that it has stopped.
 //!
 //! The log also records which MCP sessions have ended and which requests their clients have cancelled, because any
 //! replica may hold them.
@@ -30,7 +30,6 @@ use std::time::Duration;
 
 use a2abus_plugin::Text;
 use bytes::Bytes;
-use futures_util::FutureExt as _;
 use sha2::{Digest as _, Sha256};
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
@@ -58,6 +57,7 @@ pub(crate) struct Results {
     is_shared: bool,
     lost: LogLimit,
     unfollowed: LogLimit,
+    unrenewed: LogLimit,
 }
 
 /// The state of an idempotency key for one request.
@@ -91,8 +91,8 @@ const LATEST: Duration = Duration::from_secs(5);
 const OPENED: Duration = Duration::from_secs(2);
 /// How often a claim is renewed.
 const RENEWAL: Duration = Duration::from_secs(5);
-/// A replica that does not renew its claim for this long has stopped.
-const SILENCE: Duration = Duration::from_secs(20);
+/// How long a claim is not renewed before the log is checked, and how long after that its replica counts as stopped.
+const SILENCE: Duration = Duration::from_secs(10);
 
 // === impl Results ===
 
@@ -114,6 +114,7 @@ impl Results {
             is_shared,
             lost: log.limit(Level::ERROR, "more answers were not stored"),
             unfollowed: log.limit(Level::WARN, "more calls were not recorded"),
+            unrenewed: log.limit(Level::WARN, "more claims were not renewed"),
         }
     }
 
@@ -130,7 +131,8 @@ impl Results {
         Ok(self.key_state(key, claim).unwrap_or(KeyState::Forgotten))
     }
 
-    fn key_state(&self, key: &str, claim: &Claim) -> Option<KeyState> {
+    /// The state of a key for a request; `None` if it is not claimed.
+    pub(crate) fn key_state(&self, key: &str, claim: &Claim) -> Option<KeyState> {
         let now = clock::milliseconds(clock::now());
         self.view.read(|entries| {
             let claimed = claimed(entries, key)?;
@@ -142,7 +144,7 @@ impl Results {
         })
     }
 
-    /// Does this work, and renews its claim meanwhile.
+    /// Runs `work`, and renews its claim until it ends.
     pub(crate) async fn renewing<T>(
         &self,
         key: &str,
@@ -161,9 +163,9 @@ impl Results {
         loop {
             sleep(RENEWAL).await;
             if let Err(error) = self.append(key, &renewed).await
-                && let Some(suppressed) = self.unfollowed.allow()
+                && let Some(suppressed) = self.unrenewed.allow()
             {
-                tracing::warn!(%error, suppressed, "a claim was not renewed: another replica may report the answer to its request as lost");
+                tracing::warn!(%error, suppressed, "a claim was not renewed: if this lasts 20 s, another replica reports the answer as lost");
             }
         }
     }
@@ -188,9 +190,9 @@ impl Results {
                 next = claim.next() => next,
                 next = recorded.next() => next,
                 () = sleep(SILENCE), if is_renewed => {
-                    // While the log cannot be read, the replica may be renewing its claim.
-                    let is_read = self.view.latest(LATEST).await.is_ok();
-                    if is_read && claim.next().now_or_never().is_none() {
+                    // If the log was not available, the replica could not renew its claim either.
+                    let is_available = self.view.latest(LATEST).await.is_ok();
+                    if is_available && timeout(SILENCE, claim.next()).await.is_err() {
                         self.give_up(key, call).await;
                     }
                     continue;
@@ -561,7 +563,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_answer_of_a_replica_that_has_stopped_is_lost() {
         let (waited, state) = waited(true, Duration::ZERO).await.unwrap();
-        assert!(waited < SILENCE + RENEWAL, "{waited:?}");
+        assert!(waited < 2 * SILENCE + RENEWAL, "{waited:?}");
         assert!(
             matches!(&state, KeyState::Lost(call) if **call == *"a"),
             "{state:?}"
@@ -570,10 +572,10 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_replica_that_works_for_long_is_waited_for() {
-        let works = 4 * SILENCE;
+        let works = 8 * SILENCE;
         let (waited, state) = waited(true, works).await.unwrap();
         assert!(
-            waited > works && waited < works + SILENCE + RENEWAL,
+            waited > works && waited < works + 2 * SILENCE + RENEWAL,
             "{waited:?}"
         );
         assert!(matches!(state, KeyState::Lost(_)), "{state:?}");

@@ -186,7 +186,7 @@ fn stream_of(messages: &[Value]) -> Reply {
 }
 
 /// How many messages precede a slow answer, and how long the server takes for each.
-const SLOW_STEPS: usize = 5;
+const SLOW_STEPS: u32 = 5;
 pub(crate) const SLOW_STEP: Duration = Duration::from_secs(2);
 
 /// A stream whose messages come one by one.
@@ -335,7 +335,7 @@ async fn tool(recorder: &Arc<Recorder>, id: &Value, params: &Value) -> Reply {
         "away" => reply(StatusCode::SERVICE_UNAVAILABLE, "text/html", "<html>"),
         "slow" => {
             let token = &params["_meta"]["progressToken"];
-            let step = |step: usize| json!({ "jsonrpc": "2.0", "method": "notifications/progress", "params": { "progressToken": token, "progress": step } });
+            let step = |step: u32| json!({ "jsonrpc": "2.0", "method": "notifications/progress", "params": { "progressToken": token, "progress": step } });
             let steps = (0..SLOW_STEPS).map(step);
             slowly(steps.chain([answer(id, &text("done"))]).collect())
         }
@@ -514,7 +514,7 @@ async fn a2a(State(recorder): State<Arc<Recorder>>, headers: HeaderMap, body: By
             slowly(first.chain(steps).chain(last).collect())
         }
         "message/send" if is_slow => {
-            *recorder.slow_until.lock().unwrap() = Some(Instant::now() + SLOW_STEP * 5);
+            *recorder.slow_until.lock().unwrap() = Some(Instant::now() + SLOW_STEP * SLOW_STEPS);
             json_reply(&answer(id, &task("submitted")))
         }
         "tasks/get" if recorder.slow_until.lock().unwrap().is_some() => {

@@ -850,7 +850,10 @@ async fn the_content_of_a_file_is_base64() {
     ] {
         let error = bus.ask("message/send", with_part(&file(bytes))).await["error"].take();
         assert_eq!(error["code"], -32602, "{bytes}: {error}");
-        assert_eq!(error["message"], "parts[1].file.bytes is not base64");
+        assert_eq!(
+            error["message"],
+            "parts[1].file.bytes is not base64: encode the bytes as base64 (standard or URL-safe)"
+        );
         assert_eq!(error["data"]["part_index"], 1);
         let pointer = "/params/message/parts/1/file/bytes";
         assert_eq!(error["data"]["pointer"], pointer);
@@ -884,7 +887,8 @@ async fn a_part_has_one_content() {
         for answer in asked {
             let error = &answer["error"];
             assert_eq!(error["code"], -32602, "{part}: {error}");
-            let expected = format!("parts[1] has more than one content: {contents}");
+            let expected =
+                format!("parts[1] has more than one content ({contents}): send one part for each");
             assert_eq!(error["message"], expected);
         }
     }

@@ -93,7 +93,7 @@ async fn a_missing_kafka_topic_of_an_attached_agent_is_logged_with_its_fix() {
     let lines = logged_by(command, "a part of the bridge did not start").await;
     let last = lines.last().unwrap();
     let missing = format!("look up the topic {topic}, which does not exist");
-    let fix = "create it; `a2abus topics apply` creates all that";
+    let fix = "create it, or run `a2abus topics apply -c FILE`";
     assert!(last.contains(&missing) && last.contains(fix), "{last}");
 }
 

@@ -269,7 +269,6 @@ calls: {{ reply_topic: {u}.replies }}
     assert!(text.contains(&failed) && status == 1, "{text}");
 }
 
-/// A stream of these subjects, and whether it is in memory.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stream_of_dead_letters_that_is_there_is_not_warned_about() {
     let Some(nats) = named(Kind::Nats) else {
@@ -299,6 +298,7 @@ default_route: [{{ transport: bus, topic: {u}.agents }}]
     assert!(!lines.iter().any(|line| line.contains("WARN")), "{lines:?}");
 }
 
+/// Creates a stream of this subject, with this storage.
 async fn stream(nats: &str, name: &str, subject: &str, storage: StorageType) -> jetstream::Context {
     let client = async_nats::connect(nats).await.unwrap();
     let jetstream = jetstream::new(client);

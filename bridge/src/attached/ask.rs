@@ -27,7 +27,7 @@ pub(super) enum Ask {
     Expired(Box<Request>),
     /// An answer to a question of the server, and its id.
     Answer(Bytes, Option<Id>),
-    /// A notification for the server.
+    /// A message without an id for the server: its method and its bytes.
     Message(String, Bytes),
     /// A message about a session, which does not concern the agent.
     Nothing,

@@ -1,7 +1,7 @@
-//! An attached HTTP server that receives JSON-RPC requests unchanged: an A2A server, or any other.
+//! An attached HTTP server that receives JSON-RPC requests: an A2A server, or any other.
 //!
-//! Each request is one POST with the same bytes, unless an A2A server speaks only another version of A2A. Messages that
-//! precede the answer in the response are passed on as they arrive.
+//! Each request is one POST. Its bytes are unchanged, unless an A2A server speaks only the other version of A2A. Messages
+//! that precede the answer in the response are passed on as they arrive.
 
 use std::borrow::Cow;
 use std::sync::atomic::Ordering;
@@ -12,7 +12,7 @@ use a2abus_plugin::protocol::dialect::Dialect;
 use a2abus_plugin::protocol::jsonrpc::{self, JsonRpc, RpcBody, result};
 use a2abus_plugin::{Hint, Kind, Limits, Text, decode};
 use bytes::Bytes;
-use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use http::header::{CONTENT_TYPE, HeaderName, HeaderValue};
 use http::{Method, StatusCode, Uri};
 use serde::Deserialize;
 use serde_json::json;
@@ -43,8 +43,16 @@ pub(crate) struct Plain {
     pub(super) log: Arc<Log>,
     /// The only version of A2A that the server speaks, by its card.
     pub(super) single_version: Mutex<Option<Dialect>>,
-    /// When its card was last read.
-    pub(super) card_read: tokio::sync::Mutex<Option<Instant>>,
+    pub(super) card_state: tokio::sync::Mutex<CardState>,
+}
+
+/// What is known of the card of the server.
+#[derive(Debug, Default)]
+pub(super) struct CardState {
+    /// When the last attempt to read it started.
+    tried: Option<Instant>,
+    /// When the last successful one started.
+    read: Option<Instant>,
 }
 
 /// A request as the server gets it.
@@ -82,7 +90,7 @@ const POLL_PAUSES: [Duration; 4] = [
     Duration::from_secs(1),
     Duration::from_secs(3),
 ];
-/// The same for callers that wait for long.
+/// The longest time before an unchanged state is published again.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
 /// How often to read the card and to check whether the server can be reached.
 const CHECK_INTERVAL: Duration = Duration::from_secs(300);
@@ -105,23 +113,28 @@ const VERSION: HeaderName = HeaderName::from_static("a2a-version");
 impl Plain {
     /// The server's answer to a request. Messages that precede it go into `parts`.
     pub(super) async fn request(&self, request: &Request, parts: &Parts) -> Result<Bytes, Failure> {
-        let (version, began) = (self.single_version(), Instant::now());
-        let answer = Box::pin(self.asked(&posted(request, parts, version))).await?;
-        if self.protocol != AttachProtocol::A2a || !is_other_version(&answer) {
+        let began = Instant::now();
+        let first = posted(request, parts, self.single_version());
+        let answer = Box::pin(self.asked(&first)).await?;
+        let is_a2a = matches!(request.message.dialect, Dialect::A2a03 | Dialect::A2a10);
+        if self.protocol != AttachProtocol::A2a || !is_a2a || !is_other_version(&answer) {
             return Ok(answer);
         }
-        // Another version of the server may run since its card was read, or the card was not read yet. The server has
-        // not executed the request.
+        // The server may have changed its version since its card was read, or the card has not been read yet. It has
+        // not executed the request, so the request can be sent again.
+        parts.reached.store(false, Ordering::Release);
         Box::pin(self.read_card_since(began)).await;
-        let now = self.single_version();
-        if now != version {
-            return Box::pin(self.asked(&posted(request, parts, now))).await;
-        }
-        match now {
+        let single = self.single_version();
+        let second = posted(request, parts, single);
+        let answer = match second.body == first.body {
+            true => answer,
+            false => Box::pin(self.asked(&second)).await?,
+        };
+        match single {
             Some(only) if has_no_equivalent(request, only) => {
                 let (method, only) = (&request.method, version_name(only));
                 let message = format!(
-                    "the server of this agent does not accept {method}, which has no equivalent in A2A {only}, the only version in its card"
+                    "the server of this agent speaks only A2A {only} (see its card), which has no equivalent of {method}: use a method of A2A {only}"
                 );
                 Err(Failure::new(Reason::Unsupported, message))
             }
@@ -227,10 +240,11 @@ impl Plain {
             pause = pauses.next().unwrap_or(pause).min(keep_alive);
             sleep(jittered(pause)).await;
             let headers = version_header(dialect).into_iter().collect();
-            let Ok(response) = self.web.post(ask.clone(), headers).await else {
-                continue;
+            let poll = async {
+                let response = self.web.post(ask.clone(), headers).await.ok()?;
+                messages(response).next().await.ok()?
             };
-            let Ok(Some(answer)) = messages(response).next().await else {
+            let Ok(Some(answer)) = timeout(REQUEST_TIMEOUT, poll).await else {
                 continue;
             };
             let Some(now) = as_answer(&answer, &posted.request.id, is_1_0) else {
@@ -258,11 +272,14 @@ impl Plain {
     pub(super) async fn notify(&self, method: &str, body: Bytes) {
         let version = self.single_version();
         let translated = version.and_then(|version| version::request(&body, method, version));
-        let headers = match (&translated, version) {
-            (Some(_), Some(version)) => version_header(version).into_iter().collect(),
-            _ => HeaderMap::new(),
-        };
         let body = translated.unwrap_or(body);
+        let unit = decode(&body, &Hint::default(), &largest()).into_only();
+        let message = unit
+            .ok()
+            .and_then(Result::ok)
+            .and_then(|unit| unit.json_rpc);
+        let header = message.and_then(|message| version_header(message.dialect));
+        let headers = header.into_iter().collect();
         let posted = timeout(REQUEST_TIMEOUT, self.web.post(body, headers)).await;
         match posted.map(|posted| posted.map(|response| response.status())) {
             Ok(Ok(status)) if status.is_success() => {}
@@ -300,8 +317,7 @@ impl Plain {
         loop {
             let looking = async {
                 self.probe().await;
-                let due = Instant::now().checked_sub(CHECK_INTERVAL);
-                let is_read = !has_card || self.read_card_since(due).await;
+                let is_read = !has_card || self.card().await;
                 let is_well = self.health.is_up() && is_read;
                 sleep(jittered(if is_well { PROBE } else { MISSING })).await;
             };
@@ -311,13 +327,30 @@ impl Plain {
         }
     }
 
-    /// Reads the card, unless it was read after this time, or logs why it cannot be read. Returns whether the card is
-    /// known.
-    async fn read_card_since(&self, since: impl Into<Option<Instant>>) -> bool {
-        let mut card_read = self.card_read.lock().await;
-        if card_read.is_some_and(|read| since.into().is_none_or(|since| read > since)) {
-            return true;
+    /// Reads the card if that is due. Returns whether a card is known.
+    async fn card(&self) -> bool {
+        let mut state = self.card_state.lock().await;
+        if state
+            .read
+            .is_none_or(|read| read.elapsed() >= CHECK_INTERVAL)
+        {
+            self.read_card(&mut state).await;
         }
+        state.read.is_some()
+    }
+
+    /// Reads the card, unless somebody has tried to since then.
+    async fn read_card_since(&self, since: Instant) {
+        let mut state = self.card_state.lock().await;
+        if state.tried.is_none_or(|tried| tried < since) {
+            self.read_card(&mut state).await;
+        }
+    }
+
+    /// Reads the card. If that fails, logs why.
+    async fn read_card(&self, state: &mut CardState) {
+        let started = Some(Instant::now());
+        state.tried = started;
         let looked = timeout(REQUEST_TIMEOUT, self.look()).await;
         let looked = looked.unwrap_or_else(|_| Err("no response in time".to_owned()));
         if let Err(why) = &looked
@@ -326,9 +359,8 @@ impl Plain {
             tracing::warn!(agent = %self.log.agent, why, suppressed, "the card of an attached A2A server cannot be read");
         }
         if looked.is_ok() {
-            *card_read = Some(Instant::now());
+            state.read = started;
         }
-        card_read.is_some()
     }
 
     /// Checks whether the server can be reached.
@@ -381,7 +413,9 @@ impl Plain {
                 Some(version) => {
                     tracing::info!(%agent, version, "an attached A2A server speaks only this version: requests in the other version are translated");
                 }
-                None => tracing::info!(%agent, "an attached A2A server speaks both versions"),
+                None => {
+                    tracing::info!(%agent, "requests to an attached A2A server are no longer translated: its card names both versions, or none");
+                }
             }
         }
     }
@@ -427,7 +461,7 @@ impl Posted<'_> {
     }
 }
 
-/// How often a bridge that waits for an unfinished task hears of it, so that it continues to wait.
+/// How long until an unchanged state is published again, so that the calling bridge keeps waiting.
 fn keep_alive(request: &Request) -> Duration {
     let third = request.left.map_or(KEEP_ALIVE, |left| left / 3);
     third.clamp(POLL_PAUSES[0], KEEP_ALIVE)
@@ -440,7 +474,7 @@ fn largest() -> Limits {
     limits
 }
 
-/// The request in a version that the server speaks; `single` is the only one, if there is only one.
+/// The request in a version that the server speaks; `single` is that version if the server speaks only one.
 fn posted<'a>(request: &'a Request, parts: &'a Parts, single: Option<Dialect>) -> Posted<'a> {
     let mut posted = Posted {
         body: request.body.clone(),

@@ -68,6 +68,7 @@ pub(super) enum Undeliverable {
 const EXTENSIONS: [&str; 2] = ["a2a-extensions", "x-a2a-extensions"];
 
 // === impl Answer ===
+
 impl Answer {
     /// An error answer of the bridge itself.
     pub(super) fn failed(failure: &Failure, recipient: &Recipient) -> Self {
@@ -140,7 +141,7 @@ impl Requester {
         headers
     }
 
-    /// The extensions of A2A that the requester uses, as a header has them.
+    /// The value of the requester's `A2A-Extensions` header.
     pub(super) fn extensions(&self) -> Option<&[u8]> {
         self.extensions.as_deref()
     }

@@ -41,7 +41,7 @@ const FILE: [(&str, &str); 4] = [
     ("name", "filename"),
     ("mimeType", "mediaType"),
 ];
-/// The member with the data of a part that is no object, and the metadata that say so.
+/// The member that holds data that is not an object, and the metadata member that marks it.
 const WRAPPED: &str = "value";
 const IS_WRAPPED: &str = "data_part_compat";
 /// A webhook, and the scheme of its authentication: in 0.3, in 1.0.
@@ -118,6 +118,7 @@ pub(super) fn request(body: &[u8], method: &str, to: Dialect) -> Option<Bytes> {
     members.insert("method".to_owned(), raw(method)?);
     change(&mut members, "params", |params| {
         let mut params = object(params)?;
+        camel(&mut params, to);
         change(&mut params, "message", |it| raw(&sent(object(it)?, to)?));
         change(&mut params, "configuration", |it| {
             raw(&configuration(object(it)?, to)?)
@@ -142,7 +143,7 @@ pub(super) fn response(body: &Bytes, method: &str, to: Dialect) -> Bytes {
     translated().unwrap_or_else(|| body.clone())
 }
 
-/// The members of a response, which may be the only one of a batch.
+/// The members of a response. Also accepts an array with one response.
 fn response_members(body: &[u8]) -> Option<Members> {
     let batch = || {
         let [only]: [Members; 1] = serde_json::from_slice(body).ok()?;
@@ -267,15 +268,17 @@ fn artifact(mut artifact: Members, to: Dialect) -> Option<Members> {
 
 /// A message of an agent.
 fn message(mut message: Members, to: Dialect) -> Option<Members> {
+    let is_unspecified = |role: &RawValue| matches!(role.get(), "0" | r#""ROLE_UNSPECIFIED""#);
+    if message.get("role").is_some_and(|role| is_unspecified(role)) {
+        message.remove("role");
+    }
     fill(&mut message, to, [("role", "2"), ("parts", "[]")])?;
     sent(message, to)
 }
 
 /// A message of any sender.
 fn sent(mut message: Members, to: Dialect) -> Option<Members> {
-    if to != Dialect::A2a10 {
-        camel(&mut message);
-    }
+    camel(&mut message, to);
     set_kind(&mut message, (to != Dialect::A2a10).then_some("message"))?;
     change(&mut message, "role", |role| raw(named(role, &ROLES, to)?));
     each(&mut message, "parts", |it| part(it, to));
@@ -289,14 +292,19 @@ fn named(
     to: Dialect,
 ) -> Option<&'static str> {
     let name = string(value).map(|name| match (&*name, to) {
-        // Usual spellings of other versions. Source: docs/protocols/a2a.md §4.
+        // A usual spelling. Source: docs/protocols/a2a.md §4.
         ("cancelled", Dialect::A2a10) => "canceled".to_owned(),
-        ("ROLE_UNSPECIFIED", _) => "ROLE_AGENT".to_owned(),
         _ => name,
     });
-    names.iter().find_map(|&(v0_3, v1_0, number)| match to {
-        Dialect::A2a10 => (name.as_deref() == Some(v0_3)).then_some(v1_0),
-        _ => (name.as_deref() == Some(v1_0) || value.get() == number.to_string()).then_some(v0_3),
+    names.iter().find_map(|&(v0_3, v1_0, number)| {
+        // A server may use the names of the other version.
+        let is_named = name
+            .as_deref()
+            .is_some_and(|name| name == v0_3 || name == v1_0);
+        match to {
+            Dialect::A2a10 => is_named.then_some(v1_0),
+            _ => (is_named || value.get() == number.to_string()).then_some(v0_3),
+        }
     })
 }
 
@@ -304,13 +312,19 @@ fn part(mut part: Members, to: Dialect) -> Option<Members> {
     if to == Dialect::A2a10 {
         part_1_0(part)
     } else {
-        camel(&mut part);
+        camel(&mut part, to);
         part_0_3(part)
     }
 }
 
 fn part_1_0(mut part: Members) -> Option<Members> {
-    match &*string(part.get("kind")?)? {
+    let kind = part.get("kind").and_then(|kind| string(kind));
+    let inferred = || {
+        ["text", "data", "file"]
+            .into_iter()
+            .find(|kind| part.contains_key(*kind))
+    };
+    match kind.as_deref().or_else(inferred)? {
         "text" => {}
         "data" => unwrap_data(&mut part),
         "file" => {
@@ -399,7 +413,7 @@ fn configuration(mut configuration: Members, to: Dialect) -> Option<Members> {
             schemes.into_iter().next()
         });
     } else {
-        camel(&mut configuration);
+        camel(&mut configuration, to);
         // In 1.0 a request waits for the end of the task unless it says otherwise.
         let at_once = configuration.remove("returnImmediately");
         let blocking = at_once.is_none_or(|at_once| at_once.get() != "true");
@@ -491,6 +505,7 @@ fn fill<const N: usize>(
     if to == Dialect::A2a10 {
         return Some(());
     }
+    camel(members, to);
     for (name, value) in values {
         if !members.contains_key(name) {
             let value = RawValue::from_string(value.to_owned()).ok()?;
@@ -500,8 +515,11 @@ fn fill<const N: usize>(
     Some(())
 }
 
-/// Writes names in lower camel case. ProtoJSON parsers also accept the names of the `.proto` file.
-fn camel(members: &mut Members) {
+/// Writes names for 0.3 in lower camel case. ProtoJSON parsers also accept the names of the `.proto` file.
+fn camel(members: &mut Members, to: Dialect) {
+    if to == Dialect::A2a10 {
+        return;
+    }
     let snake = members.keys().filter(|name| name.contains('_'));
     let snake: Vec<String> = snake.cloned().collect();
     for name in snake {
@@ -690,6 +708,21 @@ mod tests {
                 "/role",
                 json!("user"),
             ),
+            (
+                json!({ "message": { "messageId": "m", "role": "ROLE_UNSPECIFIED" } }),
+                "/role",
+                json!("agent"),
+            ),
+            (
+                json!({ "task": { "id": "t", "context_id": "c" } }),
+                "/contextId",
+                json!("c"),
+            ),
+            (
+                json!({ "task": { "id": "t", "status": { "state": "completed" } } }),
+                "/status/state",
+                json!("completed"),
+            ),
             (json!({ "task": { "id": "t" } }), "/contextId", json!("")),
             (
                 json!({ "task": { "id": "t" } }),
@@ -706,10 +739,12 @@ mod tests {
             assert_eq!(v0_3.pointer(pointer), Some(&expected), "{v1_0}: {v0_3}");
         }
         // A client without a role gets the server's error.
-        let request =
-            json!({ "method": "SendMessage", "params": { "message": { "messageId": "m" } } });
-        let sent = request_in(&request, Dialect::A2a03);
-        assert_eq!(sent["params"]["message"].get("role"), None, "{sent}");
+        for role in [json!(null), json!("ROLE_UNSPECIFIED")] {
+            let message = json!({ "messageId": "m", "role": role });
+            let request = json!({ "method": "SendMessage", "params": { "message": message } });
+            let sent = request_in(&request, Dialect::A2a03);
+            assert_eq!(sent["params"]["message"]["role"], role, "{sent}");
+        }
     }
 
     #[test]

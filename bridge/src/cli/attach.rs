@@ -126,8 +126,8 @@ pub(crate) async fn run(args: AttachArgs) -> anyhow::Result<()> {
         );
     } else if config.state.place() == StateLog::Memory && may_redeliver(&config) {
         tracing::warn!(
-            "this process keeps its state in memory, so it executes redelivered calls again after a restart: to prevent that, \
-             use -c with a file whose `state.log` is a transport, or add the server to `agents` of `a2abus serve`, with `state.log`"
+            "this process keeps its state in memory, so after a restart it executes redelivered calls again: to prevent that, \
+             pass -c with a file whose `state.log` names a transport, or add the server to `agents` in a file for `a2abus serve` that sets `state.log`"
         );
     }
     serve(config, levels, &mut signals).await
@@ -142,7 +142,8 @@ fn nats_url(server: &str) -> String {
 
 /// Whether requests can be delivered again after a restart. Core NATS delivers each at most once.
 fn may_redeliver(config: &Config) -> bool {
-    let mut transports = config.transports.values();
+    let agents = config.agents.values().filter_map(|agent| agent.to.as_ref());
+    let mut transports = agents.filter_map(|to| config.transports.get(&to.transport));
     transports.any(|transport| transport.transport_type() != TransportType::Nats)
 }
 

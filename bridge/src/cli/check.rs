@@ -117,7 +117,7 @@ impl Report {
                 };
                 let mut warnings = config.warnings;
                 let unverified = config.unverified;
-                // The tests know better.
+                // `--connect` has looked for these on the bus.
                 #[cfg(any(feature = "kafka", feature = "nats"))]
                 let unverified = if args.connect { Vec::new() } else { unverified };
                 warnings.extend(unverified);

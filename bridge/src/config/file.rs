@@ -76,7 +76,7 @@ pub struct Config {
     /// Warnings: valid, but probably not intended.
     #[schemars(skip)]
     pub warnings: Vec<Problem>,
-    /// Warnings about the bus, which is not asked.
+    /// Warnings about what may be missing on the bus; see [`Severity::Unverified`](super::Severity::Unverified).
     #[schemars(skip)]
     pub unverified: Vec<Problem>,
 }

@@ -35,8 +35,8 @@ pub enum Severity {
     Error,
     /// Legal, but probably not meant.
     Warning,
-    /// A warning, unless the bus has what the bridge needs there and does not create. `check --connect` and the running
-    /// bridge know better.
+    /// A warning about something that may be missing on the bus. Only `check` without `--connect` shows it: `check
+    /// --connect` and the running bridge look for it.
     #[serde(rename = "warning")]
     Unverified,
 }

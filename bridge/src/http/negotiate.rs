@@ -42,9 +42,9 @@ pub(crate) struct BadTimeout;
 // === impl Accepts ===
 
 impl Accepts {
-    /// The forms that the `Accept` headers allow; `None` if they allow neither. Without `Accept`, all are allowed. Events
-    /// that are named beside `*/*` are wanted: an SDK of A2A 0.3 asks for them so. Elements that are not media ranges are
-    /// ignored.
+    /// The forms that the `Accept` headers allow; `None` if they allow neither. Without `Accept`, all are allowed. If
+    /// `text/event-stream` is named and JSON is allowed only by `*/*`, the caller gets events: the SDK of A2A 0.3 sends
+    /// this to ask for a stream. Elements that are not media ranges are ignored.
     pub(crate) fn of(headers: &HeaderMap) -> Option<Self> {
         let lines = headers
             .get_all(ACCEPT)
@@ -61,7 +61,8 @@ impl Accepts {
             let mut allowed = ranges.iter().filter(|range| !range.refused);
             allowed.any(|range| range.closeness(main, sub) >= least)
         };
-        let wants_events = names("text", "event-stream", 3) && !names("application", "json", 2);
+        let wants_events =
+            names("text", "event-stream", BY_NAME) && !names("application", "json", BY_MAIN_TYPE);
         let json = ranges.iter().any(Range::is_json)
             || (!wants_events && allows(&ranges, "application", "json"));
         match (json, allows(&ranges, "text", "event-stream")) {
@@ -85,6 +86,11 @@ impl Accepts {
         }
     }
 }
+
+/// How specifically a media range can match.
+const BY_ALL: u8 = 1;
+const BY_MAIN_TYPE: u8 = 2;
+const BY_NAME: u8 = 3;
 
 /// One media range of an `Accept` header.
 #[derive(Debug)]
@@ -112,13 +118,13 @@ impl<'a> Range<'a> {
         !self.refused && is_json_type(self.main, self.sub)
     }
 
-    /// How specifically it matches a media type: 3 by name, 2 by its main type, 1 with all others; 0 not at all.
+    /// How specifically it matches a media type; 0 if it does not.
     fn closeness(&self, main: &str, sub: &str) -> u8 {
         let same_main = self.main.eq_ignore_ascii_case(main);
         match (self.main, self.sub) {
-            ("*", "*") => 1,
-            (_, "*") if same_main => 2,
-            (_, named) if same_main && named.eq_ignore_ascii_case(sub) => 3,
+            ("*", "*") => BY_ALL,
+            (_, "*") if same_main => BY_MAIN_TYPE,
+            (_, named) if same_main && named.eq_ignore_ascii_case(sub) => BY_NAME,
             _ => 0,
         }
     }

@@ -136,7 +136,7 @@ impl Announcements {
             Ok(name)
         });
         match admitted {
-            Ok(name) => faults.none_or(name),
+            Ok(name) => faults.into_result(name),
             Err(fault) => {
                 faults.extend(&Faults::one(fault));
                 Err(faults)

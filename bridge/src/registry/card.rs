@@ -73,7 +73,7 @@ impl Faults {
     }
 
     /// The value, if there are no faults.
-    pub(crate) fn none_or<T>(self, value: T) -> Result<T, Self> {
+    pub(crate) fn into_result<T>(self, value: T) -> Result<T, Self> {
         if self.0.is_empty() {
             Ok(value)
         } else {
@@ -107,13 +107,14 @@ impl Card {
     /// Everything that is wrong with it.
     pub(crate) fn read(document: &[u8], most_bytes: usize) -> Result<Self, Faults> {
         let (card, faults) = Self::read_with_faults(document, most_bytes)?;
-        faults.none_or(card)
+        faults.into_result(card)
     }
 
-    /// Like [`Card::read`], but returns a card with faults as far as it can be read: its reader may find more of them.
+    /// Like [`Card::read`], but returns the readable members together with the faults, so that the caller can add its
+    /// own.
     ///
     /// # Errors
-    /// Why it is no card at all.
+    /// When the document is too large or not a JSON object.
     pub(crate) fn read_with_faults(
         document: &[u8],
         most_bytes: usize,
@@ -135,7 +136,7 @@ impl Card {
         if !faults.0.is_empty() {
             faults.extend(&left_out.faults);
         }
-        faults.none_or((card, left_out))
+        faults.into_result((card, left_out))
     }
 
     /// A card, its own faults, and the skills that cannot be used.
@@ -233,7 +234,7 @@ impl Reader<'_> {
             }
         });
         let topic = self.text(bus, place, "topic", NAME, false);
-        // The topic of an unreadable transport says nothing about another transport.
+        // Without a valid transport, the topic cannot be checked: the default transport may be the wrong one.
         let is_unreadable = transport.is_none() && !bus.get("transport").is_none_or(Value::is_null);
         let topic = topic.filter(|_| !is_unreadable);
         let lease = self.text(bus, place, "lease", NAME, false);

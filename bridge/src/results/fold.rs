@@ -20,7 +20,7 @@ use crate::state::{Applied, Fold, Position, Record};
 pub(crate) enum Event {
     /// A replica has claimed this key for a request.
     Claimed(Claim),
-    /// The replica that has claimed it is still working on the request.
+    /// The replica that claimed this key is still working on its request.
     Renewed {
         /// The call of the claim.
         call: Text,

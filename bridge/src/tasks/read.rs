@@ -70,7 +70,7 @@ pub(crate) enum BadMessage {
     )]
     EmptyPart(usize),
     /// A part has several contents, so that the agent would have to choose one.
-    #[error("parts[{part}] has more than one content: {}", .members.join(" and "))]
+    #[error("parts[{part}] has more than one content ({}): send one part for each", .members.join(" and "))]
     SeveralContents {
         /// Its position.
         part: usize,
@@ -78,7 +78,9 @@ pub(crate) enum BadMessage {
         members: Vec<&'static str>,
     },
     /// The content of a file is not base64.
-    #[error("parts[{part}].{member} is not base64")]
+    #[error(
+        "parts[{part}].{member} is not base64: encode the bytes as base64 (standard or URL-safe)"
+    )]
     NotBase64 {
         /// The position of its part.
         part: usize,
@@ -170,12 +172,12 @@ struct WireResult {
     artifact_update: Option<Raw>,
 }
 
-/// Whose message it is.
+/// Who sent a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Sender {
-    /// A client's: it is told what is wrong.
+    /// A client. Invalid parts are refused, and the error says why.
     Client,
-    /// An agent's: nobody could correct it, so more is accepted.
+    /// An agent. Nobody could correct its message, so ambiguous parts are accepted.
     Agent,
 }
 
@@ -277,8 +279,10 @@ fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Raw>, D:
 }
 
 // === impl WirePart ===
+
 impl WirePart {
-    /// Checks that an agent can read a part in one way only. The agent itself judges a part of an unknown kind.
+    /// Checks that a part has at most one content, and that bytes are base64. Parts of an unknown kind are forwarded
+    /// unchecked.
     fn check(&self, part: usize) -> Result<(), BadMessage> {
         if self.kind.as_deref().is_some_and(|kind| !known_kind(kind)) {
             return Ok(());

@@ -1,7 +1,7 @@
 //! The README's examples for curl, against the agent that they start, and its configuration of attached servers.
 
 use std::io::{BufRead as _, BufReader};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use regex::Regex;
 use tempfile::TempDir;
@@ -39,6 +39,16 @@ fn commands(block: &str) -> (Vec<String>, Vec<&str>) {
     (commands, printed)
 }
 
+/// A process that ends with the test, also if it fails.
+struct KilledOnDrop(Child);
+
+impl Drop for KilledOnDrop {
+    fn drop(&mut self) {
+        drop(self.0.kill());
+        drop(self.0.wait());
+    }
+}
+
 #[test]
 fn the_examples_for_curl_print_what_the_readme_shows() {
     let (mut script, mut expected) = (Vec::new(), Vec::new());
@@ -60,8 +70,9 @@ fn the_examples_for_curl_print_what_the_readme_shows() {
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .spawn()
+        .map(KilledOnDrop)
         .unwrap();
-    let mut lines = BufReader::new(served.stdout.take().unwrap()).lines();
+    let mut lines = BufReader::new(served.0.stdout.take().unwrap()).lines();
     let door = lines.find_map(|line| {
         let line = line.unwrap();
         let (_, url) = line.split_once("A2A at http://")?;
@@ -69,14 +80,14 @@ fn the_examples_for_curl_print_what_the_readme_shows() {
     });
     let directory = TempDir::new().unwrap();
     let script = script.join("\n").replace(DOOR, &door.unwrap());
+    let script = script.replace("curl -s", "curl --max-time 60 -s");
     let output = Command::new("bash")
         .args(["-c", &format!("set -euo pipefail\n{script}")])
         .current_dir(directory.path())
         .stdin(Stdio::null())
         .output()
         .unwrap();
-    served.kill().unwrap();
-    served.wait().unwrap();
+    drop(served);
     let printed = String::from_utf8(output.stdout).unwrap();
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{script}\n{printed}\n{errors}");

@@ -688,7 +688,7 @@ fn attach_says_how_to_keep_its_state() {
     let directory = TempDir::new().unwrap();
     let warnings = warnings_of_attach(directory.path(), "memory", "");
     assert_eq!(warnings.len(), 1, "{warnings:?}");
-    let cure = "use -c with a file whose `state.log` is a transport";
+    let cure = "pass -c with a file whose `state.log` names a transport";
     assert!(warnings[0].contains(cure), "{warnings:?}");
     // Core NATS delivers a request at most once, so nothing can be executed again.
     let nats = "nats, servers: ['nats://127.0.0.1:9']";

@@ -156,8 +156,8 @@ impl A2aRequest<'_> {
         self.common.arrived + longest
     }
 
-    /// Reserves a task within the limit of the message's context, until the message has created a task. A task that
-    /// waits for its client does not count, because its agent has nothing to do.
+    /// Reserves a task within the limit of the message's context, until the message has created a task. Tasks that wait
+    /// for the client do not count. A message for an existing task is always accepted, even if that exceeds the limit.
     fn room_in(&self, outbound: &Outbound) -> Result<Option<Share<Text>>, Failure> {
         if outbound.is_continuation {
             return Ok(None);

@@ -202,7 +202,7 @@ impl A2aRequest<'_> {
         self.stream(id, subscribed, last)
     }
 
-    /// The event after which the client continues.
+    /// The last event that the client received, from `Last-Event-ID`.
     fn last_event(&self) -> Result<Option<Position>, Failure> {
         let id = self.head.last_event.as_deref();
         let Some(id) = id.filter(|id| !id.is_empty()) else {
@@ -210,7 +210,7 @@ impl A2aRequest<'_> {
         };
         id.parse().map(Some).map_err(|_| {
             Failure::bad_params(&format!(
-                "Last-Event-ID: {id:?} is not the id of an event: send the id of the last event that you have received, or no Last-Event-ID"
+                "Last-Event-ID: {id:?} is not an event id: send the id of the last event you received, or omit the header"
             ))
         })
     }

@@ -108,7 +108,9 @@ impl<'a> Arguments<'a> {
             serde_json::from_str(arguments).map_err(|error| format!("the arguments: {error}"))?;
         for (index, file) in arguments.files.iter().enumerate() {
             if file.bytes.is_some() == file.uri.is_some() {
-                return Err("a file must have either bytes or uri".to_owned());
+                return Err(format!(
+                    "files[{index}] must have either bytes or uri, not both"
+                ));
             }
             if file.bytes.as_deref().is_some_and(|bytes| !is_base64(bytes)) {
                 return Err(format!("files[{index}].bytes is not base64"));
