@@ -540,11 +540,7 @@ impl AttachedBinding {
         loop {
             // The wait for another bridge may have taken longer: then the request is no longer started.
             if Instant::now() >= until {
-                return match self.results.key_state(key, claim) {
-                    Some(KeyState::Answered(stored)) => Answer::from(&*stored),
-                    Some(_) => failed(lost()),
-                    None => failed(late(BUSY)),
-                };
+                return self.at_deadline(request, (key, claim));
             }
             let Ok(turn) = timeout_at(until, self.turns.acquire()).await else {
                 return failed(late(BUSY));
@@ -591,6 +587,16 @@ impl AttachedBinding {
                 }
             }
         }
+    }
+
+    /// The answer to a request whose deadline has passed while it waited.
+    fn at_deadline(&self, request: &Request, (key, claim): (&str, &Claim)) -> Answer {
+        let failure = match self.results.key_state(key, claim) {
+            Some(KeyState::Answered(stored)) => return Answer::from(&*stored),
+            Some(_) => lost(),
+            None => late(BUSY),
+        };
+        Answer::failed(&failure, &request.recipient())
     }
 
     /// The server's answer. Messages that precede it are published meanwhile.

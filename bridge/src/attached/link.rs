@@ -4,7 +4,7 @@
 //! Each request gets a new number as its id, because different requesters may use the same id. Each question of the
 //! server gets a random id, so that only the client that was asked can answer it. Nothing else in a message changes.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -161,6 +161,42 @@ struct Params<'a> {
     progress: Option<&'a RawValue>,
 }
 
+/// The members of `params._meta` that say how a client without a session uses MCP. A server in a session refuses requests
+/// that have them. Source: MCP 2026-07-28, "Per-request protocol fields".
+const ENVELOPE: [&str; 3] = [
+    "io.modelcontextprotocol/protocolVersion",
+    "io.modelcontextprotocol/clientInfo",
+    "io.modelcontextprotocol/clientCapabilities",
+];
+
+/// The request without the members that only a server without a session accepts. Nothing else changes.
+fn without_envelope(request: Bytes) -> Bytes {
+    #[derive(Deserialize)]
+    struct Meta<'a> {
+        #[serde(rename = "_meta", default, borrow)]
+        meta: Option<&'a RawValue>,
+    }
+    let read = || {
+        let message: Message<'_> = serde_json::from_slice(&request).ok()?;
+        let params: Meta<'_> = serde_json::from_str(message.params?.get()).ok()?;
+        let meta = params.meta?;
+        let mut members: BTreeMap<String, &RawValue> = serde_json::from_str(meta.get()).ok()?;
+        let all = members.len();
+        members.retain(|name, _| !ENVELOPE.contains(&name.as_str()));
+        let is_changed = members.len() < all;
+        is_changed.then(|| {
+            Some((
+                range_of(&request, meta.get()),
+                serde_json::to_string(&members).ok()?,
+            ))
+        })?
+    };
+    match read() {
+        Some((meta, members)) => splice(&request, meta, &members),
+        None => request,
+    }
+}
+
 // === impl Log ===
 
 impl Log {
@@ -210,7 +246,7 @@ impl Link {
         let waiting = self.begin(own, parts, headers)?;
         let token = waiting.begun.number.to_string();
         let bytes = with_token(body, id, progress, &token);
-        self.begin_with(bytes, &waiting).await?;
+        self.begin_with(without_envelope(bytes), &waiting).await?;
         Ok(waiting)
     }
 
@@ -629,4 +665,28 @@ fn number(id: &RawValue) -> Option<u64> {
 /// Ignores poisoning: each change leaves the value consistent.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_in_a_session_has_no_members_of_requests_that_stand_alone() {
+        let without =
+            |request: &'static str| without_envelope(Bytes::from_static(request.as_bytes()));
+        assert_eq!(
+            without(
+                r#"{"id":1,"params":{"_meta":{"io.modelcontextprotocol\/protocolVersion":"2026-07-28","n": 1.0e2,"io.modelcontextprotocol/clientInfo":{}}, "name":"x"}}"#
+            ),
+            r#"{"id":1,"params":{"_meta":{"n":1.0e2}, "name":"x"}}"#
+        );
+        for other in [
+            r#"{"id":1,"params":{"_meta":{"n": 1}}}"#,
+            r#"{"id":1,"params":[1]}"#,
+            r#"{"id":1}"#,
+        ] {
+            assert_eq!(without(other), other);
+        }
+    }
 }

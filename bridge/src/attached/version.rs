@@ -449,6 +449,11 @@ fn webhook(
             authentication.extend(written.map(|written| (new_scheme.to_owned(), written)));
             raw(&authentication)
         });
+        // In 1.0 the scheme is required.
+        let authentication = webhook.get("authentication").and_then(|it| object(it));
+        if authentication.is_some_and(|it| !it.contains_key(new_scheme)) {
+            webhook.remove("authentication");
+        }
         raw(&webhook)
     });
 }
@@ -621,7 +626,7 @@ mod tests {
         let without = of("message/send", json!({ "pushNotificationConfig": without }));
         let sent = request_in(&without, Dialect::A2a10);
         let sent = &sent["params"]["configuration"]["taskPushNotificationConfig"];
-        assert_eq!(sent["authentication"], json!({ "credentials": "c" }));
+        assert_eq!(sent, &json!({ "url": "https://x" }));
         // ProtoJSON also accepts the names of the `.proto` file.
         let snake = of(
             "SendMessage",

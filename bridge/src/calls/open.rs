@@ -113,8 +113,14 @@ impl Original {
 impl Exchange {
     /// How long the caller waits for the last part: longer if the answer may have several parts.
     fn total_timeout(&self) -> Duration {
-        let has_parts = self.streamed || self.client.is_some();
-        if has_parts {
+        let shows_progress = matches!(
+            self.form,
+            Form::JsonRpc {
+                progress: Some(_),
+                ..
+            }
+        );
+        if self.streamed || self.client.is_some() || shows_progress {
             self.stream_timeout
         } else {
             self.timeout

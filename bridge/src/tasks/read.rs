@@ -230,7 +230,11 @@ fn parts_of(parts: &[Raw], sender: Sender) -> Result<Vec<Part>, BadMessage> {
             if sender == Sender::Client {
                 wire.check(index)?;
             }
-            part_of(wire, part).ok_or(BadMessage::EmptyPart(index))
+            let read = part_of(wire, part);
+            match sender {
+                Sender::Client => read.ok_or(BadMessage::EmptyPart(index)),
+                Sender::Agent => Ok(read.unwrap_or_else(|| Part::of(Content::Other(part.clone())))),
+            }
         })
         .collect()
 }
@@ -411,14 +415,14 @@ fn read_update(wire: WireResult) -> Option<AnswerPart> {
         }),
         Some("status-update") | None if wire.task_id.is_some() => Some(AnswerPart::Status {
             task,
-            status: status_of(wire.status?)?,
+            status: status_of(&wire.status?),
         }),
         Some("task") | None if wire.status.is_some() => {
             let history = wire.history.unwrap_or_default();
             let artifacts = wire.artifacts.unwrap_or_default();
             Some(AnswerPart::Task(ReportedTask {
                 id: wire.id,
-                status: wire.status.and_then(status_of),
+                status: wire.status.as_ref().map(status_of),
                 artifacts: artifacts.into_iter().filter_map(artifact_of).collect(),
                 history: history
                     .iter()
@@ -440,21 +444,22 @@ fn read_message(json: &RawValue) -> Option<Message> {
             .role
             .and_then(|role| Role::read(&role))
             .unwrap_or(Role::Agent),
-        parts: parts_of(&wire.parts?, Sender::Agent).ok()?,
+        parts: parts_of(&wire.parts.unwrap_or_default(), Sender::Agent).ok()?,
         metadata: wire.metadata.filter(|raw| is_object(raw)),
         extensions: wire.extensions.unwrap_or_default(),
         references: wire.reference_task_ids.unwrap_or_default(),
     })
 }
 
-fn status_of(wire: WireStatus) -> Option<Status> {
+fn status_of(wire: &WireStatus) -> Status {
     let time = wire.timestamp.as_deref();
     let time = time.and_then(crate::clock::parse_loosely);
-    Some(Status {
-        state: State::read(&wire.state?),
+    Status {
+        // A2A 1.0 leaves out a state that is not specified.
+        state: wire.state.as_deref().map_or(State::Unknown, State::read),
         message: wire.message.as_deref().and_then(read_message),
         timestamp: crate::clock::rfc3339(time.unwrap_or_else(crate::clock::now)),
-    })
+    }
 }
 
 fn artifact_of(wire: WireArtifact) -> Option<Artifact> {
@@ -464,7 +469,8 @@ fn artifact_of(wire: WireArtifact) -> Option<Artifact> {
             .unwrap_or_else(|| Text::from_static("artifact")),
         name: wire.name,
         description: wire.description,
-        parts: parts_of(&wire.parts?, Sender::Agent).ok()?,
+        // A2A 1.0 leaves out empty lists.
+        parts: parts_of(&wire.parts.unwrap_or_default(), Sender::Agent).ok()?,
         metadata: wire.metadata.filter(|raw| is_object(raw)),
     })
 }
