@@ -31,6 +31,7 @@ CALLS = {
     "files": (tool("read_text_file", {"path": "note.txt"}), "a note"),
     "time": (tool("get_current_time", {"timezone": "Europe/Oslo"}), "Oslo"),
     "everything-http": (ECHO, "hello"),
+    "mcp-2-stdio": (ADD, "the sum is 7"),
     "mcp-2": (ADD, "the sum is 7"),
     "mcp-1": (ADD, "the sum is 7"),
     "a2a-1": ({"method": "SendMessage", "params": SEND_1_0}, "you said hello"),
@@ -51,6 +52,8 @@ def servers(directory):
         yield "files", [node, f"{modules}/server-filesystem/dist/index.js", directory]
     if os.environ["CLIENTS_MCP_TIME"]:
         yield "time", [os.environ["CLIENTS_MCP_TIME"]]
+    script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "sites.py")
+    yield "mcp-2-stdio", [os.environ["CLIENTS_PYTHON"], script, "mcp-stdio", "0"]
 
 
 def sites():
@@ -216,6 +219,17 @@ def inspections():
     yield ["prompts/get", *oslo], lambda answer: "Oslo" in answer["messages"][0]["content"]["text"]
 
 
+async def modern(base, server, report):
+    """A client whose requests stand alone, with a server that has sessions."""
+    here = os.path.join(os.path.dirname(os.path.abspath(__file__)), "sdk")
+    for bus in ("kafka", "nats"):
+        command = [os.environ["CLIENTS_PYTHON"], os.path.join(here, "add_2.py"), f"{base}/mcp/agents/{bus}-{server}"]
+        ended = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=120)
+        wrong = (ended.stdout + ended.stderr)[-1500:] if ended.returncode else None
+        report.note(f"mcp 2.x without a session with {bus}-{server}", wrong)
+        print(f"mcp 2.x without a session with {bus}-{server}: {'FAILED' if wrong else 'works'}", flush=True)
+
+
 async def capable(base, server, directory, report):
     """Every client with a server that has resources, prompts and questions, on each bus."""
     way = "http" if server.endswith("-http") else "stdio"
@@ -269,6 +283,8 @@ async def attached(program, directory, report):
                 print(f"attached {server} by {way}: {'FAILED' if wrong else 'works'}", flush=True)
             if server.startswith("everything"):
                 await capable(base, server, directory, report)
+            if server.startswith("mcp-"):
+                await modern(base, server, report)
         for server, site in running.items():
             wrong = await restarted(base, server, site)
             report.note(f"{server} killed and started again", wrong)

@@ -1,4 +1,5 @@
-"""HTTP servers made with published SDKs, to be attached: `sites.py mcp|a2a|a2a-compat|jsonrpc PORT`, in the Python of either generation."""
+"""Servers made with published SDKs, to be attached: `sites.py mcp|mcp-stdio|a2a|a2a-compat|jsonrpc PORT`, in the Python of
+either generation."""
 
 import asyncio
 import functools
@@ -8,8 +9,8 @@ import sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 
-def mcp(port):
-    """An MCP server over streamable HTTP, of `mcp` 2.x or 1.x."""
+def mcp(port, transport="streamable-http"):
+    """An MCP server, of `mcp` 2.x or 1.x."""
     try:
         from mcp.server import MCPServer
 
@@ -33,7 +34,9 @@ def mcp(port):
             await asyncio.sleep(0.02)
         return "marked"
 
-    server.run(transport="streamable-http", **options)
+    if transport == "stdio":
+        options = {}
+    server.run(transport=transport, **options)
 
 
 def a2a(port, versions=("1.0",)):
@@ -108,4 +111,6 @@ def jsonrpc(port):
 
 if __name__ == "__main__":
     both = functools.partial(a2a, versions=("1.0", "0.3"))
-    {"mcp": mcp, "a2a": a2a, "a2a-compat": both, "jsonrpc": jsonrpc}[sys.argv[1]](int(sys.argv[2]))
+    stdio = functools.partial(mcp, transport="stdio")
+    kinds = {"mcp": mcp, "mcp-stdio": stdio, "a2a": a2a, "a2a-compat": both, "jsonrpc": jsonrpc}
+    kinds[sys.argv[1]](int(sys.argv[2]))
