@@ -100,12 +100,15 @@ impl Door {
 
     /// A new call id for a request. Other replicas follow the answer if a client can request it from them.
     fn new_call(&self, path: HttpPath, headers: &HeaderMap) -> Result<CallId, getrandom::Error> {
+        let mut call = self.calls.channels().new_call()?;
         let is_kept = path.has_tasks() || headers.contains_key(IDEMPOTENCY_KEY);
         if is_kept && self.results.is_shared() {
-            self.calls.channels().new_followed_call()
-        } else {
-            self.calls.channels().new_call()
+            call = call.followed();
         }
+        if path.has_tasks() {
+            call = call.following_task();
+        }
+        Ok(call)
     }
 
     /// Checks the host of a request. Returns the charge for its head, which is held while the request is in progress.

@@ -948,6 +948,11 @@ async fn an_unfinished_task_is_followed_to_its_end() {
         .await;
     // A response that is no answer did not end it.
     assert!(*attached.site.recorder.task_polls.lock().unwrap() > 2);
+    // Nobody follows the task of the first call, so no message is published about it after its answer.
+    let metrics = attached.front.admin("/metrics").await;
+    let late = r#"a2abus_replies_total{outcome="late"} "#;
+    let late = metrics.lines().find_map(|line| line.strip_prefix(late));
+    assert!(matches!(late, None | Some("0")), "{late:?} late answers");
     attached.end().await;
 }
 

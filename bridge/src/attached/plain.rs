@@ -184,7 +184,7 @@ impl Plain {
     /// Whether to poll the task in the answer until it ends, because the requester waits for that.
     fn follows(&self, request: &Request) -> bool {
         let sends = matches!(request.method.as_str(), "message/send" | "SendMessage");
-        self.protocol == AttachProtocol::A2a && sends
+        self.protocol == AttachProtocol::A2a && sends && request.requester.waits_for_task()
     }
 
     fn single_version(&self) -> Option<Dialect> {

@@ -10,6 +10,7 @@ use crate::bus::deadletter::{Reason, Stage};
 use crate::bus::delivery::Publisher;
 use crate::bus::headers::PassedHeaders;
 use crate::bus::outbound::{Provenance, RoutingError};
+use crate::calls::callid::ReplyId;
 use crate::calls::failure::{self, Failure, Recipient};
 use crate::calls::reply::spring;
 use crate::calls::reply_address::{AllowedReplyAddresses, Refused, named_by, named_in};
@@ -119,6 +120,14 @@ impl Requester {
     /// Whether a bridge made the request for a caller, who receives all messages of the agent.
     pub(super) fn is_call(&self) -> bool {
         self.call.is_some() && self.place.is_some()
+    }
+
+    /// Whether the requester waits until a task ends. Callers of a bridge get an unfinished task as their answer, unless
+    /// their call follows the task.
+    pub(super) fn waits_for_task(&self) -> bool {
+        let call = self.call.as_ref().filter(|_| self.is_call());
+        let id = call.and_then(|call| call.parse::<ReplyId>().ok());
+        id.is_none_or(|id| id.call.follows_task())
     }
 
     /// Whether a requester waits at a known reply address.

@@ -17,8 +17,8 @@ use subtle::{Choice, ConstantTimeEq};
 
 /// The identity of one call, written as 26 characters of base32.
 ///
-/// 16 bits name the replica that made the call and receives its answer, 111 are random, and the last one tells whether
-/// other replicas follow the answer.
+/// 16 bits name the replica that made the call and receives its answer, 110 are random, and the last two tell whether
+/// other replicas follow the answer, and whether the caller follows the task that the answer shows.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct CallId(u128);
 
@@ -50,6 +50,8 @@ pub const CALL_ID_CHARS: usize = 26;
 
 /// The bit of a call whose answer other replicas follow.
 const FOLLOWED: u128 = 1;
+/// The bit of a call that continues after an unfinished task, until the task ends.
+const FOLLOWS_TASK: u128 = 2;
 
 /// RFC 4648 base32, lower case, which is legal in topics and subjects and survives systems that fold case.
 const ALPHABET: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
@@ -80,22 +82,33 @@ impl CallId {
     /// # Errors
     /// When the operating system provides no random numbers.
     pub fn new(replica: Replica) -> Result<Self, getrandom::Error> {
-        let low = random_bits()? >> 16 & !FOLLOWED;
+        let low = random_bits()? >> 16 & !(FOLLOWED | FOLLOWS_TASK);
         Ok(Self(u128::from(replica.0) << 112 | low))
     }
 
-    /// A new id for a call whose answer other replicas follow: one of them receives it if this one stops.
-    ///
-    /// # Errors
-    /// As [`CallId::new`].
-    pub fn new_followed(replica: Replica) -> Result<Self, getrandom::Error> {
-        Self::new(replica).map(|Self(bits)| Self(bits | FOLLOWED))
+    /// The id for a call whose answer other replicas follow: one of them receives it if this one stops.
+    #[must_use]
+    pub fn followed(self) -> Self {
+        Self(self.0 | FOLLOWED)
+    }
+
+    /// The id for a call that continues after an unfinished task. An attached agent reports the states of the task to
+    /// such calls only.
+    #[must_use]
+    pub fn following_task(self) -> Self {
+        Self(self.0 | FOLLOWS_TASK)
     }
 
     /// Whether other replicas follow the answer.
     #[must_use]
     pub fn is_followed(self) -> bool {
         self.0 & FOLLOWED != 0
+    }
+
+    /// Whether the call continues after an unfinished task.
+    #[must_use]
+    pub fn follows_task(self) -> bool {
+        self.0 & FOLLOWS_TASK != 0
     }
 
     /// Its text.
@@ -419,5 +432,21 @@ mod tests {
         let id = CallId::new(Replica(0xbeef)).unwrap();
         assert_eq!(id.replica(), Replica(0xbeef));
         assert_ne!(id, CallId::new(Replica(0xbeef)).unwrap());
+    }
+
+    #[test]
+    fn a_call_id_tells_who_follows_what() {
+        for _ in 0..100 {
+            let id = CallId::new(Replica(7)).unwrap();
+            let is = |id: CallId| {
+                let id: CallId = id.to_string().parse().unwrap();
+                (id.is_followed(), id.follows_task())
+            };
+            assert_eq!(is(id), (false, false));
+            assert_eq!(is(id.followed()), (true, false));
+            assert_eq!(is(id.following_task()), (false, true));
+            assert_eq!(is(id.followed().following_task()), (true, true));
+            assert_eq!(id.followed().following_task().replica(), id.replica());
+        }
     }
 }

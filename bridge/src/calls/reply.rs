@@ -125,14 +125,6 @@ impl ReplyChannels {
         CallId::new(self.replica)
     }
 
-    /// A new call id of this replica, for a call whose answer other replicas follow.
-    ///
-    /// # Errors
-    /// When the operating system provides no random numbers.
-    pub fn new_followed_call(&self) -> Result<CallId, getrandom::Error> {
-        CallId::new_followed(self.replica)
-    }
-
     /// The subscription of the reader that follows the answers of other replicas: all reply addresses of followed
     /// calls.
     ///

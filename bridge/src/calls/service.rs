@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use a2abus_plugin::protocol::jsonrpc::RpcBody;
 use a2abus_plugin::{MapOptions, Text, Unit};
 use a2abus_transports::Header;
 use arc_swap::Guard;
@@ -215,7 +216,15 @@ impl Calls {
     }
 
     pub(super) fn id_of(&self, request: &Request) -> Result<CallId, CallError> {
-        request.call.map_or_else(|| self.new_call(), Ok)
+        if let Some(call) = request.call {
+            return Ok(call);
+        }
+        let message = request.unit.json_rpc.as_ref();
+        let call = self.new_call()?;
+        Ok(match message.map(|message| message.body) {
+            Some(RpcBody::Call { streaming: true }) => call.following_task(),
+            _ => call,
+        })
     }
 
     /// A call id of this replica.

@@ -62,9 +62,10 @@ impl McpRequest<'_> {
         if options.session.is_none() {
             return Box::pin(self.answered(options, skill_response)).await;
         }
-        let Ok(call) = self.common.calls.channels().new_followed_call() else {
+        let Ok(call) = self.common.calls.channels().new_call() else {
             return self.failed(&Failure::call(&CallError::Unavailable(Text::default())));
         };
+        let call = call.followed();
         (self.common.call, self.call) = (call, Some(call));
         let mut response = Box::pin(self.answered(options, skill_response)).await;
         let headers = response.headers_mut();

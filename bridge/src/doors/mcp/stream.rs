@@ -321,7 +321,7 @@ mod tests {
 
     #[test]
     fn an_event_id_has_the_number_of_parts_that_its_client_has() {
-        let call = CallId::new_followed(Replica(3)).unwrap();
+        let call = CallId::new(Replica(3)).unwrap().followed();
         assert_eq!(read_id(&event_id(call, 12)), Some((call, 12)));
         for bad in ["", "1", "x.1", &format!("{call}"), &format!("{call}.-1")] {
             assert_eq!(read_id(bad), None, "{bad:?}");
