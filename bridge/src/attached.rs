@@ -268,7 +268,9 @@ impl AttachedBinding {
         let limit = |more| log.limit_of(&intake.name, Level::WARN, more);
         Self {
             log: Log {
-                refused: limit("more messages were not requests for this agent"),
+                refused: limit(
+                    "more messages were refused because they are not requests for this agent",
+                ),
                 unanswered: limit("more answers were not delivered"),
                 unclaimed: limit("more requests wait to be recorded"),
                 begun: limit("more requests have been started before"),
@@ -815,7 +817,7 @@ async fn with_mcp(server: &Server, request: &Request, parts: Parts) -> Result<By
 
 /// Why calls fail when their server has ended.
 const GONE: &str =
-    "the server of this agent exited while it processed the request, which may have been executed";
+    "the server of this agent exited during the request, which may have been executed";
 
 /// The answer to an A2A client that calls an MCP server.
 const NO_A2A: &str = "this agent is an MCP server, which does not accept A2A messages: use tools/call at /mcp or /rpc";

@@ -46,4 +46,4 @@ pub use answer_outcome::{AnswerOutcome, Unanswerable};
 pub use error::{Bound, CallError, DestinationRefused, NoAnswer, RequestState};
 pub(crate) use open::{Exchange, Opened, with_token};
 pub use part::Part;
-pub use service::{CallLimits, Calls, DOOR, Request, UNKNOWN_CALLER};
+pub use service::{CallLimits, Calls, Request, UNKNOWN_CALLER};

@@ -20,6 +20,39 @@ pub(crate) use self::escape::escape;
 pub(crate) use self::escape::unescape;
 pub(crate) use self::template::with_extension;
 
+/// The name of the HTTP listener as a binding: what routes match as `binding`, and part of `source`.
+pub const DOOR: &str = "http";
+
+/// The headers with which tracing systems and proxies correlate messages. Source: W3C Trace Context, W3C Baggage,
+/// Zipkin B3.
+pub const TRACE_HEADERS: [&str; 7] = [
+    "traceparent",
+    "tracestate",
+    "baggage",
+    "b3",
+    "x-b3-*",
+    "x-request-id",
+    "x-correlation-id",
+];
+
+/// The headers of an HTTP request that reach the agent by default: those of [`TRACE_HEADERS`] except
+/// `baggage`, which the caller controls, and those of A2A. Source: docs/protocols/a2a.md §6.
+pub const DOOR_HEADERS: [&str; 13] = [
+    "traceparent",
+    "tracestate",
+    "b3",
+    "x-b3-*",
+    "x-request-id",
+    "x-correlation-id",
+    "a2a-version",
+    "a2a-extensions",
+    "x-a2a-version",
+    "x-a2a-extensions",
+    "x-a2a-client",
+    "x-a2a-trace-id",
+    "x-a2a-priority",
+];
+
 /// The name of a transport, a binding, a route, a group: 1 to 64 of `A-Z a-z 0-9 . _ -`, letter or digit first.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Name(Text);

@@ -261,12 +261,30 @@ impl Tasks {
         let tasks = Arc::clone(self);
         let first = first.map(Box::new);
         self.drivers.spawn(async move {
-            if let Err(error) = tasks.driven(&id, &mut answer, first).await
-                && let Some(suppressed) = tasks.lost.allow()
-            {
-                tracing::error!(task = %id, %error, suppressed, "an event of a task was not stored: the task is no longer updated");
-            }
+            let driven = tasks.driven(&id, &mut answer, first).await;
+            tasks.log_lost(&id, driven);
         });
+    }
+
+    /// Begins a task whose caller has disconnected, and records the agent's answer for it until the answer ends.
+    pub(crate) fn adopt(self: &Arc<Self>, id: Text, beginning: Event, mut answer: Box<Answer>) {
+        let tasks = Arc::clone(self);
+        self.drivers.spawn(async move {
+            let driven = async {
+                Box::pin(tasks.record(&id, &beginning)).await?;
+                tasks.driven(&id, &mut answer, None).await
+            };
+            let driven = driven.await;
+            tasks.log_lost(&id, driven);
+        });
+    }
+
+    fn log_lost(&self, id: &Text, driven: Result<(), StateError>) {
+        if let Err(error) = driven
+            && let Some(suppressed) = self.lost.allow()
+        {
+            tracing::error!(task = %id, %error, suppressed, "an event of a task was not stored: the task is no longer updated");
+        }
     }
 
     /// Fails tasks whose bridge has stopped, because the rest of their answer is unknown. `longest` is the longest time

@@ -178,7 +178,7 @@ impl Test {
                 observed.read_stores(&executor, self, name).await?;
             }
             Ok(Started::Running(_) | Started::Finished(_)) => {
-                return Err("the execution was there before it began".into());
+                return Err("an execution with this id already exists".into());
             }
             Err(crate::executor::Refusal::Invalid(failure)) => observed.refusal = Some(failure),
             Err(refusal) => return Err(refusal.to_string()),

@@ -101,7 +101,7 @@ impl FailureCode {
             Self::ResponseTooLarge => "ask for a smaller page of the data",
             Self::HttpStatus => "see statusCode and response in details",
             Self::ConnectionFailed => "try again later; the service could not be reached",
-            Self::RedirectNotFollowed => "call the address that the service redirects to",
+            Self::RedirectNotFollowed => "call the redirect target directly",
             Self::LimitExceeded => "process less data, or split the work into several workflows",
             Self::RateLimited => "wait for retry_after seconds and try again",
             Self::StorageFailed => "store a smaller value, or ask the operator about the storage",

@@ -228,6 +228,7 @@ async fn a_card_has_the_members_of_every_generation() {
         "/a2a/agents/weather/.well-known/agent-card.json",
         "/a2a/agents/weather/.well-known/agent-card",
         "/a2a/agents/weather/.well-known/agent.json",
+        "/rpc/weather/card",
         "/rpc/weather/.well-known/agent-card.json",
         "/rpc/weather/.well-known/agent-card",
     ] {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use a2abus_bridge::Bridge;
 use a2abus_bridge::config::Config;
 use a2abus_plugin::{Event, Limits};
-use a2abus_transports::content_mode::{self, Binding, Content};
+use a2abus_transports::content_mode::{self, Content, ProtocolBinding};
 use a2abus_transports::memory::Memory;
 use a2abus_transports::{
     Address, AnyTransport, Consumer, Delivery, Message, Outcome, Reading, Subscription, Topic,
@@ -82,7 +82,7 @@ impl World {
     /// The event that is routed next.
     async fn event(&mut self) -> Event {
         let message = next_message(self.out.recv(), "an event").await;
-        match content_mode::read(Binding::Memory, &message, &Limits::default()).unwrap() {
+        match content_mode::read(ProtocolBinding::Memory, &message, &Limits::default()).unwrap() {
             Content::Event(event) => event,
             Content::Plain { .. } => panic!("not a CloudEvent"),
         }

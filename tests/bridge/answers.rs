@@ -9,7 +9,7 @@ use a2abus_bridge::config::Config;
 use a2abus_bridge::metrics::Metrics;
 use a2abus_bridge::readiness::Readiness;
 use a2abus_plugin::{Data, Event, Hint, Limits, decode};
-use a2abus_transports::content_mode::{self, Binding, Content, ContentMode};
+use a2abus_transports::content_mode::{self, Content, ContentMode, ProtocolBinding};
 use a2abus_transports::memory::Memory;
 use a2abus_transports::{
     Address, AnyTransport, Consumer, Message, Outcome, Reading, Subscription, Topic, TopicFilter,
@@ -131,8 +131,12 @@ impl World {
         let delivery = within("a request arrives", self.requests.recv())
             .await
             .unwrap();
-        let content =
-            content_mode::read(Binding::Memory, &delivery.message, &Limits::default()).unwrap();
+        let content = content_mode::read(
+            ProtocolBinding::Memory,
+            &delivery.message,
+            &Limits::default(),
+        )
+        .unwrap();
         let Content::Event(event) = content else {
             panic!("not a CloudEvent")
         };
@@ -291,7 +295,7 @@ async fn cloudevents_marked_stream_are_parts_and_plain_data_become_results() {
             world
                 .publish(
                     "responses",
-                    content_mode::write(Binding::Memory, &event, mode).unwrap(),
+                    content_mode::write(ProtocolBinding::Memory, &event, mode).unwrap(),
                 )
                 .await;
         }
@@ -602,7 +606,8 @@ async fn the_request_itself_is_not_an_answer_even_if_its_route_converts_it() {
     let mut answer = world.call("session/prompt").await;
     let request = world.received().await;
     assert!(!String::from_utf8_lossy(&request.event.body()).contains("jsonrpc\":"));
-    let echo = content_mode::write(Binding::Memory, &request.event, ContentMode::Binary).unwrap();
+    let echo =
+        content_mode::write(ProtocolBinding::Memory, &request.event, ContentMode::Binary).unwrap();
     world.publish(&request.reply_to, echo).await;
     world
         .until_counted(r#"a2abus_replies_total{outcome="unknown"}"#, 1)
@@ -658,7 +663,7 @@ async fn an_answer_with_the_headers_of_its_request_is_not_a_new_request() {
     let event_with = |body: String| {
         let mut event = request.event.clone();
         event.set_data(Some(Data::from(Bytes::from(body))));
-        content_mode::write(Binding::Memory, &event, ContentMode::Binary).unwrap()
+        content_mode::write(ProtocolBinding::Memory, &event, ContentMode::Binary).unwrap()
     };
     let result = format!(r#"{{"jsonrpc":"2.0","id":"{}","result":1}}"#, request.id);
     for (count, body) in [result, r#"{"celsius":-3}"#.to_owned()]
@@ -681,7 +686,8 @@ async fn an_answer_with_the_headers_of_its_request_is_not_a_new_request() {
     world
         .publish(
             "events",
-            content_mode::write(Binding::Memory, &request.event, ContentMode::Binary).unwrap(),
+            content_mode::write(ProtocolBinding::Memory, &request.event, ContentMode::Binary)
+                .unwrap(),
         )
         .await;
     let again = world.received().await;

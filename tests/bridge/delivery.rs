@@ -389,7 +389,7 @@ async fn each_of_many_failing_topics_is_logged_every_minute() {
         assert!((7..=10).contains(&reminders), "{number}: {reminders}");
     }
     // The first lines of the others were suppressed, and no later line of their kind came.
-    let more = world.lines.of("WARN", "more destinations began to fail");
+    let more = world.lines.of("WARN", "more destinations started to fail");
     assert_eq!(more.len(), 1);
     assert!(more[0].contains("suppressed=20"), "{more:?}");
     world.sink.set_refused(bad, None);

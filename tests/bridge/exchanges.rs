@@ -8,7 +8,7 @@ use a2abus_bridge::config::Config;
 use a2abus_bridge::metrics::Metrics;
 use a2abus_bridge::readiness::Readiness;
 use a2abus_plugin::Limits;
-use a2abus_transports::content_mode::{self, Binding, Content};
+use a2abus_transports::content_mode::{self, Content, ProtocolBinding};
 use a2abus_transports::memory::Memory;
 use a2abus_transports::{
     Address, AnyTransport, Consumer, Message, Outcome, Reading, Subscription, Topic, TopicFilter,
@@ -205,7 +205,7 @@ async fn a_request_is_answered_at_its_own_address_with_its_own_id() {
     assert_eq!(header(&reply_message, "ce_collaborationid"), "1.50");
     assert_eq!(header(&reply_message, "ce_callid"), "");
     let Ok(Content::Event(_)) =
-        content_mode::read(Binding::Memory, &reply_message, &Limits::default())
+        content_mode::read(ProtocolBinding::Memory, &reply_message, &Limits::default())
     else {
         panic!("not a CloudEvent")
     };

@@ -976,7 +976,10 @@ async fn a_call_that_a_drain_ends_may_have_been_done() {
     assert_eq!(answer["id"], 1, "{answer}");
     assert_eq!(answer["error"]["data"]["reason"], "answer_lost", "{answer}");
     let message = answer["error"]["message"].as_str().unwrap();
-    assert!(message.contains("may have done the work"), "{message}");
+    assert!(
+        message.contains("may have executed the request"),
+        "{message}"
+    );
     timeout(SOON, front.running).await.unwrap().unwrap();
 }
 

@@ -8,7 +8,7 @@ use a2abus_bridge::Bridge;
 use a2abus_bridge::config::Config;
 use a2abus_bridge::metrics::Metrics;
 use a2abus_plugin::Limits;
-use a2abus_transports::content_mode::{self, Binding, Content};
+use a2abus_transports::content_mode::{self, Content, ProtocolBinding};
 use a2abus_transports::memory::Memory;
 use a2abus_transports::{
     Address, AnyTransport, Consumer, Message, Outcome, Reading, Subscription, Topic, TopicFilter,
@@ -349,7 +349,11 @@ async fn an_event_in_structured_mode_is_answered_in_structured_mode() {
         let (response, agent_request) = world
             .exchange(sent, vec![Message::plain(TOOL_ANSWER)])
             .await;
-        let read = content_mode::read(Binding::Memory, &agent_request.message, &Limits::default());
+        let read = content_mode::read(
+            ProtocolBinding::Memory,
+            &agent_request.message,
+            &Limits::default(),
+        );
         assert!(matches!(read, Ok(Content::Event(_))));
         let kind = header(&response, "content-type");
         assert_eq!(kind, "application/cloudevents+json");

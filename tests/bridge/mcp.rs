@@ -412,6 +412,34 @@ async fn headers_must_match_the_body() {
 }
 
 #[tokio::test]
+async fn messages_other_than_requests_need_a_known_revision_too() {
+    let servers = Servers::open().await;
+    let path = "/mcp/agents/maps";
+    let session = servers.session(path, "2025-11-25").await;
+    let initialized = json!({ "jsonrpc": "2.0", "method": "notifications/initialized" });
+    let url = format!("{}{path}", servers.front.base);
+    let listen = Client::new()
+        .get(&url)
+        .header("accept", "text/event-stream");
+    for message in [
+        servers.post(path, initialized.to_string()),
+        listen,
+        Client::new().delete(&url),
+    ] {
+        let message = message.header("mcp-session-id", &session);
+        let message = message.header("mcp-protocol-version", "1999-01-01");
+        assert_eq!(status_and_code(message).await, (400, json!(-32_022)));
+    }
+    let ping = servers.post(path, request(2, "ping", json!({})));
+    let ping = ping.header("mcp-session-id", &session).send();
+    assert_eq!(
+        ping.await.unwrap().status(),
+        200,
+        "the session has not ended"
+    );
+}
+
+#[tokio::test]
 async fn a_cancelled_request_is_cancelled_at_its_agent() {
     let mut servers = Servers::open().await;
     let path = "/mcp/agents/maps";

@@ -105,6 +105,12 @@ impl Bus {
         Stream::of(sent.await.unwrap())
     }
 
+    /// Waits for the end of a task.
+    async fn follow(&self, task: Value) {
+        let sent = self.post(request("8", "tasks/resubscribe", task)).send();
+        drop(sent.await.unwrap().text().await.unwrap());
+    }
+
     pub(crate) async fn next_request(&mut self) -> Value {
         timeout(SOON, self.requests.recv()).await.unwrap().unwrap()
     }
@@ -267,6 +273,10 @@ impl Agent {
                     say("result", status("working", false)).await;
                     tokio::time::sleep(std::time::Duration::from_millis(20)).await;
                 }
+                say("result", status("completed", true)).await;
+            }
+            Some("late") => {
+                self.gate.acquire().await.unwrap().forget();
                 say("result", status("completed", true)).await;
             }
             Some("ask") => say("result", status("input-required", true)).await,
@@ -538,7 +548,7 @@ async fn a_drain_that_ends_a_call_fails_its_task_in_every_stream() {
         let status = &last["result"]["status"];
         assert_eq!(status["state"], "failed", "{last}");
         let why = status["message"]["parts"][0]["text"].as_str().unwrap();
-        assert!(why.contains("may have done the work"), "{why}");
+        assert!(why.contains("may have executed the request"), "{why}");
     }
 }
 
@@ -551,13 +561,61 @@ async fn a_client_that_disconnects_does_not_end_its_task() {
     drop(stream);
     assert_eq!(bus.next_request().await["method"], "message/stream");
     bus.gate.add_permits(1);
-    let follow = bus
-        .post(request("8", "tasks/resubscribe", json!({ "id": task })))
-        .send();
-    drop(follow.await.unwrap().text().await.unwrap());
+    bus.follow(json!({ "id": task })).await;
     let stored = bus.ask("tasks/get", json!({ "id": task })).await;
     assert_eq!(stored["result"]["status"]["state"], "completed");
     assert!(bus.requests.try_recv().is_err(), "the agent got a cancel");
+}
+
+#[tokio::test]
+async fn a_caller_that_disconnects_before_the_first_part_leaves_a_task() {
+    let mut bus = Bus::open().await;
+    let sent = bus.post(request("7", "message/send", user_message("late")));
+    let caller = tokio::spawn(sent.send());
+    assert_eq!(bus.next_request().await["method"], "message/send");
+    caller.abort();
+    let listed = async {
+        loop {
+            let listed = bus
+                .ask_1_0("ListTasks", json!({ "contextId": "c-1" }))
+                .await;
+            if let Some(task) = listed["result"]["tasks"].get(0) {
+                return task["id"].clone();
+            }
+            tokio::task::yield_now().await;
+        }
+    };
+    let id = json!({ "id": timeout(SOON, listed).await.unwrap() });
+    bus.gate.add_permits(1);
+    bus.follow(id.clone()).await;
+    let stored = bus.ask("tasks/get", id).await;
+    assert_eq!(stored["result"]["status"]["state"], "completed");
+    assert!(bus.requests.try_recv().is_err(), "the agent got a cancel");
+}
+
+#[tokio::test]
+async fn refused_requests_get_an_error_event_with_the_ids_of_the_request() {
+    let bus = Bus::open().await;
+    for (method, params) in [
+        ("message/stream", json!({ "message": {} })),
+        ("tasks/resubscribe", json!({ "id": "unknown" })),
+        ("message/unknown", json!({})),
+        ("message/stream", json!([1])),
+    ] {
+        let sent = bus
+            .post(request("7", method, params))
+            .header("accept", "text/event-stream")
+            .header("x-a2a-version", "0.3.0")
+            .header("x-a2a-trace-id", "trace-1");
+        let events = Stream::of(sent.send().await.unwrap()).rest().await;
+        let [event] = events.as_slice() else {
+            panic!("{method}: one event");
+        };
+        assert_eq!(event.ty, "error", "{method}");
+        let data = &event.json()["error"]["data"];
+        assert_eq!(data["requestId"], 7, "{method}: {data}");
+        assert_eq!(data["traceId"], "trace-1", "{method}: {data}");
+    }
 }
 
 #[tokio::test]
@@ -576,14 +634,7 @@ async fn a_caller_need_not_wait() {
         let state = task["status"]["state"].as_str().unwrap();
         assert!(!state.to_lowercase().contains("completed"), "{task}");
         bus.gate.add_permits(1);
-        let follow = bus
-            .post(request(
-                "8",
-                "tasks/resubscribe",
-                json!({ "id": task["id"] }),
-            ))
-            .send();
-        drop(follow.await.unwrap().text().await.unwrap());
+        bus.follow(json!({ "id": task["id"] })).await;
         let stored = bus.ask("tasks/get", json!({ "id": task["id"] })).await;
         assert_eq!(stored["result"]["status"]["state"], "completed");
     }
@@ -596,10 +647,7 @@ async fn a_caller_waits_for_a_busy_agent_as_long_as_calls_last() {
     assert_eq!(task["status"]["state"], "working", "{task}");
     bus.gate.add_permits(1);
     let id = json!({ "id": task["id"] });
-    let follow = bus
-        .post(request("8", "tasks/resubscribe", id.clone()))
-        .send();
-    drop(follow.await.unwrap().text().await.unwrap());
+    bus.follow(id.clone()).await;
     let stored = bus.ask("tasks/get", id).await;
     assert_eq!(stored["result"]["status"]["state"], "completed");
 }

@@ -15,7 +15,7 @@ use a2abus_bridge::config::Config;
 use a2abus_bridge::metrics::Metrics;
 use a2abus_bridge::readiness::Readiness;
 use a2abus_plugin::{Data, Event, Limits};
-use a2abus_transports::content_mode::{self, Binding, Content, ContentMode};
+use a2abus_transports::content_mode::{self, Content, ContentMode, ProtocolBinding};
 use a2abus_transports::memory::Memory;
 use a2abus_transports::{
     Address, AnyTransport, Consumer, Message, Outcome, Reading, Subscription, Topic, TopicFilter,
@@ -61,7 +61,8 @@ struct ReplyEvent {
 
 impl ReplyEvent {
     fn of(message: &Message) -> Self {
-        let read = content_mode::read(Binding::Memory, message, &Limits::default()).unwrap();
+        let read =
+            content_mode::read(ProtocolBinding::Memory, message, &Limits::default()).unwrap();
         let Content::Event(event) = read else {
             panic!("not a CloudEvent")
         };
@@ -298,7 +299,7 @@ fn event(id: &str, attributes: &[(&str, &str)], data: &str) -> Message {
         event.set(name, *value).unwrap();
     }
     event.set_data(Some(Data::from(bytes::Bytes::from(data.to_owned()))));
-    content_mode::write(Binding::Memory, &event, ContentMode::Binary).unwrap()
+    content_mode::write(ProtocolBinding::Memory, &event, ContentMode::Binary).unwrap()
 }
 
 /// A line that defines an operation.

@@ -375,11 +375,11 @@ default_route: [{{ transport: kafka, topic: {u}.out }}]
     for (item, reported) in [
         (
             format!("FAILED   kafka: topic {u}.out ("),
-            "the cluster has fewer brokers than copies are asked for: ask for fewer, or add brokers (InvalidReplicationFactor)",
+            "the replication factor exceeds the number of brokers: lower it, or add brokers (InvalidReplicationFactor)",
         ),
         (
             format!("FAILED   nats: stream {stream} ("),
-            "a single server takes replicas: 1 (500, 10074)",
+            "a single server supports only replicas: 1 (500, 10074)",
         ),
         (
             "FAILED   far: stream ".to_owned(),

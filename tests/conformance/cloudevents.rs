@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use a2abus_plugin::{Data, Event, EventError, Limits, Text, Value as Attribute, format};
-use a2abus_transports::content_mode::{self, Binding, Content, ContentMode};
+use a2abus_transports::content_mode::{self, Content, ContentMode, ProtocolBinding};
 use a2abus_transports::{Headers, Message};
 use bytes::Bytes;
 use serde_json::{Value, json};
@@ -62,8 +62,8 @@ fn decode(case: &Value) -> Result<(), String> {
     same(&observed, &normal(&case["expect"]))
 }
 
-fn observe(binding: Binding, message: &Message) -> Value {
-    if binding == Binding::Http {
+fn observe(binding: ProtocolBinding, message: &Message) -> Value {
+    if binding == ProtocolBinding::Http {
         match content_mode::read_batch(message, &limits()) {
             Err(error) => return outcome(Err(error)),
             Ok(Some(events)) => {
@@ -124,7 +124,7 @@ fn key(case: &Value) -> Result<(), String> {
 
 fn written(
     event: &Event,
-    binding: Binding,
+    binding: ProtocolBinding,
     mode: ContentMode,
     expect: &Value,
 ) -> Result<(), String> {
@@ -161,11 +161,11 @@ fn limits() -> Limits {
     Limits::default()
 }
 
-fn binding_of(name: &str) -> Binding {
+fn binding_of(name: &str) -> ProtocolBinding {
     match name {
-        "kafka" => Binding::Kafka,
-        "nats" => Binding::Nats,
-        "http" => Binding::Http,
+        "kafka" => ProtocolBinding::Kafka,
+        "nats" => ProtocolBinding::Nats,
+        "http" => ProtocolBinding::Http,
         other => panic!("no binding {other}"),
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-use crate::content_mode::Binding;
+use crate::content_mode::ProtocolBinding;
 use crate::error::{TransportError, TransportErrorKind};
 #[cfg(feature = "kafka")]
 use crate::kafka::Kafka;
@@ -34,13 +34,13 @@ pub enum AnyTransport {
 impl AnyTransport {
     /// How this transport writes a CloudEvent.
     #[must_use]
-    pub fn binding(&self) -> Binding {
+    pub fn binding(&self) -> ProtocolBinding {
         match self {
-            Self::Memory(_) => Binding::Memory,
+            Self::Memory(_) => ProtocolBinding::Memory,
             #[cfg(feature = "kafka")]
-            Self::Kafka(_) => Binding::Kafka,
+            Self::Kafka(_) => ProtocolBinding::Kafka,
             #[cfg(feature = "nats")]
-            Self::Nats(_) => Binding::Nats,
+            Self::Nats(_) => ProtocolBinding::Nats,
         }
     }
 

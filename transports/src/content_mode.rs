@@ -28,7 +28,7 @@ use structured::Media;
 
 /// The protocol binding that maps CloudEvents to messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Binding {
+pub enum ProtocolBinding {
     /// CloudEvents Kafka protocol binding.
     Kafka,
     /// CloudEvents NATS protocol binding.
@@ -89,7 +89,11 @@ const JSON: Text = Text::from_static("application/json");
 /// # Errors
 /// When the message declares a CloudEvent and breaks a rule, by kind. A message that declares none is
 /// [`Content::Plain`], however odd its headers are.
-pub fn read(binding: Binding, message: &Message, limits: &Limits) -> Result<Content, EventError> {
+pub fn read(
+    binding: ProtocolBinding,
+    message: &Message,
+    limits: &Limits,
+) -> Result<Content, EventError> {
     let body = || message.body.clone().unwrap_or_default();
     let content_type = ContentType::of(message);
     match content_type.media() {
@@ -111,7 +115,7 @@ pub fn read(binding: Binding, message: &Message, limits: &Limits) -> Result<Cont
             .into_event(binding, &content_type, message.body.as_ref())
             .map(Content::Event);
     }
-    if binding == Binding::Nats
+    if binding == ProtocolBinding::Nats
         && message.headers.is_empty()
         && let Some(event) = read_bare(&body(), limits)?
     {
@@ -127,7 +131,11 @@ pub fn read(binding: Binding, message: &Message, limits: &Limits) -> Result<Cont
 ///
 /// # Errors
 /// `InvalidAttributeValue` for a `datacontenttype` that cannot be an HTTP header.
-pub fn write(binding: Binding, event: &Event, mode: ContentMode) -> Result<Message, EventError> {
+pub fn write(
+    binding: ProtocolBinding,
+    event: &Event,
+    mode: ContentMode,
+) -> Result<Message, EventError> {
     match mode {
         ContentMode::Binary => write_binary(binding, event),
         ContentMode::Structured => Ok(write_structured(binding, event)),
@@ -135,7 +143,10 @@ pub fn write(binding: Binding, event: &Event, mode: ContentMode) -> Result<Messa
 }
 
 /// The headers of a message that are not part of its CloudEvents binding, in their order.
-pub fn foreign_headers(binding: Binding, message: &Message) -> impl Iterator<Item = &Header> {
+pub fn foreign_headers(
+    binding: ProtocolBinding,
+    message: &Message,
+) -> impl Iterator<Item = &Header> {
     message
         .headers
         .iter()
@@ -148,29 +159,29 @@ pub fn key(event: &Event, attribute: &str) -> Option<Bytes> {
     event.attribute(attribute).map(|text| text.to_bytes())
 }
 
-fn write_binary(binding: Binding, event: &Event) -> Result<Message, EventError> {
+fn write_binary(binding: ProtocolBinding, event: &Event) -> Result<Message, EventError> {
     let mut headers = HeaderBlock::with_capacity(CORE.len() + 1 + event.extensions().count());
     for (attribute, kafka, other) in CORE {
         if let Some(value) = event.attribute(attribute) {
             let name = match binding {
-                Binding::Kafka | Binding::Memory => kafka,
-                Binding::Nats | Binding::Http => other,
+                ProtocolBinding::Kafka | ProtocolBinding::Memory => kafka,
+                ProtocolBinding::Nats | ProtocolBinding::Http => other,
             };
             headers.encoded(binding, Text::from_static(name), &value);
         }
     }
     if let Some(content_type) = written_content_type(event) {
         match binding {
-            Binding::Nats => {
+            ProtocolBinding::Nats => {
                 let name = Text::from_static("ce-datacontenttype");
                 headers.encoded(binding, name, &content_type);
             }
-            Binding::Http if !content_type.is_ascii() => {
+            ProtocolBinding::Http if !content_type.is_ascii() => {
                 let kind = EventErrorKind::InvalidAttributeValue;
                 return Err(EventError::new(kind, "datacontenttype")
                     .with_detail("not ASCII, so it cannot be an HTTP Content-Type"));
             }
-            Binding::Kafka | Binding::Memory | Binding::Http => {
+            ProtocolBinding::Kafka | ProtocolBinding::Memory | ProtocolBinding::Http => {
                 headers.raw(Text::from_static("content-type"), &content_type);
             }
         }
@@ -195,13 +206,13 @@ fn written_content_type(event: &Event) -> Option<Text> {
     }
 }
 
-fn write_structured(binding: Binding, event: &Event) -> Message {
+fn write_structured(binding: ProtocolBinding, event: &Event) -> Message {
     let mut body = Vec::with_capacity(512 + event.data().map_or(0, |data| data.bytes().len()));
     format::write(event, &mut body);
     let name = match binding {
-        Binding::Kafka | Binding::Memory | Binding::Http => "content-type",
+        ProtocolBinding::Kafka | ProtocolBinding::Memory | ProtocolBinding::Http => "content-type",
         // The exact spelling matters, because NATS compares names by case unless the reader is lenient.
-        Binding::Nats => "Content-Type",
+        ProtocolBinding::Nats => "Content-Type",
     };
     let mut headers = Headers::with_capacity(1);
     headers.push(
@@ -262,7 +273,7 @@ struct ContentType {
 
 // === impl Binding ===
 
-impl Binding {
+impl ProtocolBinding {
     fn prefix(self) -> &'static str {
         match self {
             Self::Kafka | Self::Memory => "ce_",
@@ -307,10 +318,10 @@ impl HeaderBlock {
     }
 
     /// Adds a header, encoded as the binding requires.
-    fn encoded(&mut self, binding: Binding, name: Text, value: &str) {
+    fn encoded(&mut self, binding: ProtocolBinding, name: Text, value: &str) {
         match binding {
-            Binding::Kafka | Binding::Memory => self.raw(name, value),
-            Binding::Nats | Binding::Http => {
+            ProtocolBinding::Kafka | ProtocolBinding::Memory => self.raw(name, value),
+            ProtocolBinding::Nats | ProtocolBinding::Http => {
                 percent::encode(value, &mut self.block);
                 self.push(name);
             }
@@ -354,14 +365,14 @@ impl Name<'_> {
 impl Attributes {
     /// Decodes the attribute headers. An attribute with a null value counts as absent.
     fn read<'a>(
-        binding: Binding,
+        binding: ProtocolBinding,
         headers: impl Iterator<Item = (Name<'a>, Option<&'a Bytes>)>,
     ) -> Result<Self, EventError> {
         let mut attributes: Vec<(Text, Text)> = Vec::with_capacity(16);
         for (name, value) in headers {
             let Some(value) = value else { continue };
             let name = name.to_text();
-            if binding == Binding::Http && name == "datacontenttype" {
+            if binding == ProtocolBinding::Http && name == "datacontenttype" {
                 return Err(EventError::new(EventErrorKind::ForbiddenHeader, &name)
                     .with_detail("over HTTP the type of the data is the Content-Type"));
             }
@@ -391,7 +402,7 @@ impl Attributes {
 
     fn into_event(
         self,
-        binding: Binding,
+        binding: ProtocolBinding,
         content_type: &ContentType,
         body: Option<&Bytes>,
     ) -> Result<Event, EventError> {
@@ -415,16 +426,19 @@ impl Attributes {
             match (event.datacontenttype(), binding) {
                 (None, _) => event.set("datacontenttype", utf8("content-type", value)?)?,
                 // Headers by which NATS or a library describes the payload. The event takes precedence.
-                (Some(_), Binding::Nats) => {}
-                (Some(_), Binding::Kafka | Binding::Memory | Binding::Http) => {
+                (Some(_), ProtocolBinding::Nats) => {}
+                (
+                    Some(_),
+                    ProtocolBinding::Kafka | ProtocolBinding::Memory | ProtocolBinding::Http,
+                ) => {
                     return Err(duplicate("datacontenttype"));
                 }
             }
         }
         let body = match binding {
-            Binding::Kafka | Binding::Memory => body,
+            ProtocolBinding::Kafka | ProtocolBinding::Memory => body,
             // These bindings cannot distinguish absent data from empty data.
-            Binding::Nats | Binding::Http => body.filter(|body| !body.is_empty()),
+            ProtocolBinding::Nats | ProtocolBinding::Http => body.filter(|body| !body.is_empty()),
         };
         event.set_data(body.cloned().map(Data::from));
         Ok(event)

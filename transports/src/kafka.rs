@@ -319,7 +319,7 @@ impl Kafka {
             .client()?
             .build()
             .create_with_context(events)
-            .map_err(|error| failed("create an administrator of Kafka", error))
+            .map_err(|error| failed("create the Kafka admin client", error))
     }
 }
 

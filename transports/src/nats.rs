@@ -525,7 +525,7 @@ impl Inner {
             .await
             .is_err()
         {
-            tracing::debug!("the NATS client could not be told that it is closed");
+            tracing::debug!("the NATS client could not be closed");
         }
         if emptied && flushed && ended {
             Ok(())

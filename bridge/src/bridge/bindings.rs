@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use a2abus_plugin::{MapOptions, Source, Text};
 use a2abus_transports::Subscription;
-use a2abus_transports::content_mode::Binding;
+use a2abus_transports::content_mode::ProtocolBinding;
 
 use super::{BindingService, BridgeError};
 use crate::attached::{AttachedBinding, Bounds, Herald, ReplyPublisher, Upstream};
@@ -17,10 +17,11 @@ use crate::bus::{Bus, BusId};
 use crate::calls::exchange::Exchanges;
 use crate::calls::exchange::room::WaitingRoom;
 use crate::calls::reply_address::AllowedReplyAddresses;
-use crate::calls::{Calls, DOOR, UNKNOWN_CALLER};
+use crate::calls::{Calls, UNKNOWN_CALLER};
 use crate::config::{AgentCardConfig, AttachConfig, BindingConfig, Config, Name, OnUnknown, Role};
 use crate::log_limit::LogLimits;
 use crate::metrics::Metrics;
+use crate::names::DOOR;
 use crate::pipeline::claims::Claims;
 use crate::pipeline::intake::Intake;
 use crate::pipeline::{CopiesInHand, DataLook, Pipeline};
@@ -133,7 +134,8 @@ impl Parts<'_> {
             bus,
             binding: kind,
             topic: binding.dead_letter.topic.0.clone(),
-            is_backed: kind != Binding::Nats || binding.is_at_least_once(own.transport.binding()),
+            is_backed: kind != ProtocolBinding::Nats
+                || binding.is_at_least_once(own.transport.binding()),
             calls: Arc::clone(self.calls),
             metrics: self.metrics.binding(name),
             log: Arc::new(Log::new(name, self.log)),

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use a2abus_plugin::{Event, Text, extension, redact_secrets};
-use a2abus_transports::content_mode::Binding;
+use a2abus_transports::content_mode::ProtocolBinding;
 use a2abus_transports::{Address, Disposition, Guarantee, Headers, Message, Topic, TransportError};
 use bytes::Bytes;
 use tracing::Level;
@@ -31,7 +31,7 @@ pub struct DeadLetters {
     /// The bus.
     pub bus: BusId,
     /// How this bus writes headers.
-    pub binding: Binding,
+    pub binding: ProtocolBinding,
     /// The topic.
     pub topic: Topic,
     /// Whether the source stores a message until its dead letter is confirmed. Otherwise (core NATS), a dead letter
@@ -305,8 +305,10 @@ impl DeadLetters {
     /// The text as a header value: it may quote foreign text, and NATS headers may only contain visible ASCII.
     fn header_text(&self, value: &str) -> Bytes {
         match self.binding {
-            Binding::Kafka | Binding::Memory => Bytes::copy_from_slice(value.as_bytes()),
-            Binding::Nats | Binding::Http => {
+            ProtocolBinding::Kafka | ProtocolBinding::Memory => {
+                Bytes::copy_from_slice(value.as_bytes())
+            }
+            ProtocolBinding::Nats | ProtocolBinding::Http => {
                 let plain = |c: char| if matches!(c, ' '..='~') { c } else { '?' };
                 Bytes::from(value.chars().map(plain).collect::<String>())
             }

@@ -5,7 +5,7 @@
 //! docs/design.md §T5.
 
 use a2abus_plugin::Text;
-use a2abus_transports::content_mode::{self, Binding};
+use a2abus_transports::content_mode::{self, ProtocolBinding};
 use a2abus_transports::{Header, Message};
 use bytes::Bytes;
 use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
@@ -23,36 +23,6 @@ pub struct PassedHeaders {
     /// All others, which are much slower to match.
     globs: GlobSet,
 }
-
-/// The headers with which tracing systems and proxies correlate messages. Source: W3C Trace Context, W3C Baggage,
-/// Zipkin B3.
-pub const TRACE_HEADERS: [&str; 7] = [
-    "traceparent",
-    "tracestate",
-    "baggage",
-    "b3",
-    "x-b3-*",
-    "x-request-id",
-    "x-correlation-id",
-];
-
-/// The headers of an HTTP request that reach the agent by default: those of [`TRACE_HEADERS`] except
-/// `baggage`, which the caller controls, and those of A2A. Source: docs/protocols/a2a.md §6.
-pub const DOOR_HEADERS: [&str; 13] = [
-    "traceparent",
-    "tracestate",
-    "b3",
-    "x-b3-*",
-    "x-request-id",
-    "x-correlation-id",
-    "a2a-version",
-    "a2a-extensions",
-    "x-a2a-version",
-    "x-a2a-extensions",
-    "x-a2a-client",
-    "x-a2a-trace-id",
-    "x-a2a-priority",
-];
 
 /// The header that a request may have several times.
 const TRACE_STATE: &str = "tracestate";
@@ -99,7 +69,7 @@ impl PassedHeaders {
 
     /// The kept headers of a message, in their order, up to the limits.
     #[must_use]
-    pub fn of(&self, binding: Binding, message: &Message) -> Vec<Header> {
+    pub fn of(&self, binding: ProtocolBinding, message: &Message) -> Vec<Header> {
         if self.is_empty() {
             return Vec::new();
         }
@@ -163,11 +133,11 @@ fn join(list: &mut Header, next: Header) {
 
 /// Whether a bus can carry a header: NATS and HTTP accept only one line of visible ASCII, and no null.
 #[must_use]
-pub fn carries(binding: Binding, header: &Header) -> bool {
+pub fn carries(binding: ProtocolBinding, header: &Header) -> bool {
     let is_visible = |bytes: &[u8]| bytes.iter().all(|b| matches!(b, b' '..=b'~' | b'\t'));
     match binding {
-        Binding::Kafka | Binding::Memory => true,
-        Binding::Nats | Binding::Http => {
+        ProtocolBinding::Kafka | ProtocolBinding::Memory => true,
+        ProtocolBinding::Nats | ProtocolBinding::Http => {
             let name = header.name.as_bytes();
             let is_token = !name.is_empty() && !name.iter().any(|b| matches!(b, b' ' | b':'));
             is_token && is_visible(name) && header.value.as_deref().is_some_and(is_visible)
@@ -179,6 +149,7 @@ pub fn carries(binding: Binding, header: &Header) -> bool {
 mod tests {
     use super::*;
     use crate::config::TextFormat as _;
+    use crate::names::TRACE_HEADERS;
 
     fn passed(patterns: &[&str], headers: &[(&str, &str)]) -> Vec<String> {
         let patterns: Vec<_> = patterns
@@ -191,7 +162,7 @@ mod tests {
             message.headers.push(*name, value);
         }
         let passed = PassedHeaders::new(&patterns).unwrap();
-        let passed = passed.of(Binding::Kafka, &message);
+        let passed = passed.of(ProtocolBinding::Kafka, &message);
         passed.into_iter().map(|h| h.name.to_string()).collect()
     }
 
@@ -271,7 +242,7 @@ mod tests {
             .push("tracestate", Bytes::from_static(b"b=2"));
         let passed = PassedHeaders::new(&patterns)
             .unwrap()
-            .of(Binding::Kafka, &message);
+            .of(ProtocolBinding::Kafka, &message);
         assert_eq!(passed.len(), 1);
         assert_eq!(passed[0].value.as_deref(), Some(&b"a=1,b=2"[..]));
     }
@@ -317,8 +288,12 @@ mod tests {
             ("", Some("c"), false),
         ] {
             let header = header(name, value);
-            assert_eq!(carries(Binding::Nats, &header), expected, "{header:?}");
-            assert!(carries(Binding::Kafka, &header));
+            assert_eq!(
+                carries(ProtocolBinding::Nats, &header),
+                expected,
+                "{header:?}"
+            );
+            assert!(carries(ProtocolBinding::Kafka, &header));
         }
     }
 }

@@ -136,7 +136,7 @@ impl EndedCalls {
             | AnswerOutcome::Rejected(..) => return,
             AnswerOutcome::Late(call) => (
                 Some(*call),
-                "its call has ended: it came after the deadline, or a second time",
+                "the call had already ended: this answer is late or a duplicate",
             ),
             AnswerOutcome::Looped(call) => (
                 Some(*call),

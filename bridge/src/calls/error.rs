@@ -266,7 +266,7 @@ impl fmt::Display for NoAnswer {
             RequestState::Unsent => {
                 return write!(
                     f,
-                    "not sent within {millis} ms: the rest of the HTTP request took that long"
+                    "not sent within {millis} ms: other items of the HTTP request used up the time"
                 );
             }
             RequestState::Unconfirmed(cause) => {

@@ -275,7 +275,7 @@ impl Failure {
             ),
             CallError::AnswerLost(_) => Self::new(
                 AnswerLost,
-                "the bus became unavailable after the request was sent and before the answer arrived; the agent may have done the work",
+                "the bus became unavailable after the request was sent and before the answer arrived; the agent may have executed the request",
             ),
             CallError::Exhausted(bound) => {
                 Self::new(Exhausted, format!("{bound}; try again in a moment"))
@@ -283,7 +283,7 @@ impl Failure {
             }
             CallError::Drained => Self::new(
                 AnswerLost,
-                "the bridge shut down before the agent's answer arrived; the agent may have done the work",
+                "the bridge shut down before the agent's answer arrived; the agent may have executed the request",
             ),
             CallError::HandedOff => Self::new(
                 AnswerLost,
@@ -298,7 +298,7 @@ impl Failure {
             }
             CallError::SlowCaller => Self::new(
                 Exhausted,
-                "the answer arrived faster than it was read and was given up; read it faster",
+                "the answer was dropped because the caller read it too slowly",
             ),
             CallError::BadAnswer(why) => Self::new(
                 BadAgentReply,
@@ -745,7 +745,7 @@ mod tests {
             ),
             (
                 RequestState::Unsent,
-                "the rest of the HTTP request took that long",
+                "other items of the HTTP request used up the time",
             ),
         ] {
             let unpublished = CallError::Timeout(Box::new(NoAnswer {

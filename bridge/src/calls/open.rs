@@ -15,7 +15,7 @@ use bytes::Bytes;
 use tokio::sync::mpsc;
 
 use super::error::{Bound, CallError, NoAnswer, RequestState};
-use super::service::{Calls, DOOR, Request};
+use super::service::{Calls, Request};
 use crate::account::{self, Account};
 use crate::budget::{Charge, ClientBudget};
 use crate::bus::outbound::{Outgoing, Provenance, RoutingError, TrackedRequest};
@@ -26,6 +26,7 @@ use crate::calls::pending::{CallRequest, CallerMessage, Entry, Fingerprint, Form
 use crate::calls::question::Abilities;
 use crate::calls::reply_form::ReplyForm;
 use crate::clock;
+use crate::names::DOOR;
 use crate::rules::Rules;
 use crate::shares::{Share, client_of};
 

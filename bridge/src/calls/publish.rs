@@ -8,7 +8,7 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use a2abus_plugin::{Event, Text, extension};
-use a2abus_transports::content_mode::Binding;
+use a2abus_transports::content_mode::ProtocolBinding;
 use a2abus_transports::{Header, TransportError};
 use bytes::Bytes;
 use futures_util::StreamExt as _;
@@ -102,8 +102,8 @@ impl Calls {
     pub(super) fn name_of(&self, copy: &Outgoing) -> String {
         let bus = self.outbound.buses().get(copy.bus);
         let kind = match bus.map(|bus| bus.transport.binding()) {
-            Some(Binding::Kafka) => "Kafka topic",
-            Some(Binding::Nats) => "NATS subject",
+            Some(ProtocolBinding::Kafka) => "Kafka topic",
+            Some(ProtocolBinding::Nats) => "NATS subject",
             _ => "topic",
         };
         format!("{kind} {}", copy.address.topic)

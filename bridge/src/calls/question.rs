@@ -66,9 +66,7 @@ impl Abilities {
         let answer = if method == "ping" {
             jsonrpc::result(own, "{}")
         } else {
-            let message = json!(format!(
-                "the client of this call cannot be asked for {method}"
-            ));
+            let message = json!(format!("the client of this call does not support {method}"));
             let error = format!(r#"{{"code":{METHOD_NOT_FOUND},"message":{message}}}"#);
             jsonrpc::error(own, &error)
         };

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
 
 use a2abus_plugin::{Event, Text, extension};
-use a2abus_transports::content_mode::Binding;
+use a2abus_transports::content_mode::ProtocolBinding;
 use a2abus_transports::{Address, Message, Reading, Subscription, Topic, TopicError, TopicFilter};
 use bytes::Bytes;
 use tokio::sync::{Notify, watch};
@@ -95,13 +95,15 @@ impl ReplyChannels {
     ) -> Self {
         let channel = |(bus, entry): (BusId, &crate::bus::Bus)| {
             let reply_address = match entry.transport.binding() {
-                Binding::Kafka => ReplyAddress::Partitioned {
+                ProtocolBinding::Kafka => ReplyAddress::Partitioned {
                     topic: topic.clone(),
                     partitions: Arc::new(AtomicU16::new(partitions.max(1))),
                 },
-                Binding::Nats | Binding::Memory | Binding::Http => ReplyAddress::Subjects {
-                    below: topic.clone(),
-                },
+                ProtocolBinding::Nats | ProtocolBinding::Memory | ProtocolBinding::Http => {
+                    ReplyAddress::Subjects {
+                        below: topic.clone(),
+                    }
+                }
             };
             ReplyChannel {
                 bus,

@@ -16,7 +16,7 @@
 //! Source: docs/design.md §T4.
 
 use a2abus_plugin::{Event, Text, extension};
-use a2abus_transports::content_mode::Binding;
+use a2abus_transports::content_mode::ProtocolBinding;
 use a2abus_transports::{Address, Message, NATS_REPLY_HEADER, Topic, TopicError, TopicFilter};
 use bytes::Bytes;
 use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
@@ -133,7 +133,7 @@ impl AllowedReplyAddresses {
         replies: Option<Topic>,
         patterns: impl IntoIterator<Item = &'a Pattern>,
         calls: &Topic,
-        binding: Binding,
+        binding: ProtocolBinding,
     ) -> Result<Self, globset::Error> {
         let mut listed = GlobSetBuilder::new();
         for pattern in patterns {
@@ -145,9 +145,9 @@ impl AllowedReplyAddresses {
             });
         }
         let calls = match binding {
-            Binding::Kafka => TopicFilter::from(calls.clone()),
+            ProtocolBinding::Kafka => TopicFilter::from(calls.clone()),
             // If the name is too long for this, it is also too long for a call.
-            Binding::Nats | Binding::Memory | Binding::Http => {
+            ProtocolBinding::Nats | ProtocolBinding::Memory | ProtocolBinding::Http => {
                 TopicFilter::new(format!("{calls}.>"))
                     .unwrap_or_else(|_| TopicFilter::from(calls.clone()))
             }
@@ -156,7 +156,7 @@ impl AllowedReplyAddresses {
             replies,
             calls,
             listed: listed.build()?,
-            is_nats: binding == Binding::Nats,
+            is_nats: binding == ProtocolBinding::Nats,
         })
     }
 
@@ -232,7 +232,7 @@ mod tests {
         Topic::new(Text::from(name)).unwrap()
     }
 
-    fn addresses(binding: Binding, patterns: &[&str]) -> AllowedReplyAddresses {
+    fn addresses(binding: ProtocolBinding, patterns: &[&str]) -> AllowedReplyAddresses {
         let patterns: Vec<_> = patterns
             .iter()
             .map(|text| Pattern::read(text).unwrap())
@@ -248,9 +248,21 @@ mod tests {
     #[test]
     fn by_default_answers_go_to_replies_and_to_calls_of_the_bridge() {
         for (binding, own, other) in [
-            (Binding::Kafka, "a2abus.replies", "a2abus.replies.r.c"),
-            (Binding::Nats, "a2abus.replies.r.c", "a2abus.replies"),
-            (Binding::Memory, "a2abus.replies.r.c", "a2abus.repliesx.c"),
+            (
+                ProtocolBinding::Kafka,
+                "a2abus.replies",
+                "a2abus.replies.r.c",
+            ),
+            (
+                ProtocolBinding::Nats,
+                "a2abus.replies.r.c",
+                "a2abus.replies",
+            ),
+            (
+                ProtocolBinding::Memory,
+                "a2abus.replies.r.c",
+                "a2abus.repliesx.c",
+            ),
         ] {
             let addresses = addresses(binding, &[]);
             assert!(is_allowed(&addresses, "answers"));
@@ -263,7 +275,7 @@ mod tests {
 
     #[test]
     fn listed_topics_are_allowed_and_reserved_names_never() {
-        let addresses = addresses(Binding::Nats, &["agents.*.inbox", "desk", "*"]);
+        let addresses = addresses(ProtocolBinding::Nats, &["agents.*.inbox", "desk", "*"]);
         for name in ["agents.ana.inbox", "desk", "anything.else"] {
             assert!(is_allowed(&addresses, name), "{name}");
         }
@@ -279,7 +291,7 @@ mod tests {
 
     #[test]
     fn a_text_without_wildcards_is_one_topic() {
-        let addresses = addresses(Binding::Kafka, &["desk", "a.[bc"]);
+        let addresses = addresses(ProtocolBinding::Kafka, &["desk", "a.[bc"]);
         for name in ["desks", "a.b", "x.desk"] {
             assert!(!is_allowed(&addresses, name), "{name}");
         }
@@ -287,7 +299,7 @@ mod tests {
 
     #[test]
     fn the_inbox_of_the_message_may_be_named_too() {
-        let addresses = addresses(Binding::Nats, &[]);
+        let addresses = addresses(ProtocolBinding::Nats, &[]);
         let inbox = topic("_INBOX.me");
         let named = |name: &str| addresses.named(&name.into(), Some(&inbox));
         assert_eq!(named("_INBOX.me").unwrap(), inbox);
@@ -299,7 +311,7 @@ mod tests {
 
     #[test]
     fn a_reply_subject_that_is_not_an_inbox_must_be_listed() {
-        let addresses = addresses(Binding::Nats, &["apps.*.inbox"]);
+        let addresses = addresses(ProtocolBinding::Nats, &["apps.*.inbox"]);
         for name in [
             "_INBOX.me",
             "_INBOX_ana.x.1",
@@ -318,7 +330,7 @@ mod tests {
 
     #[test]
     fn a_refusal_names_the_fix() {
-        let refused = addresses(Binding::Kafka, &[])
+        let refused = addresses(ProtocolBinding::Kafka, &[])
             .named(&"a2abus.dlq".into(), None)
             .unwrap_err();
         assert_eq!(

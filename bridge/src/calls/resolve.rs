@@ -5,7 +5,7 @@
 //! answer, whatever its headers say, unless it is the request itself. Source: docs/design.md §1 and §2.
 
 use a2abus_plugin::{Data, Event, EventError, Kind, Limits, Text, extension, kind_of_event};
-use a2abus_transports::content_mode::{self, Binding, Content, ContentMode};
+use a2abus_transports::content_mode::{self, Content, ContentMode, ProtocolBinding};
 use a2abus_transports::{Delivery, Message, NATS_STATUS_HEADER, Topic};
 
 use crate::bus::BusId;
@@ -46,7 +46,7 @@ pub enum Reader {
     /// The reply channel of this replica. Its messages are for this replica, or for one that shares the address.
     ReplyChannel,
     /// A binding. The replica of a call also reads the answers at its reply address, through its reply channel.
-    Binding,
+    ProtocolBinding,
 }
 
 // === impl ReadAt ===
@@ -73,7 +73,7 @@ impl Calls {
     /// Hands the units of a message to the calls that they answer. Returns one outcome per unit, in order. `binding` is
     /// how the bus writes CloudEvents. Counts each outcome, and logs answers that reach no caller.
     #[must_use]
-    pub fn take_answers(&self, at: ReadAt<'_>, binding: Binding) -> Vec<AnswerOutcome> {
+    pub fn take_answers(&self, at: ReadAt<'_>, binding: ProtocolBinding) -> Vec<AnswerOutcome> {
         let answered = self.answers_in(at, binding);
         for answered in &answered {
             self.count_reply(answered.outcome());
@@ -84,7 +84,11 @@ impl Calls {
 
     /// The units of a message that answer followed calls of other processes. Unreadable ones are left to the replica of
     /// the call, which reports them.
-    pub(crate) fn to_others(&self, at: ReadAt<'_>, binding: Binding) -> Vec<(ReplyId, AnswerUnit)> {
+    pub(crate) fn to_others(
+        &self,
+        at: ReadAt<'_>,
+        binding: ProtocolBinding,
+    ) -> Vec<(ReplyId, AnswerUnit)> {
         let is_for_others = |id: &ReplyId| id.call.is_followed() && !self.is_made_here(id.call);
         let named = with_token(ids(of_message(at)));
         let is_status = at.message.headers.get(NATS_STATUS_HEADER).is_some();
@@ -195,7 +199,7 @@ impl Calls {
         }
     }
 
-    fn answers_in(&self, at: ReadAt<'_>, binding: Binding) -> Vec<AnswerOutcome> {
+    fn answers_in(&self, at: ReadAt<'_>, binding: ProtocolBinding) -> Vec<AnswerOutcome> {
         let (event, units) = match read_units(at, binding) {
             Ok(unit) => unit,
             Err(error) => return vec![self.unreadable(at, error.kind().as_str(), &error)],
@@ -282,8 +286,8 @@ impl Calls {
 
     /// Fails the call whose request has no subscribers. NATS reports this once, on the reply subject, to one of the
     /// connection's subscriptions that match.
-    pub fn no_responders(&self, at: ReadAt<'_>, binding: Binding) -> bool {
-        if binding != Binding::Nats {
+    pub fn no_responders(&self, at: ReadAt<'_>, binding: ProtocolBinding) -> bool {
+        if binding != ProtocolBinding::Nats {
             return false;
         }
         let status = at.message.headers.get(NATS_STATUS_HEADER);
@@ -310,7 +314,7 @@ impl Calls {
     ) -> AnswerOutcome {
         let call = id.call;
         let is_home = self.channels().is_home(call, at.bus, at.topic, at.origin);
-        if is_home && at.reader == Reader::Binding {
+        if is_home && at.reader == Reader::ProtocolBinding {
             return AnswerOutcome::Foreign(call);
         }
         if self.channels().is_ours(call) {
@@ -357,7 +361,7 @@ impl Calls {
 /// The units of a message, and the CloudEvent around them.
 fn read_units(
     at: ReadAt<'_>,
-    binding: Binding,
+    binding: ProtocolBinding,
 ) -> Result<(Option<Event>, answer_unit::Units), EventError> {
     let limits = &at.rules.limits;
     let (event, body) = match content_mode::read(binding, at.message, limits)? {
@@ -388,7 +392,7 @@ struct Batch<'a> {
     /// The CloudEvent around them.
     event: Option<&'a Event>,
     /// The protocol binding of its bus.
-    binding: Binding,
+    binding: ProtocolBinding,
 }
 
 // === impl Batch ===

@@ -29,8 +29,6 @@ use crate::metrics::{Metrics, ReplyOutcome};
 use crate::rules::Rules;
 use crate::shares::Shares;
 
-/// The name of the HTTP listener as a binding: what routes match as `binding`, and part of `source`.
-pub const DOOR: &str = "http";
 /// The caller over HTTP if the connection has no address.
 pub const UNKNOWN_CALLER: &str = "unknown";
 

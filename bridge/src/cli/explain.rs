@@ -26,8 +26,8 @@ use super::map::line;
 use super::output::Output;
 use super::payload::{EntryPoint, PayloadArgs, PayloadOptions, UnitResult};
 use super::{Misuse, Status, load};
-use crate::calls::DOOR;
 use crate::config::{Config, Role};
+use crate::names::DOOR;
 
 /// Arguments of `a2abus explain`.
 #[derive(Debug, Args)]

@@ -13,7 +13,7 @@ use a2abus_plugin::{
     DecodeErrorKind, Event, EventError, EventId, Family, Hint, Ids, Limits, MapContext, MapOptions,
     Mapped, Refused, Source, Text, Time, map, wrap_unknown,
 };
-use a2abus_transports::content_mode::{self, Binding, Content};
+use a2abus_transports::content_mode::{self, Content, ProtocolBinding};
 use a2abus_transports::{Headers, Message};
 use anyhow::Context as _;
 use bytes::Bytes;
@@ -21,8 +21,8 @@ use clap::{Args, ValueEnum};
 use serde_json::Value;
 
 use super::Misuse;
-use crate::calls::DOOR;
 use crate::config::{BindingConfig, Config, EventIds, MappingConfig, check_mapping};
+use crate::names::DOOR;
 
 /// The payloads, and how they are read.
 #[derive(Debug, Args)]
@@ -382,15 +382,15 @@ impl PayloadOptions {
     }
 
     /// Headers with the prefix of Kafka are read as Kafka's, others as HTTP's.
-    fn binding(&self) -> Binding {
+    fn binding(&self) -> ProtocolBinding {
         if self
             .headers
             .iter()
             .any(|header| header.name.starts_with("ce_"))
         {
-            Binding::Kafka
+            ProtocolBinding::Kafka
         } else {
-            Binding::Http
+            ProtocolBinding::Http
         }
     }
 }

@@ -2,14 +2,14 @@
 
 use a2abus_models::convert::Conversion;
 use a2abus_plugin::{EventId, Hint, Ids, Text};
-use a2abus_transports::content_mode::Binding;
+use a2abus_transports::content_mode::ProtocolBinding;
 use a2abus_transports::{Reading, Subscription, Topic, TopicFilter};
 use bytesize::ByteSize;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::value::AsText;
-use crate::bus::headers::TRACE_HEADERS;
+use crate::names::TRACE_HEADERS;
 use crate::names::{Name, Pattern};
 
 /// Topics of one transport that the bridge reads, and how it processes them.
@@ -351,8 +351,8 @@ impl BindingConfig {
 
     /// Whether messages are redelivered until they are settled.
     #[must_use]
-    pub fn is_at_least_once(&self, bus: Binding) -> bool {
-        bus != Binding::Nats || self.durable.is_some()
+    pub fn is_at_least_once(&self, bus: ProtocolBinding) -> bool {
+        bus != ProtocolBinding::Nats || self.durable.is_some()
     }
 
     /// The transport of the dead letters.

@@ -10,7 +10,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::value::{AsText, LogFilter};
-use crate::bus::headers::DOOR_HEADERS;
+use crate::names::DOOR_HEADERS;
 use crate::names::Pattern;
 
 /// Calls: requests that expect an answer. Like all events, they follow `routes`.

@@ -86,7 +86,7 @@ fn a_file_of_nothing_lacks_a_transport() {
     check("calls: {enabled: false}", &[]);
     check(
         "calls: {enabled: false}\nhttp: {enabled: false}",
-        &["f:1:1: nothing to do: write a binding, or enable http"],
+        &["f:1:1: nothing to do: add a binding, or enable http"],
     );
 }
 
@@ -342,7 +342,7 @@ routes:
 - {name: r, to: [{transport: k, topic: t, stored: true}, {transport: n, topic: t, stored: true}]}
 ",
         &[
-            "f:2:36: bindings[0].topics[0]: Kafka topics are read by name: write no wildcard",
+            "f:2:36: bindings[0].topics[0]: Kafka topics are read by name: wildcards are not supported",
             "f:2:52: bindings[0].strict: needs protocol: the only family that is accepted",
             "f:2:72: bindings[0].budget_bytes: is less than limits.max_bytes: the largest message would never fit",
             "f:3:48: bindings[1].stream: is only for JetStream, on a transport of type nats",
@@ -1011,7 +1011,7 @@ fn unusable_workflows_are_reported() {
     check_more(
         "http: {enabled: false}\nworkflows: {enabled: true}\ncalls: {enabled: false}\n",
         &[
-            "f:2:1: nothing to do: write a binding, or enable http",
+            "f:2:1: nothing to do: add a binding, or enable http",
             "f:2:12: warning: workflows.agents: is empty, so no agent may execute a workflow",
             "f:2:22: warning: workflows.enabled: the executor cannot be reached: enable http, or write a binding with role: workflows",
         ],
@@ -1161,7 +1161,7 @@ agents:
   c: {description: C, to: {transport: n, topic: t.a}}
 ",
         &[
-            "f:3:49: warning: agents.b.to.topic: is the request topic of the attached agent a, whose server also gets these requests: give each agent a topic of its own",
+            "f:3:49: warning: agents.b.to.topic: is the request topic of the attached agent a, so its server also receives these requests: use one topic per agent",
         ],
     );
 }

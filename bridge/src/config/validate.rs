@@ -174,7 +174,7 @@ impl<'a> Checker<'a> {
         if none && !self.has_http_listener() {
             self.error(
                 ValuePath::root(),
-                "nothing to do: write a binding, or enable http",
+                "nothing to do: add a binding, or enable http",
             );
         }
         let routed = !sections.routes.is_empty()
@@ -371,7 +371,10 @@ impl<'a> Checker<'a> {
             for (index, topic) in binding.topics.iter().enumerate() {
                 if topic.as_topic().is_none() {
                     let path = path.key("topics").index(index);
-                    self.error(path, "Kafka topics are read by name: write no wildcard");
+                    self.error(
+                        path,
+                        "Kafka topics are read by name: wildcards are not supported",
+                    );
                 }
             }
         }
@@ -577,7 +580,7 @@ impl<'a> Checker<'a> {
     fn conditions(&mut self) {
         // Calls over HTTP are routed as if a binding named `http` had read them.
         let bindings = self.each_binding().map(|(_, b)| b.name.as_str());
-        let known: Vec<&str> = bindings.chain([crate::calls::DOOR]).collect();
+        let known: Vec<&str> = bindings.chain([crate::names::DOOR]).collect();
         for (path, route) in self.each_route() {
             let condition = route.when.iter().find(|(name, _)| name.is_binding());
             let Some((_, ConditionConfig::Pattern(name))) = condition else {

@@ -117,6 +117,7 @@ pub(crate) fn router(a2a: &Arc<A2a>) -> Router {
         )
         .route("/a2a/agents/{agent}/", page(Page::Agent).post(to_agent))
         .route("/a2a/agents/{agent}/card", page(Page::Card))
+        .route("/rpc/{agent}/card", page(Page::Card))
         .route("/a2a/health", page(|_| Page::Health))
         .route("/a2a/capabilities", page(|_| Page::Capabilities));
     for path in CARD_PATHS {

@@ -240,6 +240,7 @@ impl Mcp {
         principal: Principal,
         head: Parts,
     ) -> Result<Response, Refusal> {
+        envelope::check_revision(&head.headers)?;
         match head.method {
             Method::GET => self.listen(target, principal, head).await,
             Method::DELETE => self.end(&principal.name, &head.headers).await,

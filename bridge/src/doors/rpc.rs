@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use a2abus_plugin::{Hint, Limits, Text, Unit, decode};
 use a2abus_transports::Message;
-use a2abus_transports::content_mode::{self, Binding, Content, ContentMode};
+use a2abus_transports::content_mode::{self, Content, ContentMode, ProtocolBinding};
 use axum::body::Body;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
@@ -264,7 +264,7 @@ fn read_event(headers: &HeaderMap, body: Bytes, limits: &Limits) -> Result<Unit,
         let failure = Failure::new(Reason::InvalidRequest, message);
         (StatusCode::BAD_REQUEST, failure)
     };
-    match content_mode::read(Binding::Http, &message, limits) {
+    match content_mode::read(ProtocolBinding::Http, &message, limits) {
         Ok(Content::Event(event)) => Ok(Unit::of_event(event)),
         Ok(Content::Plain { .. }) => Err(refused(&"it has no ce-specversion")),
         Err(error) => Err(refused(&error)),

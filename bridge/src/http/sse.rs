@@ -61,9 +61,13 @@ where
     events_response(Body::from_stream(kept_alive(frames, budget)))
 }
 
-/// A response that is one event.
-pub(crate) fn whole_response(body: &[u8], budget: &ClientBudget) -> Response {
-    events_response(Body::from(budget.replace(frame(body))))
+/// A response that is one event, of this type.
+pub(crate) fn whole_response(body: &[u8], event: Option<&str>, budget: &ClientBudget) -> Response {
+    let mut text = frame(body);
+    if let Some(event) = event {
+        text = Bytes::from([format!("event: {event}\n").as_bytes(), &text].concat());
+    }
+    events_response(Body::from(budget.replace(text)))
 }
 
 /// Whether a response is a stream of events.

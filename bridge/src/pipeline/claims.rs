@@ -21,11 +21,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use a2abus_plugin::{Event, Kind, Source, Text, extension, kind_of_event};
 
+use crate::calls::UNKNOWN_CALLER;
 use crate::calls::reply_address::AllowedReplyAddresses;
 use crate::calls::resolve::ReadAt;
-use crate::calls::{DOOR, UNKNOWN_CALLER};
 use crate::config::Claim;
 use crate::metrics::BindingMetrics;
+use crate::names::DOOR;
 
 /// The attributes that the writers to the topics of a binding may set.
 #[derive(Debug)]

@@ -15,7 +15,7 @@ use a2abus_plugin::{
     DecodeErrorKind, Event, EventError, Family, Hint, Ids, Limits, MapContext, MapOptions, Mapped,
     Refused, Source, Text, map, wrap_unknown,
 };
-use a2abus_transports::content_mode::{self, Binding, Content};
+use a2abus_transports::content_mode::{self, Content, ProtocolBinding};
 use a2abus_transports::{Delivery, Message};
 use bytes::Bytes;
 use tracing::Span;
@@ -38,7 +38,7 @@ pub(crate) struct Intake {
     /// The bus it reads.
     pub(crate) bus: BusId,
     /// How this bus carries CloudEvents.
-    pub(crate) binding: Binding,
+    pub(crate) binding: ProtocolBinding,
     /// The declared properties of its payloads.
     pub(crate) hint: Hint,
     /// How payloads are mapped.
@@ -90,7 +90,7 @@ impl Intake {
 
     /// A received delivery, with the current rules.
     pub(crate) fn at<'d>(&self, delivery: &'d Delivery, rules: &'d Rules) -> ReadAt<'d> {
-        ReadAt::of(delivery, rules, self.bus, Reader::Binding)
+        ReadAt::of(delivery, rules, self.bus, Reader::ProtocolBinding)
     }
 
     /// Passes the content of a message to `take`, in order. `collaboration_id` is the one in the message for the lines

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use a2abus_plugin::Text;
-use a2abus_transports::content_mode::Binding;
+use a2abus_transports::content_mode::ProtocolBinding;
 use a2abus_transports::{
     AnyTransport, Consumer, Reading, Subscription, Transport as _, TransportError,
     TransportErrorKind,
@@ -93,7 +93,7 @@ impl Runner {
     fn abandon(&self) {
         let (name, messages) = (self.name(), self.work.in_flight());
         let is_kept = !matches!(self.subscription.reading, Reading::Group(_))
-            || self.transport.binding() != Binding::Nats;
+            || self.transport.binding() != ProtocolBinding::Nats;
         match messages {
             0 => {}
             _ if is_kept => tracing::warn!(binding = %name, messages,

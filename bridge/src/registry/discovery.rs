@@ -96,7 +96,8 @@ impl DiscoveryBinding {
         let subjects = config.topics.iter().map(|topics| topics.0.clone());
         let is_named = |filter: &TopicFilter| {
             let last = filter.as_str().rsplit('.').next();
-            intake.binding != content_mode::Binding::Kafka && matches!(last, Some("*" | ">"))
+            intake.binding != content_mode::ProtocolBinding::Kafka
+                && matches!(last, Some("*" | ">"))
         };
         Self {
             named_subjects: subjects.filter(is_named).collect(),

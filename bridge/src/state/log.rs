@@ -184,7 +184,7 @@ pub enum StateError {
         waited: Duration,
     },
     /// Another replica has appended a record of the key.
-    #[error("another replica has written to the state {name} at the same moment")]
+    #[error("another replica changed the state {name} at the same time")]
     Overtaken {
         /// The log.
         name: &'static str,

@@ -504,7 +504,7 @@ impl WorkflowBinding {
             Err(error) => tracing::error!(
                 binding = %self.intake.name, execution_id,
                 error = &error as &dyn std::error::Error,
-                "an execution of another replica is not cancelled"
+                "an execution that runs on another replica cannot be cancelled"
             ),
         }
     }

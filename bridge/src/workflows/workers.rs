@@ -111,7 +111,7 @@ impl Workers {
             );
             self.cancel.cancel();
             if timeout(CANCEL_TIMEOUT, self.tasks.wait()).await.is_err() {
-                tracing::error!("workflow executions did not end: they are abandoned");
+                tracing::error!("workflow executions did not finish in time and were abandoned");
             }
         }
         self.stop();

@@ -280,7 +280,7 @@ impl Parser<'_> {
         };
         match (named, agent) {
             (Some(named), Some(agent)) if named != agent => {
-                let message = "params._agentId and agent_id name two different agents";
+                let message = "params._agentId and agent_id name different agents";
                 Err(self.refused(DecodeErrorKind::BadTarget, MemberPath::AgentId, message))
             }
             (Some(target), _) | (None, Some(target)) => Ok(Some(target)),

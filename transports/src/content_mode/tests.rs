@@ -5,11 +5,11 @@ use proptest::prelude::*;
 
 use super::*;
 
-const BINDINGS: [Binding; 4] = [
-    Binding::Kafka,
-    Binding::Nats,
-    Binding::Memory,
-    Binding::Http,
+const BINDINGS: [ProtocolBinding; 4] = [
+    ProtocolBinding::Kafka,
+    ProtocolBinding::Nats,
+    ProtocolBinding::Memory,
+    ProtocolBinding::Http,
 ];
 
 fn message(headers: &[(&str, &str)], body: &str) -> Message {
@@ -28,7 +28,7 @@ fn minimal() -> Event {
     Event::new("1".into(), "/s".into(), "t".into()).unwrap()
 }
 
-fn read_event(binding: Binding, message: &Message) -> Result<Event, EventErrorKind> {
+fn read_event(binding: ProtocolBinding, message: &Message) -> Result<Event, EventErrorKind> {
     match read(binding, message, &Limits::default()) {
         Ok(Content::Event(event)) => Ok(event),
         Ok(Content::Plain { .. }) => panic!("read as plain: {message:?}"),
@@ -81,10 +81,10 @@ fn foreign_headers_are_those_outside_cloudevents() {
             .collect();
         assert_eq!(names, expected, "{binding:?}");
     };
-    check(Binding::Kafka, &["CE-Id", "traceparent", "ce"]);
-    check(Binding::Memory, &["CE-Id", "traceparent", "ce"]);
-    check(Binding::Nats, &["ce_id", "traceparent", "ce"]);
-    check(Binding::Http, &["ce_id", "traceparent", "ce"]);
+    check(ProtocolBinding::Kafka, &["CE-Id", "traceparent", "ce"]);
+    check(ProtocolBinding::Memory, &["CE-Id", "traceparent", "ce"]);
+    check(ProtocolBinding::Nats, &["ce_id", "traceparent", "ce"]);
+    check(ProtocolBinding::Http, &["ce_id", "traceparent", "ce"]);
 }
 
 #[test]
@@ -98,7 +98,7 @@ fn two_content_types_are_refused_if_ambiguous() {
     let twice = [("content-type", "text/plain"), ("Content-Type", "a/b")];
     let check = |headers: &[(&str, &str)], body, expected| {
         assert_eq!(
-            read_event(Binding::Kafka, &message(headers, body)),
+            read_event(ProtocolBinding::Kafka, &message(headers, body)),
             Err(expected)
         );
     };
@@ -121,7 +121,7 @@ fn two_content_types_are_refused_if_ambiguous() {
 fn bare_json_on_nats_is_an_event_only_if_it_is_marked() {
     let check = |body: &str, expected: Result<bool, EventErrorKind>| {
         let message = Message::plain(body.to_owned());
-        let content = read(Binding::Nats, &message, &Limits::default());
+        let content = read(ProtocolBinding::Nats, &message, &Limits::default());
         let seen = content
             .map(|content| matches!(content, Content::Event(_)))
             .map_err(|error| error.kind());
@@ -154,9 +154,13 @@ fn bare_json_on_nats_is_an_event_only_if_it_is_marked() {
 fn an_http_content_type_that_cannot_be_a_header_is_refused() {
     let mut event = minimal();
     event.set("datacontenttype", "text/plà").unwrap();
-    let error = write(Binding::Http, &event, ContentMode::Binary).unwrap_err();
+    let error = write(ProtocolBinding::Http, &event, ContentMode::Binary).unwrap_err();
     assert_eq!(error.kind(), EventErrorKind::InvalidAttributeValue);
-    for binding in [Binding::Kafka, Binding::Nats, Binding::Memory] {
+    for binding in [
+        ProtocolBinding::Kafka,
+        ProtocolBinding::Nats,
+        ProtocolBinding::Memory,
+    ] {
         let message = write(binding, &event, ContentMode::Binary).unwrap();
         assert_eq!(read_event(binding, &message).unwrap(), event);
     }
@@ -168,8 +172,8 @@ fn too_many_attributes_are_refused() {
     for number in 0..MAX_ATTRIBUTES {
         event.set(&format!("x{number}"), "v").unwrap();
     }
-    let message = write(Binding::Kafka, &event, ContentMode::Binary).unwrap();
-    let error = read_event(Binding::Kafka, &message).unwrap_err();
+    let message = write(ProtocolBinding::Kafka, &event, ContentMode::Binary).unwrap();
+    let error = read_event(ProtocolBinding::Kafka, &message).unwrap_err();
     assert_eq!(error, EventErrorKind::MalformedEvent);
 }
 
@@ -186,7 +190,7 @@ fn a_batch_is_bounded_and_read_only_on_request() {
     let events = read_batch(&batch, &Limits::default()).unwrap().unwrap();
     assert!(events.len() == 3 && events.iter().all(Result::is_err));
     assert_eq!(
-        read_event(Binding::Http, &batch),
+        read_event(ProtocolBinding::Http, &batch),
         Err(EventErrorKind::BatchUnsupported)
     );
     let one = message(&[("content-type", "application/cloudevents+json")], "{}");
@@ -304,7 +308,7 @@ fn the_headers_of_an_event_take_four_allocations() {
             .set(&format!("extension{at}"), Text::from(value))
             .unwrap();
     }
-    for binding in [Binding::Kafka, Binding::Nats] {
+    for binding in [ProtocolBinding::Kafka, ProtocolBinding::Nats] {
         let taken = allocation_counter::measure(|| {
             write(binding, &event, ContentMode::Binary).unwrap();
         });
@@ -339,7 +343,7 @@ proptest! {
     #[test]
     fn every_event_survives_all_bindings_in_turn(event in event()) {
         let mut travelled = event.clone();
-        for binding in [Binding::Kafka, Binding::Nats, Binding::Http, Binding::Memory] {
+        for binding in [ProtocolBinding::Kafka, ProtocolBinding::Nats, ProtocolBinding::Http, ProtocolBinding::Memory] {
             let message = write(binding, &travelled, ContentMode::Binary).unwrap();
             travelled = read_event(binding, &message).unwrap();
         }
@@ -370,7 +374,7 @@ proptest! {
                 for target in BINDINGS {
                     // An event that was read can be written everywhere, except for an unusual media type over HTTP.
                     let written = write(target, &event, ContentMode::Binary);
-                    prop_assert!(written.is_ok() || target == Binding::Http);
+                    prop_assert!(written.is_ok() || target == ProtocolBinding::Http);
                 }
             }
         }

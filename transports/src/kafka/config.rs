@@ -201,7 +201,7 @@ impl KafkaConfig {
         unless(
             !self.brokers.is_empty() && self.brokers.iter().all(|broker| is_address(broker)),
             "brokers",
-            "at least one, each host or host:port",
+            "write at least one broker, as host or host:port",
         );
         unless(is_word(&self.client_id), "client_id", not_empty);
         let instance = self.instance_id.as_deref();
@@ -230,7 +230,7 @@ impl KafkaConfig {
             unless(
                 tls.cert_file.is_some() == tls.key_file.is_some(),
                 "tls",
-                "cert_file and key_file need each other",
+                "set both cert_file and key_file, or neither",
             );
             unless(
                 tls.key_password.is_none() || tls.key_file.is_some(),

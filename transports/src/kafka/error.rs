@@ -41,19 +41,17 @@ impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = match self.0 {
             Code::InvalidReplicationFactor => {
-                "the cluster has fewer brokers than copies are asked for: ask for fewer, or add brokers"
+                "the replication factor exceeds the number of brokers: lower it, or add brokers"
             }
-            Code::InvalidPartitions => {
-                "the brokers do not take this number of partitions: ask for fewer"
-            }
+            Code::InvalidPartitions => "the brokers reject this number of partitions: use fewer",
             Code::PolicyViolation => {
-                "a policy of the cluster forbids it: its administrators know what it allows"
+                "a policy of the cluster forbids it: ask the administrators of the cluster"
             }
             Code::InvalidConfig => {
                 "the brokers refuse one of the settings: compare them with the limits of the cluster"
             }
             Code::InvalidTopic => {
-                "a topic cannot have this name: take 1 to 249 letters, digits, '.', '_' or '-'"
+                "a topic cannot have this name: use 1 to 249 letters, digits, '.', '_' or '-'"
             }
             Code::TopicAuthorizationFailed => "this user may not do that with the topic",
             Code::GroupAuthorizationFailed => "this user may not use the group",
@@ -265,7 +263,7 @@ mod tests {
             ),
             (
                 "create the topic t (bad_config)",
-                "the cluster has fewer brokers than copies are asked for: ask for fewer, or add brokers (InvalidReplicationFactor)",
+                "the replication factor exceeds the number of brokers: lower it, or add brokers (InvalidReplicationFactor)",
                 true
             )
         );

@@ -68,17 +68,19 @@ impl ApiError {
             NOT_ENABLED | NOT_ENABLED_FOR_ACCOUNT => {
                 ": turn it on in the server, and for the account of this user"
             }
-            REPLICAS_NOT_SUPPORTED => ": a single server takes replicas: 1",
-            NO_PEERS => ": ask for no more replicas than the cluster has servers with room",
-            SUBJECTS_OVERLAP => {
-                ": use that stream, or give it or this one other subjects (`nats stream ls --subject SUBJECT` finds it)"
+            REPLICAS_NOT_SUPPORTED => ": a single server supports only replicas: 1",
+            NO_PEERS => {
+                ": request at most as many replicas as the cluster has servers with free space"
             }
-            NAME_TAKEN => ": compare the two, or take another name",
+            SUBJECTS_OVERLAP => {
+                ": use that stream, or change the subjects of one of the two streams (`nats stream ls --subject SUBJECT` finds it)"
+            }
+            NAME_TAKEN => ": compare the two, or choose another name",
             INSUFFICIENT_RESOURCES
             | ACCOUNT_RESOURCES_EXCEEDED
             | MEMORY_RESOURCES_EXCEEDED
             | STORAGE_RESOURCES_EXCEEDED => {
-                ": raise the limits of the server or the account, or delete what nobody needs"
+                ": raise the limits of the server or the account, or delete unused streams"
             }
             _ => "",
         }

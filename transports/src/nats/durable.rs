@@ -174,7 +174,7 @@ impl DurableReader {
                     self.limits = limits;
                 }
                 Event::PullSilent => {
-                    tracing::debug!(consumer = %self.consumer.name, "no sign of a pull: asking again");
+                    tracing::debug!(consumer = %self.consumer.name, "no response to the pull request: sending it again");
                     self.pull = None;
                 }
                 Event::Messages(Some(messages)) => {

@@ -157,7 +157,7 @@ impl Reading {
         let offset = info.stream_sequence;
         let time = info.published.unix_timestamp_nanos() / 1_000_000;
         if offset < self.next {
-            return Err("it is another stream now".into());
+            return Err("the stream was deleted and created again".into());
         }
         self.next = offset + 1;
         let message = message.message;

@@ -111,7 +111,7 @@ fn coverage(answer: &Value) -> Coverage {
         Some(Value::Array(_) | Value::Null) => Coverage::NotCovered,
         _ => Coverage::Undetermined(Some(TransportError::new(
             TransportErrorKind::Other,
-            "ask JetStream for STREAM.NAMES: the answer is to another question",
+            "ask JetStream for STREAM.NAMES: the response does not match the request",
         ))),
     }
 }

@@ -1,7 +1,7 @@
 //! Three simple agents: they read a topic and publish plain JSON-RPC to the topic that the request names.
 
 use a2abus_plugin::{Event, Limits, Text, extension};
-use a2abus_transports::content_mode::{self, Binding, Content};
+use a2abus_transports::content_mode::{self, Content, ProtocolBinding};
 use a2abus_transports::memory::Memory;
 use a2abus_transports::{
     Address, Consumer, Delivery, Message, Outcome, Reading, Subscription, Topic, TopicFilter,
@@ -113,7 +113,11 @@ pub(super) fn take(agent: &str, delivery: Delivery) -> Option<Request> {
 }
 
 fn read(delivery: &Delivery) -> anyhow::Result<Request> {
-    let content = content_mode::read(Binding::Memory, &delivery.message, &Limits::default())?;
+    let content = content_mode::read(
+        ProtocolBinding::Memory,
+        &delivery.message,
+        &Limits::default(),
+    )?;
     let Content::Event(event) = content else {
         anyhow::bail!("not a CloudEvent")
     };

@@ -91,7 +91,7 @@ fn shared_with_attached(checker: &mut Checker<'_>) {
         let reader = topic.and_then(|topic| attached_reader(checker, &to.transport, topic));
         if let Some(reader) = reader {
             let message = format!(
-                "is the request topic of the attached agent {reader}, whose server also gets these requests: give each agent a topic of its own"
+                "is the request topic of the attached agent {reader}, so its server also receives these requests: use one topic per agent"
             );
             let path = ValuePath::root().key("agents").key(name);
             checker.warning(path.key("to").key("topic"), message);

@@ -82,7 +82,12 @@ impl Form {
 
     /// The type of an event that is an error.
     pub(super) fn error_event(&self) -> Option<&'static str> {
-        let is_named = self.envelope == Envelope::Http || self.dialect == Dialect::JafDoc;
-        is_named.then_some("error")
+        error_event(self.envelope, self.dialect)
     }
+}
+
+/// The type of an event that is an error.
+pub(super) fn error_event(envelope: Envelope, dialect: Dialect) -> Option<&'static str> {
+    let is_named = envelope == Envelope::Http || dialect == Dialect::JafDoc;
+    is_named.then_some("error")
 }

@@ -27,7 +27,7 @@ pub(in crate::doors) async fn call(
     let request = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"{method}","params":{params}}}"#);
     let limits = a2a.door.calls.rules().limits;
     let unit = decode(&Bytes::from(request), &Hint::default(), &limits).into_only();
-    let not_one = |_| Failure::new(Reason::InvalidRequest, "this is not one request");
+    let not_one = |_| Failure::new(Reason::InvalidRequest, "expected exactly one request");
     let unit = unit.map_err(not_one)?;
     let parsed =
         ParsedRequest::of(unit, &Version::V0_3, Dialect::A2a03).map_err(|(failure, _)| failure)?;
@@ -46,7 +46,9 @@ pub(in crate::doors) async fn call(
         in_batch: false,
     };
     match Box::pin(request.done()).await? {
-        Reply::Whole(body) | Reply::WithStatus(_, body) => result_in(&body),
+        Reply::Whole(body) | Reply::Failed(body, _) | Reply::WithStatus(_, body) => {
+            result_in(&body)
+        }
         Reply::Stream(_) => Err(unusable("it is a stream")),
     }
 }

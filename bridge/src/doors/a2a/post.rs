@@ -13,6 +13,7 @@ use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, Request, StatusCode, Version as HttpVersion};
 use serde_json::Value;
 
+use super::form::{Envelope, error_event};
 use super::limits::{LIMIT, REMAINING, RESET, WINDOW, holding};
 use super::method::Method;
 use super::parsed::{ParsedRequest, Version};
@@ -165,6 +166,7 @@ async fn one(
     let (reply, dialect) = reply(a2a, common, head, unit, false).await;
     let response = match reply {
         Reply::Whole(body) => common.whole(body),
+        Reply::Failed(body, event) => common.whole_event(body, event),
         Reply::Stream(response) => *response,
         Reply::WithStatus(status, body) => {
             let mut response = refusal(
@@ -204,7 +206,7 @@ async fn batch(a2a: &Arc<A2a>, common: &Common, head: &Head, units: Units) -> Re
     }
     let replies = units.into_iter().map(|unit| async {
         match reply(a2a, common, head, unit, true).await.0 {
-            Reply::Whole(body) | Reply::WithStatus(_, body) => body,
+            Reply::Whole(body) | Reply::Failed(body, _) | Reply::WithStatus(_, body) => body,
             // Streaming requests were refused above.
             Reply::Stream(_) => Bytes::new(),
         }
@@ -229,8 +231,9 @@ async fn reply(
         Ok(parsed) => parsed,
         Err((failure, recipient)) => {
             common.note_refusal(failure.reason_code());
-            let body = failure.render(&recipient);
-            return (Reply::Whole(body), head.fallback);
+            let body = of_request(failure, recipient.id(), head).render(&recipient);
+            let event = error_event(Envelope::JsonRpc, head.fallback);
+            return (Reply::Failed(body, event), head.fallback);
         }
     };
     let dialect = parsed.dialect;
@@ -257,7 +260,7 @@ async fn reply(
                 (None, body) if streams && dialect == Dialect::A2a10 => {
                     Reply::WithStatus(StatusCode::OK, body)
                 }
-                (_, body) => Reply::Whole(body),
+                (_, body) => Reply::Failed(body, form.error_event()),
             },
         );
     (reply, dialect)

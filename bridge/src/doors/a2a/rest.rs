@@ -256,7 +256,7 @@ async fn respond(
 fn response_to(done: Result<Reply, Failure>, form: &Form) -> Response {
     let (status, body) = match done {
         Ok(Reply::Stream(response)) => return *response,
-        Ok(Reply::Whole(body)) => (StatusCode::OK, body),
+        Ok(Reply::Whole(body) | Reply::Failed(body, _)) => (StatusCode::OK, body),
         Ok(Reply::WithStatus(status, body)) => (status, body),
         Err(failure) => {
             let (status, body) = form.failure(&failure);
@@ -437,7 +437,8 @@ fn request(method: &str, params: &str) -> Bytes {
 fn unit(a2a: &A2a, common: &Common, request: &Bytes) -> Result<Unit, Failure> {
     let limits = a2a.door.calls.rules().limits;
     let unit = a2abus_plugin::decode(request, &common.hint, &limits).into_only();
-    let one = unit.map_err(|_| Failure::new(Reason::InvalidRequest, "this is not one request"))?;
+    let one =
+        unit.map_err(|_| Failure::new(Reason::InvalidRequest, "expected exactly one request"))?;
     one.map_err(|refused| Failure::refused(&refused))
 }
 

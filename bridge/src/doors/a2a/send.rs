@@ -6,6 +6,7 @@ use a2abus_plugin::protocol::dialect::Dialect;
 use a2abus_plugin::protocol::jsonrpc::{RpcBody, splice};
 use a2abus_plugin::{Hint, Text, Unit, decode};
 use bytes::Bytes;
+use scopeguard::ScopeGuard;
 use serde::Deserialize;
 use serde_json::json;
 use serde_json::value::RawValue;
@@ -86,10 +87,7 @@ impl A2aRequest<'_> {
     pub(super) async fn send(&self, agent: &Text) -> Result<Reply, Failure> {
         let params: SendParams<'_> = self.parsed.params()?;
         let configuration = params.configuration.unwrap_or_default();
-        if configuration.timeout == Some(0) {
-            let message = "configuration.timeout must be a positive number of milliseconds";
-            return Err(Failure::bad_params(message));
-        }
+        configuration.check()?;
         let webhooks = configuration.webhooks();
         let [v1_0, v0_3] = webhooks;
         let webhook = self.webhook_in(v1_0.or(v0_3))?;
@@ -115,10 +113,12 @@ impl A2aRequest<'_> {
         let mut first = None;
         let until = self.response_deadline(configuration.timeout.is_some());
         if !streams && !at_once && !outbound.is_continuation {
-            match self.first(&mut answer, &outbound.context, until).await? {
+            let part;
+            (answer, part) = self.awaited(agent, &outbound, answer, until).await;
+            first = match part? {
                 FirstPart::Reply(reply) => return Ok(reply),
-                FirstPart::OfTask(update, last) => first = Some((update, last)),
-            }
+                FirstPart::OfTask(update, last) => Some((update, last)),
+            };
         }
         Box::pin(self.begin(agent, &outbound)).await?;
         drop(room);
@@ -170,6 +170,23 @@ impl A2aRequest<'_> {
         settings.at_a_time.task(context, active, metrics).map(Some)
     }
 
+    /// Waits for the first part. If the caller disconnects meanwhile, the call becomes a task.
+    async fn awaited(
+        &self,
+        agent: &Text,
+        outbound: &Outbound,
+        answer: Box<Answer>,
+        until: Instant,
+    ) -> (Box<Answer>, Result<FirstPart, Failure>) {
+        let on_drop = |answer| {
+            let (event, tasks) = (self.beginning(agent, outbound), &self.a2a.settings.tasks);
+            tasks.adopt(outbound.task.clone(), event, answer);
+        };
+        let mut waiting = scopeguard::guard(answer, on_drop);
+        let first = self.first(&mut waiting, &outbound.context, until).await;
+        (ScopeGuard::into_inner(waiting), first)
+    }
+
     /// Waits for the first part that shows the type of the answer: a task, or an answer without a task.
     async fn first(
         &self,
@@ -219,7 +236,8 @@ impl A2aRequest<'_> {
         }
     }
 
-    async fn begin(&self, agent: &Text, outbound: &Outbound) -> Result<(), Failure> {
+    /// The record with which the task of a message begins or continues.
+    fn beginning(&self, agent: &Text, outbound: &Outbound) -> Event {
         let message = outbound.message.clone();
         let event = if outbound.is_continuation {
             Event::Continued { message }
@@ -232,9 +250,13 @@ impl A2aRequest<'_> {
                 timestamp: crate::clock::rfc3339(crate::clock::now()),
             })
         };
-        let from = Origin::beginning(self.common.call);
+        event.from(Origin::beginning(self.common.call))
+    }
+
+    async fn begin(&self, agent: &Text, outbound: &Outbound) -> Result<(), Failure> {
+        let event = self.beginning(agent, outbound);
         let tasks = &self.a2a.settings.tasks;
-        let stored = tasks.record(&outbound.task, &event.from(from)).await;
+        let stored = tasks.record(&outbound.task, &event).await;
         stored.map_err(|error| not_stored("tasks", &error))
     }
 
@@ -349,7 +371,7 @@ impl A2aRequest<'_> {
             Err(_) => {
                 return Err(Failure::new(
                     Reason::InvalidRequest,
-                    "this is not one request",
+                    "expected exactly one request",
                 ));
             }
         };
@@ -410,6 +432,14 @@ impl A2aRequest<'_> {
 }
 
 impl<'a> Configuration<'a> {
+    fn check(&self) -> Result<(), Failure> {
+        if self.timeout == Some(0) {
+            let message = "configuration.timeout must be a positive number of milliseconds";
+            return Err(Failure::bad_params(message));
+        }
+        Ok(())
+    }
+
     /// The webhooks in the message, in order of precedence.
     fn webhooks(&self) -> [Option<&'a RawValue>; 2] {
         [

@@ -47,6 +47,8 @@ pub(super) struct A2aRequest<'a> {
 pub(super) enum Reply {
     /// One document.
     Whole(Bytes),
+    /// One document, which is an error of the bridge, and the type of its event if it is sent as one.
+    Failed(Bytes, Option<&'static str>),
     /// A stream of events.
     Stream(Box<Response>),
     /// A document whose status is not 200.

@@ -200,7 +200,7 @@ impl McpRequest<'_> {
         let body = splice(bytes, span, &json!(own).to_string());
         let limits = self.mcp.door.calls.rules().limits;
         let unit = decode(&body, &Hint::default(), &limits).into_only();
-        let unit = unit.map_err(|_| Failure::bad_params("this is not one request"))?;
+        let unit = unit.map_err(|_| Failure::bad_params("expected exactly one request"))?;
         let unit = unit.map_err(|refused| Failure::refused(&refused))?;
         Ok((Some(agent.into()), unit))
     }

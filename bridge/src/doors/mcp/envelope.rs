@@ -149,18 +149,27 @@ impl ProtocolMode {
         let meta = params.meta().map_err(bad)?;
         let named = Revision::named(headers);
         if meta.version.is_none() && named != Some(Revision::V2026_07_28.as_str()) {
-            return match named {
-                Some(name) if Revision::of(name).is_none() => {
-                    Err(bad(not_served(name, Revision::names())))
-                }
-                _ => Ok(Self::Sessions),
-            };
+            return check_revision(headers).map(|()| Self::Sessions);
         }
         stateless(&meta, params, method, headers).map_err(bad)
     }
 
     pub(super) fn is_stateless(self) -> bool {
         matches!(self, Self::Stateless { .. })
+    }
+}
+
+/// Checks that the revision in the headers, if any, is served.
+///
+/// # Errors
+/// When it is not.
+pub(super) fn check_revision(headers: &HeaderMap) -> Result<(), Refusal> {
+    match Revision::named(headers) {
+        Some(name) if Revision::of(name).is_none() => {
+            let failure = not_served(name, Revision::names());
+            Err((StatusCode::BAD_REQUEST, failure))
+        }
+        _ => Ok(()),
     }
 }
 

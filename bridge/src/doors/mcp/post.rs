@@ -12,7 +12,7 @@ use http::request::Parts;
 use http::{HeaderValue, Method, Request, StatusCode};
 
 use super::Mcp;
-use super::envelope::{Params, ProtocolMode};
+use super::envelope::{Params, ProtocolMode, check_revision};
 use super::revision::Revision;
 use super::session::{SESSION, Session};
 use crate::calls::callid::CallId;
@@ -247,6 +247,9 @@ impl Posted {
 
     /// Processes a notification. Notifications about the session are not passed on, because agents have no sessions.
     async fn notified(&self, common: &Common, unit: Unit) -> Response {
+        if let Err((status, failure)) = check_revision(&self.head.headers) {
+            return refusal(status, &failure, &Recipient::unknown(Dialect::Mcp));
+        }
         match unit.method().unwrap_or_default() {
             "notifications/cancelled" => {
                 let params = Params::read(&unit.bytes).unwrap_or_default();

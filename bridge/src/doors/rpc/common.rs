@@ -269,9 +269,18 @@ impl Common {
 
     /// A response of one document, in a form that the caller accepts.
     pub(in crate::doors) fn whole(&self, body: Bytes) -> Response {
+        self.whole_event(body, None)
+    }
+
+    /// The same; a response in the form of an event has this type.
+    pub(in crate::doors) fn whole_event(
+        &self,
+        body: Bytes,
+        event: Option<&'static str>,
+    ) -> Response {
         match self.accepts {
             Accepts::Json | Accepts::Both => json_response(StatusCode::OK, body),
-            Accepts::Events => sse::whole_response(&body, &self.budget),
+            Accepts::Events => sse::whole_response(&body, event, &self.budget),
         }
     }
 }

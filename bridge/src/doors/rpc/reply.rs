@@ -8,7 +8,7 @@
 //! | a CloudEvent in structured mode | a CloudEvent in structured mode |
 
 use a2abus_plugin::{Event, Unit, format};
-use a2abus_transports::content_mode::{self, Binding, ContentMode};
+use a2abus_transports::content_mode::{self, ContentMode, ProtocolBinding};
 use axum::body::Body;
 use axum::response::Response;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE};
@@ -135,7 +135,7 @@ fn written(event: Event, last: bool) -> Part {
 
 /// A response in binary mode; `None` for an event that no header can carry.
 fn binary(event: &Event) -> Option<Response> {
-    let message = content_mode::write(Binding::Http, event, ContentMode::Binary).ok()?;
+    let message = content_mode::write(ProtocolBinding::Http, event, ContentMode::Binary).ok()?;
     let mut response = Response::new(Body::from(message.body.unwrap_or_default()));
     let headers = response.headers_mut();
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));

@@ -37,7 +37,7 @@ impl DestinationLog {
     pub(super) fn new(log: &LogLimits) -> Self {
         let warn = |what| log.limit(Level::WARN, what);
         Self {
-            failures: warn("more destinations began to fail"),
+            failures: warn("more destinations started to fail"),
             reminders: warn("more reminders of destinations that still fail"),
             recoveries: log.limit(Level::INFO, "more destinations accept messages again"),
             losses: warn("more messages of callers were not published"),
@@ -54,7 +54,7 @@ impl DestinationLog {
         };
         if needs_repair(error) {
             tracing::error!(transport, %topic, %error, suppressed,
-                "the destination refuses messages: check that the topic exists, its permissions and its space; lanes wait, and nothing is lost");
+                "the destination refuses messages: check that the topic exists, that the bridge may write to it, and that it is not full; messages wait, and none is lost");
         } else {
             tracing::warn!(transport, %topic, %error, suppressed,
                 "the destination does not accept messages: lanes wait and retry");
