@@ -411,7 +411,7 @@ impl Results {
         self.view.follow(None, CROWD, |_| ()).1
     }
 
-    /// Delivers the parts of an answer as they are recorded.
+    /// Delivers the parts of an answer as they are recorded, up to the last.
     async fn feed<T>(
         &self,
         call: CallId,
@@ -423,9 +423,10 @@ impl Results {
         let key = call_key(&call);
         loop {
             let (parts, mut following) = self.view.follow(Some(&key), BEHIND, |entries| {
-                Some(followed(entries, &call)?.parts_from(next))
+                let call = followed(entries, &call)?;
+                Some((call.parts_from(next), call.ends_before(next)))
             });
-            let Some(parts) = parts else {
+            let Some((parts, is_over)) = parts else {
                 let why = CallError::BadAnswer(Text::from_static("it is no longer stored"));
                 return drop(receiver.send(made(Err(why))).await);
             };
@@ -435,6 +436,9 @@ impl Results {
                     return;
                 }
                 next += 1;
+            }
+            if is_over {
+                return;
             }
             if matches!(following.next().await, Ok(None)) {
                 return drop(receiver.send(made(Err(CallError::Draining))).await);

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-use crate::a2a::read_events;
+use crate::a2a::{SseEvent, read_events};
 use crate::http::{Front, SOON};
 
 mod skills;
@@ -193,6 +193,33 @@ fn with_meta(mut params: Value) -> Value {
 async fn json_of(response: Response) -> Value {
     let text = response.text().await.unwrap();
     serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"))
+}
+
+/// Makes a call whose answer has so many events, and resumes its stream after each of them.
+async fn continues_after_each_event(servers: &Servers, path: &str, params: Value, count: usize) {
+    let session = servers.session(path, "2025-11-25").await;
+    let called = servers.post(path, request(4, "tools/call", params));
+    let called = called.header("mcp-session-id", &session).send().await;
+    let events = read_events(&called.unwrap().text().await.unwrap());
+    let shown = |events: &[SseEvent]| -> Vec<(Option<String>, String)> {
+        let events = events.iter();
+        events
+            .map(|event| (event.id.clone(), event.data.clone()))
+            .collect()
+    };
+    assert_eq!(events.len(), count, "{events:?}");
+    for (index, event) in events.iter().enumerate() {
+        let get = Client::new()
+            .get(format!("{}{path}", servers.front.base))
+            .header("accept", "text/event-stream")
+            .header("mcp-session-id", &session)
+            .header("last-event-id", event.id.as_ref().unwrap());
+        let rest = get.send().await.unwrap();
+        assert_eq!(rest.status(), 200);
+        let rest = timeout(SOON, rest.text()).await.expect("the stream ends");
+        let rest = read_events(&rest.unwrap());
+        assert_eq!(shown(&rest), shown(&events[index + 1..]));
+    }
 }
 
 async fn status_and_code(request: RequestBuilder) -> (u16, Value) {
@@ -437,6 +464,13 @@ async fn messages_other_than_requests_need_a_known_revision_too() {
         200,
         "the session has not ended"
     );
+}
+
+#[tokio::test]
+async fn the_stream_of_a_tool_continues_after_any_event_and_ends() {
+    let servers = Servers::open().await;
+    let params = json!({ "name": "look", "arguments": {}, "_meta": { "progressToken": 5 } });
+    continues_after_each_event(&servers, "/mcp/agents/maps", params, 3).await;
 }
 
 #[tokio::test]

@@ -296,6 +296,12 @@ impl FollowedCall {
         next.map(|((_, part), _)| part.clone()).collect()
     }
 
+    /// Whether the last part is recorded, and precedes index `next`.
+    pub(crate) fn ends_before(&self, next: usize) -> bool {
+        let last = self.parts.last_key_value();
+        last.is_some_and(|(number, part)| part.last && *number < next)
+    }
+
     /// Whether any part of its answer is recorded.
     pub(crate) fn is_recorded_elsewhere(&self) -> bool {
         !self.parts.is_empty()

@@ -4,8 +4,8 @@ use reqwest::Client;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-use super::{Servers, json_of, request, status_and_code};
-use crate::a2a::{SseEvent, read_events};
+use super::{Servers, continues_after_each_event, json_of, request, status_and_code};
+use crate::a2a::read_events;
 use crate::http::SOON;
 
 /// Where the agent reads.
@@ -259,30 +259,8 @@ async fn a_task_becomes_progress_and_a_result() {
 #[tokio::test]
 async fn the_stream_of_a_skill_continues_where_it_was_cut_off() {
     let servers = Servers::open_with(CONFIG).await;
-    let path = "/mcp/agents/trips";
-    let session = servers.session(path, "2025-11-25").await;
     let params = json!({ "name": "plan", "arguments": { "text": "stream" }, "_meta": { "progressToken": 5 } });
-    let called = servers.post(path, request(4, "tools/call", params));
-    let called = called.header("mcp-session-id", &session).send().await;
-    let events = read_events(&called.unwrap().text().await.unwrap());
-    let shown = |events: &[SseEvent]| -> Vec<(Option<String>, String)> {
-        let events = events.iter();
-        events
-            .map(|event| (event.id.clone(), event.data.clone()))
-            .collect()
-    };
-    assert_eq!(events.len(), 3, "{events:?}");
-    for (index, event) in events.iter().enumerate() {
-        let get = Client::new()
-            .get(format!("{}{path}", servers.front.base))
-            .header("accept", "text/event-stream")
-            .header("mcp-session-id", &session)
-            .header("last-event-id", event.id.as_ref().unwrap());
-        let rest = get.send().await.unwrap();
-        assert_eq!(rest.status(), 200);
-        let rest = read_events(&rest.text().await.unwrap());
-        assert_eq!(shown(&rest), shown(&events[index + 1..]));
-    }
+    continues_after_each_event(&servers, "/mcp/agents/trips", params, 3).await;
 }
 
 #[tokio::test]
