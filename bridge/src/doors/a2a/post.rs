@@ -166,7 +166,7 @@ async fn one(
     let (reply, dialect) = reply(a2a, common, head, unit, false).await;
     let response = match reply {
         Reply::Whole(body) => common.whole(body),
-        Reply::Failed(body, event) => common.whole_event(body, event),
+        Reply::Failed(body, event) => common.whole_of_type(body, event),
         Reply::Stream(response) => *response,
         Reply::WithStatus(status, body) => {
             let mut response = refusal(

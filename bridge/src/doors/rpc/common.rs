@@ -269,11 +269,11 @@ impl Common {
 
     /// A response of one document, in a form that the caller accepts.
     pub(in crate::doors) fn whole(&self, body: Bytes) -> Response {
-        self.whole_event(body, None)
+        self.whole_of_type(body, None)
     }
 
-    /// The same; a response in the form of an event has this type.
-    pub(in crate::doors) fn whole_event(
+    /// A response of one document. If it is sent as an event, this is its type.
+    pub(in crate::doors) fn whole_of_type(
         &self,
         body: Bytes,
         event: Option<&'static str>,
