@@ -19,7 +19,6 @@ use bytes::Bytes;
 use support::battery::within;
 use tokio::task::{JoinHandle, yield_now};
 use tokio_util::sync::CancellationToken;
-use tracing_subscriber::layer::SubscriberExt as _;
 
 use crate::delivery::Lines;
 
@@ -333,9 +332,7 @@ async fn a_second_answer_is_counted_and_dropped() {
 
 #[tokio::test]
 async fn the_log_names_the_agent_of_a_second_answer() {
-    let lines = Lines::default();
-    let _logging =
-        tracing::subscriber::set_default(tracing_subscriber::registry().with(lines.clone()));
+    let (lines, _logging) = Lines::record();
     let mut world = World::new().await;
     let mut answer = world.call("tools/call").await;
     let request = world.received().await;

@@ -20,7 +20,6 @@ use support::battery::within;
 use tokio::task::{JoinHandle, yield_now};
 use tokio::time::{Duration, Instant, sleep};
 use tokio_util::sync::CancellationToken;
-use tracing_subscriber::layer::SubscriberExt as _;
 
 use crate::delivery::Lines;
 
@@ -79,9 +78,7 @@ fn request(agent: &str, id: &str) -> Request {
 
 impl World {
     async fn new(memory: Memory) -> Self {
-        let lines = Lines::default();
-        let logging =
-            tracing::subscriber::set_default(tracing_subscriber::registry().with(lines.clone()));
+        let (lines, logging) = Lines::record();
         let config = Config::read("test.yaml", CONFIG, []).unwrap_or_else(|p| panic!("{p}"));
         let name = config.transports.keys().next().unwrap().clone();
         let transports = BTreeMap::from([(name, AnyTransport::Memory(memory.connect()))]);

@@ -2,7 +2,7 @@
 //! lines about them.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, LazyLock, Mutex};
 
 use a2abus_bridge::Bridge;
 use a2abus_bridge::config::Config;
@@ -69,6 +69,20 @@ impl<S: tracing_subscriber::registry::LookupSpan<'static> + tracing::Subscriber>
 }
 
 impl Lines {
+    /// Records until the guard is dropped.
+    ///
+    /// While only one subscriber exists, `tracing` asks the current thread for its interest in a line and keeps the
+    /// answer for all threads: a thread without a subscriber would turn the line off here. So there are always two.
+    pub(crate) fn record() -> (Self, tracing::subscriber::DefaultGuard) {
+        static OTHER: LazyLock<tracing::Dispatch> =
+            LazyLock::new(|| tracing::Dispatch::new(tracing_subscriber::registry()));
+        LazyLock::force(&OTHER);
+        let lines = Self::default();
+        let subscriber = tracing_subscriber::registry().with(lines.clone());
+        let guard = tracing::subscriber::set_default(subscriber);
+        (lines, guard)
+    }
+
     fn spans(&self) -> BTreeSet<String> {
         let spans = self.of("SPAN", "");
         spans.iter().map(|line| line.replace("SPAN ", "")).collect()
@@ -129,9 +143,7 @@ impl World {
     }
 
     async fn with(config: &str, source: Memory, sink: Memory) -> Self {
-        let lines = Lines::default();
-        let logging =
-            tracing::subscriber::set_default(tracing_subscriber::registry().with(lines.clone()));
+        let (lines, logging) = Lines::record();
         let config = Config::read("test.yaml", config, []).unwrap_or_else(|p| panic!("{p}"));
         let connect = |name: &str| match name {
             "source" => AnyTransport::Memory(source.connect()),
