@@ -95,7 +95,8 @@ async fn fold() {
     let spec = LogSpec {
         name: "tasks",
         kind: Kind::Events {
-            max_age: Duration::from_secs(3600),
+            life: Duration::from_hours(1),
+            max_life: Duration::from_hours(1),
         },
     };
     let log = MemoryLog::new(spec, 1 << 30);

@@ -64,7 +64,8 @@ pub const CASES: [Case; 10] = [
 const EVENTS: LogSpec = LogSpec {
     name: "events",
     kind: Kind::Events {
-        max_age: Duration::from_secs(3600),
+        life: Duration::from_hours(1),
+        max_life: Duration::from_hours(1),
     },
 };
 const LATEST: LogSpec = LogSpec {

@@ -124,7 +124,7 @@ pub struct A2aConfig {
     pub max_requests_per_client: u32,
     /// Maximum number of concurrent tasks with one `contextId`. A task that waits for its client (`input-required`,
     /// `auth-required`) does not count, and a message for an existing task is never refused for this limit. A context
-    /// exists as long as its tasks are stored: 24 hours.
+    /// exists as long as its tasks are stored.
     #[schemars(range(min = 1, max = 10_000_000))]
     pub max_tasks_per_context: u32,
     /// Webhooks that clients set. The bridge calls them when their tasks change.

@@ -508,7 +508,8 @@ mod tests {
     ) -> (Result<(), AnnouncementError>, Option<Bytes>) {
         // A log that keeps overwritten records for a while, like Kafka.
         let kind = Kind::Events {
-            max_age: Duration::from_secs(600),
+            life: Duration::from_secs(600),
+            max_life: Duration::from_secs(600),
         };
         let log = MemoryLog::new(LogSpec { kind, ..AGENTS }, 1 << 20);
         let options = ViewOptions {

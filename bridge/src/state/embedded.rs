@@ -365,7 +365,7 @@ fn write(
             }
             end += 1;
         }
-        if let Kind::Events { max_age } = kind {
+        if let Some(max_age) = kind.max_age() {
             let oldest = now.saturating_sub(clock::whole_milliseconds(max_age));
             for _ in 0..REMOVED {
                 let Some((offset, is_old)) = records.first()?.map(|(offset, bytes)| {

@@ -1,6 +1,7 @@
 //! The entries of a view: one per key, bounded in bytes and age.
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::cmp::Reverse;
+use std::collections::{BTreeSet, BinaryHeap, HashMap, VecDeque};
 
 use a2abus_plugin::Text;
 
@@ -10,8 +11,8 @@ use crate::clock;
 
 /// The approximate overhead of an entry, besides its key and content.
 const ENTRY_BYTES: usize = 192;
-/// How many ages of removed keys may remain before they are dropped.
-const SPARE_AGES: usize = 1024;
+/// How many ends of removed keys may remain before they are dropped.
+const SPARE_ENDS: usize = 1024;
 /// The overhead of a key whose entry was removed for lack of room.
 const FORGOTTEN_BYTES: usize = 120;
 /// These keys may take this part of the limit. The oldest are forgotten altogether: otherwise they would use up the room
@@ -25,9 +26,10 @@ pub struct Entries<E> {
     groups: HashMap<Text, BTreeSet<Text>>,
     /// Entries in the order in which they ended. Some may have been removed since.
     ended: VecDeque<Text>,
-    /// Entries by the time of a record, the oldest first. Some may have newer records, or have been removed.
-    ages: VecDeque<(u64, Text)>,
-    /// Ended entries that were removed for lack of room. Later records for their keys change nothing.
+    /// When the entry of each key ends its life, the next first. Some live longer since, or have been removed.
+    ends: BinaryHeap<Reverse<(u64, Text)>>,
+    /// Ended entries that were removed for lack of room, with the ends of their lives. Until then, records for their
+    /// keys change nothing.
     forgotten: HashMap<Text, u64>,
     /// Those keys in the order in which they were removed. Some may have expired since.
     forgotten_keys: VecDeque<Text>,
@@ -43,8 +45,10 @@ struct StoredEntry<E> {
     group: Option<Text>,
     bytes: usize,
     has_ended: bool,
-    /// The time of its last record.
-    time: u64,
+    /// The time of its first record.
+    first: u64,
+    /// The end of its life, which later records may extend.
+    end: u64,
 }
 
 // === impl Entries ===
@@ -96,8 +100,16 @@ impl<E> Entries<E> {
         if record.key.is_empty() {
             return Applied::Unknown;
         }
-        if self.forgotten.contains_key(&record.key) {
-            return Applied::Unchanged;
+        // Whether a record finds the entry depends on the times of records alone: all replicas agree about it.
+        match self.forgotten.get(&record.key) {
+            Some(end) if *end < record.time => drop(self.release_forgotten(&record.key)),
+            Some(_) => return Applied::Unchanged,
+            None => {}
+        }
+        if let Some(stored) = self.stored.get(&record.key)
+            && stored.end < record.time
+        {
+            self.remove(&record.key);
         }
         if kind == Kind::Latest && record.body.is_none() {
             return match self.remove(&record.key) {
@@ -118,7 +130,10 @@ impl<E> Entries<E> {
         if applied != Applied::Changed && !is_new {
             return applied;
         }
-        stored.time = stored.time.max(record.time);
+        if is_new {
+            stored.first = record.time;
+        }
+        stored.end = stored.end.max(end(kind, stored.first, record.time));
         let bytes = ENTRY_BYTES + record.key.len() * 2 + fold.size_bytes(entry);
         self.bytes = self.bytes + bytes - stored.bytes;
         stored.bytes = bytes;
@@ -127,8 +142,8 @@ impl<E> Entries<E> {
             self.ended.push_back(record.key.clone());
         }
         stored.has_ended = has_ended;
-        if is_new {
-            self.ages.push_back((record.time, record.key.clone()));
+        if is_new && stored.end != u64::MAX {
+            self.ends.push(Reverse((stored.end, record.key.clone())));
         }
         let group = fold.group(entry);
         if group != stored.group.as_deref() {
@@ -175,8 +190,8 @@ impl<E> Entries<E> {
                 let bytes = FORGOTTEN_BYTES + key.len();
                 self.bytes += bytes;
                 self.forgotten_bytes += bytes;
-                // Its age remains, so `expire` removes this too.
-                self.forgotten.insert(key.clone(), stored.time);
+                // It remains in `ends`, so `expire` removes this too.
+                self.forgotten.insert(key.clone(), stored.end);
                 self.forgotten_keys.push_back(key);
                 forgotten += 1;
             }
@@ -200,27 +215,28 @@ impl<E> Entries<E> {
         is_forgotten
     }
 
-    /// Removes the entries whose last record the log no longer has.
-    pub(super) fn expire(&mut self, kind: Kind, now: u64) {
-        self.trim_ages();
-        let Kind::Events { max_age } = kind else {
-            return;
-        };
-        let oldest = now.saturating_sub(clock::whole_milliseconds(max_age));
-        while let Some((time, _)) = self.ages.front()
-            && *time < oldest
+    /// Removes the entries whose life has ended. Returns how many of them could still have changed.
+    pub(super) fn expire(&mut self, now: u64) -> u64 {
+        self.trim_ends();
+        let mut unfinished = 0;
+        while let Some(Reverse((end, _))) = self.ends.peek()
+            && *end < now
         {
-            let Some((_, key)) = self.ages.pop_front() else {
-                return;
+            let Some(Reverse((_, key))) = self.ends.pop() else {
+                break;
             };
-            let last = self.stored.get(&key).map(|stored| stored.time);
-            match last.or_else(|| self.forgotten.get(&key).copied()) {
-                Some(time) if time >= oldest => self.ages.push_back((time, key)),
+            let stored = self.stored.get(&key).map(|stored| stored.end);
+            match stored.or_else(|| self.forgotten.get(&key).copied()) {
+                Some(end) if end >= now => self.ends.push(Reverse((end, key))),
                 Some(_) if self.release_forgotten(&key) => self.trim_forgotten(),
-                Some(_) => drop(self.remove(&key)),
+                Some(_) => {
+                    let removed = self.remove(&key);
+                    unfinished += u64::from(removed.is_some_and(|stored| !stored.has_ended));
+                }
                 None => {}
             }
         }
+        unfinished
     }
 
     /// Drops keys that have expired from the front of their order.
@@ -232,18 +248,28 @@ impl<E> Entries<E> {
         }
     }
 
-    /// Drops the ages of removed keys once they are the majority.
-    fn trim_ages(&mut self) {
+    /// Drops the ends of removed keys once they are the majority.
+    fn trim_ends(&mut self) {
         let known = self.stored.len() + self.forgotten.len();
-        if self.ages.len() <= 2 * known + SPARE_AGES {
+        if self.ends.len() <= 2 * known + SPARE_ENDS {
             return;
         }
-        let stored = self.stored.iter().map(|(key, stored)| (stored.time, key));
-        let forgotten = self.forgotten.iter().map(|(key, time)| (*time, key));
-        let ages = stored.chain(forgotten);
-        let mut ages: Vec<_> = ages.map(|(time, key)| (time, key.clone())).collect();
-        ages.sort_unstable();
-        self.ages = ages.into();
+        let stored = self.stored.iter().map(|(key, stored)| (stored.end, key));
+        let forgotten = self.forgotten.iter().map(|(key, end)| (*end, key));
+        let ends = stored.chain(forgotten);
+        self.ends = ends.map(|(end, key)| Reverse((end, key.clone()))).collect();
+    }
+}
+
+/// The end of an entry's life, from the times of its first and last record.
+fn end(kind: Kind, first: u64, last: u64) -> u64 {
+    match kind {
+        Kind::Events { life, max_life } => {
+            let [life, max_life] = [life, max_life].map(clock::whole_milliseconds);
+            last.saturating_add(life)
+                .min(first.saturating_add(max_life))
+        }
+        Kind::Latest => u64::MAX,
     }
 }
 
@@ -253,7 +279,7 @@ impl<E> Default for Entries<E> {
             stored: HashMap::new(),
             groups: HashMap::new(),
             ended: VecDeque::new(),
-            ages: VecDeque::new(),
+            ends: BinaryHeap::new(),
             forgotten: HashMap::new(),
             forgotten_keys: VecDeque::new(),
             forgotten_bytes: 0,
@@ -271,7 +297,8 @@ impl<E> Default for StoredEntry<E> {
             group: None,
             bytes: 0,
             has_ended: false,
-            time: 0,
+            first: 0,
+            end: 0,
         }
     }
 }
@@ -311,7 +338,8 @@ mod tests {
     fn removed_keys_leave_room_for_entries() {
         let (mut entries, limit) = (Entries::default(), 100_000);
         let kind = Kind::Events {
-            max_age: Duration::from_secs(3_600),
+            life: Duration::from_hours(1),
+            max_life: Duration::from_hours(2),
         };
         let record = |number: u64| Record {
             key: Text::from(format!("key-{number}")),
@@ -332,7 +360,7 @@ mod tests {
         let last_removed = 10_000 - entries.len() as u64 - 1;
         let late = entries.apply(&Last { has_ended: true }, kind, &record(last_removed));
         assert_eq!(late, Applied::Unchanged);
-        entries.expire(kind, 10_000_000);
+        entries.expire(10_000_000);
         assert_eq!((entries.len(), entries.bytes()), (0, 0));
         assert!(entries.forgotten_keys.is_empty());
     }
@@ -343,7 +371,8 @@ mod tests {
         let kinds = [
             Kind::Latest,
             Kind::Events {
-                max_age: Duration::from_secs(60),
+                life: Duration::from_secs(60),
+                max_life: Duration::from_secs(120),
             },
         ];
         for (kind, number) in kinds
@@ -362,13 +391,75 @@ mod tests {
                 };
                 entries.apply(&Last { has_ended: false }, kind, &record);
             }
-            entries.expire(kind, number);
+            entries.expire(number);
         }
         assert_eq!((entries.len(), entries.bytes()), (0, 0));
         assert!(
-            entries.ages.len() <= SPARE_AGES + 1,
+            entries.ends.len() <= SPARE_ENDS + 1,
             "{}",
-            entries.ages.len()
+            entries.ends.len()
         );
+    }
+
+    /// Keeps the offsets of the records of a key, from its only one with a body.
+    struct Offsets;
+
+    impl Fold for Offsets {
+        type Entry = Vec<u64>;
+
+        fn apply(&self, entry: &mut Option<Vec<u64>>, record: &Record) -> Applied {
+            match entry {
+                Some(offsets) => offsets.push(record.position.offset),
+                None if record.body.is_some() => *entry = Some(vec![record.position.offset]),
+                None => return Applied::Unknown,
+            }
+            Applied::Changed
+        }
+
+        fn size_bytes(&self, _: &Vec<u64>) -> usize {
+            0
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn a_replica_that_starts_later_has_the_same_entries(
+            records in proptest::collection::vec((0_u64..8, 0_u32..3, proptest::bool::ANY), 1..120)
+        ) {
+            let [life, max_life] = [20, 48].map(Duration::from_millis);
+            let kind = Kind::Events { life, max_life };
+            let mut now = 1_000;
+            let mut log = Vec::new();
+            let mut early = Entries::default();
+            let mut keys = 0_u32;
+            for ((passed, back, begins), offset) in records.into_iter().zip(0..) {
+                now += passed;
+                keys += u32::from(begins);
+                let position = Position { partition: 0, offset };
+                let body = begins.then(|| Bytes::from_static(b"{}"));
+                let key = if begins { keys } else { keys.saturating_sub(back) };
+                let key = Text::from(key.to_string());
+                let record = Record { key, position, time: now, body };
+                early.apply(&Offsets, kind, &record);
+                early.expire(now);
+                log.push(record);
+            }
+            let kept = now - clock::whole_milliseconds(kind.max_age().unwrap());
+            let mut late = Entries::default();
+            for record in log.iter().filter(|record| record.time >= kept) {
+                late.apply(&Offsets, kind, record);
+            }
+            late.expire(now);
+            let sorted = |entries: &Entries<Vec<u64>>| {
+                let mut all: Vec<_> = entries
+                    .iter()
+                    .map(|(key, offsets)| (key.to_owned(), offsets.clone()))
+                    .collect();
+                all.sort();
+                all
+            };
+            proptest::prop_assert_eq!(sorted(&early), sorted(&late));
+            proptest::prop_assert_eq!(early.len(), late.len());
+        }
     }
 }

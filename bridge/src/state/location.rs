@@ -11,7 +11,8 @@ use super::log::{Kind, LogSpec};
 pub const TASKS: LogSpec = LogSpec {
     name: "tasks",
     kind: Kind::Events {
-        max_age: Duration::from_secs(DAY),
+        life: DAY,
+        max_life: DAYS_3,
     },
 };
 
@@ -25,7 +26,8 @@ pub const AGENTS: LogSpec = LogSpec {
 pub const PUSH: LogSpec = LogSpec {
     name: "push",
     kind: Kind::Events {
-        max_age: Duration::from_secs(DAY),
+        life: DAY,
+        max_life: DAYS_3,
     },
 };
 
@@ -33,7 +35,9 @@ pub const PUSH: LogSpec = LogSpec {
 pub const RESULTS: LogSpec = LogSpec {
     name: "results",
     kind: Kind::Events {
-        max_age: Duration::from_secs(DAY),
+        life: DAY,
+        // A call may take a day until it is answered.
+        max_life: DAYS_2,
     },
 };
 
@@ -41,8 +45,9 @@ pub const RESULTS: LogSpec = LogSpec {
 pub const EXECUTIONS: LogSpec = LogSpec {
     name: "executions",
     kind: Kind::Events {
-        // An hour longer than executions keep their records.
-        max_age: Duration::from_secs(DAY + DAY / 24),
+        // An hour longer than the executor keeps records.
+        life: HOURS_25,
+        max_life: DAYS_2,
     },
 };
 
@@ -55,8 +60,10 @@ pub const STORAGE: LogSpec = LogSpec {
 /// All logs.
 pub const LOGS: [LogSpec; 6] = [TASKS, AGENTS, PUSH, RESULTS, EXECUTIONS, STORAGE];
 
-/// In seconds.
-const DAY: u64 = 24 * 60 * 60;
+const DAY: Duration = Duration::from_hours(24);
+const HOURS_25: Duration = Duration::from_hours(25);
+const DAYS_2: Duration = Duration::from_hours(2 * 24);
+const DAYS_3: Duration = Duration::from_hours(3 * 24);
 
 /// The location of a log on a bus.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -79,10 +79,12 @@ pub struct LogSpec {
 /// Which records a log keeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// All records of the last `max_age`. For records that a fold may refuse, or if the history matters.
+    /// All records of some time, see [`Kind::max_age`]. For records that a fold may refuse, or if the history matters.
     Events {
-        /// The longest life of an entry, and a margin.
-        max_age: Duration,
+        /// How long an entry exists after its last change.
+        life: Duration,
+        /// How long an entry exists after its first record, even if it still changes.
+        max_life: Duration,
     },
     /// The last record of each key. Even a record that the fold refuses replaces the previous one, so such a log must
     /// not contain records that can be refused.
@@ -214,6 +216,21 @@ pub enum StateError {
         #[source]
         error: TransportError,
     },
+}
+
+// === impl Kind ===
+
+impl Kind {
+    /// How long the log keeps a record; `None` for as long as it is the last one of its key.
+    ///
+    /// The margin lets a replica that starts now read the first record of every entry that others still have.
+    #[must_use]
+    pub fn max_age(self) -> Option<Duration> {
+        match self {
+            Self::Events { max_life, .. } => Some(max_life + max_life / 24),
+            Self::Latest => None,
+        }
+    }
 }
 
 // === impl StateError ===

@@ -189,12 +189,12 @@ impl Stored {
     /// limit.
     fn make_room(&mut self, spec: &LogSpec, limit: usize, now: u64) {
         for partition in &mut self.partitions {
-            match spec.kind {
-                Kind::Events { max_age } => {
+            match spec.kind.max_age() {
+                Some(max_age) => {
                     let oldest = now.saturating_sub(clock::whole_milliseconds(max_age));
                     partition.forget_events(oldest, limit, &mut self.bytes);
                 }
-                Kind::Latest => {
+                None => {
                     let oldest = now.saturating_sub(clock::whole_milliseconds(DELETIONS));
                     self.bytes -= partition.forget_deletions(oldest);
                 }

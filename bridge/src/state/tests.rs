@@ -14,7 +14,10 @@ use super::{
 const LONG: Duration = Duration::from_secs(60);
 const EVENTS: LogSpec = LogSpec {
     name: "events",
-    kind: Kind::Events { max_age: LONG },
+    kind: Kind::Events {
+        life: LONG,
+        max_life: LONG,
+    },
 };
 const LATEST: LogSpec = LogSpec {
     name: "latest",

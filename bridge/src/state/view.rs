@@ -464,7 +464,14 @@ impl<F: Fold> Shared<F> {
         let now = clock::milliseconds(clock::now());
         let mut guard = self.state_mut();
         let state = &mut *guard;
-        state.entries.expire(self.log.spec().kind, now);
+        let unfinished = state.entries.expire(now);
+        if unfinished > 0 {
+            tracing::warn!(
+                state = self.log.spec().name,
+                entries = unfinished,
+                "entries were removed before they had ended, because they are too old"
+            );
+        }
         state.followers.sweep();
         if let Some(waiting) = &mut state.waiting {
             waiting.retain(|_, waiting| {

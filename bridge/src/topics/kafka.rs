@@ -150,8 +150,8 @@ fn log_settings(spec: &LogSpec, bytes: u64, defaults: Defaults) -> Vec<Setting> 
         Setting::created("partitions", Some(json!(1))),
         message_bytes(bytes),
     ];
-    match spec.kind {
-        Kind::Events { max_age } => {
+    match spec.kind.max_age() {
+        Some(max_age) => {
             let retention = milliseconds(max_age);
             settings.push(Setting::be("cleanup.policy", json!("delete")));
             settings.push(Setting::at_least(
@@ -160,7 +160,7 @@ fn log_settings(spec: &LogSpec, bytes: u64, defaults: Defaults) -> Vec<Setting> 
                 Some(json!(retention)),
             ));
         }
-        Kind::Latest => settings.push(Setting::be("cleanup.policy", json!("compact"))),
+        None => settings.push(Setting::be("cleanup.policy", json!("compact"))),
     }
     settings.push(in_sync(defaults));
     settings

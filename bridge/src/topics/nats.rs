@@ -127,9 +127,10 @@ fn log_stream(
     };
     let subjects = vec![format!("{prefix}.>")];
     let mut requirement = Requirement::stream(name.clone(), None, owner, subjects, replicas);
-    let (max_age, last) = match spec.kind {
-        Kind::Events { max_age } => (nanoseconds(max_age), -1),
-        Kind::Latest => (0, 1),
+    let max_age = spec.kind.max_age().map_or(0, nanoseconds);
+    let last = match spec.kind {
+        Kind::Events { .. } => -1,
+        Kind::Latest => 1,
     };
     for setting in [
         // A stream in memory is lost with the server.
