@@ -100,16 +100,9 @@ impl<E> Entries<E> {
         if record.key.is_empty() {
             return Applied::Unknown;
         }
-        // Whether a record finds the entry depends on the times of records alone: all replicas agree about it.
-        match self.forgotten.get(&record.key) {
-            Some(end) if *end < record.time => drop(self.release_forgotten(&record.key)),
-            Some(_) => return Applied::Unchanged,
-            None => {}
-        }
-        if let Some(stored) = self.stored.get(&record.key)
-            && stored.end < record.time
-        {
-            self.remove(&record.key);
+        self.end_life(&record.key, record.time);
+        if self.forgotten.contains_key(&record.key) {
+            return Applied::Unchanged;
         }
         if kind == Kind::Latest && record.body.is_none() {
             return match self.remove(&record.key) {
@@ -152,6 +145,18 @@ impl<E> Entries<E> {
             self.regroup(&record.key, before.as_ref(), after);
         }
         applied
+    }
+
+    /// Removes the entry of a key if its life ended before this time.
+    ///
+    /// So whether a record finds the entry depends on the times of records alone, and all replicas agree about it.
+    fn end_life(&mut self, key: &Text, time: u64) {
+        if self.stored.get(key).is_some_and(|stored| stored.end < time) {
+            self.remove(key);
+        }
+        if self.forgotten.get(key).is_some_and(|end| *end < time) {
+            self.release_forgotten(key);
+        }
     }
 
     fn regroup(&mut self, key: &Text, before: Option<&Text>, after: Option<Text>) {
