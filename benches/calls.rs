@@ -47,6 +47,7 @@ async fn call(calls: &Arc<Calls>) {
         call: None,
         target: None,
         timeout: Some(PATIENCE),
+        bounds_first_part: false,
         arrived: std::time::Instant::now(),
         caller: "bench".into(),
         headers: Vec::new(),

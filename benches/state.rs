@@ -95,8 +95,8 @@ async fn fold() {
     let spec = LogSpec {
         name: "tasks",
         kind: Kind::Events {
-            life: Duration::from_hours(1),
-            max_life: Duration::from_hours(1),
+            life: Duration::from_secs(3_600),
+            max_life: Duration::from_secs(3_600),
         },
     };
     let log = MemoryLog::new(spec, 1 << 30);

@@ -118,6 +118,7 @@ impl World {
             call: None,
             target: None,
             timeout: None,
+            bounds_first_part: false,
             arrived: std::time::Instant::now(),
             caller: caller.into(),
             headers: Vec::new(),

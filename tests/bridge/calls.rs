@@ -70,6 +70,7 @@ fn request(agent: &str, id: &str) -> Request {
         call: None,
         target: None,
         timeout: None,
+        bounds_first_part: false,
         arrived: std::time::Instant::now(),
         caller: "test".into(),
         headers: Vec::new(),

@@ -513,6 +513,7 @@ async fn callers(calls: Arc<Calls>, caller: usize, is_over: Arc<AtomicBool>) -> 
             call: None,
             target: None,
             timeout: None,
+            bounds_first_part: false,
             arrived: std::time::Instant::now(),
             caller: "test".into(),
             headers: Vec::new(),

@@ -653,6 +653,26 @@ async fn a_caller_waits_for_a_busy_agent_as_long_as_calls_last() {
 }
 
 #[tokio::test]
+async fn a_timeout_of_the_caller_does_not_end_a_task_that_has_begun() {
+    let bus = Bus::open().await;
+    let configured = json!({ "message": message("hold"), "configuration": { "timeout": 2000 } });
+    for (params, header) in [
+        (configured, "x-unknown"),
+        (user_message("hold"), "x-a2a-timeout"),
+    ] {
+        let sent = bus.post(request("7", "message/send", params));
+        let sent = sent.header(header, "2000").send().await.unwrap();
+        let task = whole(sent).await["result"].clone();
+        assert_eq!(task["status"]["state"], "working", "{task}");
+        bus.gate.add_permits(1);
+        let id = json!({ "id": task["id"] });
+        bus.follow(id.clone()).await;
+        let stored = bus.ask("tasks/get", id).await;
+        assert_eq!(stored["result"]["status"]["state"], "completed");
+    }
+}
+
+#[tokio::test]
 async fn a_task_is_cancelled_by_the_agents_own_task_id() {
     let mut bus = Bus::open().await;
     let mut stream = bus.stream(user_message("hold")).await;
@@ -687,11 +707,12 @@ async fn a_task_is_cancelled_by_the_agents_own_task_id() {
 
 #[tokio::test]
 async fn a_silent_agent_fails_its_task_at_the_deadline() {
-    let bus = Bus::open().await;
-    let patient = json!({ "message": message("begin"), "configuration": { "timeout": 3000 } });
-    let answer = bus.ask("message/send", patient.clone()).await;
-    let task = &answer["result"];
-    assert_eq!(task["status"]["state"], "failed", "{answer}");
+    let bus = Bus::open_with(&CONFIG.replace("timeout: 10s", "timeout: 2s")).await;
+    let task = bus.ask("message/send", user_message("begin")).await["result"]["id"].clone();
+    let id = json!({ "id": task });
+    bus.follow(id.clone()).await;
+    let task = bus.ask("tasks/get", id).await["result"].clone();
+    assert_eq!(task["status"]["state"], "failed", "{task}");
     let why = task["status"]["message"]["parts"][0]["text"]
         .as_str()
         .unwrap();
@@ -704,6 +725,7 @@ async fn a_silent_agent_fails_its_task_at_the_deadline() {
     let answer = bus.ask("message/send", silent).await;
     assert_eq!(answer["error"]["code"], -32006);
     assert_eq!(answer["error"]["data"]["reason"], "timeout");
+    let patient = json!({ "message": message("begin"), "configuration": { "timeout": 1000 } });
     let events = bus.stream(patient).await.rest().await;
     assert_eq!(
         events.last().unwrap().json()["result"]["status"]["state"],

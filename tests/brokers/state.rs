@@ -126,8 +126,8 @@ async fn goes_on_after_an_outage(logs: &impl Logs, broker: &Private) {
     let spec = LogSpec {
         name: "events",
         kind: Kind::Events {
-            life: std::time::Duration::from_hours(1),
-            max_life: std::time::Duration::from_hours(1),
+            life: std::time::Duration::from_secs(3_600),
+            max_life: std::time::Duration::from_secs(3_600),
         },
     };
     let (_, [(one, _one), (other, _other)]) = replicas(logs, spec).await;

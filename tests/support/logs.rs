@@ -64,8 +64,8 @@ pub const CASES: [Case; 10] = [
 const EVENTS: LogSpec = LogSpec {
     name: "events",
     kind: Kind::Events {
-        life: Duration::from_hours(1),
-        max_life: Duration::from_hours(1),
+        life: Duration::from_secs(3_600),
+        max_life: Duration::from_secs(3_600),
     },
 };
 const LATEST: LogSpec = LogSpec {

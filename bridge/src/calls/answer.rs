@@ -40,8 +40,9 @@ pub struct Answer {
     last_deadline: Instant,
     /// When records are released although an earlier one is missing.
     gap_deadline: Option<Instant>,
-    /// How long the caller waits for a part.
+    /// How long the caller waits for the next part, and for each part after that.
     timeout: Duration,
+    part_timeout: Duration,
     account: Account,
     ended: bool,
     /// Set once an agent may have received the request.
@@ -100,6 +101,7 @@ impl Opened {
             last_deadline: started + self.total_timeout,
             gap_deadline: None,
             timeout: self.timeout,
+            part_timeout: self.part_timeout,
             account,
             ended: false,
             may_have_arrived: self.may_have_arrived,
@@ -195,6 +197,7 @@ impl Answer {
             parts,
             cancel: Cancel::new(id, Dialect::JsonRpc, None, &[]),
             timeout: left,
+            part_timeout: left,
             total_timeout: left,
             is_rpc: false,
             may_have_arrived: Arc::new(AtomicBool::new(true)),
@@ -273,6 +276,7 @@ impl Answer {
             Ok(part) => {
                 self.calls.metrics.call_parts.inc();
                 self.consumed += 1;
+                self.timeout = self.part_timeout;
                 // A caller that is asked a question may take until the deadline of the whole answer.
                 self.deadline = if std::mem::take(&mut self.is_asking) {
                     self.last_deadline

@@ -44,8 +44,10 @@ pub(crate) struct Exchange {
     form: Form,
     dialect: Dialect,
     streamed: bool,
-    /// How long the caller waits for the answer, or for the next part of it.
+    /// How long the caller waits for the answer, or for its first part.
     timeout: Duration,
+    /// How long it waits for each further part.
+    part_timeout: Duration,
     /// How long it waits for the last part, if the answer may have several.
     stream_timeout: Duration,
     /// The questions that the caller supports, if it accepts other messages before the answer.
@@ -66,6 +68,7 @@ pub(crate) struct Opened {
     pub(super) parts: mpsc::Receiver<Box<CallerMessage>>,
     pub(super) cancel: Cancel,
     pub(super) timeout: Duration,
+    pub(super) part_timeout: Duration,
     /// How long the whole answer may take.
     pub(super) total_timeout: Duration,
     pub(super) is_rpc: bool,
@@ -152,6 +155,7 @@ impl Calls {
         account: &mut Account,
     ) -> Result<(Opened, Vec<Outgoing>), CallError> {
         let (timeout, arrived) = (request.timeout, request.arrived);
+        let bounds_first_part = request.bounds_first_part;
         let message = request.data.as_ref().unwrap_or(&request.unit);
         let (json_rpc, bytes) = (message.json_rpc.clone(), message.bytes.clone());
         let caller = request.caller.clone();
@@ -174,6 +178,10 @@ impl Calls {
         let mut exchange = self.exchange(call, event, rpc, (timeout, waited))?;
         exchange.event.set("id", call.text())?;
         exchange.set_client(client);
+        if bounds_first_part {
+            exchange.part_timeout = self.limits.timeout;
+            exchange.stream_timeout = exchange.timeout.max(self.limits.stream_timeout);
+        }
         let from = Self::of_caller(&rules, &exchange.original.id, &headers);
         let copies = self.route_call(&exchange, from);
         let copies = copies.map_err(|error| CallError::unroutable(&error, &exchange.event))?;
@@ -237,6 +245,7 @@ impl Calls {
             dialect,
             streamed,
             timeout,
+            part_timeout: timeout,
             stream_timeout,
             client: None,
         })
@@ -263,6 +272,7 @@ impl Calls {
             dialect,
             streamed,
             timeout,
+            part_timeout,
             client,
             ..
         } = exchange;
@@ -301,6 +311,7 @@ impl Calls {
             parts,
             cancel: Cancel::new(id, dialect, target, copies),
             timeout,
+            part_timeout,
             total_timeout,
             is_rpc,
             client,

@@ -211,6 +211,7 @@ impl Calls {
                 call: None,
                 target: cancel.target().cloned(),
                 timeout: None,
+                bounds_first_part: false,
                 caller: Text::from_static(caller),
                 headers: Vec::new(),
             };

@@ -94,6 +94,8 @@ pub struct Request {
     pub target: Option<Text>,
     /// How long the caller waits, counted from `arrived`: the default if it does not say, and at most the maximum.
     pub timeout: Option<Duration>,
+    /// Whether `timeout` bounds only the first part of the answer. The rest may take as long as without it.
+    pub bounds_first_part: bool,
     /// The address of the caller, which is the last segment of the event's `source`.
     pub caller: Text,
     /// The caller's headers that are passed on.

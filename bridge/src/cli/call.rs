@@ -137,6 +137,7 @@ async fn make(
         call: None,
         target: Some(Text::from(args.agent.as_str())),
         timeout: args.timeout,
+        bounds_first_part: false,
         // The caller set the time for everything, connecting included.
         arrived: args.timeout.map_or_else(Instant::now, |_| began),
         caller: Text::from_static("call"),

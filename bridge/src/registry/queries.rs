@@ -242,6 +242,7 @@ async fn answer(
         call: None,
         target: Some(agent.clone()),
         timeout: Some(AGENT_TIMEOUT),
+        bounds_first_part: false,
         caller,
         headers: Vec::new(),
     };

@@ -343,8 +343,8 @@ mod tests {
     fn removed_keys_leave_room_for_entries() {
         let (mut entries, limit) = (Entries::default(), 100_000);
         let kind = Kind::Events {
-            life: Duration::from_hours(1),
-            max_life: Duration::from_hours(2),
+            life: Duration::from_secs(3_600),
+            max_life: Duration::from_secs(7_200),
         };
         let record = |number: u64| Record {
             key: Text::from(format!("key-{number}")),

@@ -60,10 +60,14 @@ pub const STORAGE: LogSpec = LogSpec {
 /// All logs.
 pub const LOGS: [LogSpec; 6] = [TASKS, AGENTS, PUSH, RESULTS, EXECUTIONS, STORAGE];
 
-const DAY: Duration = Duration::from_hours(24);
-const HOURS_25: Duration = Duration::from_hours(25);
-const DAYS_2: Duration = Duration::from_hours(2 * 24);
-const DAYS_3: Duration = Duration::from_hours(3 * 24);
+const DAY: Duration = hours(24);
+const HOURS_25: Duration = hours(25);
+const DAYS_2: Duration = hours(2 * 24);
+const DAYS_3: Duration = hours(3 * 24);
+
+const fn hours(hours: u64) -> Duration {
+    Duration::from_secs(hours * 3_600)
+}
 
 /// The location of a log on a bus.
 #[derive(Debug, Clone, PartialEq, Eq)]

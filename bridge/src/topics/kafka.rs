@@ -12,7 +12,7 @@ use super::{
 };
 use crate::access::{Access, Operation, Storage, Target};
 use crate::config::Config;
-use crate::state::{Kind, LogLocation, LogSpec};
+use crate::state::{LogLocation, LogSpec};
 
 /// The largest message that brokers accept by default.
 const DEFAULT_MESSAGE_BYTES: u64 = 1_048_588;

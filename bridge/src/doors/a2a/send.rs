@@ -1,6 +1,8 @@
 //! `message/send` and `message/stream`: checks a message, sends it to the agent, and answers with a message, a task or
 //! a stream.
 
+use std::time::Duration;
+
 use a2abus_plugin::json::range_of;
 use a2abus_plugin::protocol::dialect::Dialect;
 use a2abus_plugin::protocol::jsonrpc::{RpcBody, splice};
@@ -40,7 +42,7 @@ struct SendParams<'a> {
     expecting = "a configuration, which is an object"
 )]
 struct Configuration<'a> {
-    /// In milliseconds. It takes effect elsewhere; here it is only checked.
+    /// In milliseconds. Calls read it from the payload too, to limit the first part of the answer.
     #[serde(deserialize_with = "crate::count::read")]
     timeout: Option<usize>,
     blocking: Option<bool>,
@@ -106,12 +108,14 @@ impl A2aRequest<'_> {
         let call = (!self.in_batch).then_some(self.common.call);
         let options = CallOptions {
             task: Some(&outbound.task),
+            // When the caller stops waiting, it gets the task, which continues.
+            bounds_first_part: !streams && !at_once,
             ..CallOptions::default()
         };
         let answer = Box::pin(self.common.call(unit, call, options)).await;
         let mut answer = answer.map_err(|error| of_call(&error))?;
         let mut first = None;
-        let until = self.response_deadline(configuration.timeout.is_some());
+        let until = self.response_deadline(configuration.timeout);
         if !streams && !at_once && !outbound.is_continuation {
             let part;
             (answer, part) = self.awaited(agent, &outbound, answer, until).await;
@@ -144,16 +148,11 @@ impl A2aRequest<'_> {
     }
 
     /// How long a caller without a stream waits for the end of its task; then it gets the current task. The call itself
-    /// may last longer while its agent reports progress. If the caller sets a timeout, it is the time limit of the
-    /// call.
-    fn response_deadline(&self, is_named: bool) -> Instant {
-        let calls = &self.common.calls;
-        let longest = if is_named || self.common.timeout.is_some() {
-            calls.longest()
-        } else {
-            calls.timeout_for(None)
-        };
-        self.common.arrived + longest
+    /// may last longer while its agent reports progress.
+    fn response_deadline(&self, configured: Option<usize>) -> Instant {
+        let configured = configured.map(|millis| Duration::from_millis(millis as u64));
+        let timeout = self.common.timeout.or(configured);
+        self.common.arrived + self.common.calls.timeout_for(timeout)
     }
 
     /// Reserves a task within the limit of the message's context, until the message has created a task. Tasks that wait

@@ -107,6 +107,8 @@ pub(in crate::doors) struct CallOptions<'a> {
     pub(in crate::doors) session: Option<Text>,
     /// The skill call behind the request, for such a client.
     pub(in crate::doors) skill: Option<Skill>,
+    /// See [`calls::Request::bounds_first_part`].
+    pub(in crate::doors) bounds_first_part: bool,
 }
 
 // === impl Common ===
@@ -123,6 +125,7 @@ impl Common {
             client,
             session,
             skill,
+            bounds_first_part,
         }: CallOptions<'_>,
     ) -> Result<Box<Answer>, CallError> {
         if self.is_resumed && call == Some(self.call) {
@@ -131,6 +134,7 @@ impl Common {
         }
         let mut request = self.request(unit, call)?;
         request.data = data;
+        request.bounds_first_part = bounds_first_part;
         let mut prepared = self.calls.prepare(request, client)?;
         if let Some(opened) = self.opened(call, (task, session, skill), &prepared)
             && Box::pin(self.results.open_call(self.call, opened)).await
@@ -234,6 +238,7 @@ impl Common {
             call,
             target,
             timeout: self.in_time(timeout)?,
+            bounds_first_part: false,
             caller: self.caller.clone(),
             headers: self.headers.clone(),
         })
