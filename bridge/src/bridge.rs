@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use a2abus_executor::{Client, ClientError, ClientOptions, Environment};
 use a2abus_plugin::Text;
-use a2abus_transports::{AnyTransport, Consumer, Subscription, TransportError};
+use a2abus_transports::{AnyTransport, Consumer, Revealed, Subscription, TransportError};
 use arc_swap::ArcSwap;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
@@ -31,7 +31,7 @@ use crate::calls::exchange::Exchanges;
 use crate::calls::reply::ReplyChannels;
 use crate::calls::reply_token::ReplyTokens;
 use crate::calls::{CallLimits, Calls};
-use crate::config::{Config, HttpConfig, Name, Role, StateLog};
+use crate::config::{Config, HttpConfig, Name, PushConfig, Role, StateLog};
 use crate::doors::a2a::{AllowedUrls, Deliveries, Limits, LiveSettings, PushSettings, Settings};
 use crate::log_limit::LogLimits;
 use crate::metrics::Metrics;
@@ -45,6 +45,7 @@ use crate::reload::{ConfigReloader, LogLevels, Reloads};
 use crate::results::Results;
 use crate::route::{Destination, RouteTable};
 use crate::rules::{CurrentRules, Rules};
+use crate::state::seal::SealKeys;
 use crate::state::{Logs, StateError};
 use crate::tasks::Tasks;
 use crate::tasks::push::Webhooks;
@@ -517,8 +518,13 @@ async fn deliveries(
     if !config.enabled {
         return Ok(None);
     }
+    let keys = config.keys.iter().map(PushConfig::reveal_key);
+    let keys = keys.collect::<Result<Vec<_>, _>>();
+    let keys =
+        keys.map_err(|error| BridgeError::Config(format!("a2a.push_notifications.keys: {error}")))?;
+    let keys = SealKeys::new(keys.iter().map(Revealed::as_str));
     let push = PushSettings {
-        webhooks: Webhooks::open(state).await?,
+        webhooks: Webhooks::open(state, keys).await?,
         allowed: AllowedUrls::new(config),
         max: config.max_per_task as usize,
     };

@@ -20,6 +20,7 @@ mod follow;
 mod location;
 mod log;
 mod memory;
+pub(crate) mod seal;
 mod service;
 #[cfg(test)]
 mod tests;
@@ -38,5 +39,6 @@ pub use log::{
     Record, StateError,
 };
 pub use memory::MemoryLog;
+pub use seal::SealError;
 pub use service::Logs;
 pub use view::{Progress, View, ViewOptions, ViewTask};

@@ -267,11 +267,19 @@ impl Tasks {
     }
 
     /// Begins a task whose caller has disconnected, and records the agent's answer for it until the answer ends.
-    pub(crate) fn adopt(self: &Arc<Self>, id: Text, beginning: Event, mut answer: Box<Answer>) {
+    /// `begun` runs once the task exists.
+    pub(crate) fn adopt(
+        self: &Arc<Self>,
+        id: Text,
+        beginning: Event,
+        mut answer: Box<Answer>,
+        begun: impl Future<Output = ()> + Send + 'static,
+    ) {
         let tasks = Arc::clone(self);
         self.drivers.spawn(async move {
             let driven = async {
                 Box::pin(tasks.record(&id, &beginning)).await?;
+                begun.await;
                 tasks.driven(&id, &mut answer, None).await
             };
             let driven = driven.await;

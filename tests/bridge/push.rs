@@ -14,7 +14,7 @@ use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-use crate::http::SOON;
+use crate::http::{SOON, request};
 use crate::tasks::{Bus, CONFIG, message};
 
 const AGENT: &str = "/a2a/agents/weather";
@@ -381,4 +381,93 @@ async fn a_webhook_survives_a_restart() {
     let (_, event) = hook.next().await;
     assert!(event["artifactUpdate"].is_object(), "{event}");
     assert_eq!(*state(&hook.next().await.1), "TASK_STATE_COMPLETED");
+}
+
+#[tokio::test]
+async fn tokens_and_credentials_are_stored_encrypted_or_refused() {
+    let mut hook = Hook::open().await;
+    let directory = tempfile::tempdir().unwrap();
+    let files = directory.path().join("state");
+    std::fs::create_dir(&files).unwrap();
+    let config = |keys: &[&str]| {
+        let keys = keys.iter().map(|name| {
+            let file = directory.path().join(name);
+            std::fs::write(&file, name.repeat(32)).unwrap();
+            format!("{{ file: {} }}", file.display())
+        });
+        let keys = format!(
+            "max_per_task: 2, keys: [{}]",
+            keys.collect::<Vec<_>>().join(", ")
+        );
+        let state = format!(
+            "state: {{ log: embedded, directory: {} }}\n",
+            files.display()
+        );
+        hook.config().replace("max_per_task: 2", &keys) + &state
+    };
+    let [without, with, renewed] = [config(&[]), config(&["a"]), config(&["b", "a"])];
+    let stop = async |bus: Bus| {
+        bus.front.stop.cancel();
+        timeout(SOON, bus.front.running).await.unwrap().unwrap();
+        until_closed(&files).await;
+    };
+    let secret = json!({
+        "url": hook.url,
+        "token": "canary-token",
+        "authentication": { "scheme": "Bearer", "credentials": "canary-credentials" },
+    });
+    let params = |webhook: &Value| json!({ "message": message("ask"), "configuration": { "taskPushNotificationConfig": webhook } });
+
+    let bus = Bus::open_with(&without).await;
+    let refused = bus.ask_1_0("SendMessage", params(&secret)).await;
+    assert_eq!(refused["error"]["code"], -32_602);
+    let why = refused["error"]["message"].as_str().unwrap();
+    assert!(why.contains("a2a.push_notifications.keys"), "{why}");
+    let plain = json!({ "url": hook.url });
+    bus.ask_1_0("SendMessage", params(&plain)).await;
+    assert!(!hook.next().await.0.contains_key("authorization"));
+    stop(bus).await;
+
+    let bus = Bus::open_with(&with).await;
+    let sent = bus.ask_1_0("SendMessage", params(&secret)).await;
+    let task = sent["result"]["task"]["id"].as_str().unwrap().to_owned();
+    let (headers, _) = hook.next().await;
+    assert_eq!(headers["authorization"], "Bearer canary-credentials");
+    assert_eq!(headers["x-a2a-notification-token"], "canary-token");
+    until(&bus, "delivered", 1).await;
+    stop(bus).await;
+    for file in std::fs::read_dir(&files).unwrap() {
+        let bytes = std::fs::read(file.unwrap().path()).unwrap();
+        assert!(!bytes.windows(7).any(|window| window == b"canary-"));
+    }
+
+    let bus = Bus::open_with(&renewed).await;
+    let read = bus
+        .ask_1_0(
+            "GetTaskPushNotificationConfig",
+            json!({ "taskId": task, "id": task }),
+        )
+        .await;
+    assert_eq!(read["result"]["token"], "canary-token", "{read}");
+    let mut next = message("plain");
+    next["taskId"] = task.into();
+    bus.ask_1_0("SendMessage", json!({ "message": next })).await;
+    let (headers, _) = hook.next().await;
+    assert_eq!(headers["authorization"], "Bearer canary-credentials");
+}
+
+#[tokio::test]
+async fn a_client_that_disconnects_before_the_first_part_keeps_its_webhook() {
+    let mut hook = Hook::open().await;
+    let mut bus = hook.bus().await;
+    let webhook = json!({ "url": hook.url });
+    let configuration = json!({ "pushNotificationConfig": webhook });
+    let params = json!({ "message": message("late"), "configuration": configuration });
+    let sending = bus.post(request("7", "message/send", params)).send();
+    let client = tokio::spawn(sending);
+    bus.next_request().await;
+    client.abort();
+    assert!(client.await.unwrap_err().is_cancelled());
+    bus.gate.add_permits(1);
+    while hook.next().await.1["status"]["state"] != "completed" {}
 }

@@ -66,7 +66,7 @@ impl Bus {
         }
     }
 
-    fn post(&self, body: String) -> RequestBuilder {
+    pub(crate) fn post(&self, body: String) -> RequestBuilder {
         self.front
             .to("/a2a/agents/weather", body)
             .header("content-type", "application/json")

@@ -13,7 +13,7 @@ use futures_util::future::BoxFuture;
 use tokio::sync::mpsc;
 
 use super::error::{CallError, NoAnswer, RequestState};
-use super::open::Opened;
+use super::open::{Opened, Timeouts};
 use super::part::Part;
 use super::render;
 use super::service::Calls;
@@ -97,11 +97,11 @@ impl Opened {
             id: self.id,
             parts: self.parts,
             publishing: Publishing(None),
-            deadline: started + self.timeout,
-            last_deadline: started + self.total_timeout,
+            deadline: started + self.timeouts.first,
+            last_deadline: started + self.timeouts.last,
             gap_deadline: None,
-            timeout: self.timeout,
-            part_timeout: self.part_timeout,
+            timeout: self.timeouts.first,
+            part_timeout: self.timeouts.part,
             account,
             ended: false,
             may_have_arrived: self.may_have_arrived,
@@ -196,9 +196,11 @@ impl Answer {
             id,
             parts,
             cancel: Cancel::new(id, Dialect::JsonRpc, None, &[]),
-            timeout: left,
-            part_timeout: left,
-            total_timeout: left,
+            timeouts: Timeouts {
+                first: left,
+                part: left,
+                last: left,
+            },
             is_rpc: false,
             may_have_arrived: Arc::new(AtomicBool::new(true)),
             client: None,

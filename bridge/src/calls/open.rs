@@ -44,14 +44,21 @@ pub(crate) struct Exchange {
     form: Form,
     dialect: Dialect,
     streamed: bool,
-    /// How long the caller waits for the answer, or for its first part.
-    timeout: Duration,
-    /// How long it waits for each further part.
-    part_timeout: Duration,
-    /// How long it waits for the last part, if the answer may have several.
-    stream_timeout: Duration,
+    /// How long the caller waits. The last part may take longer if the answer may have several.
+    timeouts: Timeouts,
     /// The questions that the caller supports, if it accepts other messages before the answer.
     client: Option<Abilities>,
+}
+
+/// How long a caller waits.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Timeouts {
+    /// For the answer, or for its first part.
+    pub(super) first: Duration,
+    /// For each further part.
+    pub(super) part: Duration,
+    /// For the last part, counted from the request.
+    pub(super) last: Duration,
 }
 
 /// The data and attributes of a received request that its call replaces.
@@ -67,10 +74,7 @@ pub(crate) struct Opened {
     pub(super) id: ReplyId,
     pub(super) parts: mpsc::Receiver<Box<CallerMessage>>,
     pub(super) cancel: Cancel,
-    pub(super) timeout: Duration,
-    pub(super) part_timeout: Duration,
-    /// How long the whole answer may take.
-    pub(super) total_timeout: Duration,
+    pub(super) timeouts: Timeouts,
     pub(super) is_rpc: bool,
     pub(super) client: Option<Abilities>,
     pub(super) may_have_arrived: Arc<AtomicBool>,
@@ -115,8 +119,7 @@ impl Original {
 // === impl Exchange ===
 
 impl Exchange {
-    /// How long the caller waits for the last part: longer if the answer may have several parts.
-    fn total_timeout(&self) -> Duration {
+    fn timeouts(&self) -> Timeouts {
         let shows_progress = matches!(
             self.form,
             Form::JsonRpc {
@@ -125,9 +128,13 @@ impl Exchange {
             }
         );
         if self.streamed || self.client.is_some() || shows_progress {
-            self.stream_timeout
+            self.timeouts
         } else {
-            self.timeout
+            let last = self.timeouts.first;
+            Timeouts {
+                last,
+                ..self.timeouts
+            }
         }
     }
 
@@ -179,8 +186,13 @@ impl Calls {
         exchange.event.set("id", call.text())?;
         exchange.set_client(client);
         if bounds_first_part {
-            exchange.part_timeout = self.limits.timeout;
-            exchange.stream_timeout = exchange.timeout.max(self.limits.stream_timeout);
+            let last = self.limits.stream_timeout.max(exchange.timeouts.first);
+            let part = self.limits.timeout;
+            exchange.timeouts = Timeouts {
+                part,
+                last,
+                ..exchange.timeouts
+            };
         }
         let from = Self::of_caller(&rules, &exchange.original.id, &headers);
         let copies = self.route_call(&exchange, from);
@@ -244,9 +256,11 @@ impl Calls {
             form,
             dialect,
             streamed,
-            timeout,
-            part_timeout: timeout,
-            stream_timeout,
+            timeouts: Timeouts {
+                first: timeout,
+                part: timeout,
+                last: stream_timeout,
+            },
             client: None,
         })
     }
@@ -263,7 +277,7 @@ impl Calls {
         caller: Option<&Text>,
         is_kept: bool,
     ) -> Result<Opened, CallError> {
-        let total_timeout = exchange.total_timeout();
+        let timeouts = exchange.timeouts();
         let Exchange {
             id,
             event,
@@ -271,8 +285,6 @@ impl Calls {
             form,
             dialect,
             streamed,
-            timeout,
-            part_timeout,
             client,
             ..
         } = exchange;
@@ -310,9 +322,7 @@ impl Calls {
             id,
             parts,
             cancel: Cancel::new(id, dialect, target, copies),
-            timeout,
-            part_timeout,
-            total_timeout,
+            timeouts,
             is_rpc,
             client,
             may_have_arrived,

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use a2abus_models::a2e_workflow::target::ApiBase;
 use a2abus_plugin::extension;
+use a2abus_transports::{Revealed, Secret, SecretError};
 use bytesize::ByteSize;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -146,6 +147,14 @@ pub struct PushConfig {
     ///
     /// Wrong: every client can make the bridge call any path below these URLs.
     pub allowed_urls: Vec<AsText<ApiBase>>,
+    /// Keys that encrypt the tokens and credentials of webhooks in `state`: texts of at least 32 random characters, such
+    /// as `openssl rand -hex 32` prints, the same at all replicas. The first one encrypts, all decrypt. To replace a
+    /// key, add the new one after it, restart all replicas, then put it first. Webhooks that were set with a key need
+    /// it for up to three days. Without keys, webhooks with a token or credentials are refused, unless `state.log` is
+    /// `memory`.
+    ///
+    /// Wrong: whoever has a key and reads the state can call these webhooks in the name of the bridge.
+    pub keys: Vec<Secret>,
     /// How long one call may take.
     #[schemars(extend("bounds" = ["100ms", "30s"]))]
     pub timeout: AsText<Duration>,
@@ -166,6 +175,7 @@ impl Default for PushConfig {
             enabled: false,
             public_urls: true,
             allowed_urls: Vec::new(),
+            keys: Vec::new(),
             timeout: AsText(Duration::from_secs(10)),
             give_up_after: AsText(Duration::from_secs(10 * 60)),
             max_per_task: 10,
@@ -188,10 +198,39 @@ impl Default for A2aConfig {
     }
 }
 
+/// A key for secrets in the state cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum KeyError {
+    /// It cannot be read.
+    #[error(transparent)]
+    Secret(#[from] SecretError),
+    /// Whoever reads the state could guess it.
+    #[error("must have at least {MIN_KEY_BYTES} characters: `openssl rand -hex 32` prints some")]
+    Short,
+}
+
+/// The shortest key of webhooks, in bytes.
+const MIN_KEY_BYTES: usize = 32;
 /// The longest id of a skill, in characters.
 const MAX_SKILL_ID: usize = 256;
 /// The prefix of the name of an agent's route.
 const ROUTE_PREFIX: &str = "agent-";
+
+// === impl PushConfig ===
+
+impl PushConfig {
+    /// The text of one of the keys.
+    ///
+    /// # Errors
+    /// When it cannot be read, or is too short.
+    pub(crate) fn reveal_key(key: &Secret) -> Result<Revealed, KeyError> {
+        let key = key.reveal()?;
+        match key.as_str().len() {
+            0..MIN_KEY_BYTES => Err(KeyError::Short),
+            _ => Ok(key),
+        }
+    }
+}
 
 // === impl SkillConfig ===
 

@@ -829,6 +829,23 @@ transports:
 }
 
 #[test]
+fn webhooks_need_a_key_if_the_state_leaves_the_process() {
+    let text = |push: &str, log: &str| {
+        format!(
+            "a2a: {{push_notifications: {{{push}}}}}\nstate: {{log: {log}}}\ndefault_route: [{{transport: n, topic: t}}]\n"
+        )
+    };
+    let warning = "warning: a2a.push_notifications.keys: is missing: webhooks with a token or credentials are refused, because the state would hold them unencrypted";
+    let is_warned = |text: String| {
+        let messages = problems(&format!("{BASE}{text}"), &[]);
+        messages.iter().any(|message| message.ends_with(warning))
+    };
+    assert!(is_warned(text("enabled: true", "k")));
+    assert!(!is_warned(text("enabled: true", "memory")));
+    assert!(!is_warned(text("enabled: false", "k")));
+}
+
+#[test]
 fn a_variable_leaves_what_only_looks_like_a_reference_to_a_secret() {
     let file = "
 transports: {n: {type: nats, servers: ['nats://a:1']}}

@@ -13,6 +13,8 @@ use bytes::Bytes;
 use tokio::sync::mpsc;
 use tokio_util::task::AbortOnDropHandle;
 
+use super::seal::SealError;
+
 /// The longest key of a record, in bytes.
 pub const MAX_KEY_BYTES: usize = 512;
 
@@ -207,6 +209,15 @@ pub enum StateError {
         #[source]
         error: Arc<redb::Error>,
     },
+    /// A secret cannot be encrypted.
+    #[error("a secret cannot be stored in {name}: {error}")]
+    NotSealed {
+        /// The log.
+        name: &'static str,
+        /// Why.
+        #[source]
+        error: SealError,
+    },
     /// The bus failed.
     #[error("the state {name}: {error}")]
     Bus {
@@ -245,6 +256,7 @@ impl StateError {
             Self::NotApplied { .. }
             | Self::Behind { .. }
             | Self::Overtaken { .. }
+            | Self::NotSealed { .. }
             | Self::Closed(_)
             | Self::Disk { .. } => true,
         }
@@ -389,6 +401,7 @@ impl StateError {
             | Self::Full { .. }
             | Self::Behind { .. }
             | Self::Overtaken { .. }
+            | Self::NotSealed { .. }
             | Self::Closed(_) => false,
         }
     }

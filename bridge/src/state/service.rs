@@ -79,6 +79,11 @@ impl Logs {
         }
     }
 
+    /// Whether the logs are in the memory of this process.
+    pub(crate) fn is_in_memory(&self) -> bool {
+        matches!(self.backend, LogBackend::Memory)
+    }
+
     /// Opens a log, or returns the open one. A log on a bus need not be reachable.
     ///
     /// # Errors

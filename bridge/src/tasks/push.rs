@@ -16,6 +16,7 @@ use tokio::time::timeout;
 use super::model::new_id;
 use crate::clock;
 use crate::state::body;
+use crate::state::seal::{SealError, SealKeys};
 use crate::state::{Applied, Fold, Following, Logs, PUSH, Position, Record, StateError, View};
 
 /// The webhooks of all tasks.
@@ -24,6 +25,9 @@ pub(crate) struct Webhooks {
     view: View<WebhookFold>,
     /// This process, among those that share the log.
     replica: Text,
+    keys: SealKeys,
+    /// Whether the log leaves this process, so that secrets in it must be sealed.
+    is_outside: bool,
 }
 
 /// The URL of a webhook, and the credentials of the bridge there.
@@ -35,6 +39,9 @@ pub(crate) struct Webhook {
     pub(crate) token: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) authentication: Option<Authentication>,
+    /// The token and the credentials, if they are sealed; then the members have none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    sealed: Option<String>,
     /// Whether the client uses A2A 1.0, so it understands single events; other clients receive the whole task.
     pub(crate) is_1_0: bool,
 }
@@ -45,6 +52,13 @@ pub(crate) struct Authentication {
     pub(crate) scheme: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) credentials: Option<String>,
+}
+
+/// What is sealed of a webhook.
+#[derive(Serialize, Deserialize)]
+struct Secrets {
+    token: Option<String>,
+    credentials: Option<String>,
 }
 
 /// A webhook of a task, folded from its records.
@@ -125,11 +139,18 @@ impl Webhooks {
     ///
     /// # Errors
     /// When the log cannot be opened.
-    pub(crate) async fn open(logs: &Logs) -> Result<Self, StateError> {
+    pub(crate) async fn open(logs: &Logs, keys: SealKeys) -> Result<Self, StateError> {
         Ok(Self {
             view: logs.view(PUSH, WebhookFold).await?,
             replica: new_id(),
+            keys,
+            is_outside: !logs.is_in_memory(),
         })
+    }
+
+    /// Whether webhooks may have secrets.
+    pub(crate) fn takes_secrets(&self) -> bool {
+        !self.is_outside || !self.keys.is_empty()
     }
 
     /// Waits until this replica has applied everything in the log.
@@ -180,14 +201,19 @@ impl Webhooks {
     /// `after`, unless `last` is set.
     ///
     /// # Errors
-    /// When it is not stored.
+    /// When it is not stored. Without keys, webhooks with secrets are not stored outside of this process.
     pub(crate) async fn set(
         &self,
         task: &str,
         id: &str,
-        webhook: Webhook,
+        mut webhook: Webhook,
         (after, last): (Position, bool),
     ) -> Result<(), StateError> {
+        if self.is_outside {
+            let sealed = webhook.seal(&self.keys, &key(task, id));
+            let name = PUSH.name;
+            sealed.map_err(|error| StateError::NotSealed { name, error })?;
+        }
         let event = Event::Set {
             task: task.into(),
             id: id.into(),
@@ -279,6 +305,16 @@ impl Webhooks {
         }
     }
 
+    /// A stored webhook with its secrets.
+    ///
+    /// # Errors
+    /// When none of the keys opens them.
+    pub(crate) fn opened(&self, stored: &StoredWebhook) -> Result<Webhook, SealError> {
+        stored
+            .webhook
+            .opened(&self.keys, &key(&stored.task, &stored.id))
+    }
+
     /// Follows webhooks from now on, as they are set.
     pub(crate) fn follow(&self) -> Following {
         self.view.follow(None, BEHIND, |_| ()).1
@@ -301,6 +337,61 @@ pub(crate) fn is_set(record: &Record) -> bool {
 /// The bridge generates task ids, and they contain no slash.
 fn key(task: &str, id: &str) -> String {
     format!("{task}/{id}")
+}
+
+// === impl Webhook ===
+
+impl Webhook {
+    /// A webhook with these secrets.
+    pub(crate) fn new(
+        url: String,
+        token: Option<String>,
+        authentication: Option<Authentication>,
+        is_1_0: bool,
+    ) -> Self {
+        Self {
+            url,
+            token,
+            authentication,
+            sealed: None,
+            is_1_0,
+        }
+    }
+
+    /// Whether it has a token or credentials.
+    pub(crate) fn has_secrets(&self) -> bool {
+        let credentials = self.authentication.as_ref();
+        let credentials = credentials.and_then(|it| it.credentials.as_ref());
+        self.token.is_some() || credentials.is_some() || self.sealed.is_some()
+    }
+
+    fn seal(&mut self, keys: &SealKeys, place: &str) -> Result<(), SealError> {
+        if !self.has_secrets() {
+            return Ok(());
+        }
+        let credentials = self.authentication.as_mut();
+        let secrets = Secrets {
+            token: self.token.take(),
+            credentials: credentials.and_then(|it| it.credentials.take()),
+        };
+        let text = serde_json::to_string(&secrets).map_err(|_| SealError::Failed)?;
+        self.sealed = Some(keys.seal(place, &text)?);
+        Ok(())
+    }
+
+    fn opened(&self, keys: &SealKeys, place: &str) -> Result<Self, SealError> {
+        let mut opened = self.clone();
+        let Some(sealed) = opened.sealed.take() else {
+            return Ok(opened);
+        };
+        let text = keys.open(place, &sealed)?;
+        let secrets: Secrets = serde_json::from_str(&text).map_err(|_| SealError::NotOpened)?;
+        opened.token = secrets.token;
+        if let Some(authentication) = &mut opened.authentication {
+            authentication.credentials = secrets.credentials;
+        }
+        Ok(opened)
+    }
 }
 
 // === impl WebhookFold ===
@@ -373,10 +464,12 @@ impl Fold for WebhookFold {
             url,
             token,
             authentication,
+            sealed,
             ..
         } = &stored.webhook;
         let texts = [
             token,
+            sealed,
             &authentication
                 .as_ref()
                 .and_then(|it| it.credentials.clone()),
@@ -412,12 +505,7 @@ mod tests {
         Event::Set {
             task: "t".into(),
             id: "c".into(),
-            webhook: Webhook {
-                url: "https://hooks.example.com/".to_owned(),
-                token: None,
-                authentication: None,
-                is_1_0: true,
-            },
+            webhook: Webhook::new("https://hooks.example.com/".to_owned(), None, None, true),
             after: "0-7".to_owned(),
             owner: owner.into(),
             last: false,

@@ -815,6 +815,7 @@ workflows:
   agents:
     - {{id: a, keys: [{{file: {place}/key}}, {{env: NOT_SET}}]}}
     - {{id: b, keys: [{{file: {place}/empty}}, {{file: {place}/key}}]}}
+a2a: {{push_notifications: {{enabled: true, keys: [{{file: {place}/key}}, {{env: NOT_SET}}]}}}}
 "
     );
     std::fs::write(&file, text).unwrap();
@@ -825,6 +826,7 @@ workflows:
     let missing = format!("cannot read the secret file {place}/missing: {gone}");
     let empty = format!("the secret in {place}/empty is empty");
     let duplicate = "is the same key as workflows.agents[0].keys[0]";
+    let short = "must have at least 32 characters: `openssl rand -hex 32` prints some";
     let [no_cert, no_key] = ["c", "k"]
         .map(|it| format!("{it} does not exist: correct the path, or put the file there"));
     let expected = [
@@ -837,6 +839,8 @@ workflows:
         (15, "workflows.agents[0].keys[1]", unset),
         (16, "workflows.agents[1].keys[0]", &empty),
         (16, "workflows.agents[1].keys[1]", duplicate),
+        (17, "a2a.push_notifications.keys[0]", short),
+        (17, "a2a.push_notifications.keys[1]", unset),
     ];
     let lines: Vec<&str> = output.stderr.lines().collect();
     for (reported, (line, path, message)) in lines.iter().zip(expected) {
@@ -850,10 +854,10 @@ workflows:
         );
     }
     let verdict = format!(
-        "{file}: 9 errors, all in secrets and TLS files. Everything else is OK (--without-secrets skips this check)."
+        "{file}: 11 errors, all in secrets and TLS files. Everything else is OK (--without-secrets skips this check)."
     );
-    assert_eq!((output.status, lines.len()), (1, 10), "{}", output.stderr);
-    assert_eq!(lines[9], verdict);
+    assert_eq!((output.status, lines.len()), (1, 12), "{}", output.stderr);
+    assert_eq!(lines[11], verdict);
     assert!(!output.stderr.contains("canary"), "{}", output.stderr);
     let alone = run(&["check", "-c", file, "--without-secrets"], "");
     assert_eq!(alone.status, 0, "{}", alone.stderr);

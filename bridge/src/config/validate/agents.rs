@@ -5,8 +5,8 @@ use http::{HeaderName, HeaderValue};
 use super::{Checker, already};
 use crate::config::path::ValuePath;
 use crate::config::{
-    AgentCardConfig, AttachProtocol, ConditionConfig, SkillConfig, TextOrSecret, TransportType,
-    condition_holds,
+    AgentCardConfig, AttachProtocol, ConditionConfig, SkillConfig, StateLog, TextOrSecret,
+    TransportType, condition_holds,
 };
 use crate::names::Name;
 
@@ -19,6 +19,7 @@ pub(super) fn check(checker: &mut Checker<'_>) {
     servers(checker);
     skills(checker);
     default_agent(checker);
+    webhook_keys(checker);
     public_url(checker);
 }
 
@@ -266,6 +267,22 @@ fn default_agent(checker: &mut Checker<'_>) {
         let known: Vec<&str> = sections.agents.keys().map(String::as_str).collect();
         let path = ValuePath::root().key("a2a").key("default_agent");
         checker.require_known(path, "agent", agent.as_str(), &known);
+    }
+}
+
+/// Warns if clients may set webhooks but no webhook with a token or credentials is accepted.
+fn webhook_keys(checker: &mut Checker<'_>) {
+    let sections = checker.sections;
+    let (Some(a2a), Some(state)) = (&sections.a2a, &sections.state) else {
+        return;
+    };
+    let push = &a2a.push_notifications;
+    if push.enabled && push.keys.is_empty() && state.place() != StateLog::Memory {
+        let section = ValuePath::root().key("a2a").key("push_notifications");
+        checker.warning(
+            section.key("keys"),
+            "is missing: webhooks with a token or credentials are refused, because the state would hold them unencrypted",
+        );
     }
 }
 

@@ -7,10 +7,11 @@ use std::error::Error as _;
 use a2abus_transports::SecretError;
 
 use super::Checker;
-use crate::config::AttachConfig;
+use crate::config::agents::KeyError;
 use crate::config::path::ValuePath;
 use crate::config::transport::TransportConfig;
 use crate::config::workflows::WorkflowsConfig;
+use crate::config::{AttachConfig, PushConfig};
 
 pub(super) fn check(checker: &mut Checker<'_>) {
     let sections = checker.sections;
@@ -49,6 +50,20 @@ pub(super) fn check(checker: &mut Checker<'_>) {
             }
         }
         keys(checker, &path, workflows);
+    }
+    let push = sections.a2a.as_ref().map(|a2a| &a2a.push_notifications);
+    if let Some(push) = push.filter(|push| push.enabled) {
+        let path = ValuePath::root()
+            .key("a2a")
+            .key("push_notifications")
+            .key("keys");
+        for (index, key) in push.keys.iter().enumerate() {
+            match PushConfig::reveal_key(key) {
+                Ok(_) => {}
+                Err(KeyError::Secret(error)) => unread(checker, path.index(index), &error),
+                Err(short @ KeyError::Short) => checker.error(path.index(index), short.to_string()),
+            }
+        }
     }
 }
 

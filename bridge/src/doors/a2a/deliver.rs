@@ -307,7 +307,13 @@ impl Deliveries {
     }
 
     async fn send(&self, stored: &StoredWebhook, body: Bytes) -> Result<(), Refused> {
-        let webhook = &stored.webhook;
+        // A key that was removed by mistake may come back.
+        let webhook = self.push.webhooks.opened(stored);
+        let webhook = webhook.map_err(|error| {
+            Refused::ForNow(format!(
+                "its token or credentials: {error} (a2a.push_notifications.keys)"
+            ))
+        })?;
         // The URL may have been forbidden since it was set.
         let target =
             Target::parse(&webhook.url).map_err(|error| Refused::ForGood(error.to_string()))?;

@@ -2,7 +2,10 @@
 //!
 //! Source: docs/protocols/a2a.md §11; docs/design.md §T11.
 
+use std::sync::Arc;
+
 use a2abus_models::a2e_workflow::target::Target;
+use a2abus_plugin::Text;
 use a2abus_plugin::protocol::dialect::Dialect;
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -70,6 +73,7 @@ struct WireAuthentication {
 }
 
 /// A configuration that has been checked.
+#[derive(Clone)]
 pub(super) struct Checked {
     id: Option<String>,
     webhook: Webhook,
@@ -96,9 +100,9 @@ impl A2aRequest<'_> {
         match what {
             Push::Set => {
                 let checked = push.check(params.into_wire(), is_1_0)?;
-                let id = self.set(push, &task, &stored, checked).await?;
+                let id = push.set(&task, &stored, checked).await?;
                 let stored = push.webhooks.get(&task, &id).ok_or_else(|| gone(&task))?;
-                Ok(config_json(&stored, is_1_0).to_string())
+                Ok(push.config_json(&stored, is_1_0).to_string())
             }
             Push::Get => {
                 let found = match &id {
@@ -106,13 +110,13 @@ impl A2aRequest<'_> {
                     None => push.webhooks.of_task(&task).into_iter().next(),
                 };
                 let found = found.ok_or_else(|| no_webhook(&task, id.as_deref()))?;
-                Ok(config_json(&found, is_1_0).to_string())
+                Ok(push.config_json(&found, is_1_0).to_string())
             }
             Push::List => {
                 let all = push.webhooks.of_task(&task);
                 let all: Value = all
                     .iter()
-                    .map(|stored| config_json(stored, is_1_0))
+                    .map(|stored| push.config_json(stored, is_1_0))
                     .collect();
                 Ok(match is_1_0 {
                     true => json!({ "configs": all, "nextPageToken": "" }).to_string(),
@@ -147,38 +151,77 @@ impl A2aRequest<'_> {
         push.id_of(task, checked).map(drop)
     }
 
+    /// Stores the webhook in a message once its task exists. Nobody waits for it.
+    pub(super) fn webhook_of_task(
+        &self,
+        task: &Text,
+        checked: Option<Checked>,
+    ) -> impl Future<Output = ()> + Send + use<> {
+        let settings = &self.a2a.settings;
+        let (push, tasks) = (settings.push.clone(), Arc::clone(&settings.tasks));
+        let task = task.clone();
+        async move {
+            let (Some(push), Some(checked)) = (push, checked) else {
+                return;
+            };
+            let Some(stored) = tasks.get(&task) else {
+                return;
+            };
+            if let Err(error) = push.set(&task, &stored, checked).await {
+                tracing::error!(%task, error = error.message(), "the webhook of a task was not stored");
+            }
+        }
+    }
+
     /// Stores the webhook in a message.
     pub(super) async fn store_webhook(&self, task: &str, checked: Checked) -> Result<(), Failure> {
         let push = self.a2a.settings.push.as_ref().ok_or_else(no_push)?;
-        let stored = self
-            .a2a
-            .settings
-            .tasks
-            .get(task)
-            .ok_or_else(|| gone(task))?;
-        self.set(push, task, &stored, checked).await?;
+        let stored = self.a2a.settings.tasks.get(task);
+        push.set(task, &stored.ok_or_else(|| gone(task))?, checked)
+            .await?;
         Ok(())
-    }
-
-    /// Stores a webhook. Its id is the task id, unless the client has chosen one.
-    async fn set(
-        &self,
-        push: &PushSettings,
-        task: &str,
-        stored: &Task,
-        checked: Checked,
-    ) -> Result<String, Failure> {
-        let id = push.id_of(task, &checked)?;
-        let after = (stored.position, stored.status.state.is_terminal());
-        let stored = push.webhooks.set(task, &id, checked.webhook, after).await;
-        stored.map_err(|error| not_stored("push notification configurations", &error))?;
-        Ok(id)
     }
 }
 
 // === impl PushSettings ===
 
 impl PushSettings {
+    /// Stores a webhook. Its id is the task id, unless the client has chosen one.
+    pub(super) async fn set(
+        &self,
+        task: &str,
+        stored: &Task,
+        checked: Checked,
+    ) -> Result<String, Failure> {
+        let id = self.id_of(task, &checked)?;
+        let after = (stored.position, stored.status.state.is_terminal());
+        let stored = self.webhooks.set(task, &id, checked.webhook, after).await;
+        stored.map_err(|error| not_stored("push notification configurations", &error))?;
+        Ok(id)
+    }
+
+    /// A webhook as shown to clients, without credentials.
+    fn config_json(&self, stored: &StoredWebhook, is_1_0: bool) -> Value {
+        // The delivery reports a token that cannot be decrypted.
+        let webhook = self.webhooks.opened(stored);
+        let webhook = webhook.as_ref().unwrap_or(&stored.webhook);
+        let mut config = json!({ "id": stored.id.as_str(), "url": webhook.url });
+        if let Some(token) = &webhook.token {
+            config["token"] = token.as_str().into();
+        }
+        if let Some(authentication) = &webhook.authentication {
+            config["authentication"] = match is_1_0 {
+                true => json!({ "scheme": authentication.scheme }),
+                false => json!({ "schemes": [authentication.scheme] }),
+            };
+        }
+        if is_1_0 {
+            config["taskId"] = stored.task.as_str().into();
+            return config;
+        }
+        json!({ "taskId": stored.task.as_str(), "pushNotificationConfig": config })
+    }
+
     /// The id of a new webhook, if the task has room for it.
     fn id_of(&self, task: &str, checked: &Checked) -> Result<String, Failure> {
         let id = checked.id.clone().unwrap_or_else(|| task.to_owned());
@@ -237,12 +280,13 @@ impl PushSettings {
                 )));
             }
         }
-        let webhook = Webhook {
-            url,
-            token,
-            authentication,
-            is_1_0,
-        };
+        let webhook = Webhook::new(url, token, authentication, is_1_0);
+        if webhook.has_secrets() && !self.webhooks.takes_secrets() {
+            return Err(bad(
+                "this bridge stores no tokens or credentials: its operator has to set a2a.push_notifications.keys"
+                    .to_owned(),
+            ));
+        }
         Ok(Checked { id, webhook })
     }
 }
@@ -281,26 +325,6 @@ impl Authentication {
             credentials: wire.credentials.filter(|text| !text.is_empty()),
         })
     }
-}
-
-/// A webhook as shown to clients, without credentials.
-fn config_json(stored: &StoredWebhook, is_1_0: bool) -> Value {
-    let webhook = &stored.webhook;
-    let mut config = json!({ "id": stored.id.as_str(), "url": webhook.url });
-    if let Some(token) = &webhook.token {
-        config["token"] = token.as_str().into();
-    }
-    if let Some(authentication) = &webhook.authentication {
-        config["authentication"] = match is_1_0 {
-            true => json!({ "scheme": authentication.scheme }),
-            false => json!({ "schemes": [authentication.scheme] }),
-        };
-    }
-    if is_1_0 {
-        config["taskId"] = stored.task.as_str().into();
-        return config;
-    }
-    json!({ "taskId": stored.task.as_str(), "pushNotificationConfig": config })
 }
 
 fn no_webhook(task: &str, id: Option<&str>) -> Failure {

@@ -16,6 +16,7 @@ use sha2::{Digest as _, Sha256};
 use tokio::time::{Instant, timeout_at};
 
 use super::method::Method;
+use super::push::Checked;
 use super::work::{A2aRequest, Reply, gone, not_found, not_stored, of_call};
 use super::write::WriteContext;
 use crate::calls::failure::{Failure, POINTER, Reason};
@@ -94,16 +95,14 @@ impl A2aRequest<'_> {
         let [v1_0, v0_3] = webhooks;
         let webhook = self.webhook_in(v1_0.or(v0_3))?;
         let streams = self.parsed.method == Method::Stream;
-        if streams && !self.agent(agent)?.streaming {
-            let message = "this agent does not stream: send the message without streaming";
-            return Err(Failure::new(Reason::Unsupported, message));
+        if streams {
+            self.check_streaming(agent)?;
         }
         let (outbound, unit) = self.outbound(agent, params.message, webhooks).await?;
         if let Some(webhook) = &webhook {
             self.check_webhook_room(&outbound.task, webhook)?;
         }
-        let at_once = configuration.return_immediately.unwrap_or(false)
-            || configuration.blocking == Some(false);
+        let at_once = configuration.is_at_once();
         let room = self.room_in(&outbound)?;
         let call = (!self.in_batch).then_some(self.common.call);
         let options = CallOptions {
@@ -118,7 +117,8 @@ impl A2aRequest<'_> {
         let until = self.response_deadline(configuration.timeout);
         if !streams && !at_once && !outbound.is_continuation {
             let part;
-            (answer, part) = self.awaited(agent, &outbound, answer, until).await;
+            let started = (agent, &outbound, &webhook);
+            (answer, part) = self.awaited(started, answer, until).await;
             first = match part? {
                 FirstPart::Reply(reply) => return Ok(reply),
                 FirstPart::OfTask(update, last) => Some((update, last)),
@@ -147,6 +147,14 @@ impl A2aRequest<'_> {
         Ok(self.whole(&of.answer(&task, configuration.history_length)))
     }
 
+    fn check_streaming(&self, agent: &Text) -> Result<(), Failure> {
+        if self.agent(agent)?.streaming {
+            return Ok(());
+        }
+        let message = "this agent does not stream: send the message without streaming";
+        Err(Failure::new(Reason::Unsupported, message))
+    }
+
     /// How long a caller without a stream waits for the end of its task; then it gets the current task. The call itself
     /// may last longer while its agent reports progress.
     fn response_deadline(&self, configured: Option<usize>) -> Instant {
@@ -169,17 +177,17 @@ impl A2aRequest<'_> {
         settings.at_a_time.task(context, active, metrics).map(Some)
     }
 
-    /// Waits for the first part. If the caller disconnects meanwhile, the call becomes a task.
+    /// Waits for the first part. If the caller disconnects meanwhile, the call becomes a task with its webhook.
     async fn awaited(
         &self,
-        agent: &Text,
-        outbound: &Outbound,
+        (agent, outbound, webhook): (&Text, &Outbound, &Option<Checked>),
         answer: Box<Answer>,
         until: Instant,
     ) -> (Box<Answer>, Result<FirstPart, Failure>) {
         let on_drop = |answer| {
             let (event, tasks) = (self.beginning(agent, outbound), &self.a2a.settings.tasks);
-            tasks.adopt(outbound.task.clone(), event, answer);
+            let begun = self.webhook_of_task(&outbound.task, webhook.clone());
+            tasks.adopt(outbound.task.clone(), event, answer, begun);
         };
         let mut waiting = scopeguard::guard(answer, on_drop);
         let first = self.first(&mut waiting, &outbound.context, until).await;
@@ -437,6 +445,11 @@ impl<'a> Configuration<'a> {
             return Err(Failure::bad_params(message));
         }
         Ok(())
+    }
+
+    /// Whether the caller does not wait for the end of the task.
+    fn is_at_once(&self) -> bool {
+        self.return_immediately.unwrap_or(false) || self.blocking == Some(false)
     }
 
     /// The webhooks in the message, in order of precedence.
