@@ -507,6 +507,51 @@ async fn a_cancelled_request_is_cancelled_at_its_agent() {
 }
 
 #[tokio::test]
+async fn a_broken_connection_does_not_cancel_a_request_of_a_session() {
+    let mut servers = Servers::open().await;
+    let path = "/mcp/agents/maps";
+    let session = servers.session(path, "2025-11-25").await;
+    let mut calls = Vec::new();
+    while servers.reply_to.try_recv().is_ok() {}
+    for id in 10..20 {
+        let call = request(id, "tools/call", json!({ "name": "hang" }));
+        let call = servers.post(path, call).header("mcp-session-id", &session);
+        let waiting = tokio::spawn(call.send());
+        let (_, agent_request) = servers.next_request().await;
+        let agent_request: Value = serde_json::from_str(&agent_request).unwrap();
+        let reply_to = servers.reply_to.recv().await.unwrap();
+        calls.push((agent_request["id"].clone(), reply_to));
+        waiting.abort();
+        assert!(waiting.await.unwrap_err().is_cancelled());
+    }
+    // A later connection can cancel one of them; the others are answered.
+    let cancel = json!({ "jsonrpc": "2.0", "method": "notifications/cancelled", "params": { "requestId": 10 } });
+    let cancel = servers.post(path, cancel.to_string());
+    let cancel = cancel.header("mcp-session-id", &session);
+    assert_eq!(cancel.send().await.unwrap().status(), 202);
+    let (_, cancelled) = servers.next_request().await;
+    let cancelled: Value = serde_json::from_str(&cancelled).unwrap();
+    assert_eq!(cancelled["params"]["requestId"], calls[0].0);
+    let delivered = async |servers: &Servers| {
+        let metrics = servers.front.admin("/metrics").await;
+        let name = "a2abus_replies_total{outcome=\"delivered\"} ";
+        let line = metrics.lines().find_map(|line| line.strip_prefix(name));
+        line.map_or(0, |count| count.parse::<u64>().unwrap())
+    };
+    let before = delivered(&servers).await;
+    for (id, reply_to) in calls.drain(1..) {
+        let reply = json!({ "jsonrpc": "2.0", "id": id, "result": {} }).to_string();
+        publish(&servers.front.memory, &Address::topic(reply_to), reply).await;
+    }
+    timeout(SOON, async {
+        while delivered(&servers).await < before + 9 {}
+    })
+    .await
+    .unwrap();
+    assert!(servers.sent_requests.try_recv().is_err(), "a cancel");
+}
+
+#[tokio::test]
 async fn a_question_of_an_agent_reaches_the_client_and_its_answer_the_agent() {
     let mut servers = Servers::open().await;
     let path = "/mcp/agents/maps";

@@ -20,6 +20,7 @@
 
 mod all_agents;
 mod answer;
+mod continued;
 mod end_recorder;
 mod envelope;
 mod handshake;

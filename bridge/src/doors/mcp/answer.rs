@@ -15,6 +15,7 @@ use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 use tokio::time::timeout;
 
+use super::continued::Continued;
 use super::envelope::{ProtocolMode, is_object};
 use super::post::McpRequest;
 use super::revision::Revision;
@@ -75,10 +76,7 @@ impl McpRequest<'_> {
 
     /// The log key of the session, if the client can resume the answer: it asks for progress and accepts a stream.
     fn resumable(&self, skill: Option<&Skill>) -> Option<Text> {
-        let session = self.session.filter(|_| !self.mode.is_stateless())?;
-        if session.revision() < Revision::V2025_03_26 {
-            return None;
-        }
+        let session = self.session.filter(|_| self.is_in_lasting_session())?;
         let message = self.unit.json_rpc.as_ref();
         let has_progress = match skill {
             Some(skill) => skill.progress.is_some(),
@@ -126,7 +124,15 @@ impl McpRequest<'_> {
                 let _ = &running;
             })
             .take_until(cancelled);
-        self.respond(Box::pin(parts), resumable).await
+        let results = self.is_in_lasting_session().then(|| &self.common.results);
+        let parts = Continued::new(parts, results.cloned());
+        self.respond(parts, resumable).await
+    }
+
+    /// Whether the request is in a session that does not end with its connection.
+    fn is_in_lasting_session(&self) -> bool {
+        let session = self.session.filter(|_| !self.mode.is_stateless());
+        session.is_some_and(|session| session.revision() >= Revision::V2025_03_26)
     }
 
     /// What the agent can ask the client during its request, which needs a stream. A stateless request gets the

@@ -179,7 +179,8 @@ fn read_id(id: &str) -> Option<(CallId, usize)> {
     Some((call.parse().ok()?, count.parse().ok()?))
 }
 
-fn is_question(body: &[u8]) -> bool {
+/// Whether a message of the agent is a request to the client.
+pub(super) fn is_question(body: &[u8]) -> bool {
     #[derive(Deserialize)]
     struct Request {
         #[serde(rename = "id")]
