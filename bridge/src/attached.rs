@@ -507,10 +507,9 @@ impl AttachedBinding {
         let is_repeatable = match &*self.upstream {
             Upstream::Plain(plain) => request.is_repeatable(plain.protocol, |_| false),
             Upstream::Mcp(server) => {
-                let up = match timeout_at(until, server.lifecycle.up()).await {
-                    Ok(Ok(up)) => up,
-                    Ok(Err(failure)) => return failed(failure),
-                    Err(_) => return failed(late("its server did not start in time")),
+                let up = match self.up_or_answer(server, request, claim, until).await {
+                    Ok(up) => up,
+                    Err(answer) => return answer,
                 };
                 if request.is_a2a() {
                     return failed(Failure::new(failure::Reason::Unsupported, NO_A2A));
@@ -528,6 +527,26 @@ impl AttachedBinding {
                 Err(_) => failed(late(BUSY)),
             },
         }
+    }
+
+    /// The running server. If it does not run, the stored answer of a redelivered request, or an error.
+    async fn up_or_answer(
+        &self,
+        server: &Server,
+        request: &Request,
+        claim: Option<&(String, Claim)>,
+        until: Instant,
+    ) -> Result<Arc<RunningServer>, Answer> {
+        let failure = match timeout_at(until, server.lifecycle.up()).await {
+            Ok(Ok(up)) => return Ok(up),
+            Ok(Err(failure)) => failure,
+            Err(_) => late("its server did not start in time"),
+        };
+        let stored = timeout_at(until, self.results.stored_answer(claim)).await;
+        Err(match stored {
+            Ok(Some(stored)) => Answer::from(&*stored),
+            _ => Answer::failed(&failure, &request.recipient()),
+        })
     }
 
     /// The answer to a request that must be executed only once, however often it is delivered.

@@ -144,6 +144,19 @@ impl Results {
         })
     }
 
+    /// The recorded answer of a claimed request, once the log has been read; `None` if there is none.
+    pub(crate) async fn stored_answer(
+        &self,
+        claim: Option<&(String, Claim)>,
+    ) -> Option<Arc<StoredResponse>> {
+        let (key, claim) = claim?;
+        self.view.caught_up().await.ok()?;
+        match self.key_state(key, claim)? {
+            KeyState::Answered(stored) => Some(stored),
+            _ => None,
+        }
+    }
+
     /// Runs `work`, and renews its claim until it ends.
     pub(crate) async fn renewing<T>(
         &self,

@@ -182,6 +182,69 @@ calls: {{ timeout: 1h, stream_timeout: 1h, max_timeout: 1h, reply_topic: {name}.
     bridge.stop().await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_redelivered_request_gets_its_stored_answer_even_without_its_server() {
+    let Some(kafka) = named(Kind::Kafka) else {
+        return;
+    };
+    let (plain, name, directory) = (
+        Plain::new(&kafka),
+        unique("attached"),
+        TempDir::new().unwrap(),
+    );
+    for topic in ["fixture", "answers", "dlq"] {
+        plain.create(&format!("{name}.{topic}"), 1).await;
+    }
+    let to = format!("{{ transport: bus, topic: {name}.fixture }}");
+    let more = format!("reply_topics: ['{name}.answers'], dead_letter: {name}.dlq");
+    let config = format!(
+        "
+instance: test
+transports: {{ bus: {{ type: kafka, brokers: ['{kafka}'] }} }}
+state: {{ log: bus, create: true, prefix: {name}.state }}
+calls: {{ timeout: 1m, reply_topic: {name}.replies, reply_partitions: 1 }}{}",
+        agent(directory.path(), &to, &more)
+    );
+    // A group of its own.
+    let config = config.replace("  fixture:", &format!("  {name}:"));
+    let (topic, place) = (format!("{name}.fixture"), format!("{name}.answers"));
+    let answers = plain.read(&place, 1);
+    let headers = [("kafka_replyTopic", Some(place.as_str()))];
+    let bridge = Running::start(&config).await;
+    plain.publish_with(&topic, &headers, &call("effect")).await;
+    let first = within("the answer", next(&answers)).await;
+    plain.publish_with(&topic, &headers, &call("again")).await;
+    within("the second answer", next(&answers)).await;
+    bridge.stop().await;
+    assert_eq!(effects(directory.path()), ["effect", "again"]);
+
+    plain.rewind(&format!("agent-{name}"), &topic);
+    let broken = config.replace("[python3, ", "[/nonexistent/program, ");
+    let bridge = Running::start(&broken).await;
+    let stored = within("the stored answer", async {
+        loop {
+            let answer = next(&answers).await;
+            if answer.headers["ce_id"] == first.headers["ce_id"] {
+                return answer;
+            }
+        }
+    });
+    assert_eq!(stored.await.body, first.body);
+    bridge.stop().await;
+
+    // With its server, only the request that may be repeated is executed again.
+    plain.rewind(&format!("agent-{name}"), &topic);
+    let bridge = Running::start(&config).await;
+    within("the request is executed again", async {
+        while effects(directory.path()).len() < 3 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    })
+    .await;
+    assert_eq!(effects(directory.path()), ["effect", "again", "again"]);
+    bridge.stop().await;
+}
+
 /// A server that another process attaches. The configuration of this one does not mention it.
 async fn an_attached_agent_announces_itself(
     u: &str,

@@ -7,7 +7,7 @@ use futures_util::StreamExt as _;
 use rdkafka::admin::{AdminClient, AdminOptions, NewPartitions, NewTopic, TopicReplication};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::config::ClientConfig;
-use rdkafka::consumer::{Consumer as _, StreamConsumer};
+use rdkafka::consumer::{CommitMode, Consumer as _, StreamConsumer};
 use rdkafka::message::{BorrowedMessage, Header, Headers as _, Message as _, OwnedHeaders};
 use rdkafka::producer::{FutureProducer, FutureRecord};
 use rdkafka::types::RDKafkaRespErr;
@@ -157,6 +157,15 @@ impl Plain {
         }
         consumer.assign(&list).unwrap();
         consumer
+    }
+
+    /// Makes a group without members read the first partition of a topic from its beginning again.
+    pub(crate) fn rewind(&self, group: &str, topic: &str) {
+        let consumer: StreamConsumer = self.config.clone().set("group.id", group).create().unwrap();
+        let mut list = TopicPartitionList::new();
+        list.add_partition_offset(topic, 0, Offset::Offset(0))
+            .unwrap();
+        consumer.commit(&list, CommitMode::Sync).unwrap();
     }
 
     /// An agent that answers every request on `topic`: `answers` makes the answer from the body.

@@ -124,7 +124,7 @@ impl McpRequest<'_> {
                 let _ = &running;
             })
             .take_until(cancelled);
-        let results = self.is_in_lasting_session().then(|| &self.common.results);
+        let results = self.is_in_lasting_session().then_some(&self.common.results);
         let parts = Continued::new(parts, results.cloned());
         self.respond(parts, resumable).await
     }
