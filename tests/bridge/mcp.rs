@@ -552,6 +552,29 @@ async fn a_broken_connection_does_not_cancel_a_request_of_a_session() {
 }
 
 #[tokio::test]
+async fn a_session_has_one_stream_until_it_ends() {
+    let servers = Servers::open().await;
+    let path = "/mcp/agents/maps";
+    let session = servers.session(path, "2025-11-25").await;
+    let url = format!("{}{path}", servers.front.base);
+    let listen = || {
+        let get = Client::new()
+            .get(&url)
+            .header("accept", "text/event-stream");
+        get.header("mcp-session-id", &session).send()
+    };
+    let first = listen().await.unwrap();
+    let second = listen().await.unwrap();
+    let ends = async |stream: Response| timeout(SOON, stream.text()).await.unwrap().unwrap();
+    assert_eq!(ends(first).await, "");
+    let delete = Client::new()
+        .delete(&url)
+        .header("mcp-session-id", &session);
+    assert_eq!(delete.send().await.unwrap().status(), 204);
+    assert_eq!(ends(second).await, "");
+}
+
+#[tokio::test]
 async fn a_question_of_an_agent_reaches_the_client_and_its_answer_the_agent() {
     let mut servers = Servers::open().await;
     let path = "/mcp/agents/maps";

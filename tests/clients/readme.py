@@ -7,7 +7,7 @@ import re
 from world import NATS
 
 README = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "README.md")
-SECTION = "## Point your client here"
+SECTIONS = ("## Point your client here", "## Point your MCP client here")
 # The address in the examples.
 DOOR = "http://127.0.0.1:8080"
 # What the agent behind them answers: to a message, and at the end of a stream.
@@ -22,11 +22,15 @@ def unlike_readme(rows):
 
 
 def blocks():
-    """Language and text of each block of the section."""
+    """Language and text of each block of the sections."""
     with open(README) as file:
-        _, _, text = file.read().partition(f"\n{SECTION}\n")
-    section, _, _ = text.partition("\n## ")
-    return re.findall(r"```(\w+)\n(.*?)```", section, re.DOTALL)
+        readme = file.read()
+    found = []
+    for title in SECTIONS:
+        _, _, text = readme.partition(f"\n{title}\n")
+        section, _, _ = text.partition("\n## ")
+        found += re.findall(r"```(\w+)\n(.*?)```", section, re.DOTALL)
+    return found
 
 
 def program(language, text, directory):
@@ -46,6 +50,8 @@ def program(language, text, directory):
             return ["node", path]
         case "console":
             return ["bash", "-c", text.removeprefix("$ ")]
+        case "json":
+            return ["python3", "-c", "import json, sys; json.loads(sys.argv[1]); print('OK')", text]
         case "yaml":
             path = os.path.join(directory, "readme.yaml")
             with open(path, "w") as file:
@@ -57,16 +63,16 @@ def program(language, text, directory):
 async def examples(bridge, report):
     """Runs each, one after the other."""
     found = blocks()
-    assert len(found) >= 5, f"{SECTION} has {len(found)} blocks"
+    assert len(found) >= 8, f"{SECTIONS} have {len(found)} blocks"
     for number, (language, text) in enumerate(found, 1):
         what = f"the example {number} of the README ({language})"
         command = program(language, text.replace(DOOR, bridge.door), bridge.directory)
         if command is None:
             print(f"{what}: LEFT OUT", flush=True)
             continue
-        expected = ANSWERS
+        expected = ("OK",) if language in ("yaml", "json") else ANSWERS
         if language == "yaml":
-            command, expected = [bridge.program, *command], ("OK",)
+            command = [bridge.program, *command]
         process = await asyncio.create_subprocess_exec(
             *command,
             stdout=asyncio.subprocess.PIPE,

@@ -162,6 +162,7 @@ class Bridge:
                 # The agent of the examples in the README.
                 "weather": {
                     "description": "The weather of a city.",
+                    "skills": [{"id": "forecast", "description": "The weather of a city."}],
                     "to": {"transport": "nats", "topic": agent_topic("nats-sdk")},
                 }
             },

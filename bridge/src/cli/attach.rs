@@ -24,6 +24,7 @@ const NO_FILE: &str = "a2abus attach";
     group = ArgGroup::new("bus").required(true).args(["kafka", "nats", "config"]),
     after_help = "Examples:
   a2abus attach files --nats nats://127.0.0.1:4222 -- npx -y @modelcontextprotocol/server-filesystem /srv/files
+  a2abus attach tickets --kafka 127.0.0.1:9092 --env TICKETS_TOKEN --directory /srv/tickets -- python3 server.py
   a2abus attach weather --kafka 127.0.0.1:9092 --url http://127.0.0.1:8000/mcp
   a2abus attach planner --nats nats://127.0.0.1:4222 --url http://127.0.0.1:9999/ --protocol a2a
   a2abus attach sums -c a2abus.yaml --url https://sums.example.com/rpc --protocol jsonrpc --header authorization=SUMS_TOKEN
@@ -50,6 +51,12 @@ pub(crate) struct AttachArgs {
         conflicts_with = "command"
     )]
     headers: Vec<String>,
+    /// A variable in the environment of the program, with its value or as in the environment of a2abus.
+    #[arg(long = "env", value_name = "NAME[=VALUE]", conflicts_with = "url")]
+    variables: Vec<String>,
+    /// The working directory of the program [default: the current one].
+    #[arg(long, value_name = "DIRECTORY", conflicts_with = "url")]
+    directory: Option<PathBuf>,
     /// The program of an MCP server that uses standard input and output.
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<String>,
@@ -234,6 +241,16 @@ impl AttachArgs {
         }))
     }
 
+    /// The environment of the program. A variable without a value is read at each start, as a secret.
+    fn environment(&self) -> serde_json::Map<String, Value> {
+        let variables = self.variables.iter();
+        let variables = variables.map(|variable| match variable.split_once('=') {
+            Some((name, value)) => (name.to_owned(), json!(value)),
+            None => (variable.clone(), json!({ "env": variable })),
+        });
+        variables.collect()
+    }
+
     /// The section `agents`; `kind` is that of the transport, if there is one of this name.
     fn agents(&self, transport: &str, kind: Option<TransportType>) -> anyhow::Result<Value> {
         let topic = self.topic.clone();
@@ -249,7 +266,9 @@ impl AttachArgs {
             Some(url) => {
                 json!({ "url": url, "protocol": self.protocol.as_str(), "headers": headers })
             }
-            None => json!({ "command": self.command }),
+            None => json!({
+                "command": self.command, "env": self.environment(), "directory": self.directory,
+            }),
         };
         attach["reply_topics"] = json!(self.reply_topics);
         attach["announce"] = json!(self.announced(kind)?);
@@ -333,9 +352,25 @@ mod tests {
             "w --url http://127.0.0.1:8000/mcp",
             "w --kafka a:1 --url http://b/ -- npx server",
             "w --kafka a:1 --nats nats://a:1 -- npx server",
+            "w --kafka a:1 --url http://b/ --env A",
+            "w --kafka a:1 --url http://b/ --directory /",
         ] {
             assert!(args(line).is_err(), "{line}");
         }
+    }
+
+    #[test]
+    fn a_program_gets_its_environment_and_directory() {
+        let line = "a --kafka b:1 --env LEVEL=a=b --env TOKEN --directory /srv -- x";
+        let config = args(line).unwrap().without_file().unwrap().config;
+        let attach = config.agents.values().next().unwrap().attach.as_ref();
+        let attach = attach.unwrap();
+        assert_eq!(attach.directory.as_deref(), Some(Path::new("/srv")));
+        let value = |name: &str| attach.env[name].reveal();
+        assert_eq!(value("LEVEL").unwrap(), "a=b");
+        // It is read from the variable of the same name, which is not set here.
+        let error = value("TOKEN").unwrap_err().to_string();
+        assert_eq!(error, "the environment variable TOKEN is not set");
     }
 
     #[test]

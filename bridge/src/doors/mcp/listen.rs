@@ -8,6 +8,7 @@ use std::sync::Arc;
 use a2abus_plugin::Text;
 use axum::response::Response;
 use bytes::Bytes;
+use futures_util::future::OptionFuture;
 use futures_util::{Stream, stream};
 use http::StatusCode;
 use http::request::Parts;
@@ -23,6 +24,7 @@ use super::handshake::Profile;
 use super::legacy::is_2024_11_05;
 use super::post::McpRequest;
 use super::revision::Revision;
+use super::running::Cancellable;
 use super::session::Session;
 use crate::calls::failure::{Failure, Reason};
 use crate::calls::question::Abilities;
@@ -48,6 +50,8 @@ struct ListChanges {
     /// The id of its request, if every notification must contain it.
     subscription: Option<Text>,
     drain: CancellationToken,
+    /// The stream of a session, which another one replaces.
+    stream: Option<Cancellable>,
     /// The messages to send.
     queue: VecDeque<Bytes>,
     is_over: bool,
@@ -89,7 +93,8 @@ impl Mcp {
         let profile = self.profile(agent.as_ref(), principal.name).await;
         let profile = profile.map_err(|failure| (StatusCode::NOT_FOUND, failure))?;
         let lists = LISTS.into_iter().filter(|list| profile.has(list));
-        let changes = self.changes(agent, lists.collect(), None);
+        let mut changes = self.changes(agent, lists.collect(), None);
+        changes.stream = Some(self.running.listen(session.as_ref()));
         if !is_2024_11_05(headers) {
             return Ok(frames_response(changes.frames(), budget));
         }
@@ -121,6 +126,7 @@ impl Mcp {
             lists,
             subscription,
             drain: self.drain.clone(),
+            stream: None,
             queue: VecDeque::new(),
             is_over: false,
         }
@@ -220,7 +226,10 @@ impl ListChanges {
             if self.is_over {
                 return None;
             }
+            let ended = self.stream.as_ref().map(Cancellable::token);
+            let ended = OptionFuture::from(ended.map(CancellationToken::cancelled));
             tokio::select! {
+                Some(()) = ended => return None,
                 changed = self.agents.changed() => match changed {
                     Ok(()) => self.compare(),
                     Err(_) => self.end(),

@@ -3,10 +3,12 @@
 //! ```text
 //! notifications/cancelled ─┬─> a request that is answered here
 //!                          └─> log ──> every replica ──> a request that is answered there
-//! DELETE ──> log ──> every replica ──> all requests of the session
+//! DELETE ──> log ──> every replica ──> all requests of the session, and its own stream
 //! ```
 
 use std::collections::HashMap;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use a2abus_plugin::Text;
@@ -16,41 +18,71 @@ use super::session::{KEY, Session};
 use crate::results::Results;
 use crate::state::Lagged;
 
-/// The requests of all sessions in progress on this replica, by log key.
+/// The requests of all sessions in progress on this replica, and the streams of their `GET`s, by log key.
 #[derive(Debug, Default)]
-pub(super) struct Running(Mutex<HashMap<Text, Entry>>);
+pub(super) struct Running {
+    entries: Mutex<HashMap<Text, Entry>>,
+    /// The number of the next entry.
+    next: AtomicU64,
+}
 
 #[derive(Debug)]
 struct Entry {
+    number: u64,
     /// The log key of its session.
     session: Text,
     cancelled: CancellationToken,
 }
 
-/// One cancellable request; dropping it removes the entry.
+/// One cancellable request or stream; dropping it removes the entry.
 #[derive(Debug)]
 pub(super) struct Cancellable {
     /// Its entry; `None` for a request without a session.
-    entry: Option<(Arc<Running>, Text)>,
+    entry: Option<(Arc<Running>, Text, u64)>,
     cancelled: CancellationToken,
 }
+
+/// The id of a session's own stream. No JSON is like it.
+const STREAM: &str = "GET";
 
 // === impl Running ===
 
 impl Running {
     /// Registers a request; `id` is JSON.
     pub(super) fn begin(self: &Arc<Self>, session: Option<&Session>, id: &str) -> Cancellable {
+        self.registered(session, id).0
+    }
+
+    /// Registers the own stream of a session. It ends the one that the session had at this replica: each message goes
+    /// to one stream, and the older connection may be broken.
+    pub(super) fn listen(self: &Arc<Self>, session: Option<&Session>) -> Cancellable {
+        let (stream, before) = self.registered(session, STREAM);
+        if let Some(before) = before {
+            before.cancelled.cancel();
+        }
+        stream
+    }
+
+    /// Registers a request or stream. Returns the entry that it replaces.
+    fn registered(
+        self: &Arc<Self>,
+        session: Option<&Session>,
+        id: &str,
+    ) -> (Cancellable, Option<Entry>) {
         let cancelled = CancellationToken::new();
-        let entry = session.map(|session| {
-            let key = session.key_of(id);
-            let entry = Entry {
-                session: session.key(),
-                cancelled: cancelled.clone(),
-            };
-            self.open().insert(key.clone(), entry);
-            (Arc::clone(self), key)
-        });
-        Cancellable { entry, cancelled }
+        let Some(session) = session else {
+            let entry = None;
+            return (Cancellable { entry, cancelled }, None);
+        };
+        let (key, number) = (session.key_of(id), self.next.fetch_add(1, Relaxed));
+        let entry = Entry {
+            number,
+            session: session.key(),
+            cancelled: cancelled.clone(),
+        };
+        let before = self.open().insert(key.clone(), entry);
+        let entry = Some((Arc::clone(self), key, number));
+        (Cancellable { entry, cancelled }, before)
     }
 
     /// Cancels a request. Returns whether it is on this replica.
@@ -86,14 +118,14 @@ impl Running {
 
     // Ignores poisoning: each change leaves the map consistent.
     fn open(&self) -> MutexGuard<'_, HashMap<Text, Entry>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 // === impl Cancellable ===
 
 impl Cancellable {
-    /// The token that is cancelled when the client cancels the request.
+    /// The token that is cancelled when the client cancels the request, or the stream is replaced.
     pub(super) fn token(&self) -> &CancellationToken {
         &self.cancelled
     }
@@ -101,8 +133,14 @@ impl Cancellable {
 
 impl Drop for Cancellable {
     fn drop(&mut self) {
-        if let Some((running, key)) = self.entry.take() {
-            running.open().remove(&key);
+        if let Some((running, key, number)) = self.entry.take() {
+            let mut entries = running.open();
+            if entries
+                .get(&key)
+                .is_some_and(|entry| entry.number == number)
+            {
+                entries.remove(&key);
+            }
         }
     }
 }
