@@ -43,7 +43,9 @@ use std::path::Path;
 
 use serde_json::Value;
 
-pub use self::agents::{A2aConfig, AgentCardConfig, AgentProtocol, PushConfig, SkillConfig};
+pub use self::agents::{
+    A2aConfig, AgentCardConfig, AgentProtocol, ListVersions, PushConfig, SkillConfig,
+};
 pub use self::attach::{AttachConfig, AttachProtocol, TextOrSecret};
 pub use self::binding::{
     BindingConfig, Claim, DeadLetterConfig, E2aShapes, EventIds, Family, MappingConfig,

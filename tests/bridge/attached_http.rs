@@ -879,6 +879,35 @@ async fn a_server_announces_changed_tools_outside_its_requests() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_client_hears_only_of_the_list_that_has_changed() {
+    let attached = Attached::open().await;
+    let lists = || attached.site.recorder.of("tools/list").len();
+    attached.until("the tools", async || lists() == 1).await;
+    let client = Client::open(&attached).await;
+    for list in ["resources", "prompts", "tools"] {
+        let get = client.http.get(&client.url).timeout(SOON);
+        let get = get.header("accept", "text/event-stream");
+        let get = get.header("mcp-session-id", client.session.as_ref().unwrap());
+        let mut stream = get.send().await.unwrap();
+        let method = format!("notifications/{list}/list_changed");
+        let changed = json!({ "jsonrpc": "2.0", "method": method });
+        let received = loop {
+            attached.site.recorder.say_beside(&changed).await;
+            let chunk = timeout(Duration::from_millis(50), stream.chunk());
+            if let Ok(chunk) = chunk.await {
+                break chunk.unwrap().unwrap();
+            }
+        };
+        let events = read_events(std::str::from_utf8(&received).unwrap());
+        assert!(
+            events.iter().all(|event| event.json()["method"] == method),
+            "{list}: {received:?}"
+        );
+    }
+    attached.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_plain_server_gets_the_bytes_of_a_request_and_its_answer_passes() {
     let attached = Attached::open().await;
     let body = r#"{"jsonrpc": "2.0",  "id":"mine", "method":"exact", "params":{"n":1.0e2}}"#;

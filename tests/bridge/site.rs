@@ -253,7 +253,7 @@ fn initialize(recorder: &Recorder, body: &Value) -> Reply {
     let session = format!("s-{number}");
     sessions.insert(session.clone());
     let info = json!({ "name": "site", "version": "7" });
-    let profile = json!({ "protocolVersion": "2025-06-18", "capabilities": { "tools": {} }, "serverInfo": info, "instructions": "Does what tests need." });
+    let profile = json!({ "protocolVersion": "2025-06-18", "capabilities": { "tools": {}, "prompts": {}, "resources": {} }, "serverInfo": info, "instructions": "Does what tests need." });
     let mut reply = json_reply(&answer(&body["id"], &profile));
     let session = session.parse().unwrap();
     reply.headers_mut().insert("mcp-session-id", session);

@@ -6,7 +6,7 @@ use a2abus_plugin::Text;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use crate::config::{AgentCardConfig, SkillConfig};
+use crate::config::{AgentCardConfig, ListVersions, SkillConfig};
 use crate::registry::card::{LeftOut, TWICE};
 
 /// The members of an MCP tool that the bridge reads.
@@ -83,7 +83,7 @@ impl Tool {
 /// The card of an MCP server. Its tools become skills, except those whose names are not valid skill ids.
 pub(super) fn of_tools(
     agent: &Text,
-    profile: &RawValue,
+    (profile, lists): (&RawValue, ListVersions),
     tools: Vec<Tool>,
 ) -> (AgentCardConfig, LeftOut) {
     let profile: Profile = serde_json::from_str(profile.get()).unwrap_or_default();
@@ -99,6 +99,7 @@ pub(super) fn of_tools(
         to: None,
         attach: None,
         protocol: None,
+        lists: Some(lists),
         skills,
         streaming: false,
         input_modes: vec!["application/json".to_owned()],
@@ -142,7 +143,7 @@ mod tests {
             {"name":"write","inputSchema":{}}, {"name":" "}, {"name":"read"}, {"name":"a\u0000"}]"#;
         let tools: Vec<Tool> = serde_json::from_str(tools).unwrap();
         assert!(tools[0].is_repeatable() && !tools[1].is_repeatable());
-        let (card, left_out) = of_tools(&"f".into(), &profile, tools);
+        let (card, left_out) = of_tools(&"f".into(), (&profile, ListVersions::default()), tools);
         assert_eq!(card.description, "The MCP server files.");
         assert_eq!(card.version, "2.1");
         let skills = card.skills.iter();

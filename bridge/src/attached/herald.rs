@@ -128,7 +128,7 @@ impl Herald {
             let skills = &card.skills[..card.skills.len().min(most)];
             let bus = json!({
                 "agent": self.agent.as_str(), "topic": self.requests.as_str(), "lease": LEASE,
-                "protocol": card.speaks(),
+                "protocol": card.speaks(), "lists": card.lists,
             });
             let document = json!({
                 "name": self.agent.as_str(), "description": card.description, "version": card.version,

@@ -165,7 +165,7 @@ impl Lifecycle {
         self.health.up();
         tracing::info!(agent = %self.log.agent, "the server of an attached agent is up");
         loop {
-            link.tools_changed().await;
+            link.lists_changed().await;
             self.refresh_tools(link, &profile).await;
         }
     }
@@ -193,6 +193,7 @@ impl Lifecycle {
             #[serde(rename = "nextCursor", default)]
             next: Option<String>,
         }
+        let lists = link.lists();
         let mut tools = Vec::new();
         let mut params = json!({});
         for _ in 0..MAX_PAGES {
@@ -210,6 +211,7 @@ impl Lifecycle {
         let safe = tools.iter().filter(|tool| tool.is_repeatable());
         let safe: HashSet<Text> = safe.map(|tool| tool.name.as_str().into()).collect();
         link.set_repeatable(safe);
+        let profile = (profile, lists);
         let (card, left_out) = card::of_tools(&self.log.agent, profile, tools);
         self.log.leaves_out(&left_out);
         self.registry.describe(&self.log.agent, card);

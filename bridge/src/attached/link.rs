@@ -21,6 +21,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::calls::failure::Failure;
 use crate::calls::with_token;
+use crate::clock;
+use crate::config::ListVersions;
 use crate::log_limit::LogLimit;
 use crate::registry::card::LeftOut;
 
@@ -33,6 +35,7 @@ pub(super) struct Link {
     repeatable: Mutex<HashSet<Text>>,
     /// Whether at most one call is open, so that a message without a call belongs to it.
     is_single: bool,
+    lists: Mutex<ListVersions>,
     lists_changed: Notify,
     log: Arc<Log>,
 }
@@ -221,11 +224,19 @@ impl Log {
 impl Link {
     /// Creates a link that sends messages to the server through `input`.
     pub(super) fn new(input: mpsc::Sender<Line>, is_single: bool, log: Arc<Log>) -> Self {
+        // Lists of an earlier run may have been different.
+        let now = clock::milliseconds(clock::now());
+        let lists = ListVersions {
+            tools: now,
+            prompts: now,
+            resources: now,
+        };
         Self {
             input,
             open: Mutex::default(),
             repeatable: Mutex::default(),
             is_single,
+            lists: Mutex::new(lists),
             lists_changed: Notify::new(),
             log,
         }
@@ -423,7 +434,11 @@ impl Link {
                 }
             }
             ("notifications/progress", None) => self.progressed(line, message),
-            ("notifications/tools/list_changed", None) => self.lists_changed.notify_one(),
+            ("notifications/tools/list_changed", None) => self.list_changed(|it| &mut it.tools),
+            ("notifications/prompts/list_changed", None) => self.list_changed(|it| &mut it.prompts),
+            ("notifications/resources/list_changed", None) => {
+                self.list_changed(|it| &mut it.resources);
+            }
             (method, None) => {
                 let open = self.open();
                 match open.owner(of, self.is_single) {
@@ -514,8 +529,18 @@ impl Link {
         }
     }
 
-    /// Waits until the server reports that its tools have changed.
-    pub(super) async fn tools_changed(&self) {
+    fn list_changed(&self, list: impl Fn(&mut ListVersions) -> &mut u64) {
+        *list(&mut lock(&self.lists)) += 1;
+        self.lists_changed.notify_one();
+    }
+
+    /// The current versions of the server's lists.
+    pub(super) fn lists(&self) -> ListVersions {
+        *lock(&self.lists)
+    }
+
+    /// Waits until the server reports that one of its lists has changed.
+    pub(super) async fn lists_changed(&self) {
         self.lists_changed.notified().await;
     }
 

@@ -62,6 +62,18 @@ pub struct AgentCardConfig {
     #[serde(default = "default_modes")]
     #[schemars(length(min = 1), inner(length(min = 1, max = 256)))]
     pub output_modes: Vec<String>,
+    /// The versions of its MCP lists, if they are known.
+    #[serde(skip)]
+    pub lists: Option<ListVersions>,
+}
+
+/// The versions of the lists of an MCP server. A list with another version may have changed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ListVersions {
+    pub(crate) tools: u64,
+    pub(crate) prompts: u64,
+    pub(crate) resources: u64,
 }
 
 /// The protocol of an agent.
@@ -295,6 +307,7 @@ impl AgentCardConfig {
             to: self.to.clone(),
             attach: self.attach.clone(),
             protocol: self.protocol,
+            lists: card.lists,
         }
     }
 

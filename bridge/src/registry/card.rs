@@ -13,9 +13,10 @@ use std::fmt;
 use std::time::Duration;
 
 use a2abus_plugin::Text;
+use serde::Deserialize as _;
 use serde_json::{Map, Value};
 
-use crate::config::{AgentCardConfig, AgentProtocol, SkillConfig};
+use crate::config::{AgentCardConfig, AgentProtocol, ListVersions, SkillConfig};
 use crate::names::Name;
 
 /// The extension that says how an agent is reached.
@@ -248,6 +249,7 @@ impl Reader<'_> {
                 to: None,
                 skills: Vec::new(),
                 protocol,
+                lists: self.lists(bus, place),
                 streaming,
                 input_modes: self.modes(members, ["defaultInputModes", "inputModes"]),
                 output_modes: self.modes(members, ["defaultOutputModes", "outputModes"]),
@@ -290,6 +292,17 @@ impl Reader<'_> {
                 None
             }
         }
+    }
+
+    /// The versions of its MCP lists.
+    fn lists(&mut self, bus: &Map<String, Value>, place: &str) -> Option<ListVersions> {
+        let lists = bus.get("lists").filter(|lists| !lists.is_null())?;
+        let lists = ListVersions::deserialize(lists);
+        if lists.is_err() {
+            let what = "must be an object of whole numbers from 0";
+            self.0.add(&format!("{place}/lists"), what);
+        }
+        lists.ok()
     }
 
     /// The protocol of the agent.
@@ -471,7 +484,7 @@ mod tests {
 
     #[test]
     fn the_extension_has_the_agent_and_its_destination() {
-        let params = json!({"agent": "w-1", "transport": "kafka", "topic": "t.w", "lease": "10m", "protocol": "mcp"});
+        let params = json!({"agent": "w-1", "transport": "kafka", "topic": "t.w", "lease": "10m", "protocol": "mcp", "lists": {"tools": 7}});
         let card = json!({
             "name": "Weather of today", "description": "d",
             "capabilities": {"streaming": true, "extensions": [{"uri": "urn:other"}, {"uri": EXTENSION, "params": params}]},
@@ -484,12 +497,14 @@ mod tests {
         assert_eq!(card.lease, Some(Duration::from_secs(600)));
         assert_eq!(card.shown.skills[0].examples, ["one", "two"]);
         assert_eq!(card.shown.speaks(), Some(AgentProtocol::Mcp));
+        let tools = card.shown.lists.unwrap().tools;
+        assert_eq!(tools, 7);
     }
 
     #[test]
     fn every_fault_is_reported_with_its_place() {
         let card = json!({
-            "name": 7, "version": "", "capabilities": {"streaming": "yes", "extensions": [{"uri": EXTENSION, "params": {"lease": "soon", "transport": "/", "protocol": "acp"}}]},
+            "name": 7, "version": "", "capabilities": {"streaming": "yes", "extensions": [{"uri": EXTENSION, "params": {"lease": "soon", "transport": "/", "protocol": "acp", "lists": {"tools": -1}}}]},
             "skills": [{"id": "a", "description": "x"}, {"id": "a"}, 3],
             "defaultInputModes": "text",
         });
@@ -502,6 +517,7 @@ mod tests {
             "/capabilities/extensions/0/params/lease:",
             "/capabilities/extensions/0/params/transport:",
             "/capabilities/extensions/0/params/protocol:",
+            "/capabilities/extensions/0/params/lists:",
             "/skills/1/id: is the id of an earlier",
             "/skills/1/description: is missing",
             "/skills/2: is not an object",

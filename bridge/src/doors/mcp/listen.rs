@@ -28,6 +28,7 @@ use super::running::Cancellable;
 use super::session::Session;
 use crate::calls::failure::{Failure, Reason};
 use crate::calls::question::Abilities;
+use crate::config::AgentCardConfig;
 use crate::doors::Refusal;
 use crate::doors::permit::Principal;
 use crate::doors::rpc::common::Target;
@@ -56,6 +57,13 @@ struct ListChanges {
     queue: VecDeque<Bytes>,
     is_over: bool,
 }
+
+/// Which lists have changed, in the order of `LISTS`.
+#[derive(Debug, Default)]
+struct ListFlags([bool; 3]);
+
+/// The name and the card of an agent.
+type Named<'a> = (&'a Text, &'a Arc<AgentCardConfig>);
 
 /// The notifications that a client of the newest revision subscribes to.
 #[derive(Debug, Default, Deserialize)]
@@ -179,7 +187,35 @@ impl McpRequest<'_> {
     }
 }
 
-// === impl Listening ===
+// === impl ListFlags ===
+
+impl ListFlags {
+    /// Adds the lists of an agent that differ between two cards. All do if the agent does not tell their versions.
+    fn add(&mut self, before: Option<Named<'_>>, now: Option<Named<'_>>) {
+        let versions = |card: &AgentCardConfig| {
+            let lists = card.lists?;
+            Some([lists.tools, lists.prompts, lists.resources])
+        };
+        let changed = match (before, now) {
+            (None, None) => return,
+            (Some((_, before)), Some((_, now))) if Arc::ptr_eq(before, now) => return,
+            (Some((_, before)), Some((_, now))) => versions(before).zip(versions(now)),
+            (None, Some(_)) | (Some(_), None) => None,
+        };
+        for (index, flag) in self.0.iter_mut().enumerate() {
+            *flag |= changed.is_none_or(|(before, now)| before[index] != now[index]);
+        }
+    }
+
+    fn has(&self, list: &str) -> bool {
+        LISTS
+            .iter()
+            .zip(self.0)
+            .any(|(name, flag)| *name == list && flag)
+    }
+}
+
+// === impl ListChanges ===
 
 impl ListChanges {
     /// Queues the first message, which confirms the subscription.
@@ -242,15 +278,17 @@ impl ListChanges {
     fn compare(&mut self) {
         let now = Arc::clone(&self.agents.borrow_and_update());
         let before = std::mem::replace(&mut self.known, Arc::clone(&now));
-        let is_same = match &self.agent {
-            None => now.has_same_cards_as(&before),
-            Some(name) => match (before.get(name), now.get(name)) {
-                (Some((_, before)), Some((_, now))) => Arc::ptr_eq(before, now),
-                (before, now) => before.is_none() && now.is_none(),
-            },
-        };
-        if !is_same {
-            for list in self.lists.clone() {
+        let mut changed = ListFlags::default();
+        match &self.agent {
+            Some(name) => changed.add(before.get(name), now.get(name)),
+            None => {
+                for (name, _) in before.iter().chain(now.iter()) {
+                    changed.add(before.get(name), now.get(name));
+                }
+            }
+        }
+        for list in self.lists.clone() {
+            if changed.has(list) {
                 self.queue_notification(&format!("notifications/{list}/list_changed"), json!({}));
             }
         }
