@@ -45,7 +45,7 @@ use crate::calls::{Answer, CallError, Calls, Part};
 use crate::clock;
 use crate::log_limit::{LogLimit, LogLimits};
 use crate::state::body;
-use crate::state::{Cursor, Entries, Following, Logs, Position, RESULTS, StateError, View};
+use crate::state::{Cursor, Entries, Following, Logs, Position, RESULTS, Record, StateError, View};
 
 /// The stored answers.
 #[derive(Debug)]
@@ -413,6 +413,21 @@ impl Results {
         self.view.commit(key, Some(over), APPLIED).await.map(drop)
     }
 
+    /// Passes the answer of an MCP client to the question of a call on to the replica of that call.
+    ///
+    /// # Errors
+    /// When it is not stored.
+    pub(crate) async fn pass_client_answer(
+        &self,
+        call: CallId,
+        answer: &Bytes,
+    ) -> Result<(), StateError> {
+        let body = String::from_utf8_lossy(answer).into_owned().into();
+        let event = body::write(&Event::ClientAnswer { body });
+        let key = format!("client-{call}");
+        self.view.append(&key, Some(event)).await.map(drop)
+    }
+
     /// Whether a session or request is recorded as over.
     pub(crate) fn is_over(&self, key: &str) -> bool {
         self.view
@@ -471,6 +486,14 @@ impl Results {
     }
 }
 
+/// The answer of an MCP client in a record.
+pub(crate) fn client_answer_in(record: &Record) -> Option<Bytes> {
+    match body::read(record)? {
+        Event::ClientAnswer { body } => Some(Bytes::copy_from_slice(body.as_bytes())),
+        _ => None,
+    }
+}
+
 fn as_message(recorded: Result<RecordedPart, CallError>) -> Box<CallerMessage> {
     let part = recorded.map(|RecordedPart { body, last, by: _ }| {
         Part::new(Bytes::copy_from_slice(body.as_bytes()), last)
@@ -486,7 +509,7 @@ fn call_key(call: &str) -> String {
 fn claimed<'a>(entries: &'a Entries<Entry>, key: &str) -> Option<&'a ClaimedKey> {
     match entries.get(key)? {
         Entry::Key(claimed) => Some(claimed),
-        Entry::Call(_) | Entry::Over => None,
+        Entry::Call(_) | Entry::Over | Entry::Passed => None,
     }
 }
 

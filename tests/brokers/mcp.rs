@@ -71,7 +71,8 @@ struct Session {
 impl Session {
     async fn open(door: &str) -> Self {
         let http = Client::builder().no_proxy().build().unwrap();
-        let params = json!({ "protocolVersion": "2025-11-25", "capabilities": {} });
+        let params =
+            json!({ "protocolVersion": "2025-11-25", "capabilities": { "elicitation": {} } });
         let initialize =
             json!({ "jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params });
         let response = http.post(url(door)).body(initialize.to_string());
@@ -262,6 +263,58 @@ async fn an_mcp_stream_continues_at_another_replica_on_jetstream() {
     };
     let state = format!("{{ type: nats, servers: ['{nats}'] }}");
     a_stream_continues_on_another_replica(&state, &nats).await;
+}
+
+/// An agent that asks its client a question, and returns the answer as its result.
+async fn asks(nats: async_nats::Client, mut requests: async_nats::Subscriber) {
+    let request = requests.next().await.unwrap();
+    let reply_subject = request.reply.unwrap();
+    let request: Value = serde_json::from_slice(&request.payload).unwrap();
+    let send = async |message: Value| {
+        let body = message.to_string().into();
+        nats.publish(reply_subject.clone(), body).await.unwrap();
+        nats.flush().await.unwrap();
+    };
+    let params = json!({ "message": "Which city?", "requestedSchema": { "type": "object", "properties": {} } });
+    send(json!({ "jsonrpc": "2.0", "id": "q", "method": "elicitation/create", "params": params }))
+        .await;
+    let answer = requests.next().await.unwrap();
+    let answer: Value = serde_json::from_slice(&answer.payload).unwrap();
+    assert_eq!(answer["id"], "q");
+    send(json!({ "jsonrpc": "2.0", "id": request["id"], "result": answer["result"] })).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_question_is_answered_at_another_replica() {
+    let Some(nats) = named(Kind::Nats) else {
+        return;
+    };
+    let subject = unique("asker");
+    let state = format!("{{ type: nats, servers: ['{nats}'] }}");
+    let config = config(&subject, &state, &nats);
+    let bridges = [Running::start(&config).await, Running::start(&config).await];
+    let [first, other] = bridges.each_ref().map(|bridge| bridge.door.as_str());
+    let client = async_nats::connect(&nats).await.unwrap();
+    let requests = client.subscribe(subject).await.unwrap();
+    subscribed(&client).await;
+    let asking = tokio::spawn(asks(client, requests));
+    let session = Session::open(first).await;
+    let mut stream = session.call(first).await;
+    let (_, question) = stream.next().await.unwrap();
+    assert_eq!(question["method"], "elicitation/create");
+    let result = json!({ "action": "accept", "content": { "city": "Oslo" } });
+    let answer = |id: &Value| json!({ "jsonrpc": "2.0", "id": id, "result": result });
+    // Nobody has asked this.
+    let unknown = session.post(other, &answer(&json!("x"))).send().await;
+    assert_eq!(unknown.unwrap().status(), 400);
+    let answered = session.post(other, &answer(&question["id"])).send().await;
+    assert_eq!(answered.unwrap().status(), 202);
+    let (_, answer) = stream.next().await.unwrap();
+    assert_eq!(answer["result"], result);
+    asking.await.unwrap();
+    for bridge in bridges {
+        bridge.stop().await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

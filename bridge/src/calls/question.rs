@@ -12,7 +12,7 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 
 use super::service::Calls;
-use crate::calls::callid::ReplyId;
+use crate::calls::callid::{CallId, ReplyId};
 use crate::calls::pending::{CallerMessage, Form};
 
 /// The questions that a client supports.
@@ -91,18 +91,19 @@ fn parse_question_id(id: &Id) -> Option<(ReplyId, String)> {
     is_id.then_some((call.parse().ok()?, own))
 }
 
+/// The id of a client's answer, and what it says about the question.
+fn question_of(unit: &Unit) -> Option<(&Id, (ReplyId, String))> {
+    let id = unit.json_rpc.as_ref()?.id.as_ref()?;
+    Some((id, parse_question_id(id)?))
+}
+
 // === impl Calls ===
 
 impl Calls {
     /// Passes a client's answer to the agent. Returns whether the question was asked here and its call is still
     /// pending.
     pub(crate) fn take_client_answer(&self, unit: &Unit) -> bool {
-        let id = unit
-            .json_rpc
-            .as_ref()
-            .and_then(|message| message.id.as_ref());
-        let Some((id, (reply_id, own))) = id.and_then(|id| Some((id, parse_question_id(id)?)))
-        else {
+        let Some((id, (reply_id, own))) = question_of(unit) else {
             return false;
         };
         let takes_questions =
@@ -117,12 +118,24 @@ impl Calls {
         self.pending()
             .send(reply_id.call, CallerMessage::ClientAnswer, answer)
     }
+
+    /// As [`Calls::take_client_answer`], with the bytes of the answer.
+    pub(crate) fn take_passed_answer(&self, answer: &Bytes) -> bool {
+        let unit = decode_one(answer, &self.rules().limits);
+        unit.is_some_and(|unit| self.take_client_answer(&unit))
+    }
+
+    /// The call that a client answers, if another replica has asked it.
+    pub(crate) fn asked_elsewhere(&self, unit: &Unit) -> Option<CallId> {
+        let (_, (reply_id, _)) = question_of(unit)?;
+        (!self.channels().is_ours(reply_id.call)).then_some(reply_id.call)
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::calls::callid::{CallId, Replica};
+    use crate::calls::callid::Replica;
     use a2abus_plugin::Limits;
 
     #[test]

@@ -21,12 +21,13 @@
 mod all_agents;
 mod answer;
 mod continued;
-mod end_recorder;
+
 mod envelope;
 mod handshake;
 mod legacy;
 mod listen;
 mod post;
+mod relay;
 mod revision;
 mod running;
 mod session;
@@ -50,8 +51,8 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::Level;
 
-use self::end_recorder::{EndRecorder, NotRecorded};
 use self::legacy::{Post, Streams};
+use self::relay::{NotRelayed, Relay};
 use self::running::Running;
 use self::session::{SESSION, Session};
 use super::permit::{Action, Principal, permit};
@@ -74,7 +75,7 @@ struct Mcp {
     /// Cancelled when the bridge drains, which ends the open-ended streams.
     drain: CancellationToken,
     running: Arc<Running>,
-    end_recorder: EndRecorder,
+    relay: Relay,
     /// For items that are left out of the lists of all agents.
     unlisted: LogLimit,
     /// The streams of clients of 2024-11-05.
@@ -86,9 +87,10 @@ struct Mcp {
 /// The paths for MCP clients.
 pub(crate) fn router(door: Door, drain: CancellationToken, log: &LogLimits) -> Router {
     let running = Arc::<Running>::default();
-    let cancel_follower = Arc::clone(&running).follow(Arc::clone(&door.results));
+    let cancel_follower =
+        Arc::clone(&running).follow(Arc::clone(&door.results), Arc::clone(&door.calls));
     let mcp = Mcp {
-        end_recorder: EndRecorder::new(&door.results, &door.metrics, log),
+        relay: Relay::new(&door.results, &door.metrics, log),
         unlisted: log.limit(
             Level::WARN,
             "more items of agents are left out of the lists",
@@ -260,15 +262,15 @@ impl Mcp {
             let failure = Failure::new(Reason::InvalidRequest, message);
             (StatusCode::BAD_REQUEST, failure)
         })?;
-        let noted = self.end_recorder.note(caller, &session.key()).await;
+        let noted = self.relay.end(caller, &session.key()).await;
         noted.map_err(|error| match error {
-            NotRecorded::TooOften { retry_after } => {
+            NotRelayed::TooOften { retry_after } => {
                 let message = "this client has ended too many sessions: try again later";
                 let failure = Failure::new(Reason::RateLimited, message);
                 let failure = failure.detail("retryAfterSeconds", retry_after);
                 (StatusCode::TOO_MANY_REQUESTS, failure)
             }
-            NotRecorded::Failed(error) => {
+            NotRelayed::Failed(error) => {
                 tracing::warn!(%error, "the end of a session could not be recorded");
                 let message = "the end of the session cannot be recorded now: try again later";
                 let failure = Failure::new(Reason::AgentUnavailable, message);

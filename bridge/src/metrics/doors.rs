@@ -30,7 +30,7 @@ pub enum LimitScope {
     Client,
     /// Tasks of one context.
     Context,
-    /// Cancels and session ends of one MCP client.
+    /// What one MCP client sends for other replicas: cancels, ends of sessions, answers to questions.
     Over,
 }
 

@@ -53,6 +53,11 @@ pub(crate) enum Event {
     },
     /// An MCP session has ended, or its client has cancelled a request.
     Over,
+    /// The answer of an MCP client to the question of an agent, for the replica that has asked it.
+    ClientAnswer {
+        /// The JSON-RPC response.
+        body: Text,
+    },
 }
 
 /// A part of an answer, as its caller receives it.
@@ -181,6 +186,8 @@ pub(crate) enum Entry {
     Call(FollowedCall),
     /// A session or a request of an MCP client that has ended.
     Over,
+    /// An answer that was passed on. Only followers need it.
+    Passed,
 }
 
 /// Folds records into claims and calls.
@@ -210,13 +217,16 @@ impl Fold for ResultFold {
             }
             // A client may reuse an id and cancel it again.
             (None | Some(Entry::Over), Event::Over) => *entry = Some(Entry::Over),
+            (None | Some(Entry::Passed), Event::ClientAnswer { .. }) => {
+                *entry = Some(Entry::Passed);
+            }
             (Some(Entry::Key(claimed)), Event::Released { call }) if claimed.is_open(&call) => {
                 *entry = None;
             }
             (Some(Entry::Key(claimed)), Event::Renewed { call }) if claimed.is_open(&call) => {}
             (Some(Entry::Key(claimed)), event) => return claimed.end(event, bytes),
             (Some(Entry::Call(followed)), event) => return followed.take(event, bytes),
-            (None | Some(Entry::Over), _) => return Applied::Unchanged,
+            (None | Some(Entry::Over | Entry::Passed), _) => return Applied::Unchanged,
         }
         Applied::Changed
     }
@@ -225,7 +235,7 @@ impl Fold for ResultFold {
         let bytes = match entry {
             Entry::Key(claimed) => claimed.bytes,
             Entry::Call(followed) => followed.bytes,
-            Entry::Over => 0,
+            Entry::Over | Entry::Passed => 0,
         };
         size_of::<Entry>() + bytes
     }
@@ -235,7 +245,7 @@ impl Fold for ResultFold {
     fn has_ended(&self, entry: &Entry) -> bool {
         match entry {
             Entry::Key(claimed) => claimed.outcome.is_some(),
-            Entry::Call(_) | Entry::Over => true,
+            Entry::Call(_) | Entry::Over | Entry::Passed => true,
         }
     }
 }
@@ -247,7 +257,7 @@ impl Entry {
     pub(crate) fn call(&self) -> Option<&FollowedCall> {
         match self {
             Self::Call(followed) => Some(followed),
-            Self::Key(_) | Self::Over => None,
+            Self::Key(_) | Self::Over | Self::Passed => None,
         }
     }
 }

@@ -190,9 +190,17 @@ impl Posted {
                     metrics.unit(Family::JsonRpc, Kind::Response);
                     return accepted();
                 }
-                metrics.refused(DecodeErrorKind::Invalid);
-                let message = "no agent waits for this response: the call is over, or another replica handles it";
-                bad(&nobody, &Failure::new(Reason::InvalidRequest, message))
+                match self.passed_on(&common.caller, &unit).await {
+                    Ok(()) => {
+                        metrics.unit(Family::JsonRpc, Kind::Response);
+                        accepted()
+                    }
+                    Err(why) => {
+                        metrics.refused(DecodeErrorKind::Invalid);
+                        let message = format!("no agent waits for this response: {why}");
+                        bad(&nobody, &Failure::new(Reason::InvalidRequest, message))
+                    }
+                }
             }
         }
     }
@@ -234,11 +242,25 @@ impl Posted {
         })
     }
 
+    /// Passes a client's answer on to the replica whose call asked for it.
+    async fn passed_on(&self, caller: &Text, unit: &Unit) -> Result<(), String> {
+        let Some(call) = self.mcp.door.calls.asked_elsewhere(unit) else {
+            return Err("its call is over, or has not asked this question".to_owned());
+        };
+        if !self.mcp.door.results.is_shared() {
+            return Err(
+                "another replica has asked the question, and they share no state".to_owned(),
+            );
+        }
+        let passed = self.mcp.relay.answer(caller, call, &unit.bytes);
+        passed.await.map_err(|error| error.to_string())
+    }
+
     /// Cancels a request on this or any other replica.
     async fn cancel(&self, caller: &Text, key: &str) {
         if !self.mcp.running.cancel(key)
             && self.mcp.door.results.is_shared()
-            && let Err(error) = self.mcp.end_recorder.note(caller, key).await
+            && let Err(error) = self.mcp.relay.end(caller, key).await
         {
             // A cancel has no answer, and may be sent for an unknown request.
             tracing::debug!(%error, "a cancel was not passed on to other replicas");

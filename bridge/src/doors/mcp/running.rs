@@ -3,6 +3,8 @@
 //! ```text
 //! notifications/cancelled ─┬─> a request that is answered here
 //!                          └─> log ──> every replica ──> a request that is answered there
+//! answer to a question ─┬─> a call that is here
+//!                       └─> log ──> every replica ──> a call that is there
 //! DELETE ──> log ──> every replica ──> all requests of the session, and its own stream
 //! ```
 
@@ -15,7 +17,8 @@ use a2abus_plugin::Text;
 use tokio_util::sync::CancellationToken;
 
 use super::session::{KEY, Session};
-use crate::results::Results;
+use crate::calls::Calls;
+use crate::results::{Results, client_answer_in};
 use crate::state::Lagged;
 
 /// The requests of all sessions in progress on this replica, and the streams of their `GET`s, by log key.
@@ -98,17 +101,22 @@ impl Running {
         of_session.for_each(|it| it.cancelled.cancel());
     }
 
-    /// Applies the cancels of all replicas, until the log ends.
-    pub(super) async fn follow(self: Arc<Self>, results: Arc<Results>) {
+    /// Applies what other replicas pass on, until the log ends: cancels, and answers to questions of calls here.
+    pub(super) async fn follow(self: Arc<Self>, results: Arc<Results>, calls: Arc<Calls>) {
         let mut following = results.follow_all();
         loop {
             match following.next().await {
                 Ok(Some(record)) if record.key.starts_with(KEY) => self.end(&record.key),
-                Ok(Some(record)) => drop(self.cancel(&record.key)),
+                Ok(Some(record)) => {
+                    self.cancel(&record.key);
+                    if let Some(answer) = client_answer_in(&record) {
+                        calls.take_passed_answer(&answer);
+                    }
+                }
                 Ok(None) => return,
                 Err(Lagged) => {
                     tracing::warn!(
-                        "cancels that MCP clients sent to other replicas may be lost: the log was read too slowly"
+                        "cancels and answers that MCP clients sent to other replicas may be lost: the log was read too slowly"
                     );
                     following = results.follow_all();
                 }

@@ -1,0 +1,107 @@
+//! Passes what MCP clients send to this replica on to the others: ends of sessions, cancels, and answers to questions.
+//!
+//! This replica does not know which sessions, requests and questions other replicas have, and any client can invent
+//! ids, so each client may pass on only a limited number.
+
+use std::sync::Arc;
+
+use a2abus_executor::{Clock, Limit, Quotas, SystemClock, Window};
+use a2abus_plugin::Text;
+use bytes::Bytes;
+use tracing::Level;
+
+use crate::calls::callid::CallId;
+use crate::log_limit::{LogLimit, LogLimits};
+use crate::metrics::{LimitScope, Metrics};
+use crate::results::Results;
+use crate::shares::client_of;
+use crate::state::StateError;
+
+/// Passes messages of clients on to other replicas, within a limit per client.
+#[derive(Debug)]
+pub(super) struct Relay {
+    results: Arc<Results>,
+    metrics: Arc<Metrics>,
+    quotas: Quotas,
+    refused: LogLimit,
+}
+
+/// Why something is not passed on.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum NotRelayed {
+    /// Its client has sent too much of it recently.
+    #[error(
+        "this client has sent too many cancels, ends of sessions and answers to other replicas recently"
+    )]
+    TooOften {
+        /// Seconds until the client may try again.
+        retry_after: u32,
+    },
+    /// The log did not store it.
+    #[error(transparent)]
+    Failed(#[from] StateError),
+}
+
+/// The limit per client; all clients behind one proxy count as one. Records are kept for a day.
+const RATE_LIMITS: [Limit; 1] = [Limit::new(600, Window::Minute)];
+/// Maximum number of clients that are tracked.
+const MAX_CLIENTS: usize = 1_024;
+
+// === impl Relay ===
+
+impl Relay {
+    pub(super) fn new(results: &Arc<Results>, metrics: &Arc<Metrics>, log: &LogLimits) -> Self {
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+        Self {
+            results: Arc::clone(results),
+            metrics: Arc::clone(metrics),
+            quotas: Quotas::new(clock, MAX_CLIENTS),
+            refused: log.limit(
+                Level::WARN,
+                "more messages of MCP clients were not passed on to other replicas",
+            ),
+        }
+    }
+
+    /// Records for all replicas that a session, or a request of a session, is over. Returns when this replica has read
+    /// the record.
+    ///
+    /// # Errors
+    /// When it is not recorded.
+    pub(super) async fn end(&self, caller: &Text, key: &str) -> Result<(), NotRelayed> {
+        if self.results.is_over(key) {
+            return Ok(());
+        }
+        self.admit(caller)?;
+        Ok(self.results.note_over(key).await?)
+    }
+
+    /// Records a client's answer for the replica whose call has asked the question.
+    ///
+    /// # Errors
+    /// When it is not recorded.
+    pub(super) async fn answer(
+        &self,
+        caller: &Text,
+        call: CallId,
+        answer: &Bytes,
+    ) -> Result<(), NotRelayed> {
+        self.admit(caller)?;
+        Ok(self.results.pass_client_answer(call, answer).await?)
+    }
+
+    fn admit(&self, caller: &Text) -> Result<(), NotRelayed> {
+        let Err(exceeded) = self.quotas.admit(&client_of(caller), &RATE_LIMITS) else {
+            return Ok(());
+        };
+        self.metrics.limited(LimitScope::Over);
+        if let Some(suppressed) = self.refused.allow() {
+            tracing::warn!(
+                client = %caller, suppressed,
+                "a cancel, an answer or the end of a session of an MCP client is not passed on to other replicas: this client sends too many"
+            );
+        }
+        let retry_after = exceeded.retry_after;
+        Err(NotRelayed::TooOften { retry_after })
+    }
+}
