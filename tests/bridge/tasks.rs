@@ -213,7 +213,11 @@ impl Agent {
                 .await;
             sent.unwrap().await.unwrap();
         };
-        let own = "agents-own";
+        let text = request["params"]["message"]["parts"][0]["text"].as_str();
+        let own = match text {
+            Some("deaf") => "agents-deaf",
+            _ => "agents-own",
+        };
         let status = |state: &str, last: bool| {
             json!({
                 "kind": "status-update", "taskId": own, "contextId": "c-1", "final": last,
@@ -230,10 +234,13 @@ impl Agent {
             })
         };
         if request["method"] == "tasks/cancel" {
+            if request["params"]["id"] == "agents-deaf" {
+                return;
+            }
             let task = json!({ "kind": "task", "id": own, "contextId": "c-1", "status": { "state": "canceled" } });
             return say("result", task).await;
         }
-        match request["params"]["message"]["parts"][0]["text"].as_str() {
+        match text {
             Some("message") => {
                 let message = json!({
                     "kind": "message", "role": "agent", "messageId": "r-1",
@@ -280,7 +287,7 @@ impl Agent {
                 say("result", status("completed", true)).await;
             }
             Some("ask") => say("result", status("input-required", true)).await,
-            Some("begin") => say("result", status("working", false)).await,
+            Some("begin" | "deaf") => say("result", status("working", false)).await,
             _ => {}
         }
     }
@@ -703,6 +710,19 @@ async fn a_task_is_cancelled_by_the_agents_own_task_id() {
         .await;
     assert_eq!(cancelled["result"]["id"], task);
     assert_eq!(cancelled["result"]["cancelled"], true);
+}
+
+#[tokio::test]
+async fn a_task_is_cancelled_although_its_agent_does_not_confirm_it() {
+    let config = CONFIG.replace("a2a: {", "a2a: { cancel_timeout: 200ms,");
+    let mut bus = Bus::open_with(&config).await;
+    let mut stream = bus.stream(user_message("deaf")).await;
+    let task = stream.next().await.unwrap().json()["result"]["id"].clone();
+    stream.next().await.unwrap();
+    bus.next_request().await;
+    let cancelled = bus.ask("tasks/cancel", json!({ "id": task })).await;
+    assert_eq!(bus.next_request().await["params"]["id"], "agents-deaf");
+    assert_eq!(cancelled["result"]["status"]["state"], "canceled");
 }
 
 #[tokio::test]

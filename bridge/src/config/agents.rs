@@ -140,6 +140,11 @@ pub struct A2aConfig {
     /// exists as long as its tasks are stored.
     #[schemars(range(min = 1, max = 10_000_000))]
     pub max_tasks_per_context: u32,
+    /// How long `tasks/cancel` waits for the agent's answer. Then the task is cancelled without it.
+    ///
+    /// Wrong: the agent may still be working on a task that was cancelled without its answer.
+    #[schemars(extend("bounds" = ["100ms", "5m"]))]
+    pub cancel_timeout: AsText<Duration>,
     /// Webhooks that clients set. The bridge calls them when their tasks change.
     pub push_notifications: PushConfig,
 }
@@ -205,6 +210,7 @@ impl Default for A2aConfig {
             max_data_part: AsText(ByteSize::mib(1)),
             max_requests_per_client: 10,
             max_tasks_per_context: 5,
+            cancel_timeout: AsText(Duration::from_secs(5)),
             push_notifications: PushConfig::default(),
         }
     }

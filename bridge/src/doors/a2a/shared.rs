@@ -1,7 +1,7 @@
 //! The common state of all A2A paths.
 
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use a2abus_plugin::Text;
 use arc_swap::ArcSwap;
@@ -40,6 +40,8 @@ pub(crate) struct Settings {
 pub(crate) struct LiveSettings {
     /// The base of URLs in cards, instead of the host of the request.
     pub(super) public_url: Option<String>,
+    /// How long an agent may take to confirm a cancel.
+    pub(super) cancel_timeout: Duration,
     /// The limits of a message.
     pub(super) limits: PartLimits,
 }
@@ -68,6 +70,7 @@ impl LiveSettings {
     pub(crate) fn new(config: &A2aConfig) -> Self {
         Self {
             public_url: config.public_url.clone(),
+            cancel_timeout: config.cancel_timeout.0,
             limits: PartLimits::new(config),
         }
     }

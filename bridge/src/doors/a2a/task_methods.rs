@@ -57,8 +57,6 @@ enum Cancelled {
     No,
 }
 
-/// How long an agent may take to confirm a cancel.
-const CANCEL_GRACE: Duration = Duration::from_secs(5);
 /// Tasks of one page of a list: the default and the maximum.
 const PAGE: (usize, usize) = (50, 100);
 
@@ -291,7 +289,7 @@ impl A2aRequest<'_> {
         let unit = self.unit(&Bytes::from(request.to_string()), &Hint::default())?;
         let common = Common {
             target: Target::Agent(task.agent.clone()),
-            timeout: Some(CANCEL_GRACE),
+            timeout: Some(self.a2a.settings.live.load().cancel_timeout),
             arrived: Instant::now(),
             ..self.common.clone()
         };
