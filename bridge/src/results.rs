@@ -368,20 +368,32 @@ impl Results {
         receiver
     }
 
-    /// A call whose answer the client of this session can resume.
+    /// A call whose answer the client of this session can resume after it has `received` so many parts. A part is
+    /// recorded before the client gets it.
     ///
     /// # Errors
     /// When the log cannot be read.
     pub(crate) async fn lasting(
         &self,
         call: CallId,
+        received: usize,
         session: &str,
     ) -> Result<Option<Arc<OpenedCall>>, StateError> {
-        if self.opened(call).is_none() {
-            // Another replica may have just recorded it.
-            self.view.latest(LATEST).await?;
-        }
-        let opened = self.opened(call).map(|(opened, _)| opened);
+        let name = call.to_string();
+        let recorded = || {
+            self.view.read(|entries| {
+                let call = followed(entries, &name).filter(|call| call.has(received))?;
+                Some(Arc::clone(&call.opened))
+            })
+        };
+        let opened = match recorded() {
+            Some(opened) => Some(opened),
+            None => {
+                // Another replica may have just recorded it.
+                self.view.latest(LATEST).await?;
+                recorded()
+            }
+        };
         Ok(opened.filter(|opened| opened.session.as_deref() == Some(session)))
     }
 

@@ -201,6 +201,12 @@ async fn continues_after_each_event(servers: &Servers, path: &str, params: Value
     let called = servers.post(path, request(4, "tools/call", params));
     let called = called.header("mcp-session-id", &session).send().await;
     let events = read_events(&called.unwrap().text().await.unwrap());
+    let get = |last: &str| {
+        let get = Client::new().get(format!("{}{path}", servers.front.base));
+        get.header("accept", "text/event-stream")
+            .header("mcp-session-id", &session)
+            .header("last-event-id", last)
+    };
     let shown = |events: &[SseEvent]| -> Vec<(Option<String>, String)> {
         let events = events.iter();
         events
@@ -208,13 +214,14 @@ async fn continues_after_each_event(servers: &Servers, path: &str, params: Value
             .collect()
     };
     assert_eq!(events.len(), count, "{events:?}");
+    // A part that was never sent.
+    let last = events.last().unwrap().id.as_ref().unwrap();
+    let (call, number) = last.rsplit_once('.').unwrap();
+    let unsent = number.parse::<usize>().unwrap() + 1;
+    let unsent = get(&format!("{call}.{unsent}")).send().await.unwrap();
+    assert_eq!(unsent.status(), 400);
     for (index, event) in events.iter().enumerate() {
-        let get = Client::new()
-            .get(format!("{}{path}", servers.front.base))
-            .header("accept", "text/event-stream")
-            .header("mcp-session-id", &session)
-            .header("last-event-id", event.id.as_ref().unwrap());
-        let rest = get.send().await.unwrap();
+        let rest = get(event.id.as_ref().unwrap()).send().await.unwrap();
         assert_eq!(rest.status(), 200);
         let rest = timeout(SOON, rest.text()).await.expect("the stream ends");
         let rest = read_events(&rest.unwrap());

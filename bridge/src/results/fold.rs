@@ -306,6 +306,12 @@ impl FollowedCall {
         next.map(|((_, part), _)| part.clone()).collect()
     }
 
+    /// Whether so many parts can have been sent: the last of them is recorded.
+    pub(crate) fn has(&self, count: usize) -> bool {
+        let last = count.checked_sub(1);
+        last.is_none_or(|last| self.parts.contains_key(&last))
+    }
+
     /// Whether the last part is recorded, and precedes index `next`.
     pub(crate) fn ends_before(&self, next: usize) -> bool {
         let last = self.parts.last_key_value();

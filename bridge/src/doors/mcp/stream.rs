@@ -217,7 +217,7 @@ impl Mcp {
             return Err(unknown());
         };
         let results = &self.door.results;
-        let opened = results.lasting(call, &session.key()).await;
+        let opened = results.lasting(call, received, &session.key()).await;
         let opened = opened.map_err(|error| {
             let failure = not_read("results", &error);
             (StatusCode::SERVICE_UNAVAILABLE, failure)
