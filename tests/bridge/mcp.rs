@@ -443,6 +443,12 @@ async fn headers_must_match_the_body() {
     let unknown = servers.post(path, request(1, "tools/list", json!({})));
     let unknown = unknown.header("mcp-protocol-version", "1999-01-01");
     assert_eq!(status_and_code(unknown).await, (400, json!(-32_022)));
+    let mut params = with_meta(json!({}));
+    params["_meta"]["io.modelcontextprotocol/clientCapabilities"] = "x".into();
+    let text = servers.post(path, request(1, "tools/list", params));
+    let text = text.header("mcp-protocol-version", NEWEST);
+    let text = text.header("mcp-method", "tools/list");
+    assert_eq!(status_and_code(text).await, (400, json!(-32_602)));
 }
 
 #[tokio::test]

@@ -187,6 +187,10 @@ fn stateless(
     }
     let version = text(meta.version)
         .ok_or_else(|| Failure::bad_params(&format!("{VERSION_KEY} must be a string")))?;
+    if !meta.abilities.is_some_and(is_object) {
+        let message = format!("{ABILITIES_KEY} must be an object");
+        return Err(Failure::bad_params(&message));
+    }
     let mut same = vec![
         (VERSION, Some(version.clone())),
         ("mcp-method", Some(method.to_owned())),
