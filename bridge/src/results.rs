@@ -10,8 +10,8 @@
 //! A replica can renew its claim while it works on the request. If the renewals stop, replicas that wait for the answer
 //! know that it has stopped.
 //!
-//! The log also records which MCP sessions have ended and which requests their clients have cancelled, because any
-//! replica may hold them.
+//! The log also records which MCP sessions have ended, which requests their clients have cancelled, and what they answer
+//! to questions, because any replica may hold the calls.
 //!
 //! Calls of tasks, and calls whose caller can reconnect, are in the log too. If their replica stops, another one reads
 //! the answer at their reply address and records it ([`follower`]).
@@ -41,6 +41,7 @@ pub(crate) use self::fold::{Author, Claim, OpenedCall, RecordedPart, Skill, Stor
 use self::fold::{ClaimOutcome, ClaimedKey, Entry, Event, FollowedCall, ResultFold};
 use crate::calls::callid::CallId;
 use crate::calls::pending::CallerMessage;
+use crate::calls::question::PassedAnswer;
 use crate::calls::{Answer, CallError, Calls, Part};
 use crate::clock;
 use crate::log_limit::{LogLimit, LogLimits};
@@ -93,6 +94,9 @@ const OPENED: Duration = Duration::from_secs(2);
 const RENEWAL: Duration = Duration::from_secs(5);
 /// How long a claim is not renewed before the log is checked, and how long after that its replica counts as stopped.
 const SILENCE: Duration = Duration::from_secs(10);
+
+/// The prefix of the keys of answers that are passed on.
+const CLIENT_ANSWER: &str = "client-";
 
 // === impl Results ===
 
@@ -425,18 +429,18 @@ impl Results {
         self.view.commit(key, Some(over), APPLIED).await.map(drop)
     }
 
-    /// Passes the answer of an MCP client to the question of a call on to the replica of that call.
+    /// Passes the answer of an MCP client on to the replica of its call.
     ///
     /// # Errors
     /// When it is not stored.
-    pub(crate) async fn pass_client_answer(
-        &self,
-        call: CallId,
-        answer: &Bytes,
-    ) -> Result<(), StateError> {
-        let body = String::from_utf8_lossy(answer).into_owned().into();
-        let event = body::write(&Event::ClientAnswer { body });
-        let key = format!("client-{call}");
+    pub(crate) async fn pass_client_answer(&self, answer: PassedAnswer) -> Result<(), StateError> {
+        // A key for each answer: an entry of an earlier one may have been forgotten, and then takes no records.
+        let digest = digest_of([&answer.body[..]]);
+        let key = format!("{CLIENT_ANSWER}{}-{digest}", answer.call);
+        let event = body::write(&Event::ClientAnswer {
+            token: answer.token,
+            body: String::from_utf8_lossy(&answer.body).into_owned().into(),
+        });
         self.view.append(&key, Some(event)).await.map(drop)
     }
 
@@ -498,10 +502,19 @@ impl Results {
     }
 }
 
-/// The answer of an MCP client in a record.
-pub(crate) fn client_answer_in(record: &Record) -> Option<Bytes> {
+/// The answer of an MCP client in a record, if it is for a call that `is_ours`.
+pub(crate) fn client_answer_in(
+    record: &Record,
+    is_ours: impl Fn(CallId) -> bool,
+) -> Option<PassedAnswer> {
+    let (call, _) = record.key.strip_prefix(CLIENT_ANSWER)?.split_once('-')?;
+    let call = call.parse().ok().filter(|call| is_ours(*call))?;
     match body::read(record)? {
-        Event::ClientAnswer { body } => Some(Bytes::copy_from_slice(body.as_bytes())),
+        Event::ClientAnswer { token, body } => Some(PassedAnswer {
+            call,
+            token,
+            body: Bytes::copy_from_slice(body.as_bytes()),
+        }),
         _ => None,
     }
 }

@@ -21,6 +21,7 @@ use std::time::Duration;
 use a2abus_plugin::Text;
 use serde::Deserialize;
 use serde_json::value::RawValue;
+use tokio::sync::oneshot;
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::task::TaskTracker;
 use tracing::Level;
@@ -251,40 +252,40 @@ impl Tasks {
         }
     }
 
-    /// Records the agent's answer for a task until the answer ends. `first` holds the parts received so far.
-    pub(crate) fn drive(
-        self: &Arc<Self>,
-        id: Text,
-        mut answer: Box<Answer>,
-        first: Option<(AnswerPart, bool)>,
-    ) {
+    /// Records the agent's answer for an existing task until the answer ends.
+    pub(crate) fn drive(self: &Arc<Self>, id: Text, mut answer: Box<Answer>) {
         let tasks = Arc::clone(self);
-        let first = first.map(Box::new);
         self.drivers.spawn(async move {
-            let driven = tasks.driven(&id, &mut answer, first).await;
+            let driven = tasks.driven(&id, &mut answer, None).await;
             tasks.log_lost(&id, driven);
         });
     }
 
-    /// Begins a task whose caller has disconnected, and records the agent's answer for it until the answer ends.
-    /// `begun` runs once the task exists.
-    pub(crate) fn adopt(
+    /// Begins or continues a task, and records the agent's answer for it until the answer ends, whether or not the
+    /// caller still waits. `first` holds the parts received so far. `begun` runs after the beginning is recorded and
+    /// before anything else is; the receiver gets its result.
+    pub(crate) fn begin<T: Send + 'static>(
         self: &Arc<Self>,
-        id: Text,
-        beginning: Event,
+        (id, beginning): (Text, Event),
         mut answer: Box<Answer>,
-        begun: impl Future<Output = ()> + Send + 'static,
-    ) {
-        let tasks = Arc::clone(self);
+        first: Option<(AnswerPart, bool)>,
+        begun: impl Future<Output = T> + Send + 'static,
+    ) -> oneshot::Receiver<Result<T, StateError>> {
+        let (tasks, first) = (Arc::clone(self), first.map(Box::new));
+        let (sender, receiver) = oneshot::channel();
         self.drivers.spawn(async move {
-            let driven = async {
-                Box::pin(tasks.record(&id, &beginning)).await?;
-                begun.await;
-                tasks.driven(&id, &mut answer, None).await
-            };
-            let driven = driven.await;
+            if let Err(error) = Box::pin(tasks.record(&id, &beginning)).await {
+                if let Err(Err(error)) = sender.send(Err(error)) {
+                    tasks.log_lost(&id, Err(error));
+                }
+                return;
+            }
+            // The caller may be gone.
+            let _ = sender.send(Ok(begun.await));
+            let driven = tasks.driven(&id, &mut answer, first).await;
             tasks.log_lost(&id, driven);
         });
+        receiver
     }
 
     fn log_lost(&self, id: &Text, driven: Result<(), StateError>) {

@@ -40,6 +40,8 @@ pub(crate) struct Recorder {
     pub(crate) task_polls: Mutex<usize>,
     /// Whether the server that changes its version speaks 1.0.
     pub(crate) has_changed: AtomicBool,
+    /// A further item of each list that has changed.
+    pub(crate) changes: Mutex<HashMap<&'static str, String>>,
     /// When the slow task ends.
     slow_until: Mutex<Option<Instant>>,
     /// Calls of `hang` whose connections are open.
@@ -143,6 +145,10 @@ impl Recorder {
             // An ended one gets nothing.
             let _ = session.send(event(message)).await;
         }
+    }
+
+    fn added(&self, list: &str) -> impl Iterator<Item = String> {
+        self.changes.lock().unwrap().get(list).cloned().into_iter()
     }
 
     fn record(&self, headers: &HeaderMap, body: &[u8]) -> Value {
@@ -266,14 +272,29 @@ async fn called(recorder: &Arc<Recorder>, body: &Value) -> Reply {
         "tools/call" => tool(recorder, id, params).await,
         "tools/list" => {
             let tool = |name: &str, reads: bool| json!({ "name": name, "description": format!("Does {name}."), "inputSchema": { "type": "object" }, "annotations": { "readOnlyHint": reads } });
-            let tools = [
+            let mut tools = vec![
                 tool("echo", true),
                 tool("effect", false),
                 tool("hang", false),
                 tool("echo", true),
                 tool("bad\n", true),
             ];
+            tools.extend(recorder.added("tools").map(|name| tool(&name, true)));
             json_reply(&answer(id, &json!({ "tools": tools })))
+        }
+        "prompts/list" => {
+            let prompts: Vec<Value> = recorder
+                .added("prompts")
+                .map(|name| json!({ "name": name }))
+                .collect();
+            json_reply(&answer(id, &json!({ "prompts": prompts })))
+        }
+        "resources/list" => {
+            let resources: Vec<Value> = recorder
+                .added("resources")
+                .map(|name| json!({ "name": name, "uri": format!("site:{name}") }))
+                .collect();
+            json_reply(&answer(id, &json!({ "resources": resources })))
         }
         _ => json_reply(&answer(id, &json!({}))),
     }

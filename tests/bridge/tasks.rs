@@ -677,6 +677,13 @@ async fn a_timeout_of_the_caller_does_not_end_a_task_that_has_begun() {
         let stored = bus.ask("tasks/get", id).await;
         assert_eq!(stored["result"]["status"]["state"], "completed");
     }
+    // Nor one that an earlier message began, although the agent says nothing to this message.
+    let task = bus.ask("message/send", user_message("ask")).await["result"]["id"].clone();
+    let mut next = message("nothing");
+    next["taskId"] = task;
+    let params = json!({ "message": next, "configuration": { "timeout": 500 } });
+    let task = bus.ask("message/send", params).await["result"].clone();
+    assert_eq!(task["status"]["state"], "working", "{task}");
 }
 
 #[tokio::test]

@@ -220,6 +220,7 @@ calls: {{ timeout: 1m, reply_topic: {name}.replies, reply_partitions: 1 }}{}",
 
     plain.rewind(&format!("agent-{name}"), &topic);
     let broken = config.replace("[python3, ", "[/nonexistent/program, ");
+    assert_ne!(broken, config);
     let bridge = Running::start(&broken).await;
     let stored = within("the stored answer", async {
         loop {

@@ -307,6 +307,22 @@ async fn a_question_is_answered_at_another_replica() {
     // Nobody has asked this.
     let unknown = session.post(other, &answer(&json!("x"))).send().await;
     assert_eq!(unknown.unwrap().status(), 400);
+    // A request without a session cannot answer, and a wrong token answers nothing.
+    let id = question["id"].as_str().unwrap();
+    let alone = session.http.post(url(other));
+    let alone = alone.body(answer(&question["id"]).to_string());
+    let alone = alone.header("content-type", "application/json").send();
+    assert_eq!(alone.await.unwrap().status(), 400);
+    let (call, name) = id.split_once('.').unwrap();
+    let (start, last) = call.split_at(call.len() - 2);
+    let other_token = if last.starts_with('a') { "bb" } else { "aa" };
+    let mut forged = answer(&json!(format!("{start}{other_token}.{name}")));
+    forged["result"] = json!({ "action": "forged" });
+    let forged = session.post(other, &forged).send().await.unwrap();
+    assert!([202, 400].contains(&forged.status().as_u16()));
+    let large = json!({ "jsonrpc": "2.0", "id": id, "result": { "text": "x".repeat(300 << 10) } });
+    let large = session.post(other, &large).send().await.unwrap();
+    assert_eq!(large.status(), 413);
     let answered = session.post(other, &answer(&question["id"])).send().await;
     assert_eq!(answered.unwrap().status(), 202);
     let (_, answer) = stream.next().await.unwrap();

@@ -80,6 +80,17 @@ impl Tool {
     }
 }
 
+/// Whether the server has this ability.
+pub(super) fn has(profile: &RawValue, ability: &str) -> bool {
+    #[derive(Default, Deserialize)]
+    struct Profile {
+        #[serde(default)]
+        capabilities: serde_json::Map<String, serde_json::Value>,
+    }
+    let profile: Profile = serde_json::from_str(profile.get()).unwrap_or_default();
+    profile.capabilities.contains_key(ability)
+}
+
 /// The card of an MCP server. Its tools become skills, except those whose names are not valid skill ids.
 pub(super) fn of_tools(
     agent: &Text,

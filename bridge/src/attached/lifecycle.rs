@@ -9,6 +9,7 @@ use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::json;
 use serde_json::value::RawValue;
+use sha2::{Digest as _, Sha256};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
@@ -16,6 +17,7 @@ use super::card;
 use super::health::Health;
 use super::link::{Link, Log};
 use crate::calls::failure::{Failure, Reason};
+use crate::config::ListVersions;
 use crate::registry::Registry;
 
 /// The state of one server across all its runs.
@@ -154,9 +156,9 @@ impl Lifecycle {
         params.to_string()
     }
 
-    /// Accepts calls for a server that has started, and keeps its tools up to date.
+    /// Accepts calls for a server that has started, and keeps its lists up to date.
     pub(super) async fn serve<T>(&self, link: &Arc<Link>, profile: Box<RawValue>) -> T {
-        self.refresh_tools(link, &profile).await;
+        self.refresh_lists(link, &profile).await;
         let up = RunningServer {
             link: Arc::clone(link),
             profile: profile.clone(),
@@ -166,56 +168,100 @@ impl Lifecycle {
         tracing::info!(agent = %self.log.agent, "the server of an attached agent is up");
         loop {
             link.lists_changed().await;
-            self.refresh_tools(link, &profile).await;
+            self.refresh_lists(link, &profile).await;
         }
     }
 
-    /// Reads its tools, with a time limit. A server that does not list them is up all the same.
-    async fn refresh_tools(&self, link: &Arc<Link>, profile: &RawValue) {
-        if timeout(START, self.read_tools(link, profile))
+    /// Reads its lists, with a time limit. A server that does not list its tools is up all the same.
+    async fn refresh_lists(&self, link: &Arc<Link>, profile: &RawValue) {
+        if timeout(START, self.read_lists(link, profile))
             .await
             .is_err()
         {
-            link.strange("an attached server did not answer tools/list in time");
+            link.strange(
+                "an attached server did not list its tools, prompts and resources in time",
+            );
         }
     }
 
-    /// Reads its tools, and which of them are safe to call twice.
-    async fn read_tools(&self, link: &Arc<Link>, profile: &RawValue) {
-        #[derive(Deserialize)]
-        struct Answer {
-            result: Page,
-        }
-        #[derive(Deserialize)]
+    /// Reads its tools and which of them are safe to call twice, and the versions of its lists.
+    async fn read_lists(&self, link: &Arc<Link>, profile: &RawValue) {
+        #[derive(Default, Deserialize)]
         struct Page {
             #[serde(default)]
             tools: Vec<card::Tool>,
-            #[serde(rename = "nextCursor", default)]
-            next: Option<String>,
         }
-        let lists = link.lists();
-        let mut tools = Vec::new();
-        let mut params = json!({});
-        for _ in 0..MAX_PAGES {
-            let Ok(Ok(answer)) = link.ask("tools/list", &params.to_string()).await else {
-                return;
-            };
-            // A server without tools answers with an error.
-            let Ok(Answer { result: page }) = serde_json::from_slice(&answer) else {
-                break;
-            };
-            tools.extend(page.tools);
-            let Some(next) = page.next else { break };
-            params = json!({ "cursor": next });
+        let Some(pages) = list(link, "tools/list").await else {
+            return;
+        };
+        let mut versions = ListVersions {
+            tools: version(&pages),
+            ..link.lists()
+        };
+        if card::has(profile, "prompts")
+            && let Some(pages) = list(link, "prompts/list").await
+        {
+            versions.prompts = version(&pages);
         }
+        if card::has(profile, "resources")
+            && let Some(mut pages) = list(link, "resources/list").await
+        {
+            let templates = list(link, "resources/templates/list").await;
+            pages.extend(templates.unwrap_or_default());
+            versions.resources = version(&pages);
+        }
+        link.set_lists(versions);
+        let pages = pages.iter().map(|page| serde_json::from_str(page.get()));
+        let tools: Vec<card::Tool> = pages
+            .flat_map(|page| Result::<Page, _>::unwrap_or_default(page).tools)
+            .collect();
         let safe = tools.iter().filter(|tool| tool.is_repeatable());
         let safe: HashSet<Text> = safe.map(|tool| tool.name.as_str().into()).collect();
         link.set_repeatable(safe);
-        let profile = (profile, lists);
-        let (card, left_out) = card::of_tools(&self.log.agent, profile, tools);
+        let (card, left_out) = card::of_tools(&self.log.agent, (profile, versions), tools);
         self.log.leaves_out(&left_out);
         self.registry.describe(&self.log.agent, card);
     }
+}
+
+/// The pages of a list; none if the server answers with an error. `None` if it does not answer.
+async fn list(link: &Arc<Link>, method: &str) -> Option<Vec<Box<RawValue>>> {
+    #[derive(Deserialize)]
+    struct Answer {
+        result: Box<RawValue>,
+    }
+    #[derive(Deserialize)]
+    struct Page {
+        #[serde(rename = "nextCursor", default)]
+        next: Option<String>,
+    }
+    let mut pages = Vec::new();
+    let mut params = json!({});
+    for _ in 0..MAX_PAGES {
+        let answer = link.ask(method, &params.to_string()).await;
+        let answer = answer.ok()?.ok()?;
+        let Ok(Answer { result }) = serde_json::from_slice(&answer) else {
+            break;
+        };
+        let page: Result<Page, _> = serde_json::from_str(result.get());
+        pages.push(result);
+        match page {
+            Ok(Page { next: Some(next) }) => params = json!({ "cursor": next }),
+            _ => break,
+        }
+    }
+    Some(pages)
+}
+
+/// The version of a list: a number that depends on its content alone, so that several bridges that attach the same
+/// server agree about it. It is exact in JSON.
+fn version(pages: &[Box<RawValue>]) -> u64 {
+    let hash = pages
+        .iter()
+        .fold(Sha256::new(), |hash, page| hash.chain_update(page.get()));
+    let hash = hash.finalize();
+    let first = hash.first_chunk().copied().unwrap_or_default();
+    u64::from_be_bytes(first) >> 11
 }
 
 /// The result in an answer to `initialize`.

@@ -21,7 +21,6 @@ use tokio_util::sync::CancellationToken;
 
 use crate::calls::failure::Failure;
 use crate::calls::with_token;
-use crate::clock;
 use crate::config::ListVersions;
 use crate::log_limit::LogLimit;
 use crate::registry::card::LeftOut;
@@ -224,19 +223,12 @@ impl Log {
 impl Link {
     /// Creates a link that sends messages to the server through `input`.
     pub(super) fn new(input: mpsc::Sender<Line>, is_single: bool, log: Arc<Log>) -> Self {
-        // Lists of an earlier run may have been different.
-        let now = clock::milliseconds(clock::now());
-        let lists = ListVersions {
-            tools: now,
-            prompts: now,
-            resources: now,
-        };
         Self {
             input,
             open: Mutex::default(),
             repeatable: Mutex::default(),
             is_single,
-            lists: Mutex::new(lists),
+            lists: Mutex::default(),
             lists_changed: Notify::new(),
             log,
         }
@@ -434,11 +426,12 @@ impl Link {
                 }
             }
             ("notifications/progress", None) => self.progressed(line, message),
-            ("notifications/tools/list_changed", None) => self.list_changed(|it| &mut it.tools),
-            ("notifications/prompts/list_changed", None) => self.list_changed(|it| &mut it.prompts),
-            ("notifications/resources/list_changed", None) => {
-                self.list_changed(|it| &mut it.resources);
-            }
+            (
+                "notifications/tools/list_changed"
+                | "notifications/prompts/list_changed"
+                | "notifications/resources/list_changed",
+                None,
+            ) => self.lists_changed.notify_one(),
             (method, None) => {
                 let open = self.open();
                 match open.owner(of, self.is_single) {
@@ -529,14 +522,14 @@ impl Link {
         }
     }
 
-    fn list_changed(&self, list: impl Fn(&mut ListVersions) -> &mut u64) {
-        *list(&mut lock(&self.lists)) += 1;
-        self.lists_changed.notify_one();
-    }
-
-    /// The current versions of the server's lists.
+    /// The versions of the server's lists when they were last read.
     pub(super) fn lists(&self) -> ListVersions {
         *lock(&self.lists)
+    }
+
+    /// Sets the versions of the server's lists.
+    pub(super) fn set_lists(&self, lists: ListVersions) {
+        *lock(&self.lists) = lists;
     }
 
     /// Waits until the server reports that one of its lists has changed.

@@ -5,15 +5,16 @@
 //! the agent's own id. Source: docs/protocols/mcp.md §10.
 
 use a2abus_plugin::protocol::jsonrpc::{self, Id, splice};
-use a2abus_plugin::{Hint, Unit, decode};
+use a2abus_plugin::{Hint, Text, Unit, decode};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use bytes::Bytes;
 use serde_json::{Value, json};
 
 use super::service::Calls;
-use crate::calls::callid::{CallId, ReplyId};
+use crate::calls::callid::{CallId, ReplyId, ReplyToken};
 use crate::calls::pending::{CallerMessage, Form};
+use crate::calls::reply_token::Rejection;
 
 /// The questions that a client supports.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -30,6 +31,16 @@ pub(crate) enum Question {
     Client(Bytes),
     /// Send this answer of the bridge to the agent.
     Agent(Bytes),
+}
+
+/// A client's answer for the replica that has asked the question.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct PassedAnswer {
+    pub(crate) call: CallId,
+    /// The hash of the reply token: whoever reads the log must not be able to answer the call.
+    pub(crate) token: Option<Text>,
+    /// The answer with the agent's own id.
+    pub(crate) body: Bytes,
 }
 
 /// The error code of a client that does not support the question. Source: JSON-RPC 2.0 section 5.1.
@@ -106,29 +117,46 @@ impl Calls {
         let Some((id, (reply_id, own))) = question_of(unit) else {
             return false;
         };
+        let tokens = self.tokens();
+        self.take_verified(
+            reply_id.call,
+            splice(&unit.bytes, id.span(), &own),
+            |asked| tokens.verify(asked, reply_id.token),
+        )
+    }
+
+    /// The same for an answer that another replica has passed on.
+    pub(crate) fn take_passed_answer(&self, passed: PassedAnswer) -> bool {
+        let (tokens, hash) = (self.tokens(), passed.token.as_deref());
+        self.take_verified(passed.call, passed.body, |asked| {
+            tokens.verify_passed(asked, hash)
+        })
+    }
+
+    fn take_verified(
+        &self,
+        call: CallId,
+        answer: Bytes,
+        verify: impl Fn(ReplyId) -> Result<(), Rejection>,
+    ) -> bool {
         let takes_questions =
             |form: &Form| matches!(form, Form::JsonRpc { takes_questions, .. } if *takes_questions);
-        let request = self.pending().request(reply_id.call);
+        let request = self.pending().request(call);
         let request = request.filter(|request| takes_questions(&request.form));
-        let verified = request.map(|request| self.tokens().verify(request.id, reply_id.token));
-        if !matches!(verified, Some(Ok(()))) {
-            return false;
-        }
-        let answer = splice(&unit.bytes, id.span(), &own);
-        self.pending()
-            .send(reply_id.call, CallerMessage::ClientAnswer, answer)
+        request.is_some_and(|request| verify(request.id).is_ok())
+            && self
+                .pending()
+                .send(call, CallerMessage::ClientAnswer, answer)
     }
 
-    /// As [`Calls::take_client_answer`], with the bytes of the answer.
-    pub(crate) fn take_passed_answer(&self, answer: &Bytes) -> bool {
-        let unit = decode_one(answer, &self.rules().limits);
-        unit.is_some_and(|unit| self.take_client_answer(&unit))
-    }
-
-    /// The call that a client answers, if another replica has asked it.
-    pub(crate) fn asked_elsewhere(&self, unit: &Unit) -> Option<CallId> {
-        let (_, (reply_id, _)) = question_of(unit)?;
-        (!self.channels().is_ours(reply_id.call)).then_some(reply_id.call)
+    /// A client's answer in the form in which it is passed on, if another replica has asked the question.
+    pub(crate) fn answer_for_others(&self, unit: &Unit) -> Option<PassedAnswer> {
+        let (id, (reply_id, own)) = question_of(unit)?;
+        (!self.channels().is_ours(reply_id.call)).then(|| PassedAnswer {
+            call: reply_id.call,
+            token: reply_id.token.map(ReplyToken::hash),
+            body: splice(&unit.bytes, id.span(), &own),
+        })
     }
 }
 

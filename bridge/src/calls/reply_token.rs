@@ -84,6 +84,23 @@ impl ReplyTokens {
         }
     }
 
+    /// The same for an answer that another replica has passed on. Only the hash of its token is known.
+    ///
+    /// # Errors
+    /// Why it may not.
+    pub(crate) fn verify_passed(
+        &self,
+        expected: ReplyId,
+        given: Option<&str>,
+    ) -> Result<(), Rejection> {
+        match (expected.token, given) {
+            (None, _) => Ok(()),
+            (Some(token), Some(hash)) if *token.hash() == *hash => Ok(()),
+            (Some(_), Some(_)) => Err(Rejection::WrongToken),
+            (Some(_), None) => self.without_token(),
+        }
+    }
+
     fn without_token(&self) -> Result<(), Rejection> {
         match self.mode {
             ReplyTokenMode::Required => Err(Rejection::NoToken),

@@ -51,7 +51,7 @@ pub(crate) struct AttachArgs {
         conflicts_with = "command"
     )]
     headers: Vec<String>,
-    /// A variable in the environment of the program, with its value or as in the environment of a2abus.
+    /// An environment variable of the program: NAME=VALUE, or NAME to take the value from the environment of a2abus.
     #[arg(long = "env", value_name = "NAME[=VALUE]", conflicts_with = "url")]
     variables: Vec<String>,
     /// The working directory of the program [default: the current one].
@@ -361,7 +361,7 @@ mod tests {
 
     #[test]
     fn a_program_gets_its_environment_and_directory() {
-        let line = "a --kafka b:1 --env LEVEL=a=b --env TOKEN --directory /srv -- x";
+        let line = "a --kafka b:1 --env LEVEL=a=b --env A2ABUS_TEST_NOT_SET --directory /srv -- x";
         let config = args(line).unwrap().without_file().unwrap().config;
         let attach = config.agents.values().next().unwrap().attach.as_ref();
         let attach = attach.unwrap();
@@ -369,8 +369,11 @@ mod tests {
         let value = |name: &str| attach.env[name].reveal();
         assert_eq!(value("LEVEL").unwrap(), "a=b");
         // It is read from the variable of the same name, which is not set here.
-        let error = value("TOKEN").unwrap_err().to_string();
-        assert_eq!(error, "the environment variable TOKEN is not set");
+        let error = value("A2ABUS_TEST_NOT_SET").unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "the environment variable A2ABUS_TEST_NOT_SET is not set"
+        );
     }
 
     #[test]

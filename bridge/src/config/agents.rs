@@ -166,8 +166,8 @@ pub struct PushConfig {
     pub allowed_urls: Vec<AsText<ApiBase>>,
     /// Keys that encrypt the tokens and credentials of webhooks in `state`: texts of at least 32 random characters, such
     /// as `openssl rand -hex 32` prints, the same at all replicas. The first one encrypts, all decrypt. To replace a
-    /// key, add the new one after it, restart all replicas, then put it first. Webhooks that were set with a key need
-    /// it for up to three days. Without keys, webhooks with a token or credentials are refused, unless `state.log` is
+    /// key: add the new one after it and restart all replicas; put it first and restart again; remove the old one three
+    /// days later. Without keys, webhooks with a token or credentials are refused, unless `state.log` is
     /// `memory`.
     ///
     /// Wrong: whoever has a key and reads the state can call these webhooks in the name of the bridge.
@@ -223,7 +223,9 @@ pub(crate) enum KeyError {
     #[error(transparent)]
     Secret(#[from] SecretError),
     /// Whoever reads the state could guess it.
-    #[error("must have at least {MIN_KEY_BYTES} characters: `openssl rand -hex 32` prints some")]
+    #[error(
+        "must have at least {MIN_KEY_BYTES} bytes: `openssl rand -hex 32` prints a suitable one"
+    )]
     Short,
 }
 

@@ -21,7 +21,6 @@
 mod all_agents;
 mod answer;
 mod continued;
-
 mod envelope;
 mod handshake;
 mod legacy;
@@ -80,14 +79,14 @@ struct Mcp {
     unlisted: LogLimit,
     /// The streams of clients of 2024-11-05.
     streams: Arc<Streams>,
-    /// Receives the cancels from other replicas.
-    _cancel_follower: AbortOnDropHandle<()>,
+    /// Receives what other replicas pass on.
+    _relay_follower: AbortOnDropHandle<()>,
 }
 
 /// The paths for MCP clients.
 pub(crate) fn router(door: Door, drain: CancellationToken, log: &LogLimits) -> Router {
     let running = Arc::<Running>::default();
-    let cancel_follower =
+    let relay_follower =
         Arc::clone(&running).follow(Arc::clone(&door.results), Arc::clone(&door.calls));
     let mcp = Mcp {
         relay: Relay::new(&door.results, &door.metrics, log),
@@ -99,7 +98,7 @@ pub(crate) fn router(door: Door, drain: CancellationToken, log: &LogLimits) -> R
         drain,
         running,
         streams: Arc::default(),
-        _cancel_follower: AbortOnDropHandle::new(tokio::spawn(cancel_follower)),
+        _relay_follower: AbortOnDropHandle::new(tokio::spawn(relay_follower)),
     };
     Router::new()
         .route("/mcp", any(to_all_agents))
@@ -263,20 +262,7 @@ impl Mcp {
             (StatusCode::BAD_REQUEST, failure)
         })?;
         let noted = self.relay.end(caller, &session.key()).await;
-        noted.map_err(|error| match error {
-            NotRelayed::TooOften { retry_after } => {
-                let message = "this client has ended too many sessions: try again later";
-                let failure = Failure::new(Reason::RateLimited, message);
-                let failure = failure.detail("retryAfterSeconds", retry_after);
-                (StatusCode::TOO_MANY_REQUESTS, failure)
-            }
-            NotRelayed::Failed(error) => {
-                tracing::warn!(%error, "the end of a session could not be recorded");
-                let message = "the end of the session cannot be recorded now: try again later";
-                let failure = Failure::new(Reason::AgentUnavailable, message);
-                (StatusCode::SERVICE_UNAVAILABLE, failure)
-            }
-        })?;
+        noted.map_err(NotRelayed::refusal)?;
         let mut response = Response::new(Body::empty());
         *response.status_mut() = StatusCode::NO_CONTENT;
         Ok(response)

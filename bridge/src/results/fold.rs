@@ -55,7 +55,10 @@ pub(crate) enum Event {
     Over,
     /// The answer of an MCP client to the question of an agent, for the replica that has asked it.
     ClientAnswer {
-        /// The JSON-RPC response.
+        /// The hash of the reply token.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        token: Option<Text>,
+        /// The JSON-RPC response, with the agent's own id.
         body: Text,
     },
 }

@@ -449,7 +449,7 @@ impl Follower {
         }
         if let (true, Some(task), Some(tasks)) = (has_task, task, &self.tasks) {
             let answer = self.results.resume(&self.calls, call, buffer.before);
-            tasks.drive(task.clone(), answer, None);
+            tasks.drive(task.clone(), answer);
         }
     }
 }

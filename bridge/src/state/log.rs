@@ -81,7 +81,7 @@ pub struct LogSpec {
 /// Which records a log keeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// All records of some time, see [`Kind::max_age`]. For records that a fold may refuse, or if the history matters.
+    /// All records of the last [`Kind::max_age`]. For records that a fold may refuse, or if the history matters.
     Events {
         /// How long an entry exists after its last change.
         life: Duration,
@@ -251,12 +251,11 @@ impl StateError {
     #[must_use]
     pub fn is_transient(&self) -> bool {
         match self {
-            Self::BadKey(_) | Self::Full { .. } => false,
+            Self::BadKey(_) | Self::Full { .. } | Self::NotSealed { .. } => false,
             Self::Bus { error, .. } => error.kind().disposition() != Disposition::DeadLetter,
             Self::NotApplied { .. }
             | Self::Behind { .. }
             | Self::Overtaken { .. }
-            | Self::NotSealed { .. }
             | Self::Closed(_)
             | Self::Disk { .. } => true,
         }

@@ -85,6 +85,9 @@ struct State<E> {
 
 /// How often old entries are removed and the end of the log is queried.
 const SWEEP: Duration = Duration::from_secs(5);
+/// How long an entry stays after the end of its life. A record that extends the life may still be on its way, and the
+/// clocks of replicas differ.
+const GRACE: Duration = Duration::from_secs(300);
 /// The time limit of a query for the end of the log, and how many may fail in a row.
 const ANSWER: Duration = Duration::from_secs(5);
 const FAILURES: u32 = 2;
@@ -464,13 +467,17 @@ impl<F: Fold> Shared<F> {
         let now = clock::milliseconds(clock::now());
         let mut guard = self.state_mut();
         let state = &mut *guard;
-        let unfinished = state.entries.expire(now);
-        if unfinished > 0 {
-            tracing::warn!(
-                state = self.log.spec().name,
-                entries = unfinished,
-                "entries were removed before they had ended, because they are too old"
-            );
+        // Records that are still to be read may extend the life of an entry.
+        if state.progress.is_caught_up {
+            let grace = clock::whole_milliseconds(GRACE);
+            let unfinished = state.entries.expire(now.saturating_sub(grace));
+            if unfinished > 0 {
+                tracing::info!(
+                    state = self.log.spec().name,
+                    entries = unfinished,
+                    "entries that had not ended were removed, because their time was up"
+                );
+            }
         }
         state.followers.sweep();
         if let Some(waiting) = &mut state.waiting {

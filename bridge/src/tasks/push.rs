@@ -10,6 +10,7 @@ use std::time::Duration;
 use a2abus_plugin::Text;
 use futures_util::{StreamExt as _, stream};
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 
 use tokio::time::timeout;
 
@@ -30,8 +31,8 @@ pub(crate) struct Webhooks {
     is_outside: bool,
 }
 
-/// The URL of a webhook, and the credentials of the bridge there.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// The URL of a webhook, and the credentials of the bridge there. `Debug` shows neither token nor credentials.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Webhook {
     pub(crate) url: String,
     /// Sent with each call.
@@ -375,8 +376,14 @@ impl Webhook {
             credentials: credentials.and_then(|it| it.credentials.take()),
         };
         let text = serde_json::to_string(&secrets).map_err(|_| SealError::Failed)?;
-        self.sealed = Some(keys.seal(place, &text)?);
+        self.sealed = Some(keys.seal(&self.bound_to(place), &text)?);
         Ok(())
+    }
+
+    /// What the secrets are bound to: whoever can write to the log cannot send them to another URL.
+    fn bound_to(&self, place: &str) -> String {
+        let scheme = self.authentication.as_ref().map(|it| &it.scheme);
+        json!([place, self.url, scheme]).to_string()
     }
 
     fn opened(&self, keys: &SealKeys, place: &str) -> Result<Self, SealError> {
@@ -384,7 +391,7 @@ impl Webhook {
         let Some(sealed) = opened.sealed.take() else {
             return Ok(opened);
         };
-        let text = keys.open(place, &sealed)?;
+        let text = keys.open(&self.bound_to(place), &sealed)?;
         let secrets: Secrets = serde_json::from_str(&text).map_err(|_| SealError::NotOpened)?;
         opened.token = secrets.token;
         if let Some(authentication) = &mut opened.authentication {
@@ -484,6 +491,15 @@ impl Fold for WebhookFold {
 
     fn group<'a>(&self, stored: &'a StoredWebhook) -> Option<&'a str> {
         Some(&stored.task)
+    }
+}
+
+impl std::fmt::Debug for Webhook {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Webhook")
+            .field("url", &self.url)
+            .field("authentication", &self.authentication)
+            .finish_non_exhaustive()
     }
 }
 
@@ -617,12 +633,37 @@ mod tests {
         assert_eq!(applied, [Changed, Changed, Unchanged, Unchanged]);
     }
 
-    #[test]
-    fn credentials_are_not_shown() {
+    fn secret() -> Webhook {
         let authentication = Authentication {
             scheme: "Bearer".to_owned(),
             credentials: Some("s3cret".to_owned()),
         };
-        assert!(!format!("{authentication:?}").contains("s3cret"));
+        let url = "https://hooks.example.com/".to_owned();
+        Webhook::new(url, Some("t0ken".to_owned()), Some(authentication), true)
+    }
+
+    #[test]
+    fn secrets_are_not_shown() {
+        let shown = format!("{:?}", secret());
+        assert!(
+            !shown.contains("s3cret") && !shown.contains("t0ken"),
+            "{shown}"
+        );
+    }
+
+    #[test]
+    fn secrets_are_sealed_for_one_webhook_and_its_url() {
+        let keys = SealKeys::new(["a key"]);
+        let mut sealed = secret();
+        sealed.seal(&keys, "t/c").unwrap();
+        let text = serde_json::to_string(&sealed).unwrap();
+        assert!(
+            !text.contains("s3cret") && !text.contains("t0ken"),
+            "{text}"
+        );
+        assert_eq!(sealed.opened(&keys, "t/c"), Ok(secret()));
+        assert_eq!(sealed.opened(&keys, "t/d"), Err(SealError::NotOpened));
+        sealed.url = "https://evil.example.com/".to_owned();
+        assert_eq!(sealed.opened(&keys, "t/c"), Err(SealError::NotOpened));
     }
 }

@@ -826,7 +826,7 @@ a2a: {{push_notifications: {{enabled: true, keys: [{{file: {place}/key}}, {{env:
     let missing = format!("cannot read the secret file {place}/missing: {gone}");
     let empty = format!("the secret in {place}/empty is empty");
     let duplicate = "is the same key as workflows.agents[0].keys[0]";
-    let short = "must have at least 32 characters: `openssl rand -hex 32` prints some";
+    let short = "must have at least 32 bytes: `openssl rand -hex 32` prints a suitable one";
     let [no_cert, no_key] = ["c", "k"]
         .map(|it| format!("{it} does not exist: correct the path, or put the file there"));
     let expected = [

@@ -311,7 +311,7 @@ impl Deliveries {
         let webhook = self.push.webhooks.opened(stored);
         let webhook = webhook.map_err(|error| {
             Refused::ForNow(format!(
-                "its token or credentials: {error} (a2a.push_notifications.keys)"
+                "its token or credentials cannot be decrypted with a2a.push_notifications.keys: {error}"
             ))
         })?;
         // The URL may have been forbidden since it was set.

@@ -151,35 +151,22 @@ impl A2aRequest<'_> {
         push.id_of(task, checked).map(drop)
     }
 
-    /// Stores the webhook in a message once its task exists. Nobody waits for it.
+    /// Stores the webhook in a message once its task exists.
     pub(super) fn webhook_of_task(
         &self,
         task: &Text,
         checked: Option<Checked>,
-    ) -> impl Future<Output = ()> + Send + use<> {
+    ) -> impl Future<Output = Result<(), Failure>> + Send + use<> {
         let settings = &self.a2a.settings;
         let (push, tasks) = (settings.push.clone(), Arc::clone(&settings.tasks));
         let task = task.clone();
         async move {
             let (Some(push), Some(checked)) = (push, checked) else {
-                return;
+                return Ok(());
             };
-            let Some(stored) = tasks.get(&task) else {
-                return;
-            };
-            if let Err(error) = push.set(&task, &stored, checked).await {
-                tracing::error!(%task, error = error.message(), "the webhook of a task was not stored");
-            }
+            let stored = tasks.get(&task).ok_or_else(|| gone(&task))?;
+            push.set(&task, &stored, checked).await.map(drop)
         }
-    }
-
-    /// Stores the webhook in a message.
-    pub(super) async fn store_webhook(&self, task: &str, checked: Checked) -> Result<(), Failure> {
-        let push = self.a2a.settings.push.as_ref().ok_or_else(no_push)?;
-        let stored = self.a2a.settings.tasks.get(task);
-        push.set(task, &stored.ok_or_else(|| gone(task))?, checked)
-            .await?;
-        Ok(())
     }
 }
 

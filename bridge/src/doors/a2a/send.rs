@@ -1,6 +1,7 @@
 //! `message/send` and `message/stream`: checks a message, sends it to the agent, and answers with a message, a task or
 //! a stream.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use a2abus_plugin::json::range_of;
@@ -21,11 +22,12 @@ use super::work::{A2aRequest, Reply, gone, not_found, not_stored, of_call};
 use super::write::WriteContext;
 use crate::calls::failure::{Failure, POINTER, Reason};
 use crate::calls::{Answer, CallError};
-use crate::doors::rpc::common::CallOptions;
+use crate::doors::rpc::common::{CallOptions, TimeoutLimits};
 use crate::shares::Share;
+use crate::state::StateError;
 use crate::tasks::model::{Content, Message, new_id};
 use crate::tasks::read::{self, AnswerPart, BadMessage, Sender};
-use crate::tasks::{AgentAnswer, Created, Event, Origin, Task, plain_part};
+use crate::tasks::{AgentAnswer, Created, Event, Origin, Subscription, Task, plain_part};
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -107,8 +109,12 @@ impl A2aRequest<'_> {
         let call = (!self.in_batch).then_some(self.common.call);
         let options = CallOptions {
             task: Some(&outbound.task),
-            // When the caller stops waiting, it gets the task, which continues.
-            bounds_first_part: !streams && !at_once,
+            limits: match (streams, at_once || outbound.is_continuation) {
+                (true, _) => TimeoutLimits::Answer,
+                // When the caller stops waiting, it gets the task, which continues.
+                (false, true) => TimeoutLimits::Nothing,
+                (false, false) => TimeoutLimits::FirstPart,
+            },
             ..CallOptions::default()
         };
         let answer = Box::pin(self.common.call(unit, call, options)).await;
@@ -124,19 +130,16 @@ impl A2aRequest<'_> {
                 FirstPart::OfTask(update, last) => Some((update, last)),
             };
         }
-        Box::pin(self.begin(agent, &outbound)).await?;
-        drop(room);
-        let registered = match webhook {
-            Some(webhook) => Box::pin(self.store_webhook(&outbound.task, webhook)).await,
-            None => Ok(()),
-        };
         let (tasks, id) = (&self.a2a.settings.tasks, outbound.task.clone());
-        // From before its first event.
-        let subscribed = streams.then(|| tasks.follow(&id, None)).flatten();
-        tasks.drive(id.clone(), answer, first);
+        let beginning = (id.clone(), self.beginning(agent, &outbound));
+        let begun = self.begun(&id, webhook, streams);
+        let begun = tasks.begin(beginning, answer, first, begun).await;
+        let begun = begun.unwrap_or(Err(StateError::Closed("tasks")));
+        let (registered, subscribed) = begun.map_err(|error| not_stored("tasks", &error))?;
+        drop(room);
         registered?;
         if streams {
-            return self.stream(id, subscribed.ok_or_else(|| gone(&outbound.task))?, None);
+            return self.stream(id.clone(), subscribed.ok_or_else(|| gone(&id))?, None);
         }
         if !at_once {
             // On timeout, the caller gets the current task.
@@ -145,6 +148,23 @@ impl A2aRequest<'_> {
         let task = tasks.get(&id).ok_or_else(|| gone(&outbound.task))?;
         let of = WriteContext::task(self.parsed.dialect, &id, &task);
         Ok(self.whole(&of.answer(&task, configuration.history_length)))
+    }
+
+    /// What to do once the task has the message: stores the webhook, and subscribes if the caller follows the task.
+    fn begun(
+        &self,
+        id: &Text,
+        webhook: Option<Checked>,
+        streams: bool,
+    ) -> impl Future<Output = (Result<(), Failure>, Option<(Task, Subscription)>)> + Send + use<>
+    {
+        let registering = self.webhook_of_task(id, webhook);
+        let (tasks, id) = (Arc::clone(&self.a2a.settings.tasks), id.clone());
+        async move {
+            let registered = registering.await;
+            let subscribed = streams.then(|| tasks.follow(&id, None));
+            (registered, subscribed.flatten())
+        }
     }
 
     fn check_streaming(&self, agent: &Text) -> Result<(), Failure> {
@@ -185,9 +205,21 @@ impl A2aRequest<'_> {
         until: Instant,
     ) -> (Box<Answer>, Result<FirstPart, Failure>) {
         let on_drop = |answer| {
-            let (event, tasks) = (self.beginning(agent, outbound), &self.a2a.settings.tasks);
-            let begun = self.webhook_of_task(&outbound.task, webhook.clone());
-            tasks.adopt(outbound.task.clone(), event, answer, begun);
+            let task = outbound.task.clone();
+            let registering = self.webhook_of_task(&task, webhook.clone());
+            let beginning = (task.clone(), self.beginning(agent, outbound));
+            let begun = async move {
+                if let Err(error) = registering.await {
+                    let error = error.message();
+                    tracing::error!(%task, error, "the webhook of a task was not stored");
+                }
+            };
+            drop(
+                self.a2a
+                    .settings
+                    .tasks
+                    .begin(beginning, answer, None, begun),
+            );
         };
         let mut waiting = scopeguard::guard(answer, on_drop);
         let first = self.first(&mut waiting, &outbound.context, until).await;
@@ -258,13 +290,6 @@ impl A2aRequest<'_> {
             })
         };
         event.from(Origin::beginning(self.common.call))
-    }
-
-    async fn begin(&self, agent: &Text, outbound: &Outbound) -> Result<(), Failure> {
-        let event = self.beginning(agent, outbound);
-        let tasks = &self.a2a.settings.tasks;
-        let stored = tasks.record(&outbound.task, &event).await;
-        stored.map_err(|error| not_stored("tasks", &error))
     }
 
     /// Checks a message, and prepares the request for the agent: adds the context, and replaces the id of an existing

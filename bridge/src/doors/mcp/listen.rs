@@ -97,12 +97,14 @@ impl Mcp {
         if let Some(rest) = self.resumed(session.as_ref(), headers, &budget).await? {
             return Ok(rest);
         }
+        // Registered before anything is awaited, so that a DELETE ends it from now on.
+        let stream = self.running.listen(session.as_ref());
         let agent = target.name().map(Text::from);
         let profile = self.profile(agent.as_ref(), principal.name).await;
         let profile = profile.map_err(|failure| (StatusCode::NOT_FOUND, failure))?;
         let lists = LISTS.into_iter().filter(|list| profile.has(list));
         let mut changes = self.changes(agent, lists.collect(), None);
-        changes.stream = Some(self.running.listen(session.as_ref()));
+        changes.stream = Some(stream);
         if !is_2024_11_05(headers) {
             return Ok(frames_response(changes.frames(), budget));
         }

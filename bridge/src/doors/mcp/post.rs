@@ -13,6 +13,7 @@ use http::{HeaderValue, Method, Request, StatusCode};
 
 use super::Mcp;
 use super::envelope::{Params, ProtocolMode, check_revision};
+use super::relay::NotRelayed;
 use super::revision::Revision;
 use super::session::{SESSION, Session};
 use crate::calls::callid::CallId;
@@ -190,15 +191,16 @@ impl Posted {
                     metrics.unit(Family::JsonRpc, Kind::Response);
                     return accepted();
                 }
-                match self.passed_on(&common.caller, &unit).await {
+                let passed = self.passed_on(&common.caller, &unit).await;
+                match passed {
                     Ok(()) => {
                         metrics.unit(Family::JsonRpc, Kind::Response);
                         accepted()
                     }
-                    Err(why) => {
+                    Err((status, failure)) => {
                         metrics.refused(DecodeErrorKind::Invalid);
-                        let message = format!("no agent waits for this response: {why}");
-                        bad(&nobody, &Failure::new(Reason::InvalidRequest, message))
+                        common.note_refusal(failure.reason_code());
+                        json_response(status, failure.render(&nobody))
                     }
                 }
             }
@@ -243,17 +245,23 @@ impl Posted {
     }
 
     /// Passes a client's answer on to the replica whose call asked for it.
-    async fn passed_on(&self, caller: &Text, unit: &Unit) -> Result<(), String> {
-        let Some(call) = self.mcp.door.calls.asked_elsewhere(unit) else {
-            return Err("its call is over, or has not asked this question".to_owned());
+    async fn passed_on(&self, caller: &Text, unit: &Unit) -> Result<(), Refusal> {
+        let nobody = |why: &str| {
+            let message = format!("no agent waits for this response: {why}");
+            let failure = Failure::new(Reason::InvalidRequest, message);
+            (StatusCode::BAD_REQUEST, failure)
         };
+        let answer = self.mcp.door.calls.answer_for_others(unit);
+        let answer = answer.filter(|_| self.session.is_some());
+        let answer =
+            answer.ok_or_else(|| nobody("its call is over, or has not asked this question"))?;
         if !self.mcp.door.results.is_shared() {
-            return Err(
-                "another replica has asked the question, and they share no state".to_owned(),
-            );
+            return Err(nobody(
+                "another replica has asked the question, and the replicas share no state",
+            ));
         }
-        let passed = self.mcp.relay.answer(caller, call, &unit.bytes);
-        passed.await.map_err(|error| error.to_string())
+        let passed = self.mcp.relay.answer(caller, answer).await;
+        passed.map_err(NotRelayed::refusal)
     }
 
     /// Cancels a request on this or any other replica.

@@ -7,10 +7,13 @@ use std::sync::Arc;
 
 use a2abus_executor::{Clock, Limit, Quotas, SystemClock, Window};
 use a2abus_plugin::Text;
-use bytes::Bytes;
+use http::StatusCode;
 use tracing::Level;
 
-use crate::calls::callid::CallId;
+use super::session::KEY;
+use crate::calls::failure::{Failure, Reason};
+use crate::calls::question::PassedAnswer;
+use crate::doors::Refusal;
 use crate::log_limit::{LogLimit, LogLimits};
 use crate::metrics::{LimitScope, Metrics};
 use crate::results::Results;
@@ -37,15 +40,49 @@ pub(super) enum NotRelayed {
         /// Seconds until the client may try again.
         retry_after: u32,
     },
+    /// An answer is too large for the log.
+    #[error(
+        "this answer has more than {LARGEST} bytes, so only the replica that asked can take it"
+    )]
+    TooLarge,
     /// The log did not store it.
     #[error(transparent)]
     Failed(#[from] StateError),
 }
 
-/// The limit per client; all clients behind one proxy count as one. Records are kept for a day.
+/// The limit per client; all clients behind one proxy count as one. The log keeps records for 50 hours.
 const RATE_LIMITS: [Limit; 1] = [Limit::new(600, Window::Minute)];
+/// The largest answer that is passed on, in bytes.
+const LARGEST: usize = 256 << 10;
 /// Maximum number of clients that are tracked.
 const MAX_CLIENTS: usize = 1_024;
+
+// === impl NotRelayed ===
+
+impl NotRelayed {
+    /// The response to its client.
+    pub(super) fn refusal(self) -> Refusal {
+        let message = self.to_string();
+        match self {
+            Self::TooOften { retry_after } => {
+                let failure =
+                    Failure::new(Reason::RateLimited, format!("{message}: try again later"));
+                let failure = failure.detail("retryAfterSeconds", retry_after);
+                (StatusCode::TOO_MANY_REQUESTS, failure)
+            }
+            Self::TooLarge => {
+                let failure = Failure::new(Reason::Exhausted, message);
+                (StatusCode::PAYLOAD_TOO_LARGE, failure)
+            }
+            Self::Failed(error) => {
+                tracing::warn!(%error, "a message of an MCP client was not passed on to other replicas");
+                let message = "this cannot be passed on to other replicas now: try again later";
+                let failure = Failure::new(Reason::AgentUnavailable, message);
+                (StatusCode::SERVICE_UNAVAILABLE, failure)
+            }
+        }
+    }
+}
 
 // === impl Relay ===
 
@@ -69,25 +106,28 @@ impl Relay {
     /// # Errors
     /// When it is not recorded.
     pub(super) async fn end(&self, caller: &Text, key: &str) -> Result<(), NotRelayed> {
-        if self.results.is_over(key) {
+        // A request may have the id of one that was cancelled before.
+        if key.starts_with(KEY) && self.results.is_over(key) {
             return Ok(());
         }
         self.admit(caller)?;
         Ok(self.results.note_over(key).await?)
     }
 
-    /// Records a client's answer for the replica whose call has asked the question.
+    /// Passes a client's answer on to the replica whose call has asked the question.
     ///
     /// # Errors
-    /// When it is not recorded.
+    /// When it is not passed on.
     pub(super) async fn answer(
         &self,
         caller: &Text,
-        call: CallId,
-        answer: &Bytes,
+        answer: PassedAnswer,
     ) -> Result<(), NotRelayed> {
+        if answer.body.len() > LARGEST {
+            return Err(NotRelayed::TooLarge);
+        }
         self.admit(caller)?;
-        Ok(self.results.pass_client_answer(call, answer).await?)
+        Ok(self.results.pass_client_answer(answer).await?)
     }
 
     fn admit(&self, caller: &Text) -> Result<(), NotRelayed> {

@@ -40,12 +40,12 @@ struct Entry {
 /// One cancellable request or stream; dropping it removes the entry.
 #[derive(Debug)]
 pub(super) struct Cancellable {
-    /// Its entry; `None` for a request without a session.
+    /// Its entry; `None` without a session.
     entry: Option<(Arc<Running>, Text, u64)>,
     cancelled: CancellationToken,
 }
 
-/// The id of a session's own stream. No JSON is like it.
+/// The id of a session's own stream. It is not JSON, so no request has it.
 const STREAM: &str = "GET";
 
 // === impl Running ===
@@ -94,7 +94,7 @@ impl Running {
         found.inspect(|found| found.cancelled.cancel()).is_some()
     }
 
-    /// Cancels all requests of a session.
+    /// Cancels all requests of a session, and its stream.
     fn end(&self, session: &str) {
         let requests = self.open();
         let of_session = requests.values().filter(|it| it.session == session);
@@ -109,8 +109,11 @@ impl Running {
                 Ok(Some(record)) if record.key.starts_with(KEY) => self.end(&record.key),
                 Ok(Some(record)) => {
                     self.cancel(&record.key);
-                    if let Some(answer) = client_answer_in(&record) {
-                        calls.take_passed_answer(&answer);
+                    let is_ours = |call| calls.channels().is_ours(call);
+                    if let Some(answer) = client_answer_in(&record, is_ours)
+                        && !calls.take_passed_answer(answer)
+                    {
+                        tracing::debug!(key = %record.key, "an answer of an MCP client came too late");
                     }
                 }
                 Ok(None) => return,

@@ -118,7 +118,7 @@ impl ResumableStream {
     /// it is the last part.
     async fn take(&mut self, (body, last): (Bytes, bool), by: Author) -> bool {
         let mut id = None;
-        // Questions are not recorded, because only this replica can accept their answers.
+        // Questions are not recorded: a client that got one twice could answer it twice.
         if !is_question(&body)
             && let Some(count) = self.count
         {

@@ -94,6 +94,18 @@ impl Target {
     }
 }
 
+/// What the timeout of a caller limits.
+#[derive(Debug, Clone, Copy, Default)]
+pub(in crate::doors) enum TimeoutLimits {
+    /// The whole answer.
+    #[default]
+    Answer,
+    /// The first part of the answer, see [`calls::Request::bounds_first_part`].
+    FirstPart,
+    /// Only how long the caller waits.
+    Nothing,
+}
+
 /// Properties that only some requests have.
 #[derive(Debug, Default)]
 pub(in crate::doors) struct CallOptions<'a> {
@@ -107,8 +119,8 @@ pub(in crate::doors) struct CallOptions<'a> {
     pub(in crate::doors) session: Option<Text>,
     /// The skill call behind the request, for such a client.
     pub(in crate::doors) skill: Option<Skill>,
-    /// See [`calls::Request::bounds_first_part`].
-    pub(in crate::doors) bounds_first_part: bool,
+    /// What the caller's timeout limits.
+    pub(in crate::doors) limits: TimeoutLimits,
 }
 
 // === impl Common ===
@@ -125,7 +137,7 @@ impl Common {
             client,
             session,
             skill,
-            bounds_first_part,
+            limits,
         }: CallOptions<'_>,
     ) -> Result<Box<Answer>, CallError> {
         if self.is_resumed && call == Some(self.call) {
@@ -134,7 +146,11 @@ impl Common {
         }
         let mut request = self.request(unit, call)?;
         request.data = data;
-        request.bounds_first_part = bounds_first_part;
+        match limits {
+            TimeoutLimits::Answer => {}
+            TimeoutLimits::FirstPart => request.bounds_first_part = true,
+            TimeoutLimits::Nothing => request.timeout = None,
+        }
         let mut prepared = self.calls.prepare(request, client)?;
         if let Some(opened) = self.opened(call, (task, session, skill), &prepared)
             && Box::pin(self.results.open_call(self.call, opened)).await
