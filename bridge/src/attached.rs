@@ -507,7 +507,7 @@ impl AttachedBinding {
         let is_repeatable = match &*self.upstream {
             Upstream::Plain(plain) => request.is_repeatable(plain.protocol, |_| false),
             Upstream::Mcp(server) => {
-                let up = match self.up_or_answer(server, request, claim, until).await {
+                let up = match self.up_or_answer(server, request, claim, deadlines).await {
                     Ok(up) => up,
                     Err(answer) => return answer,
                 };
@@ -529,24 +529,26 @@ impl AttachedBinding {
         }
     }
 
-    /// The running server. If it does not run, the stored answer of a redelivered request, or an error.
+    /// The running server. If it does not run, the answer of a request that was begun before, or an error.
     async fn up_or_answer(
         &self,
         server: &Server,
         request: &Request,
         claim: Option<&(String, Claim)>,
-        until: Instant,
+        deadlines: &Deadlines,
     ) -> Result<Arc<RunningServer>, Answer> {
+        let until = deadlines.next();
         let failure = match timeout_at(until, server.lifecycle.up()).await {
             Ok(Ok(up)) => return Ok(up),
             Ok(Err(failure)) => failure,
             Err(_) => late("its server did not start in time"),
         };
-        let stored = timeout_at(until, self.results.stored_answer(claim)).await;
-        Err(match stored {
-            Ok(Some(stored)) => Answer::from(&*stored),
-            _ => Answer::failed(&failure, &request.recipient()),
-        })
+        if let Some((key, claim)) = claim
+            && let Ok(true) = timeout_at(until, self.results.is_claimed(key, claim)).await
+        {
+            return Err(Box::pin(self.once(request, (key, claim), deadlines)).await);
+        }
+        Err(Answer::failed(&failure, &request.recipient()))
     }
 
     /// The answer to a request that must be executed only once, however often it is delivered.

@@ -42,6 +42,7 @@ use crate::readiness::Readiness;
 use crate::registry::Registry;
 use crate::registry::discovery::DiscoveryBinding;
 use crate::reload::{ConfigReloader, LogLevels, Reloads};
+use crate::restart::chain;
 use crate::results::Results;
 use crate::route::{Destination, RouteTable};
 use crate::rules::{CurrentRules, Rules};
@@ -518,10 +519,13 @@ async fn deliveries(
     if !config.enabled {
         return Ok(None);
     }
-    let keys = config.keys.iter().map(PushConfig::reveal_key);
-    let keys = keys.collect::<Result<Vec<_>, _>>();
-    let keys =
-        keys.map_err(|error| BridgeError::Config(format!("a2a.push_notifications.keys: {error}")))?;
+    let keys = config.keys.iter().enumerate().map(|(index, key)| {
+        PushConfig::reveal_key(key).map_err(|error| {
+            let error = chain(&error);
+            BridgeError::Config(format!("a2a.push_notifications.keys[{index}]: {error}"))
+        })
+    });
+    let keys = keys.collect::<Result<Vec<_>, _>>()?;
     let keys = SealKeys::new(keys.iter().map(Revealed::as_str));
     let push = PushSettings {
         webhooks: Webhooks::open(state, keys).await?,

@@ -148,17 +148,9 @@ impl Results {
         })
     }
 
-    /// The recorded answer of a claimed request, once the log has been read; `None` if there is none.
-    pub(crate) async fn stored_answer(
-        &self,
-        claim: Option<&(String, Claim)>,
-    ) -> Option<Arc<StoredResponse>> {
-        let (key, claim) = claim?;
-        self.view.caught_up().await.ok()?;
-        match self.key_state(key, claim)? {
-            KeyState::Answered(stored) => Some(stored),
-            _ => None,
-        }
+    /// Whether a request was claimed before, once the log has been read.
+    pub(crate) async fn is_claimed(&self, key: &str, claim: &Claim) -> bool {
+        self.view.caught_up().await.is_ok() && self.key_state(key, claim).is_some()
     }
 
     /// Runs `work`, and renews its claim until it ends.

@@ -623,6 +623,19 @@ async fn agents_are_watched_and_removed_over_rest() {
 }
 
 #[tokio::test]
+async fn an_attached_agent_may_announce_its_own_topic() {
+    let mine = "  mine:\n    description: Mine.\n    to: { transport: local, topic: agents.team-mine }\n    attach: { url: 'http://127.0.0.1:9/', protocol: jsonrpc }\n";
+    let config = CONFIG.replace("agents:\n", &format!("agents:\n{mine}"));
+    let front = Front::open_with(&config).await;
+    // Another replica, which has not attached it, gets the record.
+    let own = card_with("mine", json!({ "topic": "agents.team-mine" }));
+    assert_eq!(put(&front, "mine", "", &own).await.status(), 200);
+    let other = card_with("other", json!({ "topic": "agents.team-mine" }));
+    let refused = put(&front, "other", "", &other).await;
+    assert_eq!(refused.status(), StatusCode::BAD_REQUEST);
+}
+
+#[tokio::test]
 async fn an_agent_that_is_named_as_a_topic_of_the_bridge_gets_no_requests_there() {
     let config = CONFIG.replace(
         r#"["discovery.*", announcements]"#,

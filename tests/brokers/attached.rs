@@ -134,6 +134,15 @@ calls: {{ timeout: 1m, reply_topic: {name}.replies, reply_partitions: 1 }}{}",
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_whose_bridge_died_is_not_repeated() {
+    a_call_is_lost_with_its_bridge(true).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_whose_bridge_died_is_lost_although_its_server_does_not_start() {
+    a_call_is_lost_with_its_bridge(false).await;
+}
+
+async fn a_call_is_lost_with_its_bridge(starts: bool) {
     let Some(kafka) = named(Kind::Kafka) else {
         return;
     };
@@ -167,12 +176,19 @@ calls: {{ timeout: 1h, stream_timeout: 1h, max_timeout: 1h, reply_topic: {name}.
     // All of its tasks end where they are; nothing is settled or answered.
     runtime.shutdown_background();
     drop(bridge);
-    let bridge = Running::start(&config).await;
+    let again = match starts {
+        true => config,
+        false => config.replace("[python3, ", "[/nonexistent/program, "),
+    };
+    let bridge = Running::start(&again).await;
     // Long before the deadline of the call.
     let answer = within("the answer", next(&answers)).await;
     let answer: Value = serde_json::from_slice(&answer.body).unwrap();
     assert_eq!(answer["error"]["data"]["reason"], "answer_lost", "{answer}");
     assert_eq!(effects(directory.path()), ["begun"]);
+    if !starts {
+        return bridge.stop().await;
+    }
     // Later requests are served.
     plain.publish_with(&topic, &headers, &call("again")).await;
     let answer = within("the answer", next(&answers)).await;

@@ -585,8 +585,9 @@ impl Drop for Waiting {
             call: None,
         };
         if self.link.input.try_send(line).is_err() {
+            self.link.log.drops.inc();
             self.link.strange(
-                "an attached server does not read its input, so a cancel cannot be sent to it",
+                "too many messages wait for an attached server, so a cancel was not sent to it",
             );
         }
         for id in question_ids {

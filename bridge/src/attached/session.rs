@@ -90,7 +90,8 @@ impl Session {
                 return lifecycle.down(Some(why));
             }
         };
-        let (input, queue) = mpsc::channel(QUEUE);
+        // With room for a cancel of every call.
+        let (input, queue) = mpsc::channel(self.concurrency + QUEUE);
         let link = Arc::new(Link::new(input, lifecycle.is_single, Arc::clone(&self.log)));
         let running = Running {
             session: self,

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::serve::{Signals, serve};
 use super::{Misuse, checked, telemetry};
-use crate::config::{Config, StateConfig, StateLog, TransportType};
+use crate::config::{AttachConfig, Config, StateConfig, StateLog, TransportType};
 use crate::reload::log_warnings;
 
 /// The name of the configuration in problems if there is no file.
@@ -123,6 +123,12 @@ pub(crate) async fn run(args: AttachArgs) -> anyhow::Result<()> {
         Some(file) => args.with_file(file)?,
         None => args.without_file()?,
     };
+    for (name, agent) in &config.agents {
+        for (_, key, secret) in agent.attach.iter().flat_map(AttachConfig::secrets) {
+            let read = secret.reveal();
+            read.map_err(|error| Misuse(format!("{name}: {key}: {error}")))?;
+        }
+    }
     let levels = telemetry::start(&config.telemetry)?;
     let file = args.config.as_deref().unwrap_or(Path::new(NO_FILE));
     log_warnings(&file.display().to_string(), &config.warnings);

@@ -125,7 +125,7 @@ impl std::fmt::Debug for TextOrSecret {
 
 impl AttachConfig {
     /// Its secrets, each with the name of its map and its key there.
-    pub(super) fn secrets(&self) -> impl Iterator<Item = (&'static str, &str, &Secret)> {
+    pub(crate) fn secrets(&self) -> impl Iterator<Item = (&'static str, &str, &Secret)> {
         let maps = [("env", &self.env), ("headers", &self.headers)];
         maps.into_iter().flat_map(|(section, map)| {
             let secrets = map.iter();

@@ -7,7 +7,9 @@ use a2abus_transports::{Topic, TopicFilter};
 use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
 
 use super::card::Card;
-use crate::config::{AsText, Config, DestinationConfig, PlaceConfig, RouteConfig};
+use crate::config::{
+    AgentCardConfig, AsText, Config, DestinationConfig, PlaceConfig, Role, RouteConfig,
+};
 use crate::names::{Name, Template};
 use crate::route::{Route, RouteError};
 
@@ -16,8 +18,17 @@ use crate::route::{Route, RouteError};
 pub(super) struct AllowedDestinations {
     places: Vec<AllowedDestination>,
     /// The topics that the bridge itself reads and writes, by transport. No card may name them.
-    own: Vec<(Name, TopicFilter)>,
+    own: Vec<OwnTopics>,
     max_hops: u32,
+}
+
+/// Topics that the bridge itself reads or writes.
+#[derive(Debug)]
+struct OwnTopics {
+    transport: Name,
+    topics: TopicFilter,
+    /// The attached agent whose requests they have.
+    agent: Option<Text>,
 }
 
 #[derive(Debug)]
@@ -98,11 +109,15 @@ impl AllowedDestinations {
         ))
     }
 
-    /// Refuses the bridge's own topics: it publishes with its own permissions, so a card must not choose them.
-    fn check_own(&self, transport: &Name, topic: &Topic) -> Result<(), String> {
-        let is_own =
-            |(own, filter): &&(Name, TopicFilter)| own == transport && filter.matches(topic);
-        if topic.as_str().starts_with(['_', '$']) || self.own.iter().any(|own| is_own(&own)) {
+    /// Refuses the bridge's own topics: it publishes with its own permissions, so a card must not choose them. An agent
+    /// that this bridge has attached may announce its own topic: other replicas learn of it by that.
+    fn check_own(&self, agent: &Name, transport: &Name, topic: &Topic) -> Result<(), String> {
+        let is_own = |own: &OwnTopics| {
+            own.transport == *transport
+                && own.topics.matches(topic)
+                && own.agent.as_deref() != Some(agent.as_str())
+        };
+        if topic.as_str().starts_with(['_', '$']) || self.own.iter().any(is_own) {
             return Err(format!(
                 "requests cannot go to the topic {topic}: it is one of the bridge's own"
             ));
@@ -121,7 +136,7 @@ impl AllowedDestinations {
         };
         let route = Route::announced(&config, self.max_hops).map_err(|error| error.to_string())?;
         match topic_of(&route, agent) {
-            Ok(topic) => self.check_own(&transport, &topic).map(|()| route),
+            Ok(topic) => self.check_own(agent, &transport, &topic).map(|()| route),
             // Other attributes of the template come from the requests.
             Err(RouteError::MissingAttribute { .. }) => Ok(route),
             Err(error) => Err(error.to_string()),
@@ -162,20 +177,31 @@ impl AllowedDestination {
 }
 
 /// The topics of the bridge itself: those it reads, and those of dead letters, answers and logs.
-fn bridge_topics(config: &Config) -> Vec<(Name, TopicFilter)> {
+fn bridge_topics(config: &Config) -> Vec<OwnTopics> {
+    let own_topics = |transport: &Name, topics| OwnTopics {
+        transport: transport.clone(),
+        topics,
+        agent: None,
+    };
     let mut own = Vec::new();
     for binding in &config.bindings {
-        let read = binding.topics.iter().map(|topics| topics.0.clone());
-        own.extend(read.map(|topics| (binding.transport.clone(), topics)));
+        let attached = match binding.role {
+            Role::Agent => AgentCardConfig::attached_by(&binding.name),
+            _ => None,
+        };
+        own.extend(binding.topics.iter().map(|topics| OwnTopics {
+            agent: attached.map(Text::from),
+            ..own_topics(&binding.transport, topics.0.clone())
+        }));
         let letters = TopicFilter::from(binding.dead_letter.topic.0.clone());
-        own.push((binding.dead_letter_transport().clone(), letters));
+        own.push(own_topics(binding.dead_letter_transport(), letters));
     }
     let everywhere = [&config.calls.reply_topic.0, &config.state.prefix.0];
     for transport in config.transports.keys() {
         for topic in everywhere {
-            own.push((transport.clone(), TopicFilter::from(topic.clone())));
+            own.push(own_topics(transport, TopicFilter::from(topic.clone())));
             let below = TopicFilter::new(Text::from(format!("{topic}.>")));
-            own.extend(below.ok().map(|below| (transport.clone(), below)));
+            own.extend(below.ok().map(|below| own_topics(transport, below)));
         }
     }
     own
