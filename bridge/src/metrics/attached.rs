@@ -49,7 +49,7 @@ const DROPS: Definition = Definition {
     name: "a2abus_attached_dropped_total",
     unit: "messages",
     labels: &["agent"],
-    help: "Dropped messages of the server of an attached agent: answers that no call waits for, messages that name no call and cannot be assigned to one, or any while the queue to the bus is full.",
+    help: "Dropped messages between an attached agent and its server: late answers, messages that cannot be assigned to a call, messages while the queue to the bus is full, and cancels while too many messages wait for the server.",
 };
 const UNUSABLE_SKILLS: Definition = Definition {
     name: "a2abus_attached_unusable_skills",

@@ -239,10 +239,8 @@ impl PushSettings {
             return Err(bad(format!("the url has more than {LARGEST} bytes")));
         }
         let target = Target::parse(&url).map_err(|error| bad(format!("url: {error}")))?;
-        self.allowed.reach(&target).map_err(|why| {
-            let cure = "the setting a2a.push_notifications.allowed_urls can permit it";
-            bad(format!("url: {why}; {cure}"))
-        })?;
+        let reach = self.allowed.reach(&target);
+        reach.map_err(|why| bad(format!("url: {why}")))?;
         let id = wire.id.filter(|id| !id.is_empty());
         if id.as_ref().is_some_and(|id| id.len() > MAX_ID_BYTES) {
             return Err(bad(format!("the id has more than {MAX_ID_BYTES} bytes")));

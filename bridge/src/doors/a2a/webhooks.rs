@@ -3,7 +3,7 @@
 //! Source: docs/design.md §T11.
 
 use a2abus_executor::Reach;
-use a2abus_models::a2e_workflow::target::{ApiBase, Target};
+use a2abus_models::a2e_workflow::target::{ApiBase, Forbidden, Target};
 
 use crate::config::PushConfig;
 use crate::tasks::push::Webhooks;
@@ -24,6 +24,9 @@ pub(crate) struct AllowedUrls {
     /// Whether other URLs are allowed, if they use TLS and public addresses.
     public: bool,
 }
+
+/// How a URL can be allowed.
+const CURE: &str = ", unless it is below one of a2a.push_notifications.allowed_urls";
 
 // === impl AllowedUrls ===
 
@@ -46,7 +49,13 @@ impl AllowedUrls {
     /// Why it may not be called.
     pub(crate) fn reach(&self, target: &Target) -> Result<Reach, String> {
         if let Some(forbidden) = target.forbidden(&self.listed) {
-            return Err(forbidden.to_string());
+            return Err(match forbidden {
+                Forbidden::Scheme => "its scheme must be https".to_owned(),
+                Forbidden::UserInfo => "it contains a user or a password".to_owned(),
+                Forbidden::NotEncrypted => format!("its scheme must be https{CURE}"),
+                Forbidden::NotGlobal => format!("its host is not globally reachable{CURE}"),
+                other => other.to_string(),
+            });
         }
         if target.is_within(&self.listed) {
             return Ok(Reach::Registered);
@@ -54,7 +63,7 @@ impl AllowedUrls {
         if self.public {
             return Ok(Reach::Global);
         }
-        Err("it is not below any of a2a.push_notifications.allowed_urls".to_owned())
+        Err(format!("only some URLs are allowed{CURE}"))
     }
 }
 
