@@ -1,7 +1,7 @@
 //! Whether an attached MCP server is up, and its description of itself.
 
 use std::collections::HashSet;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use a2abus_plugin::Text;
@@ -17,7 +17,7 @@ use super::card;
 use super::health::Health;
 use super::link::{Link, Log};
 use crate::calls::failure::{Failure, Reason};
-use crate::config::ListVersions;
+use crate::config::{AgentCardConfig, ListVersions};
 use crate::registry::Registry;
 
 /// The state of one server across all its runs.
@@ -28,6 +28,8 @@ pub(super) struct Lifecycle {
     state: watch::Sender<State>,
     registry: Arc<Registry>,
     health: Health,
+    /// The versions of the server's lists when they were last read, in this run or an earlier one.
+    versions: Mutex<ListVersions>,
     log: Arc<Log>,
 }
 
@@ -64,7 +66,7 @@ pub(super) const MAX_MESSAGE: usize = 64 << 20;
 pub(super) const START: Duration = Duration::from_secs(60);
 /// The client's notification after the answer to `initialize`.
 pub(super) const INITIALIZED: &str = r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;
-/// Maximum number of pages of its list of tools.
+/// Maximum number of pages of one of its lists.
 const MAX_PAGES: usize = 50;
 
 // === impl Lifecycle ===
@@ -81,6 +83,7 @@ impl Lifecycle {
             state: watch::Sender::new(State::Starting),
             registry: Arc::clone(registry),
             health,
+            versions: Mutex::default(),
             log: Arc::clone(log),
         }
     }
@@ -158,7 +161,7 @@ impl Lifecycle {
 
     /// Accepts calls for a server that has started, and keeps its lists up to date.
     pub(super) async fn serve<T>(&self, link: &Arc<Link>, profile: Box<RawValue>) -> T {
-        self.refresh_lists(link, &profile).await;
+        let mut card = self.refresh_tools(link, &profile).await;
         let up = RunningServer {
             link: Arc::clone(link),
             profile: profile.clone(),
@@ -167,50 +170,26 @@ impl Lifecycle {
         self.health.up();
         tracing::info!(agent = %self.log.agent, "the server of an attached agent is up");
         loop {
+            self.refresh_versions(link, &profile).await;
+            if let Some(card) = &mut card {
+                card.lists = Some(self.versions());
+                self.registry.describe(&self.log.agent, card.clone());
+            }
             link.lists_changed().await;
-            self.refresh_lists(link, &profile).await;
+            card = self.refresh_tools(link, &profile).await.or(card);
         }
     }
 
-    /// Reads its lists, with a time limit. A server that does not list its tools is up all the same.
-    async fn refresh_lists(&self, link: &Arc<Link>, profile: &RawValue) {
-        if timeout(START, self.read_lists(link, profile))
-            .await
-            .is_err()
-        {
-            link.strange(
-                "an attached server did not list its tools, prompts and resources in time",
-            );
-        }
-    }
-
-    /// Reads its tools and which of them are safe to call twice, and the versions of its lists.
-    async fn read_lists(&self, link: &Arc<Link>, profile: &RawValue) {
+    /// Reads the server's tools and which of them are safe to call twice, and describes the server. A server that does
+    /// not list its tools is up all the same; then there is no description.
+    async fn refresh_tools(&self, link: &Arc<Link>, profile: &RawValue) -> Option<AgentCardConfig> {
         #[derive(Default, Deserialize)]
         struct Page {
             #[serde(default)]
             tools: Vec<card::Tool>,
         }
-        let Some(pages) = list(link, "tools/list").await else {
-            return;
-        };
-        let mut versions = ListVersions {
-            tools: version(&pages),
-            ..link.lists()
-        };
-        if card::has(profile, "prompts")
-            && let Some(pages) = list(link, "prompts/list").await
-        {
-            versions.prompts = version(&pages);
-        }
-        if card::has(profile, "resources")
-            && let Some(mut pages) = list(link, "resources/list").await
-        {
-            let templates = list(link, "resources/templates/list").await;
-            pages.extend(templates.unwrap_or_default());
-            versions.resources = version(&pages);
-        }
-        link.set_lists(versions);
+        let pages = list(link, "tools/list").await?;
+        self.versions_mut().tools = version(&pages);
         let pages = pages.iter().map(|page| serde_json::from_str(page.get()));
         let tools: Vec<card::Tool> = pages
             .flat_map(|page| Result::<Page, _>::unwrap_or_default(page).tools)
@@ -218,14 +197,50 @@ impl Lifecycle {
         let safe = tools.iter().filter(|tool| tool.is_repeatable());
         let safe: HashSet<Text> = safe.map(|tool| tool.name.as_str().into()).collect();
         link.set_repeatable(safe);
-        let (card, left_out) = card::of_tools(&self.log.agent, (profile, versions), tools);
+        let profile = (profile, self.versions());
+        let (card, left_out) = card::of_tools(&self.log.agent, profile, tools);
         self.log.leaves_out(&left_out);
-        self.registry.describe(&self.log.agent, card);
+        self.registry.describe(&self.log.agent, card.clone());
+        Some(card)
+    }
+
+    /// Reads the versions of the server's prompts and resources. No call waits for it.
+    async fn refresh_versions(&self, link: &Arc<Link>, profile: &RawValue) {
+        if card::has(profile, "prompts")
+            && let Some(pages) = list(link, "prompts/list").await
+        {
+            self.versions_mut().prompts = version(&pages);
+        }
+        if card::has(profile, "resources")
+            && let Some(mut pages) = list(link, "resources/list").await
+        {
+            let templates = list(link, "resources/templates/list").await;
+            pages.extend(templates.unwrap_or_default());
+            self.versions_mut().resources = version(&pages);
+        }
+    }
+
+    fn versions(&self) -> ListVersions {
+        *self.versions_mut()
+    }
+
+    fn versions_mut(&self) -> MutexGuard<'_, ListVersions> {
+        self.versions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The pages of a list; none if the server answers with an error. `None` if it does not answer.
+/// The pages of a list; none if the server answers with an error. `None` if it does not answer in time.
 async fn list(link: &Arc<Link>, method: &str) -> Option<Vec<Box<RawValue>>> {
+    let Ok(pages) = timeout(START, pages(link, method)).await else {
+        link.strange(&format!(
+            "an attached server did not answer {method} in time"
+        ));
+        return None;
+    };
+    pages
+}
+
+async fn pages(link: &Arc<Link>, method: &str) -> Option<Vec<Box<RawValue>>> {
     #[derive(Deserialize)]
     struct Answer {
         result: Box<RawValue>,

@@ -21,7 +21,6 @@ use tokio_util::sync::CancellationToken;
 
 use crate::calls::failure::Failure;
 use crate::calls::with_token;
-use crate::config::ListVersions;
 use crate::log_limit::LogLimit;
 use crate::registry::card::LeftOut;
 
@@ -34,7 +33,6 @@ pub(super) struct Link {
     repeatable: Mutex<HashSet<Text>>,
     /// Whether at most one call is open, so that a message without a call belongs to it.
     is_single: bool,
-    lists: Mutex<ListVersions>,
     lists_changed: Notify,
     log: Arc<Log>,
 }
@@ -228,7 +226,6 @@ impl Link {
             open: Mutex::default(),
             repeatable: Mutex::default(),
             is_single,
-            lists: Mutex::default(),
             lists_changed: Notify::new(),
             log,
         }
@@ -520,16 +517,6 @@ impl Link {
             let agent = &self.log.agent;
             tracing::warn!(%agent, suppressed, "{what}");
         }
-    }
-
-    /// The versions of the server's lists when they were last read.
-    pub(super) fn lists(&self) -> ListVersions {
-        *lock(&self.lists)
-    }
-
-    /// Sets the versions of the server's lists.
-    pub(super) fn set_lists(&self, lists: ListVersions) {
-        *lock(&self.lists) = lists;
     }
 
     /// Waits until the server reports that one of its lists has changed.
