@@ -386,7 +386,15 @@ impl Answer {
         CallError::Timeout(Box::new(NoAnswer {
             after: self.timeout,
             agent: self.cancel.target().cloned().unwrap_or_default(),
-            request: if is_published {
+            request: if self.consumed > 0 && Instant::now() < self.last_deadline {
+                RequestState::Begun {
+                    parts: self.consumed,
+                }
+            } else if self.consumed > 0 {
+                RequestState::Unended {
+                    parts: self.consumed,
+                }
+            } else if is_published {
                 RequestState::Published(destinations().collect::<Vec<_>>().join(", ").into())
             } else {
                 RequestState::Unconfirmed(cause())

@@ -82,6 +82,16 @@ pub enum RequestState {
     Unconfirmed(Option<Text>),
     /// It was published to this destination, such as `Kafka topic agents.weather`.
     Published(Text),
+    /// The agent has begun its answer, and then sent nothing for too long.
+    Begun {
+        /// How many parts it has sent.
+        parts: u32,
+    },
+    /// The answer has taken too long, although the agent sends parts.
+    Unended {
+        /// How many parts it has sent.
+        parts: u32,
+    },
 }
 
 /// A destination that refuses the request until an operator has repaired it.
@@ -259,6 +269,10 @@ impl fmt::Display for NoAnswer {
         } = self;
         // Rounded up, because callers ask for whole milliseconds.
         let millis = after.as_micros().div_ceil(1_000);
+        let named = match agent.as_str() {
+            "" => "the agent".to_owned(),
+            agent => format!("agent {agent:?}"),
+        };
         let destination = match request {
             RequestState::Expired => {
                 return f.write_str("the request had expired before the bridge read it");
@@ -278,6 +292,18 @@ impl fmt::Display for NoAnswer {
                     Some(cause) => write!(f, " ({cause})"),
                     None => Ok(()),
                 };
+            }
+            RequestState::Begun { parts } => {
+                return write!(
+                    f,
+                    "{named} did not end its answer: nothing came for {millis} ms after part {parts}"
+                );
+            }
+            RequestState::Unended { parts } => {
+                return write!(
+                    f,
+                    "{named} did not end its answer in time: {parts} parts came"
+                );
             }
             RequestState::Published(destination) => destination,
         };

@@ -15,7 +15,7 @@ use a2abus_plugin::{Family, Refused, Text, Unit, extension};
 use bytes::Bytes;
 use serde_json::{Map, Value, json};
 
-use crate::calls::error::{Bound, CallError, DestinationRefused, NoAnswer};
+use crate::calls::error::{Bound, CallError, DestinationRefused, NoAnswer, RequestState};
 
 /// Why a request failed, independent of the dialect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -402,7 +402,9 @@ impl Failure {
     fn no_answer(timeout: &NoAnswer, advice: &str) -> Self {
         let millis = timeout.after.as_micros().div_ceil(1_000);
         let millis = u64::try_from(millis).unwrap_or(u64::MAX);
-        let message = if timeout.rejected.is_some() {
+        // To wait longer does not help against an agent that has stopped.
+        let is_silent = matches!(timeout.request, RequestState::Begun { .. });
+        let message = if timeout.rejected.is_some() || is_silent {
             timeout.to_string()
         } else {
             format!("{timeout}; {advice}")
