@@ -162,6 +162,8 @@ class Bridge:
                 # The agent of the examples in the README.
                 "weather": {
                     "description": "The weather of a city.",
+                    # The agent of the tests speaks MCP too; the README's does not.
+                    "protocol": "a2a",
                     "skills": [{"id": "forecast", "description": "The weather of a city."}],
                     "to": {"transport": "nats", "topic": agent_topic("nats-sdk")},
                 }

@@ -109,7 +109,7 @@ impl A2aRequest<'_> {
         let call = (!self.in_batch).then_some(self.common.call);
         let options = CallOptions {
             task: Some(&outbound.task),
-            limits: match (streams, at_once || outbound.is_continuation) {
+            limits: match (streams || at_once, outbound.is_continuation) {
                 (true, _) => TimeoutLimits::Answer,
                 // When the caller stops waiting, it gets the task, which continues.
                 (false, true) => TimeoutLimits::Nothing,
