@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
+use rdkafka::consumer::StreamConsumer;
 use serde_json::{Value, json};
 use support::battery::within;
 use support::running::Running;
@@ -132,6 +133,58 @@ calls: {{ timeout: 1m, reply_topic: {name}.replies, reply_partitions: 1 }}{}",
     bridge.stop().await;
 }
 
+/// An attached program on Kafka, whose requests are recorded on the bus.
+struct Recorded {
+    plain: Plain,
+    directory: TempDir,
+    config: String,
+    /// The topic of its requests, and the group that reads them.
+    topic: String,
+    group: String,
+    /// The topic of its answers.
+    place: String,
+    answers: StreamConsumer,
+}
+
+impl Recorded {
+    async fn open(timeout: &str) -> Option<Self> {
+        let kafka = named(Kind::Kafka)?;
+        let (plain, name) = (Plain::new(&kafka), unique("attached"));
+        let directory = TempDir::new().unwrap();
+        for topic in ["fixture", "answers", "dlq"] {
+            plain.create(&format!("{name}.{topic}"), 1).await;
+        }
+        let to = format!("{{ transport: bus, topic: {name}.fixture }}");
+        let more = format!("reply_topics: ['{name}.answers'], dead_letter: {name}.dlq");
+        let config = format!(
+            "
+instance: test
+transports: {{ bus: {{ type: kafka, brokers: ['{kafka}'] }} }}
+state: {{ log: bus, create: true, prefix: {name}.state }}
+calls: {{ timeout: {timeout}, reply_topic: {name}.replies, reply_partitions: 1 }}{}",
+            agent(directory.path(), &to, &more)
+        );
+        let place = format!("{name}.answers");
+        Some(Self {
+            answers: plain.read(&place, 1),
+            plain,
+            directory,
+            // Its name is the group, which belongs to this test alone.
+            config: config.replace("  fixture:", &format!("  {name}:")),
+            topic: format!("{name}.fixture"),
+            group: format!("agent-{name}"),
+            place,
+        })
+    }
+
+    /// The configuration with a program that does not start.
+    fn broken(&self) -> String {
+        let broken = self.config.replace("[python3, ", "[/nonexistent/program, ");
+        assert_ne!(broken, self.config);
+        broken
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_whose_bridge_died_is_not_repeated() {
     a_call_is_lost_with_its_bridge(true).await;
@@ -143,46 +196,28 @@ async fn a_call_whose_bridge_died_is_lost_although_its_server_does_not_start() {
 }
 
 async fn a_call_is_lost_with_its_bridge(starts: bool) {
-    let Some(kafka) = named(Kind::Kafka) else {
+    let Some(world) = Recorded::open("1h, stream_timeout: 1h, max_timeout: 1h").await else {
         return;
     };
-    let (plain, name, directory) = (
-        Plain::new(&kafka),
-        unique("attached"),
-        TempDir::new().unwrap(),
-    );
-    for topic in ["fixture", "answers", "dlq"] {
-        plain.create(&format!("{name}.{topic}"), 1).await;
-    }
-    let to = format!("{{ transport: bus, topic: {name}.fixture }}");
-    let more = format!("reply_topics: ['{name}.answers'], dead_letter: {name}.dlq");
-    let config = format!(
-        "
-instance: test
-transports: {{ bus: {{ type: kafka, brokers: ['{kafka}'] }} }}
-state: {{ log: bus, create: true, prefix: {name}.state }}
-calls: {{ timeout: 1h, stream_timeout: 1h, max_timeout: 1h, reply_topic: {name}.replies, reply_partitions: 1 }}{}",
-        agent(directory.path(), &to, &more)
-    );
-    let (topic, place) = (format!("{name}.fixture"), format!("{name}.answers"));
-    let answers = plain.read(&place, 1);
-    let headers = [("kafka_replyTopic", Some(place.as_str()))];
+    let (plain, directory, config) = (&world.plain, &world.directory, &world.config);
+    let (topic, answers) = (&world.topic, &world.answers);
+    let headers = [("kafka_replyTopic", Some(world.place.as_str()))];
     let first = config.clone();
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let running = runtime.spawn(async move { Running::start(&first).await });
     let bridge = running.await.unwrap();
-    plain.publish_with(&topic, &headers, &call("hang")).await;
+    plain.publish_with(topic, &headers, &call("hang")).await;
     until_begun(directory.path()).await;
     // All of its tasks end where they are; nothing is settled or answered.
     runtime.shutdown_background();
     drop(bridge);
     let again = match starts {
-        true => config,
-        false => config.replace("[python3, ", "[/nonexistent/program, "),
+        true => config.clone(),
+        false => world.broken(),
     };
     let bridge = Running::start(&again).await;
     // Long before the deadline of the call.
-    let answer = within("the answer", next(&answers)).await;
+    let answer = within("the answer", next(answers)).await;
     let answer: Value = serde_json::from_slice(&answer.body).unwrap();
     assert_eq!(answer["error"]["data"]["reason"], "answer_lost", "{answer}");
     assert_eq!(effects(directory.path()), ["begun"]);
@@ -190,8 +225,8 @@ calls: {{ timeout: 1h, stream_timeout: 1h, max_timeout: 1h, reply_topic: {name}.
         return bridge.stop().await;
     }
     // Later requests are served.
-    plain.publish_with(&topic, &headers, &call("again")).await;
-    let answer = within("the answer", next(&answers)).await;
+    plain.publish_with(topic, &headers, &call("again")).await;
+    let answer = within("the answer", next(answers)).await;
     let answer: Value = serde_json::from_slice(&answer.body).unwrap();
     assert!(answer["result"].is_object(), "{answer}");
     assert_eq!(effects(directory.path()), ["begun", "again"]);
@@ -200,47 +235,25 @@ calls: {{ timeout: 1h, stream_timeout: 1h, max_timeout: 1h, reply_topic: {name}.
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_redelivered_request_gets_its_stored_answer_even_without_its_server() {
-    let Some(kafka) = named(Kind::Kafka) else {
+    let Some(world) = Recorded::open("1m").await else {
         return;
     };
-    let (plain, name, directory) = (
-        Plain::new(&kafka),
-        unique("attached"),
-        TempDir::new().unwrap(),
-    );
-    for topic in ["fixture", "answers", "dlq"] {
-        plain.create(&format!("{name}.{topic}"), 1).await;
-    }
-    let to = format!("{{ transport: bus, topic: {name}.fixture }}");
-    let more = format!("reply_topics: ['{name}.answers'], dead_letter: {name}.dlq");
-    let config = format!(
-        "
-instance: test
-transports: {{ bus: {{ type: kafka, brokers: ['{kafka}'] }} }}
-state: {{ log: bus, create: true, prefix: {name}.state }}
-calls: {{ timeout: 1m, reply_topic: {name}.replies, reply_partitions: 1 }}{}",
-        agent(directory.path(), &to, &more)
-    );
-    // A group of its own.
-    let config = config.replace("  fixture:", &format!("  {name}:"));
-    let (topic, place) = (format!("{name}.fixture"), format!("{name}.answers"));
-    let answers = plain.read(&place, 1);
-    let headers = [("kafka_replyTopic", Some(place.as_str()))];
-    let bridge = Running::start(&config).await;
-    plain.publish_with(&topic, &headers, &call("effect")).await;
-    let first = within("the answer", next(&answers)).await;
-    plain.publish_with(&topic, &headers, &call("again")).await;
-    within("the second answer", next(&answers)).await;
+    let (plain, directory, config) = (&world.plain, &world.directory, &world.config);
+    let (topic, answers) = (&world.topic, &world.answers);
+    let headers = [("kafka_replyTopic", Some(world.place.as_str()))];
+    let bridge = Running::start(config).await;
+    plain.publish_with(topic, &headers, &call("effect")).await;
+    let first = within("the answer", next(answers)).await;
+    plain.publish_with(topic, &headers, &call("again")).await;
+    within("the second answer", next(answers)).await;
     bridge.stop().await;
     assert_eq!(effects(directory.path()), ["effect", "again"]);
 
-    plain.rewind(&format!("agent-{name}"), &topic);
-    let broken = config.replace("[python3, ", "[/nonexistent/program, ");
-    assert_ne!(broken, config);
-    let bridge = Running::start(&broken).await;
+    plain.rewind(&world.group, topic);
+    let bridge = Running::start(&world.broken()).await;
     let stored = within("the stored answer", async {
         loop {
-            let answer = next(&answers).await;
+            let answer = next(answers).await;
             if answer.headers["ce_id"] == first.headers["ce_id"] {
                 return answer;
             }
@@ -250,8 +263,8 @@ calls: {{ timeout: 1m, reply_topic: {name}.replies, reply_partitions: 1 }}{}",
     bridge.stop().await;
 
     // With its server, only the request that may be repeated is executed again.
-    plain.rewind(&format!("agent-{name}"), &topic);
-    let bridge = Running::start(&config).await;
+    plain.rewind(&world.group, topic);
+    let bridge = Running::start(config).await;
     within("the request is executed again", async {
         while effects(directory.path()).len() < 3 {
             tokio::time::sleep(Duration::from_millis(10)).await;

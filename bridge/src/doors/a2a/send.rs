@@ -45,7 +45,7 @@ struct SendParams<'a> {
     expecting = "a configuration, which is an object"
 )]
 struct Configuration<'a> {
-    /// In milliseconds. Calls read it from the payload too, to limit the first part of the answer.
+    /// In milliseconds. A call reads it from the payload too.
     #[serde(deserialize_with = "crate::count::read")]
     timeout: Option<usize>,
     blocking: Option<bool>,
