@@ -30,9 +30,11 @@ mod replies;
 mod server;
 mod session;
 mod version;
+mod watched;
 mod web;
 
 use std::collections::HashMap;
+use std::convert::Infallible;
 use std::future::pending;
 use std::pin::{Pin, pin};
 use std::sync::atomic::Ordering;
@@ -129,6 +131,7 @@ struct Log {
     unanswered: LogLimit,
     unclaimed: LogLimit,
     begun: LogLimit,
+    unreported: LogLimit,
 }
 
 /// The time limits of one request.
@@ -274,6 +277,7 @@ impl AttachedBinding {
                 unanswered: limit("more answers were not delivered"),
                 unclaimed: limit("more requests wait to be recorded"),
                 begun: limit("more requests have been started before"),
+                unreported: limit("more changes of resources are lost"),
             },
             intake,
             upstream,
@@ -309,11 +313,13 @@ impl AttachedBinding {
             }
         };
         let mut announcing = pin!(announcing);
+        let mut reporting = pin!(self.report_updates());
         loop {
             tokio::select! {
                 biased;
                 Some(()) = work.next() => {}
                 () = &mut announcing, if is_open => {}
+                never = &mut reporting, if is_open => match never {},
                 () = stop.cancelled(), if is_open => {
                     consumer.stop();
                     // Dropping a delivery that was not processed abandons it.
@@ -325,6 +331,33 @@ impl AttachedBinding {
                     None => is_open = false,
                 },
                 else => return consumer,
+            }
+        }
+    }
+
+    /// Reports the changes of resources that clients have subscribed to.
+    async fn report_updates(&self) -> Infallible {
+        let Upstream::Mcp(server) = &*self.upstream else {
+            return pending().await;
+        };
+        let (agent, watched) = (self.reply_publisher.agent(), &server.lifecycle.watched);
+        watched.add(self.results.watched_resources(agent).await);
+        loop {
+            let uri = watched.next_updated().await;
+            let noted = self.results.note_updated(agent, uri.clone());
+            let announced = async {
+                match &self.herald {
+                    Some(herald) => herald.announce_update(&uri).await,
+                    None => Ok(()),
+                }
+            };
+            let (noted, announced) = tokio::join!(noted, announced);
+            let noted = noted.map_err(|error| error.to_string());
+            let announced = announced.map_err(|error| error.to_string());
+            if let Err(error) = noted.and(announced)
+                && let Some(suppressed) = self.log.unreported.allow()
+            {
+                tracing::warn!(%agent, %uri, error, suppressed, "the change of a resource is lost: clients do not learn of it");
             }
         }
     }
@@ -818,6 +851,8 @@ impl Deadlines {
 
 /// The answer of an MCP server. If a run ends before it has received the request, the next run gets it.
 async fn with_mcp(server: &Server, request: &Request, parts: Parts) -> Result<Bytes, Failure> {
+    let watched = &server.lifecycle.watched;
+    watched.note(&request.method, &request.body);
     loop {
         let up: Arc<RunningServer> = server.lifecycle.up().await?;
         let link = &up.link;

@@ -215,6 +215,13 @@ impl Registry {
         self.refresh();
     }
 
+    /// Checks that the sender of a message may act for an agent that clients can find.
+    fn check_sender(&self, agent: &Text, origin: &RequestOrigin) -> Result<(), AnnouncementError> {
+        announcements::check_sender(agent, origin)?;
+        let found = self.now().get(agent).map(drop);
+        found.ok_or_else(|| AnnouncementError::Unknown(agent.clone()))
+    }
+
     /// Stores why the server of an attached agent cannot be reached; `None` if it can be reached again.
     pub(crate) fn set_away(&self, agent: &Text, why: Option<Text>) {
         let mut attached = lock(&self.attached);

@@ -10,8 +10,8 @@
 //! A replica can renew its claim while it works on the request. If the renewals stop, replicas that wait for the answer
 //! know that it has stopped.
 //!
-//! The log also records which MCP sessions have ended, which requests their clients have cancelled, and what they answer
-//! to questions, because any replica may hold the calls.
+//! The log also records which MCP sessions have ended, which requests their clients have cancelled, what they answer to
+//! questions, and which resources they have subscribed to, because any replica may hold the calls and streams.
 //!
 //! Calls of tasks, and calls whose caller can reconnect, are in the log too. If their replica stops, another one reads
 //! the answer at their reply address and records it ([`follower`]).
@@ -21,6 +21,8 @@
 
 mod fold;
 pub(crate) mod follower;
+mod resources;
+mod subscriptions;
 
 use std::collections::{HashMap, HashSet};
 use std::convert::Infallible;
@@ -37,8 +39,10 @@ use tokio_util::task::TaskTracker;
 use tracing::Level;
 
 pub(crate) use self::fold::{Author, Claim, OpenedCall, RecordedPart, Skill, StoredResponse};
+pub(crate) use self::resources::{MAX_URI, ResourceEvent, Subscription, containing};
 
 use self::fold::{ClaimOutcome, ClaimedKey, Entry, Event, FollowedCall, ResultFold};
+use self::resources::{RESOURCE, SUBSCRIPTION};
 use crate::calls::callid::CallId;
 use crate::calls::pending::CallerMessage;
 use crate::calls::question::PassedAnswer;
@@ -511,6 +515,19 @@ pub(crate) fn client_answer_in(
     }
 }
 
+/// What a record says about resources.
+pub(crate) fn resource_event_in(record: &Record) -> Option<ResourceEvent> {
+    if !record.key.starts_with(SUBSCRIPTION) && !record.key.starts_with(RESOURCE) {
+        return None;
+    }
+    match body::read(record)? {
+        Event::Subscribed(subscription) => Some(ResourceEvent::Subscribed(subscription)),
+        Event::Unsubscribed(subscription) => Some(ResourceEvent::Unsubscribed(subscription)),
+        Event::Updated { agent, uri } => Some(ResourceEvent::Updated { agent, uri }),
+        _ => None,
+    }
+}
+
 fn as_message(recorded: Result<RecordedPart, CallError>) -> Box<CallerMessage> {
     let part = recorded.map(|RecordedPart { body, last, by: _ }| {
         Part::new(Bytes::copy_from_slice(body.as_bytes()), last)
@@ -526,7 +543,7 @@ fn call_key(call: &str) -> String {
 fn claimed<'a>(entries: &'a Entries<Entry>, key: &str) -> Option<&'a ClaimedKey> {
     match entries.get(key)? {
         Entry::Key(claimed) => Some(claimed),
-        Entry::Call(_) | Entry::Over | Entry::Passed => None,
+        Entry::Call(_) | Entry::Subscribed(_) | Entry::Over | Entry::Passed => None,
     }
 }
 

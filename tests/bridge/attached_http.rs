@@ -1212,3 +1212,107 @@ async fn a_secret_is_read_again_after_the_server_has_refused_it() {
     assert_eq!(answer["result"], "done", "{answer}");
     attached.end().await;
 }
+
+fn about_resource(id: u32, method: &str, uri: &str) -> Value {
+    json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": { "uri": uri } })
+}
+
+/// The stream of notifications for one client.
+struct Listening {
+    stream: reqwest::Response,
+    received: String,
+}
+
+impl Listening {
+    async fn open(client: &Client) -> Self {
+        let get = client.http.get(&client.url);
+        let get = get.header("accept", "text/event-stream");
+        let get = get.header("mcp-session-id", client.session.as_ref().unwrap());
+        Self {
+            stream: get.send().await.unwrap(),
+            received: String::new(),
+        }
+    }
+
+    /// The URIs of all changed resources so far, once there is a new one. The server repeats its message until then.
+    async fn uris(&mut self, site: &Site, message: &Value) -> Vec<String> {
+        let start = Instant::now();
+        let before = read_events(&self.received).len();
+        while read_events(&self.received).len() == before {
+            assert!(start.elapsed() < SOON, "{}", self.received);
+            site.recorder.say_beside(message).await;
+            let chunk = timeout(Duration::from_millis(50), self.stream.chunk());
+            if let Ok(chunk) = chunk.await {
+                self.received += std::str::from_utf8(&chunk.unwrap().unwrap()).unwrap();
+            }
+        }
+        let events = read_events(&self.received).into_iter();
+        let uri = |event: Value| event["params"]["uri"].as_str().unwrap().to_owned();
+        let mut uris: Vec<String> = events.map(|event| uri(event.json())).collect();
+        uris.dedup();
+        uris
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_change_of_a_resource_reaches_the_clients_that_have_subscribed_to_it() {
+    let mut attached = Attached::open().await;
+    let updated = |uri: &str| json!({ "jsonrpc": "2.0", "method": "notifications/resources/updated", "params": { "uri": uri } });
+    let clients = [
+        Client::open(&attached).await,
+        Client::open(&attached).await,
+        Client::open(&attached).await,
+    ];
+    let [one, two, three] = &clients;
+    let change = async |client: &Client, method: &str, uri: &str| {
+        let answer = client.post(&about_resource(1, method, uri)).await;
+        let answer: Value = answer.json().await.unwrap();
+        assert_eq!(answer["result"], json!({}), "{answer}");
+    };
+    change(one, "resources/subscribe", "site:a").await;
+    let mut first = Listening::open(one).await;
+    let mut second = Listening::open(two).await;
+    // A subscription counts for a stream that is open already, too.
+    change(two, "resources/subscribe", "site:b").await;
+    change(three, "resources/subscribe", "site:a").await;
+    let of_a = first.uris(&attached.site, &updated("site:a/within")).await;
+    assert_eq!(of_a, ["site:a/within"]);
+    let of_b = second.uris(&attached.site, &updated("site:b")).await;
+    assert_eq!(of_b, ["site:b"]);
+
+    // The server is told when the last client has ended its subscription.
+    let ended = || attached.site.recorder.of("resources/unsubscribe").len();
+    change(one, "resources/unsubscribe", "site:a").await;
+    assert_eq!(ended(), 0);
+    change(three, "resources/unsubscribe", "site:a").await;
+    assert_eq!(ended(), 1);
+    let metric = r#"a2abus_attached_dropped_total{agent="mcp"}"#;
+    attached
+        .until("the change that nobody wants", async || {
+            attached.site.recorder.say_beside(&updated("site:a")).await;
+            let metrics = attached.front.admin("/metrics").await;
+            let mut lines = metrics.lines().filter(|line| line.starts_with(metric));
+            lines.next().is_some_and(|line| !line.ends_with(" 0"))
+        })
+        .await;
+
+    // A server that was started again is asked to watch the resource again.
+    attached.site.begin().await;
+    let of_b = second.uris(&attached.site, &updated("site:b/new")).await;
+    assert_eq!(of_b, ["site:b", "site:b/new"]);
+    let asked = attached.site.recorder.of("resources/subscribe");
+    let (headers, asked) = asked.last().unwrap();
+    assert_eq!(asked["params"]["uri"], "site:b");
+    assert_ne!(headers["mcp-session-id"], "s-1");
+
+    // The end of its session ends a subscription.
+    let delete = two.http.delete(&two.url);
+    let delete = delete.header("mcp-session-id", two.session.as_ref().unwrap());
+    assert_eq!(delete.send().await.unwrap().status(), 204);
+    attached
+        .until("the end of the last subscription", async || {
+            attached.site.recorder.of("resources/unsubscribe").len() == 2
+        })
+        .await;
+    attached.end().await;
+}

@@ -171,7 +171,7 @@ fn answers(topic: &str, request: &Value) -> Vec<String> {
             format!(r#"{{"jsonrpc":"2.0", "id":{id}, "result":{{ "content" : [], "n":1.0 }} }}"#),
         ],
         "resources/read" => vec![result(json!({ "contents": [], "uri": params["uri"] }))],
-        "logging/setLevel" => vec![result(json!({}))],
+        "logging/setLevel" | "resources/subscribe" | "resources/unsubscribe" => vec![result(json!({}))],
         _ => vec![json!({ "jsonrpc": "2.0", "id": id, "error": { "code": -32601, "message": "no" } }).to_string()],
     }
 }
@@ -928,6 +928,115 @@ async fn clients_are_notified_that_the_lists_have_changed() {
     let last = read_events(std::str::from_utf8(&last).unwrap());
     assert_eq!(last[0].json()["result"]["resultType"], "complete");
     while timeout(SOON, of_session.next()).await.unwrap().is_some() {}
+}
+
+/// A stream, and the URIs of changed resources that it has reported.
+struct Changes(Response);
+
+impl Changes {
+    async fn next(&mut self) -> Value {
+        let chunk = timeout(SOON, self.0.chunk()).await.unwrap();
+        let chunk = chunk.unwrap().unwrap();
+        read_events(std::str::from_utf8(&chunk).unwrap())[0].json()
+    }
+
+    async fn next_uri(&mut self) -> Value {
+        let event = self.next().await;
+        assert_eq!(
+            event["method"], "notifications/resources/updated",
+            "{event}"
+        );
+        event["params"]["uri"].clone()
+    }
+}
+
+#[tokio::test]
+async fn an_agent_announces_that_a_resource_has_changed() {
+    let bindings = r#"
+bindings:
+  - { name: discovery, transport: local, topics: ["discovery.*"], role: discovery, dead_letter: { topic: letters } }
+registry:"#;
+    let mut servers = Servers::open_with(&CONFIG.replace("\nregistry:", bindings)).await;
+    let path = "/mcp";
+    let session = servers.session(path, "2025-11-25").await;
+    let url = format!("{}{path}", servers.front.base);
+    let in_session = async |servers: &Servers, body: String| {
+        let post = servers.post(path, body).header("mcp-session-id", &session);
+        json_of(post.send().await.unwrap()).await
+    };
+    let uri = "a2abus://maps/file:///a";
+    let subscribe = request(1, "resources/subscribe", json!({ "uri": uri }));
+    let subscribed = in_session(&servers, subscribe).await;
+    assert_eq!(subscribed["result"], json!({}), "{subscribed}");
+    let get = Client::new()
+        .get(&url)
+        .header("accept", "text/event-stream");
+    let get = get.header("mcp-session-id", &session).send();
+    let mut of_session = Changes(get.await.unwrap());
+    let filter = json!({ "notifications": {
+        "resourceSubscriptions": ["file:///b", "file:///a"], "toolsListChanged": false,
+    } });
+    let listen = servers.alone("/mcp/agents/maps", "subscriptions/listen", filter);
+    let mut alone = Changes(listen.send().await.unwrap());
+    let agreed = alone.next().await;
+    assert_eq!(
+        agreed["params"]["notifications"],
+        json!({ "resourceSubscriptions": ["file:///b", "file:///a"] })
+    );
+    for expected in ["file:///a", "file:///b", "file:///a"] {
+        let (topic, body) = servers.next_request().await;
+        let body: Value = serde_json::from_str(&body).unwrap();
+        assert_eq!(
+            (topic.as_str(), &body["method"]),
+            ("mcp.maps", &json!("resources/subscribe"))
+        );
+        assert_eq!(body["params"]["uri"], expected);
+    }
+
+    let memory = servers.front.memory.clone();
+    let announce = async |agent: &str, uri: &str| {
+        let params = json!({ "uri": uri, "_meta": { "io.a2abus/agent": agent } });
+        let body = json!({ "jsonrpc": "2.0", "method": "notifications/resources/updated", "params": params });
+        let to = Address::topic(Topic::new(format!("discovery.{agent}")).unwrap());
+        publish(&memory, &to, body.to_string()).await;
+    };
+    // The same URI of another agent, and another URI, before the one that counts.
+    announce("weather.eu", "file:///a").await;
+    announce("maps", "file:///c").await;
+    announce("maps", "file:///a").await;
+    announce("maps", "file:///b?part=1").await;
+    assert_eq!(of_session.next_uri().await, uri);
+    assert_eq!(alone.next_uri().await, "file:///a");
+    assert_eq!(alone.next_uri().await, "file:///b?part=1");
+
+    // The stream without a session ends its subscriptions when it ends. The session keeps its own.
+    drop(alone);
+    let (_, body) = servers.next_request().await;
+    assert!(
+        body.contains("resources/unsubscribe") && body.contains("file:///b"),
+        "{body}"
+    );
+    let unsubscribe = request(2, "resources/unsubscribe", json!({ "uri": uri }));
+    let unsubscribed = in_session(&servers, unsubscribe).await;
+    assert_eq!(unsubscribed["result"], json!({}), "{unsubscribed}");
+    let (_, body) = servers.next_request().await;
+    assert!(
+        body.contains("resources/unsubscribe") && body.contains("file:///a"),
+        "{body}"
+    );
+
+    // An announcement that cannot be used becomes a dead letter.
+    let letters = Subscription {
+        topics: vec![TopicFilter::new("letters").unwrap()],
+        reading: Reading::Group("letters".into()),
+        budget_bytes: 1 << 20,
+        budget_messages: 16,
+    };
+    let mut letters = memory.subscribe(letters).await.unwrap();
+    announce("nobody", "file:///a").await;
+    let letter = timeout(SOON, letters.recv()).await.unwrap().unwrap();
+    let headers = format!("{:?}", letter.message.headers);
+    assert!(headers.contains("nobody"), "{headers}");
 }
 
 /// The transport of 2024-11-05, as its clients use it.

@@ -23,6 +23,7 @@ use crate::bus::outbound::Outgoing;
 use crate::config::{AgentCardConfig, MAX_CARD_BYTES};
 use crate::names::Mode;
 use crate::registry::card::{EXTENSION, ITEMS};
+use crate::registry::discovery::{AGENT, UPDATED};
 use crate::registry::{Agents, Registry};
 use crate::route::NamedBy;
 
@@ -82,6 +83,20 @@ impl Herald {
     /// Publishes the card once.
     async fn announce(&self, card: &AgentCardConfig) -> Result<(), Unannounced> {
         let document = self.document(card).ok_or(Unannounced::TooLarge)?;
+        Ok(self.publish(document).await?)
+    }
+
+    /// Publishes that a resource of the agent has changed.
+    ///
+    /// # Errors
+    /// When the bus does not accept it.
+    pub(super) async fn announce_update(&self, uri: &str) -> Result<(), TransportError> {
+        let params = json!({ "uri": uri, "_meta": { AGENT: self.agent.as_str() } });
+        let message = json!({ "jsonrpc": "2.0", "method": UPDATED, "params": params });
+        self.publish(message.to_string()).await
+    }
+
+    async fn publish(&self, document: String) -> Result<(), TransportError> {
         let mut message = Message::plain(document);
         message.key = Some(self.agent.as_bytes().to_vec().into());
         let copy = Outgoing {
@@ -97,7 +112,7 @@ impl Herald {
             unit: None,
             dead_letter: None,
         };
-        Ok(self.publisher.once(&copy).await?)
+        self.publisher.once(&copy).await
     }
 
     /// Logs why a card was not published: once per cause, and again every hour.

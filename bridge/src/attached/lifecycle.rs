@@ -16,6 +16,7 @@ use tokio::time::timeout;
 use super::card;
 use super::health::Health;
 use super::link::{Link, Log};
+use super::watched::{SUBSCRIBE, Watched};
 use crate::calls::failure::{Failure, Reason};
 use crate::config::{AgentCardConfig, ListVersions};
 use crate::registry::Registry;
@@ -30,6 +31,7 @@ pub(super) struct Lifecycle {
     health: Health,
     /// The versions of the server's lists when they were last read, in this run or an earlier one.
     versions: Mutex<ListVersions>,
+    pub(super) watched: Arc<Watched>,
     log: Arc<Log>,
 }
 
@@ -84,6 +86,7 @@ impl Lifecycle {
             registry: Arc::clone(registry),
             health,
             versions: Mutex::default(),
+            watched: Arc::default(),
             log: Arc::clone(log),
         }
     }
@@ -169,14 +172,32 @@ impl Lifecycle {
         self.state.send_replace(State::Up(Arc::new(up)));
         self.health.up();
         tracing::info!(agent = %self.log.agent, "the server of an attached agent is up");
+        self.watched.restarted();
         loop {
             self.refresh_versions(link, &profile).await;
             if let Some(card) = &mut card {
                 card.lists = Some(self.versions());
                 self.registry.describe(&self.log.agent, card.clone());
             }
-            link.lists_changed().await;
+            self.subscribe_until_lists_change(link).await;
             card = self.refresh_tools(link, &profile).await.or(card);
+        }
+    }
+
+    /// Asks the server to watch the resources that clients have subscribed to, until one of its lists changes.
+    async fn subscribe_until_lists_change(&self, link: &Arc<Link>) {
+        loop {
+            let uri = tokio::select! {
+                () = link.lists_changed() => return,
+                uri = self.watched.next_to_subscribe() => uri,
+            };
+            let params = json!({ "uri": uri }).to_string();
+            let asked = timeout(START, link.ask(SUBSCRIBE, &params)).await;
+            if asked.is_err() {
+                link.strange(&format!(
+                    "an attached server did not answer {SUBSCRIBE} in time"
+                ));
+            }
         }
     }
 

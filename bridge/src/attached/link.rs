@@ -19,6 +19,7 @@ use serde_json::value::RawValue;
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
+use super::watched::Watched;
 use crate::calls::failure::Failure;
 use crate::calls::with_token;
 use crate::log_limit::LogLimit;
@@ -34,6 +35,7 @@ pub(super) struct Link {
     /// Whether at most one call is open, so that a message without a call belongs to it.
     is_single: bool,
     lists_changed: Notify,
+    watched: Arc<Watched>,
     log: Arc<Log>,
 }
 
@@ -220,13 +222,19 @@ impl Log {
 
 impl Link {
     /// Creates a link that sends messages to the server through `input`.
-    pub(super) fn new(input: mpsc::Sender<Line>, is_single: bool, log: Arc<Log>) -> Self {
+    pub(super) fn new(
+        input: mpsc::Sender<Line>,
+        is_single: bool,
+        watched: Arc<Watched>,
+        log: Arc<Log>,
+    ) -> Self {
         Self {
             input,
             open: Mutex::default(),
             repeatable: Mutex::default(),
             is_single,
             lists_changed: Notify::new(),
+            watched,
             log,
         }
     }
@@ -429,6 +437,15 @@ impl Link {
                 | "notifications/resources/list_changed",
                 None,
             ) => self.lists_changed.notify_one(),
+            (method @ "notifications/resources/updated", None) => {
+                if !self.watched.update(line) {
+                    self.dropped(
+                        method,
+                        Refused::NEVER,
+                        "no client has subscribed to the resource",
+                    );
+                }
+            }
             (method, None) => {
                 let open = self.open();
                 match open.owner(of, self.is_single) {

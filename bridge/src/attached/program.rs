@@ -81,7 +81,12 @@ impl Program {
             return RunEnd::Failed("it has no pipes".to_owned(), false);
         };
         let (input, queue) = mpsc::channel(QUEUE);
-        let link = Link::new(input, lifecycle.is_single, Arc::clone(&self.log));
+        let link = Link::new(
+            input,
+            lifecycle.is_single,
+            Arc::clone(&lifecycle.watched),
+            Arc::clone(&self.log),
+        );
         let link = Arc::new(link);
         let listening = async { tokio::join!(read(stdout, &link), self.drain(stderr)) };
         // It may end before it is polled again.

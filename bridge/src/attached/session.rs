@@ -92,7 +92,12 @@ impl Session {
         };
         // With room for a cancel of every call.
         let (input, queue) = mpsc::channel(self.concurrency + QUEUE);
-        let link = Arc::new(Link::new(input, lifecycle.is_single, Arc::clone(&self.log)));
+        let link = Arc::new(Link::new(
+            input,
+            lifecycle.is_single,
+            Arc::clone(&lifecycle.watched),
+            Arc::clone(&self.log),
+        ));
         let running = Running {
             session: self,
             headers,

@@ -58,7 +58,7 @@ impl Parts<'_> {
         for binding in &self.config.bindings {
             let work = match binding.role {
                 Role::Workflows => self.executor(binding, workflows)?,
-                Role::Discovery => self.discovery(binding)?,
+                Role::Discovery => self.discovery(binding, results)?,
                 Role::Agent => self.agent(binding, results)?,
                 Role::Events | Role::Responses => self.pipeline(binding)?.into(),
             };
@@ -266,7 +266,11 @@ impl Parts<'_> {
     }
 
     /// The reader of announcements of agents.
-    fn discovery(&self, binding: &BindingConfig) -> Result<BindingService, BridgeError> {
+    fn discovery(
+        &self,
+        binding: &BindingConfig,
+        results: Option<&Arc<Results>>,
+    ) -> Result<BindingService, BridgeError> {
         let intake = self.intake(binding)?;
         let places = self.reply_addresses(binding, &intake)?;
         let binding = DiscoveryBinding::new(
@@ -274,7 +278,7 @@ impl Parts<'_> {
             places,
             self.publisher.clone(),
             binding,
-            Arc::clone(self.registry),
+            (Arc::clone(self.registry), results.cloned()),
             self.log,
         );
         Ok(BindingService::Discovery(Box::new(binding)))

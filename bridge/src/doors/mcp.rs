@@ -32,6 +32,7 @@ mod running;
 mod session;
 mod skill;
 mod stream;
+mod subscriptions;
 
 use std::sync::Arc;
 
@@ -237,7 +238,7 @@ impl Mcp {
     }
 
     async fn without_body(
-        &self,
+        self: &Arc<Self>,
         target: &Target,
         principal: Principal,
         head: Parts,
@@ -255,14 +256,24 @@ impl Mcp {
     }
 
     /// `DELETE`: ends a session, and cancels its requests.
-    async fn end(&self, caller: &Text, headers: &HeaderMap) -> Result<Response, Refusal> {
+    async fn end(
+        self: &Arc<Self>,
+        caller: &Text,
+        headers: &HeaderMap,
+    ) -> Result<Response, Refusal> {
         let session = Session::of(headers, &self.door.results)?.ok_or_else(|| {
             let message = "DELETE ends a session: name it in Mcp-Session-Id";
             let failure = Failure::new(Reason::InvalidRequest, message);
             (StatusCode::BAD_REQUEST, failure)
         })?;
+        let subscriptions = self.door.results.subscriptions_of(&session.key());
         let noted = self.relay.end(caller, &session.key()).await;
         noted.map_err(NotRelayed::refusal)?;
+        if !subscriptions.is_empty() {
+            let (mcp, caller) = (Arc::clone(self), caller.clone());
+            let unsubscribe = async move { mcp.unsubscribe_all(&caller, subscriptions).await };
+            self.door.results.spawn(unsubscribe);
+        }
         let mut response = Response::new(Body::empty());
         *response.status_mut() = StatusCode::NO_CONTENT;
         Ok(response)

@@ -455,9 +455,15 @@ fn check_owner(
 /// The agent that a claim names, if its sender may act for that agent.
 fn claimed(claim: &Announcement) -> Result<Text, AnnouncementError> {
     let name = claim.agent.clone().unwrap_or_default();
-    let forged = forged(&name, &claim.origin);
+    check_sender(&name, &claim.origin)?;
+    Ok(name)
+}
+
+/// Checks that the sender of a message may act for an agent.
+pub(super) fn check_sender(name: &str, origin: &RequestOrigin) -> Result<(), AnnouncementError> {
+    let forged = forged(name, origin);
     if forged.0.is_empty() {
-        Ok(name)
+        Ok(())
     } else {
         Err(AnnouncementError::Invalid(forged))
     }

@@ -27,7 +27,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::Level;
 
 use super::request::Method;
-use super::{Announcement, Registry, RequestOrigin};
+use super::{Announcement, AnnouncementError, Registry, RequestOrigin};
 use crate::bus::deadletter::{Reason, Stage, Undelivered};
 use crate::bus::delivery::Publisher;
 use crate::calls::failure::{self, Failure, Recipient};
@@ -36,6 +36,7 @@ use crate::calls::reply_address::{AllowedReplyAddresses, named_in};
 use crate::config::{BindingConfig, Name};
 use crate::log_limit::{LogLimit, LogLimits};
 use crate::pipeline::intake::Intake;
+use crate::results::{MAX_URI, Results};
 
 /// A binding that reads announcements.
 #[derive(Debug)]
@@ -43,6 +44,8 @@ pub(crate) struct DiscoveryBinding {
     /// Reads its messages.
     pub(crate) intake: Intake,
     registry: Arc<Registry>,
+    /// Where changes of resources are recorded; `None` if nothing needs them.
+    results: Option<Arc<Results>>,
     /// The default transport of the announced agents.
     transport: Name,
     /// The subject filters whose last word is a wildcard. On their subjects the last word names the agent.
@@ -58,6 +61,8 @@ pub(crate) struct DiscoveryBinding {
 enum DiscoveryRequest {
     /// A card.
     Card(Bytes),
+    /// A resource of an agent has changed.
+    Updated { agent: Text, uri: Text },
     Request {
         /// The id as JSON; `None` for a notification.
         id: Option<Text>,
@@ -77,6 +82,10 @@ struct RequestResult {
     is_change: bool,
 }
 
+/// The notification that a resource has changed.
+pub(crate) const UPDATED: &str = "notifications/resources/updated";
+/// The member of its `_meta` that names the agent.
+pub(crate) const AGENT: &str = "io.a2abus/agent";
 /// How long publishing an answer may take. Requesters wait no longer.
 const ANSWER: Duration = Duration::from_secs(10);
 /// Between two attempts to store an announcement.
@@ -90,7 +99,7 @@ impl DiscoveryBinding {
         places: AllowedReplyAddresses,
         publisher: Publisher,
         config: &BindingConfig,
-        registry: Arc<Registry>,
+        (registry, results): (Arc<Registry>, Option<Arc<Results>>),
         log: &LogLimits,
     ) -> Self {
         let subjects = config.topics.iter().map(|topics| topics.0.clone());
@@ -115,6 +124,7 @@ impl DiscoveryBinding {
             ),
             intake,
             registry,
+            results,
             places,
             publisher,
         }
@@ -232,6 +242,11 @@ impl DiscoveryBinding {
                     is_change: true,
                 }
             }
+            Ok(DiscoveryRequest::Updated { agent, uri }) => RequestResult {
+                id: None,
+                result: self.updated(agent, uri, &self.origin(delivery)).await,
+                is_change: true,
+            },
             Ok(DiscoveryRequest::Request { id, method, params }) => {
                 let origin = self.origin(delivery);
                 let params = params.as_deref();
@@ -247,6 +262,24 @@ impl DiscoveryBinding {
                 }
             }
         }
+    }
+
+    /// Passes the change of a resource on to all replicas.
+    async fn updated(
+        &self,
+        agent: &Text,
+        uri: &Text,
+        origin: &RequestOrigin,
+    ) -> Result<String, (Failure, bool)> {
+        let checked = self.registry.check_sender(agent, origin);
+        checked.map_err(|error| (Failure::from(error), false))?;
+        // If the bridge has attached the agent, it has recorded the change itself.
+        let is_attached = self.registry.now().available(agent).is_some();
+        if let Some(results) = self.results.as_ref().filter(|_| !is_attached) {
+            let noted = results.note_updated(agent, uri.clone()).await;
+            noted.map_err(|error| (AnnouncementError::NotStored(error).into(), true))?;
+        }
+        Ok("{}".to_owned())
     }
 
     /// The agent names in a message: its key on Kafka, and the last word of a subject that matches a wildcard.
@@ -394,11 +427,14 @@ impl DiscoveryRequest {
             return Ok(Self::Card(body));
         };
         let method = method.unwrap_or_default();
+        if method == UPDATED {
+            return Self::update(params.as_deref());
+        }
         let known = Method::of(&method).filter(|_| version == "2.0");
         let method = known.ok_or_else(|| {
             let method: String = method.chars().take(64).collect();
             refuse(format!(
-                "expected an agent card, agent/card/register, update, get, delete or list, or methods/list; this is JSON-RPC with the method {method:?}"
+                "expected an agent card, agent/card/register, update, get, delete or list, methods/list, or {UPDATED}; this is JSON-RPC with the method {method:?}"
             ))
         })?;
         let id = id.map(|id| Text::from(id.get()));
@@ -407,5 +443,31 @@ impl DiscoveryRequest {
             return Err(refuse("the id is neither a string nor a number".to_owned()));
         }
         Ok(Self::Request { id, method, params })
+    }
+
+    /// Reads the change of a resource.
+    fn update(params: Option<&RawValue>) -> Result<Self, Failure> {
+        #[derive(Deserialize)]
+        struct Params {
+            uri: String,
+            #[serde(rename = "_meta")]
+            meta: Meta,
+        }
+        #[derive(Deserialize)]
+        struct Meta {
+            #[serde(rename = "io.a2abus/agent")]
+            agent: String,
+        }
+        let params = params.map_or("{}", RawValue::get);
+        let params: Params = serde_json::from_str(params)
+            .map_err(|error| Failure::bad_params(&format!("{UPDATED}: {error}")))?;
+        if params.uri.len() > MAX_URI {
+            let message = format!("{UPDATED}: the uri has more than {MAX_URI} bytes");
+            return Err(Failure::bad_params(&message));
+        }
+        Ok(Self::Updated {
+            agent: params.meta.agent.into(),
+            uri: params.uri.into(),
+        })
     }
 }

@@ -10,8 +10,8 @@ use a2abus_plugin::{Hint, Text, decode};
 use bytes::Bytes;
 use futures_util::{StreamExt as _, stream};
 use serde::Deserialize;
-use serde_json::json;
 use serde_json::value::RawValue;
+use serde_json::{Value, json};
 use tokio::time::{Instant, timeout_at};
 
 use super::{Agents, Registry};
@@ -190,6 +190,38 @@ impl Registry {
             found.insert(name, answer);
         }
         found
+    }
+}
+
+impl Registry {
+    /// Sends a request of the bridge itself to an agent.
+    ///
+    /// # Errors
+    /// When the agent answers with an error, or not in time.
+    pub(crate) async fn request(
+        &self,
+        agent: &Text,
+        method: &str,
+        params: &Value,
+        caller: Text,
+    ) -> Result<(), Failure> {
+        #[derive(Deserialize)]
+        struct Response {
+            #[serde(default)]
+            error: Option<Box<RawValue>>,
+        }
+        let disabled = || Failure::new(Reason::AgentUnavailable, "calls are disabled");
+        let calls = self.calls.as_ref().ok_or_else(disabled)?;
+        let request = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params });
+        let answered = answer(calls, agent, &Bytes::from(request.to_string()), caller).await?;
+        match serde_json::from_slice(&answered) {
+            Ok(Response { error: None }) => Ok(()),
+            Ok(Response { error: Some(error) }) => {
+                let message = format!("the agent answered {error}");
+                Err(Failure::new(Reason::BadAgentReply, message))
+            }
+            Err(error) => Err(Failure::new(Reason::BadAgentReply, error.to_string())),
+        }
     }
 }
 

@@ -10,6 +10,7 @@ use a2abus_plugin::Text;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
+use super::resources::Subscription;
 use crate::clock;
 use crate::state::body;
 use crate::state::{Applied, Fold, Position, Record};
@@ -60,6 +61,16 @@ pub(crate) enum Event {
         token: Option<Text>,
         /// The JSON-RPC response, with the agent's own id.
         body: Text,
+    },
+    /// An MCP client has subscribed to a resource.
+    Subscribed(Subscription),
+    /// It has ended the subscription.
+    Unsubscribed(Subscription),
+    /// A resource of an agent has changed.
+    Updated {
+        agent: Text,
+        /// The agent's own URI.
+        uri: Text,
     },
 }
 
@@ -189,7 +200,9 @@ pub(crate) enum Entry {
     Call(FollowedCall),
     /// A session or a request of an MCP client that has ended.
     Over,
-    /// An answer that was passed on. Only followers need it.
+    /// The subscription of an MCP client to a resource.
+    Subscribed(Subscription),
+    /// An answer that was passed on, or a change of a resource. Only followers need it.
     Passed,
 }
 
@@ -220,16 +233,22 @@ impl Fold for ResultFold {
             }
             // A client may reuse an id and cancel it again.
             (None | Some(Entry::Over), Event::Over) => *entry = Some(Entry::Over),
-            (None | Some(Entry::Passed), Event::ClientAnswer { .. }) => {
+            (None | Some(Entry::Passed), Event::ClientAnswer { .. } | Event::Updated { .. }) => {
                 *entry = Some(Entry::Passed);
             }
+            (None | Some(Entry::Subscribed(_)), Event::Subscribed(subscription)) => {
+                *entry = Some(Entry::Subscribed(subscription));
+            }
+            (Some(Entry::Subscribed(_)), Event::Unsubscribed(_)) => *entry = None,
             (Some(Entry::Key(claimed)), Event::Released { call }) if claimed.is_open(&call) => {
                 *entry = None;
             }
             (Some(Entry::Key(claimed)), Event::Renewed { call }) if claimed.is_open(&call) => {}
             (Some(Entry::Key(claimed)), event) => return claimed.end(event, bytes),
             (Some(Entry::Call(followed)), event) => return followed.take(event, bytes),
-            (None | Some(Entry::Over | Entry::Passed), _) => return Applied::Unchanged,
+            (None | Some(Entry::Over | Entry::Passed | Entry::Subscribed(_)), _) => {
+                return Applied::Unchanged;
+            }
         }
         Applied::Changed
     }
@@ -238,6 +257,7 @@ impl Fold for ResultFold {
         let bytes = match entry {
             Entry::Key(claimed) => claimed.bytes,
             Entry::Call(followed) => followed.bytes,
+            Entry::Subscribed(subscription) => subscription.size_bytes(),
             Entry::Over | Entry::Passed => 0,
         };
         size_of::<Entry>() + bytes
@@ -248,6 +268,7 @@ impl Fold for ResultFold {
     fn has_ended(&self, entry: &Entry) -> bool {
         match entry {
             Entry::Key(claimed) => claimed.outcome.is_some(),
+            Entry::Subscribed(_) => false,
             Entry::Call(_) | Entry::Over | Entry::Passed => true,
         }
     }
@@ -260,7 +281,7 @@ impl Entry {
     pub(crate) fn call(&self) -> Option<&FollowedCall> {
         match self {
             Self::Call(followed) => Some(followed),
-            Self::Key(_) | Self::Over | Self::Passed => None,
+            Self::Key(_) | Self::Subscribed(_) | Self::Over | Self::Passed => None,
         }
     }
 }
@@ -516,6 +537,24 @@ mod tests {
     fn an_end_can_be_recorded_twice() {
         let (entry, applied) = records(&[Event::Over, Event::Over, part(0, true)]);
         assert!(matches!(entry, Some(Entry::Over)));
+        use Applied::{Changed, Unchanged};
+        assert_eq!(applied, [Changed, Changed, Unchanged]);
+    }
+
+    #[test]
+    fn a_subscription_lasts_until_it_is_ended() {
+        let subscription = Subscription {
+            subscriber: "mcp-session-1".into(),
+            agent: "files".into(),
+            uri: "file:///a".into(),
+            named: "a2abus://files/file:///a".into(),
+        };
+        let begin = Event::Subscribed(subscription.clone());
+        let end = Event::Unsubscribed(subscription);
+        let (entry, _) = records(&[begin.clone(), begin.clone()]);
+        assert!(matches!(entry, Some(Entry::Subscribed(_))), "{entry:?}");
+        let (entry, applied) = records(&[begin, end.clone(), end]);
+        assert!(entry.is_none(), "{entry:?}");
         use Applied::{Changed, Unchanged};
         assert_eq!(applied, [Changed, Changed, Unchanged]);
     }

@@ -21,6 +21,7 @@ use super::skill;
 use crate::calls::failure::Failure;
 use crate::config::{AgentCardConfig, AgentProtocol, SkillConfig};
 use crate::doors::rpc::common::Target;
+use crate::registry::Agents;
 use crate::registry::queries::AgentQuery;
 
 /// The naming scheme of items.
@@ -46,6 +47,12 @@ impl Naming {
             "name" => Self::Name,
             _ => Self::Uri,
         }
+    }
+
+    /// The agent of a name, and the agent's own name. A name without an agent belongs to the default agent.
+    fn of_agent<'a>(self, agents: &'a Agents, name: &'a str) -> Option<(&'a str, &'a str)> {
+        let split = self.split(name, |agent| agents.get(agent).is_some());
+        split.or_else(|| Some((agents.default_agent()?.as_str(), name)))
     }
 
     fn join(self, agent: &str, name: &str) -> String {
@@ -191,9 +198,7 @@ impl McpRequest<'_> {
         };
         let name = text(named).unwrap_or_default();
         let agents = self.mcp.door.registry.now();
-        let split = naming.split(&name, |agent| agents.get(agent).is_some());
-        let default = || Some((agents.default_agent()?.as_str(), name.as_str()));
-        let (Some((agent, own)), Some(raw)) = (split.or_else(default), named) else {
+        let (Some((agent, own)), Some(raw)) = (naming.of_agent(&agents, &name), named) else {
             return Err(unknown(naming, &name));
         };
         let span = range_of(bytes, raw.get());
@@ -209,6 +214,11 @@ impl McpRequest<'_> {
 // === impl Mcp ===
 
 impl Mcp {
+    /// The agent of a resource, and the agent's own URI.
+    pub(super) fn split_uri<'a>(agents: &'a Agents, uri: &'a str) -> Option<(&'a str, &'a str)> {
+        Naming::Uri.of_agent(agents, uri)
+    }
+
     /// Logs that an item is left out of the lists.
     fn note_unlisted(&self, agent: &Text, name: &str) {
         if let Some(suppressed) = self.unlisted.allow() {

@@ -32,7 +32,8 @@ impl Profile {
         let changing = json!({ "listChanged": true });
         Self {
             capabilities: raw(&json!({
-                "tools": changing, "prompts": changing, "resources": changing, "completions": {},
+                "tools": changing, "prompts": changing, "completions": {},
+                "resources": { "subscribe": true, "listChanged": true },
             })),
             server: raw(&json!({ "name": "a2abus", "version": env!("CARGO_PKG_VERSION") })),
             instructions: raw(&json!(INSTRUCTIONS)),

@@ -1,5 +1,5 @@
-//! Open-ended streams, which notify clients when the lists of a server change: an agent is added or removed, or has a
-//! new card.
+//! Open-ended streams, which notify clients when the lists of a server change (an agent is added or removed, or has a new
+//! card), and when a resource changes that they have subscribed to.
 
 use a2abus_plugin::protocol::jsonrpc;
 use std::collections::VecDeque;
@@ -26,6 +26,7 @@ use super::post::McpRequest;
 use super::revision::Revision;
 use super::running::Cancellable;
 use super::session::Session;
+use super::subscriptions::{StreamSubscriptions, WatchedResources, uris_of};
 use crate::calls::failure::{Failure, Reason};
 use crate::calls::question::Abilities;
 use crate::config::AgentCardConfig;
@@ -39,8 +40,8 @@ use crate::registry::Agents;
 /// The lists that can change.
 const LISTS: [&str; 3] = ["tools", "prompts", "resources"];
 
-/// A subscription to changes of lists.
-struct ListChanges {
+/// The notifications for one client.
+struct Notifications {
     agents: watch::Receiver<Arc<Agents>>,
     /// The agents at the last notification.
     known: Arc<Agents>,
@@ -48,6 +49,9 @@ struct ListChanges {
     agent: Option<Text>,
     /// The lists that it subscribes to.
     lists: Vec<&'static str>,
+    resources: Option<WatchedResources>,
+    /// Those of a stream without a session.
+    subscriptions: Option<StreamSubscriptions>,
     /// The id of its request, if every notification must contain it.
     subscription: Option<Text>,
     drain: CancellationToken,
@@ -67,13 +71,15 @@ type Named<'a> = (&'a Text, &'a Arc<AgentCardConfig>);
 
 /// The notifications that a client of the newest revision subscribes to.
 #[derive(Debug, Default, Deserialize)]
-struct ListSubscriptions {
+struct Requested<'a> {
     #[serde(rename = "toolsListChanged", default)]
     tools: bool,
     #[serde(rename = "promptsListChanged", default)]
     prompts: bool,
     #[serde(rename = "resourcesListChanged", default)]
     resources: bool,
+    #[serde(rename = "resourceSubscriptions", default, borrow)]
+    uris: Option<&'a RawValue>,
 }
 
 // === impl Mcp ===
@@ -81,7 +87,7 @@ struct ListSubscriptions {
 impl Mcp {
     /// `GET`: the stream of a session, or a resumed stream.
     pub(super) async fn listen(
-        &self,
+        self: &Arc<Self>,
         target: &Target,
         principal: Principal,
         head: Parts,
@@ -103,10 +109,12 @@ impl Mcp {
         let profile = self.profile(agent.as_ref(), principal.name).await;
         let profile = profile.map_err(|failure| (StatusCode::NOT_FOUND, failure))?;
         let lists = LISTS.into_iter().filter(|list| profile.has(list));
-        let mut changes = self.changes(agent, lists.collect(), None);
-        changes.stream = Some(stream);
+        let mut notifications = self.notifications(agent.clone(), lists.collect(), None);
+        notifications.stream = Some(stream);
+        let watched = |session| Some(self.watched_by(session, agent));
         if !is_2024_11_05(headers) {
-            return Ok(frames_response(changes.frames(), budget));
+            notifications.resources = session.as_ref().and_then(watched);
+            return Ok(frames_response(notifications.frames(), budget));
         }
         let random = self
             .door
@@ -114,26 +122,29 @@ impl Mcp {
             .new_call()
             .map_err(|error| (StatusCode::SERVICE_UNAVAILABLE, Failure::call(&error)))?;
         let session = Session::new(Revision::V2024_11_05, Abilities::default(), random);
-        let (path, changes) = (head.uri.path(), changes.frames());
+        notifications.resources = watched(&session);
+        let (path, notifications) = (head.uri.path(), notifications.frames());
         let frames = self
             .streams
-            .open(path, &session, changes, self.drain.clone());
+            .open(path, &session, notifications, self.drain.clone());
         Ok(frames_response(frames, budget))
     }
 
-    fn changes(
+    fn notifications(
         &self,
         agent: Option<Text>,
         lists: Vec<&'static str>,
         subscription: Option<Text>,
-    ) -> ListChanges {
+    ) -> Notifications {
         let agents = self.door.registry.watch();
         let known = Arc::clone(&agents.borrow());
-        ListChanges {
+        Notifications {
             agents,
             known,
             agent,
             lists,
+            resources: None,
+            subscriptions: None,
             subscription,
             drain: self.drain.clone(),
             stream: None,
@@ -165,27 +176,34 @@ impl McpRequest<'_> {
             Ok(profile) => profile,
             Err(failure) => return self.failed(&failure),
         };
-        let lists = match self.requested(&profile) {
-            Ok(lists) => lists,
+        let (lists, uris) = match self.requested(&profile) {
+            Ok(requested) => requested,
             Err(failure) => return self.failed(&failure),
         };
         let agent = self.common.target.name().map(Text::from);
         let id = self.recipient.id().clone();
-        let mut changes = self.mcp.changes(agent, lists, Some(id));
-        changes.acknowledge();
-        frames_response(changes.frames(), self.common.budget)
+        let mut notifications = self.mcp.notifications(agent, lists, Some(id));
+        if !uris.is_empty() {
+            let place = (&self.common.caller, &self.common.target);
+            let stream = Text::from(format!("mcp-stream-{}", self.common.call));
+            let (subscriptions, watched) = self.mcp.subscribe_all(place, stream, uris).await;
+            notifications.resources = Some(watched);
+            notifications.subscriptions = Some(subscriptions);
+        }
+        notifications.acknowledge();
+        frames_response(notifications.frames(), self.common.budget)
     }
 
-    fn requested(&self, profile: &Profile) -> Result<Vec<&'static str>, Failure> {
+    fn requested(&self, profile: &Profile) -> Result<(Vec<&'static str>, Vec<String>), Failure> {
         let params = Params::read(&self.unit.bytes)?;
         let bad = || Failure::bad_params("params.notifications must list what to listen to");
         let requested = params.notifications.ok_or_else(bad)?;
-        let requested: ListSubscriptions =
-            serde_json::from_str(requested.get()).map_err(|_| bad())?;
+        let requested: Requested<'_> = serde_json::from_str(requested.get()).map_err(|_| bad())?;
+        let uris = uris_of(requested.uris)?;
         let requested = [requested.tools, requested.prompts, requested.resources];
         let lists = LISTS.into_iter().zip(requested);
         let lists = lists.filter(|(list, requested)| *requested && profile.has(list));
-        Ok(lists.map(|(list, _)| list).collect())
+        Ok((lists.map(|(list, _)| list).collect(), uris))
     }
 }
 
@@ -217,15 +235,19 @@ impl ListFlags {
     }
 }
 
-// === impl ListChanges ===
+// === impl Notifications ===
 
-impl ListChanges {
+impl Notifications {
     /// Queues the first message, which confirms the subscription.
     fn acknowledge(&mut self) {
         let agreed = self.lists.iter();
-        let agreed: serde_json::Map<_, _> = agreed
+        let mut agreed: serde_json::Map<_, _> = agreed
             .map(|list| (format!("{list}ListChanged"), Value::Bool(true)))
             .collect();
+        if let Some(subscriptions) = &self.subscriptions {
+            let uris: Vec<&Text> = subscriptions.named().collect();
+            agreed.insert("resourceSubscriptions".to_owned(), json!(uris));
+        }
         let params = json!({ "notifications": agreed });
         self.queue_notification("notifications/subscriptions/acknowledged", params);
     }
@@ -245,14 +267,14 @@ impl ListChanges {
     }
 
     fn frames(self) -> impl Stream<Item = Frame> + Send {
-        stream::unfold(self, |mut changes| async move {
-            let data = changes.next().await?;
+        stream::unfold(self, |mut notifications| async move {
+            let data = notifications.next().await?;
             let frame = Frame {
                 event: None,
                 id: None,
                 data,
             };
-            Some((frame, changes))
+            Some((frame, notifications))
         })
     }
 
@@ -266,8 +288,12 @@ impl ListChanges {
             }
             let ended = self.stream.as_ref().map(Cancellable::token);
             let ended = OptionFuture::from(ended.map(CancellationToken::cancelled));
+            let updated = self.resources.as_mut().map(WatchedResources::next);
             tokio::select! {
                 Some(()) = ended => return None,
+                Some(uri) = OptionFuture::from(updated) => {
+                    self.queue_notification("notifications/resources/updated", json!({ "uri": uri }));
+                }
                 changed = self.agents.changed() => match changed {
                     Ok(()) => self.compare(),
                     Err(_) => self.end(),

@@ -333,8 +333,16 @@ impl McpRequest<'_> {
                 Err(failure) => self.failed(&failure),
             },
             "subscriptions/listen" => self.listen().await,
-            _ if self.common.target == Target::InPayload => self.of_all_agents().await,
-            _ => self.call_agent().await,
+            "resources/subscribe" | "resources/unsubscribe" => self.change_subscription().await,
+            _ => self.forwarded().await,
+        }
+    }
+
+    /// Sends the request to its agent, or answers it from the lists of all agents.
+    pub(super) async fn forwarded(self) -> Response {
+        match self.common.target {
+            Target::InPayload => self.of_all_agents().await,
+            Target::Agent(_) | Target::NotAName => self.call_agent().await,
         }
     }
 

@@ -1,4 +1,5 @@
-//! Passes what MCP clients send to this replica on to the others: ends of sessions, cancels, and answers to questions.
+//! Passes what MCP clients send to this replica on to the others: ends of sessions, cancels, answers to questions, and
+//! subscriptions to resources.
 //!
 //! This replica does not know which sessions, requests and questions other replicas have, and any client can invent
 //! ids, so each client may pass on only a limited number.
@@ -16,7 +17,7 @@ use crate::calls::question::PassedAnswer;
 use crate::doors::Refusal;
 use crate::log_limit::{LogLimit, LogLimits};
 use crate::metrics::{LimitScope, Metrics};
-use crate::results::Results;
+use crate::results::{Results, Subscription};
 use crate::shares::client_of;
 use crate::state::StateError;
 
@@ -34,7 +35,7 @@ pub(super) struct Relay {
 pub(super) enum NotRelayed {
     /// Its client has sent too much of it recently.
     #[error(
-        "this client has sent too many cancels, ends of sessions and answers to other replicas recently"
+        "this client has sent too many cancels, ends of sessions, answers and subscriptions to other replicas recently"
     )]
     TooOften {
         /// Seconds until the client may try again.
@@ -130,6 +131,32 @@ impl Relay {
         Ok(self.results.pass_client_answer(answer).await?)
     }
 
+    /// Records a subscription to a resource for all replicas. Returns when this replica has read the record.
+    ///
+    /// # Errors
+    /// When it is not recorded.
+    pub(super) async fn subscribe(
+        &self,
+        caller: &Text,
+        subscription: Subscription,
+    ) -> Result<(), NotRelayed> {
+        self.admit(caller)?;
+        Ok(self.results.subscribe(subscription).await?)
+    }
+
+    /// Records the end of a subscription. Returns whether other clients still have a subscription to the resource.
+    ///
+    /// # Errors
+    /// When it is not recorded.
+    pub(super) async fn unsubscribe(
+        &self,
+        caller: &Text,
+        subscription: &Subscription,
+    ) -> Result<bool, NotRelayed> {
+        self.admit(caller)?;
+        Ok(self.results.unsubscribe(subscription).await?)
+    }
+
     fn admit(&self, caller: &Text) -> Result<(), NotRelayed> {
         let Err(exceeded) = self.quotas.admit(&client_of(caller), &RATE_LIMITS) else {
             return Ok(());
@@ -138,7 +165,7 @@ impl Relay {
         if let Some(suppressed) = self.refused.allow() {
             tracing::warn!(
                 client = %caller, suppressed,
-                "a cancel, an answer or the end of a session of an MCP client is not passed on to other replicas: this client sends too many"
+                "a cancel, an answer, a subscription or the end of a session of an MCP client is not passed on to other replicas: this client sends too many"
             );
         }
         let retry_after = exceeded.retry_after;

@@ -6,6 +6,7 @@
 //! answer to a question ─┬─> a call that is here
 //!                       └─> log ──> every replica ──> a call that is there
 //! DELETE ──> log ──> every replica ──> all requests of the session, and its own stream
+//! subscription, change of a resource ──> log ──> every replica ──> the streams of clients
 //! ```
 
 use std::collections::HashMap;
@@ -14,20 +15,26 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use a2abus_plugin::Text;
+use tokio::sync::broadcast;
 use tokio_util::sync::CancellationToken;
 
 use super::session::{KEY, Session};
 use crate::calls::Calls;
-use crate::results::{Results, client_answer_in};
+use crate::results::{ResourceEvent, Results, client_answer_in, resource_event_in};
 use crate::state::Lagged;
 
 /// The requests of all sessions in progress on this replica, and the streams of their `GET`s, by log key.
 #[derive(Debug, Default)]
 pub(super) struct Running {
     entries: Mutex<HashMap<Text, Entry>>,
+    /// What the log says about resources, for the streams of clients.
+    resources: ResourceEvents,
     /// The number of the next entry.
     next: AtomicU64,
 }
+
+#[derive(Debug)]
+struct ResourceEvents(broadcast::Sender<Arc<ResourceEvent>>);
 
 #[derive(Debug)]
 struct Entry {
@@ -47,6 +54,23 @@ pub(super) struct Cancellable {
 
 /// The id of a session's own stream. It is not JSON, so no request has it.
 const STREAM: &str = "GET";
+/// How many events a stream may lag behind.
+const BEHIND: usize = 1_024;
+
+// === impl ResourceEvents ===
+
+impl Default for ResourceEvents {
+    fn default() -> Self {
+        Self(broadcast::Sender::new(BEHIND))
+    }
+}
+
+impl ResourceEvents {
+    fn send(&self, event: ResourceEvent) {
+        // Without a receiver no stream is open.
+        let _ = self.0.send(Arc::new(event));
+    }
+}
 
 // === impl Running ===
 
@@ -101,13 +125,22 @@ impl Running {
         of_session.for_each(|it| it.cancelled.cancel());
     }
 
-    /// Applies what other replicas pass on, until the log ends: cancels, and answers to questions of calls here.
+    /// What the log says about resources from now on.
+    pub(super) fn resource_events(&self) -> broadcast::Receiver<Arc<ResourceEvent>> {
+        self.resources.0.subscribe()
+    }
+
+    /// Applies what the log says, until it ends: cancels, answers to questions of calls here, and changes of resources.
     pub(super) async fn follow(self: Arc<Self>, results: Arc<Results>, calls: Arc<Calls>) {
         let mut following = results.follow_all();
         loop {
             match following.next().await {
                 Ok(Some(record)) if record.key.starts_with(KEY) => self.end(&record.key),
                 Ok(Some(record)) => {
+                    if let Some(event) = resource_event_in(&record) {
+                        self.resources.send(event);
+                        continue;
+                    }
                     self.cancel(&record.key);
                     let is_ours = |call| calls.channels().is_ours(call);
                     if let Some(answer) = client_answer_in(&record, is_ours)
@@ -119,9 +152,10 @@ impl Running {
                 Ok(None) => return,
                 Err(Lagged) => {
                     tracing::warn!(
-                        "cancels and answers that MCP clients sent to other replicas may be lost: the log was read too slowly"
+                        "cancels and answers that MCP clients sent to other replicas, and changes of resources, may be lost: the log was read too slowly"
                     );
                     following = results.follow_all();
+                    self.resources.send(ResourceEvent::Missed);
                 }
             }
         }

@@ -1,0 +1,306 @@
+//! Subscriptions of clients to resources, and the changes that their streams report.
+//!
+//! ```text
+//! resources/subscribe ─> log ─┐                          ┌─> stream of the session, at any replica
+//!                             ├─> Running::follow ───────┤
+//! change of a resource ─> log ┘  (every replica)         └─> subscriptions/listen
+//! ```
+//!
+//! A change reaches a client under the URI that the client has used.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use a2abus_plugin::Text;
+use axum::response::Response;
+use futures_util::{StreamExt as _, stream};
+use serde_json::json;
+use serde_json::value::RawValue;
+use tokio::sync::broadcast;
+use tokio::sync::broadcast::error::RecvError;
+
+use super::Mcp;
+use super::envelope::{Params, text};
+use super::post::McpRequest;
+use super::session::Session;
+use crate::calls::failure::Failure;
+use crate::doors::rpc::common::Target;
+use crate::results::{MAX_URI, ResourceEvent, Results, Subscription, containing};
+
+/// The resources that one stream reports.
+#[derive(Debug)]
+pub(super) struct WatchedResources {
+    events: broadcast::Receiver<Arc<ResourceEvent>>,
+    subscriber: Text,
+    /// The agent; `None` for all.
+    agent: Option<Text>,
+    /// The URIs that the client has used, by agent and by the agent's own URI.
+    named: HashMap<Text, HashMap<Text, Text>>,
+    results: Arc<Results>,
+}
+
+/// The subscriptions of a stream without a session. Dropping it ends them.
+#[derive(Debug)]
+pub(super) struct StreamSubscriptions {
+    mcp: Arc<Mcp>,
+    caller: Text,
+    agreed: Vec<Subscription>,
+}
+
+/// Maximum number of resources of one stream without a session.
+pub(super) const MAX_RESOURCES: usize = 256;
+/// How many agents are asked at a time.
+const MAX_CONCURRENT: usize = 16;
+
+// === impl WatchedResources ===
+
+impl WatchedResources {
+    /// The next change, as the URI that the client knows.
+    pub(super) async fn next(&mut self) -> String {
+        loop {
+            match self.events.recv().await {
+                Ok(event) => {
+                    if let Some(named) = self.apply(&event) {
+                        return named;
+                    }
+                }
+                Err(RecvError::Lagged(missed)) => {
+                    tracing::warn!(
+                        missed,
+                        "changes of resources are lost: the stream of an MCP client was read too slowly"
+                    );
+                    self.read_again();
+                }
+                // The bridge is shutting down.
+                Err(RecvError::Closed) => std::future::pending().await,
+            }
+        }
+    }
+
+    fn apply(&mut self, event: &ResourceEvent) -> Option<String> {
+        match event {
+            ResourceEvent::Subscribed(subscription) => self.add(subscription),
+            ResourceEvent::Unsubscribed(subscription) => self.remove(subscription),
+            ResourceEvent::Updated { agent, uri } => return self.changed(agent, uri),
+            ResourceEvent::Missed => self.read_again(),
+        }
+        None
+    }
+
+    fn add(&mut self, subscription: &Subscription) {
+        let is_other = |agent: &Text| *agent != subscription.agent;
+        if subscription.subscriber != self.subscriber || self.agent.as_ref().is_some_and(is_other) {
+            return;
+        }
+        let of_agent = self.named.entry(subscription.agent.clone()).or_default();
+        of_agent.insert(subscription.uri.clone(), subscription.named.clone());
+    }
+
+    fn remove(&mut self, subscription: &Subscription) {
+        if subscription.subscriber == self.subscriber
+            && let Some(of_agent) = self.named.get_mut(&subscription.agent)
+        {
+            of_agent.remove(&subscription.uri);
+        }
+    }
+
+    fn read_again(&mut self) {
+        self.named.clear();
+        for subscription in self.results.subscriptions_of(&self.subscriber) {
+            self.add(&subscription);
+        }
+    }
+
+    /// The client's URI of a resource that has changed, if the client has subscribed to it or to one that contains it.
+    fn changed(&self, agent: &str, uri: &str) -> Option<String> {
+        let of_agent = self.named.get(agent)?;
+        containing(uri).find_map(|(container, rest)| {
+            let named = of_agent.get(container)?;
+            Some(format!("{named}{rest}"))
+        })
+    }
+}
+
+// === impl StreamSubscriptions ===
+
+impl StreamSubscriptions {
+    /// The URIs that the client has used.
+    pub(super) fn named(&self) -> impl Iterator<Item = &Text> {
+        self.agreed.iter().map(|subscription| &subscription.named)
+    }
+}
+
+impl Drop for StreamSubscriptions {
+    fn drop(&mut self) {
+        if self.agreed.is_empty() {
+            return;
+        }
+        let (mcp, caller) = (Arc::clone(&self.mcp), self.caller.clone());
+        let agreed = std::mem::take(&mut self.agreed);
+        self.mcp
+            .door
+            .results
+            .spawn(async move { mcp.unsubscribe_all(&caller, agreed).await });
+    }
+}
+
+// === impl Mcp ===
+
+impl Mcp {
+    /// The resources that a session has subscribed to, at one agent or at all.
+    pub(super) fn watched_by(&self, session: &Session, agent: Option<Text>) -> WatchedResources {
+        let mut watched = self.watched(session.key(), agent);
+        watched.read_again();
+        watched
+    }
+
+    fn watched(&self, subscriber: Text, agent: Option<Text>) -> WatchedResources {
+        WatchedResources {
+            events: self.running.resource_events(),
+            subscriber,
+            agent,
+            named: HashMap::new(),
+            results: Arc::clone(&self.door.results),
+        }
+    }
+
+    /// The agent of a resource, and the agent's own URI. `named` is the URI that the client uses.
+    fn subscription(&self, subscriber: Text, target: &Target, named: &str) -> Option<Subscription> {
+        let agents = self.door.registry.now();
+        let (agent, uri) = match target {
+            Target::Agent(agent) => (agent.as_str(), named),
+            Target::InPayload => Self::split_uri(&agents, named)?,
+            Target::NotAName => return None,
+        };
+        let (agent, _) = agents.get(agent)?;
+        let is_legal = named.len() <= MAX_URI && !self.is_a2a(Some(agent));
+        is_legal.then(|| Subscription {
+            subscriber,
+            agent: agent.clone(),
+            uri: uri.into(),
+            named: named.into(),
+        })
+    }
+
+    /// Subscribes to resources for a stream without a session, for as long as the returned value lives. Resources whose
+    /// agents refuse are left out.
+    pub(super) async fn subscribe_all(
+        self: &Arc<Self>,
+        (caller, target): (&Text, &Target),
+        stream: Text,
+        uris: Vec<String>,
+    ) -> (StreamSubscriptions, WatchedResources) {
+        let mut watched = self.watched(stream.clone(), target.name().map(Text::from));
+        let wanted = uris
+            .iter()
+            .filter_map(|named| self.subscription(stream.clone(), target, named));
+        let asked = stream::iter(wanted.collect::<Vec<_>>()).map(|subscription| async {
+            self.subscribe(caller, &subscription)
+                .await
+                .then_some(subscription)
+        });
+        let asked = asked.buffered(MAX_CONCURRENT);
+        let agreed: Vec<_> = asked.filter_map(std::future::ready).collect().await;
+        agreed.iter().for_each(|it| watched.add(it));
+        let subscriptions = StreamSubscriptions {
+            mcp: Arc::clone(self),
+            caller: caller.clone(),
+            agreed,
+        };
+        (subscriptions, watched)
+    }
+
+    /// Records a subscription, and subscribes at the agent. Returns whether both succeeded.
+    async fn subscribe(&self, caller: &Text, subscription: &Subscription) -> bool {
+        let noted = self.relay.subscribe(caller, subscription.clone()).await;
+        if let Err(error) = noted {
+            tracing::debug!(%error, "a subscription to a resource was not recorded");
+            return false;
+        }
+        self.ask_agent("resources/subscribe", caller, subscription)
+            .await
+    }
+
+    /// Ends subscriptions. An agent is told only if no other client has subscribed to the resource.
+    pub(super) async fn unsubscribe_all(&self, caller: &Text, subscriptions: Vec<Subscription>) {
+        for subscription in subscriptions {
+            match self.door.results.unsubscribe(&subscription).await {
+                Ok(true) => {}
+                Ok(false) => {
+                    self.ask_agent("resources/unsubscribe", caller, &subscription)
+                        .await;
+                }
+                Err(error) => {
+                    tracing::debug!(%error, "the end of a subscription was not recorded: it expires after a day");
+                }
+            }
+        }
+    }
+
+    async fn ask_agent(&self, method: &str, caller: &Text, subscription: &Subscription) -> bool {
+        let Subscription { agent, uri, .. } = subscription;
+        let params = json!({ "uri": uri });
+        let registry = &self.door.registry;
+        let asked = registry.request(agent, method, &params, caller.clone());
+        let failed = asked.await.err();
+        if let Some(failure) = &failed {
+            let error = failure.message();
+            tracing::debug!(%agent, %uri, method, error, "the agent did not change a subscription");
+        }
+        failed.is_none()
+    }
+}
+
+// === impl McpRequest ===
+
+impl McpRequest<'_> {
+    /// `resources/subscribe` and `resources/unsubscribe`.
+    pub(super) async fn change_subscription(self) -> Response {
+        let Some(subscription) = self.own_subscription() else {
+            // Without a session no stream could report changes. Other faults are for the agent to name.
+            return self.forwarded().await;
+        };
+        let (relay, caller) = (&self.mcp.relay, &self.common.caller);
+        if self.method == "resources/subscribe" {
+            return match relay.subscribe(caller, subscription).await {
+                Ok(()) => self.forwarded().await,
+                Err(error) => self.failed(&error.refusal().1),
+            };
+        }
+        match relay.unsubscribe(caller, &subscription).await {
+            // The agent knows only one client, the bridge: its other clients would get no more changes.
+            Ok(true) => self.result("{}"),
+            Ok(false) => self.forwarded().await,
+            Err(error) => self.failed(&error.refusal().1),
+        }
+    }
+
+    fn own_subscription(&self) -> Option<Subscription> {
+        let session = self.session?;
+        let params = Params::read(&self.unit.bytes).ok()?;
+        let agent = text(params.agent).map(|agent| Target::Agent(agent.into()));
+        let target = match &self.common.target {
+            Target::InPayload => agent.as_ref().unwrap_or(&Target::InPayload),
+            target => target,
+        };
+        self.mcp
+            .subscription(session.key(), target, &text(params.uri)?)
+    }
+}
+
+/// Reads the URIs in a subscription request.
+///
+/// # Errors
+/// When they are not a list of strings, or there are too many.
+pub(super) fn uris_of(list: Option<&RawValue>) -> Result<Vec<String>, Failure> {
+    let Some(list) = list else {
+        return Ok(Vec::new());
+    };
+    let uris: Vec<String> = serde_json::from_str(list.get())
+        .map_err(|_| Failure::bad_params("resourceSubscriptions must be a list of URIs"))?;
+    if uris.len() > MAX_RESOURCES {
+        let message = format!("resourceSubscriptions has more than {MAX_RESOURCES} URIs");
+        return Err(Failure::bad_params(&message));
+    }
+    Ok(uris)
+}

@@ -1,0 +1,90 @@
+//! The log entries about resources. Any replica may have the stream of a client.
+//!
+//! Source: docs/protocols/mcp.md §9.
+
+use a2abus_plugin::Text;
+
+use super::fold::{Entry, Event};
+use super::resources::{RESOURCE, SUBSCRIPTION, Subscription};
+use super::{APPLIED, Results, digest_of};
+use crate::state::{StateError, body};
+
+// === impl Results ===
+
+impl Results {
+    /// Records a subscription. Returns when this replica has read the record.
+    ///
+    /// # Errors
+    /// When it is not stored.
+    pub(crate) async fn subscribe(&self, subscription: Subscription) -> Result<(), StateError> {
+        let key = key_of_subscription(&subscription);
+        let event = body::write(&Event::Subscribed(subscription));
+        self.view.commit(&key, Some(event), APPLIED).await.map(drop)
+    }
+
+    /// Records the end of a subscription. Returns whether other clients still have a subscription to the resource.
+    ///
+    /// # Errors
+    /// When it is not stored.
+    pub(crate) async fn unsubscribe(
+        &self,
+        subscription: &Subscription,
+    ) -> Result<bool, StateError> {
+        let event = body::write(&Event::Unsubscribed(subscription.clone()));
+        let key = key_of_subscription(subscription);
+        self.view.commit(&key, Some(event), APPLIED).await?;
+        let same = self.subscriptions(|other| other.is_of_same_resource(subscription));
+        Ok(!same.is_empty())
+    }
+
+    /// The subscriptions of a session.
+    pub(crate) fn subscriptions_of(&self, session: &str) -> Vec<Subscription> {
+        self.subscriptions(|subscription| *subscription.subscriber == *session)
+    }
+
+    /// The resources of an agent that clients have subscribed to, once the log has been read.
+    pub(crate) async fn watched_resources(&self, agent: &str) -> Vec<Text> {
+        if self.view.caught_up().await.is_err() {
+            return Vec::new();
+        }
+        let subscriptions = self.subscriptions(|subscription| *subscription.agent == *agent);
+        subscriptions.into_iter().map(|it| it.uri).collect()
+    }
+
+    /// The recorded subscriptions whose session has not ended.
+    fn subscriptions(&self, is_sought: impl Fn(&Subscription) -> bool) -> Vec<Subscription> {
+        self.view.read(|entries| {
+            let all = entries.iter().filter_map(|(_, entry)| match entry {
+                Entry::Subscribed(subscription) => Some(subscription),
+                _ => None,
+            });
+            let sought = all.filter(|it| is_sought(it)).filter(|it| {
+                let session = entries.get(&it.subscriber);
+                !matches!(session, Some(Entry::Over))
+            });
+            sought.cloned().collect()
+        })
+    }
+
+    /// Records for all replicas that a resource has changed.
+    ///
+    /// # Errors
+    /// When it is not stored.
+    pub(crate) async fn note_updated(&self, agent: &Text, uri: Text) -> Result<(), StateError> {
+        let digest = digest_of([agent.as_bytes(), uri.as_bytes()]);
+        let agent = agent.clone();
+        let event = Event::Updated { agent, uri };
+        self.append(&format!("{RESOURCE}{digest}"), &event).await
+    }
+}
+
+/// The log key of a subscription.
+fn key_of_subscription(subscription: &Subscription) -> String {
+    let parts = [
+        &subscription.subscriber,
+        &subscription.agent,
+        &subscription.uri,
+    ];
+    let digest = digest_of(parts.map(|part| part.as_bytes()));
+    format!("{SUBSCRIPTION}{digest}")
+}
