@@ -1,9 +1,11 @@
 // The client of the MCP SDK in TypeScript (npm @modelcontextprotocol/sdk) with all that the published server `everything`
-// can do: resources, prompts, completion, progress, a cancel, and questions of the server.
+// can do: resources and their changes, prompts, completion, progress, a cancel, and questions of the server.
 import assert from 'node:assert/strict';
 import { Client } from '@modelcontextprotocol/sdk/client/index.js';
 import { StreamableHTTPClientTransport } from '@modelcontextprotocol/sdk/client/streamableHttp.js';
-import { CreateMessageRequestSchema, ElicitRequestSchema, ListRootsRequestSchema } from '@modelcontextprotocol/sdk/types.js';
+import {
+  CreateMessageRequestSchema, ElicitRequestSchema, ListRootsRequestSchema, ResourceUpdatedNotificationSchema,
+} from '@modelcontextprotocol/sdk/types.js';
 
 const capabilities = { sampling: {}, elicitation: {}, roots: {} };
 const client = new Client({ name: 'tests', version: '1.0' }, { capabilities });
@@ -52,5 +54,14 @@ if (process.argv[3] === 'http') {
   await assert.rejects(cancelled, /enough/);
   assert.match(await say('trigger-sampling-request', { prompt: 'again' }), /a sample/);
 }
+// The server reports changes of the resources of its only client, the bridge, while this is switched on.
+const changed = new Promise((done) => {
+  client.setNotificationHandler(ResourceUpdatedNotificationSchema, ({ params }) => done(params.uri));
+});
+await client.subscribeResource({ uri: resources[0].uri });
+assert.match(await say('toggle-subscriber-updates'), /Started/);
+assert.equal(await changed, resources[0].uri);
+assert.match(await say('toggle-subscriber-updates'), /Stopped/);
+await client.unsubscribeResource({ uri: resources[0].uri });
 assert.match(await say('echo', { message: 'still there' }), /still there/);
 await client.close();

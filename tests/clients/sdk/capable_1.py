@@ -1,5 +1,5 @@
-"""The client of the MCP SDK (PyPI mcp 1.x) with all that the published server `everything` can do: resources, prompts,
-completion, progress, a cancel, and questions of the server."""
+"""The client of the MCP SDK (PyPI mcp 1.x) with all that the published server `everything` can do: resources and their
+changes, prompts, completion, progress, a cancel, and questions of the server."""
 
 import asyncio
 import sys
@@ -22,8 +22,15 @@ async def roots(context):
 
 
 async def main(url, way):
-    seen, begun = [], asyncio.Event()
+    seen, begun, changed = [], asyncio.Event(), asyncio.Queue()
     callbacks = {"sampling_callback": sample, "elicitation_callback": elicit, "list_roots_callback": roots}
+
+    async def received(message):
+        message = getattr(message, "root", None)
+        if isinstance(message, types.ResourceUpdatedNotification):
+            changed.put_nowait(message.params.uri)
+
+    callbacks["message_handler"] = received
 
     async def progress(done, total, message):
         seen.append(done)
@@ -69,6 +76,13 @@ async def main(url, way):
             else:
                 raise AssertionError("a cancelled call was answered")
             assert "a sample" in await say("trigger-sampling-request", prompt="again")
+        # The server reports changes of the resources of its only client, the bridge, while this is switched on.
+        uri = resources[0].uri
+        await session.subscribe_resource(uri)
+        assert "Started" in await say("toggle-subscriber-updates")
+        assert await asyncio.wait_for(changed.get(), 60) == uri
+        assert "Stopped" in await say("toggle-subscriber-updates")
+        await session.unsubscribe_resource(uri)
         assert "still there" in await say("echo", message="still there")
 
 
