@@ -364,17 +364,25 @@ async fn an_invalid_number_is_refused_with_a_clear_message() {
     let part = json!({ "kind": "text", "text": "hello" });
     let message = json!({ "kind": "message", "role": "user", "messageId": "m", "parts": [part] });
     for (configuration, expected) in [
+        (json!({ "timeout": -5 }), "params.configuration.timeout: invalid type"),
         (json!({ "timeout": -5 }), "a whole number from 0"),
         (json!({ "timeout": 0 }), "a positive number of milliseconds"),
-        (json!({ "historyLength": "two" }), "a whole number from 0"),
+        (
+            json!({ "historyLength": "two" }),
+            "params.configuration.historyLength: invalid type: string \"two\", expected a whole number from 0",
+        ),
     ] {
         let params = json!({ "message": message, "configuration": configuration });
         let body = crate::http::request("1", "message/send", params);
         let sent = front.to("/a2a/agents/weather", body).send().await.unwrap();
         let answer: Value = sent.json().await.unwrap();
         assert_eq!(answer["error"]["code"], -32602, "{answer}");
-        let message = answer["error"].to_string();
-        assert!(message.contains(expected), "{message}");
+        let error = &answer["error"];
+        let message = error["message"].as_str().unwrap();
+        assert!(message.contains(expected), "{error}");
+        assert!(!message.contains("line"), "{error}");
+        let pointer = error["data"]["pointer"].as_str().unwrap();
+        assert!(pointer.starts_with("/params/configuration/"), "{error}");
     }
     let nowhere = front.to("/a2a/nowhere", "{}").send().await.unwrap();
     assert_eq!(nowhere.status(), StatusCode::NOT_FOUND);

@@ -13,7 +13,7 @@ use serde_json::value::RawValue;
 
 use super::form::{Envelope, Form};
 use super::method::{Method, Push};
-use crate::calls::failure::{Failure, Reason, Recipient};
+use crate::calls::failure::{Failure, POINTER, Reason, Recipient};
 
 /// A parsed request.
 #[derive(Debug)]
@@ -107,6 +107,12 @@ pub(super) const VERSIONS: [&str; 2] = ["1.0", "0.3"];
 
 /// The header or query parameter that names a version.
 const VERSION: &str = "A2A-Version";
+
+/// The parameters of a request.
+#[derive(Deserialize)]
+struct Params<T> {
+    params: Option<T>,
+}
 
 #[derive(Deserialize)]
 struct Request<'a> {
@@ -249,15 +255,27 @@ impl ParsedRequest {
     /// # Errors
     /// When they do not have the form that the method requires.
     pub(super) fn params<'a, T: Deserialize<'a>>(&'a self) -> Result<T, Failure> {
-        #[derive(Deserialize)]
-        struct Params<T> {
-            params: Option<T>,
-        }
         let read: Result<Params<T>, _> = serde_json::from_slice(&self.unit.bytes);
-        let read = read.map_err(|error| Failure::bad_params(&error.to_string()))?;
+        let read = read.map_err(|_| fault::<T>(&self.unit.bytes))?;
         read.params
             .ok_or_else(|| Failure::bad_params("params are missing"))
     }
+}
+
+/// The failure of parameters that cannot be read, with the member at fault. They are read a second time, because keeping
+/// track of the member makes reading slower.
+fn fault<'a, T: Deserialize<'a>>(request: &'a [u8]) -> Failure {
+    let mut reader = serde_json::Deserializer::from_slice(request);
+    let read: Result<Params<T>, _> = serde_path_to_error::deserialize(&mut reader);
+    let Err(error) = read else {
+        return Failure::bad_params("params cannot be read");
+    };
+    let segments = error.path().iter();
+    let pointer: String = segments.map(|segment| format!("/{segment}")).collect();
+    let what = error.inner().to_string();
+    let what = what.split(" at line ").next().unwrap_or_default();
+    let failure = Failure::bad_params(&format!("{}: {what}", error.path()));
+    failure.detail(POINTER, pointer)
 }
 
 fn no_id() -> Text {

@@ -467,7 +467,8 @@ impl<'a> Configuration<'a> {
     fn check(&self) -> Result<(), Failure> {
         if self.timeout == Some(0) {
             let message = "configuration.timeout must be a positive number of milliseconds";
-            return Err(Failure::bad_params(message));
+            let failure = Failure::bad_params(message);
+            return Err(failure.detail(POINTER, "/params/configuration/timeout"));
         }
         Ok(())
     }
