@@ -20,7 +20,8 @@ use std::time::Duration;
 
 use a2abus_plugin::Text;
 use serde::Deserialize;
-use serde_json::value::RawValue;
+use serde_json::json;
+use serde_json::value::{RawValue, to_raw_value};
 use tokio::sync::oneshot;
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::task::TaskTracker;
@@ -29,7 +30,7 @@ use tracing::Level;
 pub(crate) use self::fold::{Created, Event, Origin, Task};
 
 use self::fold::TaskFold;
-use self::model::{Artifact, Content, Message, Part, State, Status};
+use self::model::{Artifact, Content, Message, Part, Raw, State, Status};
 use self::read::{AnswerPart, ReportedTask};
 use crate::calls::callid::CallId;
 use crate::calls::failure::Failure;
@@ -90,6 +91,8 @@ const OVERDUE: &str =
     "no answer by the deadline of the call, and the bridge that made the call has stopped";
 /// The interval between searches for tasks whose deadline has passed.
 const OVERDUE_INTERVAL: Duration = Duration::from_secs(5);
+/// The largest error of an agent that the record of its task contains.
+const MAX_ERROR: usize = 64 << 10;
 /// How many records a subscriber may lag behind before it must read the task again.
 const BEHIND: usize = 256;
 
@@ -428,7 +431,7 @@ impl Tasks {
                     Some(AgentAnswer::Result(reported)) => {
                         self.record_from(id, reported, &from).await?
                     }
-                    Some(AgentAnswer::Error(part)) => self.fail(id, &message_of(&part)).await?,
+                    Some(AgentAnswer::Error(part)) => self.fail_with(id, error_message(&part)).await?,
                     // Progress in another protocol.
                     None => self.record_taken(id, &from).await?,
                 }
@@ -449,7 +452,10 @@ impl Tasks {
     }
 
     async fn fail(&self, id: &Text, why: &str) -> Result<(), StateError> {
-        let message = Message::of_agent(vec![Part::of(Content::Text(why.to_owned()))]);
+        self.fail_with(id, failure_message(why)).await
+    }
+
+    async fn fail_with(&self, id: &Text, message: Message) -> Result<(), StateError> {
         let status = Status::now(State::Failed, Some(message));
         self.record(id, &Event::Status(status)).await
     }
@@ -591,20 +597,31 @@ fn differences(reported: ReportedTask, task: &Task) -> Vec<(u32, Event)> {
 }
 
 /// The text of an agent's error.
-fn message_of(part: &calls::Part) -> String {
+fn failure_message(why: &str) -> Message {
+    Message::of_agent(vec![Part::of(Content::Text(why.to_owned()))])
+}
+
+/// The message of a task that fails with an error of its agent. Its metadata contains the whole error, unless it is large.
+fn error_message(part: &calls::Part) -> Message {
     #[derive(Deserialize)]
     struct Response {
-        error: Error,
+        error: Raw,
     }
     #[derive(Deserialize)]
     struct Error {
         message: String,
     }
-    let response: Result<Response, _> = serde_json::from_slice(&part.body);
-    response.map_or_else(
-        |_| "the agent answered with an error".to_owned(),
-        |response| response.error.message,
-    )
+    let error = serde_json::from_slice::<Response>(&part.body);
+    let error = error.ok().map(|response| response.error);
+    let read = error.as_ref();
+    let read = read.and_then(|error| serde_json::from_str::<Error>(error.get()).ok());
+    let mut message = match &read {
+        Some(error) => failure_message(&error.message),
+        None => failure_message("the agent answered with an error"),
+    };
+    let kept = error.filter(|error| error.get().len() <= MAX_ERROR);
+    message.metadata = kept.and_then(|error| to_raw_value(&json!({ "error": error })).ok());
+    message
 }
 
 // === impl AgentAnswer ===

@@ -328,6 +328,16 @@ async fn a_message_is_answered_in_its_own_dialect() {
         answer["error"],
         json!({ "code": -32050, "message": "no such city" })
     );
+    // In a stream it ends the task.
+    let events = bus.stream(user_message("error")).await.rest().await;
+    let last = events.last().unwrap().json();
+    let status = &last["result"]["status"];
+    assert_eq!(status["state"], "failed", "{last}");
+    assert_eq!(status["message"]["parts"][0]["text"], "no such city");
+    assert_eq!(
+        status["message"]["metadata"]["error"],
+        json!({ "code": -32050, "message": "no such city" })
+    );
     // The path without an agent is for the default one.
     let body = request("\"x\"", "message/send", user_message("plain"));
     let answer = bus.front.to("/a2a", body).send().await.unwrap();
