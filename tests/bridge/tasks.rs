@@ -759,6 +759,12 @@ async fn a_silent_agent_fails_its_task_at_the_deadline() {
         ),
         "{why}"
     );
+    // So does one that an earlier message began. Its caller gets it as failed.
+    let task = bus.ask("message/send", user_message("ask")).await["result"]["id"].clone();
+    let mut next = message("nothing");
+    next["taskId"] = task;
+    let failed = bus.ask("message/send", json!({ "message": next })).await;
+    assert_eq!(failed["result"]["status"]["state"], "failed", "{failed}");
     // The agent has not reported a task yet.
     let silent = json!({ "message": message("nothing"), "configuration": { "timeout": 300 } });
     let answer = bus.ask("message/send", silent).await;

@@ -29,6 +29,9 @@ use crate::tasks::model::{Content, Message, new_id};
 use crate::tasks::read::{self, AnswerPart, BadMessage, Sender};
 use crate::tasks::{AgentAnswer, Created, Event, Origin, Subscription, Task, plain_part};
 
+/// How much longer a caller without a timeout of its own waits, so that it sees the failure of a silent agent.
+const FAILURE_GRACE: Duration = Duration::from_secs(1);
+
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct SendParams<'a> {
@@ -180,7 +183,12 @@ impl A2aRequest<'_> {
     fn response_deadline(&self, configured: Option<usize>) -> Instant {
         let configured = configured.map(|millis| Duration::from_millis(millis as u64));
         let timeout = self.common.timeout.or(configured);
-        self.common.arrived + self.common.calls.timeout_for(timeout)
+        let until = self.common.arrived + self.common.calls.timeout_for(timeout);
+        match timeout {
+            Some(_) => until,
+            // A task whose agent is silent fails at the same time. The caller gets it as failed.
+            None => until + FAILURE_GRACE,
+        }
     }
 
     /// Reserves a task within the limit of the message's context, until the message has created a task. Tasks that wait
