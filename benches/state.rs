@@ -1,7 +1,8 @@
 //! What does shared state cost?
 //!
-//! `fold`: records per second that one view applies on one core, from a log in memory, with a fold that parses a small
-//! JSON status; and the bytes that a kept entry takes, by the view's own count and by the process's.
+//! `fold`: records of tasks per second that one view applies on one core, from a log in memory; and the bytes that a
+//! kept task takes, by the view's own count and by the process's. A task has a message of the client, two states, an
+//! artifact in two parts, and its end.
 //!
 //! `visible`: the time from an append on one replica until the other replica's view has applied it, one after the
 //! other, beside a producer and a consumer by hand with the same settings. The two take turns, so that both meet the
@@ -31,7 +32,7 @@ use rdkafka::{Offset, TopicPartitionList};
 use serde::Deserialize;
 use tokio::runtime::{Builder, Runtime};
 
-/// Records of one task: submitted, working, two artifacts, completed.
+/// Records of one task: created, working, an artifact in two parts, completed.
 const PER_TASK: usize = 5;
 const TASKS_KEPT: usize = 100_000;
 /// Appends of one round, and rounds of each of the two.
@@ -39,7 +40,7 @@ const APPENDS: usize = 200;
 const ROUNDS: usize = 5;
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The last state of a task, and how many events it had.
+/// For `visible`: the last state of a task, and how many events it had.
 struct Tasks;
 
 #[derive(Debug, Default)]
@@ -79,6 +80,28 @@ fn event(task: usize, state: &str) -> Bytes {
     ))
 }
 
+/// A record of a task, as a bridge writes it.
+fn record_of(task: usize, index: usize) -> Bytes {
+    let time = r#""timestamp":"2026-01-01T00:00:00.000Z""#;
+    let event = match index {
+        0 => format!(
+            r#"{{"created":{{"agent":"weather","context":"context-{:06}","is_1_0":false,"message":{{"id":"message-{task:08}","role":"user","parts":[{{"content":{{"text":"What will the weather be like in Oslo tomorrow?"}}}}]}},{time}}}}}"#,
+            task / 10
+        ),
+        1 => format!(r#"{{"status":{{"state":"working",{time}}}}}"#),
+        2 | 3 => format!(
+            r#"{{"artifact":{{"artifact":{{"id":"artifact-1","parts":[{{"content":{{"text":"Sunny, with a light wind from the south. "}}}}]}},"append":{},"last":{}}}}}"#,
+            index == 3,
+            index == 3
+        ),
+        _ => format!(r#"{{"status":{{"state":"completed",{time}}}}}"#),
+    };
+    let part = index;
+    Bytes::from(format!(
+        r#"{{"v":1,"event":{{"from_call":{{"origin":{{"call":"h3psimqptr3lbutz{task:010}","part":{part},"event":1,"ends":true}},"event":{event}}}}}}}"#
+    ))
+}
+
 /// Resident memory of this process, in bytes.
 fn resident() -> usize {
     let statm = std::fs::read_to_string("/proc/self/statm").expect("Linux");
@@ -100,11 +123,10 @@ async fn fold() {
         },
     };
     let log = MemoryLog::new(spec, 1 << 30);
-    let states = ["submitted", "working", "working", "working", "completed"];
-    for state in &states[..PER_TASK] {
+    for index in 0..PER_TASK {
         for task in 0..TASKS_KEPT {
             let key = format!("task-{task:08}");
-            let body = Some(event(task, state));
+            let body = Some(record_of(task, index));
             log.append(&key, body).await.expect("appended");
         }
     }
@@ -116,7 +138,7 @@ async fn fold() {
     let mut counted = 0;
     for round in 0..ROUNDS {
         let (before, begun) = (resident(), Instant::now());
-        let (view, _task) = View::start(log.clone(), Tasks, options);
+        let (view, _task) = View::start(log.clone(), a2abus_bridge::task_fold(), options);
         view.caught_up().await.expect("caught up");
         rates.push(records as f64 / begun.elapsed().as_secs_f64());
         assert_eq!(view.read(|tasks| tasks.len()), TASKS_KEPT);

@@ -40,5 +40,12 @@ mod tasks;
 mod topics;
 pub mod workflows;
 
+/// The fold of tasks, for benchmarks.
+#[doc(hidden)]
+#[must_use]
+pub fn task_fold() -> impl state::Fold {
+    tasks::fold::TaskFold
+}
+
 pub use bridge::{Bridge, BridgeError};
 pub use reload::{LogLevels, Reloads};

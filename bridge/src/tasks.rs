@@ -9,7 +9,7 @@
 //! records the agent's answer. It ends with the call: at the last part of the answer, at the deadline, or when the task
 //! is cancelled. Source: docs/protocols/a2a.md §9.
 
-mod fold;
+pub(crate) mod fold;
 pub(crate) mod model;
 pub(crate) mod push;
 pub(crate) mod read;
