@@ -431,7 +431,9 @@ impl Tasks {
                     Some(AgentAnswer::Result(reported)) => {
                         self.record_from(id, reported, &from).await?
                     }
-                    Some(AgentAnswer::Error(part)) => self.fail_with(id, error_message(&part)).await?,
+                    Some(AgentAnswer::Error(part)) => {
+                        self.fail_with(id, error_message(&part)).await?
+                    }
                     // Progress in another protocol.
                     None => self.record_taken(id, &from).await?,
                 }

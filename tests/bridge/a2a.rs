@@ -364,7 +364,10 @@ async fn an_invalid_number_is_refused_with_a_clear_message() {
     let part = json!({ "kind": "text", "text": "hello" });
     let message = json!({ "kind": "message", "role": "user", "messageId": "m", "parts": [part] });
     for (configuration, expected) in [
-        (json!({ "timeout": -5 }), "params.configuration.timeout: invalid type"),
+        (
+            json!({ "timeout": -5 }),
+            "params.configuration.timeout: invalid type",
+        ),
         (json!({ "timeout": -5 }), "a whole number from 0"),
         (json!({ "timeout": 0 }), "a positive number of milliseconds"),
         (

@@ -326,6 +326,32 @@ async fn calls_of_a_program_that_does_not_start_say_why() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_missing_working_directory_is_named() {
+    let front = Front::open_with(
+        "
+instance: test
+transports: { local: { type: memory } }
+agents:
+  fixture:
+    description: Cannot start.
+    to: { transport: local, topic: attached.fixture }
+    attach: { command: [python3], directory: /nowhere/at/all }
+http: { listen: '127.0.0.1:0' }
+admin: { listen: '127.0.0.1:0' }
+",
+    )
+    .await;
+    let sent = front.to("/rpc/fixture", call("echo").to_string());
+    let sent = sent.header("content-type", "application/json").send();
+    let answer: Value = sent.await.unwrap().json().await.unwrap();
+    let message = answer["error"]["message"].as_str().unwrap_or_default();
+    assert!(
+        message.contains("its working directory \"/nowhere/at/all\": No such file"),
+        "{answer}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_invalid_request_becomes_a_dead_letter_and_its_sender_gets_the_reason() {
     let attached = Attached::open_with("", "reply_topics: [answers]").await;
     let memory: &Memory = &attached.front.memory;

@@ -142,6 +142,9 @@ impl Program {
             .process_group(0)
             .kill_on_drop(true);
         if let Some(directory) = &self.directory {
+            // The error of a start does not tell whether the program or the directory is at fault.
+            std::fs::read_dir(directory)
+                .map_err(|error| format!("its working directory {directory:?}: {error}"))?;
             command.current_dir(directory);
         }
         command

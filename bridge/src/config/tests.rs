@@ -1082,6 +1082,7 @@ agents:
   f: {to: {transport: k, topic: f}, attach: {url: 'http://f/', headers: {host: f, 'a b': c}}}
   g: {to: {transport: k, topic: g}}
   h: {to: {transport: k, topic: h}, attach: {url: 'https://h/mcp', headers: {authorization: {env: T}, x-h: h}}}
+  i: {to: {transport: k, topic: i}, attach: {command: [x], env: {'A=B': c, D: e}}}
 ",
         &[
             "f:2:45: agents.a.attach: needs either command or url",
@@ -1094,6 +1095,7 @@ agents:
             "f:7:80: agents.f.attach.headers.host: is set by the bridge itself",
             "f:7:90: agents.f.attach.headers[\"a b\"]: is not a valid header name",
             "f:8:6: agents.g.description: is missing: what the agent does, for people and for models that choose an agent",
+            "f:10:73: agents.i.attach.env[\"A=B\"]: is not the name of an environment variable: it is empty, or has '=' or a NUL",
         ],
     );
 }

@@ -188,6 +188,11 @@ fn servers(checker: &mut Checker<'_>) {
                 if !attach.headers.is_empty() {
                     checker.error(path.key("headers"), "needs url: a program takes no headers");
                 }
+                let is_wrong = |name: &&String| name.is_empty() || name.contains(['=', '\0']);
+                for name in attach.env.keys().filter(is_wrong) {
+                    let message = "is not the name of an environment variable: it is empty, or has '=' or a NUL";
+                    checker.error(path.key("env").key(name), message);
+                }
             }
             (None, Some(_)) => {
                 if !attach.env.is_empty() {
