@@ -78,6 +78,8 @@ struct Mcp {
     relay: Relay,
     /// For items that are left out of the lists of all agents.
     unlisted: LogLimit,
+    /// For streams that were read too slowly.
+    missed: LogLimit,
     /// The streams of clients of 2024-11-05.
     streams: Arc<Streams>,
     /// Receives what other replicas pass on.
@@ -95,6 +97,7 @@ pub(crate) fn router(door: Door, drain: CancellationToken, log: &LogLimits) -> R
             Level::WARN,
             "more items of agents are left out of the lists",
         ),
+        missed: log.limit(Level::WARN, "more changes of resources are lost"),
         door,
         drain,
         running,

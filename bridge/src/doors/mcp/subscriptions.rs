@@ -25,22 +25,20 @@ use super::post::McpRequest;
 use super::session::Session;
 use crate::calls::failure::Failure;
 use crate::doors::rpc::common::Target;
-use crate::results::{MAX_URI, ResourceEvent, Results, Subscription, containing};
+use crate::results::{MAX_URI, ResourceEvent, Subscription, containing};
 
 /// The resources that one stream reports.
-#[derive(Debug)]
 pub(super) struct WatchedResources {
+    mcp: Arc<Mcp>,
     events: broadcast::Receiver<Arc<ResourceEvent>>,
     subscriber: Text,
     /// The agent; `None` for all.
     agent: Option<Text>,
     /// The URIs that the client has used, by agent and by the agent's own URI.
     named: HashMap<Text, HashMap<Text, Text>>,
-    results: Arc<Results>,
 }
 
 /// The subscriptions of a stream without a session. Dropping it ends them.
-#[derive(Debug)]
 pub(super) struct StreamSubscriptions {
     mcp: Arc<Mcp>,
     caller: Text,
@@ -48,7 +46,7 @@ pub(super) struct StreamSubscriptions {
 }
 
 /// Maximum number of resources of one stream without a session.
-pub(super) const MAX_RESOURCES: usize = 256;
+const MAX_RESOURCES: usize = 256;
 /// How many agents are asked at a time.
 const MAX_CONCURRENT: usize = 16;
 
@@ -65,10 +63,13 @@ impl WatchedResources {
                     }
                 }
                 Err(RecvError::Lagged(missed)) => {
-                    tracing::warn!(
-                        missed,
-                        "changes of resources are lost: the stream of an MCP client was read too slowly"
-                    );
+                    if let Some(suppressed) = self.mcp.missed.allow() {
+                        tracing::warn!(
+                            missed,
+                            suppressed,
+                            "changes of resources are lost: the stream of an MCP client was read too slowly"
+                        );
+                    }
                     self.read_again();
                 }
                 // The bridge is shutting down.
@@ -106,7 +107,8 @@ impl WatchedResources {
 
     fn read_again(&mut self) {
         self.named.clear();
-        for subscription in self.results.subscriptions_of(&self.subscriber) {
+        let results = Arc::clone(&self.mcp.door.results);
+        for subscription in results.subscriptions_of(&self.subscriber) {
             self.add(&subscription);
         }
     }
@@ -148,19 +150,23 @@ impl Drop for StreamSubscriptions {
 
 impl Mcp {
     /// The resources that a session has subscribed to, at one agent or at all.
-    pub(super) fn watched_by(&self, session: &Session, agent: Option<Text>) -> WatchedResources {
+    pub(super) fn watched_by(
+        self: &Arc<Self>,
+        session: &Session,
+        agent: Option<Text>,
+    ) -> WatchedResources {
         let mut watched = self.watched(session.key(), agent);
         watched.read_again();
         watched
     }
 
-    fn watched(&self, subscriber: Text, agent: Option<Text>) -> WatchedResources {
+    fn watched(self: &Arc<Self>, subscriber: Text, agent: Option<Text>) -> WatchedResources {
         WatchedResources {
+            mcp: Arc::clone(self),
             events: self.running.resource_events(),
             subscriber,
             agent,
             named: HashMap::new(),
-            results: Arc::clone(&self.door.results),
         }
     }
 
