@@ -173,8 +173,13 @@ impl Transport for Memory {
         to: &Address,
         message: impl Borrow<Message> + Send,
     ) -> Result<Confirmation, TransportError> {
+        self.check_open()?;
+        // A send that finds room at once neither registers nor reads the clock.
+        let mut message = match self.store.offer(to, message.borrow().clone())? {
+            SendResult::Taken(confirmation) => return Ok(confirmation),
+            SendResult::Full(message) => message,
+        };
         let deadline = Instant::now() + QUEUE_DEADLINE;
-        let mut message = message.borrow().clone();
         loop {
             self.check_open()?;
             // Registered before the store is asked, so that room made in between is not missed.

@@ -25,6 +25,22 @@ pub struct TopicError {
 /// The longest topic name Kafka allows, in bytes.
 pub const MAX_TOPIC_BYTES: usize = 249;
 
+/// The classes of bytes in a topic name; all others are letters of a segment.
+const DOT: u8 = 1;
+const ILLEGAL: u8 = 2;
+const CLASSES: [u8; 256] = {
+    let mut classes = [ILLEGAL; 256];
+    let mut byte = 0_u8;
+    while byte < 128 {
+        if byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-') {
+            classes[byte as usize] = 0;
+        }
+        byte += 1;
+    }
+    classes[b'.' as usize] = DOT;
+    classes
+};
+
 // === impl Topic ===
 
 impl Topic {
@@ -75,18 +91,18 @@ impl Topic {
         if name.len() > MAX_TOPIC_BYTES {
             return refuse("it is longer than 249 characters");
         }
-        // One pass: reply subjects are checked for each call.
-        let (mut is_legal, mut has_empty_segment, mut follows_dot) = (true, false, true);
+        // One pass without a branch: reply subjects are checked for each call.
+        let (mut illegal, mut empty_segment, mut before) = (0, 0, DOT);
         for byte in name.bytes() {
-            let is_dot = byte == b'.';
-            is_legal &= is_dot || byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
-            has_empty_segment |= is_dot && follows_dot;
-            follows_dot = is_dot;
+            let class = CLASSES[usize::from(byte)];
+            illegal |= class & ILLEGAL;
+            empty_segment |= class & before & DOT;
+            before = class;
         }
-        if !is_legal {
+        if illegal != 0 {
             return refuse("only letters, digits, '.', '_' and '-' are allowed");
         }
-        if has_empty_segment || follows_dot {
+        if empty_segment != 0 || before == DOT {
             return refuse("no segment between dots may be empty");
         }
         Ok(Self(name))

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use a2abus_plugin::Text;
 use tokio::time::Instant;
 
 use crate::message::{Message, Topic};
@@ -32,6 +33,8 @@ pub(super) struct Lane {
 pub(super) struct Entry {
     pub(super) message: Message,
     pub(super) reply_to: Option<Topic>,
+    /// Its position, as text.
+    pub(super) position: Text,
     pub(super) size: usize,
     /// A seeded delay: not delivered before.
     pub(super) not_before: Option<Instant>,
@@ -83,6 +86,7 @@ pub(super) enum Next {
 pub(super) struct NextMessage {
     pub(super) message: Message,
     pub(super) reply_to: Option<Topic>,
+    pub(super) position: Text,
     pub(super) attempt: u32,
     /// Whether the group can have more of this lane.
     pub(super) more: bool,
@@ -183,11 +187,9 @@ impl Lane {
         self.first
     }
 
-    /// Appends a message and returns its offset.
-    pub(super) fn push(&mut self, entry: Entry) -> u64 {
-        let offset = self.end();
+    /// Appends a message.
+    pub(super) fn push(&mut self, entry: Entry) {
         self.entries.push_back(entry);
-        offset
     }
 
     pub(super) fn entry(&self, offset: u64) -> Option<&Entry> {
@@ -234,6 +236,7 @@ impl Lane {
     pub(super) fn take_for(&mut self, group: u64, offset: u64, member: u64) -> Option<NextMessage> {
         let entry = self.entry(offset)?;
         let (message, reply_to) = (entry.message.clone(), entry.reply_to.clone());
+        let position = entry.position.clone();
         let end = self.end();
         let cursor = self.cursor(group)?;
         let attempt = cursor.take(offset, member);
@@ -246,6 +249,7 @@ impl Lane {
         Some(NextMessage {
             message,
             reply_to,
+            position,
             attempt,
             more,
         })

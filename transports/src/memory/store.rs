@@ -328,11 +328,16 @@ impl State {
         self.next_id
     }
 
-    /// The index of a topic, which is created if need be, for all groups that subscribed to its name.
+    /// The index of a topic, which is created if need be.
     fn topic(&mut self, name: &Topic, lanes: usize) -> Result<usize, TransportError> {
-        if let Some(index) = self.by_name.get(name) {
-            return Ok(*index);
+        match self.by_name.get(name) {
+            Some(index) => Ok(*index),
+            None => self.create(name, lanes),
         }
+    }
+
+    /// A new topic, for all groups that subscribed to its name.
+    fn create(&mut self, name: &Topic, lanes: usize) -> Result<usize, TransportError> {
         if self.by_name.len() >= self.config.max_topics.get() {
             self.forget_read_topics();
         }
@@ -362,9 +367,9 @@ impl State {
         let is_live = readers.next().is_some_and(Group::is_live) && readers.all(Group::is_live);
         if !is_live || to.partition.is_some() {
             let lanes = usize::from(self.config.partitions.get());
-            return self.topic(&to.topic, lanes);
+            return self.create(&to.topic, lanes);
         }
-        let index = self.topic(&to.topic, 1)?;
+        let index = self.create(&to.topic, 1)?;
         self.for_live_readers.push_back(index);
         // Two for each new one, so that read topics are found however many unread ones there are.
         for _ in 0..2 {
@@ -488,15 +493,16 @@ impl State {
         let not_before = self.faults.delay().map(|delay| Instant::now() + delay);
         let log = self.topics.get_mut(key.topic)?;
         let lane = log.lanes.get_mut(key.lane)?;
-        let offset = lane.push(Entry {
+        let position = position(&log.name, key.lane, lane.end());
+        lane.push(Entry {
             message,
             reply_to,
+            position: position.clone(),
             size,
             not_before,
         });
         log.messages += 1;
         log.bytes += size;
-        let position = position(&log.name, key.lane, offset);
         let readers: Vec<u64> = lane.cursors.iter().map(|cursor| cursor.group).collect();
         for group in readers {
             self.offer_lane(group, key);

@@ -4,7 +4,7 @@ use std::sync::Weak;
 
 use tokio::time::Instant;
 
-use super::{LaneKey, Member, MemberId, OutstandingDelivery, State, Store, position, stale};
+use super::{LaneKey, Member, MemberId, OutstandingDelivery, State, Store, stale};
 use crate::delivery::{Acknowledger, Delivery, Outcome, Settle};
 use crate::error::TransportError;
 use crate::memory::lane::{CursorState, Next, NextMessage};
@@ -49,7 +49,7 @@ fn delivery(
     Delivery {
         message: taken.message,
         reply_to: taken.reply_to,
-        origin: Some(position(&topic, out.key.lane, out.offset)),
+        origin: Some(taken.position),
         topic,
         lane: u32::try_from(out.key.lane).unwrap_or(u32::MAX),
         attempt: out.attempt,
