@@ -12,7 +12,7 @@
 //! the body is the event in the JSON format. Source: CloudEvents 1.0.2, Kafka, NATS and HTTP protocol bindings.
 
 use a2abus_plugin::event::SPEC_VERSION;
-use a2abus_plugin::{Data, Event, EventError, EventErrorKind, Limits, Text, format};
+use a2abus_plugin::{Data, Event, EventError, EventErrorKind, Limits, Text, extension, format};
 use bytes::{Bytes, BytesMut};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -77,6 +77,35 @@ const CORE: [(&str, &str, &str); 7] = [
     ("dataschema", "ce_dataschema", "ce-dataschema"),
     ("subject", "ce_subject", "ce-subject"),
     ("time", "ce_time", "ce-time"),
+];
+
+/// The extensions of most requests and answers, and their headers in the Kafka and the other bindings.
+const FREQUENT: [(&str, &str, &str); 13] = [
+    (extension::MCP_TYPE, "ce_mcptype", "ce-mcptype"),
+    (extension::PROTOCOL, "ce_protocol", "ce-protocol"),
+    (
+        extension::PROTOCOL_VERSION,
+        "ce_protocolversion",
+        "ce-protocolversion",
+    ),
+    (extension::A2A_METHOD, "ce_a2amethod", "ce-a2amethod"),
+    (extension::TARGET_AGENT, "ce_targetagent", "ce-targetagent"),
+    (
+        extension::COLLABORATION_ID,
+        "ce_collaborationid",
+        "ce-collaborationid",
+    ),
+    (extension::CALL_ID, "ce_callid", "ce-callid"),
+    (extension::EXPIRY_TIME, "ce_expirytime", "ce-expirytime"),
+    (extension::HOPS, "ce_hops", "ce-hops"),
+    (extension::REPLY_TO, "ce_replyto", "ce-replyto"),
+    (
+        extension::REPLY_PARTITION,
+        "ce_replypartition",
+        "ce-replypartition",
+    ),
+    (extension::IS_FINAL, "ce_isfinal", "ce-isfinal"),
+    (extension::ORIGIN, "ce_origin", "ce-origin"),
 ];
 
 /// The maximum number of attribute headers, which bounds the cost of the check for repeated attributes.
@@ -187,8 +216,7 @@ fn write_binary(binding: ProtocolBinding, event: &Event) -> Result<Message, Even
         }
     }
     for (name, value) in event.extensions() {
-        let name = Text::concat(&[binding.prefix(), name]);
-        headers.encoded(binding, name, &value.to_text());
+        headers.encoded(binding, binding.header_of(name), &value.to_text());
     }
     Ok(Message {
         key: None,
@@ -278,6 +306,16 @@ impl ProtocolBinding {
         match self {
             Self::Kafka | Self::Memory => "ce_",
             Self::Nats | Self::Http => "ce-",
+        }
+    }
+
+    /// The header of an extension.
+    fn header_of(self, extension: &str) -> Text {
+        let known = FREQUENT.iter().find(|(name, ..)| *name == extension);
+        match (known, self) {
+            (Some((_, name, _)), Self::Kafka | Self::Memory) => Text::from_static(name),
+            (Some((.., name)), Self::Nats | Self::Http) => Text::from_static(name),
+            (None, _) => Text::concat(&[self.prefix(), extension]),
         }
     }
 
