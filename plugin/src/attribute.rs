@@ -98,11 +98,12 @@ impl EventId {
     #[must_use]
     pub fn of_uuid(uuid: u128) -> Self {
         const DIGITS: &[u8; 16] = b"0123456789abcdef";
+        // Where the two digits of each byte begin.
+        const AT: [usize; 16] = [0, 2, 4, 6, 9, 11, 14, 16, 19, 21, 24, 26, 28, 30, 32, 34];
         let mut text = *b"00000000-0000-0000-0000-000000000000";
-        let mut shift = 128;
-        for character in text.iter_mut().filter(|character| **character != b'-') {
-            shift -= 4;
-            *character = DIGITS[(uuid >> shift & 15) as usize];
+        for (at, byte) in AT.into_iter().zip(uuid.to_be_bytes()) {
+            text[at] = DIGITS[usize::from(byte >> 4)];
+            text[at + 1] = DIGITS[usize::from(byte & 15)];
         }
         Self(Text::from_utf8(&text).unwrap_or_default())
     }

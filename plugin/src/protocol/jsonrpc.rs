@@ -153,9 +153,16 @@ pub fn error(id: &str, error: &str) -> Bytes {
 }
 
 fn response(id: &str, member: &str, value: &str) -> Bytes {
-    Bytes::from(format!(
-        r#"{{"jsonrpc":"2.0","id":{id},"{member}":{value}}}"#
-    ))
+    let pieces = [
+        r#"{"jsonrpc":"2.0","id":"#,
+        id,
+        ",\"",
+        member,
+        "\":",
+        value,
+        "}",
+    ];
+    Bytes::from(pieces.concat())
 }
 
 /// Codes of the JSON-RPC errors that the project itself returns.
