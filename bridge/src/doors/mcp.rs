@@ -140,7 +140,8 @@ impl Mcp {
         };
         if *request.method() == Method::POST {
             return match legacy::stream_of(&request) {
-                Some(stream) => self.posted(stream, (path, target), request).await,
+                // The futures of rare requests are boxed, so that they do not enlarge the one of all others.
+                Some(stream) => Box::pin(self.posted(stream, (path, target), request)).await,
                 None => {
                     let recipient = Recipient::unknown(Dialect::Mcp);
                     post::serve(&self, (path, target), recipient, request).await
@@ -150,7 +151,7 @@ impl Mcp {
         let done = match self.admitted(&target, &request) {
             Ok((principal, _charge)) => {
                 let (head, _) = request.into_parts();
-                self.without_body(&target, principal, head).await
+                Box::pin(self.without_body(&target, principal, head)).await
             }
             Err(refusal) => Err(refusal),
         };

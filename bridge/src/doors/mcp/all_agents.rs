@@ -85,7 +85,8 @@ impl McpRequest<'_> {
             "resources/templates/list" => (AgentQuery::Templates, "uriTemplate"),
             _ => return self.ask_named_agent().await,
         };
-        match self.list(question, member).await {
+        // Boxed, so that it does not enlarge the future of a tool call.
+        match Box::pin(self.list(question, member)).await {
             Ok(result) => self.result(&result),
             Err(failure) => self.failed(&failure),
         }

@@ -1,5 +1,6 @@
 //! `POST`: one message of a client, or a batch of them.
 
+use std::future::ready;
 use std::sync::Arc;
 
 use a2abus_plugin::protocol::dialect::Dialect;
@@ -8,6 +9,7 @@ use a2abus_plugin::{DecodeErrorKind, Family, Kind, Refused, Text, Unit, Units, d
 use axum::body::{Body, to_bytes};
 use axum::response::Response;
 use bytes::Bytes;
+use futures_util::future::BoxFuture;
 use http::request::Parts;
 use http::{HeaderValue, Method, Request, StatusCode};
 
@@ -173,13 +175,13 @@ impl Posted {
         match (message.body, &message.id) {
             (RpcBody::Call { .. }, None) => {
                 metrics.unit(Family::JsonRpc, Kind::Notification);
-                self.notified(common, unit).await
+                Box::pin(self.notified(common, unit)).await
             }
             (RpcBody::Call { .. }, Some(id)) => {
                 metrics.unit(Family::JsonRpc, Kind::Request);
                 let recipient = recipient(id);
                 match self.request((common, call), unit, recipient.clone()) {
-                    Ok(request) => Box::pin(request.done()).await,
+                    Ok(request) => request.done().await,
                     Err((status, failure)) => {
                         common.note_refusal(failure.reason_code());
                         json_response(status, failure.render(&recipient))
@@ -191,7 +193,7 @@ impl Posted {
                     metrics.unit(Family::JsonRpc, Kind::Response);
                     return accepted();
                 }
-                let passed = self.passed_on(&common.caller, &unit).await;
+                let passed = Box::pin(self.passed_on(&common.caller, &unit)).await;
                 match passed {
                     Ok(()) => {
                         metrics.unit(Family::JsonRpc, Kind::Response);
@@ -317,32 +319,41 @@ fn check_id(token: &str) -> Result<(), Failure> {
 
 // === impl McpRequest ===
 
-impl McpRequest<'_> {
-    async fn done(self) -> Response {
+impl<'a> McpRequest<'a> {
+    /// Executes the request. The future of each method is in a box of its own: one future for all of them would be as
+    /// large as the largest, and be moved as a whole for each request.
+    fn done(self) -> BoxFuture<'a, Response> {
         let method = self.method.clone();
         let is_known = match self.mode {
             ProtocolMode::Sessions => !ADDED.contains(&method.as_str()),
             ProtocolMode::Stateless { .. } => !REMOVED.contains(&method.as_str()),
         };
         match method.as_str() {
-            _ if !is_known => self.failed(&Failure::unknown_method(&method, Vec::new())),
-            "ping" => self.result("{}"),
-            "initialize" => self.initialized().await,
-            "server/discover" => match self.profile().await {
-                Ok(profile) => self.result(&profile.discovered()),
-                Err(failure) => self.failed(&failure),
-            },
-            "subscriptions/listen" => self.listen().await,
-            "resources/subscribe" | "resources/unsubscribe" => self.change_subscription().await,
-            _ => self.forwarded().await,
+            _ if !is_known => {
+                let failed = self.failed(&Failure::unknown_method(&method, Vec::new()));
+                Box::pin(ready(failed))
+            }
+            "ping" => Box::pin(ready(self.result("{}"))),
+            "initialize" => Box::pin(self.initialized()),
+            "server/discover" => Box::pin(self.discovered()),
+            "subscriptions/listen" => Box::pin(self.listen()),
+            "resources/subscribe" | "resources/unsubscribe" => Box::pin(self.change_subscription()),
+            _ => self.forwarded(),
         }
     }
 
     /// Sends the request to its agent, or answers it from the lists of all agents.
-    pub(super) async fn forwarded(self) -> Response {
+    pub(super) fn forwarded(self) -> BoxFuture<'a, Response> {
         match self.common.target {
-            Target::InPayload => self.of_all_agents().await,
-            Target::Agent(_) | Target::NotAName => self.call_agent().await,
+            Target::InPayload => Box::pin(self.of_all_agents()),
+            Target::Agent(_) | Target::NotAName => Box::pin(self.call_agent()),
+        }
+    }
+
+    async fn discovered(self) -> Response {
+        match self.profile().await {
+            Ok(profile) => self.result(&profile.discovered()),
+            Err(failure) => self.failed(&failure),
         }
     }
 

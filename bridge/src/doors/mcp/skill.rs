@@ -226,7 +226,7 @@ impl McpRequest<'_> {
                 let tools: Vec<&str> = tools.iter().map(|tool| tool.get()).collect();
                 self.result(&format!(r#"{{"tools":[{}]}}"#, tools.join(",")))
             }
-            (Some(card), "tools/call") => self.sent(agent, &card).await,
+            (Some(card), "tools/call") => Box::pin(self.sent(agent, &card)).await,
             (Some(card), _) if card.speaks().is_none() => self.called(None).await,
             (Some(_), method) => self.failed(&Failure::unknown_method(method, Vec::new())),
         }
