@@ -4,6 +4,7 @@
 //! without a wrapper. Source: docs/protocols/a2a.md §1 and §9.
 
 use a2abus_plugin::Text;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
@@ -166,6 +167,12 @@ struct WireResult {
     last_chunk: Option<bool>,
     role: Option<String>,
     parts: Option<Vec<Raw>>,
+    #[serde(alias = "message_id")]
+    message_id: Option<Raw>,
+    metadata: Option<Raw>,
+    extensions: Option<Raw>,
+    #[serde(alias = "reference_task_ids")]
+    reference_task_ids: Option<Raw>,
     message: Option<Raw>,
     task: Option<Raw>,
     status_update: Option<Raw>,
@@ -376,7 +383,7 @@ pub(crate) fn result(json: &RawValue) -> AnswerPart {
         return message(inner, Sender::Agent).map_or_else(|_| plain(), AnswerPart::Message);
     }
     if wire.kind.as_deref() == Some("message") || (wire.role.is_some() && wire.parts.is_some()) {
-        return read_message(json).map_or_else(plain, AnswerPart::Message);
+        return message_of(wire).map_or_else(plain, AnswerPart::Message);
     }
     read_update(wire).unwrap_or_else(plain)
 }
@@ -437,7 +444,10 @@ fn read_update(wire: WireResult) -> Option<AnswerPart> {
 
 /// An agent's message, which may lack the id or role.
 fn read_message(json: &RawValue) -> Option<Message> {
-    let wire: WireMessage = serde_json::from_str(json.get()).ok()?;
+    of_agent(serde_json::from_str(json.get()).ok()?)
+}
+
+fn of_agent(wire: WireMessage) -> Option<Message> {
     Some(Message {
         id: wire.message_id.unwrap_or_else(new_id),
         role: wire
@@ -448,6 +458,26 @@ fn read_message(json: &RawValue) -> Option<Message> {
         metadata: wire.metadata.filter(|raw| is_object(raw)),
         extensions: wire.extensions.unwrap_or_default(),
         references: wire.reference_task_ids.unwrap_or_default(),
+    })
+}
+
+/// A message that is a result by itself. Other results may have members of these names with other types, so those are
+/// only read here.
+fn message_of(wire: WireResult) -> Option<Message> {
+    fn read<T: Default + DeserializeOwned>(raw: Option<Raw>) -> Option<T> {
+        raw.map_or_else(
+            || Some(T::default()),
+            |raw| serde_json::from_str(raw.get()).ok(),
+        )
+    }
+    of_agent(WireMessage {
+        kind: wire.kind,
+        role: wire.role,
+        parts: wire.parts,
+        message_id: read(wire.message_id)?,
+        metadata: wire.metadata,
+        extensions: read(wire.extensions)?,
+        reference_task_ids: read(wire.reference_task_ids)?,
     })
 }
 

@@ -1,5 +1,6 @@
 //! A2A 0.3 requests from other doors, without HTTP.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use a2abus_plugin::protocol::dialect::Dialect;
@@ -40,7 +41,7 @@ pub(in crate::doors) async fn call(
     };
     let request = A2aRequest {
         a2a,
-        common,
+        common: Cow::Owned(common),
         head: &head,
         parsed,
         in_batch: false,

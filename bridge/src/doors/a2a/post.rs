@@ -1,5 +1,6 @@
 //! `POST /a2a` and `POST /a2a/agents/{name}`: JSON-RPC in the three dialects of A2A.
 
+use std::borrow::Cow;
 use std::future::Future;
 use std::sync::Arc;
 
@@ -245,7 +246,7 @@ async fn reply(
     } else {
         let request = A2aRequest {
             a2a,
-            common: common.clone(),
+            common: Cow::Borrowed(common),
             head,
             parsed,
             in_batch,

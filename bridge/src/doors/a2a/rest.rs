@@ -14,6 +14,7 @@
 //!
 //! Source: docs/protocols/a2a.md §10; A2A 1.0 section 11, A2A 0.3 section 3.2.3.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -236,7 +237,7 @@ async fn respond(
             let head = post::head_of(a2a, &parts, version, dialect)?;
             let request = A2aRequest {
                 a2a,
-                common,
+                common: Cow::Owned(common),
                 head: &head,
                 parsed,
                 in_batch: false,

@@ -7,11 +7,10 @@ use std::time::Duration;
 use a2abus_plugin::json::range_of;
 use a2abus_plugin::protocol::dialect::Dialect;
 use a2abus_plugin::protocol::jsonrpc::{RpcBody, splice};
-use a2abus_plugin::{Hint, Text, Unit, decode};
+use a2abus_plugin::{EventId, Hint, Text, Unit, decode};
 use bytes::Bytes;
 use scopeguard::ScopeGuard;
 use serde::Deserialize;
-use serde_json::json;
 use serde_json::value::RawValue;
 use sha2::{Digest as _, Sha256};
 use tokio::time::{Instant, timeout_at};
@@ -368,14 +367,11 @@ impl A2aRequest<'_> {
         if self.in_batch {
             return new_id();
         }
-        let call = self.common.call.to_string();
-        let hash = Sha256::digest(format!("{of} {call}"));
+        let call = self.common.call.text();
+        let hash = Sha256::digest([of, " ", &call].concat());
         let bytes = hash.first_chunk().copied().unwrap_or_default();
-        Text::from(
-            uuid::Builder::from_custom_bytes(bytes)
-                .into_uuid()
-                .to_string(),
-        )
+        let uuid = uuid::Builder::from_custom_bytes(bytes).into_uuid();
+        EventId::of_uuid(uuid.as_u128()).into()
     }
 
     /// The request with these replacements. Its answer may have several parts even without streaming, because an agent
@@ -520,7 +516,8 @@ fn parse<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, Failure> {
 
 /// A text as JSON.
 fn quoted(text: &Text) -> String {
-    json!(text.as_str()).to_string()
+    // Text can always be written as JSON.
+    serde_json::to_string(text.as_str()).unwrap_or_default()
 }
 
 /// An id in a message, with its JSON; `None` if it is absent, null or empty.

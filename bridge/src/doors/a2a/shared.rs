@@ -136,7 +136,7 @@ impl A2a {
                 Failure::new(Reason::InvalidRequest, message),
             )
         })?;
-        Ok(format!("http://{authority}"))
+        Ok(["http://", authority.as_str()].concat())
     }
 }
 

@@ -291,7 +291,7 @@ impl A2aRequest<'_> {
             target: Target::Agent(task.agent.clone()),
             timeout: Some(self.a2a.settings.live.load().cancel_timeout),
             arrived: Instant::now(),
-            ..self.common.clone()
+            ..Common::clone(&self.common)
         };
         // Even on an error, the caller no longer wants the task.
         let Ok(mut answer) = common.call(unit, None, CallOptions::default()).await else {

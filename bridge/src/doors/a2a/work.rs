@@ -1,5 +1,6 @@
 //! The methods of the A2A interface.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use a2abus_plugin::Text;
@@ -37,7 +38,7 @@ pub(super) struct Head {
 /// A request in progress.
 pub(super) struct A2aRequest<'a> {
     pub(super) a2a: &'a Arc<A2a>,
-    pub(super) common: Common,
+    pub(super) common: Cow<'a, Common>,
     pub(super) head: &'a Head,
     pub(super) parsed: ParsedRequest,
     pub(super) in_batch: bool,
@@ -72,7 +73,10 @@ impl A2aRequest<'_> {
         let method = self.parsed.method;
         if matches!(method, Method::Send | Method::Stream) {
             let agent = self.target()?;
-            self.common.target = Target::Agent(agent.clone());
+            // A path that names the agent need not be overridden.
+            if self.common.target.name() != Some(&*agent) {
+                self.common.to_mut().target = Target::Agent(agent.clone());
+            }
             return self.send(&agent).await;
         }
         if let Some(agent) = self.named() {
