@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use bytes::Bytes;
 use prometheus::{IntCounter, IntGauge};
 
-use crate::shares::{Holder, Share, Shares, client};
+use crate::shares::{Holder, Shares, client};
 
 /// The bytes that all clients may use together.
 #[derive(Debug)]
@@ -28,21 +28,24 @@ pub struct Budget {
     refused: IntCounter,
 }
 
-/// The part of a [`Budget`] that one client may use. Cheap to clone.
+/// The part of a [`Budget`] that one client may use. Cheap to clone: clones count in memory of their own, rather than in
+/// memory that all processors change.
 #[derive(Debug, Clone)]
-pub struct ClientBudget {
+pub struct ClientBudget(Arc<Client>);
+
+#[derive(Debug)]
+struct Client {
     budget: Arc<Budget>,
     /// `None` if no client is charged.
-    client: Option<Arc<Holder<IpAddr>>>,
+    holder: Option<Arc<Holder<IpAddr>>>,
 }
 
 /// Bytes taken from a budget. Dropping the charge releases them.
 #[derive(Debug)]
 #[must_use = "dropping a charge releases it"]
 pub struct Charge {
-    budget: Arc<Budget>,
+    of: ClientBudget,
     bytes: usize,
-    share: Option<Share<IpAddr>>,
 }
 
 /// The budget, or the half of the client, is used up.
@@ -77,10 +80,10 @@ impl Budget {
     /// The budget of the client at this address.
     #[must_use]
     pub fn for_client(self: &Arc<Self>, address: Option<IpAddr>) -> ClientBudget {
-        ClientBudget {
+        ClientBudget(Arc::new(Client {
             budget: Arc::clone(self),
-            client: address.map(|address| self.of_clients.holder(&client(address))),
-        }
+            holder: address.map(|address| self.of_clients.holder(&client(address))),
+        }))
     }
 
     fn take(&self, bytes: usize) -> bool {
@@ -129,9 +132,8 @@ impl ClientBudget {
 
     fn nothing(&self) -> Charge {
         Charge {
-            budget: Arc::clone(&self.budget),
+            of: self.clone(),
             bytes: 0,
-            share: self.client.as_ref().map(Holder::begin),
         }
     }
 
@@ -152,25 +154,27 @@ impl Charge {
     /// # Errors
     /// When they do not fit; the earlier charge does not change.
     pub fn grow(&mut self, bytes: usize) -> Result<(), BudgetExhausted> {
-        let share = self.share.as_mut();
-        let fits = share.is_none_or(|share| share.grow(bytes));
-        if fits && self.budget.take(bytes) {
+        let Client { budget, holder } = &*self.of.0;
+        let holder = holder.as_deref();
+        let fits = holder.is_none_or(|holder| holder.take(bytes));
+        if fits && budget.take(bytes) {
             self.bytes += bytes;
             return Ok(());
         }
-        if let Some(share) = self.share.as_mut().filter(|_| fits) {
-            share.shrink(bytes);
+        if let Some(holder) = holder.filter(|_| fits) {
+            holder.release(bytes);
         }
-        self.budget.refused.inc();
+        budget.refused.inc();
         Err(BudgetExhausted)
     }
 
     fn grow_anyway(&mut self, bytes: usize) {
-        if let Some(share) = &mut self.share {
-            share.grow_anyway(bytes);
+        let Client { budget, holder } = &*self.of.0;
+        if let Some(holder) = holder {
+            holder.take_anyway(bytes);
         }
-        self.budget.held.fetch_add(bytes, Ordering::Relaxed);
-        self.budget.gauge.add(signed(bytes));
+        budget.held.fetch_add(bytes, Ordering::Relaxed);
+        budget.gauge.add(signed(bytes));
         self.bytes += bytes;
     }
 
@@ -192,7 +196,11 @@ impl Charge {
 
 impl Drop for Charge {
     fn drop(&mut self) {
-        self.budget.release(self.bytes);
+        let Client { budget, holder } = &*self.of.0;
+        if let Some(holder) = holder {
+            holder.release(self.bytes);
+        }
+        budget.release(self.bytes);
     }
 }
 

@@ -94,8 +94,11 @@ impl Door {
 
     /// The sender's share of the memory for requests.
     pub(crate) fn client_budget(&self, extensions: &Extensions) -> ClientBudget {
-        let peer = extensions.get::<Peer>().map(|peer| peer.address);
-        self.calls.budget().for_client(peer)
+        let budget = self.calls.budget();
+        match extensions.get::<Peer>() {
+            Some(peer) => peer.budget_in(budget).clone(),
+            None => budget.for_client(None),
+        }
     }
 
     /// A new call id for a request. Other replicas follow the answer if a client can request it from them.
@@ -113,6 +116,15 @@ impl Door {
 
     /// Checks the host of a request. Returns the charge for its head, which is held while the request is in progress.
     fn check_in(&self, request: &Request<Body>) -> Result<Charge, Refusal> {
+        self.check_in_with(request, &self.client_budget(request.extensions()))
+    }
+
+    /// The same for a client whose budget is known.
+    fn check_in_with(
+        &self,
+        request: &Request<Body>,
+        budget: &ClientBudget,
+    ) -> Result<Charge, Refusal> {
         let (version, uri, headers) = (request.version(), request.uri(), request.headers());
         let named = self
             .hosts
@@ -124,7 +136,7 @@ impl Door {
         let each = headers
             .iter()
             .map(|(name, value)| name.as_str().len() + value.len() + LINE);
-        let charge = self.client_budget(request.extensions()).charge(each.sum());
+        let charge = budget.charge(each.sum());
         charge.map_err(|spent| {
             let failure = Failure::call(&CallError::Exhausted(spent.into()));
             (StatusCode::TOO_MANY_REQUESTS, failure)

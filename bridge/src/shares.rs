@@ -106,6 +106,25 @@ impl<K: Eq + Hash> Holder<K> {
             units: 0,
         }
     }
+
+    /// Takes units. Returns `false`, and takes none, if that would exceed the limit.
+    #[must_use]
+    pub(crate) fn take(&self, units: usize) -> bool {
+        let limit = self.shares.limit.load(Ordering::Relaxed);
+        let grown = |held: usize| held.checked_add(units).filter(|grown| *grown <= limit);
+        let grown = (self.held).fetch_update(Ordering::Relaxed, Ordering::Relaxed, grown);
+        grown.is_ok()
+    }
+
+    /// Takes units, even beyond the limit.
+    pub(crate) fn take_anyway(&self, units: usize) {
+        self.held.fetch_add(units, Ordering::Relaxed);
+    }
+
+    /// Releases units that were taken.
+    pub(crate) fn release(&self, units: usize) {
+        self.held.fetch_sub(units, Ordering::Relaxed);
+    }
 }
 
 impl<K: Eq + Hash> Drop for Holder<K> {
@@ -129,26 +148,18 @@ impl<K: Eq + Hash> Share<K> {
     /// Adds units. Returns `false`, and adds none, if the holder would exceed the limit.
     #[must_use]
     pub fn grow(&mut self, units: usize) -> bool {
-        let limit = self.holder.shares.limit.load(Ordering::Relaxed);
-        let grown = |held: usize| held.checked_add(units).filter(|grown| *grown <= limit);
-        let grown = (self.holder.held).fetch_update(Ordering::Relaxed, Ordering::Relaxed, grown);
-        if grown.is_ok() {
+        let has_room = self.holder.take(units);
+        if has_room {
             self.units += units;
         }
-        grown.is_ok()
-    }
-
-    /// Adds units, even beyond the limit.
-    pub fn grow_anyway(&mut self, units: usize) {
-        self.holder.held.fetch_add(units, Ordering::Relaxed);
-        self.units += units;
+        has_room
     }
 
     /// Releases units.
     pub fn shrink(&mut self, units: usize) {
         let units = units.min(self.units);
         self.units -= units;
-        self.holder.held.fetch_sub(units, Ordering::Relaxed);
+        self.holder.release(units);
     }
 }
 

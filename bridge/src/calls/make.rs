@@ -13,6 +13,7 @@ use super::pending::CallerMessage;
 use super::question::Abilities;
 use super::service::{Calls, Request};
 use crate::account::Account;
+use crate::budget::ClientBudget;
 
 // === impl Calls ===
 
@@ -23,20 +24,22 @@ impl Calls {
     /// # Errors
     /// See [`CallError`]. Later errors are returned by [`Answer::next`].
     pub async fn call(self: &Arc<Self>, request: Request) -> Result<Answer, CallError> {
-        Ok(*self.prepare(request, None)?.publish().await?)
+        Ok(*self.prepare(request, None, None)?.publish().await?)
     }
 
     /// Registers the call of a request that is to be published. With `client`, the caller accepts other messages before
-    /// the answer and supports these questions, so the answer may take as long as a streamed one.
+    /// the answer and supports these questions, so the answer may take as long as a streamed one. `budget` is that of the
+    /// caller, if it is known; otherwise the call looks it up.
     pub(crate) fn prepare(
         self: &Arc<Self>,
         request: Request,
         client: Option<Abilities>,
+        budget: Option<ClientBudget>,
     ) -> Result<Prepared, CallError> {
         let call = self.id_of(&request)?;
         let mut account =
             Account::open(&self.metrics, call, request.caller.clone(), request.arrived);
-        let (opened, copies) = match self.begin(call, request, client, &mut account) {
+        let (opened, copies) = match self.begin(call, request, (client, budget), &mut account) {
             Ok(begun) => begun,
             Err(error) => {
                 account.failed(&error);

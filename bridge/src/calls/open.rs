@@ -17,7 +17,7 @@ use tokio::sync::mpsc;
 use super::error::{Bound, CallError, NoAnswer, RequestState};
 use super::service::{Calls, Request};
 use crate::account::{self, Account};
-use crate::budget::{Charge, ClientBudget};
+use crate::budget::ClientBudget;
 use crate::bus::outbound::{Outgoing, Provenance, RoutingError, TrackedRequest};
 use crate::calls::callid::{CallId, ReplyId};
 use crate::calls::cancel::Cancel;
@@ -158,7 +158,7 @@ impl Calls {
         &self,
         call: CallId,
         mut request: Request,
-        client: Option<Abilities>,
+        (client, budget): (Option<Abilities>, Option<ClientBudget>),
         account: &mut Account,
     ) -> Result<(Opened, Vec<Outgoing>), CallError> {
         let (timeout, arrived) = (request.timeout, request.arrived);
@@ -200,7 +200,7 @@ impl Calls {
         if let Some(unreadable) = copies.iter().find(|copy| self.lacks_reply_reader(copy)) {
             return Err(self.no_reply_reader(unreadable));
         }
-        let opened = self.open(exchange, &copies, Some(&caller), false)?;
+        let opened = self.open(exchange, &copies, Some((&caller, budget)), false)?;
         Ok((opened, copies))
     }
 
@@ -266,7 +266,8 @@ impl Calls {
     }
 
     /// Registers a call whose `copies` are about to be published. It counts against the limit of its agent, and of its
-    /// caller if there is one. If it `is_kept`, it survives an outage of its bus.
+    /// caller if there is one, whose budget is looked up if it is not known. If it `is_kept`, it survives an outage of
+    /// its bus.
     ///
     /// # Errors
     /// When too many calls are waiting, or the bridge is draining.
@@ -274,7 +275,7 @@ impl Calls {
         &self,
         exchange: Exchange,
         copies: &[Outgoing],
-        caller: Option<&Text>,
+        caller: Option<(&Text, Option<ClientBudget>)>,
         is_kept: bool,
     ) -> Result<Opened, CallError> {
         let timeouts = exchange.timeouts();
@@ -291,8 +292,11 @@ impl Calls {
         let (is_rpc, may_have_arrived) = (matches!(form, Form::JsonRpc { .. }), Arc::default());
         let fingerprint = fingerprint.into_inner();
         let target = event.extension_text(extension::TARGET_AGENT).cloned();
+        let (caller, budget) = caller.unzip();
         let shares = self.shares(target.clone().unwrap_or_default(), caller)?;
-        let (budget, charge) = self.memory_of(caller)?;
+        let budget = budget.flatten().unwrap_or_else(|| self.budget_of(caller));
+        let charge = budget.charge(PENDING_BYTES);
+        let charge = charge.map_err(|spent| CallError::Exhausted(spent.into()))?;
         let (sender, parts) = mpsc::channel(self.limits.max_parts_buffered);
         let entry = Entry {
             parts: sender,
@@ -329,13 +333,10 @@ impl Calls {
         })
     }
 
-    /// The budget for the parts of the answer, and the charge for the call itself.
-    fn memory_of(&self, caller: Option<&Text>) -> Result<(ClientBudget, Charge), CallError> {
+    /// The budget for a call and the parts of its answer.
+    fn budget_of(&self, caller: Option<&Text>) -> ClientBudget {
         let peer = caller.and_then(|caller| caller.parse().ok());
-        let budget = self.budget.for_client(peer);
-        let charge = budget.charge(PENDING_BYTES);
-        let charge = charge.map_err(|spent| CallError::Exhausted(spent.into()))?;
-        Ok((budget, charge))
+        self.budget.for_client(peer)
     }
 
     /// The error for a copy that is not published, because nothing would read its answer yet.

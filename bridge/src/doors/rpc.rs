@@ -133,12 +133,20 @@ where
             Err(((StatusCode::FORBIDDEN, failure), None)),
         ),
         Ok(Principal { name: caller }) => {
-            let served = match door.check_in(&request) {
+            let budget = door.client_budget(request.extensions());
+            let served = match door.check_in_with(&request, &budget) {
                 // The charge for the head is released when the response begins.
                 Ok(_charge) => {
                     let caller = caller.clone();
                     // Boxed, so that it uses no memory while the answer is awaited.
-                    match Box::pin(admit_request(door, endpoint, (call, caller), request)).await {
+                    match Box::pin(admit_request(
+                        door,
+                        endpoint,
+                        (call, caller, budget),
+                        request,
+                    ))
+                    .await
+                    {
                         Ok(taken) => keyed::answered(door, taken, answered).await,
                         Err(refusal) => Err((refusal, None)),
                     }
@@ -179,7 +187,7 @@ struct AdmittedRequest {
 async fn admit_request(
     door: &Door,
     endpoint: Endpoint,
-    call: (CallId, Text),
+    call: (CallId, Text, ClientBudget),
     request: Request<Body>,
 ) -> Result<Box<AdmittedRequest>, Refusal> {
     let (head, body) = request.into_parts();
@@ -298,7 +306,7 @@ pub(super) fn check_amplification(
 fn read_head(
     door: &Door,
     endpoint: Endpoint,
-    (call, caller): (CallId, Text),
+    (call, caller, budget): (CallId, Text, ClientBudget),
     head: &request::Parts,
 ) -> Result<Common, Refusal> {
     // Web pages of other sites, also those whose DNS name points here, must not use their visitors' position in the
@@ -341,7 +349,7 @@ fn read_head(
         target: endpoint.target,
         caller,
         headers: door.passed.of_request(&head.headers),
-        budget: door.client_budget(&head.extensions),
+        budget,
         timeout,
         arrived: Instant::now(),
         accepts,

@@ -1,15 +1,17 @@
 //! Reads a whole request body, within limits of size and time.
 
+use std::pin::pin;
+use std::task::Poll;
 use std::time::Duration;
 
 use axum::body::{Body, BodyDataStream, HttpBody as _};
 use bytes::{Bytes, BytesMut};
-use futures_util::StreamExt as _;
+use futures_util::{StreamExt as _, poll};
 use http::HeaderMap;
 use http::header::EXPECT;
 use tokio::time::timeout;
 
-use crate::budget::{BudgetExhausted, ClientBudget};
+use crate::budget::{BudgetExhausted, Charge, ClientBudget};
 
 /// Why there is no body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,8 +48,15 @@ pub(crate) async fn read(
     let read = if announced > limit_bytes {
         Err(BodyError::TooLarge)
     } else {
-        let collected = timeout(deadline, collect(&mut stream, limit_bytes, budget)).await;
-        collected.unwrap_or(Err(BodyError::TooSlow))
+        let mut collecting = pin!(collect(&mut stream, limit_bytes, budget));
+        // Most bodies have arrived with their head, and need no timer.
+        match poll!(collecting.as_mut()) {
+            Poll::Ready(collected) => collected,
+            Poll::Pending => {
+                let collected = timeout(deadline, collecting).await;
+                collected.unwrap_or(Err(BodyError::TooSlow))
+            }
+        }
     };
     // A client that sends `Expect` has not sent the body.
     if read == Err(BodyError::TooLarge) && !headers.contains_key(EXPECT) {
@@ -65,7 +74,8 @@ async fn collect(
     limit_bytes: usize,
     budget: &ClientBudget,
 ) -> Result<Bytes, BodyError> {
-    let mut charge = budget.charge(0).map_err(no_room)?;
+    // Charged with the first chunk, which nearly always is the whole body.
+    let mut charge: Option<Charge> = None;
     let mut first = Bytes::new();
     // A chunk may be a slice of a larger buffer, so several chunks are copied into one.
     let mut whole = BytesMut::new();
@@ -83,9 +93,11 @@ async fn collect(
             whole.extend_from_slice(&chunk);
         }
         let takes = length.max(whole.capacity());
-        charge
-            .grow(takes.saturating_sub(charged))
-            .map_err(no_room)?;
+        match &mut charge {
+            Some(charge) => charge.grow(takes.saturating_sub(charged)),
+            none => budget.charge(takes).map(|first| *none = Some(first)),
+        }
+        .map_err(no_room)?;
         charged = charged.max(takes);
     }
     // Most bodies are a single chunk, which is not copied.
@@ -94,7 +106,10 @@ async fn collect(
     } else {
         whole.freeze()
     };
-    Ok(charge.carried_by(body))
+    Ok(match charge {
+        Some(charge) => charge.carried_by(body),
+        None => body,
+    })
 }
 
 fn no_room(_: BudgetExhausted) -> BodyError {

@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::pin;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use a2abus_plugin::Text;
@@ -24,6 +24,7 @@ use tower::ServiceExt as _;
 use super::open_connections::{ConnectionGuard, OpenConnections};
 use super::stall::Stalling;
 use super::streams::{ConnectionActivity, Stream, Streams};
+use crate::budget::{Budget, ClientBudget};
 use crate::log_limit::LogLimit;
 use crate::metrics::Metrics;
 use crate::shares::Share;
@@ -80,6 +81,8 @@ pub(crate) struct Peer {
     pub(crate) address: IpAddr,
     /// The address as text.
     pub(crate) name: Text,
+    /// What its requests may use, looked up once for the connection.
+    budget: Arc<OnceLock<ClientBudget>>,
 }
 
 /// Why and how the bridge ends a connection.
@@ -142,9 +145,16 @@ pub(super) async fn serve_connection(
         ConnectionMonitor::new(&streams, shared.connections.take(&streams), shared.bounds);
     let address = peer.ip().to_canonical();
     let name = address.to_string().into();
-    let from = Peer { address, name };
-    // Shared, because a clone of a cancellation token takes a lock that all connections share.
-    let (ending, router) = (Arc::new(shared.ending.clone()), &shared.router);
+    let from = Peer {
+        address,
+        name,
+        budget: Arc::default(),
+    };
+    let (ending, router) = (Arc::new(shared.ending.of_connection()), &shared.router);
+    let mut idle_grace = pin!({
+        let ending = Arc::clone(&ending);
+        async move { ending.idle_grace().await }
+    });
     let service = hyper::service::service_fn(move |request: http::Request<Incoming>| {
         answer(
             router.clone(),
@@ -154,7 +164,6 @@ pub(super) async fn serve_connection(
             request,
         )
     });
-    let mut idle_grace = pin!(shared.ending.idle_grace());
     let builder = tokio::select! {
         builder = builder_for(&stream, shared.bounds) => builder,
         () = idle_grace.as_mut() => return,
@@ -186,9 +195,28 @@ pub(super) async fn serve_connection(
     }
 }
 
+// === impl Peer ===
+
+impl Peer {
+    /// Its share of this budget. A connection asks for one budget only.
+    pub(crate) fn budget_in(&self, budget: &Arc<Budget>) -> &ClientBudget {
+        let found = || budget.for_client(Some(self.address));
+        self.budget.get_or_init(found)
+    }
+}
+
 // === impl Ending ===
 
 impl Ending {
+    /// The same for one connection. Every look at a cancellation token takes its lock, and each request looks: so each
+    /// connection has tokens of its own.
+    fn of_connection(&self) -> Self {
+        Self {
+            farewell: self.farewell.child_token(),
+            shutdown: self.shutdown.child_token(),
+        }
+    }
+
     /// Whether clients should connect elsewhere.
     fn has_begun(&self) -> bool {
         self.farewell.is_cancelled() || self.shutdown.is_cancelled()

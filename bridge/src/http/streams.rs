@@ -4,7 +4,6 @@
 //! does not enlarge the window. So the bridge checks: a connection without requests is idle, and one whose peer does
 //! not read its response is stalled.
 
-use std::collections::HashMap;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
@@ -13,6 +12,7 @@ use std::time::{Duration, Instant};
 use axum::body::{Body, HttpBody};
 use bytes::Bytes;
 use hyper::body::{Frame, Incoming, SizeHint};
+use smallvec::SmallVec;
 
 /// The requests of one connection.
 #[derive(Debug)]
@@ -21,12 +21,19 @@ pub(super) struct Streams(Mutex<OpenStreams>);
 #[derive(Debug)]
 struct OpenStreams {
     next: usize,
-    /// When the connection last polled for more of a response; `None` before the first poll.
-    requests: HashMap<usize, Option<Instant>>,
+    /// The open requests: one on HTTP/1, a few on HTTP/2.
+    requests: SmallVec<[OpenRequest; 1]>,
     /// When the last request ended.
     idle_since: Instant,
     /// Whether the body of the last request has not been read to its end.
     has_unread_body: bool,
+}
+
+#[derive(Debug)]
+struct OpenRequest {
+    number: usize,
+    /// When the connection last polled for more of its response; `None` before the first poll.
+    polled: Option<Instant>,
 }
 
 /// One request; dropped when its response is sent or given up.
@@ -65,7 +72,7 @@ impl Streams {
     pub(super) fn new() -> Arc<Self> {
         Arc::new(Self(Mutex::new(OpenStreams {
             next: 0,
-            requests: HashMap::new(),
+            requests: SmallVec::new(),
             idle_since: Instant::now(),
             has_unread_body: false,
         })))
@@ -75,7 +82,10 @@ impl Streams {
         let mut open = self.open();
         let number = open.next;
         open.next += 1;
-        open.requests.insert(number, None);
+        open.requests.push(OpenRequest {
+            number,
+            polled: None,
+        });
         Stream {
             streams: Arc::clone(self),
             number,
@@ -107,8 +117,8 @@ impl Streams {
                 false => ConnectionActivity::Active,
             };
         }
-        let mut responses = open.requests.values().flatten();
-        match responses.any(|requests| since(*requests) >= response_timeout) {
+        let mut responses = open.requests.iter().filter_map(|request| request.polled);
+        match responses.any(|polled| since(polled) >= response_timeout) {
             true => ConnectionActivity::Stalled,
             false => ConnectionActivity::Active,
         }
@@ -142,15 +152,20 @@ impl Stream {
     }
 
     fn touch(&self) {
-        let requests = Some(Instant::now());
-        self.streams.open().requests.insert(self.number, requests);
+        let polled = Some(Instant::now());
+        let mut open = self.streams.open();
+        let mut requests = open.requests.iter_mut();
+        if let Some(request) = requests.find(|request| request.number == self.number) {
+            request.polled = polled;
+        }
     }
 }
 
 impl Drop for Stream {
     fn drop(&mut self) {
         let mut open = self.streams.open();
-        open.requests.remove(&self.number);
+        open.requests
+            .retain(|request| request.number != self.number);
         if open.requests.is_empty() {
             open.idle_since = Instant::now();
         }

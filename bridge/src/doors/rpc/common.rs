@@ -151,7 +151,8 @@ impl Common {
             TimeoutLimits::FirstPart => request.bounds_first_part = true,
             TimeoutLimits::Nothing => request.timeout = None,
         }
-        let mut prepared = self.calls.prepare(request, client)?;
+        let budget = Some(self.budget.clone());
+        let mut prepared = self.calls.prepare(request, client, budget)?;
         if let Some(opened) = self.opened(call, (task, session, skill), &prepared)
             && Box::pin(self.results.open_call(self.call, opened)).await
         {
