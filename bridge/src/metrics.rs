@@ -17,7 +17,7 @@ mod reload;
 mod state;
 mod workflows;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use a2abus_executor::{OperationStatus, Progress, Status};
@@ -71,6 +71,8 @@ pub struct Metrics {
     publish_seconds: HistogramVec,
     transport_up: IntGaugeVec,
     http_requests: IntCounterVec,
+    /// Requests with the status 200, by path. A series exists once it counts something.
+    http_ok: [OnceLock<IntCounter>; HttpPath::COUNT],
     refused: IntCounterVec,
     /// By family, then kind.
     units: Vec<IntCounter>,
@@ -197,6 +199,7 @@ impl Metrics {
             pending_calls: on.gauge(PENDING_CALLS)?,
             call_seconds: on.histogram(CALL, &CALL_SECONDS)?,
             http_requests: on.counters(HTTP_REQUESTS)?,
+            http_ok: Default::default(),
             held_bytes: on.gauge(HELD_BYTES)?,
             budget_refused: on.counter(BUDGET_REFUSED)?,
             connections: on.gauges(CONNECTIONS)?,
@@ -369,7 +372,11 @@ impl Metrics {
     /// Counts an answered HTTP request; a stream counts when its head is sent.
     pub fn http_request(&self, path: HttpPath, status: StatusCode) {
         let labels = &[path.as_str(), status.as_str()];
-        self.http_requests.with_label_values(labels).inc();
+        let counter = || self.http_requests.with_label_values(labels);
+        match self.http_ok.get(path as usize) {
+            Some(ok) if status == StatusCode::OK => ok.get_or_init(counter).inc(),
+            _ => counter().inc(),
+        }
     }
 
     /// Counts a request with an `Idempotency-Key`.

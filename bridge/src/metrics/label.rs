@@ -128,6 +128,9 @@ impl ReplyOutcome {
 // === impl HttpPath ===
 
 impl HttpPath {
+    /// How many there are.
+    pub(super) const COUNT: usize = Self::Other as usize + 1;
+
     /// Whether requests to this path create tasks.
     #[must_use]
     pub fn has_tasks(self) -> bool {
