@@ -9,8 +9,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use a2abus_transports::{AnyTransport, Transport as _};
+use a2abus_transports::{AnyTransport, Health, Transport as _};
 use futures_util::future::join_all;
+use tokio::sync::watch;
 
 use crate::metrics::TransportMetrics;
 use crate::names::Name;
@@ -35,6 +36,9 @@ pub struct Bus {
 pub struct Buses {
     list: Arc<[Bus]>,
     by_name: Arc<HashMap<Name, BusId>>,
+    /// The health of each bus. Kept, because each call looks at it, and a new receiver changes counters that all calls
+    /// share.
+    health: Arc<[watch::Receiver<Health>]>,
 }
 
 // === impl Buses ===
@@ -49,6 +53,7 @@ impl Buses {
             .map(|(index, bus)| (bus.name.clone(), BusId(index)))
             .collect();
         Self {
+            health: list.iter().map(|bus| bus.transport.health()).collect(),
             list: list.into(),
             by_name: Arc::new(by_name),
         }
@@ -64,6 +69,11 @@ impl Buses {
     #[must_use]
     pub fn get(&self, id: BusId) -> Option<&Bus> {
         self.list.get(id.0)
+    }
+
+    /// The health of the bus with this number, now.
+    pub(crate) fn health(&self, id: BusId) -> Option<watch::Ref<'_, Health>> {
+        self.health.get(id.0).map(watch::Receiver::borrow)
     }
 
     /// All buses.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use a2abus_plugin::Text;
 use a2abus_plugin::protocol::dialect::Dialect;
-use a2abus_transports::{Health, Transport as _, TransportError};
+use a2abus_transports::{Health, TransportError};
 use bytes::Bytes;
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
@@ -57,6 +57,8 @@ pub struct Answer {
     pub(super) consumed: u32,
     /// Whether other replicas can receive the answer.
     is_followed: bool,
+    /// Whether it is the answer to a call of another replica.
+    is_resumed: bool,
     /// The questions that the caller supports.
     client: Option<Abilities>,
     /// Whether the current part is a question to the caller.
@@ -111,6 +113,7 @@ impl Opened {
             sent_calls: None,
             consumed: 0,
             is_followed: false,
+            is_resumed: false,
             client: self.client,
             is_asking: false,
         })
@@ -207,6 +210,7 @@ impl Answer {
         };
         let mut answer = opened.answer(account, calls);
         answer.is_followed = true;
+        answer.is_resumed = true;
         answer
     }
 
@@ -231,11 +235,11 @@ impl Answer {
         let mut others = copies;
         let answered = others.iter().position(|copy| copy.call.is_some());
         if let Some(copy) = answered.map(|index| others.remove(index)) {
-            let publisher = self.calls.publisher.clone();
+            let calls = Arc::clone(&self.calls);
             let has_arrived = Arc::clone(&self.may_have_arrived);
             self.publishing = Publishing(Some(Box::pin(async move {
                 let handed_over = || has_arrived.store(true, Ordering::Relaxed);
-                let published = publisher.for_caller(&copy, handed_over).await;
+                let published = calls.publisher.for_caller(&copy, handed_over).await;
                 (copy, published)
             })));
             if let Some(published) = self.publishing.decided().now_or_never() {
@@ -250,14 +254,12 @@ impl Answer {
 
     fn unavailable_bus(&self, copies: &[Outgoing]) -> Option<Text> {
         let buses = self.calls.outbound.buses();
-        copies.iter().find_map(|copy| {
-            let health = buses.get(copy.bus)?.transport.health();
-            let health = health.borrow();
-            match &*health {
+        copies
+            .iter()
+            .find_map(|copy| match &*buses.health(copy.bus)? {
                 Health::Up => None,
                 Health::Connecting(cause) | Health::Down(cause) => Some(cause.clone()),
-            }
-        })
+            })
     }
 
     /// Handles the result of publishing the copy. If that failed, the call fails: the error arrives as a part of the
@@ -286,7 +288,11 @@ impl Answer {
                     self.deadline.max(Instant::now() + self.timeout)
                 };
                 if part.last {
-                    self.end();
+                    // Whoever handed over the last part has noted that the call has ended.
+                    match self.is_resumed {
+                        true => self.end(),
+                        false => self.ended = true,
+                    }
                     self.account.answered(part.outcome);
                 } else {
                     self.cancel.note_part(&part.body);
@@ -339,6 +345,9 @@ impl Answer {
                     // If the call is no longer pending (`HandOver::Late`), its end is being delivered right now.
                     if released == HandOver::Nothing && is_over {
                         return Err(self.timeout_error());
+                    }
+                    if released == HandOver::Over && !self.calls.pending.contains(self.id.call) {
+                        self.note_ended();
                     }
                 }
             }
@@ -460,6 +469,11 @@ impl Answer {
     fn end(&mut self) {
         self.ended = true;
         self.calls.pending.remove(self.id.call);
+        self.note_ended();
+    }
+
+    /// Records that the call has ended, for the log lines about later answers.
+    fn note_ended(&self) {
         self.calls.ended.note(self.id, self.account.agent());
     }
 }
