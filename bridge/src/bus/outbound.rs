@@ -137,8 +137,8 @@ pub struct Outbound {
 /// A request whose answer the bridge handles.
 #[derive(Clone, Copy)]
 pub struct TrackedRequest<'a> {
-    /// Makes the request as it was received, for all destinations except the one that answers.
-    pub plain: &'a dyn Fn() -> Result<Event, EventError>,
+    /// Makes of the event of the call the request as it was received, for all destinations except the one that answers.
+    pub plain: &'a dyn Fn(&Event) -> Result<Event, EventError>,
     /// Puts the reply address on the copy for the destination that answers.
     pub stamp: &'a Stamp<'a>,
 }
@@ -219,22 +219,23 @@ impl Outbound {
     ) -> Result<Vec<Outgoing>, RoutingError> {
         let adapters = &from.rules.adapters;
         let mut of_binding = converted(adapters.at_binding(from.binding, event)?);
-        let event = of_binding.as_mut().unwrap_or(event);
-        let route = from.rules.route(event, from.binding);
-        let route = route.map_err(|unrouted| RoutingError::unrouted(unrouted, event))?;
+        let adapted = of_binding.as_ref().unwrap_or(event);
+        let route = from.rules.route(adapted, from.binding);
+        let route = route.map_err(|unrouted| RoutingError::unrouted(unrouted, adapted))?;
         let name = route.name().text();
-        let mut of_route = converted(adapters.at_route(name, from.binding, event)?);
-        let event = of_route.as_mut().unwrap_or(event);
+        let mut of_route = converted(adapters.at_route(name, from.binding, adapted)?);
         let is_only = route.destinations().len() == 1;
         let mut plain = match to_answer.filter(|_| !is_only) {
             Some(to_answer) => {
-                let plain = (to_answer.plain)()?;
+                let plain = (to_answer.plain)(event)?;
                 let plain = adapters.at_binding(from.binding, &plain)?;
                 let plain = adapters.at_route(name, from.binding, &plain)?;
                 Some(plain.into_owned())
             }
             None => None,
         };
+        let adapted = of_route.as_mut().or(of_binding.as_mut());
+        let event = adapted.unwrap_or(event);
         let in_route = |cause| RoutingError::Destination {
             route: name.clone(),
             cause,

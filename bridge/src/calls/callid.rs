@@ -117,6 +117,11 @@ impl CallId {
         text_of(&base32(self.0)).into()
     }
 
+    /// The characters of its text.
+    pub(crate) fn characters(self) -> [u8; CALL_ID_CHARS] {
+        base32(self.0)
+    }
+
     /// The replica that made the call.
     #[must_use]
     pub fn replica(self) -> Replica {

@@ -8,7 +8,8 @@ use std::time::Duration;
 use a2abus_plugin::protocol::dialect::Dialect;
 use a2abus_plugin::protocol::jsonrpc::{Id, JsonRpc, RpcBody, splice};
 use a2abus_plugin::{
-    Data, Event, EventError, Family, Ids, MapContext, Source, Text, Value, extension, map_unit,
+    Data, Event, EventError, Family, Ids, MapContext, Source, Text, Time, Value, extension,
+    map_unit,
 };
 use a2abus_transports::{Address, Header};
 use bytes::Bytes;
@@ -194,8 +195,9 @@ impl Calls {
                 ..exchange.timeouts
             };
         }
-        let from = Self::of_caller(&rules, &exchange.original.id, &headers);
-        let copies = self.route_call(&exchange, from);
+        let event_id = exchange.original.id.clone();
+        let from = Self::of_caller(&rules, &event_id, &headers);
+        let copies = self.route_call(&mut exchange, from);
         let copies = copies.map_err(|error| CallError::unroutable(&error, &exchange.event))?;
         if let Some(unreadable) = copies.iter().find(|copy| self.lacks_reply_reader(copy)) {
             return Err(self.no_reply_reader(unreadable));
@@ -220,7 +222,7 @@ impl Calls {
         let timeout = self.timeout_for(requested);
         let stream_timeout = requested.map_or(self.limits.stream_timeout, |_| timeout);
         let original = Original::of(&event);
-        let expiry = clock::rfc3339(clock::now() + timeout.saturating_sub(waited));
+        let expiry = Text::from(Time::from(clock::now() + timeout.saturating_sub(waited)));
         let target = event.extension_text(extension::TARGET_AGENT);
         let reply_id = self.tokens.reply_id(call, target, &expiry);
         let id = reply_id.text();
@@ -358,24 +360,31 @@ impl Calls {
         Ok(shares)
     }
 
-    /// Routes a call. The copy that is to be answered gets the reply address.
+    /// Routes a call. The copy that is to be answered gets the reply address. It may be made of the event of the call
+    /// itself, so its attributes may be in that event afterwards.
     ///
     /// # Errors
     /// As [`crate::bus::outbound::Outbound::route`].
     pub(crate) fn route_call(
         &self,
-        exchange: &Exchange,
+        exchange: &mut Exchange,
         from: Provenance<'_>,
     ) -> Result<Vec<Outgoing>, RoutingError> {
+        let Exchange {
+            id,
+            original,
+            event,
+            fingerprint,
+            ..
+        } = exchange;
         let stamp = |bus, event: &mut Event, address: &mut Address| {
-            exchange.fingerprint.get_or_init(|| Fingerprint::of(event));
-            self.channels.stamp(exchange.id, bus, event, address)
+            fingerprint.get_or_init(|| Fingerprint::of(event));
+            self.channels.stamp(*id, bus, event, address)
         };
         let to_answer = TrackedRequest {
-            plain: &|| exchange.original.restore(&exchange.event),
+            plain: &|event| original.restore(event),
             stamp: &stamp,
         };
-        let event = &mut exchange.event.clone();
         self.outbound.route(event, from, Some(to_answer))
     }
 

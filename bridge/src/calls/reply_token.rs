@@ -59,7 +59,7 @@ impl ReplyTokens {
             ReplyTokenMode::IfPresent | ReplyTokenMode::Required => {
                 let mut mac = self.key.clone();
                 // The input is unambiguous: call ids have a fixed length, and deadlines contain no zero byte.
-                mac.update(call.text().as_bytes());
+                mac.update(&call.characters());
                 mac.update(deadline.as_bytes());
                 mac.update(&[0]);
                 mac.update(target.map_or(b"", |target| target.as_bytes()));

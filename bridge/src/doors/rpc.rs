@@ -198,12 +198,12 @@ async fn admit_request(
 
 /// The value of [`CALL_ID`].
 pub(super) fn header_of(calls: &[CallId]) -> HeaderValue {
-    let mut text = String::with_capacity(calls.len() * (CALL_ID_CHARS + 2));
+    let mut text = Vec::with_capacity(calls.len() * (CALL_ID_CHARS + 2));
     for call in calls {
         if !text.is_empty() {
-            text.push_str(", ");
+            text.extend_from_slice(b", ");
         }
-        text.push_str(&call.text());
+        text.extend_from_slice(&call.characters());
     }
     // Base32 and commas are legal.
     HeaderValue::try_from(text).unwrap_or(HeaderValue::from_static(""))

@@ -244,7 +244,7 @@ impl Pipeline {
         &self,
         at: ReadAt<'_>,
         unit: Option<&Unit>,
-        exchange: Exchange,
+        mut exchange: Exchange,
         requester: &Requester,
         routed: &mut Routed,
     ) -> Result<Opened, CallError> {
@@ -255,14 +255,16 @@ impl Pipeline {
             origin: at.origin.map(|origin| (origin, index_of(unit))),
             headers: &requester.headers,
         };
-        let copies = stage::route().in_scope(|| self.calls.route_call(&exchange, from));
+        // Routing may change the event, and a dead letter shows it as it was.
+        let event = exchange.event.clone();
+        let copies = stage::route().in_scope(|| self.calls.route_call(&mut exchange, from));
         let copies = copies.map_err(|error| {
             self.count_unrouted(&error);
-            let event = Some(&exchange.event);
+            let reason = error.reason();
             let dead_letter =
-                self.dead_letter(at, unit, event, error.reason(), Stage::Route, &error);
+                self.dead_letter(at, unit, Some(&event), reason, Stage::Route, &error);
             routed.copies.push(dead_letter);
-            CallError::unroutable(&error, &exchange.event)
+            CallError::unroutable(&error, &event)
         })?;
         let is_kept = requester.is_redeliverable;
         let opened = self.calls.open(exchange, &copies, None, is_kept)?;
