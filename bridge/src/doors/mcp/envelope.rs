@@ -1,9 +1,13 @@
 //! The metadata of a request: its revision, and the headers that repeat parts of its body.
 
+use std::fmt;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
-use serde::Deserialize;
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
@@ -40,6 +44,10 @@ pub(super) struct Params<'a> {
     pub(super) notifications: Option<&'a RawValue>,
 }
 
+/// Params that are read in the same pass as the request around them. Those that are no object count as absent.
+#[derive(Default)]
+struct Lenient<'a>(Params<'a>);
+
 /// The session model of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ProtocolMode {
@@ -70,6 +78,53 @@ struct Meta<'a> {
     tracestate: Option<&'a RawValue>,
 }
 
+// === impl Lenient ===
+
+impl<'de: 'a, 'a> Deserialize<'de> for Lenient<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(LenientVisitor)
+    }
+}
+
+struct LenientVisitor;
+
+impl<'de> Visitor<'de> for LenientVisitor {
+    type Value = Lenient<'de>;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("params")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, members: A) -> Result<Lenient<'de>, A::Error> {
+        Params::deserialize(MapAccessDeserializer::new(members)).map(Lenient)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut elements: A) -> Result<Lenient<'de>, A::Error> {
+        while elements.next_element::<IgnoredAny>()?.is_some() {}
+        Ok(Lenient::default())
+    }
+
+    fn visit_str<E>(self, _: &str) -> Result<Lenient<'de>, E> {
+        Ok(Lenient::default())
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<Lenient<'de>, E> {
+        Ok(Lenient::default())
+    }
+
+    fn visit_i64<E>(self, _: i64) -> Result<Lenient<'de>, E> {
+        Ok(Lenient::default())
+    }
+
+    fn visit_u64<E>(self, _: u64) -> Result<Lenient<'de>, E> {
+        Ok(Lenient::default())
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<Lenient<'de>, E> {
+        Ok(Lenient::default())
+    }
+}
+
 // === impl Params ===
 
 impl<'a> Params<'a> {
@@ -81,15 +136,12 @@ impl<'a> Params<'a> {
         #[derive(Deserialize)]
         struct Framing<'a> {
             #[serde(default, borrow)]
-            params: Option<&'a RawValue>,
+            params: Option<Lenient<'a>>,
         }
-        let bad = |error: serde_json::Error| Failure::bad_params(&error.to_string());
         let body = body.strip_prefix(BYTE_ORDER_MARK).unwrap_or(body);
-        let framing: Framing<'_> = serde_json::from_slice(body).map_err(bad)?;
-        match framing.params {
-            Some(params) if is_object(params) => serde_json::from_str(params.get()).map_err(bad),
-            _ => Ok(Self::default()),
-        }
+        let framing: Result<Framing<'_>, _> = serde_json::from_slice(body);
+        let framing = framing.map_err(|error| Failure::bad_params(&error.to_string()))?;
+        Ok(framing.params.unwrap_or_default().0)
     }
 
     /// The revision that `initialize` asks for.
