@@ -70,9 +70,7 @@ pub struct Metrics {
     given_up: IntCounterVec,
     publish_seconds: HistogramVec,
     transport_up: IntGaugeVec,
-    http_requests: IntCounterVec,
-    /// Requests with the status 200, by path. A series exists once it counts something.
-    http_ok: [OnceLock<IntCounter>; HttpPath::COUNT],
+    http_requests: HttpRequests,
     refused: IntCounterVec,
     /// By family, then kind.
     units: Vec<IntCounter>,
@@ -106,6 +104,14 @@ pub struct Metrics {
     announcements: RegistryMetrics,
     a2a: A2aMetrics,
     doors: DoorMetrics,
+}
+
+/// Answered HTTP requests.
+#[derive(Debug)]
+struct HttpRequests {
+    by_status: IntCounterVec,
+    /// Those with the status 200, by path. A series exists once it counts something.
+    ok: [OnceLock<IntCounter>; HttpPath::COUNT],
 }
 
 /// The metrics of one binding, resolved.
@@ -198,8 +204,7 @@ impl Metrics {
             )?,
             pending_calls: on.gauge(PENDING_CALLS)?,
             call_seconds: on.histogram(CALL, &CALL_SECONDS)?,
-            http_requests: on.counters(HTTP_REQUESTS)?,
-            http_ok: Default::default(),
+            http_requests: HttpRequests::of(on.counters(HTTP_REQUESTS)?),
             held_bytes: on.gauge(HELD_BYTES)?,
             budget_refused: on.counter(BUDGET_REFUSED)?,
             connections: on.gauges(CONNECTIONS)?,
@@ -371,12 +376,7 @@ impl Metrics {
 
     /// Counts an answered HTTP request; a stream counts when its head is sent.
     pub fn http_request(&self, path: HttpPath, status: StatusCode) {
-        let labels = &[path.as_str(), status.as_str()];
-        let counter = || self.http_requests.with_label_values(labels);
-        match self.http_ok.get(path as usize) {
-            Some(ok) if status == StatusCode::OK => ok.get_or_init(counter).inc(),
-            _ => counter().inc(),
-        }
+        self.http_requests.add(path, status);
     }
 
     /// Counts a request with an `Idempotency-Key`.
@@ -496,6 +496,26 @@ impl TransportMetrics {
     pub fn given_up(&self, kind: TransportErrorKind) {
         let labels = &[self.name.as_str(), kind.as_str()];
         self.given_up.with_label_values(labels).inc();
+    }
+}
+
+// === impl HttpRequests ===
+
+impl HttpRequests {
+    fn of(by_status: IntCounterVec) -> Self {
+        Self {
+            by_status,
+            ok: Default::default(),
+        }
+    }
+
+    fn add(&self, path: HttpPath, status: StatusCode) {
+        let labels = &[path.as_str(), status.as_str()];
+        let counter = || self.by_status.with_label_values(labels);
+        match self.ok.get(path as usize) {
+            Some(ok) if status == StatusCode::OK => ok.get_or_init(counter).inc(),
+            _ => counter().inc(),
+        }
     }
 }
 

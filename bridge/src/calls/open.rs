@@ -18,7 +18,7 @@ use tokio::sync::mpsc;
 use super::error::{Bound, CallError, NoAnswer, RequestState};
 use super::service::{Calls, Request};
 use crate::account::{self, Account};
-use crate::budget::ClientBudget;
+use crate::budget::{Charge, ClientBudget};
 use crate::bus::outbound::{Outgoing, Provenance, RoutingError, TrackedRequest};
 use crate::calls::callid::{CallId, ReplyId};
 use crate::calls::cancel::Cancel;
@@ -292,13 +292,10 @@ impl Calls {
             ..
         } = exchange;
         let (is_rpc, may_have_arrived) = (matches!(form, Form::JsonRpc { .. }), Arc::default());
-        let fingerprint = fingerprint.into_inner();
         let target = event.extension_text(extension::TARGET_AGENT).cloned();
-        let (caller, budget) = caller.unzip();
+        let (fingerprint, (caller, budget)) = (fingerprint.into_inner(), caller.unzip());
         let shares = self.shares(target.clone().unwrap_or_default(), caller)?;
-        let budget = budget.flatten().unwrap_or_else(|| self.budget_of(caller));
-        let charge = budget.charge(PENDING_BYTES);
-        let charge = charge.map_err(|spent| CallError::Exhausted(spent.into()))?;
+        let (budget, charge) = self.memory_of(caller, budget.flatten())?;
         let (sender, parts) = mpsc::channel(self.limits.max_parts_buffered);
         let entry = Entry {
             parts: sender,
@@ -335,10 +332,20 @@ impl Calls {
         })
     }
 
-    /// The budget for a call and the parts of its answer.
-    fn budget_of(&self, caller: Option<&Text>) -> ClientBudget {
-        let peer = caller.and_then(|caller| caller.parse().ok());
-        self.budget.for_client(peer)
+    /// The budget for the parts of the answer, which may be known, and the charge for the call itself.
+    fn memory_of(
+        &self,
+        caller: Option<&Text>,
+        known: Option<ClientBudget>,
+    ) -> Result<(ClientBudget, Charge), CallError> {
+        let found = || {
+            let peer = caller.and_then(|caller| caller.parse().ok());
+            self.budget.for_client(peer)
+        };
+        let budget = known.unwrap_or_else(found);
+        let charge = budget.charge(PENDING_BYTES);
+        let charge = charge.map_err(|spent| CallError::Exhausted(spent.into()))?;
+        Ok((budget, charge))
     }
 
     /// The error for a copy that is not published, because nothing would read its answer yet.

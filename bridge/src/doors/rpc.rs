@@ -38,7 +38,7 @@ use self::unit::{Framed, Item, RequestItem};
 use super::permit::{Action, Principal, permit};
 use super::{Door, Refusal};
 use crate::account::Line;
-use crate::budget::{BudgetExhausted, ClientBudget};
+use crate::budget::{BudgetExhausted, Charge, ClientBudget};
 use crate::calls::callid::{CALL_ID_CHARS, CallId};
 use crate::calls::failure::{Failure, Reason, Recipient};
 use crate::calls::{CallError, Part, SentCalls};
@@ -133,24 +133,16 @@ where
             Err(((StatusCode::FORBIDDEN, failure), None)),
         ),
         Ok(Principal { name: caller }) => {
-            let budget = door.client_budget(request.extensions());
-            let served = match door.check_in_with(&request, &budget) {
+            // Boxed, so that it uses no memory while the answer is awaited.
+            let admitted = Box::pin(admit_request(
+                door,
+                endpoint,
+                (call, caller.clone()),
+                request,
+            ));
+            let served = match admitted.await {
                 // The charge for the head is released when the response begins.
-                Ok(_charge) => {
-                    let caller = caller.clone();
-                    // Boxed, so that it uses no memory while the answer is awaited.
-                    match Box::pin(admit_request(
-                        door,
-                        endpoint,
-                        (call, caller, budget),
-                        request,
-                    ))
-                    .await
-                    {
-                        Ok(taken) => keyed::answered(door, taken, answered).await,
-                        Err(refusal) => Err((refusal, None)),
-                    }
-                }
+                Ok((taken, _charge)) => keyed::answered(door, taken, answered).await,
                 Err(refusal) => Err((refusal, None)),
             };
             (caller, served)
@@ -184,16 +176,19 @@ struct AdmittedRequest {
     body: Bytes,
 }
 
+/// Checks and reads a request. Returns the charge for its head too.
 async fn admit_request(
     door: &Door,
     endpoint: Endpoint,
-    call: (CallId, Text, ClientBudget),
+    (call, caller): (CallId, Text),
     request: Request<Body>,
-) -> Result<Box<AdmittedRequest>, Refusal> {
+) -> Result<(Box<AdmittedRequest>, Charge), Refusal> {
+    let budget = door.client_budget(request.extensions());
+    let charge = door.check_in_with(&request, &budget)?;
     let (head, body) = request.into_parts();
-    let common = read_head(door, endpoint, call, &head)?;
+    let common = read_head(door, endpoint, (call, caller, budget), &head)?;
     let body = read_body(door, &head.headers, body, &common.budget).await?;
-    Ok(Box::new(AdmittedRequest { common, head, body }))
+    Ok((Box::new(AdmittedRequest { common, head, body }), charge))
 }
 
 /// The value of [`CALL_ID`].

@@ -143,18 +143,9 @@ pub(super) async fn serve_connection(
     let streams = Streams::new();
     let mut watch =
         ConnectionMonitor::new(&streams, shared.connections.take(&streams), shared.bounds);
-    let address = peer.ip().to_canonical();
-    let name = address.to_string().into();
-    let from = Peer {
-        address,
-        name,
-        budget: Arc::default(),
-    };
+    let from = Peer::at(peer.ip());
     let (ending, router) = (Arc::new(shared.ending.of_connection()), &shared.router);
-    let mut idle_grace = pin!({
-        let ending = Arc::clone(&ending);
-        async move { ending.idle_grace().await }
-    });
+    let mut idle_grace = pin!(Arc::clone(&ending).idle_grace());
     let service = hyper::service::service_fn(move |request: http::Request<Incoming>| {
         answer(
             router.clone(),
@@ -198,6 +189,15 @@ pub(super) async fn serve_connection(
 // === impl Peer ===
 
 impl Peer {
+    fn at(address: IpAddr) -> Self {
+        let address = address.to_canonical();
+        Self {
+            address,
+            name: address.to_string().into(),
+            budget: Arc::default(),
+        }
+    }
+
     /// Its share of this budget. A connection asks for one budget only.
     pub(crate) fn budget_in(&self, budget: &Arc<Budget>) -> &ClientBudget {
         let found = || budget.for_client(Some(self.address));
@@ -223,7 +223,7 @@ impl Ending {
     }
 
     /// Completes when idle connections are to be closed at shutdown.
-    async fn idle_grace(&self) {
+    async fn idle_grace(self: Arc<Self>) {
         self.shutdown.cancelled().await;
         sleep(IDLE_GRACE).await;
     }
