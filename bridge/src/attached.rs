@@ -77,7 +77,7 @@ use crate::pipeline::held::Held;
 use crate::pipeline::intake::{Intake, Read};
 use crate::readiness::Readiness;
 use crate::registry::Registry;
-use crate::results::{Claim, KeyState, Results};
+use crate::results::{Claim, KeyState, Results, UpdateSource};
 
 /// The requests for one attached agent.
 #[derive(Debug)]
@@ -342,12 +342,17 @@ impl AttachedBinding {
         };
         let (agent, watched) = (self.reply_publisher.agent(), &server.lifecycle.watched);
         watched.add(self.results.watched_resources(agent).await);
-        loop {
+        let run = Text::from(&*clock::new_event_id());
+        for number in 1.. {
             let uri = watched.next_updated().await;
-            let noted = self.results.note_updated(agent, uri.clone());
+            let run = run.clone();
+            let from = UpdateSource { run, number };
+            let noted = self
+                .results
+                .note_updated(agent, uri.clone(), Some(from.clone()));
             let announced = async {
                 match &self.herald {
-                    Some(herald) => herald.announce_update(&uri).await,
+                    Some(herald) => herald.announce_update(&uri, &from).await,
                     None => Ok(()),
                 }
             };
@@ -360,6 +365,8 @@ impl AttachedBinding {
                 tracing::warn!(%agent, %uri, error, suppressed, "the change of a resource is lost: clients do not learn of it");
             }
         }
+        // The numbers do not end.
+        pending().await
     }
 
     fn receive<'a>(&'a self, delivery: Delivery, work: &Work<'a>) {

@@ -39,7 +39,7 @@ use tokio_util::task::TaskTracker;
 use tracing::Level;
 
 pub(crate) use self::fold::{Author, Claim, OpenedCall, RecordedPart, Skill, StoredResponse};
-pub(crate) use self::resources::{MAX_URI, ResourceEvent, Subscription, containing};
+pub(crate) use self::resources::{MAX_URI, ResourceEvent, Subscription, UpdateSource, containing};
 
 use self::fold::{ClaimOutcome, ClaimedKey, Entry, Event, FollowedCall, ResultFold};
 use self::resources::{RESOURCE, SUBSCRIPTION};
@@ -523,7 +523,11 @@ pub(crate) fn resource_event_in(record: &Record) -> Option<ResourceEvent> {
     match body::read(record)? {
         Event::Subscribed(subscription) => Some(ResourceEvent::Subscribed(subscription)),
         Event::Unsubscribed(subscription) => Some(ResourceEvent::Unsubscribed(subscription)),
-        Event::Updated { agent, uri } => Some(ResourceEvent::Updated { agent, uri }),
+        Event::Updated {
+            agent,
+            uri,
+            from: _,
+        } => Some(ResourceEvent::Updated { agent, uri }),
         _ => None,
     }
 }
@@ -543,7 +547,9 @@ fn call_key(call: &str) -> String {
 fn claimed<'a>(entries: &'a Entries<Entry>, key: &str) -> Option<&'a ClaimedKey> {
     match entries.get(key)? {
         Entry::Key(claimed) => Some(claimed),
-        Entry::Call(_) | Entry::Subscribed(_) | Entry::Over | Entry::Passed => None,
+        Entry::Call(_) | Entry::Subscribed(_) | Entry::Updated(_) | Entry::Over | Entry::Passed => {
+            None
+        }
     }
 }
 

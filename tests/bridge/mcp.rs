@@ -1025,6 +1025,21 @@ registry:"#;
         "{body}"
     );
 
+    // Without a session no stream can report changes, and a URI has a limit.
+    let alone = servers.post(
+        path,
+        request(3, "resources/subscribe", json!({ "uri": uri })),
+    );
+    let refused = json_of(alone.send().await.unwrap()).await;
+    assert!(refused.to_string().contains("needs a session"), "{refused}");
+    let long = request(
+        4,
+        "resources/subscribe",
+        json!({ "uri": "u".repeat(4_097) }),
+    );
+    let refused = in_session(&servers, long).await;
+    assert_eq!(refused["error"]["code"], -32602, "{refused}");
+
     // An announcement that cannot be used becomes a dead letter.
     let letters = Subscription {
         topics: vec![TopicFilter::new("letters").unwrap()],

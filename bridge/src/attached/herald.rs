@@ -23,8 +23,9 @@ use crate::bus::outbound::Outgoing;
 use crate::config::{AgentCardConfig, MAX_CARD_BYTES};
 use crate::names::Mode;
 use crate::registry::card::{EXTENSION, ITEMS};
-use crate::registry::discovery::{AGENT, UPDATED};
+use crate::registry::discovery::{AGENT, UPDATE, UPDATED};
 use crate::registry::{Agents, Registry};
+use crate::results::UpdateSource;
 use crate::route::NamedBy;
 
 /// Announces one agent.
@@ -90,8 +91,13 @@ impl Herald {
     ///
     /// # Errors
     /// When the bus does not accept it.
-    pub(super) async fn announce_update(&self, uri: &str) -> Result<(), TransportError> {
-        let params = json!({ "uri": uri, "_meta": { AGENT: self.agent.as_str() } });
+    pub(super) async fn announce_update(
+        &self,
+        uri: &str,
+        from: &UpdateSource,
+    ) -> Result<(), TransportError> {
+        let meta = json!({ AGENT: self.agent.as_str(), UPDATE: from });
+        let params = json!({ "uri": uri, "_meta": meta });
         let message = json!({ "jsonrpc": "2.0", "method": UPDATED, "params": params });
         self.publish(message.to_string()).await
     }

@@ -36,7 +36,7 @@ use crate::calls::reply_address::{AllowedReplyAddresses, named_in};
 use crate::config::{BindingConfig, Name};
 use crate::log_limit::{LogLimit, LogLimits};
 use crate::pipeline::intake::Intake;
-use crate::results::{MAX_URI, Results};
+use crate::results::{MAX_URI, Results, UpdateSource};
 
 /// A binding that reads announcements.
 #[derive(Debug)]
@@ -62,7 +62,11 @@ enum DiscoveryRequest {
     /// A card.
     Card(Bytes),
     /// A resource of an agent has changed.
-    Updated { agent: Text, uri: Text },
+    Updated {
+        agent: Text,
+        uri: Text,
+        from: Option<UpdateSource>,
+    },
     Request {
         /// The id as JSON; `None` for a notification.
         id: Option<Text>,
@@ -86,6 +90,8 @@ struct RequestResult {
 pub(crate) const UPDATED: &str = "notifications/resources/updated";
 /// The member of its `_meta` that names the agent.
 pub(crate) const AGENT: &str = "io.a2abus/agent";
+/// The member that tells apart changes that arrive twice.
+pub(crate) const UPDATE: &str = "io.a2abus/update";
 /// How long publishing an answer may take. Requesters wait no longer.
 const ANSWER: Duration = Duration::from_secs(10);
 /// Between two attempts to store an announcement.
@@ -242,9 +248,11 @@ impl DiscoveryBinding {
                     is_change: true,
                 }
             }
-            Ok(DiscoveryRequest::Updated { agent, uri }) => RequestResult {
+            Ok(DiscoveryRequest::Updated { agent, uri, from }) => RequestResult {
                 id: None,
-                result: self.updated(agent, uri, &self.origin(delivery)).await,
+                result: self
+                    .updated(agent, (uri, from), &self.origin(delivery))
+                    .await,
                 is_change: true,
             },
             Ok(DiscoveryRequest::Request { id, method, params }) => {
@@ -268,7 +276,7 @@ impl DiscoveryBinding {
     async fn updated(
         &self,
         agent: &Text,
-        uri: &Text,
+        (uri, from): (&Text, &Option<UpdateSource>),
         origin: &RequestOrigin,
     ) -> Result<String, (Failure, bool)> {
         let checked = self.registry.check_sender(agent, origin);
@@ -276,7 +284,7 @@ impl DiscoveryBinding {
         // If the bridge has attached the agent, it has recorded the change itself.
         let is_attached = self.registry.now().available(agent).is_some();
         if let Some(results) = self.results.as_ref().filter(|_| !is_attached) {
-            let noted = results.note_updated(agent, uri.clone()).await;
+            let noted = results.note_updated(agent, uri.clone(), from.clone()).await;
             noted.map_err(|error| (AnnouncementError::NotStored(error).into(), true))?;
         }
         Ok("{}".to_owned())
@@ -457,10 +465,15 @@ impl DiscoveryRequest {
         struct Meta {
             #[serde(rename = "io.a2abus/agent")]
             agent: String,
+            #[serde(rename = "io.a2abus/update", default)]
+            from: Option<UpdateSource>,
         }
         let params = params.map_or("{}", RawValue::get);
-        let params: Params = serde_json::from_str(params)
-            .map_err(|error| Failure::bad_params(&format!("{UPDATED}: {error}")))?;
+        let params: Params = serde_json::from_str(params).map_err(|error| {
+            let expected =
+                "expected params.uri, and the agent in params._meta[\"io.a2abus/agent\"]";
+            Failure::bad_params(&format!("{UPDATED}: {expected}: {error}"))
+        })?;
         if params.uri.len() > MAX_URI {
             let message = format!("{UPDATED}: the uri has more than {MAX_URI} bytes");
             return Err(Failure::bad_params(&message));
@@ -468,6 +481,7 @@ impl DiscoveryRequest {
         Ok(Self::Updated {
             agent: params.meta.agent.into(),
             uri: params.uri.into(),
+            from: params.meta.from,
         })
     }
 }

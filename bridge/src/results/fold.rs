@@ -10,7 +10,7 @@ use a2abus_plugin::Text;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use super::resources::Subscription;
+use super::resources::{LatestUpdates, Subscription, UpdateSource};
 use crate::clock;
 use crate::state::body;
 use crate::state::{Applied, Fold, Position, Record};
@@ -71,6 +71,8 @@ pub(crate) enum Event {
         agent: Text,
         /// The agent's own URI.
         uri: Text,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        from: Option<UpdateSource>,
     },
 }
 
@@ -202,7 +204,9 @@ pub(crate) enum Entry {
     Over,
     /// The subscription of an MCP client to a resource.
     Subscribed(Subscription),
-    /// An answer that was passed on, or a change of a resource. Only followers need it.
+    /// The changes of a resource.
+    Updated(LatestUpdates),
+    /// An answer that was passed on. Only followers need it.
     Passed,
 }
 
@@ -233,8 +237,18 @@ impl Fold for ResultFold {
             }
             // A client may reuse an id and cancel it again.
             (None | Some(Entry::Over), Event::Over) => *entry = Some(Entry::Over),
-            (None | Some(Entry::Passed), Event::ClientAnswer { .. } | Event::Updated { .. }) => {
+            (None | Some(Entry::Passed), Event::ClientAnswer { .. }) => {
                 *entry = Some(Entry::Passed);
+            }
+            (None, Event::Updated { from, .. }) => {
+                let mut latest = LatestUpdates::default();
+                latest.take(from);
+                *entry = Some(Entry::Updated(latest));
+            }
+            (Some(Entry::Updated(latest)), Event::Updated { from, .. })
+                if latest.is_new(from.as_ref()) =>
+            {
+                latest.take(from);
             }
             (None | Some(Entry::Subscribed(_)), Event::Subscribed(subscription)) => {
                 *entry = Some(Entry::Subscribed(subscription));
@@ -246,9 +260,10 @@ impl Fold for ResultFold {
             (Some(Entry::Key(claimed)), Event::Renewed { call }) if claimed.is_open(&call) => {}
             (Some(Entry::Key(claimed)), event) => return claimed.end(event, bytes),
             (Some(Entry::Call(followed)), event) => return followed.take(event, bytes),
-            (None | Some(Entry::Over | Entry::Passed | Entry::Subscribed(_)), _) => {
-                return Applied::Unchanged;
-            }
+            (
+                None | Some(Entry::Over | Entry::Passed | Entry::Subscribed(_) | Entry::Updated(_)),
+                _,
+            ) => return Applied::Unchanged,
         }
         Applied::Changed
     }
@@ -258,7 +273,7 @@ impl Fold for ResultFold {
             Entry::Key(claimed) => claimed.bytes,
             Entry::Call(followed) => followed.bytes,
             Entry::Subscribed(subscription) => subscription.size_bytes(),
-            Entry::Over | Entry::Passed => 0,
+            Entry::Updated(_) | Entry::Over | Entry::Passed => 0,
         };
         size_of::<Entry>() + bytes
     }
@@ -269,7 +284,7 @@ impl Fold for ResultFold {
         match entry {
             Entry::Key(claimed) => claimed.outcome.is_some(),
             Entry::Subscribed(_) => false,
-            Entry::Call(_) | Entry::Over | Entry::Passed => true,
+            Entry::Call(_) | Entry::Updated(_) | Entry::Over | Entry::Passed => true,
         }
     }
 }
@@ -281,7 +296,9 @@ impl Entry {
     pub(crate) fn call(&self) -> Option<&FollowedCall> {
         match self {
             Self::Call(followed) => Some(followed),
-            Self::Key(_) | Self::Subscribed(_) | Self::Over | Self::Passed => None,
+            Self::Key(_) | Self::Subscribed(_) | Self::Updated(_) | Self::Over | Self::Passed => {
+                None
+            }
         }
     }
 }

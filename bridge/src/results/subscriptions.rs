@@ -5,7 +5,7 @@
 use a2abus_plugin::Text;
 
 use super::fold::{Entry, Event};
-use super::resources::{RESOURCE, SUBSCRIPTION, Subscription};
+use super::resources::{RESOURCE, SUBSCRIPTION, Subscription, UpdateSource};
 use super::{APPLIED, Results, digest_of};
 use crate::state::{StateError, body};
 
@@ -66,14 +66,20 @@ impl Results {
         })
     }
 
-    /// Records for all replicas that a resource has changed.
+    /// Records for all replicas that a resource has changed. A change that was recorded before, with the same source,
+    /// reaches nobody again.
     ///
     /// # Errors
     /// When it is not stored.
-    pub(crate) async fn note_updated(&self, agent: &Text, uri: Text) -> Result<(), StateError> {
+    pub(crate) async fn note_updated(
+        &self,
+        agent: &Text,
+        uri: Text,
+        from: Option<UpdateSource>,
+    ) -> Result<(), StateError> {
         let digest = digest_of([agent.as_bytes(), uri.as_bytes()]);
         let agent = agent.clone();
-        let event = Event::Updated { agent, uri };
+        let event = Event::Updated { agent, uri, from };
         self.append(&format!("{RESOURCE}{digest}"), &event).await
     }
 }

@@ -50,8 +50,10 @@ struct Notifications {
     /// The lists that it subscribes to.
     lists: Vec<&'static str>,
     resources: Option<WatchedResources>,
-    /// Those of a stream without a session.
-    subscriptions: Option<StreamSubscriptions>,
+    /// The URIs that a stream without a session has subscribed to.
+    agreed: Vec<Text>,
+    /// The subscriptions that end with this stream.
+    subscriptions_end: Option<StreamSubscriptions>,
     /// The id of its request, if every notification must contain it.
     subscription: Option<Text>,
     drain: CancellationToken,
@@ -106,6 +108,7 @@ impl Mcp {
         // Registered before anything is awaited, so that a DELETE ends it from now on.
         let stream = self.running.listen(session.as_ref());
         let agent = target.name().map(Text::from);
+        let caller = principal.name.clone();
         let profile = self.profile(agent.as_ref(), principal.name).await;
         let profile = profile.map_err(|failure| (StatusCode::NOT_FOUND, failure))?;
         let lists = LISTS.into_iter().filter(|list| profile.has(list));
@@ -123,6 +126,7 @@ impl Mcp {
             .map_err(|error| (StatusCode::SERVICE_UNAVAILABLE, Failure::call(&error)))?;
         let session = Session::new(Revision::V2024_11_05, Abilities::default(), random);
         notifications.resources = watched(&session);
+        notifications.subscriptions_end = Some(self.ending(&caller, session.key()));
         let (path, notifications) = (head.uri.path(), notifications.frames());
         let frames = self
             .streams
@@ -144,7 +148,8 @@ impl Mcp {
             agent,
             lists,
             resources: None,
-            subscriptions: None,
+            agreed: Vec::new(),
+            subscriptions_end: None,
             subscription,
             drain: self.drain.clone(),
             stream: None,
@@ -186,9 +191,14 @@ impl McpRequest<'_> {
         if !uris.is_empty() {
             let place = (&self.common.caller, &self.common.target);
             let stream = Text::from(format!("mcp-stream-{}", self.common.call));
-            let (subscriptions, watched) = self.mcp.subscribe_all(place, stream, uris).await;
+            let ending = self.mcp.ending(&self.common.caller, stream.clone());
+            let (agreed, watched) = match self.mcp.subscribe_all(place, stream, uris).await {
+                Ok(subscribed) => subscribed,
+                Err(error) => return self.failed(&error.refusal().1),
+            };
             notifications.resources = Some(watched);
-            notifications.subscriptions = Some(subscriptions);
+            notifications.agreed = agreed;
+            notifications.subscriptions_end = Some(ending);
         }
         notifications.acknowledge();
         frames_response(notifications.frames(), self.common.budget)
@@ -244,9 +254,8 @@ impl Notifications {
         let mut agreed: serde_json::Map<_, _> = agreed
             .map(|list| (format!("{list}ListChanged"), Value::Bool(true)))
             .collect();
-        if let Some(subscriptions) = &self.subscriptions {
-            let uris: Vec<&Text> = subscriptions.named().collect();
-            agreed.insert("resourceSubscriptions".to_owned(), json!(uris));
+        if self.resources.is_some() {
+            agreed.insert("resourceSubscriptions".to_owned(), json!(self.agreed));
         }
         let params = json!({ "notifications": agreed });
         self.queue_notification("notifications/subscriptions/acknowledged", params);

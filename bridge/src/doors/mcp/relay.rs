@@ -157,7 +157,11 @@ impl Relay {
         Ok(self.results.unsubscribe(subscription).await?)
     }
 
-    fn admit(&self, caller: &Text) -> Result<(), NotRelayed> {
+    /// Counts a message of a client.
+    ///
+    /// # Errors
+    /// When the client has sent too many.
+    pub(super) fn admit(&self, caller: &Text) -> Result<(), NotRelayed> {
         let Err(exceeded) = self.quotas.admit(&client_of(caller), &RATE_LIMITS) else {
             return Ok(());
         };

@@ -22,8 +22,9 @@ use tokio::sync::broadcast::error::RecvError;
 use super::Mcp;
 use super::envelope::{Params, text};
 use super::post::McpRequest;
+use super::relay::NotRelayed;
 use super::session::Session;
-use crate::calls::failure::Failure;
+use crate::calls::failure::{Failure, Reason};
 use crate::doors::rpc::common::Target;
 use crate::results::{MAX_URI, ResourceEvent, Subscription, containing};
 
@@ -36,17 +37,21 @@ pub(super) struct WatchedResources {
     agent: Option<Text>,
     /// The URIs that the client has used, by agent and by the agent's own URI.
     named: HashMap<Text, HashMap<Text, Text>>,
+    /// After a gap: the resources that may have changed in it.
+    suspects: Vec<Text>,
 }
 
-/// The subscriptions of a stream without a session. Dropping it ends them.
+/// The subscriptions that end with a stream. Dropping it ends them.
 pub(super) struct StreamSubscriptions {
     mcp: Arc<Mcp>,
     caller: Text,
-    agreed: Vec<Subscription>,
+    subscriber: Text,
 }
 
 /// Maximum number of resources of one stream without a session.
 const MAX_RESOURCES: usize = 256;
+/// So many subscriptions of one stream count as one message of a client to other replicas.
+const PER_MESSAGE: usize = 32;
 /// How many agents are asked at a time.
 const MAX_CONCURRENT: usize = 16;
 
@@ -56,6 +61,9 @@ impl WatchedResources {
     /// The next change, as the URI that the client knows.
     pub(super) async fn next(&mut self) -> String {
         loop {
+            if let Some(suspect) = self.suspects.pop() {
+                return suspect.to_string();
+            }
             match self.events.recv().await {
                 Ok(event) => {
                     if let Some(named) = self.apply(&event) {
@@ -67,10 +75,10 @@ impl WatchedResources {
                         tracing::warn!(
                             missed,
                             suppressed,
-                            "changes of resources are lost: the stream of an MCP client was read too slowly"
+                            "the stream of an MCP client was read too slowly: it reports all its resources as changed"
                         );
                     }
-                    self.read_again();
+                    self.mend_gap();
                 }
                 // The bridge is shutting down.
                 Err(RecvError::Closed) => std::future::pending().await,
@@ -83,7 +91,7 @@ impl WatchedResources {
             ResourceEvent::Subscribed(subscription) => self.add(subscription),
             ResourceEvent::Unsubscribed(subscription) => self.remove(subscription),
             ResourceEvent::Updated { agent, uri } => return self.changed(agent, uri),
-            ResourceEvent::Missed => self.read_again(),
+            ResourceEvent::Missed => self.mend_gap(),
         }
         None
     }
@@ -103,6 +111,13 @@ impl WatchedResources {
         {
             of_agent.remove(&subscription.uri);
         }
+    }
+
+    /// Reads the subscriptions again. Any of the resources may have changed.
+    fn mend_gap(&mut self) {
+        self.read_again();
+        let named = self.named.values().flat_map(HashMap::values);
+        self.suspects = named.cloned().collect();
     }
 
     fn read_again(&mut self) {
@@ -125,24 +140,14 @@ impl WatchedResources {
 
 // === impl StreamSubscriptions ===
 
-impl StreamSubscriptions {
-    /// The URIs that the client has used.
-    pub(super) fn named(&self) -> impl Iterator<Item = &Text> {
-        self.agreed.iter().map(|subscription| &subscription.named)
-    }
-}
-
 impl Drop for StreamSubscriptions {
     fn drop(&mut self) {
-        if self.agreed.is_empty() {
-            return;
+        let results = &self.mcp.door.results;
+        let subscriptions = results.subscriptions_of(&self.subscriber);
+        if !subscriptions.is_empty() {
+            let (mcp, caller) = (Arc::clone(&self.mcp), self.caller.clone());
+            results.spawn(async move { mcp.unsubscribe_all(&caller, subscriptions).await });
         }
-        let (mcp, caller) = (Arc::clone(&self.mcp), self.caller.clone());
-        let agreed = std::mem::take(&mut self.agreed);
-        self.mcp
-            .door
-            .results
-            .spawn(async move { mcp.unsubscribe_all(&caller, agreed).await });
     }
 }
 
@@ -167,6 +172,7 @@ impl Mcp {
             subscriber,
             agent,
             named: HashMap::new(),
+            suspects: Vec::new(),
         }
     }
 
@@ -188,14 +194,28 @@ impl Mcp {
         })
     }
 
-    /// Subscribes to resources for a stream without a session, for as long as the returned value lives. Resources whose
-    /// agents refuse are left out.
+    /// The subscriptions of a stream or session that end with the returned value.
+    pub(super) fn ending(self: &Arc<Self>, caller: &Text, subscriber: Text) -> StreamSubscriptions {
+        StreamSubscriptions {
+            mcp: Arc::clone(self),
+            caller: caller.clone(),
+            subscriber,
+        }
+    }
+
+    /// Subscribes to resources for a stream without a session, and returns the URIs that their agents have accepted.
+    ///
+    /// # Errors
+    /// When the client has subscribed too often recently.
     pub(super) async fn subscribe_all(
         self: &Arc<Self>,
         (caller, target): (&Text, &Target),
         stream: Text,
         uris: Vec<String>,
-    ) -> (StreamSubscriptions, WatchedResources) {
+    ) -> Result<(Vec<Text>, WatchedResources), NotRelayed> {
+        for _ in 0..uris.len().div_ceil(PER_MESSAGE) {
+            self.relay.admit(caller)?;
+        }
         let mut watched = self.watched(stream.clone(), target.name().map(Text::from));
         let wanted = uris
             .iter()
@@ -208,23 +228,24 @@ impl Mcp {
         let asked = asked.buffered(MAX_CONCURRENT);
         let agreed: Vec<_> = asked.filter_map(std::future::ready).collect().await;
         agreed.iter().for_each(|it| watched.add(it));
-        let subscriptions = StreamSubscriptions {
-            mcp: Arc::clone(self),
-            caller: caller.clone(),
-            agreed,
-        };
-        (subscriptions, watched)
+        Ok((agreed.into_iter().map(|it| it.named).collect(), watched))
     }
 
     /// Records a subscription, and subscribes at the agent. Returns whether both succeeded.
     async fn subscribe(&self, caller: &Text, subscription: &Subscription) -> bool {
-        let noted = self.relay.subscribe(caller, subscription.clone()).await;
+        let noted = self.door.results.subscribe(subscription.clone()).await;
         if let Err(error) = noted {
-            tracing::debug!(%error, "a subscription to a resource was not recorded");
+            tracing::warn!(%error, "a subscription to a resource was not recorded");
             return false;
         }
-        self.ask_agent("resources/subscribe", caller, subscription)
-            .await
+        let is_accepted = self
+            .ask_agent("resources/subscribe", caller, subscription)
+            .await;
+        if !is_accepted {
+            self.unsubscribe_all(caller, vec![subscription.clone()])
+                .await;
+        }
+        is_accepted
     }
 
     /// Ends subscriptions. An agent is told only if no other client has subscribed to the resource.
@@ -262,9 +283,11 @@ impl Mcp {
 impl McpRequest<'_> {
     /// `resources/subscribe` and `resources/unsubscribe`.
     pub(super) async fn change_subscription(self) -> Response {
-        let Some(subscription) = self.own_subscription() else {
-            // Without a session no stream could report changes. Other faults are for the agent to name.
-            return self.forwarded().await;
+        let subscription = match self.own_subscription() {
+            Ok(Some(subscription)) => subscription,
+            // The agent names the fault.
+            Ok(None) => return self.forwarded().await,
+            Err(failure) => return self.failed(&failure),
         };
         let (relay, caller) = (&self.mcp.relay, &self.common.caller);
         if self.method == "resources/subscribe" {
@@ -281,16 +304,25 @@ impl McpRequest<'_> {
         }
     }
 
-    fn own_subscription(&self) -> Option<Subscription> {
-        let session = self.session?;
-        let params = Params::read(&self.unit.bytes).ok()?;
+    fn own_subscription(&self) -> Result<Option<Subscription>, Failure> {
+        let params = Params::read(&self.unit.bytes)?;
+        let Some(uri) = text(params.uri) else {
+            return Ok(None);
+        };
+        if uri.len() > MAX_URI {
+            let message = format!("params.uri has more than {MAX_URI} bytes");
+            return Err(Failure::bad_params(&message));
+        }
+        let Some(session) = self.session else {
+            let message = "a subscription needs a session, whose stream reports the changes: send initialize, and repeat its Mcp-Session-Id";
+            return Err(Failure::new(Reason::InvalidRequest, message));
+        };
         let agent = text(params.agent).map(|agent| Target::Agent(agent.into()));
         let target = match &self.common.target {
             Target::InPayload => agent.as_ref().unwrap_or(&Target::InPayload),
             target => target,
         };
-        self.mcp
-            .subscription(session.key(), target, &text(params.uri)?)
+        Ok(self.mcp.subscription(session.key(), target, &uri))
     }
 }
 
