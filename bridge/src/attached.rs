@@ -859,7 +859,7 @@ impl Deadlines {
 /// The answer of an MCP server. If a run ends before it has received the request, the next run gets it.
 async fn with_mcp(server: &Server, request: &Request, parts: Parts) -> Result<Bytes, Failure> {
     let watched = &server.lifecycle.watched;
-    watched.note(&request.method, &request.body);
+    watched.track(&request.method, &request.body);
     loop {
         let up: Arc<RunningServer> = server.lifecycle.up().await?;
         let link = &up.link;

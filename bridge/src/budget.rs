@@ -28,8 +28,8 @@ pub struct Budget {
     refused: IntCounter,
 }
 
-/// The part of a [`Budget`] that one client may use. Cheap to clone: clones count in memory of their own, rather than in
-/// memory that all processors change.
+/// The part of a [`Budget`] that one client may use. Cheap to clone: a clone changes only this client's reference
+/// count, not one that all clients share.
 #[derive(Debug, Clone)]
 pub struct ClientBudget(Arc<Client>);
 

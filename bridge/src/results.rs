@@ -523,11 +523,7 @@ pub(crate) fn resource_event_in(record: &Record) -> Option<ResourceEvent> {
     match body::read(record)? {
         Event::Subscribed(subscription) => Some(ResourceEvent::Subscribed(subscription)),
         Event::Unsubscribed(subscription) => Some(ResourceEvent::Unsubscribed(subscription)),
-        Event::Updated {
-            agent,
-            uri,
-            from: _,
-        } => Some(ResourceEvent::Updated { agent, uri }),
+        Event::Updated { agent, uri } => Some(ResourceEvent::Updated { agent, uri }),
         _ => None,
     }
 }
@@ -547,9 +543,7 @@ fn call_key(call: &str) -> String {
 fn claimed<'a>(entries: &'a Entries<Entry>, key: &str) -> Option<&'a ClaimedKey> {
     match entries.get(key)? {
         Entry::Key(claimed) => Some(claimed),
-        Entry::Call(_) | Entry::Subscribed(_) | Entry::Updated(_) | Entry::Over | Entry::Passed => {
-            None
-        }
+        Entry::Call(_) | Entry::Subscribed(_) | Entry::Over | Entry::Passed => None,
     }
 }
 

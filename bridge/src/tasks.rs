@@ -598,7 +598,7 @@ fn differences(reported: ReportedTask, task: &Task) -> Vec<(u32, Event)> {
         .collect()
 }
 
-/// The text of an agent's error.
+/// The message of a task that has failed, with the reason.
 fn failure_message(why: &str) -> Message {
     Message::of_agent(vec![Part::of(Content::Text(why.to_owned()))])
 }

@@ -23,7 +23,7 @@ use crate::bus::outbound::Outgoing;
 use crate::config::{AgentCardConfig, MAX_CARD_BYTES};
 use crate::names::Mode;
 use crate::registry::card::{EXTENSION, ITEMS};
-use crate::registry::discovery::{AGENT, UPDATE, UPDATED};
+use crate::registry::discovery::{AGENT, UPDATE_SOURCE, UPDATED};
 use crate::registry::{Agents, Registry};
 use crate::results::UpdateSource;
 use crate::route::NamedBy;
@@ -96,7 +96,7 @@ impl Herald {
         uri: &str,
         from: &UpdateSource,
     ) -> Result<(), TransportError> {
-        let meta = json!({ AGENT: self.agent.as_str(), UPDATE: from });
+        let meta = json!({ AGENT: self.agent.as_str(), UPDATE_SOURCE: from });
         let params = json!({ "uri": uri, "_meta": meta });
         let message = json!({ "jsonrpc": "2.0", "method": UPDATED, "params": params });
         self.publish(message.to_string()).await

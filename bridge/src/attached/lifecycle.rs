@@ -15,7 +15,7 @@ use tokio::time::timeout;
 
 use super::card;
 use super::health::Health;
-use super::link::{Link, Log};
+use super::link::{Disconnected, Link, Log};
 use super::watched::{SUBSCRIBE, Watched};
 use crate::calls::failure::{Failure, Reason};
 use crate::config::{AgentCardConfig, ListVersions};
@@ -192,10 +192,16 @@ impl Lifecycle {
                 uri = self.watched.next_to_subscribe() => uri,
             };
             let params = json!({ "uri": uri }).to_string();
-            let asked = timeout(START, link.ask(SUBSCRIBE, &params)).await;
-            if asked.is_err() {
+            let refused = match timeout(START, link.ask(SUBSCRIBE, &params)).await {
+                Ok(Ok(Ok(answer))) => refusal_in(&answer),
+                Ok(Ok(Err(failure))) => Some(failure.message().to_owned()),
+                // The next run is asked again.
+                Ok(Err(Disconnected)) => None,
+                Err(_) => Some("it did not answer in time".to_owned()),
+            };
+            if let Some(why) = refused {
                 link.strange(&format!(
-                    "an attached server did not answer {SUBSCRIBE} in time"
+                    "an attached server does not watch the resource {uri:.256}: {why:.256}"
                 ));
             }
         }
@@ -248,6 +254,17 @@ impl Lifecycle {
     fn versions_mut(&self) -> MutexGuard<'_, ListVersions> {
         self.versions.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// The error in an answer, as JSON.
+fn refusal_in(answer: &[u8]) -> Option<String> {
+    #[derive(Deserialize)]
+    struct Answer {
+        #[serde(default)]
+        error: Option<Box<RawValue>>,
+    }
+    let answer: Answer = serde_json::from_slice(answer).ok()?;
+    answer.error.map(|error| error.get().to_owned())
 }
 
 /// The pages of a list; none if the server answers with an error. `None` if it does not answer in time.

@@ -438,11 +438,11 @@ impl Link {
                 None,
             ) => self.lists_changed.notify_one(),
             (method @ "notifications/resources/updated", None) => {
-                if !self.watched.update(line) {
+                if !self.watched.report_change(line) {
                     self.dropped(
                         method,
                         Refused::NEVER,
-                        "no client has subscribed to the resource",
+                        "no client has subscribed to the resource, or too many changes wait",
                     );
                 }
             }

@@ -143,8 +143,13 @@ impl Program {
             .kill_on_drop(true);
         if let Some(directory) = &self.directory {
             // The error of a start does not tell whether the program or the directory is at fault.
-            std::fs::read_dir(directory)
+            let found = std::fs::metadata(directory)
                 .map_err(|error| format!("its working directory {directory:?}: {error}"))?;
+            if !found.is_dir() {
+                return Err(format!(
+                    "its working directory {directory:?} is not a directory"
+                ));
+            }
             command.current_dir(directory);
         }
         command

@@ -35,8 +35,8 @@ const MOST: usize = 10_000;
 // === impl Watched ===
 
 impl Watched {
-    /// Notes a request of a client that is passed on to the server.
-    pub(super) fn note(&self, method: &str, request: &[u8]) {
+    /// Tracks a request of a client that is passed on to the server.
+    pub(super) fn track(&self, method: &str, request: &[u8]) {
         let Some(uri) = Some(request)
             .filter(|_| method == SUBSCRIBE || method == "resources/unsubscribe")
             .and_then(uri_of)
@@ -46,6 +46,8 @@ impl Watched {
         let mut resources = self.resources();
         if method != SUBSCRIBE {
             resources.watched.remove(&uri);
+            resources.to_subscribe.remove(&uri);
+            resources.updated.remove(&uri);
         } else if resources.watched.len() < MOST {
             resources.watched.insert(uri);
         }
@@ -79,20 +81,21 @@ impl Watched {
         .await
     }
 
-    /// Takes a change that the server reports. Returns whether a client has subscribed to the resource, or to one that
-    /// contains it.
-    pub(super) fn update(&self, notification: &[u8]) -> bool {
+    /// Takes a change that the server reports. Returns `false` if no client has subscribed to the resource, or to one
+    /// that contains it, or if too many changes wait to be reported.
+    pub(super) fn report_change(&self, notification: &[u8]) -> bool {
         let Some(uri) = uri_of(notification) else {
             return false;
         };
         let mut resources = self.resources();
         let is_watched = containing(&uri).any(|(uri, _)| resources.watched.contains(uri));
-        if is_watched && resources.updated.len() < MOST {
-            resources.updated.insert(uri);
+        if !is_watched || resources.updated.len() >= MOST {
+            return false;
         }
+        resources.updated.insert(uri);
         drop(resources);
         self.updated.notify_one();
-        is_watched
+        true
     }
 
     /// The next resource that has changed.
@@ -151,26 +154,28 @@ mod tests {
     #[test]
     fn only_changes_of_watched_resources_are_reported_and_each_once() {
         let watched = Watched::default();
-        watched.note(SUBSCRIBE, &message("file:///a"));
-        watched.note("resources/read", &message("file:///b"));
-        assert!(!watched.update(&message("file:///b")));
-        assert!(!watched.update(b"{}"));
+        watched.track(SUBSCRIBE, &message("file:///a"));
+        watched.track("resources/read", &message("file:///b"));
+        assert!(!watched.report_change(&message("file:///b")));
+        assert!(!watched.report_change(b"{}"));
         for _ in 0..3 {
-            assert!(watched.update(&message("file:///a")));
+            assert!(watched.report_change(&message("file:///a")));
         }
-        assert!(watched.update(&message("file:///a/c")));
+        assert!(watched.report_change(&message("file:///a/c")));
         let next = || watched.next_updated().now_or_never();
         assert_eq!(next(), Some("file:///a".into()));
         assert_eq!(next(), Some("file:///a/c".into()));
         assert_eq!(next(), None);
-        watched.note("resources/unsubscribe", &message("file:///a"));
-        assert!(!watched.update(&message("file:///a")));
+        assert!(watched.report_change(&message("file:///a")));
+        watched.track("resources/unsubscribe", &message("file:///a"));
+        assert_eq!(next(), None);
+        assert!(!watched.report_change(&message("file:///a")));
     }
 
     #[test]
     fn a_restarted_server_is_asked_again() {
         let watched = Watched::default();
-        watched.note(SUBSCRIBE, &message("b"));
+        watched.track(SUBSCRIBE, &message("b"));
         let next = || watched.next_to_subscribe().now_or_never();
         assert_eq!(next(), None);
         watched.add(vec!["a".into(), "b".into()]);

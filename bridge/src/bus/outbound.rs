@@ -137,7 +137,8 @@ pub struct Outbound {
 /// A request whose answer the bridge handles.
 #[derive(Clone, Copy)]
 pub struct TrackedRequest<'a> {
-    /// Makes of the event of the call the request as it was received, for all destinations except the one that answers.
+    /// Restores the request as it was received from the event of the call, for every destination except the one that
+    /// answers.
     pub plain: &'a dyn Fn(&Event) -> Result<Event, EventError>,
     /// Puts the reply address on the copy for the destination that answers.
     pub stamp: &'a Stamp<'a>,

@@ -208,8 +208,8 @@ impl Peer {
 // === impl Ending ===
 
 impl Ending {
-    /// The same for one connection. Every look at a cancellation token takes its lock, and each request looks: so each
-    /// connection has tokens of its own.
+    /// The same for one connection. Checking a token takes its lock, and every request checks it. So each connection has
+    /// child tokens.
     fn of_connection(&self) -> Self {
         Self {
             farewell: self.farewell.child_token(),

@@ -90,8 +90,10 @@ struct RequestResult {
 pub(crate) const UPDATED: &str = "notifications/resources/updated";
 /// The member of its `_meta` that names the agent.
 pub(crate) const AGENT: &str = "io.a2abus/agent";
-/// The member that tells apart changes that arrive twice.
-pub(crate) const UPDATE: &str = "io.a2abus/update";
+/// The member that marks the copies of one change.
+pub(crate) const UPDATE_SOURCE: &str = "io.a2abus/update";
+/// Maximum number of bytes of the name of a run.
+const MAX_RUN: usize = 64;
 /// How long publishing an answer may take. Requesters wait no longer.
 const ANSWER: Duration = Duration::from_secs(10);
 /// Between two attempts to store an announcement.
@@ -281,9 +283,7 @@ impl DiscoveryBinding {
     ) -> Result<String, (Failure, bool)> {
         let checked = self.registry.check_sender(agent, origin);
         checked.map_err(|error| (Failure::from(error), false))?;
-        // If the bridge has attached the agent, it has recorded the change itself.
-        let is_attached = self.registry.now().available(agent).is_some();
-        if let Some(results) = self.results.as_ref().filter(|_| !is_attached) {
+        if let Some(results) = &self.results {
             let noted = results.note_updated(agent, uri.clone(), from.clone()).await;
             noted.map_err(|error| (AnnouncementError::NotStored(error).into(), true))?;
         }
@@ -478,10 +478,15 @@ impl DiscoveryRequest {
             let message = format!("{UPDATED}: the uri has more than {MAX_URI} bytes");
             return Err(Failure::bad_params(&message));
         }
+        let from = params.meta.from;
+        if from.as_ref().is_some_and(|from| from.run.len() > MAX_RUN) {
+            let message = format!("{UPDATED}: the run has more than {MAX_RUN} bytes");
+            return Err(Failure::bad_params(&message));
+        }
         Ok(Self::Updated {
             agent: params.meta.agent.into(),
             uri: params.uri.into(),
-            from: params.meta.from,
+            from,
         })
     }
 }

@@ -10,7 +10,7 @@ use a2abus_plugin::Text;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use super::resources::{LatestUpdates, Subscription, UpdateSource};
+use super::resources::Subscription;
 use crate::clock;
 use crate::state::body;
 use crate::state::{Applied, Fold, Position, Record};
@@ -71,8 +71,6 @@ pub(crate) enum Event {
         agent: Text,
         /// The agent's own URI.
         uri: Text,
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        from: Option<UpdateSource>,
     },
 }
 
@@ -204,9 +202,7 @@ pub(crate) enum Entry {
     Over,
     /// The subscription of an MCP client to a resource.
     Subscribed(Subscription),
-    /// The changes of a resource.
-    Updated(LatestUpdates),
-    /// An answer that was passed on. Only followers need it.
+    /// An answer that was passed on, or a change of a resource. Only followers need it.
     Passed,
 }
 
@@ -240,16 +236,8 @@ impl Fold for ResultFold {
             (None | Some(Entry::Passed), Event::ClientAnswer { .. }) => {
                 *entry = Some(Entry::Passed);
             }
-            (None, Event::Updated { from, .. }) => {
-                let mut latest = LatestUpdates::default();
-                latest.take(from);
-                *entry = Some(Entry::Updated(latest));
-            }
-            (Some(Entry::Updated(latest)), Event::Updated { from, .. })
-                if latest.is_new(from.as_ref()) =>
-            {
-                latest.take(from);
-            }
+            // Each change has a key of its own. A second record of it is a copy.
+            (None, Event::Updated { .. }) => *entry = Some(Entry::Passed),
             (None | Some(Entry::Subscribed(_)), Event::Subscribed(subscription)) => {
                 *entry = Some(Entry::Subscribed(subscription));
             }
@@ -260,10 +248,9 @@ impl Fold for ResultFold {
             (Some(Entry::Key(claimed)), Event::Renewed { call }) if claimed.is_open(&call) => {}
             (Some(Entry::Key(claimed)), event) => return claimed.end(event, bytes),
             (Some(Entry::Call(followed)), event) => return followed.take(event, bytes),
-            (
-                None | Some(Entry::Over | Entry::Passed | Entry::Subscribed(_) | Entry::Updated(_)),
-                _,
-            ) => return Applied::Unchanged,
+            (None | Some(Entry::Over | Entry::Passed | Entry::Subscribed(_)), _) => {
+                return Applied::Unchanged;
+            }
         }
         Applied::Changed
     }
@@ -273,9 +260,16 @@ impl Fold for ResultFold {
             Entry::Key(claimed) => claimed.bytes,
             Entry::Call(followed) => followed.bytes,
             Entry::Subscribed(subscription) => subscription.size_bytes(),
-            Entry::Updated(_) | Entry::Over | Entry::Passed => 0,
+            Entry::Over | Entry::Passed => 0,
         };
         size_of::<Entry>() + bytes
+    }
+
+    fn group<'a>(&self, entry: &'a Entry) -> Option<&'a str> {
+        match entry {
+            Entry::Subscribed(subscription) => Some(&subscription.subscriber),
+            Entry::Key(_) | Entry::Call(_) | Entry::Over | Entry::Passed => None,
+        }
     }
 
     /// A call counts as ended, so that it can be removed when memory is short: its record is only needed if its replica
@@ -284,7 +278,7 @@ impl Fold for ResultFold {
         match entry {
             Entry::Key(claimed) => claimed.outcome.is_some(),
             Entry::Subscribed(_) => false,
-            Entry::Call(_) | Entry::Updated(_) | Entry::Over | Entry::Passed => true,
+            Entry::Call(_) | Entry::Over | Entry::Passed => true,
         }
     }
 }
@@ -296,9 +290,17 @@ impl Entry {
     pub(crate) fn call(&self) -> Option<&FollowedCall> {
         match self {
             Self::Call(followed) => Some(followed),
-            Self::Key(_) | Self::Subscribed(_) | Self::Updated(_) | Self::Over | Self::Passed => {
-                None
-            }
+            Self::Key(_) | Self::Subscribed(_) | Self::Over | Self::Passed => None,
+        }
+    }
+}
+
+impl Entry {
+    /// The entry as a subscription, if it is one.
+    pub(crate) fn subscription(&self) -> Option<&Subscription> {
+        match self {
+            Self::Subscribed(subscription) => Some(subscription),
+            Self::Key(_) | Self::Call(_) | Self::Over | Self::Passed => None,
         }
     }
 }
@@ -564,7 +566,7 @@ mod tests {
             subscriber: "mcp-session-1".into(),
             agent: "files".into(),
             uri: "file:///a".into(),
-            named: "a2abus://files/file:///a".into(),
+            client_uri: "a2abus://files/file:///a".into(),
         };
         let begin = Event::Subscribed(subscription.clone());
         let end = Event::Unsubscribed(subscription);
@@ -574,6 +576,16 @@ mod tests {
         assert!(entry.is_none(), "{entry:?}");
         use Applied::{Changed, Unchanged};
         assert_eq!(applied, [Changed, Changed, Unchanged]);
+    }
+
+    #[test]
+    fn a_change_that_arrives_twice_counts_once() {
+        let updated = Event::Updated {
+            agent: "files".into(),
+            uri: "file:///a".into(),
+        };
+        let (_, applied) = records(&[updated.clone(), updated]);
+        assert_eq!(applied, [Applied::Changed, Applied::Unchanged]);
     }
 
     #[test]

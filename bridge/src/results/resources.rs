@@ -2,8 +2,6 @@
 //!
 //! Source: docs/protocols/mcp.md §9.
 
-use std::collections::VecDeque;
-
 use a2abus_plugin::Text;
 use serde::{Deserialize, Serialize};
 
@@ -17,10 +15,10 @@ pub(crate) struct Subscription {
     /// The agent's own URI.
     pub(crate) uri: Text,
     /// The URI that the client has used.
-    pub(crate) named: Text,
+    pub(crate) client_uri: Text,
 }
 
-/// Where a change was reported first. It may arrive on several ways: in the log, and as an announcement.
+/// Where a change was reported first. It may arrive by several routes: in the log, and as an announcement.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct UpdateSource {
     /// The run of the bridge that has attached the server.
@@ -28,10 +26,6 @@ pub(crate) struct UpdateSource {
     /// The number of the change in that run, from 1.
     pub(crate) number: u64,
 }
-
-/// The latest changes of one resource, by the runs that have reported them.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct LatestUpdates(VecDeque<UpdateSource>);
 
 /// A record about resources.
 #[derive(Debug, Clone)]
@@ -52,8 +46,6 @@ pub(super) const SUBSCRIPTION: &str = "subscription-";
 pub(super) const RESOURCE: &str = "resource-";
 /// Maximum number of bytes of a URI.
 pub(crate) const MAX_URI: usize = 4 << 10;
-/// Maximum number of runs whose changes of one resource are told apart.
-const MAX_RUNS: usize = 4;
 /// Maximum number of URIs that may contain another.
 const MAX_DEPTH: usize = 32;
 
@@ -61,7 +53,7 @@ const MAX_DEPTH: usize = 32;
 
 impl Subscription {
     pub(super) fn size_bytes(&self) -> usize {
-        [&self.subscriber, &self.agent, &self.uri, &self.named]
+        [&self.subscriber, &self.agent, &self.uri, &self.client_uri]
             .map(|text| text.len())
             .iter()
             .sum()
@@ -69,30 +61,6 @@ impl Subscription {
 
     pub(super) fn is_of_same_resource(&self, other: &Self) -> bool {
         self.agent == other.agent && self.uri == other.uri
-    }
-}
-
-// === impl LatestUpdates ===
-
-impl LatestUpdates {
-    /// Whether a change has not arrived before.
-    pub(super) fn is_new(&self, from: Option<&UpdateSource>) -> bool {
-        let is_known = |from: &UpdateSource| {
-            self.0
-                .iter()
-                .any(|it| it.run == from.run && it.number >= from.number)
-        };
-        !from.is_some_and(is_known)
-    }
-
-    /// Takes a new change.
-    pub(super) fn take(&mut self, from: Option<UpdateSource>) {
-        let Some(from) = from else { return };
-        self.0.retain(|known| known.run != from.run);
-        if self.0.len() == MAX_RUNS {
-            self.0.pop_front();
-        }
-        self.0.push_back(from);
     }
 }
 
@@ -108,26 +76,6 @@ pub(crate) fn containing(uri: &str) -> impl Iterator<Item = (&str, &str)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_change_that_arrives_twice_counts_once() {
-        let mut latest = LatestUpdates::default();
-        let mut take = |run: &str, number| {
-            let from = Some(UpdateSource {
-                run: run.into(),
-                number,
-            });
-            let is_new = latest.is_new(from.as_ref());
-            if is_new {
-                latest.take(from);
-            }
-            is_new
-        };
-        assert!(take("a", 1) && take("a", 2) && take("b", 1));
-        assert!(!take("a", 1) && !take("a", 2) && !take("b", 1));
-        assert!(take("a", 3));
-        assert!(latest.is_new(None));
-    }
 
     #[test]
     fn a_resource_is_within_its_folders() {

@@ -6,7 +6,8 @@ use a2abus_plugin::Text;
 
 use super::fold::{Entry, Event};
 use super::resources::{RESOURCE, SUBSCRIPTION, Subscription, UpdateSource};
-use super::{APPLIED, Results, digest_of};
+use super::{APPLIED, LATEST, Results, digest_of};
+use crate::clock;
 use crate::state::{StateError, body};
 
 // === impl Results ===
@@ -33,13 +34,33 @@ impl Results {
         let event = body::write(&Event::Unsubscribed(subscription.clone()));
         let key = key_of_subscription(subscription);
         self.view.commit(&key, Some(event), APPLIED).await?;
-        let same = self.subscriptions(|other| other.is_of_same_resource(subscription));
-        Ok(!same.is_empty())
+        Ok(self.is_subscribed(subscription))
     }
 
-    /// The subscriptions of a session.
+    /// The subscriptions of a session that has not ended.
     pub(crate) fn subscriptions_of(&self, session: &str) -> Vec<Subscription> {
-        self.subscriptions(|subscription| *subscription.subscriber == *session)
+        self.view.read(|entries| {
+            if matches!(entries.get(session), Some(Entry::Over)) {
+                return Vec::new();
+            }
+            let entries = entries.group(session);
+            let all = entries.filter_map(|(_, entry)| entry.subscription());
+            all.cloned().collect()
+        })
+    }
+
+    /// The same, once this replica has read everything that is in the log now.
+    pub(crate) async fn latest_subscriptions_of(&self, session: &str) -> Vec<Subscription> {
+        // Without the end of the log, those that were read are all that is known.
+        let _ = self.view.latest(LATEST).await;
+        self.subscriptions_of(session)
+    }
+
+    /// Whether a client has subscribed to a resource.
+    pub(crate) fn is_subscribed(&self, subscription: &Subscription) -> bool {
+        !self
+            .subscriptions(|other| other.is_of_same_resource(subscription))
+            .is_empty()
     }
 
     /// The resources of an agent that clients have subscribed to, once the log has been read.
@@ -54,10 +75,8 @@ impl Results {
     /// The recorded subscriptions whose session has not ended.
     fn subscriptions(&self, is_sought: impl Fn(&Subscription) -> bool) -> Vec<Subscription> {
         self.view.read(|entries| {
-            let all = entries.iter().filter_map(|(_, entry)| match entry {
-                Entry::Subscribed(subscription) => Some(subscription),
-                _ => None,
-            });
+            let all = entries.iter();
+            let all = all.filter_map(|(_, entry)| entry.subscription());
             let sought = all.filter(|it| is_sought(it)).filter(|it| {
                 let session = entries.get(&it.subscriber);
                 !matches!(session, Some(Entry::Over))
@@ -77,9 +96,16 @@ impl Results {
         uri: Text,
         from: Option<UpdateSource>,
     ) -> Result<(), StateError> {
-        let digest = digest_of([agent.as_bytes(), uri.as_bytes()]);
+        // A key for each change: an entry of an earlier one may have been forgotten, and then takes no records.
+        let from = from.unwrap_or_else(|| UpdateSource {
+            run: Text::from(&*clock::new_event_id()),
+            number: 0,
+        });
+        let number = from.number.to_be_bytes();
+        let (of, run) = (agent.as_bytes(), from.run.as_bytes());
+        let digest = digest_of([of, uri.as_bytes(), run, &number]);
         let agent = agent.clone();
-        let event = Event::Updated { agent, uri, from };
+        let event = Event::Updated { agent, uri };
         self.append(&format!("{RESOURCE}{digest}"), &event).await
     }
 }

@@ -10,6 +10,7 @@ use a2abus_plugin::{Refused, Text, Unit};
 use http::request::Parts;
 use serde::Deserialize;
 use serde_json::value::RawValue;
+use serde_path_to_error::Segment;
 
 use super::form::{Envelope, Form};
 use super::method::{Method, Push};
@@ -271,11 +272,24 @@ fn fault<'a, T: Deserialize<'a>>(request: &'a [u8]) -> Failure {
         return Failure::bad_params("params cannot be read");
     };
     let segments = error.path().iter();
-    let pointer: String = segments.map(|segment| format!("/{segment}")).collect();
+    let pointer: String = segments.map(pointer_to).collect();
     let what = error.inner().to_string();
-    let what = what.split(" at line ").next().unwrap_or_default();
+    let what = what
+        .rsplit_once(" at line ")
+        .map_or(&*what, |(what, _)| what);
     let failure = Failure::bad_params(&format!("{}: {what}", error.path()));
     failure.detail(POINTER, pointer)
+}
+
+/// A step of a JSON pointer (RFC 6901).
+fn pointer_to(segment: &Segment) -> String {
+    match segment {
+        Segment::Seq { index } => format!("/{index}"),
+        Segment::Map { key } | Segment::Enum { variant: key } => {
+            format!("/{}", key.replace('~', "~0").replace('/', "~1"))
+        }
+        Segment::Unknown => String::new(),
+    }
 }
 
 fn no_id() -> Text {

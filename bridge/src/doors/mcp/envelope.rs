@@ -44,7 +44,7 @@ pub(super) struct Params<'a> {
     pub(super) notifications: Option<&'a RawValue>,
 }
 
-/// Params that are read in the same pass as the request around them. Those that are no object count as absent.
+/// Params that are read in the same pass as the request around them. Params that are not an object count as absent.
 #[derive(Default)]
 struct Lenient<'a>(Params<'a>);
 

@@ -95,13 +95,13 @@ pub(super) fn recipient_of(body: &[u8]) -> Recipient {
 // === impl Streams ===
 
 impl Streams {
-    /// Opens a stream at this path, and returns its frames. `changes` are the frames for changes of lists. After
-    /// `drain` the stream accepts no more messages, and it ends once all are answered.
+    /// Opens a stream at this path, and returns its frames. `notifications` are the frames for changes of lists and
+    /// resources. After `drain` the stream accepts no more messages, and it ends once all are answered.
     pub(super) fn open<C>(
         self: &Arc<Self>,
         path: &str,
         session: &Session,
-        changes: C,
+        notifications: C,
         drain: CancellationToken,
     ) -> impl Stream<Item = Frame> + Send + use<C>
     where
@@ -132,7 +132,7 @@ impl Streams {
             };
             Some((frame, open))
         });
-        stream::iter([endpoint]).chain(stream::select(changes, messages))
+        stream::iter([endpoint]).chain(stream::select(notifications, messages))
     }
 
     /// The handle of an open stream.

@@ -52,8 +52,8 @@ struct Notifications {
     resources: Option<WatchedResources>,
     /// The URIs that a stream without a session has subscribed to.
     agreed: Vec<Text>,
-    /// The subscriptions that end with this stream.
-    subscriptions_end: Option<StreamSubscriptions>,
+    /// Ends the subscriptions of this stream when it is dropped.
+    unsubscribe: Option<StreamSubscriptions>,
     /// The id of its request, if every notification must contain it.
     subscription: Option<Text>,
     drain: CancellationToken,
@@ -126,7 +126,7 @@ impl Mcp {
             .map_err(|error| (StatusCode::SERVICE_UNAVAILABLE, Failure::call(&error)))?;
         let session = Session::new(Revision::V2024_11_05, Abilities::default(), random);
         notifications.resources = watched(&session);
-        notifications.subscriptions_end = Some(self.ending(&caller, session.key()));
+        notifications.unsubscribe = Some(self.unsubscribe_on_drop(&caller, session.key()));
         let (path, notifications) = (head.uri.path(), notifications.frames());
         let frames = self
             .streams
@@ -149,7 +149,7 @@ impl Mcp {
             lists,
             resources: None,
             agreed: Vec::new(),
-            subscriptions_end: None,
+            unsubscribe: None,
             subscription,
             drain: self.drain.clone(),
             stream: None,
@@ -191,14 +191,16 @@ impl McpRequest<'_> {
         if !uris.is_empty() {
             let place = (&self.common.caller, &self.common.target);
             let stream = Text::from(format!("mcp-stream-{}", self.common.call));
-            let ending = self.mcp.ending(&self.common.caller, stream.clone());
+            let unsubscribe = self
+                .mcp
+                .unsubscribe_on_drop(&self.common.caller, stream.clone());
             let (agreed, watched) = match self.mcp.subscribe_all(place, stream, uris).await {
                 Ok(subscribed) => subscribed,
                 Err(error) => return self.failed(&error.refusal().1),
             };
             notifications.resources = Some(watched);
             notifications.agreed = agreed;
-            notifications.subscriptions_end = Some(ending);
+            notifications.unsubscribe = Some(unsubscribe);
         }
         notifications.acknowledge();
         frames_response(notifications.frames(), self.common.budget)

@@ -35,7 +35,7 @@ pub(super) struct Relay {
 pub(super) enum NotRelayed {
     /// Its client has sent too much of it recently.
     #[error(
-        "this client has sent too many cancels, ends of sessions, answers and subscriptions to other replicas recently"
+        "this client has sent too many cancels, ends of sessions, answers and subscriptions in the last minute"
     )]
     TooOften {
         /// Seconds until the client may try again.
@@ -76,8 +76,8 @@ impl NotRelayed {
                 (StatusCode::PAYLOAD_TOO_LARGE, failure)
             }
             Self::Failed(error) => {
-                tracing::warn!(%error, "a message of an MCP client was not passed on to other replicas");
-                let message = "this cannot be passed on to other replicas now: try again later";
+                tracing::warn!(%error, "a message of an MCP client was not recorded in the log `results`");
+                let message = "the bridge cannot record this now (log `results`): try again later";
                 let failure = Failure::new(Reason::AgentUnavailable, message);
                 (StatusCode::SERVICE_UNAVAILABLE, failure)
             }

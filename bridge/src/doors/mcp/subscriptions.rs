@@ -10,14 +10,19 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use a2abus_plugin::Text;
+use axum::body::{Body, to_bytes};
 use axum::response::Response;
 use futures_util::{StreamExt as _, stream};
+use serde::Deserialize;
+use serde::de::IgnoredAny;
 use serde_json::json;
 use serde_json::value::RawValue;
 use tokio::sync::broadcast;
 use tokio::sync::broadcast::error::RecvError;
+use tokio::time::sleep;
 
 use super::Mcp;
 use super::envelope::{Params, text};
@@ -26,6 +31,7 @@ use super::relay::NotRelayed;
 use super::session::Session;
 use crate::calls::failure::{Failure, Reason};
 use crate::doors::rpc::common::Target;
+use crate::http::sse::is_stream;
 use crate::results::{MAX_URI, ResourceEvent, Subscription, containing};
 
 /// The resources that one stream reports.
@@ -36,7 +42,7 @@ pub(super) struct WatchedResources {
     /// The agent; `None` for all.
     agent: Option<Text>,
     /// The URIs that the client has used, by agent and by the agent's own URI.
-    named: HashMap<Text, HashMap<Text, Text>>,
+    client_uris: HashMap<Text, HashMap<Text, Text>>,
     /// After a gap: the resources that may have changed in it.
     suspects: Vec<Text>,
 }
@@ -48,10 +54,12 @@ pub(super) struct StreamSubscriptions {
     subscriber: Text,
 }
 
-/// Maximum number of resources of one stream without a session.
+/// Maximum number of resources of one session, or of one stream without a session.
 const MAX_RESOURCES: usize = 256;
 /// So many subscriptions of one stream count as one message of a client to other replicas.
 const PER_MESSAGE: usize = 32;
+/// How long all agents may take to accept the subscriptions of one stream.
+const TOTAL_TIMEOUT: Duration = Duration::from_secs(5);
 /// How many agents are asked at a time.
 const MAX_CONCURRENT: usize = 16;
 
@@ -101,13 +109,16 @@ impl WatchedResources {
         if subscription.subscriber != self.subscriber || self.agent.as_ref().is_some_and(is_other) {
             return;
         }
-        let of_agent = self.named.entry(subscription.agent.clone()).or_default();
-        of_agent.insert(subscription.uri.clone(), subscription.named.clone());
+        let of_agent = self
+            .client_uris
+            .entry(subscription.agent.clone())
+            .or_default();
+        of_agent.insert(subscription.uri.clone(), subscription.client_uri.clone());
     }
 
     fn remove(&mut self, subscription: &Subscription) {
         if subscription.subscriber == self.subscriber
-            && let Some(of_agent) = self.named.get_mut(&subscription.agent)
+            && let Some(of_agent) = self.client_uris.get_mut(&subscription.agent)
         {
             of_agent.remove(&subscription.uri);
         }
@@ -116,12 +127,12 @@ impl WatchedResources {
     /// Reads the subscriptions again. Any of the resources may have changed.
     fn mend_gap(&mut self) {
         self.read_again();
-        let named = self.named.values().flat_map(HashMap::values);
+        let named = self.client_uris.values().flat_map(HashMap::values);
         self.suspects = named.cloned().collect();
     }
 
     fn read_again(&mut self) {
-        self.named.clear();
+        self.client_uris.clear();
         let results = Arc::clone(&self.mcp.door.results);
         for subscription in results.subscriptions_of(&self.subscriber) {
             self.add(&subscription);
@@ -130,7 +141,7 @@ impl WatchedResources {
 
     /// The client's URI of a resource that has changed, if the client has subscribed to it or to one that contains it.
     fn changed(&self, agent: &str, uri: &str) -> Option<String> {
-        let of_agent = self.named.get(agent)?;
+        let of_agent = self.client_uris.get(agent)?;
         containing(uri).find_map(|(container, rest)| {
             let named = of_agent.get(container)?;
             Some(format!("{named}{rest}"))
@@ -142,12 +153,14 @@ impl WatchedResources {
 
 impl Drop for StreamSubscriptions {
     fn drop(&mut self) {
-        let results = &self.mcp.door.results;
-        let subscriptions = results.subscriptions_of(&self.subscriber);
-        if !subscriptions.is_empty() {
-            let (mcp, caller) = (Arc::clone(&self.mcp), self.caller.clone());
-            results.spawn(async move { mcp.unsubscribe_all(&caller, subscriptions).await });
-        }
+        let (mcp, caller) = (Arc::clone(&self.mcp), self.caller.clone());
+        let subscriber = self.subscriber.clone();
+        self.mcp.door.results.spawn(async move {
+            // Some may have been recorded just now.
+            let results = &mcp.door.results;
+            let subscriptions = results.latest_subscriptions_of(&subscriber).await;
+            mcp.unsubscribe_all(&caller, subscriptions).await;
+        });
     }
 }
 
@@ -171,7 +184,7 @@ impl Mcp {
             events: self.running.resource_events(),
             subscriber,
             agent,
-            named: HashMap::new(),
+            client_uris: HashMap::new(),
             suspects: Vec::new(),
         }
     }
@@ -190,12 +203,16 @@ impl Mcp {
             subscriber,
             agent: agent.clone(),
             uri: uri.into(),
-            named: named.into(),
+            client_uri: named.into(),
         })
     }
 
     /// The subscriptions of a stream or session that end with the returned value.
-    pub(super) fn ending(self: &Arc<Self>, caller: &Text, subscriber: Text) -> StreamSubscriptions {
+    pub(super) fn unsubscribe_on_drop(
+        self: &Arc<Self>,
+        caller: &Text,
+        subscriber: Text,
+    ) -> StreamSubscriptions {
         StreamSubscriptions {
             mcp: Arc::clone(self),
             caller: caller.clone(),
@@ -225,10 +242,15 @@ impl Mcp {
                 .await
                 .then_some(subscription)
         });
-        let asked = asked.buffered(MAX_CONCURRENT);
+        let asked = asked
+            .buffered(MAX_CONCURRENT)
+            .take_until(sleep(TOTAL_TIMEOUT));
         let agreed: Vec<_> = asked.filter_map(std::future::ready).collect().await;
         agreed.iter().for_each(|it| watched.add(it));
-        Ok((agreed.into_iter().map(|it| it.named).collect(), watched))
+        Ok((
+            agreed.into_iter().map(|it| it.client_uri).collect(),
+            watched,
+        ))
     }
 
     /// Records a subscription, and subscribes at the agent. Returns whether both succeeded.
@@ -250,16 +272,26 @@ impl Mcp {
 
     /// Ends subscriptions. An agent is told only if no other client has subscribed to the resource.
     pub(super) async fn unsubscribe_all(&self, caller: &Text, subscriptions: Vec<Subscription>) {
-        for subscription in subscriptions {
-            match self.door.results.unsubscribe(&subscription).await {
-                Ok(true) => {}
-                Ok(false) => {
-                    self.ask_agent("resources/unsubscribe", caller, &subscription)
+        let all = stream::iter(&subscriptions);
+        let ended = all.for_each_concurrent(MAX_CONCURRENT, |it| self.unsubscribe(caller, it));
+        ended.await;
+    }
+
+    async fn unsubscribe(&self, caller: &Text, subscription: &Subscription) {
+        let results = &self.door.results;
+        match results.unsubscribe(subscription).await {
+            Ok(true) => {}
+            Ok(false) => {
+                self.ask_agent("resources/unsubscribe", caller, subscription)
+                    .await;
+                // A client may have subscribed meanwhile, and the agent may have received that first.
+                if results.is_subscribed(subscription) {
+                    self.ask_agent("resources/subscribe", caller, subscription)
                         .await;
                 }
-                Err(error) => {
-                    tracing::debug!(%error, "the end of a subscription was not recorded: it expires after a day");
-                }
+            }
+            Err(error) => {
+                tracing::warn!(%error, "the end of a subscription was not recorded: it expires after a day");
             }
         }
     }
@@ -289,19 +321,32 @@ impl McpRequest<'_> {
             Ok(None) => return self.forwarded().await,
             Err(failure) => return self.failed(&failure),
         };
-        let (relay, caller) = (&self.mcp.relay, &self.common.caller);
-        if self.method == "resources/subscribe" {
-            return match relay.subscribe(caller, subscription).await {
-                Ok(()) => self.forwarded().await,
+        let (mcp, caller) = (Arc::clone(self.mcp), self.common.caller.clone());
+        if self.method == "resources/unsubscribe" {
+            return match mcp.relay.unsubscribe(&caller, &subscription).await {
+                // The agent knows only one client, the bridge: its other clients would get no more changes.
+                Ok(true) => self.result("{}"),
+                Ok(false) => self.forwarded().await,
                 Err(error) => self.failed(&error.refusal().1),
             };
         }
-        match relay.unsubscribe(caller, &subscription).await {
-            // The agent knows only one client, the bridge: its other clients would get no more changes.
-            Ok(true) => self.result("{}"),
-            Ok(false) => self.forwarded().await,
-            Err(error) => self.failed(&error.refusal().1),
+        let count = mcp
+            .door
+            .results
+            .subscriptions_of(&subscription.subscriber)
+            .len();
+        if count >= MAX_RESOURCES {
+            let message = format!("this session has {MAX_RESOURCES} subscriptions: end some first");
+            return self.failed(&Failure::new(Reason::Exhausted, message));
         }
+        if let Err(error) = mcp.relay.subscribe(&caller, subscription.clone()).await {
+            return self.failed(&error.refusal().1);
+        }
+        let (response, is_refused) = refused(self.forwarded().await).await;
+        if is_refused {
+            mcp.unsubscribe(&caller, &subscription).await;
+        }
+        response
     }
 
     fn own_subscription(&self) -> Result<Option<Subscription>, Failure> {
@@ -324,6 +369,24 @@ impl McpRequest<'_> {
         };
         Ok(self.mcp.subscription(session.key(), target, &uri))
     }
+}
+
+/// Whether a response is an error. Streams are passed on unread.
+async fn refused(response: Response) -> (Response, bool) {
+    #[derive(Deserialize)]
+    struct Answer {
+        #[serde(default)]
+        error: Option<IgnoredAny>,
+    }
+    if is_stream(response.headers()) {
+        return (response, false);
+    }
+    let (head, body) = response.into_parts();
+    // The body is in memory, so reading it does not fail.
+    let body = to_bytes(body, usize::MAX).await.unwrap_or_default();
+    let answer: Option<Answer> = serde_json::from_slice(&body).ok();
+    let is_refused = answer.is_none_or(|answer| answer.error.is_some());
+    (Response::from_parts(head, Body::from(body)), is_refused)
 }
 
 /// Reads the URIs in a subscription request.
