@@ -12,6 +12,7 @@
 //! Source: docs/protocols/eventmesh-a2a.md §4.
 
 mod agents;
+mod announcement;
 mod announcements;
 pub(crate) mod card;
 mod destinations;
@@ -37,15 +38,14 @@ use crate::clock;
 use crate::config::{AgentCardConfig, Config};
 use crate::log_limit::LogLimits;
 use crate::metrics::{Metrics, RegistryEvent};
-use crate::names::Name;
 use crate::state::{AGENTS, Following, Lagged, Logs, StateError};
-use announcements::{AgentLocks, Announcements, RegistryLogs};
-use card::Faults;
+use announcements::{AgentLocks, Announcements, BEHIND, RegistryLogs};
 use destinations::AllowedDestinations;
 use queries::AgentQueries;
 use record::{AgentFold, Leases};
 
 pub(crate) use agents::Agents;
+pub(crate) use announcement::{Announcement, AnnouncementError, RequestOrigin};
 pub(crate) use record::{AnnouncedAgent, Owner};
 
 /// The agents that clients can find, by name.
@@ -54,62 +54,11 @@ pub(crate) struct Registry {
     listed: ArcSwap<Agents>,
     now: watch::Sender<Arc<Agents>>,
     announced: Option<Announcements>,
-    /// For queries to agents; `None` if calls are disabled.
-    calls: Option<Arc<Calls>>,
-    /// Their answers.
-    queries: AgentQueries,
+    pub(crate) queries: AgentQueries,
     /// The state of attached servers. Locked while the list of agents is rebuilt and published.
     attached: Mutex<AttachedServers>,
 }
 
-/// An announcement and its origin.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Announcement {
-    /// The agent named outside the card.
-    pub(crate) agent: Option<Text>,
-    pub(crate) owner: Owner,
-    pub(crate) lease: Option<Duration>,
-    pub(crate) origin: RequestOrigin,
-}
-
-/// The origin of a request to the registry.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct RequestOrigin {
-    /// The transport that delivered it.
-    pub(crate) transport: Option<Name>,
-    /// The agent names in the key or subject of its message. The sender may act only for these agents.
-    pub(crate) shows: Vec<Text>,
-    /// The sender, as the caller of calls that the request causes.
-    pub(crate) caller: Option<Text>,
-}
-
-/// Why an announcement is refused.
-#[derive(Debug, Clone, thiserror::Error)]
-pub(crate) enum AnnouncementError {
-    /// Agents cannot announce themselves.
-    #[error(
-        "agents cannot announce themselves here: set registry.enabled, or add the agent to agents"
-    )]
-    Disabled,
-    /// The card cannot be used.
-    #[error("the announcement is refused: {0}")]
-    Invalid(Faults),
-    /// Another owner has the name.
-    #[error("the agent {agent} belongs to {org}/{unit}, until its lease expires")]
-    Taken { agent: Text, org: Text, unit: Text },
-    /// Too many agents.
-    #[error("there are already {0} announced agents (registry.max_agents)")]
-    Full(usize),
-    /// No agent with this name is announced.
-    #[error("no agent {0:?} has announced itself, or its lease has expired")]
-    Unknown(Text),
-    /// The log did not store it.
-    #[error("the announcement was not stored: {0}")]
-    NotStored(StateError),
-}
-
-/// How many records the registry may lag behind before it rebuilds everything.
-const BEHIND: usize = 1_024;
 /// How often announcements whose lease expired long ago are removed.
 const FORGET_EVERY: Duration = Duration::from_secs(60);
 
@@ -164,8 +113,7 @@ impl Registry {
             now: watch::Sender::new(Arc::new(listed.clone())),
             listed: ArcSwap::from_pointee(listed),
             announced,
-            calls: config.calls.enabled.then(|| Arc::clone(calls)),
-            queries: AgentQueries::default(),
+            queries: AgentQueries::new(config.calls.enabled.then(|| Arc::clone(calls))),
             attached: Mutex::default(),
         }))
     }
@@ -450,8 +398,7 @@ agents: { a: { description: d, to: { transport: local, topic: t }, attach: { com
             now: watch::Sender::new(Arc::new(listed.clone())),
             listed: ArcSwap::from_pointee(listed),
             announced: None,
-            calls: None,
-            queries: AgentQueries::default(),
+            queries: AgentQueries::new(None),
             attached: Mutex::default(),
         };
         let (agent, both) = (Text::from_static("a"), Barrier::new(2));

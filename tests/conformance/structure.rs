@@ -161,30 +161,11 @@ const CIRCLES: &[(&str, &[&str])] = &[
     (
         "bridge",
         &[
-            "doors",
-            "doors::rpc",
-            "doors::rpc::batch",
-            "doors::rpc::keyed",
-            "doors::rpc::unit",
-        ],
-    ),
-    (
-        "bridge",
-        &["doors::mcp", "doors::mcp::handshake", "doors::mcp::post"],
-    ),
-    ("bridge", &["doors::workflows", "doors::workflows::storage"]),
-    (
-        "bridge",
-        &[
             "pipeline",
             "pipeline::run",
             "pipeline::send",
             "pipeline::workers",
         ],
-    ),
-    (
-        "bridge",
-        &["registry", "registry::announcements", "registry::queries"],
     ),
     ("bridge", &["topics", "topics::kafka", "topics::nats"]),
 ];

@@ -63,7 +63,7 @@ use http::header::{ALLOW, HeaderValue};
 use http::{Method, Request, StatusCode};
 use serde_json::{Value, json};
 
-use super::Door;
+use super::door::{Door, Refusal};
 use super::permit::{Action, permit};
 use super::rpc::common::Target;
 use crate::calls::failure::{Failure, Reason, Recipient};
@@ -173,7 +173,7 @@ const READ: HeaderValue = HeaderValue::from_static("GET, HEAD");
 // === impl A2a ===
 
 impl A2a {
-    fn read(&self, page: &Page, request: &Request<Body>) -> Result<Response, super::Refusal> {
+    fn read(&self, page: &Page, request: &Request<Body>) -> Result<Response, Refusal> {
         let _charge = self.door.check_in(request)?;
         if !matches!(*request.method(), Method::GET | Method::HEAD) {
             let failure = Failure::new(Reason::InvalidRequest, "use GET for this path");
@@ -214,7 +214,7 @@ impl A2a {
         Ok(page::response(&document, changed, request.headers()))
     }
 
-    fn card(&self, name: &str, base: &str) -> Result<Value, super::Refusal> {
+    fn card(&self, name: &str, base: &str) -> Result<Value, Refusal> {
         let agents = self.settings.registry.now();
         let (name, agent) = agents.get(name).ok_or_else(|| unknown(name, &agents))?;
         Ok(card::of_agent(
@@ -225,7 +225,7 @@ impl A2a {
     }
 
     /// An agent in the list of agents.
-    fn entry(&self, name: &str, base: &str) -> Result<Value, super::Refusal> {
+    fn entry(&self, name: &str, base: &str) -> Result<Value, Refusal> {
         let agents = self.settings.registry.now();
         let (name, agent) = agents.get(name).ok_or_else(|| unknown(name, &agents))?;
         let mut entry = agents::entry(&agents, name, agent, base);
@@ -262,7 +262,7 @@ impl A2a {
     }
 }
 
-fn unknown(name: &str, agents: &Agents) -> super::Refusal {
+fn unknown(name: &str, agents: &Agents) -> Refusal {
     (
         StatusCode::NOT_FOUND,
         Failure::unknown_agent(name, agents.names()),

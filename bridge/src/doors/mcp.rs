@@ -31,6 +31,7 @@ mod revision;
 mod running;
 mod session;
 mod skill;
+mod state;
 mod stream;
 mod subscriptions;
 
@@ -48,68 +49,32 @@ use http::header::{ACCEPT, ALLOW, HeaderName, HeaderValue};
 use http::request::Parts;
 use http::{HeaderMap, Method, Request, StatusCode};
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::AbortOnDropHandle;
-use tracing::Level;
 
-use self::legacy::{Post, Streams};
-use self::relay::{NotRelayed, Relay};
-use self::running::Running;
+use self::legacy::Post;
+use self::relay::NotRelayed;
 use self::session::{SESSION, Session};
+use self::state::Mcp;
+use super::door::{Door, Refusal};
 use super::permit::{Action, Principal, permit};
 use super::rpc::common::Target;
 use super::rpc::read_body;
-use super::{Door, Refusal};
 use crate::budget::Charge;
 use crate::calls::failure::{Failure, Reason, Recipient};
 use crate::http::respond::{accepted, refusal};
-use crate::log_limit::{LogLimit, LogLimits};
+use crate::log_limit::LogLimits;
 use crate::metrics::HttpPath;
 
 /// The response headers that web pages may read.
 pub(crate) const EXPOSED: [HeaderName; 1] = [SESSION];
 
-/// The state that the paths share.
-#[derive(Debug)]
-struct Mcp {
-    door: Door,
-    /// Cancelled when the bridge drains, which ends the open-ended streams.
-    drain: CancellationToken,
-    running: Arc<Running>,
-    relay: Relay,
-    /// For items that are left out of the lists of all agents.
-    unlisted: LogLimit,
-    /// For streams that were read too slowly.
-    missed: LogLimit,
-    /// The streams of clients of 2024-11-05.
-    streams: Arc<Streams>,
-    /// Receives what other replicas pass on.
-    _relay_follower: AbortOnDropHandle<()>,
-}
-
 /// The paths for MCP clients.
 pub(crate) fn router(door: Door, drain: CancellationToken, log: &LogLimits) -> Router {
-    let running = Arc::<Running>::default();
-    let relay_follower =
-        Arc::clone(&running).follow(Arc::clone(&door.results), Arc::clone(&door.calls));
-    let mcp = Mcp {
-        relay: Relay::new(&door.results, &door.metrics, log),
-        unlisted: log.limit(
-            Level::WARN,
-            "more items of agents are left out of the lists",
-        ),
-        missed: log.limit(Level::WARN, "more changes of resources are lost"),
-        door,
-        drain,
-        running,
-        streams: Arc::default(),
-        _relay_follower: AbortOnDropHandle::new(tokio::spawn(relay_follower)),
-    };
     Router::new()
         .route("/mcp", any(to_all_agents))
         .route("/mcp/agents/{agent}", any(to_agent))
         // Some clients append `/mcp` to every URL.
         .route("/rpc/{agent}/mcp", any(to_agent))
-        .with_state(Arc::new(mcp))
+        .with_state(Arc::new(Mcp::open(door, drain, log)))
 }
 
 /// `/mcp`.

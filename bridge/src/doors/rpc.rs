@@ -10,6 +10,7 @@
 
 pub(super) mod batch;
 pub(super) mod common;
+pub(super) mod head;
 mod keyed;
 pub(super) mod parts;
 mod reply;
@@ -28,18 +29,19 @@ use axum::extract::{Path, State};
 use axum::response::Response;
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt as _, stream};
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, header, request};
+use http::{HeaderMap, Method, Request, StatusCode, header, request};
 use tokio::time::Instant;
 
-use self::common::{CallOptions, Common, Target};
+use self::common::{AdmittedRequest, CallOptions, Common, Target};
+use self::head::{CALL_ID, header_of, status_of, unpublished_status};
 use self::parts::AnswerParts;
 use self::reply::Reply;
 use self::unit::{Framed, Item, RequestItem};
+use super::door::{Door, Refusal};
 use super::permit::{Action, Principal, permit};
-use super::{Door, Refusal};
 use crate::account::Line;
 use crate::budget::{BudgetExhausted, Charge, ClientBudget};
-use crate::calls::callid::{CALL_ID_CHARS, CallId};
+use crate::calls::callid::CallId;
 use crate::calls::failure::{Failure, Reason, Recipient};
 use crate::calls::{CallError, Part, SentCalls};
 use crate::http::body::BodyError;
@@ -47,10 +49,6 @@ use crate::http::negotiate::Accepts;
 use crate::http::respond::{accepted, refusal};
 use crate::http::{body, negotiate, sse};
 use crate::metrics::HttpPath;
-
-/// The header of every response with the id of its call, as on the bus and in the logs. For a batch it has the ids of
-/// its first calls; without a call, an id that is only in the access log.
-pub(super) const CALL_ID: HeaderName = HeaderName::from_static("x-a2abus-call-id");
 
 /// `POST /rpc`.
 pub(super) async fn to_any_agent(
@@ -169,13 +167,6 @@ where
     response
 }
 
-/// A request that has been admitted and read.
-struct AdmittedRequest {
-    common: Common,
-    head: request::Parts,
-    body: Bytes,
-}
-
 /// Checks and reads a request. Returns the charge for its head too.
 async fn admit_request(
     door: &Door,
@@ -189,19 +180,6 @@ async fn admit_request(
     let common = read_head(door, endpoint, (call, caller, budget), &head)?;
     let body = read_body(door, &head.headers, body, &common.budget).await?;
     Ok((Box::new(AdmittedRequest { common, head, body }), charge))
-}
-
-/// The value of [`CALL_ID`].
-pub(super) fn header_of(calls: &[CallId]) -> HeaderValue {
-    let mut text = Vec::with_capacity(calls.len() * (CALL_ID_CHARS + 2));
-    for call in calls {
-        if !text.is_empty() {
-            text.extend_from_slice(b", ");
-        }
-        text.extend_from_slice(&call.characters());
-    }
-    // Base32 and commas are legal.
-    HeaderValue::try_from(text).unwrap_or(HeaderValue::from_static(""))
 }
 
 /// All other paths.
@@ -414,43 +392,6 @@ async fn respond_to_one(common: &Common, item: Item) -> Result<Response, Refusal
             Ok(()) => accepted(),
             Err(error) => reply.refusal(common, unpublished_status(&error), &Failure::call(&error)),
         }),
-    }
-}
-
-/// The response to a notification that was not published. It has no answer, so the status reports the result.
-pub(super) fn not_published(common: &Common, error: &CallError) -> Response {
-    refusal(
-        unpublished_status(error),
-        &Failure::call(error),
-        &Recipient::unknown(common.dialect),
-    )
-}
-
-/// The status for a notification that was not published.
-fn unpublished_status(error: &CallError) -> StatusCode {
-    match error {
-        CallError::AgentNotFound(_) | CallError::Refused(_) => StatusCode::BAD_REQUEST,
-        CallError::DestinationRefused(refused) if refused.is_misnamed() => StatusCode::BAD_REQUEST,
-        CallError::Exhausted(_) => StatusCode::TOO_MANY_REQUESTS,
-        CallError::Timeout(_)
-        | CallError::DestinationRefused(_)
-        | CallError::Unavailable(_)
-        | CallError::AnswerLost(_)
-        | CallError::Draining
-        | CallError::Drained
-        | CallError::HandedOff
-        | CallError::SlowCaller
-        | CallError::BadAnswer(_)
-        | CallError::Undeliverable(_) => StatusCode::SERVICE_UNAVAILABLE,
-    }
-}
-
-/// The status for a call that was refused before anything was sent, if a retry may succeed.
-pub(super) fn status_of(error: &CallError) -> Option<StatusCode> {
-    match error {
-        CallError::Draining => Some(StatusCode::SERVICE_UNAVAILABLE),
-        CallError::Exhausted(_) => Some(StatusCode::TOO_MANY_REQUESTS),
-        _ => None,
     }
 }
 

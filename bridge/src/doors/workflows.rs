@@ -58,7 +58,7 @@ pub(crate) use self::answer::EXPOSED;
 
 use self::answer::{Problem, json};
 use self::gate::{Caller, Gate};
-use super::Door;
+use super::door::Door;
 use super::permit::{Action, permit};
 use crate::http::body::{self, BodyError};
 use crate::http::negotiate;
@@ -256,9 +256,9 @@ impl<'a> Call<'a> {
             other => match other.split_once('/')? {
                 ("executions", id) if !id.is_empty() && !id.contains('/') => Self::Execution(id),
                 ("storage", place) => match place.split_once('/') {
-                    None => Self::Storage(storage::of(place)?),
+                    None => Self::Storage(storage_of(place)?),
                     Some((_, "")) => return None,
-                    Some((place, key)) => Self::Stored(storage::of(place)?, key),
+                    Some((place, key)) => Self::Stored(storage_of(place)?, key),
                 },
                 _ => return None,
             },
@@ -284,4 +284,11 @@ impl<'a> Call<'a> {
             Err(Problem::method_not_allowed(allowed))
         }
     }
+}
+
+/// The storage of a name, of those that are read here: files are where the operator put them.
+fn storage_of(name: &str) -> Option<Storage> {
+    [Storage::Local, Storage::Session]
+        .into_iter()
+        .find(|storage| storage.as_str() == name)
 }

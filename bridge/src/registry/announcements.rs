@@ -2,7 +2,7 @@
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::pin::pin;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use a2abus_plugin::Text;
@@ -11,10 +11,10 @@ use futures_util::{StreamExt as _, stream};
 use tokio::time::Instant;
 
 use super::agents::{Agent, Agents};
+use super::announcement::{Announcement, AnnouncementError, RequestOrigin};
 use super::card::{Card, Faults, check_name};
 use super::destinations::AllowedDestinations;
 use super::record::{self, AHEAD, AgentFold, AnnouncedAgent, Leases, Owner};
-use super::{Announcement, AnnouncementError, BEHIND, RequestOrigin, lock};
 use crate::bus::outbound::Outbound;
 use crate::clock;
 use crate::log_limit::LogLimit;
@@ -22,6 +22,8 @@ use crate::metrics::{Metrics, RegistryEvent};
 use crate::names::Name;
 use crate::state::{Record, StateError, View};
 
+/// How many records the registry may lag behind before it rebuilds everything.
+pub(super) const BEHIND: usize = 1_024;
 /// How long to wait until a written record is read back.
 const APPLIED: Duration = Duration::from_secs(10);
 /// How often to retry a write after a conflict with another replica.
@@ -169,7 +171,8 @@ impl Announcements {
     }
 
     pub(super) fn next_expiry(&self) -> MutexGuard<'_, Option<Instant>> {
-        lock(&self.next_expiry)
+        let expiry = self.next_expiry.lock();
+        expiry.unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn store(

@@ -14,7 +14,7 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use tokio::time::{Instant, timeout_at};
 
-use super::{Agents, Registry};
+use super::agents::Agents;
 use crate::calls::failure::{Failure, Reason};
 use crate::calls::{Calls, Request};
 
@@ -39,9 +39,11 @@ pub(crate) enum QueryResult {
     Nothing(Failure),
 }
 
-/// The cached answers of agents, and the running queries.
-#[derive(Debug, Default)]
-pub(super) struct AgentQueries {
+/// Queries agents, and keeps their answers.
+#[derive(Debug)]
+pub(crate) struct AgentQueries {
+    /// `None` if calls are disabled.
+    calls: Option<Arc<Calls>>,
     cache: Mutex<AnswerCache>,
     /// Only one task queries an agent at a time; others wait for its answer.
     turns: Mutex<HashMap<QueryKey, Weak<tokio::sync::Mutex<()>>>>,
@@ -140,91 +142,6 @@ impl QueryResult {
     }
 }
 
-// === impl Registry ===
-
-impl Registry {
-    /// The answer of this agent, from the cache or if it arrives in time.
-    pub(crate) async fn query(
-        &self,
-        agent: &Text,
-        question: AgentQuery,
-        caller: Text,
-    ) -> Option<Arc<QueryResult>> {
-        if let Some(cached) = self.queries.cached(agent, question) {
-            return Some(cached);
-        }
-        let mut found = self.query_all(vec![agent.clone()], question, caller).await;
-        found.remove(agent)
-    }
-
-    /// The answers of these agents, from the cache or if they arrive in time.
-    pub(crate) async fn query_all(
-        &self,
-        names: Vec<Text>,
-        question: AgentQuery,
-        caller: Text,
-    ) -> HashMap<Text, Arc<QueryResult>> {
-        let mut found: HashMap<Text, Arc<QueryResult>> = HashMap::new();
-        let mut unknown = Vec::new();
-        for name in names {
-            match self.queries.cached(&name, question) {
-                Some(known) => drop(found.insert(name, known)),
-                None => unknown.push(name),
-            }
-        }
-        let Some(calls) = &self.calls else {
-            return found;
-        };
-        let until = Instant::now() + TOTAL_TIMEOUT;
-        let mut answers = stream::iter(unknown)
-            .map(|name| async {
-                let caller = caller.clone();
-                let answer =
-                    self.queries
-                        .in_turn(&name, question, ask(calls, &name, question, caller));
-                let answer = answer.await;
-                (name, answer)
-            })
-            .buffer_unordered(MAX_CONCURRENT);
-        while let Ok(Some((name, answer))) = timeout_at(until, answers.next()).await {
-            found.insert(name, answer);
-        }
-        found
-    }
-}
-
-impl Registry {
-    /// Sends a request of the bridge itself to an agent.
-    ///
-    /// # Errors
-    /// When the agent answers with an error, or not in time.
-    pub(crate) async fn request(
-        &self,
-        agent: &Text,
-        method: &str,
-        params: &Value,
-        caller: Text,
-    ) -> Result<(), Failure> {
-        #[derive(Deserialize)]
-        struct Response {
-            #[serde(default)]
-            error: Option<Box<RawValue>>,
-        }
-        let disabled = || Failure::new(Reason::AgentUnavailable, "calls are disabled");
-        let calls = self.calls.as_ref().ok_or_else(disabled)?;
-        let request = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params });
-        let answered = answer(calls, agent, &Bytes::from(request.to_string()), caller).await?;
-        match serde_json::from_slice(&answered) {
-            Ok(Response { error: None }) => Ok(()),
-            Ok(Response { error: Some(error) }) => {
-                let message = format!("the agent answered {error}");
-                Err(Failure::new(Reason::BadAgentReply, message))
-            }
-            Err(error) => Err(Failure::new(Reason::BadAgentReply, error.to_string())),
-        }
-    }
-}
-
 /// Queries one agent, page by page.
 async fn ask(
     calls: &Arc<Calls>,
@@ -319,6 +236,91 @@ fn page_of(body: &[u8], question: AgentQuery) -> (Vec<Box<RawValue>>, Option<Box
 // === impl AgentQueries ===
 
 impl AgentQueries {
+    pub(super) fn new(calls: Option<Arc<Calls>>) -> Self {
+        Self {
+            calls,
+            cache: Mutex::default(),
+            turns: Mutex::default(),
+        }
+    }
+
+    /// The answer of this agent, from the cache or if it arrives in time.
+    pub(crate) async fn query(
+        &self,
+        agent: &Text,
+        question: AgentQuery,
+        caller: Text,
+    ) -> Option<Arc<QueryResult>> {
+        if let Some(cached) = self.cached(agent, question) {
+            return Some(cached);
+        }
+        let mut found = self.query_all(vec![agent.clone()], question, caller).await;
+        found.remove(agent)
+    }
+
+    /// The answers of these agents, from the cache or if they arrive in time.
+    pub(crate) async fn query_all(
+        &self,
+        names: Vec<Text>,
+        question: AgentQuery,
+        caller: Text,
+    ) -> HashMap<Text, Arc<QueryResult>> {
+        let mut found: HashMap<Text, Arc<QueryResult>> = HashMap::new();
+        let mut unknown = Vec::new();
+        for name in names {
+            match self.cached(&name, question) {
+                Some(known) => drop(found.insert(name, known)),
+                None => unknown.push(name),
+            }
+        }
+        let Some(calls) = &self.calls else {
+            return found;
+        };
+        let until = Instant::now() + TOTAL_TIMEOUT;
+        let mut answers = stream::iter(unknown)
+            .map(|name| async {
+                let caller = caller.clone();
+                let answer = self.in_turn(&name, question, ask(calls, &name, question, caller));
+                let answer = answer.await;
+                (name, answer)
+            })
+            .buffer_unordered(MAX_CONCURRENT);
+        while let Ok(Some((name, answer))) = timeout_at(until, answers.next()).await {
+            found.insert(name, answer);
+        }
+        found
+    }
+
+    /// Sends a request of the bridge itself to an agent.
+    ///
+    /// # Errors
+    /// When the agent answers with an error, or not in time.
+    pub(crate) async fn request(
+        &self,
+        agent: &Text,
+        method: &str,
+        params: &Value,
+        caller: Text,
+    ) -> Result<(), Failure> {
+        #[derive(Deserialize)]
+        struct Response {
+            #[serde(default)]
+            error: Option<Box<RawValue>>,
+        }
+        let disabled = || Failure::new(Reason::AgentUnavailable, "calls are disabled");
+        let calls = self.calls.as_ref().ok_or_else(disabled)?;
+        let request = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params });
+        let answered = answer(calls, agent, &Bytes::from(request.to_string()), caller).await?;
+        match serde_json::from_slice(&answered) {
+            Ok(Response { error: None }) => Ok(()),
+            Ok(Response { error: Some(error) }) => {
+                let message = format!("the agent answered {error}");
+                Err(Failure::new(Reason::BadAgentReply, message))
+            }
+            Err(error) => Err(Failure::new(Reason::BadAgentReply, error.to_string())),
+        }
+    }
+
     fn cache(&self) -> MutexGuard<'_, AnswerCache> {
         self.cache.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -12,7 +12,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 
 use crate::calls::failure::{Failure, Reason, SOON};
 use crate::config::A2aConfig;
-use crate::doors::Refusal;
+use crate::doors::door::Refusal;
 use crate::http::sse;
 use crate::metrics::{LimitScope, Metrics};
 use crate::shares::{Share, Shares, client_of};

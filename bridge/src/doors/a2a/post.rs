@@ -21,7 +21,7 @@ use super::parsed::{ParsedRequest, Version};
 use super::shared::A2a;
 use super::work::{A2aRequest, Head, Reply};
 use crate::calls::failure::{Failure, Reason, Recipient};
-use crate::doors::Refusal;
+use crate::doors::door::Refusal;
 use crate::doors::permit::{Action, Principal, permit};
 use crate::doors::rpc;
 use crate::doors::rpc::Endpoint;

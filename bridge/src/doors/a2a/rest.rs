@@ -42,7 +42,7 @@ use super::shared::A2a;
 use super::v0_3;
 use super::work::{A2aRequest, Reply};
 use crate::calls::failure::{Failure, Reason, Recipient};
-use crate::doors::Refusal;
+use crate::doors::door::Refusal;
 use crate::doors::rpc::Endpoint;
 use crate::doors::rpc::common::{Common, Target};
 use crate::http::negotiate;

@@ -13,7 +13,7 @@ use super::limits::Limits;
 use super::webhooks::PushSettings;
 use crate::calls::failure::{Failure, Reason};
 use crate::config::{A2aConfig, Config};
-use crate::doors::{Door, Refusal};
+use crate::doors::door::{Door, Refusal};
 use crate::http::hosts;
 use crate::registry::Registry;
 use crate::tasks::Tasks;

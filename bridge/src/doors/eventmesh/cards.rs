@@ -13,8 +13,8 @@ use serde_json::json;
 
 use crate::calls::failure::Failure;
 use crate::clock;
-use crate::doors::Refusal;
 use crate::doors::a2a::{A2a, refusal_of};
+use crate::doors::door::Refusal;
 use crate::doors::permit::{Action, permit};
 use crate::http::negotiate;
 use crate::http::respond::json_response;

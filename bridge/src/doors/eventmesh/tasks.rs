@@ -18,8 +18,8 @@ use tokio::time::timeout;
 
 use crate::budget::Charge;
 use crate::calls::failure::{Failure, Reason};
-use crate::doors::Refusal;
 use crate::doors::a2a::{A2a, framed, holding, internal, not_read, refusal_of};
+use crate::doors::door::Refusal;
 use crate::doors::permit::{Action, Principal, permit};
 use crate::doors::rpc::Endpoint;
 use crate::doors::rpc::common::{Common, Target};

@@ -14,10 +14,10 @@ use serde::Deserialize;
 use serde_json::json;
 use serde_json::value::RawValue;
 
-use super::Mcp;
 use super::envelope::{Params, is_object, text};
 use super::post::McpRequest;
 use super::skill;
+use super::state::Mcp;
 use crate::calls::failure::Failure;
 use crate::config::{AgentCardConfig, AgentProtocol, SkillConfig};
 use crate::doors::rpc::common::Target;
@@ -107,7 +107,7 @@ impl McpRequest<'_> {
         let to_ask = agents.iter().filter(|(_, card)| !is_a2a(card));
         let names = to_ask.map(|(name, _)| name.clone()).collect();
         let caller = self.common.caller.clone();
-        let found = registry.query_all(names, question, caller).await;
+        let found = registry.queries.query_all(names, question, caller).await;
         let is_agent = |name: &str| agents.get(name).is_some();
         let mut names = HashSet::new();
         let items = agents.iter().flat_map(|(agent, card)| {

@@ -14,7 +14,7 @@ use serde_json::value::RawValue;
 use super::revision::{Revision, VERSION};
 use crate::calls::failure::{Failure, Reason};
 use crate::calls::question::Abilities;
-use crate::doors::Refusal;
+use crate::doors::door::Refusal;
 use a2abus_plugin::json::BYTE_ORDER_MARK;
 
 /// The members of `params` that the bridge reads, each as unchanged JSON.

@@ -5,8 +5,8 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use super::Mcp;
 use super::revision::Revision;
+use super::state::Mcp;
 use crate::calls::failure::{Failure, Reason};
 use crate::config::{AgentCardConfig, AgentProtocol};
 use crate::registry::queries::{AgentQuery, QueryResult};
@@ -130,7 +130,10 @@ impl Mcp {
         if let (Some(card), Some(AgentProtocol::A2a)) = (card, speaks) {
             return Ok(Profile::of_card(agent, card));
         }
-        let found = registry.query(agent, AgentQuery::Profile, caller).await;
+        let found = registry
+            .queries
+            .query(agent, AgentQuery::Profile, caller)
+            .await;
         let answered = match found.as_deref() {
             Some(QueryResult::Items(items)) => items.first(),
             Some(QueryResult::Nothing(failure)) => match failure.reason() {

@@ -14,7 +14,7 @@ use tracing::Level;
 use super::session::KEY;
 use crate::calls::failure::{Failure, Reason};
 use crate::calls::question::PassedAnswer;
-use crate::doors::Refusal;
+use crate::doors::door::Refusal;
 use crate::log_limit::{LogLimit, LogLimits};
 use crate::metrics::{LimitScope, Metrics};
 use crate::results::{Results, Subscription};

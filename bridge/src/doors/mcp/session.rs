@@ -10,7 +10,7 @@ use super::revision::Revision;
 use crate::calls::callid::CallId;
 use crate::calls::failure::{Failure, Reason};
 use crate::calls::question::Abilities;
-use crate::doors::Refusal;
+use crate::doors::door::Refusal;
 use crate::results::{Results, digest_of};
 
 /// The header with the session id.

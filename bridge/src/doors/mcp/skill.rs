@@ -19,10 +19,10 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use self::response::{SkillResponse, refused};
-use super::Mcp;
 use super::envelope::{Params, text};
 use super::post::McpRequest;
 use super::session::Session;
+use super::state::Mcp;
 use crate::calls::failure::Failure;
 use crate::config::{AgentCardConfig, AgentProtocol, SkillConfig};
 use crate::doors::rpc::common::Target;
@@ -141,6 +141,7 @@ impl Mcp {
             Some(protocol) => protocol == AgentProtocol::Mcp,
             None => {
                 let found = registry
+                    .queries
                     .query(agent, AgentQuery::Tools, caller.clone())
                     .await;
                 found.is_some_and(|found| !found.items().is_empty())

@@ -22,15 +22,15 @@ use serde::de::IgnoredAny;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::Mcp;
 use super::session::Session;
 use super::skill::response::SkillResponse;
+use super::state::Mcp;
 use crate::budget::ClientBudget;
 use crate::calls::callid::CallId;
 use crate::calls::failure::{Failure, Reason, Recipient};
 use crate::calls::{CallError, Part};
-use crate::doors::Refusal;
 use crate::doors::a2a::not_read;
+use crate::doors::door::Refusal;
 use crate::http::sse::{Frame, frames_response};
 use crate::results::{Author, RecordedPart, Results};
 

@@ -24,11 +24,11 @@ use tokio::sync::broadcast;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::time::sleep;
 
-use super::Mcp;
 use super::envelope::{Params, text};
 use super::post::McpRequest;
 use super::relay::NotRelayed;
 use super::session::Session;
+use super::state::Mcp;
 use crate::calls::failure::{Failure, Reason};
 use crate::doors::rpc::common::Target;
 use crate::http::sse::is_stream;
@@ -300,7 +300,9 @@ impl Mcp {
         let Subscription { agent, uri, .. } = subscription;
         let params = json!({ "uri": uri });
         let registry = &self.door.registry;
-        let asked = registry.request(agent, method, &params, caller.clone());
+        let asked = registry
+            .queries
+            .request(agent, method, &params, caller.clone());
         let failed = asked.await.err();
         if let Some(failure) = &failed {
             let error = failure.message();

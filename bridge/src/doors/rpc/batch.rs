@@ -10,12 +10,12 @@ use bytes::{Bytes, BytesMut};
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt as _, StreamExt as _};
 
-use super::super::Door;
+use super::super::door::Door;
 use super::common::{CallOptions, Common};
+use super::head::{CALL_ID, header_of, unpublished_status};
 use super::parts::AnswerParts;
 use super::reply::Reply;
 use super::unit::{Item, RequestItem};
-use super::{CALL_ID, header_of, unpublished_status};
 use crate::calls::CallError;
 use crate::calls::callid::CallId;
 use crate::calls::failure::{Failure, Reason};

@@ -12,7 +12,7 @@ use axum::extract::Path;
 use axum::extract::rejection::PathRejection;
 use axum::response::Response;
 use bytes::Bytes;
-use http::StatusCode;
+use http::{StatusCode, request};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::time::Instant;
@@ -61,6 +61,13 @@ pub(in crate::doors) struct Common {
     pub(in crate::doors) key: Option<Text>,
     /// Whether another replica made its call, and stopped before the answer.
     pub(in crate::doors) is_resumed: bool,
+}
+
+/// A request that has been admitted and read.
+pub(super) struct AdmittedRequest {
+    pub(super) common: Common,
+    pub(super) head: request::Parts,
+    pub(super) body: Bytes,
 }
 
 /// The agent in the path.

@@ -20,13 +20,13 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, response};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, timeout_at};
 
-use super::common::Common;
+use super::common::{AdmittedRequest, Common};
+use super::head::{CALL_ID, header_of};
 use super::unit::Framed;
-use super::{AdmittedRequest, CALL_ID, header_of};
 use crate::budget::Charge;
 use crate::calls::failure::{Failure, Reason, SOON};
 use crate::clock;
-use crate::doors::{Door, IDEMPOTENCY_KEY, Refusal};
+use crate::doors::door::{Door, IDEMPOTENCY_KEY, Refusal};
 use crate::http::respond::RETRY_AFTER_SECONDS;
 use crate::http::sse;
 use crate::metrics::IdempotencyOutcome as Outcome;

@@ -6,7 +6,7 @@ use a2abus_plugin::{DecodeErrorKind, Event, Hint, Kind, Refused, Unit, Units, de
 use a2abus_transports::content_mode::ContentMode;
 use bytes::Bytes;
 
-use super::super::Door;
+use super::super::door::Door;
 use super::common::Common;
 use super::reply::Reply;
 use crate::calls::failure::{Failure, Reason, Recipient};

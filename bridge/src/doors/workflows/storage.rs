@@ -11,13 +11,6 @@ use percent_encoding::percent_decode_str;
 use super::RestState;
 use super::answer::{Problem, value};
 
-/// The storage of a name, of those that are read here: files are where the operator put them.
-pub(super) fn of(name: &str) -> Option<Storage> {
-    [Storage::Local, Storage::Session]
-        .into_iter()
-        .find(|storage| storage.as_str() == name)
-}
-
 // === impl RestState ===
 
 impl RestState {

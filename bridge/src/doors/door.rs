@@ -1,0 +1,191 @@
+//! What every door has: the state of the HTTP listener, and the checks of a request before a door reads it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::http::header::ORIGIN;
+use axum::http::{Extensions, HeaderMap, HeaderValue, Request, StatusCode, Uri};
+use axum::response::Response;
+use bytes::Bytes;
+
+use crate::budget::{BudgetExhausted, Charge, ClientBudget};
+use crate::bus::headers::PassedHeaders;
+use crate::calls::callid::CallId;
+use crate::calls::failure::{Failure, Reason, Recipient};
+use crate::calls::{CallError, Calls};
+use crate::http::body::{self, BodyError};
+use crate::http::respond::refusal;
+use crate::http::{Hosts, Peer, hosts, negotiate};
+use crate::metrics::{HttpPath, Metrics};
+use crate::readiness::Readiness;
+use crate::registry::Registry;
+use crate::results::Results;
+
+/// The state of the HTTP listener.
+#[derive(Debug, Clone)]
+pub struct Door {
+    /// Makes the calls.
+    pub calls: Arc<Calls>,
+    /// Counts the requests.
+    pub metrics: Arc<Metrics>,
+    /// Whether the bridge is draining; then it refuses requests.
+    pub readiness: Arc<Readiness>,
+    /// The origins of web pages that may send requests.
+    pub allowed_origins: Vec<HeaderValue>,
+    /// The names that clients may send in `Host`.
+    pub hosts: Hosts,
+    /// The agents.
+    pub(crate) registry: Arc<Registry>,
+    /// The request headers that are passed to the agent.
+    pub passed: PassedHeaders,
+    /// How long the whole body may take to arrive.
+    pub body_timeout: Duration,
+    /// The answers to requests with an idempotency key.
+    pub(crate) results: Arc<Results>,
+}
+
+/// The header that makes the bridge execute a request only once.
+pub(super) const IDEMPOTENCY_KEY: &str = "idempotency-key";
+
+/// A request that is refused at the HTTP level.
+pub(super) type Refusal = (StatusCode, Failure);
+
+// === impl Door ===
+
+impl Door {
+    /// Largest request body, in bytes.
+    pub(crate) fn largest_body(&self) -> usize {
+        self.calls.rules().limits.max_bytes
+    }
+
+    /// The sender's share of the memory for requests.
+    pub(crate) fn client_budget(&self, extensions: &Extensions) -> ClientBudget {
+        let budget = self.calls.budget();
+        match extensions.get::<Peer>() {
+            Some(peer) => peer.budget_in(budget).clone(),
+            None => budget.for_client(None),
+        }
+    }
+
+    /// A new call id for a request. Other replicas follow the answer if a client can request it from them.
+    pub(super) fn new_call(
+        &self,
+        path: HttpPath,
+        headers: &HeaderMap,
+    ) -> Result<CallId, getrandom::Error> {
+        let mut call = self.calls.channels().new_call()?;
+        let is_kept = path.has_tasks() || headers.contains_key(IDEMPOTENCY_KEY);
+        if is_kept && self.results.is_shared() {
+            call = call.followed();
+        }
+        if path.has_tasks() {
+            call = call.following_task();
+        }
+        Ok(call)
+    }
+
+    /// Checks the host of a request. Returns the charge for its head, which is held while the request is in progress.
+    pub(super) fn check_in(&self, request: &Request<Body>) -> Result<Charge, Refusal> {
+        self.check_in_with(request, &self.client_budget(request.extensions()))
+    }
+
+    /// The same for a client whose budget is known.
+    pub(super) fn check_in_with(
+        &self,
+        request: &Request<Body>,
+        budget: &ClientBudget,
+    ) -> Result<Charge, Refusal> {
+        let (version, uri, headers) = (request.version(), request.uri(), request.headers());
+        let named = self
+            .hosts
+            .check(version, uri, headers, "http.allowed_hosts");
+        named.map_err(|wrong| {
+            let failure = Failure::new(Reason::InvalidRequest, wrong.to_string());
+            (wrong.status(), failure)
+        })?;
+        let each = headers
+            .iter()
+            .map(|(name, value)| name.as_str().len() + value.len() + LINE);
+        let charge = budget.charge(each.sum());
+        charge.map_err(|spent| {
+            let failure = Failure::call(&CallError::Exhausted(spent.into()));
+            (StatusCode::TOO_MANY_REQUESTS, failure)
+        })
+    }
+
+    /// Whether a request comes from no web page, from a page of a listed origin, or from a page of this server. If only
+    /// `*` admits the host, the host may be a page's own DNS name for this address, so it does not count as this
+    /// server.
+    pub(super) fn allows_origin(&self, uri: &Uri, headers: &HeaderMap) -> bool {
+        let Some(origin) = headers.get(ORIGIN) else {
+            return true;
+        };
+        let is_own = || {
+            let (_, host) = origin.to_str().ok()?.split_once("://")?;
+            let authority = hosts::authority(uri, headers).ok()??;
+            Some(
+                host.eq_ignore_ascii_case(authority.as_str()) && self.hosts.names(authority.host()),
+            )
+        };
+        self.allowed_origins.contains(origin) || is_own().unwrap_or(false)
+    }
+
+    /// Checks that a request may change something: it does not come from a page of another site, and the bridge is not
+    /// draining.
+    pub(super) fn check_change(&self, request: &Request<Body>) -> Result<(), Refusal> {
+        if !self.allows_origin(request.uri(), request.headers()) {
+            let message =
+                "web pages of this origin may not send requests: list it in http.allowed_origins";
+            let failure = Failure::new(Reason::InvalidRequest, message);
+            return Err((StatusCode::FORBIDDEN, failure));
+        }
+        if self.readiness.is_draining() {
+            let failure = Failure::call(&CallError::Draining);
+            return Err((StatusCode::SERVICE_UNAVAILABLE, failure));
+        }
+        Ok(())
+    }
+
+    /// Reads the body of a request, of at most `max_bytes` bytes.
+    pub(super) async fn body(
+        &self,
+        request: Request<Body>,
+        max_bytes: usize,
+    ) -> Result<Bytes, Refusal> {
+        let budget = self.client_budget(request.extensions());
+        let (head, body) = request.into_parts();
+        let read = body::read(&head.headers, body, max_bytes, self.body_timeout, &budget).await;
+        read.map_err(|error| match error {
+            BodyError::TooLarge => {
+                let message = format!("the body is larger than {max_bytes} bytes");
+                let failure = Failure::new(Reason::Exhausted, message);
+                (StatusCode::PAYLOAD_TOO_LARGE, failure)
+            }
+            BodyError::NoRoom => {
+                let failure = Failure::call(&CallError::Exhausted(BudgetExhausted.into()));
+                (StatusCode::TOO_MANY_REQUESTS, failure)
+            }
+            BodyError::TooSlow => {
+                let failure = Failure::new(Reason::Timeout, "the body did not arrive in time");
+                (StatusCode::REQUEST_TIMEOUT, failure)
+            }
+            BodyError::Broken => {
+                let failure = Failure::new(Reason::Parse, "the body was incomplete");
+                (StatusCode::BAD_REQUEST, failure)
+            }
+        })
+    }
+
+    /// Like [`Door::check_in`], but returns the response to a refused request.
+    #[expect(clippy::result_large_err, reason = "the response is what is sent")]
+    pub(crate) fn admit(&self, request: &Request<Body>) -> Result<Charge, Response> {
+        self.check_in(request).map_err(|(status, failure)| {
+            let recipient = Recipient::unknown(negotiate::dialect(request.headers()));
+            refusal(status, &failure, &recipient)
+        })
+    }
+}
+
+/// The memory overhead of a header line besides its text, in bytes.
+const LINE: usize = 64;

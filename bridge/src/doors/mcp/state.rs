@@ -1,0 +1,55 @@
+//! The state that the paths of MCP share.
+
+use std::sync::Arc;
+
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
+use tracing::Level;
+
+use super::legacy::Streams;
+use super::relay::Relay;
+use super::running::Running;
+use crate::doors::door::Door;
+use crate::log_limit::{LogLimit, LogLimits};
+
+/// The state that the paths share.
+#[derive(Debug)]
+pub(super) struct Mcp {
+    pub(super) door: Door,
+    /// Cancelled when the bridge drains, which ends the open-ended streams.
+    pub(super) drain: CancellationToken,
+    pub(super) running: Arc<Running>,
+    pub(super) relay: Relay,
+    /// For items that are left out of the lists of all agents.
+    pub(super) unlisted: LogLimit,
+    /// For streams that were read too slowly.
+    pub(super) missed: LogLimit,
+    /// The streams of clients of 2024-11-05.
+    pub(super) streams: Arc<Streams>,
+    /// Receives what other replicas pass on.
+    _relay_follower: AbortOnDropHandle<()>,
+}
+
+// === impl Mcp ===
+
+impl Mcp {
+    /// Starts to receive what other replicas pass on.
+    pub(super) fn open(door: Door, drain: CancellationToken, log: &LogLimits) -> Self {
+        let running = Arc::<Running>::default();
+        let relay_follower =
+            Arc::clone(&running).follow(Arc::clone(&door.results), Arc::clone(&door.calls));
+        Self {
+            relay: Relay::new(&door.results, &door.metrics, log),
+            unlisted: log.limit(
+                Level::WARN,
+                "more items of agents are left out of the lists",
+            ),
+            missed: log.limit(Level::WARN, "more changes of resources are lost"),
+            door,
+            drain,
+            running,
+            streams: Arc::default(),
+            _relay_follower: AbortOnDropHandle::new(tokio::spawn(relay_follower)),
+        }
+    }
+}

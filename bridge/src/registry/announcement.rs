@@ -1,0 +1,56 @@
+//! An announcement, its origin, and why it is refused.
+
+use std::time::Duration;
+
+use a2abus_plugin::Text;
+
+use super::card::Faults;
+use super::record::Owner;
+use crate::names::Name;
+use crate::state::StateError;
+
+/// An announcement and its origin.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Announcement {
+    /// The agent named outside the card.
+    pub(crate) agent: Option<Text>,
+    pub(crate) owner: Owner,
+    pub(crate) lease: Option<Duration>,
+    pub(crate) origin: RequestOrigin,
+}
+
+/// The origin of a request to the registry.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct RequestOrigin {
+    /// The transport that delivered it.
+    pub(crate) transport: Option<Name>,
+    /// The agent names in the key or subject of its message. The sender may act only for these agents.
+    pub(crate) shows: Vec<Text>,
+    /// The sender, as the caller of calls that the request causes.
+    pub(crate) caller: Option<Text>,
+}
+
+/// Why an announcement is refused.
+#[derive(Debug, Clone, thiserror::Error)]
+pub(crate) enum AnnouncementError {
+    /// Agents cannot announce themselves.
+    #[error(
+        "agents cannot announce themselves here: set registry.enabled, or add the agent to agents"
+    )]
+    Disabled,
+    /// The card cannot be used.
+    #[error("the announcement is refused: {0}")]
+    Invalid(Faults),
+    /// Another owner has the name.
+    #[error("the agent {agent} belongs to {org}/{unit}, until its lease expires")]
+    Taken { agent: Text, org: Text, unit: Text },
+    /// Too many agents.
+    #[error("there are already {0} announced agents (registry.max_agents)")]
+    Full(usize),
+    /// No agent with this name is announced.
+    #[error("no agent {0:?} has announced itself, or its lease has expired")]
+    Unknown(Text),
+    /// The log did not store it.
+    #[error("the announcement was not stored: {0}")]
+    NotStored(StateError),
+}
