@@ -167,7 +167,6 @@ const CIRCLES: &[(&str, &[&str])] = &[
             "pipeline::workers",
         ],
     ),
-    ("bridge", &["topics", "topics::kafka", "topics::nats"]),
 ];
 
 /// Lines of the longest function outside tests.

@@ -7,7 +7,7 @@ use a2abus_transports::kafka::{Kafka, KafkaConfig};
 use a2abus_transports::{Topic, TransportError};
 use serde_json::{Map, Value, json};
 
-use super::{
+use super::requirement::{
     Constraint, Defaults, IfMissing, Requirement, Resource, Setting, created, display, put,
 };
 use crate::access::{Access, Operation, Storage, Target};

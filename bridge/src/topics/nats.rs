@@ -7,7 +7,10 @@ use a2abus_transports::nats::{JetStreamConfig, Nats, NatsConfig, StreamConfig, S
 use a2abus_transports::{TransportError, TransportErrorKind};
 use serde_json::{Map, Value, json};
 
-use super::{Constraint, Defaults, IfMissing, Requirement, Resource, Setting, created, put};
+use super::requirement::{
+    Constraint, Defaults, IfMissing, Requirement, Resource, Setting, created, put,
+};
+use super::subjects::{covers, lacking};
 use crate::access::{Access, Operation, Storage, Write, nats::pattern};
 use crate::config::{Config, Name};
 use crate::state::{Kind, LogLocation, LogSpec};
@@ -196,34 +199,6 @@ fn nanoseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Which of these subjects a stream with this configuration does not store.
-pub(super) fn lacking<'a>(stream: &Map<String, Value>, subjects: &'a [String]) -> Vec<&'a str> {
-    // The configuration of a mirror does not list its subjects.
-    if stream.contains_key("mirror") || stream.contains_key("sources") {
-        return Vec::new();
-    }
-    let stored = stream.get("subjects").and_then(Value::as_array);
-    let stored = stored.into_iter().flatten().filter_map(Value::as_str);
-    let stored: Vec<&str> = stored.collect();
-    let subjects = subjects.iter().map(String::as_str);
-    subjects
-        .filter(|subject| !stored.iter().any(|filter| covers(filter, subject)))
-        .collect()
-}
-
-/// Whether everything that matches `subject` also matches `filter`.
-fn covers(filter: &str, subject: &str) -> bool {
-    let (mut filter, mut subject) = (filter.split('.'), subject.split('.'));
-    loop {
-        match (filter.next(), subject.next()) {
-            (Some(">"), Some(_)) | (None, None) => return true,
-            (Some("*"), Some(word)) if word != ">" => {}
-            (Some(one), Some(other)) if one == other => {}
-            _ => return false,
-        }
-    }
-}
-
 /// The settings of an existing stream; `None` when it does not exist.
 pub(super) async fn stream_settings(
     nats: &Nats,
@@ -332,34 +307,5 @@ impl Requirement {
         self.settings.iter().any(|setting| {
             matches!(&setting.must, Constraint::Cover(subjects) if subjects.iter().any(|filter| covers(filter, subject)))
         })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_filter_covers_a_subject_if_it_matches_everything_the_subject_matches() {
-        for (filter, subject) in [
-            ("a.b", "a.b"),
-            ("a.>", "a.b"),
-            ("a.>", "a.*"),
-            ("a.>", "a.>"),
-            ("*.b", "a.b"),
-            (">", "a"),
-        ] {
-            assert!(covers(filter, subject), "{filter} {subject}");
-        }
-        for (filter, subject) in [
-            ("a.b", "a.c"),
-            ("a.b", "a"),
-            ("a", "a.b"),
-            ("a.*", "a.>"),
-            ("a.b", "a.*"),
-            ("a.>", "a"),
-        ] {
-            assert!(!covers(filter, subject), "{filter} {subject}");
-        }
     }
 }

@@ -3,7 +3,7 @@
 use a2abus_transports::{AnyTransport, TransportError};
 use serde_json::{Map, Value};
 
-use super::{Requirement, Resource};
+use super::requirement::{Requirement, Resource};
 
 /// The state of a required resource.
 #[derive(Debug)]
