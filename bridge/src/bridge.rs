@@ -7,20 +7,19 @@
 //! ```
 
 mod bindings;
+mod error;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use a2abus_executor::{Client, ClientError, ClientOptions, Environment};
+use a2abus_executor::{Client, ClientOptions, Environment};
 use a2abus_plugin::Text;
-use a2abus_transports::{AnyTransport, Consumer, Revealed, Subscription, TransportError};
+use a2abus_transports::{AnyTransport, Revealed, Subscription};
 use arc_swap::ArcSwap;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
-use tokio_util::sync::CancellationToken;
 
-use crate::attached::AttachedBinding;
 use crate::bus::delivery::{Destinations, Publisher};
 use crate::bus::headers::PassedHeaders;
 use crate::bus::outbound::Outbound;
@@ -36,65 +35,24 @@ use crate::doors::a2a::{AllowedUrls, Deliveries, Limits, LiveSettings, PushSetti
 use crate::log_limit::LogLimits;
 use crate::metrics::Metrics;
 use crate::names::DOOR;
-use crate::pipeline::Pipeline;
-use crate::pipeline::intake::Intake;
 use crate::readiness::Readiness;
 use crate::registry::Registry;
-use crate::registry::discovery::DiscoveryBinding;
 use crate::reload::{ConfigReloader, LogLevels, Reloads};
 use crate::restart::chain;
 use crate::results::Results;
 use crate::route::{Destination, RouteTable};
 use crate::rules::{CurrentRules, Rules};
+use crate::state::Logs;
 use crate::state::seal::SealKeys;
-use crate::state::{Logs, StateError};
 use crate::tasks::Tasks;
 use crate::tasks::push::Webhooks;
-use crate::workflows::bus::WorkflowBinding;
+use crate::workflows::Workflows;
 use crate::workflows::reload::{SecretFileStates, SecretWatcher};
 use crate::workflows::shared::SharedStore;
-use crate::workflows::{Workflows, WorkflowsError};
 use bindings::Parts;
 
-/// Why a bridge cannot be built.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum BridgeError {
-    /// A transport cannot be created from its configuration.
-    #[error("transport {name}")]
-    Transport {
-        /// Its name.
-        name: Text,
-        /// Why.
-        source: TransportError,
-    },
-    /// A listener cannot be opened.
-    #[error("cannot listen on {address}")]
-    Listen {
-        /// The address.
-        address: SocketAddr,
-        /// Why.
-        source: std::io::Error,
-    },
-    /// The metrics cannot be registered.
-    #[error("cannot register the metrics")]
-    Metrics(#[source] prometheus::Error),
-    /// The operating system provides no random numbers.
-    #[error("no random numbers: {0}")]
-    Random(getrandom::Error),
-    /// Workflows cannot be executed.
-    #[error(transparent)]
-    Workflows(#[from] WorkflowsError),
-    /// Webhooks cannot be called.
-    #[error("webhooks cannot be called")]
-    Client(#[source] ClientError),
-    /// The state cannot be opened.
-    #[error(transparent)]
-    State(#[from] StateError),
-    /// The configuration is invalid. [`Config::load`] would have refused it.
-    #[error("{0}")]
-    Config(String),
-}
+pub(crate) use bindings::BindingService;
+pub use error::BridgeError;
 
 /// A bridge, ready to run.
 #[derive(Debug)]
@@ -297,59 +255,6 @@ impl Bridge {
     #[must_use]
     pub fn metrics(&self) -> &Arc<Metrics> {
         &self.metrics
-    }
-}
-
-/// The component that reads the messages of a binding.
-#[derive(Debug)]
-pub(crate) enum BindingService {
-    /// Maps and routes them.
-    Pipeline(Arc<Pipeline>),
-    /// Executes them as workflows.
-    Workflows(Box<WorkflowBinding>),
-    /// Reads them as announcements of agents.
-    Discovery(Box<DiscoveryBinding>),
-    /// Sends them to an attached agent.
-    Agent(Box<AttachedBinding>),
-}
-
-// === impl BindingService ===
-
-impl BindingService {
-    /// How it reads its messages.
-    pub(crate) fn intake(&self) -> &Intake {
-        match self {
-            Self::Pipeline(pipeline) => &pipeline.intake,
-            Self::Workflows(binding) => &binding.intake,
-            Self::Discovery(binding) => &binding.intake,
-            Self::Agent(binding) => &binding.intake,
-        }
-    }
-
-    /// The number of messages received but not settled.
-    pub(crate) fn in_flight(&self) -> i64 {
-        self.intake().metrics.in_flight.get()
-    }
-
-    /// Whether it reads events, which any replica may process, rather than answers to calls of this one.
-    pub(crate) fn is_of_events(&self) -> bool {
-        matches!(self, Self::Pipeline(pipeline) if pipeline.role == Role::Events)
-    }
-
-    /// Runs until `stop`, then finishes the messages in progress.
-    pub(crate) async fn run(&self, consumer: Consumer, stop: CancellationToken) -> Consumer {
-        match self {
-            Self::Pipeline(pipeline) => pipeline.run(consumer, stop).await,
-            Self::Workflows(binding) => binding.run(consumer, stop).await,
-            Self::Discovery(binding) => binding.run(consumer, stop).await,
-            Self::Agent(binding) => binding.run(consumer, stop).await,
-        }
-    }
-}
-
-impl From<Pipeline> for BindingService {
-    fn from(pipeline: Pipeline) -> Self {
-        Self::Pipeline(Arc::new(pipeline))
     }
 }
 

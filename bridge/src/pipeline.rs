@@ -29,128 +29,30 @@ mod refused;
 mod request;
 mod run;
 mod send;
+mod state;
 mod workers;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use a2abus_plugin::{MapContext, Text};
-use a2abus_transports::{Acknowledger, Consumer, Delivery, Message, Outcome, Topic};
+use a2abus_transports::{Consumer, Delivery, Outcome};
 use futures_util::StreamExt as _;
 use tokio::time::{Duration, Instant, MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
-use tracing::Span;
 
-use crate::bus::deadletter::Undelivered;
-use crate::bus::delivery::Publisher;
-use crate::bus::headers::PassedHeaders;
-use crate::bus::outbound::{Outbound, Outgoing, Unit};
-use crate::calls::Calls;
-use crate::calls::exchange::room::{Holds, WaitingRoom};
-use crate::calls::exchange::{Exchanges, RoutedRequest, Unsettled};
-use crate::calls::resolve::ReadAt;
-use crate::config::{EventIds, OnUnknown, Role};
-use crate::metrics::BindingMetrics;
+use crate::bus::outbound::{Outgoing, Unit};
+use crate::config::Role;
 use crate::stage;
-use claims::Claims;
 pub(crate) use copies::CopiesInHand;
-use copies::Weight;
-use intake::{Intake, Read};
+use intake::Read;
 use run::Run;
-use workers::Source;
-
-/// One binding, and how it processes the messages of its topics.
-#[derive(Debug)]
-pub(crate) struct Pipeline {
-    /// Reads its messages.
-    pub(crate) intake: Intake,
-    /// The purpose of its messages.
-    pub(crate) role: Role,
-    /// How the ids of mapped events are generated.
-    pub(crate) ids: EventIds,
-    /// What to do with payloads of an unknown format.
-    pub(crate) on_unknown: OnUnknown,
-    /// Whether missing routing attributes of CloudEvents are taken from their data.
-    pub(crate) data: DataLook,
-    /// The topic for answers to its requests that name no reply address.
-    pub(crate) replies: Option<Topic>,
-    /// Which attributes its writers may set.
-    pub(crate) claims: Claims,
-    /// The headers that its copies keep.
-    pub(crate) passed: PassedHeaders,
-    /// Routes.
-    pub(crate) outbound: Outbound,
-    /// Sends the copies.
-    pub(crate) publisher: Publisher,
-    /// Calls that its messages may answer.
-    pub(crate) calls: Arc<Calls>,
-    /// Its requests whose requester waits for an answer.
-    pub(crate) exchanges: Arc<Exchanges>,
-    /// How much of its budget these requests hold.
-    pub(crate) waiting: WaitingRoom,
-    /// The memory that its copies use.
-    pub(crate) copies: CopiesInHand,
-    /// How many tasks process its messages.
-    pub(crate) workers: usize,
-}
-
-/// Whether a binding reads the data of CloudEvents.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum DataLook {
-    /// No: only the attributes.
-    Never,
-    /// Yes: for missing routing attributes.
-    ForMissing,
-}
+pub(crate) use state::{DataLook, Pipeline};
+use state::{Original, Received, Routed, Settlement};
+use workers::{AT_ONCE, Source};
 
 /// How often requests in held lanes are checked for callers that no longer wait.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
-/// Maximum number of messages received at once.
-const AT_ONCE: usize = 256;
-
-/// A received message, and what to publish.
-struct Received {
-    copies: Vec<Outgoing>,
-    original: Original,
-    /// When it was received.
-    since: Instant,
-    span: Span,
-}
-
-/// The origin of a copy, for its dead letter and its settlement.
-struct Original {
-    message: Message,
-    topic: Topic,
-    origin: Option<Text>,
-    settlement: Settlement,
-    _weight: Weight,
-}
-
-/// How a message is settled once its copies are confirmed.
-enum Settlement {
-    /// At once.
-    Now(Acknowledger),
-    /// When the requests in it are answered as well.
-    Shared(Unsettled),
-}
-
-/// The result of routing a message.
-#[derive(Default)]
-struct Routed {
-    /// Settles it once the requests in it are answered.
-    unsettled: Option<Unsettled>,
-    /// The copies to publish.
-    copies: Vec<Outgoing>,
-    /// The requests in it whose requester waits for an answer.
-    in_hand: Vec<RoutedRequest>,
-    /// The shares of the budget that they hold.
-    room: Holds,
-    /// Distinguishes the message from others with the same position; computed when it is needed.
-    fingerprint: Option<u64>,
-    /// Error replies to its elements.
-    error_replies: usize,
-}
-
 // === impl Pipeline ===
 
 impl Pipeline {
@@ -333,54 +235,5 @@ impl Pipeline {
             time: Some(crate::clock::time()),
             ids: self.ids.at(origin),
         }
-    }
-}
-
-// === impl Routed ===
-
-impl Routed {
-    /// Copies of one unit. All of them may linger: if only some did, they would not stay in order.
-    fn publish(&mut self, mut copies: Vec<Outgoing>, unit: Option<&Unit>) {
-        for copy in &mut copies {
-            copy.unit = unit.cloned();
-            copy.address.may_linger = true;
-        }
-        if self.copies.is_empty() {
-            self.copies = copies;
-        } else {
-            self.copies.append(&mut copies);
-        }
-    }
-
-    /// A share of the message. The message is settled only after its shares are done.
-    fn share(&mut self, metrics: &BindingMetrics) -> Unsettled {
-        let unsettled = self
-            .unsettled
-            .get_or_insert_with(|| Unsettled::new(metrics.clone()));
-        unsettled.another()
-    }
-}
-
-// === impl Original ===
-
-impl Original {
-    fn undelivered(&self) -> Undelivered<'_> {
-        Undelivered {
-            message: &self.message,
-            topic: &self.topic,
-            origin: self.origin.as_ref(),
-            agent: None,
-            call: None,
-        }
-    }
-}
-
-fn undelivered(at: ReadAt<'_>) -> Undelivered<'_> {
-    Undelivered {
-        message: at.message,
-        topic: at.topic,
-        origin: at.origin,
-        agent: None,
-        call: None,
     }
 }

@@ -107,7 +107,6 @@ const CIRCLES: &[(&str, &[&str])] = &[
         ],
     ),
     ("executor", &["store", "store::file", "store::redb"]),
-    ("bridge", &["bridge", "bridge::bindings"]),
     (
         "bridge",
         &[
@@ -145,26 +144,6 @@ const CIRCLES: &[(&str, &[&str])] = &[
             "cli::demo::everything",
             "cli::demo::everything::lists",
             "cli::demo::everything::rounds",
-        ],
-    ),
-    (
-        "bridge",
-        &[
-            "config::validate",
-            "config::validate::agents",
-            "config::validate::graph",
-            "config::validate::registry",
-            "config::validate::secrets",
-            "config::validate::workflows",
-        ],
-    ),
-    (
-        "bridge",
-        &[
-            "pipeline",
-            "pipeline::run",
-            "pipeline::send",
-            "pipeline::workers",
         ],
     ),
 ];

@@ -1,13 +1,14 @@
-//! Builds the readers of the bindings of a configuration.
+//! The readers of the bindings of a configuration.
 
 use std::fmt::Display;
 use std::sync::Arc;
 
 use a2abus_plugin::{MapOptions, Source, Text};
-use a2abus_transports::Subscription;
 use a2abus_transports::content_mode::ProtocolBinding;
+use a2abus_transports::{Consumer, Subscription};
+use tokio_util::sync::CancellationToken;
 
-use super::{BindingService, BridgeError};
+use super::error::BridgeError;
 use crate::attached::{AttachedBinding, Bounds, Herald, ReplyPublisher, Upstream};
 use crate::bus::deadletter::{DeadLetters, Log};
 use crate::bus::delivery::Publisher;
@@ -32,6 +33,19 @@ use crate::results::Results;
 use crate::workflows::Workflows;
 use crate::workflows::bus::{AnswerSettings, WorkflowBinding};
 
+/// The component that reads the messages of a binding.
+#[derive(Debug)]
+pub(crate) enum BindingService {
+    /// Maps and routes them.
+    Pipeline(Arc<Pipeline>),
+    /// Executes them as workflows.
+    Workflows(Box<WorkflowBinding>),
+    /// Reads them as announcements of agents.
+    Discovery(Box<DiscoveryBinding>),
+    /// Sends them to an attached agent.
+    Agent(Box<AttachedBinding>),
+}
+
 /// The parts that the bindings of a bridge share.
 pub(super) struct Parts<'a> {
     pub(super) config: &'a Config,
@@ -43,6 +57,46 @@ pub(super) struct Parts<'a> {
     pub(super) metrics: &'a Arc<Metrics>,
     pub(super) readiness: &'a Arc<Readiness>,
     pub(super) log: &'a LogLimits,
+}
+
+// === impl BindingService ===
+
+impl BindingService {
+    /// How it reads its messages.
+    pub(crate) fn intake(&self) -> &Intake {
+        match self {
+            Self::Pipeline(pipeline) => &pipeline.intake,
+            Self::Workflows(binding) => &binding.intake,
+            Self::Discovery(binding) => &binding.intake,
+            Self::Agent(binding) => &binding.intake,
+        }
+    }
+
+    /// The number of messages received but not settled.
+    pub(crate) fn in_flight(&self) -> i64 {
+        self.intake().metrics.in_flight.get()
+    }
+
+    /// Whether it reads events, which any replica may process, rather than answers to calls of this one.
+    pub(crate) fn is_of_events(&self) -> bool {
+        matches!(self, Self::Pipeline(pipeline) if pipeline.role == Role::Events)
+    }
+
+    /// Runs until `stop`, then finishes the messages in progress.
+    pub(crate) async fn run(&self, consumer: Consumer, stop: CancellationToken) -> Consumer {
+        match self {
+            Self::Pipeline(pipeline) => pipeline.run(consumer, stop).await,
+            Self::Workflows(binding) => binding.run(consumer, stop).await,
+            Self::Discovery(binding) => binding.run(consumer, stop).await,
+            Self::Agent(binding) => binding.run(consumer, stop).await,
+        }
+    }
+}
+
+impl From<Pipeline> for BindingService {
+    fn from(pipeline: Pipeline) -> Self {
+        Self::Pipeline(Arc::new(pipeline))
+    }
 }
 
 // === impl Parts ===

@@ -4,29 +4,29 @@
 //! ([`Sections`]); a value that could not be read causes no further problem.
 
 mod agents;
+mod checker;
 mod graph;
 mod registry;
 mod secrets;
 mod workflows;
 
-use std::collections::hash_map::Entry;
-use std::collections::{BTreeSet, HashMap};
-use std::hash::Hash;
+use std::collections::BTreeSet;
 
 use a2abus_plugin::Source;
 use a2abus_plugin::extension;
 use a2abus_transports::{Topic, TopicFilter};
 
-use super::nearest::{meant, nearest};
+use self::checker::{Checker, already, attributes_of};
+use super::nearest::meant;
 use super::path::ValuePath;
 use super::problem::ConfigErrors;
 use super::raw::Node;
 use super::section::Sections;
 use super::{
-    BindingConfig, Claim, ConditionConfig, DEFAULT_ROUTE, DestinationConfig, Name, Names,
-    OnUnknown, Role, RouteConfig, StateLog, TransportConfig, TransportType,
+    BindingConfig, Claim, ConditionConfig, DEFAULT_ROUTE, DestinationConfig, Names, OnUnknown,
+    Role, StateLog, TransportConfig, TransportType,
 };
-use crate::names::{Attribute, Template, TemplatePart};
+use crate::names::{Attribute, TemplatePart};
 
 /// Runs all checks that need more than one value.
 pub(super) fn check(sections: &Sections, root: &Node, problems: &mut ConfigErrors) {
@@ -65,106 +65,9 @@ pub(super) fn check_secrets(sections: &Sections, root: &Node, problems: &mut Con
     });
 }
 
-struct Checker<'a> {
-    sections: &'a Sections,
-    root: &'a Node,
-    problems: &'a mut ConfigErrors,
-}
+// === impl Checker ===
 
-impl<'a> Checker<'a> {
-    fn error(&mut self, path: ValuePath, message: impl Into<String>) {
-        let site = self.root.site(&path);
-        self.problems.error(site, path, message);
-    }
-
-    fn warning(&mut self, path: ValuePath, message: impl Into<String>) {
-        let site = self.root.site(&path);
-        self.problems.warning(site, path, message);
-    }
-
-    /// Like [`Checker::warning`], at the position of the key.
-    fn key_warning(&mut self, path: ValuePath, message: impl Into<String>) {
-        let site = self.root.key_site(&path);
-        self.problems.warning(site, path, message);
-    }
-
-    /// Reports a name that is not among the known ones.
-    fn require_known(&mut self, path: ValuePath, what: &str, name: &str, known: &[&str]) {
-        if known.contains(&name) {
-            return;
-        }
-        let message = match nearest(name, known) {
-            Some(near) => format!("there is no {what} {name}: did you mean {near}?"),
-            None if known.is_empty() => {
-                format!("there is no {what} {name}: no {what} is configured")
-            }
-            None => {
-                let known = known.join(", ");
-                format!("there is no {what} {name}: the {what}s are {known}")
-            }
-        };
-        self.error(path, message);
-    }
-
-    /// Reports every duplicate; `message` gets the path of the first occurrence.
-    fn unique<T: Eq + Hash>(
-        &mut self,
-        values: impl IntoIterator<Item = (ValuePath, T)>,
-        message: impl Fn(&ValuePath) -> String,
-    ) {
-        let mut first = HashMap::new();
-        for (path, value) in values {
-            match first.entry(value) {
-                Entry::Occupied(first) => self.error(path, message(first.get())),
-                Entry::Vacant(entry) => {
-                    entry.insert(path);
-                }
-            }
-        }
-    }
-
-    /// Whether there is an HTTP listener for callers.
-    fn has_http_listener(&self) -> bool {
-        let http = self.sections.http.as_ref();
-        http.is_none_or(|http| http.enabled)
-    }
-
-    // === the entries ===
-
-    /// The bindings that could be read, each with its path.
-    fn each_binding(&self) -> impl Iterator<Item = (ValuePath, &'a BindingConfig)> + use<'a> {
-        let path = ValuePath::root().key("bindings");
-        let bindings = self.sections.bindings.iter().enumerate();
-        bindings.filter_map(move |(index, binding)| Some((path.index(index), binding.as_ref()?)))
-    }
-
-    /// The routes that could be read, each with its path: those of `routes`, then those of agents.
-    fn each_route(&self) -> impl Iterator<Item = (ValuePath, &'a RouteConfig)> + use<'a> {
-        let path = ValuePath::root().key("routes");
-        let routes = self.sections.routes.iter().enumerate();
-        let written =
-            routes.filter_map(move |(index, route)| Some((path.index(index), route.as_ref()?)));
-        let agents = ValuePath::root().key("agents");
-        let of_agents = self.sections.agent_routes.iter();
-        written.chain(of_agents.map(move |(name, route)| (agents.key(name), route)))
-    }
-
-    fn transport_type(&self, name: &Name) -> Option<TransportType> {
-        let transport = self.sections.transports.get(name.as_str())?;
-        transport.as_ref().map(TransportConfig::transport_type)
-    }
-
-    /// The binding that reads a topic of a transport.
-    fn reader(&self, transport: &Name, topic: &Topic) -> Option<&'a BindingConfig> {
-        self.each_binding()
-            .map(|(_, binding)| binding)
-            .find(|binding| {
-                binding.transport == *transport && binding.topics.iter().any(|t| t.matches(topic))
-            })
-    }
-
-    // === the checks ===
-
+impl Checker<'_> {
     fn has_work(&mut self) {
         let sections = self.sections;
         let mut agents = sections.agents.values().flatten();
@@ -634,12 +537,6 @@ impl<'a> Checker<'a> {
     }
 }
 
-/// The message for a name or id that an earlier entry already has; `first` is the path of that name.
-fn already(what: &str, first: &ValuePath) -> String {
-    let first = first.parent();
-    format!("is already the {what} of {first}: choose another one")
-}
-
 fn misspelt(attribute: &Attribute) -> Option<String> {
     let name = attribute.as_str();
     let near = meant(name, KNOWN_ATTRIBUTES)?;
@@ -696,14 +593,6 @@ const KNOWN_ATTRIBUTES: &[&str] = &[
     extension::TRACE_PARENT,
     extension::TRACE_STATE,
 ];
-
-/// The attributes that a template uses.
-fn attributes_of(template: &Template) -> impl Iterator<Item = &Attribute> {
-    template.parts().iter().filter_map(|part| match part {
-        TemplatePart::Literal(_) => None,
-        TemplatePart::Attribute(attribute) => Some(attribute),
-    })
-}
 
 /// Whether one topic can match both filters.
 fn overlap(a: &TopicFilter, b: &TopicFilter) -> bool {

@@ -2,7 +2,7 @@
 
 use a2abus_plugin::{Event, Limits, Text, extension};
 
-use super::{DataLook, Pipeline, Routed, undelivered};
+use super::state::{DataLook, Pipeline, Routed, undelivered};
 use crate::bus::deadletter::{Reason, Stage};
 use crate::bus::outbound::{Outgoing, Provenance, RoutingError, Unit};
 use crate::calls::resolve::ReadAt;

@@ -11,7 +11,7 @@ use serde::de::IgnoredAny;
 
 use super::intake::Refusal;
 use super::request::recipient_of;
-use super::{Pipeline, Routed, undelivered};
+use super::state::{Pipeline, Routed, undelivered};
 use crate::account;
 use crate::bus::deadletter::Stage;
 use crate::bus::outbound::Unit;

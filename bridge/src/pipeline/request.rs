@@ -7,7 +7,7 @@ use a2abus_plugin::protocol::dialect::Dialect;
 use a2abus_plugin::{Event, Hint, Kind, Limits, Text, decode, extension};
 use a2abus_transports::Address;
 
-use super::{Pipeline, Routed};
+use super::state::{Pipeline, Routed, undelivered};
 use crate::account::{self, Account};
 use crate::bus::deadletter::{Stage, Undelivered};
 use crate::bus::outbound::{Provenance, Unit};
@@ -202,7 +202,7 @@ impl Pipeline {
                 if let CallError::Exhausted(_) = error {
                     let of = Undelivered {
                         agent: Some(&agent),
-                        ..super::undelivered(at)
+                        ..undelivered(at)
                     };
                     self.intake.dead_letters.dropped(&of, "exhausted");
                 }

@@ -20,7 +20,7 @@ use tokio::time::Instant;
 
 use super::lane::{Lane, Task};
 use super::send::{Decided, Done, InFlight, Sending, Unconfirmed};
-use super::{Pipeline, Received};
+use super::state::{Pipeline, Received};
 
 /// A running binding.
 pub(super) struct Run<'p> {

@@ -8,7 +8,7 @@ use tokio::task::coop::unconstrained;
 use tokio::time::Instant;
 use tracing::{Instrument as _, Span};
 
-use super::{Original, Pipeline, Received};
+use super::state::{Original, Pipeline, Received};
 use crate::bus::deadletter::{Reason, Stage, Undelivered};
 use crate::bus::delivery::{FailureAction, Holder};
 use crate::bus::outbound::Outgoing;

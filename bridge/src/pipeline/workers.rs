@@ -9,7 +9,10 @@ use tokio::sync::mpsc::{self, Permit};
 use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 
-use super::{AT_ONCE, Pipeline};
+use super::state::Pipeline;
+
+/// Maximum number of messages received at once.
+pub(super) const AT_ONCE: usize = 256;
 
 /// The queues of the workers. When they are dropped, the workers finish what they have and end.
 pub(super) struct Queues(Vec<mpsc::Sender<Delivery>>);

@@ -2,7 +2,7 @@
 
 use http::{HeaderName, HeaderValue};
 
-use super::{Checker, already};
+use super::checker::{Checker, already};
 use crate::config::path::ValuePath;
 use crate::config::{
     AgentCardConfig, AttachProtocol, ConditionConfig, SkillConfig, StateLog, TextOrSecret,

@@ -8,7 +8,7 @@ use std::collections::{HashMap, VecDeque};
 
 use a2abus_transports::{Topic, TopicFilter};
 
-use super::Checker;
+use super::checker::{Checker, attributes_of};
 use crate::config::path::ValuePath;
 use crate::config::{
     BindingConfig, ConditionConfig, DestinationConfig, Role, RouteConfig, condition_holds,
@@ -244,7 +244,7 @@ fn reaches(
         return filter.matches(&topic).then_some(Certainty::Certain);
     }
     let shape: String = template.parts().iter().map(shape_of).collect();
-    let attributes: Vec<&Attribute> = super::attributes_of(template).collect();
+    let attributes: Vec<&Attribute> = attributes_of(template).collect();
     let fits = |shape: &str, pattern: &str, attributes: &[&Attribute]| {
         match (value(shape, pattern), attributes) {
             (None, _) => false,

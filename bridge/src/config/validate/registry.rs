@@ -1,6 +1,6 @@
 //! Can agents announce themselves, and can they then be reached?
 
-use super::Checker;
+use super::checker::Checker;
 use crate::config::Role;
 use crate::config::path::ValuePath;
 

@@ -6,7 +6,7 @@ use std::error::Error as _;
 
 use a2abus_transports::SecretError;
 
-use super::Checker;
+use super::checker::Checker;
 use crate::config::agents::KeyError;
 use crate::config::path::ValuePath;
 use crate::config::transport::TransportConfig;

@@ -3,7 +3,7 @@
 use a2abus_models::a2e_workflow::OperationType;
 use a2abus_models::a2e_workflow::operation::Storage;
 
-use super::{Checker, already};
+use super::checker::{Checker, already};
 use crate::config::path::ValuePath;
 use crate::config::workflows::{ApiKey, WorkflowsConfig};
 use crate::config::{BindingConfig, Claim, Name, Role};

@@ -1,0 +1,158 @@
+//! A binding, and its messages in progress.
+
+use std::sync::Arc;
+
+use a2abus_plugin::Text;
+use a2abus_transports::{Acknowledger, Message, Topic};
+use tokio::time::Instant;
+use tracing::Span;
+
+use super::claims::Claims;
+use super::copies::{CopiesInHand, Weight};
+use super::intake::Intake;
+use crate::bus::deadletter::Undelivered;
+use crate::bus::delivery::Publisher;
+use crate::bus::headers::PassedHeaders;
+use crate::bus::outbound::{Outbound, Outgoing, Unit};
+use crate::calls::Calls;
+use crate::calls::exchange::room::{Holds, WaitingRoom};
+use crate::calls::exchange::{Exchanges, RoutedRequest, Unsettled};
+use crate::calls::resolve::ReadAt;
+use crate::config::{EventIds, OnUnknown, Role};
+use crate::metrics::BindingMetrics;
+
+/// One binding, and how it processes the messages of its topics.
+#[derive(Debug)]
+pub(crate) struct Pipeline {
+    /// Reads its messages.
+    pub(crate) intake: Intake,
+    /// The purpose of its messages.
+    pub(crate) role: Role,
+    /// How the ids of mapped events are generated.
+    pub(crate) ids: EventIds,
+    /// What to do with payloads of an unknown format.
+    pub(crate) on_unknown: OnUnknown,
+    /// Whether missing routing attributes of CloudEvents are taken from their data.
+    pub(crate) data: DataLook,
+    /// The topic for answers to its requests that name no reply address.
+    pub(crate) replies: Option<Topic>,
+    /// Which attributes its writers may set.
+    pub(crate) claims: Claims,
+    /// The headers that its copies keep.
+    pub(crate) passed: PassedHeaders,
+    /// Routes.
+    pub(crate) outbound: Outbound,
+    /// Sends the copies.
+    pub(crate) publisher: Publisher,
+    /// Calls that its messages may answer.
+    pub(crate) calls: Arc<Calls>,
+    /// Its requests whose requester waits for an answer.
+    pub(crate) exchanges: Arc<Exchanges>,
+    /// How much of its budget these requests hold.
+    pub(crate) waiting: WaitingRoom,
+    /// The memory that its copies use.
+    pub(crate) copies: CopiesInHand,
+    /// How many tasks process its messages.
+    pub(crate) workers: usize,
+}
+
+/// Whether a binding reads the data of CloudEvents.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum DataLook {
+    /// No: only the attributes.
+    Never,
+    /// Yes: for missing routing attributes.
+    ForMissing,
+}
+
+/// A received message, and what to publish.
+pub(super) struct Received {
+    pub(super) copies: Vec<Outgoing>,
+    pub(super) original: Original,
+    /// When it was received.
+    pub(super) since: Instant,
+    pub(super) span: Span,
+}
+
+/// The origin of a copy, for its dead letter and its settlement.
+pub(super) struct Original {
+    pub(super) message: Message,
+    pub(super) topic: Topic,
+    pub(super) origin: Option<Text>,
+    pub(super) settlement: Settlement,
+    pub(super) _weight: Weight,
+}
+
+/// How a message is settled once its copies are confirmed.
+pub(super) enum Settlement {
+    /// At once.
+    Now(Acknowledger),
+    /// When the requests in it are answered as well.
+    Shared(Unsettled),
+}
+
+/// The result of routing a message.
+#[derive(Default)]
+pub(super) struct Routed {
+    /// Settles it once the requests in it are answered.
+    pub(super) unsettled: Option<Unsettled>,
+    /// The copies to publish.
+    pub(super) copies: Vec<Outgoing>,
+    /// The requests in it whose requester waits for an answer.
+    pub(super) in_hand: Vec<RoutedRequest>,
+    /// The shares of the budget that they hold.
+    pub(super) room: Holds,
+    /// Distinguishes the message from others with the same position; computed when it is needed.
+    pub(super) fingerprint: Option<u64>,
+    /// Error replies to its elements.
+    pub(super) error_replies: usize,
+}
+
+// === impl Routed ===
+
+impl Routed {
+    /// Copies of one unit. All of them may linger: if only some did, they would not stay in order.
+    pub(super) fn publish(&mut self, mut copies: Vec<Outgoing>, unit: Option<&Unit>) {
+        for copy in &mut copies {
+            copy.unit = unit.cloned();
+            copy.address.may_linger = true;
+        }
+        if self.copies.is_empty() {
+            self.copies = copies;
+        } else {
+            self.copies.append(&mut copies);
+        }
+    }
+
+    /// A share of the message. The message is settled only after its shares are done.
+    pub(super) fn share(&mut self, metrics: &BindingMetrics) -> Unsettled {
+        let unsettled = self
+            .unsettled
+            .get_or_insert_with(|| Unsettled::new(metrics.clone()));
+        unsettled.another()
+    }
+}
+
+// === impl Original ===
+
+impl Original {
+    pub(super) fn undelivered(&self) -> Undelivered<'_> {
+        Undelivered {
+            message: &self.message,
+            topic: &self.topic,
+            origin: self.origin.as_ref(),
+            agent: None,
+            call: None,
+        }
+    }
+}
+
+pub(super) fn undelivered(at: ReadAt<'_>) -> Undelivered<'_> {
+    Undelivered {
+        message: at.message,
+        topic: at.topic,
+        origin: at.origin,
+        agent: None,
+        call: None,
+    }
+}
