@@ -7,6 +7,7 @@ mod agents;
 mod attach;
 mod call;
 mod check;
+mod command;
 mod convert;
 mod demo;
 mod explain;
@@ -22,14 +23,12 @@ mod telemetry;
 mod topics;
 mod workflow;
 
-use std::path::Path;
-use std::process::ExitCode;
-
 use clap::{Parser, Subcommand};
-use tokio::runtime::Runtime;
 
+pub use self::command::Status;
+
+use self::command::{Misuse, block_on};
 use self::output::{Closed, complain_line};
-use crate::config::{Config, ConfigErrors};
 
 /// Connects AI agents to Kafka and NATS: MCP, A2A and ACP requests become CloudEvents, and answers
 /// return to the callers.
@@ -82,34 +81,6 @@ enum Command {
     Workflow(workflow::WorkflowArgs),
 }
 
-/// How a command ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Status {
-    /// Exit status 0.
-    Success,
-    /// Exit status 1: an invalid input, or something failed.
-    Failure,
-    /// Exit status 2: wrong usage of the command.
-    Usage,
-}
-
-/// Wrong usage of the command that the command-line parser cannot detect.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub(crate) struct Misuse(pub(crate) String);
-
-// === impl Status ===
-
-impl From<Status> for ExitCode {
-    fn from(status: Status) -> Self {
-        Self::from(match status {
-            Status::Success => 0,
-            Status::Failure => 1,
-            Status::Usage => 2,
-        })
-    }
-}
-
 /// Parses the command line of the process and runs the command. An invalid command line ends the process with status 2.
 ///
 /// # Errors
@@ -140,14 +111,6 @@ pub fn run() -> anyhow::Result<Status> {
     }
 }
 
-/// Runs a command to its end. Requests to a bus that are still pending do not keep the process alive.
-fn block_on<T>(command: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
-    let runtime = Runtime::new()?;
-    let done = runtime.block_on(command);
-    runtime.shutdown_background();
-    done
-}
-
 fn success((): ()) -> Status {
     Status::Success
 }
@@ -171,28 +134,4 @@ pub fn status_of(error: &anyhow::Error) -> Status {
 /// Prints an error with its causes on standard error, in one line.
 pub fn complain(error: &anyhow::Error) {
     complain_line(&format!("a2abus: {error:#}"));
-}
-
-/// Reads a configuration. Its errors and warnings go to standard error, one line each.
-///
-/// # Errors
-/// When the configuration is invalid.
-pub(crate) fn load(path: &Path) -> anyhow::Result<Config> {
-    let config = checked(Config::load(path, std::env::vars_os()))?;
-    for warning in &config.warnings {
-        complain_line(&warning.in_file(&path.display().to_string()).to_string());
-    }
-    Ok(config)
-}
-
-/// What was read of a configuration; its errors go to standard error.
-fn checked<T>(loaded: Result<T, ConfigErrors>) -> anyhow::Result<T> {
-    loaded.map_err(|errors| anyhow::Error::msg(refused(&errors)))
-}
-
-fn refused(errors: &ConfigErrors) -> String {
-    for problem in errors.problems() {
-        complain_line(&problem.in_file(errors.file()).to_string());
-    }
-    format!("the configuration {} is invalid", errors.file())
 }

@@ -10,8 +10,8 @@ use reqwest::{Method, RequestBuilder, Response, Url};
 use serde::Deserialize;
 use serde_json::Value;
 
+use super::command::{Misuse, Status};
 use super::output::Output;
-use super::{Misuse, Status};
 use crate::registry::card::Card;
 
 /// Arguments of `a2abus agents`.

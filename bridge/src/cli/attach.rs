@@ -9,8 +9,9 @@ use anyhow::bail;
 use clap::{ArgGroup, Args, ValueEnum};
 use serde_json::{Value, json};
 
+use super::command::{Misuse, checked};
 use super::serve::{Signals, serve};
-use super::{Misuse, checked, telemetry};
+use super::telemetry;
 use crate::config::{AttachConfig, Config, StateConfig, StateLog, TransportType};
 use crate::reload::log_warnings;
 

@@ -14,8 +14,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::Bridge;
 use crate::calls::{Calls, Request};
+use crate::cli::command::{Misuse, load};
 use crate::cli::output::Output;
-use crate::cli::{Misuse, load, telemetry};
+use crate::cli::telemetry;
 use crate::config::{AsText, LogFilter};
 use crate::readiness::Readiness;
 

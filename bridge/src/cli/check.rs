@@ -11,7 +11,7 @@ use serde::Serialize;
 
 #[cfg(any(feature = "kafka", feature = "nats"))]
 use self::connect::Connected;
-use super::Status;
+use super::command::Status;
 use super::output::{Output, complain_line};
 use crate::config::{Config, Problem, Severity};
 

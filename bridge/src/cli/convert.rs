@@ -10,9 +10,9 @@ use a2abus_plugin::{Limits, Text};
 use anyhow::Context as _;
 use clap::Args;
 
+use super::command::{Misuse, Status};
 use super::output::Output;
 use super::payload::now;
-use super::{Misuse, Status};
 
 /// Arguments of `a2abus convert`.
 #[derive(Debug, Args)]

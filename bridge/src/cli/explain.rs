@@ -1,31 +1,26 @@
 //! `a2abus explain`: shows how a payload is detected, the origin of its attributes, and its destinations.
 
 mod origins;
+mod output;
 mod person;
 mod remedy;
 mod routing;
 mod unknown;
 
-use std::collections::HashMap;
 use std::io::{self, IsTerminal as _};
 use std::path::PathBuf;
 
-use a2abus_plugin::event::SPEC_VERSION;
-use a2abus_plugin::json::BYTE_ORDER_MARK;
-use a2abus_plugin::{Family, Mapped};
 use bytes::Bytes;
 use clap::Args;
-use serde::{Serialize, Serializer};
-use serde_json::Value;
-use serde_json::value::RawValue;
+use serde::Serialize;
 
-use self::origins::Origin;
-use self::routing::{RouteOutput, Routing};
+use self::output::ExplainOutput;
+use self::routing::Routing;
 use self::unknown::ForwardedUnknown;
+use super::command::{Misuse, Status, load};
 use super::map::line;
 use super::output::Output;
 use super::payload::{EntryPoint, PayloadArgs, PayloadOptions, UnitResult};
-use super::{Misuse, Status, load};
 use crate::config::{Config, Role};
 use crate::names::DOOR;
 
@@ -56,24 +51,6 @@ pub(crate) struct ExplainArgs {
     /// Text even if the output is not a terminal.
     #[arg(long)]
     text: bool,
-}
-
-/// The members of a mapped unit that `map` does not print.
-#[derive(Debug, Serialize)]
-struct ExplainOutput {
-    because: DetectionOutput,
-    #[serde(serialize_with = "as_object")]
-    origins: Vec<(String, Origin)>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    route: Option<RouteOutput>,
-}
-
-/// The detection rule that decided, and the member that it is based on.
-#[derive(Debug, Serialize)]
-struct DetectionOutput {
-    rule: u8,
-    member: &'static str,
-    value: Value,
 }
 
 /// The members of a refused unit that `map` does not print.
@@ -170,50 +147,4 @@ fn entry<'a>(config: &'a Config, named: Option<&str>) -> Result<EntryPoint<'a>, 
             )?),
         };
     Ok(EntryPoint { config, binding })
-}
-
-// === impl ExplainOutput ===
-
-impl ExplainOutput {
-    fn of(mapped: &Mapped, routing: Option<&Routing<'_>>) -> Self {
-        let detection = mapped.detection;
-        Self {
-            because: DetectionOutput {
-                rule: detection.rule,
-                member: detection.member,
-                value: deciding_value(mapped),
-            },
-            origins: origins::of(mapped),
-            route: routing.map(|routing| routing.output(&mapped.event, mapped.kind)),
-        }
-    }
-
-    fn goes_nowhere(&self) -> bool {
-        self.route.as_ref().is_some_and(RouteOutput::goes_nowhere)
-    }
-}
-
-/// The value of the member that decided.
-fn deciding_value(mapped: &Mapped) -> Value {
-    let detection = mapped.detection;
-    if detection.family == Family::CloudEvent {
-        return SPEC_VERSION.into();
-    }
-    let bytes = mapped
-        .bytes
-        .strip_prefix(BYTE_ORDER_MARK)
-        .unwrap_or(&mapped.bytes);
-    let members: HashMap<String, &RawValue> = serde_json::from_slice(bytes).unwrap_or_default();
-    // serde_json refuses documents that are nested more deeply than its limit; the value is then missing.
-    members
-        .get(detection.member)
-        .and_then(|raw| serde_json::from_str(raw.get()).ok())
-        .unwrap_or_default()
-}
-
-fn as_object<S: Serializer>(
-    origins: &[(String, Origin)],
-    serializer: S,
-) -> Result<S::Ok, S::Error> {
-    serializer.collect_map(origins.iter().map(|(name, origin)| (name, origin)))
 }

@@ -4,7 +4,7 @@ use a2abus_plugin::{Event, Mapped, format};
 use clap::Args;
 use serde::Serialize;
 
-use super::Status;
+use super::command::Status;
 use super::output::Output;
 use super::payload::{PayloadArgs, Refusal, UnitResult, display_value};
 

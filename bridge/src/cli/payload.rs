@@ -20,7 +20,7 @@ use bytes::Bytes;
 use clap::{Args, ValueEnum};
 use serde_json::Value;
 
-use super::Misuse;
+use super::command::Misuse;
 use crate::config::{BindingConfig, Config, EventIds, MappingConfig, check_mapping};
 use crate::names::DOOR;
 

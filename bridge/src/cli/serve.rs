@@ -13,7 +13,8 @@ use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-use crate::cli::{checked, telemetry};
+use crate::cli::command::checked;
+use crate::cli::telemetry;
 use crate::config::Config;
 use crate::reload::log_warnings;
 use crate::{Bridge, LogLevels, Reloads};

@@ -19,7 +19,8 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use self::relay::{MAX_MESSAGE, Relay};
-use super::{Misuse, load, telemetry};
+use super::command::{Misuse, load};
+use super::telemetry;
 use crate::Bridge;
 use crate::config::{AsText, LogFilter, StateConfig, StateLog, TelemetryConfig};
 use crate::lines::Lines;

@@ -1,126 +1,24 @@
 //! `a2abus topics`: shows and creates the topics, streams and consumers that the configuration needs.
 
+mod args;
 mod manifests;
 
-use std::path::PathBuf;
-
 use a2abus_transports::{AnyTransport, TransportError, TransportErrorKind};
-use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
+pub(crate) use self::args::TopicsArgs;
+
+use self::args::{ApplyArgs, Common, Format, PlanArgs, PlanFormat, TopicsCommand};
 use super::check::connect::Rights;
+use super::command::{Misuse, Status, load};
 use super::output::Output;
 use super::reach::{self, ConnectWait, LOG_IN};
-use super::{Misuse, Status, load};
 use crate::access;
 use crate::config::{Config, Name, TransportConfig};
 use crate::restart::chain;
 use crate::topics::on_bus::{self, ResourceState};
-use crate::topics::{self, Defaults, Requirement, Resource, display};
-
-/// Arguments of `a2abus topics`.
-#[derive(Debug, Args)]
-pub(crate) struct TopicsArgs {
-    #[command(subcommand)]
-    command: TopicsCommand,
-}
-
-#[derive(Debug, Subcommand)]
-enum TopicsCommand {
-    /// Shows what the configuration needs, what is missing and what differs. Changes nothing.
-    #[command(after_help = "Examples:
-  a2abus topics plan -c a2abus.yaml
-  a2abus topics plan -c a2abus.yaml --acls                        permissions: kafka-acls.sh and NATS
-  a2abus topics plan --output strimzi --acls | kubectl apply -f - KafkaTopic and KafkaUser
-  a2abus topics plan --output nack                                Stream and Consumer
-
-The permissions that --acls prints are enough for plan. Exit status 1 if something is missing or differs, unless \
-the bridge creates it when it starts (`at start`). With --acls, strimzi and nack it does not connect. The manifests \
-for Strimzi need 0.49 or newer (kafka.strimzi.io/v1).")]
-    Plan(PlanArgs),
-    /// Creates what is missing. Shows how existing topics, streams and consumers differ, but does not change them.
-    #[command(after_help = "Examples:
-  a2abus topics apply -c a2abus.yaml --partitions 12 --replicas 3
-
-It needs the permission to create: on Kafka the operation Create, on NATS $JS.API.STREAM.CREATE.* and \
-$JS.API.CONSUMER.DURABLE.CREATE.*.*. Exit status 1 if something could not be created or differs.")]
-    Apply(ApplyArgs),
-}
-
-#[derive(Debug, Args)]
-struct PlanArgs {
-    #[command(flatten)]
-    common: Common,
-    /// Show the permissions that the bridge needs instead of topics (with strimzi: the KafkaUser as well).
-    #[arg(long)]
-    acls: bool,
-    /// How to print.
-    #[arg(long, value_enum, default_value = "human")]
-    output: PlanFormat,
-    /// The name of the Kafka cluster in Strimzi, for its manifests.
-    #[cfg(feature = "kafka")]
-    #[arg(long, value_name = "NAME", default_value = "kafka", value_parser = cluster_name)]
-    cluster: String,
-}
-
-#[derive(Debug, Args)]
-struct ApplyArgs {
-    #[command(flatten)]
-    common: Common,
-    /// How to print.
-    #[arg(long, value_enum, default_value = "human")]
-    output: Format,
-}
-
-#[derive(Debug, Args)]
-struct Common {
-    /// The configuration file.
-    #[arg(
-        short,
-        long,
-        env = "A2ABUS_CONFIG",
-        value_name = "FILE",
-        default_value = "a2abus.yaml"
-    )]
-    config: PathBuf,
-    /// Only this transport.
-    #[arg(long, value_name = "NAME")]
-    transport: Option<String>,
-    /// Partitions of Kafka topics for which the configuration sets none; an existing topic must have at least as many.
-    /// Default: the broker's.
-    #[cfg(feature = "kafka")]
-    #[arg(long, value_name = "COUNT", value_parser = |text: &str| count(text, MAX_PARTITIONS))]
-    partitions: Option<u32>,
-    /// Replicas of topics, and of streams that the configuration does not list; existing ones must have at least as
-    /// many. Default: the broker's.
-    #[arg(long, value_name = "COUNT", value_parser = |text: &str| count(text, MAX_REPLICAS))]
-    replicas: Option<u32>,
-}
-
-/// How to print the results.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Format {
-    /// A line for each topic, stream and consumer.
-    Human,
-    /// One JSON object.
-    Json,
-}
-
-/// How to print the plan.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum PlanFormat {
-    /// A line for each topic, stream and consumer.
-    Human,
-    /// One JSON object.
-    Json,
-    #[cfg(feature = "kafka")]
-    /// Manifests for Strimzi 0.49 or newer: KafkaTopic.
-    Strimzi,
-    #[cfg(feature = "nats")]
-    /// Manifests for NACK, the JetStream controller: Stream, Consumer.
-    Nack,
-}
+use crate::topics::{self, Requirement, Resource, display};
 
 /// Whether missing resources are created.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -170,11 +68,6 @@ enum State {
     },
 }
 
-/// Maximum number of partitions that librdkafka requests.
-#[cfg(feature = "kafka")]
-const MAX_PARTITIONS: u32 = 100_000;
-const MAX_REPLICAS: u32 = 10_000;
-
 /// The fix for a refused permission.
 const GRANT: &str = "this user lacks a permission: `a2abus topics plan --acls` prints those that the bridge needs; apply \
     also needs to create (`a2abus topics apply --help`)";
@@ -217,31 +110,6 @@ async fn plan(args: &PlanArgs) -> anyhow::Result<Status> {
     match args.acls {
         true => permissions(&config, &transports, format),
         false => items(&config, &transports, common, Action::Plan, format).await,
-    }
-}
-
-fn count(text: &str, most: u32) -> Result<u32, String> {
-    match text.parse::<u32>() {
-        Ok(0) => Err("at least 1; without the option the broker chooses".to_owned()),
-        Ok(count) if count <= most => Ok(count),
-        Ok(_) | Err(_) => Err(format!("a number from 1 to {most} is needed")),
-    }
-}
-
-/// The name of a cluster, which Strimzi puts in a label.
-#[cfg(feature = "kafka")]
-fn cluster_name(text: &str) -> Result<String, String> {
-    let is_inner = |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || *byte == b'-';
-    let is_label = (1..=63).contains(&text.len())
-        && text.bytes().all(|byte| is_inner(&byte))
-        && !text.starts_with('-')
-        && !text.ends_with('-');
-    match is_label {
-        true => Ok(text.to_owned()),
-        false => Err(
-            "the name of a Kafka resource is 1 to 63 lower-case letters, digits and inner hyphens"
-                .to_owned(),
-        ),
     }
 }
 
@@ -368,18 +236,6 @@ async fn state(connected: &AnyTransport, requirement: &Requirement, then: Action
             },
         },
         Err(error) => failed(error),
-    }
-}
-
-// === impl Common ===
-
-impl Common {
-    fn defaults(&self) -> Defaults {
-        Defaults {
-            #[cfg(feature = "kafka")]
-            partitions: self.partitions,
-            replicas: self.replicas,
-        }
     }
 }
 

@@ -10,7 +10,7 @@ mod validate;
 
 use clap::{Args, Subcommand};
 
-use super::Status;
+use super::command::{Status, block_on};
 
 /// Arguments of `a2abus workflow`.
 #[derive(Debug, Args)]
@@ -38,8 +38,8 @@ enum WorkflowCommand {
 pub(crate) fn run(args: WorkflowArgs) -> anyhow::Result<Status> {
     match args.command {
         WorkflowCommand::Validate(args) => validate::run(&args),
-        WorkflowCommand::Run(args) => super::block_on(run::run(args)),
-        WorkflowCommand::Test(args) => super::block_on(test::run(&args)),
-        WorkflowCommand::Storage(args) => super::block_on(storage::run(args)),
+        WorkflowCommand::Run(args) => block_on(run::run(args)),
+        WorkflowCommand::Test(args) => block_on(test::run(&args)),
+        WorkflowCommand::Storage(args) => block_on(storage::run(args)),
     }
 }

@@ -13,6 +13,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use self::lists::Answered;
 use super::agents::{Request, publish, result, take};
 
 mod lists;
@@ -24,9 +25,6 @@ pub(super) const NAME: &str = "everything";
 const WORK: Duration = Duration::from_millis(50);
 /// How long a client may take to answer a question.
 const TIMEOUT: Duration = Duration::from_secs(60);
-
-/// The outcome of a method: a result, or the code, message and data of an error.
-type Answered = Result<Value, (i64, String, Value)>;
 
 /// The requests to clients that have no answer yet, by call and id.
 type Questions = Arc<Mutex<HashMap<(Text, String), oneshot::Sender<Value>>>>;

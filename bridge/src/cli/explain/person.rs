@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use a2abus_plugin::{Family, Mapped};
 use bytes::Bytes;
 
-use super::ExplainOutput;
+use super::output::ExplainOutput;
 use super::remedy;
 use super::routing::{DestinationOutput, RouteOutput};
 use super::unknown::ForwardedUnknown;

@@ -8,7 +8,7 @@ pub(super) mod strimzi;
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
-use super::super::Misuse;
+use super::super::command::Misuse;
 use super::super::output::Output;
 use crate::config::{Name, TransportConfig, TransportType};
 

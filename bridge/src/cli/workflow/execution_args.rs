@@ -10,7 +10,7 @@ use anyhow::Context as _;
 use bytes::Bytes;
 use clap::Args;
 
-use crate::cli::Misuse;
+use crate::cli::command::Misuse;
 
 /// The workflow, its agent and its input.
 #[derive(Debug, Args)]

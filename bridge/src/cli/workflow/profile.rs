@@ -10,7 +10,7 @@ use a2abus_plugin::Text;
 use bytes::Bytes;
 
 use super::execution_args::ExecutionArgs;
-use crate::cli::{Misuse, load};
+use crate::cli::command::{Misuse, load};
 use crate::config::WorkflowsConfig;
 use crate::workflows::{self, Directory};
 

@@ -12,6 +12,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use super::execution_args::ExecutionArgs;
 use super::profile::Profile;
 use super::{lines, profile};
+use crate::cli::command;
 use crate::cli::output::{Output, complain_line};
 
 /// Arguments of `a2abus workflow run`.
@@ -53,7 +54,7 @@ fn on_error(text: &str) -> Result<OnError, String> {
 ///
 /// # Errors
 /// When the usage is wrong, or reading or writing fails; a failed workflow is output, not an error.
-pub(super) async fn run(args: RunArgs) -> anyhow::Result<crate::cli::Status> {
+pub(super) async fn run(args: RunArgs) -> anyhow::Result<command::Status> {
     let execution = &args.execution;
     let workflow = execution.workflow()?;
     let profile = profile::of(execution)?;
@@ -80,7 +81,7 @@ pub(super) async fn run(args: RunArgs) -> anyhow::Result<crate::cli::Status> {
         Err(Refusal::Invalid(failure)) => {
             let error = Json::object([("error", failure.to_value())]);
             output.line(error.to_string())?;
-            return Ok(crate::cli::Status::Failure);
+            return Ok(command::Status::Failure);
         }
         Err(refusal) => bail!(refusal),
     };
@@ -92,8 +93,8 @@ pub(super) async fn run(args: RunArgs) -> anyhow::Result<crate::cli::Status> {
         lines::hint();
     }
     Ok(match record.status() {
-        Status::Success => crate::cli::Status::Success,
-        _ => crate::cli::Status::Failure,
+        Status::Success => command::Status::Success,
+        _ => command::Status::Failure,
     })
 }
 

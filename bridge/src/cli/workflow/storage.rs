@@ -8,8 +8,8 @@ use anyhow::{Context as _, bail};
 use clap::{Args, Subcommand, ValueEnum};
 use reqwest::{Method, Url};
 
+use crate::cli::command::{Misuse, Status};
 use crate::cli::output::Output;
-use crate::cli::{Misuse, Status};
 
 /// Arguments of `a2abus workflow storage`.
 #[derive(Debug, Args)]

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use a2abus_executor::case::Case;
 use clap::Args;
 
-use crate::cli::Status;
+use crate::cli::command::Status;
 use crate::cli::output::Output;
 
 /// Arguments of `a2abus workflow test`.

@@ -4,7 +4,7 @@ use clap::Args;
 
 use super::execution_args::ExecutionArgs;
 use super::{lines, profile};
-use crate::cli::Status;
+use crate::cli::command::Status;
 use crate::cli::output::{Output, complain_line};
 
 /// Arguments of `a2abus workflow validate`.

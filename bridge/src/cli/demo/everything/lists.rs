@@ -2,7 +2,8 @@
 
 use serde_json::{Value, json};
 
-use super::Answered;
+/// The outcome of a method: a result, or the code, message and data of an error.
+pub(super) type Answered = Result<Value, (i64, String, Value)>;
 
 /// A red pixel.
 const PNG: &str = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8DwHwAFBQIAX8jx0gAAAABJRU5ErkJggg==";

@@ -3,7 +3,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{Answered, lists};
+use super::lists::{self, Answered};
 
 /// The inputs that a tool needs, by name.
 type Needs = Vec<(&'static str, Value)>;

@@ -2,9 +2,9 @@
 
 use serde_json::{Value, json};
 
-use super::super::super::Status;
+use super::super::super::command::Status;
 use super::super::super::output::Output;
-use super::super::Common;
+use super::super::args::Common;
 use super::{document, of_type, resource_name};
 use crate::access;
 use crate::config::{Config, Name, TransportConfig, TransportType};

@@ -3,9 +3,9 @@
 use a2abus_transports::kafka::{KafkaConfig, SaslMechanism};
 use serde_json::{Map, Value, json};
 
-use super::super::super::Status;
+use super::super::super::command::Status;
 use super::super::super::output::Output;
-use super::super::PlanArgs;
+use super::super::args::PlanArgs;
 use super::{document, of_type, resource_name};
 use crate::access;
 use crate::config::{Config, Name, TransportConfig, TransportType};
