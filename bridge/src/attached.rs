@@ -65,6 +65,7 @@ use self::replies::Answer;
 pub(crate) use self::replies::ReplyPublisher;
 use self::server::{Server, ServerTransport};
 use self::session::Session;
+use self::watched::Watched;
 use self::web::{Web, url_of};
 use crate::bus::deadletter::{Reason, Undelivered};
 use crate::calls::CallError;
@@ -158,6 +159,9 @@ type Work<'a> = FuturesUnordered<BoxFuture<'a, ()>>;
 const QUEUE: usize = 64;
 /// The pause between attempts to claim a request.
 const PAUSE: Duration = Duration::from_secs(1);
+/// How often the subscriptions of the server are compared with those of the clients: some expire, and some reach another
+/// replica.
+const RESYNC: Duration = Duration::from_secs(30);
 
 // === impl Upstream ===
 
@@ -341,7 +345,20 @@ impl AttachedBinding {
             return pending().await;
         };
         let (agent, watched) = (self.reply_publisher.agent(), &server.lifecycle.watched);
-        watched.add(self.results.watched_resources(agent).await);
+        let following = async {
+            loop {
+                watched.follow(self.results.watched_resources(agent).await);
+                sleep(RESYNC).await;
+            }
+        };
+        tokio::select! {
+            never = following => never,
+            never = self.report_updates_of(watched) => never,
+        }
+    }
+
+    async fn report_updates_of(&self, watched: &Watched) -> Infallible {
+        let agent = self.reply_publisher.agent();
         let run = Text::from(&*clock::new_event_id());
         for number in 1.. {
             let uri = watched.next_updated().await;
@@ -858,11 +875,16 @@ impl Deadlines {
 
 /// The answer of an MCP server. If a run ends before it has received the request, the next run gets it.
 async fn with_mcp(server: &Server, request: &Request, parts: Parts) -> Result<Bytes, Failure> {
-    let watched = &server.lifecycle.watched;
-    watched.track(&request.method, &request.body);
+    let is_tracked = server
+        .lifecycle
+        .watched
+        .track(&request.method, &request.body);
     loop {
         let up: Arc<RunningServer> = server.lifecycle.up().await?;
         let link = &up.link;
+        if !is_tracked {
+            link.strange("clients have subscribed to too many resources of an attached server: changes of more are dropped");
+        }
         let how = (parts.clone(), request.requester.traced());
         let answer = match link.request(&request.body, &request.message, how).await {
             Ok(waiting) => waiting.answer().await,

@@ -31,7 +31,7 @@ pub use any::AnyLog;
 pub use bus::BusLog;
 pub use embedded::EmbeddedLog;
 pub use entries::Entries;
-pub use fold::{Applied, Fold};
+pub use fold::{Applied, Fold, Groups};
 pub use follow::{Following, Lagged};
 pub use location::{AGENTS, EXECUTIONS, LOGS, LogLocation, PUSH, RESULTS, STORAGE, TASKS};
 pub use log::{

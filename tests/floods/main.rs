@@ -13,6 +13,7 @@
     clippy::print_stdout
 )]
 
+mod attached;
 mod crowd;
 mod hostile;
 
@@ -77,11 +78,12 @@ admin: {{ listen: "{admin}" }}
     )
 }
 
-/// The variables of a configuration: the broker, the prefix of its subjects, and the addresses of both listeners.
-type Configuration = fn(&str, &str, SocketAddr, SocketAddr) -> String;
-
 impl Target {
-    async fn start(nats: &str, config: Configuration) -> Self {
+    /// `config` gets the broker, the prefix of its subjects, and the addresses of both listeners.
+    async fn start(
+        nats: &str,
+        config: impl Fn(&str, &str, SocketAddr, SocketAddr) -> String,
+    ) -> Self {
         let loopback = |port| SocketAddr::from(([127, 0, 0, 1], port));
         let (door, admin) = (loopback(free_port().await), loopback(free_port().await));
         let subjects = format!("floods{}-{}", std::process::id(), door.port());

@@ -16,7 +16,7 @@ use tokio::time::timeout;
 use super::card;
 use super::health::Health;
 use super::link::{Disconnected, Link, Log};
-use super::watched::{SUBSCRIBE, Watched};
+use super::watched::Watched;
 use crate::calls::failure::{Failure, Reason};
 use crate::config::{AgentCardConfig, ListVersions};
 use crate::registry::Registry;
@@ -179,29 +179,35 @@ impl Lifecycle {
                 card.lists = Some(self.versions());
                 self.registry.describe(&self.log.agent, card.clone());
             }
-            self.subscribe_until_lists_change(link).await;
+            self.settle_subscriptions_until_lists_change(link).await;
             card = self.refresh_tools(link, &profile).await.or(card);
         }
     }
 
-    /// Asks the server to watch the resources that clients have subscribed to, until one of its lists changes.
-    async fn subscribe_until_lists_change(&self, link: &Arc<Link>) {
+    /// Asks the server to watch exactly the resources that clients have subscribed to, until one of its lists changes.
+    async fn settle_subscriptions_until_lists_change(&self, link: &Arc<Link>) {
         loop {
-            let uri = tokio::select! {
+            let demand = tokio::select! {
                 () = link.lists_changed() => return,
-                uri = self.watched.next_to_subscribe() => uri,
+                demand = self.watched.next_demand() => demand,
             };
+            let (method, uri) = (demand.method(), demand.uri().clone());
             let params = json!({ "uri": uri }).to_string();
-            let refused = match timeout(START, link.ask(SUBSCRIBE, &params)).await {
-                Ok(Ok(Ok(answer))) => refusal_in(&answer),
-                Ok(Ok(Err(failure))) => Some(failure.message().to_owned()),
+            let refused = match timeout(START, link.ask(method, &params)).await {
+                Ok(Ok(answer)) => {
+                    self.watched.answered(demand);
+                    match answer {
+                        Ok(answer) => refusal_in(&answer),
+                        Err(failure) => Some(failure.message().to_owned()),
+                    }
+                }
                 // The next run is asked again.
                 Ok(Err(Disconnected)) => None,
-                Err(_) => Some("it did not answer in time".to_owned()),
+                Err(_) => Some("it did not answer in time, and is asked again".to_owned()),
             };
             if let Some(why) = refused {
                 link.strange(&format!(
-                    "an attached server does not watch the resource {uri:.256}: {why:.256}"
+                    "an attached server does not accept {method} of {uri:.256}: {why:.256}"
                 ));
             }
         }

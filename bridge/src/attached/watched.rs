@@ -1,14 +1,17 @@
 //! The resources of an attached MCP server that clients have subscribed to, and the changes that it reports.
 //!
-//! The server knows one client, the bridge, and forgets its subscriptions when it is restarted.
+//! The server knows one client, the bridge, and forgets its subscriptions when it is restarted. Subscriptions reach it in
+//! two ways: as requests on its topic, and through the log, which the replicas of a bridge share.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use a2abus_plugin::Text;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 use crate::results::containing;
 
@@ -16,69 +19,101 @@ use crate::results::containing;
 #[derive(Debug, Default)]
 pub(super) struct Watched {
     resources: Mutex<Resources>,
-    to_subscribe: Notify,
+    to_settle: Notify,
     updated: Notify,
 }
 
 #[derive(Debug, Default)]
 struct Resources {
-    watched: BTreeSet<Text>,
-    /// Those that this run of the server must still be asked to watch.
-    to_subscribe: BTreeSet<Text>,
+    /// Those of requests, with the time of the last request.
+    requested: HashMap<Text, Instant>,
+    /// Those of the log.
+    logged: HashSet<Text>,
+    /// Those that this run of the server was asked to watch.
+    asked: HashSet<Text>,
+    /// Those that this run must still be asked to watch, or not to watch any longer.
+    to_settle: BTreeSet<Text>,
     /// Those that have changed. A resource that changes often is reported once.
     updated: BTreeSet<Text>,
 }
 
-/// Maximum number of watched resources.
+/// What the server must be asked.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Demand {
+    Subscribe(Text),
+    Unsubscribe(Text),
+}
+
+/// Maximum number of resources in each set.
 const MOST: usize = 10_000;
+/// How long a request counts. As long as a subscription in the log.
+const LIFE: Duration = Duration::from_secs(24 * 60 * 60);
 
 // === impl Watched ===
 
 impl Watched {
-    /// Tracks a request of a client that is passed on to the server.
-    pub(super) fn track(&self, method: &str, request: &[u8]) {
+    /// Tracks a request of a client that is passed on to the server. Returns `false` if it asks for one resource too many:
+    /// its changes will not be reported.
+    pub(super) fn track(&self, method: &str, request: &[u8]) -> bool {
         let Some(uri) = Some(request)
-            .filter(|_| method == SUBSCRIBE || method == "resources/unsubscribe")
+            .filter(|_| method == SUBSCRIBE || method == UNSUBSCRIBE)
             .and_then(uri_of)
         else {
-            return;
+            return true;
         };
         let mut resources = self.resources();
-        if method != SUBSCRIBE {
-            resources.watched.remove(&uri);
-            resources.to_subscribe.remove(&uri);
+        resources.to_settle.remove(&uri);
+        if method == UNSUBSCRIBE {
+            resources.requested.remove(&uri);
+            resources.logged.remove(&uri);
+            resources.asked.remove(&uri);
             resources.updated.remove(&uri);
-        } else if resources.watched.len() < MOST {
-            resources.watched.insert(uri);
+            return true;
         }
+        let has_room = resources.requested.len() < MOST || resources.requested.contains_key(&uri);
+        if has_room {
+            resources.asked.insert(uri.clone());
+            resources.requested.insert(uri, Instant::now());
+        }
+        has_room
     }
 
-    /// Adds the resources that clients have subscribed to before this process began.
-    pub(super) fn add(&self, uris: Vec<Text>) {
+    /// Takes the resources that clients have subscribed to at any replica, and forgets old requests.
+    pub(super) fn follow(&self, logged: HashSet<Text>) {
         let mut resources = self.resources();
-        for uri in uris {
-            if resources.watched.len() < MOST && resources.watched.insert(uri.clone()) {
-                resources.to_subscribe.insert(uri);
-            }
-        }
-        drop(resources);
-        self.to_subscribe.notify_one();
+        resources.logged = logged.into_iter().take(MOST).collect();
+        let now = Instant::now();
+        resources
+            .requested
+            .retain(|_, at| now.duration_since(*at) < LIFE);
+        self.settle(resources);
     }
 
-    /// The server has started again: it must be asked to watch all resources.
+    /// The server has started again, and watches nothing.
     pub(super) fn restarted(&self) {
         let mut resources = self.resources();
-        resources.to_subscribe = resources.watched.clone();
-        drop(resources);
-        self.to_subscribe.notify_one();
+        resources.asked.clear();
+        self.settle(resources);
     }
 
-    /// The next resource that the server must be asked to watch.
-    pub(super) async fn next_to_subscribe(&self) -> Text {
-        next(&self.to_subscribe, || {
-            self.resources().to_subscribe.pop_first()
-        })
-        .await
+    fn settle(&self, mut resources: MutexGuard<'_, Resources>) {
+        resources.settle();
+        drop(resources);
+        self.to_settle.notify_one();
+    }
+
+    /// What the server must be asked next.
+    pub(super) async fn next_demand(&self) -> Demand {
+        next(&self.to_settle, || self.resources().next_demand()).await
+    }
+
+    /// The server has answered, even if it refuses: it is not asked again in this run.
+    pub(super) fn answered(&self, demand: Demand) {
+        let mut resources = self.resources();
+        match demand {
+            Demand::Subscribe(uri) => resources.asked.insert(uri),
+            Demand::Unsubscribe(uri) => resources.asked.remove(&uri),
+        };
     }
 
     /// Takes a change that the server reports. Returns `false` if no client has subscribed to the resource, or to one
@@ -88,7 +123,7 @@ impl Watched {
             return false;
         };
         let mut resources = self.resources();
-        let is_watched = containing(&uri).any(|(uri, _)| resources.watched.contains(uri));
+        let is_watched = containing(&uri).any(|(uri, _)| resources.is_watched(uri));
         if !is_watched || resources.updated.len() >= MOST {
             return false;
         }
@@ -111,13 +146,59 @@ impl Watched {
     }
 }
 
-/// The method that asks a server to watch a resource.
-pub(super) const SUBSCRIBE: &str = "resources/subscribe";
+// === impl Resources ===
 
-async fn next(more: &Notify, pop: impl Fn() -> Option<Text>) -> Text {
+impl Resources {
+    fn is_watched(&self, uri: &str) -> bool {
+        self.requested.contains_key(uri) || self.logged.contains(uri)
+    }
+
+    /// Finds the resources about which the server and the clients disagree.
+    fn settle(&mut self) {
+        let watched = self.requested.keys().chain(&self.logged);
+        let missing = watched.filter(|uri| !self.asked.contains(*uri));
+        let surplus = self.asked.iter().filter(|uri| !self.is_watched(uri));
+        self.to_settle = missing.chain(surplus).cloned().collect();
+    }
+
+    fn next_demand(&mut self) -> Option<Demand> {
+        while let Some(uri) = self.to_settle.pop_first() {
+            match (self.is_watched(&uri), self.asked.contains(&uri)) {
+                (true, false) => return Some(Demand::Subscribe(uri)),
+                (false, true) => return Some(Demand::Unsubscribe(uri)),
+                (true, true) | (false, false) => {}
+            }
+        }
+        None
+    }
+}
+
+// === impl Demand ===
+
+impl Demand {
+    pub(super) fn method(&self) -> &'static str {
+        match self {
+            Self::Subscribe(_) => SUBSCRIBE,
+            Self::Unsubscribe(_) => UNSUBSCRIBE,
+        }
+    }
+
+    pub(super) fn uri(&self) -> &Text {
+        match self {
+            Self::Subscribe(uri) | Self::Unsubscribe(uri) => uri,
+        }
+    }
+}
+
+/// The method that asks a server to watch a resource.
+const SUBSCRIBE: &str = "resources/subscribe";
+/// The method that ends it.
+const UNSUBSCRIBE: &str = "resources/unsubscribe";
+
+async fn next<T>(more: &Notify, pop: impl Fn() -> Option<T>) -> T {
     loop {
-        if let Some(uri) = pop() {
-            return uri;
+        if let Some(next) = pop() {
+            return next;
         }
         more.notified().await;
     }
@@ -151,6 +232,18 @@ mod tests {
             .into_bytes()
     }
 
+    /// All that the server is asked now, and answers.
+    fn demands(watched: &Watched) -> Vec<String> {
+        let next = || watched.next_demand().now_or_never();
+        std::iter::from_fn(next)
+            .map(|demand| {
+                let shown = format!("{} {}", demand.method(), demand.uri());
+                watched.answered(demand);
+                shown
+            })
+            .collect()
+    }
+
     #[test]
     fn only_changes_of_watched_resources_are_reported_and_each_once() {
         let watched = Watched::default();
@@ -167,7 +260,7 @@ mod tests {
         assert_eq!(next(), Some("file:///a/c".into()));
         assert_eq!(next(), None);
         assert!(watched.report_change(&message("file:///a")));
-        watched.track("resources/unsubscribe", &message("file:///a"));
+        watched.track(UNSUBSCRIBE, &message("file:///a"));
         assert_eq!(next(), None);
         assert!(!watched.report_change(&message("file:///a")));
     }
@@ -175,15 +268,50 @@ mod tests {
     #[test]
     fn a_restarted_server_is_asked_again() {
         let watched = Watched::default();
-        watched.track(SUBSCRIBE, &message("b"));
-        let next = || watched.next_to_subscribe().now_or_never();
-        assert_eq!(next(), None);
-        watched.add(vec!["a".into(), "b".into()]);
-        assert_eq!([next(), next()], [Some("a".into()), None]);
+        assert!(watched.track(SUBSCRIBE, &message("b")));
+        assert_eq!(demands(&watched), [""; 0]);
+        watched.follow(["a".into(), "b".into()].into());
+        assert_eq!(demands(&watched), ["resources/subscribe a"]);
         watched.restarted();
-        assert_eq!(
-            [next(), next(), next()],
-            [Some("a".into()), Some("b".into()), None]
-        );
+        let again = ["resources/subscribe a", "resources/subscribe b"];
+        assert_eq!(demands(&watched), again);
+    }
+
+    #[test]
+    fn the_server_follows_the_log() {
+        let watched = Watched::default();
+        watched.follow(["a".into(), "b".into()].into());
+        // This time the server does not answer.
+        assert!(watched.next_demand().now_or_never().is_some());
+        assert_eq!(demands(&watched), ["resources/subscribe b"]);
+        watched.follow(["a".into(), "b".into()].into());
+        assert_eq!(demands(&watched), ["resources/subscribe a"]);
+        watched.follow(["b".into()].into());
+        assert_eq!(demands(&watched), ["resources/unsubscribe a"]);
+        assert!(!watched.report_change(&message("a")));
+        assert!(watched.report_change(&message("b")));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_expires() {
+        let watched = Watched::default();
+        watched.track(SUBSCRIBE, &message("a"));
+        tokio::time::advance(LIFE / 2).await;
+        watched.track(SUBSCRIBE, &message("b"));
+        watched.follow(HashSet::new());
+        assert_eq!(demands(&watched), [""; 0]);
+        tokio::time::advance(LIFE / 2).await;
+        watched.follow(HashSet::new());
+        assert_eq!(demands(&watched), ["resources/unsubscribe a"]);
+    }
+
+    #[test]
+    fn there_is_a_limit() {
+        let watched = Watched::default();
+        for n in 0..MOST {
+            assert!(watched.track(SUBSCRIBE, &message(&n.to_string())));
+        }
+        assert!(!watched.track(SUBSCRIBE, &message("x")));
+        assert!(watched.track(SUBSCRIBE, &message("7")));
     }
 }

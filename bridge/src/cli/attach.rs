@@ -3,6 +3,7 @@
 //! It is `a2abus serve` with a configuration that contains only this agent and no listener.
 
 use std::ffi::OsString;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::bail;
@@ -130,6 +131,7 @@ pub(crate) async fn run(args: AttachArgs) -> anyhow::Result<()> {
             read.map_err(|error| Misuse(format!("{name}: {key}: {error}")))?;
         }
     }
+    args.check_program()?;
     let levels = telemetry::start(&config.telemetry)?;
     let file = args.config.as_deref().unwrap_or(Path::new(NO_FILE));
     log_warnings(&file.display().to_string(), &config.warnings);
@@ -246,6 +248,43 @@ impl AttachArgs {
             Some(TransportType::Nats) => format!("{DISCOVERY}.{}", self.name),
             Some(TransportType::Kafka | TransportType::Memory) | None => DISCOVERY.to_owned(),
         }))
+    }
+
+    /// Whether the program can be started. The bridge would try for ever.
+    fn check_program(&self) -> Result<(), Misuse> {
+        let Some(program) = self.command.first() else {
+            return Ok(());
+        };
+        let directory = self.directory.as_deref().unwrap_or(Path::new("."));
+        if !directory.is_dir() {
+            let message = format!("--directory {}: no such directory", directory.display());
+            return Err(Misuse(message));
+        }
+        let is_executable = |path: &Path| {
+            let found = std::fs::metadata(path);
+            found.is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
+        };
+        if program.contains('/') {
+            return match is_executable(&directory.join(program)) {
+                true => Ok(()),
+                false => Err(Misuse(format!("{program}: no such program"))),
+            };
+        }
+        let mut own = self
+            .variables
+            .iter()
+            .filter_map(|it| it.strip_prefix("PATH="));
+        let path = own.next_back().map(OsString::from);
+        let path = path
+            .or_else(|| std::env::var_os("PATH"))
+            .unwrap_or_default();
+        let mut candidates = std::env::split_paths(&path).map(|folder| folder.join(program));
+        if candidates.any(|candidate| is_executable(&candidate)) {
+            return Ok(());
+        }
+        let message =
+            format!("{program}: there is no such program in PATH: install it, or give its path");
+        Err(Misuse(message))
     }
 
     /// The environment of the program. A variable without a value is read at each start, as a secret.
@@ -381,6 +420,40 @@ mod tests {
             error,
             "the environment variable A2ABUS_TEST_NOT_SET is not set"
         );
+    }
+
+    #[test]
+    fn a_program_that_does_not_exist_is_refused() {
+        let checked = |line: &str| {
+            let checked = args(line).unwrap().check_program();
+            checked.map_err(|Misuse(message)| message)
+        };
+        assert_eq!(checked("a --kafka b:1 -- sh -c true"), Ok(()));
+        assert_eq!(checked("a --kafka b:1 -- /bin/sh"), Ok(()));
+        assert_eq!(checked("a --kafka b:1 --directory /bin -- ./sh"), Ok(()));
+        assert_eq!(checked("a --kafka b:1 --url http://c/"), Ok(()));
+        for (line, expected) in [
+            (
+                "-- no-such-program",
+                "no-such-program: there is no such program in PATH: install it, or give its path",
+            ),
+            (
+                "--env PATH=/nowhere -- sh",
+                "sh: there is no such program in PATH: install it, or give its path",
+            ),
+            (
+                "-- /bin/no-such-program",
+                "/bin/no-such-program: no such program",
+            ),
+            ("-- /bin", "/bin: no such program"),
+            (
+                "--directory /nowhere -- sh",
+                "--directory /nowhere: no such directory",
+            ),
+        ] {
+            let refused = checked(&format!("a --kafka b:1 {line}"));
+            assert_eq!(refused, Err(expected.to_owned()));
+        }
     }
 
     #[test]

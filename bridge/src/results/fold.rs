@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::resources::Subscription;
 use crate::clock;
 use crate::state::body;
-use crate::state::{Applied, Fold, Position, Record};
+use crate::state::{Applied, Fold, Groups, Position, Record};
 
 /// An event of a key or a call. The body of a record is `{"v":1,"event":…}`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -265,10 +265,10 @@ impl Fold for ResultFold {
         size_of::<Entry>() + bytes
     }
 
-    fn group<'a>(&self, entry: &'a Entry) -> Option<&'a str> {
-        match entry {
-            Entry::Subscribed(subscription) => Some(&subscription.subscriber),
-            Entry::Key(_) | Entry::Call(_) | Entry::Over | Entry::Passed => None,
+    fn groups<'a>(&self, entry: &'a Entry) -> Groups<&'a str> {
+        match entry.subscription() {
+            Some(subscription) => [Some(&subscription.subscriber), Some(&subscription.agent)],
+            None => Groups::default(),
         }
     }
 

@@ -58,10 +58,6 @@ impl Subscription {
             .iter()
             .sum()
     }
-
-    pub(super) fn is_of_same_resource(&self, other: &Self) -> bool {
-        self.agent == other.agent && self.uri == other.uri
-    }
 }
 
 /// A URI and the URIs of the resources that contain it, the longest first, each with the rest of the URI. A server may

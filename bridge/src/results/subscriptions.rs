@@ -2,13 +2,15 @@
 //!
 //! Source: docs/protocols/mcp.md §9.
 
+use std::collections::HashSet;
+
 use a2abus_plugin::Text;
 
 use super::fold::{Entry, Event};
-use super::resources::{RESOURCE, SUBSCRIPTION, Subscription, UpdateSource};
+use super::resources::{RESOURCE, SUBSCRIPTION, Subscription, UpdateSource, containing};
 use super::{APPLIED, LATEST, Results, digest_of};
 use crate::clock;
-use crate::state::{StateError, body};
+use crate::state::{Entries, StateError, body};
 
 // === impl Results ===
 
@@ -45,7 +47,8 @@ impl Results {
             }
             let entries = entries.group(session);
             let all = entries.filter_map(|(_, entry)| entry.subscription());
-            all.cloned().collect()
+            let of_session = all.filter(|it| *it.subscriber == *session);
+            of_session.cloned().collect()
         })
     }
 
@@ -58,35 +61,31 @@ impl Results {
 
     /// Whether a client has subscribed to a resource.
     pub(crate) fn is_subscribed(&self, subscription: &Subscription) -> bool {
-        !self
-            .subscriptions(|other| other.is_of_same_resource(subscription))
-            .is_empty()
-    }
-
-    /// The resources of an agent that clients have subscribed to, once the log has been read.
-    pub(crate) async fn watched_resources(&self, agent: &str) -> Vec<Text> {
-        if self.view.caught_up().await.is_err() {
-            return Vec::new();
-        }
-        let subscriptions = self.subscriptions(|subscription| *subscription.agent == *agent);
-        subscriptions.into_iter().map(|it| it.uri).collect()
-    }
-
-    /// The recorded subscriptions whose session has not ended.
-    fn subscriptions(&self, is_sought: impl Fn(&Subscription) -> bool) -> Vec<Subscription> {
         self.view.read(|entries| {
-            let all = entries.iter();
-            let all = all.filter_map(|(_, entry)| entry.subscription());
-            let sought = all.filter(|it| is_sought(it)).filter(|it| {
-                let session = entries.get(&it.subscriber);
-                !matches!(session, Some(Entry::Over))
-            });
-            sought.cloned().collect()
+            let mut of_agent = at_agent(entries, &subscription.agent);
+            of_agent.any(|other| other.uri == subscription.uri)
         })
     }
 
-    /// Records for all replicas that a resource has changed. A change that was recorded before, with the same source,
-    /// reaches nobody again.
+    fn is_watched(&self, agent: &str, uri: &str) -> bool {
+        let containers: HashSet<&str> = containing(uri).map(|(container, _)| container).collect();
+        self.view.read(|entries| {
+            let mut of_agent = at_agent(entries, agent);
+            of_agent.any(|it| containers.contains(&*it.uri))
+        })
+    }
+
+    /// The resources of an agent that clients have subscribed to, once the log has been read.
+    pub(crate) async fn watched_resources(&self, agent: &str) -> HashSet<Text> {
+        if self.view.caught_up().await.is_err() {
+            return HashSet::new();
+        }
+        self.view
+            .read(|entries| at_agent(entries, agent).map(|it| it.uri.clone()).collect())
+    }
+
+    /// Records for all replicas that a resource has changed, if a client has subscribed to it or to one that contains it.
+    /// A change that was recorded before, with the same source, reaches nobody again.
     ///
     /// # Errors
     /// When it is not stored.
@@ -96,6 +95,14 @@ impl Results {
         uri: Text,
         from: Option<UpdateSource>,
     ) -> Result<(), StateError> {
+        if !self.is_watched(agent, &uri) {
+            // Another replica may have just recorded a subscription.
+            self.view.latest(LATEST).await?;
+            if !self.is_watched(agent, &uri) {
+                tracing::debug!(%agent, %uri, "no client has subscribed to a resource that has changed");
+                return Ok(());
+            }
+        }
         // A key for each change: an entry of an earlier one may have been forgotten, and then takes no records.
         let from = from.unwrap_or_else(|| UpdateSource {
             run: Text::from(&*clock::new_event_id()),
@@ -108,6 +115,19 @@ impl Results {
         let event = Event::Updated { agent, uri };
         self.append(&format!("{RESOURCE}{digest}"), &event).await
     }
+}
+
+/// The subscriptions at an agent whose session has not ended.
+fn at_agent<'a>(
+    entries: &'a Entries<Entry>,
+    agent: &'a str,
+) -> impl Iterator<Item = &'a Subscription> {
+    let all = entries.group(agent);
+    let all = all.filter_map(|(_, entry)| entry.subscription());
+    all.filter(move |it| *it.agent == *agent).filter(|it| {
+        let session = entries.get(&it.subscriber);
+        !matches!(session, Some(Entry::Over))
+    })
 }
 
 /// The log key of a subscription.

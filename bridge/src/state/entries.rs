@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, BinaryHeap, HashMap, VecDeque};
 
 use a2abus_plugin::Text;
 
-use super::fold::{Applied, Fold};
+use super::fold::{Applied, Fold, Groups};
 use super::log::{Kind, Record};
 use crate::clock;
 
@@ -42,7 +42,7 @@ pub struct Entries<E> {
 struct StoredEntry<E> {
     /// `None` only while its first record is applied.
     entry: Option<E>,
-    group: Option<Text>,
+    groups: Groups<Text>,
     bytes: usize,
     has_ended: bool,
     /// The time of its first record.
@@ -138,11 +138,11 @@ impl<E> Entries<E> {
         if is_new && stored.end != u64::MAX {
             self.ends.push(Reverse((stored.end, record.key.clone())));
         }
-        let group = fold.group(entry);
-        if group != stored.group.as_deref() {
-            let after = group.map(Text::from);
-            let before = std::mem::replace(&mut stored.group, after.clone());
-            self.regroup(&record.key, before.as_ref(), after);
+        let groups = fold.groups(entry);
+        if groups != stored.groups.each_ref().map(Option::as_deref) {
+            let after = groups.map(|group| group.map(Text::from));
+            let before = std::mem::replace(&mut stored.groups, after.clone());
+            self.regroup(&record.key, before, after);
         }
         applied
     }
@@ -159,24 +159,25 @@ impl<E> Entries<E> {
         }
     }
 
-    fn regroup(&mut self, key: &Text, before: Option<&Text>, after: Option<Text>) {
-        if let Some(before) = before
-            && let Some(keys) = self.groups.get_mut(before)
-        {
-            keys.remove(key);
-            if keys.is_empty() {
-                self.groups.remove(before);
+    fn regroup(&mut self, key: &Text, before: Groups<Text>, after: Groups<Text>) {
+        for before in before.into_iter().flatten() {
+            if let Some(keys) = self.groups.get_mut(&before) {
+                keys.remove(key);
+                if keys.is_empty() {
+                    self.groups.remove(&before);
+                }
             }
         }
-        if let Some(after) = after {
+        for after in after.into_iter().flatten() {
             self.groups.entry(after).or_default().insert(key.clone());
         }
     }
 
     fn remove(&mut self, key: &Text) -> Option<StoredEntry<E>> {
-        let stored = self.stored.remove(key)?;
+        let mut stored = self.stored.remove(key)?;
         self.bytes -= stored.bytes;
-        self.regroup(key, stored.group.as_ref(), None);
+        let groups = std::mem::take(&mut stored.groups);
+        self.regroup(key, groups, Groups::default());
         Some(stored)
     }
 
@@ -299,7 +300,7 @@ impl<E> Default for StoredEntry<E> {
     fn default() -> Self {
         Self {
             entry: None,
-            group: None,
+            groups: Groups::default(),
             bytes: 0,
             has_ended: false,
             first: 0,

@@ -27,11 +27,14 @@ pub trait Fold: Send + Sync + 'static {
         false
     }
 
-    /// The group of the entry, for finding related entries: the context of a task.
-    fn group<'a>(&self, _entry: &'a Self::Entry) -> Option<&'a str> {
-        None
+    /// The groups of the entry, for finding related entries: the context of a task.
+    fn groups<'a>(&self, _entry: &'a Self::Entry) -> Groups<&'a str> {
+        Groups::default()
     }
 }
+
+/// The groups of an entry.
+pub type Groups<T> = [Option<T>; 2];
 
 /// What a record did to its entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -7,8 +7,8 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::{
-    Applied, Fold, Kind, Lagged, Log as _, LogSpec, MemoryLog, Position, Record, StateError, View,
-    ViewOptions, ViewTask,
+    Applied, Fold, Groups, Kind, Lagged, Log as _, LogSpec, MemoryLog, Position, Record,
+    StateError, View, ViewOptions, ViewTask,
 };
 
 const LONG: Duration = Duration::from_secs(60);
@@ -70,8 +70,8 @@ impl Fold for Jobs {
         job.has_ended
     }
 
-    fn group<'a>(&self, job: &'a Job) -> Option<&'a str> {
-        job.context.as_deref()
+    fn groups<'a>(&self, job: &'a Job) -> Groups<&'a str> {
+        [job.context.as_deref(), None]
     }
 }
 

@@ -14,7 +14,7 @@ use super::model::{Artifact, Message, Part, State, Status};
 use crate::calls::Answer;
 use crate::calls::callid::CallId;
 use crate::state::body;
-use crate::state::{Applied, Fold, Position, Record};
+use crate::state::{Applied, Fold, Groups, Position, Record};
 
 /// An event of a task. The body of a record is `{"v":1,"event":…}`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -228,8 +228,8 @@ impl Fold for TaskFold {
         task.status.state.is_terminal()
     }
 
-    fn group<'a>(&self, task: &'a Task) -> Option<&'a str> {
-        Some(&task.context)
+    fn groups<'a>(&self, task: &'a Task) -> Groups<&'a str> {
+        [Some(&task.context), None]
     }
 }
 

@@ -18,7 +18,9 @@ use super::model::new_id;
 use crate::clock;
 use crate::state::body;
 use crate::state::seal::{SealError, SealKeys};
-use crate::state::{Applied, Fold, Following, Logs, PUSH, Position, Record, StateError, View};
+use crate::state::{
+    Applied, Fold, Following, Groups, Logs, PUSH, Position, Record, StateError, View,
+};
 
 /// The webhooks of all tasks.
 #[derive(Debug)]
@@ -489,8 +491,8 @@ impl Fold for WebhookFold {
         stored.is_over
     }
 
-    fn group<'a>(&self, stored: &'a StoredWebhook) -> Option<&'a str> {
-        Some(&stored.task)
+    fn groups<'a>(&self, stored: &'a StoredWebhook) -> Groups<&'a str> {
+        [Some(&stored.task), None]
     }
 }
 

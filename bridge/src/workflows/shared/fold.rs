@@ -8,7 +8,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 
 use crate::state::body;
-use crate::state::{Applied, Fold, Record};
+use crate::state::{Applied, Fold, Groups, Record};
 
 /// An event of an execution. The body of a record is `{"v":1,"event":…}`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -236,7 +236,7 @@ impl Fold for ValueFold {
         size_of::<Value>() + value.key.len() + value.text().len()
     }
 
-    fn group<'a>(&self, value: &'a Value) -> Option<&'a str> {
-        value.key.split('\0').next()
+    fn groups<'a>(&self, value: &'a Value) -> Groups<&'a str> {
+        [value.key.split('\0').next(), None]
     }
 }
