@@ -36,9 +36,9 @@ async fn resident(nats: &str, count: usize) -> usize {
     })
     .await;
     let list = "GET /a2a/agents HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
-    until("all servers have listed their tools", async || {
+    until("all servers are up", async || {
         let agents = exchange(NEIGHBOUR, target.door, list).await;
-        agents.is_ok_and(|agents| agents.matches("\"nothing\"").count() >= count)
+        agents.is_ok_and(|agents| agents.matches("The MCP server idle.").count() >= count)
     })
     .await;
     target.resident()
