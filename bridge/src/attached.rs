@@ -67,7 +67,7 @@ use self::server::{Server, ServerTransport};
 use self::session::Session;
 use self::watched::Watched;
 use self::web::{Web, url_of};
-use crate::bus::deadletter::{Reason, Undelivered};
+use crate::bus::deadletter::{Reason, Undeliverable, Undelivered};
 use crate::calls::CallError;
 use crate::calls::failure::{self, Failure, Recipient};
 use crate::clock;
@@ -754,7 +754,7 @@ impl AttachedBinding {
 
     /// Makes a request a dead letter if its answer cannot be delivered. If the request is sent again, it gets the same
     /// answer.
-    async fn unanswered(&self, held: &Held, error: &replies::Undeliverable) {
+    async fn unanswered(&self, held: &Held, error: &Undeliverable) {
         if let Some(suppressed) = self.log.unanswered.allow() {
             let origin = held.origin.as_deref().unwrap_or("unknown");
             tracing::warn!(binding = %self.intake.name, origin, %error, suppressed, "an answer is not delivered");

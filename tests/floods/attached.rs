@@ -15,7 +15,9 @@ const MOST: usize = 1 << 20;
 fn config(count: usize, nats: &str, subjects: &str, door: SocketAddr, admin: SocketAddr) -> String {
     let server = concat!(env!("CARGO_MANIFEST_DIR"), "/support/idle_server.sh");
     let agent = |n| {
-        format!("idle{n}: {{ to: {{ transport: bus, topic: {subjects}.idle{n} }}, attach: {{ command: [sh, {server}] }} }}")
+        format!(
+            "idle{n}: {{ to: {{ transport: bus, topic: {subjects}.idle{n} }}, attach: {{ command: [sh, {server}] }} }}"
+        )
     };
     let agents: Vec<String> = (0..count).map(agent).collect();
     format!(

@@ -1,12 +1,12 @@
 //! Publishes the answers of an attached agent to its requesters.
 
 use a2abus_plugin::{Data, Event, EventError, Kind, Text, extension};
-use a2abus_transports::{Address, Header, Message, Topic, TransportError};
+use a2abus_transports::{Address, Header, Message, Topic};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 use super::link::Part;
-use crate::bus::deadletter::{Reason, Stage};
+use crate::bus::deadletter::Undeliverable;
 use crate::bus::delivery::Publisher;
 use crate::bus::headers::PassedHeaders;
 use crate::bus::outbound::{Provenance, RoutingError};
@@ -54,15 +54,6 @@ pub(super) struct Answer {
     pub(super) body: Bytes,
     /// Why the bridge answered instead of the server: `agent_unavailable` or `timeout`.
     pub(super) failure: Option<Text>,
-}
-
-/// Why an answer can never be published.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum Undeliverable {
-    #[error(transparent)]
-    Routing(#[from] RoutingError),
-    #[error("{0}")]
-    Transport(TransportError),
 }
 
 /// The header with the extensions that a requester uses, in A2A 1.0 and 0.3.
@@ -158,23 +149,6 @@ impl Requester {
     /// Why the reply address in the request is refused.
     pub(super) fn refused(&self) -> Option<&Refused> {
         self.refused.as_ref()
-    }
-}
-
-// === impl Undeliverable ===
-
-impl Undeliverable {
-    pub(super) fn reason(&self) -> Reason {
-        let (code, stage) = match self {
-            Self::Routing(error) => (error.reason(), Stage::Route),
-            Self::Transport(error) => (error.kind().as_str(), Stage::Publish),
-        };
-        Reason {
-            code,
-            stage,
-            detail: format!("the answer: {self}"),
-            unit: None,
-        }
     }
 }
 

@@ -9,13 +9,15 @@ use std::time::SystemTime;
 
 use a2abus_plugin::{Event, Text, extension, redact_secrets};
 use a2abus_transports::content_mode::ProtocolBinding;
-use a2abus_transports::{Address, Disposition, Guarantee, Headers, Message, Topic, TransportError};
+use a2abus_transports::{
+    Address, Disposition, Guarantee, Headers, Message, Topic, TransportError, TransportErrorKind,
+};
 use bytes::Bytes;
 use tracing::Level;
 
 use crate::bus::BusId;
 use crate::bus::headers::carries;
-use crate::bus::outbound::{DeadLetter, Outgoing};
+use crate::bus::outbound::{DeadLetter, Outgoing, RoutingError};
 use crate::calls::Calls;
 use crate::calls::callid::{self, ReplyId, shown_topic, without_tokens};
 use crate::log_limit::{LogLimit, LogLimits};
@@ -82,6 +84,15 @@ pub struct Reason {
     pub unit: Option<usize>,
 }
 
+/// Why the answer to a message can never be published. The message becomes a dead letter.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Undeliverable {
+    #[error(transparent)]
+    Routing(#[from] RoutingError),
+    #[error("{0}")]
+    Transport(TransportError),
+}
+
 /// A stage of the pipeline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stage {
@@ -98,6 +109,29 @@ pub enum Stage {
     /// Executing the workflow it asks for.
     Execute,
 }
+
+// === impl Undeliverable ===
+
+impl Undeliverable {
+    pub(crate) fn reason(&self) -> Reason {
+        let (code, stage) = match self {
+            Self::Routing(error) => (error.reason(), Stage::Route),
+            Self::Transport(error) => (error.kind().as_str(), Stage::Publish),
+        };
+        Reason {
+            code,
+            stage,
+            detail: format!("the answer: {self}"),
+            unit: None,
+        }
+    }
+
+    pub(crate) fn is_too_large(&self) -> bool {
+        matches!(self, Self::Transport(error) if error.kind() == TransportErrorKind::TooLarge)
+    }
+}
+
+// === impl Stage ===
 
 impl Stage {
     /// The name of this stage.

@@ -7,6 +7,7 @@ use std::fmt::Write;
 use a2abus_models::Json;
 use a2abus_models::a2e_workflow::target::{Target, UrlTemplate};
 use a2abus_models::a2e_workflow::{Part, Path, Template};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
 use crate::call::text::{BoundedText, invalid, scalar};
 use crate::failure::Failure;
@@ -14,6 +15,13 @@ use crate::model::Model;
 
 /// The longest URL that is sent, in bytes: the longest that HTTP libraries accept.
 const MAX_URL_BYTES: usize = 65_534;
+
+/// All but the unreserved characters of RFC 3986.
+const RESERVED: &AsciiSet = &NON_ALPHANUMERIC
+    .remove(b'-')
+    .remove(b'.')
+    .remove(b'_')
+    .remove(b'~');
 
 /// A hint for a URL that cannot be parsed.
 const WHOLE_URL: &str = "give a whole URL as a string, such as https://api.example.com/items?page=2, without spaces and braces";
@@ -56,22 +64,12 @@ fn encoded(template: &Template, model: &Model) -> Result<String, Failure> {
             Part::Value(path) => {
                 let value = scalar(model, path)?;
                 dots.value(&value);
-                for byte in value.bytes() {
-                    write_encoded(byte, &mut url).map_err(|_| too_long())?;
-                }
+                write!(url, "{}", utf8_percent_encode(&value, RESERVED)).map_err(|_| too_long())?;
             }
         }
     }
     dots.end_segment()?;
     Ok(url.into_text())
-}
-
-fn write_encoded(byte: u8, out: &mut BoundedText) -> std::fmt::Result {
-    if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
-        out.write_char(char::from(byte))
-    } else {
-        write!(out, "%{byte:02X}")
-    }
 }
 
 fn too_long() -> Failure {

@@ -1,47 +1,17 @@
 //! Publishes the answers and progress of the executor.
 
 use a2abus_plugin::{Event, Text};
-use a2abus_transports::{Address, Confirmation, TransportError, TransportErrorKind};
+use a2abus_transports::{Address, Confirmation, TransportError};
 use bytes::Bytes;
 
 use super::WorkflowBinding;
 use super::answer::{AnswerSize, ProgressMessage, WorkflowAnswer};
 use super::ask::Action;
 use super::client::{Progress, WorkflowClient};
-use crate::bus::deadletter::{Reason, Stage, Undelivered};
+use crate::bus::deadletter::{Reason, Undeliverable, Undelivered};
 use crate::bus::outbound::{Outgoing, Provenance, RoutingError};
 use crate::calls::reply::spring;
 use crate::pipeline::held::Held;
-
-/// Why an answer can never be published.
-#[derive(Debug, thiserror::Error)]
-enum Undeliverable {
-    #[error(transparent)]
-    Routing(#[from] RoutingError),
-    #[error("{0}")]
-    Transport(TransportError),
-}
-
-// === impl Undeliverable ===
-
-impl Undeliverable {
-    fn reason(&self) -> Reason {
-        let (code, stage) = match self {
-            Self::Routing(error) => (error.reason(), Stage::Route),
-            Self::Transport(error) => (error.kind().as_str(), Stage::Publish),
-        };
-        Reason {
-            code,
-            stage,
-            detail: format!("the answer: {self}"),
-            unit: None,
-        }
-    }
-
-    fn is_too_large(&self) -> bool {
-        matches!(self, Self::Transport(error) if error.kind() == TransportErrorKind::TooLarge)
-    }
-}
 
 // === impl WorkflowBinding ===
 
