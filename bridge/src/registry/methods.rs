@@ -66,10 +66,7 @@ impl Registry {
         let names = selected.iter().map(|(name, _)| name.clone()).collect();
         let caller = origin.caller.clone();
         let caller = caller.unwrap_or(Text::from_static(UNKNOWN_CALLER));
-        let found = self
-            .queries
-            .query_all(names, AgentQuery::Tools, caller)
-            .await;
+        let found = self.queries.all(names, AgentQuery::Tools, caller).await;
         let mut answer = Answer {
             methods: Vec::new(),
             unavailable: Vec::new(),

@@ -245,7 +245,7 @@ impl AgentQueries {
     }
 
     /// The answer of this agent, from the cache or if it arrives in time.
-    pub(crate) async fn query(
+    pub(crate) async fn one(
         &self,
         agent: &Text,
         question: AgentQuery,
@@ -254,12 +254,12 @@ impl AgentQueries {
         if let Some(cached) = self.cached(agent, question) {
             return Some(cached);
         }
-        let mut found = self.query_all(vec![agent.clone()], question, caller).await;
+        let mut found = self.all(vec![agent.clone()], question, caller).await;
         found.remove(agent)
     }
 
     /// The answers of these agents, from the cache or if they arrive in time.
-    pub(crate) async fn query_all(
+    pub(crate) async fn all(
         &self,
         names: Vec<Text>,
         question: AgentQuery,

@@ -107,7 +107,7 @@ impl McpRequest<'_> {
         let to_ask = agents.iter().filter(|(_, card)| !is_a2a(card));
         let names = to_ask.map(|(name, _)| name.clone()).collect();
         let caller = self.common.caller.clone();
-        let found = registry.queries.query_all(names, question, caller).await;
+        let found = registry.queries.all(names, question, caller).await;
         let is_agent = |name: &str| agents.get(name).is_some();
         let mut names = HashSet::new();
         let items = agents.iter().flat_map(|(agent, card)| {

@@ -132,7 +132,7 @@ impl Mcp {
         }
         let found = registry
             .queries
-            .query(agent, AgentQuery::Profile, caller)
+            .one(agent, AgentQuery::Profile, caller)
             .await;
         let answered = match found.as_deref() {
             Some(QueryResult::Items(items)) => items.first(),

@@ -142,7 +142,7 @@ impl Mcp {
             None => {
                 let found = registry
                     .queries
-                    .query(agent, AgentQuery::Tools, caller.clone())
+                    .one(agent, AgentQuery::Tools, caller.clone())
                     .await;
                 found.is_some_and(|found| !found.items().is_empty())
             }
