@@ -8,6 +8,7 @@
 //! Source: docs/protocols/a2e-workflows.md §4.8, §5, §6 and §7.
 
 mod body;
+mod caller;
 mod credential;
 mod header;
 mod redact;
@@ -24,41 +25,19 @@ use std::time::Duration;
 use a2abus_models::a2e_workflow::operation::{ApiCall, Method};
 use a2abus_models::a2e_workflow::target::Target;
 use a2abus_models::a2e_workflow::{Code, OperationType, Refusal};
-use futures_util::future::BoxFuture;
 
-use crate::agent::Agent;
-use crate::cache::{Cache, Key, Miss};
-use crate::environment::{Environment, HttpError, HttpRequest, HttpResponse, Reach};
+use crate::cache::{Key, Miss};
+use crate::environment::{HttpError, HttpRequest, HttpResponse, Reach};
 use crate::failure::{Failure, FailureCode};
-use crate::meter::execution_timeout;
 use crate::model::Model;
-use crate::quota::{Exceeded, Quotas, whole_seconds};
+use crate::quota::{Exceeded, whole_seconds};
 use a2abus_models::Json;
+pub(crate) use caller::Caller;
 use header::Headers;
 pub(crate) use redact::Redactor;
 use response::Failed;
 use retry::RetryDecision;
 pub use retry::RetryUnsafe;
-
-/// The caller of a request, and its resources.
-pub(crate) struct Caller<'a> {
-    pub(crate) agent: &'a Agent,
-    pub(crate) environment: &'a Environment,
-    pub(crate) cache: &'a Cache,
-    pub(crate) quotas: &'a Quotas,
-    /// Knows all secrets this execution has used so far.
-    pub(crate) redactor: &'a Redactor,
-    /// The deadline of the execution, by the clock.
-    pub(crate) deadline: Duration,
-    pub(crate) retry_unsafe: RetryUnsafe,
-    pub(crate) max_retries: u32,
-    /// The largest response body.
-    pub(crate) max_response_bytes: usize,
-    /// Called before each wait, with the number of requests so far and the length of the wait.
-    pub(crate) on_retry: &'a (dyn Fn(u32, Duration) + Sync),
-    /// Runs once before the first request with a method other than GET. If it fails, no request is sent.
-    pub(crate) before_unsafe: &'a (dyn Fn() -> BoxFuture<'a, Result<(), Failure>> + Sync),
-}
 
 /// The cost of a call; also counted when the call is dropped before its end.
 #[derive(Debug, Default)]
@@ -269,17 +248,6 @@ fn forget_changed(
     if changed && request.method != Method::Get {
         let origin = request.target.origin();
         caller.cache.invalidate_origin(caller.agent.id(), &origin);
-    }
-}
-
-// === impl Caller ===
-
-impl Caller<'_> {
-    /// The time left for the execution, greater than zero.
-    fn time_left(&self) -> Result<Duration, Failure> {
-        let left = self.deadline.checked_sub(self.environment.clock.elapsed());
-        left.filter(|left| !left.is_zero())
-            .ok_or_else(execution_timeout)
     }
 }
 

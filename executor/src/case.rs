@@ -22,27 +22,20 @@
 
 mod compare;
 mod members;
+mod observed;
 mod recorded;
 mod set_up;
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Duration;
 
-use a2abus_models::a2e_workflow::operation::Storage;
-use a2abus_models::a2e_workflow::{OperationType, Report, Strictness};
-use a2abus_models::{Json, Object};
+use a2abus_models::Json;
 use a2abus_plugin::Text;
-use bytes::Bytes;
 use futures_util::StreamExt;
 
-use crate::agent::Agent;
-use crate::executor::{Event, Executor, Request, Started};
-use crate::failure::Failure;
-use crate::record::Record;
-use crate::shared::OnError;
-use crate::trace::{OperationStatus, Progress};
+use crate::executor::{Request, Started};
 use crate::virtual_clock::VirtualClock;
+use observed::Observed;
+use set_up::Test;
 
 pub use recorded::Recorded;
 
@@ -52,18 +45,6 @@ pub struct Case {
     name: Text,
     /// The test, or why it cannot be read.
     test: Result<Test, String>,
-}
-
-#[derive(Debug, Clone)]
-struct Test {
-    workflow: Bytes,
-    input: Object,
-    fixtures: Object,
-    agent: Arc<Agent>,
-    max_loop_items: Option<usize>,
-    on_error: OnError,
-    strictness: Strictness,
-    expected: Json,
 }
 
 /// The result of one test case.
@@ -79,22 +60,6 @@ pub struct CaseResult {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct CaseError(String);
-
-/// The results of a run that cases can check.
-#[derive(Debug, Default)]
-struct Observed {
-    report: Report,
-    record: Option<Arc<Record>>,
-    model: Object,
-    /// Why the run did not start.
-    refusal: Option<Failure>,
-    retry_delays: Vec<Duration>,
-    waited: Duration,
-    requests: Vec<Json>,
-    /// Requests without a recorded response, as `METHOD URL`.
-    unanswered: BTreeSet<String>,
-    stored: Vec<(Storage, Text, Json)>,
-}
 
 // === impl Case ===
 
@@ -114,9 +79,22 @@ impl Case {
                 error("duplicate member cases")
             }
             Some(Json::Array(cases)) if cases.is_empty() => error("the file contains no case"),
-            Some(Json::Array(cases)) => Ok(cases.iter().map(set_up::case).collect()),
+            Some(Json::Array(cases)) => Ok(cases.iter().map(Self::of).collect()),
             Some(_) => error("cases is not an array"),
-            None => Ok(vec![set_up::case(&json)]),
+            None => Ok(vec![Self::of(&json)]),
+        }
+    }
+
+    fn of(json: &Json) -> Self {
+        let name = json.get("name").and_then(Json::as_text);
+        // Otherwise one of the two would be ignored, and the test could pass.
+        let test = match json.first_repeated() {
+            Some(member) => Err(format!("duplicate member {member}")),
+            None => Test::read(json),
+        };
+        Self {
+            name: name.cloned().unwrap_or_else(|| "unnamed".into()),
+            test,
         }
     }
 
@@ -175,7 +153,7 @@ impl Test {
                 while let Some(event) = execution.next().await {
                     observed.note(event);
                 }
-                observed.read_stores(&executor, self, name).await?;
+                observed.read_stores(&executor, &self.agent, name).await?;
             }
             Ok(Started::Running(_) | Started::Finished(_)) => {
                 return Err("an execution with this id already exists".into());
@@ -196,66 +174,5 @@ impl CaseResult {
     #[must_use]
     pub fn passed(&self) -> bool {
         self.differences.is_empty()
-    }
-}
-
-// === impl Observed ===
-
-impl Observed {
-    fn unanswered(&self) -> impl Iterator<Item = String> {
-        let requests = self.unanswered.iter();
-        requests.map(|request| format!("the case has no response for {request}"))
-    }
-
-    fn note(&mut self, event: Event) {
-        match event {
-            Event::Ended { record, model } => {
-                self.record = Some(record);
-                self.model = model;
-            }
-            Event::Operation(progress) => self.note_progress(&progress),
-        }
-    }
-
-    fn note_progress(&mut self, progress: &Progress) {
-        match (progress.operation_type, progress.status) {
-            (_, OperationStatus::Retrying) => self.retry_delays.push(progress.duration),
-            (OperationType::Wait, OperationStatus::Success) => self.waited += progress.duration,
-            _ => {}
-        }
-    }
-
-    /// Reads the values that the operations stored.
-    async fn read_stores(
-        &mut self,
-        executor: &Executor,
-        test: &Test,
-        session: &Text,
-    ) -> Result<(), String> {
-        let results = self
-            .record
-            .as_ref()
-            .and_then(|record| record.results().cloned());
-        for (_, result) in &results.unwrap_or_default() {
-            let (Some(Json::Bool(true)), Some(storage), Some(key)) = (
-                result.get("stored"),
-                result.get("storage").and_then(Json::as_str),
-                result.get("key").and_then(Json::as_str),
-            ) else {
-                continue;
-            };
-            let named = Storage::ALL
-                .iter()
-                .copied()
-                .find(|of| of.as_str() == storage);
-            let Some(storage) = named else { continue };
-            let stored = executor
-                .stored(test.agent.id(), session, storage, key)
-                .await;
-            let stored = stored.map_err(|error| format!("{error}: {}", error.0))?;
-            self.stored
-                .push((storage, key.into(), stored.unwrap_or_default()));
-        }
-        Ok(())
     }
 }

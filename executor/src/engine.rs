@@ -8,7 +8,7 @@ mod perform;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use a2abus_models::a2e_workflow::{Operation, OperationType, OutputPath};
+use a2abus_models::a2e_workflow::{Operation, OperationKind, OperationType, OutputPath};
 use a2abus_models::{Json, Object};
 use a2abus_plugin::Text;
 use futures_util::FutureExt;
@@ -293,11 +293,11 @@ impl<'a> Engine<'a> {
 
     /// Source: docs/protocols/a2e-workflows.md §D13 to §D15.
     fn keep(&mut self, operation: &Operation, value: Json) -> Result<(), Failure> {
-        let steps = perform::output(&operation.kind).map_or(0, |path| path.path().segments().len());
+        let steps = output(&operation.kind).map_or(0, |path| path.path().segments().len());
         if value.depth() + steps > MAX_DEPTH {
             return Err(too_deep());
         }
-        if let Some(output) = perform::output(&operation.kind) {
+        if let Some(output) = output(&operation.kind) {
             self.write(output, value.clone())?;
         }
         if is_data(operation.kind.operation_type()) {
@@ -367,6 +367,20 @@ impl<'a> Engine<'a> {
 
     fn left(&self) -> Duration {
         self.run.deadline.saturating_sub(self.elapsed())
+    }
+}
+
+/// The output path of an operation.
+fn output(kind: &OperationKind) -> Option<&OutputPath> {
+    match kind {
+        OperationKind::ApiCall(call) => Some(&call.output),
+        OperationKind::FilterData(filter) => Some(&filter.output),
+        OperationKind::TransformData(transform) => Some(&transform.output),
+        OperationKind::MergeData(merge) => Some(&merge.output),
+        OperationKind::Loop(body) => body.output.as_ref(),
+        OperationKind::Conditional(_) | OperationKind::StoreData(_) | OperationKind::Wait(_) => {
+            None
+        }
     }
 }
 

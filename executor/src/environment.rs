@@ -1,8 +1,6 @@
 //! The environment of an executor: time, randomness, HTTP and storage, each behind a small trait, so that tests use a
 //! virtual clock and no network.
 
-mod system;
-
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -11,8 +9,6 @@ use a2abus_models::a2e_workflow::operation::Method;
 use a2abus_models::a2e_workflow::target::Target;
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
-
-pub use system::{SystemClock, SystemRandom};
 
 /// Time.
 pub trait Clock: Send + Sync {

@@ -1,6 +1,7 @@
 //! The public interface of the crate: validate, execute, query, cancel.
 
 mod execution;
+mod request;
 mod running;
 
 use std::fmt;
@@ -14,8 +15,8 @@ use a2abus_plugin::Text;
 use bytes::Bytes;
 use tokio::sync::watch;
 
-pub use execution::{Event, Execution};
-pub use running::RunningElsewhere;
+pub use execution::{Event, Execution, RunningElsewhere};
+pub use request::{Refusal, Request};
 
 use crate::agent::Agent;
 use crate::archive::{Archive, Stored};
@@ -27,9 +28,9 @@ use crate::meter::{execution_timeout, requester_deadline_exceeded};
 use crate::plan::Plan;
 use crate::quota::Quotas;
 use crate::record::{Record, Status};
-use crate::shared::{Limits, OnError, Shared};
+use crate::shared::{Limits, Shared};
 use crate::store::{FileStore, Storages, StoredValue};
-use execution::Start;
+use execution::{Inner, Start};
 use running::{Admission, Running};
 
 /// Validates and executes workflows, for any number of agents. Cheap to clone.
@@ -39,12 +40,6 @@ use running::{Admission, Running};
 /// the process had died.
 #[derive(Clone)]
 pub struct Executor(Arc<Inner>);
-
-struct Inner {
-    shared: Shared,
-    archive: Archive,
-    running: Running,
-}
 
 /// The configuration of an executor.
 #[derive(Debug, Default)]
@@ -60,30 +55,6 @@ pub struct Options {
     pub caching: Caching,
 }
 
-/// A request to execute a workflow. Source: docs/protocols/a2e-workflows.md §10.
-#[derive(Debug, Clone, Default)]
-pub struct Request {
-    /// The workflow as JSON Lines.
-    pub workflow: Bytes,
-    /// The id of the execution, unless the workflow names one; a random id if both are missing. A client that may
-    /// repeat a request should give the same id each time.
-    pub execution_id: Option<Text>,
-    /// The initial data model. Its members override those of the workflow's own input.
-    pub input: Object,
-    /// What to do if an operation fails.
-    pub on_error: OnError,
-    /// How strictly the workflow is validated.
-    pub strictness: Strictness,
-    /// The session for `sessionStorage`; the execution if there is none.
-    pub session: Option<Text>,
-    /// The deadline of the requester.
-    pub deadline: Option<SystemTime>,
-    /// Whether it was cancelled before it began. Nothing of it is run; this is recorded, so that a repeated request
-    /// does not run it either. It does not count as a concurrent execution. Like any other request, it is refused if it
-    /// is invalid or late.
-    pub is_cancelled: bool,
-}
-
 /// The result of a request to execute.
 #[derive(Debug)]
 pub enum Started {
@@ -93,27 +64,6 @@ pub enum Started {
     Running(RunningElsewhere),
     /// The same request has run before. Source: docs/protocols/a2e-workflows.md §D45.
     Finished(Arc<Record>),
-}
-
-/// Why a request is not executed.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum Refusal {
-    /// The workflow is not valid.
-    #[error("{0}")]
-    Invalid(Failure),
-    /// The deadline has passed.
-    #[error("{0}")]
-    Expired(Failure),
-    /// Another workflow has run under the same id.
-    #[error("the execution id {0} belongs to a different workflow")]
-    Conflict(Text),
-    /// The agent already has its maximum of concurrent executions.
-    #[error("{0} executions are already running, the limit of the agent")]
-    Busy(usize),
-    /// The store does not work.
-    #[error(transparent)]
-    Store(#[from] StoreError),
 }
 
 /// The record stored under an id.
@@ -254,7 +204,12 @@ impl Executor {
         id: Text,
         ended: Option<watch::Receiver<Option<Arc<Record>>>>,
     ) -> Started {
-        Started::Running(RunningElsewhere::new(self.clone(), agent.id(), id, ended))
+        Started::Running(RunningElsewhere::new(
+            Arc::clone(&self.0),
+            agent.id(),
+            id,
+            ended,
+        ))
     }
 
     /// The time until the deadline of a request, if it has one.

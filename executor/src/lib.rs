@@ -162,6 +162,7 @@ mod quota;
 mod record;
 mod shared;
 mod store;
+mod system;
 #[cfg(test)]
 mod testing;
 mod trace;
@@ -176,7 +177,7 @@ pub use call::RetryUnsafe;
 pub use client::{Client, ClientError, ClientOptions, NoResponse, Resolve, SystemResolver};
 pub use environment::{
     Change, Clock, Environment, HttpClient, HttpError, HttpRequest, HttpResponse, Random, Reach,
-    Store, StoreError, StoreFull, SystemClock, SystemRandom, Table,
+    Store, StoreError, StoreFull, Table,
 };
 pub use executor::{
     Event, Execution, Executor, Options, Refusal, Request, RunningElsewhere, Started,
@@ -188,6 +189,7 @@ pub use shared::{Limits, OnError};
 #[cfg(feature = "redb")]
 pub use store::RedbStore;
 pub use store::{FileStore, MemoryStore, OpenError, StoredValue};
+pub use system::{SystemClock, SystemRandom};
 pub use trace::{OperationStatus, Progress};
 pub use value::parse;
 pub use virtual_clock::VirtualClock;

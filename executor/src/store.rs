@@ -8,6 +8,7 @@
 //!
 //! All storages have the same limits per agent, see [`usage`]. Source: docs/protocols/a2e-workflows.md §4 and §7.
 
+mod error;
 mod file;
 mod local;
 mod memory;
@@ -19,7 +20,6 @@ mod testing;
 mod usage;
 
 use std::fmt::{self, Write};
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use a2abus_models::Json;
@@ -33,6 +33,7 @@ use local::Local;
 use session::Sessions;
 use usage::{MAX_VALUE_BYTES, StorageError};
 
+pub use error::OpenError;
 pub use file::FileStore;
 pub use memory::MemoryStore;
 #[cfg(feature = "redb")]
@@ -55,23 +56,6 @@ pub struct StoredValue {
     pub key: Text,
     /// The bytes of its JSON text.
     pub bytes: usize,
-}
-
-/// Why a store on disk cannot be opened.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum OpenError {
-    /// Another process uses it, and only one may.
-    #[error("{} is in use by another process", .0.display())]
-    InUse(PathBuf),
-    /// It cannot be read or written, or is not a store.
-    #[error("{} cannot be opened as a store", path.display())]
-    Unusable {
-        /// Where it is.
-        path: PathBuf,
-        /// Why.
-        source: Box<dyn std::error::Error + Send + Sync>,
-    },
 }
 
 /// Stores a value, and returns the result of the operation.

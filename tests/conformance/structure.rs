@@ -87,26 +87,6 @@ const CIRCLES: &[(&str, &[&str])] = &[
         ],
     ),
     ("transports", &["nats", "nats::durable", "nats::inspect"]),
-    ("executor", &["call", "call::header", "call::response"]),
-    ("executor", &["case", "case::compare", "case::set_up"]),
-    ("executor", &["engine", "engine::perform"]),
-    ("executor", &["environment", "environment::system"]),
-    (
-        "executor",
-        &["executor", "executor::execution", "executor::running"],
-    ),
-    (
-        "executor",
-        &[
-            "operation",
-            "operation::compare",
-            "operation::filter",
-            "operation::merge",
-            "operation::project",
-            "operation::sort",
-        ],
-    ),
-    ("executor", &["store", "store::file", "store::redb"]),
 ];
 
 /// Lines of the longest function outside tests.

@@ -11,8 +11,9 @@ use a2abus_models::a2e_workflow::{Code, CredentialRefusal, Part, Template};
 use a2abus_plugin::Text;
 
 use crate::agent::Credential;
+use crate::call::caller::Caller;
+use crate::call::credential;
 use crate::call::text::{BoundedText, invalid, scalar};
-use crate::call::{Caller, credential};
 use crate::failure::{Failure, FailureCode};
 use crate::model::Model;
 

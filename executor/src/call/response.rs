@@ -5,8 +5,9 @@
 use a2abus_models::Json;
 use a2abus_models::a2e_workflow::Code;
 
+use crate::call::caller::Caller;
+use crate::call::redact::Redactor;
 use crate::call::retry::Cause;
-use crate::call::{Caller, Redactor};
 use crate::environment::{HttpError, HttpRequest, HttpResponse};
 use crate::failure::{Failure, FailureCode};
 use crate::value::parse_within;

@@ -3,7 +3,7 @@
 use a2abus_models::{Array, Json, Number, Object};
 use a2abus_plugin::Text;
 
-use super::Observed;
+use super::observed::Observed;
 
 /// The differences that are found.
 #[derive(Default)]

@@ -11,14 +11,26 @@ use a2abus_models::{Json, Object};
 use a2abus_plugin::Text;
 use bytes::Bytes;
 
+use super::members;
 use super::recorded::Recorded;
-use super::{Case, Test, members};
 use crate::agent::{Agent, Credential, CredentialKind, Rates, Secret};
 use crate::environment::{Environment, Random};
 use crate::executor::{Executor, Options};
 use crate::shared::{Limits, OnError};
 use crate::store::{FileStore, MemoryStore};
 use crate::virtual_clock::VirtualClock;
+
+#[derive(Debug, Clone)]
+pub(super) struct Test {
+    pub(super) workflow: Bytes,
+    pub(super) input: Object,
+    pub(super) fixtures: Object,
+    pub(super) agent: Arc<Agent>,
+    pub(super) max_loop_items: Option<usize>,
+    pub(super) on_error: OnError,
+    pub(super) strictness: Strictness,
+    pub(super) expected: Json,
+}
 
 /// The API that is registered if a case registers none.
 const API: &str = "https://api.example.com";
@@ -32,7 +44,40 @@ impl Random for FixedRandom {
     }
 }
 
+// === impl Test ===
+
 impl Test {
+    /// Reads the test of a case.
+    pub(super) fn read(value: &Json) -> Result<Self, String> {
+        members::check(value)?;
+        let empty = Json::Object(Object::default());
+        let member = |name| value.get(name).unwrap_or(&empty);
+        let options = member("options");
+        // A value that is not a string is not a word.
+        let text = |name| Some(options.get(name)?.as_str().unwrap_or_default());
+        let policy = member("policy");
+        let credentials = credentials(object(member("credentials"), "credentials")?)?;
+        let agent = agent(policy, credentials)?;
+        Ok(Self {
+            workflow: workflow(value.get("workflow").ok_or("workflow is missing")?)?,
+            input: object(member("input"), "input")?.clone(),
+            fixtures: object(member("http_fixtures"), "http_fixtures")?.clone(),
+            agent: Arc::new(agent),
+            max_loop_items: number(policy, "maxLoopItems")?,
+            on_error: match text("onError") {
+                None => OnError::default(),
+                Some(text) => OnError::from_name(text).ok_or("onError: stop or continue")?,
+            },
+            strictness: match text("level") {
+                None => Strictness::default(),
+                Some(text) => {
+                    Strictness::from_name(text).ok_or("level: strict, moderate or lenient")?
+                }
+            },
+            expected: value.get("expected").ok_or("expected is missing")?.clone(),
+        })
+    }
+
     pub(super) fn executor(
         &self,
         clock: VirtualClock,
@@ -55,49 +100,6 @@ impl Test {
         };
         Ok(Executor::new(environment, options))
     }
-}
-
-pub(super) fn case(json: &Json) -> Case {
-    let name = json.get("name").and_then(Json::as_text);
-    // Otherwise one of the two would be ignored, and the test could pass.
-    let test = match json.first_repeated() {
-        Some(member) => Err(format!("duplicate member {member}")),
-        None => test(json),
-    };
-    Case {
-        name: name.cloned().unwrap_or_else(|| "unnamed".into()),
-        test,
-    }
-}
-
-fn test(value: &Json) -> Result<Test, String> {
-    members::check(value)?;
-    let empty = Json::Object(Object::default());
-    let member = |name| value.get(name).unwrap_or(&empty);
-    let options = member("options");
-    // A value that is not a string is not a word.
-    let text = |name| Some(options.get(name)?.as_str().unwrap_or_default());
-    let policy = member("policy");
-    let credentials = credentials(object(member("credentials"), "credentials")?)?;
-    let agent = agent(policy, credentials)?;
-    Ok(Test {
-        workflow: workflow(value.get("workflow").ok_or("workflow is missing")?)?,
-        input: object(member("input"), "input")?.clone(),
-        fixtures: object(member("http_fixtures"), "http_fixtures")?.clone(),
-        agent: Arc::new(agent),
-        max_loop_items: number(policy, "maxLoopItems")?,
-        on_error: match text("onError") {
-            None => OnError::default(),
-            Some(text) => OnError::from_name(text).ok_or("onError: stop or continue")?,
-        },
-        strictness: match text("level") {
-            None => Strictness::default(),
-            Some(text) => {
-                Strictness::from_name(text).ok_or("level: strict, moderate or lenient")?
-            }
-        },
-        expected: value.get("expected").ok_or("expected is missing")?.clone(),
-    })
 }
 
 /// One line for each element.

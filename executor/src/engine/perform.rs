@@ -5,9 +5,7 @@ use std::time::Duration;
 use a2abus_models::Json;
 use a2abus_models::a2e_workflow::operation::{ApiCall, StoreData, Wait};
 use a2abus_models::a2e_workflow::transform::{Expression, Projection, Transform};
-use a2abus_models::a2e_workflow::{
-    Operand, Operation, OperationKind, OperationType, OutputPath, Path,
-};
+use a2abus_models::a2e_workflow::{Operand, Operation, OperationKind, OperationType, Path};
 use a2abus_plugin::Text;
 
 use futures_util::future::BoxFuture;
@@ -170,20 +168,6 @@ impl Engine<'_> {
             biased;
             () = self.run.cancel.cancelled() => Err(Halt { failure: cancelled(), is_fatal: true }),
             done = work => Ok(done),
-        }
-    }
-}
-
-/// The output path of an operation.
-pub(super) fn output(kind: &OperationKind) -> Option<&OutputPath> {
-    match kind {
-        OperationKind::ApiCall(call) => Some(&call.output),
-        OperationKind::FilterData(filter) => Some(&filter.output),
-        OperationKind::TransformData(transform) => Some(&transform.output),
-        OperationKind::MergeData(merge) => Some(&merge.output),
-        OperationKind::Loop(body) => body.output.as_ref(),
-        OperationKind::Conditional(_) | OperationKind::StoreData(_) | OperationKind::Wait(_) => {
-            None
         }
     }
 }

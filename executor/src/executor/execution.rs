@@ -14,18 +14,27 @@ use a2abus_models::a2e_workflow::Report;
 use a2abus_plugin::Text;
 use futures_util::future::BoxFuture;
 use futures_util::{FutureExt, Stream};
+use tokio::sync::watch;
 
-use super::running::Slot;
-use super::{Inner, Refusal, Request};
+use super::request::{Refusal, Request};
+use super::running::{Running, Slot};
 use crate::agent::Agent;
-use crate::archive::Stored;
+use crate::archive::{Archive, Stored};
 use crate::engine::{self, Run};
 use crate::environment::StoreError;
 use crate::failure::{Failure, FailureCode};
 use crate::meter::requester_deadline_exceeded;
 use crate::plan::Plan;
 use crate::record::{Record, RecordInputs};
+use crate::shared::Shared;
 use crate::trace::Progress;
+
+/// What the executions of an executor share.
+pub(super) struct Inner {
+    pub(super) shared: Shared,
+    pub(super) archive: Archive,
+    pub(super) running: Running,
+}
 
 /// An execution that runs while it is polled: a stream of [`Event`]s that ends after
 /// [`Event::Ended`].
@@ -38,6 +47,14 @@ pub struct Execution {
     reported: Arc<Mutex<VecDeque<Progress>>>,
     ended: Option<(Arc<Record>, Object)>,
     has_ended: bool,
+}
+
+/// Waits for an execution that is running elsewhere, in this or another process.
+pub struct RunningElsewhere {
+    execution_id: Text,
+    ended: Option<watch::Receiver<Option<Arc<Record>>>>,
+    inner: Arc<Inner>,
+    agent: Text,
 }
 
 /// How long after its deadline an execution may still end, to allow for clock differences between processes.
@@ -167,6 +184,59 @@ impl Stream for Execution {
 impl fmt::Debug for Execution {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Execution")
+            .field("execution_id", &self.execution_id)
+            .finish_non_exhaustive()
+    }
+}
+
+// === impl RunningElsewhere ===
+
+impl RunningElsewhere {
+    pub(super) fn new(
+        inner: Arc<Inner>,
+        agent: &Text,
+        execution_id: Text,
+        ended: Option<watch::Receiver<Option<Arc<Record>>>>,
+    ) -> Self {
+        Self {
+            execution_id,
+            ended,
+            inner,
+            agent: agent.clone(),
+        }
+    }
+
+    /// The id of the execution.
+    #[must_use]
+    pub fn execution_id(&self) -> &Text {
+        &self.execution_id
+    }
+
+    /// Its record when it ends; `None` if it was abandoned.
+    pub async fn ended(self) -> Option<Arc<Record>> {
+        if let Some(mut ended) = self.ended
+            && let Ok(record) = ended.wait_for(Option::is_some).await
+        {
+            return record.clone();
+        }
+        let archive = &self.inner.archive;
+        let stored = archive
+            .ended_elsewhere(&self.agent, &self.execution_id)
+            .await;
+        let stored = stored.inspect_err(|error| {
+            tracing::error!(
+                error = &*error.0,
+                "the record of an execution cannot be read"
+            );
+        });
+        let record = stored.ok().flatten()?.record;
+        record.status().is_final().then(|| Arc::new(record))
+    }
+}
+
+impl fmt::Debug for RunningElsewhere {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RunningElsewhere")
             .field("execution_id", &self.execution_id)
             .finish_non_exhaustive()
     }

@@ -7,7 +7,6 @@ use a2abus_plugin::Text;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::Executor;
 use crate::record::Record;
 use crate::trace::Trace;
 
@@ -37,15 +36,6 @@ pub(super) struct Slot {
     pub(super) cancel: CancellationToken,
     ended: watch::Sender<Option<Arc<Record>>>,
     pub(super) trace: Trace,
-}
-
-/// Waits for an execution that is running elsewhere, in this or another process.
-#[derive(Debug)]
-pub struct RunningElsewhere {
-    execution_id: Text,
-    ended: Option<watch::Receiver<Option<Arc<Record>>>>,
-    executor: Executor,
-    agent: Text,
 }
 
 pub(super) enum Admission {
@@ -164,50 +154,5 @@ impl Drop for Slot {
                 agents.remove(&self.agent);
             }
         }
-    }
-}
-
-// === impl RunningElsewhere ===
-
-impl RunningElsewhere {
-    pub(super) fn new(
-        executor: Executor,
-        agent: &Text,
-        execution_id: Text,
-        ended: Option<watch::Receiver<Option<Arc<Record>>>>,
-    ) -> Self {
-        Self {
-            execution_id,
-            ended,
-            executor,
-            agent: agent.clone(),
-        }
-    }
-
-    /// The id of the execution.
-    #[must_use]
-    pub fn execution_id(&self) -> &Text {
-        &self.execution_id
-    }
-
-    /// Its record when it ends; `None` if it was abandoned.
-    pub async fn ended(self) -> Option<Arc<Record>> {
-        if let Some(mut ended) = self.ended
-            && let Ok(record) = ended.wait_for(Option::is_some).await
-        {
-            return record.clone();
-        }
-        let archive = &self.executor.0.archive;
-        let stored = archive
-            .ended_elsewhere(&self.agent, &self.execution_id)
-            .await;
-        let stored = stored.inspect_err(|error| {
-            tracing::error!(
-                error = &*error.0,
-                "the record of an execution cannot be read"
-            );
-        });
-        let record = stored.ok().flatten()?.record;
-        record.status().is_final().then(|| Arc::new(record))
     }
 }

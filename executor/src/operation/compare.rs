@@ -9,8 +9,8 @@ use a2abus_models::a2e_workflow::Operand;
 use a2abus_models::a2e_workflow::operation::Operator;
 use a2abus_models::{Array, Json};
 
-use super::Scope;
 use super::distinct::Distinct;
+use super::scope::Scope;
 use crate::failure::Failure;
 use crate::meter::Meter;
 

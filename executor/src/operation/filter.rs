@@ -5,8 +5,8 @@ use std::borrow::Cow;
 use a2abus_models::Json;
 use a2abus_models::a2e_workflow::operation::{Conditional, FilterCondition, FilterData, Test};
 
-use super::Scope;
 use super::compare::{Comparison, Lists};
+use super::scope::Scope;
 use crate::failure::Failure;
 use crate::meter::Meter;
 use crate::model::field;

@@ -7,7 +7,7 @@ use a2abus_models::a2e_workflow::operation::{MergeData, Strategy};
 use a2abus_models::{Array, Json, Object};
 
 use super::distinct::{Distinct, ValueSlot};
-use super::{Scope, mismatch};
+use super::scope::{Scope, mismatch};
 use crate::failure::{Failure, FailureCode};
 use crate::meter::Meter;
 

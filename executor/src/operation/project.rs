@@ -6,8 +6,9 @@ use a2abus_models::{Array, Json, Object};
 use a2abus_plugin::Text;
 use indexmap::IndexMap;
 
+use super::function;
+use super::scope::{Scope, slice};
 use super::text::fill;
-use super::{Scope, function, slice};
 use crate::failure::Failure;
 use crate::meter::Meter;
 use crate::model::field;

@@ -7,7 +7,7 @@ use std::ops::Range;
 use a2abus_models::a2e_workflow::transform::{Slice, SortKey, SortOrder};
 use a2abus_models::{Array, Json, Number};
 
-use super::slice;
+use super::scope::slice;
 use crate::failure::Failure;
 use crate::meter::Meter;
 use crate::model::field;

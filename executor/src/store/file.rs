@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 
-use super::OpenError;
+use super::error::OpenError;
 use super::usage::{MAX_AGENT_ENTRIES, MAX_VALUE_BYTES, StorageError, Usage};
 use crate::environment::StoreError;
 

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use futures_util::future::{BoxFuture, FutureExt};
 use tokio::sync::Semaphore;
 
-use super::OpenError;
+use super::error::OpenError;
 use crate::environment::{Change, Store, StoreError, Table};
 
 /// A durable store in one file, for one process at a time. A finished write is on disk, and the file stays consistent
