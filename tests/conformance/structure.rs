@@ -58,35 +58,6 @@ const CIRCLES: &[(&str, &[&str])] = &[
             "e2a::wire_out",
         ],
     ),
-    (
-        "transports",
-        &[
-            "content_mode",
-            "content_mode::percent",
-            "content_mode::structured",
-        ],
-    ),
-    (
-        "transports",
-        &[
-            "kafka",
-            "kafka::consumer",
-            "kafka::inspect",
-            "kafka::producer",
-            "kafka::singly",
-            "kafka::writer",
-        ],
-    ),
-    (
-        "transports",
-        &[
-            "memory",
-            "memory::store",
-            "memory::store::group",
-            "memory::subscription",
-        ],
-    ),
-    ("transports", &["nats", "nats::durable", "nats::inspect"]),
 ];
 
 /// Lines of the longest function outside tests.

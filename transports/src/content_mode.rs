@@ -21,10 +21,12 @@ use crate::message::{Header, Headers, Message};
 
 mod percent;
 mod structured;
+mod value;
 
 pub use structured::read_batch;
 
-use structured::Media;
+use structured::{ContentType, Media, is_content_type};
+use value::{duplicate, utf8};
 
 /// The protocol binding that maps CloudEvents to messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -293,12 +295,6 @@ struct Name<'a> {
 /// The attributes of an event in binary mode, decoded, none twice.
 struct Attributes(Vec<(Text, Text)>);
 
-/// The content types of a message: the first, and whether there are more.
-struct ContentType {
-    first: Option<Bytes>,
-    count: usize,
-}
-
 // === impl Binding ===
 
 impl ProtocolBinding {
@@ -481,49 +477,6 @@ impl Attributes {
         event.set_data(body.cloned().map(Data::from));
         Ok(event)
     }
-}
-
-// === impl ContentType ===
-
-impl ContentType {
-    fn of(message: &Message) -> Self {
-        let mut values = message
-            .headers
-            .iter()
-            .filter(|header| is_content_type(&header.name))
-            .filter_map(|header| header.value.as_ref());
-        let first = values.next().cloned();
-        let count = usize::from(first.is_some()) + values.count();
-        Self { first, count }
-    }
-
-    /// The event format that the content type declares; `None` for a type that is not a CloudEvents type.
-    fn media(&self) -> Option<Media> {
-        Media::read(self.first.as_deref()?)
-    }
-
-    /// The only content type. With two, two readers could see two different events.
-    fn only(&self) -> Result<Option<&Bytes>, EventError> {
-        if self.count > 1 {
-            return Err(duplicate("content-type"));
-        }
-        Ok(self.first.as_ref())
-    }
-}
-
-fn is_content_type(name: &str) -> bool {
-    name.eq_ignore_ascii_case("content-type")
-}
-
-fn utf8(name: &str, value: &[u8]) -> Result<Text, EventError> {
-    Text::from_utf8(value).ok_or_else(|| {
-        EventError::new(EventErrorKind::InvalidUtf8, name).with_detail("the value is not UTF-8")
-    })
-}
-
-fn duplicate(name: &str) -> EventError {
-    EventError::new(EventErrorKind::DuplicateAttribute, name)
-        .with_detail("the attribute occurs twice")
 }
 
 #[cfg(test)]

@@ -19,6 +19,7 @@ mod properties;
 mod rebalance;
 mod record;
 mod singly;
+mod thread;
 mod topics;
 mod writer;
 
@@ -35,8 +36,8 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 pub use config::{Compression, KafkaConfig, KafkaSasl, KafkaTls, SaslMechanism};
-pub use inspect::TopicSettings;
 pub use properties::KafkaProperties;
+pub use topics::TopicSettings;
 
 use crate::error::{TransportError, TransportErrorKind};
 use crate::message::{Message, Topic};
@@ -46,6 +47,7 @@ use error::failed;
 use health::{Events, PROBE_TIMEOUT, PROBE_TOPIC, Pulse};
 use intake::Budget;
 use producer::{BatchClient, Producer};
+use thread::spawn;
 use topics::{Existence, Topics};
 
 /// The timeout of a request to the cluster, such as a lookup or creation of a topic.
@@ -58,9 +60,6 @@ const SENDER_PROPAGATION: Duration = Duration::from_millis(250);
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(2);
 /// The pause before a request is repeated.
 const RETRY_PAUSE: Duration = Duration::from_millis(50);
-/// Longer than any useful deadline, but short enough that sums of times do not overflow.
-const FOREVER: Duration = Duration::from_secs(24 * 60 * 60);
-
 /// A connection to one Kafka cluster.
 #[derive(Debug, Clone)]
 pub struct Kafka {
@@ -480,21 +479,5 @@ fn probe(producer: &Producer) -> Result<(), TransportError> {
     match answer {
         Ok(_) => Ok(()),
         Err(error) => Err(failed("request the brokers of the Kafka cluster", error)),
-    }
-}
-
-/// Starts a named thread.
-fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<(), TransportError> {
-    match std::thread::Builder::new()
-        .name(name.to_owned())
-        .spawn(body)
-    {
-        // The thread ends with the object that it serves, and reports its end by other means.
-        Ok(_detached) => Ok(()),
-        Err(error) => Err(TransportError::new(
-            TransportErrorKind::Other,
-            format!("start the thread {name}"),
-        )
-        .caused_by(error)),
     }
 }

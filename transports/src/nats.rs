@@ -16,10 +16,10 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use a2abus_plugin::Text;
-use async_nats::{Client, Subscriber};
+use async_nats::Client;
 use futures_util::StreamExt as _;
 use futures_util::stream::select_all;
-use tokio::sync::{Semaphore, broadcast, mpsc, oneshot, watch};
+use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
@@ -41,12 +41,14 @@ mod lookup;
 mod managed;
 #[cfg(test)]
 mod mock;
+mod permissions;
 mod pull;
+mod subscribe;
 
 pub use config::{JetStreamConfig, NatsAuth, NatsConfig, NatsTls, StreamConfig, StreamStorage};
 pub use core::LANES;
 pub use headers::SUBJECT_HEADER;
-pub use inspect::Permissions;
+pub use permissions::Permissions;
 
 use api::Api;
 use consumer::ConsumerRef;
@@ -54,7 +56,8 @@ use core::{CoreReader, Unflushed, Waiter};
 use durable::DurableReader;
 use expected::{Answer, Expected, NotSentGuard, Notice};
 use jetstream::Replies;
-use link::{Link, Refusal, connects};
+use link::{Link, connects};
+use subscribe::{refused, subscribe_one};
 
 use crate::error::{TransportError, TransportErrorKind};
 use crate::message::{Message, Topic};
@@ -105,10 +108,6 @@ struct Inner {
 
 /// Reports to a consumer why its reader ended.
 type End = oneshot::Sender<Result<(), TransportError>>;
-
-/// How long a refused subscription may take to be reported after the server has read it: the client reports refusals
-/// and messages separately.
-const REFUSAL_GRACE: Duration = Duration::from_millis(10);
 
 /// How many messages the client keeps for one subscription until we read them. Our reader reads them at once and keeps
 /// those that exceed the byte budget, so this only bridges a busy moment.
@@ -567,62 +566,9 @@ fn closed() -> TransportError {
     )
 }
 
-async fn subscribe_one(
-    client: &Client,
-    subject: String,
-    group: Option<&Text>,
-) -> Result<Subscriber, TransportError> {
-    let what = format!("subscribe to {subject}");
-    let subscribing = async {
-        match group {
-            Some(group) => client.queue_subscribe(subject, group.to_string()).await,
-            None => client.subscribe(subject).await,
-        }
-    };
-    match tokio::time::timeout(QUEUE_DEADLINE, subscribing).await {
-        Ok(Ok(subscriber)) => Ok(subscriber),
-        Ok(Err(error)) => {
-            let kind = match error.kind() {
-                async_nats::SubscribeErrorKind::InvalidSubject
-                | async_nats::SubscribeErrorKind::InvalidQueueName => TransportErrorKind::BadConfig,
-                async_nats::SubscribeErrorKind::Other => TransportErrorKind::Closed,
-            };
-            Err(TransportError::new(kind, what).caused_by(error))
-        }
-        Err(_) => Err(TransportError::new(TransportErrorKind::Saturated, what)),
-    }
-}
-
 /// The name of a subscription in messages: `a.b, c.> (group g)`.
 fn described(topics: &[TopicFilter], group: Option<&Text>) -> String {
     let topics: Vec<&str> = topics.iter().map(TopicFilter::as_str).collect();
     let group = group.map(|group| format!(" (group {group})"));
     topics.join(", ") + &group.unwrap_or_default()
-}
-
-/// Fails if the server refused one of the subscriptions.
-async fn refused(
-    mut refusals: broadcast::Receiver<Refusal>,
-    subjects: &[&str],
-    user: &str,
-) -> Result<(), TransportError> {
-    let listen = async {
-        loop {
-            match refusals.recv().await {
-                Ok(Refusal::Subscribe(subject)) if subjects.contains(&subject.as_str()) => {
-                    return Some(subject);
-                }
-                // Other subjects, and refusals missed among many others.
-                Ok(_) | Err(broadcast::error::RecvError::Lagged(_)) => {}
-                Err(broadcast::error::RecvError::Closed) => return None,
-            }
-        }
-    };
-    match tokio::time::timeout(REFUSAL_GRACE, listen).await {
-        Ok(Some(subject)) => Err(jetstream::unauthorised(
-            &format!("subscribe to {subject}"),
-            user,
-        )),
-        Ok(None) | Err(_) => Ok(()),
-    }
 }

@@ -6,6 +6,8 @@ use a2abus_plugin::{EventError, EventErrorKind, Text};
 use bytes::{Bytes, BytesMut};
 use percent_encoding::{AsciiSet, CONTROLS, percent_decode, utf8_percent_encode};
 
+use super::value::utf8;
+
 /// Reads header text: removes surrounding white space and quotes, then percent-decodes once.
 ///
 /// # Errors
@@ -13,7 +15,7 @@ use percent_encoding::{AsciiSet, CONTROLS, percent_decode, utf8_percent_encode};
 pub(super) fn decode(name: &str, value: &Bytes) -> Result<Text, EventError> {
     let trimmed = trim(value);
     let unquoted = unquote(trimmed).map_or(Cow::Borrowed(trimmed), Cow::Owned);
-    super::utf8(name, &unescape(name, &unquoted)?)
+    utf8(name, &unescape(name, &unquoted)?)
 }
 
 /// The characters that are written unchanged: U+0021 to U+007E without `"` and `%`.

@@ -4,7 +4,7 @@ use a2abus_plugin::{Event, EventError, EventErrorKind, Limits, format};
 use bytes::Bytes;
 use serde_json::value::RawValue;
 
-use super::ContentType;
+use super::value::duplicate;
 use crate::message::Message;
 
 const CLOUDEVENTS: &[u8] = b"application/cloudevents";
@@ -17,6 +17,12 @@ pub(super) enum Media {
     Batch(Result<(), EventError>),
     /// Another format or another character set.
     Unreadable(EventError),
+}
+
+/// The content types of a message: the first, and whether there are more.
+pub(super) struct ContentType {
+    pub(super) first: Option<Bytes>,
+    count: usize,
 }
 
 // === impl Media ===
@@ -47,6 +53,38 @@ impl Media {
             Self::Unreadable(unsupported_format())
         })
     }
+}
+
+// === impl ContentType ===
+
+impl ContentType {
+    pub(super) fn of(message: &Message) -> Self {
+        let mut values = message
+            .headers
+            .iter()
+            .filter(|header| is_content_type(&header.name))
+            .filter_map(|header| header.value.as_ref());
+        let first = values.next().cloned();
+        let count = usize::from(first.is_some()) + values.count();
+        Self { first, count }
+    }
+
+    /// The event format that the content type declares; `None` for a type that is not a CloudEvents type.
+    pub(super) fn media(&self) -> Option<Media> {
+        Media::read(self.first.as_deref()?)
+    }
+
+    /// The only content type. With two, two readers could see two different events.
+    pub(super) fn only(&self) -> Result<Option<&Bytes>, EventError> {
+        if self.count > 1 {
+            return Err(duplicate("content-type"));
+        }
+        Ok(self.first.as_ref())
+    }
+}
+
+pub(super) fn is_content_type(name: &str) -> bool {
+    name.eq_ignore_ascii_case("content-type")
 }
 
 /// Reads an HTTP message that is a batch of events in the JSON format; `None` when its content type declares something

@@ -31,6 +31,7 @@ use super::health::{Events, Pulse};
 use super::intake::{Admission, Budget, Intake, PositionStorage};
 use super::rebalance::{Client, Context, EndSignal, list, store};
 use super::record;
+use super::thread::spawn;
 use super::writer::position;
 use crate::delivery::{Acknowledger, Delivery};
 use crate::error::{TransportError, TransportErrorKind};
@@ -192,7 +193,7 @@ pub(super) async fn start(
     } else {
         consumer
     };
-    super::spawn("a2abus-kafka-read", move || {
+    spawn("a2abus-kafka-read", move || {
         let how = task.run(ready);
         drop(task);
         // Fails when nobody waits for the end any more.

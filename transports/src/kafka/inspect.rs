@@ -1,6 +1,5 @@
 //! Tests what this user may do, and what exists. Leaves no trace: writes nothing and joins no group.
 
-use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use rdkafka::admin::ResourceSpecifier;
@@ -11,20 +10,10 @@ use rdkafka::{Offset, TopicPartitionList};
 
 use super::error::refused;
 use super::health::Events;
+use super::topics::TopicSettings;
 use super::{Kafka, REQUEST_TIMEOUT, RETRY_PAUSE, TOPIC_PROPAGATION, admin_options, failed};
 use crate::error::{TransportError, TransportErrorKind};
 use crate::message::Topic;
-
-/// An existing topic.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TopicSettings {
-    /// How many partitions it has.
-    pub partitions: u32,
-    /// The replication factor of the partition with the fewest replicas.
-    pub replicas: u32,
-    /// Its settings by their names in Kafka, defaults included.
-    pub settings: BTreeMap<String, String>,
-}
 
 impl ConsumerContext for Events {}
 

@@ -16,6 +16,7 @@ use super::config::KafkaConfig;
 use super::consumer::random;
 use super::error::{failed, is_outage};
 use super::health::{Events, Pulse};
+use super::thread::spawn;
 use super::{Kafka, REQUEST_TIMEOUT, TOPIC_PROPAGATION, record};
 use crate::error::{TransportError, TransportErrorKind};
 use crate::log::{BATCH_RECORDS, LogBatch, LogBounds, LogPosition, LogReader, LogRecord};
@@ -103,7 +104,7 @@ impl Kafka {
             last_error: None,
         };
         let client = reading.client()?;
-        super::spawn("a2abus-kafka-log", move || {
+        spawn("a2abus-kafka-log", move || {
             if let Err(error) = reading.read(&client) {
                 tracing::warn!(%error, topic = %reading.topic, "the Kafka reader of a log failed");
             }

@@ -16,6 +16,9 @@ use crate::transport::{Address, Confirmation};
 /// The librdkafka producer of batches.
 pub(super) type BatchClient = Client<Batched>;
 
+/// Longer than any useful deadline, but short enough that sums of times do not overflow.
+const FOREVER: Duration = Duration::from_secs(24 * 60 * 60);
+
 /// The producers of one transport.
 #[derive(Debug)]
 pub(super) struct Producer {
@@ -80,7 +83,7 @@ impl Producer {
 
     /// Waits until every queued message has a result, then releases the clients.
     pub(super) async fn close(&self, deadline: Duration) -> Result<(), TransportError> {
-        let until = Instant::now() + deadline.min(super::FOREVER);
+        let until = Instant::now() + deadline.min(FOREVER);
         let lingering = async {
             match &self.lingering {
                 Some(lingering) => lingering.close(until).await,

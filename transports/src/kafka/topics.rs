@@ -1,4 +1,4 @@
-//! Whether a topic exists. The bridge asks before the first message, because librdkafka would hold that message for ten
+//! Whether a topic exists, and its settings. The bridge asks before the first message, because librdkafka would hold that message for ten
 //! seconds before it reports a missing topic.
 //!
 //! ```text
@@ -8,7 +8,7 @@
 //!                             --missing, forbidden-> the error, at once and for the next second
 //! ```
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
@@ -23,6 +23,17 @@ const CACHE_TTL: Duration = Duration::from_secs(1);
 const MAX_KNOWN: usize = 10_000;
 /// At most this many questions to the cluster run at a time, because each holds a thread.
 const MAX_LOOKUPS: usize = 8;
+
+/// An existing topic.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TopicSettings {
+    /// How many partitions it has.
+    pub partitions: u32,
+    /// The replication factor of the partition with the fewest replicas.
+    pub replicas: u32,
+    /// Its settings by their names in Kafka, defaults included.
+    pub settings: BTreeMap<String, String>,
+}
 
 /// The known state of the topics that messages are sent to.
 #[derive(Debug)]

@@ -25,6 +25,7 @@ use tokio_util::sync::CancellationToken;
 use super::config::KafkaConfig;
 use super::error::failed;
 use super::health::{Events, Pulse};
+use super::thread::spawn;
 use super::topics::Topics;
 use crate::error::{TransportError, TransportErrorKind};
 use crate::message::{Headers, Message};
@@ -186,7 +187,7 @@ impl<S: Sent> Writer<S> {
             ended: CancellationToken::new(),
         });
         let served = Arc::clone(&writer);
-        super::spawn("a2abus-kafka-write", move || {
+        spawn("a2abus-kafka-write", move || {
             serve(&served);
             served.ended.cancel();
         })?;

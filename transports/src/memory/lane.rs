@@ -20,6 +20,13 @@ pub(super) struct TopicLog {
     round_robin: usize,
 }
 
+/// A lane of a topic.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct LaneKey {
+    pub(super) topic: usize,
+    pub(super) lane: usize,
+}
+
 /// One partition: messages in order, from `first` on.
 #[derive(Debug)]
 pub(super) struct Lane {

@@ -18,14 +18,15 @@ use crate::error::{TransportError, TransportErrorKind};
 use crate::message::{Message, Topic};
 use crate::transport::{Address, Confirmation, Health, Receipt, TopicFilter};
 
-use super::MemoryConfig;
+use super::config::MemoryConfig;
 use super::faults::{Faults, SendFault};
-use super::lane::{Durability, Entry, TopicLog};
+use super::lane::{Durability, Entry, LaneKey, TopicLog};
 
 mod dispatch;
 mod group;
+mod membership;
 
-pub(super) use group::{Budget, Member};
+pub(super) use group::{Budget, Member, MemberId, Role};
 
 use group::Group;
 
@@ -69,27 +70,6 @@ pub(super) enum SendResult {
     Taken(Confirmation),
     /// The topic is full; here is the message again.
     Full(Message),
-}
-
-/// A lane of a topic.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct LaneKey {
-    topic: usize,
-    lane: usize,
-}
-
-/// A member of a group.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct MemberId {
-    group: u64,
-    member: u64,
-}
-
-/// How a member reads.
-#[derive(Debug, Clone)]
-pub(super) enum Role {
-    Group(Text),
-    Live { partition: Option<u32> },
 }
 
 // === impl Store ===

@@ -32,6 +32,7 @@ use super::jetstream::position;
 use super::ledger::{Info, Ledger, Settlement, ToReader, nak};
 use super::link::{Connection, Link, jitter};
 use super::pull::{Budget, Pull, Share, Size, Status};
+use super::subscribe::subscribe_one;
 use crate::delivery::{Acknowledger, Delivery, Outcome};
 use crate::error::TransportError;
 use crate::transport::CloseDeadlines;
@@ -115,7 +116,7 @@ impl DurableReader {
     ) -> Result<Self, TransportError> {
         let limits = consumer.ensure(Begin::First).await?;
         let inbox = client.new_inbox();
-        let messages = super::subscribe_one(&client, format!("{inbox}.*"), None).await?;
+        let messages = subscribe_one(&client, format!("{inbox}.*"), None).await?;
         let budget = Budget::new(budget_bytes, consumer.max_ack_pending);
         let (verdict_sender, verdicts) = mpsc::channel(budget.all_messages as usize);
         Ok(Self {

@@ -4,10 +4,11 @@ use std::sync::Weak;
 
 use tokio::time::Instant;
 
-use super::{LaneKey, Member, MemberId, OutstandingDelivery, State, Store, stale};
+use super::group::{Member, MemberId};
+use super::{OutstandingDelivery, State, Store, stale};
 use crate::delivery::{Acknowledger, Delivery, Outcome, Settle};
 use crate::error::TransportError;
-use crate::memory::lane::{CursorState, Next, NextMessage};
+use crate::memory::lane::{CursorState, LaneKey, Next, NextMessage};
 use crate::message::Topic;
 
 /// The result of an attempt to give a member one delivery.
