@@ -3,26 +3,16 @@
 
 mod a2e_message;
 mod a2e_workflow;
+mod conversion;
 mod e2a;
-
-use std::borrow::Cow;
 
 use bytes::Bytes;
 
 use crate::json::{Json, without_byte_order_mark};
-use a2abus_plugin::DecodeError;
 use a2abus_plugin::Limits;
 use a2abus_plugin::Text;
 
-/// One conversion.
-#[derive(Debug, Clone, Copy)]
-pub struct Conversion {
-    /// Its name.
-    pub name: &'static str,
-    /// Input and output, in one line.
-    pub about: &'static str,
-    run: fn(&Json, &ConvertContext) -> Result<Json, ConvertError>,
-}
+pub use conversion::{Conversion, ConvertContext, ConvertError};
 
 /// The conversions whose input wraps a message, and the member that contains it.
 const WRAPPERS: [(&str, &str); 5] = [
@@ -32,39 +22,6 @@ const WRAPPERS: [(&str, &str); 5] = [
     ("encode_agent_chunk_for_wire", "chunk"),
     ("encode_failure_agent_chunk", "chunk"),
 ];
-
-/// Values that a conversion needs from its caller.
-#[derive(Debug, Clone)]
-pub struct ConvertContext {
-    /// The current time, RFC 3339.
-    pub now: Text,
-    /// The name of the converter.
-    pub converter: Text,
-    /// A new, unique identifier.
-    pub new_id: Text,
-}
-
-/// Why a conversion refused its input.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{message}")]
-#[non_exhaustive]
-pub struct ConvertError {
-    /// The stable name of the error.
-    pub kind: &'static str,
-    /// The dotted path of the invalid member; empty for the input as a whole.
-    pub field: Text,
-    /// A message for people.
-    pub message: Cow<'static, str>,
-}
-
-/// Names are unique.
-impl PartialEq for Conversion {
-    fn eq(&self, other: &Self) -> bool {
-        self.name == other.name
-    }
-}
-
-impl Eq for Conversion {}
 
 // === impl Conversion ===
 
@@ -139,23 +96,5 @@ impl Conversion {
             .into_iter()
             .flatten()
             .any(|other| other.name == self.name)
-    }
-
-    /// Runs it.
-    ///
-    /// # Errors
-    /// The family's own error; `bad_input` if the input lacks members that the conversion needs.
-    pub fn run(&self, input: &Json, context: &ConvertContext) -> Result<Json, ConvertError> {
-        (self.run)(input, context)
-    }
-}
-
-impl From<DecodeError> for ConvertError {
-    fn from(error: DecodeError) -> Self {
-        Self {
-            kind: error.kind().as_str(),
-            field: Text::default(),
-            message: Cow::Owned(error.to_string()),
-        }
     }
 }

@@ -18,46 +18,6 @@ const CRATES: [&str; 5] = ["plugin", "models", "transports", "executor", "bridge
 const CIRCLES: &[(&str, &[&str])] = &[
     ("plugin", &["detect", "detect::e2a"]),
     ("plugin", &["event", "event::extensions"]),
-    ("models", &["a2e_message", "a2e_message::decode"]),
-    (
-        "models",
-        &[
-            "a2e_workflow",
-            "a2e_workflow::config",
-            "a2e_workflow::config_transform",
-            "a2e_workflow::document",
-            "a2e_workflow::fields",
-            "a2e_workflow::message",
-        ],
-    ),
-    (
-        "models",
-        &[
-            "convert",
-            "convert::a2e_message",
-            "convert::a2e_workflow",
-            "convert::e2a",
-        ],
-    ),
-    (
-        "models",
-        &[
-            "e2a",
-            "e2a::a2a",
-            "e2a::acp",
-            "e2a::envelope",
-            "e2a::fold",
-            "e2a::legacy",
-            "e2a::parts",
-            "e2a::read",
-            "e2a::record",
-            "e2a::reply",
-            "e2a::response",
-            "e2a::rpc",
-            "e2a::wire_in",
-            "e2a::wire_out",
-        ],
-    ),
 ];
 
 /// Lines of the longest function outside tests.

@@ -7,9 +7,9 @@
 
 use bytes::Bytes;
 
-use super::Message;
 use super::body::{Body, Unknown};
 use super::header::Parts;
+use super::message::Message;
 use super::refusal::{LineIds, Reason, Refusal};
 use super::value::{Problem, Violation};
 use crate::json::without_byte_order_mark;

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use crate::a2e_workflow::Dialect;
 use crate::a2e_workflow::config_transform;
 use crate::a2e_workflow::facts::{Kind, Requirement};
 use crate::a2e_workflow::fields::{
@@ -18,6 +17,7 @@ use crate::a2e_workflow::operation::{
 use crate::a2e_workflow::path::Path;
 use crate::a2e_workflow::target::UrlTemplate;
 use crate::a2e_workflow::template::{Body, BodyError, Operand, Part, Template};
+use crate::a2e_workflow::workflow::Dialect;
 use crate::json::Json;
 use crate::wire_enum::WireEnum;
 use a2abus_plugin::Text;

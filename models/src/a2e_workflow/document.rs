@@ -7,12 +7,13 @@ use indexmap::map::Entry;
 use a2abus_plugin::json::BYTE_ORDER_MARK;
 
 use crate::a2e_message::Secret;
+use crate::a2e_workflow::config;
 use crate::a2e_workflow::facts::Facts;
 use crate::a2e_workflow::fields::Scope;
 use crate::a2e_workflow::issue::{Code, Issue, Issues, Severity, quote_name};
 use crate::a2e_workflow::message::{Begin, Message, Order, Reader, Update};
 use crate::a2e_workflow::operation::{OperationKind, OperationType};
-use crate::a2e_workflow::{Dialect, Operation, Workflow, WorkflowLimits, config};
+use crate::a2e_workflow::workflow::{Dialect, Operation, Workflow, WorkflowLimits};
 use crate::json::{Json, Object};
 use crate::wire_enum::WireEnum;
 use a2abus_plugin::Limits;
@@ -165,6 +166,18 @@ impl Document {
             order: order.ids,
             stored,
         })
+    }
+}
+
+// === impl Workflow ===
+
+impl Workflow {
+    /// Parses a workflow; its form must be valid. [`Document::validate`] decides whether it may run.
+    ///
+    /// # Errors
+    /// All issues of its form.
+    pub fn parse(bytes: &Bytes, limits: &WorkflowLimits) -> Result<Self, Vec<Issue>> {
+        Document::parse(bytes, limits).into_workflow()
     }
 }
 

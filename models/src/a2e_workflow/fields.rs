@@ -1,9 +1,9 @@
 //! Reads the members of a configuration, and collects their issues.
 
-use crate::a2e_workflow::Dialect;
 use crate::a2e_workflow::facts::{Facts, Kind, Read, Requirement};
 use crate::a2e_workflow::issue::{Code, Issue, Issues, quote_name};
 use crate::a2e_workflow::path::{OutputPath, Path, PathError, RelativePath};
+use crate::a2e_workflow::workflow::Dialect;
 use crate::json::{Json, Number, Object};
 use crate::wire_enum::WireEnum;
 use a2abus_plugin::Text;

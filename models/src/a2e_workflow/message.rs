@@ -3,9 +3,9 @@
 use indexmap::IndexMap;
 use indexmap::map::Entry;
 
-use crate::a2e_workflow::Dialect;
 use crate::a2e_workflow::fields::repeated;
 use crate::a2e_workflow::issue::{Code, Issue, Issues, quote_name};
+use crate::a2e_workflow::workflow::Dialect;
 use crate::json::{Json, Object};
 use a2abus_plugin::Text;
 use a2abus_plugin::protocol::is_target;

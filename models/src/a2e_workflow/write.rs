@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::a2e_workflow::{Operation, Workflow};
+use crate::a2e_workflow::workflow::{Operation, Workflow};
 use crate::json::Json;
 use a2abus_plugin::Text;
 

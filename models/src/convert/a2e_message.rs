@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::{Conversion, ConvertContext, ConvertError};
+use super::conversion::{Conversion, ConvertContext, ConvertError};
 use crate::a2e_message::{DecodeOptions, Message, Refusal, decode};
 use crate::json::Json;
 

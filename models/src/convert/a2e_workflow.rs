@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use crate::a2e_workflow::{Allowed, Apis, Document, Policy, Report, Strictness, WorkflowLimits};
-use crate::convert::{Conversion, ConvertContext, ConvertError};
+use crate::convert::conversion::{Conversion, ConvertContext, ConvertError};
 use crate::json::Json;
 use a2abus_plugin::Text;
 

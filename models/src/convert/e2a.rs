@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::{Conversion, ConvertContext, ConvertError};
+use super::conversion::{Conversion, ConvertContext, ConvertError};
 use crate::e2a::{
     A2aSendMessage, AcpOptions, AcpRequest, AgentRequest, AgentResponse, AgentResponseChunk,
     Caller, E2aContext, E2aEnvelope, E2aError, E2aResponse, Fold, FoldLimits, FoldStep, Folded,

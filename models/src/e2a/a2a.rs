@@ -1,13 +1,13 @@
 //! Requests and records as A2A. Source: docs/protocols/e2a.md §7.2 and §7.5.
 
+use crate::e2a::constants::{
+    A2A_STREAM_BRANCHES, KIND_A2A_STREAM_EVENT, METHOD_SESSION_PROMPT, SOURCE_PROTOCOL_A2A,
+};
 use crate::e2a::envelope::E2aEnvelope;
 use crate::e2a::parts::{E2aContext, IdentityOrigin, Provenance};
 use crate::e2a::read::text_of;
 use crate::e2a::response::E2aResponse;
 use crate::e2a::write::text_block;
-use crate::e2a::{
-    A2A_STREAM_BRANCHES, KIND_A2A_STREAM_EVENT, METHOD_SESSION_PROMPT, SOURCE_PROTOCOL_A2A,
-};
 use crate::json::{Json, Object};
 use a2abus_plugin::Text;
 

@@ -1,16 +1,16 @@
 //! Requests and records as ACP, that is JSON-RPC. Source: docs/protocols/e2a.md §6 and §7.
 
 use crate::e2a::a2a::a2a_message_to_prompt;
+use crate::e2a::constants::{
+    ACP_NOTIFICATION_NAMES, KIND_ACP_JSONRPC_ERROR, KIND_ACP_PROMPT_RESULT, KIND_ERROR, METHOD_EXT,
+    METHOD_SESSION_PROMPT, SOURCE_PROTOCOL_ACP,
+};
 use crate::e2a::envelope::E2aEnvelope;
 use crate::e2a::error::{E2aError, E2aErrorKind as Kind};
 use crate::e2a::parts::{E2aContext, IdentityOrigin, JsonRpcId, Provenance};
 use crate::e2a::read::{non_empty, text_of};
 use crate::e2a::response::E2aResponse;
 use crate::e2a::write::text_block;
-use crate::e2a::{
-    ACP_NOTIFICATION_NAMES, KIND_ACP_JSONRPC_ERROR, KIND_ACP_PROMPT_RESULT, KIND_ERROR, METHOD_EXT,
-    METHOD_SESSION_PROMPT, SOURCE_PROTOCOL_ACP,
-};
 use crate::json::{Json, Number, Object};
 use a2abus_plugin::Text;
 use a2abus_plugin::protocol::jsonrpc::code;

@@ -1,11 +1,11 @@
 //! The request. Source: docs/protocols/e2a.md §2.
 
+use crate::e2a::constants::{INTERNAL_CONTEXT_KEY, PROTOCOL_VERSION, WIRE_INTERNAL_METADATA_KEYS};
 use crate::e2a::error::{E2aError, E2aErrorKind as Kind};
 use crate::e2a::parts::{Auth, IdentityOrigin, JsonRpcId, Provenance, Trust};
 use crate::e2a::read::{Members, is_truthy, non_empty, scalar_text, trim};
 use crate::e2a::record::records;
 use crate::e2a::write::{Form, is_empty};
-use crate::e2a::{INTERNAL_CONTEXT_KEY, PROTOCOL_VERSION, WIRE_INTERNAL_METADATA_KEYS};
 use crate::json::{Json, Object};
 use a2abus_plugin::Text;
 

@@ -1,12 +1,12 @@
 //! The legacy shapes between a gateway and its agent server. Source: docs/protocols/e2a.md §8.
 
+use crate::e2a::constants::{INTERNAL_CONTEXT_KEY, MAX_FALLBACK_BYTES, SOURCE_PROTOCOL_E2A};
 use crate::e2a::envelope::E2aEnvelope;
 use crate::e2a::error::{E2aError, E2aErrorKind as Kind};
 use crate::e2a::parts::{E2aContext, Provenance, Trust};
 use crate::e2a::read::{Members, non_empty, scalar_text};
 use crate::e2a::record::records;
 use crate::e2a::write::{Form, json_bytes, object};
-use crate::e2a::{INTERNAL_CONTEXT_KEY, MAX_FALLBACK_BYTES, SOURCE_PROTOCOL_E2A};
 use crate::json::{Json, Object};
 use a2abus_plugin::Text;
 use a2abus_plugin::time;

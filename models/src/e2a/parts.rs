@@ -2,11 +2,11 @@
 
 use std::fmt;
 
+use crate::e2a::constants::{SOURCE_PROTOCOL_A2A, SOURCE_PROTOCOL_ACP, SOURCE_PROTOCOL_E2A};
 use crate::e2a::error::{E2aError, E2aErrorKind};
 use crate::e2a::read::{Members, text_of};
 use crate::e2a::record::{Member, records, values};
 use crate::e2a::write::Writer;
-use crate::e2a::{SOURCE_PROTOCOL_A2A, SOURCE_PROTOCOL_ACP, SOURCE_PROTOCOL_E2A};
 use crate::json::{Json, Number, Object};
 use a2abus_plugin::Text;
 

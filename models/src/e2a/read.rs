@@ -1,5 +1,6 @@
 //! How members are read: the type rules that all messages share. Source: docs/protocols/e2a.md §2.
 
+use crate::e2a::constants::PROTOCOL_VERSION;
 use crate::e2a::error::{E2aError, E2aErrorKind as Kind};
 use crate::json::{Json, Number, Object};
 use a2abus_plugin::Text;
@@ -186,7 +187,7 @@ impl<'a> Members<'a> {
 
     pub(super) fn protocol_version(self) -> Result<Text, E2aError> {
         let version = self.string("protocol_version")?;
-        Ok(version.unwrap_or(Text::from_static(super::PROTOCOL_VERSION)))
+        Ok(version.unwrap_or(Text::from_static(PROTOCOL_VERSION)))
     }
 }
 

@@ -2,16 +2,16 @@
 
 use crate::e2a::a2a::e2a_response_to_a2a_stream_payload;
 use crate::e2a::acp::{acp_projection, error_of_body, is_integer, response};
+use crate::e2a::constants::{
+    CODE_RESPONSE_TOO_LARGE, DELTA_TEXT, EVENT_CHAT_FINAL, KIND_A2A_MESSAGE, KIND_A2A_STREAM_EVENT,
+    KIND_A2A_TASK, KIND_ACP_JSONRPC_ERROR, KIND_ACP_OUTPUT_REQUEST, KIND_ACP_PROMPT_RESULT,
+    KIND_ACP_SESSION_UPDATE, KIND_CHUNK, KIND_COMPLETE, KIND_ERROR, STATUS_FAILED,
+};
 use crate::e2a::error::{E2aError, E2aErrorKind as Kind};
 use crate::e2a::parts::JsonRpcId;
 use crate::e2a::read::Members;
 use crate::e2a::response::E2aResponse;
 use crate::e2a::write::{is_empty, json_bytes};
-use crate::e2a::{
-    CODE_RESPONSE_TOO_LARGE, DELTA_TEXT, EVENT_CHAT_FINAL, KIND_A2A_MESSAGE, KIND_A2A_STREAM_EVENT,
-    KIND_A2A_TASK, KIND_ACP_JSONRPC_ERROR, KIND_ACP_OUTPUT_REQUEST, KIND_ACP_PROMPT_RESULT,
-    KIND_ACP_SESSION_UPDATE, KIND_CHUNK, KIND_COMPLETE, KIND_ERROR, STATUS_FAILED,
-};
 use crate::json::{Json, Object};
 
 /// The caller that waits for the answer.

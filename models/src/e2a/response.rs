@@ -1,14 +1,14 @@
 //! The response record. Source: docs/protocols/e2a.md §3.
 
+use crate::e2a::constants::{
+    KIND_COMPLETE, PROTOCOL_VERSION, STATUS_IN_PROGRESS, WIRE_INTERNAL_METADATA_KEYS,
+    WIRE_LEGACY_AGENT_CHUNK_KEY, WIRE_LEGACY_AGENT_RESPONSE_KEY, WIRE_SERVER_PUSH_KEY,
+};
 use crate::e2a::error::{E2aError, E2aErrorKind as Kind};
 use crate::e2a::parts::{IdentityOrigin, JsonRpcId, Provenance};
 use crate::e2a::read::{Members, non_empty, scalar_text};
 use crate::e2a::record::records;
 use crate::e2a::write::{Form, is_empty};
-use crate::e2a::{
-    KIND_COMPLETE, PROTOCOL_VERSION, STATUS_IN_PROGRESS, WIRE_INTERNAL_METADATA_KEYS,
-    WIRE_LEGACY_AGENT_CHUNK_KEY, WIRE_LEGACY_AGENT_RESPONSE_KEY, WIRE_SERVER_PUSH_KEY,
-};
 use crate::json::{Json, Object};
 use a2abus_plugin::Text;
 

@@ -1,9 +1,9 @@
 //! Converts a JSON-RPC request for an agent that speaks E2A.
 //! Source: docs/protocols/e2a.md §10.4.
 
-use crate::e2a::METHOD_SESSION_PROMPT;
 use crate::e2a::a2a::{A2aSendMessage, envelope_from_a2a_send_message};
 use crate::e2a::acp::{AcpRequest, envelope_from_acp_jsonrpc};
+use crate::e2a::constants::METHOD_SESSION_PROMPT;
 use crate::e2a::envelope::E2aEnvelope;
 use crate::e2a::error::{E2aError, E2aErrorKind as Kind};
 use crate::e2a::parts::{E2aContext, IdentityOrigin};

@@ -1,14 +1,14 @@
 //! Parses frames of an agent server into answers in the legacy shapes. Source: docs/protocols/e2a.md §8.
 
-use crate::e2a::error::{E2aError, E2aErrorKind as Kind};
-use crate::e2a::legacy::{AgentResponse, AgentResponseChunk, filled};
-use crate::e2a::read::{Members, text_of};
-use crate::e2a::response::{E2aResponse, is_e2a_response_wire_dict, strip_internal_keys};
-use crate::e2a::{
+use crate::e2a::constants::{
     CHUNK_LLM_REASONING, DELTA_REASONING, DELTA_TEXT, EVENT_CHAT_DELTA, KIND_ACP_OUTPUT_REQUEST,
     KIND_CHUNK, KIND_COMPLETE, KIND_CRON, KIND_ERROR, KIND_PLAN_APPROVAL_REQUIRED, STATUS_FAILED,
     STATUS_SUCCEEDED, WIRE_LEGACY_AGENT_CHUNK_KEY, WIRE_LEGACY_AGENT_RESPONSE_KEY,
 };
+use crate::e2a::error::{E2aError, E2aErrorKind as Kind};
+use crate::e2a::legacy::{AgentResponse, AgentResponseChunk, filled};
+use crate::e2a::read::{Members, text_of};
+use crate::e2a::response::{E2aResponse, is_e2a_response_wire_dict, strip_internal_keys};
 use crate::json::{Json, Object};
 use a2abus_plugin::Text;
 

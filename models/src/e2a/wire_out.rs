@@ -1,18 +1,18 @@
 //! Encodes answers in the legacy shapes as records. Source: docs/protocols/e2a.md §8.
 
-use crate::e2a::error::E2aError;
-use crate::e2a::legacy::{AgentResponse, AgentResponseChunk};
-use crate::e2a::parts::{E2aContext, Provenance};
-use crate::e2a::read::{Members, is_truthy, non_empty, text_of};
-use crate::e2a::response::{E2aResponse, strip_internal_keys};
-use crate::e2a::write::object;
-use crate::e2a::{
+use crate::e2a::constants::{
     CHUNK_LLM_REASONING, CODE_AGENT_ERROR, CODE_CHAT_ERROR, CODE_INVALID_JSON,
     CODE_WIRE_ENCODE_ERROR, DELTA_CUSTOM, DELTA_REASONING, DELTA_TEXT, EVENT_CHAT_DELTA,
     KIND_CHUNK, KIND_COMPLETE, KIND_ERROR, SOURCE_PROTOCOL_E2A, STATUS_FAILED, STATUS_IN_PROGRESS,
     STATUS_SUCCEEDED, WIRE_LEGACY_AGENT_CHUNK_KEY, WIRE_LEGACY_AGENT_RESPONSE_KEY,
     WIRE_SERVER_PUSH_KEY,
 };
+use crate::e2a::error::E2aError;
+use crate::e2a::legacy::{AgentResponse, AgentResponseChunk};
+use crate::e2a::parts::{E2aContext, Provenance};
+use crate::e2a::read::{Members, is_truthy, non_empty, text_of};
+use crate::e2a::response::{E2aResponse, strip_internal_keys};
+use crate::e2a::write::object;
 use crate::json::{Json, Object};
 use a2abus_plugin::Text;
 
