@@ -15,10 +15,7 @@ const CRATES: [&str; 5] = ["plugin", "models", "transports", "executor", "bridge
 
 /// The import circles that are left, by crate, each with its files in order. This list may only shrink: whoever breaks
 /// a circle, or takes a file out of one, changes it here.
-const CIRCLES: &[(&str, &[&str])] = &[
-    ("plugin", &["detect", "detect::e2a"]),
-    ("plugin", &["event", "event::extensions"]),
-];
+const CIRCLES: &[(&str, &[&str])] = &[];
 
 /// Lines of the longest function outside tests.
 const LONGEST: usize = 60;

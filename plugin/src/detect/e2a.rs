@@ -1,6 +1,7 @@
 //! The kind of an E2A record. Source: docs/protocols/e2a.md §10.1, docs/protocols/detection.md §2, rule 8.
 
-use super::{Facts, MemberPath};
+use super::facts::Facts;
+use super::member::MemberPath;
 use crate::error::{DecodeError, DecodeErrorKind};
 use crate::hint::Hint;
 use crate::json::{Kind, Reader};

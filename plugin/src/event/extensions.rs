@@ -1,6 +1,6 @@
 //! The extension attributes of an event, in the order in which they were set.
 
-use super::Value;
+use super::value::Value;
 use crate::text::Text;
 
 /// Names and values, without duplicate names. Stored inline for nearly every event.
