@@ -44,7 +44,7 @@ pub enum BridgeError {
     /// The state cannot be opened.
     #[error(transparent)]
     State(#[from] StateError),
-    /// The configuration is invalid. [`Config::load`] would have refused it.
+    /// The configuration is invalid. [`Config::load`](crate::config::Config::load) would have refused it.
     #[error("{0}")]
     Config(String),
 }
