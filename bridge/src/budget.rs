@@ -11,7 +11,6 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use prometheus::{IntCounter, IntGauge};
@@ -21,10 +20,10 @@ use crate::shares::{Holder, Shares, client};
 /// The bytes that all clients may use together.
 #[derive(Debug)]
 pub struct Budget {
-    held: AtomicUsize,
-    max_bytes: usize,
+    /// The used bytes. The metric is the count itself, because all requests of all threads change it.
+    held: IntGauge,
+    max_bytes: i64,
     of_clients: Arc<Shares<IpAddr>>,
-    gauge: IntGauge,
     refused: IntCounter,
 }
 
@@ -65,14 +64,13 @@ const OVERHEAD: usize = 256;
 // === impl Budget ===
 
 impl Budget {
-    /// A budget of `max_bytes` bytes. `gauge` shows the used bytes, `refused` counts refusals.
+    /// A budget of `max_bytes` bytes. `held` shows the used bytes, `refused` counts refusals.
     #[must_use]
-    pub fn new(max_bytes: usize, gauge: IntGauge, refused: IntCounter) -> Arc<Self> {
+    pub fn new(max_bytes: usize, held: IntGauge, refused: IntCounter) -> Arc<Self> {
         Arc::new(Self {
-            held: AtomicUsize::new(0),
-            max_bytes,
+            held,
+            max_bytes: signed(max_bytes),
             of_clients: Shares::new(max_bytes / 2),
-            gauge,
             refused,
         })
     }
@@ -86,22 +84,22 @@ impl Budget {
         }))
     }
 
+    /// Takes bytes if they fit. Bytes that do not fit count for a moment too, so it may refuse others, but never accepts
+    /// too many.
     fn take(&self, bytes: usize) -> bool {
-        let reserved = self
-            .held
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |held| {
-                held.checked_add(bytes)
-                    .filter(|held| *held <= self.max_bytes)
-            });
-        if reserved.is_ok() {
-            self.gauge.add(signed(bytes));
+        if signed(bytes) > self.max_bytes {
+            return false;
         }
-        reserved.is_ok()
+        self.held.add(signed(bytes));
+        let fits = self.held.get() <= self.max_bytes;
+        if !fits {
+            self.release(bytes);
+        }
+        fits
     }
 
     fn release(&self, bytes: usize) {
-        self.held.fetch_sub(bytes, Ordering::Relaxed);
-        self.gauge.sub(signed(bytes));
+        self.held.sub(signed(bytes));
     }
 }
 
@@ -173,8 +171,7 @@ impl Charge {
         if let Some(holder) = holder {
             holder.take_anyway(bytes);
         }
-        budget.held.fetch_add(bytes, Ordering::Relaxed);
-        budget.gauge.add(signed(bytes));
+        budget.held.add(signed(bytes));
         self.bytes += bytes;
     }
 
@@ -215,9 +212,9 @@ mod tests {
     use super::*;
 
     fn budget(max_bytes: usize) -> Arc<Budget> {
-        let gauge = IntGauge::new("held", "Bytes.").unwrap();
+        let held = IntGauge::new("held", "Bytes.").unwrap();
         let refused = IntCounter::new("refused", "Refusals.").unwrap();
-        Budget::new(max_bytes, gauge, refused)
+        Budget::new(max_bytes, held, refused)
     }
 
     #[test]
@@ -227,14 +224,14 @@ mod tests {
         let bytes = client_budget.hold(Bytes::from(vec![7; 5_000])).unwrap();
         let slice = bytes.slice(10..20);
         drop(bytes);
-        assert_eq!(budget.gauge.get(), 5_256);
+        assert_eq!(budget.held.get(), 5_256);
         assert_eq!(
             client_budget.hold(Bytes::from(vec![7; 5_000])),
             Err(BudgetExhausted)
         );
         assert_eq!((&slice[..], budget.refused.get()), (&[7; 10][..], 1));
         drop(slice);
-        assert_eq!(budget.gauge.get(), 0);
+        assert_eq!(budget.held.get(), 0);
         assert!(client_budget.hold(Bytes::from(vec![7; 5_000])).is_ok());
     }
 
@@ -245,10 +242,10 @@ mod tests {
         let part = client_budget.hold(Bytes::from(vec![7; 200])).unwrap();
         let frame = client_budget.replace(Bytes::from(vec![7; 900]));
         drop(part);
-        assert_eq!(budget.gauge.get(), 1_156);
+        assert_eq!(budget.held.get(), 1_156);
         assert_eq!(client_budget.charge(1).unwrap_err(), BudgetExhausted);
         drop((frame, client_budget));
-        assert_eq!(budget.gauge.get(), 0);
+        assert_eq!(budget.held.get(), 0);
         assert!(budget.of_clients.is_empty());
     }
 
@@ -264,7 +261,7 @@ mod tests {
         drop(charge);
         let again = one.charge(4_000).unwrap();
         drop((again, others));
-        assert_eq!(budget.gauge.get(), 0);
+        assert_eq!(budget.held.get(), 0);
         drop((one, other));
         assert!(budget.of_clients.is_empty());
     }
