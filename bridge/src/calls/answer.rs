@@ -272,10 +272,18 @@ impl Answer {
 
     /// The next part; `None` after the last one or an error. Waits at most until the deadline of the call. Cancel-safe.
     pub async fn next(&mut self) -> Option<Result<Part, CallError>> {
+        self.next_before(None).await
+    }
+
+    /// The same for a caller who waits no longer than `until`. One timer serves both deadlines.
+    pub(crate) async fn next_before(
+        &mut self,
+        until: Option<Instant>,
+    ) -> Option<Result<Part, CallError>> {
         if self.ended {
             return None;
         }
-        let received = self.receive().await;
+        let received = self.receive(until).await;
         Some(match received {
             Ok(part) => {
                 self.calls.metrics.call_parts.inc();
@@ -311,9 +319,10 @@ impl Answer {
         })
     }
 
-    async fn receive(&mut self) -> Result<Part, CallError> {
+    async fn receive(&mut self, until: Option<Instant>) -> Result<Part, CallError> {
         loop {
             let deadline = self.deadline.min(self.last_deadline);
+            let deadline = until.map_or(deadline, |until| until.min(deadline));
             let wake = self.gap_deadline.map_or(deadline, |gap| gap.min(deadline));
             tokio::select! {
                 biased;
@@ -377,11 +386,6 @@ impl Answer {
     async fn send_to_agent(&mut self, answer: Bytes) {
         let copies = self.calls.follow_up_copies(&self.cancel, &answer, "client");
         Box::pin(self.calls.publish_in_background(copies, self.last_deadline)).await;
-    }
-
-    /// Ends the call because its caller no longer waits.
-    pub(crate) fn out_of_time(&mut self) -> CallError {
-        self.fail(self.timeout_error())
     }
 
     /// The error if no answer has arrived. It names the agent and, if the bus has confirmed the request, its

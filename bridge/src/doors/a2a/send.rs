@@ -242,9 +242,7 @@ impl A2aRequest<'_> {
     ) -> Result<FirstPart, Failure> {
         let is_jaf = self.parsed.dialect == Dialect::JafDoc;
         loop {
-            let Ok(part) = timeout_at(until, answer.next()).await else {
-                return Err(of_call(&answer.out_of_time()));
-            };
+            let part = answer.next_before(Some(until.into_std())).await;
             let part = part.unwrap_or_else(|| {
                 Err(CallError::BadAnswer(Text::from_static(
                     "it ended without a result",

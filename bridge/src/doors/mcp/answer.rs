@@ -149,10 +149,13 @@ impl McpRequest<'_> {
         resumable: Option<Recorded>,
     ) -> Response {
         let events = self.common.accepts.events();
-        let first = match timeout(UNTIL_STREAM, parts.next()).await {
-            Err(_silence) if events => return self.silent(parts, resumable),
-            Err(_silence) => parts.next().await,
-            Ok(first) => first,
+        let first = if events {
+            match timeout(UNTIL_STREAM, parts.next()).await {
+                Err(_silence) => return self.silent(parts, resumable),
+                Ok(first) => first,
+            }
+        } else {
+            parts.next().await
         };
         if events && matches!(&first, Some(Ok(part)) if !part.last) {
             return self.streamed(
