@@ -95,27 +95,34 @@ pub(crate) enum BadMessage {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", expecting = "a message, which is an object")]
-struct WireMessage {
-    kind: Option<String>,
-    role: Option<String>,
-    parts: Option<Vec<Raw>>,
+struct WireMessage<'a> {
+    kind: Option<Text>,
+    role: Option<Text>,
+    #[serde(borrow)]
+    parts: Option<Vec<&'a RawValue>>,
     // The names in the `.proto` of A2A 1.0 are accepted too.
     #[serde(alias = "message_id")]
     message_id: Option<Text>,
-    metadata: Option<Raw>,
+    #[serde(borrow)]
+    metadata: Option<&'a RawValue>,
     extensions: Option<Vec<Text>>,
     #[serde(alias = "reference_task_ids")]
     reference_task_ids: Option<Vec<Text>>,
+    // Present also as `null`, so that they can be replaced.
+    #[serde(borrow, default, deserialize_with = "present", alias = "task_id")]
+    task_id: Option<&'a RawValue>,
+    #[serde(borrow, default, deserialize_with = "present", alias = "context_id")]
+    context_id: Option<&'a RawValue>,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", expecting = "a part, which is an object")]
-struct WirePart {
-    kind: Option<String>,
+struct WirePart<'a> {
+    kind: Option<Text>,
     text: Option<String>,
     /// Also `null`, which is data if there is no other content.
-    #[serde(default, deserialize_with = "present")]
-    data: Option<Raw>,
+    #[serde(borrow, default, deserialize_with = "present")]
+    data: Option<&'a RawValue>,
     file: Option<WireFile>,
     raw: Option<String>,
     url: Option<String>,
@@ -123,7 +130,8 @@ struct WirePart {
     #[serde(alias = "media_type")]
     media_type: Option<Text>,
     mime_type: Option<Text>,
-    metadata: Option<Raw>,
+    #[serde(borrow)]
+    metadata: Option<&'a RawValue>,
 }
 
 #[derive(Deserialize)]
@@ -137,46 +145,67 @@ struct WireFile {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct WireArtifact {
+struct WireArtifact<'a> {
     artifact_id: Option<Text>,
     name: Option<String>,
     description: Option<String>,
-    parts: Option<Vec<Raw>>,
-    metadata: Option<Raw>,
+    #[serde(borrow)]
+    parts: Option<Vec<&'a RawValue>>,
+    #[serde(borrow)]
+    metadata: Option<&'a RawValue>,
 }
 
 #[derive(Deserialize)]
-struct WireStatus {
-    state: Option<String>,
-    message: Option<Raw>,
-    timestamp: Option<String>,
+struct WireStatus<'a> {
+    state: Option<Text>,
+    #[serde(borrow)]
+    message: Option<&'a RawValue>,
+    timestamp: Option<Text>,
 }
 
 /// Every member that a result of A2A may have.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct WireResult {
-    kind: Option<String>,
+struct WireResult<'a> {
+    kind: Option<Text>,
     id: Option<Text>,
     task_id: Option<Text>,
-    status: Option<WireStatus>,
-    artifacts: Option<Vec<WireArtifact>>,
-    history: Option<Vec<Raw>>,
-    artifact: Option<WireArtifact>,
+    #[serde(borrow)]
+    status: Option<WireStatus<'a>>,
+    #[serde(borrow)]
+    artifacts: Option<Vec<WireArtifact<'a>>>,
+    #[serde(borrow)]
+    history: Option<Vec<&'a RawValue>>,
+    #[serde(borrow)]
+    artifact: Option<WireArtifact<'a>>,
     append: Option<bool>,
     last_chunk: Option<bool>,
-    role: Option<String>,
-    parts: Option<Vec<Raw>>,
-    #[serde(alias = "message_id")]
-    message_id: Option<Raw>,
-    metadata: Option<Raw>,
-    extensions: Option<Raw>,
-    #[serde(alias = "reference_task_ids")]
-    reference_task_ids: Option<Raw>,
-    message: Option<Raw>,
-    task: Option<Raw>,
-    status_update: Option<Raw>,
-    artifact_update: Option<Raw>,
+    role: Option<Text>,
+    #[serde(borrow)]
+    parts: Option<Vec<&'a RawValue>>,
+    #[serde(borrow, alias = "message_id")]
+    message_id: Option<&'a RawValue>,
+    #[serde(borrow)]
+    metadata: Option<&'a RawValue>,
+    #[serde(borrow)]
+    extensions: Option<&'a RawValue>,
+    #[serde(borrow, alias = "reference_task_ids")]
+    reference_task_ids: Option<&'a RawValue>,
+    #[serde(borrow)]
+    message: Option<&'a RawValue>,
+    #[serde(borrow)]
+    task: Option<&'a RawValue>,
+    #[serde(borrow)]
+    status_update: Option<&'a RawValue>,
+    #[serde(borrow)]
+    artifact_update: Option<&'a RawValue>,
+}
+
+/// The ids of a message's task and conversation, as JSON.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Addressed<'a> {
+    pub(crate) task_id: Option<&'a RawValue>,
+    pub(crate) context_id: Option<&'a RawValue>,
 }
 
 /// Who sent a message.
@@ -192,8 +221,11 @@ pub(crate) enum Sender {
 ///
 /// # Errors
 /// What is wrong with it.
-pub(crate) fn message(json: &RawValue, sender: Sender) -> Result<Message, BadMessage> {
-    let wire: WireMessage = serde_json::from_str(json.get())
+pub(crate) fn message(
+    json: &RawValue,
+    sender: Sender,
+) -> Result<(Message, Addressed<'_>), BadMessage> {
+    let wire: WireMessage<'_> = serde_json::from_str(json.get())
         .map_err(|error| BadMessage::Unreadable(error.to_string()))?;
     if wire.kind.is_some_and(|kind| kind != "message") {
         return Err(BadMessage::Kind);
@@ -214,25 +246,30 @@ pub(crate) fn message(json: &RawValue, sender: Sender) -> Result<Message, BadMes
             missing.iter().map(|(name, _)| *name).collect(),
         ));
     };
-    let role = Role::read(&role).ok_or(BadMessage::Role(role))?;
+    let role = Role::read(&role).ok_or_else(|| BadMessage::Role(role.to_string()))?;
     if parts.is_empty() {
         return Err(BadMessage::NoParts);
     }
-    Ok(Message {
+    let message = Message {
         id,
         role,
         parts: parts_of(&parts, sender)?,
-        metadata: wire.metadata.filter(|raw| is_object(raw)),
+        metadata: object_of(wire.metadata),
         extensions: wire.extensions.unwrap_or_default(),
         references: wire.reference_task_ids.unwrap_or_default(),
-    })
+    };
+    let addressed = Addressed {
+        task_id: wire.task_id,
+        context_id: wire.context_id,
+    };
+    Ok((message, addressed))
 }
 
-fn parts_of(parts: &[Raw], sender: Sender) -> Result<Vec<Part>, BadMessage> {
+fn parts_of(parts: &[&RawValue], sender: Sender) -> Result<Vec<Part>, BadMessage> {
     let parts = parts.iter().enumerate();
     parts
         .map(|(index, part)| {
-            let wire: WirePart = serde_json::from_str(part.get())
+            let wire: WirePart<'_> = serde_json::from_str(part.get())
                 .map_err(|error| BadMessage::Unreadable(format!("parts[{index}]: {error}")))?;
             if sender == Sender::Client {
                 wire.check(index)?;
@@ -240,13 +277,15 @@ fn parts_of(parts: &[Raw], sender: Sender) -> Result<Vec<Part>, BadMessage> {
             let read = part_of(wire, part);
             match sender {
                 Sender::Client => read.ok_or(BadMessage::EmptyPart(index)),
-                Sender::Agent => Ok(read.unwrap_or_else(|| Part::of(Content::Other(part.clone())))),
+                Sender::Agent => {
+                    Ok(read.unwrap_or_else(|| Part::of(Content::Other((*part).to_owned()))))
+                }
             }
         })
         .collect()
 }
 
-fn part_of(wire: WirePart, whole: &Raw) -> Option<Part> {
+fn part_of(wire: WirePart<'_>, whole: &RawValue) -> Option<Part> {
     let (mut filename, mut media_type) = (wire.filename, wire.media_type.or(wire.mime_type));
     let (null, data) = match wire.data {
         Some(data) if data.get() == "null" => (Some(data), None),
@@ -255,7 +294,7 @@ fn part_of(wire: WirePart, whole: &Raw) -> Option<Part> {
     let content = if let Some(text) = wire.text {
         Content::Text(text)
     } else if let Some(data) = data {
-        Content::Data(data)
+        Content::Data(data.to_owned())
     } else if let Some(bytes) = wire.raw {
         Content::Bytes(bytes)
     } else if let Some(url) = wire.url {
@@ -270,28 +309,28 @@ fn part_of(wire: WirePart, whole: &Raw) -> Option<Part> {
     } else if let Some(null) =
         null.filter(|_| wire.kind.as_deref().is_none_or(|kind| kind == "data"))
     {
-        Content::Data(null)
+        Content::Data(null.to_owned())
     } else {
         // The recipient may know this kind.
         wire.kind.filter(|kind| !known_kind(kind))?;
-        Content::Other(whole.clone())
+        Content::Other(whole.to_owned())
     };
     Some(Part {
         content,
         filename,
         media_type,
-        metadata: wire.metadata.filter(|raw| is_object(raw)),
+        metadata: object_of(wire.metadata),
     })
 }
 
 /// A member that is present, even if it is `null`.
-fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Raw>, D::Error> {
-    Raw::deserialize(deserializer).map(Some)
+fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<&'de RawValue>, D::Error> {
+    <&RawValue>::deserialize(deserializer).map(Some)
 }
 
 // === impl WirePart ===
 
-impl WirePart {
+impl WirePart<'_> {
     /// Checks that a part has at most one content, and that bytes are base64. Parts of an unknown kind are forwarded
     /// unchecked.
     fn check(&self, part: usize) -> Result<(), BadMessage> {
@@ -360,27 +399,31 @@ fn is_object(raw: &RawValue) -> bool {
     raw.get().starts_with('{')
 }
 
+fn object_of(raw: Option<&RawValue>) -> Option<Raw> {
+    raw.filter(|raw| is_object(raw)).map(RawValue::to_owned)
+}
+
 /// Reads the result of an agent's answer.
 pub(crate) fn result(json: &RawValue) -> AnswerPart {
     let plain = || AnswerPart::Plain(json.to_owned());
     if !is_object(json) {
         return plain();
     }
-    let Ok(wire) = serde_json::from_str::<WireResult>(json.get()) else {
+    let Ok(wire) = serde_json::from_str::<WireResult<'_>>(json.get()) else {
         return plain();
     };
     if let Some(inner) = wire
         .task
-        .as_ref()
-        .or(wire.status_update.as_ref())
-        .or(wire.artifact_update.as_ref())
+        .or(wire.status_update)
+        .or(wire.artifact_update)
         .filter(|_| wire.kind.is_none())
     {
-        let inner: Result<WireResult, _> = serde_json::from_str(inner.get());
+        let inner: Result<WireResult<'_>, _> = serde_json::from_str(inner.get());
         return inner.ok().and_then(read_update).unwrap_or_else(plain);
     }
     if let (None, None, Some(inner)) = (&wire.kind, &wire.status, &wire.message) {
-        return message(inner, Sender::Agent).map_or_else(|_| plain(), AnswerPart::Message);
+        let message = message(inner, Sender::Agent);
+        return message.map_or_else(|_| plain(), |(message, _)| AnswerPart::Message(message));
     }
     if wire.kind.as_deref() == Some("message") || (wire.role.is_some() && wire.parts.is_some()) {
         return message_of(wire).map_or_else(plain, AnswerPart::Message);
@@ -389,18 +432,15 @@ pub(crate) fn result(json: &RawValue) -> AnswerPart {
 }
 
 /// A task or an update of one.
-fn read_update(wire: WireResult) -> Option<AnswerPart> {
+fn read_update(wire: WireResult<'_>) -> Option<AnswerPart> {
     let task = wire.task_id.clone();
     match wire.kind.as_deref() {
         Some("completion") => Some(AnswerPart::Status {
             task,
-            status: Status::now(
-                State::Completed,
-                Some(read_message(wire.message.as_deref()?)?),
-            ),
+            status: Status::now(State::Completed, Some(read_message(wire.message?)?)),
         }),
         Some("partial-completion") => {
-            let message = read_message(wire.message.as_deref()?)?;
+            let message = read_message(wire.message?)?;
             Some(AnswerPart::Artifact {
                 task,
                 artifact: Artifact {
@@ -447,7 +487,7 @@ fn read_message(json: &RawValue) -> Option<Message> {
     of_agent(serde_json::from_str(json.get()).ok()?)
 }
 
-fn of_agent(wire: WireMessage) -> Option<Message> {
+fn of_agent(wire: WireMessage<'_>) -> Option<Message> {
     Some(Message {
         id: wire.message_id.unwrap_or_else(new_id),
         role: wire
@@ -455,7 +495,7 @@ fn of_agent(wire: WireMessage) -> Option<Message> {
             .and_then(|role| Role::read(&role))
             .unwrap_or(Role::Agent),
         parts: parts_of(&wire.parts.unwrap_or_default(), Sender::Agent).ok()?,
-        metadata: wire.metadata.filter(|raw| is_object(raw)),
+        metadata: object_of(wire.metadata),
         extensions: wire.extensions.unwrap_or_default(),
         references: wire.reference_task_ids.unwrap_or_default(),
     })
@@ -463,8 +503,8 @@ fn of_agent(wire: WireMessage) -> Option<Message> {
 
 /// A message that is a result by itself. Other results may have members of these names with other types, so those are
 /// only read here.
-fn message_of(wire: WireResult) -> Option<Message> {
-    fn read<T: Default + DeserializeOwned>(raw: Option<Raw>) -> Option<T> {
+fn message_of(wire: WireResult<'_>) -> Option<Message> {
+    fn read<T: Default + DeserializeOwned>(raw: Option<&RawValue>) -> Option<T> {
         raw.map_or_else(
             || Some(T::default()),
             |raw| serde_json::from_str(raw.get()).ok(),
@@ -478,21 +518,23 @@ fn message_of(wire: WireResult) -> Option<Message> {
         metadata: wire.metadata,
         extensions: read(wire.extensions)?,
         reference_task_ids: read(wire.reference_task_ids)?,
+        task_id: None,
+        context_id: None,
     })
 }
 
-fn status_of(wire: &WireStatus) -> Status {
+fn status_of(wire: &WireStatus<'_>) -> Status {
     let time = wire.timestamp.as_deref();
     let time = time.and_then(crate::clock::parse_loosely);
     Status {
         // A2A 1.0 leaves out a state that is not specified.
         state: wire.state.as_deref().map_or(State::Unknown, State::read),
-        message: wire.message.as_deref().and_then(read_message),
+        message: wire.message.and_then(read_message),
         timestamp: crate::clock::rfc3339(time.unwrap_or_else(crate::clock::now)),
     }
 }
 
-fn artifact_of(wire: WireArtifact) -> Option<Artifact> {
+fn artifact_of(wire: WireArtifact<'_>) -> Option<Artifact> {
     Some(Artifact {
         id: wire
             .artifact_id
@@ -501,6 +543,6 @@ fn artifact_of(wire: WireArtifact) -> Option<Artifact> {
         description: wire.description,
         // A2A 1.0 leaves out empty lists.
         parts: parts_of(&wire.parts.unwrap_or_default(), Sender::Agent).ok()?,
-        metadata: wire.metadata.filter(|raw| is_object(raw)),
+        metadata: object_of(wire.metadata),
     })
 }

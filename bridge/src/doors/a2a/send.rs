@@ -61,16 +61,6 @@ struct Configuration<'a> {
     task_push_notification_config: Option<&'a RawValue>,
 }
 
-/// The task and conversation of a message.
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Addressed<'a> {
-    #[serde(borrow, default, alias = "task_id")]
-    task_id: Option<&'a RawValue>,
-    #[serde(borrow, default, alias = "context_id")]
-    context_id: Option<&'a RawValue>,
-}
-
 /// The message of a request, and the task that it belongs to.
 struct Outbound {
     task: Text,
@@ -306,11 +296,11 @@ impl A2aRequest<'_> {
         webhooks: [Option<&RawValue>; 2],
     ) -> Result<(Outbound, Unit), Failure> {
         let raw = message.ok_or_else(|| bad_message(&BadMessage::Missing(vec!["message"])))?;
-        let message = read::message(raw, Sender::Client).map_err(|error| bad_message(&error))?;
+        let (message, addressed) =
+            read::message(raw, Sender::Client).map_err(|error| bad_message(&error))?;
         self.check_size(&message)?;
         let bytes = &self.parsed.unit.bytes;
         let raw = raw.get();
-        let addressed: Addressed<'_> = parse(raw.as_bytes())?;
         let (task_id, context_id) = (text_of(addressed.task_id)?, text_of(addressed.context_id)?);
         let task = match &task_id {
             Some((id, _)) => {
@@ -506,10 +496,6 @@ fn bad_message(error: &BadMessage) -> Failure {
         }
         BadMessage::Role(_) | BadMessage::Kind | BadMessage::Unreadable(_) => failure,
     }
-}
-
-fn parse<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, Failure> {
-    serde_json::from_slice(bytes).map_err(|error| Failure::bad_params(&error.to_string()))
 }
 
 /// A text as JSON.
