@@ -16,6 +16,7 @@ mod legacy;
 mod parser;
 
 use std::fmt;
+use std::ops::Range;
 
 use bytes::Bytes;
 
@@ -28,7 +29,7 @@ use crate::extension;
 use crate::hint::{Framing, Hint};
 use crate::json::{BYTE_ORDER_MARK, Kind as JsonKind, Reader, check_utf8};
 use crate::limits::Limits;
-use crate::protocol::jsonrpc::{Id, JsonRpc};
+use crate::protocol::jsonrpc::{Id, JsonRpc, splice};
 use crate::protocol::{Draft, Kind};
 use crate::text::Text;
 
@@ -340,6 +341,27 @@ impl Unit {
             json_rpc: None,
             draft: Draft::of_event(event),
         }
+    }
+
+    /// Replaces values of the payload, such as a name that means something else to the recipient. Only for values that
+    /// no attribute of the event is made of, because the event stays as it is.
+    ///
+    /// # Errors
+    /// `TooLarge`.
+    pub fn replace(
+        &mut self,
+        mut edits: Vec<(Range<usize>, String)>,
+        limits: &Limits,
+    ) -> Result<(), DecodeError> {
+        // From the end, so that earlier positions stay valid.
+        edits.sort_by_key(|(span, _)| std::cmp::Reverse(span.start));
+        for (span, text) in edits {
+            if let Some(message) = &mut self.json_rpc {
+                message.shift(span.start, text.len(), span.len());
+            }
+            self.bytes = splice(&self.bytes, span, &text);
+        }
+        limits.check_bytes(&self.bytes)
     }
 
     /// The event, if the unit is a CloudEvent.

@@ -271,7 +271,7 @@ impl Rejected {
         let reason = refusal.reason();
         let unit = refusal.unit();
         let failure = match unit {
-            Some(refused) => Failure::refused(refused),
+            Some(refused) => Failure::refused(&refused.error),
             None => Failure::new(failure::Reason::InvalidRequest, reason.detail.clone()),
         };
         Box::new(Self {

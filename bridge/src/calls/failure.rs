@@ -11,7 +11,7 @@ mod http;
 use ::http::StatusCode;
 use a2abus_plugin::protocol::dialect::Dialect;
 use a2abus_plugin::protocol::jsonrpc::{self, code, code_of};
-use a2abus_plugin::{Family, Refused, Text, Unit, extension};
+use a2abus_plugin::{DecodeError, Family, Text, Unit, extension};
 use bytes::Bytes;
 use serde_json::{Map, Value, json};
 
@@ -224,8 +224,7 @@ impl Failure {
     }
 
     /// The failure of a unit that cannot be decoded.
-    pub(crate) fn refused(refused: &Refused) -> Self {
-        let error = &refused.error;
+    pub(crate) fn refused(error: &DecodeError) -> Self {
         let reason = match code_of(error.kind()) {
             code::PARSE_ERROR => Reason::Parse,
             code::INVALID_PARAMS => Reason::InvalidParams,
@@ -693,9 +692,12 @@ mod tests {
         let check = |payload: &'static str, code: i32, reason_code: &str, pointer: Value| {
             let units = decode(&Bytes::from(payload), &Hint::default(), &Limits::default());
             let refused = units[0].as_ref().unwrap_err();
-            let body: Value =
-                serde_json::from_str(&render(&Failure::refused(refused), "1", Dialect::JsonRpc))
-                    .unwrap();
+            let body: Value = serde_json::from_str(&render(
+                &Failure::refused(&refused.error),
+                "1",
+                Dialect::JsonRpc,
+            ))
+            .unwrap();
             assert_eq!(body["error"]["code"], code, "{payload} {body}");
             assert_eq!(
                 body["error"]["data"]["reason"], reason_code,

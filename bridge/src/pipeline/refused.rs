@@ -98,7 +98,7 @@ impl Pipeline {
         let id = id.unwrap_or_else(|| Text::from_static("null"));
         let recipient = Recipient::new(id, Dialect::JsonRpc);
         let failure = match refusal {
-            Refusal::Undecoded(refused) => Failure::refused(refused),
+            Refusal::Undecoded(refused) => Failure::refused(&refused.error),
             Refusal::Unreadable(error) => {
                 let what = format!("the CloudEvent cannot be read: {error}");
                 Failure::new(FailureReason::InvalidRequest, what)

@@ -181,7 +181,7 @@ async fn answer(
     let limits = calls.rules().limits;
     let unit = match decode(body, &Hint::default(), &limits).into_only() {
         Ok(Ok(unit)) => unit,
-        Ok(Err(refused)) => return Err(Failure::refused(&refused)),
+        Ok(Err(refused)) => return Err(Failure::refused(&refused.error)),
         Err(_) => return Err(Failure::bad_params("the query cannot be written")),
     };
     let request = Request {

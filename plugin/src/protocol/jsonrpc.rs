@@ -68,6 +68,13 @@ impl JsonRpc {
     pub fn is_call(&self) -> bool {
         matches!(self.body, RpcBody::Call { .. })
     }
+
+    /// Moves the ids behind `at`, where `added` bytes replace `removed` ones.
+    pub(crate) fn shift(&mut self, at: usize, added: usize, removed: usize) {
+        let ids = self.id.iter_mut().chain(self.progress.as_deref_mut());
+        ids.filter(|id| id.start > at)
+            .for_each(|id| id.shift(added, removed));
+    }
 }
 
 // === impl Id ===
@@ -92,6 +99,11 @@ impl Id {
     #[must_use]
     pub fn span(&self) -> Range<usize> {
         self.start..self.start + self.token.len()
+    }
+
+    /// The same id, in bytes that have `added` more bytes before it and `removed` fewer.
+    fn shift(&mut self, added: usize, removed: usize) {
+        self.start = self.start + added - removed;
     }
 
     /// Whether the id is null.

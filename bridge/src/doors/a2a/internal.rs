@@ -30,7 +30,7 @@ pub(in crate::doors) async fn call(
     let unit = decode(&Bytes::from(request), &Hint::default(), &limits).into_only();
     let not_one = |_| Failure::new(Reason::InvalidRequest, "expected exactly one request");
     let unit = unit.map_err(not_one)?;
-    let parsed =
+    let (parsed, unit) =
         ParsedRequest::of(unit, &Version::V0_3, Dialect::A2a03).map_err(|(failure, _)| failure)?;
     let head = Head {
         version: Version::V0_3,
@@ -46,7 +46,7 @@ pub(in crate::doors) async fn call(
         parsed,
         in_batch: false,
     };
-    match Box::pin(request.done()).await? {
+    match Box::pin(request.done(unit)).await? {
         Reply::Whole(body) | Reply::Failed(body, _) | Reply::WithStatus(_, body) => {
             result_in(&body)
         }

@@ -7,6 +7,7 @@ use std::borrow::Cow;
 use a2abus_plugin::protocol::dialect::Dialect;
 use a2abus_plugin::protocol::jsonrpc::RpcBody;
 use a2abus_plugin::{Refused, Text, Unit};
+use bytes::Bytes;
 use http::request::Parts;
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -19,7 +20,7 @@ use crate::calls::failure::{Failure, POINTER, Reason, Recipient};
 /// A parsed request.
 #[derive(Debug)]
 pub(super) struct ParsedRequest {
-    pub(super) unit: Unit,
+    pub(super) bytes: Bytes,
     /// The caller's id, as exact JSON; `null` if there is none.
     pub(super) id: Text,
     pub(super) method: Method,
@@ -165,7 +166,7 @@ impl Version {
 // === impl Ask ===
 
 impl ParsedRequest {
-    /// Reads a request from a unit. `fallback` is the dialect of errors if it cannot be read.
+    /// Reads a request from a unit, and returns the unit too. `fallback` is the dialect of errors if it cannot be read.
     ///
     /// # Errors
     /// Why it is refused, and the recipient of the error.
@@ -173,11 +174,14 @@ impl ParsedRequest {
         unit: Result<Unit, Refused>,
         version: &Version,
         fallback: Dialect,
-    ) -> Result<Self, (Failure, Recipient)> {
+    ) -> Result<(Self, Unit), (Failure, Recipient)> {
         let unit = unit.map_err(|refused| {
             let id = refused.id.as_ref().map(|id| id.token().clone());
             let id = id.unwrap_or_else(no_id);
-            (Failure::refused(&refused), Recipient::new(id, fallback))
+            (
+                Failure::refused(&refused.error),
+                Recipient::new(id, fallback),
+            )
         })?;
         let Some(message) = &unit.json_rpc else {
             let failure = Failure::other_family(unit.detection.family);
@@ -204,14 +208,15 @@ impl ParsedRequest {
             let failure = Failure::new(Reason::InvalidParams, "params must be an object");
             return Err(refuse(failure, dialect));
         }
-        Ok(Self {
+        let parsed = Self {
+            bytes: unit.bytes.clone(),
             id,
             method,
             name,
             dialect,
             envelope: Envelope::JsonRpc,
-            unit,
-        })
+        };
+        Ok((parsed, unit))
     }
 
     /// The form of its answers.
@@ -256,8 +261,8 @@ impl ParsedRequest {
     /// # Errors
     /// When they do not have the form that the method requires.
     pub(super) fn params<'a, T: Deserialize<'a>>(&'a self) -> Result<T, Failure> {
-        let read: Result<Params<T>, _> = serde_json::from_slice(&self.unit.bytes);
-        let read = read.map_err(|_| fault::<T>(&self.unit.bytes))?;
+        let read: Result<Params<T>, _> = serde_json::from_slice(&self.bytes);
+        let read = read.map_err(|_| fault::<T>(&self.bytes))?;
         read.params
             .ok_or_else(|| Failure::bad_params("params are missing"))
     }

@@ -228,7 +228,7 @@ async fn reply(
     {
         return (Reply::Whole(body), head.fallback);
     }
-    let parsed = match ParsedRequest::of(unit, &head.version, head.fallback) {
+    let (parsed, unit) = match ParsedRequest::of(unit, &head.version, head.fallback) {
         Ok(parsed) => parsed,
         Err((failure, recipient)) => {
             common.note_refusal(failure.reason_code());
@@ -251,7 +251,7 @@ async fn reply(
             parsed,
             in_batch,
         };
-        Box::pin(request.done()).await
+        Box::pin(request.done(unit)).await
     };
     let reply =
         done.unwrap_or_else(

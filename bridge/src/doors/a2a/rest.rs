@@ -233,7 +233,7 @@ async fn respond(
         .and_then(|()| parsed.parsed(a2a, &common, &parts, &payload));
     drop(payload);
     let done = match parsed {
-        Ok(parsed) => {
+        Ok((parsed, unit)) => {
             let head = post::head_of(a2a, &parts, version, dialect)?;
             let request = A2aRequest {
                 a2a,
@@ -242,7 +242,7 @@ async fn respond(
                 parsed,
                 in_batch: false,
             };
-            let done = Box::pin(request.done()).await;
+            let done = Box::pin(request.done(unit)).await;
             done.map_err(|failure| post::of_request(failure, "null", &head))
         }
         Err(failure) => {
@@ -347,7 +347,7 @@ impl RestRequest {
         common: &Common,
         head: &Parts,
         payload: &Bytes,
-    ) -> Result<ParsedRequest, Failure> {
+    ) -> Result<(ParsedRequest, Unit), Failure> {
         let name = name_of(self.method, self.dialect);
         let request = match self.method {
             Method::Send | Method::Stream if self.dialect == Dialect::A2a10 => {
@@ -359,14 +359,16 @@ impl RestRequest {
                 &Value::Object(self.params(head, payload)?).to_string(),
             ),
         };
-        Ok(ParsedRequest {
-            unit: unit(a2a, common, &request)?,
+        let unit = unit(a2a, common, &request)?;
+        let parsed = ParsedRequest {
+            bytes: request,
             id: Text::from_static("null"),
             method: self.method,
             name,
             dialect: self.dialect,
             envelope: Envelope::Http,
-        })
+        };
+        Ok((parsed, unit))
     }
 
     /// The parameters from the path, the query and, for a configuration, the body.
@@ -440,7 +442,7 @@ fn unit(a2a: &A2a, common: &Common, request: &Bytes) -> Result<Unit, Failure> {
     let unit = a2abus_plugin::decode(request, &common.hint, &limits).into_only();
     let one =
         unit.map_err(|_| Failure::new(Reason::InvalidRequest, "expected exactly one request"))?;
-    one.map_err(|refused| Failure::refused(&refused))
+    one.map_err(|refused| Failure::refused(&refused.error))
 }
 
 #[cfg(test)]

@@ -81,7 +81,8 @@ enum FirstPart {
 // === impl A2aRequest ===
 
 impl A2aRequest<'_> {
-    pub(super) async fn send(&self, agent: &Text) -> Result<Reply, Failure> {
+    /// Sends the message of `unit`.
+    pub(super) async fn send(&self, agent: &Text, unit: Unit) -> Result<Reply, Failure> {
         let params: SendParams<'_> = self.parsed.params()?;
         let configuration = params.configuration.unwrap_or_default();
         configuration.check()?;
@@ -92,7 +93,9 @@ impl A2aRequest<'_> {
         if streams {
             self.check_streaming(agent)?;
         }
-        let (outbound, unit) = self.outbound(agent, params.message, webhooks).await?;
+        let (outbound, unit) = self
+            .outbound(agent, (unit, params.message), webhooks)
+            .await?;
         if let Some(webhook) = &webhook {
             self.check_webhook_room(&outbound.task, webhook)?;
         }
@@ -292,14 +295,14 @@ impl A2aRequest<'_> {
     async fn outbound(
         &self,
         agent: &Text,
-        message: Option<&RawValue>,
+        (unit, message): (Unit, Option<&RawValue>),
         webhooks: [Option<&RawValue>; 2],
     ) -> Result<(Outbound, Unit), Failure> {
         let raw = message.ok_or_else(|| bad_message(&BadMessage::Missing(vec!["message"])))?;
         let (message, addressed) =
             read::message(raw, Sender::Client).map_err(|error| bad_message(&error))?;
         self.check_size(&message)?;
-        let bytes = &self.parsed.unit.bytes;
+        let bytes = &self.parsed.bytes;
         let raw = raw.get();
         let (task_id, context_id) = (text_of(addressed.task_id)?, text_of(addressed.context_id)?);
         let task = match &task_id {
@@ -340,7 +343,7 @@ impl A2aRequest<'_> {
             edits.push((range_of(bytes, token.get()), quoted(own)));
         }
         let is_continuation = task.is_some();
-        let unit = self.rewritten(edits)?;
+        let unit = self.rewritten(unit, edits)?;
         let outbound = Outbound {
             task: task_id.map_or_else(|| self.new_id("task"), |(id, _)| id.into()),
             context,
@@ -364,34 +367,30 @@ impl A2aRequest<'_> {
 
     /// The request with these replacements. Its answer may have several parts even without streaming, because an agent
     /// may report a task before the task ends.
-    fn rewritten(&self, mut edits: Vec<(std::ops::Range<usize>, String)>) -> Result<Unit, Failure> {
-        let mut bytes = self.parsed.unit.bytes.clone();
-        let has_id = self
-            .parsed
-            .unit
-            .json_rpc
-            .as_ref()
-            .is_some_and(|message| message.id.is_some());
-        if !has_id {
-            let start = bytes
-                .iter()
-                .position(|byte| *byte == b'{')
-                .map_or(0, |at| at + 1);
-            edits.push((start..start, r#""id":null,"#.to_owned()));
-        }
-        // Replace from the end, so that earlier offsets stay valid.
-        edits.sort_by_key(|(span, _)| std::cmp::Reverse(span.start));
-        for (span, text) in edits {
-            bytes = splice(&bytes, span, &text);
-        }
-        self.unit(&bytes, &self.common.hint)
+    fn rewritten(
+        &self,
+        mut unit: Unit,
+        edits: Vec<(std::ops::Range<usize>, String)>,
+    ) -> Result<Unit, Failure> {
+        let limits = self.a2a.door.calls.rules().limits;
+        unit.replace(edits, &limits)
+            .map_err(|error| Failure::refused(&error))?;
+        let message = unit.json_rpc.as_mut();
+        let Some(message) = message.filter(|message| message.id.is_some()) else {
+            let start = unit.bytes.iter().position(|byte| *byte == b'{');
+            let start = start.map_or(0, |at| at + 1);
+            let bytes = splice(&unit.bytes, start..start, r#""id":null,"#);
+            return self.unit(&bytes, &self.common.hint);
+        };
+        message.body = RpcBody::Call { streaming: true };
+        Ok(unit)
     }
 
     pub(super) fn unit(&self, bytes: &Bytes, hint: &Hint) -> Result<Unit, Failure> {
         let limits = self.a2a.door.calls.rules().limits;
         let unit = decode(bytes, hint, &limits).into_only();
         let mut unit = match unit {
-            Ok(unit) => unit.map_err(|refused| Failure::refused(&refused))?,
+            Ok(unit) => unit.map_err(|refused| Failure::refused(&refused.error))?,
             Err(_) => {
                 return Err(Failure::new(
                     Reason::InvalidRequest,

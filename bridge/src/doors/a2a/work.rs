@@ -3,8 +3,8 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use a2abus_plugin::Text;
 use a2abus_plugin::protocol::dialect::Dialect;
+use a2abus_plugin::{Text, Unit};
 use axum::response::Response;
 use bytes::Bytes;
 use http::StatusCode;
@@ -59,17 +59,17 @@ pub(super) enum Reply {
 // === impl A2aRequest ===
 
 impl A2aRequest<'_> {
-    /// Executes the request and counts it.
-    pub(super) async fn done(mut self) -> Result<Reply, Failure> {
+    /// Executes the request and counts it. `unit` is what was parsed.
+    pub(super) async fn done(mut self, unit: Unit) -> Result<Reply, Failure> {
         let metrics = Arc::clone(&self.a2a.door.metrics);
         let [method, version, binding] = self.parsed.form().labels();
-        let done = Box::pin(self.answered()).await;
+        let done = Box::pin(self.answered(unit)).await;
         let outcome = done.as_ref().map_or_else(Failure::reason_code, |_| "ok");
         metrics.a2a_request([method, version, binding, outcome]);
         done
     }
 
-    async fn answered(&mut self) -> Result<Reply, Failure> {
+    async fn answered(&mut self, unit: Unit) -> Result<Reply, Failure> {
         let method = self.parsed.method;
         if matches!(method, Method::Send | Method::Stream) {
             let agent = self.target()?;
@@ -77,7 +77,7 @@ impl A2aRequest<'_> {
             if self.common.target.name() != Some(&*agent) {
                 self.common.to_mut().target = Target::Agent(agent.clone());
             }
-            return self.send(&agent).await;
+            return self.send(&agent, unit).await;
         }
         if let Some(agent) = self.named() {
             self.agent(&agent)?;
@@ -138,7 +138,7 @@ impl A2aRequest<'_> {
 
     /// The agent that the request itself names.
     fn hinted(&self) -> Option<Text> {
-        let request: Value = serde_json::from_slice(&self.parsed.unit.bytes).ok()?;
+        let request: Value = serde_json::from_slice(&self.parsed.bytes).ok()?;
         let params = request.get("params")?;
         let named = params
             .get("_agentId")

@@ -7,7 +7,7 @@ use std::collections::{HashMap, HashSet};
 
 use a2abus_plugin::json::range_of;
 use a2abus_plugin::protocol::jsonrpc::splice;
-use a2abus_plugin::{Hint, Text, Unit, decode};
+use a2abus_plugin::{Text, Unit};
 use axum::response::Response;
 use bytes::Bytes;
 use serde::Deserialize;
@@ -203,11 +203,10 @@ impl McpRequest<'_> {
             return Err(unknown(naming, &name));
         };
         let span = range_of(bytes, raw.get());
-        let body = splice(bytes, span, &json!(own).to_string());
         let limits = self.mcp.door.calls.rules().limits;
-        let unit = decode(&body, &Hint::default(), &limits).into_only();
-        let unit = unit.map_err(|_| Failure::bad_params("expected exactly one request"))?;
-        let unit = unit.map_err(|refused| Failure::refused(&refused))?;
+        let mut unit = self.unit.clone();
+        unit.replace(vec![(span, json!(own).to_string())], &limits)
+            .map_err(|error| Failure::refused(&error))?;
         Ok((Some(agent.into()), unit))
     }
 }

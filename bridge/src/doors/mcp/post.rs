@@ -166,7 +166,7 @@ impl Posted {
             Err(refused) => {
                 metrics.refused(refused.error.kind());
                 let recipient = refused.id.as_ref().map_or(nobody, recipient);
-                return bad(&recipient, &Failure::refused(&refused));
+                return bad(&recipient, &Failure::refused(&refused.error));
             }
         };
         let Some(message) = &unit.json_rpc else {

@@ -328,7 +328,7 @@ impl McpRequest<'_> {
         let limits = self.mcp.door.calls.rules().limits;
         let unit = decode(body, &Hint::default(), &limits).into_only();
         let unit = unit.map_err(|_| Failure::bad_params("the message cannot be written"))?;
-        let mut unit = unit.map_err(|refused| Failure::refused(&refused))?;
+        let mut unit = unit.map_err(|refused| Failure::refused(&refused.error))?;
         if let Some(message) = &mut unit.json_rpc {
             // An agent may report a task before the task ends, even if the request does not stream.
             message.body = RpcBody::Call { streaming: true };

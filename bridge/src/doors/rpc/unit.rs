@@ -95,7 +95,7 @@ impl Item {
             let recipient = id.map_or(Recipient::unknown(common.dialect), |id| {
                 Recipient::new(id, common.dialect)
             });
-            (Failure::refused(&refused), recipient)
+            (Failure::refused(&refused.error), recipient)
         })?;
         let data = unit.event().and_then(|event| data_of(event, common));
         let kind = kind_of(&unit, data.as_ref());
