@@ -807,11 +807,15 @@ async fn a_task_continues_with_the_next_message() {
     // A message without a context gets one, and so does the agent.
     let mut bare = message("ask");
     bare.as_object_mut().unwrap().remove("contextId");
-    let answer = bus.ask("message/send", json!({ "message": bare })).await;
-    let context = answer["result"]["contextId"].as_str().unwrap();
-    assert!(!context.is_empty());
-    let request = bus.next_request().await;
-    assert_eq!(request["params"]["message"]["contextId"], context);
+    let mut null = message("ask");
+    null["contextId"] = json!(null);
+    for message in [bare, null] {
+        let answer = bus.ask("message/send", json!({ "message": message })).await;
+        let context = answer["result"]["contextId"].as_str().unwrap();
+        assert!(!context.is_empty());
+        let request = bus.next_request().await;
+        assert_eq!(request["params"]["message"]["contextId"], context);
+    }
 }
 
 #[tokio::test]

@@ -325,6 +325,34 @@ proptest! {
     }
 
     #[test]
+    fn a_unit_with_replaced_values_is_the_one_of_the_new_bytes(
+        (own, new, other) in ("[a-z]{0,9}", "[a-z]{0,9}", "[a-z]{0,9}"), order in 0_usize..3,
+    ) {
+        let request = |name: &str, uri: &str| {
+            let mut members = [
+                r#""jsonrpc":"2.0","id":7"#.to_owned(),
+                format!(r#""params":{{"name":"{name}","_meta":{{"progressToken":1}},"uri":"{uri}"}}"#),
+                r#""method":"tools/call""#.to_owned(),
+            ];
+            members.rotate_left(order);
+            Bytes::from(format!(" {{{}}}", members.join(",")))
+        };
+        let unit = |bytes: &Bytes| {
+            let unit = decode(bytes, &Hint::default(), &Limits::default()).into_only();
+            unit.unwrap().unwrap()
+        };
+        let body = request(&own, &own);
+        let mut replaced = unit(&body);
+        let edits = ["\"name\":\"", "\"uri\":\""].map(|member| {
+            let at = std::str::from_utf8(&body).unwrap().find(member).unwrap() + member.len();
+            let text = if member.contains("name") { &new } else { &other };
+            (at..at + own.len(), text.clone())
+        });
+        replaced.replace(edits.into(), &Limits::default()).unwrap();
+        prop_assert_eq!(replaced, unit(&request(&new, &other)));
+    }
+
+    #[test]
     fn an_id_in_a_batch_is_found_within_its_element(elements in vec(json_rpc(), 1..5)) {
         let payload = Bytes::from(format!("\u{feff} [{}]", elements.join(" , ")));
         for unit in decode(&payload, &Hint::default(), &Limits::default()) {
