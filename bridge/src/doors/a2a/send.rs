@@ -78,6 +78,20 @@ enum FirstPart {
     OfTask(AnswerPart, bool),
 }
 
+// === impl Outbound ===
+
+impl Outbound {
+    /// The time limits of its call, whose caller gets events or the new task, or waits for the first part.
+    fn limits(&self, has_events: bool) -> TimeoutLimits {
+        match (has_events, self.is_continuation) {
+            (true, _) => TimeoutLimits::Answer,
+            // When the caller stops waiting, it gets the task, which continues.
+            (false, true) => TimeoutLimits::Nothing,
+            (false, false) => TimeoutLimits::FirstPart,
+        }
+    }
+}
+
 // === impl A2aRequest ===
 
 impl A2aRequest<'_> {
@@ -104,12 +118,7 @@ impl A2aRequest<'_> {
         let call = (!self.in_batch).then_some(self.common.call);
         let options = CallOptions {
             task: Some(&outbound.task),
-            limits: match (streams || at_once, outbound.is_continuation) {
-                (true, _) => TimeoutLimits::Answer,
-                // When the caller stops waiting, it gets the task, which continues.
-                (false, true) => TimeoutLimits::Nothing,
-                (false, false) => TimeoutLimits::FirstPart,
-            },
+            limits: outbound.limits(streams || at_once),
             ..CallOptions::default()
         };
         let answer = Box::pin(self.common.call(unit, call, options)).await;
