@@ -347,7 +347,12 @@ impl AttachedBinding {
         let (agent, watched) = (self.reply_publisher.agent(), &server.lifecycle.watched);
         let following = async {
             loop {
-                watched.follow(self.results.watched_resources(agent).await);
+                let surplus = watched.follow(self.results.watched_resources(agent).await);
+                if surplus > 0
+                    && let Some(suppressed) = self.log.unreported.allow()
+                {
+                    tracing::warn!(%agent, surplus, suppressed, "clients have subscribed to too many resources of an attached server: changes of the rest are dropped");
+                }
                 sleep(RESYNC).await;
             }
         };

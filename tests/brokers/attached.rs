@@ -17,7 +17,7 @@ use crate::plain::{Plain, next, unique};
 
 const SERVER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/support/mcp_server.py");
 
-fn agent(directory: &Path, to: &str, more: &str) -> String {
+pub(crate) fn agent(directory: &Path, to: &str, more: &str) -> String {
     let effects = directory.join("effects");
     format!(
         "
@@ -34,7 +34,7 @@ fn call(tool: &str) -> String {
     json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params }).to_string()
 }
 
-fn effects(directory: &Path) -> Vec<String> {
+pub(crate) fn effects(directory: &Path) -> Vec<String> {
     let text = std::fs::read_to_string(directory.join("effects")).unwrap_or_default();
     text.lines().map(str::to_owned).collect()
 }

@@ -1,13 +1,18 @@
 //! MCP clients that connect to several replicas. A stream continues on another replica, also if the first one is
 //! killed. A cancel and the end of a session apply on every replica.
 
+use std::collections::BTreeSet;
+use std::time::Duration;
+
 use futures_util::StreamExt as _;
 use reqwest::{Client, RequestBuilder, Response};
 use serde_json::{Value, json};
 use support::battery::within;
 use support::running::Running;
 use support::server::{Kind, named};
+use tokio::time::sleep;
 
+use crate::attached::{agent as fixture, effects};
 use crate::plain::{subscribed, unique};
 use crate::replicas::Replica;
 
@@ -429,6 +434,53 @@ async fn the_stream_of_a_skill_continues_when_its_replica_is_killed() {
     let structured = &last["result"]["structuredContent"];
     assert_eq!(structured["state"], "completed", "{last}");
     assert_eq!(structured["taskId"], "t", "{last}");
+}
+
+/// Each replica has attached a server of its own.
+#[tokio::test(flavor = "multi_thread")]
+async fn changes_of_a_resource_arrive_after_a_replica_is_killed() {
+    let Some(nats) = named(Kind::Nats) else {
+        return;
+    };
+    let (name, directory) = (unique("watched"), tempfile::tempdir().unwrap());
+    let to = format!("{{ transport: bus, topic: {name}.fixture }}");
+    let config = format!(
+        "transports: {{ bus: {{ type: nats, servers: ['{nats}'] }} }}\n\
+         state: {{ log: bus, create: true, prefix: {name} }}{}",
+        fixture(directory.path(), &to, "concurrency: 4"),
+    );
+    let mut one = Replica::start(directory.path(), 1, &config).await;
+    let other = Replica::start(directory.path(), 2, &config).await;
+    let session = Session::open(&one.door).await;
+    let uri = "a2abus://fixture/site:a";
+    let about = |method: &str| json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": { "uri": uri } });
+    let subscribe = session.post(&one.door, &about("resources/subscribe"));
+    let answer: Value = subscribe.send().await.unwrap().json().await.unwrap();
+    assert_eq!(answer["result"], json!({}), "{answer}");
+
+    // A server may be asked twice, by the request of the client and because of the log.
+    let asked = |what: &str| {
+        let effects = effects(directory.path()).into_iter();
+        let asked: BTreeSet<String> = effects.filter(|line| line.ends_with(what)).collect();
+        asked.len()
+    };
+    within("both servers are asked", async {
+        while asked(" watches site:a") < 2 {
+            sleep(Duration::from_millis(50)).await;
+        }
+    })
+    .await;
+    one.process.kill().await.unwrap();
+    let get = session.with_id(session.http.get(url(&other.door)));
+    let mut stream = Stream::of(get.send().await.unwrap());
+    let (_, change) = stream.next().await.unwrap();
+    assert_eq!(change["method"], "notifications/resources/updated");
+    assert_eq!(change["params"]["uri"], uri);
+
+    let unsubscribe = session.post(&other.door, &about("resources/unsubscribe"));
+    let answer: Value = unsubscribe.send().await.unwrap().json().await.unwrap();
+    assert_eq!(answer["result"], json!({}), "{answer}");
+    assert_eq!(asked(" no longer watches site:a"), 1);
 }
 
 /// Kills the replica of a call whose agent has this card; the last event that the client gets from the other one.

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 
 child = None
 if os.environ.get("STUBBORN"):
@@ -16,6 +17,7 @@ if os.environ.get("BROKEN"):
     sys.exit("this server does not start")
 lock = threading.Lock()
 cancelled = {}
+watched = set()
 answers = {}
 poked, lingered = threading.Event(), threading.Event()
 
@@ -37,6 +39,13 @@ def ask(number):
     say({"id": number, "method": "sampling/createMessage", "params": {"messages": []}})
     answered[0].wait()
     return answered[1]
+
+
+def change(uri):
+    """Reports changes of a resource as long as the client watches it."""
+    while uri in watched:
+        say({"method": "notifications/resources/updated", "params": {"uri": uri}})
+        time.sleep(0.1)
 
 
 def tool(name, **annotations):
@@ -129,6 +138,13 @@ def answer(number, method, params):
         return {"tools": TOOLS}
     if method == "tools/call":
         return call(number, params)
+    if method == "resources/subscribe":
+        effect(f"{os.getpid()} watches {params['uri']}")
+        watched.add(params["uri"])
+        threading.Thread(target=change, args=(params["uri"],), daemon=True).start()
+    if method == "resources/unsubscribe":
+        effect(f"{os.getpid()} no longer watches {params['uri']}")
+        watched.discard(params["uri"])
     return {}
 
 

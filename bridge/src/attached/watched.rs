@@ -78,15 +78,19 @@ impl Watched {
         has_room
     }
 
-    /// Takes the resources that clients have subscribed to at any replica, and forgets old requests.
-    pub(super) fn follow(&self, logged: HashSet<Text>) {
+    /// Takes the resources that clients have subscribed to at any replica, and forgets old requests. Returns how many
+    /// resources are too many: their changes will not be reported.
+    pub(super) fn follow(&self, logged: BTreeSet<Text>) -> usize {
+        let surplus = logged.len().saturating_sub(MOST);
         let mut resources = self.resources();
+        // The first in order, so that the choice is the same each time.
         resources.logged = logged.into_iter().take(MOST).collect();
         let now = Instant::now();
         resources
             .requested
             .retain(|_, at| now.duration_since(*at) < LIFE);
         self.settle(resources);
+        surplus
     }
 
     /// The server has started again, and watches nothing.
@@ -298,10 +302,10 @@ mod tests {
         watched.track(SUBSCRIBE, &message("a"));
         tokio::time::advance(LIFE / 2).await;
         watched.track(SUBSCRIBE, &message("b"));
-        watched.follow(HashSet::new());
+        watched.follow(BTreeSet::new());
         assert_eq!(demands(&watched), [""; 0]);
         tokio::time::advance(LIFE / 2).await;
-        watched.follow(HashSet::new());
+        watched.follow(BTreeSet::new());
         assert_eq!(demands(&watched), ["resources/unsubscribe a"]);
     }
 
@@ -313,5 +317,7 @@ mod tests {
         }
         assert!(!watched.track(SUBSCRIBE, &message("x")));
         assert!(watched.track(SUBSCRIBE, &message("7")));
+        let logged: BTreeSet<Text> = (0..=MOST).map(|n| Text::from(n.to_string())).collect();
+        assert_eq!(watched.follow(logged), 1);
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Source: docs/protocols/mcp.md §9.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 
 use a2abus_plugin::Text;
 
@@ -76,9 +76,9 @@ impl Results {
     }
 
     /// The resources of an agent that clients have subscribed to, once the log has been read.
-    pub(crate) async fn watched_resources(&self, agent: &str) -> HashSet<Text> {
+    pub(crate) async fn watched_resources(&self, agent: &str) -> BTreeSet<Text> {
         if self.view.caught_up().await.is_err() {
-            return HashSet::new();
+            return BTreeSet::new();
         }
         self.view
             .read(|entries| at_agent(entries, agent).map(|it| it.uri.clone()).collect())
