@@ -1,6 +1,5 @@
 //! `a2abus call`: one call through the bus from the shell.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -14,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::Bridge;
 use crate::calls::{Calls, Request};
-use crate::cli::command::{Misuse, load};
+use crate::cli::command::{ConfigFile, Misuse, load};
 use crate::cli::output::Output;
 use crate::cli::telemetry;
 use crate::config::{AsText, LogFilter};
@@ -38,15 +37,8 @@ pub(crate) struct CallArgs {
     method: String,
     /// The parameters, a JSON object or array.
     params: Option<String>,
-    /// The configuration file.
-    #[arg(
-        short,
-        long,
-        env = "A2ABUS_CONFIG",
-        value_name = "FILE",
-        default_value = "a2abus.yaml"
-    )]
-    config: PathBuf,
+    #[command(flatten)]
+    config: ConfigFile,
     /// The time limit, from connecting to the last part of the answer; at most calls.max_timeout. Default: 30 s to
     /// connect, and the timeouts of the section `calls` for the answer.
     #[arg(short, long, value_name = "DURATION", value_parser = humantime::parse_duration)]
@@ -69,7 +61,7 @@ const STARTING: &str = "still starting";
 pub(crate) async fn run(args: CallArgs) -> anyhow::Result<()> {
     let began = Instant::now();
     let payload = payload(&args)?;
-    let mut config = load(&args.config)?;
+    let mut config = load(&args.config.path)?;
     check_timeout(&args, config.calls.max_timeout.0)?;
     config.telemetry.log = AsText(LogFilter::warn());
     telemetry::start(&config.telemetry)?;

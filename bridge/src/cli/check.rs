@@ -4,14 +4,13 @@
 pub(super) mod connect;
 
 use std::fmt;
-use std::path::PathBuf;
 
 use clap::Args;
 use serde::Serialize;
 
 #[cfg(any(feature = "kafka", feature = "nats"))]
 use self::connect::Connected;
-use super::command::Status;
+use super::command::{ConfigFile, Status};
 use super::output::{Output, complain_line};
 use crate::config::{Config, Problem, Severity};
 
@@ -31,15 +30,8 @@ to write to a Kafka topic is not tested, only that the topic is visible.
 Problems of the file go to standard error. The result for a valid file, the tests and --json go to standard \
 output. Exit status 1 if the configuration is invalid or a test fails; warnings do not count.")]
 pub(crate) struct CheckArgs {
-    /// The configuration file.
-    #[arg(
-        short,
-        long,
-        env = "A2ABUS_CONFIG",
-        value_name = "FILE",
-        default_value = "a2abus.yaml"
-    )]
-    config: PathBuf,
+    #[command(flatten)]
+    config: ConfigFile,
     /// Check only the file, not its secrets, certificates and keys.
     #[arg(long)]
     without_secrets: bool,
@@ -104,9 +96,9 @@ impl Report {
     async fn of(args: &CheckArgs) -> Self {
         let environment = std::env::vars_os();
         let loaded = if args.without_secrets {
-            Config::load(&args.config, environment)
+            Config::load(&args.config.path, environment)
         } else {
-            Config::load_with_secrets(&args.config, environment)
+            Config::load_with_secrets(&args.config.path, environment)
         };
         match loaded {
             Ok(config) => {
@@ -123,7 +115,7 @@ impl Report {
                 warnings.extend(unverified);
                 let report = Self {
                     ok: true,
-                    file: args.config.display().to_string(),
+                    file: args.config.path.display().to_string(),
                     counts: Some(Counts {
                         transports: config.transports.len(),
                         bindings: config.bindings.len(),
@@ -156,7 +148,7 @@ impl Report {
                     #[cfg(any(feature = "kafka", feature = "nats"))]
                     connected: None,
                     lacks_only_secrets: !args.without_secrets
-                        && Config::load(&args.config, std::env::vars_os()).is_ok(),
+                        && Config::load(&args.config.path, std::env::vars_os()).is_ok(),
                 }
             }
         }

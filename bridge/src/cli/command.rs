@@ -1,8 +1,9 @@
 //! What every command has: how it ends, how it runs, and how it reads its configuration.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use clap::Args;
 use tokio::runtime::Runtime;
 
 use super::output::complain_line;
@@ -23,6 +24,19 @@ pub enum Status {
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(super) struct Misuse(pub(super) String);
+
+#[derive(Debug, Args)]
+pub(crate) struct ConfigFile {
+    /// The configuration file.
+    #[arg(
+        short = 'c',
+        long = "config",
+        env = "A2ABUS_CONFIG",
+        value_name = "FILE",
+        default_value = "a2abus.yaml"
+    )]
+    pub(crate) path: PathBuf,
+}
 
 // === impl Status ===
 

@@ -5,7 +5,6 @@ use std::io;
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use clap::Args;
@@ -13,7 +12,7 @@ use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-use crate::cli::command::checked;
+use crate::cli::command::{ConfigFile, checked};
 use crate::cli::telemetry;
 use crate::config::Config;
 use crate::reload::log_warnings;
@@ -30,15 +29,8 @@ second signal, at least 100 ms later, ends it at once; unacknowledged messages a
 the file changes, the bridge reloads the configuration: it replaces routes, limits, log levels, agents and the \
 permissions of workflows. Other changes need a restart.")]
 pub(crate) struct ServeArgs {
-    /// The configuration file.
-    #[arg(
-        short,
-        long,
-        env = "A2ABUS_CONFIG",
-        value_name = "FILE",
-        default_value = "a2abus.yaml"
-    )]
-    config: PathBuf,
+    #[command(flatten)]
+    config: ConfigFile,
 }
 
 /// Exit status after a second signal, as shells report an interrupted program.
@@ -70,9 +62,9 @@ pub(crate) fn run(args: &ServeArgs, listening: Listening) -> anyhow::Result<()> 
         runtime,
         mut signals,
     } = listening;
-    let config = checked(Config::load(&args.config, std::env::vars_os()))?;
+    let config = checked(Config::load(&args.config.path, std::env::vars_os()))?;
     let levels = telemetry::start(&config.telemetry)?;
-    log_warnings(&args.config.display().to_string(), &config.warnings);
+    log_warnings(&args.config.path.display().to_string(), &config.warnings);
     let done = runtime.block_on(serve(config, levels, &mut signals));
     // Requests to a bus that are still pending do not keep the process alive.
     runtime.shutdown_background();

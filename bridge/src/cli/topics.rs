@@ -80,7 +80,7 @@ pub(crate) async fn run(args: TopicsArgs) -> anyhow::Result<Status> {
     match args.command {
         TopicsCommand::Plan(args) => plan(&args).await,
         TopicsCommand::Apply(ApplyArgs { common, output }) => {
-            let config = load(&common.config)?;
+            let config = load(&common.config.path)?;
             let transports = chosen(&config, &common)?;
             items(&config, &transports, &common, Action::Create, output).await
         }
@@ -89,7 +89,7 @@ pub(crate) async fn run(args: TopicsArgs) -> anyhow::Result<Status> {
 
 async fn plan(args: &PlanArgs) -> anyhow::Result<Status> {
     let common = &args.common;
-    let config = load(&common.config)?;
+    let config = load(&common.config.path)?;
     let transports = chosen(&config, common)?;
     let format = match args.output {
         PlanFormat::Human => Format::Human,

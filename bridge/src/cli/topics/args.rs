@@ -1,9 +1,8 @@
 //! The command line of `a2abus topics`.
 
-use std::path::PathBuf;
-
 use clap::{Args, Subcommand, ValueEnum};
 
+use crate::cli::command::ConfigFile;
 use crate::topics::Defaults;
 
 /// Arguments of `a2abus topics`.
@@ -62,15 +61,8 @@ pub(super) struct ApplyArgs {
 
 #[derive(Debug, Args)]
 pub(super) struct Common {
-    /// The configuration file.
-    #[arg(
-        short,
-        long,
-        env = "A2ABUS_CONFIG",
-        value_name = "FILE",
-        default_value = "a2abus.yaml"
-    )]
-    pub(super) config: PathBuf,
+    #[command(flatten)]
+    pub(super) config: ConfigFile,
     /// Only this transport.
     #[arg(long, value_name = "NAME")]
     pub(super) transport: Option<String>,
