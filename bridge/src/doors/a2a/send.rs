@@ -81,9 +81,10 @@ enum FirstPart {
 // === impl Outbound ===
 
 impl Outbound {
-    /// The time limits of its call, whose caller gets events or the new task, or waits for the first part.
-    fn limits(&self, has_events: bool) -> TimeoutLimits {
-        match (has_events, self.is_continuation) {
+    /// The time limits of its call. `at_once` tells that the caller does not wait for the first part of the answer: it
+    /// gets a stream or the task.
+    fn limits(&self, at_once: bool) -> TimeoutLimits {
+        match (at_once, self.is_continuation) {
             (true, _) => TimeoutLimits::Answer,
             // When the caller stops waiting, it gets the task, which continues.
             (false, true) => TimeoutLimits::Nothing,
