@@ -295,7 +295,7 @@ struct Name<'a> {
 /// The attributes of an event in binary mode, decoded, none twice.
 struct Attributes(Vec<(Text, Text)>);
 
-// === impl Binding ===
+// === impl ProtocolBinding ===
 
 impl ProtocolBinding {
     fn prefix(self) -> &'static str {

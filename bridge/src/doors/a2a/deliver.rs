@@ -477,8 +477,6 @@ impl DeliverySchedule {
     }
 }
 
-// === impl FailedDelivery ===
-
 impl Default for DeliverySchedule {
     fn default() -> Self {
         Self {
@@ -492,6 +490,8 @@ impl Default for DeliverySchedule {
         }
     }
 }
+
+// === impl FailedDelivery ===
 
 impl FailedDelivery {
     /// Counts a failure of the webhook, or of the log before the call.

@@ -163,7 +163,7 @@ impl Version {
     }
 }
 
-// === impl Ask ===
+// === impl ParsedRequest ===
 
 impl ParsedRequest {
     /// Reads a request from a unit, and returns the unit too. `fallback` is the dialect of errors if it cannot be read.
