@@ -34,11 +34,10 @@ use a2abus_transports::{
 };
 use axum::Router;
 use axum::routing::post;
-use bench_support::{cpu_us, median};
+use bench_support::{Connection, cpu_us, find, is_whole, median};
 use bytes::Bytes;
 use serde_json::json;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -218,71 +217,6 @@ fn subscription(topic: &str, group: &str) -> Subscription {
         budget_bytes: 16 << 20,
         budget_messages: 10_000,
     }
-}
-
-/// A connection that sends one request again and again.
-struct Connection {
-    stream: TcpStream,
-    request: Vec<u8>,
-    read: Vec<u8>,
-}
-
-impl Connection {
-    async fn open(address: SocketAddr, path: &str, body: &str) -> Self {
-        let length = body.len();
-        let request = format!(
-            "POST {path} HTTP/1.1\r\nhost: {address}\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}"
-        );
-        let stream = TcpStream::connect(address).await.expect("it listens");
-        stream.set_nodelay(true).expect("a TCP socket");
-        Self {
-            stream,
-            request: request.into_bytes(),
-            read: Vec::with_capacity(64 << 10),
-        }
-    }
-
-    /// Sends the request, and reads until `is_read` says that it has what it wants.
-    async fn send(&mut self, is_read: impl Fn(&[u8]) -> bool) {
-        self.read.clear();
-        self.stream
-            .write_all(&self.request)
-            .await
-            .expect("it takes it");
-        self.until(is_read).await;
-    }
-
-    async fn until(&mut self, is_read: impl Fn(&[u8]) -> bool) {
-        while !is_read(&self.read) {
-            let read = self
-                .stream
-                .read_buf(&mut self.read)
-                .await
-                .expect("an answer");
-            assert!(read > 0, "closed: {}", String::from_utf8_lossy(&self.read));
-        }
-    }
-}
-
-fn find(bytes: &[u8], what: &[u8]) -> Option<usize> {
-    memchr::memmem::find(bytes, what)
-}
-
-/// Whether these bytes are a whole response with a `Content-Length` and the status 200.
-fn is_whole(bytes: &[u8]) -> bool {
-    const LENGTH: &[u8] = b"content-length: ";
-    let Some(end) = find(bytes, b"\r\n\r\n") else {
-        return false;
-    };
-    let head = &bytes[..end];
-    let shown = || String::from_utf8_lossy(head);
-    assert!(head.starts_with(b"HTTP/1.1 200"), "{}", shown());
-    let at = find(head, LENGTH).unwrap_or_else(|| panic!("no length: {}", shown()));
-    let digits = head[at + LENGTH.len()..].iter();
-    let length = digits
-        .take_while(|byte| byte.is_ascii_digit())
-        .fold(0, |length, digit| 10 * length + usize::from(digit - b'0'));
-    bytes.len() >= end + 4 + length
 }
 
 /// The requests and their recipients.

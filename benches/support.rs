@@ -1,10 +1,11 @@
-//! What the benchmarks share: payloads of stated sizes, and a bridge in this process.
+//! What the benchmarks share: payloads of stated sizes, a bridge in this process, and an HTTP client that costs little.
 #![allow(
     clippy::expect_used,
     clippy::panic,
     reason = "benchmarks fail by panicking"
 )]
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -12,6 +13,8 @@ use a2abus_bridge::Bridge;
 use a2abus_bridge::calls::Calls;
 use a2abus_bridge::config::Config;
 use bytes::Bytes;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
 use tokio_util::sync::CancellationToken;
 
 /// A bridge that takes longer to become ready does not become ready.
@@ -109,4 +112,88 @@ pub fn cpu_us() -> f64 {
 pub fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values[values.len() / 2]
+}
+
+/// A connection that sends one request again and again.
+#[derive(Debug)]
+pub struct Connection {
+    stream: TcpStream,
+    request: Vec<u8>,
+    read: Vec<u8>,
+}
+
+impl Connection {
+    /// Connects, and prepares the request.
+    ///
+    /// # Panics
+    /// When nobody listens.
+    pub async fn open(address: SocketAddr, path: &str, body: &str) -> Self {
+        let length = body.len();
+        let request = format!(
+            "POST {path} HTTP/1.1\r\nhost: {address}\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}"
+        );
+        let stream = TcpStream::connect(address).await.expect("it listens");
+        stream.set_nodelay(true).expect("a TCP socket");
+        Self {
+            stream,
+            request: request.into_bytes(),
+            read: Vec::with_capacity(64 << 10),
+        }
+    }
+
+    /// Sends the request, and reads until `is_read` says that it has what it wants. Returns what was read.
+    ///
+    /// # Panics
+    /// When the connection ends.
+    pub async fn send(&mut self, is_read: impl Fn(&[u8]) -> bool) -> &[u8] {
+        self.read.clear();
+        self.stream
+            .write_all(&self.request)
+            .await
+            .expect("it takes it");
+        self.until(is_read).await;
+        &self.read
+    }
+
+    /// Reads on.
+    ///
+    /// # Panics
+    /// When the connection ends.
+    pub async fn until(&mut self, is_read: impl Fn(&[u8]) -> bool) {
+        while !is_read(&self.read) {
+            let read = self
+                .stream
+                .read_buf(&mut self.read)
+                .await
+                .expect("an answer");
+            assert!(read > 0, "closed: {}", String::from_utf8_lossy(&self.read));
+        }
+    }
+}
+
+/// The position of `what`.
+#[must_use]
+pub fn find(bytes: &[u8], what: &[u8]) -> Option<usize> {
+    memchr::memmem::find(bytes, what)
+}
+
+/// Whether these bytes are a whole response with a `Content-Length` and the status 200.
+///
+/// # Panics
+/// When they are another response.
+#[must_use]
+pub fn is_whole(bytes: &[u8]) -> bool {
+    const LENGTH: &[u8] = b"content-length: ";
+    let Some(end) = find(bytes, b"\r\n\r\n") else {
+        return false;
+    };
+    let head = &bytes[..end];
+    let shown = || String::from_utf8_lossy(head);
+    assert!(head.starts_with(b"HTTP/1.1 200"), "{}", shown());
+    let at = find(head, LENGTH).unwrap_or_else(|| panic!("no length: {}", shown()));
+    let digits = head[at + LENGTH.len()..].iter();
+    let length = digits
+        .take_while(|byte| byte.is_ascii_digit())
+        .fold(0, |length, digit| 10 * length + usize::from(digit - b'0'));
+    bytes.len() >= end + 4 + length
 }

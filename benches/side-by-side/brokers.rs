@@ -112,7 +112,7 @@ impl Brokers {
     pub(crate) fn fill(&self, scenario: Scenario, messages: u64) -> String {
         let name = unique("source");
         if scenario.is_from_kafka() {
-            self.create_topic(&name);
+            self.create_topic(&name, PARTITIONS);
             self.fill_topic(&name, messages);
         } else {
             self.runtime.block_on(self.fill_stream(&name, messages));
@@ -163,7 +163,7 @@ impl Brokers {
     pub(crate) fn open(&self, scenario: Scenario) -> Destination<'_> {
         let name = unique("destination");
         let counter = if scenario.is_to_kafka() {
-            self.create_topic(&name);
+            self.create_topic(&name, PARTITIONS);
             Counter::Topic(client(&self.kafka).create().expect("a consumer"))
         } else if scenario == Scenario::KafkaToJetStream {
             let stream = async { create_stream(&self.jetstream().await, &name).await };
@@ -183,15 +183,15 @@ impl Brokers {
         jetstream::new(client)
     }
 
-    fn create_topic(&self, name: &str) {
+    pub(crate) fn create_topic(&self, name: &str, partitions: i32) {
         let admin = self.admin();
-        let new = NewTopic::new(name, PARTITIONS, TopicReplication::Fixed(1));
+        let new = NewTopic::new(name, partitions, TopicReplication::Fixed(1));
         let options = AdminOptions::new();
         let made = self.runtime.block_on(admin.create_topics(&[new], &options));
         made.expect("an answer")[0].as_ref().expect("a topic");
     }
 
-    fn delete_topic(&self, name: &str) {
+    pub(crate) fn delete_topic(&self, name: &str) {
         let admin = self.admin();
         let gone = admin.delete_topics(&[name], &AdminOptions::new());
         drop(self.runtime.block_on(gone));
@@ -254,7 +254,7 @@ async fn create_stream(context: &jetstream::Context, name: &str) -> jetstream::s
     context.create_stream(config).await.expect("a stream")
 }
 
-fn unique(what: &str) -> String {
+pub(crate) fn unique(what: &str) -> String {
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let number = COUNT.fetch_add(1, Ordering::Relaxed);
     format!("side-by-side-{what}-{}-{number}", std::process::id())

@@ -198,6 +198,12 @@ fn bento(scenario: Scenario, brokers: &Brokers, from: &str, to: &str) -> String 
     )
 }
 
+fn write(name: &str, text: &str) -> PathBuf {
+    let file = std::env::temp_dir().join(format!("{name}.yaml"));
+    std::fs::write(&file, text).expect("written");
+    file
+}
+
 // === impl Process ===
 
 impl Process {
@@ -208,15 +214,25 @@ impl Process {
         from: &str,
         to: &str,
     ) -> Self {
-        let file = who.configuration(scenario, brokers, from, to).map(|text| {
-            let file = std::env::temp_dir().join(format!("{to}.yaml"));
-            std::fs::write(&file, text).expect("written");
-            file
-        });
+        let file = who
+            .configuration(scenario, brokers, from, to)
+            .map(|text| write(to, &text));
         let path = file
             .as_ref()
             .map_or("", |file| file.to_str().expect("text"));
-        let mut command = who.command(scenario, brokers, from, to, path);
+        Self::spawn(who.command(scenario, brokers, from, to, path), file)
+    }
+
+    /// Starts the bridge with this configuration; `name` is a unique name for its file.
+    pub(crate) fn bridge(name: &str, text: &str) -> Self {
+        let file = write(name, text);
+        let mut command = Command::new(bridge());
+        command.args(["serve", "-c"]).arg(&file);
+        Self::spawn(command, Some(file))
+    }
+
+    /// Starts a program. `file` is removed when it ends.
+    pub(crate) fn spawn(mut command: Command, file: Option<PathBuf>) -> Self {
         let output = if std::env::var_os("SIDE_BY_SIDE_VERBOSE").is_some() {
             Stdio::inherit
         } else {

@@ -11,6 +11,8 @@
 //! million messages, and the most memory it had. What is measured begins with the first message at the destination, so
 //! that joining a group does not count.
 //!
+//! The scenarios `http-nats` and `http-kafka` are calls over HTTP to an agent behind a broker.
+//!
 //! Needs running brokers: `tests/run --brokers-only` prints the two variables to set. `MQ_BRIDGE` and `BENTO` name the
 //! programs of those peers; without them they are left out. `A2ABUS` names another binary of the bridge.
 #![allow(
@@ -27,6 +29,7 @@
 
 mod brokers;
 mod by_hand;
+mod calls;
 mod contestant;
 
 use std::time::{Duration, Instant};
@@ -49,6 +52,7 @@ struct Score {
 
 struct Arguments {
     scenarios: Vec<Scenario>,
+    calls: Vec<calls::Bus>,
     messages: u64,
     rounds: usize,
     /// The only contestant.
@@ -65,13 +69,15 @@ impl Arguments {
         };
         let only = arguments.iter().position(|argument| argument == "--only");
         let scenarios = arguments.iter().filter_map(|name| Scenario::named(name));
-        let scenarios: Vec<Scenario> = scenarios.collect();
+        let mut scenarios: Vec<Scenario> = scenarios.collect();
+        let calls = arguments.iter().filter_map(|name| calls::Bus::named(name));
+        let mut calls: Vec<calls::Bus> = calls.collect();
+        if scenarios.is_empty() && calls.is_empty() {
+            (scenarios, calls) = (Scenario::ALL.to_vec(), calls::Bus::ALL.to_vec());
+        }
         Self {
-            scenarios: if scenarios.is_empty() {
-                Scenario::ALL.to_vec()
-            } else {
-                scenarios
-            },
+            scenarios,
+            calls,
             messages: number("--messages", 200_000),
             rounds: usize::try_from(number("--rounds", 5)).expect("few"),
             only: only.map(|at| arguments[at + 1].clone()),
@@ -81,8 +87,10 @@ impl Arguments {
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    if let Some(["by-hand", work]) = arguments.first_chunk::<2>().map(|a| [&*a[0], &*a[1]]) {
-        return by_hand::run(work);
+    match arguments.first_chunk::<2>().map(|a| [&*a[0], &*a[1]]) {
+        Some(["by-hand", work]) => return by_hand::run(work),
+        Some(["by-hand-proxy", work]) => return calls::run_by_hand(work),
+        _ => {}
     }
     let Some(brokers) = Brokers::of_environment() else {
         return println!("skipped: A2ABUS_TEST_KAFKA and A2ABUS_TEST_NATS name no servers");
@@ -122,6 +130,9 @@ fn main() {
         }
         brokers.remove(*scenario, &source);
         table(*scenario, &contestants, &scores);
+    }
+    for bus in &arguments.calls {
+        calls::compare(&brokers, *bus, arguments.rounds, arguments.only.as_deref());
     }
 }
 

@@ -21,6 +21,7 @@ mod record;
 mod singly;
 mod thread;
 mod topics;
+mod window;
 mod writer;
 
 use std::borrow::Borrow;
@@ -182,10 +183,10 @@ impl Kafka {
 
     /// Fails at once for a topic that does not exist, or that this user may not see. If the cluster does not answer,
     /// the client queues the message and finds out.
-    async fn check_exists(&self, topic: &Topic) -> Result<(), TransportError> {
+    async fn check_exists(&self, topic: &Topic) -> Result<usize, TransportError> {
         let topics = self.shared.producer.topics();
         if *self.shared.health.borrow() != Health::Up {
-            return Ok(());
+            return Existence::Undetermined.into_result(topic);
         }
         let lookup = tokio::time::timeout(LOOKUP_TIMEOUT, self.find(topics, topic)).await;
         let verdict = lookup.unwrap_or(Existence::Undetermined);
@@ -204,7 +205,10 @@ impl Kafka {
             let name = topic.clone();
             let what = format!("look up the topic {topic}");
             match self.ask(what, move |client| lookup(client, &name)).await {
-                Ok(Lookup::Partitions(_)) => return Existence::Exists,
+                Ok(Lookup::Partitions(partitions)) => {
+                    let partitions = partitions.len();
+                    return Existence::Exists { partitions };
+                }
                 Ok(Lookup::Forbidden) => return Existence::Forbidden,
                 Ok(Lookup::Unknown) if start.elapsed() >= SENDER_PROPAGATION => {
                     return Existence::Missing;
@@ -366,11 +370,12 @@ impl Transport for Kafka {
         to: &Address,
         message: impl Borrow<Message> + Send,
     ) -> Result<Confirmation, TransportError> {
-        match self.shared.producer.topics().known(&to.topic) {
+        let partitions = match self.shared.producer.topics().known(&to.topic) {
             Some(known) => known.into_result(&to.topic)?,
             None => Box::pin(self.check_exists(&to.topic)).await?,
-        }
-        self.shared.producer.send(to, message.borrow()).await
+        };
+        let message = message.borrow();
+        self.shared.producer.send(to, partitions, message).await
     }
 
     async fn partitions(&self, topic: &Topic) -> Result<u32, TransportError> {

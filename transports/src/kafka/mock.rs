@@ -1,5 +1,6 @@
 //! Tests against librdkafka's mock cluster, which fails on demand. Tests against real brokers are in `tests/brokers`.
 
+use bytes::Bytes;
 use rdkafka::mocking::MockCluster;
 use rdkafka::producer::DefaultProducerContext;
 use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr as Response};
@@ -116,13 +117,22 @@ async fn a_producer_without_permission_to_write_reports_it() {
 
 /// Hands that many messages to the client at once and returns their offsets, or the first error.
 async fn burst(kafka: &Kafka, messages: usize) -> Result<Vec<i64>, TransportError> {
+    let to = Address {
+        may_linger: true,
+        ..Address::topic(topic())
+    };
+    offsets(kafka, &to, "small".into(), messages).await
+}
+
+async fn offsets(
+    kafka: &Kafka,
+    to: &Address,
+    body: Bytes,
+    messages: usize,
+) -> Result<Vec<i64>, TransportError> {
     let mut confirmations = Vec::new();
     for _ in 0..messages {
-        let to = Address {
-            may_linger: true,
-            ..Address::topic(topic())
-        };
-        confirmations.push(kafka.send(&to, Message::plain("small")).await?);
+        confirmations.push(kafka.send(to, Message::plain(body.clone())).await?);
     }
     let mut offsets = Vec::new();
     for confirmation in confirmations {
@@ -152,6 +162,27 @@ async fn messages_whose_request_was_too_large_are_sent_one_by_one_in_order() {
     assert_eq!(error.kind(), Kind::TooLarge);
     assert_eq!(burst(&kafka, 2).await.unwrap(), [103, 104]);
     kafka.close(DEADLINE).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn messages_that_wait_for_earlier_ones_stay_in_order() {
+    let (_cluster, kafka) = cluster().await;
+    let to = Address::topic(topic());
+    let small = offsets(&kafka, &to, "small".into(), 1_000).await.unwrap();
+    assert_eq!(small, (0..1_000).collect::<Vec<i64>>());
+    // More than may wait at a time.
+    let large = Bytes::from(vec![b'x'; 900_000]);
+    let large = offsets(&kafka, &to, large, 40).await.unwrap();
+    assert_eq!(large, (1_000..1_040).collect::<Vec<i64>>());
+    // Those that wait leave before the connection closes.
+    let mut confirmations = Vec::new();
+    for _ in 0..100 {
+        confirmations.push(kafka.send(&to, Message::plain("last")).await.unwrap());
+    }
+    kafka.close(DEADLINE).await.unwrap();
+    for confirmation in confirmations {
+        confirmation.await.unwrap();
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -231,18 +262,30 @@ async fn closing_or_dropping_a_connection_resolves_all_confirmations() {
     let connect = || Kafka::connect(KafkaConfig::new(["127.0.0.1:1"])).unwrap();
     let to = Address::topic(topic());
 
+    // The last of them wait for the others.
+    let send = async |kafka: &Kafka| {
+        let mut confirmations = Vec::new();
+        for _ in 0..10 {
+            confirmations.push(kafka.send(&to, Message::plain("x")).await.unwrap());
+        }
+        confirmations
+    };
     let kafka = connect();
-    let waiting = kafka.send(&to, Message::plain("x")).await.unwrap();
+    let waiting = send(&kafka).await;
     let error = kafka.close(Duration::from_millis(10)).await.unwrap_err();
     assert_eq!(error.kind(), Kind::TimedOut);
-    assert_eq!(waiting.await.unwrap_err().kind(), Kind::Closed);
+    for confirmation in waiting {
+        assert_eq!(confirmation.await.unwrap_err().kind(), Kind::Closed);
+    }
     let refused = kafka.send(&to, Message::plain("x")).await;
     assert_eq!(refused.unwrap_err().kind(), Kind::Closed);
 
     let kafka = connect();
-    let waiting = kafka.send(&to, Message::plain("x")).await.unwrap();
+    let waiting = send(&kafka).await;
     drop(kafka);
-    assert_eq!(waiting.await.unwrap_err().kind(), Kind::Closed);
+    for confirmation in waiting {
+        assert_eq!(confirmation.await.unwrap_err().kind(), Kind::Closed);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

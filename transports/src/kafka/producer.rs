@@ -8,6 +8,7 @@ use super::config::KafkaConfig;
 use super::health::Pulse;
 use super::singly::{Batched, Single, Singles};
 use super::topics::Topics;
+use super::window::Windows;
 use super::writer::{Client, LazyWriter, Setup, Writer};
 use crate::error::TransportError;
 use crate::message::Message;
@@ -22,7 +23,7 @@ const FOREVER: Duration = Duration::from_secs(24 * 60 * 60);
 /// The producers of one transport.
 #[derive(Debug)]
 pub(super) struct Producer {
-    prompt: Arc<Writer<Batched>>,
+    prompt: Arc<Windows>,
     /// For messages that may linger, if the configuration lets them. With a linger time of zero, librdkafka polls
     /// without a pause while messages wait for the requests before them.
     lingering: Option<LazyWriter<Batched>>,
@@ -46,7 +47,7 @@ impl Producer {
         };
         let lingers = !config.linger.is_zero();
         Ok(Self {
-            prompt: Writer::start(setup(Duration::ZERO))?,
+            prompt: Windows::new(Writer::start(setup(Duration::ZERO))?),
             lingering: lingers.then(|| LazyWriter::new(setup(config.linger))),
             singles: Arc::new(Singles::new(setup(Duration::ZERO))),
         })
@@ -54,18 +55,19 @@ impl Producer {
 
     /// The client of the producer that sends at once, for questions to the cluster.
     pub(super) fn client(&self) -> Result<Arc<BatchClient>, TransportError> {
-        self.prompt.client()
+        self.prompt.writer().client()
     }
 
     /// The known state of the topics that are written to.
     pub(super) fn topics(&self) -> &Topics {
-        self.prompt.topics()
+        self.prompt.writer().topics()
     }
 
-    /// Queues a message, in the order of the calls.
+    /// Queues a message, in the order of the calls. `partitions` is how many the topic has.
     pub(super) async fn send(
         &self,
         to: &Address,
+        partitions: usize,
         message: &Message,
     ) -> Result<Confirmation, TransportError> {
         let passage = self.singles.pass(&to.topic).await?;
@@ -74,10 +76,16 @@ impl Producer {
             let writer = self.singles.writer().get()?;
             return writer.queue(to, message, single).await;
         }
-        let batched = |answer| Batched { answer, passage };
         match &self.lingering {
-            Some(lingering) if to.may_linger => lingering.get()?.queue(to, message, batched).await,
-            _ => self.prompt.queue(to, message, batched).await,
+            Some(lingering) if to.may_linger => {
+                let batched = |answer| Batched {
+                    answer,
+                    passage,
+                    slot: None,
+                };
+                lingering.get()?.queue(to, message, batched).await
+            }
+            _ => self.prompt.send(to, partitions, message, passage).await,
         }
     }
 
@@ -90,7 +98,8 @@ impl Producer {
                 None => Ok(()),
             }
         };
-        let (prompt, lingering) = tokio::join!(self.prompt.close(until), lingering);
+        self.prompt.release_all();
+        let (prompt, lingering) = tokio::join!(self.prompt.writer().close(until), lingering);
         // After the batches, because refused batches are sent here.
         let singles = self.singles.writer().close(until).await;
         singles.and(lingering).and(prompt)
@@ -98,7 +107,7 @@ impl Producer {
 
     /// Releases the clients without waiting. Pending confirmations report that they are closed.
     pub(super) fn stop(&self) {
-        self.prompt.stop();
+        self.prompt.writer().stop();
         if let Some(lingering) = &self.lingering {
             lingering.stop();
         }

@@ -18,6 +18,7 @@ use rdkafka::message::{BorrowedHeaders, BorrowedMessage, Message as _, OwnedHead
 use rdkafka::producer::BaseRecord;
 use tokio::sync::Notify;
 
+use super::window::Slot;
 use super::writer::{Answer, Enqueued, LazyWriter, Sent, Setup};
 use crate::error::{TransportError, TransportErrorKind};
 use crate::message::Topic;
@@ -81,6 +82,8 @@ pub(super) struct InFlight {
 pub(super) struct Batched {
     pub(super) answer: Answer,
     pub(super) passage: InFlight,
+    /// Its place in the window of its topic, if it may not linger.
+    pub(super) slot: Option<Slot>,
 }
 
 /// A message that was sent on its own.
@@ -104,6 +107,7 @@ impl Sent for Batched {
         // Nobody has to wait for a confirmation.
         let _ = self.answer.send(result);
         drop(self.passage);
+        drop(self.slot);
     }
 }
 
@@ -206,7 +210,9 @@ impl Singles {
 
     /// Keeps a message whose request was too large, to send it on its own.
     fn refused(message: &BorrowedMessage<'_>, batched: Batched) {
-        let Batched { answer, passage } = batched;
+        let Batched {
+            answer, passage, ..
+        } = batched;
         let refused = Refused {
             topic: message.topic().to_owned(),
             partition: message.partition(),
@@ -268,10 +274,12 @@ impl Singles {
             }),
         };
         // A message that is not queued reports its result when it is dropped; its sender sends it again.
-        match self.writer.get().and_then(|writer| writer.enqueue(record)) {
+        match self.writer.get().map(|writer| writer.enqueue(record)) {
             Ok(Enqueued::Yes) => {}
             Ok(Enqueued::Full(record)) => drop(record),
-            Err(error) => tracing::debug!(topic = message.topic, %error, "not sent once more"),
+            Ok(Enqueued::Refused(error, _)) | Err(error) => {
+                tracing::debug!(topic = message.topic, %error, "not sent once more");
+            }
         }
     }
 

@@ -53,7 +53,10 @@ struct Known {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Existence {
     /// It is there.
-    Exists,
+    Exists {
+        /// How many partitions it had.
+        partitions: usize,
+    },
     /// It is being created, or the cluster did not answer: the client keeps the message and finds out.
     Undetermined,
     /// It does not exist.
@@ -85,7 +88,7 @@ impl Topics {
     /// Remembers the answer of the cluster.
     pub(super) fn note(&self, topic: &Topic, verdict: Existence) {
         let now = Instant::now();
-        let until = (verdict != Existence::Exists).then(|| now + CACHE_TTL);
+        let until = (!matches!(verdict, Existence::Exists { .. })).then(|| now + CACHE_TTL);
         let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
         if known.len() >= MAX_KNOWN {
             known.retain(|_, known| known.until.is_none_or(|until| until > now));
@@ -111,10 +114,11 @@ impl Topics {
 // === impl Existence ===
 
 impl Existence {
-    /// Whether a message can be queued for the topic.
-    pub(super) fn into_result(self, topic: &Topic) -> Result<(), TransportError> {
+    /// The number of partitions of a topic for which a message can be queued, as far as it is known.
+    pub(super) fn into_result(self, topic: &Topic) -> Result<usize, TransportError> {
         match self {
-            Self::Exists | Self::Undetermined => Ok(()),
+            Self::Exists { partitions } => Ok(partitions),
+            Self::Undetermined => Ok(1),
             Self::Missing => Err(TransportError::new(
                 TransportErrorKind::UnknownTopic,
                 format!("send to the topic {topic}, which does not exist"),
@@ -135,8 +139,9 @@ mod tests {
     fn the_existence_of_a_topic_is_remembered_until_it_is_forgotten() {
         let (topics, there) = (Topics::default(), Topic::from_static("there"));
         assert_eq!(topics.known(&there), None);
-        topics.note(&there, Existence::Exists);
-        assert_eq!(topics.known(&there), Some(Existence::Exists));
+        let exists = Existence::Exists { partitions: 3 };
+        topics.note(&there, exists);
+        assert_eq!(topics.known(&there), Some(exists));
         topics.forget("there");
         assert_eq!(topics.known(&there), None);
         topics.note(&there, Existence::Missing);

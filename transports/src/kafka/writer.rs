@@ -215,12 +215,14 @@ impl<S: Sent> Writer<S> {
         sent: impl FnOnce(Answer) -> S,
     ) -> Result<Confirmation, TransportError> {
         let (answer, receiver) = oneshot::channel();
-        let mut record = record(to, message, Box::new(sent(answer)))?;
+        let partition = partition(to)?;
+        let mut record = record(to, partition, message, Box::new(sent(answer)));
         let sized = |error| self.sized(error, message);
         if self.line.is_empty() {
-            match self.enqueue(record).map_err(sized)? {
+            match self.enqueue(record) {
                 Enqueued::Yes => return Ok(Confirmation::waiting(receiver)),
                 Enqueued::Full(back) => record = back,
+                Enqueued::Refused(error, _) => return Err(sized(error)),
             }
         }
         let wait = self.enqueue_in_order(record);
@@ -253,30 +255,49 @@ impl<S: Sent> Writer<S> {
         loop {
             // Registered before the attempt, so that room made in between is not missed.
             let room = self.line.room.notified();
-            match self.enqueue(record)? {
+            match self.enqueue(record) {
                 Enqueued::Yes => return Ok(()),
                 Enqueued::Full(back) => record = back,
+                Enqueued::Refused(error, _) => return Err(error),
             }
             room.await;
         }
     }
 
-    pub(super) fn enqueue<'a>(
-        &self,
-        record: Record<'a, S>,
-    ) -> Result<Enqueued<'a, S>, TransportError> {
-        if self.closing.load(Ordering::Acquire) {
-            return Err(closed());
-        }
-        let client = self.client()?;
-        match client.send(record) {
-            Ok(()) => Ok(Enqueued::Yes),
-            Err((KafkaError::MessageProduction(Code::QueueFull), record)) => {
-                Ok(Enqueued::Full(record))
+    /// Queues a message whose sender waits for the result already, which may be that it cannot be queued.
+    pub(super) fn queue_now(&self, to: &Address, message: &Message, sent: S) {
+        let partition = match partition(to) {
+            Ok(partition) => partition,
+            Err(error) => return sent.answer(Err(error)),
+        };
+        match self.enqueue(record(to, partition, message, Box::new(sent))) {
+            Enqueued::Yes => {}
+            Enqueued::Full(record) => {
+                let what = "queue the message";
+                let error = TransportError::new(TransportErrorKind::Saturated, what);
+                record.delivery_opaque.answer(Err(error));
             }
-            Err((error, _)) => {
+            Enqueued::Refused(error, record) => {
+                let error = self.sized(error, message);
+                record.delivery_opaque.answer(Err(error));
+            }
+        }
+    }
+
+    pub(super) fn enqueue<'a>(&self, record: Record<'a, S>) -> Enqueued<'a, S> {
+        if self.closing.load(Ordering::Acquire) {
+            return Enqueued::Refused(closed(), record);
+        }
+        let client = match self.client() {
+            Ok(client) => client,
+            Err(error) => return Enqueued::Refused(error, record),
+        };
+        match client.send(record) {
+            Ok(()) => Enqueued::Yes,
+            Err((KafkaError::MessageProduction(Code::QueueFull), record)) => Enqueued::Full(record),
+            Err((error, record)) => {
                 let broken = client.client().fatal_error().map(|(code, _)| code);
-                Err(refused("queue the message", error, broken))
+                Enqueued::Refused(refused("queue the message", error, broken), record)
             }
         }
     }
@@ -336,6 +357,8 @@ pub(super) enum Enqueued<'a, S: Sent> {
     Yes,
     /// The record, returned.
     Full(Record<'a, S>),
+    /// The record, returned, and why.
+    Refused(TransportError, Record<'a, S>),
 }
 
 /// Serves delivery reports and errors until the writer is stopped, and replaces a failed client.
@@ -401,19 +424,20 @@ fn create<S: Sent>(setup: &Setup, room: &Arc<Notify>) -> Result<Client<S>, Trans
         .map_err(|error| failed("create the Kafka producer", error))
 }
 
+/// The partition that the address forces.
+fn partition(to: &Address) -> Result<Option<i32>, TransportError> {
+    let partition = to.partition.map(i32::try_from).transpose();
+    partition
+        .map_err(|_| TransportError::new(TransportErrorKind::UnknownTopic, "address the partition"))
+}
+
 fn record<'a, S: Sent>(
     to: &'a Address,
+    partition: Option<i32>,
     message: &'a Message,
     sent: Box<S>,
-) -> Result<Record<'a, S>, TransportError> {
-    let partition = to.partition.map(i32::try_from).transpose();
-    let Ok(partition) = partition else {
-        return Err(TransportError::new(
-            TransportErrorKind::UnknownTopic,
-            "address the partition",
-        ));
-    };
-    Ok(BaseRecord {
+) -> Record<'a, S> {
+    BaseRecord {
         topic: to.topic.as_str(),
         partition,
         payload: message.body.as_deref(),
@@ -421,7 +445,7 @@ fn record<'a, S: Sent>(
         timestamp: None,
         headers: headers(&message.headers),
         delivery_opaque: sent,
-    })
+    }
 }
 
 fn headers(headers: &Headers) -> Option<OwnedHeaders> {

@@ -1,0 +1,257 @@
+//! Messages that may not linger: while few messages of a topic are in flight, the next one leaves at once. More wait
+//! here, and leave together.
+//!
+//! ```text
+//! send ──few in flight?──▶ librdkafka ──result──┐
+//!   │no                        ▲                │
+//!   └──▶ waiting ──all at once─┘◀──few in flight┘
+//! ```
+//! A partition takes five requests of an idempotent producer at a time. While more messages wait, librdkafka polls
+//! without a pause, which costs a core, and later sends each of them in a request of its own or nearly so. Here they
+//! cost nothing, and share a request.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+
+use tokio::sync::{Notify, oneshot};
+
+use super::singly::{Batched, InFlight};
+use super::writer::Writer;
+use crate::error::{TransportError, TransportErrorKind};
+use crate::message::{Message, Topic};
+use crate::transport::{Address, Confirmation, QUEUE_DEADLINE};
+
+/// How many messages for each partition of a topic are in flight before others wait. Fewer than the requests that a
+/// partition takes, because waiting messages may leave in several requests.
+const WINDOW: usize = 2;
+/// The size of the messages of one topic that wait. Further senders wait too.
+const MAX_WAITING_BYTES: usize = 16 << 20;
+/// At most this many idle topics are remembered, in addition to those with traffic.
+const MAX_TOPICS: usize = 10_000;
+
+/// The windows of all topics.
+#[derive(Debug)]
+pub(super) struct Windows {
+    writer: Arc<Writer<Batched>>,
+    windows: RwLock<HashMap<Topic, Arc<Window>>>,
+}
+
+/// The messages of one topic.
+#[derive(Debug, Default)]
+struct Window {
+    state: Mutex<State>,
+    /// The waiting messages have left.
+    left: Notify,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    in_flight: usize,
+    waiting: VecDeque<Waiting>,
+    waiting_bytes: usize,
+    /// Messages that have waited are being queued: others wait, so that they stay in order.
+    is_releasing: bool,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    to: Address,
+    message: Message,
+    sent: Batched,
+}
+
+/// A place in the window of a topic, given up on drop.
+#[derive(Debug)]
+pub(super) struct Slot {
+    windows: Arc<Windows>,
+    window: Arc<Window>,
+    /// See [`Windows::release`].
+    limit: usize,
+}
+
+/// What becomes of a message.
+enum Turn {
+    /// It leaves now.
+    Now(InFlight, Slot),
+    /// It waits.
+    Later(Confirmation),
+}
+
+// === impl Windows ===
+
+impl Windows {
+    pub(super) fn new(writer: Arc<Writer<Batched>>) -> Arc<Self> {
+        Arc::new(Self {
+            writer,
+            windows: RwLock::default(),
+        })
+    }
+
+    /// The writer of the messages.
+    pub(super) fn writer(&self) -> &Writer<Batched> {
+        &self.writer
+    }
+
+    /// Sends a message, or lets it wait for those before it. `partitions` is how many the topic has.
+    ///
+    /// # Errors
+    /// `Saturated` if too much waits for too long, and the errors of the writer.
+    pub(super) async fn send(
+        self: &Arc<Self>,
+        to: &Address,
+        partitions: usize,
+        message: &Message,
+        passage: InFlight,
+    ) -> Result<Confirmation, TransportError> {
+        let window = self.window(&to.topic);
+        let limit = WINDOW * partitions;
+        let turn = match self.turn(&window, limit, (to, message), passage) {
+            Ok(turn) => turn,
+            Err(passage) => {
+                let turn = self.turn_later(&window, limit, (to, message), passage);
+                let turn = tokio::time::timeout(QUEUE_DEADLINE, turn).await;
+                turn.map_err(|_| {
+                    let what = format!("wait for earlier messages to {}", to.topic);
+                    TransportError::new(TransportErrorKind::Saturated, what)
+                })?
+            }
+        };
+        match turn {
+            Turn::Later(confirmation) => Ok(confirmation),
+            Turn::Now(passage, slot) => {
+                let sent = |answer| Batched {
+                    answer,
+                    passage,
+                    slot: Some(slot),
+                };
+                self.writer.queue(to, message, sent).await
+            }
+        }
+    }
+
+    async fn turn_later(
+        self: &Arc<Self>,
+        window: &Arc<Window>,
+        limit: usize,
+        message: (&Address, &Message),
+        mut passage: InFlight,
+    ) -> Turn {
+        loop {
+            // Registered before the attempt, so that room made in between is not missed.
+            let mut left = std::pin::pin!(window.left.notified());
+            left.as_mut().enable();
+            match self.turn(window, limit, message, passage) {
+                Ok(turn) => return turn,
+                Err(back) => passage = back,
+            }
+            left.await;
+        }
+    }
+
+    /// Returns the passage if too much waits.
+    fn turn(
+        self: &Arc<Self>,
+        window: &Arc<Window>,
+        limit: usize,
+        (to, message): (&Address, &Message),
+        passage: InFlight,
+    ) -> Result<Turn, InFlight> {
+        let slot = || Slot {
+            windows: Arc::clone(self),
+            window: Arc::clone(window),
+            limit,
+        };
+        let mut state = window.state();
+        if state.is_open(limit) {
+            state.in_flight += 1;
+            return Ok(Turn::Now(passage, slot()));
+        }
+        let size = message.size_bytes();
+        if !state.waiting.is_empty() && state.waiting_bytes + size > MAX_WAITING_BYTES {
+            return Err(passage);
+        }
+        let (answer, receiver) = oneshot::channel();
+        let sent = Batched {
+            answer,
+            passage,
+            slot: Some(slot()),
+        };
+        state.waiting_bytes += size;
+        state.waiting.push_back(Waiting {
+            to: to.clone(),
+            message: message.clone(),
+            sent,
+        });
+        Ok(Turn::Later(Confirmation::waiting(receiver)))
+    }
+
+    /// Sends everything that waits, before the writer closes.
+    pub(super) fn release_all(&self) {
+        let windows = |known: &HashMap<_, Arc<_>>| known.values().cloned().collect::<Vec<_>>();
+        let windows = windows(&self.windows.read().unwrap_or_else(PoisonError::into_inner));
+        for window in windows {
+            self.release(&window, usize::MAX);
+        }
+    }
+
+    /// Sends everything that waits in a window, if fewer messages than `limit` are in flight.
+    fn release(&self, window: &Window, limit: usize) {
+        let mut state = window.state();
+        if state.is_releasing {
+            return;
+        }
+        while !state.waiting.is_empty() && state.in_flight < limit {
+            let waiting = std::mem::take(&mut state.waiting);
+            state.waiting_bytes = 0;
+            state.in_flight += waiting.len();
+            state.is_releasing = true;
+            // A message that is not queued is dropped, and then leaves the window.
+            drop(state);
+            window.left.notify_waiters();
+            for Waiting { to, message, sent } in waiting {
+                self.writer.queue_now(&to, &message, sent);
+            }
+            state = window.state();
+            state.is_releasing = false;
+        }
+    }
+
+    fn window(&self, topic: &Topic) -> Arc<Window> {
+        let known = self.windows.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some(window) = known.get(topic) {
+            return Arc::clone(window);
+        }
+        drop(known);
+        let mut known = self.windows.write().unwrap_or_else(PoisonError::into_inner);
+        if known.len() >= MAX_TOPICS {
+            // Every message in flight holds its window.
+            known.retain(|_, window| Arc::strong_count(window) > 1);
+        }
+        Arc::clone(known.entry(topic.clone()).or_default())
+    }
+}
+
+// === impl Window ===
+
+impl Window {
+    /// Every change is complete before the lock is released, so a panic elsewhere leaves it usable.
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+// === impl State ===
+
+impl State {
+    /// Whether a message may leave now.
+    fn is_open(&self, limit: usize) -> bool {
+        self.in_flight < limit && self.waiting.is_empty() && !self.is_releasing
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        self.window.state().in_flight -= 1;
+        self.windows.release(&self.window, self.limit);
+    }
+}
