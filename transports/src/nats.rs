@@ -18,7 +18,6 @@ use std::time::Duration;
 use a2abus_plugin::Text;
 use async_nats::Client;
 use futures_util::StreamExt as _;
-use futures_util::stream::select_all;
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -52,7 +51,7 @@ pub use permissions::Permissions;
 
 use api::Api;
 use consumer::ConsumerRef;
-use core::{CoreReader, Unflushed, Waiter};
+use core::{CoreReader, Subscribers, ToFlush, Unflushed, Waiter};
 use durable::DurableReader;
 use expected::{Answer, Expected, NotSentGuard, Notice};
 use jetstream::Replies;
@@ -89,6 +88,8 @@ struct Inner {
     api: Api,
     /// Publications waiting for a flush.
     written: mpsc::Sender<Unflushed>,
+    /// The same for messages with a reply subject.
+    requested: mpsc::Sender<Unflushed>,
     /// Questions whose answers come on `{inbox}.{token}`.
     notices: mpsc::Sender<Notice>,
     inbox: String,
@@ -127,14 +128,15 @@ impl Nats {
         let (link, client) = Link::connect(&config, SUBSCRIPTION_CAPACITY).await?;
         let inbox = client.new_inbox();
         let replies = subscribe_one(&client, format!("{inbox}.*"), None).await?;
-        let (written, to_flush) = mpsc::channel(core::FLUSH_QUEUE);
+        let (written, messages) = mpsc::channel(core::FLUSH_QUEUE);
+        let (requested, requests) = mpsc::channel(core::FLUSH_QUEUE);
         let (notices, to_notice) = mpsc::channel(jetstream::NOTICES);
         let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
         tasks.spawn(Arc::clone(&link).watch(client.clone(), stop.clone()));
         tasks.spawn(core::flush_for(
             client.clone(),
             Arc::clone(&link),
-            to_flush,
+            ToFlush { messages, requests },
             config.ack_timeout,
             stop.clone(),
         ));
@@ -159,6 +161,7 @@ impl Nats {
                 client,
                 link,
                 written,
+                requested,
                 notices,
                 inbox,
                 tokens: AtomicU64::new(1),
@@ -242,7 +245,13 @@ impl Transport for Nats {
         };
         let (verdict, waiting) = oneshot::channel();
         match &to.guarantee {
-            Guarantee::Default => inner.send_core(out, bytes, verdict).await?,
+            Guarantee::Default => {
+                let queue = match &to.reply_to {
+                    Some(_) => &inner.requested,
+                    None => &inner.written,
+                };
+                inner.send_core(queue, out, bytes, verdict).await?;
+            }
             Guarantee::Stored { .. } | Guarantee::StoredNext { .. } => {
                 inner.send_stored(to, out, bytes(), verdict).await?
             }
@@ -301,7 +310,7 @@ impl Nats {
         let (stop, reader, end) = self.stop_with();
         let leave = CancellationToken::new();
         let core = CoreReader {
-            messages: select_all(subscribers),
+            messages: Subscribers::new(subscribers),
             deliveries,
             budget,
             link: Arc::clone(&inner.link),
@@ -384,13 +393,14 @@ impl Inner {
     /// Reserve room for the confirmation before sending: a message that the client has cannot be taken back.
     async fn send_core(
         &self,
+        queue: &mpsc::Sender<Unflushed>,
         out: async_nats::message::OutboundMessage,
         bytes: impl FnOnce() -> usize,
         confirm: Waiter,
     ) -> Result<(), TransportError> {
-        let room = match self.written.try_reserve() {
+        let room = match queue.try_reserve() {
             Ok(room) => room,
-            Err(_) => in_queue(self.written.reserve()).await?,
+            Err(_) => in_queue(queue.reserve()).await?,
         };
         if !self.link.is_usable() {
             self.link.up(core::after(self.ack_timeout)).await?;

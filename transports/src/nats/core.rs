@@ -11,7 +11,8 @@ use async_nats::client::traits::Publisher as _;
 use async_nats::message::OutboundMessage;
 use async_nats::{Client, PublishError, PublishErrorKind, Subject, Subscriber};
 use futures_util::StreamExt;
-use futures_util::stream::SelectAll;
+use futures_util::future::Either;
+use futures_util::stream::{SelectAll, select_all};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 use tokio::time::{Instant, Interval, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
@@ -28,6 +29,9 @@ pub const LANES: u32 = 64;
 
 /// At most this many publications wait for the flush that confirms them.
 pub(super) const FLUSH_QUEUE: usize = 4096;
+
+/// How long a request waits for the flush that confirms it. Its answer confirms it too, and nearly always comes first.
+const REQUEST_FLUSH_PAUSE: Duration = Duration::from_millis(10);
 
 /// The prefix of the reply subjects of messages that JetStream pushes. These are for acknowledgements, not for answers.
 const ACKNOWLEDGEMENTS: &str = "$JS.ACK.";
@@ -49,6 +53,14 @@ pub(super) struct Unflushed {
     /// How many connections there had been before it was given to the client.
     pub(super) connects: u64,
     pub(super) confirm: Waiter,
+}
+
+/// The queues of publications that wait for a flush.
+#[derive(Debug)]
+pub(super) struct ToFlush {
+    pub(super) messages: mpsc::Receiver<Unflushed>,
+    /// Messages with a reply subject.
+    pub(super) requests: mpsc::Receiver<Unflushed>,
 }
 
 /// The NATS form of a message, with a header of our own for the server.
@@ -103,7 +115,8 @@ fn publish_error(error: PublishError, client: &Client, bytes: usize) -> Transpor
 }
 
 /// Confirms publications: one flush for all that were queued before it began. Ends when it is stopped and nothing
-/// waits.
+/// waits. A flush costs as much as a publication, so requests wait a little, and those that are answered meanwhile need
+/// none.
 ///
 /// A flush means that the client's buffer is empty, not that a certain message was written: after a reconnect it refers
 /// to the new connection, although the buffer of the old one is lost. So a publication is confirmed only if the
@@ -111,7 +124,10 @@ fn publish_error(error: PublishError, client: &Client, bytes: usize) -> Transpor
 pub(super) async fn flush_for(
     client: Client,
     link: Arc<Link>,
-    mut queue: mpsc::Receiver<Unflushed>,
+    ToFlush {
+        mut messages,
+        mut requests,
+    }: ToFlush,
     max_wait: Duration,
     stop: CancellationToken,
 ) {
@@ -123,9 +139,28 @@ pub(super) async fn flush_for(
     loop {
         tokio::select! {
             biased;
-            count = queue.recv_many(&mut batch, FLUSH_QUEUE) => if count == 0 { return },
+            first = messages.recv() => match first {
+                Some(first) => batch.push(first),
+                None => return,
+            },
+            first = requests.recv() => match first {
+                Some(first) => {
+                    batch.push(first);
+                    batch.extend(soon(&mut messages, &stop).await);
+                }
+                None => return,
+            },
             // Only when nothing waits.
             () = stop.cancelled() => return,
+        }
+        for queue in [&mut messages, &mut requests] {
+            while let Ok(more) = queue.try_recv() {
+                batch.push(more);
+            }
+        }
+        batch.retain(|written| !written.confirm.is_closed());
+        if batch.is_empty() {
+            continue;
         }
         let flushed = flush(&client, &mut connection, &mut clock).await;
         let now = connects(&client);
@@ -143,6 +178,19 @@ pub(super) async fn flush_for(
             // The caller may have stopped waiting.
             let _ = written.confirm.send(result);
         }
+    }
+}
+
+/// The next message, if it comes while requests wait.
+async fn soon(
+    messages: &mut mpsc::Receiver<Unflushed>,
+    stop: &CancellationToken,
+) -> Option<Unflushed> {
+    tokio::select! {
+        biased;
+        next = messages.recv() => next,
+        () = stop.cancelled() => None,
+        () = tokio::time::sleep(REQUEST_FLUSH_PAUSE) => None,
     }
 }
 
@@ -167,9 +215,13 @@ async fn flush(
     false
 }
 
+/// The messages of some subscriptions. `SelectAll` wakes its task once more after each message, so one subscription
+/// does without it.
+pub(super) struct Subscribers(Either<Subscriber, SelectAll<Subscriber>>);
+
 /// Reads core subscriptions for one consumer.
 pub(super) struct CoreReader {
-    pub(super) messages: SelectAll<Subscriber>,
+    pub(super) messages: Subscribers,
     pub(super) deliveries: mpsc::Sender<Delivery>,
     pub(super) budget: Budget,
     pub(super) link: Arc<Link>,
@@ -202,6 +254,17 @@ struct Backlog {
     limit_bytes: usize,
 }
 
+// === impl Subscribers ===
+
+impl Subscribers {
+    pub(super) fn new(mut subscribers: Vec<Subscriber>) -> Self {
+        Self(match subscribers.pop() {
+            Some(only) if subscribers.is_empty() => Either::Left(only),
+            last => Either::Right(select_all(subscribers.into_iter().chain(last))),
+        })
+    }
+}
+
 // === impl CoreReader ===
 
 impl CoreReader {
@@ -223,7 +286,7 @@ impl CoreReader {
             lost,
             stop,
         } = self;
-        let mut chunks = messages.ready_chunks(CHUNK);
+        let mut chunks = messages.0.ready_chunks(CHUNK);
         let mut backlog = Backlog::new(&budget);
         let (mut subscribed, mut open) = (true, true);
         while open || !backlog.waiting.is_empty() {
@@ -236,9 +299,12 @@ impl CoreReader {
                 Ok(()) = overrun.changed(), if !lost.is_cancelled() => lost.cancel(),
                 () = leave.cancelled(), if subscribed => {
                     subscribed = false;
-                    for subscriber in chunks.get_mut().iter_mut() {
-                        // Fails only when the client has ended, and the subscription with it.
-                        drop(subscriber.drain().await);
+                    // Fails only when the client has ended, and the subscription with it.
+                    match chunks.get_mut() {
+                        Either::Left(only) => drop(only.drain().await),
+                        Either::Right(all) => for subscriber in all.iter_mut() {
+                            drop(subscriber.drain().await);
+                        },
                     }
                 }
                 permit = budget.acquire(oldest.unwrap_or(0)), if oldest.is_some() => {
