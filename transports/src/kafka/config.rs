@@ -38,7 +38,7 @@ pub struct KafkaConfig {
     /// `1s`; `0s` sends it at once.
     ///
     /// With `1ms`, a bridge under load moves up to half as many messages again as with `0s`, with up to a quarter less
-    /// CPU. Calls over HTTP, their answers, and what workflows publish never wait.
+    /// CPU. Calls over HTTP, their answers, and what workflows publish never linger.
     #[serde(
         default = "default_linger",
         with = "crate::human_duration",
