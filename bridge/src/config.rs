@@ -44,7 +44,7 @@ use std::path::Path;
 use serde_json::Value;
 
 pub use self::agents::{
-    A2aConfig, AgentCardConfig, AgentProtocol, ListVersions, PushConfig, SkillConfig,
+    A2aConfig, AgentCardConfig, AgentProtocol, ClientDialect, ListVersions, PushConfig, SkillConfig,
 };
 pub use self::attach::{AttachConfig, AttachProtocol, TextOrSecret};
 pub use self::binding::{

@@ -294,6 +294,35 @@ impl Agent {
 }
 
 #[tokio::test]
+async fn clients_that_show_no_dialect_get_the_one_of_their_agent() {
+    let config = CONFIG.replace("The weather.,", "The weather., dialect: jaf-doc,");
+    let bus = Bus::open_with(&config).await;
+    // Both paths lead to the same agent.
+    for path in ["/a2a/agents/weather", "/a2a"] {
+        let sent = bus
+            .front
+            .to(path, request("7", "message/send", user_message("message")));
+        let sent = sent.header("content-type", "application/json");
+        let answer = whole(sent.send().await.unwrap()).await;
+        assert_eq!(answer["result"]["kind"], "completion");
+    }
+    // A version in the request, and the agents without the setting, are as before.
+    let sent = bus.post(request("7", "message/send", user_message("message")));
+    let sent = sent.header("a2a-version", "0.3").send();
+    let answer = whole(sent.await.unwrap()).await;
+    assert_eq!(answer["result"]["kind"], "message");
+    let answer = bus.ask_1_0("SendMessage", user_message("message")).await;
+    assert!(answer["result"]["message"].is_object());
+    let sent = bus.front.to(
+        "/a2a/agents/maps",
+        request("7", "message/send", user_message("message")),
+    );
+    let sent = sent.header("content-type", "application/json");
+    let answer = whole(sent.send().await.unwrap()).await;
+    assert_eq!(answer["result"]["kind"], "message");
+}
+
+#[tokio::test]
 async fn a_message_is_answered_in_its_own_dialect() {
     let bus = Bus::open().await;
     let answer = bus.ask("message/send", user_message("message")).await;

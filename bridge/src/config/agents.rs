@@ -49,6 +49,13 @@ pub struct AgentCardConfig {
     ///
     /// Wrong: set `a2a` for an A2A agent that ignores unknown requests; otherwise MCP clients sometimes wait 2 s.
     pub protocol: Option<AgentProtocol>,
+    /// The dialect of A2A that clients get whose requests show none: no `A2A-Version`, and nothing that only JAF has.
+    /// `a2a-0.3`, or `jaf-doc`: the JAF document. It applies at the URL of the agent, and at `POST /a2a` if the agent is
+    /// the one that is called by default.
+    ///
+    /// Wrong: with `jaf-doc`, SDKs of A2A 0.3 that do not send `A2A-Version` cannot read the answers.
+    #[serde(default)]
+    pub dialect: ClientDialect,
     /// Whether the agent can stream its answer in parts (`message/stream`).
     ///
     /// Wrong: with `false` clients do not request streams, and `message/stream` is refused.
@@ -84,6 +91,18 @@ pub enum AgentProtocol {
     A2a,
     /// It has tools, prompts and resources.
     Mcp,
+}
+
+/// The dialect for clients whose requests show none.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum ClientDialect {
+    /// Official A2A 0.3.
+    #[default]
+    #[serde(rename = "a2a-0.3")]
+    A2a03,
+    /// The JAF document.
+    #[serde(rename = "jaf-doc")]
+    JafDoc,
 }
 
 /// One skill of an agent, as its card shows it.
@@ -315,6 +334,7 @@ impl AgentCardConfig {
             to: self.to.clone(),
             attach: self.attach.clone(),
             protocol: self.protocol,
+            dialect: self.dialect,
             lists: card.lists,
         }
     }

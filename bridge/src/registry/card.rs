@@ -16,7 +16,7 @@ use a2abus_plugin::Text;
 use serde::Deserialize as _;
 use serde_json::{Map, Value};
 
-use crate::config::{AgentCardConfig, AgentProtocol, ListVersions, SkillConfig};
+use crate::config::{AgentCardConfig, AgentProtocol, ClientDialect, ListVersions, SkillConfig};
 use crate::names::Name;
 
 /// The extension that says how an agent is reached.
@@ -240,6 +240,7 @@ impl Reader<'_> {
         let topic = topic.filter(|_| !is_unreadable);
         let lease = self.text(bus, place, "lease", NAME, false);
         let protocol = self.protocol(bus, place);
+        let dialect = self.dialect(bus, place);
         Card {
             agent: agent.or(name).map(Text::from),
             shown: AgentCardConfig {
@@ -249,6 +250,7 @@ impl Reader<'_> {
                 to: None,
                 skills: Vec::new(),
                 protocol,
+                dialect: dialect.unwrap_or_default(),
                 lists: self.lists(bus, place),
                 streaming,
                 input_modes: self.modes(members, ["defaultInputModes", "inputModes"]),
@@ -313,6 +315,19 @@ impl Reader<'_> {
             _ => {
                 self.0
                     .add(&format!("{place}/protocol"), "is neither a2a nor mcp");
+                None
+            }
+        }
+    }
+
+    /// The dialect for clients whose requests show none.
+    fn dialect(&mut self, bus: &Map<String, Value>, place: &str) -> Option<ClientDialect> {
+        match self.text(bus, place, "dialect", NAME, false)?.as_str() {
+            "a2a-0.3" => Some(ClientDialect::A2a03),
+            "jaf-doc" => Some(ClientDialect::JafDoc),
+            _ => {
+                let what = "is neither a2a-0.3 nor jaf-doc";
+                self.0.add(&format!("{place}/dialect"), what);
                 None
             }
         }
@@ -484,7 +499,7 @@ mod tests {
 
     #[test]
     fn the_extension_has_the_agent_and_its_destination() {
-        let params = json!({"agent": "w-1", "transport": "kafka", "topic": "t.w", "lease": "10m", "protocol": "mcp", "lists": {"tools": 7}});
+        let params = json!({"agent": "w-1", "transport": "kafka", "topic": "t.w", "lease": "10m", "protocol": "mcp", "dialect": "jaf-doc", "lists": {"tools": 7}});
         let card = json!({
             "name": "Weather of today", "description": "d",
             "capabilities": {"streaming": true, "extensions": [{"uri": "urn:other"}, {"uri": EXTENSION, "params": params}]},
@@ -497,6 +512,7 @@ mod tests {
         assert_eq!(card.lease, Some(Duration::from_secs(600)));
         assert_eq!(card.shown.skills[0].examples, ["one", "two"]);
         assert_eq!(card.shown.speaks(), Some(AgentProtocol::Mcp));
+        assert_eq!(card.shown.dialect, ClientDialect::JafDoc);
         let tools = card.shown.lists.unwrap().tools;
         assert_eq!(tools, 7);
     }
@@ -504,7 +520,7 @@ mod tests {
     #[test]
     fn every_fault_is_reported_with_its_place() {
         let card = json!({
-            "name": 7, "version": "", "capabilities": {"streaming": "yes", "extensions": [{"uri": EXTENSION, "params": {"lease": "soon", "transport": "/", "protocol": "acp", "lists": {"tools": -1}}}]},
+            "name": 7, "version": "", "capabilities": {"streaming": "yes", "extensions": [{"uri": EXTENSION, "params": {"lease": "soon", "transport": "/", "protocol": "acp", "dialect": "a2a-1.0", "lists": {"tools": -1}}}]},
             "skills": [{"id": "a", "description": "x"}, {"id": "a"}, 3],
             "defaultInputModes": "text",
         });
@@ -517,6 +533,7 @@ mod tests {
             "/capabilities/extensions/0/params/lease:",
             "/capabilities/extensions/0/params/transport:",
             "/capabilities/extensions/0/params/protocol:",
+            "/capabilities/extensions/0/params/dialect:",
             "/capabilities/extensions/0/params/lists:",
             "/skills/1/id: is the id of an earlier",
             "/skills/1/description: is missing",

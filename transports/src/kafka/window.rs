@@ -7,16 +7,16 @@
 //!   └──▶ waiting ──all at once─┘◀──few in flight┘
 //! ```
 //! A partition takes five requests of an idempotent producer at a time. While more messages wait, librdkafka polls
-//! without a pause, which costs a core, and later sends each of them in a request of its own or nearly so. Here they
-//! cost nothing, and share a request.
+//! without a pause, which costs a core. Here they cost nothing, and then share requests.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::Instant;
 
 use tokio::sync::{Notify, oneshot};
 
 use super::singly::{Batched, InFlight};
-use super::writer::Writer;
+use super::writer::{Sent as _, Writer};
 use crate::error::{TransportError, TransportErrorKind};
 use crate::message::{Message, Topic};
 use crate::transport::{Address, Confirmation, QUEUE_DEADLINE};
@@ -58,6 +58,7 @@ struct Waiting {
     to: Address,
     message: Message,
     sent: Batched,
+    since: Instant,
 }
 
 /// A place in the window of a topic, given up on drop.
@@ -104,7 +105,7 @@ impl Windows {
         passage: InFlight,
     ) -> Result<Confirmation, TransportError> {
         let window = self.window(&to.topic);
-        let limit = WINDOW * partitions;
+        let limit = WINDOW * partitions.max(1);
         let turn = match self.turn(&window, limit, (to, message), passage) {
             Ok(turn) => turn,
             Err(passage) => {
@@ -181,6 +182,7 @@ impl Windows {
             to: to.clone(),
             message: message.clone(),
             sent,
+            since: Instant::now(),
         });
         Ok(Turn::Later(Confirmation::waiting(receiver)))
     }
@@ -208,12 +210,27 @@ impl Windows {
             // A message that is not queued is dropped, and then leaves the window.
             drop(state);
             window.left.notify_waiters();
-            for Waiting { to, message, sent } in waiting {
-                self.writer.queue_now(&to, &message, sent);
+            for waiting in waiting {
+                self.queue(waiting);
             }
             state = window.state();
             state.is_releasing = false;
         }
+    }
+
+    /// Queues a message that has waited, unless it is too old by now: librdkafka would count its age from here.
+    fn queue(&self, waiting: Waiting) {
+        let Waiting {
+            to,
+            message,
+            sent,
+            since,
+        } = waiting;
+        if since.elapsed() < self.writer.message_timeout() {
+            return self.writer.queue_now(&to, &message, sent);
+        }
+        let what = format!("wait for earlier messages to {}", to.topic);
+        sent.answer(Err(TransportError::new(TransportErrorKind::TimedOut, what)));
     }
 
     fn window(&self, topic: &Topic) -> Arc<Window> {

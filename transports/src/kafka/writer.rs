@@ -207,6 +207,11 @@ impl<S: Sent> Writer<S> {
         &self.setup.topics
     }
 
+    /// How long a message may take.
+    pub(super) fn message_timeout(&self) -> Duration {
+        self.setup.config.message_timeout
+    }
+
     /// Queues a message, in the order of the calls. `sent` makes the state kept for it.
     pub(super) async fn queue(
         &self,

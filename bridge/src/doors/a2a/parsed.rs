@@ -166,7 +166,7 @@ impl Version {
 // === impl ParsedRequest ===
 
 impl ParsedRequest {
-    /// Reads a request from a unit, and returns the unit too. `fallback` is the dialect of errors if it cannot be read.
+    /// Reads a request from a unit, and returns the unit too. `fallback` is the dialect if the request shows none.
     ///
     /// # Errors
     /// Why it is refused, and the recipient of the error.
@@ -195,7 +195,7 @@ impl ParsedRequest {
         // A request without an id is answered with `null`, so clients that forgot it see the error.
         let id = message.id.as_ref().map(|id| id.token().clone());
         let id = id.unwrap_or_else(no_id);
-        let is_jaf = message.dialect == Dialect::JafDoc;
+        let is_jaf = [message.dialect, fallback].contains(&Dialect::JafDoc);
         let refuse = |failure, dialect| (failure, Recipient::new(id.clone(), dialect));
         let request: Request<'_> = serde_json::from_slice(&unit.bytes).map_err(|error| {
             let failure = Failure::new(Reason::InvalidRequest, error.to_string());

@@ -21,6 +21,7 @@ use super::parsed::{ParsedRequest, Version};
 use super::shared::A2a;
 use super::work::{A2aRequest, Head, Reply};
 use crate::calls::failure::{Failure, Reason, Recipient};
+use crate::config::ClientDialect;
 use crate::doors::door::Refusal;
 use crate::doors::permit::{Action, Principal, permit};
 use crate::doors::rpc;
@@ -228,13 +229,14 @@ async fn reply(
     {
         return (Reply::Whole(body), head.fallback);
     }
-    let (parsed, unit) = match ParsedRequest::of(unit, &head.version, head.fallback) {
+    let fallback = fallback(a2a, common, head);
+    let (parsed, unit) = match ParsedRequest::of(unit, &head.version, fallback) {
         Ok(parsed) => parsed,
         Err((failure, recipient)) => {
             common.note_refusal(failure.reason_code());
             let body = of_request(failure, recipient.id(), head).render(&recipient);
-            let event = error_event(Envelope::JsonRpc, head.fallback);
-            return (Reply::Failed(body, event), head.fallback);
+            let event = error_event(Envelope::JsonRpc, fallback);
+            return (Reply::Failed(body, event), fallback);
         }
     };
     let dialect = parsed.dialect;
@@ -265,6 +267,23 @@ async fn reply(
             },
         );
     (reply, dialect)
+}
+
+/// The dialect of a request that shows none: what its head shows, else what its agent is configured with.
+fn fallback(a2a: &A2a, common: &Common, head: &Head) -> Dialect {
+    if head.version != Version::Absent {
+        return head.fallback;
+    }
+    let agents = a2a.settings.registry.now();
+    let agent = match &common.target {
+        Target::Agent(agent) => Some(agent),
+        Target::InPayload => agents.default_agent(),
+        Target::NotAName => None,
+    };
+    match agent.and_then(|agent| agents.get(agent)) {
+        Some((_, agent)) if agent.dialect == ClientDialect::JafDoc => Dialect::JafDoc,
+        _ => head.fallback,
+    }
 }
 
 /// Adds the ids to a failure that connect it to its request in logs.
