@@ -34,7 +34,7 @@ use a2abus_transports::{
 };
 use axum::Router;
 use axum::routing::post;
-use bench_support::{Connection, cpu_us, find, is_whole, median};
+use bench_support::{Connection, cpu_us, find, is_whole, median, scale};
 use bytes::Bytes;
 use serde_json::json;
 use tokio::net::TcpListener;
@@ -48,7 +48,6 @@ use tokio_util::sync::CancellationToken;
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 const CONNECTIONS: usize = 32;
-const STREAMS: usize = 2_000;
 const READY: Duration = Duration::from_secs(30);
 const AGENT: &str = "/a2a/agents/weather";
 
@@ -250,11 +249,13 @@ async fn measure(row: &Row, seconds: u64) -> Cost {
         clients.spawn(async move {
             let mut connection = Connection::open(address, path, &body).await;
             let mut requests = 0_u32;
-            while Instant::now() < until {
+            loop {
                 connection.send(is_whole).await;
                 requests += 1;
+                if Instant::now() >= until {
+                    return requests;
+                }
             }
-            requests
         });
     }
     let requests = f64::from(clients.join_all().await.into_iter().sum::<u32>());
@@ -292,8 +293,8 @@ async fn compare(rows: &[Row], rounds: usize, seconds: u64) {
 async fn first_events(address: SocketAddr, path: &str) -> Vec<Duration> {
     let mut connection =
         Connection::open(address, path, &message("message/stream", "stream")).await;
-    let mut times = Vec::with_capacity(STREAMS);
-    for _ in 0..STREAMS {
+    let mut times = Vec::new();
+    for _ in 0..scale(2_000, 10) {
         let start = Instant::now();
         connection
             .send(|read| find(read, b"data: ").is_some())
@@ -344,8 +345,8 @@ fn setting(name: &str, default: usize) -> usize {
 }
 
 fn main() {
-    let seconds = setting("A2ABUS_BENCH_SECONDS", 1) as u64;
-    let rounds = setting("A2ABUS_BENCH_ROUNDS", 3);
+    let seconds = setting("A2ABUS_BENCH_SECONDS", scale(1, 0)) as u64;
+    let rounds = setting("A2ABUS_BENCH_ROUNDS", scale(3, 1));
     let only = std::env::args().skip(1).find(|arg| !arg.starts_with('-'));
     let stop = CancellationToken::new();
     let runtime = Runtime::new().expect("a runtime");

@@ -531,12 +531,7 @@ async fn mcp_call(url: &str) -> Posted {
 }
 
 fn main() {
-    // `cargo test --benches` runs it once, to see that it works.
-    let scale = if std::env::args().any(|argument| argument == "--bench") {
-        2_000
-    } else {
-        40
-    };
+    let scale = bench_support::scale(2_000, 40);
     let address = |name: &str| {
         std::env::var(name)
             .ok()

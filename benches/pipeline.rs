@@ -34,7 +34,7 @@ use a2abus_transports::{
     Address, AnyTransport, Message, Outcome, Reading, Subscription, Topic, TopicFilter,
     Transport as _,
 };
-use bench_support::{Filling, cpu_us, median, request};
+use bench_support::{Filling, cpu_us, median, request, scale};
 use bytes::Bytes;
 use tikv_jemallocator::Jemalloc;
 use tokio::runtime::{Builder, Runtime};
@@ -190,12 +190,9 @@ fn setting(name: &str, default: usize) -> usize {
 }
 
 fn main() {
-    // `cargo test --benches` runs it once, to see that it works.
-    let is_bench = std::env::args().any(|argument| argument == "--bench");
-    let (messages, rounds) = if is_bench { (100_000, 5) } else { (100, 1) };
-    let messages = setting("A2ABUS_BENCH_MESSAGES", messages);
+    let messages = setting("A2ABUS_BENCH_MESSAGES", scale(100_000, 100));
     let mut costs: [Vec<Cost>; 4] = Default::default();
-    for _ in 0..setting("A2ABUS_BENCH_ROUNDS", rounds) {
+    for _ in 0..setting("A2ABUS_BENCH_ROUNDS", scale(5, 1)) {
         costs[0].push(measure((1, 1), messages, by_hand));
         costs[1].push(measure((1, 1), messages, through_the_bridge));
         costs[2].push(measure((1, 2), messages, through_the_bridge));

@@ -23,6 +23,7 @@ use a2abus_bridge::state::{
     Applied, Fold, Kind, Log as _, LogSpec, MemoryLog, Record, TASKS, View, ViewOptions,
 };
 use async_nats::jetstream;
+use bench_support::scale;
 use bytes::Bytes;
 use futures_util::StreamExt as _;
 use rdkafka::config::ClientConfig;
@@ -34,11 +35,21 @@ use tokio::runtime::{Builder, Runtime};
 
 /// Records of one task: created, working, an artifact in two parts, completed.
 const PER_TASK: usize = 5;
-const TASKS_KEPT: usize = 100_000;
-/// Appends of one round, and rounds of each of the two.
-const APPENDS: usize = 200;
-const ROUNDS: usize = 5;
 const PATIENCE: Duration = Duration::from_secs(30);
+
+fn tasks_kept() -> usize {
+    scale(100_000, 100)
+}
+
+/// Appends of one round.
+fn appends() -> usize {
+    scale(200, 5)
+}
+
+/// Rounds of each of the two.
+fn rounds() -> usize {
+    scale(5, 1)
+}
 
 /// For `visible`: the last state of a task, and how many events it had.
 struct Tasks;
@@ -124,40 +135,41 @@ async fn fold() {
     };
     let log = MemoryLog::new(spec, 1 << 30);
     for index in 0..PER_TASK {
-        for task in 0..TASKS_KEPT {
+        for task in 0..tasks_kept() {
             let key = format!("task-{task:08}");
             let body = Some(record_of(task, index));
             log.append(&key, body).await.expect("appended");
         }
     }
-    let records = TASKS_KEPT * PER_TASK;
+    let records = tasks_kept() * PER_TASK;
     let options = ViewOptions {
         memory_bytes: 1 << 30,
     };
     let mut rates = Vec::new();
     let mut counted = 0;
-    for round in 0..ROUNDS {
+    for round in 0..rounds() {
         let (before, begun) = (resident(), Instant::now());
         let (view, _task) = View::start(log.clone(), a2abus_bridge::task_fold(), options);
         view.caught_up().await.expect("caught up");
         rates.push(records as f64 / begun.elapsed().as_secs_f64());
-        assert_eq!(view.read(|tasks| tasks.len()), TASKS_KEPT);
+        assert_eq!(view.read(|tasks| tasks.len()), tasks_kept());
         counted = view.read(|tasks| tasks.bytes());
         if round == 0 {
             let grown = resident().saturating_sub(before);
             println!(
                 "fold: {} bytes per kept task by the process",
-                grown / TASKS_KEPT
+                grown / tasks_kept()
             );
         }
     }
     println!(
         "fold: {} bytes per kept task by the view",
-        counted / TASKS_KEPT
+        counted / tasks_kept()
     );
     println!(
-        "fold: {:.0} records/s on one core (median of {ROUNDS})",
-        quantile(&mut rates, 0.5)
+        "fold: {:.0} records/s on one core (median of {})",
+        quantile(&mut rates, 0.5),
+        rounds()
     );
 }
 
@@ -176,9 +188,9 @@ async fn replica(transport: &str, prefix: &str) -> (Bridge, View<Tasks>) {
 
 /// Milliseconds from each append on one replica until the other has applied it.
 async fn through(one: &View<Tasks>, other: &View<Tasks>) -> Vec<f64> {
-    let ((), mut following) = other.follow(None, APPENDS, |_| ());
+    let ((), mut following) = other.follow(None, appends(), |_| ());
     let mut times = Vec::new();
-    for number in 0..APPENDS {
+    for number in 0..appends() {
         let start = Instant::now();
         let key = format!("task-{number}");
         let appended = one.append(&key, Some(event(number, "working")));
@@ -198,9 +210,9 @@ async fn compare(
     mut by_hand: impl AsyncFnMut(usize),
 ) {
     let (mut hand, mut views) = (Vec::new(), Vec::new());
-    for round in 0..=ROUNDS {
+    for round in 0..=rounds() {
         let mut times = Vec::new();
-        for number in 0..APPENDS {
+        for number in 0..appends() {
             let start = Instant::now();
             by_hand(number).await;
             times.push(start.elapsed().as_secs_f64() * 1e3);

@@ -85,6 +85,21 @@ pub fn answer_to(request: &[u8]) -> String {
     )
 }
 
+/// How much to do: `bench` by `cargo bench`, `test` by `cargo test`, which only sees that it works.
+#[must_use]
+pub fn scale(bench: usize, test: usize) -> usize {
+    match is_bench() {
+        true => bench,
+        false => test,
+    }
+}
+
+/// Whether `cargo bench` runs this program.
+#[must_use]
+pub fn is_bench() -> bool {
+    std::env::args().any(|argument| argument == "--bench")
+}
+
 /// CPU time of this process so far, in microseconds.
 ///
 /// # Panics

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use axum::Router;
-use bench_support::{Connection, SMALL_REQUEST, find, is_whole, median};
+use bench_support::{Connection, SMALL_REQUEST, find, is_whole, median, scale};
 use bytes::Bytes;
 use futures_util::StreamExt as _;
 use rdkafka::consumer::{Consumer as _, StreamConsumer};
@@ -48,10 +48,6 @@ const DOORS: [Door; 3] = [
 ];
 /// How many calls are made at a time, each on a connection of its own.
 const IN_FLIGHT: [usize; 2] = [1, 64];
-/// How long calls are made in each round.
-const TURN: Duration = Duration::from_secs(2);
-/// Calls before the first turn.
-const WARM_UP: usize = 500;
 const CONTESTANTS: [Contestant; 2] = [Contestant::A2aBus, Contestant::ByHand];
 /// The headers by which an answer finds its way.
 const REPLY_TOPIC: &str = "kafka_replyTopic";
@@ -297,7 +293,7 @@ async fn turns_of(started: &Started, doors: &'static [Door]) -> Vec<Turn> {
     let mut turns = Vec::new();
     for door in doors {
         let mut connection = door.open(started.address).await;
-        for _ in 0..WARM_UP {
+        for _ in 0..scale(500, 1) {
             connection.send(is_whole).await;
         }
         for in_flight in IN_FLIGHT {
@@ -314,18 +310,21 @@ async fn turn(
 ) -> Turn {
     let address = *address;
     let used = process.usage().expect("it runs").cpu;
+    let length = Duration::from_millis(scale(2_000, 1) as u64);
     let start = Instant::now();
     let mut clients = JoinSet::new();
     for _ in 0..in_flight {
         clients.spawn(async move {
             let mut connection = door.open(address).await;
             let mut times = Vec::new();
-            while start.elapsed() < TURN {
+            loop {
                 let begun = Instant::now();
                 connection.send(is_whole).await;
                 times.push(begun.elapsed().as_secs_f64() * 1e6);
+                if start.elapsed() >= length {
+                    return times;
+                }
             }
-            times
         });
     }
     let times = clients.join_all().await.concat();

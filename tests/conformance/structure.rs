@@ -23,6 +23,14 @@ const LONGEST: usize = 60;
 /// The functions that are longer, as `crate::module::function`. This list may only shrink.
 const LONG: &[&str] = &[];
 
+/// The modules of the bridge that know nothing of its work, each with the modules that it may import.
+const LOWEST: &[(&str, &[&str])] = &[
+    ("names", &[]),
+    ("clock", &[]),
+    ("metrics", &[]),
+    ("config", &["names", "clock"]),
+];
+
 type Module = Vec<String>;
 
 /// The modules of a crate that are files, each with the modules it depends on.
@@ -96,6 +104,30 @@ fn two() {
     let found = functions(text);
     let found: Vec<(&str, usize)> = found.iter().map(|(name, n)| (name.as_str(), *n)).collect();
     assert_eq!(found, [("one", 1), ("three", 3), ("two", 2)]);
+}
+
+#[test]
+fn the_lowest_rooms_of_the_bridge_import_only_what_is_below_them() {
+    let imports = imports(&source("bridge"));
+    for (room, allowed) in LOWEST {
+        let of_room = imports
+            .iter()
+            .filter(|(file, _)| file.first().is_some_and(|top| top == room));
+        let mut seen = false;
+        for (file, targets) in of_room {
+            seen = true;
+            for target in targets {
+                let top = target.first().map_or("", String::as_str);
+                assert!(
+                    top == *room || allowed.contains(&top),
+                    "{} imports {}, but {room} may import only {allowed:?}",
+                    file.join("::"),
+                    target.join("::")
+                );
+            }
+        }
+        assert!(seen, "there is no {room}");
+    }
 }
 
 #[test]
