@@ -23,7 +23,7 @@ const FOREVER: Duration = Duration::from_secs(24 * 60 * 60);
 /// The producers of one transport.
 #[derive(Debug)]
 pub(super) struct Producer {
-    prompt: Arc<Windows>,
+    prompt: Arc<Windows<Batched>>,
     /// For messages that may linger, if the configuration lets them. With a linger time of zero, librdkafka polls
     /// without a pause while messages wait for the requests before them.
     lingering: Option<LazyWriter<Batched>>,
@@ -85,7 +85,14 @@ impl Producer {
                 };
                 lingering.get()?.queue(to, message, batched).await
             }
-            _ => self.prompt.send(to, partitions, message, passage).await,
+            _ => {
+                let batched = |answer, slot| Batched {
+                    answer,
+                    passage,
+                    slot: Some(slot),
+                };
+                self.prompt.send(to, partitions, message, batched).await
+            }
         }
     }
 

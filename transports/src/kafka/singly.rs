@@ -83,7 +83,7 @@ pub(super) struct Batched {
     pub(super) answer: Answer,
     pub(super) passage: InFlight,
     /// Its place in the window of its topic, if it may not linger.
-    pub(super) slot: Option<Slot>,
+    pub(super) slot: Option<Slot<Self>>,
 }
 
 /// A message that was sent on its own.

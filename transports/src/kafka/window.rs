@@ -10,13 +10,13 @@
 //! without a pause, which costs a core. Here they cost nothing, and then share requests.
 
 use std::collections::{HashMap, VecDeque};
+use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Instant;
 
 use tokio::sync::{Notify, oneshot};
 
-use super::singly::{Batched, InFlight};
-use super::writer::{Sent as _, Writer};
+use super::writer::{Answer, Sent, Writer};
 use crate::error::{TransportError, TransportErrorKind};
 use crate::message::{Message, Topic};
 use crate::transport::{Address, Confirmation, QUEUE_DEADLINE};
@@ -31,57 +31,56 @@ const MAX_TOPICS: usize = 10_000;
 
 /// The windows of all topics.
 #[derive(Debug)]
-pub(super) struct Windows {
-    writer: Arc<Writer<Batched>>,
-    windows: RwLock<HashMap<Topic, Arc<Window>>>,
+pub(super) struct Windows<S: Sent> {
+    writer: Arc<Writer<S>>,
+    windows: RwLock<HashMap<Topic, Arc<Window<S>>>>,
 }
 
 /// The messages of one topic.
-#[derive(Debug, Default)]
-struct Window {
-    state: Mutex<State>,
+#[derive(Debug)]
+struct Window<S: Sent> {
+    state: Mutex<State<S>>,
     /// The waiting messages have left.
     left: Notify,
 }
 
-#[derive(Debug, Default)]
-struct State {
+#[derive(Debug)]
+struct State<S: Sent> {
     in_flight: usize,
-    waiting: VecDeque<Waiting>,
+    waiting: VecDeque<Waiting<S>>,
     waiting_bytes: usize,
     /// Messages that have waited are being queued: others wait, so that they stay in order.
     is_releasing: bool,
 }
 
 #[derive(Debug)]
-struct Waiting {
+struct Waiting<S: Sent> {
     to: Address,
     message: Message,
-    sent: Batched,
+    sent: S,
     since: Instant,
 }
 
 /// A place in the window of a topic, given up on drop.
-#[derive(Debug)]
-pub(super) struct Slot {
-    windows: Arc<Windows>,
-    window: Arc<Window>,
+pub(super) struct Slot<S: Sent> {
+    windows: Arc<Windows<S>>,
+    window: Arc<Window<S>>,
     /// See [`Windows::release`].
     limit: usize,
 }
 
 /// What becomes of a message.
-enum Turn {
+enum Turn<S: Sent, F> {
     /// It leaves now.
-    Now(InFlight, Slot),
+    Now(F, Slot<S>),
     /// It waits.
     Later(Confirmation),
 }
 
 // === impl Windows ===
 
-impl Windows {
-    pub(super) fn new(writer: Arc<Writer<Batched>>) -> Arc<Self> {
+impl<S: Sent> Windows<S> {
+    pub(super) fn new(writer: Arc<Writer<S>>) -> Arc<Self> {
         Arc::new(Self {
             writer,
             windows: RwLock::default(),
@@ -89,11 +88,12 @@ impl Windows {
     }
 
     /// The writer of the messages.
-    pub(super) fn writer(&self) -> &Writer<Batched> {
+    pub(super) fn writer(&self) -> &Writer<S> {
         &self.writer
     }
 
-    /// Sends a message, or lets it wait for those before it. `partitions` is how many the topic has.
+    /// Sends a message, or lets it wait for those before it. `partitions` is how many the topic has; `sent` makes the
+    /// state kept for the message.
     ///
     /// # Errors
     /// `Saturated` if too much waits for too long, and the errors of the writer.
@@ -102,14 +102,14 @@ impl Windows {
         to: &Address,
         partitions: usize,
         message: &Message,
-        passage: InFlight,
+        sent: impl FnOnce(Answer, Slot<S>) -> S,
     ) -> Result<Confirmation, TransportError> {
         let window = self.window(&to.topic);
         let limit = WINDOW * partitions.max(1);
-        let turn = match self.turn(&window, limit, (to, message), passage) {
+        let turn = match self.turn(&window, limit, (to, message), sent) {
             Ok(turn) => turn,
-            Err(passage) => {
-                let turn = self.turn_later(&window, limit, (to, message), passage);
+            Err(sent) => {
+                let turn = self.turn_later(&window, limit, (to, message), sent);
                 let turn = tokio::time::timeout(QUEUE_DEADLINE, turn).await;
                 turn.map_err(|_| {
                     let what = format!("wait for earlier messages to {}", to.topic);
@@ -119,44 +119,40 @@ impl Windows {
         };
         match turn {
             Turn::Later(confirmation) => Ok(confirmation),
-            Turn::Now(passage, slot) => {
-                let sent = |answer| Batched {
-                    answer,
-                    passage,
-                    slot: Some(slot),
-                };
+            Turn::Now(sent, slot) => {
+                let sent = |answer| sent(answer, slot);
                 self.writer.queue(to, message, sent).await
             }
         }
     }
 
-    async fn turn_later(
+    async fn turn_later<F: FnOnce(Answer, Slot<S>) -> S>(
         self: &Arc<Self>,
-        window: &Arc<Window>,
+        window: &Arc<Window<S>>,
         limit: usize,
         message: (&Address, &Message),
-        mut passage: InFlight,
-    ) -> Turn {
+        mut sent: F,
+    ) -> Turn<S, F> {
         loop {
             // Registered before the attempt, so that room made in between is not missed.
             let mut left = std::pin::pin!(window.left.notified());
             left.as_mut().enable();
-            match self.turn(window, limit, message, passage) {
+            match self.turn(window, limit, message, sent) {
                 Ok(turn) => return turn,
-                Err(back) => passage = back,
+                Err(back) => sent = back,
             }
             left.await;
         }
     }
 
-    /// Returns the passage if too much waits.
-    fn turn(
+    /// Returns `sent` if too much waits.
+    fn turn<F: FnOnce(Answer, Slot<S>) -> S>(
         self: &Arc<Self>,
-        window: &Arc<Window>,
+        window: &Arc<Window<S>>,
         limit: usize,
         (to, message): (&Address, &Message),
-        passage: InFlight,
-    ) -> Result<Turn, InFlight> {
+        sent: F,
+    ) -> Result<Turn<S, F>, F> {
         let slot = || Slot {
             windows: Arc::clone(self),
             window: Arc::clone(window),
@@ -165,18 +161,14 @@ impl Windows {
         let mut state = window.state();
         if state.is_open(limit) {
             state.in_flight += 1;
-            return Ok(Turn::Now(passage, slot()));
+            return Ok(Turn::Now(sent, slot()));
         }
         let size = message.size_bytes();
         if !state.waiting.is_empty() && state.waiting_bytes + size > MAX_WAITING_BYTES {
-            return Err(passage);
+            return Err(sent);
         }
         let (answer, receiver) = oneshot::channel();
-        let sent = Batched {
-            answer,
-            passage,
-            slot: Some(slot()),
-        };
+        let sent = sent(answer, slot());
         state.waiting_bytes += size;
         state.waiting.push_back(Waiting {
             to: to.clone(),
@@ -197,7 +189,7 @@ impl Windows {
     }
 
     /// Sends everything that waits in a window, if fewer messages than `limit` are in flight.
-    fn release(&self, window: &Window, limit: usize) {
+    fn release(&self, window: &Window<S>, limit: usize) {
         let mut state = window.state();
         if state.is_releasing {
             return;
@@ -219,7 +211,7 @@ impl Windows {
     }
 
     /// Queues a message that has waited, unless it is too old by now: librdkafka would count its age from here.
-    fn queue(&self, waiting: Waiting) {
+    fn queue(&self, waiting: Waiting<S>) {
         let Waiting {
             to,
             message,
@@ -233,7 +225,7 @@ impl Windows {
         sent.answer(Err(TransportError::new(TransportErrorKind::TimedOut, what)));
     }
 
-    fn window(&self, topic: &Topic) -> Arc<Window> {
+    fn window(&self, topic: &Topic) -> Arc<Window<S>> {
         let known = self.windows.read().unwrap_or_else(PoisonError::into_inner);
         if let Some(window) = known.get(topic) {
             return Arc::clone(window);
@@ -250,25 +242,45 @@ impl Windows {
 
 // === impl Window ===
 
-impl Window {
+impl<S: Sent> Default for Window<S> {
+    fn default() -> Self {
+        Self {
+            state: Mutex::new(State {
+                in_flight: 0,
+                waiting: VecDeque::new(),
+                waiting_bytes: 0,
+                is_releasing: false,
+            }),
+            left: Notify::new(),
+        }
+    }
+}
+
+impl<S: Sent> Window<S> {
     /// Every change is complete before the lock is released, so a panic elsewhere leaves it usable.
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, State<S>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 // === impl State ===
 
-impl State {
+impl<S: Sent> State<S> {
     /// Whether a message may leave now.
     fn is_open(&self, limit: usize) -> bool {
         self.in_flight < limit && self.waiting.is_empty() && !self.is_releasing
     }
 }
 
-impl Drop for Slot {
+impl<S: Sent> Drop for Slot<S> {
     fn drop(&mut self) {
         self.window.state().in_flight -= 1;
         self.windows.release(&self.window, self.limit);
+    }
+}
+
+impl<S: Sent> fmt::Debug for Slot<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Slot").finish_non_exhaustive()
     }
 }

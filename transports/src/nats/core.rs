@@ -299,13 +299,7 @@ impl CoreReader {
                 Ok(()) = overrun.changed(), if !lost.is_cancelled() => lost.cancel(),
                 () = leave.cancelled(), if subscribed => {
                     subscribed = false;
-                    // Fails only when the client has ended, and the subscription with it.
-                    match chunks.get_mut() {
-                        Either::Left(only) => drop(only.drain().await),
-                        Either::Right(all) => for subscriber in all.iter_mut() {
-                            drop(subscriber.drain().await);
-                        },
-                    }
+                    drain(chunks.get_mut()).await;
                 }
                 permit = budget.acquire(oldest.unwrap_or(0)), if oldest.is_some() => {
                     if let Some(message) = backlog.pop() {
@@ -331,6 +325,19 @@ impl CoreReader {
                         }
                     }
                 }
+            }
+        }
+    }
+}
+
+/// Unsubscribes. Messages that are on the way are still read.
+async fn drain(subscribers: &mut Either<Subscriber, SelectAll<Subscriber>>) {
+    // Fails only when the client has ended, and the subscription with it.
+    match subscribers {
+        Either::Left(only) => drop(only.drain().await),
+        Either::Right(all) => {
+            for subscriber in all.iter_mut() {
+                drop(subscriber.drain().await);
             }
         }
     }
