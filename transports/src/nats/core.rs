@@ -153,10 +153,10 @@ pub(super) async fn flush_for(
             // Only when nothing waits.
             () = stop.cancelled() => return,
         }
+        // No more than each queue holds, however fast it is refilled.
         for queue in [&mut messages, &mut requests] {
-            while let Ok(more) = queue.try_recv() {
-                batch.push(more);
-            }
+            let waiting = std::iter::from_fn(|| queue.try_recv().ok());
+            batch.extend(waiting.take(FLUSH_QUEUE));
         }
         batch.retain(|written| !written.confirm.is_closed());
         if batch.is_empty() {
