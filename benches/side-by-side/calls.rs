@@ -165,13 +165,18 @@ fn table(bus: Bus, contestants: &[Contestant], turns: &[Vec<Vec<Turn>>]) {
     println!("| in flight | | calls/s | CPU us per call | p50 us | calls/s, p50 of by hand |");
     println!("|---|---|---|---|---|---|");
     for (level, in_flight) in IN_FLIGHT.iter().enumerate() {
-        let base = turns.last().map_or(&[][..], |turns| &turns[level]);
+        let by_hand = contestants.last() == Some(&Contestant::ByHand);
+        let base = turns.last().filter(|_| by_hand);
+        let base = base.map(|turns| &turns[level]);
         for (contestant, turns) in contestants.iter().zip(turns) {
             for (door, turns) in contestant.doors().iter().zip(turns.chunks(IN_FLIGHT.len())) {
                 let turns = &turns[level];
-                let ratio = |field| of(turns, field) / of(base, field);
+                let ratio = |field| match base {
+                    Some(base) => format!("{:.2}x", of(turns, field) / of(base, field)),
+                    None => "-".to_owned(),
+                };
                 println!(
-                    "| {in_flight} | {}, {} | {:.0} | {:.1} | {:.0} | {:.2}x, {:.2}x |",
+                    "| {in_flight} | {}, {} | {:.0} | {:.1} | {:.0} | {}, {} |",
                     contestant.name(),
                     door.name,
                     of(turns, |turn| turn.per_second),

@@ -17,6 +17,7 @@ struct Cluster {
     address: String,
     /// Our own broker, for cases that stop it.
     private: Option<Private>,
+    may_linger: bool,
 }
 
 impl Environment for Cluster {
@@ -32,6 +33,10 @@ impl Environment for Cluster {
 
     fn durable(&self, topic: &Topic, name: &str) -> Reading {
         Reading::Group(format!("{topic}.{name}").into())
+    }
+
+    fn may_linger(&self) -> bool {
+        self.may_linger
     }
 
     fn has(&self, feature: Feature) -> bool {
@@ -68,13 +73,16 @@ async fn kafka_passes_the_battery() {
     let Some(address) = named(Kind::Kafka) else {
         return;
     };
-    let cluster = Cluster {
-        address,
-        private: None,
-    };
-    for case in CASES {
-        println!("kafka: {case}");
-        battery::run(case, &cluster).await;
+    for may_linger in [true, false] {
+        let cluster = Cluster {
+            address: address.clone(),
+            private: None,
+            may_linger,
+        };
+        for case in CASES {
+            println!("kafka: {case}, may linger: {may_linger}");
+            battery::run(case, &cluster).await;
+        }
     }
 }
 
@@ -86,10 +94,13 @@ async fn kafka_survives_the_death_of_its_broker() {
     let Some(broker) = Private::start_new(Kind::Kafka).await else {
         return;
     };
-    let cluster = Cluster {
+    let mut cluster = Cluster {
         address: broker.address(),
         private: Some(broker),
+        may_linger: true,
     };
+    battery::run(Case::ReconnectMidFlight, &cluster).await;
+    cluster.may_linger = false;
     battery::run(Case::ReconnectMidFlight, &cluster).await;
 }
 

@@ -23,7 +23,7 @@ const LONGEST: usize = 60;
 /// The functions that are longer, as `crate::module::function`. This list may only shrink.
 const LONG: &[&str] = &[];
 
-/// The modules of the bridge that know nothing of its work, each with the modules that it may import.
+/// The modules at the bottom of the bridge, each with those that it may import.
 const LOWEST: &[(&str, &[&str])] = &[
     ("names", &[]),
     ("clock", &[]),
@@ -107,26 +107,26 @@ fn two() {
 }
 
 #[test]
-fn the_lowest_rooms_of_the_bridge_import_only_what_is_below_them() {
+fn the_lowest_modules_of_the_bridge_import_only_what_is_below_them() {
     let imports = imports(&source("bridge"));
-    for (room, allowed) in LOWEST {
-        let of_room = imports
+    for (module, allowed) in LOWEST {
+        let of_module = imports
             .iter()
-            .filter(|(file, _)| file.first().is_some_and(|top| top == room));
+            .filter(|(file, _)| file.first().is_some_and(|top| top == module));
         let mut seen = false;
-        for (file, targets) in of_room {
+        for (file, targets) in of_module {
             seen = true;
             for target in targets {
                 let top = target.first().map_or("", String::as_str);
                 assert!(
-                    top == *room || allowed.contains(&top),
-                    "{} imports {}, but {room} may import only {allowed:?}",
+                    top == *module || allowed.contains(&top),
+                    "{} imports {}, but {module} may import only {allowed:?}",
                     file.join("::"),
                     target.join("::")
                 );
             }
         }
-        assert!(seen, "there is no {room}");
+        assert!(seen, "there is no {module}");
     }
 }
 

@@ -41,6 +41,11 @@ pub trait Environment: Sync {
         Guarantee::Default
     }
 
+    /// Whether messages may wait for others, which a transport may send in another way.
+    fn may_linger(&self) -> bool {
+        true
+    }
+
     /// A topic name that no other case uses. On NATS, a stream must cover it.
     fn topic_name(&self, case: &str) -> String {
         format!("battery.{case}.{}", unique())
@@ -629,7 +634,7 @@ impl<'a, E: Environment> Bench<'a, E> {
     fn address(&self) -> Address {
         Address {
             guarantee: self.env.guarantee(),
-            may_linger: true,
+            may_linger: self.env.may_linger(),
             ..Address::topic(self.topic.clone())
         }
     }

@@ -1,8 +1,8 @@
 //! Kafka, by librdkafka.
 //!
-//! [`Kafka`] keeps a producer, a second one when a message may linger, a thread that serves each, and a thread that
-//! watches the cluster. Each subscription has
-//! a consumer on a thread of its own. See `producer` and `consumer`.
+//! [`Kafka`] keeps up to three producers: for messages that leave at once, for those that may linger, and for topics that
+//! refuse batches. A thread serves each, and another one watches the cluster. Each subscription has a consumer on a
+//! thread of its own. See `producer` and `consumer`.
 
 mod config;
 mod consumer;
@@ -14,6 +14,7 @@ mod log;
 #[cfg(test)]
 mod mock;
 mod offsets;
+mod per_topic;
 mod producer;
 mod properties;
 mod rebalance;
@@ -61,6 +62,7 @@ const SENDER_PROPAGATION: Duration = Duration::from_millis(250);
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(2);
 /// The pause before a request is repeated.
 const RETRY_PAUSE: Duration = Duration::from_millis(50);
+
 /// A connection to one Kafka cluster.
 #[derive(Debug, Clone)]
 pub struct Kafka {

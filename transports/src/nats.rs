@@ -512,9 +512,10 @@ impl Inner {
         let queues_empty = async {
             // A queue without waiting messages has all its room free, and all permits are free if nothing is
             // unanswered. Acquiring them fails only if they were closed before, and then nothing waits either.
-            let written = self.written.reserve_many(self.written.max_capacity()).await;
-            let unanswered = self.unanswered.acquire_many(self.max_ack_pending).await;
-            (written.map(drop).is_ok(), unanswered.map(drop).is_ok())
+            for queue in [&self.written, &self.requested] {
+                drop(queue.reserve_many(queue.max_capacity()).await);
+            }
+            drop(self.unanswered.acquire_many(self.max_ack_pending).await);
         };
         let emptied = tokio::time::timeout_at(deadline, queues_empty)
             .await

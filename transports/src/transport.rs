@@ -38,7 +38,7 @@ pub trait Transport: Clone + fmt::Debug + Send + Sync + 'static {
     ) -> impl Future<Output = Result<Consumer, TransportError>> + Send;
 
     /// Gives a message, owned or borrowed, to the client in order, and returns the [`Confirmation`] to wait for.
-    /// Consecutive calls for the same topic and key arrive in that order. Waits only while the client's queue is full,
+    /// Consecutive calls for the same topic and key arrive in that order. Waits only while there is no room for it,
     /// at most `QUEUE_DEADLINE`. Retries: the client, up to its delivery deadline; after that the caller.
     ///
     /// # Errors
@@ -76,7 +76,7 @@ pub trait Transport: Clone + fmt::Debug + Send + Sync + 'static {
     fn close(&self, deadline: Duration) -> impl Future<Output = Result<(), TransportError>> + Send;
 }
 
-/// The longest [`Transport::send`] waits for room in the client's queue.
+/// The longest [`Transport::send`] waits for room.
 pub const QUEUE_DEADLINE: Duration = Duration::from_secs(30);
 
 /// How often a source is asked for the lag of its readers.

@@ -6,7 +6,7 @@ use a2abus_plugin::Text;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use crate::config::{AgentCardConfig, ClientDialect, ListVersions, SkillConfig};
+use crate::config::{AgentCardConfig, ListVersions, SkillConfig};
 use crate::registry::card::{LeftOut, TWICE};
 
 /// The members of an MCP tool that the bridge reads.
@@ -110,7 +110,7 @@ pub(super) fn of_tools(
         to: None,
         attach: None,
         protocol: None,
-        dialect: ClientDialect::default(),
+        dialect: None,
         lists: Some(lists),
         skills,
         streaming: false,

@@ -49,13 +49,12 @@ pub struct AgentCardConfig {
     ///
     /// Wrong: set `a2a` for an A2A agent that ignores unknown requests; otherwise MCP clients sometimes wait 2 s.
     pub protocol: Option<AgentProtocol>,
-    /// The dialect of A2A that clients get whose requests show none: no `A2A-Version`, and nothing that only JAF has.
-    /// `a2a-0.3`, or `jaf-doc`: the JAF document. It applies at the URL of the agent, and at `POST /a2a` if the agent is
-    /// the one that is called by default.
+    /// The dialect of A2A for JSON-RPC requests that do not show theirs: they have no `A2A-Version`, and nothing that
+    /// only JAF has. `a2a-0.3` (default), or `jaf-doc`: the JAF document. It applies at the URL of the agent, and at
+    /// `POST /a2a` if the agent is the one that is called by default.
     ///
     /// Wrong: with `jaf-doc`, SDKs of A2A 0.3 that do not send `A2A-Version` cannot read the answers.
-    #[serde(default)]
-    pub dialect: ClientDialect,
+    pub dialect: Option<ClientDialect>,
     /// Whether the agent can stream its answer in parts (`message/stream`).
     ///
     /// Wrong: with `false` clients do not request streams, and `message/stream` is refused.
@@ -93,11 +92,10 @@ pub enum AgentProtocol {
     Mcp,
 }
 
-/// The dialect for clients whose requests show none.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+/// The dialect of requests that do not show theirs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum ClientDialect {
     /// Official A2A 0.3.
-    #[default]
     #[serde(rename = "a2a-0.3")]
     A2a03,
     /// The JAF document.
@@ -334,7 +332,7 @@ impl AgentCardConfig {
             to: self.to.clone(),
             attach: self.attach.clone(),
             protocol: self.protocol,
-            dialect: self.dialect,
+            dialect: self.dialect.or(card.dialect),
             lists: card.lists,
         }
     }

@@ -250,7 +250,7 @@ impl Reader<'_> {
                 to: None,
                 skills: Vec::new(),
                 protocol,
-                dialect: dialect.unwrap_or_default(),
+                dialect,
                 lists: self.lists(bus, place),
                 streaming,
                 input_modes: self.modes(members, ["defaultInputModes", "inputModes"]),
@@ -320,17 +320,15 @@ impl Reader<'_> {
         }
     }
 
-    /// The dialect for clients whose requests show none.
+    /// The dialect of requests that do not show theirs.
     fn dialect(&mut self, bus: &Map<String, Value>, place: &str) -> Option<ClientDialect> {
-        match self.text(bus, place, "dialect", NAME, false)?.as_str() {
-            "a2a-0.3" => Some(ClientDialect::A2a03),
-            "jaf-doc" => Some(ClientDialect::JafDoc),
-            _ => {
-                let what = "is neither a2a-0.3 nor jaf-doc";
-                self.0.add(&format!("{place}/dialect"), what);
-                None
-            }
+        let dialect = bus.get("dialect").filter(|dialect| !dialect.is_null())?;
+        let dialect = ClientDialect::deserialize(dialect);
+        if dialect.is_err() {
+            let what = "is neither a2a-0.3 nor jaf-doc";
+            self.0.add(&format!("{place}/dialect"), what);
         }
+        dialect.ok()
     }
 
     fn skill(&mut self, item: &Value, place: &str, seen: &HashSet<String>) -> Option<SkillConfig> {
@@ -512,7 +510,7 @@ mod tests {
         assert_eq!(card.lease, Some(Duration::from_secs(600)));
         assert_eq!(card.shown.skills[0].examples, ["one", "two"]);
         assert_eq!(card.shown.speaks(), Some(AgentProtocol::Mcp));
-        assert_eq!(card.shown.dialect, ClientDialect::JafDoc);
+        assert_eq!(card.shown.dialect, Some(ClientDialect::JafDoc));
         let tools = card.shown.lists.unwrap().tools;
         assert_eq!(tools, 7);
     }

@@ -35,7 +35,7 @@ pub struct KafkaConfig {
     pub sasl: Option<KafkaSasl>,
 
     /// How long a message that a binding forwards waits for others, to be sent in one request. Default `1ms`; at most
-    /// `1s`; `0s` sends it at once.
+    /// `1s`. `0s`: it waits only for earlier messages of its topic, if many are in flight.
     ///
     /// With `1ms`, a bridge under load moves up to half as many messages again as with `0s`, with up to a quarter less
     /// CPU. Calls over HTTP, their answers, and what workflows publish never linger.

@@ -16,9 +16,14 @@ type Cluster = MockCluster<'static, DefaultProducerContext>;
 
 /// A cluster of one broker with the topic `t` of one partition, and a connection to it.
 async fn cluster() -> (Cluster, Kafka) {
-    let cluster = Cluster::new(1).unwrap();
+    cluster_of(1).await
+}
+
+async fn cluster_of(brokers: i32) -> (Cluster, Kafka) {
+    let cluster = Cluster::new(brokers).unwrap();
     cluster.create_topic("t", 1, 1).unwrap();
-    let kafka = Kafka::connect(KafkaConfig::new([cluster.bootstrap_servers()])).unwrap();
+    let addresses = cluster.bootstrap_servers();
+    let kafka = Kafka::connect(KafkaConfig::new(addresses.split(','))).unwrap();
     until(&kafka, |health| *health == Health::Up).await;
     (cluster, kafka)
 }
@@ -183,6 +188,107 @@ async fn messages_that_wait_for_earlier_ones_stay_in_order() {
     for confirmation in confirmations {
         confirmation.await.unwrap();
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_partition_without_a_leader_does_not_delay_the_others() {
+    let (cluster, kafka) = cluster_of(2).await;
+    cluster.create_topic("two", 2, 1).unwrap();
+    for (partition, broker) in [(0, 2), (1, 1)] {
+        cluster
+            .partition_leader("two", partition, Some(broker))
+            .unwrap();
+    }
+    let to = |partition| Address {
+        partition: Some(partition),
+        ..Address::topic(Topic::from_static("two"))
+    };
+    // Now the number of its partitions is known.
+    for partition in 0..2 {
+        offsets(&kafka, &to(partition), "warm".into(), 1)
+            .await
+            .unwrap();
+    }
+    cluster.broker_down(2).unwrap();
+    let mut stuck = Vec::new();
+    for _ in 0..20 {
+        stuck.push(kafka.send(&to(0), Message::plain("stuck")).await.unwrap());
+    }
+    // Much less than the time after which the first ones fail.
+    let second = to(1);
+    let others = offsets(&kafka, &second, "other".into(), 20);
+    let others = tokio::time::timeout(DEADLINE, others).await.unwrap();
+    assert_eq!(others.unwrap(), (1..=20).collect::<Vec<i64>>());
+    cluster.broker_up(2).unwrap();
+    let mut offsets = Vec::new();
+    for confirmation in stuck {
+        let position = confirmation.await.unwrap().position.unwrap();
+        offsets.push(position.to_string());
+    }
+    let expected: Vec<_> = (1..=20).map(|at| format!("k:two/0/{at}")).collect();
+    assert_eq!(offsets, expected);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn messages_that_wait_fail_with_the_client_instead_of_overtaking() {
+    let (cluster, kafka) = cluster().await;
+    send(&kafka, "before").await.unwrap();
+    cluster
+        .broker_round_trip_time(1, Duration::from_millis(300))
+        .unwrap();
+    cluster.request_errors(
+        RDKafkaApiKey::Produce,
+        &[Response::RD_KAFKA_RESP_ERR_OUT_OF_ORDER_SEQUENCE_NUMBER],
+    );
+    let to = Address::topic(topic());
+    let mut confirmations = Vec::new();
+    for _ in 0..20 {
+        confirmations.push(kafka.send(&to, Message::plain("x")).await.unwrap());
+    }
+    // The second one is on its way, and the mock cluster accepts it.
+    for confirmation in confirmations.into_iter().skip(2) {
+        assert_eq!(confirmation.await.unwrap_err().kind(), Kind::Fatal);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn messages_that_wait_stay_behind_those_of_a_refused_request() {
+    let (cluster, kafka) = cluster().await;
+    send(&kafka, "before").await.unwrap();
+    cluster
+        .broker_round_trip_time(1, Duration::from_millis(300))
+        .unwrap();
+    let to = Address::topic(topic());
+    let refusal = Response::RD_KAFKA_RESP_ERR_MSG_SIZE_TOO_LARGE;
+    cluster.request_errors(RDKafkaApiKey::Produce, &[refusal, refusal]);
+    let mut confirmations = Vec::new();
+    for message in 0..10 {
+        confirmations.push(kafka.send(&to, Message::plain("x")).await.unwrap());
+        if message < 2 {
+            // Long enough to be on its way, alone.
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+    for (offset, confirmation) in (1..).zip(confirmations) {
+        let position = confirmation.await.unwrap().position.unwrap();
+        assert_eq!(position.as_str(), format!("k:t/0/{offset}"));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn messages_that_wait_are_kept_while_the_queue_is_full() {
+    let (cluster, kafka) = cluster().await;
+    let mut config = KafkaConfig::clone(&kafka.shared.config);
+    let small = ("queue.buffering.max.messages".to_owned(), "3".to_owned());
+    config.properties = [small].into_iter().collect();
+    let kafka = Kafka::connect(config).unwrap();
+    until(&kafka, |health| *health == Health::Up).await;
+    cluster
+        .broker_round_trip_time(1, Duration::from_millis(100))
+        .unwrap();
+    let to = Address::topic(topic());
+    let all = offsets(&kafka, &to, "x".into(), 50).await.unwrap();
+    assert_eq!(all, (0..50).collect::<Vec<i64>>());
 }
 
 #[tokio::test(flavor = "multi_thread")]

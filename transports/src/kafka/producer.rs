@@ -12,7 +12,7 @@ use super::window::Windows;
 use super::writer::{Client, LazyWriter, Setup, Writer};
 use crate::error::TransportError;
 use crate::message::Message;
-use crate::transport::{Address, Confirmation};
+use crate::transport::{Address, Confirmation, QUEUE_DEADLINE};
 
 /// The librdkafka producer of batches.
 pub(super) type BatchClient = Client<Batched>;
@@ -24,8 +24,7 @@ const FOREVER: Duration = Duration::from_secs(24 * 60 * 60);
 #[derive(Debug)]
 pub(super) struct Producer {
     prompt: Arc<Windows<Batched>>,
-    /// For messages that may linger, if the configuration lets them. With a linger time of zero, librdkafka polls
-    /// without a pause while messages wait for the requests before them.
+    /// For messages that may linger, if the configuration lets them.
     lingering: Option<LazyWriter<Batched>>,
     singles: Arc<Singles>,
 }
@@ -70,28 +69,32 @@ impl Producer {
         partitions: usize,
         message: &Message,
     ) -> Result<Confirmation, TransportError> {
-        let passage = self.singles.pass(&to.topic).await?;
+        // One deadline for every wait.
+        let until = tokio::time::Instant::now() + QUEUE_DEADLINE;
+        let passage = self.singles.pass(&to.topic, until).await?;
         if passage.is_single {
             let single = |answer| Single { answer, passage };
             let writer = self.singles.writer().get()?;
-            return writer.queue(to, message, single).await;
+            return writer.queue(to, message, until, single).await;
         }
         match &self.lingering {
             Some(lingering) if to.may_linger => {
                 let batched = |answer| Batched {
                     answer,
                     passage,
-                    slot: None,
+                    in_window: None,
                 };
-                lingering.get()?.queue(to, message, batched).await
+                let writer = lingering.get()?;
+                writer.queue(to, message, until, batched).await
             }
             _ => {
-                let batched = |answer, slot| Batched {
+                let batched = |answer, in_window| Batched {
                     answer,
                     passage,
-                    slot: Some(slot),
+                    in_window: Some(in_window),
                 };
-                self.prompt.send(to, partitions, message, batched).await
+                let prompt = &self.prompt;
+                prompt.send((to, partitions), message, until, batched).await
             }
         }
     }

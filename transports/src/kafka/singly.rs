@@ -9,31 +9,30 @@
 //! later messages to the topic are sent in the same way, in order. Batches are tried again when the topic has been idle
 //! for a moment, [`SMALL_TOPIC_TTL`] after the last refusal.
 
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rdkafka::message::{BorrowedHeaders, BorrowedMessage, Message as _, OwnedHeaders};
 use rdkafka::producer::BaseRecord;
 use tokio::sync::Notify;
+use tokio::time::timeout_at;
 
-use super::window::Slot;
-use super::writer::{Answer, Enqueued, LazyWriter, Sent, Setup};
-use crate::error::{TransportError, TransportErrorKind};
-use crate::message::Topic;
-use crate::transport::{QUEUE_DEADLINE, Receipt};
+use super::per_topic::PerTopic;
+use super::window::InWindow;
+use super::writer::{Answer, LazyWriter, Sent, Setup, headers, saturated};
+use crate::error::TransportError;
+use crate::message::{Message, Topic};
+use crate::transport::{Address, Receipt};
 
 /// How long a topic counts as one that refuses batches.
 const SMALL_TOPIC_TTL: Duration = Duration::from_secs(60);
-/// At most this many idle topics are remembered, in addition to those with traffic.
-const MAX_TOPICS: usize = 10_000;
 
 /// The topics that are written to, and the producer for those that refuse batches.
 #[derive(Debug)]
 pub(super) struct Singles {
     max_message_bytes: u32,
-    traffic: RwLock<HashMap<Topic, Arc<Traffic>>>,
+    traffic: PerTopic<Traffic>,
     /// Sends one message per request.
     writer: LazyWriter<Single>,
 }
@@ -52,16 +51,26 @@ struct Traffic {
 #[derive(Debug)]
 struct Small {
     since: Instant,
-    /// Messages of refused requests, in order. While this is `Some`, batched messages are in flight, or refused
-    /// messages are being returned, and all senders wait.
-    refused: Option<Vec<Refused>>,
+    /// While this is `Some`, batched messages are in flight, or refused messages are being sent again, and all senders
+    /// wait.
+    again: Option<Again>,
 }
 
-/// A message that was refused with its request.
+/// The messages to send on their own, each list in order.
+#[derive(Debug, Default)]
+struct Again {
+    /// Those of refused requests.
+    refused: Vec<Refused>,
+    /// Those that waited for them.
+    following: Vec<Refused>,
+}
+
+/// A message that was refused with its request, or that waited for one.
 #[derive(Debug)]
 struct Refused {
     topic: String,
-    partition: i32,
+    /// The partition of the first attempt.
+    partition: Option<i32>,
     key: Option<Vec<u8>>,
     payload: Option<Vec<u8>>,
     headers: Option<OwnedHeaders>,
@@ -82,8 +91,8 @@ pub(super) struct InFlight {
 pub(super) struct Batched {
     pub(super) answer: Answer,
     pub(super) passage: InFlight,
-    /// Its place in the window of its topic, if it may not linger.
-    pub(super) slot: Option<Slot<Self>>,
+    /// Set if it may not linger.
+    pub(super) in_window: Option<InWindow<Self>>,
 }
 
 /// A message that was sent on its own.
@@ -99,7 +108,52 @@ impl Sent for Batched {
     const IS_SINGLE: bool = false;
 
     fn too_large(self, message: &BorrowedMessage<'_>) -> Option<Self> {
-        Singles::refused(message, self);
+        let message_limit = self.passage.singles.max_message_bytes;
+        let traffic = Arc::clone(&self.passage.traffic);
+        let mut small = traffic.small();
+        if small.is_none() {
+            tracing::warn!(
+                topic = message.topic(),
+                max_message_bytes = message_limit,
+                "the topic refused a request as too large: its messages are sent one by one for a while, which is slower; max_message_bytes should not be more than its max.message.bytes"
+            );
+        }
+        let state = small.get_or_insert_with(|| Small {
+            since: Instant::now(),
+            again: None,
+        });
+        state.since = Instant::now();
+        let refused = Refused {
+            topic: message.topic().to_owned(),
+            partition: Some(message.partition()).filter(|partition| *partition >= 0),
+            key: message.key().map(<[u8]>::to_vec),
+            payload: message.payload().map(<[u8]>::to_vec),
+            headers: message.headers().map(BorrowedHeaders::detach),
+            answer: self.answer,
+        };
+        state.again.get_or_insert_default().refused.push(refused);
+        traffic.is_small.store(true, Ordering::SeqCst);
+        None
+    }
+
+    fn follow(self, to: &Address, message: &Message) -> Option<Self> {
+        if !self.passage.traffic.is_small.load(Ordering::SeqCst) {
+            return Some(self);
+        }
+        let traffic = Arc::clone(&self.passage.traffic);
+        let mut small = traffic.small();
+        let Some(again) = small.as_mut().and_then(|small| small.again.as_mut()) else {
+            drop(small);
+            return Some(self);
+        };
+        again.following.push(Refused {
+            topic: to.topic.as_str().to_owned(),
+            partition: to.partition.and_then(|partition| partition.try_into().ok()),
+            key: message.key.as_deref().map(<[u8]>::to_vec),
+            payload: message.body.as_deref().map(<[u8]>::to_vec),
+            headers: headers(&message.headers),
+            answer: self.answer,
+        });
         None
     }
 
@@ -107,7 +161,7 @@ impl Sent for Batched {
         // Nobody has to wait for a confirmation.
         let _ = self.answer.send(result);
         drop(self.passage);
-        drop(self.slot);
+        drop(self.in_window);
     }
 }
 
@@ -131,7 +185,7 @@ impl Singles {
     pub(super) fn new(setup: Setup) -> Self {
         Self {
             max_message_bytes: setup.config.max_message_bytes,
-            traffic: RwLock::default(),
+            traffic: PerTopic::default(),
             writer: LazyWriter::new(setup),
         }
     }
@@ -140,9 +194,13 @@ impl Singles {
     /// one.
     ///
     /// # Errors
-    /// `Saturated` when that takes too long.
-    pub(super) async fn pass(self: &Arc<Self>, topic: &Topic) -> Result<InFlight, TransportError> {
-        let traffic = self.traffic(topic);
+    /// `Saturated` when it may not be queued at `until`.
+    pub(super) async fn pass(
+        self: &Arc<Self>,
+        topic: &Topic,
+        until: tokio::time::Instant,
+    ) -> Result<InFlight, TransportError> {
+        let traffic = self.traffic.get(topic);
         // Counted before the check, so that a sender that switches the topic waits for this message.
         let passage = self.passage(&traffic, false);
         if !traffic.is_small.load(Ordering::SeqCst) {
@@ -159,11 +217,8 @@ impl Singles {
                 drained.await;
             }
         };
-        let passed = tokio::time::timeout(QUEUE_DEADLINE, passing).await;
-        passed.map_err(|_| {
-            let what = format!("wait for earlier messages to {topic}, which are sent one by one");
-            TransportError::new(TransportErrorKind::Saturated, what)
-        })
+        let passed = timeout_at(until, passing).await;
+        passed.map_err(|_| saturated(topic))
     }
 
     fn passage(self: &Arc<Self>, traffic: &Arc<Traffic>, is_single: bool) -> InFlight {
@@ -179,9 +234,7 @@ impl Singles {
     fn enter(self: &Arc<Self>, traffic: &Arc<Traffic>) -> Option<InFlight> {
         let mut small = traffic.small();
         let is_single = match &*small {
-            Some(Small {
-                refused: Some(_), ..
-            }) => return None,
+            Some(Small { again: Some(_), .. }) => return None,
             Some(Small { since, .. }) => {
                 since.elapsed() < SMALL_TOPIC_TTL || traffic.in_flight.load(Ordering::SeqCst) > 0
             }
@@ -194,66 +247,21 @@ impl Singles {
         Some(self.passage(traffic, is_single))
     }
 
-    fn traffic(&self, topic: &Topic) -> Arc<Traffic> {
-        let known = self.traffic.read().unwrap_or_else(PoisonError::into_inner);
-        if let Some(traffic) = known.get(topic) {
-            return Arc::clone(traffic);
-        }
-        drop(known);
-        let mut known = self.traffic.write().unwrap_or_else(PoisonError::into_inner);
-        if known.len() >= MAX_TOPICS {
-            // Every message in flight holds its topic.
-            known.retain(|_, traffic| Arc::strong_count(traffic) > 1);
-        }
-        Arc::clone(known.entry(topic.clone()).or_default())
-    }
-
-    /// Keeps a message whose request was too large, to send it on its own.
-    fn refused(message: &BorrowedMessage<'_>, batched: Batched) {
-        let Batched {
-            answer, passage, ..
-        } = batched;
-        let refused = Refused {
-            topic: message.topic().to_owned(),
-            partition: message.partition(),
-            key: message.key().map(<[u8]>::to_vec),
-            payload: message.payload().map(<[u8]>::to_vec),
-            headers: message.headers().map(BorrowedHeaders::detach),
-            answer,
-        };
-        let mut small = passage.traffic.small();
-        if small.is_none() {
-            tracing::warn!(
-                topic = message.topic(),
-                max_message_bytes = passage.singles.max_message_bytes,
-                "the topic refused a request as too large: its messages are sent one by one for a while, which is slower; max_message_bytes should not be more than its max.message.bytes"
-            );
-        }
-        let state = small.get_or_insert_with(|| Small {
-            since: Instant::now(),
-            refused: None,
-        });
-        state.since = Instant::now();
-        state.refused.get_or_insert_default().push(refused);
-        passage.traffic.is_small.store(true, Ordering::SeqCst);
-    }
-
     /// Sends the refused messages, now that no message of the topic is in flight, and releases the waiting senders.
     fn drained(self: &Arc<Self>, traffic: &Arc<Traffic>) {
-        let refused = match &mut *traffic.small() {
+        let again = match &mut *traffic.small() {
             Some(Small {
-                refused: Some(refused),
-                ..
-            }) => std::mem::take(refused),
+                again: Some(again), ..
+            }) => std::mem::take(again),
             _ => return,
         };
         // Held meanwhile, so that the topic is not drained again if one of them fails at once.
         traffic.in_flight.fetch_add(1, Ordering::SeqCst);
-        for message in refused {
+        for message in again.refused.into_iter().chain(again.following) {
             self.send_alone(message, traffic);
         }
         if let Some(small) = &mut *traffic.small() {
-            small.refused = None;
+            small.again = None;
         }
         traffic.in_flight.fetch_sub(1, Ordering::SeqCst);
         traffic.drained.notify_waiters();
@@ -262,8 +270,7 @@ impl Singles {
     fn send_alone(self: &Arc<Self>, message: Refused, traffic: &Arc<Traffic>) {
         let record = BaseRecord {
             topic: &message.topic,
-            // The partition of the first attempt.
-            partition: Some(message.partition).filter(|partition| *partition >= 0),
+            partition: message.partition,
             payload: message.payload.as_deref(),
             key: message.key.as_deref(),
             timestamp: None,
@@ -273,13 +280,15 @@ impl Singles {
                 passage: self.passage(traffic, true),
             }),
         };
-        // A message that is not queued reports its result when it is dropped; its sender sends it again.
-        match self.writer.get().map(|writer| writer.enqueue(record)) {
-            Ok(Enqueued::Yes) => {}
-            Ok(Enqueued::Full(record)) => drop(record),
-            Ok(Enqueued::Refused(error, _)) | Err(error) => {
-                tracing::debug!(topic = message.topic, %error, "not sent once more");
+        let full = match self.writer.get() {
+            Ok(writer) => writer.hand_over_record(record),
+            Err(error) => {
+                record.delivery_opaque.answer(Err(error));
+                None
             }
+        };
+        if let Some(single) = full {
+            single.answer(Err(saturated(&message.topic)));
         }
     }
 

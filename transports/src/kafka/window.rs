@@ -1,56 +1,63 @@
-//! Messages that may not linger: while few messages of a topic are in flight, the next one leaves at once. More wait
-//! here, and leave together.
+//! Messages that may not linger. While few messages of a topic are in flight, the next one leaves at once. Any others
+//! wait here, and then leave together.
 //!
 //! ```text
 //! send ──few in flight?──▶ librdkafka ──result──┐
 //!   │no                        ▲                │
 //!   └──▶ waiting ──all at once─┘◀──few in flight┘
 //! ```
-//! A partition takes five requests of an idempotent producer at a time. While more messages wait, librdkafka polls
-//! without a pause, which costs a core. Here they cost nothing, and then share requests.
+//! librdkafka has at most five requests of an idempotent producer in flight for a partition. If further messages wait in
+//! its queue, it polls without a pause, which costs a core. Here they wait for free, and then share requests.
+//!
+//! A partition that takes no messages, because it has no leader for example, must not delay those of other partitions.
+//! So nothing waits for longer than [`MAX_WAIT`]. After that nothing waits at all, until fewer messages are in flight.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
-use std::time::Instant;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
 
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::time::Instant;
+use tokio_util::task::AbortOnDropHandle;
 
-use super::writer::{Answer, Sent, Writer};
-use crate::error::{TransportError, TransportErrorKind};
-use crate::message::{Message, Topic};
+use super::per_topic::PerTopic;
+use super::writer::{Answer, Sent, Writer, saturated};
+use crate::error::TransportError;
+use crate::message::Message;
 use crate::transport::{Address, Confirmation, QUEUE_DEADLINE};
 
-/// How many messages for each partition of a topic are in flight before others wait. Fewer than the requests that a
+/// How many messages in flight, for each partition of a topic, make others wait. Fewer than the requests that a
 /// partition takes, because waiting messages may leave in several requests.
 const WINDOW: usize = 2;
-/// The size of the messages of one topic that wait. Further senders wait too.
+/// How long a message waits for earlier ones. Longer than the round trip of any usable cluster.
+const MAX_WAIT: Duration = Duration::from_millis(500);
+/// The largest total size of all waiting messages. Beyond it, their senders wait.
 const MAX_WAITING_BYTES: usize = 16 << 20;
-/// At most this many idle topics are remembered, in addition to those with traffic.
-const MAX_TOPICS: usize = 10_000;
 
 /// The windows of all topics.
 #[derive(Debug)]
 pub(super) struct Windows<S: Sent> {
     writer: Arc<Writer<S>>,
-    windows: RwLock<HashMap<Topic, Arc<Window<S>>>>,
+    windows: PerTopic<Window<S>>,
+    /// The bytes that more messages may have which wait.
+    room: Arc<Semaphore>,
 }
 
 /// The messages of one topic.
 #[derive(Debug)]
-struct Window<S: Sent> {
-    state: Mutex<State<S>>,
-    /// The waiting messages have left.
-    left: Notify,
-}
+struct Window<S: Sent>(Mutex<State<S>>);
 
 #[derive(Debug)]
 struct State<S: Sent> {
     in_flight: usize,
     waiting: VecDeque<Waiting<S>>,
-    waiting_bytes: usize,
     /// Messages that have waited are being queued: others wait, so that they stay in order.
     is_releasing: bool,
+    /// The messages in flight take too long: nothing waits for them.
+    is_overdue: bool,
+    /// Limits how long messages wait.
+    watch: Option<AbortOnDropHandle<()>>,
 }
 
 #[derive(Debug)]
@@ -59,22 +66,25 @@ struct Waiting<S: Sent> {
     message: Message,
     sent: S,
     since: Instant,
+    _room: OwnedSemaphorePermit,
 }
 
-/// A place in the window of a topic, given up on drop.
-pub(super) struct Slot<S: Sent> {
+/// Counts a message as in flight in its window until it is dropped.
+pub(super) struct InWindow<S: Sent> {
     windows: Arc<Windows<S>>,
     window: Arc<Window<S>>,
     /// See [`Windows::release`].
     limit: usize,
 }
 
-/// What becomes of a message.
+/// What becomes of a message. `F` makes the state kept for it.
 enum Turn<S: Sent, F> {
     /// It leaves now.
-    Now(F, Slot<S>),
+    Now(F, InWindow<S>),
     /// It waits.
     Later(Confirmation),
+    /// Too much waits.
+    Full(F),
 }
 
 // === impl Windows ===
@@ -83,7 +93,8 @@ impl<S: Sent> Windows<S> {
     pub(super) fn new(writer: Arc<Writer<S>>) -> Arc<Self> {
         Arc::new(Self {
             writer,
-            windows: RwLock::default(),
+            windows: PerTopic::default(),
+            room: Arc::new(Semaphore::new(MAX_WAITING_BYTES)),
         })
     }
 
@@ -96,94 +107,72 @@ impl<S: Sent> Windows<S> {
     /// state kept for the message.
     ///
     /// # Errors
-    /// `Saturated` if too much waits for too long, and the errors of the writer.
+    /// `Saturated` if there is no room for it at `until`, and the errors of the writer.
     pub(super) async fn send(
         self: &Arc<Self>,
-        to: &Address,
-        partitions: usize,
+        (to, partitions): (&Address, usize),
         message: &Message,
-        sent: impl FnOnce(Answer, Slot<S>) -> S,
+        until: Instant,
+        mut sent: impl FnOnce(Answer, InWindow<S>) -> S,
     ) -> Result<Confirmation, TransportError> {
-        let window = self.window(&to.topic);
+        let window = self.windows.get(&to.topic);
         let limit = WINDOW * partitions.max(1);
-        let turn = match self.turn(&window, limit, (to, message), sent) {
-            Ok(turn) => turn,
-            Err(sent) => {
-                let turn = self.turn_later(&window, limit, (to, message), sent);
-                let turn = tokio::time::timeout(QUEUE_DEADLINE, turn).await;
-                turn.map_err(|_| {
-                    let what = format!("wait for earlier messages to {}", to.topic);
-                    TransportError::new(TransportErrorKind::Saturated, what)
-                })?
-            }
-        };
-        match turn {
-            Turn::Later(confirmation) => Ok(confirmation),
-            Turn::Now(sent, slot) => {
-                let sent = |answer| sent(answer, slot);
-                self.writer.queue(to, message, sent).await
-            }
-        }
-    }
-
-    async fn turn_later<F: FnOnce(Answer, Slot<S>) -> S>(
-        self: &Arc<Self>,
-        window: &Arc<Window<S>>,
-        limit: usize,
-        message: (&Address, &Message),
-        mut sent: F,
-    ) -> Turn<S, F> {
+        let mut room = None;
         loop {
-            // Registered before the attempt, so that room made in between is not missed.
-            let mut left = std::pin::pin!(window.left.notified());
-            left.as_mut().enable();
-            match self.turn(window, limit, message, sent) {
-                Ok(turn) => return turn,
-                Err(back) => sent = back,
+            match self.turn((&window, limit), (to, message), room.take(), sent) {
+                Turn::Now(sent, in_window) => {
+                    let sent = |answer| sent(answer, in_window);
+                    return self.writer.queue(to, message, until, sent).await;
+                }
+                Turn::Later(confirmation) => return Ok(confirmation),
+                Turn::Full(back) => sent = back,
             }
-            left.await;
+            let acquired = Arc::clone(&self.room).acquire_many_owned(room_of(message));
+            let acquired = tokio::time::timeout_at(until, acquired).await;
+            // It fails only if it was closed, which never happens.
+            room = acquired.map_err(|_| saturated(&to.topic))?.ok();
         }
     }
 
-    /// Returns `sent` if too much waits.
-    fn turn<F: FnOnce(Answer, Slot<S>) -> S>(
+    fn turn<F: FnOnce(Answer, InWindow<S>) -> S>(
         self: &Arc<Self>,
-        window: &Arc<Window<S>>,
-        limit: usize,
+        (window, limit): (&Arc<Window<S>>, usize),
         (to, message): (&Address, &Message),
+        room: Option<OwnedSemaphorePermit>,
         sent: F,
-    ) -> Result<Turn<S, F>, F> {
-        let slot = || Slot {
+    ) -> Turn<S, F> {
+        let in_window = || InWindow {
             windows: Arc::clone(self),
             window: Arc::clone(window),
             limit,
         };
         let mut state = window.state();
-        if state.is_open(limit) {
+        if state.is_open(limit) && state.waiting.is_empty() && !state.is_releasing {
             state.in_flight += 1;
-            return Ok(Turn::Now(sent, slot()));
+            return Turn::Now(sent, in_window());
         }
-        let size = message.size_bytes();
-        if !state.waiting.is_empty() && state.waiting_bytes + size > MAX_WAITING_BYTES {
-            return Err(sent);
-        }
+        let acquired = || Arc::clone(&self.room).try_acquire_many_owned(room_of(message));
+        let Some(room) = room.or_else(|| acquired().ok()) else {
+            return Turn::Full(sent);
+        };
         let (answer, receiver) = oneshot::channel();
-        let sent = sent(answer, slot());
-        state.waiting_bytes += size;
         state.waiting.push_back(Waiting {
             to: to.clone(),
             message: message.clone(),
-            sent,
+            sent: sent(answer, in_window()),
             since: Instant::now(),
+            _room: room,
         });
-        Ok(Turn::Later(Confirmation::waiting(receiver)))
+        if state.watch.is_none() {
+            let watch = watch(Arc::downgrade(self), Arc::downgrade(window));
+            state.watch = Some(AbortOnDropHandle::new(tokio::spawn(watch)));
+        }
+        Turn::Later(Confirmation::waiting(receiver))
     }
 
     /// Sends everything that waits, before the writer closes.
     pub(super) fn release_all(&self) {
-        let windows = |known: &HashMap<_, Arc<_>>| known.values().cloned().collect::<Vec<_>>();
-        let windows = windows(&self.windows.read().unwrap_or_else(PoisonError::into_inner));
-        for window in windows {
+        for window in self.windows.all() {
             self.release(&window, usize::MAX);
         }
     }
@@ -194,93 +183,140 @@ impl<S: Sent> Windows<S> {
         if state.is_releasing {
             return;
         }
-        while !state.waiting.is_empty() && state.in_flight < limit {
-            let waiting = std::mem::take(&mut state.waiting);
-            state.waiting_bytes = 0;
+        state.is_releasing = true;
+        while state.is_open(limit) && !state.waiting.is_empty() {
+            let mut waiting = std::mem::take(&mut state.waiting);
             state.in_flight += waiting.len();
-            state.is_releasing = true;
             // A message that is not queued is dropped, and then leaves the window.
             drop(state);
-            window.left.notify_waiters();
-            for waiting in waiting {
-                self.queue(waiting);
+            while let Some(next) = waiting.pop_front() {
+                if let Some(back) = self.queue(next) {
+                    waiting.push_front(back);
+                    break;
+                }
             }
             state = window.state();
-            state.is_releasing = false;
+            if !waiting.is_empty() {
+                // The queue of the writer is full. They keep their order.
+                state.in_flight -= waiting.len();
+                waiting.append(&mut state.waiting);
+                state.waiting = waiting;
+                break;
+            }
         }
+        state.is_releasing = false;
     }
 
-    /// Queues a message that has waited, unless it is too old by now: librdkafka would count its age from here.
-    fn queue(&self, waiting: Waiting<S>) {
+    /// Queues a message that has waited. Returns it if the queue is full.
+    fn queue(&self, waiting: Waiting<S>) -> Option<Waiting<S>> {
         let Waiting {
             to,
             message,
             sent,
             since,
+            _room,
         } = waiting;
-        if since.elapsed() < self.writer.message_timeout() {
-            return self.writer.queue_now(&to, &message, sent);
+        if since.elapsed() >= QUEUE_DEADLINE {
+            sent.answer(Err(saturated(&to.topic)));
+            return None;
         }
-        let what = format!("wait for earlier messages to {}", to.topic);
-        sent.answer(Err(TransportError::new(TransportErrorKind::TimedOut, what)));
+        let sent = sent.follow(&to, &message)?;
+        let sent = self.writer.hand_over(&to, &message, sent)?;
+        Some(Waiting {
+            to,
+            message,
+            sent,
+            since,
+            _room,
+        })
     }
+}
 
-    fn window(&self, topic: &Topic) -> Arc<Window<S>> {
-        let known = self.windows.read().unwrap_or_else(PoisonError::into_inner);
-        if let Some(window) = known.get(topic) {
-            return Arc::clone(window);
+/// Releases messages that have waited for too long, until none waits.
+async fn watch<S: Sent>(windows: Weak<Windows<S>>, window: Weak<Window<S>>) {
+    loop {
+        let Some(due) = window.upgrade().and_then(|window| window.due()) else {
+            return;
+        };
+        tokio::time::sleep_until(due).await;
+        let (Some(windows), Some(window)) = (windows.upgrade(), window.upgrade()) else {
+            return;
+        };
+        if window.is_overdue() {
+            windows.release(&window, usize::MAX);
         }
-        drop(known);
-        let mut known = self.windows.write().unwrap_or_else(PoisonError::into_inner);
-        if known.len() >= MAX_TOPICS {
-            // Every message in flight holds its window.
-            known.retain(|_, window| Arc::strong_count(window) > 1);
-        }
-        Arc::clone(known.entry(topic.clone()).or_default())
     }
+}
+
+/// The share of the room that a message takes.
+fn room_of(message: &Message) -> u32 {
+    let bytes = message.size_bytes().min(MAX_WAITING_BYTES);
+    u32::try_from(bytes).unwrap_or(u32::MAX)
 }
 
 // === impl Window ===
 
 impl<S: Sent> Default for Window<S> {
     fn default() -> Self {
-        Self {
-            state: Mutex::new(State {
-                in_flight: 0,
-                waiting: VecDeque::new(),
-                waiting_bytes: 0,
-                is_releasing: false,
-            }),
-            left: Notify::new(),
-        }
+        Self(Mutex::new(State {
+            in_flight: 0,
+            waiting: VecDeque::new(),
+            is_releasing: false,
+            is_overdue: false,
+            watch: None,
+        }))
     }
 }
 
 impl<S: Sent> Window<S> {
     /// Every change is complete before the lock is released, so a panic elsewhere leaves it usable.
     fn state(&self) -> MutexGuard<'_, State<S>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// When to look again. If nothing waits, it is no longer watched.
+    fn due(&self) -> Option<Instant> {
+        let mut state = self.state();
+        let Some(oldest) = state.waiting.front() else {
+            state.watch = None;
+            return None;
+        };
+        // Later, if it is overdue already and only the writer has no room for it.
+        Some((oldest.since + MAX_WAIT).max(Instant::now() + MAX_WAIT / 10))
+    }
+
+    /// Whether a message has waited for too long. Then nothing waits until fewer messages are in flight.
+    fn is_overdue(&self) -> bool {
+        let mut state = self.state();
+        let oldest = state.waiting.front();
+        state.is_overdue |= oldest.is_some_and(|oldest| oldest.since.elapsed() >= MAX_WAIT);
+        state.is_overdue
     }
 }
 
 // === impl State ===
 
 impl<S: Sent> State<S> {
-    /// Whether a message may leave now.
+    /// Whether messages may leave now.
     fn is_open(&self, limit: usize) -> bool {
-        self.in_flight < limit && self.waiting.is_empty() && !self.is_releasing
+        self.in_flight < limit || self.is_overdue
     }
 }
 
-impl<S: Sent> Drop for Slot<S> {
+// === impl InWindow ===
+
+impl<S: Sent> Drop for InWindow<S> {
     fn drop(&mut self) {
-        self.window.state().in_flight -= 1;
+        let mut state = self.window.state();
+        state.in_flight -= 1;
+        state.is_overdue &= state.in_flight >= self.limit;
+        drop(state);
         self.windows.release(&self.window, self.limit);
     }
 }
 
-impl<S: Sent> fmt::Debug for Slot<S> {
+impl<S: Sent> fmt::Debug for InWindow<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Slot").finish_non_exhaustive()
+        f.debug_struct("InWindow").finish_non_exhaustive()
     }
 }

@@ -6,6 +6,7 @@
 //!                    └────── delivery report ◀───────────────────┘──▶ Sent::answer
 //! ```
 
+use std::fmt::Display;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, MutexGuard, PoisonError, RwLock};
@@ -15,7 +16,9 @@ use a2abus_plugin::Text;
 use rdkafka::ClientContext;
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
-use rdkafka::message::{BorrowedMessage, Header, Headers as _, Message as _, OwnedHeaders};
+use rdkafka::message::{
+    BorrowedMessage, Header, Headers as NativeHeaders, Message as _, OwnedHeaders,
+};
 use rdkafka::producer::{
     BaseProducer, BaseRecord, DeliveryResult, Producer as _, ProducerContext, PurgeConfig,
 };
@@ -29,7 +32,7 @@ use super::thread::spawn;
 use super::topics::Topics;
 use crate::error::{TransportError, TransportErrorKind};
 use crate::message::{Headers, Message};
-use crate::transport::{Address, Confirmation, QUEUE_DEADLINE, Receipt};
+use crate::transport::{Address, Confirmation, Receipt};
 
 /// A librdkafka producer.
 pub(super) type Client<S> = BaseProducer<Reports<S>>;
@@ -45,6 +48,11 @@ pub(super) trait Sent: Send + Sync + Sized + 'static {
     /// The broker refused the request as too large. Takes the message, if other messages of the request may be the
     /// reason.
     fn too_large(self, message: &BorrowedMessage<'_>) -> Option<Self>;
+
+    /// The message has waited, and is next. Takes it, if earlier ones have to be sent again, which it must not overtake.
+    fn follow(self, _to: &Address, _message: &Message) -> Option<Self> {
+        Some(self)
+    }
 
     /// The result of the message.
     fn answer(self, result: Result<Receipt, TransportError>);
@@ -207,51 +215,31 @@ impl<S: Sent> Writer<S> {
         &self.setup.topics
     }
 
-    /// How long a message may take.
-    pub(super) fn message_timeout(&self) -> Duration {
-        self.setup.config.message_timeout
-    }
-
     /// Queues a message, in the order of the calls. `sent` makes the state kept for it.
+    ///
+    /// # Errors
+    /// `Saturated` if there is no room for it at `until`, and why the client refuses it.
     pub(super) async fn queue(
         &self,
         to: &Address,
         message: &Message,
+        until: tokio::time::Instant,
         sent: impl FnOnce(Answer) -> S,
     ) -> Result<Confirmation, TransportError> {
         let (answer, receiver) = oneshot::channel();
         let partition = partition(to)?;
         let mut record = record(to, partition, message, Box::new(sent(answer)));
-        let sized = |error| self.sized(error, message);
         if self.line.is_empty() {
             match self.enqueue(record) {
                 Enqueued::Yes => return Ok(Confirmation::waiting(receiver)),
                 Enqueued::Full(back) => record = back,
-                Enqueued::Refused(error, _) => return Err(sized(error)),
+                Enqueued::Refused(error, _) => return Err(error),
             }
         }
         let wait = self.enqueue_in_order(record);
-        match tokio::time::timeout(QUEUE_DEADLINE, wait).await {
-            Ok(queued) => queued
-                .map(|()| Confirmation::waiting(receiver))
-                .map_err(sized),
-            Err(_) => Err(TransportError::new(
-                TransportErrorKind::Saturated,
-                "queue the message",
-            )),
-        }
-    }
-
-    /// The error for a message that the client refuses as too large, with the sizes.
-    fn sized(&self, error: TransportError, message: &Message) -> TransportError {
-        if error.kind() != TransportErrorKind::TooLarge {
-            return error;
-        }
-        let limit = format!(
-            "max_message_bytes is {}",
-            self.setup.config.max_message_bytes
-        );
-        TransportError::too_large(message.content_bytes(), limit).caused_by(error)
+        let waited = tokio::time::timeout_at(until, wait).await;
+        waited.map_err(|_| saturated(&to.topic))??;
+        Ok(Confirmation::waiting(receiver))
     }
 
     async fn enqueue_in_order(&self, mut record: Record<'_, S>) -> Result<(), TransportError> {
@@ -269,30 +257,44 @@ impl<S: Sent> Writer<S> {
         }
     }
 
-    /// Queues a message whose sender waits for the result already, which may be that it cannot be queued.
-    pub(super) fn queue_now(&self, to: &Address, message: &Message, sent: S) {
+    /// Queues a message whose sender already waits for the result, which may be that the client refuses it: also while
+    /// the writer closes, because the sender was told that the message is accepted. Returns its state if the queue is
+    /// full.
+    pub(super) fn hand_over(&self, to: &Address, message: &Message, sent: S) -> Option<S> {
+        // Whoever waits for room is earlier.
+        if !self.line.is_empty() {
+            return Some(sent);
+        }
         let partition = match partition(to) {
             Ok(partition) => partition,
-            Err(error) => return sent.answer(Err(error)),
-        };
-        match self.enqueue(record(to, partition, message, Box::new(sent))) {
-            Enqueued::Yes => {}
-            Enqueued::Full(record) => {
-                let what = "queue the message";
-                let error = TransportError::new(TransportErrorKind::Saturated, what);
-                record.delivery_opaque.answer(Err(error));
+            Err(error) => {
+                sent.answer(Err(error));
+                return None;
             }
+        };
+        self.hand_over_record(record(to, partition, message, Box::new(sent)))
+    }
+
+    /// The same for a record.
+    pub(super) fn hand_over_record(&self, record: Record<'_, S>) -> Option<S> {
+        match self.produce(record) {
+            Enqueued::Yes => None,
+            Enqueued::Full(record) => Some(*record.delivery_opaque),
             Enqueued::Refused(error, record) => {
-                let error = self.sized(error, message);
                 record.delivery_opaque.answer(Err(error));
+                None
             }
         }
     }
 
-    pub(super) fn enqueue<'a>(&self, record: Record<'a, S>) -> Enqueued<'a, S> {
+    fn enqueue<'a>(&self, record: Record<'a, S>) -> Enqueued<'a, S> {
         if self.closing.load(Ordering::Acquire) {
             return Enqueued::Refused(closed(), record);
         }
+        self.produce(record)
+    }
+
+    fn produce<'a>(&self, record: Record<'a, S>) -> Enqueued<'a, S> {
         let client = match self.client() {
             Ok(client) => client,
             Err(error) => return Enqueued::Refused(error, record),
@@ -302,7 +304,14 @@ impl<S: Sent> Writer<S> {
             Err((KafkaError::MessageProduction(Code::QueueFull), record)) => Enqueued::Full(record),
             Err((error, record)) => {
                 let broken = client.client().fatal_error().map(|(code, _)| code);
-                Enqueued::Refused(refused("queue the message", error, broken), record)
+                let mut error = refused("queue the message", error, broken);
+                if error.kind() == TransportErrorKind::TooLarge {
+                    let limit = self.setup.config.max_message_bytes;
+                    let limit = format!("max_message_bytes is {limit}");
+                    error =
+                        TransportError::too_large(record_bytes(&record), limit).caused_by(error);
+                }
+                Enqueued::Refused(error, record)
             }
         }
     }
@@ -358,7 +367,7 @@ impl<S: Sent> Writer<S> {
 }
 
 /// The result of an attempt to queue a record.
-pub(super) enum Enqueued<'a, S: Sent> {
+enum Enqueued<'a, S: Sent> {
     Yes,
     /// The record, returned.
     Full(Record<'a, S>),
@@ -385,6 +394,8 @@ fn serve<S: Sent>(writer: &Writer<S>) {
         let now = Instant::now();
         match client.client().fatal_error() {
             Some((code, reason)) if now >= replace_at => {
+                // All its messages fail before its successor takes any, so that none is overtaken by a later one.
+                retire(&client);
                 replace(writer, code, &reason);
                 replace_at = now + pause;
                 pause = (pause * 2).min(MAX_REPLACE_PAUSE);
@@ -453,7 +464,7 @@ fn record<'a, S: Sent>(
     }
 }
 
-fn headers(headers: &Headers) -> Option<OwnedHeaders> {
+pub(super) fn headers(headers: &Headers) -> Option<OwnedHeaders> {
     if headers.is_empty() {
         return None;
     }
@@ -468,13 +479,21 @@ fn headers(headers: &Headers) -> Option<OwnedHeaders> {
 
 /// The bytes of key, headers and body.
 fn sent_bytes(message: &BorrowedMessage<'_>) -> usize {
-    let headers = message.headers().map_or(0, |headers| {
-        let sizes = headers
-            .iter()
-            .map(|h| h.key.len() + h.value.map_or(0, <[u8]>::len));
-        sizes.sum()
-    });
+    let headers = message.headers().map_or(0, header_bytes);
     message.key_len() + headers + message.payload_len()
+}
+
+/// The same for a record that was not sent.
+fn record_bytes<S: Sent>(record: &Record<'_, S>) -> usize {
+    let headers = record.headers.as_ref().map_or(0, header_bytes);
+    record.key.map_or(0, <[u8]>::len) + headers + record.payload.map_or(0, <[u8]>::len)
+}
+
+fn header_bytes(headers: &impl NativeHeaders) -> usize {
+    let sizes = headers
+        .iter()
+        .map(|h| h.key.len() + h.value.map_or(0, <[u8]>::len));
+    sizes.sum()
 }
 
 /// The error of a message that a client refused, or dropped because it failed. A missing permission is reported as
@@ -495,6 +514,12 @@ fn refused(what: &str, error: KafkaError, broken: Option<Code>) -> TransportErro
 
 pub(super) fn closed() -> TransportError {
     TransportError::new(TransportErrorKind::Closed, "use the Kafka connection")
+}
+
+/// The error when there has been no room for a message for too long.
+pub(super) fn saturated(topic: &impl Display) -> TransportError {
+    let what = format!("wait for earlier messages to {topic}");
+    TransportError::new(TransportErrorKind::Saturated, what)
 }
 
 impl<S: Sent> std::fmt::Debug for Writer<S> {

@@ -27,7 +27,7 @@ use crate::transport::{Address, QUEUE_DEADLINE, Receipt};
 /// Subjects are distributed over this many lanes: a delivery's lane is the FNV-1a hash of its subject, modulo this.
 pub const LANES: u32 = 64;
 
-/// At most this many publications wait for the flush that confirms them.
+/// At most this many publications wait in each of the two queues for the flush that confirms them.
 pub(super) const FLUSH_QUEUE: usize = 4096;
 
 /// How long a request waits for the flush that confirms it. Its answer confirms it too, and nearly always comes first.
@@ -139,17 +139,11 @@ pub(super) async fn flush_for(
     loop {
         tokio::select! {
             biased;
-            first = messages.recv() => match first {
-                Some(first) => batch.push(first),
-                None => return,
-            },
-            first = requests.recv() => match first {
-                Some(first) => {
-                    batch.push(first);
-                    batch.extend(soon(&mut messages, &stop).await);
-                }
-                None => return,
-            },
+            Some(first) = messages.recv() => batch.push(first),
+            Some(first) = requests.recv() => {
+                batch.push(first);
+                batch.extend(soon(&mut messages, &stop).await);
+            }
             // Only when nothing waits.
             () = stop.cancelled() => return,
         }

@@ -119,7 +119,10 @@ async fn respond(
         payload.advance(BYTE_ORDER_MARK.len());
     }
     let version = Version::of(&head);
-    let fallback = version.dialect(negotiate::dialect(&head.headers));
+    let mut fallback = version.dialect(negotiate::dialect(&head.headers));
+    if version == Version::Absent && is_jaf_by_default(a2a, &common.target) {
+        fallback = Dialect::JafDoc;
+    }
     let head = head_of(a2a, &head, version, fallback)?;
     let limits = a2a.door.calls.rules().limits;
     let units = decode(&payload, &common.hint, &limits);
@@ -229,7 +232,7 @@ async fn reply(
     {
         return (Reply::Whole(body), head.fallback);
     }
-    let fallback = fallback(a2a, common, head);
+    let fallback = head.fallback;
     let (parsed, unit) = match ParsedRequest::of(unit, &head.version, fallback) {
         Ok(parsed) => parsed,
         Err((failure, recipient)) => {
@@ -269,21 +272,16 @@ async fn reply(
     (reply, dialect)
 }
 
-/// The dialect of a request that shows none: what its head shows, else what its agent is configured with.
-fn fallback(a2a: &A2a, common: &Common, head: &Head) -> Dialect {
-    if head.version != Version::Absent {
-        return head.fallback;
-    }
+/// Whether requests for an agent that do not show their dialect are in that of the JAF document.
+fn is_jaf_by_default(a2a: &A2a, target: &Target) -> bool {
     let agents = a2a.settings.registry.now();
-    let agent = match &common.target {
+    let agent = match target {
         Target::Agent(agent) => Some(agent),
         Target::InPayload => agents.default_agent(),
         Target::NotAName => None,
     };
-    match agent.and_then(|agent| agents.get(agent)) {
-        Some((_, agent)) if agent.dialect == ClientDialect::JafDoc => Dialect::JafDoc,
-        _ => head.fallback,
-    }
+    let agent = agent.and_then(|agent| agents.get(agent));
+    agent.is_some_and(|(_, agent)| agent.dialect == Some(ClientDialect::JafDoc))
 }
 
 /// Adds the ids to a failure that connect it to its request in logs.
