@@ -5,6 +5,7 @@ mod doors;
 mod fair;
 mod lines;
 mod places;
+mod refused;
 mod stops;
 
 use std::collections::BTreeMap;
@@ -41,6 +42,7 @@ struct World {
     door: String,
     admin: String,
     metrics: Arc<Metrics>,
+    readiness: Arc<Readiness>,
     /// The messages that are routed to the agent `reporter`.
     answers: Consumer,
     dead: Consumer,
@@ -183,6 +185,7 @@ workflows:
             door,
             admin,
             metrics,
+            readiness,
             stop,
             running,
         }
