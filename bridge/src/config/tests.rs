@@ -224,7 +224,7 @@ transports:
             "f:4:13: transports.a.type: not allowed: did you mean kafka? The values are kafka, nats, memory",
             "f:5:6: transports.b.type: is missing",
             "f:6:33: transports.c.partitions: out of bounds: write 1 to 65535",
-            "f:6:36: transports.c.oops: unknown key: the keys here are capacity_bytes, capacity_messages, max_message_bytes, max_topics, partitions, type",
+            "f:6:36: transports.c.oops: unknown key: the keys here are max_message_bytes, partitions, type",
             "f:7:3: transports._d: not a name: write 1 to 64 letters, digits, '.', '_' or '-', beginning with a letter or digit",
         ],
     );

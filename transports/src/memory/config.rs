@@ -5,24 +5,27 @@ use std::num::{NonZeroU16, NonZeroUsize};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Bounds of the memory transport.
+/// Bounds of the memory transport. A configuration file sets the partitions and the size of messages; the rest is for
+/// tests.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct MemoryConfig {
     /// Number of partitions of each topic; its first use creates it. Default 4; 1 to 65535. A topic that a message
     /// creates, and that only live readers match, has one.
     pub partitions: NonZeroU16,
-    /// Maximum number of messages in one topic. Default 65536; at least 1. A further send waits, and after 30 s fails
-    /// as `saturated`. Too small: senders wait for their readers.
+    /// Maximum number of messages in one topic, 65536 by default. A further send waits, and after 30 s fails as
+    /// `saturated`.
+    #[serde(skip)]
     pub capacity_messages: NonZeroUsize,
-    /// Maximum size of all messages in one topic, in bytes. Default 67108864 (64 MiB); at least 1. A further send
-    /// waits, as with `capacity_messages`.
+    /// Maximum size of all messages in one topic, 64 MiB by default. A further send waits in the same way.
+    #[serde(skip)]
     pub capacity_bytes: NonZeroUsize,
     /// Maximum size of a message with its key and headers, in bytes. Default 1048576 (1 MiB); at least 1. A larger
-    /// message is refused as `too_large`, as is one larger than `capacity_bytes`.
+    /// message is refused as `too_large`.
     pub max_message_bytes: NonZeroUsize,
-    /// Maximum number of topics. Default 10000; at least 1. A send or subscription that needs another topic is refused
-    /// as `unknown_topic`.
+    /// Maximum number of topics, 10000 by default. A send or subscription that needs another one is refused as
+    /// `unknown_topic`.
+    #[serde(skip)]
     pub max_topics: NonZeroUsize,
 }
 
