@@ -1,9 +1,9 @@
 //! The buses of one bridge, by name and by number.
 
-pub mod deadletter;
-pub mod delivery;
-pub mod headers;
-pub mod outbound;
+pub(crate) mod deadletter;
+pub(crate) mod delivery;
+pub(crate) mod headers;
+pub(crate) mod outbound;
 
 use std::collections::HashMap;
 use std::sync::Arc;

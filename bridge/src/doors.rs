@@ -12,7 +12,7 @@
 //! Source: docs/design.md §7, §8 and §9.
 
 pub(crate) mod a2a;
-pub mod admin;
+pub(crate) mod admin;
 mod door;
 pub(crate) mod eventmesh;
 pub(crate) mod mcp;
@@ -27,11 +27,11 @@ use axum::http::{HeaderName, Method};
 use axum::routing::any;
 use tower_http::cors::{Any, CorsLayer};
 
-pub use self::door::Door;
+pub(crate) use self::door::Door;
 
 /// The routes mounted in addition to `/rpc`, under the same rules for web pages.
 #[derive(Debug, Default)]
-pub struct Mounted {
+pub(crate) struct Mounted {
     /// The paths.
     pub router: Router,
     /// The response headers that web pages may read.
@@ -39,7 +39,7 @@ pub struct Mounted {
 }
 
 /// The HTTP listener: `POST /rpc`, `POST /rpc/{agent}` and the mounted routes.
-pub fn router(door: Door, mounted: Mounted) -> Router {
+pub(crate) fn router(door: Door, mounted: Mounted) -> Router {
     let origins = door.allowed_origins.clone();
     let router = Router::new()
         .route("/rpc", any(rpc::to_any_agent))

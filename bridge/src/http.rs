@@ -16,8 +16,8 @@ pub(crate) mod sse;
 mod stall;
 mod streams;
 
-pub use self::connection::{ConnectionBounds, Ending};
-pub use self::hosts::Hosts;
-pub use self::serve::{Listener, affordable, serve};
+pub(crate) use self::connection::{ConnectionBounds, Ending};
+pub(crate) use self::hosts::Hosts;
+pub(crate) use self::serve::{Listener, affordable, serve};
 
 pub(crate) use self::connection::Peer;

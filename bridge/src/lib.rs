@@ -1,28 +1,28 @@
 //! The bridge between AI agents and event buses: reads topics, routes on `targetagent`, makes calls.
 //!
-//! The path of a message is [`pipeline`]; read that first. [`Bridge`] builds everything from a [`config::Config`] and
+//! The path of a message is in `pipeline`; read that first. [`Bridge`] builds everything from a [`config::Config`] and
 //! runs it; [`calls`] turns a synchronous request into correlated events and their answers back into a response or a
-//! stream; [`http`] is the HTTP listener.
+//! stream; `http` is the HTTP listener.
 
 #[cfg(any(feature = "kafka", feature = "nats"))]
 mod access;
 pub(crate) mod account;
 mod attached;
 mod bridge;
-pub mod budget;
-pub mod bus;
+mod budget;
+mod bus;
 pub mod calls;
 pub mod cli;
 mod clock;
 pub mod config;
 mod count;
-pub mod doors;
-pub mod http;
+mod doors;
+mod http;
 mod lines;
-pub mod log_limit;
+mod log_limit;
 pub mod metrics;
-pub mod names;
-pub mod pipeline;
+mod names;
+mod pipeline;
 mod process;
 pub mod readiness;
 mod recent;
@@ -31,8 +31,8 @@ mod reload;
 mod restart;
 mod results;
 pub mod route;
-pub mod rules;
-pub mod shares;
+mod rules;
+mod shares;
 mod stage;
 pub mod state;
 mod tasks;

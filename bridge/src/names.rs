@@ -13,7 +13,7 @@ use a2abus_transports::Topic;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-pub use self::template::{Attribute, AttributeError, Template, TemplateError, TemplatePart};
+pub(crate) use self::template::{Attribute, Template, TemplatePart};
 
 pub(crate) use self::escape::escape;
 #[cfg(any(feature = "kafka", feature = "nats"))]
@@ -21,11 +21,11 @@ pub(crate) use self::escape::unescape;
 pub(crate) use self::template::with_extension;
 
 /// The name of the HTTP listener as a binding: what routes match as `binding`, and part of `source`.
-pub const DOOR: &str = "http";
+pub(crate) const DOOR: &str = "http";
 
 /// The headers with which tracing systems and proxies correlate messages. Source: W3C Trace Context, W3C Baggage,
 /// Zipkin B3.
-pub const TRACE_HEADERS: [&str; 7] = [
+pub(crate) const TRACE_HEADERS: [&str; 7] = [
     "traceparent",
     "tracestate",
     "baggage",
@@ -37,7 +37,7 @@ pub const TRACE_HEADERS: [&str; 7] = [
 
 /// The headers of an HTTP request that reach the agent by default: those of [`TRACE_HEADERS`] except
 /// `baggage`, which the caller controls, and those of A2A. Source: docs/protocols/a2a.md §6.
-pub const DOOR_HEADERS: [&str; 13] = [
+pub(crate) const DOOR_HEADERS: [&str; 13] = [
     "traceparent",
     "tracestate",
     "b3",

@@ -18,7 +18,7 @@
 //! | `Run::settle_confirmed`: settle it once the copies are confirmed | `run.rs`, `send.rs` |
 //! | `Run::decided`: or hold its lane and send the copies again | `run.rs`, `send.rs` |
 
-pub mod adapt;
+pub(crate) mod adapt;
 pub(crate) mod claims;
 mod copies;
 mod events;

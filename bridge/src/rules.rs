@@ -31,7 +31,7 @@ pub struct Rules {
 }
 
 /// The routes of announced agents, by agent; `None` for an agent without a destination of its own.
-pub type AnnouncedRoutes = HashMap<Text, Option<Arc<Route>>>;
+pub(crate) type AnnouncedRoutes = HashMap<Text, Option<Arc<Route>>>;
 
 /// Why an event has no route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -10,14 +10,14 @@ use dashmap::DashMap;
 
 /// The units of each holder, and the most that one may have. A holder that nothing refers to uses no memory.
 #[derive(Debug)]
-pub struct Shares<K: Eq + Hash> {
+pub(crate) struct Shares<K: Eq + Hash> {
     holders: DashMap<K, Weak<Holder<K>>>,
     limit: AtomicUsize,
 }
 
 /// One holder. It is known as long as anything refers to it.
 #[derive(Debug)]
-pub struct Holder<K: Eq + Hash> {
+pub(crate) struct Holder<K: Eq + Hash> {
     shares: Arc<Shares<K>>,
     key: K,
     held: AtomicUsize,
@@ -36,7 +36,7 @@ pub struct Share<K: Eq + Hash> {
 impl<K: Eq + Hash + Clone> Shares<K> {
     /// Shares without holders. Each holder may have `limit` units.
     #[must_use]
-    pub fn new(limit: usize) -> Arc<Self> {
+    pub(crate) fn new(limit: usize) -> Arc<Self> {
         Arc::new(Self {
             holders: DashMap::new(),
             limit: AtomicUsize::new(limit),
@@ -45,19 +45,19 @@ impl<K: Eq + Hash + Clone> Shares<K> {
 
     /// One unit for `holder`; `None` when it has reached the limit.
     #[must_use]
-    pub fn take(self: &Arc<Self>, holder: &K) -> Option<Share<K>> {
+    pub(crate) fn take(self: &Arc<Self>, holder: &K) -> Option<Share<K>> {
         let mut share = self.begin(holder);
         share.grow(1).then_some(share)
     }
 
     /// A share without units, which can grow.
-    pub fn begin(self: &Arc<Self>, holder: &K) -> Share<K> {
+    pub(crate) fn begin(self: &Arc<Self>, holder: &K) -> Share<K> {
         self.holder(holder).begin()
     }
 
     /// The holder with this key. Whoever takes many shares keeps it.
     #[must_use]
-    pub fn holder(self: &Arc<Self>, key: &K) -> Arc<Holder<K>> {
+    pub(crate) fn holder(self: &Arc<Self>, key: &K) -> Arc<Holder<K>> {
         let mut entry = self.holders.entry(key.clone()).or_default();
         if let Some(holder) = entry.upgrade() {
             return holder;
@@ -73,25 +73,24 @@ impl<K: Eq + Hash + Clone> Shares<K> {
 
     /// The units of a holder.
     #[must_use]
-    pub fn held_by(&self, holder: &K) -> usize {
+    pub(crate) fn held_by(&self, holder: &K) -> usize {
         let holder = self.holders.get(holder).and_then(|holder| holder.upgrade());
         holder.map_or(0, |holder| holder.held.load(Ordering::Relaxed))
     }
 
     /// The most that each may have.
     #[must_use]
-    pub fn limit(&self) -> usize {
+    pub(crate) fn limit(&self) -> usize {
         self.limit.load(Ordering::Relaxed)
     }
 
     /// Changes the most that each may have. A holder with more keeps it.
-    pub fn set_limit(&self, limit: usize) {
+    pub(crate) fn set_limit(&self, limit: usize) {
         self.limit.store(limit, Ordering::Relaxed);
     }
 
-    /// Whether there are no holders.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
+    #[cfg(test)]
+    pub(crate) fn is_empty(&self) -> bool {
         self.holders.is_empty()
     }
 }
@@ -100,7 +99,7 @@ impl<K: Eq + Hash + Clone> Shares<K> {
 
 impl<K: Eq + Hash> Holder<K> {
     /// A share without units, which can grow.
-    pub fn begin(self: &Arc<Self>) -> Share<K> {
+    pub(crate) fn begin(self: &Arc<Self>) -> Share<K> {
         Share {
             holder: Arc::clone(self),
             units: 0,
@@ -171,7 +170,7 @@ impl<K: Eq + Hash> Drop for Share<K> {
 
 /// The client of an address: for IPv6 its /64 network, so that one client does not count as many.
 #[must_use]
-pub fn client(address: IpAddr) -> IpAddr {
+pub(crate) fn client(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V4(address) => address.into(),
         IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),

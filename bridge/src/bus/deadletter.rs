@@ -27,7 +27,7 @@ use crate::route::NamedBy;
 
 /// The destination of the dead letters of a binding.
 #[derive(Debug, Clone)]
-pub struct DeadLetters {
+pub(crate) struct DeadLetters {
     /// The name of the binding.
     pub name: Text,
     /// The bus.
@@ -49,7 +49,7 @@ pub struct DeadLetters {
 
 /// The log lines of one binding. Each kind has its own rate limit.
 #[derive(Debug)]
-pub struct Log {
+pub(crate) struct Log {
     dead_letters: LogLimit,
     drops: LogLimit,
     reductions: LogLimit,
@@ -58,7 +58,7 @@ pub struct Log {
 
 /// A message, or one unit of it, that cannot be delivered.
 #[derive(Debug, Clone)]
-pub struct Undelivered<'a> {
+pub(crate) struct Undelivered<'a> {
     /// The message.
     pub message: &'a Message,
     /// Where it was read.
@@ -73,7 +73,7 @@ pub struct Undelivered<'a> {
 
 /// Why a message, or one unit of it, is a dead letter.
 #[derive(Debug, Clone)]
-pub struct Reason {
+pub(crate) struct Reason {
     /// The stable code.
     pub code: &'static str,
     /// The stage that refused it.
@@ -95,7 +95,7 @@ pub(crate) enum Undeliverable {
 
 /// A stage of the pipeline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stage {
+pub(crate) enum Stage {
     /// Reading the headers of the message.
     Receive,
     /// Detecting the payload.
@@ -136,7 +136,7 @@ impl Undeliverable {
 impl Stage {
     /// The name of this stage.
     #[must_use]
-    pub fn as_str(self) -> &'static str {
+    pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Receive => "receive",
             Self::Detect => "detect",
@@ -163,7 +163,7 @@ const MAX_DETAIL_BYTES: usize = 4_096;
 impl Log {
     /// The lines of this binding.
     #[must_use]
-    pub fn new(binding: &Text, limits: &LogLimits) -> Self {
+    pub(crate) fn new(binding: &Text, limits: &LogLimits) -> Self {
         let limit = |level, more| limits.limit_of(binding, level, more);
         Self {
             dead_letters: limit(Level::WARN, "more messages became dead letters"),
@@ -182,7 +182,7 @@ impl Log {
 impl DeadLetters {
     /// The dead letter of a message, or of one unit of it whose bytes are `body`. Counts and logs it.
     #[must_use]
-    pub fn dead_letter(
+    pub(crate) fn dead_letter(
         &self,
         of: &Undelivered<'_>,
         body: Option<Bytes>,
@@ -254,7 +254,7 @@ impl DeadLetters {
     }
 
     /// Counts and logs a message that is dropped without a dead letter.
-    pub fn dropped(&self, of: &Undelivered<'_>, reason: &'static str) {
+    pub(crate) fn dropped(&self, of: &Undelivered<'_>, reason: &'static str) {
         self.metrics.dropped(reason);
         if let Some(suppressed) = self.log.drops.allow() {
             tracing::warn!(
@@ -268,7 +268,11 @@ impl DeadLetters {
     /// The replacement for a dead letter that its own topic refuses: a smaller one, or `None`. Then it is lost, and
     /// logged.
     #[must_use]
-    pub fn replacement(&self, dead_letter: Outgoing, error: &TransportError) -> Option<Outgoing> {
+    pub(crate) fn replacement(
+        &self,
+        dead_letter: Outgoing,
+        error: &TransportError,
+    ) -> Option<Outgoing> {
         let state = dead_letter.dead_letter?;
         if error.disposition() == Disposition::DeadLetter && !state.is_reduced {
             if let Some(suppressed) = self.log.reductions.allow() {
@@ -355,7 +359,7 @@ impl DeadLetters {
 impl<'a> Undelivered<'a> {
     /// The same, with the agent and the call of its event.
     #[must_use]
-    pub fn with_event(self, event: Option<&'a Event>) -> Self {
+    pub(crate) fn with_event(self, event: Option<&'a Event>) -> Self {
         let attribute = |name| event.and_then(|event| event.extension_text(name));
         Self {
             agent: attribute(extension::TARGET_AGENT),

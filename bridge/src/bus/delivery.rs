@@ -21,7 +21,7 @@ use a2abus_transports::{
 };
 use tokio::time::{Duration, Instant};
 
-pub use destinations::{Destinations, Holder};
+pub(crate) use destinations::{Destinations, Holder};
 
 use crate::bus::BusId;
 use crate::bus::outbound::{Outbound, Outgoing};

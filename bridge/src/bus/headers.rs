@@ -15,7 +15,7 @@ use crate::names::Pattern;
 
 /// The headers that are kept, by the patterns of their names.
 #[derive(Debug, Clone)]
-pub struct PassedHeaders {
+pub(crate) struct PassedHeaders {
     /// Patterns without a wildcard.
     names: Vec<Text>,
     /// The text before the only `*`, which is the last character of its pattern.
@@ -41,7 +41,7 @@ impl PassedHeaders {
     ///
     /// # Errors
     /// When a pattern is not a valid glob.
-    pub fn new<'a>(
+    pub(crate) fn new<'a>(
         patterns: impl IntoIterator<Item = &'a Pattern>,
     ) -> Result<Self, globset::Error> {
         let (mut names, mut prefixes) = (Vec::new(), Vec::new());
@@ -69,7 +69,7 @@ impl PassedHeaders {
 
     /// The kept headers of a message, in their order, up to the limits.
     #[must_use]
-    pub fn of(&self, binding: ProtocolBinding, message: &Message) -> Vec<Header> {
+    pub(crate) fn of(&self, binding: ProtocolBinding, message: &Message) -> Vec<Header> {
         if self.is_empty() {
             return Vec::new();
         }
@@ -79,7 +79,7 @@ impl PassedHeaders {
 
     /// The kept headers of an HTTP request.
     #[must_use]
-    pub fn of_request(&self, headers: &HeaderMap) -> Vec<Header> {
+    pub(crate) fn of_request(&self, headers: &HeaderMap) -> Vec<Header> {
         let passing = headers
             .iter()
             .filter(|(name, _)| *name != http::header::CONTENT_TYPE && self.passes(name.as_str()));
@@ -133,7 +133,7 @@ fn join(list: &mut Header, next: Header) {
 
 /// Whether a bus can carry a header: NATS and HTTP accept only one line of visible ASCII, and no null.
 #[must_use]
-pub fn carries(binding: ProtocolBinding, header: &Header) -> bool {
+pub(crate) fn carries(binding: ProtocolBinding, header: &Header) -> bool {
     let is_visible = |bytes: &[u8]| bytes.iter().all(|b| matches!(b, b' '..=b'~' | b'\t'));
     match binding {
         ProtocolBinding::Kafka | ProtocolBinding::Memory => true,

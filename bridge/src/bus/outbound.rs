@@ -145,7 +145,7 @@ pub struct TrackedRequest<'a> {
 }
 
 /// Puts a reply address on a copy for a bus. Returns the additional headers of the message.
-pub type Stamp<'a> = dyn Fn(BusId, &mut Event, &mut Address) -> Vec<(Text, Bytes)> + 'a;
+pub(crate) type Stamp<'a> = dyn Fn(BusId, &mut Event, &mut Address) -> Vec<(Text, Bytes)> + 'a;
 
 impl std::fmt::Debug for TrackedRequest<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

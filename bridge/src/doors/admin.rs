@@ -19,7 +19,7 @@ use crate::readiness::Readiness;
 
 /// The state of the admin listener.
 #[derive(Debug, Clone)]
-pub struct AdminDoor {
+pub(crate) struct AdminDoor {
     /// Whether the process is ready.
     pub readiness: Arc<Readiness>,
     /// Its metrics.
@@ -32,7 +32,7 @@ pub struct AdminDoor {
 const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// The admin listener: `GET /healthz`, `/readyz` and `/metrics`.
-pub fn router(door: AdminDoor) -> Router {
+pub(crate) fn router(door: AdminDoor) -> Router {
     Router::new()
         .route("/healthz", get(healthz))
         .route("/readyz", get(readyz))

@@ -24,7 +24,7 @@ use crate::results::Results;
 
 /// The state of the HTTP listener.
 #[derive(Debug, Clone)]
-pub struct Door {
+pub(crate) struct Door {
     /// Makes the calls.
     pub calls: Arc<Calls>,
     /// Counts the requests.

@@ -31,7 +31,7 @@ use crate::shares::Share;
 
 /// Bounds on the connections of one listener.
 #[derive(Debug, Clone, Copy)]
-pub struct ConnectionBounds {
+pub(crate) struct ConnectionBounds {
     /// How long a client may take to send the head of a request.
     pub header_timeout: Duration,
     /// How long a connection may be open without a request.
@@ -46,7 +46,7 @@ pub struct ConnectionBounds {
 
 /// How a listener ends.
 #[derive(Debug, Clone)]
-pub struct Ending {
+pub(crate) struct Ending {
     /// When cancelled, every response has `connection: close`, so that clients connect elsewhere.
     pub farewell: CancellationToken,
     /// When cancelled, no more connections are accepted.

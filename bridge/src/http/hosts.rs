@@ -12,7 +12,7 @@ use http::{HeaderMap, StatusCode, Uri, Version, header};
 
 /// The names that `Host` may have, in addition to addresses and `localhost`. Cheap to clone.
 #[derive(Debug, Clone, Default)]
-pub struct Hosts(Arc<[String]>);
+pub(crate) struct Hosts(Arc<[String]>);
 
 /// Why a request is not for this server.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -44,7 +44,7 @@ const ANY: &str = "*";
 impl Hosts {
     /// Addresses, `localhost`, and these names, in any case; `*` is every name.
     #[must_use]
-    pub fn new(names: impl IntoIterator<Item = String>) -> Self {
+    pub(crate) fn new(names: impl IntoIterator<Item = String>) -> Self {
         Self(names.into_iter().collect())
     }
 

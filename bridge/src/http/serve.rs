@@ -22,7 +22,7 @@ use crate::shares::{Share, Shares, client};
 
 /// A listener that is about to serve.
 #[derive(Debug)]
-pub struct Listener {
+pub(crate) struct Listener {
     /// The socket.
     pub socket: TcpListener,
     /// The router that it serves.
@@ -49,7 +49,7 @@ const MAX_WAITING: usize = 1_024;
 
 /// How many of the wanted connections the process can have: each one needs a file descriptor.
 #[must_use]
-pub fn affordable(desired: usize) -> usize {
+pub(crate) fn affordable(desired: usize) -> usize {
     let Some(limit) = getrlimit(Resource::Nofile).current else {
         return desired;
     };
@@ -72,7 +72,7 @@ pub fn affordable(desired: usize) -> usize {
 ///
 /// Only a connection that is made at the very moment when the listener closes is reset. Nothing of its request has been
 /// read then.
-pub async fn serve(listener: Listener) {
+pub(crate) async fn serve(listener: Listener) {
     let Listener {
         socket,
         router,
