@@ -88,7 +88,7 @@ impl Buses {
     pub async fn close(&self, deadline: Duration) {
         let closing = self.list.iter().map(|bus| async move {
             if let Err(error) = bus.transport.close(deadline).await {
-                tracing::error!(transport = %bus.name, %error, "closed with unconfirmed messages");
+                tracing::error!(transport = %bus.name, %error, "a bus was closed with unconfirmed messages");
             }
         });
         join_all(closing).await;

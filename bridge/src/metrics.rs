@@ -88,7 +88,7 @@ pub struct Metrics {
     pub held_bytes: IntGauge,
     /// Requests and answers that did not fit into this memory.
     pub budget_refused: IntCounter,
-    /// Cancels that were not sent.
+    /// Cancel messages that were not sent.
     pub cancels_dropped: IntCounter,
     /// Calls of other replicas that were taken over.
     pub followed: IntCounter,
@@ -619,7 +619,7 @@ const CANCELS_DROPPED: Definition = Definition {
     name: "a2abus_cancels_dropped_total",
     unit: "cancels",
     labels: &[],
-    help: "Cancels that were not sent because too many were waiting, or the bridge was stopping.",
+    help: "Cancel messages that were not sent because too many were waiting, or the bridge was stopping.",
 };
 const PUBLISH: Definition = Definition {
     name: "a2abus_publish_seconds",

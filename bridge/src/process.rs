@@ -403,7 +403,7 @@ impl Process {
         };
         if ended.is_some() {
             tracing::error!(
-                "a task of the bridge failed: draining, then exiting so that it can be restarted"
+                "a part of the bridge failed: draining, then exiting so that it can be restarted"
             );
         }
         let error = ended?.err()?;
@@ -561,7 +561,7 @@ async fn first_to_end(tasks: &mut JoinSet<()>) -> Result<(), JoinError> {
 async fn end(tasks: &mut JoinSet<()>) {
     while let Some(ended) = tasks.join_next().await {
         if let Err(error) = ended {
-            tracing::error!(%error, "a task ended unexpectedly");
+            tracing::error!(%error, "a part of the bridge ended unexpectedly");
         }
     }
 }

@@ -90,7 +90,7 @@ pub enum WorkflowsError {
     #[error("workflows")]
     Agents(#[from] DirectoryError),
     /// The data directory cannot be created.
-    #[error("workflows: the data directory {}", path.display())]
+    #[error("workflows: cannot open the data directory {}", path.display())]
     Directory {
         /// The directory.
         path: PathBuf,
@@ -101,7 +101,7 @@ pub enum WorkflowsError {
     #[error("workflows")]
     Store(#[from] OpenError),
     /// A certificate cannot be read.
-    #[error("workflows: the certificates in {}", path.display())]
+    #[error("workflows: cannot read the certificates in {}", path.display())]
     Certificates {
         /// The file.
         path: PathBuf,
@@ -109,13 +109,13 @@ pub enum WorkflowsError {
         source: std::io::Error,
     },
     /// The HTTP client for API calls cannot be created.
-    #[error("workflows: the HTTP client")]
+    #[error("workflows: cannot create the HTTP client")]
     Client(#[source] ClientError),
     /// The operating system provides no random numbers.
     #[error("workflows: no random numbers: {0}")]
     Random(getrandom::Error),
     /// The threads cannot be started.
-    #[error("workflows: the threads of the executor")]
+    #[error("workflows: cannot start the threads of the executor")]
     Threads(#[source] std::io::Error),
 }
 

@@ -422,7 +422,7 @@ async fn cancels_that_find_no_room_are_counted_and_logged() {
     // All at once, so that the caller has had no time to read any.
     drop(answers);
     assert_eq!(world.metric("a2abus_cancels_dropped_total"), 176.0);
-    let lines = world.lines.of("WARN", "a cancel was dropped");
+    let lines = world.lines.of("WARN", "a cancel message was dropped");
     assert_eq!(lines.len(), 10, "{lines:#?}");
     assert!(lines[0].contains("agent=\"weather\""), "{}", lines[0]);
     world.end().await;

@@ -186,7 +186,7 @@ impl Program {
                 && let Some(suppressed) = self.log.stderr.allow()
             {
                 let text = String::from_utf8_lossy(&line.bytes);
-                tracing::info!(agent = %self.log.agent, suppressed, is_cut = line.is_cut, "its program: {text}");
+                tracing::info!(agent = %self.log.agent, suppressed, is_cut = line.is_cut, "standard error of the attached program: {text}");
             }
         }
     }

@@ -76,7 +76,7 @@ pub enum RoutingError {
     NoRoute,
     /// Its target agent is unknown, and only known agents may be called.
     #[error(
-        "there is no agent {0:?}: it is not announced, and neither agents nor a route names it"
+        "there is no agent {0:?}: it is not announced, and neither the section `agents` nor a route names it"
     )]
     UnknownAgent(Text),
     /// A route matches it, but the name of its destination cannot be built.

@@ -66,7 +66,7 @@ impl Canceller {
             let agent = cancel.target.as_ref().map(Text::as_str);
             tracing::warn!(
                 agent, call = %cancel.call(), suppressed,
-                "a cancel was dropped: too many are waiting to be sent, or the bridge is shutting down; the agent goes on working"
+                "a cancel message was dropped: too many are waiting to be sent, or the bridge is shutting down; the agent goes on working"
             );
         }
     }

@@ -180,7 +180,7 @@ impl Calls {
             .fail_where(is_on_it, &CallError::AnswerLost(cause.clone()));
         let failed = unsent + sent;
         if failed > 0 {
-            tracing::warn!(calls = failed, %cause, "a bus is away: its calls failed at once");
+            tracing::warn!(calls = failed, %cause, "a bus is unavailable: its calls failed at once");
         }
     }
 
@@ -239,7 +239,7 @@ impl Calls {
         };
         if let Some(suppressed) = self.cancels_lost.allow() {
             let agent = cancel.target().map(Text::as_str);
-            tracing::warn!(agent, call = %cancel.call(), why, suppressed, "an agent did not get a cancel");
+            tracing::warn!(agent, call = %cancel.call(), why, suppressed, "an agent did not get a cancel message");
         }
     }
 

@@ -100,13 +100,13 @@ impl ReplyReader {
         let new = match self.subscribe_among(partitions).await {
             Ok(new) => new,
             Err(error) => {
-                tracing::warn!(%transport, partitions, %error, "the number of partitions of the reply topic has changed, and the new one of this replica cannot be read yet");
+                tracing::warn!(%transport, partitions, %error, "the number of partitions of the reply topic has changed, and this replica cannot read its new partition yet");
                 return;
             }
         };
         new.assigned().await;
         self.channel.found(partitions);
-        tracing::info!(%transport, partitions, "the number of partitions of the reply topic has changed: answers are read from another one");
+        tracing::info!(%transport, partitions, "the number of partitions of the reply topic has changed: this replica reads its answers from another partition");
         let mut old = std::mem::replace(consumer, new);
         old.stop();
         while let Some(delivery) = old.recv().await {

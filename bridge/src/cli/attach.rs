@@ -77,7 +77,7 @@ pub(crate) struct AttachArgs {
     /// The topic or subject to read requests from [default: agents.NAME].
     #[arg(long)]
     topic: Option<String>,
-    /// A topic that requests may name for their answers; a pattern may contain * (any text), but no > of NATS.
+    /// A topic that requests may name for their answers; a pattern may contain * (any text), but not the NATS wildcard >.
     #[arg(long = "reply-topic", value_name = "PATTERN")]
     reply_topics: Vec<String>,
     /// The topic on which the agent is announced to other bridges [default: agents.discovery, on NATS
@@ -138,7 +138,7 @@ pub(crate) async fn run(args: AttachArgs) -> anyhow::Result<()> {
     if ignores_state {
         tracing::warn!(
             "the configuration has `state.log: embedded`, whose files belong to `a2abus serve`: this process keeps its state \
-             in memory, so it executes redelivered calls again after a restart; a transport as state.log prevents that"
+             in memory, so it executes redelivered calls again after a restart; to prevent that, set state.log to a transport"
         );
     } else if config.state.place() == StateLog::Memory && may_redeliver(&config) {
         tracing::warn!(

@@ -49,7 +49,7 @@ pub struct AgentCardConfig {
     ///
     /// Wrong: set `a2a` for an A2A agent that ignores unknown requests; otherwise MCP clients sometimes wait 2 s.
     pub protocol: Option<AgentProtocol>,
-    /// The dialect of A2A for JSON-RPC requests that do not show theirs: they have no `A2A-Version`, and nothing that
+    /// The A2A dialect of JSON-RPC requests that do not reveal it, because they have no `A2A-Version` and nothing that
     /// only JAF has. `a2a-0.3` (default), or `jaf-doc`: the JAF document. It applies at the URL of the agent, and at
     /// `POST /a2a` if the agent is the one that is called by default.
     ///
@@ -134,7 +134,7 @@ pub struct A2aConfig {
     /// Wrong: behind a proxy that adds TLS or a path, the default gives cards URLs that clients cannot use.
     #[schemars(pattern("^https?://[!-~]*[!-.0-~]$"), length(max = 2048))]
     pub public_url: Option<String>,
-    /// The agent of `POST /a2a`. By default the only agent; if there are several, the request must name one in
+    /// The agent that `POST /a2a` calls. By default the only agent; if there are several, the request must name one in
     /// `params._agentId` or in `metadata.targetAgent` of its message.
     pub default_agent: Option<Name>,
     /// Maximum number of parts in a message.

@@ -44,8 +44,8 @@ pub struct BindingConfig {
     /// `agent/card/register` (needs `registry.enabled`).
     #[serde(default)]
     pub role: Role,
-    /// All requests of this binding run with the permissions of this agent of `workflows.agents` (with `role:
-    /// workflows`, which requires it, unless the binding has `trusts: [sourceagent]`: then each event names its agent).
+    /// The agent of `workflows.agents` with whose permissions all requests of this binding run. With `role: workflows`
+    /// it is required, unless the binding has `trusts: [sourceagent]`; then each event names its agent.
     pub run_as: Option<Name>,
     /// The family of the payloads on these topics. If you set it, the binding also accepts messages of that family that
     /// lack their usual markers (for example an A2E message without `version`).
@@ -92,12 +92,12 @@ pub struct BindingConfig {
     #[serde(default = "default_budget_messages")]
     #[schemars(range(min = 1, max = 1_000_000))]
     pub budget_messages: u32,
-    /// How many tasks process the messages (with `role: events` or `responses`). A task, and so one core, processes
-    /// about 100,000 messages of 1 KiB a second. Messages of one Kafka partition, or of one NATS subject, always go to
-    /// the same task, in order.
+    /// How many workers process the messages (with `role: events` or `responses`). One worker uses at most one core and
+    /// processes about 100,000 messages of 1 KiB a second. Messages of one Kafka partition, or of one NATS subject,
+    /// always go to the same worker, in order.
     ///
-    /// Wrong: every message costs a little more CPU with several tasks; more tasks than partitions or cores bring
-    /// nothing.
+    /// Wrong: every message costs a little more CPU with several workers; more workers than partitions or cores have
+    /// no effect.
     #[serde(default = "default_workers")]
     #[schemars(range(min = 1, max = 64))]
     pub workers: u32,

@@ -34,7 +34,7 @@ pub struct Config {
     /// Where events go; the first matching route decides.
     #[schemars(default)]
     pub routes: Vec<RouteConfig>,
-    /// Where events go that match no route. Without it, they become dead letters with the reason `no_route`.
+    /// Where events that match no route go. Without it, they become dead letters with the reason `no_route`.
     #[schemars(default)]
     pub default_route: Vec<DestinationConfig>,
     /// The agents that A2A clients can find, by name.

@@ -48,7 +48,7 @@ pub struct CallsConfig {
     pub reply_token: ReplyTokenMode,
     /// How long a call waits for its answer if the caller sets no timeout.
     ///
-    /// Wrong: too short: calls fail that would have been answered. Too long: callers of dead agents wait.
+    /// Wrong: too short: calls that would have been answered fail. Too long: callers of dead agents wait.
     #[schemars(extend("bounds" = ["1ms", "1h"]))]
     pub timeout: AsText<Duration>,
     /// The longest timeout that a caller may set.
@@ -59,7 +59,7 @@ pub struct CallsConfig {
     pub stream_timeout: AsText<Duration>,
     /// Maximum number of calls waiting for an answer; further callers get `429` with `Retry-After`.
     ///
-    /// Wrong: too small: calls are refused. Too large: each call costs about 1 KiB of memory.
+    /// Wrong: too small: calls are refused. Too large: each waiting call takes 4 KiB of `budget_bytes`.
     #[schemars(range(min = 1, max = 10_000_000))]
     pub max_pending: u32,
     /// Maximum number of calls waiting for one agent; further callers of this agent get `429` with `Retry-After`. All

@@ -10,8 +10,9 @@ use serde::{Deserialize, Serialize};
 use super::value::AsText;
 use crate::names::Name;
 
-/// State that outlives a request: the tasks of A2A callers, the answers to requests with an `Idempotency-Key`, and the
-/// executions of workflows with `localStorage`. These are logs on Kafka or JetStream, which all replicas read, or logs of this process alone.
+/// State that outlives a request: the tasks of A2A callers and their webhooks, the answers to requests with an
+/// `Idempotency-Key`, announced agents, and workflow executions and `localStorage`. These are logs on Kafka or
+/// JetStream, which all replicas read, or logs of this process alone.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct StateConfig {

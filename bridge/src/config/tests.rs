@@ -600,7 +600,7 @@ default_route: [{transport: l, topic: t}]
 ",
         &[
             "f:4:107: warning: transports.n.tls.required: false sends the password or token in clear to servers without TLS",
-            "f:6:16: warning: http.listen: listens on every address, without authentication: anyone who can reach it can call every agent; write 127.0.0.1:80 and put an authenticating proxy before it",
+            "f:6:16: warning: http.listen: listens on every address, without authentication: anyone who can reach it can call every agent; write 127.0.0.1:80 and put an authenticating proxy in front of it",
             "f:7:17: warning: admin.listen: listens on every address, without authentication: anyone who can reach it sees metrics and topic names",
             "f:9:3: warning: bindings[0].dead_letter.topic: dead letters of core NATS are lost unless a JetStream stream stores a2abus.dlq: `a2abus topics apply` creates one, and `a2abus check --connect` looks for it",
         ],
@@ -1104,7 +1104,7 @@ agents:
 fn reply_topics_are_names_that_a_topic_can_have() {
     const RESERVED: &str =
         "is reserved: a request may not name a topic that begins with '_' or '$'";
-    const UNUSABLE: &str = "matches no topic: topics have only letters, digits, '.', '_' and '-'; '*' stands for any text, also with dots";
+    const UNUSABLE: &str = "matches no topic: topics have only letters, digits, '.', '_' and '-'; '*' stands for any text, including dots";
     check_more(
         "
 bindings:

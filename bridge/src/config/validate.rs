@@ -258,7 +258,7 @@ impl Checker<'_> {
                 let message = if pattern.text().starts_with(['_', '$']) {
                     "is reserved: a request may not name a topic that begins with '_' or '$'"
                 } else if !pattern.may_match_a_topic() {
-                    "matches no topic: topics have only letters, digits, '.', '_' and '-'; '*' stands for any text, also with dots"
+                    "matches no topic: topics have only letters, digits, '.', '_' and '-'; '*' stands for any text, including dots"
                 } else {
                     continue;
                 };
@@ -467,7 +467,7 @@ impl Checker<'_> {
         if http.enabled && http.listen.ip().is_unspecified() {
             let path = ValuePath::root().key("http").key("listen");
             let message = format!(
-                "{open}: anyone who can reach it can call every agent; write 127.0.0.1:{0} and put an authenticating proxy before it",
+                "{open}: anyone who can reach it can call every agent; write 127.0.0.1:{0} and put an authenticating proxy in front of it",
                 http.listen.port()
             );
             self.warning(path, message);

@@ -38,8 +38,8 @@ pub struct WorkflowsConfig {
     /// The directory for records of executions and `localStorage`. Without it both are in the logs of `state`, which
     /// replicas share; with `state.log: memory` they are in memory, at most 256 MiB for all agents together.
     ///
-    /// Wrong: with neither, a restart loses all records, so a workflow that is sent again runs again. Two processes
-    /// cannot share a directory.
+    /// Wrong: without it and without a `state` that survives restarts, a restart loses all records, so a workflow that
+    /// is sent again runs again. Two processes cannot share a directory.
     #[schemars(length(min = 1))]
     pub data_directory: Option<PathBuf>,
     /// Approximate limit for the stored records of each agent, in bytes. Above three quarters of it, the oldest

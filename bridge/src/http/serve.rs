@@ -60,7 +60,7 @@ pub(crate) fn affordable(desired: usize) -> usize {
             descriptors = limit,
             desired,
             affordable,
-            "fewer connections than http.max_connections: the limit of open files is too low; raise it (ulimit -n)"
+            "accepting fewer connections than http.max_connections, because the limit of open files is too low: raise it (ulimit -n)"
         );
     }
     affordable

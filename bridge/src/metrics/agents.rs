@@ -199,7 +199,7 @@ const AGENT_CALLS: Definition = Definition {
     name: "a2abus_agent_calls_total",
     unit: "calls",
     labels: &["agent", "outcome"],
-    help: "Finished calls of an agent, by outcome; agents without their own series count as `other`.",
+    help: "Finished calls to an agent, by outcome; agents without their own series count as `other`.",
 };
 const AGENT_CALL: Definition = Definition {
     name: "a2abus_agent_call_seconds",

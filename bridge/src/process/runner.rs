@@ -79,7 +79,7 @@ impl Runner {
                     return;
                 }
                 Err(error) => {
-                    tracing::warn!(binding = %self.name(), %error, "not closed cleanly: some messages may be redelivered");
+                    tracing::warn!(binding = %self.name(), %error, "a subscription was not closed cleanly: some messages may be redelivered");
                 }
                 Ok(()) => {}
             }

@@ -35,7 +35,7 @@ pub(crate) struct RequestOrigin {
 pub(crate) enum AnnouncementError {
     /// Agents cannot announce themselves.
     #[error(
-        "agents cannot announce themselves here: set registry.enabled, or add the agent to agents"
+        "agents cannot announce themselves here: set registry.enabled, or add the agent to the section `agents`"
     )]
     Disabled,
     /// The card cannot be used.

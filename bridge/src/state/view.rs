@@ -475,7 +475,7 @@ impl<F: Fold> Shared<F> {
                 tracing::info!(
                     state = self.log.spec().name,
                     entries = unfinished,
-                    "entries that had not ended were removed, because their time was up"
+                    "unfinished entries were removed because they had expired"
                 );
             }
         }

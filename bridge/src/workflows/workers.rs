@@ -107,7 +107,7 @@ impl Workers {
         if timeout(grace, self.tasks.wait()).await.is_err() {
             tracing::warn!(
                 executions = self.tasks.len(),
-                "the drain period is over: executions of workflows are cancelled"
+                "the grace period is over: executions of workflows are cancelled"
             );
             self.cancel.cancel();
             if timeout(CANCEL_TIMEOUT, self.tasks.wait()).await.is_err() {

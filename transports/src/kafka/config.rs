@@ -37,7 +37,7 @@ pub struct KafkaConfig {
     /// How long a message that a binding forwards waits for others, to be sent in one request. Default `1ms`; at most
     /// `1s`. `0s`: it waits only for earlier messages of its topic, if many are in flight.
     ///
-    /// With `1ms`, a bridge under load moves up to half as many messages again as with `0s`, with up to a quarter less
+    /// With `1ms`, a bridge under load moves up to 1.5 times as many messages as with `0s`, with up to a quarter less
     /// CPU. Calls over HTTP, their answers, and what workflows publish never linger.
     #[serde(
         default = "default_linger",
@@ -47,8 +47,8 @@ pub struct KafkaConfig {
     #[schemars(with = "String", extend("format" = "duration"))]
     pub linger: Duration,
 
-    /// How long the client tries to deliver a message before its confirmation fails. Default `120s`; `1s` to
-    /// `15m`. Too short: failures during a leader election. Too long: failures are reported late.
+    /// How long the client tries to deliver a message before its confirmation fails. Default `2m`; `1s` to `15m`. Too
+    /// short: failures during a leader election. Too long: failures are reported late.
     #[serde(default = "default_message_timeout", with = "crate::human_duration")]
     #[schemars(with = "String", extend("format" = "duration"))]
     pub message_timeout: Duration,

@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct MemoryConfig {
-    /// Number of partitions of each topic; its first use creates it. Default 4; 1 to 65535. A topic that a message
-    /// creates, and that only live readers match, has one.
+    /// Number of partitions of each topic; its first use creates it. Default 4; 1 to 65535. A topic that is created by
+    /// a message, and that only live readers match, has one partition.
     pub partitions: NonZeroU16,
     /// Maximum number of messages in one topic, 65536 by default. A further send waits, and after 30 s fails as
     /// `saturated`.

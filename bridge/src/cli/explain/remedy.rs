@@ -10,7 +10,9 @@ pub(super) fn of(kind: DecodeErrorKind) -> &'static str {
         K::NotUtf8 => {
             "encode the payload as UTF-8; decompress or decode compressed and Avro records first"
         }
-        K::NotJson => "make the payload one JSON value, or one per line; look at the marked place",
+        K::NotJson => {
+            "make the payload one JSON value, or one per line; look at the marked position"
+        }
         K::TooLarge => {
             "make the payload smaller or split the batch, or raise limits.max_bytes, max_members or max_units"
         }

@@ -192,7 +192,7 @@ pub(super) fn not_stored(what: &str, error: &StateError) -> Failure {
             Failure::new(Reason::Exhausted, message)
         }
         other => {
-            tracing::error!(what, error = %other, "not stored");
+            tracing::error!(what, error = %other, "a record of the state was not stored");
             let message = format!("{what} cannot be stored now: try again later");
             Failure::new(Reason::AgentUnavailable, message)
         }
@@ -201,7 +201,7 @@ pub(super) fn not_stored(what: &str, error: &StateError) -> Failure {
 
 /// The error when a log could not be read.
 pub(in crate::doors) fn not_read(what: &str, error: &StateError) -> Failure {
-    tracing::error!(what, %error, "not read");
+    tracing::error!(what, %error, "a log of the state was not read");
     let message = format!("the log of {what} cannot be read now: try again later");
     Failure::new(Reason::AgentUnavailable, message)
 }

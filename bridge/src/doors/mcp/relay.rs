@@ -35,7 +35,7 @@ pub(super) struct Relay {
 pub(super) enum NotRelayed {
     /// Its client has sent too much of it recently.
     #[error(
-        "this client has sent too many cancels, ends of sessions, answers and subscriptions in the last minute"
+        "this client has sent too many cancellations, session ends, answers and subscriptions in the last minute"
     )]
     TooOften {
         /// Seconds until the client may try again.

@@ -57,7 +57,7 @@ impl DestinationLog {
                 "the destination refuses messages: check that the topic exists, that the bridge may write to it, and that it is not full; messages wait, and none is lost");
         } else {
             tracing::warn!(transport, %topic, %error, suppressed,
-                "the destination does not accept messages: lanes wait and retry");
+                "the destination is temporarily unavailable: lanes wait and retry");
         }
     }
 
@@ -83,7 +83,7 @@ impl DestinationLog {
                 "the destination still refuses messages: check that the topic exists, its permissions and its space");
         } else {
             tracing::warn!(transport, %topic, %error, waiting, seconds, suppressed,
-                "the destination still does not accept messages");
+                "the destination is still unavailable");
         }
     }
 

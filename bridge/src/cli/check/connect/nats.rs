@@ -27,7 +27,7 @@ impl Tester<'_> {
     pub(super) async fn nats_rights(&mut self, nats: &Nats, subjects: &Subjects) {
         let Some(permissions) = nats.permissions().await else {
             let detail = format!(
-                "{} may not publish $SYS.REQ.USER.INFO, the question for its permissions",
+                "{} may not publish $SYS.REQ.USER.INFO, the query for its permissions",
                 nats.user()
             );
             return self.note("permission to publish", TestResult::Untested, Some(detail));
