@@ -7,8 +7,8 @@
 //!                       └────> Answered, Differs, …
 //! ```
 //!
-//! A replica can renew its claim while it works on the request. If the renewals stop, replicas that wait for the answer
-//! know that it has stopped.
+//! A replica renews its claim every few seconds while it works on the request. If the renewals stop, other replicas know
+//! that it has stopped.
 //!
 //! The log also records which MCP sessions have ended, which requests their clients have cancelled, what they answer to
 //! questions, and which resources they have subscribed to, because any replica may hold the calls and streams.
@@ -27,7 +27,7 @@ mod subscriptions;
 use std::collections::{HashMap, HashSet};
 use std::convert::Infallible;
 use std::future::Future;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use a2abus_plugin::Text;
@@ -57,8 +57,10 @@ use crate::state::{Cursor, Entries, Following, Logs, Position, RESULTS, Record, 
 pub(crate) struct Results {
     view: View<ResultFold>,
     work: TaskTracker,
-    /// The task that records answers for other replicas.
+    /// The tasks that read answers of other replicas.
     feeds: TaskTracker,
+    /// The keys that are watched over.
+    watched: Mutex<HashSet<String>>,
     is_shared: bool,
     lost: LogLimit,
     unfollowed: LogLimit,
@@ -99,6 +101,9 @@ const RENEWAL: Duration = Duration::from_secs(5);
 /// How long a claim is not renewed before the log is checked, and how long after that its replica counts as stopped.
 const SILENCE: Duration = Duration::from_secs(10);
 
+/// At most this many keys are watched over.
+const MAX_WATCHED: usize = 4_096;
+
 /// The prefix of the keys of answers that are passed on.
 const CLIENT_ANSWER: &str = "client-";
 
@@ -119,6 +124,7 @@ impl Results {
             view,
             work: TaskTracker::new(),
             feeds: TaskTracker::new(),
+            watched: Mutex::default(),
             is_shared,
             lost: log.limit(Level::ERROR, "more answers were not stored"),
             unfollowed: log.limit(Level::WARN, "more calls were not recorded"),
@@ -183,26 +189,47 @@ impl Results {
         }
     }
 
+    /// Waits in the background as [`Results::until_settled`] does, so that an answer counts as lost in time even if every
+    /// client that asks for it waits only for a moment.
+    pub(crate) fn watch_over(self: &Arc<Self>, key: &str, call: &Text) {
+        let mut watched = self.watched();
+        if watched.len() >= MAX_WATCHED || !watched.insert(key.to_owned()) {
+            return;
+        }
+        let (results, key, call) = (Arc::clone(self), key.to_owned(), call.clone());
+        self.feeds.spawn(async move {
+            results.until_settled(&key, &call).await;
+            results.watched().remove(&key);
+        });
+    }
+
+    fn watched(&self) -> MutexGuard<'_, HashSet<String>> {
+        self.watched.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Waits until the call that claimed a key has answered or released it, or until another replica has recorded its
-    /// answer. If its replica has stopped renewing the claim, the answer is recorded as lost.
+    /// answer. If its replica has stopped renewing the claim, and no other replica can still receive the answer, the answer
+    /// is recorded as lost.
     pub(crate) async fn until_settled(&self, key: &str, call: &Text) {
         let running = |entries: &Entries<Entry>| {
-            let running = claimed(entries, key).filter(|claimed| claimed.outcome.is_none())?;
-            let elsewhere =
-                followed(entries, call).is_some_and(FollowedCall::is_recorded_elsewhere);
-            (!elsewhere).then_some(running.claim.is_renewed)
+            claimed(entries, key).filter(|claimed| claimed.outcome.is_none())?;
+            let followed = followed(entries, call);
+            if followed.is_some_and(FollowedCall::is_recorded_elsewhere) {
+                return None;
+            }
+            Some(followed.map_or(Duration::ZERO, |call| call.opened.time_left()))
         };
         let call_key = call_key(call);
         loop {
             let (_, mut recorded) = self.view.follow(Some(&call_key), BEHIND, |_| ());
             let (running, mut claim) = self.view.follow(Some(key), BEHIND, running);
-            let Some(is_renewed) = running else {
+            let Some(time_left) = running else {
                 return;
             };
             let next = tokio::select! {
                 next = claim.next() => next,
                 next = recorded.next() => next,
-                () = sleep(SILENCE), if is_renewed => {
+                () = sleep(SILENCE.max(time_left)) => {
                     // If the log was not available, the replica could not renew its claim either.
                     let is_available = self.view.latest(LATEST).await.is_ok();
                     if is_available && timeout(SILENCE, claim.next()).await.is_err() {
@@ -606,37 +633,36 @@ mod tests {
         (Results::new(view, true, &LogLimits::default()), task)
     }
 
-    fn claim(call: &str, is_renewed: bool) -> Claim {
+    fn claim(call: &str) -> Claim {
         Claim {
             digest: "d".into(),
             call: call.into(),
             until: clock::milliseconds(clock::now() + LONG),
-            is_renewed,
         }
     }
 
     /// Waits on another replica for the call "a", on which a replica works for so long and then dies. Returns how long
     /// the wait took, and the state of the key after it; `None` if it is still waiting.
-    async fn waited(is_renewed: bool, works: Duration) -> Option<(Duration, KeyState)> {
+    async fn waited(works: Duration) -> Option<(Duration, KeyState)> {
         let log = MemoryLog::new(RESULTS, 1 << 20);
         let ((first, _first), (second, _second)) = (replica(&log), replica(&log));
         let call = Text::from("a");
-        let state = first.claim(KEY, &claim("a", is_renewed)).await.unwrap();
+        let state = first.claim(KEY, &claim("a")).await.unwrap();
         assert!(matches!(state, KeyState::Ours), "{state:?}");
-        let state = second.claim(KEY, &claim("b", true)).await.unwrap();
+        let state = second.claim(KEY, &claim("b")).await.unwrap();
         assert!(matches!(state, KeyState::Running(_)), "{state:?}");
         let started = Instant::now();
         let work = timeout(works, first.renewing(KEY, &call, pending::<()>()));
         let wait = timeout(LONG, second.until_settled(KEY, &call));
         let (_, settled) = tokio::join!(work, wait);
         settled.ok()?;
-        let state = second.claim(KEY, &claim("b", true)).await.unwrap();
+        let state = second.claim(KEY, &claim("b")).await.unwrap();
         Some((started.elapsed(), state))
     }
 
     #[tokio::test(start_paused = true)]
     async fn the_answer_of_a_replica_that_has_stopped_is_lost() {
-        let (waited, state) = waited(true, Duration::ZERO).await.unwrap();
+        let (waited, state) = waited(Duration::ZERO).await.unwrap();
         assert!(waited < 2 * SILENCE + RENEWAL, "{waited:?}");
         assert!(
             matches!(&state, KeyState::Lost(call) if **call == *"a"),
@@ -647,7 +673,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_replica_that_works_for_long_is_waited_for() {
         let works = 8 * SILENCE;
-        let (waited, state) = waited(true, works).await.unwrap();
+        let (waited, state) = waited(works).await.unwrap();
         assert!(
             waited > works && waited < works + 2 * SILENCE + RENEWAL,
             "{waited:?}"
@@ -656,8 +682,21 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_claim_without_renewals_lasts_until_its_deadline() {
-        assert!(waited(false, Duration::ZERO).await.is_none());
+    async fn an_answer_is_lost_in_time_though_nobody_waits_that_long() {
+        let log = MemoryLog::new(RESULTS, 1 << 20);
+        let ((first, _first), (second, _second)) = (replica(&log), replica(&log));
+        let (second, call) = (Arc::new(second), Text::from("a"));
+        first.claim(KEY, &claim("a")).await.unwrap();
+        let state = second.claim(KEY, &claim("b")).await.unwrap();
+        assert!(matches!(state, KeyState::Running(_)), "{state:?}");
+        for _ in 0..2 {
+            second.watch_over(KEY, &call);
+        }
+        assert_eq!(second.feeds.len(), 1);
+        sleep(2 * SILENCE + RENEWAL).await;
+        let state = second.claim(KEY, &claim("b")).await.unwrap();
+        assert!(matches!(state, KeyState::Lost(_)), "{state:?}");
+        assert!(second.watched().is_empty());
     }
 
     #[tokio::test(start_paused = true)]
@@ -665,7 +704,7 @@ mod tests {
         let log = MemoryLog::new(RESULTS, 1 << 20);
         let ((first, _first), (second, _second)) = (replica(&log), replica(&log));
         let call = Text::from("a");
-        first.claim(KEY, &claim("a", true)).await.unwrap();
+        first.claim(KEY, &claim("a")).await.unwrap();
         let response = StoredResponse {
             status: 200,
             headers: Vec::new(),
@@ -675,7 +714,7 @@ mod tests {
             second.until_settled(KEY, &call),
             first.keep(KEY, &call, response)
         );
-        let state = second.claim(KEY, &claim("b", true)).await.unwrap();
+        let state = second.claim(KEY, &claim("b")).await.unwrap();
         assert!(matches!(state, KeyState::Answered(_)), "{state:?}");
     }
 }

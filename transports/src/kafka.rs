@@ -4,6 +4,7 @@
 //! refuse batches. A thread serves each, and another one watches the cluster. Each subscription has a consumer on a
 //! thread of its own. See `producer` and `consumer`.
 
+mod checkup;
 mod config;
 mod consumer;
 mod error;

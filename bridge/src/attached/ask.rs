@@ -236,7 +236,6 @@ impl Request {
             digest: digest_of([&self.body]),
             call: Text::from(&*clock::new_event_id()),
             until: clock::milliseconds(clock::now() + left),
-            is_renewed: true,
         };
         Some((key, claim))
     }

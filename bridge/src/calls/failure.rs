@@ -270,7 +270,7 @@ impl Failure {
             // The cause may reveal internals. The log has it.
             CallError::Unavailable(_) => Self::new(
                 AgentUnavailable,
-                "the agent cannot be reached: nothing listens on its subject, or the bus is unavailable; try again later",
+                "the agent cannot be reached: its bus is unavailable, or nothing subscribes to its NATS subject; try again later",
             ),
             CallError::AnswerLost(_) => Self::new(
                 AnswerLost,

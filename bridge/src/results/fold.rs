@@ -144,11 +144,8 @@ pub(crate) struct Claim {
     pub(crate) digest: Text,
     /// The call id that its response names.
     pub(crate) call: Text,
-    /// The deadline of its answer, in milliseconds since 1970.
+    /// The deadline of its answer, in milliseconds since 1970. Its replica also renews it while it works on the request.
     pub(crate) until: u64,
-    /// Whether its replica renews it while it works on the request.
-    #[serde(default, skip_serializing_if = "is_false")]
-    pub(crate) is_renewed: bool,
 }
 
 /// A stored response.
@@ -428,12 +425,6 @@ impl ClaimedKey {
     }
 }
 
-/// Takes a reference because serde requires it.
-#[expect(clippy::trivially_copy_pass_by_ref)]
-fn is_false(value: &bool) -> bool {
-    !value
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -444,7 +435,6 @@ mod tests {
             digest: "d".into(),
             call: call.into(),
             until: 1,
-            is_renewed: false,
         })
     }
 

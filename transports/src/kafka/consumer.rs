@@ -25,6 +25,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
+use super::checkup::{Checkup, SILENCE};
 use super::config::KafkaConfig;
 use super::error::{failed, is_outage, kind};
 use super::health::{Events, Pulse};
@@ -108,9 +109,14 @@ struct Session<'a> {
     paused: Option<Instant>,
     /// The lane of the last record. The next record usually has the same.
     last_lane: Option<(u32, Topic, i32)>,
-    store_at: Instant,
+    due_at: Instant,
+    /// Since the last tick.
+    has_received: bool,
     check_gaps_at: Instant,
     last_error: Option<(Code, Instant)>,
+    /// When the last record arrived.
+    received_at: Instant,
+    checkup: Checkup,
     /// When the brokers last refused a permission. librdkafka reports that only once, and then goes on asking.
     refused_at: Option<Instant>,
 }
@@ -144,6 +150,8 @@ enum End {
     Broken(Code),
     /// The client no longer takes part in its group.
     Stuck,
+    /// The client has lost the cluster.
+    CutOff,
 }
 
 /// Starts reading; returns once the client is created and subscribed, or positioned. Holds the token until the reader has
@@ -251,6 +259,11 @@ impl Task {
                 End::Broken(code) => {
                     tracing::warn!(%code, "the Kafka consumer failed and is replaced");
                 }
+                End::CutOff => {
+                    tracing::warn!(
+                        "the Kafka consumer has lost the cluster, which new clients reach: it is replaced"
+                    );
+                }
                 End::Stuck => {
                     tracing::warn!(
                         waited = ?MAX_WAIT,
@@ -339,9 +352,12 @@ impl<'a> Session<'a> {
             backlog: VecDeque::new(),
             paused: None,
             last_lane: None,
-            store_at: now,
+            due_at: now,
+            has_received: false,
             check_gaps_at: now,
             last_error: None,
+            received_at: now,
+            checkup: Checkup::new(),
             refused_at: None,
         })
     }
@@ -361,7 +377,12 @@ impl<'a> Session<'a> {
             if let ControlFlow::Break(end) = polled {
                 return end;
             }
-            self.store_positions();
+            if self.is_due() {
+                store(&self.client, self.task.intake.take_moved());
+                if self.is_cut_off() {
+                    return End::CutOff;
+                }
+            }
         }
         End::Stopped
     }
@@ -483,6 +504,7 @@ impl<'a> Session<'a> {
     fn poll(&mut self, timeout: Duration) -> ControlFlow<End> {
         match self.client.poll(timeout) {
             Some(Ok(record)) => {
+                self.has_received = true;
                 if let Some(received) = receive(&self.task.intake, &mut self.last_lane, &record) {
                     let first = received.1;
                     let received = received.0;
@@ -579,13 +601,22 @@ impl<'a> Session<'a> {
         matches!(self.task.plan.source, Source::Group { .. })
     }
 
-    /// Stores positions that moved, for the next commit.
-    fn store_positions(&mut self) {
+    /// Whether to store the positions that have moved, for the next commit, and to look after the client.
+    fn is_due(&mut self) -> bool {
         let now = Instant::now();
-        if now >= self.store_at {
-            self.store_at = now + TICK;
-            store(&self.client, self.task.intake.take_moved());
+        let is_due = now >= self.due_at;
+        if is_due {
+            self.due_at = now + TICK;
+            if std::mem::take(&mut self.has_received) {
+                self.received_at = now;
+            }
         }
+        is_due
+    }
+
+    fn is_cut_off(&mut self) -> bool {
+        let (client, config) = (self.client.client(), &self.task.plan.config);
+        self.received_at.elapsed() >= SILENCE && self.checkup.is_cut_off(client, config)
     }
 
     /// Waits for outstanding deliveries until the caller's deadline, then leaves the group.

@@ -91,6 +91,11 @@ impl Pulse {
         self.state().stopped
     }
 
+    /// Whether the last probe was answered.
+    pub(super) fn is_answered(&self) -> bool {
+        self.state().answers_since.is_some()
+    }
+
     /// Whether the brokers refuse our credentials: then they answer no questions.
     pub(super) fn is_refused(&self) -> bool {
         self.state()

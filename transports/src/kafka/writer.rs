@@ -25,6 +25,7 @@ use rdkafka::producer::{
 use tokio::sync::{Mutex, Notify, oneshot};
 use tokio_util::sync::CancellationToken;
 
+use super::checkup::{Checkup, SILENCE};
 use super::config::KafkaConfig;
 use super::error::failed;
 use super::health::{Events, Pulse};
@@ -124,6 +125,8 @@ pub(super) struct Reports<S> {
     events: Events,
     topics: Arc<Topics>,
     room: Arc<Notify>,
+    /// How many results there have been.
+    results: AtomicUsize,
     /// The writer is closing, so messages that are dropped from now on do not mean that the client failed.
     closing: AtomicBool,
     sent: PhantomData<fn(S)>,
@@ -382,6 +385,7 @@ fn serve<S: Sent>(writer: &Writer<S>) {
     };
     let mut replace_at = Instant::now();
     let mut pause = REPLACE_PAUSE;
+    let mut progress = Progress::new();
     loop {
         client.poll(TICK);
         let Ok(current) = writer.client() else {
@@ -390,6 +394,7 @@ fn serve<S: Sent>(writer: &Writer<S>) {
         if !Arc::ptr_eq(&client, &current) {
             retire(&client);
             client = current;
+            progress = Progress::new();
         }
         let now = Instant::now();
         match client.client().fatal_error() {
@@ -400,9 +405,55 @@ fn serve<S: Sent>(writer: &Writer<S>) {
                 replace_at = now + pause;
                 pause = (pause * 2).min(MAX_REPLACE_PAUSE);
             }
+            None if progress.is_cut_off(writer, &client, now) => {
+                let reason = "it has lost the cluster, which new clients reach";
+                retire(&client);
+                replace(writer, Code::AllBrokersDown, reason);
+            }
             None if now > replace_at + MAX_REPLACE_PAUSE => pause = REPLACE_PAUSE,
             _ => {}
         }
+    }
+}
+
+/// Whether the cluster still confirms messages.
+struct Progress {
+    results: usize,
+    /// When there was a result, or nothing to wait for.
+    at: Instant,
+    checkup: Checkup,
+}
+
+// === impl Progress ===
+
+impl Progress {
+    fn new() -> Self {
+        Self {
+            results: 0,
+            at: Instant::now(),
+            checkup: Checkup::new(),
+        }
+    }
+
+    fn is_cut_off<S: Sent>(
+        &mut self,
+        writer: &Writer<S>,
+        client: &Client<S>,
+        now: Instant,
+    ) -> bool {
+        let results = client.context().results.load(Ordering::Relaxed);
+        if results != self.results {
+            (self.results, self.at) = (results, now);
+        }
+        if now.duration_since(self.at) < SILENCE {
+            return false;
+        }
+        let Setup { config, pulse, .. } = &writer.setup;
+        if client.in_flight_count() == 0 && pulse.is_answered() {
+            self.at = now;
+            return false;
+        }
+        self.checkup.is_cut_off(client.client(), config)
     }
 }
 
@@ -428,6 +479,7 @@ fn create<S: Sent>(setup: &Setup, room: &Arc<Notify>) -> Result<Client<S>, Trans
         events: Events::new("producer", Arc::clone(&setup.pulse)),
         topics: Arc::clone(&setup.topics),
         room: Arc::clone(room),
+        results: AtomicUsize::new(0),
         closing: AtomicBool::new(false),
         sent: PhantomData,
     };
@@ -580,6 +632,7 @@ impl<S: Sent> ProducerContext for Reports<S> {
     type DeliveryOpaque = Box<S>;
 
     fn delivery(&self, result: &DeliveryResult<'_>, sent: Box<S>) {
+        self.results.fetch_add(1, Ordering::Relaxed);
         let sent = match result {
             Err((error, message))
                 if error.rdkafka_error_code().map(super::error::kind)

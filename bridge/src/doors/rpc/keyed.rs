@@ -99,7 +99,6 @@ where
         digest: digest_of([head.method.as_str().as_bytes(), path.as_bytes(), &body]),
         call: common.call.to_string().into(),
         until: clock::milliseconds(clock::now() + longest),
-        is_renewed: false,
     };
     let key = key_of(&common.caller, key);
     let until = Instant::now() + door.calls.timeout_for(common.timeout);
@@ -186,6 +185,7 @@ async fn claim_key(
         let KeyState::Running(call) = &state else {
             return Ok(state);
         };
+        results.watch_over(key, call);
         let settled = results.until_settled(key, call);
         tokio::select! {
             settled = timeout_at(until, settled) => if settled.is_err() {
@@ -287,7 +287,8 @@ impl ClaimedRequest {
             let (results, key) = (Arc::clone(&self.results), self.key.clone());
             let call = self.call.clone();
             let answered = AssertUnwindSafe(self.answered(work, to_caller));
-            if answered.catch_unwind().await.is_err() {
+            let answered = results.renewing(&key, &call, answered.catch_unwind());
+            if answered.await.is_err() {
                 // The panic has been logged. An agent may have received the request.
                 results.give_up(&key, &call).await;
             }
@@ -325,6 +326,9 @@ impl ClaimedRequest {
         if !response.headers().contains_key(CALL_ID) {
             let call = header_of(&[self.common.call]);
             response.headers_mut().insert(CALL_ID, call);
+        }
+        if self.common.is_resumed {
+            mark_as_replay(response.headers_mut());
         }
         let is_stream = sse::is_stream(response.headers());
         let (mut head, body) = response.into_parts();
@@ -494,8 +498,13 @@ fn replayed(stored_response: &StoredResponse) -> Response {
             headers.insert(name, value);
         }
     }
-    headers.insert(REPLAY, HeaderValue::from_static("true"));
+    mark_as_replay(headers);
     response
+}
+
+/// The response to an earlier request.
+fn mark_as_replay(headers: &mut HeaderMap) {
+    headers.insert(REPLAY, HeaderValue::from_static("true"));
 }
 
 #[cfg(test)]

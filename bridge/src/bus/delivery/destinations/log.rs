@@ -54,7 +54,7 @@ impl DestinationLog {
         };
         if needs_repair(error) {
             tracing::error!(transport, %topic, %error, suppressed,
-                "the destination refuses messages: check that the topic exists, that the bridge may write to it, and that it is not full; messages wait, and none is lost");
+                "the destination refuses messages: check that the topic exists, that the bridge may write to it, and that it is not full; messages of bindings wait, and none is lost, but calls fail");
         } else {
             tracing::warn!(transport, %topic, %error, suppressed,
                 "the destination is temporarily unavailable: lanes wait and retry");
