@@ -378,7 +378,7 @@ impl<'a> Session<'a> {
                 return end;
             }
             if self.is_due() {
-                store(&self.client, self.task.intake.take_moved());
+                self.store_positions();
                 if self.is_cut_off() {
                     return End::CutOff;
                 }
@@ -601,7 +601,7 @@ impl<'a> Session<'a> {
         matches!(self.task.plan.source, Source::Group { .. })
     }
 
-    /// Whether to store the positions that have moved, for the next commit, and to look after the client.
+    /// Whether to store positions and to look after the client.
     fn is_due(&mut self) -> bool {
         let now = Instant::now();
         let is_due = now >= self.due_at;
@@ -612,6 +612,11 @@ impl<'a> Session<'a> {
             }
         }
         is_due
+    }
+
+    /// Stores positions that moved, for the next commit.
+    fn store_positions(&self) {
+        store(&self.client, self.task.intake.take_moved());
     }
 
     fn is_cut_off(&mut self) -> bool {
@@ -628,7 +633,7 @@ impl<'a> Session<'a> {
             while !self.task.intake.wait_for_all(settle) && Instant::now() < settle {
                 // A record that comes in spite of the pause is ignored; it is delivered again.
                 drop(self.client.poll(Duration::ZERO));
-                store(&self.client, self.task.intake.take_moved());
+                self.store_positions();
             }
         }
         match deadlines.filter(|_| self.is_member()) {
@@ -639,7 +644,7 @@ impl<'a> Session<'a> {
             }
             None => {
                 self.client.context().close();
-                store(&self.client, self.task.intake.take_moved());
+                self.store_positions();
                 if self.is_member() {
                     self.leave_without_partitions(Instant::now());
                 }
