@@ -222,20 +222,26 @@ impl Results {
         let call_key = call_key(call);
         loop {
             let (_, mut recorded) = self.view.follow(Some(&call_key), BEHIND, |_| ());
-            let (running, mut claim) = self.view.follow(Some(key), BEHIND, running);
-            let Some(time_left) = running else {
+            let (left, mut claim) = self.view.follow(Some(key), BEHIND, running);
+            let Some(time_left) = left else {
                 return;
             };
             let next = tokio::select! {
                 next = claim.next() => next,
                 next = recorded.next() => next,
                 () = sleep(SILENCE.max(time_left)) => {
-                    // If the log was not available, the replica could not renew its claim either.
-                    let is_available = self.view.latest(LATEST).await.is_ok();
-                    if is_available && timeout(SILENCE, claim.next()).await.is_err() {
-                        self.give_up(key, call).await;
+                    // If the log cannot be read, the replica may not have been able to renew its claim.
+                    if self.view.latest(LATEST).await.is_err() {
+                        continue;
                     }
-                    continue;
+                    tokio::select! {
+                        next = claim.next() => next,
+                        next = recorded.next() => next,
+                        () = sleep(SILENCE) => {
+                            self.give_up(key, call).await;
+                            continue;
+                        }
+                    }
                 }
             };
             if matches!(next, Ok(None)) {

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use rdkafka::ClientContext;
 use rdkafka::client::Client;
 use rdkafka::config::RDKafkaLogLevel;
-use rdkafka::error::KafkaError;
+use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 use rdkafka::producer::{BaseProducer, DeliveryResult, Producer as _, ProducerContext};
 
 use super::config::KafkaConfig;
@@ -22,17 +22,17 @@ pub(super) const SILENCE: Duration = Duration::from_secs(10);
 const INTERVAL: Duration = Duration::from_secs(10);
 /// The same while it gets answers.
 const INTERVAL_OF_IDLE: Duration = Duration::from_secs(60);
-/// For how long a client must get no answer while new clients do. Longer than the pause of librdkafka between two
+/// For how long a client must have no broker while new clients get answers. Longer than the pause of librdkafka between two
 /// attempts to connect.
 const CONFIRMED: Duration = Duration::from_secs(15);
-/// How long a new client may take to connect.
-const CONNECTED: Duration = Duration::from_secs(5);
+/// How long a new client may take to connect and to get an answer.
+const CONNECTED: Duration = Duration::from_secs(3);
 
 /// The checks of one client.
 #[derive(Debug)]
 pub(super) struct Checkup {
     next: Instant,
-    /// Since when this client gets no answer although new ones do.
+    /// Since when this client has no broker although new ones do.
     cut_off_since: Option<Instant>,
 }
 
@@ -49,23 +49,30 @@ impl Checkup {
         }
     }
 
-    /// Whether a silent client has lost the cluster, which new clients reach. Blocks for a few seconds at most.
+    /// Whether a silent client has lost the cluster, which new clients reach. Blocks for several seconds.
     pub(super) fn is_cut_off<C: ClientContext>(
         &mut self,
         client: &Client<C>,
         config: &KafkaConfig,
     ) -> bool {
+        if Instant::now() < self.next {
+            return false;
+        }
+        let answer = client.fetch_metadata(Some(PROBE_TOPIC), PROBE_TIMEOUT);
+        // A late answer is no reason: a new client would only overtake what a slow broker still works on.
+        let has_no_broker = matches!(
+            &answer,
+            Err(error) if error.rdkafka_error_code() == Some(Code::BrokerTransportFailure)
+        );
+        let is_cut_off = has_no_broker && a_new_client_gets_answer(config);
         let now = Instant::now();
-        if now < self.next {
-            return false;
-        }
-        if gets_answer(client, PROBE_TIMEOUT) {
-            self.next = now + INTERVAL_OF_IDLE;
-            self.cut_off_since = None;
-            return false;
-        }
-        self.next = now + INTERVAL;
-        if !a_new_client_gets_answer(config) {
+        let interval = if answer.is_ok() {
+            INTERVAL_OF_IDLE
+        } else {
+            INTERVAL
+        };
+        self.next = now + interval;
+        if !is_cut_off {
             self.cut_off_since = None;
             return false;
         }
@@ -74,15 +81,15 @@ impl Checkup {
 }
 
 fn a_new_client_gets_answer(config: &KafkaConfig) -> bool {
-    let client = config.producer(Duration::ZERO).map(|config| {
-        let client: Result<BaseProducer<Silent>, _> = config.create_with_context(Silent);
+    let client = config.client().map(|config| {
+        let client: Result<BaseProducer<Silent>, _> = config.build().create_with_context(Silent);
         client
     });
-    matches!(client, Ok(Ok(client)) if gets_answer(client.client(), CONNECTED))
-}
-
-fn gets_answer<C: ClientContext>(client: &Client<C>, within: Duration) -> bool {
-    client.fetch_metadata(Some(PROBE_TOPIC), within).is_ok()
+    let answer = |client: &BaseProducer<Silent>| {
+        let client = client.client();
+        client.fetch_metadata(Some(PROBE_TOPIC), CONNECTED)
+    };
+    matches!(client, Ok(Ok(client)) if answer(&client).is_ok())
 }
 
 // === impl Silent ===

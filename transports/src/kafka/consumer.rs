@@ -609,6 +609,7 @@ impl<'a> Session<'a> {
             self.due_at = now + TICK;
             if std::mem::take(&mut self.has_received) {
                 self.received_at = now;
+                self.checkup = Checkup::new();
             }
         }
         is_due

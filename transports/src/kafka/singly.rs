@@ -63,6 +63,8 @@ struct Again {
     refused: Vec<Refused>,
     /// Those that waited for them.
     following: Vec<Refused>,
+    /// A thread is sending them.
+    is_under_way: bool,
 }
 
 /// A message that was refused with its request, or that waited for one.
@@ -252,7 +254,13 @@ impl Singles {
         let again = match &mut *traffic.small() {
             Some(Small {
                 again: Some(again), ..
-            }) => std::mem::take(again),
+            }) if !again.is_under_way => {
+                let under_way = Again {
+                    is_under_way: true,
+                    ..Again::default()
+                };
+                std::mem::replace(again, under_way)
+            }
             _ => return,
         };
         // Held meanwhile, so that the topic is not drained again if one of them fails at once.

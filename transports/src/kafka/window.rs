@@ -10,7 +10,8 @@
 //! its queue, it polls without a pause, which costs a core. Here they wait for free, and then share requests.
 //!
 //! A partition that takes no messages, because it has no leader for example, must not delay those of other partitions.
-//! So nothing waits for longer than [`MAX_WAIT`]. After that nothing waits at all, until fewer messages are in flight.
+//! So nothing waits for longer than [`MAX_WAIT`], unless the queue of the client is full. After that nothing waits at
+//! all, until fewer messages are in flight.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -22,7 +23,7 @@ use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::per_topic::PerTopic;
-use super::writer::{Answer, Sent, Writer, saturated};
+use super::writer::{Answer, Sent, Writer, closed, saturated};
 use crate::error::TransportError;
 use crate::message::Message;
 use crate::transport::{Address, Confirmation, QUEUE_DEADLINE};
@@ -32,6 +33,8 @@ use crate::transport::{Address, Confirmation, QUEUE_DEADLINE};
 const WINDOW: usize = 2;
 /// How long a message waits for earlier ones. Longer than the round trip of any usable cluster.
 const MAX_WAIT: Duration = Duration::from_millis(500);
+/// How many bytes of one topic may be in flight while others do not wait for them: a quarter of the client's queue.
+const OVERDUE_BYTES: usize = 16 << 20;
 /// The largest total size of all waiting messages. Beyond it, their senders wait.
 const MAX_WAITING_BYTES: usize = 16 << 20;
 
@@ -40,7 +43,7 @@ const MAX_WAITING_BYTES: usize = 16 << 20;
 pub(super) struct Windows<S: Sent> {
     writer: Arc<Writer<S>>,
     windows: PerTopic<Window<S>>,
-    /// The bytes that more messages may have which wait.
+    /// How many more bytes of messages may wait.
     room: Arc<Semaphore>,
 }
 
@@ -51,6 +54,7 @@ struct Window<S: Sent>(Mutex<State<S>>);
 #[derive(Debug)]
 struct State<S: Sent> {
     in_flight: usize,
+    bytes_in_flight: usize,
     waiting: VecDeque<Waiting<S>>,
     /// Messages that have waited are being queued: others wait, so that they stay in order.
     is_releasing: bool,
@@ -66,7 +70,7 @@ struct Waiting<S: Sent> {
     message: Message,
     sent: S,
     since: Instant,
-    _room: OwnedSemaphorePermit,
+    room: OwnedSemaphorePermit,
 }
 
 /// Counts a message as in flight in its window until it is dropped.
@@ -75,6 +79,7 @@ pub(super) struct InWindow<S: Sent> {
     window: Arc<Window<S>>,
     /// See [`Windows::release`].
     limit: usize,
+    bytes: usize,
 }
 
 /// What becomes of a message. `F` makes the state kept for it.
@@ -115,6 +120,9 @@ impl<S: Sent> Windows<S> {
         until: Instant,
         mut sent: impl FnOnce(Answer, InWindow<S>) -> S,
     ) -> Result<Confirmation, TransportError> {
+        if self.writer.is_closing() {
+            return Err(closed());
+        }
         let window = self.windows.get(&to.topic);
         let limit = WINDOW * partitions.max(1);
         let mut room = None;
@@ -145,11 +153,14 @@ impl<S: Sent> Windows<S> {
             windows: Arc::clone(self),
             window: Arc::clone(window),
             limit,
+            bytes: message.size_bytes(),
         };
         let mut state = window.state();
         if state.is_open(limit) && state.waiting.is_empty() && !state.is_releasing {
+            let in_window = in_window();
             state.in_flight += 1;
-            return Turn::Now(sent, in_window());
+            state.bytes_in_flight += in_window.bytes;
+            return Turn::Now(sent, in_window);
         }
         let acquired = || Arc::clone(&self.room).try_acquire_many_owned(room_of(message));
         let Some(room) = room.or_else(|| acquired().ok()) else {
@@ -161,7 +172,7 @@ impl<S: Sent> Windows<S> {
             message: message.clone(),
             sent: sent(answer, in_window()),
             since: Instant::now(),
-            _room: room,
+            room,
         });
         if state.watch.is_none() {
             let watch = watch(Arc::downgrade(self), Arc::downgrade(window));
@@ -186,8 +197,8 @@ impl<S: Sent> Windows<S> {
         state.is_releasing = true;
         while state.is_open(limit) && !state.waiting.is_empty() {
             let mut waiting = std::mem::take(&mut state.waiting);
-            state.in_flight += waiting.len();
-            // A message that is not queued is dropped, and then leaves the window.
+            state.add(&waiting);
+            // A message that is refused is answered, and so leaves the window.
             drop(state);
             while let Some(next) = waiting.pop_front() {
                 if let Some(back) = self.queue(next) {
@@ -198,7 +209,7 @@ impl<S: Sent> Windows<S> {
             state = window.state();
             if !waiting.is_empty() {
                 // The queue of the writer is full. They keep their order.
-                state.in_flight -= waiting.len();
+                state.remove(&waiting);
                 waiting.append(&mut state.waiting);
                 state.waiting = waiting;
                 break;
@@ -214,7 +225,7 @@ impl<S: Sent> Windows<S> {
             message,
             sent,
             since,
-            _room,
+            room,
         } = waiting;
         if since.elapsed() >= QUEUE_DEADLINE {
             sent.answer(Err(saturated(&to.topic)));
@@ -227,7 +238,7 @@ impl<S: Sent> Windows<S> {
             message,
             sent,
             since,
-            _room,
+            room,
         })
     }
 }
@@ -243,9 +254,16 @@ async fn watch<S: Sent>(windows: Weak<Windows<S>>, window: Weak<Window<S>>) {
             return;
         };
         if window.is_overdue() {
-            windows.release(&window, usize::MAX);
+            windows.release(&window, 0);
         }
     }
+}
+
+fn bytes_of<S: Sent>(messages: &VecDeque<Waiting<S>>) -> usize {
+    messages
+        .iter()
+        .map(|waiting| waiting.message.size_bytes())
+        .sum()
 }
 
 /// The share of the room that a message takes.
@@ -260,6 +278,7 @@ impl<S: Sent> Default for Window<S> {
     fn default() -> Self {
         Self(Mutex::new(State {
             in_flight: 0,
+            bytes_in_flight: 0,
             waiting: VecDeque::new(),
             is_releasing: false,
             is_overdue: false,
@@ -277,12 +296,17 @@ impl<S: Sent> Window<S> {
     /// When to look again. If nothing waits, it is no longer watched.
     fn due(&self) -> Option<Instant> {
         let mut state = self.state();
-        let Some(oldest) = state.waiting.front() else {
-            state.watch = None;
-            return None;
-        };
-        // Later, if it is overdue already and only the writer has no room for it.
-        Some((oldest.since + MAX_WAIT).max(Instant::now() + MAX_WAIT / 10))
+        // If it is overdue already, there is no room for it.
+        let soon = Instant::now() + MAX_WAIT / 10;
+        match state.waiting.front() {
+            Some(oldest) => Some((oldest.since + MAX_WAIT).max(soon)),
+            // They may be put back.
+            None if state.is_releasing => Some(soon),
+            None => {
+                state.watch = None;
+                None
+            }
+        }
     }
 
     /// Whether a message has waited for too long. Then nothing waits until fewer messages are in flight.
@@ -299,7 +323,17 @@ impl<S: Sent> Window<S> {
 impl<S: Sent> State<S> {
     /// Whether messages may leave now.
     fn is_open(&self, limit: usize) -> bool {
-        self.in_flight < limit || self.is_overdue
+        self.in_flight < limit || (self.is_overdue && self.bytes_in_flight < OVERDUE_BYTES)
+    }
+
+    fn add(&mut self, messages: &VecDeque<Waiting<S>>) {
+        self.in_flight += messages.len();
+        self.bytes_in_flight += bytes_of(messages);
+    }
+
+    fn remove(&mut self, messages: &VecDeque<Waiting<S>>) {
+        self.in_flight -= messages.len();
+        self.bytes_in_flight -= bytes_of(messages);
     }
 }
 
@@ -309,6 +343,7 @@ impl<S: Sent> Drop for InWindow<S> {
     fn drop(&mut self) {
         let mut state = self.window.state();
         state.in_flight -= 1;
+        state.bytes_in_flight -= self.bytes;
         state.is_overdue &= state.in_flight >= self.limit;
         drop(state);
         self.windows.release(&self.window, self.limit);

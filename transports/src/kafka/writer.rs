@@ -125,8 +125,10 @@ pub(super) struct Reports<S> {
     events: Events,
     topics: Arc<Topics>,
     room: Arc<Notify>,
-    /// How many results there have been.
-    results: AtomicUsize,
+    /// How many messages the cluster has confirmed.
+    confirmed: AtomicUsize,
+    /// The client is being replaced, and accepts no further messages.
+    retired: AtomicBool,
     /// The writer is closing, so messages that are dropped from now on do not mean that the client failed.
     closing: AtomicBool,
     sent: PhantomData<fn(S)>,
@@ -264,10 +266,6 @@ impl<S: Sent> Writer<S> {
     /// the writer closes, because the sender was told that the message is accepted. Returns its state if the queue is
     /// full.
     pub(super) fn hand_over(&self, to: &Address, message: &Message, sent: S) -> Option<S> {
-        // Whoever waits for room is earlier.
-        if !self.line.is_empty() {
-            return Some(sent);
-        }
         let partition = match partition(to) {
             Ok(partition) => partition,
             Err(error) => {
@@ -291,17 +289,22 @@ impl<S: Sent> Writer<S> {
     }
 
     fn enqueue<'a>(&self, record: Record<'a, S>) -> Enqueued<'a, S> {
-        if self.closing.load(Ordering::Acquire) {
+        if self.is_closing() {
             return Enqueued::Refused(closed(), record);
         }
         self.produce(record)
     }
 
     fn produce<'a>(&self, record: Record<'a, S>) -> Enqueued<'a, S> {
-        let client = match self.client() {
-            Ok(client) => client,
-            Err(error) => return Enqueued::Refused(error, record),
+        // Held meanwhile, so that nothing is sent through a client that is being replaced.
+        let slot = self.slot.read().unwrap_or_else(PoisonError::into_inner);
+        let Slot::Open(client) = &*slot else {
+            return Enqueued::Refused(closed(), record);
         };
+        if client.context().retired.load(Ordering::Acquire) {
+            let error = TransportError::new(TransportErrorKind::Fatal, "queue the message");
+            return Enqueued::Refused(error, record);
+        }
         match client.send(record) {
             Ok(()) => Enqueued::Yes,
             Err((KafkaError::MessageProduction(Code::QueueFull), record)) => Enqueued::Full(record),
@@ -358,6 +361,20 @@ impl<S: Sent> Writer<S> {
         self.line.room.notify_waiters();
     }
 
+    /// Whether no new messages are accepted.
+    pub(super) fn is_closing(&self) -> bool {
+        self.closing.load(Ordering::Acquire)
+    }
+
+    /// Reports a result to every sender that still waits for a client that is about to be replaced, and makes it refuse
+    /// further messages.
+    fn retire(&self, client: &Client<S>) {
+        client.context().retired.store(true, Ordering::Release);
+        // Whoever has not seen that yet holds the lock.
+        drop(self.slot.write().unwrap_or_else(PoisonError::into_inner));
+        retire(client);
+    }
+
     /// Replaces a failed client.
     fn replace(&self) -> Result<(), TransportError> {
         let client = Arc::new(create(&self.setup, &self.line.room)?);
@@ -400,14 +417,14 @@ fn serve<S: Sent>(writer: &Writer<S>) {
         match client.client().fatal_error() {
             Some((code, reason)) if now >= replace_at => {
                 // All its messages fail before its successor takes any, so that none is overtaken by a later one.
-                retire(&client);
+                writer.retire(&client);
                 replace(writer, code, &reason);
                 replace_at = now + pause;
                 pause = (pause * 2).min(MAX_REPLACE_PAUSE);
             }
             None if progress.is_cut_off(writer, &client, now) => {
                 let reason = "it has lost the cluster, which new clients reach";
-                retire(&client);
+                writer.retire(&client);
                 replace(writer, Code::AllBrokersDown, reason);
             }
             None if now > replace_at + MAX_REPLACE_PAUSE => pause = REPLACE_PAUSE,
@@ -418,8 +435,8 @@ fn serve<S: Sent>(writer: &Writer<S>) {
 
 /// Whether the cluster still confirms messages.
 struct Progress {
-    results: usize,
-    /// When there was a result, or nothing to wait for.
+    confirmed: usize,
+    /// When it last did, or had nothing to confirm.
     at: Instant,
     checkup: Checkup,
 }
@@ -429,7 +446,7 @@ struct Progress {
 impl Progress {
     fn new() -> Self {
         Self {
-            results: 0,
+            confirmed: 0,
             at: Instant::now(),
             checkup: Checkup::new(),
         }
@@ -441,9 +458,10 @@ impl Progress {
         client: &Client<S>,
         now: Instant,
     ) -> bool {
-        let results = client.context().results.load(Ordering::Relaxed);
-        if results != self.results {
-            (self.results, self.at) = (results, now);
+        let confirmed = client.context().confirmed.load(Ordering::Relaxed);
+        if confirmed != self.confirmed {
+            *self = Self::new();
+            self.confirmed = confirmed;
         }
         if now.duration_since(self.at) < SILENCE {
             return false;
@@ -451,6 +469,7 @@ impl Progress {
         let Setup { config, pulse, .. } = &writer.setup;
         if client.in_flight_count() == 0 && pulse.is_answered() {
             self.at = now;
+            self.checkup = Checkup::new();
             return false;
         }
         self.checkup.is_cut_off(client.client(), config)
@@ -479,7 +498,8 @@ fn create<S: Sent>(setup: &Setup, room: &Arc<Notify>) -> Result<Client<S>, Trans
         events: Events::new("producer", Arc::clone(&setup.pulse)),
         topics: Arc::clone(&setup.topics),
         room: Arc::clone(room),
-        results: AtomicUsize::new(0),
+        confirmed: AtomicUsize::new(0),
+        retired: AtomicBool::new(false),
         closing: AtomicBool::new(false),
         sent: PhantomData,
     };
@@ -632,7 +652,9 @@ impl<S: Sent> ProducerContext for Reports<S> {
     type DeliveryOpaque = Box<S>;
 
     fn delivery(&self, result: &DeliveryResult<'_>, sent: Box<S>) {
-        self.results.fetch_add(1, Ordering::Relaxed);
+        if result.is_ok() {
+            self.confirmed.fetch_add(1, Ordering::Relaxed);
+        }
         let sent = match result {
             Err((error, message))
                 if error.rdkafka_error_code().map(super::error::kind)
