@@ -65,6 +65,7 @@ impl Checkup {
             Err(error) if error.rdkafka_error_code() == Some(Code::BrokerTransportFailure)
         );
         let is_cut_off = has_no_broker && a_new_client_gets_answer(config);
+        tracing::debug!(answer = ?answer.as_ref().map(drop), is_cut_off, "a silent Kafka client is checked");
         let now = Instant::now();
         let interval = if answer.is_ok() {
             INTERVAL_OF_IDLE
