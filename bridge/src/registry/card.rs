@@ -13,10 +13,10 @@ use std::fmt;
 use std::time::Duration;
 
 use a2abus_plugin::Text;
-use serde::Deserialize as _;
+use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
-use crate::config::{AgentCardConfig, AgentProtocol, ClientDialect, ListVersions, SkillConfig};
+use crate::config::{AgentCardConfig, SkillConfig};
 use crate::names::Name;
 
 /// The extension that says how an agent is reached.
@@ -239,8 +239,11 @@ impl Reader<'_> {
         let is_unreadable = transport.is_none() && !bus.get("transport").is_none_or(Value::is_null);
         let topic = topic.filter(|_| !is_unreadable);
         let lease = self.text(bus, place, "lease", NAME, false);
-        let protocol = self.protocol(bus, place);
-        let dialect = self.dialect(bus, place);
+        let protocol = self.member(bus, place, ("protocol", "is neither a2a nor mcp"));
+        let dialect = ("dialect", "is neither a2a-0.3 nor jaf-doc");
+        let dialect = self.member(bus, place, dialect);
+        let lists = ("lists", "must be an object of whole numbers from 0");
+        let lists = self.member(bus, place, lists);
         Card {
             agent: agent.or(name).map(Text::from),
             shown: AgentCardConfig {
@@ -251,7 +254,7 @@ impl Reader<'_> {
                 skills: Vec::new(),
                 protocol,
                 dialect,
-                lists: self.lists(bus, place),
+                lists,
                 streaming,
                 input_modes: self.modes(members, ["defaultInputModes", "inputModes"]),
                 output_modes: self.modes(members, ["defaultOutputModes", "outputModes"]),
@@ -296,39 +299,19 @@ impl Reader<'_> {
         }
     }
 
-    /// The versions of its MCP lists.
-    fn lists(&mut self, bus: &Map<String, Value>, place: &str) -> Option<ListVersions> {
-        let lists = bus.get("lists").filter(|lists| !lists.is_null())?;
-        let lists = ListVersions::deserialize(lists);
-        if lists.is_err() {
-            let what = "must be an object of whole numbers from 0";
-            self.0.add(&format!("{place}/lists"), what);
+    /// A member of the extension. `what` says what is wrong if it cannot be read.
+    fn member<T: DeserializeOwned>(
+        &mut self,
+        bus: &Map<String, Value>,
+        place: &str,
+        (name, what): (&str, &str),
+    ) -> Option<T> {
+        let value = bus.get(name).filter(|value| !value.is_null())?;
+        let value = T::deserialize(value);
+        if value.is_err() {
+            self.0.add(&format!("{place}/{name}"), what);
         }
-        lists.ok()
-    }
-
-    /// The protocol of the agent.
-    fn protocol(&mut self, bus: &Map<String, Value>, place: &str) -> Option<AgentProtocol> {
-        match self.text(bus, place, "protocol", NAME, false)?.as_str() {
-            "a2a" => Some(AgentProtocol::A2a),
-            "mcp" => Some(AgentProtocol::Mcp),
-            _ => {
-                self.0
-                    .add(&format!("{place}/protocol"), "is neither a2a nor mcp");
-                None
-            }
-        }
-    }
-
-    /// The dialect of requests that do not show theirs.
-    fn dialect(&mut self, bus: &Map<String, Value>, place: &str) -> Option<ClientDialect> {
-        let dialect = bus.get("dialect").filter(|dialect| !dialect.is_null())?;
-        let dialect = ClientDialect::deserialize(dialect);
-        if dialect.is_err() {
-            let what = "is neither a2a-0.3 nor jaf-doc";
-            self.0.add(&format!("{place}/dialect"), what);
-        }
-        dialect.ok()
+        value.ok()
     }
 
     fn skill(&mut self, item: &Value, place: &str, seen: &HashSet<String>) -> Option<SkillConfig> {
@@ -480,6 +463,7 @@ fn fits(text: &str, most: usize) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::{AgentProtocol, ClientDialect};
     use serde_json::json;
 
     fn read(card: &Value) -> Result<Card, Faults> {
