@@ -22,8 +22,8 @@ pub(super) const SILENCE: Duration = Duration::from_secs(10);
 const INTERVAL: Duration = Duration::from_secs(10);
 /// The same while it gets answers.
 const INTERVAL_OF_IDLE: Duration = Duration::from_secs(60);
-/// For how long a client must have no broker while new clients get answers. Longer than the pause of librdkafka between two
-/// attempts to connect.
+/// For how long a client must have no broker while new clients get answers. Longer than the pause of librdkafka between
+/// two attempts to connect.
 const CONFIRMED: Duration = Duration::from_secs(15);
 /// How long a new client may take to connect and to get an answer.
 const CONNECTED: Duration = Duration::from_secs(3);

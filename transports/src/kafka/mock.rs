@@ -28,6 +28,12 @@ async fn cluster_of(brokers: i32) -> (Cluster, Kafka) {
     (cluster, kafka)
 }
 
+/// Makes each request take that many milliseconds.
+fn slow_down(cluster: &Cluster, millis: u64) {
+    let round_trip = Duration::from_millis(millis);
+    cluster.broker_round_trip_time(1, round_trip).unwrap();
+}
+
 async fn until(kafka: &Kafka, condition: impl FnMut(&Health) -> bool) {
     let mut health = kafka.health();
     tokio::time::timeout(DEADLINE, health.wait_for(condition))
@@ -233,9 +239,7 @@ async fn a_partition_without_a_leader_does_not_delay_the_others() {
 async fn messages_that_wait_fail_with_the_client_instead_of_overtaking() {
     let (cluster, kafka) = cluster().await;
     send(&kafka, "before").await.unwrap();
-    cluster
-        .broker_round_trip_time(1, Duration::from_millis(300))
-        .unwrap();
+    slow_down(&cluster, 300);
     cluster.request_errors(
         RDKafkaApiKey::Produce,
         &[Response::RD_KAFKA_RESP_ERR_OUT_OF_ORDER_SEQUENCE_NUMBER],
@@ -255,9 +259,7 @@ async fn messages_that_wait_fail_with_the_client_instead_of_overtaking() {
 async fn messages_that_wait_stay_behind_those_of_a_refused_request() {
     let (cluster, kafka) = cluster().await;
     send(&kafka, "before").await.unwrap();
-    cluster
-        .broker_round_trip_time(1, Duration::from_millis(300))
-        .unwrap();
+    slow_down(&cluster, 300);
     let to = Address::topic(topic());
     let refusal = Response::RD_KAFKA_RESP_ERR_MSG_SIZE_TOO_LARGE;
     cluster.request_errors(RDKafkaApiKey::Produce, &[refusal, refusal]);
@@ -283,9 +285,7 @@ async fn messages_that_wait_are_kept_while_the_queue_is_full() {
     config.properties = [small].into_iter().collect();
     let kafka = Kafka::connect(config).unwrap();
     until(&kafka, |health| *health == Health::Up).await;
-    cluster
-        .broker_round_trip_time(1, Duration::from_millis(100))
-        .unwrap();
+    slow_down(&cluster, 100);
     let to = Address::topic(topic());
     let all = offsets(&kafka, &to, "x".into(), 50).await.unwrap();
     assert_eq!(all, (0..50).collect::<Vec<i64>>());
@@ -295,9 +295,7 @@ async fn messages_that_wait_are_kept_while_the_queue_is_full() {
 async fn a_confirmation_of_a_later_message_does_not_count() {
     let (cluster, kafka) = cluster().await;
     send(&kafka, "warm").await.unwrap();
-    cluster
-        .broker_round_trip_time(1, Duration::from_millis(300))
-        .unwrap();
+    slow_down(&cluster, 300);
     cluster.request_errors(
         RDKafkaApiKey::Produce,
         &[Response::RD_KAFKA_RESP_ERR_NOT_LEADER_FOR_PARTITION],

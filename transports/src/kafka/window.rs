@@ -69,6 +69,7 @@ struct Waiting<S: Sent> {
     to: Address,
     message: Message,
     sent: S,
+    bytes: usize,
     since: Instant,
     room: OwnedSemaphorePermit,
 }
@@ -167,10 +168,12 @@ impl<S: Sent> Windows<S> {
             return Turn::Full(sent);
         };
         let (answer, receiver) = oneshot::channel();
+        let in_window = in_window();
         state.waiting.push_back(Waiting {
             to: to.clone(),
             message: message.clone(),
-            sent: sent(answer, in_window()),
+            bytes: in_window.bytes,
+            sent: sent(answer, in_window),
             since: Instant::now(),
             room,
         });
@@ -224,6 +227,7 @@ impl<S: Sent> Windows<S> {
             to,
             message,
             sent,
+            bytes,
             since,
             room,
         } = waiting;
@@ -237,6 +241,7 @@ impl<S: Sent> Windows<S> {
             to,
             message,
             sent,
+            bytes,
             since,
             room,
         })
@@ -260,10 +265,7 @@ async fn watch<S: Sent>(windows: Weak<Windows<S>>, window: Weak<Window<S>>) {
 }
 
 fn bytes_of<S: Sent>(messages: &VecDeque<Waiting<S>>) -> usize {
-    messages
-        .iter()
-        .map(|waiting| waiting.message.size_bytes())
-        .sum()
+    messages.iter().map(|waiting| waiting.bytes).sum()
 }
 
 /// The share of the room that a message takes.

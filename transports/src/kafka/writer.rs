@@ -301,7 +301,7 @@ impl<S: Sent> Writer<S> {
         let Slot::Open(client) = &*slot else {
             return Enqueued::Refused(closed(), record);
         };
-        if client.context().retired.load(Ordering::Acquire) {
+        if client.context().is_retired() {
             let error = TransportError::new(TransportErrorKind::Fatal, "queue the message");
             return Enqueued::Refused(error, record);
         }
@@ -414,18 +414,20 @@ fn serve<S: Sent>(writer: &Writer<S>) {
             progress = Progress::new();
         }
         let now = Instant::now();
-        match client.client().fatal_error() {
+        let failure = client.client().fatal_error().or_else(|| {
+            // Once it is retired, it has to be replaced.
+            let is_lost =
+                client.context().is_retired() || progress.is_cut_off(writer, &client, now);
+            let reason = || "it has lost the cluster, which new clients reach".to_owned();
+            is_lost.then(|| (Code::AllBrokersDown, reason()))
+        });
+        match failure {
             Some((code, reason)) if now >= replace_at => {
                 // All its messages fail before its successor takes any, so that none is overtaken by a later one.
                 writer.retire(&client);
                 replace(writer, code, &reason);
                 replace_at = now + pause;
                 pause = (pause * 2).min(MAX_REPLACE_PAUSE);
-            }
-            None if progress.is_cut_off(writer, &client, now) => {
-                let reason = "it has lost the cluster, which new clients reach";
-                writer.retire(&client);
-                replace(writer, Code::AllBrokersDown, reason);
             }
             None if now > replace_at + MAX_REPLACE_PAUSE => pause = REPLACE_PAUSE,
             _ => {}
@@ -672,6 +674,10 @@ impl<S: Sent> ProducerContext for Reports<S> {
 }
 
 impl<S> Reports<S> {
+    fn is_retired(&self) -> bool {
+        self.retired.load(Ordering::Acquire)
+    }
+
     /// The content of a delivery report.
     fn receipt(&self, result: &DeliveryResult<'_>) -> Result<Receipt, TransportError> {
         match result {
