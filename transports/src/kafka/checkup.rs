@@ -14,7 +14,7 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 use rdkafka::producer::{BaseProducer, DeliveryResult, Producer as _, ProducerContext};
 
 use super::config::KafkaConfig;
-use super::health::{PROBE_TIMEOUT, PROBE_TOPIC};
+use super::health::{PROBE_TIMEOUT, PROBE_TOPIC, Pulse};
 
 /// How long a client may be without any sign of the cluster before it is checked.
 pub(super) const SILENCE: Duration = Duration::from_secs(10);
@@ -54,6 +54,7 @@ impl Checkup {
         &mut self,
         client: &Client<C>,
         config: &KafkaConfig,
+        pulse: &Pulse,
     ) -> bool {
         if Instant::now() < self.next {
             return false;
@@ -64,7 +65,8 @@ impl Checkup {
             &answer,
             Err(error) if error.rdkafka_error_code() == Some(Code::BrokerTransportFailure)
         );
-        let is_cut_off = has_no_broker && a_new_client_gets_answer(config);
+        let is_cut_off =
+            has_no_broker && pulse.answers_newcomers(INTERVAL, || a_new_client_gets_answer(config));
         tracing::debug!(answer = ?answer.as_ref().map(drop), is_cut_off, "a silent Kafka client is checked");
         let now = Instant::now();
         let interval = if answer.is_ok() {
@@ -123,14 +125,15 @@ mod tests {
         };
         let (reached, nobody) = (config(&cluster.bootstrap_servers()), config("127.0.0.1:1"));
         let (connected, lost) = (client(&reached), client(&nobody));
+        let (alive, dead) = (Pulse::default(), Pulse::default());
         let begun = Instant::now();
         let mut checks = [Checkup::new(), Checkup::new(), Checkup::new()];
         let deadline = begun + 6 * (INTERVAL + CONFIRMED);
-        while !checks[0].is_cut_off(lost.client(), &reached) {
+        while !checks[0].is_cut_off(lost.client(), &reached, &alive) {
             assert!(Instant::now() < deadline, "it is not found");
-            assert!(!checks[1].is_cut_off(connected.client(), &reached));
+            assert!(!checks[1].is_cut_off(connected.client(), &reached, &alive));
             // Nobody reaches that cluster.
-            assert!(!checks[2].is_cut_off(lost.client(), &nobody));
+            assert!(!checks[2].is_cut_off(lost.client(), &nobody, &dead));
             connected.poll(INTERVAL / 20);
         }
         assert!(begun.elapsed() >= CONFIRMED);

@@ -156,7 +156,7 @@ enum OneOrMany {
     Many(Vec<String>),
 }
 
-/// The memory of messages waiting for the broker, in KiB.
+/// The memory of messages waiting for the broker, in KiB, if none is larger than half of it.
 const PRODUCER_QUEUE_KIB: u32 = 64 * 1024;
 
 // === impl KafkaConfig ===
@@ -253,6 +253,11 @@ impl KafkaConfig {
         }
     }
 
+    /// The memory of the producer's queue. librdkafka reports its queue as full if a message is larger than that.
+    fn producer_queue_kib(&self) -> u32 {
+        PRODUCER_QUEUE_KIB.max(2 * self.max_message_bytes.div_ceil(1_024))
+    }
+
     /// Properties of the producer.
     pub(super) fn producer(&self, linger: Duration) -> Result<ClientConfig, TransportError> {
         let mut config = self.client()?;
@@ -261,7 +266,10 @@ impl KafkaConfig {
             .set("acks", "all")
             .set("linger.ms", milliseconds(linger))
             .set("message.timeout.ms", milliseconds(self.message_timeout))
-            .set("queue.buffering.max.kbytes", PRODUCER_QUEUE_KIB.to_string())
+            .set(
+                "queue.buffering.max.kbytes",
+                self.producer_queue_kib().to_string(),
+            )
             .set("compression.type", self.compression.as_str())
             .set("message.max.bytes", self.max_message_bytes.to_string())
             // The partitioner of the Java clients: one key, one partition, whoever writes.
@@ -585,6 +593,20 @@ mod tests {
     fn defaults_are_those_of_new() {
         assert_eq!(parse(r#"{"brokers":"a:1"}"#), KafkaConfig::new(["a:1"]));
         assert!(KafkaConfig::new(["a:1"]).problems().is_empty());
+    }
+
+    #[test]
+    fn the_queue_has_room_for_the_largest_message() {
+        let config = KafkaConfig {
+            max_message_bytes: 100_000_000,
+            ..KafkaConfig::new(["a:1"])
+        };
+        let producer = config.producer(Duration::ZERO).unwrap();
+        let queue = producer.get("queue.buffering.max.kbytes").unwrap();
+        assert!(
+            queue.parse::<u32>().unwrap() > 100_000_000 / 1_024,
+            "{queue}"
+        );
     }
 
     #[test]

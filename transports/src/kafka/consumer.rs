@@ -621,8 +621,9 @@ impl<'a> Session<'a> {
     }
 
     fn is_cut_off(&mut self) -> bool {
-        let (client, config) = (self.client.client(), &self.task.plan.config);
-        self.received_at.elapsed() >= SILENCE && self.checkup.is_cut_off(client, config)
+        let (client, plan) = (self.client.client(), &self.task.plan);
+        self.received_at.elapsed() >= SILENCE
+            && self.checkup.is_cut_off(client, &plan.config, &plan.pulse)
     }
 
     /// Waits for outstanding deliveries until the caller's deadline, then leaves the group.

@@ -33,6 +33,8 @@ const PROBE_WHEN_UP: Duration = Duration::from_secs(10);
 pub(super) struct Pulse {
     state: Mutex<State>,
     changed: Condvar,
+    /// When a new client was last tried, and whether it got an answer.
+    newcomer: Mutex<Option<(Instant, bool)>>,
 }
 
 #[derive(Debug, Default)]
@@ -102,6 +104,19 @@ impl Pulse {
             .last_error
             .as_ref()
             .is_some_and(|last_error| last_error.refused)
+    }
+
+    /// Whether new clients get answers. All clients of the transport share the result of `ask` for this long.
+    pub(super) fn answers_newcomers(&self, shared: Duration, ask: impl FnOnce() -> bool) -> bool {
+        let mut last = self.newcomer.lock().unwrap_or_else(PoisonError::into_inner);
+        match *last {
+            Some((at, is_answered)) if at.elapsed() < shared => is_answered,
+            _ => {
+                let is_answered = ask();
+                *last = Some((Instant::now(), is_answered));
+                is_answered
+            }
+        }
     }
 
     /// For how long every probe has been answered.

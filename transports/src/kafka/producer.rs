@@ -57,6 +57,12 @@ impl Producer {
         self.prompt.writer().client()
     }
 
+    /// How many more bytes of messages may wait for earlier ones.
+    #[cfg(test)]
+    pub(super) fn room(&self) -> usize {
+        self.prompt.room()
+    }
+
     /// The known state of the topics that are written to.
     pub(super) fn topics(&self) -> &Topics {
         self.prompt.writer().topics()

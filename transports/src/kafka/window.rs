@@ -10,15 +10,15 @@
 //! its queue, it polls without a pause, which costs a core. Here they wait for free, and then share requests.
 //!
 //! A partition that takes no messages, because it has no leader for example, must not delay those of other partitions.
-//! So nothing waits for longer than [`MAX_WAIT`], unless the queue of the client is full. After that nothing waits at
-//! all, until fewer messages are in flight.
+//! So nothing waits for longer than [`MAX_WAIT`], until [`OVERDUE_BYTES`] of its topic are in flight or the queue of the
+//! client is full. After that nothing waits at all, until fewer messages are in flight.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -49,10 +49,16 @@ pub(super) struct Windows<S: Sent> {
 
 /// The messages of one topic.
 #[derive(Debug)]
-struct Window<S: Sent>(Mutex<State<S>>);
+struct Window<S: Sent> {
+    state: Mutex<State<S>>,
+    /// Nothing waits any more.
+    reopened: Notify,
+}
 
 #[derive(Debug)]
 struct State<S: Sent> {
+    /// While fewer messages are in flight, the next one leaves at once.
+    limit: usize,
     in_flight: usize,
     bytes_in_flight: usize,
     waiting: VecDeque<Waiting<S>>,
@@ -78,8 +84,6 @@ struct Waiting<S: Sent> {
 pub(super) struct InWindow<S: Sent> {
     windows: Arc<Windows<S>>,
     window: Arc<Window<S>>,
-    /// See [`Windows::release`].
-    limit: usize,
     bytes: usize,
 }
 
@@ -109,6 +113,11 @@ impl<S: Sent> Windows<S> {
         &self.writer
     }
 
+    #[cfg(test)]
+    pub(super) fn room(&self) -> usize {
+        self.room.available_permits()
+    }
+
     /// Sends a message, or lets it wait for those before it. `partitions` is how many the topic has; `sent` makes the
     /// state kept for the message.
     ///
@@ -126,8 +135,11 @@ impl<S: Sent> Windows<S> {
         }
         let window = self.windows.get(&to.topic);
         let limit = WINDOW * partitions.max(1);
+        let acquired = || Arc::clone(&self.room).acquire_many_owned(room_of(message));
         let mut room = None;
         loop {
+            // Created before the attempt, so that a change in between is not missed.
+            let reopened = window.reopened.notified();
             match self.turn((&window, limit), (to, message), room.take(), sent) {
                 Turn::Now(sent, in_window) => {
                     let sent = |answer| sent(answer, in_window);
@@ -136,10 +148,13 @@ impl<S: Sent> Windows<S> {
                 Turn::Later(confirmation) => return Ok(confirmation),
                 Turn::Full(back) => sent = back,
             }
-            let acquired = Arc::clone(&self.room).acquire_many_owned(room_of(message));
-            let acquired = tokio::time::timeout_at(until, acquired).await;
-            // It fails only if it was closed, which never happens.
-            room = acquired.map_err(|_| saturated(&to.topic))?.ok();
+            tokio::select! {
+                // It fails only if it was closed, which never happens.
+                acquired = acquired() => room = acquired.ok(),
+                // The messages of other topics may take all the room.
+                () = reopened => {}
+                () = tokio::time::sleep_until(until) => return Err(saturated(&to.topic)),
+            }
         }
     }
 
@@ -153,11 +168,11 @@ impl<S: Sent> Windows<S> {
         let in_window = || InWindow {
             windows: Arc::clone(self),
             window: Arc::clone(window),
-            limit,
             bytes: message.size_bytes(),
         };
         let mut state = window.state();
-        if state.is_open(limit) && state.waiting.is_empty() && !state.is_releasing {
+        state.limit = limit;
+        if state.is_open() && state.waiting.is_empty() && !state.is_releasing {
             let in_window = in_window();
             state.in_flight += 1;
             state.bytes_in_flight += in_window.bytes;
@@ -187,19 +202,23 @@ impl<S: Sent> Windows<S> {
     /// Sends everything that waits, before the writer closes.
     pub(super) fn release_all(&self) {
         for window in self.windows.all() {
-            self.release(&window, usize::MAX);
+            window.state().limit = usize::MAX;
+            self.release(&window);
         }
     }
 
-    /// Sends everything that waits in a window, if fewer messages than `limit` are in flight.
-    fn release(&self, window: &Window<S>, limit: usize) {
+    /// Sends everything that waits in a window and may leave now.
+    fn release(&self, window: &Window<S>) {
         let mut state = window.state();
         if state.is_releasing {
             return;
         }
         state.is_releasing = true;
-        while state.is_open(limit) && !state.waiting.is_empty() {
-            let mut waiting = std::mem::take(&mut state.waiting);
+        loop {
+            let mut waiting = state.take_open();
+            if waiting.is_empty() {
+                break;
+            }
             state.add(&waiting);
             // A message that is refused is answered, and so leaves the window.
             drop(state);
@@ -219,6 +238,11 @@ impl<S: Sent> Windows<S> {
             }
         }
         state.is_releasing = false;
+        let is_empty = state.waiting.is_empty();
+        drop(state);
+        if is_empty {
+            window.reopened.notify_waiters();
+        }
     }
 
     /// Queues a message that has waited. Returns it if the queue is full.
@@ -231,10 +255,6 @@ impl<S: Sent> Windows<S> {
             since,
             room,
         } = waiting;
-        if since.elapsed() >= QUEUE_DEADLINE {
-            sent.answer(Err(saturated(&to.topic)));
-            return None;
-        }
         let sent = sent.follow(&to, &message)?;
         let sent = self.writer.hand_over(&to, &message, sent)?;
         Some(Waiting {
@@ -248,7 +268,7 @@ impl<S: Sent> Windows<S> {
     }
 }
 
-/// Releases messages that have waited for too long, until none waits.
+/// Releases messages that have waited for a while, and refuses those that have waited for too long, until none waits.
 async fn watch<S: Sent>(windows: Weak<Windows<S>>, window: Weak<Window<S>>) {
     loop {
         let Some(due) = window.upgrade().and_then(|window| window.due()) else {
@@ -258,8 +278,13 @@ async fn watch<S: Sent>(windows: Weak<Windows<S>>, window: Weak<Window<S>>) {
         let (Some(windows), Some(window)) = (windows.upgrade(), window.upgrade()) else {
             return;
         };
+        // They leave the window, and their room is free for others.
+        let expired = window.state().take_expired();
+        for Waiting { to, sent, .. } in expired {
+            sent.answer(Err(saturated(&to.topic)));
+        }
         if window.is_overdue() {
-            windows.release(&window, 0);
+            windows.release(&window);
         }
     }
 }
@@ -278,21 +303,26 @@ fn room_of(message: &Message) -> u32 {
 
 impl<S: Sent> Default for Window<S> {
     fn default() -> Self {
-        Self(Mutex::new(State {
+        let state = State {
+            limit: WINDOW,
             in_flight: 0,
             bytes_in_flight: 0,
             waiting: VecDeque::new(),
             is_releasing: false,
             is_overdue: false,
             watch: None,
-        }))
+        };
+        Self {
+            state: Mutex::new(state),
+            reopened: Notify::new(),
+        }
     }
 }
 
 impl<S: Sent> Window<S> {
     /// Every change is complete before the lock is released, so a panic elsewhere leaves it usable.
     fn state(&self) -> MutexGuard<'_, State<S>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// When to look again. If nothing waits, it is no longer watched.
@@ -324,8 +354,51 @@ impl<S: Sent> Window<S> {
 
 impl<S: Sent> State<S> {
     /// Whether messages may leave now.
-    fn is_open(&self, limit: usize) -> bool {
-        self.in_flight < limit || (self.is_overdue && self.bytes_in_flight < OVERDUE_BYTES)
+    fn is_open(&self) -> bool {
+        self.in_flight < self.limit || (self.is_overdue && self.bytes_in_flight < OVERDUE_BYTES)
+    }
+
+    /// Takes the waiting messages that may leave now.
+    fn take_open(&mut self) -> VecDeque<Waiting<S>> {
+        if !self.is_open() {
+            return VecDeque::new();
+        }
+        let mut later = VecDeque::new();
+        if self.in_flight >= self.limit {
+            let mut bytes = self.bytes_in_flight;
+            let fits = |next: &&Waiting<S>| {
+                let fits = bytes < OVERDUE_BYTES;
+                bytes += next.bytes;
+                fits
+            };
+            later = self
+                .waiting
+                .split_off(self.waiting.iter().take_while(fits).count());
+        }
+        std::mem::replace(&mut self.waiting, later)
+    }
+
+    /// Takes the messages that have waited for too long, and those behind them that they must not overtake when they are
+    /// sent again.
+    fn take_expired(&mut self) -> VecDeque<Waiting<S>> {
+        let is_late = |waiting: &Waiting<S>| waiting.since.elapsed() >= QUEUE_DEADLINE;
+        if !self.waiting.front().is_some_and(is_late) {
+            return VecDeque::new();
+        }
+        let mut late = HashSet::new();
+        let (expired, waiting) = std::mem::take(&mut self.waiting)
+            .into_iter()
+            .partition(|next| {
+                let order = (next.to.partition, next.message.key.clone());
+                let is_expired = is_late(next) || late.contains(&order);
+                if is_expired {
+                    late.insert(order);
+                }
+                is_expired
+            });
+        self.waiting = waiting;
+        self.add(&expired);
+        expired
     }
 
     fn add(&mut self, messages: &VecDeque<Waiting<S>>) {
@@ -346,14 +419,76 @@ impl<S: Sent> Drop for InWindow<S> {
         let mut state = self.window.state();
         state.in_flight -= 1;
         state.bytes_in_flight -= self.bytes;
-        state.is_overdue &= state.in_flight >= self.limit;
+        state.is_overdue &= state.in_flight >= state.limit;
         drop(state);
-        self.windows.release(&self.window, self.limit);
+        self.windows.release(&self.window);
     }
 }
 
 impl<S: Sent> fmt::Debug for InWindow<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("InWindow").finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rdkafka::message::BorrowedMessage;
+
+    use super::*;
+    use crate::message::Topic;
+    use crate::transport::Receipt;
+
+    #[derive(Debug)]
+    struct Nobody;
+
+    impl Sent for Nobody {
+        const IS_SINGLE: bool = false;
+
+        fn too_large(self, _: &BorrowedMessage<'_>) -> Option<Self> {
+            Some(self)
+        }
+
+        fn answer(self, _: Result<Receipt, TransportError>) {}
+    }
+
+    async fn add(window: &Window<Nobody>, key: &'static str, body: &'static str) {
+        let message = Message {
+            key: Some(key.into()),
+            ..Message::plain(body)
+        };
+        let room = Arc::new(Semaphore::new(1)).acquire_owned().await.unwrap();
+        window.state().waiting.push_back(Waiting {
+            to: Address::topic(Topic::from_static("t")),
+            bytes: message.size_bytes(),
+            message,
+            sent: Nobody,
+            since: Instant::now(),
+            room,
+        });
+    }
+
+    fn bodies(messages: &VecDeque<Waiting<Nobody>>) -> Vec<&[u8]> {
+        let bodies = messages
+            .iter()
+            .filter_map(|next| next.message.body.as_deref());
+        bodies.collect()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nothing_overtakes_a_message_of_its_key_that_waited_for_too_long() {
+        let window = Window::default();
+        add(&window, "a", "a1").await;
+        tokio::time::advance(QUEUE_DEADLINE / 2).await;
+        add(&window, "a", "a2").await;
+        add(&window, "b", "b1").await;
+        assert!(window.state().take_expired().is_empty());
+        tokio::time::advance(QUEUE_DEADLINE / 2).await;
+        let mut state = window.state();
+        let expired = state.take_expired();
+        assert_eq!(bodies(&expired), [b"a1", b"a2"]);
+        assert_eq!(bodies(&state.waiting), [b"b1"]);
+        // Until they are answered.
+        assert_eq!(state.in_flight, 2);
     }
 }

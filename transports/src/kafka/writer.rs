@@ -405,6 +405,8 @@ fn serve<S: Sent>(writer: &Writer<S>) {
     let mut progress = Progress::new();
     loop {
         client.poll(TICK);
+        // The room of a message is free only after the last one of its report was handled and woke the line.
+        writer.line.room.notify_one();
         let Ok(current) = writer.client() else {
             return retire(&client);
         };
@@ -474,7 +476,7 @@ impl Progress {
             self.checkup = Checkup::new();
             return false;
         }
-        self.checkup.is_cut_off(client.client(), config)
+        self.checkup.is_cut_off(client.client(), config, pulse)
     }
 }
 
