@@ -65,6 +65,7 @@ pub(crate) struct Results {
     lost: LogLimit,
     unfollowed: LogLimit,
     unrenewed: LogLimit,
+    unwatched: LogLimit,
 }
 
 /// The state of an idempotency key for one request.
@@ -129,6 +130,7 @@ impl Results {
             lost: log.limit(Level::ERROR, "more answers were not stored"),
             unfollowed: log.limit(Level::WARN, "more calls were not recorded"),
             unrenewed: log.limit(Level::WARN, "more claims were not renewed"),
+            unwatched: log.limit(Level::WARN, "more keys were not watched"),
         }
     }
 
@@ -193,9 +195,17 @@ impl Results {
     /// client that asks for it waits only for a moment.
     pub(crate) fn watch_over(self: &Arc<Self>, key: &str, call: &Text) {
         let mut watched = self.watched();
-        if watched.len() >= MAX_WATCHED || !watched.insert(key.to_owned()) {
+        if watched.contains(key) {
             return;
         }
+        if watched.len() >= MAX_WATCHED {
+            drop(watched);
+            if let Some(suppressed) = self.unwatched.allow() {
+                tracing::warn!(%call, max = MAX_WATCHED, suppressed, "too many keys of requests in progress are watched: if the replica of this call stops, its key answers 409 until a client asks again");
+            }
+            return;
+        }
+        watched.insert(key.to_owned());
         let (results, key, call) = (Arc::clone(self), key.to_owned(), call.clone());
         self.feeds.spawn(async move {
             results.until_settled(&key, &call).await;
@@ -212,7 +222,8 @@ impl Results {
     /// is recorded as lost.
     pub(crate) async fn until_settled(&self, key: &str, call: &Text) {
         let running = |entries: &Entries<Entry>| {
-            claimed(entries, key).filter(|claimed| claimed.outcome.is_none())?;
+            claimed(entries, key)
+                .filter(|claimed| claimed.outcome.is_none() && claimed.claim.call == *call)?;
             let followed = followed(entries, call);
             if followed.is_some_and(FollowedCall::is_recorded_elsewhere) {
                 return None;
@@ -703,6 +714,16 @@ mod tests {
         let state = second.claim(KEY, &claim("b")).await.unwrap();
         assert!(matches!(state, KeyState::Lost(_)), "{state:?}");
         assert!(second.watched().is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_claim_of_another_call_ends_the_wait() {
+        let log = MemoryLog::new(RESULTS, 1 << 20);
+        let (results, _log) = replica(&log);
+        results.claim(KEY, &claim("b")).await.unwrap();
+        let other = Text::from("a");
+        let settled = timeout(LONG, results.until_settled(KEY, &other));
+        settled.await.unwrap();
     }
 
     #[tokio::test(start_paused = true)]

@@ -102,15 +102,7 @@ where
     };
     let key = key_of(&common.caller, key);
     let until = Instant::now() + door.calls.timeout_for(common.timeout);
-    let mut unstarted = ClaimGuard {
-        results: &door.results,
-        claimed: Some((key.clone(), claim.call.clone())),
-    };
     let state = Box::pin(claim_key(door, &key, (&mut claim, longest), until)).await;
-    if state.is_ok() {
-        unstarted.claimed = None;
-    }
-    drop(unstarted);
     common.key = Some(Text::from(key.as_str()));
     door.metrics.keyed(outcome_of(&state));
     if let Ok(KeyState::RecordedElsewhere(call)) = &state {
@@ -145,7 +137,7 @@ fn id_of(body: &Bytes, hint: &Hint, limits: &Limits) -> Option<Text> {
     }
 }
 
-/// A claim on which no work has started. It is released if its caller disconnects, or if the outcome is unknown.
+/// A claim that may not have been recorded. It is released if its caller disconnects, or if the outcome is unknown.
 struct ClaimGuard<'a> {
     results: &'a Arc<Results>,
     /// The key, and the call that has claimed it.
@@ -175,7 +167,15 @@ async fn claim_key(
     let results = &door.results;
     loop {
         claim.until = clock::milliseconds(clock::now() + longest);
+        let mut unknown = ClaimGuard {
+            results,
+            claimed: Some((key.to_owned(), claim.call.clone())),
+        };
         let state = results.claim(key, claim).await;
+        if state.is_ok() {
+            unknown.claimed = None;
+        }
+        drop(unknown);
         let state = state.map_err(|error| {
             tracing::warn!(%error, "a request with an Idempotency-Key is refused: its key cannot be looked up");
             let message = "the record of idempotency keys cannot be reached: nothing was done; try again later";
@@ -288,9 +288,11 @@ impl ClaimedRequest {
             let call = self.call.clone();
             let answered = AssertUnwindSafe(self.answered(work, to_caller));
             let answered = results.renewing(&key, &call, answered.catch_unwind());
-            if answered.await.is_err() {
+            match answered.await {
+                Ok(Some((collected, pieces))) => collected.hand_over(&pieces).await,
+                Ok(None) => {}
                 // The panic has been logged. An agent may have received the request.
-                results.give_up(&key, &call).await;
+                Err(_) => results.give_up(&key, &call).await,
             }
         });
         response.await.unwrap_or_else(|_| {
@@ -300,11 +302,12 @@ impl ClaimedRequest {
         })
     }
 
+    /// Answers the request, and stores the answer. Returns what its caller has not received yet.
     async fn answered(
         self,
         work: impl Future<Output = Result<Response, Refusal>>,
         to_caller: oneshot::Sender<Result<Response, Refusal>>,
-    ) {
+    ) -> Option<(CollectedBody, mpsc::Sender<BodyChunk>)> {
         match work.await {
             Ok(response) => self.answer(response, to_caller).await,
             Err(refusal) => {
@@ -313,16 +316,17 @@ impl ClaimedRequest {
                     self.results.release(&self.key, &self.call).await;
                 }
                 drop(to_caller.send(Err(refusal)));
+                None
             }
         }
     }
 
-    /// Sends a response to the caller, and stores it.
+    /// Sends a response to the caller, and stores it. Returns the parts of a stream that the caller has not received yet.
     async fn answer(
         self,
         mut response: Response,
         to_caller: oneshot::Sender<Result<Response, Refusal>>,
-    ) {
+    ) -> Option<(CollectedBody, mpsc::Sender<BodyChunk>)> {
         if !response.headers().contains_key(CALL_ID) {
             let call = header_of(&[self.common.call]);
             response.headers_mut().insert(CALL_ID, call);
@@ -353,13 +357,12 @@ impl ClaimedRequest {
             Some(to_caller)
         };
         self.keep(&head, &collected).await;
-        match sent {
-            Some(to_caller) => {
-                let body = Body::from(collected.whole.freeze());
-                drop(to_caller.send(Ok(Response::from_parts(head, body))));
-            }
-            None => collected.hand_over(&pieces).await,
-        }
+        let Some(to_caller) = sent else {
+            return Some((collected, pieces));
+        };
+        let body = Body::from(collected.whole.freeze());
+        drop(to_caller.send(Ok(Response::from_parts(head, body))));
+        None
     }
 
     async fn keep(&self, head: &response::Parts, collected: &CollectedBody) {
