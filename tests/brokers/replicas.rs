@@ -522,7 +522,7 @@ async fn a_task_whose_replica_was_killed_fails_at_its_deadline() {
     let ask = async |door: &str, method: &str, params: &Value| -> Value {
         let body = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params });
         let request = http.post(format!("{door}/a2a/agents/weather")).json(&body);
-        let request = request.header("x-a2a-timeout", "3000");
+        let request = request.header("x-a2a-timeout", "15000");
         request.send().await.unwrap().json().await.unwrap()
     };
     let parts = json!([{ "kind": "text", "text": "never" }]);

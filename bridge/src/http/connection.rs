@@ -124,7 +124,7 @@ const CHECK_INTERVALS: (Duration, Duration) = (Duration::from_millis(20), Durati
 /// The interval of HTTP/2 pings, and how long the answer may take.
 const PING: Duration = Duration::from_secs(20);
 /// How long an idle connection stays open at shutdown. A request may be in transit, and closing at once would reset it.
-const IDLE_GRACE: Duration = Duration::from_millis(250);
+pub(super) const IDLE_GRACE: Duration = Duration::from_millis(250);
 /// How long a connection that makes room for another one may take to close.
 const MAKE_ROOM_TIMEOUT: Duration = Duration::from_millis(250);
 

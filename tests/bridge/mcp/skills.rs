@@ -276,7 +276,7 @@ async fn a_skill_without_an_answer_fails_with_an_error_of_the_bridge() {
     let called = async |params: Value| {
         let called = servers.post(path, request(4, "tools/call", params));
         let called = called.header("mcp-session-id", &session);
-        let called = called.header("x-a2a-timeout", "1000").send().await;
+        let called = called.header("x-a2a-timeout", "3000").send().await;
         called.unwrap().text().await.unwrap()
     };
     let arguments = json!({ "text": "hang" });
