@@ -172,11 +172,11 @@ fn announcing(config: &Config, transport: &Name) -> Vec<Access> {
 
 /// The topics to which the bridge publishes requests for announced agents.
 fn announced(config: &Config, transport: &Name) -> Vec<Access> {
-    let places = config.registry.enabled_places().iter();
-    let here = places.filter(|place| place.to.transport == *transport);
-    let writes = here.flat_map(|place| {
-        let named = place.topics.iter().map(|topics| Write::matching(topics));
-        std::iter::once(Write::of(&place.to)).chain(named)
+    let allowed = config.registry.enabled_destinations().iter();
+    let here = allowed.filter(|allowed| allowed.to.transport == *transport);
+    let writes = here.flat_map(|allowed| {
+        let named = allowed.topics.iter().map(|topics| Write::matching(topics));
+        std::iter::once(Write::of(&allowed.to)).chain(named)
     });
     let uses = writes.map(|write| Access {
         owner: "registry".to_owned(),

@@ -356,7 +356,7 @@ fn called_buses(config: &Config, buses: &Buses, routes: &RouteTable) -> Vec<BusI
     let all = routes.routes().iter().chain(routes.default_route());
     let routed = all.filter_map(|route| route.destinations().get(route.answering()));
     let routed = routed.map(Destination::transport);
-    let announced = config.registry.enabled_places().iter();
+    let announced = config.registry.enabled_destinations().iter();
     let announced = announced.map(|place| &place.to.transport);
     let mut called: Vec<BusId> = Vec::new();
     for bus in routed.chain(announced).filter_map(|name| buses.find(name)) {

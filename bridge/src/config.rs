@@ -57,7 +57,7 @@ pub use self::file::{Config, json_schema};
 pub use self::problem::{ConfigErrors, Problem, Severity, SourceLocation};
 pub use self::reference::reference;
 pub(crate) use self::registry::MAX_CARD_BYTES;
-pub use self::registry::{PlaceConfig, RegistryConfig, UnknownAgents};
+pub use self::registry::{RegistryConfig, RegistryDestination, UnknownAgents};
 pub(crate) use self::routing::answering;
 pub use self::routing::{
     ConditionConfig, DEFAULT_ROUTE, DestinationConfig, DialectsConfig, RouteConfig,

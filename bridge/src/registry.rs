@@ -88,9 +88,9 @@ impl Registry {
         let listed = Agents::listed(config);
         let registry = &config.registry;
         let announced = match AllowedDestinations::new(config) {
-            Ok(places) if registry.enabled => Some(Announcements {
+            Ok(destinations) if registry.enabled => Some(Announcements {
                 view: logs.view(AGENTS, AgentFold).await?,
-                places,
+                destinations,
                 leases: Leases {
                     default: registry.lease.0,
                     longest: registry.max_lease.0,

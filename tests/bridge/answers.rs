@@ -119,6 +119,7 @@ impl World {
             target: None,
             timeout: None,
             bounds_first_part: false,
+            key: None,
             arrived: std::time::Instant::now(),
             caller: caller.into(),
             headers: Vec::new(),

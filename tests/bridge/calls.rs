@@ -71,6 +71,7 @@ fn request(agent: &str, id: &str) -> Request {
         target: None,
         timeout: None,
         bounds_first_part: false,
+        key: None,
         arrived: std::time::Instant::now(),
         caller: "test".into(),
         headers: Vec::new(),

@@ -24,7 +24,7 @@ agents:
   weather.eu: { description: Weather., to: { transport: local, topic: mcp.weather } }
 registry:
   enabled: true
-  places: [ { to: { transport: local, topic: "agents.{targetagent}" } } ]
+  destinations: [ { to: { transport: local, topic: "agents.{targetagent}" } } ]
 calls: { timeout: 10s }
 http: { listen: "127.0.0.1:0", drain_grace: 5s }
 admin: { listen: "127.0.0.1:0" }

@@ -23,7 +23,7 @@ agents:
   maps: { description: Maps., to: { transport: local, topic: agents.maps } }
 registry:
   enabled: true
-  places: [ { to: { transport: local, topic: "agents.{targetagent}" }, topics: ["agents.team-*", "team.*"] } ]
+  destinations: [ { to: { transport: local, topic: "agents.{targetagent}" }, topics: ["agents.team-*", "team.*"] } ]
   unknown_agents: known
   max_agents: 1100
   max_card: 4KiB
@@ -352,7 +352,7 @@ async fn forged_cards_are_refused() {
         (
             "discovery.x",
             card_with("x", json!({ "transport": "other" })),
-            "registry.places",
+            "registry.destinations",
         ),
         ("discovery.x", json!([card("x")]), "not a JSON object"),
         (
@@ -859,8 +859,8 @@ fn discovery_needs_the_registry() {
         "{problems}"
     );
     let elsewhere = CONFIG.replace(
-        "places: [ { to: { transport: local",
-        "places: [ { to: { transport: locl",
+        "destinations: [ { to: { transport: local",
+        "destinations: [ { to: { transport: locl",
     );
     let problems = Config::read("test.yaml", &elsewhere, [])
         .unwrap_err()

@@ -514,6 +514,7 @@ async fn callers(calls: Arc<Calls>, caller: usize, is_over: Arc<AtomicBool>) -> 
             target: None,
             timeout: None,
             bounds_first_part: false,
+            key: None,
             arrived: std::time::Instant::now(),
             caller: "test".into(),
             headers: Vec::new(),

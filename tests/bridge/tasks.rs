@@ -202,7 +202,13 @@ impl Agent {
         } = delivery;
         acknowledger.settle(Outcome::Settled).unwrap();
         let request: Value = serde_json::from_slice(message.body.as_ref().unwrap()).unwrap();
-        let _ = self.sender.send(request.clone()).await;
+        let mut seen = request.clone();
+        seen["key"] = json!(
+            message
+                .key
+                .map(|key| String::from_utf8(key.to_vec()).unwrap())
+        );
+        let _ = self.sender.send(seen).await;
         let Some(reply_to) = reply_to else { return };
         let say = async |member: &str, value: Value| {
             let answer = json!({ "jsonrpc": "2.0", "id": request["id"], member: value });
@@ -701,13 +707,13 @@ async fn a_caller_waits_for_a_busy_agent_as_long_as_calls_last() {
 #[tokio::test]
 async fn a_timeout_of_the_caller_does_not_end_a_task_that_has_begun() {
     let bus = Bus::open().await;
-    let configured = json!({ "message": message("hold"), "configuration": { "timeout": 2000 } });
+    let configured = json!({ "message": message("hold"), "configuration": { "timeout": 4000 } });
     for (params, header) in [
         (configured, "x-unknown"),
         (user_message("hold"), "x-a2a-timeout"),
     ] {
         let sent = bus.post(request("7", "message/send", params));
-        let sent = sent.header(header, "2000").send().await.unwrap();
+        let sent = sent.header(header, "4000").send().await.unwrap();
         let task = whole(sent).await["result"].clone();
         assert_eq!(task["status"]["state"], "working", "{task}");
         bus.gate.add_permits(1);
@@ -773,7 +779,7 @@ async fn a_task_is_cancelled_although_its_agent_does_not_confirm_it() {
 
 #[tokio::test]
 async fn a_silent_agent_fails_its_task_at_the_deadline() {
-    let bus = Bus::open_with(&CONFIG.replace("timeout: 10s", "timeout: 2s")).await;
+    let bus = Bus::open_with(&CONFIG.replace("timeout: 10s", "timeout: 4s")).await;
     let task = bus.ask("message/send", user_message("begin")).await["result"]["id"].clone();
     let id = json!({ "id": task });
     bus.follow(id.clone()).await;
@@ -784,7 +790,7 @@ async fn a_silent_agent_fails_its_task_at_the_deadline() {
         .unwrap();
     assert!(
         why.starts_with(
-            "agent \"weather\" did not end its answer: nothing came for 2000 ms after part 1"
+            "agent \"weather\" did not end its answer: nothing came for 4000 ms after part 1"
         ),
         "{why}"
     );
@@ -799,7 +805,7 @@ async fn a_silent_agent_fails_its_task_at_the_deadline() {
     let answer = bus.ask("message/send", silent).await;
     assert_eq!(answer["error"]["code"], -32006);
     assert_eq!(answer["error"]["data"]["reason"], "timeout");
-    let patient = json!({ "message": message("begin"), "configuration": { "timeout": 1000 } });
+    let patient = json!({ "message": message("begin"), "configuration": { "timeout": 3000 } });
     let events = bus.stream(patient).await.rest().await;
     assert_eq!(
         events.last().unwrap().json()["result"]["status"]["state"],
@@ -845,6 +851,39 @@ async fn a_task_continues_with_the_next_message() {
         let request = bus.next_request().await;
         assert_eq!(request["params"]["message"]["contextId"], context);
     }
+}
+
+#[tokio::test]
+async fn the_messages_of_a_context_have_the_same_key() {
+    let mut bus = Bus::open().await;
+    let task = bus.ask("message/send", user_message("ask")).await["result"].clone();
+    let mut next = message("begin");
+    next["taskId"] = task["id"].clone();
+    let begun = json!({ "message": next, "configuration": { "blocking": false } });
+    bus.ask("message/send", begun).await;
+    bus.stream(user_message("message")).await.rest().await;
+    bus.ask("tasks/cancel", json!({ "id": task["id"] })).await;
+    for method in [
+        "message/send",
+        "message/send",
+        "message/stream",
+        "tasks/cancel",
+    ] {
+        let request = bus.next_request().await;
+        assert_eq!(
+            (&request["method"], &request["key"]),
+            (&json!(method), &json!("c-1"))
+        );
+    }
+    let mut message = message("message");
+    message["contextId"] = json!("c".repeat(257));
+    bus.ask("message/send", json!({ "message": message })).await;
+    let key = bus.next_request().await["key"].clone();
+    assert_eq!(
+        key.as_str().map(str::len),
+        Some(26),
+        "{key} is not the call id"
+    );
 }
 
 #[tokio::test]

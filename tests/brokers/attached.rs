@@ -288,7 +288,7 @@ async fn an_attached_agent_announces_itself(
 instance: test
 transports: {{ bus: {transport} }}
 bindings: [{{ name: discovery, transport: bus, topics: ['{read}'], group: {u}, role: discovery, dead_letter: {{ topic: {u}.dlq }} }}]
-registry: {{ enabled: true, places: [{{ to: {{ transport: bus, topic: '{u}.agents.{{targetagent}}' }} }}] }}
+registry: {{ enabled: true, destinations: [{{ to: {{ transport: bus, topic: '{u}.agents.{{targetagent}}' }} }}] }}
 calls: {{ timeout: 1m, reply_topic: {u}.replies }}
 "
     ))

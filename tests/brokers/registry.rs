@@ -62,7 +62,7 @@ fn config(u: &str, transport: &str, topics: &str) -> String {
 instance: test
 transports: {{ bus: {transport} }}
 bindings: [{{ name: discovery, transport: bus, topics: ['{topics}'], group: {u}, role: discovery, dead_letter: {{ topic: {u}.dlq }} }}]
-registry: {{ enabled: true, lease: 10m, places: [{{ to: {{ transport: bus, topic: '{u}.agents.{{targetagent}}' }} }}] }}
+registry: {{ enabled: true, lease: 10m, destinations: [{{ to: {{ transport: bus, topic: '{u}.agents.{{targetagent}}' }} }}] }}
 state: {{ log: bus, create: true, prefix: {u}.state }}
 calls: {{ reply_topic: {u}.replies, reply_partitions: 2 }}
 "

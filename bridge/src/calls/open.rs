@@ -168,6 +168,7 @@ impl Calls {
         let (json_rpc, bytes) = (message.json_rpc.clone(), message.bytes.clone());
         let caller = request.caller.clone();
         let headers = std::mem::take(&mut request.headers);
+        let key = request.key.take();
         let event = self.event(request)?;
         let agent = account::agent_of(&event);
         let rules = self.rules();
@@ -196,7 +197,7 @@ impl Calls {
             };
         }
         let event_id = exchange.original.id.clone();
-        let from = Self::of_caller(&rules, &event_id, &headers);
+        let from = Self::of_caller(&rules, &event_id, key.as_ref(), &headers);
         let copies = self.route_call(&mut exchange, from);
         let copies = copies.map_err(|error| CallError::unroutable(&error, &exchange.event))?;
         if let Some(unreadable) = copies.iter().find(|copy| self.lacks_reply_reader(copy)) {
@@ -401,12 +402,13 @@ impl Calls {
     pub(super) fn of_caller<'a>(
         rules: &'a Rules,
         event_id: &'a Text,
+        key: Option<&'a Bytes>,
         headers: &'a [Header],
     ) -> Provenance<'a> {
         Provenance {
             rules,
             binding: DOOR,
-            key: None,
+            key,
             origin: Some((event_id, 0)),
             headers,
         }

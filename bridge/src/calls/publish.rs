@@ -67,7 +67,7 @@ impl Calls {
     ) -> Result<(), CallError> {
         let copies = {
             let rules = self.rules();
-            let from = Self::of_caller(&rules, event.id(), headers);
+            let from = Self::of_caller(&rules, event.id(), None, headers);
             self.outbound.route(&mut event.clone(), from, None)
         };
         for copy in copies.map_err(|error| CallError::unroutable(&error, event))? {
@@ -213,6 +213,7 @@ impl Calls {
                 timeout: None,
                 bounds_first_part: false,
                 caller: Text::from_static(caller),
+                key: None,
                 headers: Vec::new(),
             };
             let Ok(mut event) = self.event(request) else {

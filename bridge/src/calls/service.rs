@@ -8,6 +8,7 @@ use a2abus_plugin::protocol::jsonrpc::RpcBody;
 use a2abus_plugin::{MapOptions, Text, Unit};
 use a2abus_transports::Header;
 use arc_swap::Guard;
+use bytes::Bytes;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFuture};
@@ -98,6 +99,8 @@ pub struct Request {
     pub bounds_first_part: bool,
     /// The address of the caller, which is the last segment of the event's `source`.
     pub caller: Text,
+    /// The message key: requests with the same key reach their agent in order. By default each call has its own.
+    pub key: Option<Bytes>,
     /// The caller's headers that are passed on.
     pub headers: Vec<Header>,
 }

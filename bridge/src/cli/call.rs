@@ -134,6 +134,7 @@ async fn make(
         // The caller set the time for everything, connecting included.
         arrived: args.timeout.map_or_else(Instant::now, |_| began),
         caller: Text::from_static("call"),
+        key: None,
         headers: Vec::new(),
     };
     if args.notify {

@@ -25,7 +25,7 @@ pub struct RegistryConfig {
     /// transport on which it announced itself, else the first entry.
     ///
     /// Wrong: without an entry, an announced agent gets requests only through `routes`.
-    pub places: Vec<PlaceConfig>,
+    pub destinations: Vec<RegistryDestination>,
     /// How long an agent stays known after its announcement, if its card sets no lease.
     ///
     /// Wrong: agents that announce themselves less often are unknown in the meantime.
@@ -51,7 +51,7 @@ pub struct RegistryConfig {
 /// A destination for the requests of announced agents.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct PlaceConfig {
+pub struct RegistryDestination {
     /// The transport, and the topic for agents that name none, such as `agents.{targetagent}`.
     pub to: DestinationConfig,
     /// The topics on this transport that a card may name instead, by name or with `*` and `?`. Topics of the bridge
@@ -80,9 +80,9 @@ pub(crate) const MAX_CARD_BYTES: u64 = 64 << 10;
 
 impl RegistryConfig {
     /// Where the requests of announced agents go; nowhere if the registry is disabled.
-    pub(crate) fn enabled_places(&self) -> &[PlaceConfig] {
+    pub(crate) fn enabled_destinations(&self) -> &[RegistryDestination] {
         match self.enabled {
-            true => &self.places,
+            true => &self.destinations,
             false => &[],
         }
     }
@@ -92,7 +92,7 @@ impl Default for RegistryConfig {
     fn default() -> Self {
         Self {
             enabled: false,
-            places: Vec::new(),
+            destinations: Vec::new(),
             lease: AsText(Duration::from_secs(60)),
             max_lease: AsText(Duration::from_secs(24 * 60 * 60)),
             max_agents: 10_000,

@@ -341,7 +341,9 @@ impl Checker<'_> {
             routes.chain([default]).collect();
         for (path, destinations) in all {
             let marked = destinations.into_iter().enumerate();
-            let marked = marked.filter(|(_, place)| place.is_some_and(|place| place.answers));
+            let marked = marked.filter(|(_, destination)| {
+                destination.is_some_and(|destination| destination.answers)
+            });
             for (index, _) in marked.skip(1) {
                 let message = "only one destination of a route may have answers: true";
                 self.error(path.index(index).key("answers"), message);

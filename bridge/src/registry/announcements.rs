@@ -41,7 +41,7 @@ const ENTRIES_PER_AGENT: usize = 4;
 #[derive(Debug)]
 pub(super) struct Announcements {
     pub(super) view: View<AgentFold>,
-    pub(super) places: AllowedDestinations,
+    pub(super) destinations: AllowedDestinations,
     pub(super) leases: Leases,
     pub(super) max_agents: usize,
     pub(super) max_card: usize,
@@ -106,7 +106,7 @@ impl Announcements {
             return Err(AnnouncementError::Full(self.max_agents));
         }
         let transport = claim.origin.transport.as_ref();
-        let transport = transport.filter(|name| self.places.has(name));
+        let transport = transport.filter(|name| self.destinations.has(name));
         let body = record::write(document, &claim.owner, transport, claim.lease)
             .map_err(|error| AnnouncementError::Invalid(Faults::one(error.to_string())))?;
         self.store(name.as_str(), |there| {
@@ -131,10 +131,10 @@ impl Announcements {
         };
         faults.extend(&forged(named, &claim.origin));
         let transport = claim.origin.transport.as_ref();
-        let transport = transport.filter(|name| self.places.has(name));
+        let transport = transport.filter(|name| self.destinations.has(name));
         let transport = card.transport.as_ref().or(transport);
         let admitted = check_name(named).and_then(|name| {
-            self.places.route(&name, transport, &card)?;
+            self.destinations.route(&name, transport, &card)?;
             Ok(name)
         });
         match admitted {
@@ -244,8 +244,10 @@ impl Announcements {
 
     /// A new agent; `None` if the destination of its requests is not allowed.
     fn agent(&self, name: &str, entry: &AnnouncedAgent) -> Option<Agent> {
-        let routed = check_name(name)
-            .and_then(|name| self.places.route(&name, entry.transport(), &entry.card));
+        let routed = check_name(name).and_then(|name| {
+            self.destinations
+                .route(&name, entry.transport(), &entry.card)
+        });
         match routed {
             Ok(route) => Some(Agent {
                 shown: Arc::new(entry.card.shown.clone()),

@@ -8,15 +8,15 @@ use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
 
 use super::card::Card;
 use crate::config::{
-    AgentCardConfig, AsText, Config, DestinationConfig, PlaceConfig, Role, RouteConfig,
+    AgentCardConfig, AsText, Config, DestinationConfig, RegistryDestination, Role, RouteConfig,
 };
 use crate::names::{Name, Template};
 use crate::route::{Route, RouteError};
 
-/// The destinations that `registry.places` allows.
+/// The destinations that `registry.destinations` allows.
 #[derive(Debug)]
 pub(super) struct AllowedDestinations {
-    places: Vec<AllowedDestination>,
+    destinations: Vec<AllowedDestination>,
     /// The topics that the bridge itself reads and writes, by transport. No card may name them.
     own: Vec<OwnTopics>,
     max_hops: u32,
@@ -45,23 +45,27 @@ impl AllowedDestinations {
     /// # Errors
     /// When a pattern is not a valid glob.
     pub(super) fn new(config: &Config) -> Result<Self, globset::Error> {
-        let places = config.registry.places.iter().map(AllowedDestination::new);
+        let destinations = config
+            .registry
+            .destinations
+            .iter()
+            .map(AllowedDestination::new);
         Ok(Self {
-            places: places.collect::<Result<_, _>>()?,
+            destinations: destinations.collect::<Result<_, _>>()?,
             own: bridge_topics(config),
             max_hops: config.limits.max_hops,
         })
     }
 
-    /// Whether `registry.places` has an entry for a transport.
+    /// Whether `registry.destinations` has an entry for a transport.
     pub(super) fn has(&self, transport: &Name) -> bool {
-        self.places
+        self.destinations
             .iter()
-            .any(|place| place.to.transport == *transport)
+            .any(|allowed| allowed.to.transport == *transport)
     }
 
-    /// The route of an agent whose card or announcement names this transport. `None` if `registry.places` is empty and
-    /// the card names no destination.
+    /// The route of an agent whose card or announcement names this transport. `None` if `registry.destinations` is empty
+    /// and the card names no destination.
     ///
     /// # Errors
     /// Why the card may not name this destination, or why the agent's name cannot be part of a topic.
@@ -71,41 +75,42 @@ impl AllowedDestinations {
         transport: Option<&Name>,
         card: &Card,
     ) -> Result<Option<Route>, String> {
-        let matches =
-            |place: &&AllowedDestination| transport.is_none_or(|name| place.to.transport == *name);
-        let mut places = self.places.iter().filter(matches).peekable();
-        if places.peek().is_none() {
+        let matches = |allowed: &&AllowedDestination| {
+            transport.is_none_or(|name| allowed.to.transport == *name)
+        };
+        let mut destinations = self.destinations.iter().filter(matches).peekable();
+        if destinations.peek().is_none() {
             return match (transport, &card.topic) {
                 (None, None) => Ok(None),
                 (Some(transport), _) => Err(format!(
-                    "requests cannot go to the transport {transport}: registry.places has no entry for it"
+                    "requests cannot go to the transport {transport}: registry.destinations has no entry for it"
                 )),
                 (None, Some(_)) => {
-                    Err("a card may not name a topic: registry.places is empty".to_owned())
+                    Err("a card may not name a topic: registry.destinations is empty".to_owned())
                 }
             };
         }
         let Some(topic) = &card.topic else {
-            let place = places.next().map(|place| place.to.clone());
-            return place.map(|to| self.route_to(agent, to)).transpose();
+            let allowed = destinations.next().map(|allowed| allowed.to.clone());
+            return allowed.map(|to| self.route_to(agent, to)).transpose();
         };
         let topic = Topic::new(topic.clone()).map_err(|error| error.to_string())?;
-        for place in places {
-            let named = self.route_to(agent, place.to.clone())?;
+        for allowed in destinations {
+            let named = self.route_to(agent, allowed.to.clone())?;
             let is_default = topic_of(&named, agent).is_ok_and(|own| own == topic);
             if is_default {
                 return Ok(Some(named));
             }
-            if place.topics.is_match(topic.as_str()) {
+            if allowed.topics.is_match(topic.as_str()) {
                 let to = DestinationConfig {
                     topic: AsText(Template::new(topic.as_str()).map_err(|e| e.to_string())?),
-                    ..place.to.clone()
+                    ..allowed.to.clone()
                 };
                 return self.route_to(agent, to).map(Some);
             }
         }
         Err(format!(
-            "requests cannot go to the topic {topic}: registry.places[].topics does not allow it"
+            "requests cannot go to the topic {topic}: registry.destinations[].topics does not allow it"
         ))
     }
 
@@ -161,7 +166,7 @@ fn topic_of(route: &Route, agent: &Name) -> Result<Topic, RouteError> {
 // === impl AllowedDestination ===
 
 impl AllowedDestination {
-    fn new(config: &PlaceConfig) -> Result<Self, globset::Error> {
+    fn new(config: &RegistryDestination) -> Result<Self, globset::Error> {
         let mut topics = GlobSetBuilder::new();
         for pattern in &config.topics {
             let text = pattern.text().as_str();

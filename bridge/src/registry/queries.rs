@@ -193,6 +193,7 @@ async fn answer(
         timeout: Some(AGENT_TIMEOUT),
         bounds_first_part: false,
         caller,
+        key: None,
         headers: Vec::new(),
     };
     let answer = calls.call(request).await;

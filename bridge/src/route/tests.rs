@@ -1,4 +1,4 @@
-//! Routes as tables: rules and events in, names and places out.
+//! Routes as tables: rules and events in, names and destinations out.
 
 use a2abus_plugin::Event;
 use proptest::prelude::*;

@@ -59,8 +59,10 @@ impl PartialEntries {
             }
         }
         if let Some(registry) = root.get("registry") {
-            for (path, place) in items(registry, &ValuePath::root().key("registry"), "places") {
-                if let Some(to) = place.get("to") {
+            for (path, allowed) in
+                items(registry, &ValuePath::root().key("registry"), "destinations")
+            {
+                if let Some(to) = allowed.get("to") {
                     partial.destination(path.key("to"), to, problems);
                 }
             }

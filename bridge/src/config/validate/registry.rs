@@ -19,13 +19,13 @@ pub(super) fn check(checker: &mut Checker<'_>) {
     if registry.lease.0 > registry.max_lease.0 {
         checker.error(section.key("lease"), "is longer than registry.max_lease");
     }
-    if registry.enabled && registry.places.is_empty() {
+    if registry.enabled && registry.destinations.is_empty() {
         let message = "is empty: announced agents are called only if a route leads to them; write where their requests go";
-        checker.warning(section.key("places"), message);
+        checker.warning(section.key("destinations"), message);
     }
-    if !registry.enabled && !registry.places.is_empty() {
+    if !registry.enabled && !registry.destinations.is_empty() {
         checker.warning(
-            section.key("places"),
+            section.key("destinations"),
             "has no effect without registry.enabled: true",
         );
     }

@@ -119,6 +119,7 @@ impl A2aRequest<'_> {
         let call = (!self.in_batch).then_some(self.common.call);
         let options = CallOptions {
             task: Some(&outbound.task),
+            conversation: Some(&outbound.context),
             limits: outbound.limits(streams || at_once),
             ..CallOptions::default()
         };

@@ -293,8 +293,12 @@ impl A2aRequest<'_> {
             arrived: Instant::now(),
             ..Common::clone(&self.common)
         };
+        let options = CallOptions {
+            conversation: Some(&task.context),
+            ..CallOptions::default()
+        };
         // Even on an error, the caller no longer wants the task.
-        let Ok(mut answer) = common.call(unit, None, CallOptions::default()).await else {
+        let Ok(mut answer) = common.call(unit, None, options).await else {
             return Ok(Cancelled::Yes(None));
         };
         let part = tokio::select! {

@@ -32,6 +32,9 @@ use crate::registry::request::Method;
 use crate::registry::{Registry, RequestOrigin};
 use crate::results::{OpenedCall, Results, Skill};
 
+/// Maximum length of a message key, in bytes.
+const MAX_KEY: usize = 256;
+
 /// The state that all units of one HTTP request share.
 #[derive(Debug, Clone)]
 pub(in crate::doors) struct Common {
@@ -120,6 +123,8 @@ pub(in crate::doors) struct CallOptions<'a> {
     pub(in crate::doors) data: Option<Unit>,
     /// The task that the answer updates.
     pub(in crate::doors) task: Option<&'a Text>,
+    /// The conversation. Requests of the same conversation reach the agent in order.
+    pub(in crate::doors) conversation: Option<&'a Text>,
     /// The questions that the client supports. It also reads other messages before the answer.
     pub(in crate::doors) client: Option<Abilities>,
     /// The log key of the session whose client can resume the answer.
@@ -141,6 +146,7 @@ impl Common {
         CallOptions {
             data,
             task,
+            conversation,
             client,
             session,
             skill,
@@ -153,6 +159,7 @@ impl Common {
         }
         let mut request = self.request(unit, call)?;
         request.data = data;
+        request.key = conversation.and_then(message_key);
         match limits {
             TimeoutLimits::Answer => {}
             TimeoutLimits::FirstPart => request.bounds_first_part = true,
@@ -264,6 +271,7 @@ impl Common {
             timeout: self.in_time(timeout)?,
             bounds_first_part: false,
             caller: self.caller.clone(),
+            key: None,
             headers: self.headers.clone(),
         })
     }
@@ -312,4 +320,9 @@ impl Common {
             Accepts::Events => sse::whole_response(&body, event, &self.budget),
         }
     }
+}
+
+/// The message key of a conversation; `None` if its id is too long to be repeated as a key.
+fn message_key(conversation: &Text) -> Option<Bytes> {
+    (conversation.len() <= MAX_KEY).then(|| Bytes::copy_from_slice(conversation.as_bytes()))
 }
