@@ -59,7 +59,7 @@ pub(crate) struct Results {
     work: TaskTracker,
     /// The tasks that read answers of other replicas.
     feeds: TaskTracker,
-    /// The keys that are watched over.
+    /// The calls whose keys are watched over.
     watched: Mutex<HashSet<String>>,
     is_shared: bool,
     lost: LogLimit,
@@ -130,7 +130,7 @@ impl Results {
             lost: log.limit(Level::ERROR, "more answers were not stored"),
             unfollowed: log.limit(Level::WARN, "more calls were not recorded"),
             unrenewed: log.limit(Level::WARN, "more claims were not renewed"),
-            unwatched: log.limit(Level::WARN, "more keys were not watched"),
+            unwatched: log.limit(Level::WARN, "more idempotency keys were not watched"),
         }
     }
 
@@ -195,21 +195,21 @@ impl Results {
     /// client that asks for it waits only for a moment.
     pub(crate) fn watch_over(self: &Arc<Self>, key: &str, call: &Text) {
         let mut watched = self.watched();
-        if watched.contains(key) {
+        if watched.contains(call.as_str()) {
             return;
         }
         if watched.len() >= MAX_WATCHED {
             drop(watched);
             if let Some(suppressed) = self.unwatched.allow() {
-                tracing::warn!(%call, max = MAX_WATCHED, suppressed, "too many keys of requests in progress are watched: if the replica of this call stops, its key answers 409 until a client asks again");
+                tracing::warn!(%call, max = MAX_WATCHED, suppressed, "too many idempotency keys are watched: if the replica of this call stops, its key answers 409 until a client sends the request again");
             }
             return;
         }
-        watched.insert(key.to_owned());
+        watched.insert(call.to_string());
         let (results, key, call) = (Arc::clone(self), key.to_owned(), call.clone());
         self.feeds.spawn(async move {
             results.until_settled(&key, &call).await;
-            results.watched().remove(&key);
+            results.watched().remove(call.as_str());
         });
     }
 

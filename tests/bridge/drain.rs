@@ -43,18 +43,19 @@ enum Next {
 impl Client {
     /// Sends requests one after another until the listener has closed.
     async fn flood(mut self) {
-        let mut last_answer = Instant::now();
+        let mut last_request = Instant::now();
         loop {
             // Unless this client was slow.
-            let must_be_served = self.stream.is_some() && last_answer.elapsed() < IDLE_GRACE / 2;
+            let must_be_served = self.stream.is_some() && last_request.elapsed() < IDLE_GRACE / 2;
             let stream = match self.stream.take() {
                 Some(stream) => Ok(stream),
                 None => TcpStream::connect(&self.address).await,
             };
             // Nobody listens any more, or the listener closed in the moment of the connection.
             let Ok(mut stream) = stream else { break };
+            let sent = Instant::now();
             let next = self.exchange(&mut stream).await;
-            last_answer = Instant::now();
+            last_request = sent;
             match next {
                 Next::Stays => self.stream = Some(stream),
                 Next::Closes => {}

@@ -4,6 +4,7 @@ use a2abus_transports::memory::Memory;
 use a2abus_transports::{
     Address, Message, Outcome, Reading, Subscription, Topic, TopicFilter, Transport as _,
 };
+use bytes::Bytes;
 use futures_util::StreamExt as _;
 use reqwest::{Client, Method, RequestBuilder, Response};
 use serde_json::{Value, json};
@@ -31,10 +32,12 @@ admin: { listen: "127.0.0.1:0" }
 "#;
 const NEWEST: &str = "2026-07-28";
 
-/// A bridge, two MCP servers behind it as agents, and the messages they got: topic and body.
+/// A bridge, two MCP servers behind it as agents, and the messages they got: topic, body and key.
 struct Servers {
     front: Front,
-    sent_requests: mpsc::Receiver<(String, String)>,
+    sent_requests: mpsc::Receiver<(String, String, Option<Bytes>)>,
+    /// The key of the last of these that was looked at.
+    last_key: Option<Bytes>,
     /// Where the answers to their requests go.
     reply_to: mpsc::Receiver<Topic>,
 }
@@ -63,7 +66,8 @@ impl Servers {
                 let request: Value = serde_json::from_slice(&body).unwrap();
                 let body = String::from_utf8(body.to_vec()).unwrap();
                 let topic = delivery.topic.as_str().to_owned();
-                sent_sender.send((topic.clone(), body)).await.unwrap();
+                let sent = (topic.clone(), body, delivery.message.key.clone());
+                sent_sender.send(sent).await.unwrap();
                 let Some(reply_to) = delivery.reply_to else {
                     continue;
                 };
@@ -80,6 +84,7 @@ impl Servers {
         Self {
             front,
             sent_requests,
+            last_key: None,
             reply_to,
         }
     }
@@ -125,10 +130,9 @@ impl Servers {
     /// The next message for an agent, except `initialize`.
     async fn next_request(&mut self) -> (String, String) {
         loop {
-            let (topic, body) = timeout(SOON, self.sent_requests.recv())
-                .await
-                .unwrap()
-                .unwrap();
+            let sent = timeout(SOON, self.sent_requests.recv()).await;
+            let (topic, body, key) = sent.unwrap().unwrap();
+            self.last_key = key;
             if !body.contains(r#""initialize""#) {
                 return (topic, body);
             }

@@ -167,7 +167,7 @@ pub struct Provenance<'a> {
     pub rules: &'a Rules,
     /// The binding, or the HTTP interface, that received it.
     pub binding: &'a str,
-    /// The key of its message.
+    /// The key of its message, or the one that its caller sets.
     pub key: Option<&'a Bytes>,
     /// Its position at the source, and the index of the unit in the message.
     pub origin: Option<(&'a Text, usize)>,

@@ -40,9 +40,10 @@ impl Calls {
         let started = request.arrived;
         let (call, caller) = (self.id_of(&request)?, request.caller.clone());
         let timeout = self.timeout_for(request.timeout);
-        let headers = std::mem::take(&mut request.headers);
+        let (headers, key) = (std::mem::take(&mut request.headers), request.key.take());
         let event = self.event(request)?;
-        let sent = self.publish_all(&event, &headers, timeout, started + timeout);
+        let with = (key.as_ref(), &*headers);
+        let sent = self.publish_all(&event, with, timeout, started + timeout);
         let sent = sent.await;
         let line = Line {
             call,
@@ -61,13 +62,13 @@ impl Calls {
     async fn publish_all(
         &self,
         event: &Event,
-        headers: &[Header],
+        (key, headers): (Option<&Bytes>, &[Header]),
         timeout: Duration,
         deadline: Instant,
     ) -> Result<(), CallError> {
         let copies = {
             let rules = self.rules();
-            let from = Self::of_caller(&rules, event.id(), None, headers);
+            let from = Self::of_caller(&rules, event.id(), key, headers);
             self.outbound.route(&mut event.clone(), from, None)
         };
         for copy in copies.map_err(|error| CallError::unroutable(&error, event))? {

@@ -99,7 +99,8 @@ pub struct Request {
     pub bounds_first_part: bool,
     /// The address of the caller, which is the last segment of the event's `source`.
     pub caller: Text,
-    /// The message key: requests with the same key reach their agent in order. By default each call has its own.
+    /// The message key. Requests with the same key are published to the same Kafka partition. By default, each call has a
+    /// key of its own.
     pub key: Option<Bytes>,
     /// The caller's headers that are passed on.
     pub headers: Vec<Header>,

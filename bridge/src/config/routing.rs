@@ -91,8 +91,8 @@ pub struct DestinationConfig {
     /// resulting topic does not exist. If a topic without attributes does not exist, its events wait.
     pub topic: AsText<Template>,
     /// The message key, which decides the order of events, with `{attribute}` as in `topic`. By default, or if the
-    /// event lacks an attribute of it: the key of the original message, or the `contextId` of a request at the A2A
-    /// paths, else the `collaborationid` without its reply token, else none.
+    /// event lacks one of its attributes: the key of the original message, which for a request at the A2A paths is its
+    /// `contextId`; else the `collaborationid` without its reply token; else none.
     ///
     /// Wrong: events with different keys may arrive in any order.
     pub key: Option<AsText<Template>>,

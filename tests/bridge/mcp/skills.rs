@@ -164,6 +164,7 @@ async fn a_skill_is_a_tool() {
         (&message["parts"], &message["contextId"]),
         (&parts, &json!("c-7"))
     );
+    assert_eq!(servers.last_key.as_deref(), Some(&b"c-7"[..]));
     assert_eq!(
         (&message["role"], &message["metadata"]),
         (&json!("user"), &json!({ "skillId": "plan" }))

@@ -156,7 +156,7 @@ enum OneOrMany {
     Many(Vec<String>),
 }
 
-/// The memory of messages waiting for the broker, in KiB, if none is larger than half of it.
+/// The memory of messages waiting for the broker, in KiB. More if the largest message needs more than half of it.
 const PRODUCER_QUEUE_KIB: u32 = 64 * 1024;
 
 // === impl KafkaConfig ===
@@ -253,7 +253,8 @@ impl KafkaConfig {
         }
     }
 
-    /// The memory of the producer's queue. librdkafka reports its queue as full if a message is larger than that.
+    /// The memory of the producer's queue, in KiB. If a message is larger than the queue, librdkafka always reports the
+    /// queue as full.
     fn producer_queue_kib(&self) -> u32 {
         PRODUCER_QUEUE_KIB.max(2 * self.max_message_bytes.div_ceil(1_024))
     }

@@ -106,7 +106,7 @@ impl Pulse {
             .is_some_and(|last_error| last_error.refused)
     }
 
-    /// Whether new clients get answers. All clients of the transport share the result of `ask` for this long.
+    /// Whether new clients get answers. For the time `shared`, all clients of the transport use one result of `ask`.
     pub(super) fn answers_newcomers(&self, shared: Duration, ask: impl FnOnce() -> bool) -> bool {
         let mut last = self.newcomer.lock().unwrap_or_else(PoisonError::into_inner);
         match *last {

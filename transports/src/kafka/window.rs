@@ -10,8 +10,8 @@
 //! its queue, it polls without a pause, which costs a core. Here they wait for free, and then share requests.
 //!
 //! A partition that takes no messages, because it has no leader for example, must not delay those of other partitions.
-//! So nothing waits for longer than [`MAX_WAIT`], until [`OVERDUE_BYTES`] of its topic are in flight or the queue of the
-//! client is full. After that nothing waits at all, until fewer messages are in flight.
+//! So once a message has waited for [`MAX_WAIT`], it leaves, and later ones leave at once, until few are in flight
+//! again. They wait only while [`OVERDUE_BYTES`] of their topic are in flight, or the queue of the client is full.
 
 use std::collections::{HashSet, VecDeque};
 use std::fmt;
@@ -33,7 +33,7 @@ use crate::transport::{Address, Confirmation, QUEUE_DEADLINE};
 const WINDOW: usize = 2;
 /// How long a message waits for earlier ones. Longer than the round trip of any usable cluster.
 const MAX_WAIT: Duration = Duration::from_millis(500);
-/// How many bytes of one topic may be in flight while others do not wait for them: a quarter of the client's queue.
+/// How many bytes of one topic may be in flight while others do not wait for them: a quarter of the client's queue, or less.
 const OVERDUE_BYTES: usize = 16 << 20;
 /// The largest total size of all waiting messages. Beyond it, their senders wait.
 const MAX_WAITING_BYTES: usize = 16 << 20;
@@ -51,7 +51,7 @@ pub(super) struct Windows<S: Sent> {
 #[derive(Debug)]
 struct Window<S: Sent> {
     state: Mutex<State<S>>,
-    /// Nothing waits any more.
+    /// Notified when a message can leave at once again.
     reopened: Notify,
 }
 
@@ -135,8 +135,10 @@ impl<S: Sent> Windows<S> {
         }
         let window = self.windows.get(&to.topic);
         let limit = WINDOW * partitions.max(1);
-        let acquired = || Arc::clone(&self.room).acquire_many_owned(room_of(message));
-        let mut room = None;
+        let acquired = Arc::clone(&self.room).acquire_many_owned(room_of(message));
+        let mut acquired = std::pin::pin!(acquired);
+        let overdue = Instant::now() + MAX_WAIT;
+        let (mut room, mut is_overdue) = (None, false);
         loop {
             // Created before the attempt, so that a change in between is not missed.
             let reopened = window.reopened.notified();
@@ -149,10 +151,17 @@ impl<S: Sent> Windows<S> {
                 Turn::Full(back) => sent = back,
             }
             tokio::select! {
+                biased;
                 // It fails only if it was closed, which never happens.
-                acquired = acquired() => room = acquired.ok(),
+                acquired = &mut acquired => room = acquired.ok(),
                 // The messages of other topics may take all the room.
                 () = reopened => {}
+                // If nothing of this topic may wait, nothing else watches it.
+                () = tokio::time::sleep_until(overdue), if !is_overdue => {
+                    is_overdue = true;
+                    window.state().is_overdue = true;
+                    self.release(&window);
+                }
                 () = tokio::time::sleep_until(until) => return Err(saturated(&to.topic)),
             }
         }
@@ -238,9 +247,9 @@ impl<S: Sent> Windows<S> {
             }
         }
         state.is_releasing = false;
-        let is_empty = state.waiting.is_empty();
+        let is_free = state.is_open() && state.waiting.is_empty();
         drop(state);
-        if is_empty {
+        if is_free {
             window.reopened.notify_waiters();
         }
     }
@@ -378,7 +387,7 @@ impl<S: Sent> State<S> {
         std::mem::replace(&mut self.waiting, later)
     }
 
-    /// Takes the messages that have waited for too long, and those behind them that they must not overtake when they are
+    /// Takes the messages that have waited for too long, and those behind them, which would overtake them when they are
     /// sent again.
     fn take_expired(&mut self) -> VecDeque<Waiting<S>> {
         let is_late = |waiting: &Waiting<S>| waiting.since.elapsed() >= QUEUE_DEADLINE;
@@ -391,7 +400,8 @@ impl<S: Sent> State<S> {
             .partition(|next| {
                 let order = (next.to.partition, next.message.key.clone());
                 let is_expired = is_late(next) || late.contains(&order);
-                if is_expired {
+                // Without a partition and a key they have no order.
+                if is_expired && order != (None, None) {
                     late.insert(order);
                 }
                 is_expired

@@ -405,7 +405,8 @@ fn serve<S: Sent>(writer: &Writer<S>) {
     let mut progress = Progress::new();
     loop {
         client.poll(TICK);
-        // The room of a message is free only after the last one of its report was handled and woke the line.
+        // librdkafka frees the room of a report's messages after the last of them was handled, which is when the line was
+        // woken. So wake it again.
         writer.line.room.notify_one();
         let Ok(current) = writer.client() else {
             return retire(&client);

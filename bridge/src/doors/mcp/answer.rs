@@ -53,7 +53,9 @@ impl McpRequest<'_> {
     /// Sends the request to its agent, and the answer to the client, converted by `skill_response` if given.
     pub(super) async fn called(mut self, skill_response: Option<SkillResponse>) -> Response {
         let skill = skill_response.as_ref().map(SkillResponse::skill);
+        let context = skill.as_ref().map(|skill| skill.context.clone());
         let options = CallOptions {
+            conversation: context.as_ref(),
             // An A2A agent asks through the state of its task instead.
             client: skill.is_none().then(|| self.abilities()),
             session: self.resumable(skill.as_ref()),

@@ -32,7 +32,7 @@ use crate::registry::request::Method;
 use crate::registry::{Registry, RequestOrigin};
 use crate::results::{OpenedCall, Results, Skill};
 
-/// Maximum length of a message key, in bytes.
+/// The longest id of a conversation that is used as a message key, in bytes.
 const MAX_KEY: usize = 256;
 
 /// The state that all units of one HTTP request share.
@@ -123,7 +123,7 @@ pub(in crate::doors) struct CallOptions<'a> {
     pub(in crate::doors) data: Option<Unit>,
     /// The task that the answer updates.
     pub(in crate::doors) task: Option<&'a Text>,
-    /// The conversation. Requests of the same conversation reach the agent in order.
+    /// The conversation, whose id becomes the message key.
     pub(in crate::doors) conversation: Option<&'a Text>,
     /// The questions that the client supports. It also reads other messages before the answer.
     pub(in crate::doors) client: Option<Abilities>,
@@ -322,7 +322,7 @@ impl Common {
     }
 }
 
-/// The message key of a conversation; `None` if its id is too long to be repeated as a key.
+/// The message key of a conversation; `None` if its id is too long for a key.
 fn message_key(conversation: &Text) -> Option<Bytes> {
     (conversation.len() <= MAX_KEY).then(|| Bytes::copy_from_slice(conversation.as_bytes()))
 }

@@ -137,7 +137,8 @@ fn id_of(body: &Bytes, hint: &Hint, limits: &Limits) -> Option<Text> {
     }
 }
 
-/// A claim that may not have been recorded. It is released if its caller disconnects, or if the outcome is unknown.
+/// A claim that may have been recorded. It is released if the caller disconnects before that is known, or if it stays
+/// unknown.
 struct ClaimGuard<'a> {
     results: &'a Arc<Results>,
     /// The key, and the call that has claimed it.
