@@ -801,6 +801,7 @@ impl Received {
 #[cfg(test)]
 mod tests {
     use rdkafka::ClientConfig;
+    use rdkafka::consumer::BaseConsumer;
     use rdkafka::mocking::MockCluster;
     use rdkafka::producer::{BaseProducer, BaseRecord, DefaultProducerContext, Producer as _};
     use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr as Response};
@@ -884,11 +885,21 @@ mod tests {
             .set(CloseDeadlines { settle, commit })
             .unwrap();
         session.close();
-        let (other, _) = member(cluster.bootstrap_servers());
-        let other = Session::open(&other).unwrap();
-        let mut committed = TopicPartitionList::new();
-        committed.add_partition("t", 0);
-        let committed = other.client.committed_offsets(committed, DEADLINE).unwrap();
+        let other: BaseConsumer = ClientConfig::new()
+            .set("bootstrap.servers", cluster.bootstrap_servers())
+            .set("group.id", "g")
+            .create()
+            .unwrap();
+        let mut partition = TopicPartitionList::new();
+        partition.add_partition("t", 0);
+        let late = Instant::now() + DEADLINE;
+        let committed = loop {
+            // A client that does not know the coordinator yet may miss the moment when it does.
+            match other.committed_offsets(partition.clone(), COMMITTED_TIMEOUT) {
+                Ok(committed) => break committed,
+                Err(error) => assert!(Instant::now() < late, "{error}"),
+            }
+        };
         assert_eq!(committed.elements()[0].offset(), Offset::Offset(1));
     }
 
