@@ -20,8 +20,10 @@ use super::health::{PROBE_TIMEOUT, PROBE_TOPIC, Pulse};
 pub(super) const SILENCE: Duration = Duration::from_secs(10);
 /// How often it is then checked.
 const INTERVAL: Duration = Duration::from_secs(10);
-/// The same while it gets answers.
+/// The same if it got an answer, and the last outage was not recent.
 const INTERVAL_OF_IDLE: Duration = Duration::from_secs(60);
+/// How long an outage counts as recent.
+const RECENT: Duration = Duration::from_secs(120);
 /// For how long a client must have no broker while new clients get answers. Longer than the pause of librdkafka between
 /// two attempts to connect.
 const CONFIRMED: Duration = Duration::from_secs(15);
@@ -31,7 +33,9 @@ const CONNECTED: Duration = Duration::from_secs(3);
 /// The checks of one client.
 #[derive(Debug)]
 pub(super) struct Checkup {
-    next: Instant,
+    last: Instant,
+    /// Whether it got an answer then.
+    is_answered: bool,
     /// Since when this client has no broker although new ones do.
     cut_off_since: Option<Instant>,
 }
@@ -44,7 +48,8 @@ struct Silent;
 impl Checkup {
     pub(super) fn new() -> Self {
         Self {
-            next: Instant::now() + SILENCE,
+            last: Instant::now(),
+            is_answered: false,
             cut_off_since: None,
         }
     }
@@ -56,7 +61,9 @@ impl Checkup {
         config: &KafkaConfig,
         pulse: &Pulse,
     ) -> bool {
-        if Instant::now() < self.next {
+        let is_idle = self.is_answered && pulse.answers_for() > RECENT;
+        let interval = if is_idle { INTERVAL_OF_IDLE } else { INTERVAL };
+        if self.last.elapsed() < interval {
             return false;
         }
         let answer = client.fetch_metadata(Some(PROBE_TOPIC), PROBE_TIMEOUT);
@@ -69,12 +76,7 @@ impl Checkup {
             has_no_broker && pulse.answers_newcomers(INTERVAL, || a_new_client_gets_answer(config));
         tracing::debug!(answer = ?answer.as_ref().map(drop), is_cut_off, "a silent Kafka client is checked");
         let now = Instant::now();
-        let interval = if answer.is_ok() {
-            INTERVAL_OF_IDLE
-        } else {
-            INTERVAL
-        };
-        self.next = now + interval;
+        (self.last, self.is_answered) = (now, answer.is_ok());
         if !is_cut_off {
             self.cut_off_since = None;
             return false;

@@ -12,6 +12,7 @@ use rdkafka::{Offset, TopicPartitionList};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
+use super::checkup::Checkup;
 use super::config::KafkaConfig;
 use super::consumer::random;
 use super::error::{failed, is_outage};
@@ -105,7 +106,7 @@ impl Kafka {
         };
         let client = reading.client()?;
         spawn("a2abus-kafka-log", move || {
-            if let Err(error) = reading.read(&client) {
+            if let Err(error) = reading.read(client) {
                 tracing::warn!(%error, topic = %reading.topic, "the Kafka reader of a log failed");
             }
         })?;
@@ -141,13 +142,20 @@ impl Reading {
         Ok(client)
     }
 
-    /// Reads until the reader is dropped.
-    fn read(&mut self, client: &Client) -> Result<(), TransportError> {
+    /// Reads until the reader is dropped. A client that has lost the cluster is replaced.
+    fn read(&mut self, mut client: Client) -> Result<(), TransportError> {
+        let mut checkup = Checkup::new();
         while !self.stop.is_cancelled() && !self.pulse.is_stopped() {
-            let batch = self.batch(client)?;
-            let is_empty = batch.records.is_empty() && batch.reached.is_empty();
-            if !is_empty && self.batches.blocking_send(batch).is_err() {
-                break;
+            let batch = self.batch(&client)?;
+            if !batch.records.is_empty() || !batch.reached.is_empty() {
+                checkup = Checkup::new();
+                if self.batches.blocking_send(batch).is_err() {
+                    break;
+                }
+            } else if checkup.is_cut_off(client.client(), &self.config, &self.pulse) {
+                tracing::warn!(topic = %self.topic, "the Kafka reader of a log has lost the cluster, which new clients reach: it is replaced");
+                client = self.client()?;
+                checkup = Checkup::new();
             }
         }
         Ok(())
