@@ -630,7 +630,8 @@ impl AttachedBinding {
             let Ok(turn) = timeout_at(until, self.turns.acquire()).await else {
                 return failed(late(BUSY));
             };
-            match self.results.claim(key, claim).await {
+            let left = until.saturating_duration_since(Instant::now());
+            match self.results.claim(key, claim, left).await {
                 Ok(KeyState::Ours) => {
                     let (results, call) = (&self.results, &claim.call);
                     let work = async {

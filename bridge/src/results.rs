@@ -34,7 +34,7 @@ use a2abus_plugin::Text;
 use bytes::Bytes;
 use sha2::{Digest as _, Sha256};
 use tokio::sync::mpsc;
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 use tokio_util::task::TaskTracker;
 use tracing::Level;
 
@@ -50,7 +50,10 @@ use crate::calls::{Answer, CallError, Calls, Part};
 use crate::clock;
 use crate::log_limit::{LogLimit, LogLimits};
 use crate::state::body;
-use crate::state::{Cursor, Entries, Following, Logs, Position, RESULTS, Record, StateError, View};
+use crate::state::{
+    ATTENDED, Cursor, Entries, Following, Logs, Position, RESULTS, Record, StateError, UNATTENDED,
+    View,
+};
 
 /// The stored answers.
 #[derive(Debug)]
@@ -87,8 +90,6 @@ pub(crate) enum KeyState {
     Forgotten,
 }
 
-/// How long to wait until an appended record is read back.
-const APPLIED: Duration = Duration::from_secs(10);
 /// How many records a waiting request may lag behind before it reads the state again.
 const BEHIND: usize = 8;
 /// How many records a follower of all keys may lag behind.
@@ -137,13 +138,20 @@ impl Results {
     /// Claims a key for a request, unless another request has claimed it.
     ///
     /// # Errors
-    /// When the log is unavailable; then the request must not be executed.
-    pub(crate) async fn claim(&self, key: &str, claim: &Claim) -> Result<KeyState, StateError> {
+    /// When the log is unavailable until the deadline; then the request must not be executed.
+    pub(crate) async fn claim(
+        &self,
+        key: &str,
+        claim: &Claim,
+        deadline: Duration,
+    ) -> Result<KeyState, StateError> {
         if let Some(key_state) = self.key_state(key, claim) {
             return Ok(key_state);
         }
         let claimed = body::write(&Event::Claimed(claim.clone()));
-        self.view.commit(key, Some(claimed), APPLIED).await?;
+        self.view
+            .commit(key, Some(claimed), deadline.min(ATTENDED))
+            .await?;
         Ok(self.key_state(key, claim).unwrap_or(KeyState::Forgotten))
     }
 
@@ -183,7 +191,7 @@ impl Results {
         let renewed = Event::Renewed { call };
         loop {
             sleep(RENEWAL).await;
-            if let Err(error) = self.append(key, &renewed).await
+            if let Err(error) = self.append(key, &renewed, UNATTENDED).await
                 && let Some(suppressed) = self.unrenewed.allow()
             {
                 tracing::warn!(%error, suppressed, "a claim was not renewed: if this lasts 20 s, another replica reports the answer as lost");
@@ -273,7 +281,9 @@ impl Results {
             call: call.clone(),
             response,
         };
-        let stored = self.view.commit(key, Some(body::write(&answered)), APPLIED);
+        let stored = self
+            .view
+            .commit(key, Some(body::write(&answered)), UNATTENDED);
         let Err(error) = stored.await else {
             return;
         };
@@ -294,18 +304,17 @@ impl Results {
     }
 
     async fn note(&self, key: &str, event: Event) {
-        if let Err(error) = self.append(key, &event).await
+        if let Err(error) = self.append(key, &event, UNATTENDED).await
             && let Event::Unkept { call } | Event::Released { call } = &event
         {
             self.report(call, &error);
         }
     }
 
-    async fn append(&self, key: &str, event: &Event) -> Result<(), StateError> {
-        self.view
-            .append(key, Some(body::write(event)))
-            .await
-            .map(drop)
+    async fn append(&self, key: &str, event: &Event, deadline: Duration) -> Result<(), StateError> {
+        let event = Some(body::write(event));
+        let appended = self.view.append_within(key, event, deadline);
+        appended.await.map(drop)
     }
 
     fn report(&self, call: &Text, error: &StateError) {
@@ -327,10 +336,8 @@ impl Results {
     pub(crate) async fn open_call(&self, call: CallId, opened: OpenedCall) -> bool {
         let event = Event::Opened(Box::new(opened));
         let key = call_key(&call.to_string());
-        let error = match timeout(OPENED, self.append(&key, &event)).await {
-            Ok(Ok(())) => return true,
-            Ok(Err(error)) => error.to_string(),
-            Err(_) => format!("not stored within {OPENED:?}"),
+        let Err(error) = self.append(&key, &event, OPENED).await else {
+            return true;
         };
         if let Some(suppressed) = self.unfollowed.allow() {
             tracing::warn!(%call, %error, suppressed, "a call was not recorded: if this replica stops, no other replica can receive its answer");
@@ -372,9 +379,11 @@ impl Results {
         call: CallId,
         index: usize,
         part: RecordedPart,
+        deadline: Duration,
     ) -> Result<(), StateError> {
         let event = Event::Part { index, part };
-        self.append(&call_key(&call.to_string()), &event).await
+        self.append(&call_key(&call.to_string()), &event, deadline)
+            .await
     }
 
     /// The answer to a call of another replica after its first `consumed` parts: the recorded parts, then new ones as they
@@ -386,11 +395,12 @@ impl Results {
         consumed: usize,
     ) -> Box<Answer> {
         let opened = self.opened(call);
-        let (agent, left) = opened.map_or_else(Default::default, |(opened, _)| {
-            (opened.agent.clone(), opened.time_left())
+        let (agent, timeouts) = opened.map_or_else(Default::default, |(opened, _)| {
+            let timeouts = (opened.wait_for_part(), opened.time_left());
+            (opened.agent.clone(), timeouts)
         });
         let messages = self.replay(call, consumed, as_message);
-        calls.resume(call, (agent, left), consumed, messages)
+        calls.resume(call, agent, timeouts, consumed, messages)
     }
 
     /// The recorded parts of the answer to a call after its first `consumed`, then new ones as they are recorded. `made`
@@ -450,7 +460,7 @@ impl Results {
 
     /// Records a part for a client that may reconnect. Returns whether it is recorded.
     pub(crate) async fn keep_part(&self, call: CallId, index: usize, part: RecordedPart) -> bool {
-        let recorded = self.record_part(call, index, part).await;
+        let recorded = self.record_part(call, index, part, ATTENDED).await;
         if let Err(error) = &recorded
             && let Some(suppressed) = self.unfollowed.allow()
         {
@@ -466,7 +476,7 @@ impl Results {
     /// When it is not stored.
     pub(crate) async fn note_over(&self, key: &str) -> Result<(), StateError> {
         let over = body::write(&Event::Over);
-        self.view.commit(key, Some(over), APPLIED).await.map(drop)
+        self.view.commit(key, Some(over), ATTENDED).await.map(drop)
     }
 
     /// Passes the answer of an MCP client on to the replica of its call.
@@ -477,11 +487,11 @@ impl Results {
         // A key for each answer: an entry of an earlier one may have been forgotten, and then takes no records.
         let digest = digest_of([&answer.body[..]]);
         let key = format!("{CLIENT_ANSWER}{}-{digest}", answer.call);
-        let event = body::write(&Event::ClientAnswer {
+        let event = Event::ClientAnswer {
             token: answer.token,
             body: String::from_utf8_lossy(&answer.body).into_owned().into(),
-        });
-        self.view.append(&key, Some(event)).await.map(drop)
+        };
+        self.append(&key, &event, ATTENDED).await
     }
 
     /// Whether a session or request is recorded as over.
@@ -634,7 +644,7 @@ pub(crate) fn digest_of<const N: usize>(texts: [&[u8]; N]) -> Text {
 mod tests {
     use std::future::pending;
 
-    use tokio::time::Instant;
+    use tokio::time::{Instant, timeout};
 
     use super::*;
     use crate::state::{MemoryLog, ViewOptions, ViewTask};
@@ -664,16 +674,16 @@ mod tests {
         let log = MemoryLog::new(RESULTS, 1 << 20);
         let ((first, _first), (second, _second)) = (replica(&log), replica(&log));
         let call = Text::from("a");
-        let state = first.claim(KEY, &claim("a")).await.unwrap();
+        let state = first.claim(KEY, &claim("a"), LONG).await.unwrap();
         assert!(matches!(state, KeyState::Ours), "{state:?}");
-        let state = second.claim(KEY, &claim("b")).await.unwrap();
+        let state = second.claim(KEY, &claim("b"), LONG).await.unwrap();
         assert!(matches!(state, KeyState::Running(_)), "{state:?}");
         let started = Instant::now();
         let work = timeout(works, first.renewing(KEY, &call, pending::<()>()));
         let wait = timeout(LONG, second.until_settled(KEY, &call));
         let (_, settled) = tokio::join!(work, wait);
         settled.ok()?;
-        let state = second.claim(KEY, &claim("b")).await.unwrap();
+        let state = second.claim(KEY, &claim("b"), LONG).await.unwrap();
         Some((started.elapsed(), state))
     }
 
@@ -703,15 +713,15 @@ mod tests {
         let log = MemoryLog::new(RESULTS, 1 << 20);
         let ((first, _first), (second, _second)) = (replica(&log), replica(&log));
         let (second, call) = (Arc::new(second), Text::from("a"));
-        first.claim(KEY, &claim("a")).await.unwrap();
-        let state = second.claim(KEY, &claim("b")).await.unwrap();
+        first.claim(KEY, &claim("a"), LONG).await.unwrap();
+        let state = second.claim(KEY, &claim("b"), LONG).await.unwrap();
         assert!(matches!(state, KeyState::Running(_)), "{state:?}");
         for _ in 0..2 {
             second.watch_over(KEY, &call);
         }
         assert_eq!(second.feeds.len(), 1);
         sleep(2 * SILENCE + RENEWAL).await;
-        let state = second.claim(KEY, &claim("b")).await.unwrap();
+        let state = second.claim(KEY, &claim("b"), LONG).await.unwrap();
         assert!(matches!(state, KeyState::Lost(_)), "{state:?}");
         assert!(second.watched().is_empty());
     }
@@ -720,7 +730,7 @@ mod tests {
     async fn the_claim_of_another_call_ends_the_wait() {
         let log = MemoryLog::new(RESULTS, 1 << 20);
         let (results, _log) = replica(&log);
-        results.claim(KEY, &claim("b")).await.unwrap();
+        results.claim(KEY, &claim("b"), LONG).await.unwrap();
         let other = Text::from("a");
         let settled = timeout(LONG, results.until_settled(KEY, &other));
         settled.await.unwrap();
@@ -731,7 +741,7 @@ mod tests {
         let log = MemoryLog::new(RESULTS, 1 << 20);
         let ((first, _first), (second, _second)) = (replica(&log), replica(&log));
         let call = Text::from("a");
-        first.claim(KEY, &claim("a")).await.unwrap();
+        first.claim(KEY, &claim("a"), LONG).await.unwrap();
         let response = StoredResponse {
             status: 200,
             headers: Vec::new(),
@@ -741,7 +751,7 @@ mod tests {
             second.until_settled(KEY, &call),
             first.keep(KEY, &call, response)
         );
-        let state = second.claim(KEY, &claim("b")).await.unwrap();
+        let state = second.claim(KEY, &claim("b"), LONG).await.unwrap();
         assert!(matches!(state, KeyState::Answered(_)), "{state:?}");
     }
 }

@@ -26,6 +26,8 @@ mod service;
 mod tests;
 mod view;
 
+use std::time::Duration;
+
 pub use any::AnyLog;
 #[cfg(any(feature = "kafka", feature = "nats"))]
 pub use bus::BusLog;
@@ -42,3 +44,8 @@ pub use memory::MemoryLog;
 pub use seal::SealError;
 pub use service::Logs;
 pub use view::{Progress, View, ViewOptions, ViewTask};
+
+/// How long a caller waits until its record is stored and read back.
+pub(crate) const ATTENDED: Duration = Duration::from_secs(10);
+/// The same for a record that nobody waits for: longer than any bus tries to store it.
+pub(crate) const UNATTENDED: Duration = Duration::from_secs(16 * 60);

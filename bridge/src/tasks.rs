@@ -39,7 +39,9 @@ use crate::clock;
 use crate::log_limit::{LogLimit, LogLimits};
 use crate::metrics::Metrics;
 use crate::state::body;
-use crate::state::{Following, Lagged, Logs, Position, StateError, TASKS, View};
+use crate::state::{
+    ATTENDED, Following, Lagged, Logs, Position, StateError, TASKS, UNATTENDED, View,
+};
 
 /// The tasks of all agents.
 #[derive(Debug)]
@@ -78,8 +80,6 @@ pub(crate) struct Subscription {
 
 /// How long to wait for the records of other replicas.
 const LATEST: Duration = Duration::from_secs(5);
-/// How long to wait until an appended record is read back.
-const APPLIED: Duration = Duration::from_secs(10);
 /// The longest interval between searches for tasks without an owner.
 const MAX_ORPHAN_INTERVAL: Duration = Duration::from_secs(30);
 /// How much longer than a call its task may run.
@@ -164,14 +164,32 @@ impl Tasks {
         })
     }
 
-    /// Stores an event, and waits until the task contains it or has rejected it as too late.
+    /// Stores an event for a caller, and waits until the task contains it or has rejected it as too late.
     ///
     /// # Errors
-    /// When the event is not stored.
-    pub(crate) async fn record(&self, id: &str, event: &Event) -> Result<(), StateError> {
+    /// When the event is not stored in time.
+    pub(crate) async fn record_for_caller(
+        &self,
+        id: &str,
+        event: &Event,
+    ) -> Result<(), StateError> {
+        self.record_within(id, event, ATTENDED).await
+    }
+
+    /// The same for an event that no caller waits for.
+    async fn record(&self, id: &str, event: &Event) -> Result<(), StateError> {
+        self.record_within(id, event, UNATTENDED).await
+    }
+
+    async fn record_within(
+        &self,
+        id: &str,
+        event: &Event,
+        deadline: Duration,
+    ) -> Result<(), StateError> {
         let stored = self
             .view
-            .commit(id, Some(body::write(event)), APPLIED)
+            .commit(id, Some(body::write(event)), deadline)
             .await?;
         let task_is_at = |position| {
             self.view
@@ -462,14 +480,14 @@ impl Tasks {
         self.record(id, &Event::Status(status)).await
     }
 
-    /// Records an agent's update of a task.
+    /// Records an agent's update of a task for a caller.
     pub(crate) async fn record_update(
         &self,
         id: &Text,
         reported: AnswerPart,
     ) -> Result<(), StateError> {
         for (_, event) in self.events_of(id, reported) {
-            self.record(id, &event).await?;
+            self.record_for_caller(id, &event).await?;
         }
         Ok(())
     }

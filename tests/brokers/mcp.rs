@@ -75,9 +75,12 @@ struct Session {
 
 impl Session {
     async fn open(door: &str) -> Self {
+        Self::open_with(door, json!({ "elicitation": {} })).await
+    }
+
+    async fn open_with(door: &str, capabilities: Value) -> Self {
         let http = Client::builder().no_proxy().build().unwrap();
-        let params =
-            json!({ "protocolVersion": "2025-11-25", "capabilities": { "elicitation": {} } });
+        let params = json!({ "protocolVersion": "2025-11-25", "capabilities": capabilities });
         let initialize =
             json!({ "jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params });
         let response = http.post(url(door)).body(initialize.to_string());
@@ -481,6 +484,36 @@ async fn changes_of_a_resource_arrive_after_a_replica_is_killed() {
     let answer: Value = unsubscribe.send().await.unwrap().json().await.unwrap();
     assert_eq!(answer["result"], json!({}), "{answer}");
     assert_eq!(asked(" no longer watches site:a"), 1);
+}
+
+/// If the agent falls silent and the replica of the call has stopped, the client does not wait for the longest time that
+/// a stream may take.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_that_nobody_continues_ends() {
+    let Some(nats) = named(Kind::Nats) else {
+        return;
+    };
+    let subject = unique("walker");
+    let state = format!("{{ type: nats, servers: ['{nats}'] }}");
+    let config = format!(
+        "{}calls: {{ timeout: 2s, stream_timeout: 10m }}\n",
+        config(&subject, &state, &nats)
+    );
+    let directory = tempfile::tempdir().unwrap();
+    let mut one = Replica::start(directory.path(), 1, &config).await;
+    let other = Replica::start(directory.path(), 2, &config).await;
+    let session = Session::open_with(&one.door, json!({})).await;
+    let walker = Walker::start(&nats, &subject).await;
+    walker.proceed().await;
+    let mut stream = session.call(&one.door).await;
+    let (last, event) = stream.next().await.unwrap();
+    assert_eq!(step(&event), Some(1));
+    one.process.kill().await.unwrap();
+    walker.working.abort();
+    let mut stream = Stream::of(session.come_back(&other.door, &last).await);
+    let (_, error) = stream.next().await.unwrap();
+    assert_eq!(error["error"]["data"]["reason"], "answer_lost", "{error}");
+    assert_eq!(stream.next().await, None);
 }
 
 /// Kills the replica of a call whose agent has this card; the last event that the client gets from the other one.

@@ -15,7 +15,8 @@ use a2abus_transports::{
 use reqwest::{Client, RequestBuilder};
 use serde_json::{Value, json};
 use support::battery::within;
-use support::server::{Kind, free_port, named};
+use support::running::Running;
+use support::server::{Kind, Private, free_port, named};
 use tempfile::TempDir;
 use tokio::process::Child;
 use tokio::sync::watch;
@@ -554,4 +555,50 @@ async fn a_task_whose_replica_was_killed_fails_at_its_deadline() {
         why.starts_with("no answer by the deadline of the call"),
         "{status}"
     );
+}
+
+/// The answer of the agent reaches a caller with a key although the log of keys stops answering meanwhile.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_that_cannot_be_stored_reaches_its_caller() {
+    let (Some(_), Some(nats)) = (named(Kind::Kafka), named(Kind::Nats)) else {
+        return;
+    };
+    let Some(broker) = Private::start_new(Kind::Kafka).await else {
+        return;
+    };
+    let bus = Nats::connect(NatsConfig::new([nats.as_str()]))
+        .await
+        .unwrap();
+    let topic = unique("unstored");
+    let (agent, _tasks) = Agent::start(AnyTransport::from(bus), &topic).await;
+    let log = broker.address();
+    let bridge = Running::start(&format!(
+        "
+transports:
+  kafka: {{ type: kafka, brokers: ['{log}'], message_timeout: 15m }}
+  nats: {{ type: nats, servers: ['{nats}'] }}
+agents: {{ weather: {{ description: The weather., to: {{ transport: nats, topic: {topic} }} }} }}
+calls: {{ reply_topic: {topic}.replies }}
+state: {{ log: kafka, create: true }}"
+    ))
+    .await;
+    let http = Client::builder().no_proxy().build().unwrap();
+    let call = json!({ "jsonrpc": "2.0", "id": 1, "method": "echo", "params": { "text": "call" } });
+    let call = http
+        .post(format!("{}/rpc/weather", bridge.door))
+        .header("idempotency-key", "key")
+        .header("x-a2a-timeout", "20000")
+        .json(&call)
+        .send();
+    let called = tokio::spawn(async move { call.await.unwrap().text().await.unwrap() });
+    within("the agent has the request", async {
+        while agent.count() < 1 {
+            sleep(Duration::from_millis(20)).await;
+        }
+    })
+    .await;
+    broker.freeze().await;
+    agent.is_let.send_replace(true);
+    let answer = within("the caller has the answer", called).await.unwrap();
+    assert!(answer.contains(r#""echo":"call""#), "{answer}");
 }

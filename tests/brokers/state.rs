@@ -11,6 +11,7 @@ use a2abus_transports::{AnyTransport, Topic, Transport as _};
 use serde_json::json;
 use support::battery::{unique, within};
 use support::logs::{self, CASES, History, Logs, commit, replicas};
+use support::running::Running;
 use support::server::{Kind as Server, Private, named};
 
 /// A log that keeps the last record of each key.
@@ -240,4 +241,62 @@ async fn two_bridges_share_their_state_on_jetstream() {
     let transport = format!("{{ type: nats, servers: ['{address}'] }}");
     let prefix = format!("state-{}", unique());
     Box::pin(two_bridges_share_their_state(&transport, &prefix)).await;
+}
+
+/// Callers do not wait for a log that does not answer, although the records of their requests may still be stored.
+#[tokio::test(flavor = "multi_thread")]
+async fn callers_get_an_answer_in_time_although_the_log_does_not_answer() {
+    if named(Server::Kafka).is_none() {
+        return;
+    }
+    let Some(broker) = Private::start_new(Server::Kafka).await else {
+        return;
+    };
+    let address = broker.address();
+    let bridge = Running::start(&format!(
+        "
+instance: test
+transports:
+  kafka: {{ type: kafka, brokers: ['{address}'], message_timeout: 15m }}
+  local: {{ type: memory }}
+agents: {{ silent: {{ description: Never answers., to: {{ transport: local, topic: silent }} }} }}
+state: {{ log: kafka, create: true }}"
+    ))
+    .await;
+    broker.freeze().await;
+    let http = reqwest::Client::builder().no_proxy().build().unwrap();
+    let post = |path: &str, key: &str, body: serde_json::Value| {
+        let request = http.post(format!("{}{path}", bridge.door)).json(&body);
+        let request = request.header("x-a2a-timeout", "3000");
+        let request = match key {
+            "" => request,
+            key => request.header("idempotency-key", key),
+        };
+        async move {
+            let response = request.send().await.unwrap();
+            (response.status().as_u16(), response.text().await.unwrap())
+        }
+    };
+    let message = |method: &str, blocking: bool| {
+        let message = json!({ "kind": "message", "role": "user", "messageId": "m", "parts": [{ "kind": "text", "text": "t" }] });
+        let configuration = json!({ "blocking": blocking });
+        json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": { "message": message, "configuration": configuration } })
+    };
+    let call = json!({ "jsonrpc": "2.0", "id": 1, "method": "echo", "params": {} });
+    let agent = "/a2a/agents/silent";
+    let answers = async {
+        tokio::join!(
+            post(agent, "", message("message/stream", true)),
+            post(agent, "", message("message/send", false)),
+            post("/rpc/silent", "key", call),
+        )
+    };
+    let (stream, task, keyed) = within("all callers have an answer", answers).await;
+    for (_, body) in [stream, task] {
+        assert!(body.contains("is not stored yet"), "{body}");
+        assert!(body.contains(r#""reason":"answer_lost""#), "{body}");
+        assert!(body.contains(r#""taskId":"#), "{body}");
+    }
+    assert_eq!(keyed.0, 503, "{keyed:?}");
+    assert!(keyed.1.contains("nothing was done"), "{keyed:?}");
 }

@@ -133,6 +133,13 @@ impl Prepared {
         self.answer.is_followed = true;
     }
 
+    /// How long the agent may send nothing; `None` if its client may take longer to answer a question.
+    pub(crate) fn part_timeout(&self) -> Option<Duration> {
+        let client = self.answer.client.unwrap_or_default();
+        let timeout = self.answer.timeout.max(self.answer.part_timeout);
+        (client == Abilities::default()).then_some(timeout)
+    }
+
     /// The time that is left for the answer.
     pub(crate) fn time_left(&self) -> Duration {
         let deadline = self.answer.last_deadline;
@@ -186,10 +193,10 @@ impl Answer {
         self
     }
 
-    /// The answer to a call of another replica, from its record. It may take `left` longer.
+    /// The answer to a call of another replica, from its record, with limits for the time until the next part and until the last.
     pub(super) fn resumed(
         call: CallId,
-        left: Duration,
+        (part, last): (Duration, Duration),
         parts: mpsc::Receiver<Box<CallerMessage>>,
         account: Account,
         calls: &Arc<Calls>,
@@ -200,9 +207,9 @@ impl Answer {
             parts,
             cancel: Cancel::new(id, Dialect::JsonRpc, None, &[]),
             timeouts: Timeouts {
-                first: left,
-                part: left,
-                last: left,
+                first: part,
+                part,
+                last,
             },
             is_rpc: false,
             may_have_arrived: Arc::new(AtomicBool::new(true)),

@@ -749,7 +749,7 @@ mod tests {
             ),
             (
                 RequestState::Unsent,
-                "other items of the HTTP request used up the time",
+                "earlier work on the same HTTP request took all of the time",
             ),
         ] {
             let unpublished = CallError::Timeout(Box::new(NoAnswer {

@@ -50,18 +50,19 @@ impl Calls {
         Ok(Prepared { answer, copies })
     }
 
-    /// Resumes the answer to a call of another replica. `parts` are its recorded parts after the first `consumed`. The
-    /// answer may take `left` longer.
+    /// Resumes the answer to a call of another replica. `parts` are its recorded parts after the first `consumed`.
+    /// `timeouts` limit the time until the next part, and until the last one.
     pub(crate) fn resume(
         self: &Arc<Self>,
         call: CallId,
-        (agent, left): (Text, Duration),
+        agent: Text,
+        timeouts: (Duration, Duration),
         consumed: usize,
         parts: mpsc::Receiver<Box<CallerMessage>>,
     ) -> Box<Answer> {
         let mut account = Account::open(&self.metrics, call, Text::default(), Instant::now());
         account.set_agent(agent);
-        let mut answer = Answer::resumed(call, left, parts, account, self);
+        let mut answer = Answer::resumed(call, timeouts, parts, account, self);
         answer.consumed = u32::try_from(consumed).unwrap_or(u32::MAX);
         answer
     }

@@ -20,12 +20,10 @@ use crate::clock;
 use crate::log_limit::LogLimit;
 use crate::metrics::{Metrics, RegistryEvent};
 use crate::names::Name;
-use crate::state::{Record, StateError, View};
+use crate::state::{ATTENDED, Record, StateError, View};
 
 /// How many records the registry may lag behind before it rebuilds everything.
 pub(super) const BEHIND: usize = 1_024;
-/// How long to wait until a written record is read back.
-const APPLIED: Duration = Duration::from_secs(10);
 /// How often to retry a write after a conflict with another replica.
 const MAX_TRIES: usize = 5;
 /// How long an announcement stays in the log after its lease has expired.
@@ -358,7 +356,7 @@ impl Announcements {
             old.map(|agent| agent.at)
         });
         let Some(old) = old else { return Ok(()) };
-        let removed = match self.view.commit_next(name, None, Some(old), APPLIED).await {
+        let removed = match self.view.commit_next(name, None, Some(old), ATTENDED).await {
             Ok(removed) => removed,
             Err(StateError::Overtaken { .. }) => return Ok(()),
             Err(error) => return Err(error),
@@ -370,7 +368,7 @@ impl Announcements {
             }
         }
         if let Some(body) = again {
-            self.view.append(name, Some(body)).await?;
+            self.view.append_within(name, Some(body), ATTENDED).await?;
         }
         Ok(())
     }
@@ -393,20 +391,20 @@ async fn store(
             view.follow(Some(name), BEHIND, |agents| agents.get(name).cloned());
         let last = seen.max(there.as_ref().map(|agent| agent.at));
         let body = update(there.filter(|agent| is_live(agent, leases)).as_ref())?;
-        match view.commit_next(name, body.clone(), last, APPLIED).await {
+        match view.commit_next(name, body.clone(), last, ATTENDED).await {
             Ok(stored) => break (stored, body, following),
             // That record may be a removal, which leaves no entry.
             Err(StateError::Overtaken {
                 last: Some(last), ..
             }) if seen < Some(last) => {
-                let applied = view.applied(last, APPLIED).await;
+                let applied = view.applied(last, ATTENDED).await;
                 applied.map_err(AnnouncementError::NotStored)?;
                 seen = Some(last);
             }
             // The server does not say which record conflicts.
             Err(StateError::Overtaken { .. }) if tries < MAX_TRIES => {
                 tries += 1;
-                view.latest(APPLIED)
+                view.latest(ATTENDED)
                     .await
                     .map_err(AnnouncementError::NotStored)?;
             }
@@ -429,7 +427,7 @@ async fn store(
         Err(refused) => (record.body, Err(refused)),
     };
     if right != body {
-        let again = view.commit(name, right, APPLIED).await;
+        let again = view.commit(name, right, ATTENDED).await;
         again.map_err(AnnouncementError::NotStored)?;
     }
     done
@@ -528,7 +526,7 @@ mod tests {
         };
         let (view, _task) = View::start(log.clone(), AgentFold, options);
         if before.is_some() {
-            view.commit("weather", before, APPLIED).await.unwrap();
+            view.commit("weather", before, ATTENDED).await.unwrap();
         }
         let is_first = Cell::new(true);
         let update = |there: Option<&AnnouncedAgent>| {

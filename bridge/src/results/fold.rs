@@ -125,7 +125,14 @@ pub(crate) struct OpenedCall {
     pub(crate) until: u64,
     /// When the call began, just before it was published, in milliseconds since 1970.
     pub(crate) began: u64,
+    /// How long the agent may send nothing, in milliseconds. Without it, only the deadline counts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) part_timeout: Option<u64>,
 }
+
+/// How much longer than the replica of a call the others wait for a part, or for the failure that it records. Includes
+/// clock differences between replicas.
+const TAKEOVER: Duration = Duration::from_secs(10);
 
 /// What the answer to a skill call depends on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -327,6 +334,14 @@ impl OpenedCall {
         let now = clock::milliseconds(clock::now());
         Duration::from_millis(self.until.saturating_sub(now))
     }
+
+    /// How long to wait for the next recorded part: if neither it nor a failure comes, the replica of the call has
+    /// stopped, and the agent is silent.
+    pub(crate) fn wait_for_part(&self) -> Duration {
+        let left = self.time_left();
+        let timeout = self.part_timeout.map(Duration::from_millis);
+        timeout.map_or(left, |timeout| timeout.min(left)) + TAKEOVER
+    }
 }
 
 impl FollowedCall {
@@ -500,6 +515,7 @@ mod tests {
             agent: "weather".into(),
             until: 1,
             began: 0,
+            part_timeout: None,
         }))
     }
 

@@ -37,7 +37,7 @@ use crate::log_limit::LogLimit;
 use crate::metrics::Metrics;
 use crate::readiness::Readiness;
 use crate::restart::{CLOSE, not_too_soon, start};
-use crate::state::{Cursor, StateError};
+use crate::state::{Cursor, StateError, UNATTENDED};
 use crate::tasks::Tasks;
 
 /// The follower on one bus.
@@ -396,7 +396,9 @@ impl Follower {
     ) -> RecordingResult {
         let total = parts.len();
         for (count, part) in parts.into_iter().enumerate() {
-            let recorded = self.results.record_part(of.call, first + count, part);
+            let recorded = self
+                .results
+                .record_part(of.call, first + count, part, UNATTENDED);
             if let Err(error) = recorded.await {
                 let error = Some(error);
                 return RecordingResult { of, count, error };

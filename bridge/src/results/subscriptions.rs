@@ -8,9 +8,9 @@ use a2abus_plugin::Text;
 
 use super::fold::{Entry, Event};
 use super::resources::{RESOURCE, SUBSCRIPTION, Subscription, UpdateSource, containing};
-use super::{APPLIED, LATEST, Results, digest_of};
+use super::{LATEST, Results, digest_of};
 use crate::clock;
-use crate::state::{Entries, StateError, body};
+use crate::state::{ATTENDED, Entries, StateError, body};
 
 // === impl Results ===
 
@@ -22,7 +22,10 @@ impl Results {
     pub(crate) async fn subscribe(&self, subscription: Subscription) -> Result<(), StateError> {
         let key = key_of_subscription(&subscription);
         let event = body::write(&Event::Subscribed(subscription));
-        self.view.commit(&key, Some(event), APPLIED).await.map(drop)
+        self.view
+            .commit(&key, Some(event), ATTENDED)
+            .await
+            .map(drop)
     }
 
     /// Records the end of a subscription. Returns whether other clients still have a subscription to the resource.
@@ -35,7 +38,7 @@ impl Results {
     ) -> Result<bool, StateError> {
         let event = body::write(&Event::Unsubscribed(subscription.clone()));
         let key = key_of_subscription(subscription);
-        self.view.commit(&key, Some(event), APPLIED).await?;
+        self.view.commit(&key, Some(event), ATTENDED).await?;
         Ok(self.is_subscribed(subscription))
     }
 
@@ -113,7 +116,8 @@ impl Results {
         let digest = digest_of([of, uri.as_bytes(), run, &number]);
         let agent = agent.clone();
         let event = Event::Updated { agent, uri };
-        self.append(&format!("{RESOURCE}{digest}"), &event).await
+        self.append(&format!("{RESOURCE}{digest}"), &event, ATTENDED)
+            .await
     }
 }
 

@@ -169,6 +169,14 @@ pub enum StateError {
         /// The limit.
         limit: usize,
     },
+    /// The log has not stored the record in time.
+    #[error("the state {name} has not stored a record in {waited:?}")]
+    NotStored {
+        /// The log.
+        name: &'static str,
+        /// How long the caller waited.
+        waited: Duration,
+    },
     /// The record was stored, but the view did not apply it in time.
     #[error("the record at {position} of {name} was stored, but not read back in {waited:?}")]
     NotApplied {
@@ -253,7 +261,8 @@ impl StateError {
         match self {
             Self::BadKey(_) | Self::Full { .. } | Self::NotSealed { .. } => false,
             Self::Bus { error, .. } => error.kind().disposition() != Disposition::DeadLetter,
-            Self::NotApplied { .. }
+            Self::NotStored { .. }
+            | Self::NotApplied { .. }
             | Self::Behind { .. }
             | Self::Overtaken { .. }
             | Self::Closed(_)
@@ -387,7 +396,7 @@ impl StateError {
     #[must_use]
     pub fn is_uncertain(&self) -> bool {
         match self {
-            Self::NotApplied { .. } => true,
+            Self::NotStored { .. } | Self::NotApplied { .. } => true,
             Self::Bus { error, .. } => matches!(
                 error.kind(),
                 TransportErrorKind::TimedOut

@@ -185,7 +185,7 @@ impl ViewStatus {
             let met = {
                 let now = progress.borrow_and_update();
                 if let Some(cause) = &now.silent {
-                    Err(format!("its log does not answer: {cause}"))
+                    Err(cause.to_string())
                 } else if now.is_caught_up {
                     Ok(())
                 } else if now.end == super::Cursor::start() {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::sync::{Mutex, oneshot, watch};
-use tokio::time::{Instant, MissedTickBehavior, timeout};
+use tokio::time::{Instant, MissedTickBehavior, timeout, timeout_at};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::any::AnyLog;
@@ -45,7 +45,8 @@ pub struct Progress {
     pub bytes: usize,
     /// Whether the view has ended.
     pub is_closed: bool,
-    /// Why the log did not answer the last two queries for its end, if so. Records of other replicas are then not seen.
+    /// Why records of other replicas are not seen, if so: the log does not answer queries for its end, or its records are
+    /// not read.
     pub silent: Option<Arc<str>>,
 }
 
@@ -79,8 +80,10 @@ struct State<E> {
     progress: Progress,
     /// How many of the unknown records have been logged.
     reported: u64,
-    /// How many queries for the end of the log failed in a row.
+    /// How many queries for the end of the log failed in a row, or found that nothing had been read since the last one.
     failures: u32,
+    /// The last applied record at the last query.
+    last_applied: Cursor,
 }
 
 /// How often old entries are removed and the end of the log is queried.
@@ -104,14 +107,7 @@ impl<F: Fold> View<F> {
             fold,
             log: log.into(),
             options,
-            state: RwLock::new(State {
-                entries: Entries::default(),
-                followers: Followers::default(),
-                waiting: Some(BTreeMap::new()),
-                progress: Progress::default(),
-                reported: 0,
-                failures: 0,
-            }),
+            state: RwLock::new(State::new()),
             progress: watch::Sender::new(Progress::default()),
             last_end: Mutex::default(),
         });
@@ -133,10 +129,25 @@ impl<F: Fold> View<F> {
         self.shared.log.append(key, body).await
     }
 
-    /// Appends a record and waits until the view has applied it. Then [`View::read`] shows whether it won.
+    /// Like [`View::append`], with a time limit.
     ///
     /// # Errors
-    /// Like [`View::append`] and [`View::applied`].
+    /// [`StateError::NotStored`] when it takes longer than `deadline`; the record may be stored later. Otherwise like
+    /// [`View::append`].
+    pub async fn append_within(
+        &self,
+        key: &str,
+        body: Option<Bytes>,
+        deadline: Duration,
+    ) -> Result<Position, StateError> {
+        self.stored(self.append(key, body), deadline).await
+    }
+
+    /// Appends a record and waits until the view has applied it, for `deadline` in all. Then [`View::read`] shows whether
+    /// it won.
+    ///
+    /// # Errors
+    /// Like [`View::append_within`] and [`View::applied`].
     pub async fn commit(
         &self,
         key: &str,
@@ -144,9 +155,8 @@ impl<F: Fold> View<F> {
         deadline: Duration,
     ) -> Result<Position, StateError> {
         let until = Instant::now() + deadline;
-        let position = self.append(key, body).await?;
-        self.applied(position, until.saturating_duration_since(Instant::now()))
-            .await?;
+        let position = self.append_within(key, body, deadline).await?;
+        self.applied_by(position, until, deadline).await?;
         Ok(position)
     }
 
@@ -165,9 +175,9 @@ impl<F: Fold> View<F> {
         if body.is_some() {
             self.shared.check_room(key)?;
         }
-        let position = self.shared.log.append_next(key, body, last).await?;
-        self.applied(position, until.saturating_duration_since(Instant::now()))
-            .await?;
+        let appended = self.shared.log.append_next(key, body, last);
+        let position = self.stored(appended, deadline).await?;
+        self.applied_by(position, until, deadline).await?;
         Ok(position)
     }
 
@@ -176,11 +186,22 @@ impl<F: Fold> View<F> {
     /// # Errors
     /// [`StateError::NotApplied`] when it takes longer than `deadline`, [`StateError::Closed`] when the view ends.
     pub async fn applied(&self, position: Position, deadline: Duration) -> Result<(), StateError> {
+        self.applied_by(position, Instant::now() + deadline, deadline)
+            .await
+    }
+
+    /// Like [`View::applied`], for a caller that waits for `deadline` in all.
+    async fn applied_by(
+        &self,
+        position: Position,
+        until: Instant,
+        deadline: Duration,
+    ) -> Result<(), StateError> {
         let name = self.shared.log.spec().name;
         let Some(applied) = self.shared.wait_for(position)? else {
             return Ok(());
         };
-        match timeout(deadline, applied).await {
+        match timeout_at(until, applied).await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(_)) => Err(StateError::Closed(name)),
             Err(_) => Err(StateError::NotApplied {
@@ -189,6 +210,18 @@ impl<F: Fold> View<F> {
                 waited: deadline,
             }),
         }
+    }
+
+    /// Waits until the log has stored a record.
+    async fn stored(
+        &self,
+        appended: impl Future<Output = Result<Position, StateError>>,
+        deadline: Duration,
+    ) -> Result<Position, StateError> {
+        let name = self.shared.log.spec().name;
+        let waited = deadline;
+        let stored = timeout(deadline, appended).await;
+        stored.unwrap_or(Err(StateError::NotStored { name, waited }))
     }
 
     /// Waits until the view has applied everything that is now in the log, from any replica. Concurrent callers share
@@ -397,7 +430,7 @@ impl<F: Fold> Shared<F> {
         self.progress.send_replace(progress);
     }
 
-    /// Queries the bounds of the log, and records whether it answers.
+    /// Queries the bounds of the log, and records whether it answers and is read.
     async fn ask(&self) -> Result<Bounds, StateError> {
         let name = self.log.spec().name;
         let bounds = timeout(ANSWER, self.log.bounds()).await;
@@ -406,18 +439,22 @@ impl<F: Fold> Shared<F> {
             waited: ANSWER,
         }));
         let mut state = self.state_mut();
-        match &bounds {
-            Ok(_) => {
+        let problem = match &bounds {
+            Ok(_) => state.not_read(),
+            Err(error) => Some(format!("its log does not answer: {error}")),
+        };
+        match problem {
+            None => {
                 state.failures = 0;
                 if state.progress.silent.take().is_some() {
-                    tracing::info!(state = name, "the log of the state answers again");
+                    tracing::info!(state = name, "the log of the state is read again");
                 }
             }
-            Err(error) => {
+            Some(problem) => {
                 state.failures = state.failures.saturating_add(1);
                 if state.failures == FAILURES {
-                    tracing::warn!(state = name, %error, "a log of the state does not answer");
-                    state.progress.silent = Some(error.to_string().into());
+                    tracing::warn!(state = name, problem, "a log of the state is not read");
+                    state.progress.silent = Some(problem.into());
                 }
             }
         }
@@ -501,6 +538,18 @@ impl<F: Fold> Shared<F> {
 // === impl State ===
 
 impl<E> State<E> {
+    fn new() -> Self {
+        Self {
+            entries: Entries::default(),
+            followers: Followers::default(),
+            waiting: Some(BTreeMap::new()),
+            progress: Progress::default(),
+            reported: 0,
+            failures: 0,
+            last_applied: Cursor::start(),
+        }
+    }
+
     /// Clears the state. Followers and waiting tasks have to start again.
     fn rebuild(&mut self) {
         self.entries = Entries::default();
@@ -508,6 +557,17 @@ impl<E> State<E> {
         self.waiting = self.waiting.is_some().then(BTreeMap::new);
         self.progress.applied = Cursor::start();
         self.progress.is_caught_up = false;
+    }
+
+    /// The problem if records were in the log at the last query, and nothing was read since then.
+    fn not_read(&mut self) -> Option<String> {
+        let applied = &self.progress.applied;
+        let is_stuck = self.progress.behind() > 0 && *applied == self.last_applied;
+        self.last_applied.clone_from(applied);
+        (is_stuck && self.progress.is_caught_up).then(|| {
+            let behind = self.progress.behind();
+            format!("its log answers, but {behind} records of it cannot be read")
+        })
     }
 
     /// Wakes the tasks that wait for positions before the cursor.
@@ -600,5 +660,33 @@ async fn maintain<F: Fold>(view: &Shared<F>) {
         if !view.is_same().await {
             return;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_that_nobody_reads_are_a_problem_of_the_view() {
+        let at = |next| {
+            let mut cursor = Cursor::start();
+            cursor.advance(0, next);
+            cursor
+        };
+        let mut state: State<()> = State::new();
+        // While the view starts, it says how many records are left.
+        state.progress.end = at(5);
+        assert!((0..2).all(|_| state.not_read().is_none()));
+        state.reached(&at(5));
+        assert!((0..2).all(|_| state.not_read().is_none()));
+        state.progress.end = at(8);
+        let problem = state.not_read().unwrap();
+        assert!(problem.contains("3 records"), "{problem}");
+        state.reached(&at(6));
+        assert_eq!(state.not_read(), None);
+        assert!(state.not_read().unwrap().contains("2 records"));
+        state.reached(&at(8));
+        assert_eq!(state.not_read(), None);
     }
 }

@@ -19,7 +19,8 @@ use crate::clock;
 use crate::state::body;
 use crate::state::seal::{SealError, SealKeys};
 use crate::state::{
-    Applied, Fold, Following, Groups, Logs, PUSH, Position, Record, StateError, View,
+    ATTENDED, Applied, Fold, Following, Groups, Logs, PUSH, Position, Record, StateError,
+    UNATTENDED, View,
 };
 
 /// The webhooks of all tasks.
@@ -130,8 +131,6 @@ pub(crate) const RENEW: Duration = Duration::from_secs(20);
 /// How long this replica may take to release its webhooks at shutdown, and how many it releases concurrently.
 const RELEASE: Duration = Duration::from_secs(2);
 const MAX_CONCURRENT_RELEASES: usize = 64;
-/// How long to wait until an appended record is read back.
-const APPLIED: Duration = Duration::from_secs(10);
 /// How many records a follower may lag behind before it reads everything again.
 const BEHIND: usize = 1_024;
 
@@ -225,7 +224,7 @@ impl Webhooks {
             owner: self.replica.clone(),
             last,
         };
-        self.record(&key(task, id), &event).await
+        self.record(&key(task, id), &event, ATTENDED).await
     }
 
     /// Deletes a webhook.
@@ -233,7 +232,8 @@ impl Webhooks {
     /// # Errors
     /// When the deletion is not stored.
     pub(crate) async fn delete(&self, task: &str, id: &str) -> Result<(), StateError> {
-        self.record(&key(task, id), &Event::Deleted {}).await
+        self.record(&key(task, id), &Event::Deleted {}, ATTENDED)
+            .await
     }
 
     /// Records the progress of a webhook; `last` if there are no further events.
@@ -247,7 +247,8 @@ impl Webhooks {
         last: bool,
     ) -> Result<(), StateError> {
         let reached = reached.to_string();
-        self.record(key, &Event::Done { reached, last }).await
+        self.record(key, &Event::Done { reached, last }, UNATTENDED)
+            .await
     }
 
     /// Claims a webhook if no replica owns it, or renews this replica's claim if it is old.
@@ -269,7 +270,8 @@ impl Webhooks {
             return Ok(CallOwner::Theirs);
         }
         let owner = self.replica.clone();
-        self.record(key, &Event::Claimed { owner }).await?;
+        self.record(key, &Event::Claimed { owner }, UNATTENDED)
+            .await?;
         let stored = self.stored(key);
         let is_ours = stored.is_some_and(|stored| stored.owner == self.replica);
         Ok(if is_ours {
@@ -323,12 +325,9 @@ impl Webhooks {
         self.view.follow(None, BEHIND, |_| ()).1
     }
 
-    async fn record(&self, key: &str, event: &Event) -> Result<(), StateError> {
-        let stored = self
-            .view
-            .commit(key, Some(body::write(event)), APPLIED)
-            .await;
-        stored.map(drop)
+    async fn record(&self, key: &str, event: &Event, deadline: Duration) -> Result<(), StateError> {
+        let event = Some(body::write(event));
+        self.view.commit(key, event, deadline).await.map(drop)
     }
 }
 

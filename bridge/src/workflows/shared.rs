@@ -27,7 +27,7 @@ use self::fold::{Event, Execution, ExecutionFold, ExecutionRecord, Value, ValueF
 use crate::clock;
 use crate::results::digest_of;
 use crate::state::body;
-use crate::state::{EXECUTIONS, Entries, Logs, STORAGE, StateError, View};
+use crate::state::{EXECUTIONS, Entries, Logs, STORAGE, StateError, UNATTENDED, View};
 
 /// The store of one replica.
 #[derive(Debug)]
@@ -40,8 +40,6 @@ pub(crate) struct SharedStore {
     runs: Mutex<HashMap<String, (Text, u64)>>,
 }
 
-/// How long to wait until an appended record is read back.
-const APPLIED: Duration = Duration::from_secs(10);
 /// How many records a waiting task may lag behind before it reads the state again.
 const BEHIND: usize = 8;
 
@@ -98,7 +96,10 @@ impl SharedStore {
 
     async fn commit(&self, key: &str, event: &Event) -> Result<(), StoreError> {
         let body = Some(body::write(event));
-        let stored = self.executions.commit(&log_key(key), body, APPLIED).await;
+        let stored = self
+            .executions
+            .commit(&log_key(key), body, UNATTENDED)
+            .await;
         stored.map(drop).map_err(failed)
     }
 
@@ -129,7 +130,7 @@ impl SharedStore {
         let value = value.map(|value| Value::of(key.into(), &value)).transpose();
         let value = value.map_err(|error| StoreError(error.into()))?;
         let body = value.map(|value| body::write(&value));
-        let stored = self.values.commit(&at, body, APPLIED).await;
+        let stored = self.values.commit(&at, body, UNATTENDED).await;
         stored.map(drop).map_err(failed)
     }
 

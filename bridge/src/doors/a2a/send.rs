@@ -23,7 +23,7 @@ use crate::calls::failure::{Failure, POINTER, Reason};
 use crate::calls::{Answer, CallError};
 use crate::doors::rpc::common::{CallOptions, TimeoutLimits};
 use crate::shares::Share;
-use crate::state::StateError;
+use crate::state::{ATTENDED, StateError};
 use crate::tasks::model::{Content, Message, new_id};
 use crate::tasks::read::{self, AnswerPart, BadMessage, Sender};
 use crate::tasks::{AgentAnswer, Created, Event, Origin, Subscription, Task, plain_part};
@@ -138,11 +138,13 @@ impl A2aRequest<'_> {
         }
         let (tasks, id) = (&self.a2a.settings.tasks, outbound.task.clone());
         let beginning = (id.clone(), self.beginning(agent, &outbound));
-        let begun = self.begun(&id, webhook, streams);
-        let begun = tasks.begin(beginning, answer, first, begun).await;
+        let begun = self.begun((&id, room), webhook, streams);
+        let begun = tasks.begin(beginning, answer, first, begun);
+        let in_time = until.min(Instant::now() + ATTENDED);
+        let begun = timeout_at(in_time, begun).await;
+        let begun = begun.map_err(|_| not_stored_yet(&id))?;
         let begun = begun.unwrap_or(Err(StateError::Closed("tasks")));
         let (registered, subscribed) = begun.map_err(|error| not_stored("tasks", &error))?;
-        drop(room);
         registered?;
         if streams {
             return self.stream(id.clone(), subscribed.ok_or_else(|| gone(&id))?, None);
@@ -156,10 +158,11 @@ impl A2aRequest<'_> {
         Ok(self.whole(&of.answer(&task, configuration.history_length)))
     }
 
-    /// What to do once the task has the message: stores the webhook, and subscribes if the caller follows the task.
+    /// What to do once the task has the message: stores the webhook, and subscribes if the caller follows the task. Until
+    /// then the task needs its reserved room.
     fn begun(
         &self,
-        id: &Text,
+        (id, room): (&Text, Option<Share<Text>>),
         webhook: Option<Checked>,
         streams: bool,
     ) -> impl Future<Output = (Result<(), Failure>, Option<(Task, Subscription)>)> + Send + use<>
@@ -167,6 +170,7 @@ impl A2aRequest<'_> {
         let registering = self.webhook_of_task(id, webhook);
         let (tasks, id) = (Arc::clone(&self.a2a.settings.tasks), id.clone());
         async move {
+            drop(room);
             let registered = registering.await;
             let subscribed = streams.then(|| tasks.follow(&id, None));
             (registered, subscribed.flatten())
@@ -487,6 +491,15 @@ impl<'a> Configuration<'a> {
             self.push_notification_config,
         ]
     }
+}
+
+/// The error when the agent has a message, but the log has not stored its task in time.
+fn not_stored_yet(task: &Text) -> Failure {
+    let message = format!(
+        "the message was sent to the agent, but its task {task} is not stored yet, because the log of tasks does not answer: get the task later"
+    );
+    tracing::error!(%task, "a task is not stored yet: the log of tasks does not answer");
+    Failure::new(Reason::AnswerLost, message).detail("taskId", task.as_str())
 }
 
 /// The error for an invalid message, with the same details as JAF's server.

@@ -252,7 +252,7 @@ impl A2aRequest<'_> {
                     }
                     // This has no effect if the task has ended by itself.
                     let status = Status::now(State::Canceled, None);
-                    tasks.record(&id, &Event::Status(status)).await
+                    tasks.record_for_caller(&id, &Event::Status(status)).await
                 };
                 stored.await.map_err(|error| not_stored("tasks", &error))?;
             }

@@ -20,7 +20,7 @@ use http::{HeaderMap, StatusCode};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use tokio::sync::mpsc;
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::timeout;
 
 use super::session::Session;
 use super::skill::response::SkillResponse;
@@ -32,14 +32,12 @@ use crate::calls::{CallError, Part};
 use crate::doors::a2a::not_read;
 use crate::doors::door::Refusal;
 use crate::http::sse::{Frame, frames_response};
-use crate::results::{Author, RecordedPart, Results};
+use crate::results::{Author, OpenedCall, RecordedPart, Results};
 
 /// The header of a client that resumes a stream.
 const LAST_EVENT: &str = "last-event-id";
 /// Maximum number of frames that wait for a client.
 const FRAMES: usize = 16;
-/// How much longer than its call the recording of an answer may take. Includes clock differences between replicas.
-const MARGIN: Duration = Duration::from_secs(10);
 /// How long a client may take to read one frame while its answer is recorded.
 const READ_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -239,8 +237,8 @@ impl Mcp {
             read,
             call,
             received,
-            until: Instant::now() + opened.time_left() + MARGIN,
             recipient: Recipient::new(opened.id.clone(), Dialect::Mcp),
+            opened,
         };
         let drain = self.drain.clone().cancelled_owned();
         let frames = rest.frames().take_until(drain);
@@ -258,7 +256,7 @@ struct ResumedStream {
     call: CallId,
     /// How many of them the client has received.
     received: usize,
-    until: Instant,
+    opened: Arc<OpenedCall>,
     recipient: Recipient,
 }
 
@@ -275,7 +273,7 @@ impl ResumedStream {
     async fn next(&mut self) -> Option<Frame> {
         let failure = loop {
             let parts = self.parts.as_mut()?;
-            match timeout_at(self.until, parts.recv()).await {
+            match timeout(self.opened.wait_for_part(), parts.recv()).await {
                 Ok(Some(Ok(part))) => {
                     if let Some(frame) = self.part(part) {
                         return Some(frame);

@@ -203,6 +203,7 @@ impl Common {
             agent: request.agent.clone(),
             until: clock::milliseconds(now + prepared.time_left()),
             began: clock::milliseconds(now),
+            part_timeout: prepared.part_timeout().map(clock::whole_milliseconds),
         })
     }
 

@@ -6,6 +6,7 @@
 use std::collections::VecDeque;
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,8 +18,9 @@ use futures_util::{FutureExt as _, StreamExt as _, stream};
 use http::header::RETRY_AFTER;
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, response};
+use tokio::join;
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::common::{AdmittedRequest, Common};
 use super::head::{CALL_ID, header_of};
@@ -38,6 +40,8 @@ const REPLAY: HeaderName = HeaderName::from_static("idempotent-replay");
 const MAX_KEY: usize = 255;
 /// How much longer than its call the answer to a request may take, including clock differences between replicas.
 const MARGIN: Duration = Duration::from_secs(5);
+/// How long the caller waits until its answer is stored. If the log does not answer, the caller gets the answer first.
+const STORED: Duration = Duration::from_secs(2);
 /// Maximum number of pieces of a stream that wait for a slow caller.
 const PIECES: usize = 16;
 
@@ -172,7 +176,8 @@ async fn claim_key(
             results,
             claimed: Some((key.to_owned(), claim.call.clone())),
         };
-        let state = results.claim(key, claim).await;
+        let left = until.saturating_duration_since(Instant::now());
+        let state = results.claim(key, claim, left).await;
         if state.is_ok() {
             unknown.claimed = None;
         }
@@ -290,7 +295,7 @@ impl ClaimedRequest {
             let answered = AssertUnwindSafe(self.answered(work, to_caller));
             let answered = results.renewing(&key, &call, answered.catch_unwind());
             match answered.await {
-                Ok(Some((collected, pieces))) => collected.hand_over(&pieces).await,
+                Ok(Some((waiting, pieces))) => hand_over(waiting, &pieces).await,
                 Ok(None) => {}
                 // The panic has been logged. An agent may have received the request.
                 Err(_) => results.give_up(&key, &call).await,
@@ -308,15 +313,22 @@ impl ClaimedRequest {
         self,
         work: impl Future<Output = Result<Response, Refusal>>,
         to_caller: oneshot::Sender<Result<Response, Refusal>>,
-    ) -> Option<(CollectedBody, mpsc::Sender<BodyChunk>)> {
+    ) -> Option<(VecDeque<Bytes>, mpsc::Sender<BodyChunk>)> {
         match work.await {
             Ok(response) => self.answer(response, to_caller).await,
             Err(refusal) => {
-                // Nothing was sent, except by the first replica.
-                if !self.common.is_resumed {
-                    self.results.release(&self.key, &self.call).await;
-                }
+                let released = async {
+                    // Nothing was sent, except by the first replica.
+                    if !self.common.is_resumed {
+                        self.results.release(&self.key, &self.call).await;
+                    }
+                };
+                let mut released = pin!(released);
+                let is_released = timeout(STORED, &mut released).await.is_ok();
                 drop(to_caller.send(Err(refusal)));
+                if !is_released {
+                    released.await;
+                }
                 None
             }
         }
@@ -327,7 +339,7 @@ impl ClaimedRequest {
         self,
         mut response: Response,
         to_caller: oneshot::Sender<Result<Response, Refusal>>,
-    ) -> Option<(CollectedBody, mpsc::Sender<BodyChunk>)> {
+    ) -> Option<(VecDeque<Bytes>, mpsc::Sender<BodyChunk>)> {
         if !response.headers().contains_key(CALL_ID) {
             let call = header_of(&[self.common.call]);
             response.headers_mut().insert(CALL_ID, call);
@@ -357,16 +369,33 @@ impl ClaimedRequest {
             }
             Some(to_caller)
         };
-        self.keep(&head, &collected).await;
+        let CollectedBody {
+            whole,
+            charge,
+            waiting,
+            ..
+        } = collected;
+        let whole = whole.freeze();
+        // The charge lasts until the body is stored.
+        let mut kept = pin!(self.keep(&head, charge.as_ref().map(|_| &*whole)));
+        let is_kept = timeout(STORED, &mut kept).await.is_ok();
         let Some(to_caller) = sent else {
-            return Some((collected, pieces));
+            if !is_kept {
+                join!(kept, hand_over(waiting, &pieces));
+                return None;
+            }
+            return Some((waiting, pieces));
         };
-        let body = Body::from(collected.whole.freeze());
-        drop(to_caller.send(Ok(Response::from_parts(head, body))));
+        let response = Response::from_parts(head.clone(), Body::from(whole.clone()));
+        drop(to_caller.send(Ok(response)));
+        if !is_kept {
+            kept.await;
+        }
         None
     }
 
-    async fn keep(&self, head: &response::Parts, collected: &CollectedBody) {
+    /// Stores the body, unless it is too large.
+    async fn keep(&self, head: &response::Parts, body: Option<&[u8]>) {
         let sent_calls = &self.common.sent_calls;
         if sent_calls.is_handed_off() {
             return;
@@ -374,10 +403,7 @@ impl ClaimedRequest {
         if sent_calls.is_empty() {
             return self.results.release(&self.key, &self.call).await;
         }
-        match collected
-            .body()
-            .and_then(|body| stored_response(head, body))
-        {
+        match body.and_then(|body| stored_response(head, body)) {
             Some(stored_response) => {
                 self.results
                     .keep(&self.key, &self.call, stored_response)
@@ -411,11 +437,6 @@ impl CollectedBody {
             max_bytes,
             waiting: VecDeque::new(),
         }
-    }
-
-    /// The body, unless it is too large to be stored.
-    fn body(&self) -> Option<&[u8]> {
-        self.charge.as_ref().map(|_| &*self.whole)
     }
 
     /// Reads a document, which is in memory already.
@@ -465,13 +486,13 @@ impl CollectedBody {
             self.whole = BytesMut::new();
         }
     }
+}
 
-    /// Sends the pieces that the caller has not received yet.
-    async fn hand_over(self, to_caller: &mpsc::Sender<BodyChunk>) {
-        for piece in self.waiting {
-            if to_caller.send(Ok(piece)).await.is_err() {
-                return;
-            }
+/// Sends the pieces that the caller has not received yet.
+async fn hand_over(waiting: VecDeque<Bytes>, to_caller: &mpsc::Sender<BodyChunk>) {
+    for piece in waiting {
+        if to_caller.send(Ok(piece)).await.is_err() {
+            return;
         }
     }
 }
@@ -536,7 +557,8 @@ mod tests {
         let (mut collected, body, pieces) = collected(1_000);
         let (mut to_caller, mut caller) = mpsc::channel(1);
         collected.stream(body, &mut to_caller).await;
-        assert_eq!(collected.body().unwrap(), pieces.concat());
+        assert!(collected.charge.is_some());
+        assert_eq!(collected.whole, pieces.concat());
         // The caller gets all of it once it reads on.
         let received = async {
             let mut received = Vec::new();
@@ -546,7 +568,7 @@ mod tests {
             received
         };
         let rest = async {
-            collected.hand_over(&to_caller).await;
+            hand_over(collected.waiting, &to_caller).await;
             drop(to_caller);
         };
         assert_eq!(tokio::join!(rest, received).1, pieces);
@@ -558,8 +580,8 @@ mod tests {
         let (mut to_caller, mut caller) = mpsc::channel(1);
         let sent = async {
             collected.stream(body, &mut to_caller).await;
-            assert!(collected.body().is_none() && collected.whole.is_empty());
-            collected.hand_over(&to_caller).await;
+            assert!(collected.charge.is_none() && collected.whole.is_empty());
+            hand_over(collected.waiting, &to_caller).await;
             drop(to_caller);
         };
         let received = async {
