@@ -17,6 +17,8 @@ use crate::stage;
 
 /// The target of the access log.
 const TARGET: &str = "a2abus::access";
+/// The outcome of a request that the bridge answers by itself.
+pub(crate) const ANSWERED: &str = "answered";
 /// The longest agent or method in a line, in characters.
 const MAX_NAME: usize = 128;
 

@@ -637,6 +637,7 @@ async fn an_invalid_request_is_refused_before_it_reaches_the_bus() {
     )
     .await;
     check("content-type", "text/plain", "hello", 415, -32005).await;
+    check("content-encoding", "gzip", "{}", 415, -32005).await;
     check("accept", "text/html", "{}", 406, -32005).await;
     check("x-a2a-timeout", "0", "{}", 400, -32602).await;
     check(

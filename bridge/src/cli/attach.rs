@@ -77,7 +77,8 @@ pub(crate) struct AttachArgs {
     /// The topic or subject to read requests from [default: agents.NAME].
     #[arg(long)]
     topic: Option<String>,
-    /// A topic that requests may name for their answers; a pattern may contain * (any text), but not the NATS wildcard >.
+    /// A topic that requests may name for their answers, such as the calls.reply_topic of the bridges if it is not
+    /// a2abus.replies (on NATS with .* after it); a pattern may contain * (any text), but not the NATS wildcard >.
     #[arg(long = "reply-topic", value_name = "PATTERN")]
     reply_topics: Vec<String>,
     /// The topic on which the agent is announced to other bridges [default: agents.discovery, on NATS

@@ -120,6 +120,7 @@ where
     let arrived = Instant::now();
     let recipient = endpoint.recipient.clone();
     let (path, refused) = (endpoint.path, endpoint.refusal);
+    let target = endpoint.target.clone();
     let permitted = permit(request.extensions(), Action::Call(endpoint.target.name()));
     let Ok(call) = door.new_call(path, request.headers()) else {
         let failure = Failure::call(&CallError::Unavailable(Text::default()));
@@ -150,7 +151,7 @@ where
         let line = Line {
             call,
             caller: &caller,
-            agent: "",
+            agent: target.name().unwrap_or_default(),
             method: "",
             outcome: failure.reason_code(),
             took: arrived.elapsed(),
@@ -349,6 +350,14 @@ pub(super) async fn read_body(
     body: Body,
     budget: &ClientBudget,
 ) -> Result<Bytes, Refusal> {
+    let coding = headers.get(header::CONTENT_ENCODING);
+    if let Some(coding) = coding.filter(|coding| *coding != "identity") {
+        let coding = String::from_utf8_lossy(coding.as_bytes());
+        let message =
+            format!("Content-Encoding {coding:?} is not supported: send the body as it is");
+        let failure = Failure::new(Reason::ContentType, message);
+        return Err((StatusCode::UNSUPPORTED_MEDIA_TYPE, failure));
+    }
     let limit = door.largest_body();
     let read = body::read(headers, body, limit, door.body_timeout, budget).await;
     read.map_err(|error| match error {

@@ -433,7 +433,8 @@ fn a_second_signal_later_ends_at_once() {
 
 #[test]
 fn every_request_leaves_a_line_in_the_access_log() {
-    let served = Served::start(CONFIG);
+    let agents = "agents: { weather: { description: W., to: { transport: local, topic: w } } }";
+    let served = Served::start(&format!("{CONFIG}{agents}\n"));
     let body = |agent: &str| {
         json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"_agentId": agent}})
             .to_string()
@@ -490,6 +491,35 @@ fn every_request_leaves_a_line_in_the_access_log() {
     post(&served.door, "/rpc", "", &body);
     let line = served.next_access();
     assert_eq!(line["method"].as_str().unwrap().len(), 128, "{line}");
+
+    // Each request has one line, also if its call fails.
+    let call = |method: &str, params: Value| {
+        json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params }).to_string()
+    };
+    let parts = json!([{ "kind": "text", "text": "t" }]);
+    let message = json!({ "message": { "messageId": "m", "role": "user", "kind": "message", "parts": parts } });
+    let (mcp, a2a, soon) = (
+        "/mcp/agents/weather",
+        "/a2a/agents/weather",
+        "x-a2a-timeout: 20\r\n",
+    );
+    let bad_key = "idempotency-key: a\r\nidempotency-key: b\r\n";
+    let tool = json!({ "name": "t" });
+    for (path, headers, method, params, outcome) in [
+        (mcp, soon, "tools/call", tool.clone(), "timeout"),
+        (mcp, "", "ping", json!({}), "answered"),
+        ("/mcp", "", "nope", json!({}), "method_not_found"),
+        (a2a, soon, "message/send", message, "timeout"),
+        ("/rpc/weather", bad_key, "", tool, "invalid_params"),
+    ] {
+        let answer = post(&served.door, path, headers, &call(method, params));
+        let line = served.next_access();
+        assert_eq!(line["outcome"], outcome, "{line} {answer}");
+        assert_eq!(line["call"], call_id(&answer), "{line}");
+        assert_eq!(line["method"], method, "{line}");
+        let agent = if path == "/mcp" { "" } else { "weather" };
+        assert_eq!(line["agent"], agent, "{line}");
+    }
 }
 
 #[test]

@@ -14,7 +14,7 @@ use super::card;
 use super::method::Method;
 use super::parsed::{ParsedRequest, Version};
 use super::shared::A2a;
-use crate::account::Line;
+use crate::account::ANSWERED;
 use crate::calls::CallError;
 use crate::calls::failure::{Failure, Reason};
 use crate::config::AgentCardConfig;
@@ -95,7 +95,7 @@ impl A2aRequest<'_> {
             Method::Send | Method::Stream => String::new(),
         };
         let agent = self.named().unwrap_or_default();
-        note(&self.common, &agent, self.parsed.name);
+        self.common.note(&agent, self.parsed.name, ANSWERED);
         Ok(self.whole(&result))
     }
 
@@ -204,17 +204,4 @@ pub(in crate::doors) fn not_read(what: &str, error: &StateError) -> Failure {
     tracing::error!(what, %error, "a log of the state was not read");
     let message = format!("the log of {what} cannot be read now: try again later");
     Failure::new(Reason::AgentUnavailable, message)
-}
-
-/// Records a request that was answered without a call in the access log.
-pub(super) fn note(common: &Common, agent: &str, method: &str) {
-    let line = Line {
-        call: common.call,
-        caller: &common.caller,
-        agent,
-        method,
-        outcome: "answered",
-        took: common.arrived.elapsed(),
-    };
-    line.write();
 }

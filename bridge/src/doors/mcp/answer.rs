@@ -22,6 +22,7 @@ use super::revision::Revision;
 use super::session::Session;
 use super::skill::response::SkillResponse;
 use super::stream::{self, Recorded, ResumableStream};
+use crate::account::ANSWERED;
 use crate::calls::failure::{Failure, Reason};
 use crate::calls::question::Abilities;
 use crate::calls::{CallError, Part};
@@ -179,11 +180,11 @@ impl McpRequest<'_> {
             },
             Some(Err(error)) => match status_of(&error) {
                 Some(status) => refusal(status, &Failure::call(&error), &self.recipient),
-                None => self.failed(&Failure::call(&error)),
+                None => self.error(&Failure::call(&error)),
             },
             None => {
                 let message = "the client has cancelled this request";
-                self.failed(&Failure::new(Reason::Cancelled, message))
+                self.error(&Failure::new(Reason::Cancelled, message))
             }
         }
     }
@@ -219,10 +220,20 @@ impl McpRequest<'_> {
         sse::texts_response(texts, self.common.budget)
     }
 
-    /// The response for a failure.
+    /// The response for a failure without a call.
     pub(super) fn failed(&self, failure: &Failure) -> Response {
-        self.common.note_refusal(failure.reason_code());
+        self.note(failure.reason_code());
+        self.error(failure)
+    }
+
+    /// The response for a failure. That of a call is in the access log already.
+    fn error(&self, failure: &Failure) -> Response {
         self.whole(failure.render(&self.recipient))
+    }
+
+    fn note(&self, outcome: &str) {
+        let agent = self.common.target.name().unwrap_or_default();
+        self.common.note(agent, &self.method, outcome);
     }
 
     /// A response with one message. For a stateless request, errors have an HTTP status.
@@ -238,8 +249,9 @@ impl McpRequest<'_> {
         response
     }
 
-    /// The response for a result, with the members that the revision requires.
+    /// The response for a result without a call, with the members that the revision requires.
     pub(super) fn result(&self, result: &str) -> Response {
+        self.note(ANSWERED);
         let body = jsonrpc::result(self.recipient.id(), result);
         self.whole(match self.mode {
             ProtocolMode::Sessions => body,

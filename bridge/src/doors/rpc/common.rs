@@ -294,12 +294,17 @@ impl Common {
 
     /// Records in the access log a request, or a unit of one, that is refused before it becomes a call.
     pub(in crate::doors) fn note_refusal(&self, reason: &'static str) {
+        self.note(self.target.name().unwrap_or_default(), "", reason);
+    }
+
+    /// Records a request that is not a call in the access log.
+    pub(in crate::doors) fn note(&self, agent: &str, method: &str, outcome: &str) {
         let line = Line {
             call: self.call,
             caller: &self.caller,
-            agent: "",
-            method: "",
-            outcome: reason,
+            agent,
+            method,
+            outcome,
             took: self.arrived.elapsed(),
         };
         line.write();
