@@ -98,6 +98,8 @@ const CROWD: usize = 4_096;
 const LATEST: Duration = Duration::from_secs(5);
 /// How long a call waits until its record is stored.
 const OPENED: Duration = Duration::from_secs(2);
+/// How long a client waits until a part of its answer is stored. Without the record it cannot resume the stream.
+const PART: Duration = Duration::from_secs(30);
 /// How often a claim is renewed.
 const RENEWAL: Duration = Duration::from_secs(5);
 /// How long a claim is not renewed before the log is checked, and how long after that its replica counts as stopped.
@@ -148,6 +150,7 @@ impl Results {
         if let Some(key_state) = self.key_state(key, claim) {
             return Ok(key_state);
         }
+        self.view.check_read()?;
         let claimed = body::write(&Event::Claimed(claim.clone()));
         self.view
             .commit(key, Some(claimed), deadline.min(ATTENDED))
@@ -281,14 +284,15 @@ impl Results {
             call: call.clone(),
             response,
         };
-        let stored = self
-            .view
-            .commit(key, Some(body::write(&answered)), UNATTENDED);
-        let Err(error) = stored.await else {
-            return;
-        };
-        self.report(call, &error);
-        self.give_up(key, call).await;
+        let answered = Some(body::write(&answered));
+        match self.view.append_within(key, answered, UNATTENDED).await {
+            // Once this replica has read it, repeated requests get it here too.
+            Ok(position) => drop(self.view.applied(position, ATTENDED).await),
+            Err(error) => {
+                self.report(call, &error);
+                self.give_up(key, call).await;
+            }
+        }
     }
 
     /// Records that the answer to a claimed request is not stored.
@@ -304,10 +308,17 @@ impl Results {
     }
 
     async fn note(&self, key: &str, event: Event) {
-        if let Err(error) = self.append(key, &event, UNATTENDED).await
-            && let Event::Unkept { call } | Event::Released { call } = &event
-        {
-            self.report(call, &error);
+        let Err(error) = self.append(key, &event, UNATTENDED).await else {
+            return;
+        };
+        match &event {
+            Event::Released { call } => {
+                if let Some(suppressed) = self.unrenewed.allow() {
+                    tracing::warn!(%call, %error, suppressed, "the release of an idempotency key was not stored: the key answers 409 for up to 20 s, then 504");
+                }
+            }
+            Event::Unkept { call } => self.report(call, &error),
+            _ => {}
         }
     }
 
@@ -460,7 +471,7 @@ impl Results {
 
     /// Records a part for a client that may reconnect. Returns whether it is recorded.
     pub(crate) async fn keep_part(&self, call: CallId, index: usize, part: RecordedPart) -> bool {
-        let recorded = self.record_part(call, index, part, ATTENDED).await;
+        let recorded = self.record_part(call, index, part, PART).await;
         if let Err(error) = &recorded
             && let Some(suppressed) = self.unfollowed.allow()
         {

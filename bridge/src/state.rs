@@ -47,5 +47,7 @@ pub use view::{Progress, View, ViewOptions, ViewTask};
 
 /// How long a caller waits until its record is stored and read back.
 pub(crate) const ATTENDED: Duration = Duration::from_secs(10);
-/// The same for a record that nobody waits for: longer than any bus tries to store it.
-pub(crate) const UNATTENDED: Duration = Duration::from_secs(16 * 60);
+/// How long a caller waits whose answer is known, or whose time is up.
+pub(crate) const STORED: Duration = Duration::from_secs(2);
+/// How long a record may take that no caller waits for: longer than any bus tries to store it.
+pub(crate) const UNATTENDED: Duration = Duration::from_secs(17 * 60);

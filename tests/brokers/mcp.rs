@@ -496,7 +496,7 @@ async fn a_stream_that_nobody_continues_ends() {
     let subject = unique("walker");
     let state = format!("{{ type: nats, servers: ['{nats}'] }}");
     let config = format!(
-        "{}calls: {{ timeout: 2s, stream_timeout: 10m }}\n",
+        "{}calls: {{ timeout: 8s, stream_timeout: 10m }}\n",
         config(&subject, &state, &nats)
     );
     let directory = tempfile::tempdir().unwrap();

@@ -583,22 +583,29 @@ state: {{ log: kafka, create: true }}"
     ))
     .await;
     let http = Client::builder().no_proxy().build().unwrap();
-    let call = json!({ "jsonrpc": "2.0", "id": 1, "method": "echo", "params": { "text": "call" } });
-    let call = http
-        .post(format!("{}/rpc/weather", bridge.door))
-        .header("idempotency-key", "key")
-        .header("x-a2a-timeout", "20000")
-        .json(&call)
-        .send();
-    let called = tokio::spawn(async move { call.await.unwrap().text().await.unwrap() });
-    within("the agent has the request", async {
-        while agent.count() < 1 {
+    let call = |method: &str, text: &str| {
+        let params =
+            json!({ "text": text, "message": { "messageId": "m", "role": "user", "parts": [] } });
+        let body = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params });
+        let request = http
+            .post(format!("{}/rpc/weather", bridge.door))
+            .header("accept", "application/json, text/event-stream")
+            .header("idempotency-key", text)
+            .json(&body);
+        async move { request.send().await.unwrap().text().await.unwrap() }
+    };
+    let calls = [call("echo", "call"), call("message/stream", "stream")];
+    let called = tokio::spawn(futures_util::future::join_all(calls));
+    within("the agent has the requests", async {
+        while agent.count() < 2 {
             sleep(Duration::from_millis(20)).await;
         }
     })
     .await;
     broker.freeze().await;
     agent.is_let.send_replace(true);
-    let answer = within("the caller has the answer", called).await.unwrap();
-    assert!(answer.contains(r#""echo":"call""#), "{answer}");
+    let answers = within("the callers have their answers", called).await;
+    let answers = answers.unwrap();
+    assert!(answers[0].contains(r#""echo":"call""#), "{answers:?}");
+    assert!(is_stream(&answers[1]), "{answers:?}");
 }

@@ -293,7 +293,7 @@ state: {{ log: kafka, create: true }}"
     };
     let (stream, task, keyed) = within("all callers have an answer", answers).await;
     for (_, body) in [stream, task] {
-        assert!(body.contains("is not stored yet"), "{body}");
+        assert!(body.contains("was not stored in time"), "{body}");
         assert!(body.contains(r#""reason":"answer_lost""#), "{body}");
         assert!(body.contains(r#""taskId":"#), "{body}");
     }

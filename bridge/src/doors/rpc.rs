@@ -29,7 +29,7 @@ use axum::extract::{Path, State};
 use axum::response::Response;
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt as _, stream};
-use http::{HeaderMap, Method, Request, StatusCode, header, request};
+use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, header, request};
 use tokio::time::Instant;
 
 use self::common::{AdmittedRequest, CallOptions, Common, Target};
@@ -350,8 +350,9 @@ pub(super) async fn read_body(
     body: Body,
     budget: &ClientBudget,
 ) -> Result<Bytes, Refusal> {
-    let coding = headers.get(header::CONTENT_ENCODING);
-    if let Some(coding) = coding.filter(|coding| *coding != "identity") {
+    let mut codings = headers.get_all(header::CONTENT_ENCODING).iter();
+    let is_encoded = |coding: &&HeaderValue| !coding.as_bytes().eq_ignore_ascii_case(b"identity");
+    if let Some(coding) = codings.find(is_encoded) {
         let coding = String::from_utf8_lossy(coding.as_bytes());
         let message =
             format!("Content-Encoding {coding:?} is not supported: send the body as it is");

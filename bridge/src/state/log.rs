@@ -170,7 +170,7 @@ pub enum StateError {
         limit: usize,
     },
     /// The log has not stored the record in time.
-    #[error("the state {name} has not stored a record in {waited:?}")]
+    #[error("the state {name} has not stored a record within {waited:.1?}")]
     NotStored {
         /// The log.
         name: &'static str,
@@ -186,6 +186,14 @@ pub enum StateError {
         position: Position,
         /// How long the caller waited.
         waited: Duration,
+    },
+    /// The view does not read its log.
+    #[error("the state {name}: {why}")]
+    Unread {
+        /// The log.
+        name: &'static str,
+        /// Why.
+        why: Arc<str>,
     },
     /// The view has not caught up with the log in time.
     #[error("the state {name} has not caught up with its log in {waited:?}")]
@@ -263,6 +271,7 @@ impl StateError {
             Self::Bus { error, .. } => error.kind().disposition() != Disposition::DeadLetter,
             Self::NotStored { .. }
             | Self::NotApplied { .. }
+            | Self::Unread { .. }
             | Self::Behind { .. }
             | Self::Overtaken { .. }
             | Self::Closed(_)
@@ -407,6 +416,7 @@ impl StateError {
             Self::Disk { .. } => true,
             Self::BadKey(_)
             | Self::Full { .. }
+            | Self::Unread { .. }
             | Self::Behind { .. }
             | Self::Overtaken { .. }
             | Self::NotSealed { .. }

@@ -80,10 +80,21 @@ struct State<E> {
     progress: Progress,
     /// How many of the unknown records have been logged.
     reported: u64,
-    /// How many queries for the end of the log failed in a row, or found that nothing had been read since the last one.
-    failures: u32,
+    /// Whether the log answers queries for its end.
+    answers: Check,
+    /// Whether its new records are read.
+    reads: Check,
     /// The last applied record at the last query.
     last_applied: Cursor,
+}
+
+/// A check of a log that may fail once.
+#[derive(Debug, Default)]
+struct Check {
+    /// How often it failed in a row.
+    failures: u32,
+    /// Why, the last time.
+    problem: Option<Arc<str>>,
 }
 
 /// How often old entries are removed and the end of the log is queried.
@@ -91,9 +102,11 @@ const SWEEP: Duration = Duration::from_secs(5);
 /// How long an entry stays after the end of its life. A record that extends the life may still be on its way, and the
 /// clocks of replicas differ.
 const GRACE: Duration = Duration::from_secs(300);
-/// The time limit of a query for the end of the log, and how many may fail in a row.
+/// The time limit of a query for the end of the log, and how often a check may fail in a row.
 const ANSWER: Duration = Duration::from_secs(5);
 const FAILURES: u32 = 2;
+/// After this many further checks a log that is still not read is opened again.
+const REOPENED: u32 = 12;
 /// The first and the longest pause between attempts to read the log.
 const PAUSES: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(5)];
 
@@ -209,6 +222,21 @@ impl<F: Fold> View<F> {
                 position,
                 waited: deadline,
             }),
+        }
+    }
+
+    /// An error if the log does not answer, or its records are not read.
+    ///
+    /// # Errors
+    /// [`StateError::Unread`].
+    pub fn check_read(&self) -> Result<(), StateError> {
+        let name = self.shared.log.spec().name;
+        match &self.shared.progress.borrow().silent {
+            Some(why) => Err(StateError::Unread {
+                name,
+                why: Arc::clone(why),
+            }),
+            None => Ok(()),
         }
     }
 
@@ -430,7 +458,7 @@ impl<F: Fold> Shared<F> {
         self.progress.send_replace(progress);
     }
 
-    /// Queries the bounds of the log, and records whether it answers and is read.
+    /// Queries the bounds of the log, and records whether it answers.
     async fn ask(&self) -> Result<Bounds, StateError> {
         let name = self.log.spec().name;
         let bounds = timeout(ANSWER, self.log.bounds()).await;
@@ -438,37 +466,43 @@ impl<F: Fold> Shared<F> {
             name,
             waited: ANSWER,
         }));
-        let mut state = self.state_mut();
-        let problem = match &bounds {
-            Ok(_) => state.not_read(),
-            Err(error) => Some(format!("its log does not answer: {error}")),
-        };
-        match problem {
-            None => {
-                state.failures = 0;
-                if state.progress.silent.take().is_some() {
-                    tracing::info!(state = name, "the log of the state is read again");
-                }
-            }
-            Some(problem) => {
-                state.failures = state.failures.saturating_add(1);
-                if state.failures == FAILURES {
-                    tracing::warn!(state = name, problem, "a log of the state is not read");
-                    state.progress.silent = Some(problem.into());
-                }
-            }
-        }
-        let progress = state.progress.clone();
-        self.progress.send_replace(progress);
+        let problem = bounds.as_ref().err();
+        let problem = problem.map(|error| format!("its log does not answer: {error}"));
+        self.check(|state| &mut state.answers, problem);
         bounds
     }
 
-    /// Whether the log is still the same, with the same number of partitions.
+    /// Records the result of a check. Returns how often it has failed in a row.
+    fn check(&self, check: fn(&mut State<F::Entry>) -> &mut Check, problem: Option<String>) -> u32 {
+        let mut state = self.state_mut();
+        let failures = check(&mut state).note(problem);
+        let is_silent = state.progress.silent.is_some();
+        let causes = [&state.answers, &state.reads].map(Check::cause);
+        state.progress.silent = causes.into_iter().flatten().next();
+        let name = self.log.spec().name;
+        match (is_silent, &state.progress.silent) {
+            (false, Some(cause)) => {
+                tracing::warn!(state = name, %cause, "a log of the state is not read");
+            }
+            (true, None) => tracing::info!(state = name, "the log of the state is read again"),
+            _ => {}
+        }
+        let progress = state.progress.clone();
+        self.progress.send_replace(progress);
+        failures
+    }
+
+    /// Whether the log is still the same, with the same number of partitions, and is read. If not, it is opened again.
     async fn is_same(&self) -> bool {
         let before = self.state().progress.applied.clone();
         let Ok(bounds) = self.ask().await else {
             return true;
         };
+        let problem = self.state_mut().not_read();
+        let failures = self.check(|state| &mut state.reads, problem);
+        if failures == FAILURES || (failures > 0 && failures.is_multiple_of(REOPENED)) {
+            return false;
+        }
         let mut state = self.state_mut();
         let partitions = state.progress.end.partitions().count();
         if bounds.end.behind(&before) > 0 || bounds.end.partitions().count() > partitions.max(1) {
@@ -545,7 +579,8 @@ impl<E> State<E> {
             waiting: Some(BTreeMap::new()),
             progress: Progress::default(),
             reported: 0,
-            failures: 0,
+            answers: Check::default(),
+            reads: Check::default(),
             last_applied: Cursor::start(),
         }
     }
@@ -559,14 +594,18 @@ impl<E> State<E> {
         self.progress.is_caught_up = false;
     }
 
-    /// The problem if records were in the log at the last query, and nothing was read since then.
+    /// The problem if a partition had new records at the last query, and none of them was read since then.
     fn not_read(&mut self) -> Option<String> {
-        let applied = &self.progress.applied;
-        let is_stuck = self.progress.behind() > 0 && *applied == self.last_applied;
-        self.last_applied.clone_from(applied);
+        let (applied, last) = (&self.progress.applied, &self.last_applied);
+        let mut partitions = self.progress.end.partitions();
+        let is_stuck = partitions.any(|(partition, end)| {
+            let next = applied.next(partition);
+            next < end && next == last.next(partition)
+        });
+        self.last_applied = self.progress.applied.clone();
         (is_stuck && self.progress.is_caught_up).then(|| {
             let behind = self.progress.behind();
-            format!("its log answers, but {behind} records of it cannot be read")
+            format!("its log answers, but {behind} records of it have not been read")
         })
     }
 
@@ -598,6 +637,23 @@ impl<E> State<E> {
     }
 }
 
+// === impl Check ===
+
+impl Check {
+    /// Counts a result. Returns how often the check has failed in a row.
+    fn note(&mut self, problem: Option<String>) -> u32 {
+        self.failures = problem
+            .as_ref()
+            .map_or(0, |_| self.failures.saturating_add(1));
+        self.problem = problem.map(Arc::from);
+        self.failures
+    }
+
+    fn cause(&self) -> Option<Arc<str>> {
+        self.problem.clone().filter(|_| self.failures >= FAILURES)
+    }
+}
+
 // === the task ===
 
 /// Closes the view when its task ends for any reason.
@@ -617,7 +673,7 @@ async fn run<F: Fold>(view: CloseOnDrop<F>) {
         match follow_log(&view.0).await {
             Ok(()) => tracing::warn!(
                 state = view.0.log.spec().name,
-                "the log of a state ended: reading it again"
+                "the log of a state is read again from the last record"
             ),
             Err(error) => tracing::warn!(%error, "cannot read the log of a state: trying again"),
         }
@@ -682,11 +738,23 @@ mod tests {
         assert!((0..2).all(|_| state.not_read().is_none()));
         state.progress.end = at(8);
         let problem = state.not_read().unwrap();
+        assert_eq!(state.reads.note(Some(problem.clone())), 1);
+        assert_eq!(state.reads.cause(), None);
+        assert_eq!(state.reads.note(Some(problem.clone())), FAILURES);
+        assert_eq!(state.reads.cause().as_deref(), Some(problem.as_str()));
         assert!(problem.contains("3 records"), "{problem}");
         state.reached(&at(6));
         assert_eq!(state.not_read(), None);
         assert!(state.not_read().unwrap().contains("2 records"));
         state.reached(&at(8));
         assert_eq!(state.not_read(), None);
+        assert_eq!(state.reads.note(None), 0);
+        assert_eq!(state.reads.cause(), None);
+        // One partition is not read, although another is.
+        state.progress.end.advance(1, 4);
+        state.progress.end.advance(0, 9);
+        assert!(state.not_read().is_some());
+        state.reached(&at(9));
+        assert!(state.not_read().is_some());
     }
 }

@@ -27,7 +27,7 @@ use self::fold::{Event, Execution, ExecutionFold, ExecutionRecord, Value, ValueF
 use crate::clock;
 use crate::results::digest_of;
 use crate::state::body;
-use crate::state::{EXECUTIONS, Entries, Logs, STORAGE, StateError, UNATTENDED, View};
+use crate::state::{ATTENDED, EXECUTIONS, Entries, Logs, STORAGE, StateError, UNATTENDED, View};
 
 /// The store of one replica.
 #[derive(Debug)]
@@ -94,12 +94,9 @@ impl SharedStore {
         (!is_own && !is_over).then_some(execution.until)
     }
 
-    async fn commit(&self, key: &str, event: &Event) -> Result<(), StoreError> {
+    async fn commit(&self, key: &str, event: &Event, deadline: Duration) -> Result<(), StoreError> {
         let body = Some(body::write(event));
-        let stored = self
-            .executions
-            .commit(&log_key(key), body, UNATTENDED)
-            .await;
+        let stored = self.executions.commit(&log_key(key), body, deadline).await;
         stored.map(drop).map_err(failed)
     }
 
@@ -112,7 +109,7 @@ impl SharedStore {
             run: run.clone(),
             execution: written,
         };
-        self.commit(&key, &event).await?;
+        self.commit(&key, &event, UNATTENDED).await?;
         let current = self.execution(&key, |execution| execution.run.clone());
         if is_final {
             self.runs().remove(&key);
@@ -173,8 +170,8 @@ impl SharedStore {
                     (Some((of, None)), None) => {
                         let run = self.own_run(&of);
                         let summary_key = key.into();
-                        self.commit(&of, &Event::Removed { run, summary_key })
-                            .await?;
+                        let removed = Event::Removed { run, summary_key };
+                        self.commit(&of, &removed, UNATTENDED).await?;
                     }
                     _ => return Err(other("a record and its summary must be written together")),
                 },
@@ -212,7 +209,7 @@ impl SharedStore {
             execution: written.map_err(|error| StoreError(error.into()))?,
         };
         self.note_run(&key, &run, until);
-        let committed = self.commit(&key, &event).await;
+        let committed = self.commit(&key, &event, ATTENDED).await;
         let current = self.execution(&key, |execution| execution.run.clone());
         if current.as_ref() == Some(&run) {
             return Ok(true);
@@ -244,7 +241,10 @@ impl SharedStore {
             summary_key,
         };
         let removed = Some(body::write(&removed));
-        let taken_back = self.executions.append(&log_key(key), removed).await;
+        let taken_back = self
+            .executions
+            .append_within(&log_key(key), removed, ATTENDED)
+            .await;
         let (agent, execution) = key.split_once('\0').unwrap_or_default();
         match taken_back {
             Ok(_) => {
@@ -406,7 +406,8 @@ impl Store for SharedStore {
             if !self.runs_elsewhere(key) {
                 return Ok(false);
             }
-            self.commit(key, &Event::Cancelled).await.map(|()| true)
+            let cancelled = self.commit(key, &Event::Cancelled, ATTENDED).await;
+            cancelled.map(|()| true)
         })
     }
 

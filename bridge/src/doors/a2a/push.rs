@@ -165,7 +165,13 @@ impl A2aRequest<'_> {
                 return Ok(());
             };
             let stored = tasks.get(&task).ok_or_else(|| gone(&task))?;
-            push.set(&task, &stored, checked).await.map(drop)
+            let set = push.set(&task, &stored, checked).await;
+            if let Err(failure) = &set {
+                // The caller may be gone.
+                let error = failure.message();
+                tracing::error!(%task, error, "the webhook of a task was not stored");
+            }
+            set.map(drop)
         }
     }
 }

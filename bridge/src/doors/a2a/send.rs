@@ -9,6 +9,7 @@ use a2abus_plugin::protocol::dialect::Dialect;
 use a2abus_plugin::protocol::jsonrpc::{RpcBody, splice};
 use a2abus_plugin::{EventId, Hint, Text, Unit, decode};
 use bytes::Bytes;
+use futures_util::FutureExt as _;
 use scopeguard::ScopeGuard;
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -23,7 +24,7 @@ use crate::calls::failure::{Failure, POINTER, Reason};
 use crate::calls::{Answer, CallError};
 use crate::doors::rpc::common::{CallOptions, TimeoutLimits};
 use crate::shares::Share;
-use crate::state::{ATTENDED, StateError};
+use crate::state::{ATTENDED, STORED, StateError};
 use crate::tasks::model::{Content, Message, new_id};
 use crate::tasks::read::{self, AnswerPart, BadMessage, Sender};
 use crate::tasks::{AgentAnswer, Created, Event, Origin, Subscription, Task, plain_part};
@@ -140,7 +141,8 @@ impl A2aRequest<'_> {
         let beginning = (id.clone(), self.beginning(agent, &outbound));
         let begun = self.begun((&id, room), webhook, streams);
         let begun = tasks.begin(beginning, answer, first, begun);
-        let in_time = until.min(Instant::now() + ATTENDED);
+        let now = Instant::now();
+        let in_time = until.clamp(now + STORED, now + ATTENDED);
         let begun = timeout_at(in_time, begun).await;
         let begun = begun.map_err(|_| not_stored_yet(&id))?;
         let begun = begun.unwrap_or(Err(StateError::Closed("tasks")));
@@ -222,13 +224,8 @@ impl A2aRequest<'_> {
         let on_drop = |answer| {
             let task = outbound.task.clone();
             let registering = self.webhook_of_task(&task, webhook.clone());
-            let beginning = (task.clone(), self.beginning(agent, outbound));
-            let begun = async move {
-                if let Err(error) = registering.await {
-                    let error = error.message();
-                    tracing::error!(%task, error, "the webhook of a task was not stored");
-                }
-            };
+            let beginning = (task, self.beginning(agent, outbound));
+            let begun = registering.map(drop);
             drop(
                 self.a2a
                     .settings
@@ -493,12 +490,12 @@ impl<'a> Configuration<'a> {
     }
 }
 
-/// The error when the agent has a message, but the log has not stored its task in time.
+/// The error when the agent has a message, but its task, or the webhook in it, was not stored in time.
 fn not_stored_yet(task: &Text) -> Failure {
     let message = format!(
-        "the message was sent to the agent, but its task {task} is not stored yet, because the log of tasks does not answer: get the task later"
+        "the message was sent to the agent, but its task {task} was not stored in time: get the task later"
     );
-    tracing::error!(%task, "a task is not stored yet: the log of tasks does not answer");
+    tracing::error!(%task, "a task was not stored in time: its caller gets an error, and the task continues");
     Failure::new(Reason::AnswerLost, message).detail("taskId", task.as_str())
 }
 

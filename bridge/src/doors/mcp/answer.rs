@@ -231,7 +231,8 @@ impl McpRequest<'_> {
         self.whole(failure.render(&self.recipient))
     }
 
-    fn note(&self, outcome: &str) {
+    /// Records the request in the access log, which has one line for each.
+    pub(super) fn note(&self, outcome: &str) {
         let agent = self.common.target.name().unwrap_or_default();
         self.common.note(agent, &self.method, outcome);
     }

@@ -27,6 +27,7 @@ use super::running::Cancellable;
 use super::session::Session;
 use super::state::Mcp;
 use super::subscriptions::{StreamSubscriptions, WatchedResources, uris_of};
+use crate::account::ANSWERED;
 use crate::calls::failure::{Failure, Reason};
 use crate::calls::question::Abilities;
 use crate::config::AgentCardConfig;
@@ -203,6 +204,7 @@ impl McpRequest<'_> {
             notifications.unsubscribe = Some(unsubscribe);
         }
         notifications.acknowledge();
+        self.note(ANSWERED);
         frames_response(notifications.frames(), self.common.budget)
     }
 

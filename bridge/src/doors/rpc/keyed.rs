@@ -33,6 +33,7 @@ use crate::http::respond::RETRY_AFTER_SECONDS;
 use crate::http::sse;
 use crate::metrics::IdempotencyOutcome as Outcome;
 use crate::results::{Claim, KeyState, Results, StoredResponse, digest_of, key_of};
+use crate::state::{STORED, StateError};
 
 /// The header of a stored answer.
 const REPLAY: HeaderName = HeaderName::from_static("idempotent-replay");
@@ -40,8 +41,6 @@ const REPLAY: HeaderName = HeaderName::from_static("idempotent-replay");
 const MAX_KEY: usize = 255;
 /// How much longer than its call the answer to a request may take, including clock differences between replicas.
 const MARGIN: Duration = Duration::from_secs(5);
-/// How long the caller waits until its answer is stored. If the log does not answer, the caller gets the answer first.
-const STORED: Duration = Duration::from_secs(2);
 /// Maximum number of pieces of a stream that wait for a slow caller.
 const PIECES: usize = 16;
 
@@ -177,8 +176,8 @@ async fn claim_key(
             claimed: Some((key.to_owned(), claim.call.clone())),
         };
         let left = until.saturating_duration_since(Instant::now());
-        let state = results.claim(key, claim, left).await;
-        if state.is_ok() {
+        let state = results.claim(key, claim, left.max(STORED)).await;
+        if !state.as_ref().is_err_and(StateError::is_uncertain) {
             unknown.claimed = None;
         }
         drop(unknown);
@@ -295,7 +294,7 @@ impl ClaimedRequest {
             let answered = AssertUnwindSafe(self.answered(work, to_caller));
             let answered = results.renewing(&key, &call, answered.catch_unwind());
             match answered.await {
-                Ok(Some((waiting, pieces))) => hand_over(waiting, &pieces).await,
+                Ok(Some((waiting, pieces))) => hand_over(waiting, pieces).await,
                 Ok(None) => {}
                 // The panic has been logged. An agent may have received the request.
                 Err(_) => results.give_up(&key, &call).await,
@@ -381,7 +380,7 @@ impl ClaimedRequest {
         let is_kept = timeout(STORED, &mut kept).await.is_ok();
         let Some(to_caller) = sent else {
             if !is_kept {
-                join!(kept, hand_over(waiting, &pieces));
+                join!(kept, hand_over(waiting, pieces));
                 return None;
             }
             return Some((waiting, pieces));
@@ -488,8 +487,8 @@ impl CollectedBody {
     }
 }
 
-/// Sends the pieces that the caller has not received yet.
-async fn hand_over(waiting: VecDeque<Bytes>, to_caller: &mpsc::Sender<BodyChunk>) {
+/// Sends the pieces that the caller has not received yet, and ends the stream.
+async fn hand_over(waiting: VecDeque<Bytes>, to_caller: mpsc::Sender<BodyChunk>) {
     for piece in waiting {
         if to_caller.send(Ok(piece)).await.is_err() {
             return;
@@ -567,10 +566,7 @@ mod tests {
             }
             received
         };
-        let rest = async {
-            hand_over(collected.waiting, &to_caller).await;
-            drop(to_caller);
-        };
+        let rest = hand_over(collected.waiting, to_caller);
         assert_eq!(tokio::join!(rest, received).1, pieces);
     }
 
@@ -581,8 +577,7 @@ mod tests {
         let sent = async {
             collected.stream(body, &mut to_caller).await;
             assert!(collected.charge.is_none() && collected.whole.is_empty());
-            hand_over(collected.waiting, &to_caller).await;
-            drop(to_caller);
+            hand_over(collected.waiting, to_caller).await;
         };
         let received = async {
             let mut received = Vec::new();
