@@ -14,6 +14,7 @@ use scopeguard::ScopeGuard;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use sha2::{Digest as _, Sha256};
+use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 
 use super::method::Method;
@@ -141,12 +142,7 @@ impl A2aRequest<'_> {
         let beginning = (id.clone(), self.beginning(agent, &outbound));
         let begun = self.begun((&id, room), webhook, streams);
         let begun = tasks.begin(beginning, answer, first, begun);
-        let now = Instant::now();
-        let in_time = until.clamp(now + STORED, now + ATTENDED);
-        let begun = timeout_at(in_time, begun).await;
-        let begun = begun.map_err(|_| not_stored_yet(&id))?;
-        let begun = begun.unwrap_or(Err(StateError::Closed("tasks")));
-        let (registered, subscribed) = begun.map_err(|error| not_stored("tasks", &error))?;
+        let (registered, subscribed) = in_time(begun, until, &id).await?;
         registered?;
         if streams {
             return self.stream(id.clone(), subscribed.ok_or_else(|| gone(&id))?, None);
@@ -488,6 +484,19 @@ impl<'a> Configuration<'a> {
             self.push_notification_config,
         ]
     }
+}
+
+/// Waits until a task is stored, for a caller that waits until then, but not for an outage of the log.
+async fn in_time<T>(
+    begun: oneshot::Receiver<Result<T, StateError>>,
+    until: Instant,
+    task: &Text,
+) -> Result<T, Failure> {
+    let now = Instant::now();
+    let begun = timeout_at(until.clamp(now + STORED, now + ATTENDED), begun).await;
+    let begun = begun.map_err(|_| not_stored_yet(task))?;
+    let begun = begun.unwrap_or(Err(StateError::Closed("tasks")));
+    begun.map_err(|error| not_stored("tasks", &error))
 }
 
 /// The error when the agent has a message, but its task, or the webhook in it, was not stored in time.
