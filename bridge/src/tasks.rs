@@ -142,6 +142,14 @@ impl Tasks {
         self.view.latest(LATEST).await
     }
 
+    /// An error if the log does not answer.
+    ///
+    /// # Errors
+    /// [`StateError::Unread`].
+    pub(crate) fn check_read(&self) -> Result<(), StateError> {
+        self.view.check_read()
+    }
+
     /// The tasks that `matches` accepts, the most recently changed first: `size` of them after the first `skip`, and the
     /// total number. `context` limits the list to one conversation.
     pub(crate) fn list(

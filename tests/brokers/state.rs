@@ -299,4 +299,19 @@ state: {{ log: kafka, create: true }}"
     }
     assert_eq!(keyed.0, 503, "{keyed:?}");
     assert!(keyed.1.contains("nothing was done"), "{keyed:?}");
+    // Once the bridge knows, it refuses such requests before an agent gets them.
+    within("the log is seen to be silent", async {
+        while !bridge
+            .report()
+            .not_ready
+            .iter()
+            .any(|unmet| *unmet.name == *"state tasks")
+        {
+            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        }
+    })
+    .await;
+    let refused = post(agent, "", message("message/stream", true));
+    let (_, refused) = within("the caller has an answer", refused).await;
+    assert!(refused.contains("cannot be stored now"), "{refused}");
 }

@@ -128,7 +128,7 @@ pub(in crate::doors) fn refusal_of(failure: Failure) -> Refusal {
         Reason::Exhausted | Reason::RateLimited => StatusCode::TOO_MANY_REQUESTS,
         Reason::Unsupported => StatusCode::FORBIDDEN,
         Reason::TaskNotCancelable => StatusCode::CONFLICT,
-        Reason::Timeout => StatusCode::GATEWAY_TIMEOUT,
+        Reason::Timeout | Reason::AnswerLost => StatusCode::GATEWAY_TIMEOUT,
         Reason::BadAgentReply | Reason::ReplyUndeliverable => StatusCode::BAD_GATEWAY,
         _ => StatusCode::BAD_REQUEST,
     };

@@ -117,7 +117,7 @@ impl A2aRequest<'_> {
             self.check_webhook_room(&outbound.task, webhook)?;
         }
         let at_once = configuration.is_at_once();
-        let room = self.room_in(&outbound)?;
+        let room = self.room_in(&outbound, streams || at_once)?;
         let call = (!self.in_batch).then_some(self.common.call);
         let options = CallOptions {
             task: Some(&outbound.task),
@@ -198,7 +198,12 @@ impl A2aRequest<'_> {
 
     /// Reserves a task within the limit of the message's context, until the message has created a task. Tasks that wait
     /// for the client do not count. A message for an existing task is always accepted, even if that exceeds the limit.
-    fn room_in(&self, outbound: &Outbound) -> Result<Option<Share<Text>>, Failure> {
+    /// If the message creates a task at once, its log must answer.
+    fn room_in(&self, outbound: &Outbound, at_once: bool) -> Result<Option<Share<Text>>, Failure> {
+        if at_once {
+            let is_read = self.a2a.settings.tasks.check_read();
+            is_read.map_err(|error| not_stored("tasks", &error))?;
+        }
         if outbound.is_continuation {
             return Ok(None);
         }
