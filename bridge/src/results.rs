@@ -285,7 +285,7 @@ impl Results {
             response,
         };
         let answered = Some(body::write(&answered));
-        match self.view.append_within(key, answered, UNATTENDED).await {
+        match self.view.append_again(key, answered, UNATTENDED).await {
             // Once this replica has read it, repeated requests get it here too.
             Ok(position) => drop(self.view.applied(position, ATTENDED).await),
             Err(error) => {
@@ -308,7 +308,10 @@ impl Results {
     }
 
     async fn note(&self, key: &str, event: Event) {
-        let Err(error) = self.append(key, &event, UNATTENDED).await else {
+        let appended = self
+            .view
+            .append_again(key, Some(body::write(&event)), UNATTENDED);
+        let Err(error) = appended.await else {
             return;
         };
         match &event {

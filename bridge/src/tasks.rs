@@ -23,7 +23,7 @@ use serde::Deserialize;
 use serde_json::json;
 use serde_json::value::{RawValue, to_raw_value};
 use tokio::sync::oneshot;
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::{Instant, MissedTickBehavior, interval};
 use tokio_util::task::TaskTracker;
 use tracing::Level;
 
@@ -91,6 +91,10 @@ const OVERDUE: &str =
     "no answer by the deadline of the call, and the bridge that made the call has stopped";
 /// The interval between searches for tasks whose deadline has passed.
 const OVERDUE_INTERVAL: Duration = Duration::from_secs(5);
+/// An answer of the log that takes longer counts as an outage.
+const SLOW: Duration = Duration::from_secs(3);
+/// How long after an outage of the log the records of other bridges may still be on the way.
+const RECOVERY: Duration = Duration::from_secs(40);
 /// The largest error of an agent that the record of its task contains.
 const MAX_ERROR: usize = 64 << 10;
 /// How many records a subscriber may lag behind before it must read the task again.
@@ -181,24 +185,22 @@ impl Tasks {
         id: &str,
         event: &Event,
     ) -> Result<(), StateError> {
-        self.record_within(id, event, ATTENDED).await
+        let body = Some(body::write(event));
+        let stored = self.view.commit(id, body, ATTENDED).await?;
+        self.count(id, event, stored);
+        Ok(())
     }
 
-    /// The same for an event that no caller waits for.
+    /// The same for an event that no caller waits for: an outage of the log delays it.
     async fn record(&self, id: &str, event: &Event) -> Result<(), StateError> {
-        self.record_within(id, event, UNATTENDED).await
+        let body = Some(body::write(event));
+        let stored = self.view.commit_again(id, body, UNATTENDED).await?;
+        self.count(id, event, stored);
+        Ok(())
     }
 
-    async fn record_within(
-        &self,
-        id: &str,
-        event: &Event,
-        deadline: Duration,
-    ) -> Result<(), StateError> {
-        let stored = self
-            .view
-            .commit(id, Some(body::write(event)), deadline)
-            .await?;
+    /// Counts the beginning and the end of tasks.
+    fn count(&self, id: &str, event: &Event, stored: Position) {
         let task_is_at = |position| {
             self.view
                 .read(|tasks| tasks.get(id).is_some_and(|task| task.position == position))
@@ -211,7 +213,6 @@ impl Tasks {
             }
             _ => {}
         }
-        Ok(())
     }
 
     /// How many parts of the answer to a call a task has recorded; all of them once it has ended. `None` if there is no
@@ -329,6 +330,7 @@ impl Tasks {
     /// that a call may take, so a task that has been active for longer has no owner.
     pub(crate) async fn end_orphans(self: Arc<Self>, longest: Duration) {
         let longest = longest + ORPHAN_MARGIN;
+        let mut outage = None;
         let mut searches = interval((longest / 4).min(MAX_ORPHAN_INTERVAL));
         searches.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -340,7 +342,9 @@ impl Tasks {
                 let orphans = tasks.iter().filter(|(_, task)| is_orphan(task));
                 orphans.map(|(id, _)| Text::from(id)).collect()
             });
-            self.fail_all(orphans, ORPHANED).await;
+            if !orphans.is_empty() && self.knows_owners(&mut outage).await {
+                self.fail_all(orphans, ORPHANED).await;
+            }
         }
     }
 
@@ -350,6 +354,7 @@ impl Tasks {
         self: Arc<Self>,
         deadlines: impl Fn(HashSet<Text>) -> HashMap<Text, u64>,
     ) {
+        let mut outage = None;
         let mut searches = interval(OVERDUE_INTERVAL);
         searches.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -360,7 +365,7 @@ impl Tasks {
                     .filter(|(_, task)| !task.status.state.is_at_rest());
                 active.map(|(id, _)| Text::from(id)).collect()
             });
-            if active.is_empty() {
+            if active.is_empty() || !self.knows_owners(&mut outage).await {
                 continue;
             }
             let latest = clock::milliseconds(clock::now())
@@ -370,6 +375,17 @@ impl Tasks {
             self.fail_all(overdue.map(|(id, _)| id).collect(), OVERDUE)
                 .await;
         }
+    }
+
+    /// Whether the log shows what the owners of tasks have done: during an outage of the log, and for some time after it,
+    /// their records are still on the way. `outage` is the time when the last outage was seen.
+    async fn knows_owners(&self, outage: &mut Option<Instant>) -> bool {
+        let asked = Instant::now();
+        let answered = self.latest().await;
+        if answered.is_err() || asked.elapsed() > SLOW {
+            *outage = Some(Instant::now());
+        }
+        outage.is_none_or(|seen| seen.elapsed() > RECOVERY)
     }
 
     async fn fail_all(&self, tasks: Vec<Text>, why: &str) {

@@ -609,3 +609,112 @@ state: {{ log: kafka, create: true }}"
     assert!(answers[0].contains(r#""echo":"call""#), "{answers:?}");
     assert!(is_stream(&answers[1]), "{answers:?}");
 }
+
+/// A task that cannot be stored while its agent answers is stored after the outage, with the answer.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_task_is_complete_after_an_outage_of_its_log() {
+    let Some(nats) = named(Kind::Nats) else {
+        return;
+    };
+    let Some(log) = Private::start_new(Kind::Nats).await else {
+        return;
+    };
+    let bus = Nats::connect(NatsConfig::new([nats.as_str()]))
+        .await
+        .unwrap();
+    let topic = unique("delayed");
+    let (agent, _tasks) = Agent::start(AnyTransport::from(bus), &topic).await;
+    agent.is_let.send_replace(true);
+    let servers = log.address();
+    let bridge = Running::start(&format!(
+        "
+transports:
+  state: {{ type: nats, servers: ['nats://{servers}'] }}
+  nats: {{ type: nats, servers: ['{nats}'] }}
+agents: {{ weather: {{ description: The weather., to: {{ transport: nats, topic: {topic} }} }} }}
+calls: {{ reply_topic: {topic}.replies }}
+state: {{ log: state, create: true }}"
+    ))
+    .await;
+    log.freeze().await;
+    let path = "/a2a/agents/weather";
+    let parts = json!([{ "kind": "text", "text": "t" }]);
+    let message = json!({ "kind": "message", "role": "user", "messageId": "m", "parts": parts });
+    let params = json!({ "message": message });
+    let body = |method: &str, params: &Value| {
+        json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params }).to_string()
+    };
+    let refused = bridge.post_within(path, body("message/stream", &params), Some(3_000));
+    let refused = within("the caller has an answer", refused).await.body;
+    let data = refused.trim().trim_start_matches("data:");
+    let data: Value = serde_json::from_str(data).unwrap_or_else(|_| panic!("{refused}"));
+    let task = &data["error"]["data"]["taskId"];
+    assert!(task.is_string(), "{refused}");
+    // By now the server has refused a record more than once.
+    within("the log is seen to be silent", async {
+        while bridge.report().ready {
+            sleep(Duration::from_millis(50)).await;
+        }
+    })
+    .await;
+    log.thaw().await;
+    within("the task is complete", async {
+        loop {
+            let get = body("tasks/get", &json!({ "id": task }));
+            let found = bridge.post(path, get).await.body;
+            if found.contains(r#""state":"completed""#) {
+                break;
+            }
+            assert!(!found.contains(r#""state":"failed""#), "{found}");
+            sleep(Duration::from_millis(100)).await;
+        }
+    })
+    .await;
+    bridge.stop().await;
+}
+
+/// The task of a request that was answered with the task, and stored for its key, is continued by another replica.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_task_of_an_answered_key_continues_after_its_replica_was_killed() {
+    let Some(pair) = Pair::start("keyed-task").await else {
+        return;
+    };
+    let Pair {
+        mut one,
+        other,
+        agent,
+        ..
+    } = pair;
+    let http = Client::builder().no_proxy().build().unwrap();
+    let path = "/a2a/agents/weather";
+    let parts = json!([{ "kind": "text", "text": "t" }]);
+    let message = json!({ "kind": "message", "role": "user", "messageId": "m", "parts": parts });
+    let params = json!({ "message": message, "configuration": { "blocking": false } });
+    let send = json!({ "jsonrpc": "2.0", "id": 1, "method": "message/send", "params": params });
+    let send = http.post(format!("{}{path}", one.door)).json(&send);
+    let sent = send.header("idempotency-key", "key").send().await.unwrap();
+    let sent: Value = sent.json().await.unwrap();
+    let task = &sent["result"]["id"];
+    assert!(task.is_string(), "{sent}");
+    within("the agent has the request", async {
+        while agent.count() < 1 {
+            sleep(Duration::from_millis(20)).await;
+        }
+    })
+    .await;
+    one.process.kill().await.unwrap();
+    agent.is_let.send_replace(true);
+    let get = json!({ "jsonrpc": "2.0", "id": 1, "method": "tasks/get", "params": { "id": task } });
+    within("the task is complete", async {
+        loop {
+            let get = http.post(format!("{}{path}", other.door)).json(&get);
+            let found = get.send().await.unwrap().text().await.unwrap();
+            if found.contains(r#""state":"completed""#) {
+                break;
+            }
+            sleep(Duration::from_millis(100)).await;
+        }
+    })
+    .await;
+    assert_eq!(agent.count(), 1, "the agent ran twice");
+}

@@ -171,10 +171,22 @@ impl Private {
     /// # Panics
     /// When it does not run.
     pub async fn freeze(&self) {
+        self.signal("-STOP").await;
+    }
+
+    /// Lets it answer again.
+    ///
+    /// # Panics
+    /// When it does not run.
+    pub async fn thaw(&self) {
+        self.signal("-CONT").await;
+    }
+
+    async fn signal(&self, signal: &str) {
         let process = self.process.lock().await;
         let id = process.as_ref().and_then(Child::id).expect("it runs");
-        let stop = ["-STOP", &id.to_string()];
-        let status = Command::new("kill").args(stop).status().await;
+        let arguments = [signal, &id.to_string()];
+        let status = Command::new("kill").args(arguments).status().await;
         assert!(status.expect("kill runs").success());
     }
 

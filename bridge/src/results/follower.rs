@@ -309,13 +309,13 @@ impl Follower {
             return DueAction::end_if(is_late);
         }
         self.render(call, buffer, &opened);
-        if let Some(key) = &opened.key
-            && self.results.is_settled(key)
-        {
+        let key = opened.key.as_deref();
+        let has_key = key.is_some_and(|key| !self.results.is_settled(key));
+        let in_task = self.in_task(call, &opened);
+        if key.is_some() && !has_key && in_task.is_none() {
             return DueAction::End;
         }
-        let in_task = self.in_task(call, &opened);
-        if opened.key.is_none() {
+        if !has_key {
             buffer.forget(in_task.unwrap_or_default());
         }
         let (is_whole, count) = (buffer.is_whole(), buffer.count());
@@ -324,7 +324,7 @@ impl Follower {
             buffer.in_task = in_task;
             buffer.task_went_on = now;
         }
-        if is_taken && !(is_whole && opened.key.is_some()) {
+        if is_taken && !(is_whole && has_key) {
             return DueAction::end_if(is_whole || is_late);
         }
         // For a task, a stopped replica is noticed while the agent is still sending. A stored answer is only checked
@@ -334,7 +334,7 @@ impl Follower {
             return DueAction::Nothing;
         }
         let has_task = in_task.is_some();
-        let can_be_asked_for = has_task || (opened.key.is_some() && is_whole);
+        let can_be_asked_for = has_task || (has_key && is_whole);
         let is_recorded = buffer.recorded == count && buffer.is_adopted;
         if can_be_asked_for && count > 0 && !is_recorded {
             return DueAction::Record(AdoptedCall {

@@ -263,6 +263,17 @@ impl Kind {
 // === impl StateError ===
 
 impl StateError {
+    /// Whether the log has failed, and may work again by itself.
+    pub(super) fn is_outage(&self) -> bool {
+        use TransportErrorKind::{Closed, Fatal};
+        match self {
+            Self::Bus { error, .. } => {
+                self.is_transient() && !matches!(error.kind(), Closed | Fatal)
+            }
+            _ => false,
+        }
+    }
+
     /// Whether the error is temporary: a retry of the same record may succeed without any intervention.
     #[must_use]
     pub fn is_transient(&self) -> bool {

@@ -156,6 +156,32 @@ impl<F: Fold> View<F> {
         self.stored(self.append(key, body), deadline).await
     }
 
+    /// Like [`View::append_within`], for a record that no caller waits for: while the log fails temporarily, it is appended
+    /// again. It may then be stored twice, which must not change what the fold makes of it.
+    ///
+    /// # Errors
+    /// Like [`View::append_within`].
+    pub async fn append_again(
+        &self,
+        key: &str,
+        body: Option<Bytes>,
+        deadline: Duration,
+    ) -> Result<Position, StateError> {
+        let until = Instant::now() + deadline;
+        let [mut pause, longest] = PAUSES;
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            match self.append_within(key, body.clone(), left).await {
+                Err(error) if error.is_outage() && pause < left => {
+                    tracing::debug!(%error, "a record of the state is appended again");
+                    tokio::time::sleep(pause).await;
+                    pause = (pause * 2).min(longest);
+                }
+                appended => return appended,
+            }
+        }
+    }
+
     /// Appends a record and waits until the view has applied it, for `deadline` in all. Then [`View::read`] shows whether
     /// it won.
     ///
@@ -169,6 +195,22 @@ impl<F: Fold> View<F> {
     ) -> Result<Position, StateError> {
         let until = Instant::now() + deadline;
         let position = self.append_within(key, body, deadline).await?;
+        self.applied_by(position, until, deadline).await?;
+        Ok(position)
+    }
+
+    /// Like [`View::commit`], with [`View::append_again`].
+    ///
+    /// # Errors
+    /// Like [`View::commit`].
+    pub async fn commit_again(
+        &self,
+        key: &str,
+        body: Option<Bytes>,
+        deadline: Duration,
+    ) -> Result<Position, StateError> {
+        let until = Instant::now() + deadline;
+        let position = self.append_again(key, body, deadline).await?;
         self.applied_by(position, until, deadline).await?;
         Ok(position)
     }

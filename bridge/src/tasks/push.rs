@@ -224,7 +224,7 @@ impl Webhooks {
             owner: self.replica.clone(),
             last,
         };
-        self.record(&key(task, id), &event, ATTENDED).await
+        self.record(&key(task, id), &event).await
     }
 
     /// Deletes a webhook.
@@ -232,8 +232,7 @@ impl Webhooks {
     /// # Errors
     /// When the deletion is not stored.
     pub(crate) async fn delete(&self, task: &str, id: &str) -> Result<(), StateError> {
-        self.record(&key(task, id), &Event::Deleted {}, ATTENDED)
-            .await
+        self.record(&key(task, id), &Event::Deleted {}).await
     }
 
     /// Records the progress of a webhook; `last` if there are no further events.
@@ -247,8 +246,7 @@ impl Webhooks {
         last: bool,
     ) -> Result<(), StateError> {
         let reached = reached.to_string();
-        self.record(key, &Event::Done { reached, last }, UNATTENDED)
-            .await
+        self.record_again(key, &Event::Done { reached, last }).await
     }
 
     /// Claims a webhook if no replica owns it, or renews this replica's claim if it is old.
@@ -270,8 +268,7 @@ impl Webhooks {
             return Ok(CallOwner::Theirs);
         }
         let owner = self.replica.clone();
-        self.record(key, &Event::Claimed { owner }, UNATTENDED)
-            .await?;
+        self.record_again(key, &Event::Claimed { owner }).await?;
         let stored = self.stored(key);
         let is_ours = stored.is_some_and(|stored| stored.owner == self.replica);
         Ok(if is_ours {
@@ -325,9 +322,17 @@ impl Webhooks {
         self.view.follow(None, BEHIND, |_| ()).1
     }
 
-    async fn record(&self, key: &str, event: &Event, deadline: Duration) -> Result<(), StateError> {
+    /// Stores an event for a caller.
+    async fn record(&self, key: &str, event: &Event) -> Result<(), StateError> {
         let event = Some(body::write(event));
-        self.view.commit(key, event, deadline).await.map(drop)
+        self.view.commit(key, event, ATTENDED).await.map(drop)
+    }
+
+    /// The same for an event that no caller waits for: an outage of the log delays it.
+    async fn record_again(&self, key: &str, event: &Event) -> Result<(), StateError> {
+        let event = Some(body::write(event));
+        let stored = self.view.commit_again(key, event, UNATTENDED);
+        stored.await.map(drop)
     }
 }
 

@@ -72,6 +72,15 @@ struct Outbound {
     is_continuation: bool,
 }
 
+/// A message that may be sent.
+struct CheckedMessage<'a> {
+    outbound: Outbound,
+    configuration: Configuration<'a>,
+    webhook: Option<Checked>,
+    /// For the task that it creates.
+    room: Option<Share<Text>>,
+}
+
 /// The first part of an answer.
 enum FirstPart {
     /// The whole answer.
@@ -98,8 +107,20 @@ impl Outbound {
 // === impl A2aRequest ===
 
 impl A2aRequest<'_> {
-    /// Sends the message of `unit`.
+    /// Checks the message of `unit`, and sends it.
     pub(super) async fn send(&self, agent: &Text, unit: Unit) -> Result<Reply, Failure> {
+        let checked = Box::pin(self.checked(agent, unit)).await;
+        // The access log has a line for the call, once there is one.
+        let (outgoing, unit) =
+            checked.inspect_err(|failure| self.note(agent, failure.reason_code()))?;
+        self.sent(agent, outgoing, unit).await
+    }
+
+    async fn checked(
+        &self,
+        agent: &Text,
+        unit: Unit,
+    ) -> Result<(CheckedMessage<'_>, Unit), Failure> {
         let params: SendParams<'_> = self.parsed.params()?;
         let configuration = params.configuration.unwrap_or_default();
         configuration.check()?;
@@ -116,8 +137,32 @@ impl A2aRequest<'_> {
         if let Some(webhook) = &webhook {
             self.check_webhook_room(&outbound.task, webhook)?;
         }
-        let at_once = configuration.is_at_once();
-        let room = self.room_in(&outbound, streams || at_once)?;
+        let room = self.room_in(&outbound, streams || configuration.is_at_once())?;
+        let checked = CheckedMessage {
+            outbound,
+            configuration,
+            webhook,
+            room,
+        };
+        Ok((checked, unit))
+    }
+
+    async fn sent(
+        &self,
+        agent: &Text,
+        checked: CheckedMessage<'_>,
+        unit: Unit,
+    ) -> Result<Reply, Failure> {
+        let CheckedMessage {
+            outbound,
+            configuration,
+            webhook,
+            room,
+        } = checked;
+        let (streams, at_once) = (
+            self.parsed.method == Method::Stream,
+            configuration.is_at_once(),
+        );
         let call = (!self.in_batch).then_some(self.common.call);
         let options = CallOptions {
             task: Some(&outbound.task),

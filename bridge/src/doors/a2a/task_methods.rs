@@ -13,7 +13,6 @@ use tokio::time::Instant;
 use super::follow::Reader;
 use super::work::{A2aRequest, Reply, gone, not_found, not_read, not_stored};
 use super::write::{WriteContext, state};
-use crate::account::ANSWERED;
 use crate::calls::failure::{Failure, Reason};
 use crate::doors::rpc::common::{CallOptions, Common, Target};
 use crate::state::Position;
@@ -197,7 +196,6 @@ impl A2aRequest<'_> {
         let id = Text::from(params.id);
         let subscribed = self.a2a.settings.tasks.follow(&id, last);
         let subscribed = subscribed.ok_or_else(|| gone(&id))?;
-        self.common.note(&task.agent, self.parsed.name, ANSWERED);
         self.stream(id, subscribed, last)
     }
 

@@ -72,13 +72,25 @@ impl A2aRequest<'_> {
     async fn answered(&mut self, unit: Unit) -> Result<Reply, Failure> {
         let method = self.parsed.method;
         if matches!(method, Method::Send | Method::Stream) {
-            let agent = self.target()?;
+            let target = self.target();
+            let agent = target.inspect_err(|failure| self.note("", failure.reason_code()))?;
             // A path that names the agent need not be overridden.
             if self.common.target.name() != Some(&*agent) {
                 self.common.to_mut().target = Target::Agent(agent.clone());
             }
             return self.send(&agent, unit).await;
         }
+        let agent = self.named().unwrap_or_default();
+        let answered = self.without_message(method).await;
+        let outcome = answered
+            .as_ref()
+            .map_or_else(Failure::reason_code, |_| ANSWERED);
+        self.note(&agent, outcome);
+        answered
+    }
+
+    /// The answer to a request that sends no message.
+    async fn without_message(&self, method: Method) -> Result<Reply, Failure> {
         if let Some(agent) = self.named() {
             self.agent(&agent)?;
         } else if self.common.target == Target::NotAName {
@@ -94,9 +106,12 @@ impl A2aRequest<'_> {
             Method::Push(what) => Box::pin(self.push(what)).await?,
             Method::Send | Method::Stream => String::new(),
         };
-        let agent = self.named().unwrap_or_default();
-        self.common.note(&agent, self.parsed.name, ANSWERED);
         Ok(self.whole(&result))
+    }
+
+    /// Records the request in the access log.
+    pub(super) fn note(&self, agent: &str, outcome: &str) {
+        self.common.note(agent, self.parsed.name, outcome);
     }
 
     pub(super) fn whole(&self, result: &str) -> Reply {

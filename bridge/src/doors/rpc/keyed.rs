@@ -26,6 +26,7 @@ use super::common::{AdmittedRequest, Common};
 use super::head::{CALL_ID, header_of};
 use super::unit::Framed;
 use crate::budget::Charge;
+use crate::calls::callid::CallId;
 use crate::calls::failure::{Failure, Reason, SOON};
 use crate::clock;
 use crate::doors::door::{Door, IDEMPOTENCY_KEY, Refusal};
@@ -124,8 +125,11 @@ where
             done.map_err(|refusal| (refusal, None))
         }
         Ok(KeyState::Answered(stored_response)) => {
+            let response = replayed(&stored_response);
+            // The log and the client have the same id: that of the first call.
+            common.call = call_in(response.headers()).unwrap_or(common.call);
             common.note_refusal("replayed");
-            Ok(replayed(&stored_response))
+            Ok(response)
         }
         Ok(other) => Err((refused(&other), id_of(&body, &common.hint, &limits))),
         Err(refusal) => Err((refusal, id_of(&body, &common.hint, &limits))),
@@ -507,6 +511,12 @@ fn stored_response(head: &response::Parts, body: &[u8]) -> Option<StoredResponse
         headers: headers.collect(),
         body: std::str::from_utf8(body).ok()?.into(),
     })
+}
+
+/// The id of the first call of a response.
+fn call_in(headers: &HeaderMap) -> Option<CallId> {
+    let calls = headers.get(CALL_ID)?.to_str().ok()?;
+    calls.split(',').next()?.trim().parse().ok()
 }
 
 fn replayed(stored_response: &StoredResponse) -> Response {
