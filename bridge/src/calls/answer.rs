@@ -193,7 +193,8 @@ impl Answer {
         self
     }
 
-    /// The answer to a call of another replica, from its record, with limits for the time until the next part and until the last.
+    /// The answer to a call of another replica, from its record. The limits are for the time until the next part, and
+    /// until the last.
     pub(super) fn resumed(
         call: CallId,
         (part, last): (Duration, Duration),

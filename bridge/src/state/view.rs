@@ -173,8 +173,11 @@ impl<F: Fold> View<F> {
             let left = until.saturating_duration_since(Instant::now());
             match self.append_within(key, body.clone(), left).await {
                 Err(error) if error.is_outage() && pause < left => {
-                    tracing::debug!(%error, "a record of the state is appended again");
                     tokio::time::sleep(pause).await;
+                    // Once for each record, after some seconds.
+                    if pause < longest && pause * 2 >= longest {
+                        tracing::warn!(%error, "a record of the state is not stored yet: it is appended again");
+                    }
                     pause = (pause * 2).min(longest);
                 }
                 appended => return appended,

@@ -298,7 +298,7 @@ impl ClaimedRequest {
             let answered = AssertUnwindSafe(self.answered(work, to_caller));
             let answered = results.renewing(&key, &call, answered.catch_unwind());
             match answered.await {
-                Ok(Some((waiting, pieces))) => hand_over(waiting, pieces).await,
+                Ok(Some(rest)) => rest.hand_over().await,
                 Ok(None) => {}
                 // The panic has been logged. An agent may have received the request.
                 Err(_) => results.give_up(&key, &call).await,
@@ -316,7 +316,7 @@ impl ClaimedRequest {
         self,
         work: impl Future<Output = Result<Response, Refusal>>,
         to_caller: oneshot::Sender<Result<Response, Refusal>>,
-    ) -> Option<(VecDeque<Bytes>, mpsc::Sender<BodyChunk>)> {
+    ) -> Option<UnreadPieces> {
         match work.await {
             Ok(response) => self.answer(response, to_caller).await,
             Err(refusal) => {
@@ -342,7 +342,7 @@ impl ClaimedRequest {
         self,
         mut response: Response,
         to_caller: oneshot::Sender<Result<Response, Refusal>>,
-    ) -> Option<(VecDeque<Bytes>, mpsc::Sender<BodyChunk>)> {
+    ) -> Option<UnreadPieces> {
         if !response.headers().contains_key(CALL_ID) {
             let call = header_of(&[self.common.call]);
             response.headers_mut().insert(CALL_ID, call);
@@ -372,6 +372,19 @@ impl ClaimedRequest {
             }
             Some(to_caller)
         };
+        self.stored(head, collected, (pieces, sent)).await
+    }
+
+    /// Stores an answer, and sends the rest of it to the caller. `document` is for a caller who has received nothing yet.
+    async fn stored(
+        self,
+        head: response::Parts,
+        collected: CollectedBody,
+        (pieces, document): (
+            mpsc::Sender<BodyChunk>,
+            Option<oneshot::Sender<Result<Response, Refusal>>>,
+        ),
+    ) -> Option<UnreadPieces> {
         let CollectedBody {
             whole,
             charge,
@@ -379,15 +392,19 @@ impl ClaimedRequest {
             ..
         } = collected;
         let whole = whole.freeze();
-        // The charge lasts until the body is stored.
-        let mut kept = pin!(self.keep(&head, charge.as_ref().map(|_| &*whole)));
+        let mut kept = pin!(self.keep(&head, charge.is_some().then_some(&*whole)));
         let is_kept = timeout(STORED, &mut kept).await.is_ok();
-        let Some(to_caller) = sent else {
+        let Some(to_caller) = document else {
+            let rest = UnreadPieces {
+                waiting,
+                pieces,
+                _charge: charge,
+            };
             if !is_kept {
-                join!(kept, hand_over(waiting, pieces));
+                join!(kept, rest.hand_over());
                 return None;
             }
-            return Some((waiting, pieces));
+            return Some(rest);
         };
         let response = Response::from_parts(head.clone(), Body::from(whole.clone()));
         drop(to_caller.send(Ok(response)));
@@ -428,6 +445,14 @@ struct CollectedBody {
     max_bytes: usize,
     /// The parts that the caller has not received yet.
     waiting: VecDeque<Bytes>,
+}
+
+/// The pieces of a stream that the caller has not received yet.
+struct UnreadPieces {
+    waiting: VecDeque<Bytes>,
+    pieces: mpsc::Sender<BodyChunk>,
+    /// Their bytes are in the budget of the caller until they are sent.
+    _charge: Option<Charge>,
 }
 
 // === impl CollectedBody ===
@@ -491,11 +516,15 @@ impl CollectedBody {
     }
 }
 
-/// Sends the pieces that the caller has not received yet, and ends the stream.
-async fn hand_over(waiting: VecDeque<Bytes>, to_caller: mpsc::Sender<BodyChunk>) {
-    for piece in waiting {
-        if to_caller.send(Ok(piece)).await.is_err() {
-            return;
+// === impl UnreadPieces ===
+
+impl UnreadPieces {
+    /// Sends them, and ends the stream.
+    async fn hand_over(self) {
+        for piece in self.waiting {
+            if self.pieces.send(Ok(piece)).await.is_err() {
+                return;
+            }
         }
     }
 }
@@ -561,6 +590,14 @@ mod tests {
         )
     }
 
+    fn rest(collected: CollectedBody, pieces: mpsc::Sender<BodyChunk>) -> UnreadPieces {
+        UnreadPieces {
+            waiting: collected.waiting,
+            pieces,
+            _charge: collected.charge,
+        }
+    }
+
     #[tokio::test]
     async fn an_answer_is_stored_even_if_its_caller_reads_nothing() {
         let (mut collected, body, pieces) = collected(1_000);
@@ -576,8 +613,8 @@ mod tests {
             }
             received
         };
-        let rest = hand_over(collected.waiting, to_caller);
-        assert_eq!(tokio::join!(rest, received).1, pieces);
+        let sent = rest(collected, to_caller).hand_over();
+        assert_eq!(tokio::join!(sent, received).1, pieces);
     }
 
     #[tokio::test]
@@ -587,7 +624,7 @@ mod tests {
         let sent = async {
             collected.stream(body, &mut to_caller).await;
             assert!(collected.charge.is_none() && collected.whole.is_empty());
-            hand_over(collected.waiting, to_caller).await;
+            rest(collected, to_caller).hand_over().await;
         };
         let received = async {
             let mut received = Vec::new();
