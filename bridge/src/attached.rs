@@ -530,8 +530,10 @@ impl AttachedBinding {
             Some(answer) => self.publish(&request, answer, &held).await,
             None => {
                 tracing::debug!(binding = %self.intake.name, "a request was cancelled");
-                if let Some((key, claim)) = &claim {
-                    self.results.give_up(key, &claim.call).await;
+                if let Some((key, claim)) = claim {
+                    let results = Arc::clone(&self.results);
+                    self.results
+                        .spawn(async move { results.give_up(&key, &claim.call).await });
                 }
             }
         }
@@ -633,16 +635,12 @@ impl AttachedBinding {
             let left = until.saturating_duration_since(Instant::now());
             match self.results.claim(key, claim, left).await {
                 Ok(KeyState::Ours) => {
-                    let (results, call) = (&self.results, &claim.call);
-                    let work = async {
-                        let CallResult { answer, is_begun } = self.worked(request, deadlines).await;
-                        match is_begun {
-                            true => results.keep(key, call, answer.stored()).await,
-                            false => results.release(key, call).await,
-                        }
-                        answer
-                    };
-                    return results.renewing(key, call, Box::pin(work)).await;
+                    let call = &claim.call;
+                    let work = Box::pin(self.worked(request, deadlines));
+                    let done = self.results.renewing(key, call, work).await;
+                    let kept = done.is_begun.then(|| done.answer.stored());
+                    self.results.keep_in_background(key, call, kept).await;
+                    return done.answer;
                 }
                 // A different request with the same key: its source position was used before.
                 Ok(KeyState::Differs(_)) => {

@@ -33,8 +33,8 @@ use std::time::Duration;
 use a2abus_plugin::Text;
 use bytes::Bytes;
 use sha2::{Digest as _, Sha256};
-use tokio::sync::mpsc;
-use tokio::time::sleep;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{sleep, timeout};
 use tokio_util::task::TaskTracker;
 use tracing::Level;
 
@@ -51,8 +51,8 @@ use crate::clock;
 use crate::log_limit::{LogLimit, LogLimits};
 use crate::state::body;
 use crate::state::{
-    ATTENDED, Cursor, Entries, Following, Logs, Position, RESULTS, Record, StateError, UNATTENDED,
-    View,
+    ATTENDED, Cursor, Entries, Following, Logs, Position, RESULTS, Record, STORED, StateError,
+    UNATTENDED, View,
 };
 
 /// The stored answers.
@@ -293,6 +293,27 @@ impl Results {
                 self.give_up(key, call).await;
             }
         }
+    }
+
+    /// Stores the answer to a claimed request, or releases the key if there is none. Returns once that is done, or if it
+    /// takes long: a log that does not answer must not hold up the answer.
+    pub(crate) async fn keep_in_background(
+        self: &Arc<Self>,
+        key: &str,
+        call: &Text,
+        response: Option<StoredResponse>,
+    ) {
+        let (results, key, call) = (Arc::clone(self), key.to_owned(), call.clone());
+        let (done, is_done) = oneshot::channel();
+        self.spawn(async move {
+            match response {
+                Some(response) => results.keep(&key, &call, response).await,
+                None => results.release(&key, &call).await,
+            }
+            // The caller may have left.
+            let _: Result<(), ()> = done.send(());
+        });
+        let _: Result<_, _> = timeout(STORED, is_done).await;
     }
 
     /// Records that the answer to a claimed request is not stored.
@@ -658,7 +679,7 @@ pub(crate) fn digest_of<const N: usize>(texts: [&[u8]; N]) -> Text {
 mod tests {
     use std::future::pending;
 
-    use tokio::time::{Instant, timeout};
+    use tokio::time::Instant;
 
     use super::*;
     use crate::state::{MemoryLog, ViewOptions, ViewTask};

@@ -15,7 +15,7 @@ pub(crate) mod push;
 pub(crate) mod read;
 
 use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use a2abus_plugin::Text;
@@ -48,6 +48,8 @@ use crate::state::{
 pub(crate) struct Tasks {
     view: View<TaskFold>,
     drivers: TaskTracker,
+    /// When the last outage of the log was seen.
+    outage: Mutex<Option<Instant>>,
     lost: LogLimit,
     metrics: Arc<Metrics>,
 }
@@ -115,6 +117,7 @@ impl Tasks {
         Ok(Arc::new(Self {
             view: logs.view(TASKS, TaskFold).await?,
             drivers: TaskTracker::new(),
+            outage: Mutex::default(),
             lost: log.limit(Level::ERROR, "more events of tasks were not stored"),
             metrics: Arc::clone(metrics),
         }))
@@ -176,7 +179,7 @@ impl Tasks {
         })
     }
 
-    /// Stores an event for a caller, and waits until the task contains it or has rejected it as too late.
+    /// Stores an event in a limited time, for instance for a caller, and waits until the task contains it or has rejected it as too late.
     ///
     /// # Errors
     /// When the event is not stored in time.
@@ -194,7 +197,11 @@ impl Tasks {
     /// The same for an event that no caller waits for: an outage of the log delays it.
     async fn record(&self, id: &str, event: &Event) -> Result<(), StateError> {
         let body = Some(body::write(event));
+        let began = Instant::now();
         let stored = self.view.commit_again(id, body, UNATTENDED).await?;
+        if began.elapsed() > SLOW {
+            *self.outage.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+        }
         self.count(id, event, stored);
         Ok(())
     }
@@ -330,7 +337,6 @@ impl Tasks {
     /// that a call may take, so a task that has been active for longer has no owner.
     pub(crate) async fn end_orphans(self: Arc<Self>, longest: Duration) {
         let longest = longest + ORPHAN_MARGIN;
-        let mut outage = None;
         let mut searches = interval((longest / 4).min(MAX_ORPHAN_INTERVAL));
         searches.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -342,7 +348,7 @@ impl Tasks {
                 let orphans = tasks.iter().filter(|(_, task)| is_orphan(task));
                 orphans.map(|(id, _)| Text::from(id)).collect()
             });
-            if !orphans.is_empty() && self.knows_owners(&mut outage).await {
+            if !orphans.is_empty() && self.knows_owners().await {
                 self.fail_all(orphans, ORPHANED).await;
             }
         }
@@ -354,7 +360,6 @@ impl Tasks {
         self: Arc<Self>,
         deadlines: impl Fn(HashSet<Text>) -> HashMap<Text, u64>,
     ) {
-        let mut outage = None;
         let mut searches = interval(OVERDUE_INTERVAL);
         searches.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -365,7 +370,7 @@ impl Tasks {
                     .filter(|(_, task)| !task.status.state.is_at_rest());
                 active.map(|(id, _)| Text::from(id)).collect()
             });
-            if active.is_empty() || !self.knows_owners(&mut outage).await {
+            if active.is_empty() || !self.knows_owners().await {
                 continue;
             }
             let latest = clock::milliseconds(clock::now())
@@ -378,10 +383,11 @@ impl Tasks {
     }
 
     /// Whether the log shows what the owners of tasks have done: during an outage of the log, and for some time after it,
-    /// their records are still on the way. `outage` is the time when the last outage was seen.
-    async fn knows_owners(&self, outage: &mut Option<Instant>) -> bool {
+    /// their records are still on the way.
+    async fn knows_owners(&self) -> bool {
         let asked = Instant::now();
         let answered = self.latest().await;
+        let mut outage = self.outage.lock().unwrap_or_else(PoisonError::into_inner);
         if answered.is_err() || asked.elapsed() > SLOW {
             *outage = Some(Instant::now());
         }
@@ -390,7 +396,9 @@ impl Tasks {
 
     async fn fail_all(&self, tasks: Vec<Text>, why: &str) {
         for id in tasks {
-            match self.fail(&id, why).await {
+            let status = Status::now(State::Failed, Some(failure_message(why)));
+            let failed = Event::Status(status);
+            match self.record_for_caller(&id, &failed).await {
                 Ok(()) => tracing::warn!(task = %id, "a task has failed: {why}"),
                 Err(error) => {
                     tracing::warn!(task = %id, %error, "a task without an owner could not be ended: trying again");

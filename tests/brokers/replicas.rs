@@ -650,7 +650,7 @@ state: {{ log: state, create: true }}"
     let data: Value = serde_json::from_str(data).unwrap_or_else(|_| panic!("{refused}"));
     let task = &data["error"]["data"]["taskId"];
     assert!(task.is_string(), "{refused}");
-    // By now the server has refused a record more than once.
+    // By now one attempt to store the task has failed.
     within("the log is seen to be silent", async {
         while bridge.report().ready {
             sleep(Duration::from_millis(50)).await;

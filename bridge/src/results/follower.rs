@@ -313,7 +313,9 @@ impl Follower {
         let has_key = key.is_some_and(|key| !self.results.is_settled(key));
         let in_task = self.in_task(call, &opened);
         if key.is_some() && !has_key && in_task.is_none() {
-            return DueAction::End;
+            // This replica may not have read its task yet.
+            let is_over = opened.task.is_none() || now >= buffer.last + UNKNOWN;
+            return DueAction::end_if(is_over);
         }
         if !has_key {
             buffer.forget(in_task.unwrap_or_default());

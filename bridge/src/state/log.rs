@@ -265,10 +265,11 @@ impl Kind {
 impl StateError {
     /// Whether the log has failed, and may work again by itself.
     pub(super) fn is_outage(&self) -> bool {
-        use TransportErrorKind::{Closed, Fatal};
+        use TransportErrorKind::{BadConfig, Closed};
         match self {
+            // A client that has failed is replaced.
             Self::Bus { error, .. } => {
-                self.is_transient() && !matches!(error.kind(), Closed | Fatal)
+                self.is_transient() && !matches!(error.kind(), BadConfig | Closed)
             }
             _ => false,
         }
@@ -463,6 +464,21 @@ mod tests {
         assert!(!bus(TransportErrorKind::TooLarge).is_transient());
         assert!(!full.is_transient());
         assert!(!StateError::BadKey(0).is_transient());
+    }
+
+    #[test]
+    fn a_record_is_appended_again_after_an_outage() {
+        use TransportErrorKind::{BadConfig, Closed, Disconnected, Fatal, TimedOut, TooLarge};
+        let bus = |kind| StateError::Bus {
+            name: "agents",
+            error: TransportError::new(kind, "why"),
+        };
+        for kind in [Disconnected, Fatal, TimedOut] {
+            assert!(bus(kind).is_outage(), "{kind:?}");
+        }
+        for kind in [BadConfig, Closed, TooLarge] {
+            assert!(!bus(kind).is_outage(), "{kind:?}");
+        }
     }
 
     #[test]

@@ -181,7 +181,8 @@ async fn claim_key(
         };
         let left = until.saturating_duration_since(Instant::now());
         let state = results.claim(key, claim, left.max(STORED)).await;
-        if !state.as_ref().is_err_and(StateError::is_uncertain) {
+        // After any other error the claim may be stored.
+        if matches!(&state, Ok(_) | Err(StateError::Unread { .. })) {
             unknown.claimed = None;
         }
         drop(unknown);
@@ -298,7 +299,7 @@ impl ClaimedRequest {
             let answered = AssertUnwindSafe(self.answered(work, to_caller));
             let answered = results.renewing(&key, &call, answered.catch_unwind());
             match answered.await {
-                Ok(Some(rest)) => rest.hand_over().await,
+                Ok(Some(rest)) => drop(rest.hand_over().await),
                 Ok(None) => {}
                 // The panic has been logged. An agent may have received the request.
                 Err(_) => results.give_up(&key, &call).await,
@@ -398,10 +399,11 @@ impl ClaimedRequest {
             let rest = UnreadPieces {
                 waiting,
                 pieces,
-                _charge: charge,
+                charge,
             };
             if !is_kept {
-                join!(kept, rest.hand_over());
+                // The body stays in the budget until both are done.
+                drop(join!(kept, rest.hand_over()));
                 return None;
             }
             return Some(rest);
@@ -452,7 +454,7 @@ struct UnreadPieces {
     waiting: VecDeque<Bytes>,
     pieces: mpsc::Sender<BodyChunk>,
     /// Their bytes are in the budget of the caller until they are sent.
-    _charge: Option<Charge>,
+    charge: Option<Charge>,
 }
 
 // === impl CollectedBody ===
@@ -519,13 +521,14 @@ impl CollectedBody {
 // === impl UnreadPieces ===
 
 impl UnreadPieces {
-    /// Sends them, and ends the stream.
-    async fn hand_over(self) {
+    /// Sends them, and ends the stream. Returns their charge.
+    async fn hand_over(self) -> Option<Charge> {
         for piece in self.waiting {
             if self.pieces.send(Ok(piece)).await.is_err() {
-                return;
+                break;
             }
         }
+        self.charge
     }
 }
 
@@ -594,7 +597,7 @@ mod tests {
         UnreadPieces {
             waiting: collected.waiting,
             pieces,
-            _charge: collected.charge,
+            charge: collected.charge,
         }
     }
 
