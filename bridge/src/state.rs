@@ -47,7 +47,7 @@ pub use view::{Progress, View, ViewOptions, ViewTask};
 
 /// How long a caller waits until its record is stored and read back.
 pub(crate) const ATTENDED: Duration = Duration::from_secs(10);
-/// How long a caller waits whose answer is known, or whose time is up.
+/// How long a caller waits for the log when its answer is known or its time is up.
 pub(crate) const STORED: Duration = Duration::from_secs(2);
 /// How long a record may take that no caller waits for: longer than any bus tries to store it.
 pub(crate) const UNATTENDED: Duration = Duration::from_secs(17 * 60);

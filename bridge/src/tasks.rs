@@ -179,7 +179,7 @@ impl Tasks {
         })
     }
 
-    /// Stores an event in a limited time, for instance for a caller, and waits until the task contains it or has rejected it as too late.
+    /// Stores an event, and waits a limited time until the task contains it or has rejected it as too late.
     ///
     /// # Errors
     /// When the event is not stored in time.

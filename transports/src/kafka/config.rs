@@ -352,7 +352,7 @@ impl KafkaConfig {
             // Neither a metadata request nor a publication creates a topic by accident.
             .set("allow.auto.create.topics", "false")
             .set_default("reconnect.backoff.max.ms", "1000")
-            // A connection to a broker that was paused may never be set up; the next one is.
+            // A broker that was paused may never answer on a connection that was opened meanwhile.
             .set_default("socket.connection.setup.timeout.ms", "10000")
             .set_default("socket.keepalive.enable", "true")
             .set_default("enable.metrics.push", "false");
