@@ -1,14 +1,16 @@
 //! Replicas that share the records of executions and `localStorage`, over real Kafka and real JetStream.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 use support::battery::within;
 use support::running::Running;
-use support::server::{Kind, named};
+use support::server::{Kind, Private, named};
 use support::service::Service;
 use tokio::task::JoinSet;
+use tokio::time::sleep;
 
 use crate::plain::unique;
 
@@ -158,4 +160,50 @@ async fn an_execution_runs_once_on_replicas_that_share_jetstream() {
     if let Some(nats) = named(Kind::Nats) {
         each_runs_once(&format!("{{ type: nats, servers: ['{nats}'] }}")).await;
     }
+}
+
+/// An outage of the log that is longer than one attempt to write to it delays an execution, and does not make it fail.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_execution_continues_after_an_outage_of_its_log() {
+    if named(Kind::Nats).is_none() {
+        return;
+    }
+    let Some(log) = Private::start_new(Kind::Nats).await else {
+        return;
+    };
+    let service = Service::open().await;
+    let transport = format!("{{ type: nats, servers: ['nats://{}'] }}", log.address());
+    let bridge = Running::start(&config(&unique("outage"), &transport, &service)).await;
+    let store = json!({"StoreData": {"inputPath": "/workflow/posted", "storage": "localStorage", "key": "posted"}});
+    let body = workflow(
+        "delayed",
+        &[("held", service.post("/held")), ("kept", store)],
+    );
+    let door = bridge.door.clone();
+    let running =
+        tokio::spawn(
+            async move { call(&door, Method::POST, "workflows/execute", Some(&body)).await },
+        );
+    service.until_held(1).await;
+    log.freeze().await;
+    service.release(1);
+    // By then one attempt to write has failed.
+    within("the log is seen to be silent", async {
+        while bridge.report().ready {
+            sleep(Duration::from_millis(50)).await;
+        }
+    })
+    .await;
+    log.thaw().await;
+    let (_, answer) = within("it ends", running).await.unwrap();
+    assert_eq!(answer["status"], "success", "{answer}");
+    let stored = call(
+        &bridge.door,
+        Method::GET,
+        "storage/localStorage/posted",
+        None,
+    )
+    .await;
+    assert_eq!(stored.0, StatusCode::OK, "{}", stored.1);
+    bridge.stop().await;
 }

@@ -280,7 +280,7 @@ impl fmt::Display for NoAnswer {
             RequestState::Unsent => {
                 return write!(
                     f,
-                    "not sent within {millis} ms: earlier work on the same HTTP request took all of the time"
+                    "not sent within {millis} ms: earlier requests of the batch, or the shared state, took all of the time"
                 );
             }
             RequestState::Unconfirmed(cause) => {

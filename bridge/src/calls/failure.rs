@@ -749,7 +749,7 @@ mod tests {
             ),
             (
                 RequestState::Unsent,
-                "earlier work on the same HTTP request took all of the time",
+                "earlier requests of the batch, or the shared state, took all of the time",
             ),
         ] {
             let unpublished = CallError::Timeout(Box::new(NoAnswer {

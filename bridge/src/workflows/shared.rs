@@ -94,9 +94,17 @@ impl SharedStore {
         (!is_own && !is_over).then_some(execution.until)
     }
 
-    async fn commit(&self, key: &str, event: &Event, deadline: Duration) -> Result<(), StoreError> {
+    /// Records an event for a caller that waits for it.
+    async fn commit(&self, key: &str, event: &Event) -> Result<(), StoreError> {
         let body = Some(body::write(event));
-        let stored = self.executions.commit(&log_key(key), body, deadline).await;
+        let stored = self.executions.commit(&log_key(key), body, ATTENDED).await;
+        stored.map(drop).map_err(failed)
+    }
+
+    /// Records an event of an execution, which waits for the end of an outage.
+    async fn record(&self, key: &str, event: &Event) -> Result<(), StoreError> {
+        let (key, body) = (log_key(key), Some(body::write(event)));
+        let stored = self.executions.commit_again(&key, body, UNATTENDED).await;
         stored.map(drop).map_err(failed)
     }
 
@@ -109,7 +117,7 @@ impl SharedStore {
             run: run.clone(),
             execution: written,
         };
-        self.commit(&key, &event, UNATTENDED).await?;
+        self.record(&key, &event).await?;
         let current = self.execution(&key, |execution| execution.run.clone());
         if is_final {
             self.runs().remove(&key);
@@ -127,7 +135,7 @@ impl SharedStore {
         let value = value.map(|value| Value::of(key.into(), &value)).transpose();
         let value = value.map_err(|error| StoreError(error.into()))?;
         let body = value.map(|value| body::write(&value));
-        let stored = self.values.commit(&at, body, UNATTENDED).await;
+        let stored = self.values.commit_again(&at, body, UNATTENDED).await;
         stored.map(drop).map_err(failed)
     }
 
@@ -171,7 +179,7 @@ impl SharedStore {
                         let run = self.own_run(&of);
                         let summary_key = key.into();
                         let removed = Event::Removed { run, summary_key };
-                        self.commit(&of, &removed, UNATTENDED).await?;
+                        self.record(&of, &removed).await?;
                     }
                     _ => return Err(other("a record and its summary must be written together")),
                 },
@@ -209,7 +217,7 @@ impl SharedStore {
             execution: written.map_err(|error| StoreError(error.into()))?,
         };
         self.note_run(&key, &run, until);
-        let committed = self.commit(&key, &event, ATTENDED).await;
+        let committed = self.commit(&key, &event).await;
         let current = self.execution(&key, |execution| execution.run.clone());
         if current.as_ref() == Some(&run) {
             return Ok(true);
@@ -406,7 +414,7 @@ impl Store for SharedStore {
             if !self.runs_elsewhere(key) {
                 return Ok(false);
             }
-            let cancelled = self.commit(key, &Event::Cancelled, ATTENDED).await;
+            let cancelled = self.commit(key, &Event::Cancelled).await;
             cancelled.map(|()| true)
         })
     }
