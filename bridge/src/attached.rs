@@ -43,7 +43,7 @@ use std::time::Duration;
 
 use a2abus_plugin::protocol::dialect::Dialect;
 use a2abus_plugin::protocol::jsonrpc::{self, Id};
-use a2abus_plugin::{Event, Ids, MapContext, Text};
+use a2abus_plugin::{Event, Ids, Kind, MapContext, Text};
 use a2abus_transports::{Consumer, Delivery, TransportError};
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
@@ -695,20 +695,28 @@ impl AttachedBinding {
         let work = self.with_server(request, parts);
         let publishing = async {
             while let Some(part) = receiver.recv().await {
-                let is_question = part.is_question;
+                let (is_question, kind) = (part.is_question, part.kind);
                 let published = self
                     .reply_publisher
                     .part(&self.intake, &request.requester, part);
                 match published.await {
                     Ok(()) => deadlines.extend(is_question),
                     Err(error) => {
-                        tracing::debug!(binding = %self.intake.name, %error, "a message that precedes an answer is not delivered");
+                        if let Some(suppressed) = self.log.unanswered.allow() {
+                            tracing::warn!(binding = %self.intake.name, id = %request.id, kind = kind.as_str(), %error, suppressed, "a message that precedes an answer is not delivered");
+                        }
+                        // Without this part, the answer would be wrong.
+                        if kind == Kind::Stream {
+                            let lost = CallError::Undeliverable(error.to_string().into());
+                            return Err(Failure::on_bus(&lost));
+                        }
                     }
                 }
             }
+            Ok(())
         };
         // The channel of parts closes when the work ends; the last parts are published before the answer.
-        let both = async { tokio::join!(work, publishing).0 };
+        let both = async { tokio::try_join!(work, publishing).map(|(answer, ())| answer) };
         let answer = deadlines.limit(pin!(both)).await;
         let answer = answer.unwrap_or_else(|| Err(late("its server did not answer in time")));
         CallResult {

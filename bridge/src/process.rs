@@ -608,10 +608,17 @@ async fn watch_health(
                 bus.metrics.up.set(1);
                 readiness.set(condition.as_str(), Ok(()));
             }
+            Health::Impaired(cause) => {
+                if !matches!(before, Some(Health::Impaired(_))) {
+                    tracing::warn!(%transport, %cause, "the transport is connected, but one of its subscriptions cannot be read: trying again");
+                }
+                bus.metrics.up.set(1);
+                readiness.set(condition.as_str(), Err(cause.to_string()));
+            }
             Health::Connecting(cause) | Health::Down(cause) => {
                 match (&before, &now) {
                     (_, Health::Connecting(_)) => tracing::info!(%transport, "{cause}"),
-                    (Some(Health::Up), _) => {
+                    (Some(Health::Up | Health::Impaired(_)), _) => {
                         tracing::warn!(%transport, %cause, "the transport is down: reconnecting");
                     }
                     (Some(Health::Connecting(_) | Health::Down(_)) | None, _) => {

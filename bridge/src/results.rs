@@ -34,7 +34,7 @@ use a2abus_plugin::Text;
 use bytes::Bytes;
 use sha2::{Digest as _, Sha256};
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_util::task::TaskTracker;
 use tracing::Level;
 
@@ -69,6 +69,7 @@ pub(crate) struct Results {
     unfollowed: LogLimit,
     unrenewed: LogLimit,
     unwatched: LogLimit,
+    unclaimed: LogLimit,
 }
 
 /// The state of an idempotency key for one request.
@@ -104,6 +105,8 @@ const PART: Duration = Duration::from_secs(30);
 const RENEWAL: Duration = Duration::from_secs(5);
 /// How long a claim is not renewed before the log is checked, and how long after that its replica counts as stopped.
 const SILENCE: Duration = Duration::from_secs(10);
+/// How often a claim is recorded if it loses to an earlier claim that is then released.
+const CLAIMS: usize = 3;
 
 /// At most this many keys are watched over.
 const MAX_WATCHED: usize = 4_096;
@@ -134,6 +137,17 @@ impl Results {
             unfollowed: log.limit(Level::WARN, "more calls were not recorded"),
             unrenewed: log.limit(Level::WARN, "more claims were not renewed"),
             unwatched: log.limit(Level::WARN, "more idempotency keys were not watched"),
+            unclaimed: log.limit(
+                Level::WARN,
+                "more requests with an Idempotency-Key were refused",
+            ),
+        }
+    }
+
+    /// Logs that a request is refused because its key cannot be looked up.
+    pub(crate) fn log_refused(&self, error: &StateError) {
+        if let Some(suppressed) = self.unclaimed.allow() {
+            tracing::warn!(%error, suppressed, "a request with an Idempotency-Key is refused: its key cannot be looked up");
         }
     }
 
@@ -152,10 +166,16 @@ impl Results {
         }
         self.view.check_read()?;
         let claimed = body::write(&Event::Claimed(claim.clone()));
-        self.view
-            .commit(key, Some(claimed), deadline.min(ATTENDED))
-            .await?;
-        Ok(self.key_state(key, claim).unwrap_or(KeyState::Forgotten))
+        let until = Instant::now() + deadline.min(ATTENDED);
+        for _ in 0..CLAIMS {
+            let left = until.saturating_duration_since(Instant::now());
+            self.view.commit(key, Some(claimed.clone()), left).await?;
+            if let Some(state) = self.key_state(key, claim) {
+                return Ok(state);
+            }
+            // An earlier claim of the key came first, and was released after this one.
+        }
+        Ok(KeyState::Forgotten)
     }
 
     /// The state of a key for a request; `None` if it is not claimed.
@@ -679,10 +699,10 @@ pub(crate) fn digest_of<const N: usize>(texts: [&[u8]; N]) -> Text {
 mod tests {
     use std::future::pending;
 
-    use tokio::time::Instant;
+    use futures_util::FutureExt as _;
 
     use super::*;
-    use crate::state::{MemoryLog, ViewOptions, ViewTask};
+    use crate::state::{Log as _, MemoryLog, ViewOptions, ViewTask};
 
     const KEY: &str = "key-1";
     const LONG: Duration = Duration::from_secs(300);
@@ -759,6 +779,25 @@ mod tests {
         let state = second.claim(KEY, &claim("b"), LONG).await.unwrap();
         assert!(matches!(state, KeyState::Lost(_)), "{state:?}");
         assert!(second.watched().is_empty());
+    }
+
+    /// The claim of a request that was refused may reach the log late, and is released only after the next request.
+    #[tokio::test(start_paused = true)]
+    async fn a_key_whose_earlier_claim_is_released_late_is_claimed() {
+        let log = MemoryLog::new(RESULTS, 1 << 20);
+        let (results, _log) = replica(&log);
+        let append = |event| {
+            let appended = log.append(KEY, Some(body::write(&event)));
+            appended.now_or_never().unwrap().unwrap();
+        };
+        append(Event::Claimed(claim("a")));
+        // The view has not applied that.
+        let next = claim("b");
+        let mut claiming = std::pin::pin!(results.claim(KEY, &next, LONG));
+        assert!(claiming.as_mut().now_or_never().is_none());
+        append(Event::Released { call: "a".into() });
+        let state = claiming.await.unwrap();
+        assert!(matches!(state, KeyState::Ours), "{state:?}");
     }
 
     #[tokio::test(start_paused = true)]

@@ -30,7 +30,7 @@ use tracing::Level;
 pub(crate) use self::fold::{Created, Event, Origin, Task};
 
 use self::fold::TaskFold;
-use self::model::{Artifact, Content, Message, Part, Raw, State, Status};
+use self::model::{Artifact, Content, Message, Part, Raw, State, Status, TASK_NOT_FOUND};
 use self::read::{AnswerPart, ReportedTask};
 use crate::calls::callid::CallId;
 use crate::calls::failure::Failure;
@@ -293,7 +293,7 @@ impl Tasks {
     pub(crate) fn drive(self: &Arc<Self>, id: Text, mut answer: Box<Answer>) {
         let tasks = Arc::clone(self);
         self.drivers.spawn(async move {
-            let driven = tasks.driven(&id, &mut answer, None).await;
+            let driven = tasks.driven((&id, None), &mut answer, None).await;
             tasks.log_lost(&id, driven);
         });
     }
@@ -310,6 +310,8 @@ impl Tasks {
     ) -> oneshot::Receiver<Result<T, StateError>> {
         let (tasks, first) = (Arc::clone(self), first.map(Box::new));
         let (sender, receiver) = oneshot::channel();
+        // The state that a message for an existing task finds.
+        let before = self.get(&id).map(|task| task.status.state);
         self.drivers.spawn(async move {
             if let Err(error) = Box::pin(tasks.record(&id, &beginning)).await {
                 if let Err(Err(error)) = sender.send(Err(error)) {
@@ -319,7 +321,7 @@ impl Tasks {
             }
             // The caller may be gone.
             let _ = sender.send(Ok(begun.await));
-            let driven = tasks.driven(&id, &mut answer, first).await;
+            let driven = tasks.driven((&id, before), &mut answer, first).await;
             tasks.log_lost(&id, driven);
         });
         receiver
@@ -411,7 +413,7 @@ impl Tasks {
     // memory before.
     async fn driven(
         &self,
-        id: &Text,
+        (id, mut before): (&Text, Option<State>),
         answer: &mut Answer,
         first: Option<Box<(AnswerPart, bool)>>,
     ) -> Result<(), StateError> {
@@ -428,7 +430,12 @@ impl Tasks {
                             // Another replica continues the task.
                             return Ok(());
                         }
-                        if Box::pin(self.take(id, part, Origin::of_part(answer))).await? {
+                        let before = before.take().filter(|_| match &part {
+                            Some(Err(error)) => answer.is_undelivered(error),
+                            Some(Ok(_)) | None => true,
+                        });
+                        let taken = self.take((id, before), part, Origin::of_part(answer));
+                        if Box::pin(taken).await? {
                             return Box::pin(self.finish(id)).await;
                         }
                     },
@@ -462,17 +469,19 @@ impl Tasks {
         Ok(last)
     }
 
-    /// Processes a part of the answer. Returns whether it is the last one.
+    /// Processes a part of the answer. Returns whether it is the last one. `before` is the state that a message for an
+    /// existing task found, unless the agent may be working on that message.
     async fn take(
         &self,
-        id: &Text,
+        (id, before): (&Text, Option<State>),
         part: Option<Result<calls::Part, CallError>>,
         from: Origin,
     ) -> Result<bool, StateError> {
         match part {
             None => Ok(true),
             Some(Err(error)) => {
-                self.fail(id, Failure::call(&error).message()).await?;
+                let why = failure_message(Failure::call(&error).message());
+                self.refused(id, before, why).await?;
                 Ok(true)
             }
             Some(Ok(part)) => {
@@ -482,7 +491,9 @@ impl Tasks {
                         self.record_from(id, reported, &from).await?
                     }
                     Some(AgentAnswer::Error(part)) => {
-                        self.fail_with(id, error_message(&part)).await?
+                        let error = AgentError::of(&part);
+                        let state = before.filter(|_| error.code != Some(TASK_NOT_FOUND));
+                        self.refused(id, state, error.message()).await?
                     }
                     // Progress in another protocol.
                     None => self.record_taken(id, &from).await?,
@@ -503,12 +514,16 @@ impl Tasks {
         }
     }
 
-    async fn fail(&self, id: &Text, why: &str) -> Result<(), StateError> {
-        self.fail_with(id, failure_message(why)).await
-    }
-
-    async fn fail_with(&self, id: &Text, message: Message) -> Result<(), StateError> {
-        let status = Status::now(State::Failed, Some(message));
+    /// Ends a task whose agent refused its message, or did not get it. If the task was waiting for that message, it waits
+    /// for another one.
+    async fn refused(
+        &self,
+        id: &Text,
+        before: Option<State>,
+        why: Message,
+    ) -> Result<(), StateError> {
+        let state = before.filter(|state| state.is_at_rest());
+        let status = Status::now(state.unwrap_or(State::Failed), Some(why));
         self.record(id, &Event::Status(status)).await
     }
 
@@ -573,11 +588,13 @@ impl Tasks {
                 artifact,
                 append,
                 last,
+                metadata,
             } => {
                 let event = Event::Artifact {
                     artifact,
                     append,
                     last,
+                    metadata,
                 };
                 numbered(named(task).into_iter().chain([event]).collect())
             }
@@ -588,11 +605,13 @@ impl Tasks {
                     description: None,
                     parts: vec![plain_part(json)],
                     metadata: None,
+                    extensions: Vec::new(),
                 };
                 let event = Event::Artifact {
                     artifact,
                     append: false,
                     last: true,
+                    metadata: None,
                 };
                 numbered(vec![
                     event,
@@ -617,10 +636,16 @@ fn differences(reported: ReportedTask, task: &Task) -> Vec<(u32, Event)> {
     let messages = reported.history.into_iter();
     let messages = messages.map(|message| Event::Said { message });
     let artifacts = reported.artifacts.into_iter();
+    // The agent may add to the artifacts of an unfinished task.
+    let last = reported
+        .status
+        .as_ref()
+        .is_none_or(|status| status.state.is_at_rest());
     let artifacts = artifacts.map(|artifact| Event::Artifact {
         artifact,
         append: false,
-        last: true,
+        last,
+        metadata: None,
     });
     let status = reported.status.map(Event::Status);
     let events = named
@@ -636,7 +661,9 @@ fn differences(reported: ReportedTask, task: &Task) -> Vec<(u32, Event)> {
         Event::Status(status) => {
             let shown = task.status.message.as_ref().map(|message| &message.id);
             let is_shown = |message: &Message| shown == Some(&message.id);
-            status.state == task.status.state && status.message.as_ref().is_none_or(is_shown)
+            status.state == task.status.state
+                && status.message.as_ref().is_none_or(is_shown)
+                && task.has_metadata(status.metadata.as_deref())
         }
         Event::Named { task: named } => task.agents_id.as_ref() == Some(named),
         Event::Said { message } => task.history.iter().any(|known| known.id == message.id),
@@ -653,27 +680,42 @@ fn failure_message(why: &str) -> Message {
     Message::of_agent(vec![Part::of(Content::Text(why.to_owned()))])
 }
 
-/// The message of a task that fails with an error of its agent. Its metadata contains the whole error, unless it is large.
-fn error_message(part: &calls::Part) -> Message {
-    #[derive(Deserialize)]
-    struct Response {
-        error: Raw,
+/// An error of an agent.
+struct AgentError {
+    whole: Option<Raw>,
+    text: Option<String>,
+    code: Option<i64>,
+}
+
+// === impl AgentError ===
+
+impl AgentError {
+    fn of(part: &calls::Part) -> Self {
+        #[derive(Deserialize)]
+        struct Response {
+            error: Raw,
+        }
+        #[derive(Deserialize)]
+        struct Error {
+            code: Option<i64>,
+            message: Option<String>,
+        }
+        let whole = serde_json::from_slice::<Response>(&part.body);
+        let whole = whole.ok().map(|response| response.error);
+        let read = whole.as_ref();
+        let read = read.and_then(|error| serde_json::from_str::<Error>(error.get()).ok());
+        let (text, code) = read.map_or((None, None), |error| (error.message, error.code));
+        Self { whole, text, code }
     }
-    #[derive(Deserialize)]
-    struct Error {
-        message: String,
+
+    /// The message of its task. Its metadata contains the whole error, unless it is large.
+    fn message(self) -> Message {
+        let text = self.text.as_deref();
+        let mut message = failure_message(text.unwrap_or("the agent answered with an error"));
+        let kept = self.whole.filter(|error| error.get().len() <= MAX_ERROR);
+        message.metadata = kept.and_then(|error| to_raw_value(&json!({ "error": error })).ok());
+        message
     }
-    let error = serde_json::from_slice::<Response>(&part.body);
-    let error = error.ok().map(|response| response.error);
-    let read = error.as_ref();
-    let read = read.and_then(|error| serde_json::from_str::<Error>(error.get()).ok());
-    let mut message = match &read {
-        Some(error) => failure_message(&error.message),
-        None => failure_message("the agent answered with an error"),
-    };
-    let kept = error.filter(|error| error.get().len() <= MAX_ERROR);
-    message.metadata = kept.and_then(|error| to_raw_value(&json!({ "error": error })).ok());
-    message
 }
 
 // === impl AgentAnswer ===

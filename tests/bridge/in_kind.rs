@@ -491,6 +491,40 @@ async fn a_batch_may_mix_families() {
     world.end().await;
 }
 
+/// Answers that are no events get what an event needs: a type of their data, an id of their own, and the request that
+/// they belong to.
+#[tokio::test]
+async fn plain_answers_to_events_are_complete_events() {
+    let mut world = World::new().await;
+    let event = |id: &str| {
+        json!({
+            "specversion": "1.0", "id": id, "source": "/me", "type": "ask", "mcptype": "request",
+            "targetagent": "weather", "data": { "city": id },
+        })
+    };
+    let batch = world.post("/rpc", json!([event("q-1"), event("q-2")]).to_string());
+    let batch = batch.header("content-type", "application/cloudevents-batch+json");
+    let answers = ["q-1", "q-2"].map(|_| Message::plain(r#"{"snow":"yes"}"#));
+    let sent = tokio::spawn(batch.send());
+    for answer in answers {
+        let agent_request = world.agent_request().await;
+        world.answer(&agent_request, answer).await;
+    }
+    let response = sent.await.unwrap().unwrap();
+    assert_eq!(
+        header(&response, "content-type"),
+        "application/cloudevents-batch+json"
+    );
+    let answers: Vec<Value> = response.json().await.unwrap();
+    assert_ne!(answers[0]["id"], answers[1]["id"]);
+    for (answer, request) in answers.iter().zip(["q-1", "q-2"]) {
+        assert_eq!(answer["datacontenttype"], "application/json", "{answer}");
+        assert_eq!(answer["data"], json!({ "snow": "yes" }), "{answer}");
+        assert_eq!(answer["collaborationid"], request, "{answer}");
+    }
+    world.end().await;
+}
+
 #[tokio::test]
 async fn an_event_carries_the_deadline_of_its_sender() {
     let world = World::new().await;

@@ -681,6 +681,42 @@ async fn a_question_of_an_agent_reaches_the_client_and_its_answer_the_agent() {
     assert_eq!(answer_with(json!(id)).await.unwrap().status(), 400);
 }
 
+/// A caller who is no client of MCP cannot be asked. The agent learns that at once, and can still answer.
+#[tokio::test]
+async fn a_question_to_a_caller_of_rpc_is_refused_and_the_call_goes_on() {
+    let mut servers = Servers::open().await;
+    let call = request(5, "tools/call", json!({ "name": "ask" }));
+    let sent = tokio::spawn(servers.post("/rpc/maps", call).send());
+    let (_, call) = servers.next_request().await;
+    let call: Value = serde_json::from_str(&call).unwrap();
+    let mut answers = Vec::new();
+    for _ in 0..3 {
+        let (_, answer) = servers.next_request().await;
+        let answer: Value = serde_json::from_str(&answer).unwrap();
+        answers.push((answer["id"].clone(), answer["error"]["code"].clone()));
+    }
+    let refused = json!(-32_601);
+    assert_eq!(
+        answers,
+        [
+            (json!(1), json!(null)),
+            (json!(2), refused.clone()),
+            (json!("q.3"), refused)
+        ]
+    );
+    let to = call["id"].as_str().unwrap();
+    let mut at = servers.reply_to.recv().await.unwrap();
+    while !at.as_str().ends_with(to) {
+        at = servers.reply_to.recv().await.unwrap();
+    }
+    let result = json!({ "jsonrpc": "2.0", "id": to, "result": { "content": [] } });
+    let at = Address::topic(at);
+    publish(&servers.front.memory, &at, result.to_string()).await;
+    let response = timeout(SOON, sent).await.unwrap().unwrap().unwrap();
+    let answer = json_of(response).await;
+    assert_eq!(answer["result"], json!({ "content": [] }), "{answer}");
+}
+
 #[tokio::test]
 async fn all_agents_are_one_server_with_their_names_in_front() {
     let mut servers = Servers::open().await;
@@ -875,8 +911,10 @@ async fn only_the_first_revision_has_batches() {
 async fn clients_are_notified_that_the_lists_have_changed() {
     let servers = Servers::open().await;
     let url = format!("{}/mcp", servers.front.base);
-    let plain = Client::new().get(&url).send().await.unwrap();
-    assert_eq!(plain.status(), 405);
+    for accept in ["application/json", "text/html,*/*;q=0.8"] {
+        let plain = Client::new().get(&url).header("accept", accept);
+        assert_eq!(plain.send().await.unwrap().status(), 405, "{accept}");
+    }
     let events = Client::new()
         .get(&url)
         .header("accept", "text/event-stream")

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use a2abus_transports::memory::Memory;
 use a2abus_transports::{
     Address, Consumer, Delivery, Message, Outcome, Reading, Subscription, TopicFilter,
-    Transport as _,
+    Transport as _, TransportErrorKind,
 };
 use reqwest::{RequestBuilder, Response, StatusCode};
 use serde_json::{Value, json};
@@ -293,6 +293,25 @@ impl Agent {
                 say("result", status("completed", true)).await;
             }
             Some("ask") => say("result", status("input-required", true)).await,
+            Some("refuse") => {
+                say(
+                    "error",
+                    json!({ "code": -32602, "message": "that is not a city" }),
+                )
+                .await
+            }
+            Some("described") => {
+                let mut working = status("working", false);
+                working["metadata"] = json!({ "session": 1, "step": "first" });
+                say("result", working).await;
+                let mut artifact = chunk("sunny", false);
+                artifact["metadata"] = json!({ "author": "me" });
+                artifact["artifact"]["extensions"] = json!(["urn:x"]);
+                say("result", artifact).await;
+                let mut completed = status("completed", true);
+                completed["metadata"] = json!({ "step": "last" });
+                say("result", completed).await;
+            }
             Some("begin" | "deaf") => say("result", status("working", false)).await,
             _ => {}
         }
@@ -851,6 +870,56 @@ async fn a_task_continues_with_the_next_message() {
         let request = bus.next_request().await;
         assert_eq!(request["params"]["message"]["contextId"], context);
     }
+}
+
+/// Extensions of A2A put their data into metadata.
+#[tokio::test]
+async fn metadata_of_events_and_tasks_reaches_the_client() {
+    let bus = Bus::open().await;
+    let events = bus.stream(user_message("described")).await.rest().await;
+    let results: Vec<Value> = events
+        .iter()
+        .map(|event| event.json()["result"].clone())
+        .collect();
+    let of = |index: usize| &results[results.len() - 3 + index];
+    assert_eq!(of(0)["metadata"], json!({ "session": 1, "step": "first" }));
+    assert_eq!(of(1)["metadata"], json!({ "author": "me" }));
+    assert_eq!(of(1)["artifact"]["extensions"], json!(["urn:x"]));
+    assert_eq!(of(2)["metadata"], json!({ "step": "last" }));
+    let id = json!({ "id": results[0]["id"] });
+    let merged = json!({ "session": 1, "step": "last" });
+    let task = bus.ask("tasks/get", id.clone()).await["result"].clone();
+    assert_eq!(task["metadata"], merged, "{task}");
+    assert_eq!(task["artifacts"][0]["extensions"], json!(["urn:x"]));
+    let task = bus.ask_1_0("GetTask", id).await["result"].clone();
+    assert_eq!(task["metadata"], merged, "{task}");
+}
+
+/// A task that waits for its client still waits if the next message did not reach the agent, or was refused by it.
+#[tokio::test]
+async fn a_task_survives_a_message_that_its_agent_refuses() {
+    let bus = Bus::open().await;
+    let response = bus.ask("message/send", user_message("ask")).await;
+    let task = response["result"]["id"].clone();
+    let next = |text: &str| {
+        let mut message = message(text);
+        message["taskId"] = task.clone();
+        message["contextId"] = json!("c-1");
+        json!({ "message": message })
+    };
+    let refused = bus.ask("message/send", next("refuse")).await["result"].clone();
+    assert_eq!(refused["status"]["state"], "input-required", "{refused}");
+    let said = &refused["status"]["message"];
+    assert_eq!(said["parts"][0]["text"], "that is not a city");
+    assert_eq!(said["metadata"]["error"]["code"], -32602);
+    let agents = || TopicFilter::new("a2a.weather").unwrap();
+    let memory = &bus.front.memory;
+    memory.set_refused(agents(), Some(TransportErrorKind::Unauthorised));
+    let unsent = bus.ask("message/send", next("task")).await["result"].clone();
+    assert_eq!(unsent["status"]["state"], "input-required", "{unsent}");
+    memory.set_refused(agents(), None);
+    let completed = bus.ask("message/send", next("task")).await["result"].clone();
+    assert_eq!(completed["status"]["state"], "completed", "{completed}");
 }
 
 #[tokio::test]

@@ -459,6 +459,8 @@ impl Attributes {
         if let Some(value) = content_type.only()? {
             match (event.datacontenttype(), binding) {
                 (None, _) => event.set("datacontenttype", utf8("content-type", value)?)?,
+                // Some libraries write both, such as the SDK for JavaScript.
+                (Some(same), _) if same.as_bytes() == value => {}
                 // Headers by which NATS or a library describes the payload. The event takes precedence.
                 (Some(_), ProtocolBinding::Nats) => {}
                 (

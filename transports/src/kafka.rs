@@ -42,6 +42,7 @@ pub use config::{Compression, KafkaConfig, KafkaSasl, KafkaTls, SaslMechanism};
 pub use properties::KafkaProperties;
 pub use topics::TopicSettings;
 
+use self::checkup::SecondOpinion;
 use crate::error::{TransportError, TransportErrorKind};
 use crate::message::{Message, Topic};
 use crate::transport::{Address, Confirmation, Consumer, Health, Reading, Subscription, Transport};
@@ -117,8 +118,17 @@ impl Kafka {
             readers: TaskTracker::new(),
         });
         // From here on, dropping `shared` on failure stops the threads of the producer.
+        let settings = Arc::clone(&shared.config);
         spawn("a2abus-kafka-watch", move || {
-            health::watch(&pulse, &changes, || probe(&producer));
+            let mut second = SecondOpinion::default();
+            health::watch(&pulse, &changes, || match probe(&producer) {
+                Err(_) if second.is_answered(&settings) => Ok(()),
+                Err(error) => Err(error),
+                Ok(()) => {
+                    second.close();
+                    Ok(())
+                }
+            });
             drop(changes);
         })?;
         Ok(Self { shared })
@@ -188,7 +198,7 @@ impl Kafka {
     /// the client queues the message and finds out.
     async fn check_exists(&self, topic: &Topic) -> Result<usize, TransportError> {
         let topics = self.shared.producer.topics();
-        if *self.shared.health.borrow() != Health::Up {
+        if !self.shared.health.borrow().is_up() {
             return Existence::Undetermined.into_result(topic);
         }
         let lookup = tokio::time::timeout(LOOKUP_TIMEOUT, self.find(topics, topic)).await;

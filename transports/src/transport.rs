@@ -92,8 +92,20 @@ pub enum Health {
     Up,
     /// No attempt to connect has succeeded or failed yet; the brokers or servers.
     Connecting(Text),
+    /// It answers, but one of its subscriptions cannot continue; which one, and the reason.
+    Impaired(Text),
     /// It does not answer; the reason.
     Down(Text),
+}
+
+// === impl Health ===
+
+impl Health {
+    /// Whether the bus answers.
+    #[must_use]
+    pub fn is_up(&self) -> bool {
+        matches!(self, Self::Up | Self::Impaired(_))
+    }
 }
 
 /// What to read and how.

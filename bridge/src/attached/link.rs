@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use a2abus_plugin::json::range_of;
 use a2abus_plugin::protocol::jsonrpc::{Id, JsonRpc, error, result, splice};
@@ -17,6 +18,7 @@ use prometheus::{IntCounter, IntGauge};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::watched::Watched;
@@ -79,8 +81,8 @@ struct Open {
     calls: HashMap<u64, Call>,
     /// Open questions to clients, by the id that the clients see, as JSON.
     questions: HashMap<Text, Question>,
-    /// Unanswered calls whose caller no longer waits. The server may still work on them.
-    abandoned: HashSet<u64>,
+    /// Unanswered calls whose caller has stopped waiting, and when. The server may still work on them.
+    abandoned: HashMap<u64, Instant>,
     last: u64,
     is_closed: bool,
 }
@@ -142,9 +144,10 @@ pub(super) struct Waiting {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Disconnected;
 
-/// Maximum number of open questions, and of abandoned calls that are tracked individually.
+/// Maximum number of open questions.
 const MAX_QUESTIONS: usize = 1_000;
-const MAX_ABANDONED: usize = 10_000;
+/// How long the server may still work on a call after its cancel. MCP allows it not to answer the call.
+const STOPPED: Duration = Duration::from_secs(60);
 
 /// The members that are read from a message.
 #[derive(Debug, Deserialize)]
@@ -604,21 +607,24 @@ impl Drop for Waiting {
 // === impl Open ===
 
 impl Open {
-    /// Removes a call that the server has answered. Returns also whether it had been abandoned.
+    /// Removes a call that the server has answered. Returns also whether a call ever had this number.
     fn ended(&mut self, number: u64) -> (Option<Call>, bool) {
-        let was_abandoned = self.abandoned.remove(&number);
+        self.abandoned.remove(&number);
         drop(self.asked_by(number));
-        (self.calls.remove(&number), was_abandoned)
+        let is_known = (1..=self.last).contains(&number);
+        (self.calls.remove(&number), is_known)
     }
 
     /// Marks a call as abandoned: its answer is no longer needed.
     fn abandon(&mut self, number: u64) {
-        if self.abandoned.len() < MAX_ABANDONED {
-            self.abandoned.insert(number);
-        } else {
-            // No call has this number, so the entry stays until the server ends.
-            self.abandoned.insert(0);
-        }
+        self.abandoned.retain(|_, since| since.elapsed() < STOPPED);
+        self.abandoned.insert(number, Instant::now());
+    }
+
+    /// Whether the server may still work on a call that nobody waits for.
+    fn works_on_abandoned(&self) -> bool {
+        let mut since = self.abandoned.values();
+        since.any(|since| since.elapsed() < STOPPED)
     }
 
     /// Closes the questions of a call, and returns the server's own ids of them.
@@ -646,7 +652,7 @@ impl Open {
             let why = "the agent may process several calls at a time, and the message does not name its call: set `concurrency` of the agent to 1";
             return Err(Refused::never(why));
         }
-        if !self.abandoned.is_empty() {
+        if self.works_on_abandoned() {
             let why = "the message may belong to an earlier call that was cancelled or timed out";
             return Err(Refused::now(why));
         }
@@ -686,13 +692,33 @@ fn number(id: &RawValue) -> Option<u64> {
 }
 
 /// Ignores poisoning: each change leaves the value consistent.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Servers of MCP need not answer a cancelled call.
+    #[tokio::test(start_paused = true)]
+    async fn a_cancelled_call_keeps_the_server_from_asking_for_a_minute() {
+        let mut open = Open {
+            last: 1,
+            ..Open::default()
+        };
+        open.abandon(1);
+        let refused = |open: &Open| open.owner(None, true).map(drop).unwrap_err().why;
+        assert!(refused(&open).contains("an earlier call"));
+        tokio::time::advance(STOPPED).await;
+        assert!(refused(&open).contains("no open call"));
+        // An answer ends it at once.
+        open.last = 2;
+        open.abandon(2);
+        assert!(open.ended(2).1);
+        assert!(refused(&open).contains("no open call"));
+        assert!(!open.ended(3).1);
+    }
 
     #[test]
     fn a_request_in_a_session_has_no_members_of_requests_that_stand_alone() {

@@ -25,13 +25,14 @@ use super::health::Health;
 use super::lifecycle::MAX_MESSAGE;
 use super::link::{Log, Part, Parts};
 use super::version;
-use super::web::{SendError, Web, messages, no_answer, refused};
+use super::web::{SendError, Web, error_text, messages, no_answer, refused};
 use crate::bus::delivery::jittered;
 use crate::calls::failure::{Failure, Reason};
 use crate::config::AttachProtocol;
 use crate::http::messages::Messages;
 use crate::registry::Registry;
 use crate::registry::card::Card;
+use crate::tasks::model::TASK_NOT_FOUND;
 
 /// The server.
 #[derive(Debug)]
@@ -101,8 +102,6 @@ const MISSING: Duration = Duration::from_secs(10);
 const MAX_CARD: usize = 1 << 20;
 /// The paths of a card, below the URL of the server or at its root.
 const CARDS: [&str; 2] = ["/.well-known/agent-card.json", "/.well-known/agent.json"];
-/// The error of a server that does not know a task. Source: A2A 0.3 section 8.2, A2A 1.0 section 9.5.
-const TASK_NOT_FOUND: i64 = -32_001;
 /// The errors of a server that speaks another version. Source: JSON-RPC 2.0 section 5.1, A2A 1.0 section 9.5.
 const METHOD_NOT_FOUND: i64 = -32_601;
 const VERSION_NOT_SUPPORTED: i64 = -32_009;
@@ -163,12 +162,14 @@ impl Plain {
                     MessageKind::Strange if status.is_success() => {
                         self.strange("a message that does not answer the request")
                     }
-                    MessageKind::Strange => return Err(refused(status)),
+                    MessageKind::Strange => {
+                        return Err(refused(status, error_text(&message).as_deref()));
+                    }
                 },
                 Ok(None) if status.is_success() => {
                     return Err(no_answer(status, content_type.as_ref()));
                 }
-                Ok(None) => return Err(refused(status)),
+                Ok(None) => return Err(refused(status, None)),
                 Err(error) => {
                     let why = error.to_string();
                     return Err(SendError {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::{ExitStatus, Stdio};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use a2abus_plugin::json::range_of;
@@ -23,7 +23,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::lifecycle::{INITIALIZED, Lifecycle, MAX_MESSAGE, QUEUE, RunEnd, START, profile};
-use super::link::{Disconnected, Line, Link, Log};
+use super::link::{Disconnected, Line, Link, Log, lock};
 use crate::config::TextOrSecret;
 use crate::lines::{Lines, on_one_line};
 
@@ -88,7 +88,8 @@ impl Program {
             Arc::clone(&self.log),
         );
         let link = Arc::new(link);
-        let listening = async { tokio::join!(read(stdout, &link), self.drain(stderr)) };
+        let last_line = Mutex::default();
+        let listening = async { tokio::join!(read(stdout, &link), self.drain(stderr, &last_line)) };
         // It may end before it is polled again.
         let mut listening = std::pin::pin!(listening.map(drop).fuse());
         // The input is closed at the end of this block.
@@ -103,6 +104,11 @@ impl Program {
         if matches!(ended, RunEnd::Failed(..)) && !listening.is_terminated() {
             // Read its last answers.
             let _ = timeout(LAST_LINES, &mut listening).await;
+        }
+        let last_line = std::mem::take(&mut *lock(&last_line));
+        if matches!(ended, RunEnd::Failed(..)) && !last_line.is_empty() {
+            // It usually has the cause, and it may be one of the lines that are not logged.
+            tracing::warn!(agent = %self.log.agent, "the attached program has ended; the last line of its standard error: {last_line}");
         }
         link.close();
         let read = async {
@@ -179,13 +185,15 @@ impl Program {
     }
 
     /// Logs its standard error. Reads every line, so that the program never blocks.
-    async fn drain(&self, stderr: impl AsyncRead + Unpin) {
+    async fn drain(&self, stderr: impl AsyncRead + Unpin, last_line: &Mutex<String>) {
         let mut lines = Lines::new(stderr, MAX_LOG);
         while let Ok(Some(line)) = lines.next().await {
-            if !line.bytes.is_empty()
-                && let Some(suppressed) = self.log.stderr.allow()
-            {
-                let text = String::from_utf8_lossy(&line.bytes);
+            if line.bytes.trim_ascii().is_empty() {
+                continue;
+            }
+            let text = String::from_utf8_lossy(&line.bytes);
+            lock(last_line).replace_range(.., &text);
+            if let Some(suppressed) = self.log.stderr.allow() {
                 tracing::info!(agent = %self.log.agent, suppressed, is_cut = line.is_cut, "standard error of the attached program: {text}");
             }
         }

@@ -25,7 +25,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::lifecycle::{INITIALIZED, Lifecycle, QUEUE, RunEnd, START, profile};
 use super::link::{Line, Link, Log, StartedCall};
-use super::web::{SendError, Web, messages, no_answer, refused};
+use super::web::{SendError, Web, error_text, messages, no_answer, refused};
 use crate::bus::delivery::jittered;
 use crate::http::messages::Messages;
 
@@ -253,6 +253,7 @@ impl Running<'_> {
         }
         let mut messages = messages(response);
         let of = Some(call.number);
+        let mut text = None;
         loop {
             match messages.next().await {
                 Ok(Some(message)) if self.link.receive(&message, of) == of => {
@@ -265,11 +266,11 @@ impl Running<'_> {
                     let _ = timeout(REST, rest).await;
                     return Ok(());
                 }
-                Ok(Some(_)) => {}
+                Ok(Some(message)) => text = error_text(&message),
                 Ok(None) => {
                     let failure = match status.is_success() {
                         true => no_answer(status, content_type.as_ref()),
-                        false => refused(status),
+                        false => refused(status, text.as_deref()),
                     };
                     self.link.fail(call.number, failure);
                     return Ok(());

@@ -10,6 +10,7 @@ use bytes::Bytes;
 use http::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, USER_AGENT};
 use http::{Method, Request, Response, StatusCode, Uri};
 use hyper::body::Incoming;
+use serde::Deserialize;
 
 use super::lifecycle::MAX_MESSAGE;
 use crate::calls::failure::{Failure, Reason};
@@ -35,6 +36,8 @@ pub(super) struct SendError {
 
 /// How many bytes of an error response are read.
 const MAX_ERROR_BYTES: usize = 1 << 20;
+/// The longest text of an error that is repeated, in characters.
+const MAX_TEXT: usize = 1_000;
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const BOTH: HeaderValue = HeaderValue::from_static("application/json, text/event-stream");
 const AGENT: HeaderValue = HeaderValue::from_static(concat!("a2abus/", env!("CARGO_PKG_VERSION")));
@@ -215,7 +218,22 @@ pub(super) fn no_answer(status: StatusCode, content_type: Option<&HeaderValue>) 
     ))
 }
 
-/// The error for a server that answered only with a status.
-pub(super) fn refused(status: StatusCode) -> Failure {
-    unavailable(&format!("it answered with HTTP {status}"))
+/// The error for a server that answered with a status, and possibly with the text of an error.
+pub(super) fn refused(status: StatusCode, text: Option<&str>) -> Failure {
+    let text = text.map_or_else(String::new, |text| format!(": {text}"));
+    unavailable(&format!("it answered with HTTP {status}{text}"))
+}
+
+/// The text of a JSON-RPC error that names no request.
+pub(super) fn error_text(message: &[u8]) -> Option<String> {
+    #[derive(Deserialize)]
+    struct Message {
+        error: Error,
+    }
+    #[derive(Deserialize)]
+    struct Error {
+        message: String,
+    }
+    let message: Message = serde_json::from_slice(message).ok()?;
+    Some(message.error.message.chars().take(MAX_TEXT).collect())
 }

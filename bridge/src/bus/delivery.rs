@@ -17,7 +17,7 @@ mod destinations;
 use std::sync::Arc;
 
 use a2abus_transports::{
-    Confirmation, Disposition, Health, Transport as _, TransportError, TransportErrorKind,
+    Confirmation, Disposition, Transport as _, TransportError, TransportErrorKind,
 };
 use tokio::time::{Duration, Instant};
 
@@ -111,7 +111,7 @@ impl Publisher {
     /// Whether the bus answers at all. If it does, a refusal concerns the message or its destination.
     fn is_up(&self, bus: BusId) -> bool {
         let bus = self.outbound.buses().get(bus);
-        bus.is_some_and(|bus| *bus.transport.health().borrow() == Health::Up)
+        bus.is_some_and(|bus| bus.transport.health().borrow().is_up())
     }
 
     /// Hands a copy to its bus; the confirmation comes later. A destination that is known to fail is not tried, except

@@ -265,7 +265,7 @@ impl Answer {
         copies
             .iter()
             .find_map(|copy| match &*buses.health(copy.bus)? {
-                Health::Up => None,
+                Health::Up | Health::Impaired(_) => None,
                 Health::Connecting(cause) | Health::Down(cause) => Some(cause.clone()),
             })
     }
@@ -373,9 +373,11 @@ impl Answer {
 
     /// The part for the caller; `None` for a question that the bridge has answered itself.
     async fn route_question(&mut self, part: Part) -> Option<Part> {
-        let Some(client) = self.client.filter(|_| !part.last) else {
+        if !part.is_question {
             return Some(part);
-        };
+        }
+        // A caller that is not a client of MCP cannot be asked.
+        let client = self.client.unwrap_or_default();
         let limits = self.calls.rules().limits;
         match client.question_in(self.id, &part.body, &limits) {
             None => Some(part),
@@ -434,7 +436,7 @@ impl Answer {
         self.end();
         self.account.failed(&error);
         if let Some(sent_calls) = &self.sent_calls
-            && (!self.may_have_arrived() || error.is_no_responders())
+            && self.is_undelivered(&error)
         {
             sent_calls.take_back();
         }
@@ -451,6 +453,11 @@ impl Answer {
             self.cancel();
         }
         error
+    }
+
+    /// Whether no agent can have received the request of a call that failed with this error.
+    pub(crate) fn is_undelivered(&self, error: &CallError) -> bool {
+        !self.may_have_arrived() || error.is_no_responders()
     }
 
     fn may_have_arrived(&self) -> bool {

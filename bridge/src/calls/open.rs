@@ -23,7 +23,7 @@ use crate::bus::outbound::{Outgoing, Provenance, RoutingError, TrackedRequest};
 use crate::calls::callid::{CallId, ReplyId};
 use crate::calls::cancel::Cancel;
 use crate::calls::failure::Recipient;
-use crate::calls::pending::{CallRequest, CallerMessage, Entry, Fingerprint, Form};
+use crate::calls::pending::{CallRequest, CallerMessage, Entry, Fingerprint, Form, Questions};
 use crate::calls::question::Abilities;
 use crate::calls::reply_form::ReplyForm;
 use crate::clock;
@@ -142,11 +142,10 @@ impl Exchange {
     /// Sets the questions that the caller supports.
     fn set_client(&mut self, client: Option<Abilities>) {
         self.client = client;
-        if let Form::JsonRpc {
-            takes_questions, ..
-        } = &mut self.form
+        if let Form::JsonRpc { questions, .. } = &mut self.form
+            && client.is_some()
         {
-            *takes_questions = client.is_some();
+            *questions = Questions::All;
         }
     }
 }
@@ -242,7 +241,7 @@ impl Calls {
                 ))));
                 let form = Form::JsonRpc {
                     id: own.token().clone(),
-                    takes_questions: false,
+                    questions: Questions::Refused,
                     progress: progress.map(|token| token.token().clone()),
                 };
                 (form, message.dialect, streaming)
@@ -466,6 +465,7 @@ impl Calls {
         ReplyForm {
             recipient,
             collaboration_id: event.extension_text(extension::COLLABORATION_ID).cloned(),
+            request_id: Some(event.id().clone()),
             call_id: None,
             source: Source::new(self.source.clone()).unwrap_or_default(),
             options: self.options.clone(),

@@ -12,6 +12,8 @@ pub struct Part {
     pub body: Bytes,
     /// Whether it is the last one.
     pub last: bool,
+    /// Whether it is a question of the agent: a JSON-RPC request.
+    pub is_question: bool,
     /// The CloudEvent that the agent sent, for callers that get it unchanged.
     pub event: Option<Box<Event>>,
     /// The outcome of the call, if this is the last part.
@@ -26,6 +28,7 @@ impl Part {
         Self {
             body,
             last,
+            is_question: false,
             event: None,
             outcome: CallOutcome::Answered,
         }

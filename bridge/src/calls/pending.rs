@@ -98,6 +98,17 @@ pub enum CallerMessage {
 /// Sends to a caller. Boxed, because a channel allocates room for 32 messages at once, and most callers get one.
 pub type CallerQueue = mpsc::Sender<Box<CallerMessage>>;
 
+/// Which requests of an agent are questions to the client of its call. Any other request makes the call fail.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Questions {
+    /// None: nobody could answer them.
+    None,
+    /// Those that MCP defines. The bridge refuses them.
+    Refused,
+    /// All.
+    All,
+}
+
 /// The form of an answer.
 #[derive(Debug, Clone)]
 pub enum Form {
@@ -107,8 +118,8 @@ pub enum Form {
         id: Text,
         /// The caller's own progress token, as its JSON token.
         progress: Option<Text>,
-        /// Whether requests of the agent are parts of the answer.
-        takes_questions: bool,
+        /// Which requests of the agent are questions, and so parts of the answer.
+        questions: Questions,
     },
     /// The agent's message, unchanged.
     Untouched,

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::service::Calls;
 use crate::calls::callid::{CallId, ReplyId, ReplyToken};
-use crate::calls::pending::{CallerMessage, Form};
+use crate::calls::pending::{CallerMessage, Form, Questions};
 use crate::calls::reply_token::Rejection;
 
 /// The questions that a client supports.
@@ -49,6 +49,16 @@ const METHOD_NOT_FOUND: i32 = -32_601;
 // === impl Abilities ===
 
 impl Abilities {
+    /// Whether MCP defines a question with this method.
+    pub(crate) fn is_question(method: &str) -> bool {
+        let all = Self {
+            sampling: true,
+            elicitation: true,
+            roots: true,
+        };
+        method == "ping" || all.has(method)
+    }
+
     fn has(self, method: &str) -> bool {
         match method {
             "sampling/createMessage" => self.sampling,
@@ -77,7 +87,9 @@ impl Abilities {
         let answer = if method == "ping" {
             jsonrpc::result(own, "{}")
         } else {
-            let message = json!(format!("the client of this call does not support {method}"));
+            let message = json!(format!(
+                "the client of this call cannot be asked ({method}): it has not declared support for this, does not accept a stream, or uses MCP 2026-07-28, in which agents do not ask during a call"
+            ));
             let error = format!(r#"{{"code":{METHOD_NOT_FOUND},"message":{message}}}"#);
             jsonrpc::error(own, &error)
         };
@@ -139,8 +151,7 @@ impl Calls {
         answer: Bytes,
         verify: impl Fn(ReplyId) -> Result<(), Rejection>,
     ) -> bool {
-        let takes_questions =
-            |form: &Form| matches!(form, Form::JsonRpc { takes_questions, .. } if *takes_questions);
+        let takes_questions = |form: &Form| matches!(form, Form::JsonRpc { questions, .. } if *questions == Questions::All);
         let request = self.pending().request(call);
         let request = request.filter(|request| takes_questions(&request.form));
         request.is_some_and(|request| verify(request.id).is_ok())

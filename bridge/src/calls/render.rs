@@ -14,6 +14,8 @@
 //! A caller of another family gets the agent's message unchanged. Source: docs/protocols/e2a.md §10.4,
 //! docs/protocols/a2e-messages.md §3, docs/protocols/eventmesh-a2a.md §2.
 
+use std::borrow::Cow;
+
 use a2abus_models::Json;
 use a2abus_models::e2a::{
     AgentResponse, AgentResponseChunk, CallMode, Caller, E2aResponse, Fold, FoldLimits, FoldStep,
@@ -30,7 +32,8 @@ use super::answer_unit::{AnswerUnit, Body};
 use super::error::CallError;
 use super::part::Part;
 use crate::calls::callid::ReplyId;
-use crate::calls::pending::{CallRequest, Form, Parts, Progress};
+use crate::calls::pending::{CallRequest, Form, Parts, Progress, Questions};
+use crate::calls::question::Abilities;
 
 /// Renders one unit of a message for the caller.
 ///
@@ -47,13 +50,13 @@ pub(crate) fn parts_of(
         Form::JsonRpc {
             id,
             progress,
-            takes_questions,
+            questions,
         } => {
             let reply = Reply {
                 request,
                 id,
                 progress: progress.as_ref(),
-                takes_questions: *takes_questions,
+                questions: *questions,
                 limits,
             };
             reply.parts_of(unit, fold)
@@ -82,6 +85,7 @@ fn untouched(request: &CallRequest, unit: &AnswerUnit) -> Result<Parts, CallErro
     Ok(smallvec![Part {
         body: unit.payload.clone(),
         last: unit.is_last(request.streamed),
+        is_question: false,
         event: unit.event.clone().map(Box::new),
         outcome: unit.outcome(),
     }])
@@ -94,8 +98,8 @@ struct Reply<'a> {
     id: &'a Text,
     /// The caller's own progress token.
     progress: Option<&'a Text>,
-    /// Whether requests of the agent are parts of the answer.
-    takes_questions: bool,
+    /// Which requests of the agent are parts of the answer.
+    questions: Questions,
     /// The limits of payloads where the answer was read.
     limits: &'a Limits,
 }
@@ -105,11 +109,12 @@ struct Reply<'a> {
 impl Reply<'_> {
     fn parts_of(&self, unit: &AnswerUnit, fold: &mut Option<Fold>) -> Result<Parts, CallError> {
         if let Body::Rpc(message) = &unit.body
-            && self.takes_questions
-            && message.is_call()
-            && message.id.is_some()
+            && self.is_question(&unit.payload, message)
         {
-            return Ok(smallvec![Part::new(unit.payload.clone(), false)]);
+            return Ok(smallvec![Part {
+                is_question: true,
+                ..Part::new(unit.payload.clone(), false)
+            }]);
         }
         let last = unit.is_last(self.request.streamed);
         if unit.is_progress() && !self.request.streamed {
@@ -146,6 +151,31 @@ impl Reply<'_> {
             Some(id) => splice(bytes, id.span(), self.id),
             None => with_id(bytes, self.id),
         }
+    }
+
+    /// Whether a message is a question of the agent. A request with the id of the call is no question: the agent has
+    /// published its own request as the answer.
+    fn is_question(&self, bytes: &Bytes, message: &JsonRpc) -> bool {
+        #[derive(Deserialize)]
+        struct Call<'a> {
+            #[serde(borrow)]
+            method: Cow<'a, str>,
+        }
+        let call = self.request.id.call;
+        let is_own = |id: &Id| {
+            let id = id.text().and_then(|text| text.parse().ok());
+            id.is_some_and(|id: ReplyId| id.call == call)
+        };
+        let id = message.id.as_ref().filter(|_| message.is_call());
+        id.is_some_and(|id| !is_own(id))
+            && match self.questions {
+                Questions::None => false,
+                Questions::Refused => {
+                    let call: Option<Call<'_>> = serde_json::from_slice(bytes).ok();
+                    call.is_some_and(|call| Abilities::is_question(&call.method))
+                }
+                Questions::All => true,
+            }
     }
 
     /// A notification of the agent about the call, with the caller's own progress token.

@@ -5,6 +5,7 @@ use a2abus_plugin::{
     wrap_unknown,
 };
 use bytes::Bytes;
+use serde::de::IgnoredAny;
 
 use crate::calls::callid::{CallId, ReplyId};
 use crate::calls::failure::{Failure, Recipient};
@@ -17,6 +18,8 @@ pub(crate) struct ReplyForm {
     pub(crate) recipient: Recipient,
     /// The `collaborationid` of the request.
     pub(crate) collaboration_id: Option<Text>,
+    /// The id of a request that is a CloudEvent. It is the `collaborationid` of an answer that would have none.
+    pub(crate) request_id: Option<Text>,
     /// Its `callid`.
     pub(crate) call_id: Option<Text>,
     /// The `source` of answers that are not events.
@@ -93,7 +96,14 @@ impl ReplyForm {
         match units.into_only() {
             Ok(Ok(mapped)) => mapped.event,
             // A batch, or a message of no known family.
-            Ok(Err(_)) | Err(_) => wrap_unknown(body, 0, &self.options, &context),
+            Ok(Err(_)) | Err(_) => {
+                let mut event = wrap_unknown(body, 0, &self.options, &context);
+                if serde_json::from_slice::<IgnoredAny>(body).is_ok() {
+                    let set = event.set("datacontenttype", "application/json");
+                    debug_assert!(set.is_ok(), "it is a legal media type");
+                }
+                event
+            }
         }
     }
 
@@ -116,6 +126,11 @@ impl ReplyForm {
                 event.remove(extension::COLLABORATION_ID);
             }
             None => {}
+        }
+        if event.extension_text(extension::COLLABORATION_ID).is_none()
+            && let Some(request) = &self.request_id
+        {
+            put(event, extension::COLLABORATION_ID, request.clone());
         }
     }
 }

@@ -44,7 +44,7 @@ pub(super) async fn connect(
     let now = health.borrow().clone();
     close(&transport).await;
     Err(match now {
-        Health::Up => "the connection came up too late".to_owned(),
+        Health::Up | Health::Impaired(_) => "the connection came up too late".to_owned(),
         Health::Connecting(cause) => {
             format!("no connection within {} s: {cause}", CONNECT.as_secs())
         }
@@ -58,7 +58,7 @@ async fn comes_up(health: &mut watch::Receiver<Health>, wait_mode: ConnectWait) 
         let _ = health
             .wait_for(|health| !matches!(health, Health::Connecting(_)))
             .await;
-        let is_up = health.wait_for(|health| *health == Health::Up);
+        let is_up = health.wait_for(Health::is_up);
         match wait_mode {
             ConnectWait::Report => timeout(OTHER_SERVER, is_up)
                 .await

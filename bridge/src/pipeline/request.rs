@@ -81,6 +81,13 @@ impl Pipeline {
             form: ReplyForm {
                 recipient,
                 collaboration_id: attribute(extension::COLLABORATION_ID),
+                request_id: event
+                    .map(Event::id)
+                    .filter(|id| {
+                        !at.origin
+                            .is_some_and(|origin| id.starts_with(origin.as_str()))
+                    })
+                    .cloned(),
                 call_id: attribute(extension::CALL_ID).or_else(call_id),
                 source: self.intake.source.clone(),
                 options: self.intake.options.clone(),

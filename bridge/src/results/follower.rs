@@ -29,7 +29,7 @@ use super::fold::{Author, OpenedCall, RecordedPart};
 use crate::bus::Bus;
 use crate::calls::answer_unit::AnswerUnit;
 use crate::calls::callid::{CallId, ReplyId, ReplyToken};
-use crate::calls::pending::{CallRequest, Fingerprint, Form, Progress};
+use crate::calls::pending::{CallRequest, Fingerprint, Form, Progress, Questions};
 use crate::calls::reply::ReplyChannel;
 use crate::calls::resolve::{ReadAt, Reader};
 use crate::calls::{AnswerOutcome, Calls, Part, render};
@@ -542,7 +542,7 @@ fn request_of(call: CallId, opened: &OpenedCall) -> CallRequest {
         form: Form::JsonRpc {
             id: opened.id.clone(),
             progress: opened.progress.clone(),
-            takes_questions: false,
+            questions: Questions::None,
         },
         streamed: opened.streamed,
         agent: opened.agent.clone(),

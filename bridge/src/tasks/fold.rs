@@ -2,15 +2,16 @@
 //!
 //! The state machine of A2A: submitted, then any states, then a terminal state, which is final.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use a2abus_plugin::Text;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 
-use super::model::{Artifact, Message, Part, State, Status};
+use super::model::{Artifact, Message, Part, Raw, State, Status};
 use crate::calls::Answer;
 use crate::calls::callid::CallId;
 use crate::state::body;
@@ -47,6 +48,9 @@ pub(crate) enum Event {
         append: bool,
         /// Whether this is the last part of the artifact.
         last: bool,
+        /// Of the event. A JSON object.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        metadata: Option<Raw>,
     },
     /// A part of the answer to a call contained nothing new. The record tells replicas that follow the call that it was
     /// processed.
@@ -100,6 +104,8 @@ pub(crate) struct Task {
     pub(crate) status: Status,
     pub(crate) history: Vec<Message>,
     pub(crate) artifacts: Vec<Artifact>,
+    /// What the agent has reported with its states: a later member replaces an earlier one of the same name.
+    pub(crate) metadata: BTreeMap<String, Raw>,
     /// When its status last changed, in milliseconds since 1970.
     pub(crate) changed: u64,
     /// The last record.
@@ -246,9 +252,11 @@ impl Task {
                 state: State::Submitted,
                 message: None,
                 timestamp: created.timestamp,
+                metadata: None,
             },
             history: vec![created.message],
             artifacts: Vec::new(),
+            metadata: BTreeMap::new(),
             changed: record.time,
             position: record.position,
             events: VecDeque::new(),
@@ -302,6 +310,7 @@ impl Task {
                     state: State::Working,
                     message: None,
                     timestamp: crate::clock::rfc3339(SystemTime::UNIX_EPOCH + millis),
+                    metadata: None,
                 };
                 self.changes(goes_on, record);
                 self.keep(message.clone());
@@ -323,6 +332,7 @@ impl Task {
     }
 
     fn changes(&mut self, status: Status, record: &Record) {
+        self.metadata.extend(members_of(status.metadata.as_deref()));
         let before = std::mem::replace(&mut self.status, status);
         self.changed = record.time;
         if let Some(message) = before.message {
@@ -353,6 +363,15 @@ impl Task {
         }
     }
 
+    /// Whether it contains this metadata already.
+    pub(super) fn has_metadata(&self, metadata: Option<&RawValue>) -> bool {
+        let mut members = members_of(metadata).into_iter();
+        members.all(|(name, value)| {
+            let known = self.metadata.get(&name);
+            known.is_some_and(|known| known.get() == value.get())
+        })
+    }
+
     /// The message for a caller that expects a single answer: the last message, or the content of the artifacts.
     pub(crate) fn answer(&self) -> Message {
         self.status.message.clone().unwrap_or_else(|| {
@@ -361,6 +380,12 @@ impl Task {
             Message::of_agent(parts)
         })
     }
+}
+
+/// The members of a JSON object.
+fn members_of(object: Option<&RawValue>) -> BTreeMap<String, Raw> {
+    let members = object.and_then(|object| serde_json::from_str(object.get()).ok());
+    members.unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -381,6 +406,7 @@ mod tests {
             state,
             message: Some(message(&format!("{state:?}"))),
             timestamp: "2026-02-02T02:40:00.000Z".into(),
+            metadata: None,
         })
     }
 
@@ -446,9 +472,11 @@ mod tests {
                 description: None,
                 parts: vec![Part::of(Content::Text(text.to_owned()))],
                 metadata: None,
+                extensions: Vec::new(),
             },
             append,
             last: false,
+            metadata: None,
         }
     }
 

@@ -7,6 +7,9 @@ use a2abus_plugin::Text;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
+/// The code of the error of a server that does not know a task. Source: A2A 0.3 section 8.2, A2A 1.0 section 9.5.
+pub(crate) const TASK_NOT_FOUND: i64 = -32_001;
+
 /// The original JSON text.
 pub(crate) type Raw = Box<RawValue>;
 
@@ -78,6 +81,8 @@ pub(crate) struct Artifact {
     /// A JSON object.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) metadata: Option<Raw>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) extensions: Vec<Text>,
 }
 
 /// The state of a task.
@@ -103,6 +108,9 @@ pub(crate) struct Status {
     pub(crate) message: Option<Message>,
     /// When, as RFC 3339.
     pub(crate) timestamp: Text,
+    /// Of the event or the task that reported the state. A JSON object.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) metadata: Option<Raw>,
 }
 
 // === impl State ===
@@ -202,6 +210,7 @@ impl Status {
             state,
             message,
             timestamp: crate::clock::rfc3339(crate::clock::now()),
+            metadata: None,
         }
     }
 }

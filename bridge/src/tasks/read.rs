@@ -34,6 +34,8 @@ pub(crate) enum AnswerPart {
         append: bool,
         /// Whether this is the last part of the artifact.
         last: bool,
+        /// Of the event. A JSON object.
+        metadata: Option<Raw>,
     },
     /// A result that is not A2A.
     Plain(Raw),
@@ -153,6 +155,8 @@ struct WireArtifact<'a> {
     parts: Option<Vec<&'a RawValue>>,
     #[serde(borrow)]
     metadata: Option<&'a RawValue>,
+    #[serde(borrow)]
+    extensions: Option<&'a RawValue>,
 }
 
 #[derive(Deserialize)]
@@ -434,11 +438,19 @@ pub(crate) fn result(json: &RawValue) -> AnswerPart {
 /// A task or an update of one.
 fn read_update(wire: WireResult<'_>) -> Option<AnswerPart> {
     let task = wire.task_id.clone();
+    let metadata = object_of(wire.metadata);
     match wire.kind.as_deref() {
-        Some("completion") => Some(AnswerPart::Status {
-            task,
-            status: Status::now(State::Completed, Some(read_message(wire.message?)?)),
-        }),
+        Some("completion") => {
+            let message = read_message(wire.message?)?;
+            let completed = Status::now(State::Completed, Some(message));
+            Some(AnswerPart::Status {
+                task,
+                status: Status {
+                    metadata,
+                    ..completed
+                },
+            })
+        }
         Some("partial-completion") => {
             let message = read_message(wire.message?)?;
             Some(AnswerPart::Artifact {
@@ -449,9 +461,11 @@ fn read_update(wire: WireResult<'_>) -> Option<AnswerPart> {
                     description: None,
                     parts: message.parts,
                     metadata: message.metadata,
+                    extensions: message.extensions,
                 },
                 append: true,
                 last: false,
+                metadata,
             })
         }
         _ if wire.artifact.is_some() => Some(AnswerPart::Artifact {
@@ -459,17 +473,21 @@ fn read_update(wire: WireResult<'_>) -> Option<AnswerPart> {
             artifact: artifact_of(wire.artifact?)?,
             append: wire.append.unwrap_or(false),
             last: wire.last_chunk.unwrap_or(false),
+            metadata,
         }),
         Some("status-update") | None if wire.task_id.is_some() => Some(AnswerPart::Status {
             task,
-            status: status_of(&wire.status?),
+            status: status_of(&wire.status?, metadata),
         }),
         Some("task") | None if wire.status.is_some() => {
             let history = wire.history.unwrap_or_default();
             let artifacts = wire.artifacts.unwrap_or_default();
             Some(AnswerPart::Task(ReportedTask {
                 id: wire.id,
-                status: wire.status.as_ref().map(status_of),
+                status: wire
+                    .status
+                    .as_ref()
+                    .map(|status| status_of(status, metadata)),
                 artifacts: artifacts.into_iter().filter_map(artifact_of).collect(),
                 history: history
                     .iter()
@@ -523,7 +541,7 @@ fn message_of(wire: WireResult<'_>) -> Option<Message> {
     })
 }
 
-fn status_of(wire: &WireStatus<'_>) -> Status {
+fn status_of(wire: &WireStatus<'_>, metadata: Option<Raw>) -> Status {
     let time = wire.timestamp.as_deref();
     let time = time.and_then(crate::clock::parse_loosely);
     Status {
@@ -531,6 +549,7 @@ fn status_of(wire: &WireStatus<'_>) -> Status {
         state: wire.state.as_deref().map_or(State::Unknown, State::read),
         message: wire.message.and_then(read_message),
         timestamp: crate::clock::rfc3339(time.unwrap_or_else(crate::clock::now)),
+        metadata,
     }
 }
 
@@ -544,5 +563,9 @@ fn artifact_of(wire: WireArtifact<'_>) -> Option<Artifact> {
         // A2A 1.0 leaves out empty lists.
         parts: parts_of(&wire.parts.unwrap_or_default(), Sender::Agent).ok()?,
         metadata: object_of(wire.metadata),
+        extensions: wire
+            .extensions
+            .and_then(|raw| serde_json::from_str(raw.get()).ok())
+            .unwrap_or_default(),
     })
 }

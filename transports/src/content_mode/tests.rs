@@ -115,6 +115,14 @@ fn two_content_types_are_refused_if_ambiguous() {
     );
     let both = [&headers[..], &[twice[0], ("ce_datacontenttype", "a/b")]].concat();
     check(&both, "", EventErrorKind::DuplicateAttribute);
+    // The SDK for JavaScript writes the same value twice.
+    let same = [
+        &headers[..],
+        &[twice[0], ("ce_datacontenttype", "text/plain")],
+    ]
+    .concat();
+    let event = read_event(ProtocolBinding::Kafka, &message(&same, "text")).unwrap();
+    assert_eq!(event.datacontenttype().unwrap(), "text/plain");
 }
 
 #[test]

@@ -40,6 +40,11 @@ pub(super) struct Checkup {
     cut_off_since: Option<Instant>,
 }
 
+/// A client that only asks, for the time that the producer gets no answer. A broker answers the requests of a connection
+/// in order, so those of the producer wait behind a message that a lost replica holds up, although the cluster answers.
+#[derive(Default)]
+pub(super) struct SecondOpinion(Option<BaseProducer<Silent>>);
+
 /// The context of a client that only asks.
 struct Silent;
 
@@ -86,15 +91,37 @@ impl Checkup {
 }
 
 fn a_new_client_gets_answer(config: &KafkaConfig) -> bool {
-    let client = config.client().map(|config| {
-        let client: Result<BaseProducer<Silent>, _> = config.build().create_with_context(Silent);
-        client
-    });
-    let answer = |client: &BaseProducer<Silent>| {
-        let client = client.client();
-        client.fetch_metadata(Some(PROBE_TOPIC), CONNECTED)
-    };
-    matches!(client, Ok(Ok(client)) if answer(&client).is_ok())
+    new_client(config).is_some_and(|client| gets_answer(&client, CONNECTED))
+}
+
+fn new_client(config: &KafkaConfig) -> Option<BaseProducer<Silent>> {
+    let config = config.client().ok()?;
+    config.build().create_with_context(Silent).ok()
+}
+
+fn gets_answer(client: &BaseProducer<Silent>, timeout: Duration) -> bool {
+    let answer = client.client().fetch_metadata(Some(PROBE_TOPIC), timeout);
+    answer.is_ok()
+}
+
+// === impl SecondOpinion ===
+
+impl SecondOpinion {
+    /// Whether any broker answers. Blocks for a limited time.
+    pub(super) fn is_answered(&mut self, config: &KafkaConfig) -> bool {
+        if self.0.is_none() {
+            self.0 = new_client(config);
+        }
+        let Some(client) = &self.0 else { return false };
+        // Its events are not used.
+        client.poll(Duration::ZERO);
+        gets_answer(client, PROBE_TIMEOUT)
+    }
+
+    /// Ends the client.
+    pub(super) fn close(&mut self) {
+        self.0 = None;
+    }
 }
 
 // === impl Silent ===

@@ -186,7 +186,7 @@ impl Pulse {
 pub(super) fn watch(
     pulse: &Pulse,
     health: &watch::Sender<Health>,
-    probe: impl Fn() -> Result<(), TransportError>,
+    mut probe: impl FnMut() -> Result<(), TransportError>,
 ) {
     let mut failures: u32 = 0;
     loop {
@@ -230,7 +230,7 @@ fn change(current: &mut Health, found: &Health) -> bool {
     if changed {
         match found {
             Health::Up => tracing::debug!("the Kafka cluster answers"),
-            Health::Connecting(cause) | Health::Down(cause) => {
+            Health::Connecting(cause) | Health::Impaired(cause) | Health::Down(cause) => {
                 tracing::debug!(%cause, "the Kafka cluster does not answer")
             }
         }

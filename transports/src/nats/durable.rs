@@ -368,7 +368,7 @@ impl DurableReader {
                         }
                         Err(error) => {
                             link.report(&name, Some(Text::from(error.to_string())));
-                            tracing::warn!(%error, "the durable consumer does not exist");
+                            tracing::warn!(%error, "the durable consumer is not available: trying again");
                         }
                     }
                     pause = (pause * 2).min(MAX_PAUSE);

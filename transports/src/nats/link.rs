@@ -377,7 +377,7 @@ impl Link {
                 _ if !up && faults.is_connecting => Health::Connecting(faults.connection.clone()),
                 _ if !up => Health::Down(faults.connection.clone()),
                 Some((subscription, trouble)) => {
-                    Health::Down(Text::from(format!("{subscription}: {trouble}")))
+                    Health::Impaired(Text::from(format!("{subscription}: {trouble}")))
                 }
                 None => Health::Up,
             };

@@ -239,8 +239,8 @@ impl Destinations {
         let health = self.buses.get(bus).map(|bus| bus.transport.health());
         let comes_back = async {
             match health {
-                Some(mut health) if *health.borrow() != Health::Up => {
-                    if health.wait_for(|now| *now == Health::Up).await.is_err() {
+                Some(mut health) if !health.borrow().is_up() => {
+                    if health.wait_for(Health::is_up).await.is_err() {
                         std::future::pending::<()>().await;
                     }
                 }

@@ -5,6 +5,7 @@
 use a2abus_plugin::protocol::dialect::Dialect;
 use serde::ser::{Serialize, SerializeMap as _, Serializer};
 use serde_json::json;
+use serde_json::value::RawValue;
 
 use crate::tasks::model::{Artifact, Content, Message, Part, Role, State, Status};
 use crate::tasks::{Event, Task, Update};
@@ -76,7 +77,7 @@ impl<'a> WriteContext<'a> {
     /// The result of a send that is answered with a task.
     pub(super) fn answer(self, task: &Task, history: Option<usize>) -> String {
         if self.is_jaf() && matches!(task.status.state, State::Completed) {
-            return self.completion(&task.answer());
+            return self.completion(&task.answer(), task.status.metadata.as_deref());
         }
         let whole = self.whole(task, history, true);
         if self.is_1_0() {
@@ -95,15 +96,21 @@ impl<'a> WriteContext<'a> {
     }
 
     /// The completion event of the JAF document.
-    fn completion(self, message: &Message) -> String {
-        self.jaf_part("completion", message, true)
+    fn completion(self, message: &Message, metadata: Option<&RawValue>) -> String {
+        self.jaf_part(("completion", true), message, metadata)
     }
 
-    fn jaf_part(self, kind: &str, message: &Message, is_final: bool) -> String {
+    fn jaf_part(
+        self,
+        (kind, is_final): (&str, bool),
+        message: &Message,
+        metadata: Option<&RawValue>,
+    ) -> String {
         let (task, context) = (json!(self.task), json!(self.context));
         let message = text(&WriteContext::write(self, message));
+        let metadata = member("metadata", metadata);
         format!(
-            r#"{{"kind":"{kind}","taskId":{task},"contextId":{context},"message":{message},"final":{is_final}}}"#
+            r#"{{"kind":"{kind}","taskId":{task},"contextId":{context},"message":{message}{metadata},"final":{is_final}}}"#
         )
     }
 
@@ -138,7 +145,7 @@ impl<'a> WriteContext<'a> {
                 };
                 Some(StreamEvent {
                     event: Some("completion"),
-                    result: self.completion(&message),
+                    result: self.completion(&message, status.metadata.as_deref()),
                 })
             }
             Event::Status(status) => Some(self.status(status)),
@@ -146,7 +153,8 @@ impl<'a> WriteContext<'a> {
                 artifact,
                 append,
                 last,
-            } => Some(self.artifact(artifact, *append, *last)),
+                metadata,
+            } => Some(self.artifact(artifact, (*append, *last), metadata.as_deref())),
             _ => None,
         }
     }
@@ -157,7 +165,9 @@ impl<'a> WriteContext<'a> {
             text(&WriteContext::write(self, status)),
             status.state.is_at_rest(),
         );
-        let members = format!(r#""taskId":{task},"contextId":{context},"status":{written}"#);
+        let metadata = member("metadata", status.metadata.as_deref());
+        let members =
+            format!(r#""taskId":{task},"contextId":{context},"status":{written}{metadata}"#);
         StreamEvent {
             event: self.is_jaf().then_some("status-update"),
             result: if self.is_1_0() {
@@ -168,19 +178,25 @@ impl<'a> WriteContext<'a> {
         }
     }
 
-    fn artifact(self, artifact: &Artifact, append: bool, last: bool) -> StreamEvent {
+    fn artifact(
+        self,
+        artifact: &Artifact,
+        (append, last): (bool, bool),
+        metadata: Option<&RawValue>,
+    ) -> StreamEvent {
         if self.is_jaf() {
             let mut message = Message::of_agent(artifact.parts.clone());
             message.id = artifact.id.clone();
             return StreamEvent {
                 event: Some("partial-completion"),
-                result: self.jaf_part("partial-completion", &message, false),
+                result: self.jaf_part(("partial-completion", false), &message, metadata),
             };
         }
         let (task, context) = (json!(self.task), json!(self.context));
         let artifact = text(&WriteContext::write(self, artifact));
+        let metadata = member("metadata", metadata);
         let members = format!(
-            r#""taskId":{task},"contextId":{context},"artifact":{artifact},"append":{append},"lastChunk":{last}"#
+            r#""taskId":{task},"contextId":{context},"artifact":{artifact},"append":{append},"lastChunk":{last}{metadata}"#
         );
         StreamEvent {
             event: None,
@@ -196,6 +212,11 @@ impl<'a> WriteContext<'a> {
 /// Serialization of these types cannot fail.
 fn text(it: &impl Serialize) -> String {
     serde_json::to_string(it).unwrap_or_default()
+}
+
+/// An optional member that follows others.
+fn member(name: &str, value: Option<&RawValue>) -> String {
+    value.map_or_else(String::new, |value| format!(r#","{name}":{value}"#))
 }
 
 /// The name of a state in a dialect.
@@ -247,6 +268,9 @@ impl Serialize for InDialect<'_, TaskView<'_>> {
         if self.it.has_artifacts && !task.artifacts.is_empty() {
             let artifacts: Vec<_> = task.artifacts.iter().map(|one| of.write(one)).collect();
             map.serialize_entry("artifacts", &artifacts)?;
+        }
+        if !task.metadata.is_empty() {
+            map.serialize_entry("metadata", &task.metadata)?;
         }
         map.end()
     }
@@ -310,6 +334,9 @@ impl Serialize for InDialect<'_, Artifact> {
         map.serialize_entry("parts", &parts)?;
         if let Some(metadata) = &artifact.metadata {
             map.serialize_entry("metadata", metadata)?;
+        }
+        if !artifact.extensions.is_empty() {
+            map.serialize_entry("extensions", &artifact.extensions)?;
         }
         map.end()
     }

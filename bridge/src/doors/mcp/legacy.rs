@@ -65,7 +65,8 @@ const POSTS: usize = 64;
 
 /// Whether a `GET` comes from a 2024-11-05 client. Newer clients name a session or a revision.
 pub(super) fn is_2024_11_05(headers: &HeaderMap) -> bool {
-    !headers.contains_key(SESSION) && Revision::named(headers).is_none()
+    let legacy = Revision::V2024_11_05.as_str();
+    !headers.contains_key(SESSION) && Revision::named(headers).is_none_or(|named| named == legacy)
 }
 
 /// The stream of a POST.

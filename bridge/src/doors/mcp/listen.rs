@@ -96,7 +96,7 @@ impl Mcp {
         head: Parts,
     ) -> Result<Response, Refusal> {
         let headers = &head.headers;
-        if !Accepts::of(headers).is_some_and(Accepts::events) || !names_events(headers) {
+        if !takes_events(headers) {
             let message = "GET opens a stream of an MCP session, with Accept: text/event-stream; send requests with POST";
             let failure = Failure::new(Reason::InvalidRequest, message);
             return Err((StatusCode::METHOD_NOT_ALLOWED, failure));
@@ -160,13 +160,13 @@ impl Mcp {
     }
 }
 
-/// Whether `Accept` names event streams explicitly. A browser that opens the URL accepts anything.
-fn names_events(headers: &http::HeaderMap) -> bool {
-    let mut lines = headers.get_all(http::header::ACCEPT).iter();
-    lines.any(|line| {
-        line.to_str()
-            .is_ok_and(|line| line.contains("text/event-stream"))
-    })
+/// Whether the client accepts event streams. A browser that opens the URL accepts anything, and names web pages.
+fn takes_events(headers: &http::HeaderMap) -> bool {
+    let lines = headers.get_all(http::header::ACCEPT).iter();
+    let lines: Vec<_> = lines.filter_map(|line| line.to_str().ok()).collect();
+    let names = |range: &str| lines.iter().any(|line| line.contains(range));
+    let is_browser = names("text/html") && !names("text/event-stream");
+    !lines.is_empty() && !is_browser && Accepts::of(headers).is_some_and(Accepts::events)
 }
 
 // === impl McpRequest ===

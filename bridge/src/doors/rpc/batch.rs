@@ -9,12 +9,13 @@ use axum::response::Response;
 use bytes::{Bytes, BytesMut};
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt as _, StreamExt as _};
+use http::header::CONTENT_TYPE;
 
 use super::super::door::Door;
 use super::common::{CallOptions, Common};
 use super::head::{CALL_ID, header_of, unpublished_status};
 use super::parts::AnswerParts;
-use super::reply::Reply;
+use super::reply::{BATCH_TYPE, Reply};
 use super::unit::{Item, RequestItem};
 use crate::calls::CallError;
 use crate::calls::callid::CallId;
@@ -43,6 +44,10 @@ pub(super) async fn respond(door: &Door, common: &Common, units: Units) -> Respo
             Item::Request(request) => requests.push(Ok(request)),
         }
     }
+    let are_events = requests.iter().all(|request| {
+        let request = request.as_ref();
+        request.is_ok_and(|request| request.reply.is_event())
+    });
     // Assigns the ids of the calls that the response will name.
     let calls = requests
         .iter()
@@ -61,7 +66,13 @@ pub(super) async fn respond(door: &Door, common: &Common, units: Units) -> Respo
         publish_in_order(common, notifications)
     );
     let mut response = match published {
-        _ if !answers.is_empty() => common.whole(common.budget.replace(array(&answers))),
+        _ if !answers.is_empty() => {
+            let mut response = common.whole(common.budget.replace(array(&answers)));
+            if are_events && !common.accepts.is_events_only() {
+                response.headers_mut().insert(CONTENT_TYPE, BATCH_TYPE);
+            }
+            response
+        }
         Ok(()) => accepted(),
         Err((error, reply)) => {
             reply.refusal(common, unpublished_status(&error), &Failure::call(&error))
@@ -77,7 +88,12 @@ pub(super) async fn respond(door: &Door, common: &Common, units: Units) -> Respo
 /// in this future.
 async fn answer(common: &Common, request: Box<RequestItem>, call: Option<CallId>) -> Bytes {
     match Box::pin(publish(common, *request, call)).await {
-        Ok((mut parts, mut reply)) => reply.part(parts.last().await).body,
+        Ok((mut parts, mut reply)) => {
+            if let Some(call) = parts.call_id() {
+                reply.set_call(call);
+            }
+            reply.part(parts.last().await).body
+        }
         Err(answered) => answered,
     }
 }

@@ -187,7 +187,7 @@ async fn claim_key(
         }
         drop(unknown);
         let state = state.map_err(|error| {
-            tracing::warn!(%error, "a request with an Idempotency-Key is refused: its key cannot be looked up");
+            results.log_refused(&error);
             let message = "the record of idempotency keys cannot be reached: nothing was done; try again later";
             let failure = Failure::new(Reason::AgentUnavailable, message);
             (StatusCode::SERVICE_UNAVAILABLE, failure)

@@ -3,6 +3,7 @@
 use a2abus_plugin::Text;
 use futures_util::{Stream, stream};
 
+use crate::calls::callid::CallId;
 use crate::calls::{Answer, CallError, Part};
 
 /// The parts of an answer, or the error in place of them. It always ends with the last part or with an error.
@@ -18,6 +19,11 @@ impl AnswerParts {
     /// The error, if the call was refused.
     pub(super) fn refused(&self) -> Option<&CallError> {
         self.0.as_ref()?.as_ref().err()
+    }
+
+    /// The id of the call, if there is one.
+    pub(super) fn call_id(&self) -> Option<CallId> {
+        Some(self.0.as_ref()?.as_ref().ok()?.call_id())
     }
 
     /// The next part; `None` after the last one, or after an error. Cancel-safe.

@@ -23,6 +23,8 @@ use crate::http::negotiate::Accepts;
 use crate::http::respond::{refusal, with_status};
 
 const EVENT_TYPE: HeaderValue = HeaderValue::from_static("application/cloudevents+json");
+pub(super) const BATCH_TYPE: HeaderValue =
+    HeaderValue::from_static("application/cloudevents-batch+json");
 
 /// The form of the answer to one request.
 #[derive(Debug)]
@@ -64,6 +66,18 @@ impl Reply {
             call: common.call,
             parts: 0,
         }))
+    }
+
+    /// Whether the answers are CloudEvents.
+    pub(super) fn is_event(&self) -> bool {
+        matches!(self, Self::Event(_))
+    }
+
+    /// Sets the call of a request in a batch, whose answers are numbered by it.
+    pub(super) fn set_call(&mut self, call: CallId) {
+        if let Self::Event(envelope) = self {
+            envelope.call = call;
+        }
     }
 
     /// A part of the answer, or the error in place of it, in this form.

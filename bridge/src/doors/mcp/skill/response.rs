@@ -205,7 +205,7 @@ impl SkillResponse {
                 task,
                 artifact,
                 append,
-                last: _,
+                ..
             } => {
                 self.task = task.or(self.task.take());
                 self.add(artifact, append);
