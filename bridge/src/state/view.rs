@@ -196,8 +196,10 @@ impl<F: Fold> View<F> {
         body: Option<Bytes>,
         deadline: Duration,
     ) -> Result<Position, StateError> {
-        let appended = self.append_within(key, body, deadline);
-        self.committed(appended, deadline).await
+        let until = Instant::now() + deadline;
+        let position = self.append_within(key, body, deadline).await?;
+        self.applied_by(position, until, deadline).await?;
+        Ok(position)
     }
 
     /// Like [`View::commit`], with [`View::append_again`].
@@ -210,8 +212,10 @@ impl<F: Fold> View<F> {
         body: Option<Bytes>,
         deadline: Duration,
     ) -> Result<Position, StateError> {
-        let appended = self.append_again(key, body, deadline);
-        self.committed(appended, deadline).await
+        let until = Instant::now() + deadline;
+        let position = self.append_again(key, body, deadline).await?;
+        self.applied_by(position, until, deadline).await?;
+        Ok(position)
     }
 
     /// Like [`View::commit`], if `last` is the position of the latest record of the key; see [`Log::append_next`].
@@ -225,22 +229,12 @@ impl<F: Fold> View<F> {
         last: Option<Position>,
         deadline: Duration,
     ) -> Result<Position, StateError> {
+        let until = Instant::now() + deadline;
         if body.is_some() {
             self.shared.check_room(key)?;
         }
         let appended = self.shared.log.append_next(key, body, last);
-        let appended = self.stored(appended, deadline);
-        self.committed(appended, deadline).await
-    }
-
-    /// Waits until a record is appended, and the view has applied it.
-    async fn committed(
-        &self,
-        appended: impl Future<Output = Result<Position, StateError>>,
-        deadline: Duration,
-    ) -> Result<Position, StateError> {
-        let until = Instant::now() + deadline;
-        let position = appended.await?;
+        let position = self.stored(appended, deadline).await?;
         self.applied_by(position, until, deadline).await?;
         Ok(position)
     }

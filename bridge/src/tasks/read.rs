@@ -451,23 +451,13 @@ fn read_update(wire: WireResult<'_>) -> Option<AnswerPart> {
                 },
             })
         }
-        Some("partial-completion") => {
-            let message = read_message(wire.message?)?;
-            Some(AnswerPart::Artifact {
-                task,
-                artifact: Artifact {
-                    id: message.id,
-                    name: None,
-                    description: None,
-                    parts: message.parts,
-                    metadata: message.metadata,
-                    extensions: message.extensions,
-                },
-                append: true,
-                last: false,
-                metadata,
-            })
-        }
+        Some("partial-completion") => Some(AnswerPart::Artifact {
+            task,
+            artifact: artifact_in(read_message(wire.message?)?),
+            append: true,
+            last: false,
+            metadata,
+        }),
         _ if wire.artifact.is_some() => Some(AnswerPart::Artifact {
             task,
             artifact: artifact_of(wire.artifact?)?,
@@ -497,6 +487,18 @@ fn read_update(wire: WireResult<'_>) -> Option<AnswerPart> {
             }))
         }
         _ => None,
+    }
+}
+
+/// The artifact that a message of JAF is a part of.
+fn artifact_in(message: Message) -> Artifact {
+    Artifact {
+        id: message.id,
+        name: None,
+        description: None,
+        parts: message.parts,
+        metadata: message.metadata,
+        extensions: message.extensions,
     }
 }
 
