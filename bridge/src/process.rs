@@ -607,13 +607,16 @@ async fn watch_health(
                 tracing::info!(%transport, "connected");
                 bus.metrics.up.set(1);
                 readiness.set(condition.as_str(), Ok(()));
+                readiness.restored(&condition);
             }
             Health::Impaired(cause) => {
                 if !matches!(before, Some(Health::Impaired(_))) {
-                    tracing::warn!(%transport, %cause, "the transport is connected, but one of its subscriptions cannot be read: trying again");
+                    tracing::warn!(%transport, %cause, "the transport is connected, but a part of it does not work: trying again");
                 }
                 bus.metrics.up.set(1);
-                readiness.set(condition.as_str(), Err(cause.to_string()));
+                // Whatever else uses the transport works.
+                readiness.set(condition.as_str(), Ok(()));
+                readiness.degraded(condition.as_str(), cause.to_string());
             }
             Health::Connecting(cause) | Health::Down(cause) => {
                 match (&before, &now) {

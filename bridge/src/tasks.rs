@@ -420,7 +420,7 @@ impl Tasks {
         if let Some(first) = first
             && Box::pin(self.take_first(id, *first, Origin::of_part(answer))).await?
         {
-            return Box::pin(self.finish(id)).await;
+            return Box::pin(self.finish(id, Origin::of_part(answer).call)).await;
         }
         while let Some((mut is_ended, mut subscription)) = self.follow_state(id) {
             while !is_ended {
@@ -436,7 +436,7 @@ impl Tasks {
                         });
                         let taken = self.take((id, before), part, Origin::of_part(answer));
                         if Box::pin(taken).await? {
-                            return Box::pin(self.finish(id)).await;
+                            return Box::pin(self.finish(id, Origin::of_part(answer).call)).await;
                         }
                     },
                     step = subscription.next() => match step {
@@ -481,7 +481,7 @@ impl Tasks {
             None => Ok(true),
             Some(Err(error)) => {
                 let why = failure_message(Failure::call(&error).message());
-                self.refused(id, before, why).await?;
+                self.refused((id, before), why, &from).await?;
                 Ok(true)
             }
             Some(Ok(part)) => {
@@ -493,7 +493,7 @@ impl Tasks {
                     Some(AgentAnswer::Error(part)) => {
                         let error = AgentError::of(&part);
                         let state = before.filter(|_| error.code != Some(TASK_NOT_FOUND));
-                        self.refused(id, state, error.message()).await?
+                        self.refused((id, state), error.message(), &from).await?
                     }
                     // Progress in another protocol.
                     None => self.record_taken(id, &from).await?,
@@ -503,10 +503,11 @@ impl Tasks {
         }
     }
 
-    /// Completes a task whose answer has ended without a final state.
-    async fn finish(&self, id: &Text) -> Result<(), StateError> {
+    /// Completes a task whose answer has ended without a final state, unless the agent has another message of it.
+    async fn finish(&self, id: &Text, call: Text) -> Result<(), StateError> {
+        let is_last = |task: &Task| task.last_call().is_none_or(|last| *last == call);
         match self.get(id) {
-            Some(task) if !task.status.state.is_at_rest() => {
+            Some(task) if !task.status.state.is_at_rest() && is_last(&task) => {
                 let status = Status::now(State::Completed, None);
                 self.record(id, &Event::Status(status)).await
             }
@@ -515,16 +516,21 @@ impl Tasks {
     }
 
     /// Ends a task whose agent refused its message, or did not get it. If the task was waiting for that message, it waits
-    /// for another one.
+    /// for another one; if the agent already has another one, the reason only becomes part of the history.
     async fn refused(
         &self,
-        id: &Text,
-        before: Option<State>,
+        (id, before): (&Text, Option<State>),
         why: Message,
+        from: &Origin,
     ) -> Result<(), StateError> {
         let state = before.filter(|state| state.is_at_rest());
-        let status = Status::now(state.unwrap_or(State::Failed), Some(why));
-        self.record(id, &Event::Status(status)).await
+        let last = self.get(id).and_then(|task| task.last_call().cloned());
+        let event = if state.is_some() && last.is_some_and(|last| last != from.call) {
+            Event::Said { message: why }
+        } else {
+            Event::Status(Status::now(state.unwrap_or(State::Failed), Some(why)))
+        };
+        self.record(id, &event).await
     }
 
     /// Records an agent's update of a task for a caller.

@@ -885,7 +885,9 @@ async fn a_client_hears_only_of_the_list_that_has_changed() {
     attached.until("the tools", async || lists() == 1).await;
     // The last list that the bridge reads at the start. A list that is read later has changed.
     let templates = || attached.site.recorder.of("resources/templates/list").len();
-    attached.until("the templates", async || templates() == 1).await;
+    attached
+        .until("the templates", async || templates() == 1)
+        .await;
     let client = Client::open(&attached).await;
     let get = client.http.get(&client.url);
     let get = get.header("accept", "text/event-stream");

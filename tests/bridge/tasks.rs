@@ -293,7 +293,10 @@ impl Agent {
                 say("result", status("completed", true)).await;
             }
             Some("ask") => say("result", status("input-required", true)).await,
-            Some("refuse") => {
+            Some(refused @ ("refuse" | "refuse later")) => {
+                if refused == "refuse later" {
+                    self.gate.acquire().await.unwrap().forget();
+                }
                 say(
                     "error",
                     json!({ "code": -32602, "message": "that is not a city" }),
@@ -920,6 +923,39 @@ async fn a_task_survives_a_message_that_its_agent_refuses() {
     memory.set_refused(agents(), None);
     let completed = bus.ask("message/send", next("task")).await["result"].clone();
     assert_eq!(completed["status"]["state"], "completed", "{completed}");
+}
+
+/// The refusal of one message does not end the work on another.
+#[tokio::test]
+async fn a_refusal_does_not_interrupt_another_message_of_its_task() {
+    let bus = Bus::open().await;
+    let response = bus.ask("message/send", user_message("ask")).await;
+    let task = response["result"]["id"].clone();
+    let next = |text: &str| {
+        let mut message = message(text);
+        message["taskId"] = task.clone();
+        json!({ "message": message })
+    };
+    let refused = bus.stream(next("refuse later")).await;
+    let mut held = bus.stream(next("hold")).await;
+    let is_working = |event: &SseEvent| event.json()["result"]["kind"] == "status-update";
+    while !is_working(&held.next().await.unwrap()) {}
+    bus.gate.add_permits(1);
+    let get = || bus.ask("tasks/get", json!({ "id": task }));
+    let seen = timeout(SOON, async {
+        loop {
+            let seen = get().await;
+            if seen.to_string().contains("that is not a city") {
+                return seen;
+            }
+        }
+    });
+    let seen = seen.await.unwrap();
+    assert_eq!(seen["result"]["status"]["state"], "working", "{seen}");
+    bus.gate.add_permits(1);
+    held.rest().await;
+    refused.rest().await;
+    assert_eq!(get().await["result"]["status"]["state"], "completed");
 }
 
 #[tokio::test]

@@ -122,11 +122,11 @@ impl Kafka {
         spawn("a2abus-kafka-watch", move || {
             let mut second = SecondOpinion::default();
             health::watch(&pulse, &changes, || match probe(&producer) {
-                Err(_) if second.is_answered(&settings) => Ok(()),
+                Err(_) if second.is_answered(&settings) => Ok(second.health()),
                 Err(error) => Err(error),
                 Ok(()) => {
                     second.close();
-                    Ok(())
+                    Ok(Health::Up)
                 }
             });
             drop(changes);

@@ -92,7 +92,7 @@ pub enum Health {
     Up,
     /// No attempt to connect has succeeded or failed yet; the brokers or servers.
     Connecting(Text),
-    /// It answers, but one of its subscriptions cannot continue; which one, and the reason.
+    /// It answers, but a part of it does not work, such as one subscription; which part, and the reason.
     Impaired(Text),
     /// It does not answer; the reason.
     Down(Text),

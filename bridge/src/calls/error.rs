@@ -286,7 +286,7 @@ impl fmt::Display for NoAnswer {
             RequestState::Unconfirmed(cause) => {
                 write!(
                     f,
-                    "not sent within {millis} ms: the bus did not confirm the request"
+                    "no confirmation within {millis} ms: the bus has not confirmed the request, which the agent may still get"
                 )?;
                 return match cause {
                     Some(cause) => write!(f, " ({cause})"),

@@ -745,11 +745,11 @@ mod tests {
         for (request, why) in [
             (
                 RequestState::Unconfirmed(None),
-                "the bus did not confirm the request",
+                "no confirmation within 2 ms: the bus has not confirmed the request, which the agent may still get",
             ),
             (
                 RequestState::Unsent,
-                "earlier requests of the batch, or the shared state, took all of the time",
+                "not sent within 2 ms: earlier requests of the batch, or the shared state, took all of the time",
             ),
         ] {
             let unpublished = CallError::Timeout(Box::new(NoAnswer {
@@ -760,7 +760,7 @@ mod tests {
             }));
             assert_eq!(
                 message(unpublished),
-                format!("not sent within 2 ms: {why}; raise X-A2A-Timeout to wait longer")
+                format!("{why}; raise X-A2A-Timeout to wait longer")
             );
         }
         let missing = |named_by| {

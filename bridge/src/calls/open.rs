@@ -241,7 +241,10 @@ impl Calls {
                 ))));
                 let form = Form::JsonRpc {
                     id: own.token().clone(),
-                    questions: Questions::Refused,
+                    questions: match message.dialect {
+                        Dialect::Mcp => Questions::Refused,
+                        _ => Questions::None,
+                    },
                     progress: progress.map(|token| token.token().clone()),
                 };
                 (form, message.dialect, streaming)

@@ -272,6 +272,11 @@ impl Task {
         self.origin_of(call).map_or(0, parts) as usize
     }
 
+    /// The call of the last event, if it has one.
+    pub(super) fn last_call(&self) -> Option<&Text> {
+        self.origins.back().map(|origin| &origin.call)
+    }
+
     fn origin_of(&self, call: &str) -> Option<&Origin> {
         self.origins
             .iter()

@@ -7,6 +7,7 @@
 
 use std::time::{Duration, Instant};
 
+use a2abus_plugin::Text;
 use rdkafka::ClientContext;
 use rdkafka::client::Client;
 use rdkafka::config::RDKafkaLogLevel;
@@ -15,6 +16,7 @@ use rdkafka::producer::{BaseProducer, DeliveryResult, Producer as _, ProducerCon
 
 use super::config::KafkaConfig;
 use super::health::{PROBE_TIMEOUT, PROBE_TOPIC, Pulse};
+use crate::transport::Health;
 
 /// How long a client may be without any sign of the cluster before it is checked.
 pub(super) const SILENCE: Duration = Duration::from_secs(10);
@@ -27,6 +29,9 @@ const RECENT: Duration = Duration::from_secs(120);
 /// For how long a client must have no broker while new clients get answers. Longer than the pause of librdkafka between
 /// two attempts to connect.
 const CONFIRMED: Duration = Duration::from_secs(15);
+/// How long the producer may get no answer while brokers answer others. The cluster needs about that long to replace a
+/// lost broker.
+const UNCONFIRMED: Duration = Duration::from_secs(15);
 /// How long a new client may take to connect and to get an answer.
 const CONNECTED: Duration = Duration::from_secs(3);
 
@@ -43,7 +48,11 @@ pub(super) struct Checkup {
 /// A client that only asks, for the time that the producer gets no answer. A broker answers the requests of a connection
 /// in order, so those of the producer wait behind a message that a lost replica holds up, although the cluster answers.
 #[derive(Default)]
-pub(super) struct SecondOpinion(Option<BaseProducer<Silent>>);
+pub(super) struct SecondOpinion {
+    client: Option<BaseProducer<Silent>>,
+    /// Since when it is asked.
+    since: Option<Instant>,
+}
 
 /// The context of a client that only asks.
 struct Silent;
@@ -109,18 +118,31 @@ fn gets_answer(client: &BaseProducer<Silent>, timeout: Duration) -> bool {
 impl SecondOpinion {
     /// Whether any broker answers. Blocks for a limited time.
     pub(super) fn is_answered(&mut self, config: &KafkaConfig) -> bool {
-        if self.0.is_none() {
-            self.0 = new_client(config);
+        self.since.get_or_insert_with(Instant::now);
+        if self.client.is_none() {
+            self.client = new_client(config);
         }
-        let Some(client) = &self.0 else { return false };
+        let Some(client) = &self.client else {
+            return false;
+        };
         // Its events are not used.
         client.poll(Duration::ZERO);
         gets_answer(client, PROBE_TIMEOUT)
     }
 
+    /// The health of a cluster that answers this client and not the producer.
+    pub(super) fn health(&self) -> Health {
+        match self.since {
+            Some(since) if since.elapsed() > UNCONFIRMED => Health::Impaired(Text::from_static(
+                "some brokers answer, but none confirms messages: check that enough replicas of the topics are in sync",
+            )),
+            _ => Health::Up,
+        }
+    }
+
     /// Ends the client.
     pub(super) fn close(&mut self) {
-        self.0 = None;
+        *self = Self::default();
     }
 }
 

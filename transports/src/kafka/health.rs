@@ -186,18 +186,18 @@ impl Pulse {
 pub(super) fn watch(
     pulse: &Pulse,
     health: &watch::Sender<Health>,
-    mut probe: impl FnMut() -> Result<(), TransportError>,
+    mut probe: impl FnMut() -> Result<Health, TransportError>,
 ) {
     let mut failures: u32 = 0;
     loop {
         let found = match probe() {
-            Ok(()) => {
+            Ok(found) => {
                 let mut state = pulse.state();
                 state.last_error = None;
                 state.all_down = false;
                 state.answers_since.get_or_insert_with(Instant::now);
                 failures = 0;
-                Some(Health::Up)
+                Some(found)
             }
             Err(error) => {
                 failures = failures.saturating_add(1);
@@ -384,7 +384,7 @@ mod tests {
                 None => pulse.stop(),
             }
             match next {
-                Some(Probe::Answered) => Ok(()),
+                Some(Probe::Answered) => Ok(Health::Up),
                 _ => Err(TransportError::new(TransportErrorKind::TimedOut, "probe")),
             }
         });
@@ -462,11 +462,11 @@ mod tests {
             // Asks for the next probe at once.
             pulse.state().suspected = true;
             match *probes.borrow() {
-                1 | 2 | 4 => Ok(()),
+                1 | 2 | 4 => Ok(Health::Up),
                 3 => Err(TransportError::new(TransportErrorKind::TimedOut, "probe")),
                 _ => {
                     pulse.stop();
-                    Ok(())
+                    Ok(Health::Up)
                 }
             }
         });
