@@ -716,7 +716,8 @@ impl AttachedBinding {
             Ok(())
         };
         // The channel of parts closes when the work ends; the last parts are published before the answer.
-        let both = async { tokio::try_join!(work, publishing).map(|(answer, ())| answer) };
+        let work = async { Ok(work.await) };
+        let both = async { tokio::try_join!(work, publishing).and_then(|(answer, ())| answer) };
         let answer = deadlines.limit(pin!(both)).await;
         let answer = answer.unwrap_or_else(|| Err(late("its server did not answer in time")));
         CallResult {

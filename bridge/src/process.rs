@@ -630,6 +630,7 @@ async fn watch_health(
                 }
                 bus.metrics.up.set(0);
                 readiness.set(condition.as_str(), Err(cause.to_string()));
+                readiness.restored(&condition);
                 calls.fail_all(id, cause);
             }
         }

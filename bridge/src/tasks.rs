@@ -38,6 +38,7 @@ use crate::calls::{self, Answer, CallError};
 use crate::clock;
 use crate::log_limit::{LogLimit, LogLimits};
 use crate::metrics::Metrics;
+use crate::shares::Shares;
 use crate::state::body;
 use crate::state::{
     ATTENDED, Following, Lagged, Logs, Position, StateError, TASKS, UNATTENDED, View,
@@ -48,6 +49,8 @@ use crate::state::{
 pub(crate) struct Tasks {
     view: View<TaskFold>,
     drivers: TaskTracker,
+    /// The tasks whose calls this replica makes.
+    calls: Arc<Shares<Text>>,
     /// When the last outage of the log was seen.
     outage: Mutex<Option<Instant>>,
     lost: LogLimit,
@@ -61,6 +64,16 @@ pub(crate) enum AgentAnswer {
     Result(AnswerPart),
     /// The agent's error, as the whole response.
     Error(calls::Part),
+}
+
+/// What a part of an answer means for its call.
+enum Taken {
+    /// More parts follow.
+    More,
+    /// It is the last one.
+    End,
+    /// It is the last one, and the agent works on another message of the task.
+    Beside,
 }
 
 /// One event of a task, for a subscriber.
@@ -117,6 +130,7 @@ impl Tasks {
         Ok(Arc::new(Self {
             view: logs.view(TASKS, TaskFold).await?,
             drivers: TaskTracker::new(),
+            calls: Shares::new(usize::MAX),
             outage: Mutex::default(),
             lost: log.limit(Level::ERROR, "more events of tasks were not stored"),
             metrics: Arc::clone(metrics),
@@ -292,7 +306,9 @@ impl Tasks {
     /// Records the agent's answer for an existing task until the answer ends.
     pub(crate) fn drive(self: &Arc<Self>, id: Text, mut answer: Box<Answer>) {
         let tasks = Arc::clone(self);
+        let call = self.calls.take(&id);
         self.drivers.spawn(async move {
+            let _call = call;
             let driven = tasks.driven((&id, None), &mut answer, None).await;
             tasks.log_lost(&id, driven);
         });
@@ -312,7 +328,9 @@ impl Tasks {
         let (sender, receiver) = oneshot::channel();
         // The state that a message for an existing task finds.
         let before = self.get(&id).map(|task| task.status.state);
+        let call = self.calls.take(&id);
         self.drivers.spawn(async move {
+            let _call = call;
             if let Err(error) = Box::pin(tasks.record(&id, &beginning)).await {
                 if let Err(Err(error)) = sender.send(Err(error)) {
                     tasks.log_lost(&id, Err(error));
@@ -420,7 +438,7 @@ impl Tasks {
         if let Some(first) = first
             && Box::pin(self.take_first(id, *first, Origin::of_part(answer))).await?
         {
-            return Box::pin(self.finish(id, Origin::of_part(answer).call)).await;
+            return Box::pin(self.finish(id)).await;
         }
         while let Some((mut is_ended, mut subscription)) = self.follow_state(id) {
             while !is_ended {
@@ -435,8 +453,10 @@ impl Tasks {
                             Some(Ok(_)) | None => true,
                         });
                         let taken = self.take((id, before), part, Origin::of_part(answer));
-                        if Box::pin(taken).await? {
-                            return Box::pin(self.finish(id, Origin::of_part(answer).call)).await;
+                        match Box::pin(taken).await? {
+                            Taken::More => {}
+                            Taken::End => return Box::pin(self.finish(id)).await,
+                            Taken::Beside => return Ok(()),
                         }
                     },
                     step = subscription.next() => match step {
@@ -469,20 +489,21 @@ impl Tasks {
         Ok(last)
     }
 
-    /// Processes a part of the answer. Returns whether it is the last one. `before` is the state that a message for an
+    /// Processes a part of the answer. `before` is the state that a message for an
     /// existing task found, unless the agent may be working on that message.
     async fn take(
         &self,
         (id, before): (&Text, Option<State>),
         part: Option<Result<calls::Part, CallError>>,
         from: Origin,
-    ) -> Result<bool, StateError> {
+    ) -> Result<Taken, StateError> {
         match part {
-            None => Ok(true),
+            None => Ok(Taken::End),
             Some(Err(error)) => {
                 let why = failure_message(Failure::call(&error).message());
-                self.refused((id, before), why, &from).await?;
-                Ok(true)
+                let (event, taken) = self.refused((id, before), why, &from.call);
+                self.record(id, &event).await?;
+                Ok(taken)
             }
             Some(Ok(part)) => {
                 let last = part.last;
@@ -493,21 +514,24 @@ impl Tasks {
                     Some(AgentAnswer::Error(part)) => {
                         let error = AgentError::of(&part);
                         let state = before.filter(|_| error.code != Some(TASK_NOT_FOUND));
-                        self.refused((id, state), error.message(), &from).await?
+                        let why = error.message();
+                        let (event, taken) = self.refused((id, state), why, &from.call);
+                        // With its origin, so that other replicas know that the part was processed.
+                        self.record(id, &event.from(from.at(1, true))).await?;
+                        return Ok(taken);
                     }
                     // Progress in another protocol.
                     None => self.record_taken(id, &from).await?,
                 }
-                Ok(last)
+                Ok(if last { Taken::End } else { Taken::More })
             }
         }
     }
 
     /// Completes a task whose answer has ended without a final state, unless the agent has another message of it.
-    async fn finish(&self, id: &Text, call: Text) -> Result<(), StateError> {
-        let is_last = |task: &Task| task.last_call().is_none_or(|last| *last == call);
+    async fn finish(&self, id: &Text) -> Result<(), StateError> {
         match self.get(id) {
-            Some(task) if !task.status.state.is_at_rest() && is_last(&task) => {
+            Some(task) if !task.status.state.is_at_rest() && self.calls.held_by(id) == 1 => {
                 let status = Status::now(State::Completed, None);
                 self.record(id, &Event::Status(status)).await
             }
@@ -515,22 +539,26 @@ impl Tasks {
         }
     }
 
-    /// Ends a task whose agent refused its message, or did not get it. If the task was waiting for that message, it waits
-    /// for another one; if the agent already has another one, the reason only becomes part of the history.
-    async fn refused(
+    /// The end of a task whose agent refused its message, or did not get it. If the task was waiting for that message, it
+    /// waits for another one. If the agent has another one, the reason only becomes part of the history.
+    fn refused(
         &self,
         (id, before): (&Text, Option<State>),
         why: Message,
-        from: &Origin,
-    ) -> Result<(), StateError> {
-        let state = before.filter(|state| state.is_at_rest());
+        call: &Text,
+    ) -> (Event, Taken) {
         let last = self.get(id).and_then(|task| task.last_call().cloned());
-        let event = if state.is_some() && last.is_some_and(|last| last != from.call) {
-            Event::Said { message: why }
-        } else {
-            Event::Status(Status::now(state.unwrap_or(State::Failed), Some(why)))
-        };
-        self.record(id, &event).await
+        let has_other = self.calls.held_by(id) > 1 || last.is_some_and(|last| last != *call);
+        match before.filter(|state| !state.is_terminal()) {
+            None => (
+                Event::Status(Status::now(State::Failed, Some(why))),
+                Taken::End,
+            ),
+            Some(state) if state.is_at_rest() && !has_other => {
+                (Event::Status(Status::now(state, Some(why))), Taken::End)
+            }
+            Some(_) => (Event::Said { message: why }, Taken::Beside),
+        }
     }
 
     /// Records an agent's update of a task for a caller.

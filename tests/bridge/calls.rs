@@ -326,7 +326,7 @@ async fn transient_failures_are_retried_until_the_deadline_of_the_call() {
     ] {
         assert_eq!(
             error.unwrap_err().to_string(),
-            "no confirmation within 10000 ms: the bus has not confirmed the request, which the agent may still get (topic agents.weather: timed_out)"
+            "not sent within 10000 ms: the bus did not accept the request (topic agents.weather: timed_out)"
         );
     }
     assert_eq!(world.given_up("timed_out"), 2.0);

@@ -67,7 +67,7 @@ calls: {{ timeout: 2m, reply_topic: {prefix}.replies, reply_partitions: 1 }}"
             let request = client.post(url).header("content-type", "application/json");
             let answer = request.header("x-a2a-timeout", "2000").body(REQUEST).send();
             let body = answer.await.unwrap().text().await.unwrap();
-            if !body.contains("does not exist") && !body.contains("no confirmation within") {
+            if !body.contains("does not exist") && !body.contains("not sent within") {
                 return body;
             }
         }

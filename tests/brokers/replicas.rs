@@ -126,6 +126,21 @@ impl Agent {
             .lock()
             .unwrap()
             .push((reply_address.clone(), id));
+        match text.as_str() {
+            "ask" => {
+                let task =
+                    json!({ "kind": "task", "id": "own", "status": { "state": "input-required" } });
+                return self.reply(&reply_address, &request, task).await;
+            }
+            "refuse" => {
+                let error = json!({ "code": -32602, "message": "no city" });
+                let body = json!({ "jsonrpc": "2.0", "id": request["id"], "error": error });
+                let message = Message::plain(body.to_string());
+                let sent = self.bus.send(&reply_address, message).await;
+                return drop(sent.unwrap().await.unwrap());
+            }
+            _ => {}
+        }
         let is_stream = request["method"] == "message/stream";
         if is_stream {
             self.reply(&reply_address, &request, artifact(&text, "first", false))
@@ -671,6 +686,37 @@ state: {{ log: state, create: true }}"
     })
     .await;
     bridge.stop().await;
+}
+
+/// A message that the agent refuses leaves its task waiting, also once the other replica has seen the refusal.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_task_still_waits_after_its_agent_has_refused_a_message() {
+    let Some(pair) = Pair::start("refused").await else {
+        return;
+    };
+    let Pair { one, other, .. } = pair;
+    let http = Client::builder().no_proxy().build().unwrap();
+    let post = async |door: &str, method: &str, params: Value| -> Value {
+        let body = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params });
+        let sent = http.post(format!("{door}/a2a/agents/weather")).json(&body);
+        sent.send().await.unwrap().json().await.unwrap()
+    };
+    let message = |text: &str, task: &Value| {
+        let parts = json!([{ "kind": "text", "text": text }]);
+        json!({ "message": { "kind": "message", "role": "user", "messageId": text, "parts": parts, "taskId": task } })
+    };
+    let asked = post(&one.door, "message/send", message("ask", &json!(null))).await;
+    let task = &asked["result"]["id"];
+    let refused = post(&one.door, "message/send", message("refuse", task)).await;
+    let state = |answer: &Value| answer["result"]["status"]["state"].clone();
+    assert_eq!(state(&refused), "input-required", "{refused}");
+    // The other replica takes over calls whose answer is not recorded after three seconds.
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_secs(6) {
+        let found = post(&other.door, "tasks/get", json!({ "id": task })).await;
+        assert_eq!(state(&found), "input-required", "{found}");
+        sleep(Duration::from_millis(200)).await;
+    }
 }
 
 /// The task of a request that was answered with the task, and stored for its key, is continued by another replica.

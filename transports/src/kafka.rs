@@ -122,11 +122,13 @@ impl Kafka {
         spawn("a2abus-kafka-watch", move || {
             let mut second = SecondOpinion::default();
             health::watch(&pulse, &changes, || match probe(&producer) {
-                Err(_) if second.is_answered(&settings) => Ok(second.health()),
+                Err(_) if second.is_answered(&settings) => {
+                    Ok(health::Answer::Other(second.health()))
+                }
                 Err(error) => Err(error),
                 Ok(()) => {
                     second.close();
-                    Ok(Health::Up)
+                    Ok(health::Answer::Producer)
                 }
             });
             drop(changes);

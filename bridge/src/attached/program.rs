@@ -108,7 +108,7 @@ impl Program {
         let last_line = std::mem::take(&mut *lock(&last_line));
         if matches!(ended, RunEnd::Failed(..)) && !last_line.is_empty() {
             // It usually has the cause, and it may be one of the lines that are not logged.
-            tracing::warn!(agent = %self.log.agent, "the attached program has ended; the last line of its standard error: {last_line}");
+            tracing::warn!(agent = %self.log.agent, "the attached program has failed; the last line of its standard error: {last_line}");
         }
         link.close();
         let read = async {

@@ -419,8 +419,10 @@ impl Answer {
                 }
             } else if is_published {
                 RequestState::Published(destinations().collect::<Vec<_>>().join(", ").into())
+            } else if self.may_have_arrived() {
+                RequestState::Unconfirmed
             } else {
-                RequestState::Unconfirmed(cause())
+                RequestState::Unaccepted(cause())
             },
             rejected: self
                 .calls

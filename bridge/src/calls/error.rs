@@ -78,8 +78,10 @@ pub enum RequestState {
     Expired,
     /// The rest of its HTTP request took all the time.
     Unsent,
-    /// The bus had not confirmed it; with the cause, if that is known.
-    Unconfirmed(Option<Text>),
+    /// The bus had not accepted it; with the cause, if that is known.
+    Unaccepted(Option<Text>),
+    /// The bus had accepted it and not confirmed it.
+    Unconfirmed,
     /// It was published to this destination, such as `Kafka topic agents.weather`.
     Published(Text),
     /// The agent has begun its answer, and then sent nothing for too long.
@@ -280,13 +282,19 @@ impl fmt::Display for NoAnswer {
             RequestState::Unsent => {
                 return write!(
                     f,
-                    "not sent within {millis} ms: earlier requests of the batch, or the shared state, took all of the time"
+                    "not sent within {millis} ms: earlier requests of the batch, or waiting for the shared state, used up the time"
                 );
             }
-            RequestState::Unconfirmed(cause) => {
+            RequestState::Unconfirmed => {
+                return write!(
+                    f,
+                    "the bus did not confirm the request within {millis} ms: the agent may still get it"
+                );
+            }
+            RequestState::Unaccepted(cause) => {
                 write!(
                     f,
-                    "no confirmation within {millis} ms: the bus has not confirmed the request, which the agent may still get"
+                    "not sent within {millis} ms: the bus did not accept the request"
                 )?;
                 return match cause {
                     Some(cause) => write!(f, " ({cause})"),

@@ -744,12 +744,12 @@ mod tests {
         );
         for (request, why) in [
             (
-                RequestState::Unconfirmed(None),
-                "no confirmation within 2 ms: the bus has not confirmed the request, which the agent may still get",
+                RequestState::Unconfirmed,
+                "the bus did not confirm the request within 2 ms: the agent may still get it",
             ),
             (
                 RequestState::Unsent,
-                "not sent within 2 ms: earlier requests of the batch, or the shared state, took all of the time",
+                "not sent within 2 ms: earlier requests of the batch, or waiting for the shared state, used up the time",
             ),
         ] {
             let unpublished = CallError::Timeout(Box::new(NoAnswer {

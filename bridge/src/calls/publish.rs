@@ -87,7 +87,10 @@ impl Calls {
     }
 
     fn unpublished(&self, after: Duration, event: &Event, copy: &Outgoing) -> NoAnswer {
-        let request = RequestState::Unconfirmed(self.why_unpublished(copy));
+        let request = match self.why_unpublished(copy) {
+            None => RequestState::Unconfirmed,
+            why => RequestState::Unaccepted(why),
+        };
         NoAnswer::unpublished(after, event, request)
     }
 

@@ -88,7 +88,7 @@ impl Abilities {
             jsonrpc::result(own, "{}")
         } else {
             let message = json!(format!(
-                "the client of this call cannot be asked ({method}): it has not declared support for this, does not accept a stream, or uses MCP 2026-07-28, in which agents do not ask during a call"
+                "the client of this call cannot be asked ({method}): only a client with an MCP session, which has declared support for this and accepts a stream, can be"
             ));
             let error = format!(r#"{{"code":{METHOD_NOT_FOUND},"message":{message}}}"#);
             jsonrpc::error(own, &error)

@@ -81,13 +81,7 @@ impl Pipeline {
             form: ReplyForm {
                 recipient,
                 collaboration_id: attribute(extension::COLLABORATION_ID),
-                request_id: event
-                    .map(Event::id)
-                    .filter(|id| {
-                        !at.origin
-                            .is_some_and(|origin| id.starts_with(origin.as_str()))
-                    })
-                    .cloned(),
+                request_id: event.map(Event::id).filter(|id| has_id(at, id)).cloned(),
                 call_id: attribute(extension::CALL_ID).or_else(call_id),
                 source: self.intake.source.clone(),
                 options: self.intake.options.clone(),
@@ -295,4 +289,11 @@ pub(super) fn recipient_of(event: &Event, limits: &Limits) -> Recipient {
 fn decoded(event: &Event, limits: &Limits) -> Option<a2abus_plugin::Unit> {
     let units = decode(&event.body(), &Hint::default(), limits);
     units.into_only().ok()?.ok()
+}
+
+/// Whether the sender of a message has set the id of its event.
+fn has_id(at: ReadAt<'_>, id: &str) -> bool {
+    let is_made = |origin: &Text| id.starts_with(origin.as_str());
+    reply_address::attribute_header(at.message, "id").is_some()
+        || at.origin.is_some_and(|origin| !is_made(origin))
 }

@@ -114,7 +114,7 @@ pub(crate) struct Task {
     pub(crate) events: VecDeque<(Position, Arc<Event>)>,
     /// Whether earlier events have been removed.
     pub(crate) has_forgotten: bool,
-    /// The origin of the last event of each call, the latest call last. Several calls may work on a task.
+    /// The origin of the last event of each call, in the order in which the calls began. Several may work on a task.
     origins: VecDeque<Origin>,
     bytes: usize,
 }
@@ -272,7 +272,7 @@ impl Task {
         self.origin_of(call).map_or(0, parts) as usize
     }
 
-    /// The call of the last event, if it has one.
+    /// The call that began last.
     pub(super) fn last_call(&self) -> Option<&Text> {
         self.origins.back().map(|origin| &origin.call)
     }
@@ -293,7 +293,11 @@ impl Task {
     /// Stores the origin of an event.
     fn note(&mut self, from: Option<Origin>) {
         let Some(from) = from else { return };
-        self.origins.retain(|origin| origin.call != from.call);
+        let mut origins = self.origins.iter_mut();
+        if let Some(known) = origins.find(|origin| origin.call == from.call) {
+            *known = from;
+            return;
+        }
         if self.origins.len() == MAX_CALLS {
             self.origins.pop_front();
         }

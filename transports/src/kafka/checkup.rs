@@ -45,7 +45,7 @@ pub(super) struct Checkup {
     cut_off_since: Option<Instant>,
 }
 
-/// A client that only asks, for the time that the producer gets no answer. A broker answers the requests of a connection
+/// A client that only sends metadata requests, while the producer gets no answers. A broker answers the requests of a connection
 /// in order, so those of the producer wait behind a message that a lost replica holds up, although the cluster answers.
 #[derive(Default)]
 pub(super) struct SecondOpinion {
@@ -134,7 +134,7 @@ impl SecondOpinion {
     pub(super) fn health(&self) -> Health {
         match self.since {
             Some(since) if since.elapsed() > UNCONFIRMED => Health::Impaired(Text::from_static(
-                "some brokers answer, but none confirms messages: check that enough replicas of the topics are in sync",
+                "some brokers answer, but not the one that the bridge publishes to: check that enough replicas of the topics are in sync",
             )),
             _ => Health::Up,
         }

@@ -826,7 +826,7 @@ mod tests {
         let pulse = Arc::new(Pulse::default());
         health::watch(&pulse, &watch::Sender::new(Health::Up), || {
             pulse.stop();
-            Ok(Health::Up)
+            Ok(health::Answer::Producer)
         });
         let (deliveries, receiver) = mpsc::channel(1);
         let budget = Budget {

@@ -182,22 +182,39 @@ impl Pulse {
     }
 }
 
+/// Which client a broker has answered.
+pub(super) enum Answer {
+    /// The producer.
+    Producer,
+    /// Another one; this is the health of the cluster.
+    Other(Health),
+}
+
 /// Probes until the pulse stops, and publishes the result. Has its own thread, because a probe blocks.
 pub(super) fn watch(
     pulse: &Pulse,
     health: &watch::Sender<Health>,
-    mut probe: impl FnMut() -> Result<Health, TransportError>,
+    mut probe: impl FnMut() -> Result<Answer, TransportError>,
 ) {
     let mut failures: u32 = 0;
     loop {
         let found = match probe() {
-            Ok(found) => {
+            Ok(answer) => {
                 let mut state = pulse.state();
                 state.last_error = None;
                 state.all_down = false;
-                state.answers_since.get_or_insert_with(Instant::now);
                 failures = 0;
-                Some(found)
+                match answer {
+                    Answer::Producer => {
+                        state.answers_since.get_or_insert_with(Instant::now);
+                        Some(Health::Up)
+                    }
+                    // The producer may have lost the cluster.
+                    Answer::Other(found) => {
+                        state.answers_since = None;
+                        Some(found)
+                    }
+                }
             }
             Err(error) => {
                 failures = failures.saturating_add(1);
@@ -230,7 +247,8 @@ fn change(current: &mut Health, found: &Health) -> bool {
     if changed {
         match found {
             Health::Up => tracing::debug!("the Kafka cluster answers"),
-            Health::Connecting(cause) | Health::Impaired(cause) | Health::Down(cause) => {
+            Health::Impaired(cause) => tracing::debug!(%cause, "the Kafka cluster answers in part"),
+            Health::Connecting(cause) | Health::Down(cause) => {
                 tracing::debug!(%cause, "the Kafka cluster does not answer")
             }
         }
@@ -384,7 +402,7 @@ mod tests {
                 None => pulse.stop(),
             }
             match next {
-                Some(Probe::Answered) => Ok(Health::Up),
+                Some(Probe::Answered) => Ok(Answer::Producer),
                 _ => Err(TransportError::new(TransportErrorKind::TimedOut, "probe")),
             }
         });
@@ -462,11 +480,11 @@ mod tests {
             // Asks for the next probe at once.
             pulse.state().suspected = true;
             match *probes.borrow() {
-                1 | 2 | 4 => Ok(Health::Up),
+                1 | 2 | 4 => Ok(Answer::Producer),
                 3 => Err(TransportError::new(TransportErrorKind::TimedOut, "probe")),
                 _ => {
                     pulse.stop();
-                    Ok(Health::Up)
+                    Ok(Answer::Producer)
                 }
             }
         });

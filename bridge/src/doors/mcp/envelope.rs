@@ -278,7 +278,7 @@ fn check_same(name: &str, in_body: &str, headers: &HeaderMap) -> Result<(), Fail
         return Ok(());
     }
     let message = format!(
-        "the header {name} must occur once, with the same value as in the body; text outside ASCII is written as =?base64?...?="
+        "the header {name} must occur once, with the same value as in the body; encode non-ASCII text as =?base64?...?="
     );
     Err(Failure::new(Reason::McpHeader, message))
 }
