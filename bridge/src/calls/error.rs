@@ -292,14 +292,10 @@ impl fmt::Display for NoAnswer {
                 );
             }
             RequestState::Unaccepted(cause) => {
-                write!(
-                    f,
-                    "not sent within {millis} ms: the bus did not accept the request"
-                )?;
-                return match cause {
-                    Some(cause) => write!(f, " ({cause})"),
-                    None => Ok(()),
-                };
+                let cause = cause.as_deref().map(|cause| format!(" ({cause})"));
+                let cause = cause.unwrap_or_default();
+                let what = "the bus did not accept the request";
+                return write!(f, "not sent within {millis} ms: {what}{cause}");
             }
             RequestState::Begun { parts } => {
                 return write!(
