@@ -489,8 +489,8 @@ impl Tasks {
         Ok(last)
     }
 
-    /// Processes a part of the answer. `before` is the state that a message for an
-    /// existing task found, unless the agent may be working on that message.
+    /// Processes a part of the answer. `before` is the state that a message for an existing task found, unless the agent
+    /// may be working on that message.
     async fn take(
         &self,
         (id, before): (&Text, Option<State>),

@@ -45,8 +45,9 @@ pub(super) struct Checkup {
     cut_off_since: Option<Instant>,
 }
 
-/// A client that only sends metadata requests, while the producer gets no answers. A broker answers the requests of a connection
-/// in order, so those of the producer wait behind a message that a lost replica holds up, although the cluster answers.
+/// A client that only sends metadata requests, while the producer gets no answers. A broker answers the requests of a
+/// connection in order, so those of the producer wait behind a message that a lost replica holds up, although the
+/// cluster answers.
 #[derive(Default)]
 pub(super) struct SecondOpinion {
     client: Option<BaseProducer<Silent>>,
