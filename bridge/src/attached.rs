@@ -44,7 +44,7 @@ use std::time::Duration;
 use a2abus_plugin::protocol::dialect::Dialect;
 use a2abus_plugin::protocol::jsonrpc::{self, Id};
 use a2abus_plugin::{Event, Ids, Kind, MapContext, Text};
-use a2abus_transports::{Consumer, Delivery, TransportError};
+use a2abus_transports::{Consumer, Delivery, Origin, TransportError};
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
@@ -406,7 +406,7 @@ impl AttachedBinding {
             let (reply_publisher, inbox) = (&self.reply_publisher, inbox.as_ref());
             reply_publisher.requester(&self.intake, event, &held.message, inbox)
         };
-        let place = held.origin.as_ref();
+        let place = held.origin.as_ref().map(Origin::identity);
         let take = |read| {
             let ask_result = match read {
                 Read::CloudEvent(event, _) => {
@@ -416,7 +416,7 @@ impl AttachedBinding {
                         &event,
                         inside,
                         requester,
-                        (self.reply_publisher.agent(), place),
+                        (self.reply_publisher.agent(), place.as_ref()),
                     )
                 }
                 Read::Mapped(mapped) => {
@@ -426,7 +426,7 @@ impl AttachedBinding {
                         &event,
                         Some(mapped),
                         requester,
-                        (self.reply_publisher.agent(), place),
+                        (self.reply_publisher.agent(), place.as_ref()),
                     )
                 }
                 Read::Refused(refusal) => {
@@ -747,17 +747,17 @@ impl AttachedBinding {
             failure,
         } = *rejected;
         if let Some(suppressed) = self.log.refused.allow() {
-            let origin = held.origin.as_deref().unwrap_or("unknown");
+            let origin = held.position().unwrap_or("unknown");
             tracing::warn!(binding = %self.intake.name, origin, reason = reason.code, detail = reason.detail, suppressed, "a message is not for this agent");
         }
         self.dead_letter(&held, body, &reason).await;
         if requester.waits() {
             let id = id.unwrap_or(Text::from_static("null"));
             let error = Answer::failed(&failure, &Recipient::new(id, Dialect::Mcp));
-            let answer = (held.origin.as_ref(), error);
-            let published = self
-                .reply_publisher
-                .answer(&self.intake, &requester, answer);
+            let identity = held.origin.as_ref().map(Origin::identity);
+            let published =
+                self.reply_publisher
+                    .answer(&self.intake, &requester, (identity.as_ref(), error));
             if let Err(error) = published.await {
                 tracing::debug!(binding = %self.intake.name, %error, "a refusal is not delivered");
             }
@@ -769,7 +769,7 @@ impl AttachedBinding {
     /// answer.
     async fn unanswered(&self, held: &Held, error: &Undeliverable) {
         if let Some(suppressed) = self.log.unanswered.allow() {
-            let origin = held.origin.as_deref().unwrap_or("unknown");
+            let origin = held.position().unwrap_or("unknown");
             tracing::warn!(binding = %self.intake.name, origin, %error, suppressed, "an answer is not delivered");
         }
         self.dead_letter(held, None, &error.reason()).await;

@@ -170,7 +170,7 @@ impl Pipeline {
         match self.role {
             Role::Responses => self.answers(at, &mut routed),
             Role::Events | Role::Workflows | Role::Discovery | Role::Agent => {
-                let context = || self.context(at.origin);
+                let context = || self.context(at.position());
                 let take = |read| match read {
                     Read::CloudEvent(event, unit) => {
                         self.event(at, unit.as_ref(), event, &mut routed);

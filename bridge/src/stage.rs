@@ -13,15 +13,15 @@
 //! | `call` | from the request until its last answer, its deadline or its cancel |
 
 use a2abus_plugin::Text;
-use a2abus_transports::Topic;
+use a2abus_transports::{Origin, Topic};
 use tracing::{Span, trace_span};
 
 use crate::calls::callid::{CallId, shown_topic};
 
 const TARGET: &str = "a2abus::stage";
 
-pub(crate) fn receive(binding: &Text, topic: &Topic, origin: Option<&Text>) -> Span {
-    let origin = origin.map(Text::as_str);
+pub(crate) fn receive(binding: &Text, topic: &Topic, origin: Option<&Origin>) -> Span {
+    let origin = origin.map(tracing::field::display);
     trace_span!(target: TARGET, "receive", %binding, topic = %shown_topic(topic.as_str()), origin)
 }
 

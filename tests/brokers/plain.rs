@@ -95,6 +95,14 @@ impl Plain {
             .unwrap();
     }
 
+    /// Deletes a topic, and waits until the server has done it.
+    pub(crate) async fn delete(&self, topic: &str) {
+        let admin: AdminClient<DefaultClientContext> = self.config.create().unwrap();
+        let options = AdminOptions::new().operation_timeout(Some(TIMEOUT));
+        let deleted = admin.delete_topics(&[topic], &options).await;
+        deleted.unwrap().remove(0).unwrap();
+    }
+
     /// Gives a topic more partitions.
     pub(crate) async fn grow(&self, topic: &str, partitions: usize) {
         let admin: AdminClient<DefaultClientContext> = self.config.create().unwrap();

@@ -1,5 +1,6 @@
 //! Requests on real buses that are refused, that come again, and whose callers go away.
 
+use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use async_nats::jetstream::{self, consumer, stream};
@@ -18,6 +19,11 @@ const AT_ONCE: Duration = Duration::from_secs(60);
 
 fn request(id: u64, agent: &str) -> String {
     json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": {"_agentId": agent}})
+        .to_string()
+}
+
+fn notification(number: u64, agent: &str) -> String {
+    json!({"jsonrpc": "2.0", "method": "notifications/x", "params": {"_agentId": agent, "number": number}})
         .to_string()
 }
 
@@ -229,6 +235,49 @@ calls: {{ timeout: 5m, reply_topic: {name}.replies }}"
     let cancel = within("the cancel", agent.next()).await.unwrap().unwrap();
     assert_eq!(method(&cancel), "notifications/cancelled");
     second.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_message_of_a_topic_that_was_created_again_is_a_duplicate_for_a_stream() {
+    let (Some(kafka), Some(nats)) = (named(Kind::Kafka), named(Kind::Nats)) else {
+        return;
+    };
+    let (plain, name) = (Plain::new(&kafka), unique("recreated"));
+    let input = format!("{name}.in");
+    let client = async_nats::connect(&nats).await.unwrap();
+    let jetstream = jetstream::new(client);
+    let flat = name.replace('.', "-");
+    let mut agent = stored(&jetstream, &flat, format!("{name}.agents.>")).await;
+    plain.create(&input, 1).await;
+    plain.create(&format!("{name}.dlq"), 1).await;
+    let bridge = Running::start(&format!(
+        "
+instance: test
+transports:
+  kafka: {{ type: kafka, brokers: ['{kafka}'] }}
+  nats: {{ type: nats, servers: ['{nats}'] }}
+bindings: [{{ name: in, transport: kafka, topics: [{input}], group: {name}, dead_letter: {{ topic: {name}.dlq }} }}]
+default_route: [{{ transport: nats, topic: '{name}.agents.{{targetagent}}', stored: true }}]
+calls: {{ enabled: false }}"
+    ))
+    .await;
+    let mut ids = HashSet::new();
+    // Fewer each time: a client of Kafka notices a new topic only if its position is beyond the end.
+    for number in [0..20, 20..30, 30..35] {
+        for number in number.clone() {
+            plain
+                .publish(&input, None, &notification(number, "weather"))
+                .await;
+        }
+        for _ in number {
+            let copy = within("the message", agent.next()).await.unwrap().unwrap();
+            copy.ack().await.unwrap();
+            assert!(ids.insert(header(&copy, "Nats-Msg-Id")));
+        }
+        plain.delete(&input).await;
+        plain.create(&input, 1).await;
+    }
+    bridge.stop().await;
 }
 
 /// Publishes a status line as only a server should: that a subject has no subscribers.

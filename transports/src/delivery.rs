@@ -17,9 +17,8 @@ pub struct Delivery {
     pub topic: Topic,
     /// The NATS reply subject of the message.
     pub reply_to: Option<Topic>,
-    /// The position of the message at its source, unique and stable over redelivery: `k:TOPIC/PARTITION/OFFSET`,
-    /// `j:STREAM/SEQUENCE`, `m:TOPIC/PARTITION/OFFSET`; `None` for core NATS, which has no positions.
-    pub origin: Option<Text>,
+    /// Where the source keeps the message; `None` for core NATS, which keeps none.
+    pub origin: Option<Origin>,
     /// A Kafka partition, or a hash of the key or subject. Deliveries of one lane are in order and must be published in
     /// order; different lanes are independent.
     pub lane: u32,
@@ -27,6 +26,17 @@ pub struct Delivery {
     pub attempt: u32,
     /// Settles it.
     pub acknowledger: Acknowledger,
+}
+
+/// Where a source keeps a message. It is the same when the message is redelivered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Origin {
+    /// `k:TOPIC/PARTITION/OFFSET`, `j:STREAM/SEQUENCE` or `m:TOPIC/PARTITION/OFFSET`.
+    pub position: Text,
+    /// When the message was stored, in milliseconds since 1970, if the source tells (Kafka: the time of the record). The
+    /// positions of a topic begin again when it is deleted and created again, and only the time tells its messages from
+    /// the ones before.
+    pub stored_at: Option<i64>,
 }
 
 /// The outcome of a delivery.
@@ -59,6 +69,33 @@ pub(crate) trait Settle: Send + Sync {
 
     /// See [`Acknowledger::set_waiting`].
     fn set_waiting(&self, _is_waiting: bool) {}
+}
+
+// === impl Origin ===
+
+impl Origin {
+    /// Identifies the message among all that were ever at its position: `POSITION@TIME`.
+    #[must_use]
+    pub fn identity(&self) -> Text {
+        let mut digits = itoa::Buffer::new();
+        let time = self.stored_at.map_or("", |time| digits.format(time));
+        Text::concat(&[&self.position, "@", time])
+    }
+}
+
+impl From<Text> for Origin {
+    fn from(position: Text) -> Self {
+        Self {
+            position,
+            stored_at: None,
+        }
+    }
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.position.fmt(f)
+    }
 }
 
 // === impl Acknowledger ===

@@ -23,7 +23,7 @@ mod tls_files;
 mod transport;
 
 pub use any::AnyTransport;
-pub use delivery::{Acknowledger, Delivery, Outcome};
+pub use delivery::{Acknowledger, Delivery, Origin, Outcome};
 pub use error::{ConfigProblem, Disposition, TlsFindings, TransportError, TransportErrorKind};
 pub use log::{LogBatch, LogBounds, LogPosition, LogReader, LogRecord, LogSource};
 pub use message::{

@@ -181,7 +181,7 @@ impl Ask {
     }
 }
 
-/// The identity of a request. `place` is the position of the delivery; a position in the message itself cannot be
+/// The identity of a request. `place` identifies the delivery; a position in the message itself cannot be
 /// trusted.
 fn identity(event: &Event, place: &str) -> Text {
     let [source, id] = [event.source(), event.id()].map(|name| name.as_bytes());

@@ -259,11 +259,12 @@ impl ReplyPublisher {
             }
             None => {
                 let rules = outbound.rules();
+                let event_id = event.id().clone().into();
                 let from = Provenance {
                     rules: &rules,
                     binding: &intake.name,
                     key: None,
-                    origin: Some((event.id(), 0)),
+                    origin: Some((&event_id, 0)),
                     headers: &requester.headers,
                 };
                 outbound.route(&mut event.clone(), from, None)?

@@ -10,7 +10,8 @@ use std::time::SystemTime;
 use a2abus_plugin::{Event, Text, extension, redact_secrets};
 use a2abus_transports::content_mode::ProtocolBinding;
 use a2abus_transports::{
-    Address, Disposition, Guarantee, Headers, Message, Topic, TransportError, TransportErrorKind,
+    Address, Disposition, Guarantee, Headers, Message, Origin, Topic, TransportError,
+    TransportErrorKind,
 };
 use bytes::Bytes;
 use tracing::Level;
@@ -64,7 +65,7 @@ pub(crate) struct Undelivered<'a> {
     /// Where it was read.
     pub topic: &'a Topic,
     /// Its position there.
-    pub origin: Option<&'a Text>,
+    pub origin: Option<&'a Origin>,
     /// Its target agent.
     pub agent: Option<&'a Text>,
     /// The call it belongs to.
@@ -211,7 +212,7 @@ impl DeadLetters {
         put("bus-dlq-time", &crate::clock::rfc3339(SystemTime::now()));
         put("bus-dlq-bridge", env!("CARGO_PKG_VERSION"));
         if let Some(origin) = of.origin {
-            put("bus-dlq-origin", origin);
+            put("bus-dlq-origin", &origin.position);
         }
         if let Some(unit) = reason.unit {
             put("bus-dlq-unit", &unit.to_string());
@@ -219,7 +220,10 @@ impl DeadLetters {
         let mut address = Address::topic(self.topic.clone());
         let unit = reason.unit.unwrap_or_default();
         let name = &self.name;
-        let id = |origin: &Text| Text::from(format!("{name}/{origin}/{unit}/{}", reason.code));
+        let id = |origin: &Origin| {
+            let message = origin.identity();
+            Text::from(format!("{name}/{message}/{unit}/{}", reason.code))
+        };
         // Only JetStream uses it.
         address.guarantee = Guarantee::Stored {
             message_id: of.origin.map(id),
@@ -246,7 +250,7 @@ impl DeadLetters {
         if let Some(suppressed) = self.log.dead_letters.allow() {
             tracing::warn!(
                 binding = %self.name, topic = %shown_topic(of.topic.as_str()), agent = of.agent.map(Text::as_str),
-                call = of.call.as_deref(), origin = of.origin.map(Text::as_str),
+                call = of.call.as_deref(), origin = of.origin.map(tracing::field::display),
                 reason = reason.code, stage = reason.stage.as_str(), detail = cut(&reason.detail), suppressed,
                 "a message becomes a dead letter"
             );
@@ -259,7 +263,7 @@ impl DeadLetters {
         if let Some(suppressed) = self.log.drops.allow() {
             tracing::warn!(
                 binding = %self.name, topic = %shown_topic(of.topic.as_str()), agent = of.agent.map(Text::as_str),
-                call = of.call.as_deref(), origin = of.origin.map(Text::as_str), reason, suppressed,
+                call = of.call.as_deref(), origin = of.origin.map(tracing::field::display), reason, suppressed,
                 "dropped a message"
             );
         }

@@ -6,7 +6,7 @@ use std::time::SystemTime;
 
 use a2abus_plugin::{Event, EventError, Text, extension};
 use a2abus_transports::{
-    Address, Confirmation, Guarantee, Header, Message, Transport as _, TransportError,
+    Address, Confirmation, Guarantee, Header, Message, Origin, Transport as _, TransportError,
     TransportErrorKind, content_mode,
 };
 use arc_swap::Guard;
@@ -169,8 +169,8 @@ pub struct Provenance<'a> {
     pub binding: &'a str,
     /// The key of its message, or the one that its caller sets.
     pub key: Option<&'a Bytes>,
-    /// Its position at the source, and the index of the unit in the message.
-    pub origin: Option<(&'a Text, usize)>,
+    /// Where its source keeps the message, and the index of the unit in it.
+    pub origin: Option<(&'a Origin, usize)>,
     /// The headers that its copies keep, if their bus can carry them.
     pub headers: &'a [Header],
 }
@@ -277,9 +277,22 @@ impl Outbound {
             (&mut address.guarantee, from.origin)
         {
             // The stream drops messages with the same id, so only the same copy of the same message may have it.
-            let (mut of_unit, mut of_copy) = (itoa::Buffer::new(), itoa::Buffer::new());
+            let [mut of_time, mut of_unit, mut of_copy] = [itoa::Buffer::new(); 3];
+            let time = origin.stored_at.map_or("", |time| of_time.format(time));
             let (unit, index) = (of_unit.format(unit), of_copy.format(index));
-            let copy = [from.binding, "/", origin, "/", unit, "/", route, "/", index];
+            let copy = [
+                from.binding,
+                "/",
+                &origin.position,
+                "@",
+                time,
+                "/",
+                unit,
+                "/",
+                route,
+                "/",
+                index,
+            ];
             // A redelivered request is a new call. The agent must get it again, or the call would have no answer.
             let call = to_answer.and_then(|_| callid::logged_call_id(event));
             *message_id = Some(match call {

@@ -11,7 +11,7 @@ use a2abus_plugin::{
     Data, Event, EventError, Family, Ids, MapContext, Source, Text, Time, Value, extension,
     map_unit,
 };
-use a2abus_transports::{Address, Header};
+use a2abus_transports::{Address, Header, Origin};
 use bytes::Bytes;
 use tokio::sync::mpsc;
 
@@ -195,7 +195,7 @@ impl Calls {
                 ..exchange.timeouts
             };
         }
-        let event_id = exchange.original.id.clone();
+        let event_id = exchange.original.id.clone().into();
         let from = Self::of_caller(&rules, &event_id, key.as_ref(), &headers);
         let copies = self.route_call(&mut exchange, from);
         let copies = copies.map_err(|error| CallError::unroutable(&error, &exchange.event))?;
@@ -403,7 +403,7 @@ impl Calls {
     /// agent may see.
     pub(super) fn of_caller<'a>(
         rules: &'a Rules,
-        event_id: &'a Text,
+        event_id: &'a Origin,
         key: Option<&'a Bytes>,
         headers: &'a [Header],
     ) -> Provenance<'a> {

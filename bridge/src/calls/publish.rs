@@ -68,7 +68,8 @@ impl Calls {
     ) -> Result<(), CallError> {
         let copies = {
             let rules = self.rules();
-            let from = Self::of_caller(&rules, event.id(), key, headers);
+            let event_id = event.id().clone().into();
+            let from = Self::of_caller(&rules, &event_id, key, headers);
             self.outbound.route(&mut event.clone(), from, None)
         };
         for copy in copies.map_err(|error| CallError::unroutable(&error, event))? {

@@ -6,7 +6,7 @@
 
 use a2abus_plugin::{Data, Event, EventError, Kind, Limits, Text, extension, kind_of_event};
 use a2abus_transports::content_mode::{self, Content, ContentMode, ProtocolBinding};
-use a2abus_transports::{Delivery, Message, NATS_STATUS_HEADER, Topic};
+use a2abus_transports::{Delivery, Message, NATS_STATUS_HEADER, Origin, Topic};
 
 use crate::bus::BusId;
 use crate::calls::answer_outcome::{AnswerOutcome, Unanswerable};
@@ -30,8 +30,8 @@ pub struct ReadAt<'a> {
     pub bus: BusId,
     /// The topic.
     pub topic: &'a Topic,
-    /// The position.
-    pub origin: Option<&'a Text>,
+    /// Where the source keeps it.
+    pub origin: Option<&'a Origin>,
     /// The message itself.
     pub message: &'a Message,
     /// The reply subject of the message.
@@ -64,6 +64,12 @@ impl<'a> ReadAt<'a> {
             reply_to: delivery.reply_to.as_ref(),
             reader,
         }
+    }
+
+    /// The position of the message at its source.
+    #[must_use]
+    pub fn position(&self) -> Option<&'a Text> {
+        self.origin.map(|origin| &origin.position)
     }
 }
 
@@ -313,7 +319,9 @@ impl Calls {
         parts: impl FnOnce(&CallRequest, &mut Progress) -> Option<Result<Parts, CallError>>,
     ) -> AnswerOutcome {
         let call = id.call;
-        let is_home = self.channels().is_home(call, at.bus, at.topic, at.origin);
+        let is_home = self
+            .channels()
+            .is_home(call, at.bus, at.topic, at.position());
         if is_home && at.reader == Reader::ProtocolBinding {
             return AnswerOutcome::Foreign(call);
         }

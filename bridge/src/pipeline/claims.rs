@@ -88,7 +88,7 @@ impl Claims {
             &self.unknown_caller
         };
         self.overruled(SOURCE, at);
-        let id = at.origin.map_or_else(
+        let id = at.position().map_or_else(
             || Text::from(crate::clock::new_event_id()),
             |origin| Text::from(format!("{origin}#{index}")),
         );
@@ -108,10 +108,10 @@ impl Claims {
             self.remove(at, event, extension::EXPIRY_TIME);
         }
         let claimed = event.extension_text(extension::ORIGIN);
-        if claimed.is_some_and(|claimed| Some(claimed) != at.origin) {
+        if claimed.is_some_and(|claimed| Some(claimed) != at.position()) {
             self.remove(at, event, extension::ORIGIN);
         }
-        if let Some(origin) = at.origin {
+        if let Some(origin) = at.position() {
             let set = event.set(extension::ORIGIN, origin.clone());
             debug_assert!(set.is_ok(), "origins are legal attributes");
         }
@@ -160,7 +160,7 @@ impl Claims {
         let mut logged = logged.filter(|(known, _)| **known == name);
         if logged.any(|(_, logged)| !logged.swap(true, Ordering::Relaxed)) {
             tracing::warn!(
-                binding = %self.name, topic = %at.topic, origin = at.origin.map(Text::as_str), attribute = name,
+                binding = %self.name, topic = %at.topic, origin = at.position().map(Text::as_str), attribute = name,
                 "writers of this topic set an attribute that the binding does not accept: it is removed or overwritten \
                  (this line comes once, a2abus_attributes_overruled_total counts; set `trusts` on the binding to accept it)"
             );

@@ -3,8 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use a2abus_plugin::Text;
-use a2abus_transports::{Acknowledger, Delivery, Message, Outcome, Topic};
+use a2abus_transports::{Acknowledger, Delivery, Message, Origin, Outcome, Topic};
 
 use crate::metrics::BindingMetrics;
 
@@ -16,8 +15,8 @@ pub(crate) struct Held {
     pub(crate) message: Message,
     /// Where it was read.
     pub(crate) topic: Topic,
-    /// Its position there.
-    pub(crate) origin: Option<Text>,
+    /// Where its source keeps it.
+    pub(crate) origin: Option<Origin>,
     acknowledger: Option<Acknowledger>,
     is_given_up: AtomicBool,
     metrics: BindingMetrics,
@@ -37,6 +36,12 @@ impl Held {
             metrics,
         };
         (Arc::new(held), delivery.reply_to)
+    }
+
+    /// Its position at its source.
+    pub(crate) fn position(&self) -> Option<&str> {
+        let origin = self.origin.as_ref();
+        origin.map(|origin| origin.position.as_str())
     }
 
     /// Whether this bridge still has to answer it.

@@ -37,7 +37,7 @@ impl Pipeline {
         match (unknown, self.on_unknown) {
             (None, _) | (_, OnUnknown::Reject) => self.reject(at, refusal, routed),
             (Some(refused), on_unknown) => {
-                let context = self.context(at.origin);
+                let context = self.context(at.position());
                 let (index, bytes) = (refused.index, refused.bytes.clone());
                 let event = self.intake.wrapped(&bytes, index, &context);
                 let unit = Unit { index, bytes };

@@ -92,7 +92,7 @@ impl Pipeline {
             headers: self.passed.of(self.intake.binding, at.message),
             is_redeliverable: at.origin.is_some(),
             topic: at.topic.clone(),
-            origin: at.origin.cloned(),
+            origin: at.position().cloned(),
             metrics: self.intake.metrics.clone(),
         }
     }
@@ -106,19 +106,16 @@ impl Pipeline {
         routed: &mut Routed,
     ) -> Option<(Option<Text>, Unsettled)> {
         let position = at.origin.map(|origin| {
-            let fingerprint = || self.exchanges.fingerprint(at.message);
-            let fingerprint = routed.fingerprint.get_or_insert_with(fingerprint);
+            let message = origin.identity();
             // Each binding that reads the message publishes the request.
-            Text::from(format!(
-                "{}/{origin}#{index}/{fingerprint:x}",
-                self.intake.name
-            ))
+            Text::from(format!("{}/{message}#{index}", self.intake.name))
         });
         let share = routed.share(&self.intake.metrics);
         let share = self.exchanges.enter(position.as_ref(), share);
         if share.is_none() {
             self.intake.metrics.dropped("redelivered");
-            self.exchanges.log_redelivered(&self.intake.name, at.origin);
+            self.exchanges
+                .log_redelivered(&self.intake.name, at.position());
         }
         Some((position, share?))
     }
@@ -295,5 +292,5 @@ fn decoded(event: &Event, limits: &Limits) -> Option<a2abus_plugin::Unit> {
 fn has_id(at: ReadAt<'_>, id: &str) -> bool {
     let is_made = |origin: &Text| id.starts_with(origin.as_str());
     reply_address::attribute_header(at.message, "id").is_some()
-        || at.origin.is_some_and(|origin| !is_made(origin))
+        || at.position().is_some_and(|origin| !is_made(origin))
 }

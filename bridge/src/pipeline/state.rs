@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use a2abus_plugin::Text;
-use a2abus_transports::{Acknowledger, Message, Topic};
+use a2abus_transports::{Acknowledger, Message, Origin, Topic};
 use tokio::time::Instant;
 use tracing::Span;
 
@@ -78,7 +77,7 @@ pub(super) struct Received {
 pub(super) struct Original {
     pub(super) message: Message,
     pub(super) topic: Topic,
-    pub(super) origin: Option<Text>,
+    pub(super) origin: Option<Origin>,
     pub(super) settlement: Settlement,
     pub(super) _weight: Weight,
 }
@@ -102,8 +101,6 @@ pub(super) struct Routed {
     pub(super) in_hand: Vec<RoutedRequest>,
     /// The shares of the budget that they hold.
     pub(super) room: Holds,
-    /// Distinguishes the message from others with the same position; computed when it is needed.
-    pub(super) fingerprint: Option<u64>,
     /// Error replies to its elements.
     pub(super) error_replies: usize,
 }

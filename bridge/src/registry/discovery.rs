@@ -312,7 +312,8 @@ impl DiscoveryBinding {
     async fn refuse(&self, delivery: &Delivery, failure: &Failure, is_kept: bool) {
         let (reason, detail) = (failure.reason_code(), failure.message());
         if let Some(suppressed) = self.refused.allow() {
-            let origin = delivery.origin.as_deref().unwrap_or("unknown");
+            let origin = delivery.origin.as_ref();
+            let origin = origin.map_or("unknown", |origin| origin.position.as_str());
             tracing::warn!(binding = %self.intake.name, origin, reason, detail, suppressed, "an announcement is refused");
         }
         if !is_kept {

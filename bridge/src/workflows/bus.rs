@@ -33,7 +33,7 @@ use std::sync::Arc;
 use a2abus_executor::Agent;
 use a2abus_plugin::protocol::jsonrpc::code;
 use a2abus_plugin::{Event, EventId, Hint, Ids, MapContext, Mapped, Text, extension};
-use a2abus_transports::{Consumer, Delivery, Message};
+use a2abus_transports::{Consumer, Delivery, Message, Origin};
 use bytes::Bytes;
 use futures_util::FutureExt as _;
 use futures_util::StreamExt as _;
@@ -238,7 +238,7 @@ impl WorkflowBinding {
             collaboration_id: collaboration_id.as_ref(),
             ..whole
         };
-        let new_id = stable_ids(held.origin.clone());
+        let new_id = stable_ids(held.origin.as_ref().map(Origin::identity));
         let context = || self.context(&new_id);
         let take = |read| match read {
             Read::CloudEvent(event, unit) => {
@@ -453,7 +453,7 @@ impl WorkflowBinding {
             unit: None,
         };
         if let Some(suppressed) = self.log.forbidden.allow() {
-            tracing::warn!(binding = %self.intake.name, origin = held.origin.as_ref().map_or("unknown", |origin| origin.as_str()),
+            tracing::warn!(binding = %self.intake.name, origin = held.position().unwrap_or("unknown"),
                 requester = client.requester.as_ref().map_or("unknown", |agent| agent.as_str()), %refused, suppressed,
                 "a workflow is not executed");
         }
@@ -542,19 +542,19 @@ impl Log {
 /// The identity of one unit of a message. It stays the same when the message is redelivered.
 fn position_of(held: &Held, index: usize) -> Text {
     match &held.origin {
-        Some(origin) => format!("{origin}/{index}").into(),
+        Some(origin) => format!("{}/{index}", origin.identity()).into(),
         // A message without a position is not redelivered.
         None => crate::clock::new_event_id().into(),
     }
 }
 
 /// Generates ids for events whose payload has none. They stay the same when the message is redelivered.
-fn stable_ids(origin: Option<Text>) -> impl Fn() -> EventId {
+fn stable_ids(message: Option<Text>) -> impl Fn() -> EventId {
     let next = Cell::new(0_u64);
     move || {
-        let numbered = origin.as_ref().map(|origin| {
+        let numbered = message.as_ref().map(|message| {
             let number = next.replace(next.get() + 1);
-            EventId::new(format!("{origin}/{number}"))
+            EventId::new(format!("{message}/{number}"))
         });
         // A message without a position is not redelivered.
         let numbered = numbered.and_then(Result::ok);

@@ -34,7 +34,7 @@ use super::rebalance::{Client, Context, EndSignal, list, store};
 use super::record;
 use super::thread::spawn;
 use super::writer::position;
-use crate::delivery::{Acknowledger, Delivery};
+use crate::delivery::{Acknowledger, Delivery, Origin};
 use crate::error::{TransportError, TransportErrorKind};
 use crate::message::{Message, Topic};
 use crate::transport::{CloseDeadlines, Consumer, Reader};
@@ -128,6 +128,7 @@ struct Received {
     topic: Topic,
     partition: i32,
     offset: i64,
+    time: Option<i64>,
     message: Message,
 }
 
@@ -754,6 +755,7 @@ fn receive(
         topic,
         partition,
         offset: record.offset(),
+        time: record.timestamp().to_millis(),
         message: record::message(record),
     };
     Some((received, first))
@@ -785,7 +787,10 @@ pub(super) fn random() -> String {
 
 impl Received {
     fn delivery(self, acknowledger: Acknowledger) -> Delivery {
-        let origin = position(self.topic.as_str(), self.partition, self.offset);
+        let origin = Origin {
+            position: position(self.topic.as_str(), self.partition, self.offset),
+            stored_at: self.time,
+        };
         Delivery {
             message: self.message,
             topic: self.topic,

@@ -112,15 +112,15 @@ impl Ledger {
     }
 
     /// Adds an outstanding offset, or returns `None` when the assignment in which it was received is over. Offsets of
-    /// one assignment come in ascending order.
+    /// one assignment ascend, unless the topic was deleted and created again: then the offsets of the old topic are
+    /// forgotten, because committing them would skip records of the new one.
     pub(super) fn receive(&mut self, lane: u32, epoch: u64, offset: i64) -> Option<Ticket> {
         let entry = self
             .lane_mut(lane)
             .filter(|lane| lane.is_assigned() && lane.epoch == epoch)?;
-        debug_assert!(
-            entry.ring.back().is_none_or(|last| last.offset < offset),
-            "offsets of one assignment ascend"
-        );
+        if entry.next().is_some_and(|next| offset < next) {
+            entry.restart();
+        }
         let sequence = entry.base + entry.ring.len() as u64;
         entry.ring.push_back(Entry {
             offset,
@@ -222,6 +222,21 @@ impl Lane {
         self.epoch % 2 == 1
     }
 
+    /// The lowest offset that may come next.
+    fn next(&self) -> Option<i64> {
+        let last = self.ring.back();
+        last.map(|last| last.offset + 1).or(self.position)
+    }
+
+    /// Forgets all offsets. Outcomes of outstanding ones come too late.
+    fn restart(&mut self) {
+        *self = Self {
+            epoch: self.epoch,
+            base: self.base + self.ring.len() as u64,
+            ..Self::default()
+        };
+    }
+
     /// False when the entry is unknown or already has its outcome.
     fn settle(&mut self, sequence: u64, state: State) -> bool {
         let Some(entry) = self.entry_mut(sequence) else {
@@ -320,6 +335,23 @@ mod tests {
         ledger.settle(tickets[2], Outcome::Settled);
         assert_eq!(ledger.take_moved(), [(0, 1)]);
         assert_eq!((ledger.out(0), ledger.held(0)), (0, 2));
+    }
+
+    #[test]
+    fn offsets_of_a_topic_that_was_created_again_replace_the_old_ones() {
+        let (mut ledger, old) = out(&[5, 6, 7]);
+        ledger.settle(old[0], Outcome::Settled);
+        ledger.settle(old[2], Outcome::Settled);
+        let epoch = ledger.epoch(0).unwrap();
+        let new = ledger.receive(0, epoch, 0).unwrap();
+        assert_eq!((ledger.take_moved(), ledger.position(0)), (vec![], None));
+        assert_eq!(ledger.settle(old[1], Outcome::Settled), TicketState::Stale);
+        assert_eq!((ledger.out(0), ledger.held(0)), (1, 1));
+        ledger.settle(new, Outcome::Settled);
+        assert_eq!(ledger.take_moved(), [(0, 1)]);
+        // Again, after everything is settled.
+        ledger.receive(0, epoch, 0).unwrap();
+        assert_eq!(ledger.position(0), None);
     }
 
     #[test]

@@ -33,7 +33,7 @@ use super::ledger::{Info, Ledger, Settlement, ToReader, nak};
 use super::link::{Connection, Link, jitter};
 use super::pull::{Budget, Pull, Share, Size, Status};
 use super::subscribe::subscribe_one;
-use crate::delivery::{Acknowledger, Delivery, Outcome};
+use crate::delivery::{Acknowledger, Delivery, Origin, Outcome};
 use crate::error::TransportError;
 use crate::transport::CloseDeadlines;
 
@@ -299,7 +299,10 @@ impl DurableReader {
             message,
             topic,
             reply_to: None,
-            origin: Some(position(&self.consumer.stream, info.sequence)),
+            origin: Some(Origin {
+                position: position(&self.consumer.stream, info.sequence),
+                stored_at: info.stored_at,
+            }),
             lane,
             attempt: info.attempt,
             acknowledger: Acknowledger::new(Box::new(settle), Some(share.bytes)),

@@ -189,6 +189,8 @@ impl Settle for ToReader {
 pub(super) struct Info {
     pub(super) sequence: u64,
     pub(super) attempt: u32,
+    /// When the stream stored it, in milliseconds since 1970.
+    pub(super) stored_at: Option<i64>,
 }
 
 // === impl Info ===
@@ -207,7 +209,12 @@ impl Info {
         let mut tokens = tokens.split('.').skip(skip);
         let attempt = tokens.next()?.parse().ok()?;
         let sequence = tokens.next()?.parse().ok()?;
-        Some(Self { sequence, attempt })
+        let nanoseconds = tokens.nth(1).and_then(|time| time.parse::<i64>().ok());
+        Some(Self {
+            sequence,
+            attempt,
+            stored_at: nanoseconds.map(|time| time / 1_000_000),
+        })
     }
 }
 
@@ -234,6 +241,7 @@ mod tests {
         let info = Some(Info {
             sequence: 100,
             attempt: 3,
+            stored_at: Some(1_790_230_470_084),
         });
         for (reply, expected) in [
             (

@@ -123,12 +123,13 @@ impl WorkflowBinding {
     ) -> Result<Vec<Outgoing>, RoutingError> {
         let Some(address) = place else {
             let rules = self.outbound.rules();
+            let event_id = event.id().clone().into();
             let from = Provenance {
                 rules: &rules,
                 binding: &self.intake.name,
                 // Without a source key, the events are ordered per execution.
                 key: None,
-                origin: Some((event.id(), 0)),
+                origin: Some((&event_id, 0)),
                 headers: &client.headers,
             };
             return self.outbound.route(&mut event.clone(), from, None);

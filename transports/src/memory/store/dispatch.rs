@@ -50,7 +50,7 @@ fn delivery(
     Delivery {
         message: taken.message,
         reply_to: taken.reply_to,
-        origin: Some(taken.position),
+        origin: Some(taken.position.into()),
         topic,
         lane: u32::try_from(out.key.lane).unwrap_or(u32::MAX),
         attempt: out.attempt,
