@@ -30,7 +30,7 @@ use crate::calls::exchange::Exchanges;
 use crate::calls::reply::ReplyChannels;
 use crate::calls::reply_token::ReplyTokens;
 use crate::calls::{CallLimits, Calls};
-use crate::config::{Config, HttpConfig, Name, PushConfig, Role, StateLog};
+use crate::config::{Config, HttpConfig, McpConfig, Name, PushConfig, Role, StateLog};
 use crate::doors::a2a::{AllowedUrls, Deliveries, Limits, LiveSettings, PushSettings, Settings};
 use crate::log_limit::LogLimits;
 use crate::metrics::Metrics;
@@ -71,6 +71,7 @@ pub struct Bridge {
     pub(crate) admin_hosts: Vec<String>,
     /// The request headers that the HTTP listener forwards.
     pub(crate) passed: PassedHeaders,
+    pub(crate) mcp: McpConfig,
     pub(crate) registry: Arc<Registry>,
     pub(crate) a2a: Option<Settings>,
     pub(crate) deliveries: Option<Deliveries>,
@@ -173,6 +174,7 @@ impl Bridge {
             admin,
             registry,
             passed: passed_headers(&config.http)?,
+            mcp: config.mcp,
             http: config.http,
             admin_hosts: config.admin.allowed_hosts,
             a2a,

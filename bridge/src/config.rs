@@ -44,7 +44,8 @@ use std::path::Path;
 use serde_json::Value;
 
 pub use self::agents::{
-    A2aConfig, AgentCardConfig, AgentProtocol, ClientDialect, ListVersions, PushConfig, SkillConfig,
+    A2aConfig, AgentCardConfig, AgentProtocol, ClientDialect, ListVersions, McpConfig,
+    ProviderConfig, PushConfig, SkillConfig,
 };
 pub use self::attach::{AttachConfig, AttachProtocol, TextOrSecret};
 pub use self::binding::{

@@ -26,7 +26,7 @@ use crate::calls::Calls;
 use crate::calls::cancel::Cancel;
 use crate::calls::exchange::Exchanges;
 use crate::calls::reply_reader::ReplyReader;
-use crate::config::HttpConfig;
+use crate::config::{HttpConfig, McpConfig};
 use crate::doors::a2a::{Deliveries, Settings};
 use crate::doors::admin::AdminDoor;
 use crate::doors::{self, Door, Mounted};
@@ -123,6 +123,7 @@ impl Bridge {
             passed,
             registry,
             a2a,
+            mcp,
             deliveries,
             results,
             takes_over,
@@ -147,9 +148,8 @@ impl Bridge {
             intake: Intake::default(),
             rest: JoinSet::new(),
         };
-        let bounds = connection_bounds(&http);
         if let Some(listener) = admin {
-            process.open_admin(listener, admin_hosts, bounds);
+            process.open_admin(listener, admin_hosts, connection_bounds(&http));
         }
         process.watch_buses();
         process.read_answers(takes_over, a2a.as_ref());
@@ -158,7 +158,7 @@ impl Bridge {
             process.start_binding(work, subscription);
         }
         if let Some(listener) = door {
-            process.open_door(listener, http, (passed, a2a), bounds);
+            process.open_door(listener, http, (passed, a2a, mcp));
         }
         let failed = process.until_stopped(&stop).await;
         process.end().await;
@@ -341,9 +341,9 @@ impl Process {
         &mut self,
         socket: TcpListener,
         http: HttpConfig,
-        (passed, a2a): (PassedHeaders, Option<Settings>),
-        bounds: ConnectionBounds,
+        (passed, a2a, mcp): (PassedHeaders, Option<Settings>, McpConfig),
     ) {
+        let bounds = connection_bounds(&http);
         let Some(results) = self.results.clone() else {
             return;
         };
@@ -371,7 +371,7 @@ impl Process {
             None => router,
         };
         let drain = self.order.drain.clone();
-        let router = router.merge(doors::mcp::router(door.clone(), drain, &self.log));
+        let router = router.merge(doors::mcp::router(door.clone(), mcp, drain, &self.log));
         let mounted = Mounted {
             router,
             exposed: exposed(),

@@ -21,7 +21,7 @@ use crate::calls::callid::{CallId, shown_topic};
 const TARGET: &str = "a2abus::stage";
 
 pub(crate) fn receive(binding: &Text, topic: &Topic, origin: Option<&Origin>) -> Span {
-    let origin = origin.map(tracing::field::display);
+    let origin = origin.map(|origin| origin.position.as_str());
     trace_span!(target: TARGET, "receive", %binding, topic = %shown_topic(topic.as_str()), origin)
 }
 

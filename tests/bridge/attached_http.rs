@@ -229,6 +229,11 @@ async fn the_card_of_an_agent_is_made_from_the_lists_of_its_server() {
     assert_eq!(tools["version"], "7", "{tools}");
     let own = card("a2a").await;
     assert_eq!(own["description"], "A site of tests.", "{own}");
+    let provider = json!({ "organization": "Tests", "url": "https://example.com" });
+    assert_eq!(own["provider"], provider, "{own}");
+    assert_eq!(own["documentationUrl"], "https://example.com/docs");
+    assert_eq!(own["iconUrl"], "https://example.com/icon.png");
+    assert!(tools.get("provider").is_none(), "{tools}");
     let url = own["url"].as_str().unwrap();
     assert!(url.starts_with(&attached.front.base), "{own}");
     // The skills of an A2A agent are tools on the MCP interface.

@@ -718,6 +718,29 @@ async fn a_question_to_a_caller_of_rpc_is_refused_and_the_call_goes_on() {
 }
 
 #[tokio::test]
+async fn names_at_all_agents_have_the_separator_of_the_configuration() {
+    let mut servers = Servers::open_with(&format!("{CONFIG}\nmcp: {{ separator: __ }}\n")).await;
+    let list = servers.post("/mcp", request(1, "tools/list", json!({})));
+    let list = json_of(list.send().await.unwrap()).await;
+    assert_eq!(list["result"]["tools"][0]["name"], "maps__one", "{list}");
+    while let Ok(Some(_)) = timeout(std::time::Duration::ZERO, servers.sent_requests.recv()).await {
+    }
+    let name = json!({ "name": "weather.eu__one" });
+    let call = servers.post("/mcp", request(2, "tools/call", name));
+    assert_eq!(call.send().await.unwrap().status(), 200);
+    let (topic, agent_request) = servers.next_request().await;
+    assert_eq!(topic, "mcp.weather");
+    assert!(agent_request.contains(r#""one""#), "{agent_request}");
+    let other = servers.post(
+        "/mcp",
+        request(3, "tools/call", json!({ "name": "maps.one" })),
+    );
+    let other = json_of(other.send().await.unwrap()).await;
+    let why = other["error"]["message"].as_str().unwrap_or_default();
+    assert!(why.contains("AGENT__NAME"), "{other}");
+}
+
+#[tokio::test]
 async fn all_agents_are_one_server_with_their_names_in_front() {
     let mut servers = Servers::open().await;
     let list = servers

@@ -414,6 +414,8 @@ async fn rpc(State(recorder): State<Arc<Recorder>>, headers: HeaderMap, body: By
 async fn card() -> Reply {
     card_with(&json!({
         "protocolVersion": "0.3.0", "url": "http://elsewhere.invalid/",
+        "provider": { "organization": "Tests", "url": "https://example.com" },
+        "documentationUrl": "https://example.com/docs", "iconUrl": "https://example.com/icon.png",
         "supportedInterfaces": [{ "url": "http://elsewhere.invalid/", "protocolBinding": "JSONRPC", "protocolVersion": "1.0" }],
     }))
 }

@@ -132,6 +132,50 @@ calls: {{ timeout: 5m, reply_topic: {name}.replies }}"
     bridge.stop().await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn the_error_of_a_nats_service_fails_the_call_at_once() {
+    let Some(nats) = named(Kind::Nats) else {
+        return;
+    };
+    let name = unique("service");
+    let client = async_nats::connect(&nats).await.unwrap();
+    let mut agent = client.subscribe(format!("{name}.agents.>")).await.unwrap();
+    subscribed(&client).await;
+    let bridge = Running::start(&format!(
+        "
+instance: test
+transports: {{ bus: {{ type: nats, servers: ['{nats}'] }} }}
+default_route: [{{ transport: bus, topic: '{name}.agents.{{targetagent}}' }}]
+calls: {{ timeout: 5m, reply_topic: {name}.replies }}"
+    ))
+    .await;
+    let rpc = r#"{"jsonrpc":"2.0","id":1,"error":{"code":-32000,"message":"full"}}"#;
+    for (body, reported) in [
+        ("", true),
+        ("no such city", true),
+        ("{}", true),
+        (rpc, false),
+    ] {
+        let answers = async {
+            let request = within("the request", agent.next()).await.unwrap();
+            let sent: Value = serde_json::from_slice(&request.payload).unwrap();
+            let mut headers = async_nats::HeaderMap::new();
+            headers.insert("Nats-Service-Error", "unknown city");
+            headers.insert("Nats-Service-Error-Code", "404");
+            let body = body.replace("\"id\":1", &format!("\"id\":{}", sent["id"]));
+            let reply = request.reply.unwrap();
+            let sent = client.publish_with_headers(reply, headers, body.into());
+            sent.await.unwrap();
+        };
+        let call = bridge.post("/rpc/weather", request(9, "weather"));
+        let (answer, ()) = tokio::join!(within("the answer", call), answers);
+        let why = "the NATS service reports error 404: unknown city";
+        assert_eq!(answer.body.contains(why), reported, "{}", answer.body);
+        assert_eq!(answer.body.contains("full"), !reported, "{}", answer.body);
+    }
+    bridge.stop().await;
+}
+
 /// A stream, and everything in it from the beginning.
 async fn stored(
     jetstream: &jetstream::Context,

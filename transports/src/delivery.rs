@@ -28,15 +28,15 @@ pub struct Delivery {
     pub acknowledger: Acknowledger,
 }
 
-/// Where a source keeps a message. It is the same when the message is redelivered.
+/// Where a source keeps a message. Both parts are the same when the message is redelivered.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Origin {
     /// `k:TOPIC/PARTITION/OFFSET`, `j:STREAM/SEQUENCE` or `m:TOPIC/PARTITION/OFFSET`.
     pub position: Text,
-    /// When the message was stored, in milliseconds since 1970, if the source tells (Kafka: the time of the record). The
-    /// positions of a topic begin again when it is deleted and created again, and only the time tells its messages from
-    /// the ones before.
-    pub stored_at: Option<i64>,
+    /// The time of the message in milliseconds since 1970, if the source has one: in a Kafka record, as the producer or
+    /// the broker set it; in JetStream, when it was stored. The positions of a topic begin again when it is deleted and
+    /// created again, and the time tells its messages from the ones before.
+    pub time: Option<i64>,
 }
 
 /// The outcome of a delivery.
@@ -74,11 +74,11 @@ pub(crate) trait Settle: Send + Sync {
 // === impl Origin ===
 
 impl Origin {
-    /// Identifies the message among all that were ever at its position: `POSITION@TIME`.
+    /// Identifies the message, also among others that were at its position before: `POSITION@TIME`.
     #[must_use]
     pub fn identity(&self) -> Text {
         let mut digits = itoa::Buffer::new();
-        let time = self.stored_at.map_or("", |time| digits.format(time));
+        let time = self.time.map_or("", |time| digits.format(time));
         Text::concat(&[&self.position, "@", time])
     }
 }
@@ -87,7 +87,7 @@ impl From<Text> for Origin {
     fn from(position: Text) -> Self {
         Self {
             position,
-            stored_at: None,
+            time: None,
         }
     }
 }

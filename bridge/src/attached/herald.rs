@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use a2abus_plugin::Text;
 use a2abus_transports::{Address, Message, Topic, TransportError, TransportErrorKind};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::time::{Instant, timeout};
 
 use crate::bus::BusId;
@@ -22,7 +22,7 @@ use crate::bus::delivery::{Publisher, jittered};
 use crate::bus::outbound::Outgoing;
 use crate::config::{AgentCardConfig, MAX_CARD_BYTES};
 use crate::names::Mode;
-use crate::registry::card::{EXTENSION, ITEMS};
+use crate::registry::card::{EXTENSION, ITEMS, about};
 use crate::registry::discovery::{AGENT, UPDATE_SOURCE, UPDATED};
 use crate::registry::{Agents, Registry};
 use crate::results::UpdateSource;
@@ -151,7 +151,7 @@ impl Herald {
                 "agent": self.agent.as_str(), "topic": self.requests.as_str(), "lease": LEASE,
                 "protocol": card.speaks(), "lists": card.lists,
             });
-            let document = json!({
+            let mut document = json!({
                 "name": self.agent.as_str(), "description": card.description, "version": card.version,
                 "capabilities": {
                     "streaming": card.streaming, "extensions": [{ "uri": EXTENSION, "params": bus }],
@@ -159,6 +159,9 @@ impl Herald {
                 "skills": skills,
                 "defaultInputModes": card.input_modes, "defaultOutputModes": card.output_modes,
             });
+            if let Value::Object(members) = &mut document {
+                members.extend(about(card));
+            }
             let document = document.to_string();
             if document.len() as u64 <= MAX_CARD_BYTES {
                 return Some(document);

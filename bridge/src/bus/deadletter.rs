@@ -219,11 +219,7 @@ impl DeadLetters {
         }
         let mut address = Address::topic(self.topic.clone());
         let unit = reason.unit.unwrap_or_default();
-        let name = &self.name;
-        let id = |origin: &Origin| {
-            let message = origin.identity();
-            Text::from(format!("{name}/{message}/{unit}/{}", reason.code))
-        };
+        let id = |origin: &Origin| self.dead_letter_id(origin, unit, reason.code);
         // Only JetStream uses it.
         address.guarantee = Guarantee::Stored {
             message_id: of.origin.map(id),
@@ -246,11 +242,17 @@ impl DeadLetters {
         }
     }
 
+    /// The same for the same failure of the same message, so that the stream keeps one dead letter.
+    fn dead_letter_id(&self, origin: &Origin, unit: usize, code: &str) -> Text {
+        let (name, message) = (&self.name, origin.identity());
+        Text::from(format!("{name}/{message}/{unit}/{code}"))
+    }
+
     fn log_dead_letter(&self, of: &Undelivered<'_>, reason: &Reason) {
         if let Some(suppressed) = self.log.dead_letters.allow() {
             tracing::warn!(
                 binding = %self.name, topic = %shown_topic(of.topic.as_str()), agent = of.agent.map(Text::as_str),
-                call = of.call.as_deref(), origin = of.origin.map(tracing::field::display),
+                call = of.call.as_deref(), origin = of.position(),
                 reason = reason.code, stage = reason.stage.as_str(), detail = cut(&reason.detail), suppressed,
                 "a message becomes a dead letter"
             );
@@ -263,7 +265,7 @@ impl DeadLetters {
         if let Some(suppressed) = self.log.drops.allow() {
             tracing::warn!(
                 binding = %self.name, topic = %shown_topic(of.topic.as_str()), agent = of.agent.map(Text::as_str),
-                call = of.call.as_deref(), origin = of.origin.map(tracing::field::display), reason, suppressed,
+                call = of.call.as_deref(), origin = of.position(), reason, suppressed,
                 "dropped a message"
             );
         }
@@ -361,6 +363,10 @@ impl DeadLetters {
 // === impl Undelivered ===
 
 impl<'a> Undelivered<'a> {
+    fn position(&self) -> Option<&str> {
+        self.origin.map(|origin| origin.position.as_str())
+    }
+
     /// The same, with the agent and the call of its event.
     #[must_use]
     pub(crate) fn with_event(self, event: Option<&'a Event>) -> Self {

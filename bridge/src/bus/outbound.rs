@@ -278,7 +278,7 @@ impl Outbound {
         {
             // The stream drops messages with the same id, so only the same copy of the same message may have it.
             let [mut of_time, mut of_unit, mut of_copy] = [itoa::Buffer::new(); 3];
-            let time = origin.stored_at.map_or("", |time| of_time.format(time));
+            let time = origin.time.map_or("", |time| of_time.format(time));
             let (unit, index) = (of_unit.format(unit), of_copy.format(index));
             let copy = [
                 from.binding,

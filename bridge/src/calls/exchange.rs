@@ -20,11 +20,12 @@ mod unsettled;
 
 use super::sync;
 
+use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
 
 use a2abus_plugin::{Event, Text};
-use a2abus_transports::{TransportError, TransportErrorKind};
+use a2abus_transports::{Message, TransportError, TransportErrorKind};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::Level;
@@ -49,6 +50,7 @@ pub struct Exchanges {
     outbound: Outbound,
     publisher: Publisher,
     running: Running<Unsettled>,
+    hasher: RandomState,
     tasks: TaskTracker,
     stop: CancellationToken,
     undelivered: LogLimit,
@@ -109,12 +111,22 @@ impl Exchanges {
             outbound,
             publisher,
             running: Running::default(),
+            hasher: RandomState::new(),
             tasks: TaskTracker::new(),
             stop: CancellationToken::new(),
             undelivered: log.limit(Level::WARN, "more answers did not reach their requesters"),
             left: log.limit(Level::INFO, "more requests are answered by other replicas"),
             again: log.limit(Level::INFO, "more requests were redelivered"),
         }
+    }
+
+    /// Distinguishes messages that were read at the same position, because their topic was deleted and created again.
+    /// It is the same for a redelivered message, whose headers may be in another order.
+    pub(crate) fn fingerprint(&self, message: &Message) -> u64 {
+        let headers = message.headers.iter();
+        let headers = headers.map(|header| self.hasher.hash_one((&header.name, &header.value)));
+        let rest = self.hasher.hash_one((&message.key, &message.body));
+        headers.fold(rest, u64::wrapping_add)
     }
 
     /// Logs a redelivered request, which is answered once.
@@ -370,7 +382,7 @@ mod tests {
     use crate::rules::{CurrentRules, Rules};
     use a2abus_transports::memory::Memory;
     use a2abus_transports::{
-        Address, Consumer, Message, Reading, Subscription, Topic, TopicFilter, Transport as _,
+        Address, Consumer, Reading, Subscription, Topic, TopicFilter, Transport as _,
     };
 
     const CONFIG: &str = "
@@ -467,5 +479,21 @@ default_route: [{ transport: bus, topic: t }]
         fixture.exchanges.finish(position, third);
         let fourth = Unsettled::new(fixture.metrics.clone());
         assert!(fixture.enter(fourth).is_none(), "it was answered");
+    }
+
+    #[tokio::test]
+    async fn messages_at_one_position_are_distinguished_by_their_content() {
+        let fixture = Fixture::new().await;
+        let message = |body: &'static str, names: [&'static str; 2]| {
+            let mut message = Message::plain(body);
+            for name in names {
+                message.headers.push(name, "x");
+            }
+            fixture.exchanges.fingerprint(&message)
+        };
+        let first = message("a", ["b", "c"]);
+        assert_eq!(first, message("a", ["c", "b"]), "the order is the bus's");
+        assert_ne!(first, message("b", ["b", "c"]));
+        assert_ne!(first, message("a", ["b", "d"]));
     }
 }

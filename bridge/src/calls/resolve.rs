@@ -21,6 +21,9 @@ use crate::calls::reply_token::Rejection;
 use crate::calls::service::Calls;
 use crate::rules::Rules;
 
+/// The longest error of a NATS service that is shown, in characters.
+const SERVICE_ERROR: usize = 1_024;
+
 /// Where a message was read.
 #[derive(Debug, Clone, Copy)]
 pub struct ReadAt<'a> {
@@ -241,6 +244,9 @@ impl Calls {
                 .is_some_and(|event| request.is_request(event))
             {
                 return None;
+            }
+            if let Some(error) = service_error(at.message, &unit) {
+                return Some(Err(error));
             }
             let fold = &mut progress.fold;
             Some(render::parts_of(request, fold, &unit, &at.rules.limits))
@@ -486,6 +492,22 @@ fn with_token(mut ids: impl Iterator<Item = ReplyId>) -> Option<ReplyId> {
     let of_same = |id: ReplyId| id.token.filter(|_| id.call == first.call);
     let token = first.token.or_else(|| ids.find_map(of_same));
     Some(ReplyId { token, ..first })
+}
+
+/// The error of a NATS service, which reports it in headers. If the body is JSON-RPC, it says more. Source: NATS ADR-32.
+fn service_error(message: &Message, unit: &AnswerUnit) -> Option<CallError> {
+    let header = |name| message.headers.get(name);
+    let error = header("Nats-Service-Error").filter(|error| !error.is_empty())?;
+    if matches!(unit.body, Body::Rpc(_)) {
+        return None;
+    }
+    let code = header("Nats-Service-Error-Code").map_or(&b""[..], |code| code);
+    let [code, error] = [code, error].map(|text| String::from_utf8_lossy(text));
+    let space = if code.is_empty() { "" } else { " " };
+    let why = format!("the NATS service reports error{space}{code}: {error}");
+    Some(CallError::BadAnswer(
+        why.chars().take(SERVICE_ERROR).collect::<String>().into(),
+    ))
 }
 
 fn last_word(topic: &Topic) -> Option<ReplyId> {

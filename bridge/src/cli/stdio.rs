@@ -39,7 +39,7 @@ Reads one JSON-RPC message per line and writes the answers in the same way; logs
 standard input it finishes the requests in progress. With -c it uses the routes and transports of the \
 configuration without a running bridge; its bindings, attached agents and listeners are not started.")]
 pub(crate) struct StdioArgs {
-    /// The agent whose tools are offered. By default the tools of all agents, named AGENT.TOOL.
+    /// The agent whose tools are offered. By default the tools of all agents, named AGENT.TOOL (see mcp.separator).
     #[arg(long, value_name = "NAME")]
     agent: Option<String>,
     /// The HTTP listener of a running bridge.

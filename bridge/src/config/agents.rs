@@ -68,9 +68,29 @@ pub struct AgentCardConfig {
     #[serde(default = "default_modes")]
     #[schemars(length(min = 1), inner(length(min = 1, max = 256)))]
     pub output_modes: Vec<String>,
+    /// Who offers the agent. By default, the `provider` in the card of an attached server.
+    pub provider: Option<ProviderConfig>,
+    /// The URL of its documentation. By default, the `documentationUrl` in the card of an attached server.
+    #[schemars(pattern("^https?://[!-~]+$"), length(max = 2048))]
+    pub documentation_url: Option<String>,
+    /// The URL of its icon. By default, the `iconUrl` in the card of an attached server.
+    #[schemars(pattern("^https?://[!-~]+$"), length(max = 2048))]
+    pub icon_url: Option<String>,
     /// The versions of its MCP lists, if they are known.
     #[serde(skip)]
     pub lists: Option<ListVersions>,
+}
+
+/// Who offers an agent, as its card shows it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ProviderConfig {
+    /// The name of the organization.
+    #[schemars(length(min = 1, max = 256))]
+    pub organization: String,
+    /// The URL of the organization.
+    #[schemars(pattern("^https?://[!-~]+$"), length(max = 2048))]
+    pub url: String,
 }
 
 /// The versions of the lists of an MCP server. A list with another version may have changed.
@@ -122,6 +142,17 @@ pub struct SkillConfig {
     /// Examples of requests.
     #[serde(default)]
     pub examples: Vec<String>,
+}
+
+/// The MCP interface.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct McpConfig {
+    /// What separates the agent from the tool or prompt in the names at `/mcp`: `.`, or for example `__`.
+    ///
+    /// Wrong: with `.`, some model APIs refuse the names, because they allow letters, digits, `_` and `-` only.
+    #[schemars(pattern("^[._-]{1,2}$"))]
+    pub separator: String,
 }
 
 /// The A2A interface. It is served when `agents` lists an agent, or `registry.enabled` is true.
@@ -213,6 +244,14 @@ impl Default for PushConfig {
             timeout: AsText(Duration::from_secs(10)),
             give_up_after: AsText(Duration::from_secs(10 * 60)),
             max_per_task: 10,
+        }
+    }
+}
+
+impl Default for McpConfig {
+    fn default() -> Self {
+        Self {
+            separator: ".".to_owned(),
         }
     }
 }
@@ -333,6 +372,9 @@ impl AgentCardConfig {
             attach: self.attach.clone(),
             protocol: self.protocol,
             dialect: self.dialect.or(card.dialect),
+            provider: self.provider.clone().or(card.provider),
+            documentation_url: self.documentation_url.clone().or(card.documentation_url),
+            icon_url: self.icon_url.clone().or(card.icon_url),
             lists: card.lists,
         }
     }

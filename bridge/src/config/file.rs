@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use schemars::JsonSchema;
 use serde_json::Value;
 
-use super::agents::{A2aConfig, AgentCardConfig};
+use super::agents::{A2aConfig, AgentCardConfig, McpConfig};
 use super::binding::BindingConfig;
 use super::problem::Problem;
 use super::registry::RegistryConfig;
@@ -46,6 +46,9 @@ pub struct Config {
     /// The A2A interface.
     #[schemars(default)]
     pub a2a: A2aConfig,
+    /// The MCP interface.
+    #[schemars(default)]
+    pub mcp: McpConfig,
     /// Calls: requests that expect an answer.
     #[schemars(default)]
     pub calls: CallsConfig,

@@ -16,8 +16,8 @@ use super::problem::ConfigErrors;
 use super::raw::Node;
 use super::{
     A2aConfig, AdminConfig, AgentCardConfig, BindingConfig, CallsConfig, Config, DestinationConfig,
-    HttpConfig, LimitsConfig, Name, RegistryConfig, RouteConfig, StateConfig, TelemetryConfig,
-    TransportConfig, WorkflowsConfig,
+    HttpConfig, LimitsConfig, McpConfig, Name, RegistryConfig, RouteConfig, StateConfig,
+    TelemetryConfig, TransportConfig, WorkflowsConfig,
 };
 
 /// The sections and entries. `None` marks one that could not be read; its problems are already reported.
@@ -33,6 +33,7 @@ pub(super) struct Sections {
     pub(super) agent_routes: Vec<(String, RouteConfig)>,
     pub(super) registry: Option<RegistryConfig>,
     pub(super) a2a: Option<A2aConfig>,
+    pub(super) mcp: Option<McpConfig>,
     pub(super) calls: Option<CallsConfig>,
     pub(super) http: Option<HttpConfig>,
     pub(super) admin: Option<AdminConfig>,
@@ -80,6 +81,7 @@ impl Sections {
             agents,
             registry: reader.section("registry"),
             a2a: reader.section("a2a"),
+            mcp: reader.section("mcp"),
             calls: reader.section("calls"),
             http: reader.section("http"),
             admin: reader.section("admin"),
@@ -124,6 +126,7 @@ impl Sections {
             agents: agents.collect::<Option<_>>()?,
             registry: self.registry?,
             a2a: self.a2a?,
+            mcp: self.mcp?,
             calls: self.calls?,
             http: self.http?,
             admin: self.admin?,

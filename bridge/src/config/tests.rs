@@ -777,7 +777,7 @@ fn problems_are_written_as_json_too() {
             {"severity": "error", "line": 1, "column": 1, "path": "transports",
              "message": "add a transport, of type kafka or nats: calls go to agents through it"},
             {"severity": "error", "variable": "A2ABUS_X", "path": "x",
-             "message": "unknown key: the keys here are a2a, admin, agents, bindings, calls, default_route, http, instance, limits, registry, routes, state, telemetry, transports, workflows"},
+             "message": "unknown key: the keys here are a2a, admin, agents, bindings, calls, default_route, http, instance, limits, mcp, registry, routes, state, telemetry, transports, workflows"},
         ]})
     );
 }

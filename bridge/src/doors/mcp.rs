@@ -60,6 +60,7 @@ use super::rpc::common::Target;
 use super::rpc::read_body;
 use crate::budget::Charge;
 use crate::calls::failure::{Failure, Reason, Recipient};
+use crate::config::McpConfig;
 use crate::http::respond::{accepted, refusal};
 use crate::log_limit::LogLimits;
 use crate::metrics::HttpPath;
@@ -68,13 +69,19 @@ use crate::metrics::HttpPath;
 pub(crate) const EXPOSED: [HeaderName; 1] = [SESSION];
 
 /// The paths for MCP clients.
-pub(crate) fn router(door: Door, drain: CancellationToken, log: &LogLimits) -> Router {
+pub(crate) fn router(
+    door: Door,
+    config: McpConfig,
+    drain: CancellationToken,
+    log: &LogLimits,
+) -> Router {
+    let mcp = Mcp::open(door, config.separator.into(), drain, log);
     Router::new()
         .route("/mcp", any(to_all_agents))
         .route("/mcp/agents/{agent}", any(to_agent))
         // Some clients append `/mcp` to every URL.
         .route("/rpc/{agent}/mcp", any(to_agent))
-        .with_state(Arc::new(Mcp::open(door, drain, log)))
+        .with_state(Arc::new(mcp))
 }
 
 /// `/mcp`.

@@ -106,9 +106,13 @@ impl Pipeline {
         routed: &mut Routed,
     ) -> Option<(Option<Text>, Unsettled)> {
         let position = at.origin.map(|origin| {
-            let message = origin.identity();
+            let fingerprint = || self.exchanges.fingerprint(at.message);
+            let fingerprint = routed.fingerprint.get_or_insert_with(fingerprint);
             // Each binding that reads the message publishes the request.
-            Text::from(format!("{}/{message}#{index}", self.intake.name))
+            Text::from(format!(
+                "{}/{origin}#{index}/{fingerprint:x}",
+                self.intake.name
+            ))
         });
         let share = routed.share(&self.intake.metrics);
         let share = self.exchanges.enter(position.as_ref(), share);

@@ -101,6 +101,8 @@ pub(super) struct Routed {
     pub(super) in_hand: Vec<RoutedRequest>,
     /// The shares of the budget that they hold.
     pub(super) room: Holds,
+    /// Distinguishes the message from others with the same position; computed when it is needed.
+    pub(super) fingerprint: Option<u64>,
     /// Error replies to its elements.
     pub(super) error_replies: usize,
 }

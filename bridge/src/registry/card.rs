@@ -14,9 +14,9 @@ use std::time::Duration;
 
 use a2abus_plugin::Text;
 use serde::de::DeserializeOwned;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
-use crate::config::{AgentCardConfig, SkillConfig};
+use crate::config::{AgentCardConfig, ProviderConfig, SkillConfig};
 use crate::names::Name;
 
 /// The extension that says how an agent is reached.
@@ -60,6 +60,8 @@ const DESCRIPTION: usize = 4_096;
 const NAME: usize = 256;
 /// The longest version.
 const VERSION: usize = 64;
+/// The longest URL, in bytes.
+const URL: usize = 2_048;
 /// Maximum number of skills of a card, and of tags, examples and media types of one list.
 pub(crate) const ITEMS: usize = 100;
 /// Maximum number of faults that are reported.
@@ -198,6 +200,38 @@ impl LeftOut {
     }
 }
 
+/// Who offers the agent, if the card says so in a valid way. Like the URLs, it is left out otherwise: a card is not
+/// refused because of what clients only show.
+fn provider(members: &Map<String, Value>) -> Option<ProviderConfig> {
+    let provider = members.get("provider")?.as_object()?;
+    let organization = provider.get("organization")?.as_str();
+    Some(ProviderConfig {
+        organization: organization.filter(|name| fits(name, NAME))?.to_owned(),
+        url: url(provider, "url")?,
+    })
+}
+
+/// A URL for people, which the bridge never opens.
+fn url(members: &Map<String, Value>, name: &str) -> Option<String> {
+    let url = members.get(name)?.as_str()?;
+    let is_web = url.starts_with("https://") || url.starts_with("http://");
+    let is_url = is_web && url.len() <= URL && url.bytes().all(|byte| byte.is_ascii_graphic());
+    is_url.then(|| url.to_owned())
+}
+
+/// The members of a card about who offers an agent, its documentation and its icon.
+pub(crate) fn about(card: &AgentCardConfig) -> Map<String, Value> {
+    let members = [
+        ("provider", json!(card.provider)),
+        ("documentationUrl", json!(card.documentation_url)),
+        ("iconUrl", json!(card.icon_url)),
+    ];
+    let present = members.into_iter().filter(|(_, value)| !value.is_null());
+    present
+        .map(|(name, value)| (name.to_owned(), value))
+        .collect()
+}
+
 /// Checks the name of an announced agent: a valid configuration name, short enough for the name of its route.
 pub(crate) fn check_name(name: &str) -> Result<Name, String> {
     const MAX_CHARS: usize = 58;
@@ -254,6 +288,9 @@ impl Reader<'_> {
                 skills: Vec::new(),
                 protocol,
                 dialect,
+                provider: provider(members),
+                documentation_url: url(members, "documentationUrl"),
+                icon_url: url(members, "iconUrl"),
                 lists,
                 streaming,
                 input_modes: self.modes(members, ["defaultInputModes", "inputModes"]),
@@ -464,7 +501,6 @@ fn fits(text: &str, most: usize) -> bool {
 mod tests {
     use super::*;
     use crate::config::{AgentProtocol, ClientDialect};
-    use serde_json::json;
 
     fn read(card: &Value) -> Result<Card, Faults> {
         Card::read(card.to_string().as_bytes(), 64 << 10)
@@ -477,6 +513,44 @@ mod tests {
         assert_eq!(card.shown.version, "1.0.0");
         assert!(!card.shown.streaming);
         assert_eq!(card.shown.input_modes, ["text/plain", "application/json"]);
+        assert!(about(&card.shown).is_empty());
+    }
+
+    #[test]
+    fn a_card_keeps_what_it_says_about_its_people() {
+        let members = json!({
+            "provider": {"organization": "Example", "url": "https://example.com"},
+            "documentationUrl": "https://example.com/docs",
+            "iconUrl": "https://example.com/icon.png",
+        });
+        let mut card = json!({"name": "weather", "description": "The weather."});
+        let Value::Object(all) = &mut card else {
+            panic!("{card}")
+        };
+        all.extend(members.as_object().unwrap().clone());
+        let shown = read(&card).unwrap().shown;
+        assert_eq!(Value::Object(about(&shown)), members);
+
+        for (provider, url) in [
+            (
+                json!({"organization": "", "url": "https://example.com"}),
+                json!(""),
+            ),
+            (
+                json!({"organization": "Example"}),
+                json!("javascript:alert(1)"),
+            ),
+            (json!("Example"), json!(2)),
+            (
+                json!(null),
+                json!(format!("https://example.com/{}", "x".repeat(URL))),
+            ),
+        ] {
+            let card = json!({
+                "name": "w", "description": "d", "provider": provider, "iconUrl": url, "documentationUrl": url,
+            });
+            assert!(about(&read(&card).unwrap().shown).is_empty(), "{card}");
+        }
     }
 
     #[test]

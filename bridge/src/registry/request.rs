@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use serde_json::value::RawValue;
 
+use super::card::about;
 use super::{AnnouncedAgent, Announcement, AnnouncementError, Owner, Registry, RequestOrigin};
 use crate::calls::failure::{Failure, Reason};
 use crate::clock;
@@ -242,7 +243,7 @@ impl Registry {
 
 /// The card of an agent of the configuration.
 fn listed_card(name: &str, shown: &AgentCardConfig) -> serde_json::Value {
-    json!({
+    let mut card = json!({
         "name": name,
         "description": shown.description,
         "version": shown.version,
@@ -256,7 +257,11 @@ fn listed_card(name: &str, shown: &AgentCardConfig) -> serde_json::Value {
             "tags": skill.tags,
             "examples": skill.examples,
         })).collect::<Vec<_>>(),
-    })
+    });
+    if let serde_json::Value::Object(members) = &mut card {
+        members.extend(about(shown));
+    }
+    card
 }
 
 fn unwritable(error: &serde_json::Error) -> Failure {

@@ -710,10 +710,13 @@ impl<'a> Session<'a> {
     /// commit, so the coordinator is asked.
     fn is_committed(&self, settled: Vec<(Topic, i32, i64)>, until: Instant) -> bool {
         let timeout = COMMITTED_TIMEOUT.min(until.saturating_duration_since(Instant::now()));
-        let committed = self
-            .client
-            .commit_consumer_state(CommitMode::Async)
-            .and_then(|()| list(settled))
+        // By name: of stored positions, librdkafka commits only those above the last commit, which may be of a topic that
+        // was deleted and created again. Source: librdkafka 2.12, `rd_kafka_topic_partition_list_set_offsets`.
+        let committed = list(settled)
+            .and_then(|settled| {
+                self.client.commit(&settled, CommitMode::Async)?;
+                Ok(settled)
+            })
             .and_then(|settled| {
                 let committed = self.client.committed_offsets(settled.clone(), timeout)?;
                 let is_behind = |at: &TopicPartitionListElem<'_>| {
@@ -789,7 +792,7 @@ impl Received {
     fn delivery(self, acknowledger: Acknowledger) -> Delivery {
         let origin = Origin {
             position: position(self.topic.as_str(), self.partition, self.offset),
-            stored_at: self.time,
+            time: self.time,
         };
         Delivery {
             message: self.message,

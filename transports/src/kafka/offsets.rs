@@ -33,7 +33,7 @@ pub(super) struct Ticket {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TicketState {
     Counted,
-    /// The partition was revoked meanwhile.
+    /// The partition was revoked meanwhile, or its topic created again.
     Stale,
 }
 
@@ -113,7 +113,7 @@ impl Ledger {
 
     /// Adds an outstanding offset, or returns `None` when the assignment in which it was received is over. Offsets of
     /// one assignment ascend, unless the topic was deleted and created again: then the offsets of the old topic are
-    /// forgotten, because committing them would skip records of the new one.
+    /// forgotten.
     pub(super) fn receive(&mut self, lane: u32, epoch: u64, offset: i64) -> Option<Ticket> {
         let entry = self
             .lane_mut(lane)

@@ -301,7 +301,7 @@ impl DurableReader {
             reply_to: None,
             origin: Some(Origin {
                 position: position(&self.consumer.stream, info.sequence),
-                stored_at: info.stored_at,
+                time: info.time,
             }),
             lane,
             attempt: info.attempt,

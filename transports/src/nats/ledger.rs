@@ -190,7 +190,7 @@ pub(super) struct Info {
     pub(super) sequence: u64,
     pub(super) attempt: u32,
     /// When the stream stored it, in milliseconds since 1970.
-    pub(super) stored_at: Option<i64>,
+    pub(super) time: Option<i64>,
 }
 
 // === impl Info ===
@@ -213,7 +213,7 @@ impl Info {
         Some(Self {
             sequence,
             attempt,
-            stored_at: nanoseconds.map(|time| time / 1_000_000),
+            time: nanoseconds.map(|time| time / 1_000_000),
         })
     }
 }
@@ -241,7 +241,7 @@ mod tests {
         let info = Some(Info {
             sequence: 100,
             attempt: 3,
-            stored_at: Some(1_790_230_470_084),
+            time: Some(1_790_230_470_084),
         });
         for (reply, expected) in [
             (

@@ -7,6 +7,7 @@ use serde_json::{Map, Value, json};
 
 use crate::config::{AgentCardConfig, SkillConfig};
 use crate::registry::Agents;
+use crate::registry::card::about;
 
 /// The protocol version in cards for the JAF document and A2A 0.3.
 pub(super) const PROTOCOL_VERSION: &str = "0.3.0";
@@ -28,13 +29,17 @@ pub(super) struct OfferedInterfaces {
 /// The card of one agent.
 pub(super) fn of_agent(name: &str, agent: &AgentCardConfig, offer: &OfferedInterfaces) -> Value {
     let skills = agent.skills.iter().map(|skill| written(&skill.id, skill));
-    card(
+    let mut card = card(
         (name, &agent.description, &agent.version),
         offer,
         agent.streaming,
         (&agent.input_modes, &agent.output_modes),
         &skills.collect::<Vec<_>>(),
-    )
+    );
+    if let Value::Object(members) = &mut card {
+        members.extend(about(agent));
+    }
+    card
 }
 
 /// The card of the server: the skills of all agents, as `<agent>-<skill>`. An agent without skills is one skill,
@@ -125,10 +130,13 @@ fn card(
 
 /// Only the members of A2A 1.0.
 pub(super) fn current_only(card: Value) -> Value {
-    const MEMBERS: [&str; 8] = [
+    const MEMBERS: [&str; 11] = [
         "name",
         "description",
         "version",
+        "provider",
+        "documentationUrl",
+        "iconUrl",
         "supportedInterfaces",
         "capabilities",
         "defaultInputModes",

@@ -1,5 +1,5 @@
-//! `/mcp`: all agents as one server. Tools and prompts are named `AGENT.NAME`, and URIs of resources begin with
-//! `a2abus://AGENT/`. A request for one of them goes to its agent, with the agent's own name. A name without an agent
+//! `/mcp`: all agents as one server. Tools and prompts are named `AGENT.NAME` (or with another separator), and URIs of
+//! resources begin with `a2abus://AGENT/`. A request for one of them goes to its agent, with the agent's own name. A name without an agent
 //! belongs to the default agent, if there is one.
 
 use std::borrow::Cow;
@@ -26,9 +26,9 @@ use crate::registry::queries::AgentQuery;
 
 /// The naming scheme of items.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Naming {
-    /// `agent.name`.
-    Name,
+enum Naming<'s> {
+    /// The agent, this separator, and the name: `agent.name`.
+    Name(&'s str),
     /// `a2abus://agent/uri`.
     Uri,
 }
@@ -40,11 +40,11 @@ const SCHEME: &str = "a2abus://";
 
 // === impl Naming ===
 
-impl Naming {
+impl<'s> Naming<'s> {
     /// The scheme for items that are named by this member.
-    fn of(member: &str) -> Self {
+    fn of(member: &str, separator: &'s str) -> Self {
         match member {
-            "name" => Self::Name,
+            "name" => Self::Name(separator),
             _ => Self::Uri,
         }
     }
@@ -57,20 +57,25 @@ impl Naming {
 
     fn join(self, agent: &str, name: &str) -> String {
         match self {
-            Self::Name => format!("{agent}.{name}"),
+            Self::Name(separator) => format!("{agent}{separator}{name}"),
             Self::Uri => format!("{SCHEME}{agent}/{name}"),
         }
     }
 
     /// Splits a name into the agent and the agent's own name. If several agents match, the longest wins.
-    fn split(self, name: &str, is_agent: impl Fn(&str) -> bool) -> Option<(&str, &str)> {
+    fn split<'a>(
+        self,
+        name: &'a str,
+        is_agent: impl Fn(&str) -> bool,
+    ) -> Option<(&'a str, &'a str)> {
         let (rest, separator) = match self {
-            Self::Name => (name, '.'),
-            Self::Uri => (name.strip_prefix(SCHEME)?, '/'),
+            Self::Name(separator) => (name, separator),
+            Self::Uri => (name.strip_prefix(SCHEME)?, "/"),
         };
-        let mut spans = rest.rmatch_indices(separator);
-        let span = spans.find(|(at, _)| is_agent(&rest[..*at]))?.0;
-        Some((&rest[..span], &rest[span + 1..]))
+        // Matches may overlap: `a__` and `_tool`.
+        let mut matches = rest.char_indices().rev().map(|(at, _)| at);
+        let at = matches.find(|at| rest[*at..].starts_with(separator) && is_agent(&rest[..*at]))?;
+        Some((&rest[..at], &rest[at + separator.len()..]))
     }
 }
 
@@ -110,6 +115,7 @@ impl McpRequest<'_> {
         let found = registry.queries.all(names, question, caller).await;
         let is_agent = |name: &str| agents.get(name).is_some();
         let mut names = HashSet::new();
+        let naming = Naming::of(member, &self.mcp.separator);
         let items = agents.iter().flat_map(|(agent, card)| {
             let found = found.get(agent).map(|found| found.items());
             let found = found.unwrap_or_default();
@@ -118,9 +124,10 @@ impl McpRequest<'_> {
             } else {
                 Cow::Borrowed(found)
             };
-            let renamed = own.iter().filter_map(|item| renamed(agent, item, member));
+            let renamed = own
+                .iter()
+                .filter_map(|item| renamed(agent, item, (member, naming)));
             let listed = renamed.filter_map(|Renamed { own, name, item }| {
-                let naming = Naming::of(member);
                 let leads_back = naming.split(&name, is_agent) == Some((agent.as_str(), &own));
                 let is_legal = naming == Naming::Uri || SkillConfig::check_id(&own).is_ok();
                 if leads_back && is_legal && !names.contains(&name) {
@@ -178,8 +185,9 @@ impl McpRequest<'_> {
             // It names its agent itself and is not changed.
             return Ok((None, self.unit.clone()));
         }
+        let by_name = Naming::Name(&self.mcp.separator);
         let (named, naming) = match self.method.as_str() {
-            "tools/call" | "prompts/get" => (params.name, Naming::Name),
+            "tools/call" | "prompts/get" => (params.name, by_name),
             "resources/read" | "resources/subscribe" | "resources/unsubscribe" => {
                 (params.uri, Naming::Uri)
             }
@@ -190,9 +198,9 @@ impl McpRequest<'_> {
                 match reference {
                     Some(Reference {
                         name: Some(name), ..
-                    }) => (Some(name), Naming::Name),
+                    }) => (Some(name), by_name),
                     Some(Reference { uri, .. }) => (uri, Naming::Uri),
-                    None => (None, Naming::Name),
+                    None => (None, by_name),
                 }
             }
             method => return Err(Failure::unknown_method(method, Vec::new())),
@@ -236,11 +244,11 @@ struct Renamed {
 }
 
 /// Renames an item for clients of `/mcp`; `None` if it has no name.
-fn renamed(agent: &str, item: &RawValue, member: &str) -> Option<Renamed> {
+fn renamed(agent: &str, item: &RawValue, (member, naming): (&str, Naming<'_>)) -> Option<Renamed> {
     let members: HashMap<Cow<'_, str>, &RawValue> = serde_json::from_str(item.get()).ok()?;
     let raw = members.get(member)?;
     let own = text(Some(raw))?;
-    let name = Naming::of(member).join(agent, &own);
+    let name = naming.join(agent, &own);
     let bytes = Bytes::copy_from_slice(item.get().as_bytes());
     let span = range_of(item.get().as_bytes(), raw.get());
     let renamed = splice(&bytes, span, &json!(name).to_string());
@@ -248,11 +256,11 @@ fn renamed(agent: &str, item: &RawValue, member: &str) -> Option<Renamed> {
     Some(Renamed { own, name, item })
 }
 
-fn unknown(naming: Naming, name: &str) -> Failure {
+fn unknown(naming: Naming<'_>, name: &str) -> Failure {
     let name: String = name.chars().take(256).collect();
     let form = match naming {
-        Naming::Name => "AGENT.NAME",
-        Naming::Uri => "a2abus://AGENT/URI",
+        Naming::Name(separator) => format!("AGENT{separator}NAME"),
+        Naming::Uri => "a2abus://AGENT/URI".to_owned(),
     };
     Failure::bad_params(&format!(
         "no agent has {name:?}: names have the form {form}, as in the lists"
@@ -266,11 +274,18 @@ mod tests {
     #[test]
     fn the_longest_agent_of_a_name_counts() {
         let is_agent = |name: &str| ["a", "a.b", "team/x"].contains(&name);
-        let split = |naming: Naming, name| naming.split(name, is_agent);
-        assert_eq!(split(Naming::Name, "a.tool"), Some(("a", "tool")));
-        assert_eq!(split(Naming::Name, "a.b.tool.v1"), Some(("a.b", "tool.v1")));
-        assert_eq!(split(Naming::Name, "c.tool"), None);
-        assert_eq!(split(Naming::Name, "tool"), None);
+        let split = |naming: Naming<'_>, name| naming.split(name, is_agent);
+        let dot = Naming::Name(".");
+        assert_eq!(split(dot, "a.tool"), Some(("a", "tool")));
+        assert_eq!(split(dot, "a.b.tool.v1"), Some(("a.b", "tool.v1")));
+        assert_eq!(split(dot, "c.tool"), None);
+        assert_eq!(split(dot, "tool"), None);
+        let line = Naming::Name("__");
+        assert_eq!(split(line, "a__tool__v1"), Some(("a", "tool__v1")));
+        assert_eq!(split(line, "a_tool"), None);
+        assert_eq!(split(line, "a___tool"), Some(("a", "_tool")));
+        assert_eq!(line.join("a.b", "tool"), "a.b__tool");
+        assert_eq!(split(line, "a.b__tool"), Some(("a.b", "tool")));
         let uri = "a2abus://team/x/file:///etc/motd";
         assert_eq!(
             split(Naming::Uri, uri),
@@ -283,7 +298,7 @@ mod tests {
     #[test]
     fn only_the_name_of_an_item_changes() {
         let item = RawValue::from_string(r#"{ "n":1.0, "name" : "x\u0041", "name2":"x" }"#.into());
-        let renamed = renamed("agent", &item.unwrap(), "name").unwrap();
+        let renamed = renamed("agent", &item.unwrap(), ("name", Naming::Name("."))).unwrap();
         assert_eq!(
             renamed.item,
             r#"{ "n":1.0, "name" : "agent.xA", "name2":"x" }"#

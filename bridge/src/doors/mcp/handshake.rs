@@ -22,13 +22,14 @@ pub(super) struct Profile {
     instructions: Option<Box<RawValue>>,
 }
 
-const INSTRUCTIONS: &str = "The agents behind this server share it: their tools and prompts are named AGENT.NAME, and their resources have URIs that begin with a2abus://AGENT/.";
-
 // === impl Profile ===
 
 impl Profile {
     /// All agents as one server.
-    pub(super) fn of_all_agents() -> Self {
+    pub(super) fn of_all_agents(separator: &str) -> Self {
+        let instructions = format!(
+            "The agents behind this server share it: their tools and prompts are named AGENT{separator}NAME, and their resources have URIs that begin with a2abus://AGENT/."
+        );
         let changing = json!({ "listChanged": true });
         Self {
             capabilities: raw(&json!({
@@ -36,7 +37,7 @@ impl Profile {
                 "resources": { "subscribe": true, "listChanged": true },
             })),
             server: raw(&json!({ "name": "a2abus", "version": env!("CARGO_PKG_VERSION") })),
-            instructions: raw(&json!(INSTRUCTIONS)),
+            instructions: raw(&json!(instructions)),
         }
     }
 
@@ -121,7 +122,7 @@ impl Mcp {
         caller: Text,
     ) -> Result<Profile, Failure> {
         let Some(agent) = agent else {
-            return Ok(Profile::of_all_agents());
+            return Ok(Profile::of_all_agents(&self.separator));
         };
         let registry = &self.door.registry;
         let agents = registry.now();

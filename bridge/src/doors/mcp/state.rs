@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use a2abus_plugin::Text;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::Level;
@@ -16,6 +17,8 @@ use crate::log_limit::{LogLimit, LogLimits};
 #[derive(Debug)]
 pub(super) struct Mcp {
     pub(super) door: Door,
+    /// Separates the agent from the name of a tool or prompt.
+    pub(super) separator: Text,
     /// Cancelled when the bridge drains, which ends the open-ended streams.
     pub(super) drain: CancellationToken,
     pub(super) running: Arc<Running>,
@@ -34,7 +37,12 @@ pub(super) struct Mcp {
 
 impl Mcp {
     /// Starts to receive what other replicas pass on.
-    pub(super) fn open(door: Door, drain: CancellationToken, log: &LogLimits) -> Self {
+    pub(super) fn open(
+        door: Door,
+        separator: Text,
+        drain: CancellationToken,
+        log: &LogLimits,
+    ) -> Self {
         let running = Arc::<Running>::default();
         let relay_follower =
             Arc::clone(&running).follow(Arc::clone(&door.results), Arc::clone(&door.calls));
@@ -46,6 +54,7 @@ impl Mcp {
             ),
             missed: log.limit(Level::WARN, "more changes of resources are lost"),
             door,
+            separator,
             drain,
             running,
             streams: Arc::default(),
