@@ -132,13 +132,12 @@ impl Bridge {
     ) -> Result<Self, BridgeError> {
         let metrics = metrics(&config)?;
         let (outbound, called) = outbound(&config, transports, &metrics)?;
-        let buses = outbound.buses().clone();
         let readiness = Arc::new(Readiness::new());
         let log = LogLimits::default();
         let publisher = publisher(&outbound, &readiness, &log);
         let (calls, cancels) = calls(&config, &called, &publisher, &metrics, &log)?;
         let exchanges = Arc::new(Exchanges::new(outbound.clone(), publisher.clone(), &log));
-        let state = Arc::new(Logs::new(&config, &buses, &readiness, &metrics));
+        let state = Arc::new(Logs::new(&config, outbound.buses(), &readiness, &metrics));
         let watched = (&metrics, &log);
         let registry = Registry::open(&config, &state, &outbound, &calls, watched);
         let registry = Box::pin(registry).await?;
@@ -162,7 +161,7 @@ impl Bridge {
         let (a2a, deliveries) = Box::pin(a2a(&config, &registry, &state, watched)).await?;
         let reload = reload.map(|reload| reload.with_a2a(a2a.as_ref()));
         Ok(Self {
-            buses,
+            buses: outbound.buses().clone(),
             calls,
             exchanges,
             cancels,

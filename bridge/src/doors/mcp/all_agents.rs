@@ -63,11 +63,7 @@ impl<'s> Naming<'s> {
     }
 
     /// Splits a name into the agent and the agent's own name. If several agents match, the longest wins.
-    fn split<'a>(
-        self,
-        name: &'a str,
-        is_agent: impl Fn(&str) -> bool,
-    ) -> Option<(&'a str, &'a str)> {
+    fn split(self, name: &str, is_agent: impl Fn(&str) -> bool) -> Option<(&str, &str)> {
         let (rest, separator) = match self {
             Self::Name(separator) => (name, separator),
             Self::Uri => (name.strip_prefix(SCHEME)?, "/"),
