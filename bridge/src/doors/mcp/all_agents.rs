@@ -1,6 +1,6 @@
 //! `/mcp`: all agents as one server. Tools and prompts are named `AGENT.NAME` (or with another separator), and URIs of
-//! resources begin with `a2abus://AGENT/`. A request for one of them goes to its agent, with the agent's own name. A name without an agent
-//! belongs to the default agent, if there is one.
+//! resources begin with `a2abus://AGENT/`. A request for one of them goes to its agent, with the agent's own name. A
+//! name without an agent belongs to the default agent, if there is one.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
