@@ -1193,3 +1193,136 @@ async fn a_client_that_knows_only_the_first_transport_has_a_stream_and_a_url() {
         .header("content-type", "application/json");
     assert_eq!(status_and_code(unknown).await, (404, json!(-32_600)));
 }
+
+/// A call of a client of 2026-07-28 that can be asked, and the messages that it gets.
+async fn round(url: String, id: u32, more: Value) -> Vec<Value> {
+    let mut params = json!({ "name": "ask", "_meta": { "progressToken": id } });
+    let more = more.as_object().unwrap().clone();
+    params.as_object_mut().unwrap().extend(more);
+    let mut params = with_meta(params);
+    params["_meta"]["io.modelcontextprotocol/clientCapabilities"] = json!({ "elicitation": {} });
+    let request = Client::new()
+        .post(url)
+        .header("content-type", "application/json")
+        .header("accept", "application/json, text/event-stream")
+        .header("mcp-protocol-version", NEWEST)
+        .header("mcp-method", "tools/call")
+        .header("mcp-name", "ask")
+        .body(request(id, "tools/call", params));
+    let response = timeout(SOON, request.send()).await.unwrap().unwrap();
+    let text = timeout(SOON, response.text()).await.unwrap().unwrap();
+    match text.starts_with('{') {
+        true => vec![serde_json::from_str(&text).unwrap()],
+        false => read_events(&text).iter().map(SseEvent::json).collect(),
+    }
+}
+
+/// In revision 2026-07-28 a client has no stream for questions.
+#[tokio::test]
+async fn a_question_is_the_answer_to_a_stateless_request_until_its_client_has_responded() {
+    let mut servers = Servers::open().await;
+    let url = format!("{}/mcp/agents/maps", servers.front.base);
+    let ask = |id, more| round(url.clone(), id, more);
+    let asked: Vec<Value> = ask(1, json!({})).await;
+    let [asked] = &asked[..] else {
+        panic!("{asked:?}")
+    };
+    assert_eq!(
+        (&asked["id"], &asked["result"]["resultType"]),
+        (&json!(1), &json!("input_required"))
+    );
+    let questions = asked["result"]["inputRequests"].as_object().unwrap();
+    let (key, question) = questions.iter().next().unwrap();
+    assert_eq!(
+        question,
+        &json!({ "method": "elicitation/create", "params": { "n": 1 } })
+    );
+    let state = &asked["result"]["requestState"];
+    let (_, call) = servers.next_request().await;
+    let call: Value = serde_json::from_str(&call).unwrap();
+    // The pong, and the refusal of the other question.
+    servers.next_request().await;
+    servers.next_request().await;
+
+    // Without a usable response, the client is asked again.
+    for responses in [
+        json!({}),
+        json!({ "q.3": {} }),
+        json!({ format!("{key}x"): {} }),
+    ] {
+        let again = ask(
+            2,
+            json!({ "requestState": state, "inputResponses": responses }),
+        )
+        .await;
+        assert_eq!(again.len(), 1, "{again:?}");
+        assert_eq!(
+            (&again[0]["id"], &again[0]["result"]),
+            (&json!(2), &asked["result"])
+        );
+    }
+    // Nobody else can continue the call.
+    let mut forged = state.as_str().unwrap().to_owned();
+    forged.replace_range(forged.len() - 2.., "aa");
+    let refused = ask(
+        3,
+        json!({ "requestState": forged, "inputResponses": { key: {} } }),
+    )
+    .await;
+    assert_eq!(refused[0]["error"]["code"], -32_602, "{refused:?}");
+
+    // Progress, a second question and then the answer.
+    let to = call["id"].as_str().unwrap();
+    let mut at = servers.reply_to.recv().await.unwrap();
+    while !at.as_str().ends_with(to) {
+        at = servers.reply_to.recv().await.unwrap();
+    }
+    let at = Address::topic(at);
+    let progress = |n: u32| json!({ "jsonrpc": "2.0", "method": "notifications/progress", "params": { "progressToken": to, "progress": n } });
+    let second = json!({ "jsonrpc": "2.0", "id": 4, "method": "elicitation/create" });
+    let response =
+        json!({ "requestState": state, "inputResponses": { key: { "action": "accept" } } });
+    let memory = servers.front.memory.clone();
+    let waiting = tokio::spawn(ask(8, response.clone()));
+    let (topic, answer) = servers.next_request().await;
+    assert_eq!(topic, "mcp.maps");
+    let answer: Value = serde_json::from_str(&answer).unwrap();
+    assert_eq!(
+        answer,
+        json!({ "jsonrpc": "2.0", "id": "q.3", "result": { "action": "accept" } })
+    );
+    for message in [progress(1), second] {
+        publish(&memory, &at, message.to_string()).await;
+    }
+    let asked = waiting.await.unwrap();
+    assert_eq!(asked.len(), 2, "{asked:?}");
+    assert_eq!(
+        asked[0]["params"],
+        json!({ "progressToken": 8, "progress": 1 })
+    );
+    assert_eq!(asked[1]["id"], 8);
+    let next = asked[1]["result"]["requestState"].clone();
+    let (key, question) = asked[1]["result"]["inputRequests"]
+        .as_object()
+        .unwrap()
+        .iter()
+        .next()
+        .unwrap();
+    assert_eq!(question, &json!({ "method": "elicitation/create" }));
+    // A client that has missed that gets it again, and the agent no second response.
+    assert_eq!(ask(9, response).await[1]["result"], asked[1]["result"]);
+    let response =
+        json!({ "requestState": next, "inputResponses": { key: { "action": "decline" } } });
+    let waiting = tokio::spawn(ask(10, response));
+    let (_, answer) = servers.next_request().await;
+    let answer: Value = serde_json::from_str(&answer).unwrap();
+    assert_eq!(
+        answer,
+        json!({ "jsonrpc": "2.0", "id": 4, "result": { "action": "decline" } })
+    );
+    let result = json!({ "jsonrpc": "2.0", "id": to, "result": { "content": [] } });
+    publish(&memory, &at, result.to_string()).await;
+    let last = waiting.await.unwrap();
+    let expected = json!({ "jsonrpc": "2.0", "id": 10, "result": { "resultType": "complete", "content": [] } });
+    assert_eq!(last, [expected]);
+}

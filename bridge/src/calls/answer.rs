@@ -142,8 +142,7 @@ impl Prepared {
 
     /// The time that is left for the answer.
     pub(crate) fn time_left(&self) -> Duration {
-        let deadline = self.answer.last_deadline;
-        deadline.saturating_duration_since(Instant::now())
+        self.answer.time_left()
     }
 
     /// Publishes it, as [`Calls::call`] does.
@@ -225,6 +224,11 @@ impl Answer {
     /// Whether other replicas can receive it.
     pub(crate) fn is_followed(&self) -> bool {
         self.is_followed
+    }
+
+    /// The time that is left for it.
+    pub(crate) fn time_left(&self) -> Duration {
+        self.last_deadline.saturating_duration_since(Instant::now())
     }
 
     /// How many parts its caller has received.

@@ -88,7 +88,7 @@ impl Abilities {
             jsonrpc::result(own, "{}")
         } else {
             let message = json!(format!(
-                "the client of this call cannot be asked ({method}): only a client with an MCP session, which has declared support for this and accepts a stream, can be"
+                "the client of this call cannot be asked ({method}): only a client that has declared support for this can be, in an MCP session with a stream, or in revision 2026-07-28"
             ));
             let error = format!(r#"{{"code":{METHOD_NOT_FOUND},"message":{message}}}"#);
             jsonrpc::error(own, &error)
@@ -118,6 +118,12 @@ fn parse_question_id(id: &Id) -> Option<(ReplyId, String)> {
 fn question_of(unit: &Unit) -> Option<(&Id, (ReplyId, String))> {
     let id = unit.json_rpc.as_ref()?.id.as_ref()?;
     Some((id, parse_question_id(id)?))
+}
+
+/// The call of the question that this response answers.
+pub(crate) fn call_of_question(response: &Unit) -> Option<CallId> {
+    let (_, (question, _)) = question_of(response)?;
+    Some(question.call)
 }
 
 // === impl Calls ===

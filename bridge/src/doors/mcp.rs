@@ -5,6 +5,7 @@
 //!                                       ├─> all_agents: names of all agents, routed by them
 //!                                       └─> skill: tools of agents that speak A2A
 //!                                            └─> answer: Calls ──> parts ──> JSON │ SSE
+//!                                                 └─> rounds: questions to clients without a session
 //! GET  ── listen: the lists that have changed ── stream: the rest of an answer ── legacy: the transport of 2024-11-05
 //! ```
 //!
@@ -28,6 +29,7 @@ mod listen;
 mod post;
 mod relay;
 mod revision;
+mod rounds;
 mod running;
 mod session;
 mod skill;

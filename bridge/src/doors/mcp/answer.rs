@@ -19,6 +19,7 @@ use super::continued::Continued;
 use super::envelope::{ProtocolMode, is_object};
 use super::post::McpRequest;
 use super::revision::Revision;
+use super::rounds::Asked;
 use super::session::Session;
 use super::skill::response::SkillResponse;
 use super::stream::{self, Recorded, ResumableStream};
@@ -108,6 +109,8 @@ impl McpRequest<'_> {
             // The log records the unconverted parts of the agent.
             skill_response: skill_response.take(),
         });
+        let asked = self.mode.can_be_asked().then_some(called.as_ref().ok());
+        let asked = asked.flatten().map(|answer| Asked::new(&self, answer));
         let (mode, is_cacheable) = (self.mode, CACHEABLE_METHODS.contains(&self.method.as_str()));
         let cancelled = running.token().clone().cancelled_owned();
         let recipient = self.recipient.clone();
@@ -129,7 +132,10 @@ impl McpRequest<'_> {
             .take_until(cancelled);
         let results = self.is_in_lasting_session().then_some(&self.common.results);
         let parts = Continued::new(parts, results.cloned());
-        self.respond(parts, resumable).await
+        match asked {
+            Some(asked) => self.respond(asked.until_question(parts), resumable).await,
+            None => self.respond(parts, resumable).await,
+        }
     }
 
     /// Whether the request is in a session that does not end with its connection.
@@ -138,15 +144,17 @@ impl McpRequest<'_> {
         session.is_some_and(|session| session.revision() >= Revision::V2025_03_26)
     }
 
-    /// What the agent can ask the client during its request, which needs a stream. A stateless request gets the
-    /// question as its answer.
+    /// What the agent can ask the client during its request. In a session this needs a stream; a stateless request gets
+    /// the question as its answer.
     fn abilities(&self) -> Abilities {
-        let session = self.session.filter(|_| !self.mode.is_stateless());
-        let session = session.filter(|_| self.common.accepts.events());
+        if let ProtocolMode::Stateless { abilities, .. } = self.mode {
+            return abilities;
+        }
+        let session = self.session.filter(|_| self.common.accepts.events());
         session.map(Session::abilities).unwrap_or_default()
     }
 
-    async fn respond(
+    pub(super) async fn respond(
         self,
         mut parts: impl Stream<Item = PartResult> + Send + Unpin + 'static,
         resumable: Option<Recorded>,
@@ -286,7 +294,7 @@ fn status_of_error(body: &[u8]) -> StatusCode {
 
 /// A part in the form of the client's revision; `None` if the client has not asked for it.
 fn shaped(part: PartResult, mode: ProtocolMode, is_cacheable: bool) -> Option<PartResult> {
-    let ProtocolMode::Stateless { logs } = mode else {
+    let ProtocolMode::Stateless { logs, .. } = mode else {
         return Some(part);
     };
     Some(match part {

@@ -42,6 +42,10 @@ pub(super) struct Params<'a> {
     pub(super) request_id: Option<&'a RawValue>,
     #[serde(default, borrow)]
     pub(super) notifications: Option<&'a RawValue>,
+    #[serde(rename = "requestState", default, borrow)]
+    pub(super) request_state: Option<&'a RawValue>,
+    #[serde(rename = "inputResponses", default, borrow)]
+    pub(super) input_responses: Option<&'a RawValue>,
 }
 
 /// Params that are read in the same pass as the request around them. Params that are not an object count as absent.
@@ -57,6 +61,8 @@ pub(super) enum ProtocolMode {
     Stateless {
         /// Whether it asks for log messages.
         logs: bool,
+        /// What the agent can ask its client.
+        abilities: Abilities,
     },
 }
 
@@ -151,17 +157,7 @@ impl<'a> Params<'a> {
 
     /// What servers can ask the client of `initialize`.
     pub(super) fn abilities(&self) -> Abilities {
-        let declared = self.capabilities.filter(|raw| is_object(raw));
-        let declared = declared.and_then(|raw| serde_json::from_str::<Value>(raw.get()).ok());
-        let has = |name: &str| {
-            let declared = declared.as_ref().and_then(|declared| declared.get(name));
-            declared.is_some_and(Value::is_object)
-        };
-        Abilities {
-            sampling: has("sampling"),
-            elicitation: has("elicitation"),
-            roots: has("roots"),
-        }
+        abilities_in(self.capabilities)
     }
 
     /// The trace context in a request, as headers. Source: MCP 2026-07-28, "Trace context"; SEP-414.
@@ -208,6 +204,11 @@ impl ProtocolMode {
 
     pub(super) fn is_stateless(self) -> bool {
         matches!(self, Self::Stateless { .. })
+    }
+
+    /// Whether questions of the agent are answers to the request.
+    pub(super) fn can_be_asked(self) -> bool {
+        matches!(self, Self::Stateless { abilities, .. } if abilities != Abilities::default())
     }
 }
 
@@ -262,8 +263,11 @@ fn stateless(
         let served = vec![Revision::V2026_07_28.as_str()];
         return Err(not_served(&version, served));
     }
+    // Source: MCP 2026-07-28, "Multi round-trip requests": clients answer questions about these requests alone.
+    let can_ask = matches!(method, "tools/call" | "prompts/get" | "resources/read");
     Ok(ProtocolMode::Stateless {
         logs: meta.log_level.is_some_and(|level| level.get() != "null"),
+        abilities: abilities_in(meta.abilities.filter(|_| can_ask)),
     })
 }
 
@@ -299,6 +303,21 @@ fn not_served(requested: &str, served: Vec<&'static str>) -> Failure {
     Failure::new(Reason::McpVersion, message)
         .detail("supported", served)
         .detail("requested", requested)
+}
+
+/// The questions that a client supports, from its capabilities.
+fn abilities_in(capabilities: Option<&RawValue>) -> Abilities {
+    let declared = capabilities.filter(|raw| is_object(raw));
+    let declared = declared.and_then(|raw| serde_json::from_str::<Value>(raw.get()).ok());
+    let has = |name: &str| {
+        let declared = declared.as_ref().and_then(|declared| declared.get(name));
+        declared.is_some_and(Value::is_object)
+    };
+    Abilities {
+        sampling: has("sampling"),
+        elicitation: has("elicitation"),
+        roots: has("roots"),
+    }
 }
 
 /// A JSON string as text.

@@ -16,6 +16,7 @@ use http::{HeaderValue, Method, Request, StatusCode};
 use super::envelope::{Params, ProtocolMode, check_revision};
 use super::relay::NotRelayed;
 use super::revision::Revision;
+use super::rounds::RoundState;
 use super::session::{SESSION, Session};
 use super::state::Mcp;
 use crate::calls::callid::CallId;
@@ -42,6 +43,8 @@ pub(super) struct McpRequest<'a> {
     /// The recipient of errors.
     pub(super) recipient: Recipient,
     pub(super) mode: ProtocolMode,
+    /// Set if its client has sent it again, with the answers to questions of the agent.
+    pub(super) round: Option<RoundState>,
 }
 
 /// The common parts of the messages in one HTTP request.
@@ -225,6 +228,7 @@ impl Posted {
         }
         let params = Params::read(&unit.bytes).map_err(bad)?;
         let mode = ProtocolMode::of(&params, &method, &self.head.headers)?;
+        let round = RoundState::of(&params).filter(|_| mode.is_stateless());
         let mut common = common.clone();
         if !self.head.headers.contains_key("traceparent") {
             let mut headers = params.trace();
@@ -244,6 +248,7 @@ impl Posted {
             method,
             recipient,
             mode,
+            round,
         })
     }
 
@@ -267,17 +272,6 @@ impl Posted {
         passed.map_err(NotRelayed::refusal)
     }
 
-    /// Cancels a request on this or any other replica.
-    async fn cancel(&self, caller: &Text, key: &str) {
-        if !self.mcp.running.cancel(key)
-            && self.mcp.door.results.is_shared()
-            && let Err(error) = self.mcp.relay.end(caller, key).await
-        {
-            // A cancel has no answer, and may be sent for an unknown request.
-            tracing::debug!(%error, "a cancel was not passed on to other replicas");
-        }
-    }
-
     /// Processes a notification. Notifications about the session are not passed on, because agents have no sessions.
     async fn notified(&self, common: &Common, unit: Unit) -> Response {
         if let Err((status, failure)) = check_revision(&self.head.headers) {
@@ -288,7 +282,7 @@ impl Posted {
                 let params = Params::read(&unit.bytes).unwrap_or_default();
                 if let (Some(session), Some(id)) = (&self.session, params.request_id) {
                     let key = session.key_of(id.get());
-                    self.cancel(&common.caller, &key).await;
+                    self.mcp.cancel(&common.caller, &key).await;
                 }
                 accepted()
             }
@@ -334,6 +328,7 @@ impl<'a> McpRequest<'a> {
                 let failed = self.failed(&Failure::unknown_method(&method, Vec::new()));
                 Box::pin(ready(failed))
             }
+            _ if let Some(round) = self.round => Box::pin(self.next_round(round)),
             "ping" => Box::pin(ready(self.result("{}"))),
             "initialize" => Box::pin(self.initialized()),
             "server/discover" => Box::pin(self.discovered()),

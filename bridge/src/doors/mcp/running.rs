@@ -1,7 +1,7 @@
 //! The requests in progress, so that a cancel finds them, whichever replica receives it.
 //!
 //! ```text
-//! notifications/cancelled ─┬─> a request that is answered here
+//! notifications/cancelled ─┬─> a request that is answered here (also if its client disconnects, see [`super::rounds`])
 //!                          └─> log ──> every replica ──> a request that is answered there
 //! answer to a question ─┬─> a call that is here
 //!                       └─> log ──> every replica ──> a call that is there
@@ -96,15 +96,24 @@ impl Running {
         session: Option<&Session>,
         id: &str,
     ) -> (Cancellable, Option<Entry>) {
-        let cancelled = CancellationToken::new();
         let Some(session) = session else {
-            let entry = None;
+            let (entry, cancelled) = (None, CancellationToken::new());
             return (Cancellable { entry, cancelled }, None);
         };
-        let (key, number) = (session.key_of(id), self.next.fetch_add(1, Relaxed));
+        self.entered(session.key_of(id), session.key())
+    }
+
+    /// Registers a call under its log key. It belongs to no session.
+    pub(super) fn hold(self: &Arc<Self>, key: Text) -> Cancellable {
+        self.entered(key, Text::default()).0
+    }
+
+    fn entered(self: &Arc<Self>, key: Text, session: Text) -> (Cancellable, Option<Entry>) {
+        let cancelled = CancellationToken::new();
+        let number = self.next.fetch_add(1, Relaxed);
         let entry = Entry {
             number,
-            session: session.key(),
+            session,
             cancelled: cancelled.clone(),
         };
         let before = self.open().insert(key.clone(), entry);

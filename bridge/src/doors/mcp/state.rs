@@ -61,4 +61,15 @@ impl Mcp {
             _relay_follower: AbortOnDropHandle::new(tokio::spawn(relay_follower)),
         }
     }
+
+    /// Cancels a request on this or any other replica.
+    pub(super) async fn cancel(&self, caller: &Text, key: &str) {
+        if !self.running.cancel(key)
+            && self.door.results.is_shared()
+            && let Err(error) = self.relay.end(caller, key).await
+        {
+            // A cancel has no answer, and may be sent for an unknown request.
+            tracing::debug!(%error, "a cancel was not passed on to other replicas");
+        }
+    }
 }

@@ -58,6 +58,8 @@ pub(super) struct ResumableStream {
     client: Option<mpsc::Sender<Frame>>,
     /// How many parts are recorded; `None` after a failure to record one.
     count: Option<usize>,
+    /// Whether the client gets questions from the log too.
+    records_questions: bool,
 }
 
 // === impl ResumableStream ===
@@ -81,6 +83,7 @@ impl ResumableStream {
             recipient,
             client: Some(client),
             count: Some(0),
+            records_questions: false,
         };
         let results = Arc::clone(&resumable.results);
         results.spawn(resumable.record(parts));
@@ -89,7 +92,27 @@ impl ResumableStream {
         })
     }
 
-    async fn record(mut self, parts: impl Stream<Item = Result<Part, CallError>> + Send) {
+    /// The answer to a call after its first question, which is recorded. Its client reads the log alone.
+    pub(super) fn after_question(
+        results: Arc<Results>,
+        call: CallId,
+        recipient: Recipient,
+    ) -> Self {
+        Self {
+            results,
+            call,
+            skill_response: None,
+            recipient,
+            client: None,
+            count: Some(1),
+            records_questions: true,
+        }
+    }
+
+    pub(super) async fn record(
+        mut self,
+        parts: impl Stream<Item = Result<Part, CallError>> + Send,
+    ) {
         let mut parts = pin!(parts);
         loop {
             let (body, last, by) = match parts.next().await {
@@ -116,12 +139,19 @@ impl ResumableStream {
     /// it is the last part.
     async fn take(&mut self, (body, last): (Bytes, bool), by: Author) -> bool {
         let mut id = None;
-        // Questions are not recorded: a client that got one twice could answer it twice.
-        if !is_question(&body)
+        // In a session, questions are not recorded: a client that got one twice could answer it twice.
+        if (self.records_questions || !is_question(&body))
             && let Some(count) = self.count
         {
             let part = RecordedPart::new(&body, last, by);
             let is_kept = self.results.keep_part(self.call, count, part).await;
+            if !is_kept {
+                // The part may be too large for the log; this one is not.
+                let message = "a part of the answer could not be recorded (log `results`)";
+                let (body, ..) = self.failed(&Failure::new(Reason::AnswerLost, message));
+                let part = RecordedPart::new(&body, true, Author::Bridge);
+                self.results.keep_part(self.call, count, part).await;
+            }
             self.count = is_kept.then_some(count + 1);
             id = self.count.map(|count| event_id(self.call, count));
         }
