@@ -341,6 +341,112 @@ async fn a_question_is_answered_at_another_replica() {
     }
 }
 
+/// A call of a client of 2026-07-28 that can be asked.
+fn stateless(door: &str, more: &Value) -> reqwest::RequestBuilder {
+    let meta = json!({
+        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+        "io.modelcontextprotocol/clientCapabilities": { "elicitation": {} },
+    });
+    let mut params = json!({ "name": "x", "_meta": meta });
+    let members = params.as_object_mut().unwrap();
+    members.extend(more.as_object().unwrap().clone());
+    let body = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params });
+    let post = reqwest::Client::new().post(url(door)).json(&body);
+    post.header("accept", "application/json, text/event-stream")
+        .header("mcp-protocol-version", "2026-07-28")
+        .header("mcp-method", "tools/call")
+        .header("mcp-name", "x")
+}
+
+/// In revision 2026-07-28 the client sends its request again, with the response to the question.
+async fn a_stateless_call_continues_at_another_replica(state: &str, nats: &str) {
+    let subject = unique("rounds");
+    let config = config(&subject, state, nats);
+    let bridges = [Running::start(&config).await, Running::start(&config).await];
+    let [first, other] = bridges.each_ref().map(|bridge| bridge.door.as_str());
+    let client = async_nats::connect(nats).await.unwrap();
+    let requests = client.subscribe(subject).await.unwrap();
+    subscribed(&client).await;
+    let asking = tokio::spawn(asks(client.clone(), requests));
+    let sent = |request: reqwest::RequestBuilder| async {
+        let response = within("an answer", request.send()).await.unwrap();
+        response.json::<Value>().await.unwrap()
+    };
+    let asked = sent(stateless(first, &json!({}))).await;
+    let (id, question) = asked["result"]["inputRequests"]
+        .as_object()
+        .unwrap()
+        .iter()
+        .next()
+        .unwrap();
+    assert_eq!(question["method"], "elicitation/create");
+    let result = json!({ "action": "accept", "content": { "city": "Oslo" } });
+    let more = json!({ "requestState": asked["result"]["requestState"], "inputResponses": { id: result } });
+    let answer = sent(stateless(other, &more)).await;
+    let expected =
+        json!({ "action": "accept", "content": { "city": "Oslo" }, "resultType": "complete" });
+    assert_eq!(answer["result"], expected, "{answer}");
+    asking.await.unwrap();
+    // The answer is recorded: a client that has missed it gets it at any replica.
+    assert_eq!(sent(stateless(first, &more)).await, answer);
+    for bridge in bridges {
+        bridge.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stateless_call_continues_at_another_replica_on_kafka() {
+    let (Some(kafka), Some(nats)) = (named(Kind::Kafka), named(Kind::Nats)) else {
+        return;
+    };
+    let state = format!("{{ type: kafka, brokers: ['{kafka}'] }}");
+    a_stateless_call_continues_at_another_replica(&state, &nats).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stateless_call_is_cancelled_at_another_replica() {
+    let Some(nats) = named(Kind::Nats) else {
+        return;
+    };
+    let subject = unique("rounds");
+    let state = format!("{{ type: nats, servers: ['{nats}'] }}");
+    let config = config(&subject, &state, &nats);
+    let bridges = [Running::start(&config).await, Running::start(&config).await];
+    let [first, other] = bridges.each_ref().map(|bridge| bridge.door.as_str());
+    let client = async_nats::connect(&nats).await.unwrap();
+    let mut requests = client.subscribe(subject).await.unwrap();
+    subscribed(&client).await;
+    let asked = tokio::spawn(within("a question", stateless(first, &json!({})).send()));
+    let request = within("the request", requests.next()).await.unwrap();
+    let question = json!({ "jsonrpc": "2.0", "id": "q", "method": "elicitation/create" });
+    let question = question.to_string().into();
+    client
+        .publish(request.reply.unwrap(), question)
+        .await
+        .unwrap();
+    let asked: Value = asked.await.unwrap().unwrap().json().await.unwrap();
+    let id = asked["result"]["inputRequests"]
+        .as_object()
+        .unwrap()
+        .keys()
+        .next()
+        .unwrap();
+    let more =
+        json!({ "requestState": asked["result"]["requestState"], "inputResponses": { id: {} } });
+    let waiting = tokio::spawn(stateless(other, &more).send());
+    let answer = within("the response", requests.next()).await.unwrap();
+    let answer: Value = serde_json::from_slice(&answer.payload).unwrap();
+    assert_eq!(answer, json!({ "jsonrpc": "2.0", "id": "q", "result": {} }));
+    // Closing the connection cancels the call.
+    waiting.abort();
+    let cancel = within("the cancel", requests.next()).await.unwrap();
+    let cancel: Value = serde_json::from_slice(&cancel.payload).unwrap();
+    assert_eq!(cancel["method"], "notifications/cancelled", "{cancel}");
+    for bridge in bridges {
+        bridge.stop().await;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cancel_and_the_end_of_a_session_count_at_every_replica() {
     let Some(nats) = named(Kind::Nats) else {

@@ -483,6 +483,11 @@ impl Answer {
         self.id.call
     }
 
+    /// The call id, with the token that proves that an answer is for it.
+    pub(crate) fn reply_id(&self) -> ReplyId {
+        self.id
+    }
+
     /// Ends the call without a cancel, because its agent already knows that nobody waits.
     pub(crate) fn close(&mut self) {
         if !self.ended {

@@ -81,7 +81,8 @@ impl Abilities {
         let own = id.token();
         if self.has(method) {
             let name = URL_SAFE_NO_PAD.encode(own.as_bytes());
-            let named = splice(&unit.bytes, id.span(), &format!("\"{call}.{name}\""));
+            let id_for_client = format!("\"{}\"", question_id(call, &name));
+            let named = splice(&unit.bytes, id.span(), &id_for_client);
             return Some(Question::Client(named));
         }
         let answer = if method == "ping" {
@@ -104,26 +105,31 @@ fn decode_one(bytes: &Bytes, limits: &a2abus_plugin::Limits) -> Option<Unit> {
         .ok()
 }
 
-/// The call of a question, and the agent's own id, from the id that the client repeats.
-fn parse_question_id(id: &Id) -> Option<(ReplyId, String)> {
+/// The id of a question for the client.
+pub(crate) fn question_id(call: ReplyId, name: &str) -> String {
+    format!("{call}.{name}")
+}
+
+/// The call of a question, and the name of the question in it, from the id that the client repeats.
+pub(crate) fn split_question_id(id: &Id) -> Option<(ReplyId, String)> {
     let text = id.text()?;
     let (call, name) = text.split_once('.')?;
+    Some((call.parse().ok()?, name.to_owned()))
+}
+
+/// The call of a question, and the agent's own id.
+fn parse_question_id(id: &Id) -> Option<(ReplyId, String)> {
+    let (call, name) = split_question_id(id)?;
     let own = String::from_utf8(URL_SAFE_NO_PAD.decode(name).ok()?).ok()?;
     let is_id =
         serde_json::from_str(&own).is_ok_and(|own: Value| own.is_string() || own.is_number());
-    is_id.then_some((call.parse().ok()?, own))
+    is_id.then_some((call, own))
 }
 
 /// The id of a client's answer, and what it says about the question.
 fn question_of(unit: &Unit) -> Option<(&Id, (ReplyId, String))> {
     let id = unit.json_rpc.as_ref()?.id.as_ref()?;
     Some((id, parse_question_id(id)?))
-}
-
-/// The call of the question that this response answers.
-pub(crate) fn call_of_question(response: &Unit) -> Option<CallId> {
-    let (_, (question, _)) = question_of(response)?;
-    Some(question.call)
 }
 
 // === impl Calls ===

@@ -34,7 +34,7 @@ async def main(url, way):
         seen.append(done)
         begun.set()
 
-    # Only the revisions with sessions have questions of the server.
+    # With a session: the question arrives on the stream of the call.
     async with Client(url, mode="legacy", **callbacks) as client:
 
         async def say(name, progress=None, **arguments):
@@ -78,6 +78,12 @@ async def main(url, way):
         assert "Stopped" in await say("toggle-subscriber-updates")
         await client.unsubscribe_resource(uri)
         assert "still there" in await say("echo", message="still there")
+    # In revision 2026-07-28, the question is the answer to the call, which the client then sends again.
+    async with Client(url, **callbacks) as client:
+        assert client.protocol_version == "2026-07-28", client.protocol_version
+        for name, expected in (("trigger-sampling-request", "a sample"), ("trigger-elicitation-request", "Ada")):
+            answer = await client.call_tool(name, {"prompt": "hello"})
+            assert expected in answer.content[-1].text + answer.content[0].text, answer
 
 
 asyncio.run(main(*sys.argv[1:]))

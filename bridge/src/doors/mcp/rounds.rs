@@ -10,6 +10,7 @@
 //! Source: docs/protocols/mcp.md §10; MCP 2026-07-28, "Multi round-trip requests".
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::convert::identity;
 use std::fmt;
 use std::sync::Arc;
@@ -34,9 +35,9 @@ use super::relay::NotRelayed;
 use super::state::Mcp;
 use super::stream::{ResumableStream, is_question};
 use crate::account::ANSWERED;
-use crate::calls::callid::CallId;
+use crate::calls::callid::{CallId, ReplyId};
 use crate::calls::failure::{Failure, Reason, Recipient};
-use crate::calls::question::call_of_question;
+use crate::calls::question::{question_id, split_question_id};
 use crate::calls::{Answer, CallError, Part};
 use crate::clock;
 use crate::doors::a2a::not_read;
@@ -45,9 +46,10 @@ use crate::results::{Author, OpenedCall, RecordedPart, Results, digest_of};
 type PartResult = Result<Part, CallError>;
 
 /// What the client repeats as `requestState`. Only the client of the call knows its secret.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy)]
 pub(super) struct RoundState {
-    call: CallId,
+    /// The call, with the token that proves that a response is for it. The log has no token.
+    call: ReplyId,
     /// How many parts are recorded up to the question, which is the last of them.
     received: usize,
     secret: CallId,
@@ -56,7 +58,7 @@ pub(super) struct RoundState {
 /// What is recorded when the agent asks a question.
 pub(super) struct Asked {
     mcp: Arc<Mcp>,
-    call: CallId,
+    call: ReplyId,
     agent: Text,
     /// How long the call still has.
     left: Duration,
@@ -123,7 +125,7 @@ impl RoundState {
         format!("mcp-round-{}", digest_of([self.secret.text().as_bytes()])).into()
     }
 
-    /// The answer to a request whose client is asked this question; `None` if the question is unreadable.
+    /// The answer to a request whose client is asked this recorded question; `None` if the question is unreadable.
     fn input_required(&self, question: &[u8], recipient: &Recipient) -> Option<Bytes> {
         let Question { id, method, params } = Question::read(question)?;
         let (id, method) = (Value::from(id), Value::from(method));
@@ -136,7 +138,7 @@ impl RoundState {
     }
 }
 
-/// A question, with the id that names its call.
+/// A question.
 #[derive(Deserialize)]
 struct Question<'a> {
     #[serde(borrow)]
@@ -160,7 +162,7 @@ impl Asked {
     pub(super) fn new(request: &McpRequest<'_>, answer: &Answer) -> Self {
         Self {
             mcp: Arc::clone(request.mcp),
-            call: answer.call_id(),
+            call: answer.reply_id(),
             agent: request
                 .common
                 .target
@@ -206,12 +208,15 @@ impl Asked {
             received: 1,
             secret,
         };
-        let Some(asked) = state.input_required(question, &self.recipient) else {
+        let limits = self.mcp.door.calls.rules().limits;
+        let question = recorded_question(question, &limits);
+        let Some(asked) = state.input_required(&question, &self.recipient) else {
             return failed("the agent has asked a question without a usable id or method");
         };
-        let recorded = RecordedPart::new(question, false, Author::Agent);
-        if !results.open_call(self.call, self.opened(&state)).await
-            || !results.keep_part(self.call, 0, recorded).await
+        let recorded = RecordedPart::new(&question, false, Author::Agent);
+        let call = self.call.call;
+        if !results.open_call(call, self.opened(&state)).await
+            || !results.keep_part(call, 0, recorded).await
         {
             return failed(
                 "the agent asks for input, but the bridge cannot record the call (log `results`): try again later",
@@ -219,12 +224,18 @@ impl Asked {
         }
         let held = self.mcp.running.hold(state.key());
         let parts = parts.take_until(held.token().clone().cancelled_owned());
-        // The entry is needed until the last part.
-        let parts = parts.inspect(move |_| {
+        let parts = parts.map(move |part| {
+            // The call can be cancelled until its answer ends.
             let _ = &held;
+            part.map(|part| match part.is_question {
+                true => Part {
+                    body: recorded_question(&part.body, &limits),
+                    ..part
+                },
+                false => part,
+            })
         });
-        let recorder =
-            ResumableStream::after_question(Arc::clone(results), self.call, self.recipient);
+        let recorder = ResumableStream::after_question(Arc::clone(results), call, self.recipient);
         results.spawn(recorder.record(parts));
         asked
     }
@@ -270,28 +281,35 @@ impl McpRequest<'_> {
     async fn parts_after(
         &self,
         state: RoundState,
-    ) -> Result<impl Stream<Item = PartResult> + Send + Unpin + 'static, Failure> {
-        let results = &self.common.results;
-        let opened = results
-            .lasting(state.call, state.received, &state.key())
-            .await;
-        let opened = opened.map_err(|error| not_read("results", &error))?;
-        let opened = opened.ok_or_else(|| {
+    ) -> Result<BoxStream<'static, PartResult>, Failure> {
+        let (results, call) = (&self.common.results, state.call.call);
+        let unknown = || {
             Failure::bad_params(
                 "the call of this requestState is no longer stored: send the request again without requestState and inputResponses",
             )
-        })?;
-        // A client that sends its response twice gets the same answer twice, and the agent one response.
-        let is_answered = results.parts_of(state.call) > state.received;
-        let received = if is_answered || self.respond_to_agent(state).await? {
-            state.received
-        } else {
-            state.received - 1
         };
+        let opened = results.lasting(call, state.received, &state.key()).await;
+        let opened = opened.map_err(|error| not_read("results", &error))?;
+        let opened = opened.ok_or_else(unknown)?;
+        let mut parts = results.replay(call, state.received - 1, identity);
+        let asked = timeout(opened.wait_for_part(), parts.recv()).await;
+        let Ok(Some(Ok(asked))) = asked else {
+            return Err(unknown());
+        };
+        let asked = Bytes::copy_from_slice(asked.body.as_bytes());
+        let Some(response) = self.response_to(state, &asked)? else {
+            let again = state.input_required(&asked, &self.recipient);
+            let again = again.ok_or_else(unknown)?;
+            return Ok(stream::iter([Ok(Part::new(again, true))]).boxed());
+        };
+        // The agent gets one response, also if the client sends it twice.
+        if results.parts_of(call) == state.received {
+            self.send_response(&response).await?;
+        }
         let next = NextRound {
-            parts: Some(results.replay(state.call, received, identity)),
+            parts: Some(parts),
             opened,
-            state: RoundState { received, ..state },
+            state,
             recipient: self.recipient.clone(),
             progress: progress_of(&self.unit),
             limits: self.common.calls.rules().limits,
@@ -304,44 +322,57 @@ impl McpRequest<'_> {
         Ok(next.into_stream())
     }
 
-    /// Returns whether the request has a response to a question of this call.
-    async fn respond_to_agent(&self, state: RoundState) -> Result<bool, Failure> {
-        #[derive(Deserialize)]
-        struct Responses<'a>(
-            #[serde(borrow)] std::collections::BTreeMap<Cow<'a, str>, &'a RawValue>,
-        );
+    /// The client's response to a question, as JSON-RPC; `None` if the request has none.
+    fn response_to(&self, state: RoundState, question: &[u8]) -> Result<Option<Bytes>, Failure> {
         let params = Params::read(&self.unit.bytes)?;
-        let Some(responses) = params.input_responses.filter(|raw| is_object(raw)) else {
-            return Ok(false);
-        };
-        let Responses(responses) = serde_json::from_str(responses.get())
+        let responses = params.input_responses.filter(|raw| is_object(raw));
+        let responses = responses.map_or("{}", |raw| raw.get());
+        let responses: BTreeMap<Cow<'_, str>, &RawValue> = serde_json::from_str(responses)
             .map_err(|error| Failure::bad_params(&format!("params.inputResponses: {error}")))?;
-        let calls = &self.common.calls;
-        let mut is_given = false;
-        for (id, response) in responses {
-            let body = jsonrpc::result(&Value::from(id).to_string(), response.get());
-            let limits = calls.rules().limits;
-            let unit = decode(&body, &Hint::default(), &limits).into_only();
-            let Some(Ok(unit)) = unit.ok() else { continue };
-            if call_of_question(&unit) != Some(state.call) {
-                continue;
-            }
-            is_given = true;
-            if !calls.take_client_answer(&unit)
-                && let Some(answer) = calls.answer_for_others(&unit)
-            {
-                let passed = self.mcp.relay.answer(&self.common.caller, answer).await;
-                passed.map_err(|error| NotRelayed::refusal(error).1)?;
-            }
-        }
-        Ok(is_given)
+        let name = Question::read(question).map(|question| question.id);
+        let response = name.and_then(|name| Some((responses.get(&name)?, name)));
+        Ok(response.map(|(response, name)| {
+            let id = Value::from(question_id(state.call, &name));
+            jsonrpc::result(&id.to_string(), response.get())
+        }))
     }
+
+    /// Sends a response to the agent that has asked for it. If its call is over, its last part tells the client.
+    async fn send_response(&self, response: &Bytes) -> Result<(), Failure> {
+        let calls = &self.common.calls;
+        let unit = decode(response, &Hint::default(), &calls.rules().limits).into_only();
+        let unit = unit.ok().and_then(Result::ok);
+        let unit = unit.ok_or_else(|| Failure::bad_params("params.inputResponses"))?;
+        if !calls.take_client_answer(&unit)
+            && let Some(answer) = calls.answer_for_others(&unit)
+        {
+            let passed = self.mcp.relay.answer(&self.common.caller, answer).await;
+            passed.map_err(|error| NotRelayed::refusal(error).1)?;
+        }
+        Ok(())
+    }
+}
+
+/// A question as it is recorded, without the call in its id.
+fn recorded_question(question: &Bytes, limits: &Limits) -> Bytes {
+    let unit = decode(question, &Hint::default(), limits).into_only();
+    let unit = unit.ok().and_then(Result::ok);
+    let recorded = unit.and_then(|unit| {
+        let id = unit.json_rpc?.id?;
+        let (_, name) = split_question_id(&id)?;
+        Some(splice(
+            &unit.bytes,
+            id.span(),
+            &Value::from(name).to_string(),
+        ))
+    });
+    recorded.unwrap_or_else(|| question.clone())
 }
 
 // === impl NextRound ===
 
 impl NextRound {
-    fn into_stream(self) -> impl Stream<Item = PartResult> + Send + Unpin {
+    fn into_stream(self) -> BoxStream<'static, PartResult> {
         let parts = stream::unfold(self, |mut rest| async {
             let part = rest.next().await?;
             Some((part, rest))
@@ -421,12 +452,16 @@ mod tests {
     #[test]
     fn a_state_is_read_back_and_nothing_else_is() {
         let state = RoundState {
-            call: CallId::new(Replica(3)).unwrap(),
+            call: ReplyId {
+                call: CallId::new(Replica(3)).unwrap(),
+                token: None,
+            },
             received: 2,
             secret: CallId::new(Replica(4)).unwrap(),
         };
         let text = state.to_string();
-        assert_eq!(RoundState::parse(&text), Some(state));
+        let parse = |text: &str| RoundState::parse(text).map(|state| state.to_string());
+        assert_eq!(parse(&text).as_ref(), Some(&text));
         assert!(!state.key().contains(&state.secret.to_string()));
         for bad in [
             "",
@@ -437,14 +472,29 @@ mod tests {
             &text.replacen(".2.", ".-1.", 1),
             &text.replacen(PREFIX, "", 1),
         ] {
-            assert_eq!(RoundState::parse(bad), None, "{bad:?}");
+            assert_eq!(parse(bad), None, "{bad:?}");
         }
+    }
+
+    #[test]
+    fn a_recorded_question_does_not_name_its_call() {
+        let call = CallId::new(Replica(3)).unwrap();
+        let question = |id: &str| {
+            Bytes::from(format!(
+                r#"{{ "id":"{id}","method":"roots/list","jsonrpc":"2.0" }}"#
+            ))
+        };
+        let recorded = recorded_question(&question(&format!("{call}.cQ")), &Limits::default());
+        assert_eq!(recorded, question("cQ"));
     }
 
     #[test]
     fn a_question_keeps_the_bytes_of_its_params() {
         let state = RoundState {
-            call: CallId::new(Replica(3)).unwrap(),
+            call: ReplyId {
+                call: CallId::new(Replica(3)).unwrap(),
+                token: None,
+            },
             received: 1,
             secret: CallId::new(Replica(4)).unwrap(),
         };
