@@ -507,7 +507,7 @@ impl Results {
     }
 
     /// How many consecutive parts of the answer to a call are recorded, from the first.
-    pub(crate) fn parts_of(&self, call: CallId) -> usize {
+    fn parts_of(&self, call: CallId) -> usize {
         let call = call.to_string();
         self.view
             .read(|entries| followed(entries, &call).map_or(0, FollowedCall::count))

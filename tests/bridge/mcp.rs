@@ -1283,6 +1283,8 @@ async fn a_question_is_the_answer_to_a_stateless_request_until_its_client_has_re
     let response =
         json!({ "requestState": state, "inputResponses": { key: { "action": "accept" } } });
     let memory = servers.front.memory.clone();
+    // The agent may go on while its question is open.
+    publish(&memory, &at, progress(0).to_string()).await;
     let waiting = tokio::spawn(ask(8, response.clone()));
     let (topic, answer) = servers.next_request().await;
     assert_eq!(topic, "mcp.maps");
@@ -1295,14 +1297,18 @@ async fn a_question_is_the_answer_to_a_stateless_request_until_its_client_has_re
         publish(&memory, &at, message.to_string()).await;
     }
     let asked = waiting.await.unwrap();
-    assert_eq!(asked.len(), 2, "{asked:?}");
+    assert_eq!(asked.len(), 3, "{asked:?}");
     assert_eq!(
         asked[0]["params"],
+        json!({ "progressToken": 8, "progress": 0 })
+    );
+    assert_eq!(
+        asked[1]["params"],
         json!({ "progressToken": 8, "progress": 1 })
     );
-    assert_eq!(asked[1]["id"], 8);
-    let next = asked[1]["result"]["requestState"].clone();
-    let (key, question) = asked[1]["result"]["inputRequests"]
+    assert_eq!(asked[2]["id"], 8);
+    let next = asked[2]["result"]["requestState"].clone();
+    let (key, question) = asked[2]["result"]["inputRequests"]
         .as_object()
         .unwrap()
         .iter()
@@ -1310,7 +1316,7 @@ async fn a_question_is_the_answer_to_a_stateless_request_until_its_client_has_re
         .unwrap();
     assert_eq!(question, &json!({ "method": "elicitation/create" }));
     // A client that has missed that gets it again, and the agent no second response.
-    assert_eq!(ask(9, response).await[1]["result"], asked[1]["result"]);
+    assert_eq!(ask(9, response).await[2]["result"], asked[2]["result"]);
     let response =
         json!({ "requestState": next, "inputResponses": { key: { "action": "decline" } } });
     let waiting = tokio::spawn(ask(10, response));

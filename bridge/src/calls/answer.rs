@@ -22,10 +22,13 @@ use crate::bus::outbound::Outgoing;
 use crate::calls::callid::{CallId, ReplyId};
 use crate::calls::cancel::Cancel;
 use crate::calls::pending::{CallRequest, CallerMessage, HandOver};
-use crate::calls::question::{Abilities, Question};
+use crate::calls::question::{Abilities, Question, answered_question};
 
 /// How long records wait for a missing earlier one. Source: docs/design.md §5.
 const GAP_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Maximum number of open questions. If there are more, the answer to the oldest one is dropped.
+const MAX_QUESTIONS: usize = 256;
 
 /// The answer to one call, part by part. Dropping it before the last part cancels the call.
 #[derive(Debug)]
@@ -63,6 +66,8 @@ pub struct Answer {
     client: Option<Abilities>,
     /// Whether the current part is a question to the caller.
     is_asking: bool,
+    /// The ids of the questions that the caller has not answered.
+    open_questions: Vec<Text>,
 }
 
 /// A call that is registered and not yet published.
@@ -116,6 +121,7 @@ impl Opened {
             is_resumed: false,
             client: self.client,
             is_asking: false,
+            open_questions: Vec::new(),
         })
     }
 }
@@ -344,9 +350,12 @@ impl Answer {
                         None => self.deadline = Instant::now() + self.timeout,
                     },
                     Some(CallerMessage::Part(Err(error))) => return Err(error),
-                    Some(CallerMessage::ClientAnswer(answer)) => {
+                    Some(CallerMessage::ClientAnswer(answer)) if self.is_answer(&answer) => {
                         self.deadline = Instant::now() + self.timeout;
                         self.send_to_agent(answer).await;
+                    }
+                    Some(CallerMessage::ClientAnswer(_)) => {
+                        tracing::debug!(call = %self.id.call, "an MCP client has answered a question twice");
                     }
                     Some(CallerMessage::Waiting) => {
                         self.gap_deadline.get_or_insert_with(|| Instant::now() + GAP_TIMEOUT);
@@ -385,8 +394,13 @@ impl Answer {
         let limits = self.calls.rules().limits;
         match client.question_in(self.id, &part.body, &limits) {
             None => Some(part),
-            Some(Question::Client(body)) => {
+            Some(Question::Client { question, own }) => {
                 self.is_asking = true;
+                if self.open_questions.len() >= MAX_QUESTIONS {
+                    self.open_questions.remove(0);
+                }
+                self.open_questions.push(own);
+                let body = question;
                 Some(Part { body, ..part })
             }
             Some(Question::Agent(answer)) => {
@@ -394,6 +408,14 @@ impl Answer {
                 None
             }
         }
+    }
+
+    /// Whether a caller's answer is the first one to a question of this call.
+    fn is_answer(&mut self, answer: &Bytes) -> bool {
+        let question = answered_question(answer, &self.calls.rules().limits);
+        let open = &mut self.open_questions;
+        let index = question.and_then(|question| open.iter().position(|own| *own == question));
+        index.map(|index| open.swap_remove(index)).is_some()
     }
 
     /// Sends a message to the destination of the request. The publisher counts and logs failures.

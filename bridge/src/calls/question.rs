@@ -28,7 +28,11 @@ pub(crate) struct Abilities {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Question {
     /// Send this question to the client.
-    Client(Bytes),
+    Client {
+        question: Bytes,
+        /// The agent's own id, as JSON.
+        own: Text,
+    },
     /// Send this answer of the bridge to the agent.
     Agent(Bytes),
 }
@@ -83,7 +87,11 @@ impl Abilities {
             let name = URL_SAFE_NO_PAD.encode(own.as_bytes());
             let id_for_client = format!("\"{}\"", question_id(call, &name));
             let named = splice(&unit.bytes, id.span(), &id_for_client);
-            return Some(Question::Client(named));
+            let own = own.clone();
+            return Some(Question::Client {
+                question: named,
+                own,
+            });
         }
         let answer = if method == "ping" {
             jsonrpc::result(own, "{}")
@@ -96,6 +104,12 @@ impl Abilities {
         };
         Some(Question::Agent(answer))
     }
+}
+
+/// The id of a client's answer, as the agent's own id.
+pub(crate) fn answered_question(answer: &Bytes, limits: &a2abus_plugin::Limits) -> Option<Text> {
+    let unit = decode_one(answer, limits)?;
+    Some(unit.json_rpc?.id?.token().clone())
 }
 
 fn decode_one(bytes: &Bytes, limits: &a2abus_plugin::Limits) -> Option<Unit> {
@@ -205,7 +219,7 @@ mod tests {
             able.question_in(call, &Bytes::from(body), &limits)
         };
         for own in ["1", r#""q.1""#, r#""\u00e9""#] {
-            let Some(Question::Client(question)) = ask("elicitation/create", own) else {
+            let Some(Question::Client { question, .. }) = ask("elicitation/create", own) else {
                 panic!("{own}: the client is not asked")
             };
             let unit = decode_one(&question, &limits).unwrap();

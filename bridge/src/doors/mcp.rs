@@ -29,6 +29,7 @@ mod listen;
 mod post;
 mod relay;
 mod revision;
+mod round_state;
 mod rounds;
 mod running;
 mod session;

@@ -16,7 +16,7 @@ use http::{HeaderValue, Method, Request, StatusCode};
 use super::envelope::{Params, ProtocolMode, check_revision};
 use super::relay::NotRelayed;
 use super::revision::Revision;
-use super::rounds::RoundState;
+use super::round_state::RoundState;
 use super::session::{SESSION, Session};
 use super::state::Mcp;
 use crate::calls::callid::CallId;

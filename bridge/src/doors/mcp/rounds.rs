@@ -9,51 +9,34 @@
 //!
 //! Source: docs/protocols/mcp.md §10; MCP 2026-07-28, "Multi round-trip requests".
 
-use std::borrow::Cow;
-use std::collections::BTreeMap;
 use std::convert::identity;
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use a2abus_plugin::json::BYTE_ORDER_MARK;
-use a2abus_plugin::protocol::jsonrpc::{self, JsonRpc, RpcBody, splice};
+use a2abus_plugin::protocol::jsonrpc::{JsonRpc, RpcBody, splice};
 use a2abus_plugin::{Hint, Limits, Text, Unit, decode};
 use axum::response::Response;
 use bytes::Bytes;
 use futures_util::stream::BoxStream;
 use futures_util::{Stream, StreamExt as _, stream};
-use serde::Deserialize;
-use serde_json::Value;
-use serde_json::value::RawValue;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-use super::envelope::{Params, is_object, text};
+use super::envelope::Params;
 use super::post::McpRequest;
 use super::relay::NotRelayed;
+use super::round_state::{RoundState, recorded_question};
 use super::state::Mcp;
 use super::stream::{ResumableStream, is_question};
 use crate::account::ANSWERED;
-use crate::calls::callid::{CallId, ReplyId};
+use crate::calls::callid::ReplyId;
 use crate::calls::failure::{Failure, Reason, Recipient};
-use crate::calls::question::{question_id, split_question_id};
 use crate::calls::{Answer, CallError, Part};
 use crate::clock;
 use crate::doors::a2a::not_read;
-use crate::results::{Author, OpenedCall, RecordedPart, Results, digest_of};
+use crate::results::{Author, OpenedCall, RecordedPart, Results};
 
 type PartResult = Result<Part, CallError>;
-
-/// What the client repeats as `requestState`. Only the client of the call knows its secret.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct RoundState {
-    /// The call, with the token that proves that a response is for it. The log has no token.
-    call: ReplyId,
-    /// How many parts are recorded up to the question, which is the last of them.
-    received: usize,
-    secret: CallId,
-}
 
 /// What is recorded when the agent asks a question.
 pub(super) struct Asked {
@@ -86,74 +69,6 @@ struct CancelOnDrop {
     caller: Text,
     /// The log key of the call; `None` once its answer has ended.
     key: Option<Text>,
-}
-
-/// Tells a state of the bridge from one of an agent.
-const PREFIX: &str = "a2abus.";
-
-// === impl RoundState ===
-
-impl fmt::Display for RoundState {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            call,
-            received,
-            secret,
-        } = self;
-        write!(f, "{PREFIX}{call}.{received}.{secret}")
-    }
-}
-
-impl RoundState {
-    /// The state in a request that its client has sent again; `None` if it has none, or that of an agent.
-    pub(super) fn of(params: &Params<'_>) -> Option<Self> {
-        Self::parse(&text(params.request_state)?)
-    }
-
-    fn parse(state: &str) -> Option<Self> {
-        let mut members = state.strip_prefix(PREFIX)?.split('.');
-        let state = Self {
-            call: members.next()?.parse().ok()?,
-            received: members.next()?.parse().ok().filter(|count| *count > 0)?,
-            secret: members.next()?.parse().ok()?,
-        };
-        members.next().is_none().then_some(state)
-    }
-
-    /// The log key of the call for its client. It does not reveal the secret.
-    fn key(&self) -> Text {
-        format!("mcp-round-{}", digest_of([self.secret.text().as_bytes()])).into()
-    }
-
-    /// The answer to a request whose client is asked this recorded question; `None` if the question is unreadable.
-    fn input_required(&self, question: &[u8], recipient: &Recipient) -> Option<Bytes> {
-        let Question { id, method, params } = Question::read(question)?;
-        let (id, method) = (Value::from(id), Value::from(method));
-        let params = params.map(|params| format!(r#","params":{}"#, params.get()));
-        let params = params.unwrap_or_default();
-        let result = format!(
-            r#"{{"resultType":"input_required","inputRequests":{{{id}:{{"method":{method}{params}}}}},"requestState":"{self}"}}"#
-        );
-        Some(jsonrpc::result(recipient.id(), &result))
-    }
-}
-
-/// A question.
-#[derive(Deserialize)]
-struct Question<'a> {
-    #[serde(borrow)]
-    id: Cow<'a, str>,
-    #[serde(borrow)]
-    method: Cow<'a, str>,
-    #[serde(default, borrow)]
-    params: Option<&'a RawValue>,
-}
-
-impl<'a> Question<'a> {
-    fn read(question: &'a [u8]) -> Option<Self> {
-        let question = question.strip_prefix(BYTE_ORDER_MARK).unwrap_or(question);
-        serde_json::from_slice(question).ok()
-    }
 }
 
 // === impl Asked ===
@@ -297,15 +212,12 @@ impl McpRequest<'_> {
             return Err(unknown());
         };
         let asked = Bytes::copy_from_slice(asked.body.as_bytes());
-        let Some(response) = self.response_to(state, &asked)? else {
+        let Some(response) = state.response_in(&Params::read(&self.unit.bytes)?, &asked)? else {
             let again = state.input_required(&asked, &self.recipient);
             let again = again.ok_or_else(unknown)?;
             return Ok(stream::iter([Ok(Part::new(again, true))]).boxed());
         };
-        // The agent gets one response, also if the client sends it twice.
-        if results.parts_of(call) == state.received {
-            self.send_response(&response).await?;
-        }
+        self.send_response(&response).await?;
         let next = NextRound {
             parts: Some(parts),
             opened,
@@ -322,21 +234,6 @@ impl McpRequest<'_> {
         Ok(next.into_stream())
     }
 
-    /// The client's response to a question, as JSON-RPC; `None` if the request has none.
-    fn response_to(&self, state: RoundState, question: &[u8]) -> Result<Option<Bytes>, Failure> {
-        let params = Params::read(&self.unit.bytes)?;
-        let responses = params.input_responses.filter(|raw| is_object(raw));
-        let responses = responses.map_or("{}", |raw| raw.get());
-        let responses: BTreeMap<Cow<'_, str>, &RawValue> = serde_json::from_str(responses)
-            .map_err(|error| Failure::bad_params(&format!("params.inputResponses: {error}")))?;
-        let name = Question::read(question).map(|question| question.id);
-        let response = name.and_then(|name| Some((responses.get(&name)?, name)));
-        Ok(response.map(|(response, name)| {
-            let id = Value::from(question_id(state.call, &name));
-            jsonrpc::result(&id.to_string(), response.get())
-        }))
-    }
-
     /// Sends a response to the agent that has asked for it. If its call is over, its last part tells the client.
     async fn send_response(&self, response: &Bytes) -> Result<(), Failure> {
         let calls = &self.common.calls;
@@ -351,22 +248,6 @@ impl McpRequest<'_> {
         }
         Ok(())
     }
-}
-
-/// A question as it is recorded, without the call in its id.
-fn recorded_question(question: &Bytes, limits: &Limits) -> Bytes {
-    let unit = decode(question, &Hint::default(), limits).into_only();
-    let unit = unit.ok().and_then(Result::ok);
-    let recorded = unit.and_then(|unit| {
-        let id = unit.json_rpc?.id?;
-        let (_, name) = split_question_id(&id)?;
-        Some(splice(
-            &unit.bytes,
-            id.span(),
-            &Value::from(name).to_string(),
-        ))
-    });
-    recorded.unwrap_or_else(|| question.clone())
 }
 
 // === impl NextRound ===
@@ -441,73 +322,5 @@ impl Drop for CancelOnDrop {
         let (mcp, caller) = (Arc::clone(&self.mcp), self.caller.clone());
         let results: &Results = &self.mcp.door.results;
         results.spawn(async move { mcp.cancel(&caller, &key).await });
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::calls::callid::Replica;
-
-    #[test]
-    fn a_state_is_read_back_and_nothing_else_is() {
-        let state = RoundState {
-            call: ReplyId {
-                call: CallId::new(Replica(3)).unwrap(),
-                token: None,
-            },
-            received: 2,
-            secret: CallId::new(Replica(4)).unwrap(),
-        };
-        let text = state.to_string();
-        let parse = |text: &str| RoundState::parse(text).map(|state| state.to_string());
-        assert_eq!(parse(&text).as_ref(), Some(&text));
-        assert!(!state.key().contains(&state.secret.to_string()));
-        for bad in [
-            "",
-            "sealed",
-            "a2abus.",
-            &format!("{text}.1"),
-            &text.replacen(".2.", ".0.", 1),
-            &text.replacen(".2.", ".-1.", 1),
-            &text.replacen(PREFIX, "", 1),
-        ] {
-            assert_eq!(parse(bad), None, "{bad:?}");
-        }
-    }
-
-    #[test]
-    fn a_recorded_question_does_not_name_its_call() {
-        let call = CallId::new(Replica(3)).unwrap();
-        let question = |id: &str| {
-            Bytes::from(format!(
-                r#"{{ "id":"{id}","method":"roots/list","jsonrpc":"2.0" }}"#
-            ))
-        };
-        let recorded = recorded_question(&question(&format!("{call}.cQ")), &Limits::default());
-        assert_eq!(recorded, question("cQ"));
-    }
-
-    #[test]
-    fn a_question_keeps_the_bytes_of_its_params() {
-        let state = RoundState {
-            call: ReplyId {
-                call: CallId::new(Replica(3)).unwrap(),
-                token: None,
-            },
-            received: 1,
-            secret: CallId::new(Replica(4)).unwrap(),
-        };
-        let recipient = Recipient::new("7".into(), a2abus_plugin::protocol::dialect::Dialect::Mcp);
-        let asked = |question: &str| state.input_required(question.as_bytes(), &recipient);
-        let answer =
-            asked(r#"{"jsonrpc":"2.0","id":"q","method":"roots/list","params":{ "n":1.0 }}"#);
-        let expected = format!(
-            r#"{{"jsonrpc":"2.0","id":7,"result":{{"resultType":"input_required","inputRequests":{{"q":{{"method":"roots/list","params":{{ "n":1.0 }}}}}},"requestState":"{state}"}}}}"#
-        );
-        assert_eq!(answer.unwrap(), expected);
-        let without = asked(r#"{"jsonrpc":"2.0","id":"q","method":"roots/list"}"#).unwrap();
-        assert!(serde_json::from_slice::<Value>(&without).is_ok());
-        assert_eq!(asked("{}"), None);
     }
 }
