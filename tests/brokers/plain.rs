@@ -1,13 +1,13 @@
 //! Clients as anybody has them: no header of ours, no library of ours.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::StreamExt as _;
 use rdkafka::admin::{AdminClient, AdminOptions, NewPartitions, NewTopic, TopicReplication};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::config::ClientConfig;
-use rdkafka::consumer::{CommitMode, Consumer as _, StreamConsumer};
+use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _, StreamConsumer};
 use rdkafka::message::{BorrowedMessage, Header, Headers as _, Message as _, OwnedHeaders};
 use rdkafka::producer::{FutureProducer, FutureRecord};
 use rdkafka::types::RDKafkaRespErr;
@@ -101,6 +101,30 @@ impl Plain {
         let options = AdminOptions::new().operation_timeout(Some(TIMEOUT));
         let deleted = admin.delete_topics(&[topic], &options).await;
         deleted.unwrap().remove(0).unwrap();
+    }
+
+    /// Waits until a group has committed this offset of partition 0.
+    pub(crate) async fn committed(&self, group: &str, topic: &str, offset: i64) {
+        let mut config = self.config.clone();
+        let consumer: BaseConsumer = config.set("group.id", group).create().unwrap();
+        let topic = topic.to_owned();
+        let read = move || {
+            let mut partitions = TopicPartitionList::new();
+            partitions.add_partition(&topic, 0);
+            let committed = consumer.committed_offsets(partitions, TIMEOUT).unwrap();
+            committed.elements()[0].offset()
+        };
+        let until = Instant::now() + TIMEOUT;
+        let wait = move || {
+            let mut committed = read();
+            while committed != Offset::Offset(offset) && Instant::now() < until {
+                std::thread::yield_now();
+                committed = read();
+            }
+            committed
+        };
+        let committed = tokio::task::spawn_blocking(wait).await.unwrap();
+        assert_eq!(committed, Offset::Offset(offset));
     }
 
     /// Gives a topic more partitions.

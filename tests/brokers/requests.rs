@@ -308,6 +308,7 @@ calls: {{ enabled: false }}"
     let mut ids = HashSet::new();
     // Fewer each time: a client of Kafka notices a new topic only if its position is beyond the end.
     for number in [0..20, 20..30, 30..35] {
+        let count = i64::try_from(number.end - number.start).unwrap();
         for number in number.clone() {
             plain
                 .publish(&input, None, &notification(number, "weather"))
@@ -318,6 +319,8 @@ calls: {{ enabled: false }}"
             copy.ack().await.unwrap();
             assert!(ids.insert(header(&copy, "Nats-Msg-Id")));
         }
+        // Also if the last commit was of the old topic, and higher.
+        plain.committed(&name, &input, count).await;
         plain.delete(&input).await;
         plain.create(&input, 1).await;
     }

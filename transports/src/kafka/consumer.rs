@@ -619,6 +619,29 @@ impl<'a> Session<'a> {
     /// Stores positions that moved, for the next commit.
     fn store_positions(&self) {
         store(&self.client, self.task.intake.take_moved());
+        let restarted = self.task.intake.take_restarted();
+        if !restarted.is_empty() {
+            self.commit_again(restarted);
+        }
+    }
+
+    /// Commits positions on topics that were created again. Of stored positions, librdkafka commits only those above the
+    /// last commit, which may be of the old topic. Source: librdkafka 2.12,
+    /// `rd_kafka_topic_partition_list_set_offsets`.
+    fn commit_again(&self, positions: Vec<(Topic, i32, i64)>) {
+        for (topic, partition, position) in &positions {
+            tracing::warn!(
+                topic = topic.as_str(),
+                partition,
+                position,
+                "offsets of a Kafka partition went back: its topic was created again, or records were lost"
+            );
+        }
+        let committed =
+            list(positions).and_then(|positions| self.client.commit(&positions, CommitMode::Async));
+        if let Err(error) = committed {
+            tracing::warn!(%error, "a Kafka commit failed; records may be redelivered or skipped");
+        }
     }
 
     fn is_cut_off(&mut self) -> bool {
@@ -710,8 +733,7 @@ impl<'a> Session<'a> {
     /// commit, so the coordinator is asked.
     fn is_committed(&self, settled: Vec<(Topic, i32, i64)>, until: Instant) -> bool {
         let timeout = COMMITTED_TIMEOUT.min(until.saturating_duration_since(Instant::now()));
-        // By name: of stored positions, librdkafka commits only those above the last commit, which may be of a topic that
-        // was deleted and created again. Source: librdkafka 2.12, `rd_kafka_topic_partition_list_set_offsets`.
+        // By name, for the reason in `commit_again`.
         let committed = list(settled)
             .and_then(|settled| {
                 self.client.commit(&settled, CommitMode::Async)?;

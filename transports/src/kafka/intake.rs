@@ -323,6 +323,12 @@ impl Intake {
         located.collect()
     }
 
+    /// The positions on topics that were created again since the last call.
+    pub(super) fn take_restarted(&self) -> Vec<(Topic, i32, i64)> {
+        let lanes = self.state().ledger.take_restarted();
+        self.positions(&lanes)
+    }
+
     /// The positions of these lanes, whether they moved or not.
     pub(super) fn positions(&self, lanes: &[u32]) -> Vec<(Topic, i32, i64)> {
         let mut state = self.state();

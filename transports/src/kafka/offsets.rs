@@ -50,10 +50,12 @@ struct Lane {
     out: usize,
     /// How many entries are [`State::Waiting`].
     waiting: usize,
-    /// The offset after the settled prefix of this assignment.
+    /// The offset after the settled prefix of this assignment, or the first offset of a topic that was created again.
     position: Option<i64>,
     /// `position` changed since it was last taken.
     moved: bool,
+    /// The topic was created again since that was last taken.
+    restarted: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -119,7 +121,7 @@ impl Ledger {
             .lane_mut(lane)
             .filter(|lane| lane.is_assigned() && lane.epoch == epoch)?;
         if entry.next().is_some_and(|next| offset < next) {
-            entry.restart();
+            entry.restart(offset);
         }
         let sequence = entry.base + entry.ring.len() as u64;
         entry.ring.push_back(Entry {
@@ -180,6 +182,14 @@ impl Ledger {
         moved
     }
 
+    /// Lanes whose topic was created again since the last call. The last commit may be above their positions.
+    pub(super) fn take_restarted(&mut self) -> Vec<u32> {
+        let lanes = (0_u32..).zip(&mut self.lanes);
+        let restarted =
+            lanes.filter_map(|(index, lane)| std::mem::take(&mut lane.restarted).then_some(index));
+        restarted.collect()
+    }
+
     /// The offset to commit for a lane, whether taken before or not; `None` while nothing of this assignment is
     /// settled.
     pub(super) fn position(&self, lane: u32) -> Option<i64> {
@@ -229,10 +239,13 @@ impl Lane {
     }
 
     /// Forgets all offsets. Outcomes of outstanding ones come too late.
-    fn restart(&mut self) {
+    fn restart(&mut self, first: i64) {
         *self = Self {
             epoch: self.epoch,
             base: self.base + self.ring.len() as u64,
+            position: Some(first),
+            moved: true,
+            restarted: true,
             ..Self::default()
         };
     }
@@ -293,6 +306,8 @@ impl Lane {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use proptest::prelude::*;
 
     use super::*;
@@ -344,14 +359,19 @@ mod tests {
         ledger.settle(old[2], Outcome::Settled);
         let epoch = ledger.epoch(0).unwrap();
         let new = ledger.receive(0, epoch, 0).unwrap();
-        assert_eq!((ledger.take_moved(), ledger.position(0)), (vec![], None));
+        assert_eq!(ledger.take_moved(), [(0, 0)]);
+        assert_eq!(ledger.take_restarted(), [0]);
         assert_eq!(ledger.settle(old[1], Outcome::Settled), TicketState::Stale);
         assert_eq!((ledger.out(0), ledger.held(0)), (1, 1));
         ledger.settle(new, Outcome::Settled);
         assert_eq!(ledger.take_moved(), [(0, 1)]);
+        assert!(ledger.take_restarted().is_empty());
         // Again, after everything is settled.
         ledger.receive(0, epoch, 0).unwrap();
-        assert_eq!(ledger.position(0), None);
+        assert_eq!(
+            (ledger.position(0), ledger.take_restarted()),
+            (Some(0), vec![0])
+        );
     }
 
     #[test]
@@ -405,10 +425,29 @@ mod tests {
 
     #[derive(Debug, Clone)]
     enum Step {
-        Receive { lane: u32, gap: i64 },
-        Settle { which: usize, outcome: Outcome },
-        Revoke { lane: u32 },
-        Assign { lane: u32 },
+        Receive {
+            lane: u32,
+            gap: i64,
+        },
+        /// The topic was created again: its offsets go back.
+        Recreate {
+            lane: u32,
+            back: i64,
+        },
+        Wait {
+            which: usize,
+            is_waiting: bool,
+        },
+        Settle {
+            which: usize,
+            outcome: Outcome,
+        },
+        Revoke {
+            lane: u32,
+        },
+        Assign {
+            lane: u32,
+        },
         Take,
     }
 
@@ -418,6 +457,8 @@ mod tests {
             6 => (lane.clone(), 1..4_i64).prop_map(|(lane, gap)| Step::Receive { lane, gap }),
             6 => (any::<usize>(), prop_oneof![9 => Just(Outcome::Settled), 1 => Just(Outcome::Abandoned)])
                 .prop_map(|(which, outcome)| Step::Settle { which, outcome }),
+            1 => (lane.clone(), 0..20_i64).prop_map(|(lane, back)| Step::Recreate { lane, back }),
+            2 => any::<(usize, bool)>().prop_map(|(which, is_waiting)| Step::Wait { which, is_waiting }),
             1 => lane.clone().prop_map(|lane| Step::Revoke { lane }),
             1 => lane.prop_map(|lane| Step::Assign { lane }),
             2 => Just(Step::Take),
@@ -429,7 +470,11 @@ mod tests {
     struct Model {
         assigned: [bool; 3],
         received: [Vec<(i64, Option<Outcome>)>; 3],
+        /// Those that wait for an answer, by their index.
+        waiting: [BTreeSet<usize>; 3],
         next: [i64; 3],
+        /// The first offset of a topic that was created again.
+        first: [Option<i64>; 3],
     }
 
     impl Model {
@@ -439,12 +484,22 @@ mod tests {
                 .take_while(|(_, verdict)| *verdict == Some(Outcome::Settled))
                 .last()
                 .map(|(offset, _)| offset + 1)
+                .or(self.first[lane])
+        }
+
+        fn clear(&mut self, lane: usize, first: Option<i64>) {
+            self.received[lane].clear();
+            self.waiting[lane].clear();
+            self.first[lane] = first;
         }
 
         fn out(&self, lane: usize) -> usize {
             self.received[lane]
                 .iter()
-                .filter(|(_, verdict)| verdict.is_none())
+                .enumerate()
+                .filter(|(place, (_, verdict))| {
+                    verdict.is_none() && !self.waiting[lane].contains(place)
+                })
                 .count()
         }
     }
@@ -474,6 +529,32 @@ mod tests {
                             model.received[index].push((model.next[index], None));
                         }
                     }
+                    Step::Recreate { lane, back } => {
+                        let index = lane as usize;
+                        // The first offset of an assignment may be any.
+                        let is_known = !model.received[index].is_empty() || model.first[index].is_some();
+                        if let Some(epoch) = ledger.epoch(lane).filter(|_| is_known) {
+                            model.next[index] -= back;
+                            let first = model.next[index];
+                            let ticket = ledger.receive(lane, epoch, first).unwrap();
+                            model.clear(index, Some(first));
+                            assignment[index] += 1;
+                            tickets.push((ticket, index, 0, assignment[index]));
+                            model.received[index].push((first, None));
+                            committed[index] = None;
+                            prop_assert!(ledger.take_restarted().contains(&lane));
+                        }
+                    }
+                    Step::Wait { which, is_waiting } => if !tickets.is_empty() {
+                        let (ticket, lane, place, of) = tickets[which % tickets.len()];
+                        ledger.set_waiting(ticket, is_waiting);
+                        if model.assigned[lane] && of == assignment[lane] {
+                            match is_waiting {
+                                true => model.waiting[lane].insert(place),
+                                false => model.waiting[lane].remove(&place),
+                            };
+                        }
+                    },
                     Step::Settle { which, outcome } => if !tickets.is_empty() {
                         let (ticket, lane, place, of) = tickets[which % tickets.len()];
                         let current = model.assigned[lane] && of == assignment[lane];
@@ -487,13 +568,13 @@ mod tests {
                     Step::Revoke { lane } => {
                         ledger.revoke(lane);
                         model.assigned[lane as usize] = false;
-                        model.received[lane as usize].clear();
+                        model.clear(lane as usize, None);
                         committed[lane as usize] = None;
                     }
                     Step::Assign { lane } => {
                         ledger.assign(lane);
                         model.assigned[lane as usize] = true;
-                        model.received[lane as usize].clear();
+                        model.clear(lane as usize, None);
                         assignment[lane as usize] += 1;
                         committed[lane as usize] = None;
                     }
