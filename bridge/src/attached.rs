@@ -43,7 +43,7 @@ use std::time::Duration;
 
 use a2abus_plugin::protocol::dialect::Dialect;
 use a2abus_plugin::protocol::jsonrpc::{self, Id};
-use a2abus_plugin::{Event, Ids, Kind, MapContext, Text};
+use a2abus_plugin::{Event, Ids, Kind, MapContext, Text, Unit, decode};
 use a2abus_transports::{Consumer, Delivery, Origin, TransportError};
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
@@ -78,7 +78,8 @@ use crate::pipeline::held::Held;
 use crate::pipeline::intake::{Intake, Read};
 use crate::readiness::Readiness;
 use crate::registry::Registry;
-use crate::results::{Claim, KeyState, Results, UpdateSource};
+use crate::results::{Claim, KeyState, Results, UpdateSource, message_for_agent};
+use crate::state::Lagged;
 
 /// The requests for one attached agent.
 #[derive(Debug)]
@@ -133,6 +134,7 @@ struct Log {
     unclaimed: LogLimit,
     begun: LogLimit,
     unreported: LogLimit,
+    unpassed: LogLimit,
 }
 
 /// The time limits of one request.
@@ -223,6 +225,13 @@ impl Upstream {
         })
     }
 
+    fn log(&self) -> &ServerLog {
+        match self {
+            Self::Mcp(server) => &server.log,
+            Self::Plain(plain) => &plain.log,
+        }
+    }
+
     /// Whether the server can be reached and, if it can, has described itself.
     fn is_known(&self, registry: &Registry) -> bool {
         match self {
@@ -254,6 +263,7 @@ fn server_log(agent: &Text, metrics: &Metrics, limits: &LogLimits) -> Arc<Server
         strange: warn("more protocol errors of an attached server"),
         dropped: warn("more messages of an attached server were dropped"),
         drops: metrics.attached().drops(agent),
+        passed_on: metrics.attached().passed_on(agent),
         unusable: metrics.attached().unusable_skills(agent),
         left_out: Mutex::default(),
         ends: warn("an attached server ended more often"),
@@ -282,6 +292,7 @@ impl AttachedBinding {
                 unclaimed: limit("more requests wait to be recorded"),
                 begun: limit("more requests have been started before"),
                 unreported: limit("more changes of resources are lost"),
+                unpassed: limit("more answers and cancels were not passed on"),
             },
             intake,
             upstream,
@@ -318,12 +329,14 @@ impl AttachedBinding {
         };
         let mut announcing = pin!(announcing);
         let mut reporting = pin!(self.report_updates());
+        let mut passing = pin!(self.take_passed());
         loop {
             tokio::select! {
                 biased;
                 Some(()) = work.next() => {}
                 () = &mut announcing, if is_open => {}
                 never = &mut reporting, if is_open => match never {},
+                never = &mut passing, if is_open || !work.is_empty() => match never {},
                 () = stop.cancelled(), if is_open => {
                     consumer.stop();
                     // Dropping a delivery that was not processed abandons it.
@@ -459,10 +472,8 @@ impl AttachedBinding {
                 work.push(self.expired(request, held).boxed());
             }
             Ok(Ask::Answer(body, id)) => work.push(self.reply(body, id, held).boxed()),
-            Ok(Ask::Cancel(id)) => {
-                self.cancel(&id);
-                held.done();
-            }
+            Ok(Ask::Cancel(id)) if self.cancel(&id) => held.done(),
+            Ok(Ask::Cancel(id)) => work.push(self.cancel_elsewhere(id, held).boxed()),
             Ok(Ask::Message(method, message)) => {
                 work.push(self.pass_on(method, message, held).boxed());
             }
@@ -479,18 +490,84 @@ impl AttachedBinding {
         }
     }
 
-    /// Passes an answer to an open question on to the server. Others are dropped: anyone who can write to the topic can
-    /// send them.
+    /// Passes an answer to an open question on to the server, or to the bridge that has asked it. Others are dropped:
+    /// anyone who can write to the topic can send them.
     async fn reply(&self, body: Bytes, id: Option<Id>, held: Arc<Held>) {
-        let is_open = match (self.now_up(), &id) {
-            // If the server has ended since, its questions are no longer open.
-            (Some(up), Some(id)) => up.link.reply(&body, id).await.unwrap_or(false),
-            _ => false,
-        };
-        if !is_open {
+        if !self.is_answer(&body, id.as_ref()).await && !self.pass_to_others(&body).await {
             self.dropped(&held, "unasked_answer");
         }
         held.done();
+    }
+
+    /// Passes an answer on to the server. Returns whether it answers an open question of this bridge.
+    async fn is_answer(&self, body: &Bytes, id: Option<&Id>) -> bool {
+        match (self.now_up(), id) {
+            // If the server has ended since, its questions are no longer open.
+            (Some(up), Some(id)) => up.link.reply(body, id).await.unwrap_or(false),
+            _ => false,
+        }
+    }
+
+    /// Cancels a request of another bridge.
+    async fn cancel_elsewhere(&self, id: Text, held: Arc<Held>) {
+        let cancel = format!(
+            r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{{"requestId":{id}}}}}"#
+        );
+        self.pass_to_others(cancel.as_bytes()).await;
+        held.done();
+    }
+
+    /// Passes a message on to the other bridges that attach this server and share the state. On NATS, any of them may
+    /// get a message about a request of another one. Returns whether it is passed on.
+    async fn pass_to_others(&self, body: &[u8]) -> bool {
+        if !self.results.is_shared() {
+            return false;
+        }
+        let agent = self.reply_publisher.agent();
+        match self.results.pass_to_agent(agent, body).await {
+            Ok(()) => {
+                self.upstream.log().passed_on.inc();
+                true
+            }
+            Err(error) => {
+                if let Some(suppressed) = self.log.unpassed.allow() {
+                    tracing::warn!(%agent, %error, suppressed, "an answer or a cancel was not passed on to the other bridges that attach this server");
+                }
+                false
+            }
+        }
+    }
+
+    /// Takes the messages that other bridges pass on.
+    async fn take_passed(&self) -> Infallible {
+        let agent = self.reply_publisher.agent();
+        let limits = self.reply_publisher.publisher.outbound().rules().limits;
+        let mut following = self.results.follow_all();
+        while self.results.is_shared() {
+            let body = match following.next().await {
+                Ok(Some(record)) => message_for_agent(&record, agent),
+                Ok(None) => break,
+                Err(Lagged) => {
+                    tracing::warn!(%agent, "answers and cancels that other bridges passed on may be lost: the log was read too slowly");
+                    following = self.results.follow_all();
+                    None
+                }
+            };
+            let Some(body) = body else { continue };
+            if let Ok(Ok(unit)) = decode(&body, &self.intake.hint, &limits).into_only() {
+                self.take_unit(&unit).await;
+            }
+        }
+        pending().await
+    }
+
+    /// Takes a message that another bridge has passed on. It may be for neither.
+    async fn take_unit(&self, unit: &Unit) {
+        if let Some(id) = Ask::cancelled_by(unit) {
+            self.cancel(&id);
+        } else if let Some(message) = &unit.json_rpc {
+            self.is_answer(&unit.bytes, message.id.as_ref()).await;
+        }
     }
 
     /// Answers a request that arrived after its deadline, without executing it.
@@ -814,19 +891,21 @@ impl AttachedBinding {
         }
     }
 
-    /// Cancels the request with this id. If several requests have it, none is cancelled.
-    fn cancel(&self, id: &Text) {
+    /// Cancels the request with this id. If several requests have it, none is cancelled. Returns whether there is one.
+    fn cancel(&self, id: &Text) -> bool {
         let running = self.running();
         let mut same = running.by_id.get(id).into_iter().flat_map(HashMap::values);
         match (same.next(), same.next()) {
             (Some(only), None) => only.cancel(),
             (None, _) => {
-                tracing::debug!(binding = %self.intake.name, "cancel ignored: no such request in progress")
+                tracing::debug!(binding = %self.intake.name, "no such request in progress to cancel");
+                return false;
             }
             (Some(_), Some(_)) => {
                 tracing::warn!(binding = %self.intake.name, %id, "cancel ignored: several requests have this id")
             }
         }
+        true
     }
 
     fn running(&self) -> MutexGuard<'_, Running> {

@@ -111,8 +111,9 @@ const CLAIMS: usize = 3;
 /// At most this many keys are watched over.
 const MAX_WATCHED: usize = 4_096;
 
-/// The prefix of the keys of answers that are passed on.
+/// The prefixes of the keys of answers that are passed on, and of messages for attached agents.
 const CLIENT_ANSWER: &str = "client-";
+const FOR_AGENT: &str = "agent-";
 
 // === impl Results ===
 
@@ -549,6 +550,19 @@ impl Results {
         self.append(&key, &event, ATTENDED).await
     }
 
+    /// Passes a message for an attached agent on to the other bridges that have the server.
+    ///
+    /// # Errors
+    /// When it is not stored.
+    pub(crate) async fn pass_to_agent(&self, agent: &Text, body: &[u8]) -> Result<(), StateError> {
+        let key = format!("{FOR_AGENT}{}", clock::new_event_id());
+        let event = Event::ForAgent {
+            agent: agent.clone(),
+            body: String::from_utf8_lossy(body).into_owned().into(),
+        };
+        self.append(&key, &event, ATTENDED).await
+    }
+
     /// Whether a session or request is recorded as over.
     pub(crate) fn is_over(&self, key: &str) -> bool {
         self.view
@@ -620,6 +634,19 @@ pub(crate) fn client_answer_in(
             token,
             body: Bytes::copy_from_slice(body.as_bytes()),
         }),
+        _ => None,
+    }
+}
+
+/// The message for this attached agent in a record, if there is one.
+pub(crate) fn message_for_agent(record: &Record, agent: &str) -> Option<Bytes> {
+    if !record.key.starts_with(FOR_AGENT) {
+        return None;
+    }
+    match body::read(record)? {
+        Event::ForAgent { agent: of, body } if *of == *agent => {
+            Some(Bytes::copy_from_slice(body.as_bytes()))
+        }
         _ => None,
     }
 }

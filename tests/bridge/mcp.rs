@@ -1314,7 +1314,10 @@ async fn a_question_is_the_answer_to_a_stateless_request_until_its_client_has_re
         .iter()
         .next()
         .unwrap();
-    assert_eq!(question, &json!({ "method": "elicitation/create" }));
+    assert_eq!(
+        question,
+        &json!({ "method": "elicitation/create", "params": {} })
+    );
     // A client that has missed that gets it again, and the agent no second response.
     assert_eq!(ask(9, response).await[2]["result"], asked[2]["result"]);
     let response =

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
+use futures_util::StreamExt as _;
 use rdkafka::consumer::StreamConsumer;
 use serde_json::{Value, json};
 use support::battery::within;
@@ -344,4 +345,88 @@ async fn an_attached_agent_announces_itself_over_kafka() {
     }
     let topics = ["discovery", "discovery"];
     an_attached_agent_announces_itself(&u, &transport, ["--kafka", &kafka], topics).await;
+}
+
+/// On NATS any of the bridges gets a message about a request, not only the one that has the request.
+#[tokio::test(flavor = "multi_thread")]
+async fn answers_and_cancels_reach_the_bridge_that_has_the_request() {
+    let Some(nats) = named(Kind::Nats) else {
+        return;
+    };
+    let (name, directory) = (unique("attached"), TempDir::new().unwrap());
+    let to = format!("{{ transport: bus, topic: {name}.fixture }}");
+    let config = format!(
+        "
+instance: test
+transports: {{ bus: {{ type: nats, servers: ['{nats}'] }} }}
+state: {{ log: bus, create: true, prefix: {name}.state }}
+calls: {{ timeout: 5m, max_timeout: 5m, reply_topic: {name}.replies }}{}",
+        agent(directory.path(), &to, "concurrency: 1")
+    );
+    let bridges = [Running::start(&config).await, Running::start(&config).await];
+    let client = async_nats::connect(&nats).await.unwrap();
+    let (subject, inbox) = (format!("{name}.fixture"), client.new_inbox());
+    let mut answers = client.subscribe(inbox.clone()).await.unwrap();
+    let publish = |message: Value| {
+        let mut headers = async_nats::HeaderMap::new();
+        // Only a call can be asked.
+        for (name, value) in [
+            ("ce-specversion", "1.0"),
+            ("ce-id", "e-1"),
+            ("ce-source", "/test"),
+            ("ce-type", "test"),
+            ("ce-callid", "c-1"),
+            ("content-type", "application/json"),
+        ] {
+            headers.insert(name, value);
+        }
+        let body = message.to_string().into();
+        client.publish_with_reply_and_headers(subject.clone(), inbox.clone(), headers, body)
+    };
+    // More than luck brings to the right bridge.
+    const ROUNDS: usize = 10;
+    for _ in 0..ROUNDS {
+        publish(serde_json::from_str(&call("ask")).unwrap())
+            .await
+            .unwrap();
+        let question = within("the question", answers.next()).await.unwrap();
+        let question: Value = serde_json::from_slice(&question.payload).unwrap();
+        assert_eq!(question["method"], "sampling/createMessage", "{question}");
+        let result = json!({ "text": "mine" });
+        let answer = json!({ "jsonrpc": "2.0", "id": question["id"], "result": result });
+        publish(answer).await.unwrap();
+        let answer = within("the answer", answers.next()).await.unwrap();
+        let answer: Value = serde_json::from_slice(&answer.payload).unwrap();
+        assert_eq!(answer["result"]["content"][0]["text"], "mine", "{answer}");
+    }
+    for round in 0..ROUNDS {
+        let mut request: Value = serde_json::from_str(&call("hang")).unwrap();
+        request["id"] = json!(100 + round);
+        publish(request).await.unwrap();
+        let count = |line: &str| {
+            effects(directory.path())
+                .iter()
+                .filter(|it| *it == line)
+                .count()
+        };
+        within("the call begins", async {
+            while count("begun") <= round {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        })
+        .await;
+        let params = json!({ "requestId": 100 + round });
+        publish(json!({ "jsonrpc": "2.0", "method": "notifications/cancelled", "params": params }))
+            .await
+            .unwrap();
+        within("the call is cancelled", async {
+            while count("cancelled") <= round {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        })
+        .await;
+    }
+    for bridge in bridges {
+        bridge.stop().await;
+    }
 }

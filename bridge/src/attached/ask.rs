@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use a2abus_plugin::protocol::dialect::Dialect;
 use a2abus_plugin::protocol::jsonrpc::{Id, JsonRpc};
-use a2abus_plugin::{Event, Mapped, Text, extension};
+use a2abus_plugin::{Event, Mapped, Text, Unit, extension};
 use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -167,6 +167,15 @@ impl Ask {
             return Ok(Self::Expired(request));
         }
         Ok(Self::Request(request))
+    }
+
+    /// The id of the request that a message cancels (as JSON), if it does.
+    pub(super) fn cancelled_by(unit: &Unit) -> Option<Text> {
+        let read: Message<'_> = serde_json::from_slice(&unit.bytes).ok()?;
+        match Self::notified(&read.method?, read.params, Bytes::new()) {
+            Self::Cancel(id) => Some(id),
+            _ => None,
+        }
     }
 
     fn notified(method: &str, raw: Option<&RawValue>, body: Bytes) -> Self {

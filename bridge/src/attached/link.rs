@@ -52,6 +52,8 @@ pub(super) struct Log {
     pub(super) stderr: LogLimit,
     /// Dropped messages of the server.
     pub(super) drops: IntCounter,
+    /// Messages for the agent that were passed on to other bridges.
+    pub(super) passed_on: IntCounter,
     /// The number of skills left out of its card.
     pub(super) unusable: IntGauge,
     /// The skills left out, as last logged.

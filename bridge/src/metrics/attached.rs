@@ -9,6 +9,7 @@ use super::registrar::{Definition, Registrar};
 pub(crate) struct AttachedMetrics {
     starts: IntCounterVec,
     drops: IntCounterVec,
+    passed_on: IntCounterVec,
     unusable_skills: IntGaugeVec,
 }
 
@@ -19,6 +20,7 @@ impl AttachedMetrics {
         Ok(Self {
             starts: on.counters(STARTS)?,
             drops: on.counters(DROPS)?,
+            passed_on: on.counters(PASSED_ON)?,
             unusable_skills: on.gauges(UNUSABLE_SKILLS)?,
         })
     }
@@ -31,6 +33,11 @@ impl AttachedMetrics {
     /// Messages of its server that were dropped.
     pub(crate) fn drops(&self, agent: &str) -> IntCounter {
         self.drops.with_label_values(&[agent])
+    }
+
+    /// Messages that were passed on to other bridges.
+    pub(crate) fn passed_on(&self, agent: &str) -> IntCounter {
+        self.passed_on.with_label_values(&[agent])
     }
 
     /// Skills that its card leaves out.
@@ -50,6 +57,12 @@ const DROPS: Definition = Definition {
     unit: "messages",
     labels: &["agent"],
     help: "Dropped messages between an attached agent and its server: late answers, messages that cannot be assigned to a call, messages while the queue to the bus is full, and cancels while too many messages wait for the server.",
+};
+const PASSED_ON: Definition = Definition {
+    name: "a2abus_attached_passed_on_total",
+    unit: "messages",
+    labels: &["agent"],
+    help: "Answers to questions, and cancels, that belong to no request of this bridge, and were passed on to the other bridges that attach the same server.",
 };
 const UNUSABLE_SKILLS: Definition = Definition {
     name: "a2abus_attached_unusable_skills",

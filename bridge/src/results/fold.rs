@@ -62,6 +62,12 @@ pub(crate) enum Event {
         /// The JSON-RPC response, with the agent's own id.
         body: Text,
     },
+    /// A message for an attached agent, which another bridge with the same server has received.
+    ForAgent {
+        agent: Text,
+        /// The JSON-RPC message: an answer of a client, or a cancel.
+        body: Text,
+    },
     /// An MCP client has subscribed to a resource.
     Subscribed(Subscription),
     /// It has ended the subscription.
@@ -206,7 +212,7 @@ pub(crate) enum Entry {
     Over,
     /// The subscription of an MCP client to a resource.
     Subscribed(Subscription),
-    /// An answer that was passed on, or a change of a resource. Only followers need it.
+    /// A message that was passed on, or a change of a resource. Only followers need it.
     Passed,
 }
 
@@ -240,8 +246,8 @@ impl Fold for ResultFold {
             (None | Some(Entry::Passed), Event::ClientAnswer { .. }) => {
                 *entry = Some(Entry::Passed);
             }
-            // Each change has a key of its own. A second record of it is a copy.
-            (None, Event::Updated { .. }) => *entry = Some(Entry::Passed),
+            // Each of them has a key of its own. A second record of it is a copy.
+            (None, Event::Updated { .. } | Event::ForAgent { .. }) => *entry = Some(Entry::Passed),
             (None | Some(Entry::Subscribed(_)), Event::Subscribed(subscription)) => {
                 *entry = Some(Entry::Subscribed(subscription));
             }

@@ -92,10 +92,10 @@ impl RoundState {
     pub(super) fn input_required(&self, question: &[u8], recipient: &Recipient) -> Option<Bytes> {
         let Question { id, method, params } = Question::read(question)?;
         let (id, method) = (Value::from(id), Value::from(method));
-        let params = params.map(|params| format!(r#","params":{}"#, params.get()));
-        let params = params.unwrap_or_default();
+        // The SDK for Go does not read a question without params.
+        let params = params.map_or("{}", RawValue::get);
         let result = format!(
-            r#"{{"resultType":"input_required","inputRequests":{{{id}:{{"method":{method}{params}}}}},"requestState":"{self}"}}"#
+            r#"{{"resultType":"input_required","inputRequests":{{{id}:{{"method":{method},"params":{params}}}}},"requestState":"{self}"}}"#
         );
         Some(jsonrpc::result(recipient.id(), &result))
     }
@@ -198,7 +198,9 @@ mod tests {
         );
         assert_eq!(answer.unwrap(), expected);
         let without = asked(r#"{"jsonrpc":"2.0","id":"q","method":"roots/list"}"#).unwrap();
-        assert!(serde_json::from_slice::<Value>(&without).is_ok());
+        let without: Value = serde_json::from_slice(&without).unwrap();
+        let question = &without["result"]["inputRequests"]["q"];
+        assert_eq!(question["params"], serde_json::json!({}));
         assert_eq!(asked("{}"), None);
     }
 }
