@@ -835,6 +835,29 @@ async fn a_silent_agent_fails_its_task_at_the_deadline() {
     );
 }
 
+/// A client that shows the last message of each event would show the earlier ones again.
+#[tokio::test]
+async fn the_stream_of_a_continued_task_begins_without_its_earlier_messages() {
+    let bus = Bus::open().await;
+    for (asked, expected) in [(None, 1), (Some(0), 0), (Some(2), 2), (Some(9), 3)] {
+        let response = bus.ask("message/send", user_message("ask")).await;
+        let mut next = message("task");
+        next["taskId"] = response["result"]["id"].clone();
+        let mut params = json!({ "message": next });
+        if let Some(most) = asked {
+            params["configuration"] = json!({ "historyLength": most });
+        }
+        let events = bus.stream(params).await.rest().await;
+        let first = events[0].json();
+        let history = first["result"]["history"].as_array();
+        let history = history.map_or(&[][..], Vec::as_slice);
+        assert_eq!(history.len(), expected, "{first}");
+        if let Some(last) = history.last() {
+            assert_eq!(last["parts"][0]["text"], "task", "{first}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_task_continues_with_the_next_message() {
     let mut bus = Bus::open().await;

@@ -294,7 +294,7 @@ impl Deliveries {
         }
         // If events are no longer stored, send the current task instead.
         if !task.remembers(stored.reached) {
-            return Some(whole(of.first(&task).result));
+            return Some(whole(of.first(&task, None).result));
         }
         let mut steps = task.steps_after(stored.reached).into_iter();
         let step = steps.next()?;

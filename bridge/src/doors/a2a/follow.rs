@@ -26,6 +26,8 @@ pub(super) struct Reader {
     pub(super) task: Text,
     /// The form of its events.
     pub(super) form: Form,
+    /// How many messages of its history the first event has at most; `None` means all.
+    pub(super) history: Option<usize>,
     /// How long the stream may last.
     pub(super) max_duration: Duration,
 }
@@ -58,10 +60,13 @@ impl Reader {
     ) -> Response {
         let first = match missed_since {
             Some(_) => None,
-            None => Some(self.frame(
-                task.position,
-                &WriteContext::task(self.form.dialect, &self.task, &task).first(&task),
-            )),
+            None => Some(
+                self.frame(
+                    task.position,
+                    &WriteContext::task(self.form.dialect, &self.task, &task)
+                        .first(&task, self.history),
+                ),
+            ),
         };
         let is_over = task.status.state.is_terminal() && !subscription.has_missed();
         let following = Following {

@@ -184,13 +184,18 @@ impl A2aRequest<'_> {
             };
         }
         let (tasks, id) = (&self.a2a.settings.tasks, outbound.task.clone());
+        let is_continuation = outbound.is_continuation;
         let beginning = (id.clone(), self.beginning(agent, &outbound));
         let begun = self.begun((&id, room), webhook, streams);
         let begun = tasks.begin(beginning, answer, first, begun);
         let (registered, subscribed) = in_time(begun, until, &id).await?;
         registered?;
         if streams {
-            return self.stream(id.clone(), subscribed.ok_or_else(|| gone(&id))?, None);
+            let subscribed = subscribed.ok_or_else(|| gone(&id))?;
+            // The client has the earlier messages of a task that it continues. Some clients would show them again.
+            let history = configuration.history_length;
+            let history = history.or(is_continuation.then_some(1));
+            return self.stream(id, subscribed, None, history);
         }
         if !at_once {
             // On timeout, the caller gets the current task.

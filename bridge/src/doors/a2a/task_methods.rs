@@ -196,7 +196,7 @@ impl A2aRequest<'_> {
         let id = Text::from(params.id);
         let subscribed = self.a2a.settings.tasks.follow(&id, last);
         let subscribed = subscribed.ok_or_else(|| gone(&id))?;
-        self.stream(id, subscribed, last)
+        self.stream(id, subscribed, last, None)
     }
 
     /// The last event that the client received, from `Last-Event-ID`.
@@ -217,6 +217,7 @@ impl A2aRequest<'_> {
         task: Text,
         subscribed: (Task, Subscription),
         missed_since: Option<Position>,
+        history: Option<usize>,
     ) -> Result<Reply, Failure> {
         if !self.common.accepts.events() {
             let message =
@@ -228,6 +229,7 @@ impl A2aRequest<'_> {
             calls: Arc::clone(&self.a2a.door.calls),
             task,
             form: self.parsed.form(),
+            history,
             max_duration: self.a2a.door.calls.stream_timeout(),
         };
         let response = reader.response(subscribed, missed_since, self.common.budget.clone());

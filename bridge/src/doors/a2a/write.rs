@@ -115,11 +115,11 @@ impl<'a> WriteContext<'a> {
     }
 
     /// The first event of a stream: the current task.
-    pub(super) fn first(self, task: &Task) -> StreamEvent {
+    pub(super) fn first(self, task: &Task, history: Option<usize>) -> StreamEvent {
         if self.is_jaf() {
             return self.status(&task.status);
         }
-        let whole = self.whole(task, None, true);
+        let whole = self.whole(task, history, true);
         let result = if self.is_1_0() {
             format!(r#"{{"task":{whole}}}"#)
         } else {
