@@ -86,6 +86,9 @@ struct State<E> {
     reads: Check,
     /// The last applied record at the last query.
     last_applied: Cursor,
+    /// The last applied record when the waiting tasks were last looked at, and how often it was the same in a row while
+    /// there were some.
+    last_look: (Cursor, u32),
 }
 
 /// A check of a log that may fail once.
@@ -99,6 +102,10 @@ struct Check {
 
 /// How often old entries are removed and the end of the log is queried.
 const SWEEP: Duration = Duration::from_secs(5);
+/// How often waiting tasks are looked at. If no record has been read this often in a row, although a task waits for one
+/// that the log has stored, the log is opened again: a reader on JetStream notices only after 10 s that it is lost.
+const LOOK: Duration = Duration::from_secs(1);
+const LOOKS: u32 = 3;
 /// How long an entry stays after the end of its life. A record that extends the life may still be on its way, and the
 /// clocks of replicas differ.
 const GRACE: Duration = Duration::from_secs(300);
@@ -627,7 +634,19 @@ impl<E> State<E> {
             answers: Check::default(),
             reads: Check::default(),
             last_applied: Cursor::start(),
+            last_look: (Cursor::start(), 0),
         }
+    }
+
+    /// Whether tasks have waited for some time for stored records, and none was read.
+    fn is_stuck(&mut self) -> bool {
+        let mut waiting = self.waiting.iter().flat_map(BTreeMap::values).flatten();
+        let is_waited_for = waiting.any(|waiting| !waiting.is_closed());
+        let (last, looks) = &mut self.last_look;
+        let is_same = is_waited_for && self.progress.applied == *last;
+        *looks = if is_same { *looks + 1 } else { 0 };
+        last.clone_from(&self.progress.applied);
+        *looks >= LOOKS
     }
 
     /// Clears the state. Followers and waiting tasks have to start again.
@@ -748,18 +767,28 @@ async fn follow_log<F: Fold>(view: &Shared<F>) -> Result<(), StateError> {
     Ok(())
 }
 
-/// Maintains a view until its log is replaced.
+/// Maintains a view until its log is replaced or no longer read.
 async fn maintain<F: Fold>(view: &Shared<F>) {
-    let mut sweep = tokio::time::interval(SWEEP);
-    sweep.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    // The first tick is immediate.
-    sweep.tick().await;
+    let every = |period| {
+        let mut ticks = tokio::time::interval_at(Instant::now() + period, period);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        ticks
+    };
+    let (mut sweep, mut look) = (every(SWEEP), every(LOOK));
     loop {
-        sweep.tick().await;
-        view.sweep();
-        view.report();
-        if !view.is_same().await {
-            return;
+        tokio::select! {
+            _ = sweep.tick() => {
+                view.sweep();
+                view.report();
+                if !view.is_same().await {
+                    return;
+                }
+            }
+            _ = look.tick() => {
+                if view.state_mut().is_stuck() {
+                    return;
+                }
+            }
         }
     }
 }
@@ -767,6 +796,35 @@ async fn maintain<F: Fold>(view: &Shared<F>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_log_is_opened_again_if_tasks_wait_for_its_records_and_none_is_read() {
+        let mut state: State<()> = State::new();
+        let position = Position {
+            partition: 0,
+            offset: 7,
+        };
+        let mut wait = || {
+            let (sender, receiver) = oneshot::channel();
+            let waiting = state.waiting.as_mut().unwrap();
+            waiting.entry(position).or_default().push(sender);
+            receiver
+        };
+        let (first, second) = (wait(), wait());
+        let mut looks =
+            |state: &mut State<()>| (0..=LOOKS).map(|_| state.is_stuck()).collect::<Vec<_>>();
+        assert_eq!(looks(&mut state), [false, false, true, true]);
+        // Records are read, but not yet that one.
+        let mut cursor = Cursor::start();
+        for next in 1..=2 * u64::from(LOOKS) {
+            cursor.advance(0, next);
+            state.reached(&cursor);
+            assert!(!state.is_stuck());
+        }
+        // Nobody waits any more.
+        drop((first, second));
+        assert!(!looks(&mut state).contains(&true));
+    }
 
     #[test]
     fn records_that_nobody_reads_are_a_problem_of_the_view() {
