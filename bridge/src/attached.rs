@@ -41,6 +41,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use a2abus_executor::{Limit, Quotas, SystemClock, Window};
 use a2abus_plugin::protocol::dialect::Dialect;
 use a2abus_plugin::protocol::jsonrpc::{self, Id};
 use a2abus_plugin::{Event, Ids, Kind, MapContext, Text, Unit, decode};
@@ -58,7 +59,7 @@ use self::ask::{Ask, Rejected, Request};
 use self::health::Health;
 pub(crate) use self::herald::Herald;
 use self::lifecycle::{Lifecycle, RunningServer};
-use self::link::{Disconnected, Log as ServerLog, Parts};
+use self::link::{Disconnected, Log as ServerLog, Parts, is_question_id};
 use self::plain::Plain;
 use self::program::Program;
 use self::replies::Answer;
@@ -69,6 +70,7 @@ use self::watched::Watched;
 use self::web::{Web, url_of};
 use crate::bus::deadletter::{Reason, Undeliverable, Undelivered};
 use crate::calls::CallError;
+use crate::calls::callid::ReplyId;
 use crate::calls::failure::{self, Failure, Recipient};
 use crate::clock;
 use crate::config::{AttachConfig, AttachProtocol};
@@ -95,6 +97,8 @@ pub(crate) struct AttachedBinding {
     bounds: Bounds,
     /// The requests in progress, by the requester's own id.
     running: Mutex<Running>,
+    /// Limits the messages that are passed on to other bridges: anyone who can write to the topic can cause them.
+    passed_on: Quotas,
     log: Log,
 }
 
@@ -157,6 +161,9 @@ struct CallResult {
 /// Requests that are being served.
 type Work<'a> = FuturesUnordered<BoxFuture<'a, ()>>;
 
+/// The limits of messages that are passed on to other bridges: their number, and the bytes of each.
+const PASSED_PER_MINUTE: [Limit; 1] = [Limit::new(6_000, Window::Minute)];
+const LARGEST_PASSED: usize = 256 << 10;
 /// Maximum number of messages that precede an answer and wait for the bus.
 const QUEUE: usize = 64;
 /// The pause between attempts to claim a request.
@@ -302,6 +309,7 @@ impl AttachedBinding {
             turns: Semaphore::new(bounds.concurrency),
             bounds,
             running: Mutex::default(),
+            passed_on: Quotas::new(Arc::new(SystemClock::new()), 1),
         }
     }
 
@@ -473,7 +481,11 @@ impl AttachedBinding {
             }
             Ok(Ask::Answer(body, id)) => work.push(self.reply(body, id, held).boxed()),
             Ok(Ask::Cancel(id)) if self.cancel(&id) => held.done(),
-            Ok(Ask::Cancel(id)) => work.push(self.cancel_elsewhere(id, held).boxed()),
+            Ok(Ask::Cancel(id)) if is_call_id(&id) => {
+                work.push(self.cancel_elsewhere(id, held).boxed());
+            }
+            // Requests of other clients may have the same id.
+            Ok(Ask::Cancel(_)) => held.done(),
             Ok(Ask::Message(method, message)) => {
                 work.push(self.pass_on(method, message, held).boxed());
             }
@@ -493,7 +505,9 @@ impl AttachedBinding {
     /// Passes an answer to an open question on to the server, or to the bridge that has asked it. Others are dropped:
     /// anyone who can write to the topic can send them.
     async fn reply(&self, body: Bytes, id: Option<Id>, held: Arc<Held>) {
-        if !self.is_answer(&body, id.as_ref()).await && !self.pass_to_others(&body).await {
+        let is_taken = self.is_answer(&body, id.as_ref()).await
+            || (id.as_ref().is_some_and(is_question_id) && self.pass_to_others(&body).await);
+        if !is_taken {
             self.dropped(&held, "unasked_answer");
         }
         held.done();
@@ -520,10 +534,13 @@ impl AttachedBinding {
     /// Passes a message on to the other bridges that attach this server and share the state. On NATS, any of them may
     /// get a message about a request of another one. Returns whether it is passed on.
     async fn pass_to_others(&self, body: &[u8]) -> bool {
-        if !self.results.is_shared() {
+        let agent = self.reply_publisher.agent();
+        if !self.results.is_shared()
+            || body.len() > LARGEST_PASSED
+            || self.passed_on.admit(agent, &PASSED_PER_MINUTE).is_err()
+        {
             return false;
         }
-        let agent = self.reply_publisher.agent();
         match self.results.pass_to_agent(agent, body).await {
             Ok(()) => {
                 self.upstream.log().passed_on.inc();
@@ -542,14 +559,14 @@ impl AttachedBinding {
     async fn take_passed(&self) -> Infallible {
         let agent = self.reply_publisher.agent();
         let limits = self.reply_publisher.publisher.outbound().rules().limits;
-        let mut following = self.results.follow_all();
+        let mut following = self.results.follow_new().await;
         while self.results.is_shared() {
             let body = match following.next().await {
                 Ok(Some(record)) => message_for_agent(&record, agent),
                 Ok(None) => break,
                 Err(Lagged) => {
                     tracing::warn!(%agent, "answers and cancels that other bridges passed on may be lost: the log was read too slowly");
-                    following = self.results.follow_all();
+                    following = self.results.follow_new().await;
                     None
                 }
             };
@@ -561,7 +578,7 @@ impl AttachedBinding {
         pending().await
     }
 
-    /// Takes a message that another bridge has passed on. It may be for neither.
+    /// Takes a message that another bridge has passed on. This bridge may have neither its request nor its question.
     async fn take_unit(&self, unit: &Unit) {
         if let Some(id) = Ask::cancelled_by(unit) {
             self.cancel(&id);
@@ -963,6 +980,12 @@ impl Deadlines {
             }
         }
     }
+}
+
+/// Whether an id (as JSON) is that of a call of a bridge.
+fn is_call_id(id: &str) -> bool {
+    let text: Option<String> = serde_json::from_str(id).ok();
+    text.is_some_and(|text| text.parse::<ReplyId>().is_ok())
 }
 
 /// The answer of an MCP server. If a run ends before it has received the request, the next run gets it.

@@ -38,7 +38,9 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_util::task::TaskTracker;
 use tracing::Level;
 
-pub(crate) use self::fold::{Author, Claim, OpenedCall, RecordedPart, Skill, StoredResponse};
+pub(crate) use self::fold::{
+    Author, Claim, OpenedCall, ROUND, RecordedPart, Skill, StoredResponse,
+};
 pub(crate) use self::resources::{MAX_URI, ResourceEvent, Subscription, UpdateSource, containing};
 
 use self::fold::{ClaimOutcome, ClaimedKey, Entry, Event, FollowedCall, ResultFold};
@@ -478,7 +480,7 @@ impl Results {
         receiver
     }
 
-    /// A call whose answer the client of this session can resume after it has `received` so many parts. A part is
+    /// A call whose answer a client with this log key (of a session, or of the call) can resume after it has `received` so many parts. A part is
     /// recorded before the client gets it.
     ///
     /// # Errors
@@ -520,7 +522,7 @@ impl Results {
         if let Err(error) = &recorded
             && let Some(suppressed) = self.unfollowed.allow()
         {
-            tracing::warn!(%call, %error, suppressed, "a part of an answer was not recorded: its client cannot resume the stream");
+            tracing::warn!(%call, %error, suppressed, "a part of an answer was not recorded: its client cannot get the rest from the log");
         }
         recorded.is_ok()
     }
@@ -567,6 +569,13 @@ impl Results {
     pub(crate) fn is_over(&self, key: &str) -> bool {
         self.view
             .read(|entries| matches!(entries.get(key), Some(Entry::Over)))
+    }
+
+    /// Follows all records that are stored from now on.
+    pub(crate) async fn follow_new(&self) -> Following {
+        // If the log cannot be read now, there is nothing that would be taken for new.
+        drop(self.view.caught_up().await);
+        self.follow_all()
     }
 
     /// Follows all records from now on.

@@ -1261,15 +1261,19 @@ async fn a_question_is_the_answer_to_a_stateless_request_until_its_client_has_re
             (&json!(2), &asked["result"])
         );
     }
-    // Nobody else can continue the call.
-    let mut forged = state.as_str().unwrap().to_owned();
+    // Nobody else can continue the call, and the agent does not get it again.
+    let state_text = state.as_str().unwrap();
+    let mut forged = state_text.to_owned();
     forged.replace_range(forged.len() - 2.., "aa");
-    let refused = ask(
-        3,
-        json!({ "requestState": forged, "inputResponses": { key: {} } }),
-    )
-    .await;
-    assert_eq!(refused[0]["error"]["code"], -32_602, "{refused:?}");
+    let malformed = &state_text[..state_text.len() - 1];
+    for forged in [forged.as_str(), malformed, "a2abus."] {
+        let refused = ask(
+            3,
+            json!({ "requestState": forged, "inputResponses": { key: {} } }),
+        )
+        .await;
+        assert_eq!(refused[0]["error"]["code"], -32_602, "{refused:?}");
+    }
 
     // Progress, a second question and then the answer.
     let to = call["id"].as_str().unwrap();
@@ -1334,4 +1338,26 @@ async fn a_question_is_the_answer_to_a_stateless_request_until_its_client_has_re
     let last = waiting.await.unwrap();
     let expected = json!({ "jsonrpc": "2.0", "id": 10, "result": { "resultType": "complete", "content": [] } });
     assert_eq!(last, [expected]);
+}
+
+#[tokio::test]
+async fn a_request_with_an_idempotency_key_cannot_be_asked() {
+    let mut servers = Servers::open().await;
+    let mut params = json!({ "name": "ask" });
+    params = with_meta(params);
+    params["_meta"]["io.modelcontextprotocol/clientCapabilities"] = json!({ "elicitation": {} });
+    let call = servers
+        .post("/mcp/agents/maps", request(1, "tools/call", params))
+        .header("mcp-protocol-version", NEWEST)
+        .header("mcp-method", "tools/call")
+        .header("mcp-name", "ask")
+        .header("idempotency-key", "k");
+    let calling = tokio::spawn(call.send());
+    servers.next_request().await;
+    for (id, refused) in [(json!(1), false), (json!(2), true), (json!("q.3"), true)] {
+        let (_, answer) = servers.next_request().await;
+        let answer: Value = serde_json::from_str(&answer).unwrap();
+        assert_eq!((&answer["id"], answer["error"].is_object()), (&id, refused));
+    }
+    calling.abort();
 }

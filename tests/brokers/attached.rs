@@ -383,7 +383,7 @@ calls: {{ timeout: 5m, max_timeout: 5m, reply_topic: {name}.replies }}{}",
         let body = message.to_string().into();
         client.publish_with_reply_and_headers(subject.clone(), inbox.clone(), headers, body)
     };
-    // More than luck brings to the right bridge.
+    // So many that chance alone cannot deliver them all correctly.
     const ROUNDS: usize = 10;
     for _ in 0..ROUNDS {
         publish(serde_json::from_str(&call("ask")).unwrap())
@@ -401,7 +401,10 @@ calls: {{ timeout: 5m, max_timeout: 5m, reply_topic: {name}.replies }}{}",
     }
     for round in 0..ROUNDS {
         let mut request: Value = serde_json::from_str(&call("hang")).unwrap();
-        request["id"] = json!(100 + round);
+        // As a bridge names its calls.
+        let letter = char::from(b'a' + u8::try_from(round).unwrap());
+        let id = format!("{}{letter}a", "b".repeat(24));
+        request["id"] = json!(id);
         publish(request).await.unwrap();
         let count = |line: &str| {
             effects(directory.path())
@@ -415,7 +418,7 @@ calls: {{ timeout: 5m, max_timeout: 5m, reply_topic: {name}.replies }}{}",
             }
         })
         .await;
-        let params = json!({ "requestId": 100 + round });
+        let params = json!({ "requestId": id });
         publish(json!({ "jsonrpc": "2.0", "method": "notifications/cancelled", "params": params }))
             .await
             .unwrap();

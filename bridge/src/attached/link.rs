@@ -148,6 +148,20 @@ pub(super) struct Disconnected;
 
 /// Maximum number of open questions.
 const MAX_QUESTIONS: usize = 1_000;
+/// The id of a question for its client, as JSON.
+fn question_id(random: [u8; 16]) -> Text {
+    format!("\"{:032x}\"", u128::from_be_bytes(random)).into()
+}
+
+/// Whether a client's answer may be one to a question of an attached server.
+pub(super) fn is_question_id(id: &Id) -> bool {
+    let token = id.token();
+    let digits = token
+        .strip_prefix('"')
+        .and_then(|rest| rest.strip_suffix('"'));
+    digits.is_some_and(|it| it.len() == 32 && it.bytes().all(|it| it.is_ascii_hexdigit()))
+}
+
 /// How long the server may still work on a call after its cancel. MCP allows it not to answer the call.
 const STOPPED: Duration = Duration::from_secs(60);
 
@@ -484,7 +498,7 @@ impl Link {
         let mut random = [0; 16];
         let drawn = getrandom::fill(&mut random);
         drawn.map_err(|_| Refused::now("the system's random number generator failed"))?;
-        let shown = Text::from(format!("\"{:032x}\"", u128::from_be_bytes(random)));
+        let shown = question_id(random);
         if !self.part(call, splice(line, range_of(line, id.get()), &shown), true) {
             return Err(Refused::now(
                 "messages arrive faster than the bus accepts them",

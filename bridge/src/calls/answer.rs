@@ -415,7 +415,7 @@ impl Answer {
         let question = answered_question(answer, &self.calls.rules().limits);
         let open = &mut self.open_questions;
         let index = question.and_then(|question| open.iter().position(|own| *own == question));
-        index.map(|index| open.swap_remove(index)).is_some()
+        index.map(|index| open.remove(index)).is_some()
     }
 
     /// Sends a message to the destination of the request. The publisher counts and logs failures.

@@ -90,6 +90,9 @@ pub(crate) struct RecordedPart {
     pub(crate) by: Author,
 }
 
+/// The prefix of the log keys of calls whose client has been asked a question and has no session.
+pub(crate) const ROUND: &str = "mcp-round-";
+
 /// Who wrote a part.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -112,7 +115,8 @@ pub(crate) struct OpenedCall {
     /// The hash of its reply token.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) token: Option<Text>,
-    /// The log key of the MCP session, if its client can resume the stream.
+    /// The log key of the MCP session, if its client can resume the stream, or of the call ([`ROUND`]), if its client has
+    /// been asked a question and has no session.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) session: Option<Text>,
     /// The skill that it calls for that client. The parts become progress and the result of a tool.
@@ -283,12 +287,13 @@ impl Fold for ResultFold {
     }
 
     /// A call counts as ended, so that it can be removed when memory is short: its record is only needed if its replica
-    /// stops.
+    /// stops. A call whose client has been asked a question needs its record until the end.
     fn has_ended(&self, entry: &Entry) -> bool {
         match entry {
             Entry::Key(claimed) => claimed.outcome.is_some(),
             Entry::Subscribed(_) => false,
-            Entry::Call(_) | Entry::Over | Entry::Passed => true,
+            Entry::Call(followed) => !followed.opened.has_rounds() || followed.is_whole(),
+            Entry::Over | Entry::Passed => true,
         }
     }
 }
@@ -335,6 +340,12 @@ impl Author {
 // === impl OpenedCall, FollowedCall ===
 
 impl OpenedCall {
+    /// Whether its client reads the rest of the answer from the log, after a question of the agent.
+    fn has_rounds(&self) -> bool {
+        let session = self.session.as_deref();
+        session.is_some_and(|session| session.starts_with(ROUND))
+    }
+
     /// The time left until the deadline.
     pub(crate) fn time_left(&self) -> Duration {
         let now = clock::milliseconds(clock::now());
@@ -386,14 +397,18 @@ impl FollowedCall {
 
     /// How many consecutive parts are recorded from the first; `usize::MAX` once the last part is among them.
     pub(crate) fn count(&self) -> usize {
-        let is_whole = self.parts.values().any(|part| part.last);
         let numbered = self.parts.keys().zip(0..);
         let in_order = numbered.take_while(|(number, expected)| *number == expected);
-        if is_whole {
+        if self.is_whole() {
             usize::MAX
         } else {
             in_order.count()
         }
+    }
+
+    /// Whether the last part is recorded.
+    fn is_whole(&self) -> bool {
+        self.parts.values().any(|part| part.last)
     }
 
     /// Whether a part is new: not recorded yet, and not after the last part.

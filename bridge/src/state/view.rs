@@ -86,8 +86,8 @@ struct State<E> {
     reads: Check,
     /// The last applied record at the last query.
     last_applied: Cursor,
-    /// The last applied record when the waiting tasks were last looked at, and how often it was the same in a row while
-    /// there were some.
+    /// The last applied record at the last look at the waiting tasks, and the number of looks in a row that found waiting
+    /// tasks and no new record.
     last_look: (Cursor, u32),
 }
 
@@ -646,7 +646,12 @@ impl<E> State<E> {
         let is_same = is_waited_for && self.progress.applied == *last;
         *looks = if is_same { *looks + 1 } else { 0 };
         last.clone_from(&self.progress.applied);
-        *looks >= LOOKS
+        let is_stuck = *looks >= LOOKS;
+        if is_stuck {
+            // The next reader gets as much time.
+            *looks = 0;
+        }
+        is_stuck
     }
 
     /// Clears the state. Followers and waiting tasks have to start again.
@@ -811,9 +816,10 @@ mod tests {
             receiver
         };
         let (first, second) = (wait(), wait());
-        let mut looks =
+        let looks =
             |state: &mut State<()>| (0..=LOOKS).map(|_| state.is_stuck()).collect::<Vec<_>>();
-        assert_eq!(looks(&mut state), [false, false, true, true]);
+        assert_eq!(looks(&mut state), [false, false, true, false]);
+        assert_eq!(looks(&mut state), [false, true, false, false]);
         // Records are read, but not yet that one.
         let mut cursor = Cursor::start();
         for next in 1..=2 * u64::from(LOOKS) {

@@ -109,8 +109,9 @@ impl McpRequest<'_> {
             // The log records the unconverted parts of the agent.
             skill_response: skill_response.take(),
         });
-        let asked = self.mode.can_be_asked().then_some(called.as_ref().ok());
-        let asked = asked.flatten().map(|answer| Asked::new(&self, answer));
+        let is_askable = self.mode.is_stateless() && self.abilities() != Abilities::default();
+        let asked = called.as_ref().ok().filter(|_| is_askable);
+        let asked = asked.map(|answer| Asked::new(&self, answer));
         let (mode, is_cacheable) = (self.mode, CACHEABLE_METHODS.contains(&self.method.as_str()));
         let cancelled = running.token().clone().cancelled_owned();
         let recipient = self.recipient.clone();
@@ -148,7 +149,11 @@ impl McpRequest<'_> {
     /// the question as its answer.
     fn abilities(&self) -> Abilities {
         if let ProtocolMode::Stateless { abilities, .. } = self.mode {
-            return abilities;
+            // The answer with the question would be the stored one.
+            return match self.common.key {
+                None => abilities,
+                Some(_) => Abilities::default(),
+            };
         }
         let session = self.session.filter(|_| self.common.accepts.events());
         session.map(Session::abilities).unwrap_or_default()

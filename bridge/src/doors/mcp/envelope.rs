@@ -70,6 +70,8 @@ pub(super) enum ProtocolMode {
 const VERSION_KEY: &str = "io.modelcontextprotocol/protocolVersion";
 const ABILITIES_KEY: &str = "io.modelcontextprotocol/clientCapabilities";
 
+const ROUND_METHODS: [&str; 3] = ["tools/call", "prompts/get", "resources/read"];
+
 #[derive(Debug, Default, Deserialize)]
 struct Meta<'a> {
     #[serde(rename = "io.modelcontextprotocol/protocolVersion", default, borrow)]
@@ -206,9 +208,10 @@ impl ProtocolMode {
         matches!(self, Self::Stateless { .. })
     }
 
-    /// Whether questions of the agent are answers to the request.
-    pub(super) fn can_be_asked(self) -> bool {
-        matches!(self, Self::Stateless { abilities, .. } if abilities != Abilities::default())
+    /// Whether a stateless request with this method can be answered with a question, and sent again with the response.
+    /// Source: MCP 2026-07-28, "Multi round-trip requests".
+    pub(super) fn has_rounds(self, method: &str) -> bool {
+        self.is_stateless() && ROUND_METHODS.contains(&method)
     }
 }
 
@@ -263,11 +266,10 @@ fn stateless(
         let served = vec![Revision::V2026_07_28.as_str()];
         return Err(not_served(&version, served));
     }
-    // Source: MCP 2026-07-28, "Multi round-trip requests": clients answer questions about these requests alone.
-    let can_ask = matches!(method, "tools/call" | "prompts/get" | "resources/read");
+    let has_rounds = ROUND_METHODS.contains(&method);
     Ok(ProtocolMode::Stateless {
         logs: meta.log_level.is_some_and(|level| level.get() != "null"),
-        abilities: abilities_in(meta.abilities.filter(|_| can_ask)),
+        abilities: abilities_in(meta.abilities.filter(|_| has_rounds)),
     })
 }
 

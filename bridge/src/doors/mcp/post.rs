@@ -228,7 +228,10 @@ impl Posted {
         }
         let params = Params::read(&unit.bytes).map_err(bad)?;
         let mode = ProtocolMode::of(&params, &method, &self.head.headers)?;
-        let round = RoundState::of(&params).filter(|_| mode.is_stateless());
+        let round = match mode.has_rounds(&method) {
+            true => RoundState::of(&params).map_err(bad)?,
+            false => None,
+        };
         let mut common = common.clone();
         if !self.head.headers.contains_key("traceparent") {
             let mut headers = params.trace();

@@ -18,7 +18,7 @@ use super::envelope::{Params, is_object, text};
 use crate::calls::callid::{CallId, ReplyId};
 use crate::calls::failure::{Failure, Recipient};
 use crate::calls::question::{question_id, split_question_id};
-use crate::results::digest_of;
+use crate::results::{ROUND, digest_of};
 
 /// What the client repeats as `requestState`. Only the client of the call knows its secret.
 #[derive(Debug, Clone, Copy)]
@@ -48,8 +48,15 @@ impl fmt::Display for RoundState {
 
 impl RoundState {
     /// The state in a request that its client has sent again; `None` if it has none, or that of an agent.
-    pub(super) fn of(params: &Params<'_>) -> Option<Self> {
-        Self::parse(&text(params.request_state)?)
+    ///
+    /// # Errors
+    /// When it is one of the bridge and malformed. The agent must not execute the request again.
+    pub(super) fn of(params: &Params<'_>) -> Result<Option<Self>, Failure> {
+        let Some(state) = text(params.request_state).filter(|text| text.starts_with(PREFIX)) else {
+            return Ok(None);
+        };
+        let malformed = || Failure::bad_params("params.requestState is malformed");
+        Self::parse(&state).map(Some).ok_or_else(malformed)
     }
 
     fn parse(state: &str) -> Option<Self> {
@@ -64,7 +71,7 @@ impl RoundState {
 
     /// The log key of the call for its client. It does not reveal the secret.
     pub(super) fn key(&self) -> Text {
-        format!("mcp-round-{}", digest_of([self.secret.text().as_bytes()])).into()
+        format!("{ROUND}{}", digest_of([self.secret.text().as_bytes()])).into()
     }
 
     /// The client's response to a recorded question, as JSON-RPC; `None` if the request has none.

@@ -11,7 +11,7 @@
 
 use std::convert::identity;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use a2abus_plugin::protocol::jsonrpc::{JsonRpc, RpcBody, splice};
 use a2abus_plugin::{Hint, Limits, Text, Unit, decode};
@@ -43,7 +43,8 @@ pub(super) struct Asked {
     mcp: Arc<Mcp>,
     call: ReplyId,
     agent: Text,
-    /// How long the call still has.
+    began: SystemTime,
+    /// How long the call had then.
     left: Duration,
     recipient: Recipient,
     /// The client's own progress token, as JSON.
@@ -84,6 +85,7 @@ impl Asked {
                 .name()
                 .map(Text::from)
                 .unwrap_or_default(),
+            began: clock::now(),
             left: answer.time_left(),
             recipient: request.recipient.clone(),
             progress: progress_of(&request.unit),
@@ -156,7 +158,6 @@ impl Asked {
     }
 
     fn opened(&self, state: &RoundState) -> OpenedCall {
-        let now = clock::now();
         OpenedCall {
             key: None,
             task: None,
@@ -167,8 +168,8 @@ impl Asked {
             progress: self.progress.clone(),
             streamed: false,
             agent: self.agent.clone(),
-            until: clock::milliseconds(now + self.left),
-            began: clock::milliseconds(now),
+            until: clock::milliseconds(self.began + self.left),
+            began: clock::milliseconds(self.began),
             part_timeout: None,
         }
     }
@@ -205,7 +206,9 @@ impl McpRequest<'_> {
         };
         let opened = results.lasting(call, state.received, &state.key()).await;
         let opened = opened.map_err(|error| not_read("results", &error))?;
-        let opened = opened.ok_or_else(unknown)?;
+        let target = self.common.target.name();
+        let is_same = |opened: &Arc<OpenedCall>| target.is_none_or(|agent| opened.agent == agent);
+        let opened = opened.filter(is_same).ok_or_else(unknown)?;
         let mut parts = results.replay(call, state.received - 1, identity);
         let asked = timeout(opened.wait_for_part(), parts.recv()).await;
         let Ok(Some(Ok(asked))) = asked else {

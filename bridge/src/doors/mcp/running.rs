@@ -1,7 +1,7 @@
 //! The requests in progress, so that a cancel finds them, whichever replica receives it.
 //!
 //! ```text
-//! notifications/cancelled ─┬─> a request that is answered here (also if its client disconnects, see [`super::rounds`])
+//! notifications/cancelled ─┬─> a request that is answered here
 //!                          └─> log ──> every replica ──> a request that is answered there
 //! answer to a question ─┬─> a call that is here
 //!                       └─> log ──> every replica ──> a call that is there

@@ -138,39 +138,55 @@ impl ResumableStream {
     /// Records a part before sending it, so that every event id that a client has seen is in the log. Returns whether
     /// it is the last part.
     async fn take(&mut self, (body, last): (Bytes, bool), by: Author) -> bool {
-        let mut id = None;
+        let (mut id, mut lost) = (None, None);
         // In a session, questions are not recorded: a client that got one twice could answer it twice.
         if (self.records_questions || !is_question(&body))
             && let Some(count) = self.count
         {
             let part = RecordedPart::new(&body, last, by);
             let is_kept = self.results.keep_part(self.call, count, part).await;
-            if !is_kept {
-                // The part may be too large for the log; this one is not.
-                let message = "a part of the answer could not be recorded (log `results`)";
-                let (body, ..) = self.failed(&Failure::new(Reason::AnswerLost, message));
-                let part = RecordedPart::new(&body, true, Author::Bridge);
-                self.results.keep_part(self.call, count, part).await;
-            }
             self.count = is_kept.then_some(count + 1);
+            lost = (!is_kept).then_some(count);
             id = self.count.map(|count| event_id(self.call, count));
         }
         let shown = shown(&mut self.skill_response, (body, last), by, &self.recipient);
-        let Some((data, last)) = shown else {
-            return last;
-        };
-        let frame = Frame {
-            event: None,
-            id,
-            data,
-        };
+        let is_last = shown.as_ref().map_or(last, |(_, last)| *last);
+        if let Some((data, _)) = shown {
+            self.send(Frame {
+                event: None,
+                id,
+                data,
+            })
+            .await;
+        }
+        match lost {
+            None => is_last,
+            Some(index) => {
+                self.record_loss(index).await;
+                // Without the log, a client without a stream gets nothing more.
+                is_last || self.records_questions
+            }
+        }
+    }
+
+    async fn send(&mut self, frame: Frame) {
         // A client that reads too slowly is disconnected and can resume later. The answer is recorded anyway.
         if let Some(client) = &self.client
             && !matches!(timeout(READ_TIMEOUT, client.send(frame)).await, Ok(Ok(())))
         {
             self.client = None;
         }
-        last
+    }
+
+    /// Records an error in place of a part that was not recorded. The part may be too large for the log. It may also be
+    /// stored late: then the second record ends the answer, else it counts for nothing.
+    async fn record_loss(&self, index: usize) {
+        let message = "a part of the answer could not be recorded (log `results`)";
+        let (body, ..) = self.failed(&Failure::new(Reason::AnswerLost, message));
+        for index in [index, index + 1] {
+            let part = RecordedPart::new(&body, true, Author::Bridge);
+            self.results.keep_part(self.call, index, part).await;
+        }
     }
 }
 
