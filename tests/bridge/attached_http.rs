@@ -233,7 +233,10 @@ async fn the_card_of_an_agent_is_made_from_the_lists_of_its_server() {
     assert_eq!(own["provider"], provider, "{own}");
     assert_eq!(own["documentationUrl"], "https://example.com/docs");
     assert_eq!(own["iconUrl"], "https://example.com/icon.png");
+    let extensions = json!([{ "uri": "urn:tests:ui", "params": { "n": 1 } }]);
+    assert_eq!(own["capabilities"]["extensions"], extensions, "{own}");
     assert!(tools.get("provider").is_none(), "{tools}");
+    assert!(tools["capabilities"].get("extensions").is_none(), "{tools}");
     let url = own["url"].as_str().unwrap();
     assert!(url.starts_with(&attached.front.base), "{own}");
     // The skills of an A2A agent are tools on the MCP interface.

@@ -416,6 +416,7 @@ async fn card() -> Reply {
         "protocolVersion": "0.3.0", "url": "http://elsewhere.invalid/",
         "provider": { "organization": "Tests", "url": "https://example.com" },
         "documentationUrl": "https://example.com/docs", "iconUrl": "https://example.com/icon.png",
+        "capabilities": { "streaming": true, "extensions": [{ "uri": "urn:tests:ui", "params": { "n": 1 } }] },
         "supportedInterfaces": [{ "url": "http://elsewhere.invalid/", "protocolBinding": "JSONRPC", "protocolVersion": "1.0" }],
     }))
 }

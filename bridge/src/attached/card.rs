@@ -114,6 +114,7 @@ pub(super) fn of_tools(
         provider: None,
         documentation_url: None,
         icon_url: None,
+        extensions: Vec::new(),
         lists: Some(lists),
         skills,
         streaming: false,

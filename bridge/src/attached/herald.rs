@@ -151,11 +151,11 @@ impl Herald {
                 "agent": self.agent.as_str(), "topic": self.requests.as_str(), "lease": LEASE,
                 "protocol": card.speaks(), "lists": card.lists,
             });
+            let mut extensions = vec![json!({ "uri": EXTENSION, "params": bus })];
+            extensions.extend_from_slice(&card.extensions);
             let mut document = json!({
                 "name": self.agent.as_str(), "description": card.description, "version": card.version,
-                "capabilities": {
-                    "streaming": card.streaming, "extensions": [{ "uri": EXTENSION, "params": bus }],
-                },
+                "capabilities": { "streaming": card.streaming, "extensions": extensions },
                 "skills": skills,
                 "defaultInputModes": card.input_modes, "defaultOutputModes": card.output_modes,
             });

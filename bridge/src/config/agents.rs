@@ -76,6 +76,9 @@ pub struct AgentCardConfig {
     /// The URL of its icon. By default, the `iconUrl` in the card of an attached server.
     #[schemars(pattern("^https?://[!-~]+$"), length(max = 2048))]
     pub icon_url: Option<String>,
+    /// The extensions of A2A that its own card declares, as in the card.
+    #[serde(skip)]
+    pub extensions: Vec<serde_json::Value>,
     /// The versions of its MCP lists, if they are known.
     #[serde(skip)]
     pub lists: Option<ListVersions>,
@@ -375,6 +378,7 @@ impl AgentCardConfig {
             provider: self.provider.clone().or(card.provider),
             documentation_url: self.documentation_url.clone().or(card.documentation_url),
             icon_url: self.icon_url.clone().or(card.icon_url),
+            extensions: card.extensions,
             lists: card.lists,
         }
     }

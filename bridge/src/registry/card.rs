@@ -62,6 +62,9 @@ const NAME: usize = 256;
 const VERSION: usize = 64;
 /// The longest URL, in bytes.
 const URL: usize = 2_048;
+/// Maximum number of extensions of a card that are kept, and of bytes of each.
+const EXTENSIONS: usize = 16;
+const EXTENSION_BYTES: usize = 2 << 10;
 /// Maximum number of skills of a card, and of tags, examples and media types of one list.
 pub(crate) const ITEMS: usize = 100;
 /// Maximum number of faults that are reported.
@@ -211,6 +214,27 @@ fn provider(members: &Map<String, Value>) -> Option<ProviderConfig> {
     })
 }
 
+/// The extensions of A2A that the agent supports, except that of the bridge. Like the URLs, unusable and large ones are
+/// left out.
+fn extensions(capabilities: &Map<String, Value>) -> Vec<Value> {
+    let list = capabilities.get("extensions").and_then(Value::as_array);
+    let usable = list.into_iter().flatten().filter_map(|extension| {
+        let is_valid = |name: &str, value: &Value| match name {
+            "uri" | "description" => value.is_string(),
+            "required" => value.is_boolean(),
+            "params" => value.is_object(),
+            _ => false,
+        };
+        let mut members = extension.as_object()?.clone();
+        members.retain(|name, value| is_valid(name, value));
+        let uri = members.get("uri").and_then(Value::as_str)?;
+        let is_uri = !uri.is_empty() && uri.bytes().all(|byte| byte.is_ascii_graphic());
+        let extension = (is_uri && uri != EXTENSION).then_some(Value::Object(members))?;
+        (extension.to_string().len() <= EXTENSION_BYTES).then_some(extension)
+    });
+    usable.take(EXTENSIONS).collect()
+}
+
 /// A URL for people, which the bridge never opens.
 fn url(members: &Map<String, Value>, name: &str) -> Option<String> {
     let url = members.get(name)?.as_str()?;
@@ -291,6 +315,7 @@ impl Reader<'_> {
                 provider: provider(members),
                 documentation_url: url(members, "documentationUrl"),
                 icon_url: url(members, "iconUrl"),
+                extensions: extensions(capabilities),
                 lists,
                 streaming,
                 input_modes: self.modes(members, ["defaultInputModes", "inputModes"]),
@@ -514,6 +539,20 @@ mod tests {
         assert!(!card.shown.streaming);
         assert_eq!(card.shown.input_modes, ["text/plain", "application/json"]);
         assert!(about(&card.shown).is_empty());
+    }
+
+    #[test]
+    fn a_card_keeps_the_extensions_of_the_agent() {
+        let ui = json!({"uri": "https://example.com/ui/v1", "description": "UI", "required": false, "params": {"a": [1]}});
+        let mut more = ui.clone();
+        more["other"] = json!(1);
+        more["description"] = json!(2);
+        let large = json!({"uri": "urn:large", "params": {"a": "x".repeat(EXTENSION_BYTES)}});
+        let list = json!([ui, {"uri": EXTENSION, "params": {}}, more, large, {"uri": ""}, {"uri": "a b"}, {"params": {}}, 7]);
+        let card = json!({"name": "weather", "description": "The weather.", "capabilities": {"extensions": list}});
+        let mut reduced = ui.clone();
+        reduced.as_object_mut().unwrap().remove("description");
+        assert_eq!(read(&card).unwrap().shown.extensions, [ui, reduced]);
     }
 
     #[test]

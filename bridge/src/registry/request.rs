@@ -261,6 +261,9 @@ fn listed_card(name: &str, shown: &AgentCardConfig) -> serde_json::Value {
     if let serde_json::Value::Object(members) = &mut card {
         members.extend(about(shown));
     }
+    if !shown.extensions.is_empty() {
+        card["capabilities"]["extensions"] = json!(shown.extensions);
+    }
     card
 }
 

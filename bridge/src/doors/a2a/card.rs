@@ -39,6 +39,9 @@ pub(super) fn of_agent(name: &str, agent: &AgentCardConfig, offer: &OfferedInter
     if let Value::Object(members) = &mut card {
         members.extend(about(agent));
     }
+    if !agent.extensions.is_empty() {
+        card["capabilities"]["extensions"] = json!(agent.extensions);
+    }
     card
 }
 
@@ -152,7 +155,13 @@ pub(super) fn current_only(card: Value) -> Value {
         .collect();
     if let Some(Value::Object(capabilities)) = retained.get_mut("capabilities") {
         capabilities.retain(|name, _| {
-            ["streaming", "pushNotifications", "extendedAgentCard"].contains(&name.as_str())
+            [
+                "streaming",
+                "pushNotifications",
+                "extendedAgentCard",
+                "extensions",
+            ]
+            .contains(&name.as_str())
         });
     }
     Value::Object(retained)

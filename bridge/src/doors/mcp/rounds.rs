@@ -34,7 +34,12 @@ use crate::calls::failure::{Failure, Reason, Recipient};
 use crate::calls::{Answer, CallError, Part};
 use crate::clock;
 use crate::doors::a2a::not_read;
+use crate::doors::rpc::common::Common;
 use crate::results::{Author, OpenedCall, RecordedPart, Results};
+
+/// The outcomes in the access log of a call that the bridge has ended, and of one whose client has disconnected.
+const FAILED: &str = "failed";
+const CANCELLED: &str = "cancelled";
 
 type PartResult = Result<Part, CallError>;
 
@@ -61,14 +66,16 @@ struct NextRound {
     /// The progress token of the new request, as JSON.
     progress: Option<Text>,
     limits: Limits,
-    cancel: CancelOnDrop,
+    ending: Ending,
 }
 
-/// Cancels the call if the client disconnects.
-struct CancelOnDrop {
+/// Writes the request to the access log, and cancels the call if the client disconnects.
+struct Ending {
     mcp: Arc<Mcp>,
-    caller: Text,
-    /// The log key of the call; `None` once its answer has ended.
+    common: Common,
+    agent: Text,
+    method: Text,
+    /// The log key of the call; `None` once the answer has ended.
     key: Option<Text>,
 }
 
@@ -186,10 +193,7 @@ impl McpRequest<'_> {
     /// Passes the client's responses to the agent that has asked for them, and answers with the rest of the call.
     pub(super) async fn next_round(self, state: RoundState) -> Response {
         match self.parts_after(state).await {
-            Ok(parts) => {
-                self.note(ANSWERED);
-                self.respond(parts, None).await
-            }
+            Ok(parts) => self.respond(parts, None).await,
             Err(failure) => self.failed(&failure),
         }
     }
@@ -218,9 +222,11 @@ impl McpRequest<'_> {
         let Some(response) = state.response_in(&Params::read(&self.unit.bytes)?, &asked)? else {
             let again = state.input_required(&asked, &self.recipient);
             let again = again.ok_or_else(unknown)?;
+            self.note(ANSWERED);
             return Ok(stream::iter([Ok(Part::new(again, true))]).boxed());
         };
         self.send_response(&response).await?;
+        let agent = opened.agent.clone();
         let next = NextRound {
             parts: Some(parts),
             opened,
@@ -228,9 +234,11 @@ impl McpRequest<'_> {
             recipient: self.recipient.clone(),
             progress: progress_of(&self.unit),
             limits: self.common.calls.rules().limits,
-            cancel: CancelOnDrop {
+            ending: Ending {
                 mcp: Arc::clone(self.mcp),
-                caller: self.common.caller.clone(),
+                common: self.common.clone(),
+                agent,
+                method: self.method.clone(),
                 key: Some(state.key()),
             },
         };
@@ -265,27 +273,35 @@ impl NextRound {
     }
 
     async fn next(&mut self) -> Option<PartResult> {
-        let part = loop {
+        let (part, outcome) = loop {
             let parts = self.parts.as_mut()?;
             match timeout(self.opened.wait_for_part(), parts.recv()).await {
                 Ok(Some(Ok(part))) => {
                     self.state.received += 1;
+                    let outcome = match part.by {
+                        Author::Agent => ANSWERED,
+                        Author::Bridge => FAILED,
+                    };
                     if let Some(part) = self.part(&part) {
-                        break Ok(part);
+                        break (Ok(part), outcome);
                     }
                 }
-                Ok(Some(Err(error))) => break Err(error),
+                Ok(Some(Err(error))) => {
+                    let outcome = Failure::call(&error).reason_code();
+                    break (Err(error), outcome);
+                }
                 Ok(None) => return None,
                 Err(_late) => {
                     let message = "the answer was not recorded in time: the agent may have executed the request";
                     let failure = Failure::new(Reason::AnswerLost, message);
-                    break Ok(Part::new(failure.render(&self.recipient), true));
+                    let part = Part::new(failure.render(&self.recipient), true);
+                    break (Ok(part), failure.reason_code());
                 }
             }
         };
         if !matches!(&part, Ok(part) if !part.last) {
             self.parts = None;
-            self.cancel.key = None;
+            self.ending.end(outcome);
         }
         Some(part)
     }
@@ -317,12 +333,23 @@ impl NextRound {
     }
 }
 
-// === impl CancelOnDrop ===
+// === impl Ending ===
 
-impl Drop for CancelOnDrop {
+impl Ending {
+    /// Writes the outcome to the access log. Returns the log key of the call if it has not ended before.
+    fn end(&mut self, outcome: &str) -> Option<Text> {
+        let key = self.key.take()?;
+        self.common.note(&self.agent, &self.method, outcome);
+        Some(key)
+    }
+}
+
+impl Drop for Ending {
     fn drop(&mut self) {
-        let Some(key) = self.key.take() else { return };
-        let (mcp, caller) = (Arc::clone(&self.mcp), self.caller.clone());
+        let Some(key) = self.end(CANCELLED) else {
+            return;
+        };
+        let (mcp, caller) = (Arc::clone(&self.mcp), self.common.caller.clone());
         let results: &Results = &self.mcp.door.results;
         results.spawn(async move { mcp.cancel(&caller, &key).await });
     }
