@@ -376,6 +376,7 @@ fn call_limits(config: &Config) -> CallLimits {
         timeout: calls.timeout.0,
         max_timeout: calls.max_timeout.0,
         stream_timeout: calls.stream_timeout.0,
+        question_timeout: calls.question_timeout.0,
         max_pending: calls.max_pending as usize,
         max_pending_per_agent: calls.max_pending_per_agent.unwrap_or(quarter) as usize,
         budget_bytes: usize::try_from(calls.budget_bytes.0.as_u64()).unwrap_or(usize::MAX),

@@ -1361,3 +1361,30 @@ async fn a_request_with_an_idempotency_key_cannot_be_asked() {
     }
     calling.abort();
 }
+
+#[tokio::test]
+async fn a_client_that_does_not_answer_ends_the_call() {
+    let config = CONFIG.replace("calls: {", "calls: { question_timeout: 100ms, ");
+    assert_ne!(config, CONFIG);
+    let mut servers = Servers::open_with(&config).await;
+    let url = format!("{}/mcp/agents/maps", servers.front.base);
+    let asked = round(url.clone(), 1, json!({})).await;
+    let (_, call) = servers.next_request().await;
+    let call: Value = serde_json::from_str(&call).unwrap();
+    // The pong, and the refusal of the other question.
+    servers.next_request().await;
+    servers.next_request().await;
+    let (_, cancel) = servers.next_request().await;
+    let cancel: Value = serde_json::from_str(&cancel).unwrap();
+    assert_eq!(cancel["method"], "notifications/cancelled");
+    assert_eq!(cancel["params"]["requestId"], call["id"]);
+    let state = &asked[0]["result"]["requestState"];
+    let key = asked[0]["result"]["inputRequests"].as_object().unwrap();
+    let key = key.keys().next().unwrap();
+    let late = json!({ "requestState": state, "inputResponses": { key: {} } });
+    let late = round(url, 2, late).await;
+    let error = &late[0]["error"];
+    assert_eq!(error["data"]["reason"], "timeout", "{late:?}");
+    let message = error["message"].as_str().unwrap();
+    assert!(message.contains("calls.question_timeout"), "{message}");
+}

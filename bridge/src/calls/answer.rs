@@ -307,12 +307,12 @@ impl Answer {
                 self.calls.metrics.call_parts.inc();
                 self.consumed += 1;
                 self.timeout = self.part_timeout;
-                // A caller that is asked a question may take until the deadline of the whole answer.
-                self.deadline = if std::mem::take(&mut self.is_asking) {
-                    self.last_deadline
+                let next = if std::mem::take(&mut self.is_asking) {
+                    self.calls.limits.question_timeout
                 } else {
-                    self.deadline.max(Instant::now() + self.timeout)
+                    self.timeout
                 };
+                self.deadline = self.deadline.max(Instant::now() + next);
                 if part.last {
                     // Whoever handed over the last part has noted that the call has ended.
                     match self.is_resumed {
@@ -435,7 +435,9 @@ impl Answer {
         CallError::Timeout(Box::new(NoAnswer {
             after: self.timeout,
             agent: self.cancel.target().cloned().unwrap_or_default(),
-            request: if self.consumed > 0 && Instant::now() < self.last_deadline {
+            request: if !self.open_questions.is_empty() {
+                RequestState::Asked
+            } else if self.consumed > 0 && Instant::now() < self.last_deadline {
                 RequestState::Begun {
                     parts: self.consumed,
                 }

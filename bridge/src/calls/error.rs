@@ -89,6 +89,8 @@ pub enum RequestState {
         /// How many parts it has sent.
         parts: u32,
     },
+    /// The agent has asked its client a question, and the client has not answered it.
+    Asked,
     /// The answer has taken too long, although the agent sends parts.
     Unended {
         /// How many parts it has sent.
@@ -301,6 +303,12 @@ impl fmt::Display for NoAnswer {
                 return write!(
                     f,
                     "{named} did not end its answer: nothing came for {millis} ms after part {parts}"
+                );
+            }
+            RequestState::Asked => {
+                return write!(
+                    f,
+                    "the client did not answer a question of {named} in time (calls.question_timeout)"
                 );
             }
             RequestState::Unended { parts } => {

@@ -402,7 +402,10 @@ impl Failure {
         let millis = timeout.after.as_micros().div_ceil(1_000);
         let millis = u64::try_from(millis).unwrap_or(u64::MAX);
         // To wait longer does not help against an agent that has stopped.
-        let is_silent = matches!(timeout.request, RequestState::Begun { .. });
+        let is_silent = matches!(
+            timeout.request,
+            RequestState::Begun { .. } | RequestState::Asked
+        );
         let message = if timeout.rejected.is_some() || is_silent {
             timeout.to_string()
         } else {

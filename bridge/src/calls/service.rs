@@ -42,6 +42,8 @@ pub struct CallLimits {
     pub max_timeout: Duration,
     /// How long a streamed answer may take in total; `timeout` limits the time between two parts.
     pub stream_timeout: Duration,
+    /// How long a client may take to answer a question of the agent.
+    pub question_timeout: Duration,
     /// Maximum number of calls that wait for an answer.
     pub max_pending: usize,
     /// Maximum number of calls that wait for one agent.

@@ -57,6 +57,13 @@ pub struct CallsConfig {
     /// How long a streamed answer may take in total.
     #[schemars(extend("bounds" = ["1ms", "1day"]))]
     pub stream_timeout: AsText<Duration>,
+    /// How long an MCP client may take to answer a question of an agent (sampling, elicitation, roots). Then the call
+    /// fails, and the agent gets a cancel.
+    ///
+    /// Wrong: too short: people who fill in a form are too late. Too long: a client that does not come back blocks an
+    /// attached program with `concurrency: 1`.
+    #[schemars(extend("bounds" = ["1ms", "1day"]))]
+    pub question_timeout: AsText<Duration>,
     /// Maximum number of calls waiting for an answer; further callers get `429` with `Retry-After`.
     ///
     /// Wrong: too small: calls are refused. Too large: each waiting call takes 4 KiB of `budget_bytes`.
@@ -243,6 +250,7 @@ impl Default for CallsConfig {
             timeout: AsText(Duration::from_secs(30)),
             max_timeout: AsText(Duration::from_secs(300)),
             stream_timeout: AsText(Duration::from_secs(600)),
+            question_timeout: AsText(Duration::from_secs(300)),
             max_pending: 10_000,
             max_pending_per_agent: None,
             max_pending_per_caller: None,
