@@ -263,6 +263,13 @@ impl NoAnswer {
     }
 }
 
+fn named(agent: &str) -> String {
+    match agent {
+        "" => "the agent".to_owned(),
+        agent => format!("agent {agent:?}"),
+    }
+}
+
 impl fmt::Display for NoAnswer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
@@ -273,10 +280,7 @@ impl fmt::Display for NoAnswer {
         } = self;
         // Rounded up, because callers ask for whole milliseconds.
         let millis = after.as_micros().div_ceil(1_000);
-        let named = match agent.as_str() {
-            "" => "the agent".to_owned(),
-            agent => format!("agent {agent:?}"),
-        };
+        let named = named(agent);
         let destination = match request {
             RequestState::Expired => {
                 return f.write_str("the request had expired before the bridge read it");
@@ -294,8 +298,8 @@ impl fmt::Display for NoAnswer {
                 );
             }
             RequestState::Unaccepted(cause) => {
-                let cause = cause.as_deref().map(|cause| format!(" ({cause})"));
-                let cause = cause.unwrap_or_default();
+                let why = |cause| format!(" ({cause})");
+                let cause = cause.as_deref().map_or(String::new(), why);
                 let what = "the bus did not accept the request";
                 return write!(f, "not sent within {millis} ms: {what}{cause}");
             }
@@ -312,10 +316,8 @@ impl fmt::Display for NoAnswer {
                 );
             }
             RequestState::Unended { parts } => {
-                return write!(
-                    f,
-                    "{named} did not end its answer in time: {parts} parts came"
-                );
+                let what = "did not end its answer in time";
+                return write!(f, "{named} {what}: {parts} parts came");
             }
             RequestState::Published(destination) => destination,
         };
