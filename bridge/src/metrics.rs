@@ -745,7 +745,7 @@ mod tests {
     #[test]
     fn every_metric_has_help_and_a_unit_in_its_name() {
         let metrics = Metrics::new().unwrap();
-        assert_eq!(metrics.definitions().len(), 64);
+        assert_eq!(metrics.definitions().len(), 65);
         // A gauge without a unit suffix is named after what it counts.
         let gauges = [
             "a2abus_config_last_reload_successful",
