@@ -1275,6 +1275,11 @@ async fn a_question_is_the_answer_to_a_stateless_request_until_its_client_has_re
         assert_eq!(refused[0]["error"]["code"], -32_602, "{refused:?}");
     }
 
+    // A response of a wrong type does not reach the agent.
+    let wrong = json!({ "requestState": state, "inputResponses": { key: "yes" } });
+    let refused = ask(3, wrong).await;
+    assert_eq!(refused[0]["error"]["code"], -32_602, "{refused:?}");
+
     // Progress, a second question and then the answer.
     let to = call["id"].as_str().unwrap();
     let mut at = servers.reply_to.recv().await.unwrap();

@@ -351,7 +351,10 @@ impl Answer {
                     },
                     Some(CallerMessage::Part(Err(error))) => return Err(error),
                     Some(CallerMessage::ClientAnswer(answer)) if self.is_answer(&answer) => {
-                        self.deadline = Instant::now() + self.timeout;
+                        // Other questions keep their time.
+                        if self.open_questions.is_empty() {
+                            self.deadline = Instant::now() + self.timeout;
+                        }
                         self.send_to_agent(answer).await;
                     }
                     Some(CallerMessage::ClientAnswer(_)) => {

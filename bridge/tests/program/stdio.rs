@@ -50,14 +50,13 @@ fn free_port() -> u16 {
 
 /// The MCP server of the demonstration behind a bridge, and the URL of that.
 fn everything() -> (Program, String) {
-    let listen = format!("127.0.0.1:{}", free_port());
     let mut child = command(&[
         "demo",
         "--agents",
         "everything",
         "--serve",
         "--listen",
-        &listen,
+        "127.0.0.1:0",
     ])
     .spawn()
     .unwrap();
@@ -67,11 +66,15 @@ fn everything() -> (Program, String) {
         // Without a reader it would end.
         let mut line = String::new();
         while printed.read_line(&mut line).is_ok_and(|read| read > 0) {
-            let _ = serves.send(());
+            if let Some((_, url)) = line.split_once("MCP at ") {
+                let (url, _) = url.split_once("/mcp/").unwrap();
+                let _ = serves.send(url.to_owned());
+            }
+            line.clear();
         }
     });
-    served.recv_timeout(SOON).expect("the bridge serves");
-    (Program(child), format!("http://{listen}"))
+    let url = served.recv_timeout(SOON).expect("the bridge serves");
+    (Program(child), url)
 }
 
 impl Session {

@@ -89,10 +89,15 @@ impl RoundState {
             .map_err(|error| Failure::bad_params(&format!("params.inputResponses: {error}")))?;
         let name = Question::read(question).map(|question| question.id);
         let response = name.and_then(|name| Some((responses.get(&name)?, name)));
-        Ok(response.map(|(response, name)| {
-            let id = Value::from(question_id(self.call, &name));
-            jsonrpc::result(&id.to_string(), response.get())
-        }))
+        let Some((response, name)) = response else {
+            return Ok(None);
+        };
+        if !is_object(response) {
+            let message = format!("params.inputResponses[{name:?}] must be an object");
+            return Err(Failure::bad_params(&message));
+        }
+        let id = Value::from(question_id(self.call, &name));
+        Ok(Some(jsonrpc::result(&id.to_string(), response.get())))
     }
 
     /// The answer to a request whose client is asked this recorded question; `None` if the question is unreadable.
