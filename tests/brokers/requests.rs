@@ -132,6 +132,18 @@ calls: {{ timeout: 5m, reply_topic: {name}.replies }}"
     bridge.stop().await;
 }
 
+/// A bridge whose agents are on NATS, below `NAME.agents`.
+async fn on_nats(nats: &str, name: &str) -> Running {
+    Running::start(&format!(
+        "
+instance: test
+transports: {{ bus: {{ type: nats, servers: ['{nats}'] }} }}
+default_route: [{{ transport: bus, topic: '{name}.agents.{{targetagent}}' }}]
+calls: {{ timeout: 5m, reply_topic: {name}.replies }}"
+    ))
+    .await
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn the_error_of_a_nats_service_fails_the_call_at_once() {
     let Some(nats) = named(Kind::Nats) else {
@@ -141,14 +153,7 @@ async fn the_error_of_a_nats_service_fails_the_call_at_once() {
     let client = async_nats::connect(&nats).await.unwrap();
     let mut agent = client.subscribe(format!("{name}.agents.>")).await.unwrap();
     subscribed(&client).await;
-    let bridge = Running::start(&format!(
-        "
-instance: test
-transports: {{ bus: {{ type: nats, servers: ['{nats}'] }} }}
-default_route: [{{ transport: bus, topic: '{name}.agents.{{targetagent}}' }}]
-calls: {{ timeout: 5m, reply_topic: {name}.replies }}"
-    ))
-    .await;
+    let bridge = on_nats(&nats, &name).await;
     let rpc = r#"{"jsonrpc":"2.0","id":1,"error":{"code":-32000,"message":"full"}}"#;
     for (body, reported) in [
         ("", true),
@@ -354,14 +359,7 @@ async fn a_forged_status_of_nats_without_the_token_ends_no_call() {
     };
     let name = unique("forged");
     let client = async_nats::connect(&nats).await.unwrap();
-    let bridge = Running::start(&format!(
-        "
-instance: test
-transports: {{ bus: {{ type: nats, servers: ['{nats}'] }} }}
-default_route: [{{ transport: bus, topic: '{name}.agents.{{targetagent}}' }}]
-calls: {{ timeout: 5m, reply_topic: {name}.replies }}"
-    ))
-    .await;
+    let bridge = on_nats(&nats, &name).await;
     let mut agent = client.subscribe(format!("{name}.agents.>")).await.unwrap();
     subscribed(&client).await;
     let others = async {

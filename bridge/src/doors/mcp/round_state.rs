@@ -152,16 +152,20 @@ mod tests {
     use super::*;
     use crate::calls::callid::Replica;
 
-    #[test]
-    fn a_state_is_read_back_and_nothing_else_is() {
-        let state = RoundState {
+    fn state() -> RoundState {
+        RoundState {
             call: ReplyId {
                 call: CallId::new(Replica(3)).unwrap(),
                 token: None,
             },
             received: 2,
             secret: CallId::new(Replica(4)).unwrap(),
-        };
+        }
+    }
+
+    #[test]
+    fn a_state_is_read_back_and_nothing_else_is() {
+        let state = state();
         let text = state.to_string();
         let parse = |text: &str| RoundState::parse(text).map(|state| state.to_string());
         assert_eq!(parse(&text).as_ref(), Some(&text));
@@ -193,14 +197,7 @@ mod tests {
 
     #[test]
     fn a_question_keeps_the_bytes_of_its_params() {
-        let state = RoundState {
-            call: ReplyId {
-                call: CallId::new(Replica(3)).unwrap(),
-                token: None,
-            },
-            received: 1,
-            secret: CallId::new(Replica(4)).unwrap(),
-        };
+        let state = state();
         let recipient = Recipient::new("7".into(), a2abus_plugin::protocol::dialect::Dialect::Mcp);
         let asked = |question: &str| state.input_required(question.as_bytes(), &recipient);
         let answer =
