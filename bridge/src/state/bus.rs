@@ -71,9 +71,13 @@ impl BusLog {
         let source = shared.place.source();
         match (shared.transport.log_bounds(&source).await, &shared.missing) {
             (Err(error), Some(missing)) if error.kind() == TransportErrorKind::UnknownTopic => {
-                on_bus::create(&shared.transport, missing).await?;
-                tracing::info!(state = shared.spec.name, log = %shared.place, "created a log of the state");
-                shared.transport.log_bounds(&source).await
+                let created = on_bus::create(&shared.transport, missing).await;
+                if created.is_ok() {
+                    tracing::info!(state = shared.spec.name, log = %shared.place, "created a log of the state");
+                }
+                // Another replica may have created it by now, with another number of replicas.
+                let looked = shared.transport.log_bounds(&source).await;
+                looked.map_err(|error| created.err().unwrap_or(error))
             }
             (looked, _) => looked,
         }

@@ -62,6 +62,16 @@ impl ApiError {
         }
     }
 
+    /// Whether JetStream has fewer servers than the replicas that were requested.
+    pub(super) fn lacks_servers(&self) -> bool {
+        matches!(self.err_code, NO_PEERS | REPLICAS_NOT_SUPPORTED)
+    }
+
+    /// Whether a cluster lacks servers, and not a single server.
+    pub(super) fn is_cluster(&self) -> bool {
+        self.err_code == NO_PEERS
+    }
+
     /// A hint, if there is more to say than the description.
     fn help(&self) -> &'static str {
         match self.err_code {
@@ -297,7 +307,7 @@ async fn forbidden(mut refusals: broadcast::Receiver<Refusal>, subject: &str) {
     }
 }
 
-fn api_error(request: &str, error: ApiError) -> TransportError {
+pub(super) fn api_error(request: &str, error: ApiError) -> TransportError {
     TransportError::new(error.kind(), format!("ask JetStream for {request}")).caused_by(error)
 }
 

@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::Nats;
-use super::api::{CONSUMER_NOT_FOUND, STREAM_NOT_FOUND, merge};
+use super::api::{CONSUMER_NOT_FOUND, STREAM_NOT_FOUND, api_error, merge};
 use super::config::JetStreamConfig;
 use super::permissions::Permissions;
 use super::subscribe::{refused, subscribe_one};
@@ -27,6 +27,8 @@ struct UserData {
 
 /// The request for one's own permissions. Every server answers it if the user may ask.
 const USER_INFO: &str = "$SYS.REQ.USER.INFO";
+/// The replicas of a stream in a cluster, so that it survives the loss of a server.
+const CLUSTER_REPLICAS: u32 = 3;
 /// A refused request gets no answer.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -101,7 +103,8 @@ impl Nats {
         Ok(info.map(|mut info| info["config"].take()))
     }
 
-    /// Creates a stream with these settings of the JetStream API, and no other limits.
+    /// Creates a stream with these settings of the JetStream API, and no other limits. Unless they contain
+    /// `num_replicas`, a cluster stores it three times, and a server without a cluster once.
     ///
     /// # Errors
     /// Why JetStream refuses, or did not answer.
@@ -109,10 +112,21 @@ impl Nats {
         let mut config = json!({
             "name": name, "retention": "limits", "discard": "old",
             "max_consumers": -1, "max_msgs": -1, "max_bytes": -1,
+            "num_replicas": CLUSTER_REPLICAS,
         });
+        let is_given = settings.get("num_replicas").is_some();
         merge(&mut config, settings);
         let request = format!("STREAM.CREATE.{name}");
-        self.inner.api.command(&request, &config).await.map(drop)
+        match self.inner.api.ask(&request, &config).await? {
+            Err(error) if !is_given && error.lacks_servers() => {
+                if error.is_cluster() {
+                    tracing::warn!(stream = name, %error, "fewer than {CLUSTER_REPLICAS} servers of the cluster can store the stream, so it gets one replica and is lost with its server: once they can, run `nats stream edit {name} --replicas {CLUSTER_REPLICAS}`");
+                }
+                config["num_replicas"] = json!(1);
+                self.inner.api.command(&request, &config).await.map(drop)
+            }
+            answer => answer.map(drop).map_err(|error| api_error(&request, error)),
+        }
     }
 
     /// Creates a durable pull consumer with these settings of the JetStream API.

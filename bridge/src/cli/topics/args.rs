@@ -72,7 +72,7 @@ pub(super) struct Common {
     #[arg(long, value_name = "COUNT", value_parser = |text: &str| count(text, MAX_PARTITIONS))]
     pub(super) partitions: Option<u32>,
     /// Replicas of topics, and of streams that the configuration does not list; existing ones must have at least as
-    /// many. Default: the broker's.
+    /// many. Default: the broker's on Kafka; three for streams in a NATS cluster.
     #[arg(long, value_name = "COUNT", value_parser = |text: &str| count(text, MAX_REPLICAS))]
     pub(super) replicas: Option<u32>,
 }
