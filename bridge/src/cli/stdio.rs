@@ -31,6 +31,7 @@ use crate::lines::Lines;
   a2abus stdio --agent weather
   a2abus stdio --url http://bridge:8080
   a2abus stdio --agent weather -c a2abus.yaml
+  a2abus stdio --agent builds --timeout 5m
 
 An entry for the configuration of an editor or a desktop client:
   { \"mcpServers\": { \"weather\": { \"command\": \"a2abus\", \"args\": [\"stdio\", \"--agent\", \"weather\"] } } }
@@ -48,6 +49,10 @@ pub(crate) struct StdioArgs {
     /// A configuration file to use instead of a running bridge.
     #[arg(short, long, value_name = "FILE", conflicts_with = "url")]
     config: Option<PathBuf>,
+    /// How long each request may take, at most calls.max_timeout. Default: the timeouts of the section `calls` of the
+    /// bridge, which is 30 s until the answer or the next message.
+    #[arg(short, long, value_name = "DURATION", value_parser = timeout)]
+    timeout: Option<Duration>,
 }
 
 /// How long a bridge in this process may take to connect to its buses.
@@ -76,11 +81,11 @@ pub(crate) async fn run(args: StdioArgs) -> anyhow::Result<()> {
             return Err(Misuse(message).into());
         }
         telemetry::start(&quiet())?;
-        return serve(endpoint(&args.url, args.agent.as_deref())).await;
+        return serve(endpoint(&args.url, args.agent.as_deref()), args.timeout).await;
     };
     let own = LocalBridge::start(config).await?;
     let url = Url::parse(&format!("http://{}", own.door))?;
-    let served = serve(endpoint(&url, args.agent.as_deref())).await;
+    let served = serve(endpoint(&url, args.agent.as_deref()), args.timeout).await;
     own.stop.cancel();
     own.running.await?;
     served
@@ -104,12 +109,20 @@ fn endpoint(bridge: &Url, agent: Option<&str>) -> Url {
     url
 }
 
-async fn serve(endpoint: Url) -> anyhow::Result<()> {
+/// A time limit for the header `X-A2A-Timeout`, which has milliseconds.
+fn timeout(text: &str) -> Result<Duration, String> {
+    match humantime::parse_duration(text) {
+        Ok(timeout) if timeout < Duration::from_millis(1) => Err("must be at least 1ms".to_owned()),
+        parsed => parsed.map_err(|error| error.to_string()),
+    }
+}
+
+async fn serve(endpoint: Url, timeout: Option<Duration>) -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let input = std::io::stdin().as_fd().try_clone_to_owned();
     let input = tokio::fs::File::from_std(File::from(input?));
-    let relay = Relay::new(endpoint)?;
+    let relay = Relay::new(endpoint, timeout)?;
     tokio::select! {
         ended = relay.run(Lines::new(input, MAX_MESSAGE)) => ended,
         _ = terminate.recv() => Ok(()),

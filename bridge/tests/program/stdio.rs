@@ -215,6 +215,20 @@ fn a_cancelled_request_has_no_answer() {
 }
 
 #[test]
+fn a_request_takes_no_longer_than_its_timeout() {
+    let (_bridge, url) = everything();
+    let args = ["--agent", "everything", "--url", &url];
+    let mut stdio = Session::start(&[&args[..], &["--timeout", "200ms"]].concat());
+    stdio.open();
+    let call = json!({ "name": "test_sampling", "arguments": { "prompt": "hello" } });
+    stdio.call(1, "tools/call", &call);
+    // Nobody answers the question.
+    let error = stdio.answer(1);
+    assert_eq!(error["error"]["data"]["reason"], "timeout", "{error}");
+    assert_eq!(stdio.end(), 0);
+}
+
+#[test]
 fn a_stateless_request_gets_its_headers() {
     let (_bridge, url) = everything();
     let mut stdio = Session::start(&["--agent", "everything", "--url", &url]);

@@ -18,7 +18,7 @@ use a2abus_plugin::Text;
 use a2abus_plugin::protocol::dialect::Dialect;
 use anyhow::Context as _;
 use bytes::Bytes;
-use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderName, HeaderValue};
+use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Client, RequestBuilder, Response, StatusCode, Url};
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -32,6 +32,7 @@ use super::message::Message;
 use crate::calls::failure::{Failure, Reason, Recipient};
 use crate::cli::output::Closed;
 use crate::http::messages::Messages;
+use crate::http::negotiate::TIMEOUT_HEADER;
 use crate::lines::{Line, Lines, on_one_line};
 
 /// The relay of one client.
@@ -94,12 +95,19 @@ const MAX_RUNNING: usize = 1_024;
 // === impl Relay ===
 
 impl Relay {
-    /// A relay to the MCP interface at `endpoint`.
+    /// A relay to the MCP interface at `endpoint`. Each request may take `timeout`, or as long as the bridge says.
     ///
     /// # Errors
     /// When the HTTP client cannot be created.
-    pub(super) fn new(endpoint: Url) -> anyhow::Result<Self> {
-        let mut client = Client::builder().connect_timeout(CONNECT);
+    pub(super) fn new(endpoint: Url, timeout: Option<Duration>) -> anyhow::Result<Self> {
+        let mut headers = HeaderMap::new();
+        if let Some(timeout) = timeout {
+            let milliseconds = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
+            headers.insert(TIMEOUT_HEADER.clone(), HeaderValue::from(milliseconds));
+        }
+        let mut client = Client::builder()
+            .connect_timeout(CONNECT)
+            .default_headers(headers);
         if endpoint.host_str().is_some_and(is_here) {
             client = client.no_proxy();
         }
