@@ -463,6 +463,29 @@ async fn a_broken_event_is_refused_with_the_reason() {
         let message = answer["error"]["message"].as_str().unwrap();
         assert!(message.contains(what), "{message}");
     }
+    // Senders of events read only the status.
+    let untimely =
+        json!({"specversion": "1.0", "id": "1", "source": "/me", "type": "t", "time": "yesterday"});
+    let older = json!({"specversion": "0.3", "id": "1", "source": "/me", "type": "t"});
+    for (content_type, body) in [
+        ("application/cloudevents+json", untimely.to_string()),
+        ("application/cloudevents+json", older.to_string()),
+        ("application/cloudevents+json", "{".to_owned()),
+        ("application/cloudevents+json", "{}{}".to_owned()),
+        (
+            "application/cloudevents-batch+json",
+            json!([untimely, older]).to_string(),
+        ),
+    ] {
+        let sent = world
+            .post("/rpc/weather", body.clone())
+            .header("content-type", content_type);
+        let response = sent.send().await.unwrap();
+        assert_eq!(response.status().as_u16(), 400, "{body}");
+        let answer: Value = response.json().await.unwrap();
+        let first = answer.get(0).unwrap_or(&answer);
+        assert!(first["error"]["code"].is_number(), "{answer}");
+    }
     let avro = world
         .post("/rpc/weather", "x")
         .header("content-type", "application/cloudevents+avro");

@@ -185,6 +185,32 @@ async fn a_caller_that_leaves_gets_its_answer_when_it_comes_back() {
 }
 
 #[tokio::test]
+async fn an_answer_after_the_timeout_is_for_the_repeated_request() {
+    let mut front = Front::open().await;
+    let body = call("echo", json!({ "ms": 2_000 }));
+    let sent = front
+        .to("/rpc", body.as_str())
+        .header("idempotency-key", "k")
+        .header("x-a2a-timeout", "50");
+    let response = sent.send().await.unwrap();
+    let call = response.headers()["x-a2abus-call-id"].clone();
+    let error: Value = response.json().await.unwrap();
+    let data = &error["error"]["data"];
+    assert_eq!(
+        (&data["reason"], &data["timeoutMs"]),
+        (&json!("timeout"), &json!(50)),
+        "{error}"
+    );
+    for is_replay in [false, true] {
+        let response = timeout(SOON, send(&front, "k", &body)).await.unwrap();
+        assert_eq!(response.headers()["x-a2abus-call-id"], call, "{is_replay}");
+        assert!(response.text().await.unwrap().contains("agents.weather"));
+    }
+    front.next_request().await;
+    nothing_else_was_seen(&mut front).await;
+}
+
+#[tokio::test]
 async fn a_request_that_no_agent_received_is_executed_when_it_is_sent_again() {
     let front = Front::open().await;
     // No agent is named, so the request goes nowhere.

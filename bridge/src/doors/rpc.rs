@@ -141,7 +141,7 @@ where
             ));
             let served = match admitted.await {
                 // The charge for the head is released when the response begins.
-                Ok((taken, _charge)) => keyed::answered(door, taken, answered).await,
+                Ok((taken, _charge)) => keyed::answered(door, path, taken, answered).await,
                 Err(refusal) => Err((refusal, None)),
             };
             (caller, served)
@@ -229,7 +229,7 @@ async fn respond(
             let failure = Failure::new(Reason::Parse, message);
             common.note_refusal(failure.reason_code());
             let recipient = Recipient::unknown(common.dialect);
-            Ok(common.whole(failure.render(&recipient)))
+            Ok(common.refused(failure.render(&recipient)))
         }
     }
 }
@@ -299,8 +299,9 @@ fn read_head(
         let failure = Failure::call(&CallError::Draining);
         return Err((StatusCode::SERVICE_UNAVAILABLE, failure));
     }
+    let is_binary_event = negotiate::is_binary_event(&head.headers);
     // The data of an event may have any type.
-    if !negotiate::is_json_body(&head.headers) && !negotiate::is_binary_event(&head.headers) {
+    if !negotiate::is_json_body(&head.headers) && !is_binary_event {
         let message = "the body must be JSON: send it with Content-Type: application/json";
         let failure = Failure::new(Reason::ContentType, message);
         return Err((StatusCode::UNSUPPORTED_MEDIA_TYPE, failure));
@@ -329,9 +330,11 @@ fn read_head(
         accepts,
         dialect: negotiate::dialect_of(&hint),
         hint,
+        is_event: is_binary_event || negotiate::is_structured_event(&head.headers),
         sent_calls: SentCalls::default(),
         results: Arc::clone(&door.results),
         key: None,
+        is_patient: false,
         is_resumed: false,
     })
 }
@@ -396,7 +399,7 @@ pub(super) async fn read_body(
 
 async fn respond_to_one(common: &Common, item: Item) -> Result<Response, Refusal> {
     match item {
-        Item::Refused(body) => Ok(common.whole(body)),
+        Item::Refused(body) => Ok(common.refused(body)),
         Item::Request(item) => Ok(answer(common, item).await),
         Item::Notification(unit, reply) => Ok(match Box::pin(common.notify(unit)).await {
             Ok(()) => accepted(),

@@ -152,11 +152,15 @@ pub(crate) fn is_json_body(headers: &HeaderMap) -> bool {
 /// Whether the head is that of a CloudEvent in binary mode, and not in structured mode. Source: CloudEvents 1.0.2, HTTP
 /// protocol binding section 3.
 pub(crate) fn is_binary_event(headers: &HeaderMap) -> bool {
+    headers.contains_key("ce-specversion") && !is_structured_event(headers)
+}
+
+/// Whether the body contains CloudEvents, one or a batch, according to its type.
+pub(crate) fn is_structured_event(headers: &HeaderMap) -> bool {
     const STRUCTURED: &[u8] = b"application/cloudevents";
     let content_type = headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes);
     let start = content_type.and_then(|value| value.get(..STRUCTURED.len()));
-    headers.contains_key("ce-specversion")
-        && !start.is_some_and(|start| start.eq_ignore_ascii_case(STRUCTURED))
+    start.is_some_and(|start| start.eq_ignore_ascii_case(STRUCTURED))
 }
 
 fn is_json_type(main: &str, sub: &str) -> bool {

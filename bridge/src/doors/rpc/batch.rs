@@ -44,6 +44,7 @@ pub(super) async fn respond(door: &Door, common: &Common, units: Units) -> Respo
             Item::Request(request) => requests.push(Ok(request)),
         }
     }
+    let is_refused = notifications.is_empty() && requests.iter().all(Result::is_err);
     let are_events = requests.iter().all(|request| {
         let request = request.as_ref();
         request.is_ok_and(|request| request.reply.is_event())
@@ -66,6 +67,7 @@ pub(super) async fn respond(door: &Door, common: &Common, units: Units) -> Respo
         publish_in_order(common, notifications)
     );
     let mut response = match published {
+        _ if is_refused => common.refused(common.budget.replace(array(&answers))),
         _ if !answers.is_empty() => {
             let mut response = common.whole(common.budget.replace(array(&answers)));
             if are_events && !common.accepts.is_events_only() {

@@ -55,6 +55,8 @@ pub(in crate::doors) struct Common {
     pub(in crate::doors) accepts: Accepts,
     /// The properties of the body that the headers declare.
     pub(in crate::doors) hint: Hint,
+    /// Whether the headers say that the body contains CloudEvents.
+    pub(in crate::doors) is_event: bool,
     /// The dialect of errors about units whose dialect is unknown.
     pub(in crate::doors) dialect: Dialect,
     /// Counts its calls and notifications that an agent may have received.
@@ -62,6 +64,8 @@ pub(in crate::doors) struct Common {
     pub(in crate::doors) results: Arc<Results>,
     /// The idempotency key that it has claimed, as in the log.
     pub(in crate::doors) key: Option<Text>,
+    /// Whether its call may last for `calls.max_timeout`, because its caller can get the answer later.
+    pub(in crate::doors) is_patient: bool,
     /// Whether another replica made its call, and stopped before the answer.
     pub(in crate::doors) is_resumed: bool,
 }
@@ -260,21 +264,29 @@ impl Common {
                 return Err(CallError::Refused(Text::from_static(message)));
             }
         };
-        // The header is meant for the bridge; the configuration in the payload is meant for the agent.
-        let in_payload = unit.json_rpc.as_ref().and_then(|rpc| rpc.timeout_millis);
-        let timeout = self.timeout.or(in_payload.map(Duration::from_millis));
+        let timeout = self.in_time(self.timeout_of(&unit))?;
         Ok(calls::Request {
             arrived: self.arrived.into_std(),
             unit,
             data: None,
             call,
             target,
-            timeout: self.in_time(timeout)?,
+            timeout: match self.is_patient {
+                true => Some(Duration::MAX),
+                false => timeout,
+            },
             bounds_first_part: false,
             caller: self.caller.clone(),
             key: None,
             headers: self.headers.clone(),
         })
+    }
+
+    /// The timeout that the caller of a unit sets, if any.
+    pub(super) fn timeout_of(&self, unit: &Unit) -> Option<Duration> {
+        // The header is meant for the bridge; the configuration in the payload is meant for the agent.
+        let in_payload = unit.json_rpc.as_ref().and_then(|rpc| rpc.timeout_millis);
+        self.timeout.or(in_payload.map(Duration::from_millis))
     }
 
     /// The timeout that the caller sets, if any; an error if it has passed already, because the later units of a
@@ -313,6 +325,16 @@ impl Common {
     /// A response of one document, in a form that the caller accepts.
     pub(in crate::doors) fn whole(&self, body: Bytes) -> Response {
         self.whole_of_type(body, None)
+    }
+
+    /// The response to a payload that is refused as a whole. Senders of CloudEvents read only the status, and take 200
+    /// as an acknowledgement.
+    pub(super) fn refused(&self, body: Bytes) -> Response {
+        let mut response = self.whole(body);
+        if self.is_event {
+            *response.status_mut() = StatusCode::BAD_REQUEST;
+        }
+        response
     }
 
     /// A response of one document. If it is sent as an event, this is its type.

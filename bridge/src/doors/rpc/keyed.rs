@@ -10,6 +10,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use a2abus_plugin::protocol::jsonrpc::RpcBody;
 use a2abus_plugin::{Hint, Limits, Text, decode};
 use axum::body::Body;
 use axum::response::Response;
@@ -27,12 +28,12 @@ use super::head::{CALL_ID, header_of};
 use super::unit::Framed;
 use crate::budget::Charge;
 use crate::calls::callid::CallId;
-use crate::calls::failure::{Failure, Reason, SOON};
+use crate::calls::failure::{Failure, Reason, Recipient, SOON};
 use crate::clock;
 use crate::doors::door::{Door, IDEMPOTENCY_KEY, Refusal};
 use crate::http::respond::RETRY_AFTER_SECONDS;
 use crate::http::sse;
-use crate::metrics::IdempotencyOutcome as Outcome;
+use crate::metrics::{HttpPath, IdempotencyOutcome as Outcome};
 use crate::results::{Claim, KeyState, Results, StoredResponse, digest_of, key_of};
 use crate::state::{STORED, StateError};
 
@@ -56,10 +57,18 @@ struct ClaimedRequest {
     max_bytes: usize,
 }
 
+/// The JSON-RPC request with a key whose call continues after the timeout of its caller, who can get the answer later.
+struct PatientRequest {
+    recipient: Recipient,
+    /// The timeout of its caller.
+    timeout: Duration,
+}
+
 /// Has a request answered by `work`: a request with a key at most once. If it is refused because of its key, the error
 /// contains the id of the request, as its JSON token.
 pub(super) async fn answered<R>(
     door: &Door,
+    path: HttpPath,
     request: Box<AdmittedRequest>,
     work: impl FnOnce(Common, Parts, Bytes) -> R,
 ) -> Result<Response, (Refusal, Option<Text>)>
@@ -74,7 +83,7 @@ where
             };
             answered.await.map_err(|refusal| (refusal, None))
         }
-        Ok(Some(key)) => Box::pin(answered_once(door, *request, &key, work)).await,
+        Ok(Some(key)) => Box::pin(answered_once(door, path, *request, &key, work)).await,
         Err(refusal) => {
             let limits = door.calls.rules().limits;
             let id = id_of(&request.body, &request.common.hint, &limits);
@@ -85,6 +94,7 @@ where
 
 async fn answered_once<R>(
     door: &Door,
+    path: HttpPath,
     AdmittedRequest {
         mut common,
         head,
@@ -97,6 +107,11 @@ where
     R: Future<Output = Result<Response, Refusal>> + Send + 'static,
 {
     let limits = door.calls.rules().limits;
+    let patient = match path {
+        HttpPath::Rpc | HttpPath::RpcAgent => PatientRequest::of(&common, &body, &limits),
+        // These answer with tasks and streams, which have deadlines of their own.
+        _ => None,
+    };
     let path = head.uri.path_and_query().map_or("", |path| path.as_str());
     let longest = door.calls.longest() + MARGIN;
     let mut claim = Claim {
@@ -108,6 +123,7 @@ where
     let until = Instant::now() + door.calls.timeout_for(common.timeout);
     let state = Box::pin(claim_key(door, &key, (&mut claim, longest), until)).await;
     common.key = Some(Text::from(key.as_str()));
+    common.is_patient = patient.is_some();
     door.metrics.keyed(outcome_of(&state));
     if let Ok(KeyState::RecordedElsewhere(call)) = &state {
         (common.call, common.is_resumed) = (*call, true);
@@ -121,7 +137,11 @@ where
                 common: common.clone(),
                 max_bytes: door.largest_body(),
             };
-            let done = Box::pin(mine.done(work(common, head, body))).await;
+            let done = mine.done(work(common.clone(), head, body));
+            let done = match patient {
+                Some(patient) => Box::pin(patient.answered(&common, done)).await,
+                None => Box::pin(done).await,
+            };
             done.map_err(|refusal| (refusal, None))
         }
         Ok(KeyState::Answered(stored_response)) => {
@@ -281,6 +301,44 @@ fn read_key(headers: &HeaderMap) -> Result<Option<String>, Refusal> {
         format!("Idempotency-Key must be one value of 1 to {MAX_KEY} visible ASCII characters");
     let failure = Failure::new(Reason::InvalidParams, message);
     Err((StatusCode::BAD_REQUEST, failure))
+}
+
+// === impl PatientRequest ===
+
+impl PatientRequest {
+    /// The request of a body; `None` if it is none, or asks for a stream.
+    fn of(common: &Common, body: &Bytes, limits: &Limits) -> Option<Self> {
+        let Framed::One(Ok(unit)) = Framed::of(body, decode(body, &common.hint, limits)) else {
+            return None;
+        };
+        let message = unit.json_rpc.as_ref()?;
+        matches!(message.body, RpcBody::Call { streaming: false }).then(|| Self {
+            recipient: Recipient::of(&unit),
+            timeout: common.calls.timeout_for(common.timeout_of(&unit)),
+        })
+    }
+
+    /// The response, or the error `timeout` after the timeout of the caller.
+    async fn answered(
+        self,
+        common: &Common,
+        response: impl Future<Output = Result<Response, Refusal>>,
+    ) -> Result<Response, Refusal> {
+        let until = common.arrived + self.timeout;
+        if let Ok(response) = timeout_at(until, response).await {
+            return response;
+        }
+        let millis = u64::try_from(self.timeout.as_millis()).unwrap_or(u64::MAX);
+        let message = format!(
+            "no answer within {millis} ms; the agent may still answer: send the request again with the same Idempotency-Key to get its answer"
+        );
+        let failure = Failure::new(Reason::Timeout, message).detail("timeoutMs", millis);
+        common.note_refusal(failure.reason_code());
+        let mut response = common.whole(failure.render(&self.recipient));
+        let call = header_of(&[common.call]);
+        response.headers_mut().insert(CALL_ID, call);
+        Ok(response)
+    }
 }
 
 // === impl ClaimedRequest ===
