@@ -20,8 +20,8 @@ const WINDOW: Duration = Duration::from_secs(10);
 #[derive(Debug, Clone, Default)]
 pub struct LogLimits(Arc<Mutex<Vec<Arc<Line>>>>);
 
-/// Decides whether a line of one kind is written.
-#[derive(Debug)]
+/// Decides whether a line of one kind is written. Cheap to clone.
+#[derive(Debug, Clone)]
 pub(crate) struct LogLimit(Arc<Line>);
 
 /// One kind of line.

@@ -358,6 +358,10 @@ impl Process {
             passed,
             body_timeout: http.header_timeout.0,
             results,
+            state_failures: self.log.limit(
+                Level::ERROR,
+                "more requests could not read or store a record of the state",
+            ),
         };
         let executor = self.workflows.clone();
         let executor = executor.map(|workflows| doors::workflows::router(door.clone(), workflows));

@@ -48,7 +48,6 @@ pub(crate) use self::post::EXPOSED;
 pub(in crate::doors) use self::post::framed;
 pub(crate) use self::shared::{A2a, LiveSettings, Settings};
 pub(crate) use self::webhooks::{AllowedUrls, PushSettings};
-pub(in crate::doors) use self::work::not_read;
 
 use std::sync::Arc;
 

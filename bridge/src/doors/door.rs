@@ -17,10 +17,12 @@ use crate::calls::{CallError, Calls};
 use crate::http::body::{self, BodyError};
 use crate::http::respond::refusal;
 use crate::http::{Hosts, Peer, hosts, negotiate};
+use crate::log_limit::LogLimit;
 use crate::metrics::{HttpPath, Metrics};
 use crate::readiness::Readiness;
 use crate::registry::Registry;
 use crate::results::Results;
+use crate::state::StateError;
 
 /// The state of the HTTP listener.
 #[derive(Debug, Clone)]
@@ -43,6 +45,8 @@ pub(crate) struct Door {
     pub body_timeout: Duration,
     /// The answers to requests with an idempotency key.
     pub(crate) results: Arc<Results>,
+    /// Lines about requests that fail because a log of the state does not answer.
+    pub(crate) state_failures: LogLimit,
 }
 
 /// The header that makes the bridge execute a request only once.
@@ -175,6 +179,30 @@ impl Door {
                 (StatusCode::BAD_REQUEST, failure)
             }
         })
+    }
+
+    /// The error for a request that could not store a record; `what` is a plural noun.
+    pub(super) fn not_stored(&self, what: &str, error: &StateError) -> Failure {
+        if let StateError::Full { .. } = error {
+            let message = format!(
+                "no more {what} can be stored, because the memory is full and none can be removed: try again later"
+            );
+            return Failure::new(Reason::Exhausted, message);
+        }
+        if let Some(suppressed) = self.state_failures.allow() {
+            tracing::error!(what, %error, suppressed, "a record of the state was not stored");
+        }
+        let message = format!("{what} cannot be stored now: try again later");
+        Failure::new(Reason::AgentUnavailable, message)
+    }
+
+    /// The error for a request that could not read a log.
+    pub(super) fn not_read(&self, what: &str, error: &StateError) -> Failure {
+        if let Some(suppressed) = self.state_failures.allow() {
+            tracing::error!(what, %error, suppressed, "a log of the state was not read");
+        }
+        let message = format!("the log of {what} cannot be read now: try again later");
+        Failure::new(Reason::AgentUnavailable, message)
     }
 
     /// Like [`Door::check_in`], but returns the response to a refused request.

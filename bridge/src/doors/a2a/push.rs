@@ -13,8 +13,9 @@ use serde_json::{Value, json};
 
 use super::method::Push;
 use super::webhooks::PushSettings;
-use super::work::{A2aRequest, gone, no_push, not_read, not_stored};
+use super::work::{A2aRequest, no_push, not_found};
 use crate::calls::failure::{Failure, Reason};
+use crate::doors::door::Door;
 use crate::tasks::Task;
 use crate::tasks::push::{Authentication, StoredWebhook, Webhook};
 
@@ -94,14 +95,17 @@ impl A2aRequest<'_> {
         let task = task.ok_or_else(|| Failure::bad_params("params name no task"))?;
         let stored = self.task(&task).await?;
         let latest = push.webhooks.latest().await;
-        latest.map_err(|error| not_read("webhooks", &error))?;
+        latest.map_err(|error| self.a2a.door.not_read("webhooks", &error))?;
         let id = id.map(|id| push.named(&task, id));
         let is_1_0 = self.parsed.dialect == Dialect::A2a10;
         match what {
             Push::Set => {
                 let checked = push.check(params.into_wire(), is_1_0)?;
-                let id = push.set(&task, &stored, checked).await?;
-                let stored = push.webhooks.get(&task, &id).ok_or_else(|| gone(&task))?;
+                let id = push.set(&self.a2a.door, (&task, &stored), checked).await?;
+                let stored = push
+                    .webhooks
+                    .get(&task, &id)
+                    .ok_or_else(|| not_found(&task))?;
                 Ok(push.config_json(&stored, is_1_0).to_string())
             }
             Push::Get => {
@@ -127,7 +131,11 @@ impl A2aRequest<'_> {
                 let id =
                     id.ok_or_else(|| Failure::bad_params("params must name a configuration"))?;
                 let deleted = push.webhooks.delete(&task, &id).await;
-                deleted.map_err(|error| not_stored("push notification configurations", &error))?;
+                deleted.map_err(|error| {
+                    self.a2a
+                        .door
+                        .not_stored("push notification configurations", &error)
+                })?;
                 Ok(if is_1_0 { "{}" } else { "null" }.to_owned())
             }
         }
@@ -157,19 +165,23 @@ impl A2aRequest<'_> {
         task: &Text,
         checked: Option<Checked>,
     ) -> impl Future<Output = Result<(), Failure>> + Send + use<> {
-        let settings = &self.a2a.settings;
-        let (push, tasks) = (settings.push.clone(), Arc::clone(&settings.tasks));
-        let task = task.clone();
+        let (a2a, task) = (Arc::clone(self.a2a), task.clone());
         async move {
-            let (Some(push), Some(checked)) = (push, checked) else {
+            let (Some(push), Some(checked)) = (&a2a.settings.push, checked) else {
                 return Ok(());
             };
-            let stored = tasks.get(&task).ok_or_else(|| gone(&task))?;
-            let set = push.set(&task, &stored, checked).await;
-            if let Err(failure) = &set {
-                // The caller may be gone.
+            let stored = a2a
+                .settings
+                .tasks
+                .get(&task)
+                .ok_or_else(|| not_found(&task))?;
+            let set = push.set(&a2a.door, (&task, &stored), checked).await;
+            // The caller may be gone.
+            if let Err(failure) = &set
+                && let Some(suppressed) = a2a.door.state_failures.allow()
+            {
                 let error = failure.message();
-                tracing::error!(%task, error, "the webhook of a task was not stored");
+                tracing::error!(%task, error, suppressed, "the webhook of a task was not stored");
             }
             set.map(drop)
         }
@@ -182,14 +194,14 @@ impl PushSettings {
     /// Stores a webhook. Its id is the task id, unless the client has chosen one.
     pub(super) async fn set(
         &self,
-        task: &str,
-        stored: &Task,
+        door: &Door,
+        (task, stored): (&str, &Task),
         checked: Checked,
     ) -> Result<String, Failure> {
         let id = self.id_of(task, &checked)?;
         let after = (stored.position, stored.status.state.is_terminal());
         let stored = self.webhooks.set(task, &id, checked.webhook, after).await;
-        stored.map_err(|error| not_stored("push notification configurations", &error))?;
+        stored.map_err(|error| door.not_stored("push notification configurations", &error))?;
         Ok(id)
     }
 

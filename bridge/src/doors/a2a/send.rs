@@ -19,10 +19,11 @@ use tokio::time::{Instant, timeout_at};
 
 use super::method::Method;
 use super::push::Checked;
-use super::work::{A2aRequest, Reply, gone, not_found, not_stored, of_call};
+use super::work::{A2aRequest, Reply, not_found, of_call};
 use super::write::WriteContext;
 use crate::calls::failure::{Failure, POINTER, Reason};
 use crate::calls::{Answer, CallError};
+use crate::doors::door::Door;
 use crate::doors::rpc::common::{CallOptions, TimeoutLimits};
 use crate::shares::Share;
 use crate::state::{ATTENDED, STORED, StateError};
@@ -188,10 +189,10 @@ impl A2aRequest<'_> {
         let beginning = (id.clone(), self.beginning(agent, &outbound));
         let begun = self.begun((&id, room), webhook, streams);
         let begun = tasks.begin(beginning, answer, first, begun);
-        let (registered, subscribed) = in_time(begun, until, &id).await?;
+        let (registered, subscribed) = in_time(begun, until, (&id, &self.a2a.door)).await?;
         registered?;
         if streams {
-            let subscribed = subscribed.ok_or_else(|| gone(&id))?;
+            let subscribed = subscribed.ok_or_else(|| not_found(&id))?;
             // The client has the earlier messages of a task that it continues. Some clients would show them again.
             let history = configuration.history_length;
             let history = history.or(is_continuation.then_some(1));
@@ -201,7 +202,7 @@ impl A2aRequest<'_> {
             // On timeout, the caller gets the current task.
             let _ = timeout_at(until, tasks.at_rest(&id)).await;
         }
-        let task = tasks.get(&id).ok_or_else(|| gone(&outbound.task))?;
+        let task = tasks.get(&id).ok_or_else(|| not_found(&outbound.task))?;
         let of = WriteContext::task(self.parsed.dialect, &id, &task);
         Ok(self.whole(&of.answer(&task, configuration.history_length)))
     }
@@ -252,7 +253,7 @@ impl A2aRequest<'_> {
     fn room_in(&self, outbound: &Outbound, at_once: bool) -> Result<Option<Share<Text>>, Failure> {
         if at_once {
             let is_read = self.a2a.settings.tasks.check_read();
-            is_read.map_err(|error| not_stored("tasks", &error))?;
+            is_read.map_err(|error| self.a2a.door.not_stored("tasks", &error))?;
         }
         if outbound.is_continuation {
             return Ok(None);
@@ -545,21 +546,23 @@ impl<'a> Configuration<'a> {
 async fn in_time<T>(
     begun: oneshot::Receiver<Result<T, StateError>>,
     until: Instant,
-    task: &Text,
+    (task, door): (&Text, &Door),
 ) -> Result<T, Failure> {
     let now = Instant::now();
     let begun = timeout_at(until.clamp(now + STORED, now + ATTENDED), begun).await;
-    let begun = begun.map_err(|_| not_stored_yet(task))?;
+    let begun = begun.map_err(|_| not_stored_yet(task, door))?;
     let begun = begun.unwrap_or(Err(StateError::Closed("tasks")));
-    begun.map_err(|error| not_stored("tasks", &error))
+    begun.map_err(|error| door.not_stored("tasks", &error))
 }
 
 /// The error when the agent has a message, but its task, or the webhook in it, was not stored in time.
-fn not_stored_yet(task: &Text) -> Failure {
+fn not_stored_yet(task: &Text, door: &Door) -> Failure {
     let message = format!(
         "the message was sent to the agent, but its task {task} was not stored in time: get the task later"
     );
-    tracing::error!(%task, "a task was not stored in time: its caller gets an error, and the task continues");
+    if let Some(suppressed) = door.state_failures.allow() {
+        tracing::error!(%task, suppressed, "a task was not stored in time: its caller gets an error, and the task continues");
+    }
     Failure::new(Reason::AnswerLost, message).detail("taskId", task.as_str())
 }
 

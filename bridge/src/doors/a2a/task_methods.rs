@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::follow::Reader;
-use super::work::{A2aRequest, Reply, gone, not_found, not_read, not_stored};
+use super::work::{A2aRequest, Reply, not_found};
 use super::write::{WriteContext, state};
 use crate::calls::failure::{Failure, Reason};
 use crate::doors::rpc::common::{CallOptions, Common, Target};
@@ -119,7 +119,7 @@ impl A2aRequest<'_> {
     /// A task that is visible under this path: of its agent, or of any agent.
     pub(super) async fn task(&self, id: &str) -> Result<Task, Failure> {
         let task = self.a2a.settings.tasks.find(id).await;
-        let task = task.map_err(|error| not_read("tasks", &error))?;
+        let task = task.map_err(|error| self.a2a.door.not_read("tasks", &error))?;
         let task = task.filter(|task| self.named().is_none_or(|agent| task.agent == agent));
         task.ok_or_else(|| not_found(id))
     }
@@ -156,7 +156,7 @@ impl A2aRequest<'_> {
         let context = params.context_id.filter(|context| !context.is_empty());
         let tasks = &self.a2a.settings.tasks;
         let latest = tasks.latest().await;
-        latest.map_err(|error| not_read("tasks", &error))?;
+        latest.map_err(|error| self.a2a.door.not_read("tasks", &error))?;
         let (tasks, total) = tasks.list(context.as_deref(), matches, (skip, size));
         let has_artifacts = params.include_artifacts.unwrap_or(false);
         let history = params.history_length.or(Some(0));
@@ -195,7 +195,7 @@ impl A2aRequest<'_> {
         }
         let id = Text::from(params.id);
         let subscribed = self.a2a.settings.tasks.follow(&id, last);
-        let subscribed = subscribed.ok_or_else(|| gone(&id))?;
+        let subscribed = subscribed.ok_or_else(|| not_found(&id))?;
         self.stream(id, subscribed, last, None)
     }
 
@@ -255,10 +255,12 @@ impl A2aRequest<'_> {
                     let status = Status::now(State::Canceled, None);
                     tasks.record_for_caller(&id, &Event::Status(status)).await
                 };
-                stored.await.map_err(|error| not_stored("tasks", &error))?;
+                stored
+                    .await
+                    .map_err(|error| self.a2a.door.not_stored("tasks", &error))?;
             }
         }
-        let task = tasks.get(&id).ok_or_else(|| gone(&id))?;
+        let task = tasks.get(&id).ok_or_else(|| not_found(&id))?;
         if task.status.state != State::Canceled {
             return Err(not_cancelable(&id, &task));
         }

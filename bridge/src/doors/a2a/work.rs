@@ -19,7 +19,6 @@ use crate::calls::CallError;
 use crate::calls::failure::{Failure, Reason};
 use crate::config::AgentCardConfig;
 use crate::doors::rpc::common::{Common, Target};
-use crate::state::StateError;
 
 /// The head of an HTTP request, for all requests in its body.
 #[derive(Debug, Clone)]
@@ -190,33 +189,4 @@ pub(super) fn no_push() -> Failure {
 /// The error for an unknown task.
 pub(super) fn not_found(id: &str) -> Failure {
     Failure::new(Reason::TaskNotFound, format!("task not found: {id:?}"))
-}
-
-/// The error for a task that was removed meanwhile.
-pub(super) fn gone(id: &str) -> Failure {
-    not_found(id)
-}
-
-/// The error when a record was not stored; `what` is a plural noun.
-pub(super) fn not_stored(what: &str, error: &StateError) -> Failure {
-    match error {
-        StateError::Full { .. } => {
-            let message = format!(
-                "no more {what} can be stored, because the memory is full and none can be removed: try again later"
-            );
-            Failure::new(Reason::Exhausted, message)
-        }
-        other => {
-            tracing::error!(what, error = %other, "a record of the state was not stored");
-            let message = format!("{what} cannot be stored now: try again later");
-            Failure::new(Reason::AgentUnavailable, message)
-        }
-    }
-}
-
-/// The error when a log could not be read.
-pub(in crate::doors) fn not_read(what: &str, error: &StateError) -> Failure {
-    tracing::error!(what, %error, "a log of the state was not read");
-    let message = format!("the log of {what} cannot be read now: try again later");
-    Failure::new(Reason::AgentUnavailable, message)
 }

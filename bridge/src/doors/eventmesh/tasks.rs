@@ -18,7 +18,7 @@ use tokio::time::timeout;
 
 use crate::budget::Charge;
 use crate::calls::failure::{Failure, Reason};
-use crate::doors::a2a::{A2a, framed, holding, internal, not_read, refusal_of};
+use crate::doors::a2a::{A2a, framed, holding, internal, refusal_of};
 use crate::doors::door::Refusal;
 use crate::doors::permit::{Action, Principal, permit};
 use crate::doors::rpc::Endpoint;
@@ -167,7 +167,7 @@ pub(super) async fn list(
         let _held = admitted?;
         let Query(list) = query.map_err(|error| bad(&error))?;
         let latest = a2a.settings.tasks.latest().await;
-        latest.map_err(|error| refusal_of(not_read("tasks", &error)))?;
+        latest.map_err(|error| refusal_of(a2a.door.not_read("tasks", &error)))?;
         listed(&a2a.settings.tasks, &list)
     };
     let response = listed.await;
@@ -338,7 +338,7 @@ async fn task(
 ) -> Result<(Text, Task), Refusal> {
     let Path(name) = name.map_err(|error| bad(&error))?;
     let task = a2a.settings.tasks.find(&name).await;
-    let task = task.map_err(|error| refusal_of(not_read("tasks", &error)))?;
+    let task = task.map_err(|error| refusal_of(a2a.door.not_read("tasks", &error)))?;
     let task = task.ok_or_else(|| refusal_of(not_found(&name)))?;
     Ok((name.into(), task))
 }

@@ -33,7 +33,6 @@ use crate::calls::callid::ReplyId;
 use crate::calls::failure::{Failure, Reason, Recipient};
 use crate::calls::{Answer, CallError, Part};
 use crate::clock;
-use crate::doors::a2a::not_read;
 use crate::doors::rpc::common::Common;
 use crate::results::{Author, OpenedCall, RecordedPart, Results};
 
@@ -209,7 +208,7 @@ impl McpRequest<'_> {
             )
         };
         let opened = results.lasting(call, state.received, &state.key()).await;
-        let opened = opened.map_err(|error| not_read("results", &error))?;
+        let opened = opened.map_err(|error| self.mcp.door.not_read("results", &error))?;
         let target = self.common.target.name();
         let is_same = |opened: &Arc<OpenedCall>| target.is_none_or(|agent| opened.agent == agent);
         let opened = opened.filter(is_same).ok_or_else(unknown)?;

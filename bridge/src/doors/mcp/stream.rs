@@ -29,7 +29,6 @@ use crate::budget::ClientBudget;
 use crate::calls::callid::CallId;
 use crate::calls::failure::{Failure, Reason, Recipient};
 use crate::calls::{CallError, Part};
-use crate::doors::a2a::not_read;
 use crate::doors::door::Refusal;
 use crate::http::sse::{Frame, frames_response};
 use crate::results::{Author, OpenedCall, RecordedPart, Results};
@@ -263,7 +262,7 @@ impl Mcp {
         let results = &self.door.results;
         let opened = results.lasting(call, received, &session.key()).await;
         let opened = opened.map_err(|error| {
-            let failure = not_read("results", &error);
+            let failure = self.door.not_read("results", &error);
             (StatusCode::SERVICE_UNAVAILABLE, failure)
         })?;
         let opened = opened.ok_or_else(unknown)?;
