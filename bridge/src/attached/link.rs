@@ -17,6 +17,7 @@ use http::HeaderMap;
 use prometheus::{IntCounter, IntGauge};
 use serde::Deserialize;
 use serde_json::value::RawValue;
+use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -607,7 +608,8 @@ impl Drop for Waiting {
             bytes: cancel.into(),
             call: None,
         };
-        if self.link.input.try_send(line).is_err() {
+        // A server that has stopped needs no cancel.
+        if let Err(TrySendError::Full(_)) = self.link.input.try_send(line) {
             self.link.log.drops.inc();
             self.link.strange(
                 "too many messages wait for an attached server, so a cancel was not sent to it",
