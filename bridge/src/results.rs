@@ -154,7 +154,7 @@ impl Results {
         }
     }
 
-    /// Claims a key for a request, unless another request has claimed it.
+    /// Claims a key for a request, unless another request has claimed it. Waits while the log elects a leader.
     ///
     /// # Errors
     /// When the log is unavailable until the deadline; then the request must not be executed.
@@ -172,7 +172,8 @@ impl Results {
         let until = Instant::now() + deadline.min(ATTENDED);
         for _ in 0..CLAIMS {
             let left = until.saturating_duration_since(Instant::now());
-            self.view.commit(key, Some(claimed.clone()), left).await?;
+            let claimed = Some(claimed.clone());
+            self.view.commit_again(key, claimed, left).await?;
             if let Some(state) = self.key_state(key, claim) {
                 return Ok(state);
             }

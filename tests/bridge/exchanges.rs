@@ -343,6 +343,52 @@ fn contains(whole: &Value, part: &Value) -> bool {
 }
 
 #[tokio::test]
+async fn answers_of_common_serializers_are_accepted() {
+    const MARK: &str = "\u{feff}";
+    let mut world = World::new().await;
+    let error = r#"{"code":-1,"message":"no"}"#;
+    for (mark, answer, expected) in [
+        (
+            "",
+            r#""result":{"n":1},"error":null"#,
+            r#"{"n":1}"#.to_owned(),
+        ),
+        ("", r#""error":null,"result":null"#, "null".to_owned()),
+        (
+            "",
+            &format!(r#""result":null,"error":{error}"#),
+            error.to_owned(),
+        ),
+        (MARK, r#""result":{"n":1}"#, r#"{"n":1}"#.to_owned()),
+    ] {
+        world.ask(request("7")).await;
+        let request = world.next_request().await;
+        let id = id_of(&request);
+        let answer = Message::plain(format!(r#"{mark}{{"jsonrpc":"2.0","id":"{id}",{answer}}}"#));
+        world.answer(&request, answer).await;
+        let reply_message = world.reply_message().await;
+        let text = text(&reply_message);
+        assert!(
+            text.starts_with('{') && text.contains(r#""id":7"#),
+            "{text}"
+        );
+        assert!(text.contains(&expected), "{text}");
+    }
+    // JSON that is no JSON-RPC.
+    world.ask(request("7")).await;
+    let request = world.next_request().await;
+    let mut answer = request.message.clone();
+    answer.body = Some(format!("{MARK}{{}}").into());
+    world.answer(&request, answer).await;
+    let reply_message = world.reply_message().await;
+    assert_eq!(
+        text(&reply_message),
+        r#"{"jsonrpc":"2.0","id":7,"result":{}}"#
+    );
+    world.end().await;
+}
+
+#[tokio::test]
 async fn an_invalid_answer_fails_the_request_at_once() {
     let mut world = World::new().await;
     for answer in [

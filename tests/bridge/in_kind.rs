@@ -494,6 +494,31 @@ async fn a_broken_event_is_refused_with_the_reason() {
 }
 
 #[tokio::test]
+async fn a_message_about_the_connection_itself_is_refused() {
+    let mut world = World::new().await;
+    for (ty, path) in [
+        ("handshake/req", "/rpc/weather"),
+        ("ping", "/rpc/weather"),
+        ("shutdown", "/rpc"),
+    ] {
+        let message =
+            json!({"type": ty, "id": "1", "version": "1.0", "ts": 1, "auth_token": "secret"});
+        let response = world.post(path, message.to_string()).send().await.unwrap();
+        let answer: Value = response.json().await.unwrap();
+        assert_eq!(answer["error"]["data"]["reason"], "link_local", "{answer}");
+        let message = answer["error"]["message"].as_str().unwrap();
+        assert!(message.contains("is not published"), "{message}");
+    }
+    // The agent gets only the next one.
+    let response = tokio::spawn(world.post("/rpc/weather", TOOL_CALL).send());
+    let request = world.agent_request().await;
+    assert_eq!(text(&request.message), TOOL_CALL);
+    world.answer(&request, Message::plain(TOOL_ANSWER)).await;
+    response.await.unwrap().unwrap();
+    world.end().await;
+}
+
+#[tokio::test]
 async fn a_batch_may_mix_families() {
     let mut world = World::new().await;
     let rpc = r#"{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{}}"#;

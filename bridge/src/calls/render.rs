@@ -21,9 +21,10 @@ use a2abus_models::e2a::{
     AgentResponse, AgentResponseChunk, CallMode, Caller, E2aResponse, Fold, FoldLimits, FoldStep,
     FoldStepKind, JsonRpcId, Trust,
 };
+use a2abus_plugin::json::BYTE_ORDER_MARK;
 use a2abus_plugin::protocol::jsonrpc::{Id, JsonRpc, code, splice};
 use a2abus_plugin::{Event, Family, Kind, Limits, Text, extension};
-use bytes::Bytes;
+use bytes::{Buf as _, Bytes};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use smallvec::smallvec;
@@ -75,6 +76,14 @@ pub(crate) fn released(request: &CallRequest, progress: &mut Progress) -> Parts 
         .into_iter()
         .filter_map(|step| part_of_step(id, step))
         .collect()
+}
+
+/// A document without a byte order mark, which parsers of JSON refuse, in a stream on every line.
+fn without_mark(mut document: Bytes) -> Bytes {
+    if document.starts_with(BYTE_ORDER_MARK) {
+        document.advance(BYTE_ORDER_MARK.len());
+    }
+    document
 }
 
 /// The agent's message unchanged, for a caller that is not a JSON-RPC client.
@@ -142,7 +151,7 @@ impl Reply<'_> {
         };
         Ok(smallvec![Part {
             outcome: unit.outcome(),
-            ..Part::new(body, last)
+            ..Part::new(without_mark(body), last)
         }])
     }
 
@@ -375,7 +384,7 @@ fn result(id: &str, value: &[u8]) -> Bytes {
         b"{\"jsonrpc\":\"2.0\",\"id\":",
         id.as_bytes(),
         b",\"result\":",
-        value,
+        value.strip_prefix(BYTE_ORDER_MARK).unwrap_or(value),
         b"}",
     ])
 }

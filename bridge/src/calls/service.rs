@@ -249,6 +249,13 @@ impl Calls {
             .min(self.limits.max_timeout)
     }
 
+    /// The timeout for a call whose caller can get the answer after its own timeout. Until then the call counts against the
+    /// limits of its caller and its agent, so it does not last much longer.
+    pub(crate) fn patience(&self, requested: Option<Duration>) -> Duration {
+        self.timeout_for(requested)
+            .saturating_add(self.limits.timeout)
+    }
+
     /// How long a stream may last.
     pub(crate) fn stream_timeout(&self) -> Duration {
         self.limits.stream_timeout

@@ -185,9 +185,10 @@ pub(crate) fn timeout(headers: &HeaderMap) -> Result<Option<Duration>, BadTimeou
     }
 }
 
-/// Reads the headers that describe the payload.
+/// Reads the headers that describe the payload. A message about the sender's own connection is not for an agent.
 pub(crate) fn hint(headers: &HeaderMap) -> Hint {
     let mut hint = Hint::default();
+    hint.refuse_link_local = true;
     for name in &HINT_HEADERS {
         if let Some(value) = headers.get(name).and_then(|value| value.to_str().ok()) {
             hint.header(name.as_str(), value);

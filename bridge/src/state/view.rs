@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
@@ -70,6 +71,8 @@ struct Shared<F: Fold> {
     progress: watch::Sender<Progress>,
     /// The end of the log at the last query by [`View::latest`], and the time of that query.
     last_end: Mutex<Option<(Instant, Cursor)>>,
+    /// Whether a log line has said that records are delayed.
+    is_delayed: AtomicBool,
 }
 
 struct State<E> {
@@ -130,6 +133,7 @@ impl<F: Fold> View<F> {
             state: RwLock::new(State::new()),
             progress: watch::Sender::new(Progress::default()),
             last_end: Mutex::default(),
+            is_delayed: AtomicBool::new(false),
         });
         let task = tokio::spawn(run(CloseOnDrop(Arc::clone(&shared))));
         let task = ViewTask {
@@ -163,8 +167,8 @@ impl<F: Fold> View<F> {
         self.stored(self.append(key, body), deadline).await
     }
 
-    /// Like [`View::append_within`], for a record that no caller waits for: while the log fails temporarily, it is appended
-    /// again. It may then be stored twice, which must not change what the fold makes of it.
+    /// Like [`View::append_within`], but while the log fails temporarily, for example because it elects a leader, the record
+    /// is appended again. It may then be stored twice, which must not change what the fold makes of it.
     ///
     /// # Errors
     /// Like [`View::append_within`].
@@ -181,13 +185,19 @@ impl<F: Fold> View<F> {
             match self.append_within(key, body.clone(), left).await {
                 Err(error) if error.is_outage() && pause < left => {
                     tokio::time::sleep(pause).await;
-                    // Once for each record, after some seconds.
-                    if pause < longest && pause * 2 >= longest {
-                        tracing::warn!(%error, "a record of the state is not stored yet: it is appended again");
+                    // After some seconds, and once until records are stored again.
+                    let is_long = pause < longest && pause * 2 >= longest;
+                    if is_long && !self.shared.is_delayed.swap(true, Ordering::Relaxed) {
+                        tracing::warn!(%error, "a record of the state is not stored yet: it is appended again, like all others until the log answers");
                     }
                     pause = (pause * 2).min(longest);
                 }
-                appended => return appended,
+                appended => {
+                    if appended.is_ok() {
+                        self.shared.is_delayed.store(false, Ordering::Relaxed);
+                    }
+                    return appended;
+                }
             }
         }
     }

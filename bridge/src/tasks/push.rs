@@ -325,7 +325,8 @@ impl Webhooks {
     /// Stores an event for a caller.
     async fn record(&self, key: &str, event: &Event) -> Result<(), StateError> {
         let event = Some(body::write(event));
-        self.view.commit(key, event, ATTENDED).await.map(drop)
+        let stored = self.view.commit_again(key, event, ATTENDED).await;
+        stored.map(drop)
     }
 
     /// The same for an event that no caller waits for: an outage of the log delays it.

@@ -46,7 +46,7 @@ use tracing::Level;
 use self::answer::{Disposition, EventFactory, WorkflowAnswer};
 use self::ask::{Action, Ask, Cancel, NotAWorkflow, Rejected};
 use self::assembly::{Assemblies, Budget, CompleteWorkflow, Incomplete};
-use self::client::{AnswerTopics, Envelope, WorkflowClient};
+use self::client::{AnswerTopics, Envelope, WorkflowClient, header_of_line};
 use self::refused::WorkflowRefusal;
 use self::waiting::{CancellableRequests, StopSignals};
 use super::Workflows;
@@ -564,7 +564,7 @@ fn stable_ids(message: Option<Text>) -> impl Fn() -> EventId {
 
 /// The workflow to which the lines in the body of a message belong.
 fn collaboration_id_of(message: &Message) -> Option<Text> {
-    let id = message.headers.get(extension::COLLABORATION_ID)?;
+    let id = header_of_line(message, extension::COLLABORATION_ID)?;
     let mut hint = Hint::default();
     hint.header(extension::COLLABORATION_ID, std::str::from_utf8(id).ok()?);
     hint.collaboration_id

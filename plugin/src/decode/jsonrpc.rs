@@ -25,11 +25,16 @@ impl Parser<'_> {
         let facts = self.facts;
         facts.refuse_repeated(&MEMBERS)?;
         let id = self.id()?;
-        let (method, result, error) = (
+        let (method, mut result, mut error) = (
             facts.has(MemberPath::Method),
             facts.has(MemberPath::Result),
             facts.has(MemberPath::Error),
         );
+        if !method && result && error {
+            // Many serializers write absent members as null.
+            error = !self.is_null(MemberPath::Error);
+            result = !error || !self.is_null(MemberPath::Result);
+        }
         match (method, result, error) {
             (true, false, false) => self.call(id),
             (false, true, false) => Ok(self.result(id)),
@@ -75,6 +80,11 @@ impl Parser<'_> {
         } else {
             refuse("the id contains a control character or a lone surrogate")
         }
+    }
+
+    fn is_null(&self, path: MemberPath) -> bool {
+        let span = self.facts.get(path);
+        span.is_some_and(|span| span.kind() == Kind::Null)
     }
 
     fn call(&self, id: Option<Id>) -> Result<(JsonRpc, Draft), DecodeError> {

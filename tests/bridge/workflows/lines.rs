@@ -128,14 +128,32 @@ async fn lines_out_of_order_are_put_in_the_order_of_seq() {
 }
 
 #[tokio::test]
+async fn the_last_line_waits_for_the_only_other_one() {
+    for first in [0, 1] {
+        let mut world = World::named().await;
+        let lines = [define("w", &wait(1)), begin("e-1", &["w"])];
+        for number in [1, 0] {
+            let id = format!("line-{number}");
+            send(&world, &id, Some(number + first), &lines[number]).await;
+        }
+        let answer = world.answer().await;
+        assert_eq!(answer.data["status"], "success", "from {first}: {answer:?}");
+        world.end().await;
+    }
+}
+
+#[tokio::test]
 async fn plain_lines_are_tied_together_by_a_header() {
     let mut world = World::new().await;
-    for line in lines(&world) {
-        let mut message = Message::plain(line);
-        message.headers.push("collaborationid", "c-1");
-        world.publish(message).await;
+    for (id, seq) in [("collaborationid", "seq"), ("ce_collaborationid", "ce_seq")] {
+        for (number, line) in lines(&world).into_iter().enumerate().rev() {
+            let mut message = Message::plain(line);
+            message.headers.push(id, format!("named-{id}"));
+            message.headers.push(seq, number.to_string());
+            world.publish(message).await;
+        }
+        assert_eq!(world.answer().await.data["status"], "success", "{id}");
     }
-    assert_eq!(world.answer().await.data["status"], "success");
     world.publish(Message::plain(define("w", &wait(1)))).await;
     let dlq_message = world.dead_letter().await;
     assert_eq!(

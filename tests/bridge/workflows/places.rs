@@ -165,6 +165,16 @@ async fn progress_goes_to_the_address_in_the_request() {
     world.publish(event("2", &places, &lines("e-2"))).await;
     assert_eq!(reply_read(&mut desk).await.len(), 4);
 
+    // Plain lines name both in headers.
+    for (number, prefix) in ["", "ce_", "ce-"].into_iter().enumerate() {
+        let mut message = Message::plain(lines(&format!("e-plain-{number}")));
+        for name in ["replyto", "progressto"] {
+            message.headers.push(format!("{prefix}{name}"), "desk");
+        }
+        world.publish(message).await;
+        assert_eq!(reply_read(&mut desk).await.len(), 4, "{prefix}");
+    }
+
     // So does a client of NATS that listens to its inbox, with plain lines.
     let mut message = Message::plain(lines("e-3"));
     message.headers.put("progressto", "_INBOX.me");

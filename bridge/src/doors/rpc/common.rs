@@ -64,7 +64,7 @@ pub(in crate::doors) struct Common {
     pub(in crate::doors) results: Arc<Results>,
     /// The idempotency key that it has claimed, as in the log.
     pub(in crate::doors) key: Option<Text>,
-    /// Whether its call may last for `calls.max_timeout`, because its caller can get the answer later.
+    /// Whether its call lasts for `calls.timeout` longer than its caller waits, who can get the answer later.
     pub(in crate::doors) is_patient: bool,
     /// Whether another replica made its call, and stopped before the answer.
     pub(in crate::doors) is_resumed: bool,
@@ -272,7 +272,7 @@ impl Common {
             call,
             target,
             timeout: match self.is_patient {
-                true => Some(Duration::MAX),
+                true => Some(self.calls.patience(timeout)),
                 false => timeout,
             },
             bounds_first_part: false,

@@ -60,6 +60,7 @@ struct ClaimedRequest {
 /// The JSON-RPC request with a key whose call continues after the timeout of its caller, who can get the answer later.
 struct PatientRequest {
     recipient: Recipient,
+    method: Text,
     /// The timeout of its caller.
     timeout: Duration,
 }
@@ -314,6 +315,7 @@ impl PatientRequest {
         let message = unit.json_rpc.as_ref()?;
         matches!(message.body, RpcBody::Call { streaming: false }).then(|| Self {
             recipient: Recipient::of(&unit),
+            method: unit.method().map(Text::from).unwrap_or_default(),
             timeout: common.calls.timeout_for(common.timeout_of(&unit)),
         })
     }
@@ -333,7 +335,8 @@ impl PatientRequest {
             "no answer within {millis} ms; the agent may still answer: send the request again with the same Idempotency-Key to get its answer"
         );
         let failure = Failure::new(Reason::Timeout, message).detail("timeoutMs", millis);
-        common.note_refusal(failure.reason_code());
+        let agent = common.target.name().unwrap_or_default();
+        common.note(agent, &self.method, failure.reason_code());
         let mut response = common.whole(failure.render(&self.recipient));
         let call = header_of(&[common.call]);
         response.headers_mut().insert(CALL_ID, call);

@@ -341,12 +341,12 @@ impl Assembly {
         before(0) || (before(1) && self.defines_its_order(limits))
     }
 
-    /// Whether all operations in the execution order are defined.
+    /// Whether all operations that the workflow names are defined.
     fn defines_its_order(&self, limits: &WorkflowLimits) -> bool {
         let text = self.text(self.begin.as_deref());
         Document::parse(&text, limits)
             .into_workflow()
-            .map_or(true, |workflow| {
+            .is_ok_and(|workflow| {
                 workflow
                     .order
                     .iter()

@@ -5,12 +5,12 @@
 use std::time::SystemTime;
 
 use a2abus_plugin::{Event, Kind, Limits, Text, extension, kind_of_event};
-use a2abus_transports::{Address, Header, Topic};
+use a2abus_transports::{Address, Header, Message, Topic};
 use bytes::Bytes;
 use sha2::{Digest as _, Sha256};
 
 use crate::calls::reply::spring;
-use crate::calls::reply_address::{self, AllowedReplyAddresses};
+use crate::calls::reply_address::{self, AllowedReplyAddresses, attribute_header};
 
 /// The client of a request, and the form of its answers.
 #[derive(Debug, Clone)]
@@ -75,7 +75,7 @@ pub(super) struct AnswerTopics {
 /// The parts of a message outside its event.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Envelope<'a> {
-    pub(super) message: &'a a2abus_transports::Message,
+    pub(super) message: &'a Message,
     /// The limits of its payload.
     pub(super) limits: &'a Limits,
     /// The headers that answers keep.
@@ -142,8 +142,8 @@ impl WorkflowClient {
     /// The client that waits for an answer to an event; `None` if the event is itself an answer.
     pub(super) fn waiting(event: &Event, envelope: Envelope<'_>) -> Option<Box<Self>> {
         let is_answer = matches!(kind_of_event(event), Kind::Response | Kind::Stream);
-        let waits = envelope.reply_to.is_some()
-            || reply_address::named_by(event, envelope.message).is_some();
+        let waits =
+            envelope.reply_to.is_some() || reply_place_of(event, envelope.message).is_some();
         let client = (waits && !is_answer).then(|| Box::new(Self::of(event, envelope)));
         client.filter(|client| client.reply_to.is_some())
     }
@@ -156,7 +156,7 @@ impl WorkflowClient {
 
 /// The number of a plain line, from its header.
 fn seq_header(envelope: Envelope<'_>) -> Option<i64> {
-    let value = envelope.message.headers.get(extension::SEQ)?;
+    let value = header_of_line(envelope.message, extension::SEQ)?;
     std::str::from_utf8(value).ok()?.trim().parse().ok()
 }
 
@@ -196,7 +196,7 @@ fn places(
 ) -> Result<(Option<Address>, Progress), reply_address::Refused> {
     let places = envelope.places;
     let named = |name: &Text| places.named.named(name, envelope.reply_to);
-    let own = match reply_address::named_by(event, envelope.message) {
+    let own = match reply_place_of(event, envelope.message) {
         Some((name, partition)) => Some(Address {
             partition,
             ..Address::topic(named(&name)?)
@@ -206,7 +206,7 @@ fn places(
             None => None,
         },
     };
-    let progress = match progress_place_of(event, envelope) {
+    let progress = match progress_place_of(event, envelope.message) {
         Some(name) => Some(named(&name)?),
         None => places.progress.clone(),
     };
@@ -222,14 +222,24 @@ fn places(
     Ok((own.or_else(replies), progress))
 }
 
+/// The address that a request names for its answer, and its partition.
+fn reply_place_of(event: &Event, message: &Message) -> Option<(Text, Option<u32>)> {
+    reply_address::named_by(event, message).or_else(|| {
+        let plain = message.headers.get(extension::REPLY_TO)?;
+        Some((reply_address::lossy(plain), None))
+    })
+}
+
 /// The address that a request names for progress.
-fn progress_place_of(event: &Event, envelope: Envelope<'_>) -> Option<Text> {
+fn progress_place_of(event: &Event, message: &Message) -> Option<Text> {
     let attribute = event.extension_text(extension::PROGRESS_TO).cloned();
     attribute.or_else(|| {
-        envelope
-            .message
-            .headers
-            .get(extension::PROGRESS_TO)
-            .map(|name| reply_address::lossy(name))
+        let header = header_of_line(message, extension::PROGRESS_TO)?;
+        Some(reply_address::lossy(header))
     })
+}
+
+/// The header of a plain line that stands for an attribute, with or without the prefix of CloudEvents.
+pub(super) fn header_of_line<'a>(message: &'a Message, attribute: &str) -> Option<&'a Bytes> {
+    attribute_header(message, attribute).or_else(|| message.headers.get(attribute))
 }
