@@ -201,6 +201,8 @@ async fn an_answer_after_the_timeout_is_for_the_repeated_request() {
         (&json!("timeout"), &json!(50)),
         "{error}"
     );
+    let metrics = front.admin("/metrics").await;
+    assert!(metrics.contains(r#"a2abus_keyed_requests_total{outcome="timeout"} 1"#));
     for is_replay in [false, true] {
         let response = timeout(SOON, send(&front, "k", &body)).await.unwrap();
         assert_eq!(response.headers()["x-a2abus-call-id"], call, "{is_replay}");

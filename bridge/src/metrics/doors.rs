@@ -21,6 +21,8 @@ pub enum IdempotencyOutcome {
     Lost,
     /// The log of keys could not be read.
     Unavailable,
+    /// The caller stopped waiting, and the call went on. This request is counted by another outcome too.
+    TimedOut,
 }
 
 /// A limit of A2A or MCP clients.
@@ -44,7 +46,7 @@ const KEYED: Definition = Definition {
     name: "a2abus_keyed_requests_total",
     unit: "requests",
     labels: &["outcome"],
-    help: "Requests with an Idempotency-Key, by outcome: first (executed), replayed (got the stored answer), resumed (the first replica stopped, and this one delivers the answer), differs (the key was used for a different request), running (an earlier request with the key is still in progress), lost (the answer is unknown), unavailable (the log of keys could not be read).",
+    help: "Requests with an Idempotency-Key, by outcome: first (executed), replayed (got the stored answer), resumed (the first replica stopped, and this one delivers the answer), differs (the key was used for a different request), running (an earlier request with the key is still in progress), lost (the answer is unknown), unavailable (the log of keys could not be read); and again as timeout, if its caller got that error while the call went on.",
 };
 
 const LIMITED: Definition = Definition {
@@ -81,7 +83,7 @@ impl DoorMetrics {
 
 impl IdempotencyOutcome {
     /// Every outcome, in the order of declaration.
-    const ALL: [Self; 7] = [
+    const ALL: [Self; 8] = [
         Self::First,
         Self::Replayed,
         Self::Resumed,
@@ -89,6 +91,7 @@ impl IdempotencyOutcome {
         Self::Running,
         Self::Lost,
         Self::Unavailable,
+        Self::TimedOut,
     ];
 
     fn as_str(self) -> &'static str {
@@ -100,6 +103,7 @@ impl IdempotencyOutcome {
             Self::Running => "running",
             Self::Lost => "lost",
             Self::Unavailable => "unavailable",
+            Self::TimedOut => "timeout",
         }
     }
 }

@@ -140,7 +140,7 @@ where
             };
             let done = mine.done(work(common.clone(), head, body));
             let done = match patient {
-                Some(patient) => Box::pin(patient.answered(&common, done)).await,
+                Some(patient) => Box::pin(patient.answered(door, &common, done)).await,
                 None => Box::pin(done).await,
             };
             done.map_err(|refusal| (refusal, None))
@@ -323,6 +323,7 @@ impl PatientRequest {
     /// The response, or the error `timeout` after the timeout of the caller.
     async fn answered(
         self,
+        door: &Door,
         common: &Common,
         response: impl Future<Output = Result<Response, Refusal>>,
     ) -> Result<Response, Refusal> {
@@ -335,6 +336,7 @@ impl PatientRequest {
             "no answer within {millis} ms; the agent may still answer: send the request again with the same Idempotency-Key to get its answer"
         );
         let failure = Failure::new(Reason::Timeout, message).detail("timeoutMs", millis);
+        door.metrics.keyed(Outcome::TimedOut);
         let agent = common.target.name().unwrap_or_default();
         common.note(agent, &self.method, failure.reason_code());
         let mut response = common.whole(failure.render(&self.recipient));
