@@ -203,7 +203,7 @@ impl Tasks {
         event: &Event,
     ) -> Result<(), StateError> {
         let body = Some(body::write(event));
-        let stored = self.view.commit_again(id, body, ATTENDED).await?;
+        let stored = self.view.commit(id, body, ATTENDED).await?;
         self.count(id, event, stored);
         Ok(())
     }

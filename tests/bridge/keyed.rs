@@ -187,18 +187,18 @@ async fn a_caller_that_leaves_gets_its_answer_when_it_comes_back() {
 #[tokio::test]
 async fn an_answer_after_the_timeout_is_for_the_repeated_request() {
     let mut front = Front::open().await;
-    let body = call("echo", json!({ "ms": 2_000 }));
+    let body = call("echo", json!({ "ms": 3_000 }));
     let sent = front
         .to("/rpc", body.as_str())
         .header("idempotency-key", "k")
-        .header("x-a2a-timeout", "50");
+        .header("x-a2a-timeout", "500");
     let response = sent.send().await.unwrap();
     let call = response.headers()["x-a2abus-call-id"].clone();
     let error: Value = response.json().await.unwrap();
     let data = &error["error"]["data"];
     assert_eq!(
         (&data["reason"], &data["timeoutMs"]),
-        (&json!("timeout"), &json!(50)),
+        (&json!("timeout"), &json!(500)),
         "{error}"
     );
     let metrics = front.admin("/metrics").await;

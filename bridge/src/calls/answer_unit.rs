@@ -2,12 +2,13 @@
 //!
 //! The body takes precedence over the headers, because agents copy the headers of a request to its answer.
 
+use a2abus_plugin::json::BYTE_ORDER_MARK;
 use a2abus_plugin::protocol::jsonrpc::{self, Id, JsonRpc, RpcBody};
 use a2abus_plugin::{
     DecodeErrorKind, Event, Family, Hint, Ids, Kind, Limits, MapContext, MapOptions, Refused,
     Source, Text, Unit, decode, extension, kind_of_event, map_unit,
 };
-use bytes::Bytes;
+use bytes::{Buf as _, Bytes};
 use smallvec::SmallVec;
 
 use crate::metrics::CallOutcome;
@@ -19,7 +20,8 @@ pub(crate) struct AnswerUnit {
     pub(crate) index: usize,
     /// Its exact bytes in the message.
     pub(crate) raw: Bytes,
-    /// Its payload: these bytes, or the data if it is an event.
+    /// Its payload: these bytes, or the data if it is an event. Only that of JSON-RPC, whose spans count from it, may
+    /// have a byte order mark.
     pub(crate) payload: Bytes,
     /// Its content.
     pub(crate) body: Body,
@@ -55,6 +57,14 @@ pub(crate) enum Body {
 /// The units of one message: nearly always one.
 pub(crate) type Units = SmallVec<[AnswerUnit; 1]>;
 
+/// A document without a byte order mark, which parsers of JSON refuse, in a stream on every line.
+pub(crate) fn without_mark(mut document: Bytes) -> Bytes {
+    if document.starts_with(BYTE_ORDER_MARK) {
+        document.advance(BYTE_ORDER_MARK.len());
+    }
+    document
+}
+
 /// The units in the body of a message. `event` is the CloudEvent in its headers, if there is one.
 pub(crate) fn units(body: &Bytes, event: Option<&Event>, limits: &Limits) -> Units {
     let decoded = decode(body, &Hint::default(), limits);
@@ -65,13 +75,14 @@ pub(crate) fn units(body: &Bytes, event: Option<&Event>, limits: &Limits) -> Uni
             Err(refused) => AnswerUnit::of_refused(refused, event),
         })
         .collect();
-    let is_array = body.trim_ascii_start().first() == Some(&b'[');
+    let json = body.strip_prefix(BYTE_ORDER_MARK).unwrap_or(body);
+    let is_array = json.trim_ascii_start().first() == Some(&b'[');
     if is_array && units.iter().all(|unit| matches!(unit.body, Body::Json)) {
         // An array without messages is one value.
         return SmallVec::from_iter([AnswerUnit {
             index: 0,
             raw: body.clone(),
-            payload: body.clone(),
+            payload: without_mark(body.clone()),
             body: Body::Json,
             event: event.cloned(),
         }]);
@@ -125,7 +136,7 @@ impl AnswerUnit {
         Self {
             index,
             raw: mapped.bytes.clone(),
-            payload: mapped.bytes,
+            payload: without_mark(mapped.bytes),
             body: Body::Mapped {
                 family,
                 kind: mapped.kind,
@@ -148,7 +159,7 @@ impl AnswerUnit {
             Ok(Ok(_)) | Err(_) => Self {
                 index,
                 raw: Bytes::new(),
-                payload: data,
+                payload: without_mark(data),
                 body: Body::Json,
                 event: Some(event),
             },
@@ -166,7 +177,7 @@ impl AnswerUnit {
         Self {
             index: refused.index,
             raw: refused.bytes.clone(),
-            payload: refused.bytes,
+            payload: without_mark(refused.bytes),
             body: if is_other_json {
                 Body::Json
             } else {

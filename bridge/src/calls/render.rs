@@ -22,14 +22,14 @@ use a2abus_models::e2a::{
     FoldStepKind, JsonRpcId, Trust,
 };
 use a2abus_plugin::json::BYTE_ORDER_MARK;
-use a2abus_plugin::protocol::jsonrpc::{Id, JsonRpc, code, splice};
+use a2abus_plugin::protocol::jsonrpc::{self, Id, JsonRpc, code, splice};
 use a2abus_plugin::{Event, Family, Kind, Limits, Text, extension};
-use bytes::{Buf as _, Bytes};
+use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use smallvec::smallvec;
 
-use super::answer_unit::{AnswerUnit, Body};
+use super::answer_unit::{AnswerUnit, Body, without_mark};
 use super::error::CallError;
 use super::part::Part;
 use crate::calls::callid::ReplyId;
@@ -78,12 +78,21 @@ pub(crate) fn released(request: &CallRequest, progress: &mut Progress) -> Parts 
         .collect()
 }
 
-/// A document without a byte order mark, which parsers of JSON refuse, in a stream on every line.
-fn without_mark(mut document: Bytes) -> Bytes {
-    if document.starts_with(BYTE_ORDER_MARK) {
-        document.advance(BYTE_ORDER_MARK.len());
+/// A response with the one of its members `result` and `error` that is not null, because strict clients refuse both.
+fn one_member(id: &str, response: &[u8]) -> Option<Bytes> {
+    #[derive(Deserialize)]
+    struct Members<'a> {
+        #[serde(borrow)]
+        result: &'a RawValue,
+        #[serde(borrow)]
+        error: &'a RawValue,
     }
-    document
+    let response = response.strip_prefix(BYTE_ORDER_MARK).unwrap_or(response);
+    let Members { result, error } = serde_json::from_slice(response).ok()?;
+    Some(match error.get() {
+        "null" => jsonrpc::result(id, result.get()),
+        error => jsonrpc::error(id, error),
+    })
 }
 
 /// The agent's message unchanged, for a caller that is not a JSON-RPC client.
@@ -122,7 +131,7 @@ impl Reply<'_> {
         {
             return Ok(smallvec![Part {
                 is_question: true,
-                ..Part::new(unit.payload.clone(), false)
+                ..Part::new(without_mark(unit.payload.clone()), false)
             }]);
         }
         let last = unit.is_last(self.request.streamed);
@@ -156,6 +165,9 @@ impl Reply<'_> {
     }
 
     fn response(&self, bytes: &Bytes, message: &JsonRpc) -> Bytes {
+        if let Some(response) = message.has_null_member.then(|| one_member(self.id, bytes)) {
+            return response.unwrap_or_else(|| bytes.clone());
+        }
         match &message.id {
             Some(id) => splice(bytes, id.span(), self.id),
             None => with_id(bytes, self.id),
@@ -384,7 +396,7 @@ fn result(id: &str, value: &[u8]) -> Bytes {
         b"{\"jsonrpc\":\"2.0\",\"id\":",
         id.as_bytes(),
         b",\"result\":",
-        value.strip_prefix(BYTE_ORDER_MARK).unwrap_or(value),
+        value,
         b"}",
     ])
 }

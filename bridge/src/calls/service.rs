@@ -252,8 +252,8 @@ impl Calls {
     /// The timeout for a call whose caller can get the answer after its own timeout. Until then the call counts against the
     /// limits of its caller and its agent, so it does not last much longer.
     pub(crate) fn patience(&self, requested: Option<Duration>) -> Duration {
-        self.timeout_for(requested)
-            .saturating_add(self.limits.timeout)
+        let longer = self.timeout_for(requested) + self.limits.timeout;
+        longer.min(self.limits.max_timeout)
     }
 
     /// How long a stream may last.

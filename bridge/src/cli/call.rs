@@ -146,7 +146,7 @@ async fn make(
         let part = part?;
         Output::new().line(&part.body)?;
         let value: Value = serde_json::from_slice(&part.body)?;
-        failed |= value.get("error").is_some();
+        failed |= value.get("error").is_some_and(|error| !error.is_null());
     }
     ensure!(!failed, "the agent answered with an error");
     Ok(())

@@ -28,7 +28,8 @@ pub struct StateConfig {
     pub directory: Option<PathBuf>,
     /// Whether the bridge creates missing topics and streams. `a2abus topics plan` shows them.
     ///
-    /// Wrong: the bridge needs permission to create them; topics get the broker's default number of replicas, streams three in a NATS cluster.
+    /// Wrong: the bridge needs permission to create them; topics get the broker's default number of replicas, streams
+    /// three in a NATS cluster.
     pub create: bool,
     /// The prefix of topics and subjects: `<prefix>.tasks`, `<prefix>.results`. Streams are named after them:
     /// `A2ABUS_TASKS`.

@@ -431,7 +431,8 @@ async fn answer(common: &Common, item: Box<RequestItem>) -> Response {
     {
         return reply.refusal(common, status, &Failure::call(error));
     }
-    let events = common.accepts.events();
+    // The timeout of a caller limits how long it waits for a whole answer.
+    let events = common.accepts.events() && !common.is_patient;
     if streaming && events {
         return stream_of(common, parts.into_stream(), reply);
     }

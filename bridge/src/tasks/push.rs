@@ -325,8 +325,7 @@ impl Webhooks {
     /// Stores an event for a caller.
     async fn record(&self, key: &str, event: &Event) -> Result<(), StateError> {
         let event = Some(body::write(event));
-        let stored = self.view.commit_again(key, event, ATTENDED).await;
-        stored.map(drop)
+        self.view.commit(key, event, ATTENDED).await.map(drop)
     }
 
     /// The same for an event that no caller waits for: an outage of the log delays it.

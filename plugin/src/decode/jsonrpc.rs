@@ -30,12 +30,14 @@ impl Parser<'_> {
             facts.has(MemberPath::Result),
             facts.has(MemberPath::Error),
         );
+        let mut has_null_member = false;
         if !method && result && error {
             // Many serializers write absent members as null.
             error = !self.is_null(MemberPath::Error);
             result = !error || !self.is_null(MemberPath::Result);
+            has_null_member = result != error;
         }
-        match (method, result, error) {
+        let message = match (method, result, error) {
             (true, false, false) => self.call(id),
             (false, true, false) => Ok(self.result(id)),
             (false, false, true) => self.error_response(id),
@@ -51,7 +53,10 @@ impl Parser<'_> {
                 let message = "neither method nor result nor error";
                 Err(self.refused(DecodeErrorKind::Invalid, MemberPath::Root, message))
             }
-        }
+        };
+        let (mut message, draft) = message?;
+        message.has_null_member = has_null_member;
+        Ok((message, draft))
     }
 
     pub(super) fn id(&self) -> Result<Option<Id>, DecodeError> {
@@ -141,6 +146,7 @@ impl Parser<'_> {
             dialect,
             progress,
             timeout_millis,
+            has_null_member: false,
         };
         Ok((json_rpc, of_json_rpc(draft)))
     }
@@ -261,6 +267,7 @@ fn response(body: RpcBody, id: Option<Id>, dialect: Dialect) -> (JsonRpc, Draft)
         dialect,
         progress: None,
         timeout_millis: None,
+        has_null_member: false,
     };
     (json_rpc, draft)
 }

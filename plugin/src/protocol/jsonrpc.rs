@@ -24,6 +24,8 @@ pub struct JsonRpc {
     /// How long the caller waits, in milliseconds, if an A2A call sets `configuration.timeout`. Source:
     /// docs/protocols/a2a.md §2.
     pub timeout_millis: Option<u64>,
+    /// Whether a response also has the other of `result` and `error`, as null. JSON-RPC 2.0 forbids that.
+    pub has_null_member: bool,
 }
 
 /// The kind of a JSON-RPC message.

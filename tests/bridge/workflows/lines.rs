@@ -143,6 +143,27 @@ async fn the_last_line_waits_for_the_only_other_one() {
 }
 
 #[tokio::test]
+async fn a_mistake_in_complete_lines_is_answered_at_once() {
+    for first in [0, 1] {
+        let mut world = World::named().await;
+        let lines = [define("w", &json!({"Nap": {}})), begin("e-1", &["w"])];
+        for (number, line) in lines.iter().enumerate() {
+            send(
+                &world,
+                &format!("line-{number}"),
+                Some(number + first),
+                line,
+            )
+            .await;
+        }
+        let answer = world.answer().await;
+        assert_eq!(answer.data["status"], "failed", "from {first}: {answer:?}");
+        assert!(answer.data.to_string().contains("Nap"), "{answer:?}");
+        world.end().await;
+    }
+}
+
+#[tokio::test]
 async fn plain_lines_are_tied_together_by_a_header() {
     let mut world = World::new().await;
     for (id, seq) in [("collaborationid", "seq"), ("ce_collaborationid", "ce_seq")] {

@@ -40,6 +40,8 @@ const WRONG_LAST_SEQUENCE: [u32; 2] = [10_071, 10_164];
 const HEADER_EXCEEDS_MAXIMUM: u32 = 10_097;
 const NO_PEERS: u32 = 10_005;
 const NAME_TAKEN: u32 = 10_058;
+/// No limit of the account applies to this number of replicas.
+const NO_LIMITS: u32 = 10_120;
 const SUBJECTS_OVERLAP: u32 = 10_065;
 const REPLICAS_NOT_SUPPORTED: u32 = 10_074;
 
@@ -62,14 +64,14 @@ impl ApiError {
         }
     }
 
-    /// Whether JetStream has fewer servers than the replicas that were requested.
-    pub(super) fn lacks_servers(&self) -> bool {
-        matches!(self.err_code, NO_PEERS | REPLICAS_NOT_SUPPORTED)
+    /// Whether JetStream refuses the number of replicas: there are too few servers, or the account may not have as many.
+    pub(super) fn refuses_replicas(&self) -> bool {
+        self.is_single_server() || matches!(self.err_code, NO_PEERS | NO_LIMITS)
     }
 
-    /// Whether a cluster lacks servers, and not a single server.
-    pub(super) fn is_cluster(&self) -> bool {
-        self.err_code == NO_PEERS
+    /// Whether a server without a cluster refuses more than one replica.
+    pub(super) fn is_single_server(&self) -> bool {
+        self.err_code == REPLICAS_NOT_SUPPORTED
     }
 
     /// A hint, if there is more to say than the description.

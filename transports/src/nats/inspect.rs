@@ -118,9 +118,9 @@ impl Nats {
         merge(&mut config, settings);
         let request = format!("STREAM.CREATE.{name}");
         match self.inner.api.ask(&request, &config).await? {
-            Err(error) if !is_given && error.lacks_servers() => {
-                if error.is_cluster() {
-                    tracing::warn!(stream = name, %error, "fewer than {CLUSTER_REPLICAS} servers of the cluster can store the stream, so it gets one replica and is lost with its server: once they can, run `nats stream edit {name} --replicas {CLUSTER_REPLICAS}`");
+            Err(error) if !is_given && error.refuses_replicas() => {
+                if !error.is_single_server() {
+                    tracing::warn!(stream = name, %error, "the cluster refuses {CLUSTER_REPLICAS} replicas, so the stream gets one and is lost with its server: once enough servers can store it, run `nats stream edit {name} --replicas {CLUSTER_REPLICAS}`");
                 }
                 config["num_replicas"] = json!(1);
                 self.inner.api.command(&request, &config).await.map(drop)

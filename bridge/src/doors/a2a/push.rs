@@ -176,13 +176,6 @@ impl A2aRequest<'_> {
                 .get(&task)
                 .ok_or_else(|| not_found(&task))?;
             let set = push.set(&a2a.door, (&task, &stored), checked).await;
-            // The caller may be gone.
-            if let Err(failure) = &set
-                && let Some(suppressed) = a2a.door.state_failures.allow()
-            {
-                let error = failure.message();
-                tracing::error!(%task, error, suppressed, "the webhook of a task was not stored");
-            }
             set.map(drop)
         }
     }

@@ -10,6 +10,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use a2abus_plugin::protocol::dialect::Dialect;
 use a2abus_plugin::protocol::jsonrpc::RpcBody;
 use a2abus_plugin::{Hint, Limits, Text, decode};
 use axum::body::Body;
@@ -110,7 +111,7 @@ where
     let limits = door.calls.rules().limits;
     let patient = match path {
         HttpPath::Rpc | HttpPath::RpcAgent => PatientRequest::of(&common, &body, &limits),
-        // These answer with tasks and streams, which have deadlines of their own.
+        // The others answer with tasks and streams, which have deadlines of their own.
         _ => None,
     };
     let path = head.uri.path_and_query().map_or("", |path| path.as_str());
@@ -124,6 +125,8 @@ where
     let until = Instant::now() + door.calls.timeout_for(common.timeout);
     let state = Box::pin(claim_key(door, &key, (&mut claim, longest), until)).await;
     common.key = Some(Text::from(key.as_str()));
+    // If the claim has used up the time, the call fails like any other.
+    let patient = patient.filter(|patient| common.arrived + patient.timeout > Instant::now());
     common.is_patient = patient.is_some();
     door.metrics.keyed(outcome_of(&state));
     if let Ok(KeyState::RecordedElsewhere(call)) = &state {
@@ -307,16 +310,25 @@ fn read_key(headers: &HeaderMap) -> Result<Option<String>, Refusal> {
 // === impl PatientRequest ===
 
 impl PatientRequest {
-    /// The request of a body; `None` if it is none, or asks for a stream.
+    /// The request of a body; `None` if its answer may come in parts, or its caller waits as long as any call may take.
     fn of(common: &Common, body: &Bytes, limits: &Limits) -> Option<Self> {
+        if common.is_event {
+            return None;
+        }
         let Framed::One(Ok(unit)) = Framed::of(body, decode(body, &common.hint, limits)) else {
             return None;
         };
         let message = unit.json_rpc.as_ref()?;
-        matches!(message.body, RpcBody::Call { streaming: false }).then(|| Self {
+        let is_whole = matches!(message.body, RpcBody::Call { streaming: false })
+            && message.id.is_some()
+            && message.progress.is_none()
+            && matches!(message.dialect, Dialect::JsonRpc | Dialect::Mcp);
+        let requested = common.timeout_of(&unit);
+        let timeout = common.calls.timeout_for(requested);
+        (is_whole && timeout < common.calls.patience(requested)).then(|| Self {
             recipient: Recipient::of(&unit),
             method: unit.method().map(Text::from).unwrap_or_default(),
-            timeout: common.calls.timeout_for(common.timeout_of(&unit)),
+            timeout,
         })
     }
 

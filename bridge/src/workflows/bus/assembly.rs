@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use a2abus_executor::{Object, OnError};
-use a2abus_models::a2e_workflow::{Document, Strictness, WorkflowLimits};
+use a2abus_models::a2e_workflow::{Code, Document, Issue, Policy, Strictness, WorkflowLimits};
 use a2abus_plugin::Text;
 use a2abus_plugin::protocol::jsonrpc::code;
 use bytes::Bytes;
@@ -338,20 +338,17 @@ impl Assembly {
             i64::try_from(there).is_ok_and(|there| there == last - first)
         };
         // Some clients count from 1. Then only the workflow itself shows that there is no line 0.
-        before(0) || (before(1) && self.defines_its_order(limits))
+        before(0) || (before(1) && self.defines_its_operations(limits))
     }
 
-    /// Whether all operations that the workflow names are defined.
-    fn defines_its_order(&self, limits: &WorkflowLimits) -> bool {
+    /// Whether all operations that the workflow names are defined, whatever else is wrong with it.
+    fn defines_its_operations(&self, limits: &WorkflowLimits) -> bool {
         let text = self.text(self.begin.as_deref());
-        Document::parse(&text, limits)
-            .into_workflow()
-            .is_ok_and(|workflow| {
-                workflow
-                    .order
-                    .iter()
-                    .all(|id| workflow.operation(id).is_some())
-            })
+        let document = Document::parse(&text, limits);
+        let report = document.validate(&Policy::default(), None, Strictness::default());
+        let is_missing =
+            |issue: &Issue| matches!(issue.code, Code::UnknownOperation | Code::EmptyWorkflow);
+        !report.errors.iter().any(is_missing)
     }
 
     /// The lines in order, with the `beginExecution` line last.

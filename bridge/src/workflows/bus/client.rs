@@ -142,8 +142,7 @@ impl WorkflowClient {
     /// The client that waits for an answer to an event; `None` if the event is itself an answer.
     pub(super) fn waiting(event: &Event, envelope: Envelope<'_>) -> Option<Box<Self>> {
         let is_answer = matches!(kind_of_event(event), Kind::Response | Kind::Stream);
-        let waits =
-            envelope.reply_to.is_some() || reply_place_of(event, envelope.message).is_some();
+        let waits = envelope.reply_to.is_some() || reply_place_of(event, envelope).is_some();
         let client = (waits && !is_answer).then(|| Box::new(Self::of(event, envelope)));
         client.filter(|client| client.reply_to.is_some())
     }
@@ -196,7 +195,7 @@ fn places(
 ) -> Result<(Option<Address>, Progress), reply_address::Refused> {
     let places = envelope.places;
     let named = |name: &Text| places.named.named(name, envelope.reply_to);
-    let own = match reply_place_of(event, envelope.message) {
+    let own = match reply_place_of(event, envelope) {
         Some((name, partition)) => Some(Address {
             partition,
             ..Address::topic(named(&name)?)
@@ -223,10 +222,13 @@ fn places(
 }
 
 /// The address that a request names for its answer, and its partition.
-fn reply_place_of(event: &Event, message: &Message) -> Option<(Text, Option<u32>)> {
-    reply_address::named_by(event, message).or_else(|| {
-        let plain = message.headers.get(extension::REPLY_TO)?;
-        Some((reply_address::lossy(plain), None))
+fn reply_place_of(event: &Event, envelope: Envelope<'_>) -> Option<(Text, Option<u32>)> {
+    reply_address::named_by(event, envelope.message).or_else(|| {
+        // Only plain lines have a place. On an event, the header may be that of another program.
+        let name = envelope
+            .place
+            .and(envelope.message.headers.get(extension::REPLY_TO))?;
+        Some((reply_address::lossy(name), None))
     })
 }
 
