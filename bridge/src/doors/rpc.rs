@@ -307,14 +307,7 @@ fn read_head(
         return Err((StatusCode::UNSUPPORTED_MEDIA_TYPE, failure));
     }
     let timeout = timeout_of(&head.headers)?;
-    let accepts = Accepts::of(&head.headers).ok_or_else(|| {
-        let message =
-            "answers are application/json or text/event-stream, and Accept allows neither";
-        (
-            StatusCode::NOT_ACCEPTABLE,
-            Failure::new(Reason::ContentType, message),
-        )
-    })?;
+    let accepts = accepts_of(&head.headers)?;
     let hint = endpoint.hint;
     Ok(Common {
         calls: Arc::clone(&door.calls),
@@ -336,6 +329,15 @@ fn read_head(
         key: None,
         is_patient: false,
         is_resumed: false,
+    })
+}
+
+fn accepts_of(headers: &HeaderMap) -> Result<Accepts, Refusal> {
+    Accepts::of(headers).ok_or_else(|| {
+        let message =
+            "answers are application/json or text/event-stream, and Accept allows neither";
+        let failure = Failure::new(Reason::ContentType, message);
+        (StatusCode::NOT_ACCEPTABLE, failure)
     })
 }
 

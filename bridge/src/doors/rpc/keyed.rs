@@ -109,11 +109,7 @@ where
     R: Future<Output = Result<Response, Refusal>> + Send + 'static,
 {
     let limits = door.calls.rules().limits;
-    let patient = match path {
-        HttpPath::Rpc | HttpPath::RpcAgent => PatientRequest::of(&common, &body, &limits),
-        // The others answer with tasks and streams, which have deadlines of their own.
-        _ => None,
-    };
+    let patient = PatientRequest::of(path, &common, &body, &limits);
     let path = head.uri.path_and_query().map_or("", |path| path.as_str());
     let longest = door.calls.longest() + MARGIN;
     let mut claim = Claim {
@@ -142,10 +138,7 @@ where
                 max_bytes: door.largest_body(),
             };
             let done = mine.done(work(common.clone(), head, body));
-            let done = match patient {
-                Some(patient) => Box::pin(patient.answered(door, &common, done)).await,
-                None => Box::pin(done).await,
-            };
+            let done = Box::pin(PatientRequest::in_time(patient, (door, &common), done)).await;
             done.map_err(|refusal| (refusal, None))
         }
         Ok(KeyState::Answered(stored_response)) => {
@@ -311,8 +304,10 @@ fn read_key(headers: &HeaderMap) -> Result<Option<String>, Refusal> {
 
 impl PatientRequest {
     /// The request of a body; `None` if its answer may come in parts, or its caller waits as long as any call may take.
-    fn of(common: &Common, body: &Bytes, limits: &Limits) -> Option<Self> {
-        if common.is_event {
+    fn of(path: HttpPath, common: &Common, body: &Bytes, limits: &Limits) -> Option<Self> {
+        // Other paths answer with tasks and streams, which have deadlines of their own.
+        let is_rpc = matches!(path, HttpPath::Rpc | HttpPath::RpcAgent);
+        if common.is_event || !is_rpc {
             return None;
         }
         let Framed::One(Ok(unit)) = Framed::of(body, decode(body, &common.hint, limits)) else {
@@ -333,16 +328,21 @@ impl PatientRequest {
     }
 
     /// The response, or the error `timeout` after the timeout of the caller.
-    async fn answered(
-        self,
-        door: &Door,
-        common: &Common,
+    async fn in_time(
+        patient: Option<Self>,
+        (door, common): (&Door, &Common),
         response: impl Future<Output = Result<Response, Refusal>>,
     ) -> Result<Response, Refusal> {
-        let until = common.arrived + self.timeout;
-        if let Ok(response) = timeout_at(until, response).await {
-            return response;
+        let Some(patient) = patient else {
+            return response.await;
+        };
+        match timeout_at(common.arrived + patient.timeout, response).await {
+            Ok(response) => response,
+            Err(_) => Ok(patient.timed_out(door, common)),
         }
+    }
+
+    fn timed_out(self, door: &Door, common: &Common) -> Response {
         let millis = u64::try_from(self.timeout.as_millis()).unwrap_or(u64::MAX);
         let message = format!(
             "no answer within {millis} ms; the agent may still answer: send the request again with the same Idempotency-Key to get its answer"
@@ -354,7 +354,7 @@ impl PatientRequest {
         let mut response = common.whole(failure.render(&self.recipient));
         let call = header_of(&[common.call]);
         response.headers_mut().insert(CALL_ID, call);
-        Ok(response)
+        response
     }
 }
 
