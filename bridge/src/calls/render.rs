@@ -165,8 +165,10 @@ impl Reply<'_> {
     }
 
     fn response(&self, bytes: &Bytes, message: &JsonRpc) -> Bytes {
-        if let Some(response) = message.has_null_member.then(|| one_member(self.id, bytes)) {
-            return response.unwrap_or_else(|| bytes.clone());
+        if message.has_null_member
+            && let Some(response) = one_member(self.id, bytes)
+        {
+            return response;
         }
         match &message.id {
             Some(id) => splice(bytes, id.span(), self.id),
