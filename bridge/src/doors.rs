@@ -21,13 +21,20 @@ mod rpc;
 pub(crate) mod workflows;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
-use axum::http::{HeaderName, Method};
+use axum::body::Body;
+use axum::http::{HeaderName, Method, Request, Uri};
+use axum::response::Response;
 use axum::routing::any;
-use tower_http::cors::{Any, CorsLayer};
+use tower::ServiceExt as _;
+use tower_http::cors::{AllowHeaders, CorsLayer};
 
 pub(crate) use self::door::Door;
+
+/// How long a browser may remember which requests a web page may send.
+const PREFLIGHT_LASTS: Duration = Duration::from_secs(3600);
 
 /// The routes mounted in addition to `/rpc`, under the same rules for web pages.
 #[derive(Debug, Default)]
@@ -41,19 +48,42 @@ pub(crate) struct Mounted {
 /// The HTTP listener: `POST /rpc`, `POST /rpc/{agent}` and the mounted routes.
 pub(crate) fn router(door: Door, mounted: Mounted) -> Router {
     let origins = door.allowed_origins.clone();
+    let door = Arc::new(door);
     let router = Router::new()
         .route("/rpc", any(rpc::to_any_agent))
         .route("/rpc/{agent}", any(rpc::to_agent))
-        .fallback(rpc::not_found)
-        .with_state(Arc::new(door))
+        .with_state(Arc::clone(&door))
         .merge(mounted.router);
+    let not_found = any(rpc::not_found).with_state(door);
+    let exact = router.clone().fallback_service(not_found);
+    let router = router.fallback(move |request| without_slash(exact.clone(), request));
     if origins.is_empty() {
         return router;
     }
     let pages = CorsLayer::new()
         .allow_origin(origins)
         .allow_methods([Method::GET, Method::POST, Method::PUT, Method::DELETE])
-        .allow_headers(Any)
+        // The wildcard would not allow `Authorization`. Source: Fetch standard, section 4.9.
+        .allow_headers(AllowHeaders::mirror_request())
+        .max_age(PREFLIGHT_LASTS)
         .expose_headers([mounted.exposed, vec![rpc::head::CALL_ID]].concat());
     router.layer(pages)
+}
+
+/// Serves a path that has no route: with a slash at its end, as the path without it.
+async fn without_slash(exact: Router, mut request: Request<Body>) -> Response {
+    let path = request.uri().path();
+    let shorter = path.strip_suffix('/').filter(|path| !path.is_empty());
+    let shorter = shorter.and_then(|path| {
+        let query = request.uri().query().map(|query| format!("?{query}"));
+        let target = format!("{path}{}", query.unwrap_or_default());
+        let mut parts = request.uri().clone().into_parts();
+        parts.path_and_query = Some(target.parse().ok()?);
+        Uri::from_parts(parts).ok()
+    });
+    if let Some(shorter) = shorter {
+        *request.uri_mut() = shorter;
+    }
+    let Ok(response) = exact.oneshot(request).await;
+    response
 }

@@ -177,6 +177,27 @@ fn id_of(request: &Received) -> String {
 }
 
 #[tokio::test]
+async fn a_request_with_the_copied_reply_address_of_another_call_is_answered_at_its_own() {
+    let mut world = World::new().await;
+    world.ask(request("1")).await;
+    let first = world.next_request().await;
+    // The agent asks another one, with the headers of the request that it serves.
+    let mut second = request("2");
+    let copied = header(&first.message, "ce_replyto").to_owned();
+    second.headers.push("ce_replyto", copied);
+    world.ask(second).await;
+    let second = world.next_request().await;
+    for (request, id) in [(second, 2), (first, 1)] {
+        let call = id_of(&request);
+        let answer = format!(r#"{{"jsonrpc":"2.0","id":"{call}","result":{id}}}"#);
+        world.answer(&request, Message::plain(answer)).await;
+        let answer = body(&world.reply_message().await);
+        assert_eq!((&answer["id"], &answer["result"]), (&json!(id), &json!(id)));
+    }
+    world.end().await;
+}
+
+#[tokio::test]
 async fn a_request_is_answered_at_its_own_address_with_its_own_id() {
     let mut world = World::new().await;
     world.ask(request("1.50")).await;

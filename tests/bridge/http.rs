@@ -11,7 +11,7 @@ use a2abus_transports::{
     TopicFilter, Transport as _, TransportErrorKind,
 };
 use futures_util::StreamExt as _;
-use reqwest::{RequestBuilder, Response, StatusCode};
+use reqwest::{Client, Method, RequestBuilder, Response, StatusCode};
 use serde_json::{Value, json};
 use support::running::Running;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -547,6 +547,39 @@ async fn only_the_web_pages_that_are_listed_may_call() {
         allowed.headers()["access-control-allow-origin"],
         "https://app.example.com"
     );
+    let preflight = Client::new()
+        .request(Method::OPTIONS, format!("{}/rpc", front.base))
+        .header("origin", "https://app.example.com")
+        .header("access-control-request-method", "POST")
+        .header(
+            "access-control-request-headers",
+            "authorization,content-type",
+        )
+        .send()
+        .await
+        .unwrap();
+    let headers = preflight.headers();
+    assert_eq!(
+        headers["access-control-allow-headers"],
+        "authorization,content-type"
+    );
+    assert_eq!(headers["access-control-max-age"], "3600");
+}
+
+#[tokio::test]
+async fn a_slash_at_the_end_of_a_path_changes_nothing() {
+    let front = Front::open().await;
+    for path in ["/rpc/", "/rpc/weather/?x=1"] {
+        let response = front.to(path, to_weather("1", "echo")).send().await;
+        let response = response.unwrap();
+        assert_eq!(response.status(), StatusCode::OK, "{path}");
+        let answer: Value = serde_json::from_str(&response.text().await.unwrap()).unwrap();
+        assert!(answer.get("result").is_some(), "{path}: {answer}");
+    }
+    for path in ["/", "//", "/rpc//", "/none/"] {
+        let response = front.to(path, to_weather("1", "echo")).send().await;
+        assert_eq!(response.unwrap().status(), StatusCode::NOT_FOUND, "{path}");
+    }
 }
 
 #[tokio::test]

@@ -782,6 +782,14 @@ async fn tasks_of_eventmesh_are_those_of_a2a() {
         (&last["taskId"], &last["state"]),
         (&json!(id), &json!("COMPLETED"))
     );
+    // A client that reconnects after the last event is told to stop.
+    let again = ask(&front, Method::GET, &format!("/a2a/tasks/{id}/stream"))
+        .header("last-event-id", events.last().unwrap().id.clone().unwrap())
+        .send()
+        .await
+        .unwrap();
+    assert_eq!(again.status(), StatusCode::NO_CONTENT);
+    assert_eq!(again.text().await.unwrap(), "");
     let list = ask(&front, Method::GET, "/a2a/tasks?state=COMPLETED&limit=1")
         .send()
         .await

@@ -17,6 +17,7 @@ mod mock;
 mod offsets;
 mod per_topic;
 mod producer;
+mod progress;
 mod properties;
 mod rebalance;
 mod record;

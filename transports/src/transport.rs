@@ -229,7 +229,7 @@ pub struct Consumer {
     reader: Reader,
     deadlines: Option<Arc<OnceLock<CloseDeadlines>>>,
     leave: Option<CancellationToken>,
-    assigned: Option<CancellationToken>,
+    assigned: Option<watch::Receiver<bool>>,
     lag: Option<watch::Receiver<Option<u64>>>,
     paused: Option<watch::Receiver<Vec<Text>>>,
     lost: Option<CancellationToken>,
@@ -437,10 +437,9 @@ impl Consumer {
         self
     }
 
-    /// The same, for a source that assigns a share to a consumer later: `assigned` is cancelled at the first
-    /// assignment.
+    /// The same, for a source that assigns a share to a consumer later: `assigned` is whether it has one.
     #[cfg(feature = "kafka")]
-    pub(crate) fn awaiting_assignment(mut self, assigned: CancellationToken) -> Self {
+    pub(crate) fn awaiting_assignment(mut self, assigned: watch::Receiver<bool>) -> Self {
         self.assigned = Some(assigned);
         self
     }
@@ -476,16 +475,25 @@ impl Consumer {
         self.lag.clone()
     }
 
-    /// Waits for the first assignment of a share of the topics. The share may be empty if other members of the group
-    /// have everything. Ready at once on sources without assignments, and after the first assignment whatever the group
-    /// does. Does not borrow the consumer, which must be read meanwhile.
+    /// Waits for a share of the topics. The share may be empty if other members of the group have everything. Ready at
+    /// once on sources without assignments. Does not borrow the consumer, which must be read meanwhile.
     pub fn assigned(&self) -> impl Future<Output = ()> + Send + use<> {
         let assigned = self.assigned.clone();
         async move {
-            if let Some(assigned) = assigned {
-                assigned.cancelled().await;
+            if let Some(mut assigned) = assigned
+                && assigned.wait_for(|assigned| *assigned).await.is_err()
+            {
+                // The reader has ended.
+                std::future::pending().await
             }
         }
+    }
+
+    /// Whether the consumer has a share of the topics, maybe an empty one. A rebalance of the group takes it away for a
+    /// moment. `None` for sources without assignments.
+    #[must_use]
+    pub fn has_share(&self) -> Option<watch::Receiver<bool>> {
+        self.assigned.clone()
     }
 
     /// Waits until a message of this subscription may have been lost: on core NATS when the connection changes, or when

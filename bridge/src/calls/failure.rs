@@ -392,7 +392,7 @@ impl Failure {
             ),
             CallError::AgentNotFound(agent) if agent.is_empty() => Self::new(
                 Reason::AgentNotFound,
-                "the request names no agent: name it in params._agentId or in the attribute targetagent",
+                "the request names no agent: name it in the attribute targetagent or, if the message is not a CloudEvent, in params._agentId",
             ),
             other => Self::call(other),
         }

@@ -6,7 +6,7 @@
 //!
 //! | the address is | |
 //! |---|---|
-//! | the NATS reply subject of the message itself, if it begins with `_INBOX` | allowed |
+//! | the NATS reply subject of the message itself, if it begins with `_INBOX` | allowed; it also replaces a reply address for calls of this deployment, which was copied from another request |
 //! | any other name that begins with `_` or `$` | always refused |
 //! | `replies` of the binding | allowed |
 //! | a reply address for calls of this deployment (`calls.reply_topic`) | allowed |
@@ -181,6 +181,15 @@ impl AllowedReplyAddresses {
         } else {
             Err(Refused::NotListed(topic))
         }
+    }
+
+    /// Whether the address in the headers of a request belongs to another call: the request has a reply subject of its
+    /// own. An agent that copies the headers of the request that it serves to its own request sends such a message, and
+    /// waits at that subject.
+    #[must_use]
+    pub fn is_copied(&self, name: &Text, inbox: Option<&Topic>) -> bool {
+        let is_other = inbox.is_some_and(|inbox| inbox.as_str() != name.as_str());
+        is_other && Topic::new(name.clone()).is_ok_and(|topic| self.calls.matches(&topic))
     }
 
     /// The address for the error of a request that is refused because of the address it names, or before it was read

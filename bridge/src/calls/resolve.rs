@@ -84,7 +84,13 @@ impl Calls {
     #[must_use]
     pub fn take_answers(&self, at: ReadAt<'_>, binding: ProtocolBinding) -> Vec<AnswerOutcome> {
         let answered = self.answers_in(at, binding);
-        for answered in &answered {
+        let is_read_twice = |answered: &&AnswerOutcome| {
+            // The reply channel of this replica reads the same record, and counts it.
+            let is_ours = |call| self.channels().is_ours(call);
+            at.reader == Reader::ProtocolBinding
+                && matches!(answered, AnswerOutcome::Foreign(call) if is_ours(*call))
+        };
+        for answered in answered.iter().filter(|answered| !is_read_twice(answered)) {
             self.count_reply(answered.outcome());
             self.log_reply(answered, at.topic);
         }

@@ -30,7 +30,7 @@ use axum::response::Response;
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt as _, stream};
 use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, header, request};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use self::common::{AdmittedRequest, CallOptions, Common, Target};
 use self::head::{CALL_ID, header_of, status_of, unpublished_status};
@@ -186,7 +186,7 @@ async fn admit_request(
 /// All other paths.
 pub(super) async fn not_found(State(door): State<Arc<Door>>, headers: HeaderMap) -> Response {
     let status = StatusCode::NOT_FOUND;
-    let message = "nothing is served at this path: send JSON-RPC to POST /rpc or /rpc/{agent}, and A2A, if there are agents, to POST /a2a or /a2a/agents/{agent}";
+    let message = "nothing is served at this path: send JSON-RPC to POST /rpc or /rpc/{agent}, MCP to /mcp or /mcp/agents/{agent}, and A2A, if there are agents, to POST /a2a or /a2a/agents/{agent}";
     let failure = Failure::new(Reason::InvalidRequest, message);
     door.metrics.http_request(HttpPath::Other, status);
     refusal(
@@ -410,7 +410,8 @@ async fn respond_to_one(common: &Common, item: Item) -> Result<Response, Refusal
     }
 }
 
-/// The answer to one request: a stream if the method streams and the caller accepts it, otherwise one document.
+/// The answer to one request: a stream if the method streams and the caller accepts it, otherwise one document. For a
+/// caller that accepts only events, the stream starts when the agent has been silent for [`sse::UNTIL_STREAM`].
 async fn answer(common: &Common, item: Box<RequestItem>) -> Response {
     if let Some(answered) = common.ask_registry(&item.unit).await {
         return common.whole(answered);
@@ -438,7 +439,14 @@ async fn answer(common: &Common, item: Box<RequestItem>) -> Response {
     if streaming && events {
         return stream_of(common, parts.into_stream(), reply);
     }
-    let mut part = parts.next().await;
+    let mut part = if common.accepts.is_events_only() && events {
+        match timeout(sse::UNTIL_STREAM, parts.next()).await {
+            Err(_silence) => return stream_of(common, parts.into_stream(), reply),
+            Ok(part) => part,
+        }
+    } else {
+        parts.next().await
+    };
     while let Some(Ok(first)) = part.take_if(|part| matches!(part, Ok(part) if !part.last)) {
         if events {
             let parts = stream::iter([Ok(first)]).chain(parts.into_stream());

@@ -19,7 +19,13 @@ use crate::budget::ClientBudget;
 
 /// The time without an event after which a comment is sent, so that proxies do not close the connection.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
+/// How long a client that accepts a stream waits for the first part before the stream starts. Until then the response
+/// can have an error status. After that, the open stream keeps proxies from closing the connection.
+pub(crate) const UNTIL_STREAM: Duration = Duration::from_secs(15);
 const KEEP_ALIVE_COMMENT: Bytes = Bytes::from_static(b": keep-alive\n\n");
+
+/// The header in which a client that reconnects sends the id of the last event that it received.
+pub(crate) const LAST_EVENT: &str = "last-event-id";
 
 /// The media type of a stream of events.
 const EVENTS: &str = "text/event-stream";

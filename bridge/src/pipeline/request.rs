@@ -42,7 +42,9 @@ impl Pipeline {
         if is_other || self.calls.channels().is_empty() {
             return Ok(None);
         }
+        let addresses = &self.claims.reply_addresses;
         let named = reply_address::named_by(event, at.message);
+        let named = named.filter(|(name, _)| !addresses.is_copied(name, at.reply_to));
         // An event without a kind is a request if its sender waits for an answer.
         if kind.is_none() && named.is_none() && at.reply_to.is_none() {
             return Ok(None);
@@ -50,10 +52,10 @@ impl Pipeline {
         let address = match named {
             Some((name, partition)) => Address {
                 partition,
-                ..Address::topic(self.claims.reply_addresses.named(&name, at.reply_to)?)
+                ..Address::topic(addresses.named(&name, at.reply_to)?)
             },
             None => match (at.reply_to, &self.replies) {
-                (Some(inbox), _) => Address::topic(self.claims.reply_addresses.inbox(inbox)?),
+                (Some(inbox), _) => Address::topic(addresses.inbox(inbox)?),
                 (None, Some(topic)) => Address::topic(topic.clone()),
                 (None, None) => return Ok(None),
             },

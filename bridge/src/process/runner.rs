@@ -22,6 +22,9 @@ use crate::restart::{CLOSE, not_too_soon, start};
 /// The cause until the partitions of a binding are assigned.
 const WAITING: &str = "waiting for partitions";
 
+/// How long a process that starts is not ready because a binding waits for partitions. A new group needs about 3 s.
+const PATIENCE: Duration = Duration::from_secs(10);
+
 /// Runs one binding.
 pub(super) struct Runner {
     pub(super) work: BindingService,
@@ -56,16 +59,17 @@ impl Runner {
             };
             let began = Instant::now();
             readiness.set(condition.as_str(), Err(WAITING.to_owned()));
-            let (assigned, lag) = (consumer.assigned(), consumer.lag());
+            let (share, lag) = (consumer.has_share(), consumer.lag());
             let paused = consumer.paused();
             let working = self.work.run(consumer, stop.clone());
             let consumer = tokio::select! {
                 consumer = working => consumer,
-                () = ready_when(assigned, &condition, &readiness) => return,
+                () = self.watch_share(share, &readiness) => return,
                 () = self.watch_lag(lag) => return,
                 () = self.watch_paused(paused) => return,
                 () = grace_over(&stop, self.grace) => return self.abandon(),
             };
+            readiness.restored(&condition);
             self.metrics.source_lag(self.name(), None);
             self.metrics.paused_partitions(self.name(), 0);
             // Waiting requests may settle until then.
@@ -128,6 +132,34 @@ impl Runner {
         std::future::pending().await
     }
 
+    /// Marks the binding as ready once it has its partitions, and as degraded while it waits for them for longer than
+    /// [`PATIENCE`]: other parts of the process work. Never ends.
+    async fn watch_share(&self, share: Option<watch::Receiver<bool>>, readiness: &Readiness) {
+        let (name, condition) = (self.name(), self.condition());
+        let Some(mut share) = share else {
+            readiness.set(condition, Ok(()));
+            return std::future::pending().await;
+        };
+        loop {
+            let assigned = share.wait_for(|assigned| *assigned);
+            let is_late = tokio::time::timeout(PATIENCE, assigned).await.is_err();
+            readiness.set(condition.as_str(), Ok(()));
+            if is_late {
+                tracing::warn!(binding = %name, waited = ?PATIENCE, "still waiting for partitions: the broker assigns those of a process that died only after its session_timeout");
+                readiness.degraded(condition.as_str(), WAITING.to_owned());
+                let assigned = share.wait_for(|assigned| *assigned);
+                let is_over = assigned.await.is_err();
+                readiness.restored(&condition);
+                if !is_over {
+                    tracing::info!(binding = %name, "partitions are assigned: the binding is read");
+                }
+            }
+            if share.wait_for(|assigned| !*assigned).await.is_err() {
+                return std::future::pending().await;
+            }
+        }
+    }
+
     /// Records the lag of the binding whenever it is reported. Never ends.
     async fn watch_lag(&self, lag: Option<watch::Receiver<Option<u64>>>) {
         if let Some(mut lag) = lag {
@@ -162,13 +194,6 @@ impl Runner {
         }
         self.transport.subscribe(self.subscription.clone()).await
     }
-}
-
-/// Marks a condition as met once `assigned` is done. Never ends.
-async fn ready_when(assigned: impl Future<Output = ()>, condition: &str, readiness: &Readiness) {
-    assigned.await;
-    readiness.set(condition, Ok(()));
-    std::future::pending().await
 }
 
 async fn grace_over(stop: &CancellationToken, grace: Duration) {

@@ -289,6 +289,8 @@ impl KafkaConfig {
             .set("auto.offset.reset", "earliest")
             .set("enable.auto.offset.store", "false")
             .set("enable.partition.eof", "false")
+            // New partitions are found after this time. The default is 5 minutes.
+            .set_default("topic.metadata.refresh.interval.ms", "60000")
             // Prefetched records are outside the budget of the subscription, and thrown away by each pause.
             .set_default("queued.max.messages.kbytes", "16384")
             .set_default("queued.min.messages", "1000")
@@ -309,7 +311,7 @@ impl KafkaConfig {
         config
             .set("enable.auto.commit", "true")
             .set("auto.commit.interval.ms", "1000")
-            // They show how far behind the group is.
+            // They show how far behind the group is, and open transactions.
             .set("statistics.interval.ms", milliseconds(LAG_INTERVAL))
             .set("partition.assignment.strategy", "cooperative-sticky")
             .set("session.timeout.ms", milliseconds(self.session_timeout))
@@ -559,7 +561,7 @@ fn within(duration: Duration, least_seconds: u64, most_seconds: u64) -> bool {
 }
 
 /// Milliseconds with the fraction that `linger.ms` understands; whole numbers are written without one.
-fn milliseconds(duration: Duration) -> String {
+pub(super) fn milliseconds(duration: Duration) -> String {
     let micros = duration.as_micros();
     if micros.is_multiple_of(1000) {
         (micros / 1000).to_string()

@@ -26,7 +26,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use super::checkup::{Checkup, SILENCE};
-use super::config::KafkaConfig;
+use super::config::{KafkaConfig, milliseconds};
 use super::error::{failed, is_outage, kind};
 use super::health::{Events, Pulse};
 use super::intake::{Admission, Budget, Intake, PositionStorage};
@@ -37,7 +37,7 @@ use super::writer::position;
 use crate::delivery::{Acknowledger, Delivery, Origin};
 use crate::error::{TransportError, TransportErrorKind};
 use crate::message::{Message, Topic};
-use crate::transport::{CloseDeadlines, Consumer, Reader};
+use crate::transport::{CloseDeadlines, Consumer, LAG_INTERVAL, Reader};
 
 /// The maximum time a poll blocks, and thus the delay before a stop is noticed or a settled offset is stored.
 const TICK: Duration = Duration::from_millis(100);
@@ -63,6 +63,8 @@ const MAX_WAIT: Duration = Duration::from_secs(120);
 const MAX_REFUSED_WAIT: Duration = Duration::from_secs(20 * 60);
 /// After this time the same error is a warning again.
 const WARN_AGAIN: Duration = Duration::from_secs(60);
+/// Clients of one subscription that may be closing while another one has replaced them.
+const MAX_REPLACED: usize = 4;
 /// Larger budgets are reduced to this number: more messages in progress do not help.
 const MAX_MESSAGES: usize = 1 << 16;
 
@@ -91,8 +93,10 @@ struct Task {
     plan: Plan,
     intake: Arc<Intake>,
     leave: EndSignal,
-    /// Cancelled at the first assignment of partitions.
-    assigned: CancellationToken,
+    /// Whether partitions are assigned.
+    assigned: watch::Sender<bool>,
+    /// Held by the replaced clients that are not closed yet.
+    replaced: Arc<()>,
     deliveries: mpsc::Sender<Delivery>,
     /// For members of a group: where the lag is reported.
     lag: Option<watch::Sender<Option<u64>>>,
@@ -181,14 +185,12 @@ pub(super) async fn start(
             deadlines: Arc::default(),
         },
         plan,
-        assigned: CancellationToken::new(),
+        assigned: watch::Sender::new(!is_member),
+        replaced: Arc::default(),
         deliveries,
         lag: is_member.then_some(tell_lag),
         full,
     };
-    if !is_member {
-        task.assigned.cancel();
-    }
     // Dropping this with the future stops the thread, so nothing stays subscribed.
     let reader = Reader {
         stop: task.leave.stop.clone(),
@@ -196,7 +198,7 @@ pub(super) async fn start(
     };
     let consumer = Consumer::new(receiver, reader)
         .draining(Arc::clone(&task.leave.deadlines))
-        .awaiting_assignment(task.assigned.clone());
+        .awaiting_assignment(task.assigned.subscribe());
     let consumer = if is_member {
         consumer.with_lag(lag).with_paused(paused)
     } else {
@@ -215,6 +217,18 @@ pub(super) async fn start(
             TransportErrorKind::Other,
             "start the reading thread",
         )),
+    }
+}
+
+// === impl Source ===
+
+impl Source {
+    /// The name of the group, for the log; empty without one.
+    fn group(&self) -> Text {
+        match self {
+            Self::Group { name, .. } => name.clone(),
+            Self::Live(_) => Text::default(),
+        }
     }
 }
 
@@ -272,7 +286,7 @@ impl Task {
                     );
                 }
             }
-            drop(session);
+            session.replace();
             self.intake.revoke_all();
             session = match self.reopen() {
                 Some(session) => session,
@@ -302,7 +316,7 @@ impl Task {
             Events::new("consumer", Arc::clone(&self.plan.pulse)),
             Arc::clone(&self.intake),
             self.leave.clone(),
-            self.assigned.clone(),
+            (self.plan.source.group(), self.assigned.clone()),
             (self.plan.config.session_timeout / 2).min(MAX_REVOCATION),
             self.lag.clone(),
         )
@@ -321,7 +335,10 @@ impl Task {
             }
             Source::Live(starts) => {
                 // librdkafka assigns nothing without a group. The group is never joined.
-                create(config.live(&format!("a2abus-live-{}", random()))?)
+                let mut properties = config.live(&format!("a2abus-live-{}", random()))?;
+                // They show open transactions.
+                properties.set("statistics.interval.ms", milliseconds(LAG_INTERVAL));
+                create(properties)
                     .and_then(|client| client.assign(&self.starts(starts)?).map(|()| client))
             }
         }
@@ -650,6 +667,26 @@ impl<'a> Session<'a> {
             && self.checkup.is_cut_off(client, &plan.config, &plan.pulse)
     }
 
+    /// Ends a client that another one replaces. A client without its coordinator may take minutes to close, so the new
+    /// one does not wait for it, unless there are many.
+    fn replace(self) {
+        let Self { task, client, .. } = self;
+        client.context().replace();
+        let held = Arc::clone(&task.replaced);
+        if Arc::strong_count(&held) > MAX_REPLACED {
+            tracing::warn!(group = %task.plan.source.group(), clients = MAX_REPLACED, "Kafka clients that were replaced do not close: waiting for one");
+            return drop(client);
+        }
+        let closing = spawn("a2abus-kafka-end", move || {
+            drop(client);
+            drop(held);
+        });
+        if let Err(error) = closing {
+            // The client was closed here.
+            tracing::warn!(%error, "a Kafka client that was replaced");
+        }
+    }
+
     /// Waits for outstanding deliveries until the caller's deadline, then leaves the group.
     fn close(mut self) {
         self.backlog.clear();
@@ -876,7 +913,8 @@ mod tests {
             },
             intake: Arc::new(Intake::new(PositionStorage::Offsets, budget)),
             leave: EndSignal::default(),
-            assigned: CancellationToken::new(),
+            assigned: watch::Sender::new(false),
+            replaced: Arc::default(),
             deliveries,
             lag: None,
             full: watch::channel(Vec::new()).0,
@@ -938,9 +976,9 @@ mod tests {
         let cluster = cluster();
         let (task, _) = member(cluster.bootstrap_servers());
         let mut session = Session::open(&task).unwrap();
-        assert!(!task.assigned.is_cancelled());
+        assert!(!*task.assigned.borrow());
         session.leave_without_partitions(Instant::now() + DEADLINE);
-        assert!(task.assigned.is_cancelled());
+        assert!(*task.assigned.borrow());
         assert_eq!(session.client.assignment().unwrap().count(), 1);
     }
 
@@ -958,7 +996,7 @@ mod tests {
         }
         // Once it is permitted it gets partitions. If it loses them, it waits again.
         cluster.clear_request_errors(RDKafkaApiKey::FindCoordinator);
-        while !task.assigned.is_cancelled() {
+        while !*task.assigned.borrow() {
             assert!(Instant::now() < late, "no partitions are assigned");
             assert!(session.poll(TICK).is_continue());
         }

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
+use a2abus_plugin::Text;
 use rdkafka::ClientContext;
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _, ConsumerContext, Rebalance};
@@ -17,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 use super::error::is_outage;
 use super::health::Events;
 use super::intake::Intake;
+use super::progress::{StableOffsets, lag_of};
 use crate::message::Topic;
 use crate::transport::CloseDeadlines;
 
@@ -28,14 +30,20 @@ pub(super) struct Context {
     events: Events,
     intake: Arc<Intake>,
     leave: EndSignal,
-    /// Cancelled at the first assignment.
-    assigned: CancellationToken,
+    /// The group, for the log; empty for a reader without one.
+    group: Text,
+    /// Whether the member has an assignment.
+    assigned: watch::Sender<bool>,
     /// How long a revocation may wait for outstanding deliveries.
     max_wait: Duration,
     /// Receives the number of records behind the stored offsets.
     lag: Option<watch::Sender<Option<u64>>>,
+    /// Finds transactions that stay open.
+    stable: Mutex<StableOffsets>,
     /// The client is being closed: no outstanding delivery can settle any more.
     closing: AtomicBool,
+    /// Another client has replaced this one: the partitions are no longer its own.
+    is_replaced: AtomicBool,
     /// Since when the member waits for the next assignment; `None` while it has one.
     unassigned_since: Mutex<Option<Instant>>,
 }
@@ -56,7 +64,7 @@ impl Context {
         events: Events,
         intake: Arc<Intake>,
         leave: EndSignal,
-        assigned: CancellationToken,
+        (group, assigned): (Text, watch::Sender<bool>),
         max_wait: Duration,
         lag: Option<watch::Sender<Option<u64>>>,
     ) -> Self {
@@ -64,10 +72,13 @@ impl Context {
             events,
             intake,
             leave,
+            group,
             assigned,
             max_wait,
             lag,
+            stable: Mutex::default(),
             closing: AtomicBool::new(false),
+            is_replaced: AtomicBool::new(false),
             unassigned_since: Mutex::new(Some(Instant::now())),
         }
     }
@@ -81,6 +92,17 @@ impl Context {
     /// From now on nothing waits for deliveries or for the coordinator.
     pub(super) fn close(&self) {
         self.closing.store(true, Ordering::Release);
+    }
+
+    /// From now on the callbacks of this client change nothing: another client reads the partitions.
+    pub(super) fn replace(&self) {
+        self.is_replaced.store(true, Ordering::Release);
+        self.close();
+        self.assigned.send_replace(false);
+    }
+
+    fn is_replaced(&self) -> bool {
+        self.is_replaced.load(Ordering::Acquire)
     }
 
     fn lock_unassigned(&self) -> MutexGuard<'_, Option<Instant>> {
@@ -101,12 +123,12 @@ impl Context {
     fn revoke(&self, client: &Client, lanes: &[u32]) {
         if client.assignment_lost() {
             // The partitions already belong to another member, whose commits ours would overwrite.
-            tracing::warn!(partitions = lanes.len(), "Kafka partitions are lost");
+            tracing::warn!(group = %self.group, partitions = lanes.len(), "Kafka partitions are lost");
         } else if self.closing.load(Ordering::Acquire) {
             // Closing commits stored offsets, and does not wait for an unavailable coordinator.
             store(client, self.intake.take_moved());
         } else {
-            tracing::info!(partitions = lanes.len(), "Kafka partitions are revoked");
+            tracing::info!(group = %self.group, partitions = lanes.len(), "Kafka partitions are revoked");
             let deadline = Instant::now() + self.max_wait;
             let until = || match (self.leave.stop.is_cancelled(), self.leave.deadlines.get()) {
                 (false, _) => deadline,
@@ -136,20 +158,6 @@ impl Context {
     }
 }
 
-/// The number of records after the stored offset, in all partitions where it is known. Before anything is stored there,
-/// it counts from the committed offset. Source: librdkafka, statistics.
-fn lag_of(statistics: &Statistics) -> Option<u64> {
-    let partitions = statistics
-        .topics
-        .values()
-        .flat_map(|topic| topic.partitions.values());
-    let lags = partitions.filter_map(|partition| {
-        let stored = u64::try_from(partition.consumer_lag_stored);
-        stored.or(u64::try_from(partition.consumer_lag)).ok()
-    });
-    lags.fold(None, |sum, lag| Some(sum.unwrap_or(0) + lag))
-}
-
 impl ClientContext for Context {
     fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
         self.events.log(level, facility, message);
@@ -160,18 +168,26 @@ impl ClientContext for Context {
     }
 
     fn stats(&self, statistics: Statistics) {
+        if self.is_replaced() {
+            return;
+        }
         if let Some(lag) = &self.lag {
             lag.send_replace(lag_of(&statistics));
         }
+        let mut stable = self.stable.lock().unwrap_or_else(PoisonError::into_inner);
+        stable.check(&statistics, Instant::now());
     }
 }
 
 impl ConsumerContext for Context {
     fn pre_rebalance(&self, client: &Client, rebalance: &Rebalance<'_>) {
+        if self.is_replaced() {
+            return;
+        }
         match rebalance {
             Rebalance::Assign(partitions) => {
                 let lanes = self.lanes(partitions);
-                tracing::info!(partitions = lanes.len(), "Kafka partitions are assigned");
+                tracing::info!(group = %self.group, partitions = lanes.len(), "Kafka partitions are assigned");
                 self.intake.assign(&lanes);
             }
             Rebalance::Revoke(partitions) => self.revoke(client, &self.lanes(partitions)),
@@ -180,14 +196,20 @@ impl ConsumerContext for Context {
     }
 
     fn post_rebalance(&self, _: &Client, rebalance: &Rebalance<'_>) {
+        if self.is_replaced() {
+            return;
+        }
         match rebalance {
             // An empty assignment is an assignment too: the other members have all partitions.
             Rebalance::Assign(_) => {
-                self.assigned.cancel();
+                self.assigned.send_replace(true);
                 *self.lock_unassigned() = None;
             }
             // An assignment follows, of all partitions that stay here.
-            Rebalance::Revoke(_) => *self.lock_unassigned() = Some(Instant::now()),
+            Rebalance::Revoke(_) => {
+                self.assigned.send_replace(false);
+                *self.lock_unassigned() = Some(Instant::now());
+            }
             Rebalance::Error(_) => {}
         }
     }

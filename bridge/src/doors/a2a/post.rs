@@ -10,6 +10,7 @@ use a2abus_plugin::{Refused, Unit, Units, decode};
 use axum::body::Body;
 use axum::response::Response;
 use bytes::{Buf as _, Bytes};
+use http::header::CONNECTION;
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, Request, StatusCode, Version as HttpVersion};
 use serde_json::Value;
@@ -34,7 +35,6 @@ use crate::http::{negotiate, sse};
 use crate::metrics::HttpPath;
 
 const TRACE: HeaderName = HeaderName::from_static("x-a2a-trace-id");
-const LAST_EVENT: &str = "last-event-id";
 /// The headers of responses that web pages may read.
 pub(crate) const EXPOSED: [HeaderName; 7] = [
     TRACE,
@@ -76,7 +76,7 @@ pub(in crate::doors) async fn framed<R>(
 where
     R: Future<Output = Result<Response, Refusal>> + Send + 'static,
 {
-    let http_1 = request.version() < HttpVersion::HTTP_2;
+    let stays_open = stays_open(&request);
     let trace = request.headers().get(TRACE).cloned();
     let caller = permit(request.extensions(), Action::Call(endpoint.target.name()));
     let caller = caller.ok().map(|Principal { name }| name);
@@ -96,8 +96,8 @@ where
     };
     let is_stream = sse::is_stream(response.headers());
     let headers = response.headers_mut();
-    if is_stream && http_1 {
-        headers.insert("connection", HeaderValue::from_static("keep-alive"));
+    if is_stream && stays_open {
+        headers.insert(CONNECTION, HeaderValue::from_static("keep-alive"));
     }
     if let Some(trace) = trace {
         headers.insert(TRACE, trace);
@@ -106,6 +106,17 @@ where
         limits.show(&name, headers);
     }
     response
+}
+
+/// Whether the connection is HTTP/1.1, and stays open after this request.
+fn stays_open(request: &Request<Body>) -> bool {
+    let connection = request.headers().get_all(CONNECTION).iter();
+    let mut options = connection.filter_map(|options| options.to_str().ok());
+    let closes = |options: &str| {
+        let mut options = options.split(',');
+        options.any(|option| option.trim().eq_ignore_ascii_case("close"))
+    };
+    request.version() == HttpVersion::HTTP_11 && !options.any(closes)
 }
 
 async fn respond(
@@ -157,7 +168,7 @@ pub(super) fn head_of(
         fallback,
         version,
         trace: trace_of(&head.headers),
-        last_event: text(&head.headers, LAST_EVENT),
+        last_event: text(&head.headers, sse::LAST_EVENT),
         base: a2a.base(&head.uri, &head.headers)?,
     })
 }

@@ -10,7 +10,7 @@ use axum::extract::{Path, Query, State};
 use axum::response::Response;
 use bytes::Bytes;
 use futures_util::stream;
-use http::{Method, Request, StatusCode};
+use http::{HeaderMap, Method, Request, StatusCode};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
@@ -24,11 +24,11 @@ use crate::doors::permit::{Action, Principal, permit};
 use crate::doors::rpc::Endpoint;
 use crate::doors::rpc::common::{Common, Target};
 use crate::http::negotiate;
-use crate::http::respond::json_response;
-use crate::http::sse::{Frame, frames_response};
+use crate::http::respond::{json_response, with_status};
+use crate::http::sse::{Frame, LAST_EVENT, frames_response};
 use crate::metrics::HttpPath;
 use crate::shares::Share;
-use crate::state::Lagged;
+use crate::state::{Lagged, Position};
 use crate::tasks::model::{Content, Part, State as TaskState, new_id};
 use crate::tasks::{Subscription, Task, Tasks};
 
@@ -251,16 +251,22 @@ pub(super) async fn follow(
 ) -> Response {
     let admitted = admit(&a2a, &request);
     let budget = a2a.door.client_budget(request.extensions());
+    let last = last_event(request.headers());
     let followed = async {
         let (_charge, share) = admitted?;
         let (id, _) = task(&a2a, name).await?;
         let tasks = Arc::clone(&a2a.settings.tasks);
         let subscribed = tasks.follow(&id, None);
         let (first, subscription) = subscribed.ok_or_else(|| refusal_of(not_found(&id)))?;
+        let is_known = last.is_some_and(|last| first.position <= last);
+        if is_known && first.status.state.is_at_rest() {
+            // This stops an `EventSource`, which otherwise reconnects for ever. Source: WHATWG HTML section 9.2.
+            return Ok(with_status(Response::default(), StatusCode::NO_CONTENT));
+        }
         let following = Following {
             tasks,
             subscription,
-            first: Some(first),
+            first: Some(first).filter(|_| !is_known),
             id,
         };
         let frames = stream::unfold(Some(following), |following| async move {
@@ -271,6 +277,11 @@ pub(super) async fn follow(
     };
     let response = followed.await;
     answered(&a2a, &request, response)
+}
+
+/// The last state that a client which reconnects has received.
+fn last_event(headers: &HeaderMap) -> Option<Position> {
+    headers.get(LAST_EVENT)?.to_str().ok()?.parse().ok()
 }
 
 /// A task as a stream.

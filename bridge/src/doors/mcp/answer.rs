@@ -1,7 +1,6 @@
 //! Sends a request to its agent, and the answer to the MCP client.
 
 use std::future::ready;
-use std::time::Duration;
 
 use a2abus_plugin::Text;
 use a2abus_plugin::json::range_of;
@@ -33,10 +32,6 @@ use crate::doors::rpc::parts::AnswerParts;
 use crate::http::respond::refusal;
 use crate::http::sse::{self, Frame};
 use crate::results::Skill;
-
-/// How long a client that accepts a stream waits for the first part before the stream starts. Until then the response
-/// can have an error status. After that, the open stream keeps proxies from closing the connection.
-const UNTIL_STREAM: Duration = Duration::from_secs(15);
 
 /// The methods whose results tell how long they may be cached. Source: MCP 2026-07-28, caching.
 const CACHEABLE_METHODS: [&str; 5] = [
@@ -166,7 +161,7 @@ impl McpRequest<'_> {
     ) -> Response {
         let events = self.common.accepts.events();
         let first = if events {
-            match timeout(UNTIL_STREAM, parts.next()).await {
+            match timeout(sse::UNTIL_STREAM, parts.next()).await {
                 Err(_silence) => return self.silent(parts, resumable),
                 Ok(first) => first,
             }

@@ -30,11 +30,10 @@ use crate::calls::callid::CallId;
 use crate::calls::failure::{Failure, Reason, Recipient};
 use crate::calls::{CallError, Part};
 use crate::doors::door::Refusal;
-use crate::http::sse::{Frame, frames_response};
+use crate::http::sse::{self, Frame, frames_response};
 use crate::results::{Author, OpenedCall, RecordedPart, Results};
 
 /// The header of a client that resumes a stream.
-const LAST_EVENT: &str = "last-event-id";
 /// Maximum number of frames that wait for a client.
 const FRAMES: usize = 16;
 /// How long a client may take to read one frame while its answer is recorded.
@@ -247,7 +246,7 @@ impl Mcp {
         headers: &HeaderMap,
         budget: &ClientBudget,
     ) -> Result<Option<Response>, Refusal> {
-        let Some(last) = headers.get(LAST_EVENT) else {
+        let Some(last) = headers.get(sse::LAST_EVENT) else {
             return Ok(None);
         };
         let unknown = || {
