@@ -535,7 +535,10 @@ impl Results {
     /// When it is not stored.
     pub(crate) async fn note_over(&self, key: &str) -> Result<(), StateError> {
         let over = body::write(&Event::Over);
-        self.view.commit(key, Some(over), ATTENDED).await.map(drop)
+        self.view
+            .commit_again(key, Some(over), ATTENDED)
+            .await
+            .map(drop)
     }
 
     /// Passes the answer of an MCP client on to the replica of its call.

@@ -44,7 +44,7 @@ impl Limits {
         if document.len() <= max_bytes {
             return Ok(());
         }
-        let message = format!("larger than the limit of {max_bytes} bytes");
+        let message = format!("larger than the limit of {max_bytes} bytes (max_bytes)");
         Err(DecodeError::new(
             DecodeErrorKind::TooLarge,
             max_bytes,

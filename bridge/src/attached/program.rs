@@ -41,7 +41,7 @@ const MAX_LOG: usize = 4 << 10;
 /// How long it may take to exit after its input is closed, and again after SIGTERM. Together less than the process
 /// waits for its tasks when it ends.
 const GRACE: Duration = Duration::from_secs(1);
-/// How long to read its last lines after it has exited.
+/// How long to read its last lines after it has exited, and to wait for its exit after it has closed its output.
 const LAST_LINES: Duration = Duration::from_secs(1);
 /// The variables of the bridge's environment that it inherits.
 const ENVIRONMENT: [&str; 9] = [
@@ -96,7 +96,11 @@ impl Program {
         let why = tokio::select! {
             () = stop.cancelled() => None,
             status = child.wait() => Some(shown(status)),
-            () = &mut listening => Some("it closed its output".to_owned()),
+            // A program that exits closes its output first.
+            () = &mut listening => Some(match timeout(LAST_LINES, child.wait()).await {
+                Ok(status) => shown(status),
+                Err(_still_runs) => "it closed its output".to_owned(),
+            }),
             error = write(stdin, queue, &link) => Some(format!("it does not read its input: {error}")),
             why = self.greet(lifecycle, &link) => Some(why),
         };

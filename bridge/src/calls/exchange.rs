@@ -351,7 +351,8 @@ impl Exchanges {
         requester.metrics.dropped("reply_undeliverable");
         if let Some(suppressed) = self.undelivered.allow() {
             tracing::warn!(
-                topic = %shown_topic(requester.address.topic.as_str()), request = %requester.topic,
+                binding = %requester.binding, topic = %shown_topic(requester.address.topic.as_str()),
+                request = %requester.topic,
                 origin = requester.origin.as_deref(), %why, suppressed,
                 "an answer did not reach its requester"
             );

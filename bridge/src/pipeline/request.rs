@@ -93,6 +93,7 @@ impl Pipeline {
             correlation: at.message.headers.get(spring::CORRELATION_ID).cloned(),
             headers: self.passed.of(self.intake.binding, at.message),
             is_redeliverable: at.origin.is_some(),
+            binding: self.intake.name.clone(),
             topic: at.topic.clone(),
             origin: at.position().cloned(),
             metrics: self.intake.metrics.clone(),

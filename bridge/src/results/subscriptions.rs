@@ -23,7 +23,7 @@ impl Results {
         let key = key_of_subscription(&subscription);
         let event = body::write(&Event::Subscribed(subscription));
         self.view
-            .commit(&key, Some(event), ATTENDED)
+            .commit_again(&key, Some(event), ATTENDED)
             .await
             .map(drop)
     }
@@ -38,7 +38,7 @@ impl Results {
     ) -> Result<bool, StateError> {
         let event = body::write(&Event::Unsubscribed(subscription.clone()));
         let key = key_of_subscription(subscription);
-        self.view.commit(&key, Some(event), ATTENDED).await?;
+        self.view.commit_again(&key, Some(event), ATTENDED).await?;
         Ok(self.is_subscribed(subscription))
     }
 

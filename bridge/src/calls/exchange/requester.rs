@@ -24,6 +24,7 @@ pub(crate) struct Requester {
     /// Whether the source delivers the request again if it is not settled.
     pub(crate) is_redeliverable: bool,
     /// Where the request was read, for the log.
+    pub(crate) binding: Text,
     pub(crate) topic: Topic,
     pub(crate) origin: Option<Text>,
     /// The counters of the binding.
