@@ -33,5 +33,5 @@ pub use message::{
 pub use secret::{Revealed, Secret, SecretError};
 pub use transport::{
     Address, Confirmation, Consumer, Guarantee, Health, LAG_INTERVAL, QUEUE_DEADLINE, Reading,
-    Receipt, Subscription, TopicFilter, Transport,
+    Receipt, Share, Subscription, TopicFilter, Transport,
 };

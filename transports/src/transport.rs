@@ -229,10 +229,21 @@ pub struct Consumer {
     reader: Reader,
     deadlines: Option<Arc<OnceLock<CloseDeadlines>>>,
     leave: Option<CancellationToken>,
-    assigned: Option<watch::Receiver<bool>>,
+    share: Option<watch::Receiver<Share>>,
     lag: Option<watch::Receiver<Option<u64>>>,
     paused: Option<watch::Receiver<Vec<Text>>>,
     lost: Option<CancellationToken>,
+}
+
+/// Whether a consumer has a share of its topics.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Share {
+    /// It waits for one.
+    Waiting,
+    /// The cluster has refused it a permission.
+    Refused,
+    /// It has one, which is empty if other members of the group have everything.
+    Assigned,
 }
 
 /// The owner of the task or thread that reads for a [`Consumer`].
@@ -407,7 +418,7 @@ impl Consumer {
             reader,
             deadlines: None,
             leave: None,
-            assigned: None,
+            share: None,
             lag: None,
             paused: None,
             lost: None,
@@ -437,10 +448,10 @@ impl Consumer {
         self
     }
 
-    /// The same, for a source that assigns a share to a consumer later: `assigned` is whether it has one.
+    /// The same, for a source that assigns a share to a consumer later.
     #[cfg(feature = "kafka")]
-    pub(crate) fn awaiting_assignment(mut self, assigned: watch::Receiver<bool>) -> Self {
-        self.assigned = Some(assigned);
+    pub(crate) fn awaiting_assignment(mut self, share: watch::Receiver<Share>) -> Self {
+        self.share = Some(share);
         self
     }
 
@@ -476,12 +487,16 @@ impl Consumer {
     }
 
     /// Waits for a share of the topics. The share may be empty if other members of the group have everything. Ready at
-    /// once on sources without assignments. Does not borrow the consumer, which must be read meanwhile.
+    /// once on sources without assignments. During a rebalance it may wait again. Does not borrow the consumer, which
+    /// must be read meanwhile.
     pub fn assigned(&self) -> impl Future<Output = ()> + Send + use<> {
-        let assigned = self.assigned.clone();
+        let share = self.share.clone();
         async move {
-            if let Some(mut assigned) = assigned
-                && assigned.wait_for(|assigned| *assigned).await.is_err()
+            if let Some(mut share) = share
+                && share
+                    .wait_for(|share| *share == Share::Assigned)
+                    .await
+                    .is_err()
             {
                 // The reader has ended.
                 std::future::pending().await
@@ -489,11 +504,10 @@ impl Consumer {
         }
     }
 
-    /// Whether the consumer has a share of the topics, maybe an empty one. A rebalance of the group takes it away for a
-    /// moment. `None` for sources without assignments.
+    /// The share of the consumer in the topics. `None` for sources without assignments.
     #[must_use]
-    pub fn has_share(&self) -> Option<watch::Receiver<bool>> {
-        self.assigned.clone()
+    pub fn share(&self) -> Option<watch::Receiver<Share>> {
+        self.share.clone()
     }
 
     /// Waits until a message of this subscription may have been lost: on core NATS when the connection changes, or when

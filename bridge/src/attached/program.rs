@@ -97,10 +97,13 @@ impl Program {
             () = stop.cancelled() => None,
             status = child.wait() => Some(shown(status)),
             // A program that exits closes its output first.
-            () = &mut listening => Some(match timeout(LAST_LINES, child.wait()).await {
-                Ok(status) => shown(status),
-                Err(_still_runs) => "it closed its output".to_owned(),
-            }),
+            () = &mut listening => tokio::select! {
+                () = stop.cancelled() => None,
+                status = timeout(LAST_LINES, child.wait()) => Some(match status {
+                    Ok(status) => shown(status),
+                    Err(_still_runs) => "it closed its output".to_owned(),
+                }),
+            },
             error = write(stdin, queue, &link) => Some(format!("it does not read its input: {error}")),
             why = self.greet(lifecycle, &link) => Some(why),
         };

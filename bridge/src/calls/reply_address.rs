@@ -6,7 +6,7 @@
 //!
 //! | the address is | |
 //! |---|---|
-//! | the NATS reply subject of the message itself, if it begins with `_INBOX` | allowed; it also replaces a reply address for calls of this deployment, which was copied from another request |
+//! | the NATS reply subject of the message itself, if it begins with `_INBOX` | allowed; it is used in place of a copied reply address of the bridge |
 //! | any other name that begins with `_` or `$` | always refused |
 //! | `replies` of the binding | allowed |
 //! | a reply address for calls of this deployment (`calls.reply_topic`) | allowed |
@@ -161,13 +161,18 @@ impl AllowedReplyAddresses {
     }
 
     /// The address that a request names in its payload, an attribute or a header. `inbox` is the NATS reply subject of
-    /// its message; a request may also name it explicitly.
+    /// its message; a request may also name it explicitly. It is used in place of a reply address of a call: an agent
+    /// that copies the headers of the request that it serves to its own request names such an address, and waits at its
+    /// inbox.
     ///
     /// # Errors
     /// Why the request may not name it, and the fix.
     pub fn named(&self, name: &Text, inbox: Option<&Topic>) -> Result<Topic, Refused> {
-        if let Some(inbox) = inbox.filter(|inbox| inbox.as_str() == name.as_str()) {
-            return self.inbox(inbox);
+        if let Some(inbox) = inbox {
+            let own = self.inbox(inbox);
+            if inbox.as_str() == name.as_str() || (own.is_ok() && self.is_of_call(name)) {
+                return own;
+            }
         }
         if name.starts_with(['_', '$']) {
             return Err(Refused::Reserved(name.clone()));
@@ -183,13 +188,8 @@ impl AllowedReplyAddresses {
         }
     }
 
-    /// Whether the address in the headers of a request belongs to another call: the request has a reply subject of its
-    /// own. An agent that copies the headers of the request that it serves to its own request sends such a message, and
-    /// waits at that subject.
-    #[must_use]
-    pub fn is_copied(&self, name: &Text, inbox: Option<&Topic>) -> bool {
-        let is_other = inbox.is_some_and(|inbox| inbox.as_str() != name.as_str());
-        is_other && Topic::new(name.clone()).is_ok_and(|topic| self.calls.matches(&topic))
+    fn is_of_call(&self, name: &Text) -> bool {
+        Topic::new(name.clone()).is_ok_and(|topic| self.calls.matches(&topic))
     }
 
     /// The address for the error of a request that is refused because of the address it names, or before it was read
@@ -252,6 +252,21 @@ mod tests {
 
     fn is_allowed(addresses: &AllowedReplyAddresses, name: &str) -> bool {
         addresses.named(&name.into(), None).is_ok()
+    }
+
+    #[test]
+    fn a_copied_reply_address_of_the_bridge_gives_way_to_the_inbox() {
+        let addresses = addresses(ProtocolBinding::Nats, &["clients.*"]);
+        let named = |name: &str, inbox: &str| {
+            let named = addresses.named(&name.into(), Some(&topic(inbox)));
+            named.map(|topic| topic.to_string())
+        };
+        let copied = "a2abus.replies.r.c";
+        assert_eq!(named(copied, "_INBOX.a").as_deref(), Ok("_INBOX.a"));
+        // Another address that is allowed was chosen.
+        assert_eq!(named("clients.b", "_INBOX.a").as_deref(), Ok("clients.b"));
+        // The reply subject of an import of another account cannot be used.
+        assert_eq!(named(copied, "_R_.a").as_deref(), Ok(copied));
     }
 
     #[test]

@@ -190,7 +190,7 @@ pub struct AdminConfig {
 #[serde(deny_unknown_fields, default)]
 pub struct LimitsConfig {
     /// Maximum size of a payload: of a message, of a request, and of the answer of an agent. A larger HTTP request body
-    /// gets 413, and the caller of a larger answer an error.
+    /// gets 413; if an answer is larger, its caller gets an error.
     ///
     /// Wrong: a payload that is too large for its destination topic becomes a dead letter.
     #[schemars(extend("bounds" = ["1KiB", "1GiB"]))]

@@ -105,7 +105,6 @@ pub(crate) fn router(a2a: &Arc<A2a>) -> Router {
         .route("/", any(to_default_agent))
         .route("/a2a", any(to_default_agent))
         // Some clients join a base URL and an empty path.
-        .route("/a2a/", any(to_default_agent))
         .route("/a2a/agents", page(|_| Page::Agents))
         .route(
             "/a2a/agents/{agent}",
@@ -114,7 +113,6 @@ pub(crate) fn router(a2a: &Arc<A2a>) -> Router {
                 .put(agents::put)
                 .delete(agents::delete),
         )
-        .route("/a2a/agents/{agent}/", page(Page::Agent).post(to_agent))
         .route("/a2a/agents/{agent}/card", page(Page::Card))
         .route("/rpc/{agent}/card", page(Page::Card))
         .route("/a2a/health", page(|_| Page::Health))

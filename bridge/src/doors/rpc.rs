@@ -439,7 +439,9 @@ async fn answer(common: &Common, item: Box<RequestItem>) -> Response {
     if streaming && events {
         return stream_of(common, parts.into_stream(), reply);
     }
-    let mut part = if common.accepts.is_events_only() && events {
+    // The stored answer to a key has the status of the whole answer.
+    let opens_early = common.accepts.is_events_only() && common.key.is_none();
+    let mut part = if opens_early {
         match timeout(sse::UNTIL_STREAM, parts.next()).await {
             Err(_silence) => return stream_of(common, parts.into_stream(), reply),
             Ok(part) => part,

@@ -44,7 +44,6 @@ impl Pipeline {
         }
         let addresses = &self.claims.reply_addresses;
         let named = reply_address::named_by(event, at.message);
-        let named = named.filter(|(name, _)| !addresses.is_copied(name, at.reply_to));
         // An event without a kind is a request if its sender waits for an answer.
         if kind.is_none() && named.is_none() && at.reply_to.is_none() {
             return Ok(None);

@@ -6,11 +6,11 @@ use std::time::Duration;
 use a2abus_plugin::Text;
 use a2abus_transports::content_mode::ProtocolBinding;
 use a2abus_transports::{
-    AnyTransport, Consumer, Reading, Subscription, Transport as _, TransportError,
+    AnyTransport, Consumer, Reading, Share, Subscription, Transport as _, TransportError,
     TransportErrorKind,
 };
 use tokio::sync::watch;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::bridge::BindingService;
@@ -22,7 +22,8 @@ use crate::restart::{CLOSE, not_too_soon, start};
 /// The cause until the partitions of a binding are assigned.
 const WAITING: &str = "waiting for partitions";
 
-/// How long a process that starts is not ready because a binding waits for partitions. A new group needs about 3 s.
+/// How long a binding may wait for partitions before it is degraded, and how long a process that starts is not ready
+/// for that reason. A new group needs about 3 s.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Runs one binding.
@@ -59,7 +60,7 @@ impl Runner {
             };
             let began = Instant::now();
             readiness.set(condition.as_str(), Err(WAITING.to_owned()));
-            let (share, lag) = (consumer.has_share(), consumer.lag());
+            let (share, lag) = (consumer.share(), consumer.lag());
             let paused = consumer.paused();
             let working = self.work.run(consumer, stop.clone());
             let consumer = tokio::select! {
@@ -133,31 +134,15 @@ impl Runner {
     }
 
     /// Marks the binding as ready once it has its partitions, and as degraded while it waits for them for longer than
-    /// [`PATIENCE`]: other parts of the process work. Never ends.
-    async fn watch_share(&self, share: Option<watch::Receiver<bool>>, readiness: &Readiness) {
-        let (name, condition) = (self.name(), self.condition());
-        let Some(mut share) = share else {
-            readiness.set(condition, Ok(()));
-            return std::future::pending().await;
-        };
-        loop {
-            let assigned = share.wait_for(|assigned| *assigned);
-            let is_late = tokio::time::timeout(PATIENCE, assigned).await.is_err();
-            readiness.set(condition.as_str(), Ok(()));
-            if is_late {
-                tracing::warn!(binding = %name, waited = ?PATIENCE, "still waiting for partitions: the broker assigns those of a process that died only after its session_timeout");
-                readiness.degraded(condition.as_str(), WAITING.to_owned());
-                let assigned = share.wait_for(|assigned| *assigned);
-                let is_over = assigned.await.is_err();
-                readiness.restored(&condition);
-                if !is_over {
-                    tracing::info!(binding = %name, "partitions are assigned: the binding is read");
-                }
-            }
-            if share.wait_for(|assigned| !*assigned).await.is_err() {
-                return std::future::pending().await;
-            }
+    /// [`PATIENCE`]: other parts of the process work. It is not ready if the cluster refuses it a permission from the
+    /// start. Never ends.
+    async fn watch_share(&self, share: Option<watch::Receiver<Share>>, readiness: &Readiness) {
+        let condition = self.condition();
+        match share {
+            None => readiness.set(condition, Ok(())),
+            Some(share) => watch_share(share, self.name(), &condition, readiness).await,
         }
+        std::future::pending().await
     }
 
     /// Records the lag of the binding whenever it is reported. Never ends.
@@ -196,7 +181,86 @@ impl Runner {
     }
 }
 
+/// Reports whether a binding has its partitions until its reader ends.
+async fn watch_share(
+    mut share: watch::Receiver<Share>,
+    name: &Text,
+    condition: &str,
+    readiness: &Readiness,
+) {
+    let is_assigned = |share: &Share| *share == Share::Assigned;
+    let mut has_been_assigned = false;
+    loop {
+        let assigned = timeout(PATIENCE, share.wait_for(is_assigned)).await;
+        let is_late = match assigned.map(|assigned| assigned.is_ok()) {
+            Ok(true) => false,
+            // The reader has ended.
+            Ok(false) => return,
+            Err(_) => true,
+        };
+        if is_late && (has_been_assigned || *share.borrow() == Share::Waiting) {
+            tracing::warn!(binding = %name, waited = ?PATIENCE, "still waiting for partitions: the group waits for its other members, or for the session_timeout of one that died");
+            readiness.set(condition, Ok(()));
+            readiness.degraded(condition, WAITING.to_owned());
+        }
+        if is_late {
+            if share.wait_for(is_assigned).await.is_err() {
+                return;
+            }
+            tracing::info!(binding = %name, "partitions are assigned: the binding is read");
+            readiness.restored(condition);
+        }
+        readiness.set(condition, Ok(()));
+        has_been_assigned = true;
+        if share.wait_for(|share| !is_assigned(share)).await.is_err() {
+            return;
+        }
+    }
+}
+
 async fn grace_over(stop: &CancellationToken, grace: Duration) {
     stop.cancelled().await;
     tokio::time::sleep(grace).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_binding_without_partitions_is_degraded_and_one_that_is_refused_is_not_ready() {
+        let readiness = Arc::new(Readiness::new());
+        readiness.started();
+        readiness.set("b", Err(WAITING.to_owned()));
+        let report = || {
+            let report = readiness.report();
+            (report.ready, report.degraded.len())
+        };
+        let (sender, share) = watch::channel(Share::Waiting);
+        let watching = tokio::spawn({
+            let readiness = Arc::clone(&readiness);
+            async move { watch_share(share, &"b".into(), "b", &readiness).await }
+        });
+        let become_ = async |share, after: Duration| {
+            sender.send_replace(share);
+            tokio::time::sleep(after).await;
+        };
+        let (soon, late) = (PATIENCE / 2, PATIENCE * 2);
+        become_(Share::Waiting, soon).await;
+        assert_eq!(report(), (false, 0));
+        become_(Share::Refused, late).await;
+        assert_eq!(report(), (false, 0), "it can never read");
+        become_(Share::Assigned, soon).await;
+        assert_eq!(report(), (true, 0));
+        become_(Share::Waiting, soon).await;
+        assert_eq!(report(), (true, 0), "a rebalance is short");
+        become_(Share::Refused, late).await;
+        assert_eq!(report(), (true, 1));
+        become_(Share::Assigned, soon).await;
+        assert_eq!(report(), (true, 0));
+        become_(Share::Waiting, soon).await;
+        drop(sender);
+        watching.await.unwrap();
+        assert_eq!(report(), (true, 0));
+    }
 }

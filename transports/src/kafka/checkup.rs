@@ -135,7 +135,7 @@ impl SecondOpinion {
     pub(super) fn health(&self) -> Health {
         match self.since {
             Some(since) if since.elapsed() > UNCONFIRMED => Health::Impaired(Text::from_static(
-                "brokers answer, but not on the connection that the bridge publishes on: if this lasts, check that enough replicas of the topics are in sync",
+                "brokers answer, but not the producer of the bridge: if this lasts, check that enough replicas of the topics are in sync",
             )),
             _ => Health::Up,
         }

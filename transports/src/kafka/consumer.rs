@@ -37,7 +37,7 @@ use super::writer::position;
 use crate::delivery::{Acknowledger, Delivery, Origin};
 use crate::error::{TransportError, TransportErrorKind};
 use crate::message::{Message, Topic};
-use crate::transport::{CloseDeadlines, Consumer, LAG_INTERVAL, Reader};
+use crate::transport::{CloseDeadlines, Consumer, LAG_INTERVAL, Reader, Share};
 
 /// The maximum time a poll blocks, and thus the delay before a stop is noticed or a settled offset is stored.
 const TICK: Duration = Duration::from_millis(100);
@@ -93,8 +93,8 @@ struct Task {
     plan: Plan,
     intake: Arc<Intake>,
     leave: EndSignal,
-    /// Whether partitions are assigned.
-    assigned: watch::Sender<bool>,
+    /// The share of the partitions.
+    share: watch::Sender<Share>,
     /// Held by the replaced clients that are not closed yet.
     replaced: Arc<()>,
     deliveries: mpsc::Sender<Delivery>,
@@ -185,7 +185,11 @@ pub(super) async fn start(
             deadlines: Arc::default(),
         },
         plan,
-        assigned: watch::Sender::new(!is_member),
+        share: watch::Sender::new(if is_member {
+            Share::Waiting
+        } else {
+            Share::Assigned
+        }),
         replaced: Arc::default(),
         deliveries,
         lag: is_member.then_some(tell_lag),
@@ -198,7 +202,7 @@ pub(super) async fn start(
     };
     let consumer = Consumer::new(receiver, reader)
         .draining(Arc::clone(&task.leave.deadlines))
-        .awaiting_assignment(task.assigned.subscribe());
+        .awaiting_assignment(task.share.subscribe());
     let consumer = if is_member {
         consumer.with_lag(lag).with_paused(paused)
     } else {
@@ -261,7 +265,10 @@ impl Task {
                     session.close();
                     return Ok(());
                 }
-                End::Broken(code @ Code::FencedInstanceId) => {
+                // A client that was replaced has the same instance_id until it is closed.
+                End::Broken(code @ Code::FencedInstanceId)
+                    if Arc::strong_count(&self.replaced) == 1 =>
+                {
                     tracing::error!(
                         "another process uses the same instance_id: this subscription ends"
                     );
@@ -316,7 +323,7 @@ impl Task {
             Events::new("consumer", Arc::clone(&self.plan.pulse)),
             Arc::clone(&self.intake),
             self.leave.clone(),
-            (self.plan.source.group(), self.assigned.clone()),
+            (self.plan.source.group(), self.share.clone()),
             (self.plan.config.session_timeout / 2).min(MAX_REVOCATION),
             self.lag.clone(),
         )
@@ -575,6 +582,14 @@ impl<'a> Session<'a> {
         };
         if kind(code) == TransportErrorKind::Unauthorised {
             self.refused_at = Some(Instant::now());
+            let share = &self.task.share;
+            share.send_if_modified(|share| {
+                let waits = *share == Share::Waiting;
+                if waits {
+                    *share = Share::Refused;
+                }
+                waits
+            });
         }
         let is_reported = self
             .last_error
@@ -667,23 +682,22 @@ impl<'a> Session<'a> {
             && self.checkup.is_cut_off(client, &plan.config, &plan.pulse)
     }
 
-    /// Ends a client that another one replaces. A client without its coordinator may take minutes to close, so the new
-    /// one does not wait for it, unless there are many.
+    /// Ends a client that another one replaces. A client without its coordinator may take minutes to close, so neither the
+    /// new one nor the end of the process waits for it, unless there are many.
     fn replace(self) {
         let Self { task, client, .. } = self;
         client.context().replace();
-        let held = Arc::clone(&task.replaced);
-        if Arc::strong_count(&held) > MAX_REPLACED {
-            tracing::warn!(group = %task.plan.source.group(), clients = MAX_REPLACED, "Kafka clients that were replaced do not close: waiting for one");
+        if Arc::strong_count(&task.replaced) > MAX_REPLACED {
+            tracing::warn!(group = %task.plan.source.group(), clients = MAX_REPLACED, "Kafka clients that were replaced do not close: waiting until the last one has closed");
             return drop(client);
         }
+        let held = Arc::clone(&task.replaced);
         let closing = spawn("a2abus-kafka-end", move || {
             drop(client);
             drop(held);
         });
         if let Err(error) = closing {
-            // The client was closed here.
-            tracing::warn!(%error, "a Kafka client that was replaced");
+            tracing::warn!(%error, "no thread for closing a Kafka client that was replaced: it was closed by its reader");
         }
     }
 
@@ -913,7 +927,7 @@ mod tests {
             },
             intake: Arc::new(Intake::new(PositionStorage::Offsets, budget)),
             leave: EndSignal::default(),
-            assigned: watch::Sender::new(false),
+            share: watch::Sender::new(Share::Waiting),
             replaced: Arc::default(),
             deliveries,
             lag: None,
@@ -976,9 +990,9 @@ mod tests {
         let cluster = cluster();
         let (task, _) = member(cluster.bootstrap_servers());
         let mut session = Session::open(&task).unwrap();
-        assert!(!*task.assigned.borrow());
+        assert_eq!(*task.share.borrow(), Share::Waiting);
         session.leave_without_partitions(Instant::now() + DEADLINE);
-        assert!(*task.assigned.borrow());
+        assert_eq!(*task.share.borrow(), Share::Assigned);
         assert_eq!(session.client.assignment().unwrap().count(), 1);
     }
 
@@ -996,7 +1010,7 @@ mod tests {
         }
         // Once it is permitted it gets partitions. If it loses them, it waits again.
         cluster.clear_request_errors(RDKafkaApiKey::FindCoordinator);
-        while !*task.assigned.borrow() {
+        while *task.share.borrow() != Share::Assigned {
             assert!(Instant::now() < late, "no partitions are assigned");
             assert!(session.poll(TICK).is_continue());
         }

@@ -6,20 +6,28 @@
 //! ```
 //!
 //! A consumer reads up to the last stable offset: the first record of a transaction that is still open, and nothing
-//! after it. Source: librdkafka, STATISTICS.md; KIP-98.
+//! after it. Source: librdkafka, statistics; KIP-98.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
 
-use rdkafka::statistics::{Partition, Statistics};
+use rdkafka::statistics::{Broker, Partition, Statistics};
 
 /// How long a transaction must keep a partition from being read before it is logged.
 const OPEN_TOO_LONG: Duration = Duration::from_secs(10);
 
-/// The last stable offsets of the partitions that are not read to their end.
-#[derive(Debug, Default)]
-pub(super) struct StableOffsets(HashMap<(String, i32), Blocked>);
+type Key = (String, i32);
 
+/// The progress of one client.
+#[derive(Debug, Default)]
+pub(super) struct Progress {
+    /// The partitions that are not read to their end, because a transaction is open.
+    blocked: HashMap<Key, Blocked>,
+    /// The next offset to fetch when everything that was fetched was settled.
+    settled: HashMap<Key, i64>,
+}
+
+/// A partition that is read up to an open transaction.
 #[derive(Debug)]
 struct Blocked {
     at: i64,
@@ -27,15 +35,17 @@ struct Blocked {
     is_logged: bool,
 }
 
-// === impl StableOffsets ===
+// === impl Progress ===
 
-impl StableOffsets {
-    /// Logs each open transaction that keeps a partition from being read for longer than [`OPEN_TOO_LONG`].
-    pub(super) fn check(&mut self, statistics: &Statistics, now: Instant) {
-        let mut before = std::mem::take(&mut self.0);
+impl Progress {
+    /// Logs the topics that have not been read to their end for [`OPEN_TOO_LONG`], because a transaction is open.
+    pub(super) fn find_open_transactions(&mut self, statistics: &Statistics, now: Instant) {
+        let mut before = std::mem::take(&mut self.blocked);
+        let mut found: BTreeMap<&str, (u32, i64)> = BTreeMap::new();
         for (topic, partition) in partitions(statistics) {
             let at = partition.ls_offset;
-            if at < 0 || partition.next_offset < at || partition.hi_offset <= at {
+            let is_blocked = at >= 0 && partition.next_offset >= at && partition.hi_offset > at;
+            if !is_blocked || !is_fetched(partition, statistics) {
                 continue;
             }
             let key = (topic.to_owned(), partition.partition);
@@ -47,43 +57,63 @@ impl StableOffsets {
             });
             if !blocked.is_logged && now.duration_since(blocked.since) >= OPEN_TOO_LONG {
                 blocked.is_logged = true;
-                tracing::warn!(
-                    topic,
-                    partition = partition.partition,
-                    offset = at,
-                    records = partition.hi_offset - at,
-                    "a producer has left a Kafka transaction open: the records after it are not read until it ends, at the latest after the producer's transaction.timeout.ms"
-                );
+                let (partitions, records) = found.entry(topic).or_default();
+                (*partitions, *records) = (*partitions + 1, *records + partition.hi_offset - at);
             }
-            self.0.insert(key, blocked);
+            self.blocked.insert(key, blocked);
         }
+        for (topic, (partitions, records)) in found {
+            tracing::warn!(
+                topic,
+                partitions,
+                records,
+                "a Kafka transaction has been open for more than 10 s: the records after it are read once it has ended, at the latest after the transaction.timeout.ms of its producer"
+            );
+        }
+    }
+
+    /// The number of records that are not settled yet, in all partitions where it is known.
+    pub(super) fn lag(&mut self, statistics: &Statistics) -> Option<u64> {
+        let mut before = std::mem::take(&mut self.settled);
+        let mut sum = None;
+        for (topic, partition) in partitions(statistics) {
+            let key = (topic.to_owned(), partition.partition);
+            let (next, end) = (partition.next_offset, partition.hi_offset);
+            // Records that follow may be control records, which have offsets and are never delivered. The queue is that
+            // of all partitions.
+            let is_settled =
+                partition.fetchq_cnt == 0 && partition.app_offset == partition.stored_offset;
+            let known = before.remove(&key).filter(|known| *known <= end);
+            let settled = if is_settled { Some(next) } else { known };
+            let stored = partition.stored_offset.max(partition.committed_offset);
+            let position = settled.map_or(stored, |settled| settled.max(stored));
+            if end < 0 || position < 0 {
+                continue;
+            }
+            if let Some(settled) = settled {
+                self.settled.insert(key, settled);
+            }
+            let lag = u64::try_from(end - position).unwrap_or_default();
+            sum = Some(sum.unwrap_or(0) + lag);
+        }
+        sum
     }
 }
 
-/// The number of records that are not settled yet, in all partitions where it is known.
-pub(super) fn lag_of(statistics: &Statistics) -> Option<u64> {
-    let lags = partitions(statistics).filter_map(|(_, partition)| lag(partition));
-    lags.fold(None, |sum, lag| Some(sum.unwrap_or(0) + lag))
+/// Whether the offsets of a partition are current: they stay as they were while it is not fetched.
+fn is_fetched(partition: &Partition, statistics: &Statistics) -> bool {
+    let mut brokers = statistics.brokers.values();
+    let is_up = |broker: &Broker| broker.nodeid == partition.broker && broker.state == "UP";
+    partition.fetch_state == "active" && brokers.any(is_up)
 }
 
-fn lag(partition: &Partition) -> Option<u64> {
-    // Everything that was fetched is settled: what follows the last record may be control records, which have offsets
-    // and are never delivered.
-    let is_settled = partition.fetchq_cnt == 0 && partition.app_offset == partition.stored_offset;
-    let position = match is_settled {
-        true => partition.next_offset,
-        false => partition.stored_offset.max(partition.committed_offset),
-    };
-    let is_known = partition.hi_offset >= 0 && position >= 0;
-    let lag = is_known.then(|| partition.hi_offset - position);
-    u64::try_from(lag?.max(0)).ok()
-}
-
+/// The partitions that are assigned.
 fn partitions(statistics: &Statistics) -> impl Iterator<Item = (&str, &Partition)> {
     let topics = statistics.topics.values();
     topics.flat_map(|topic| {
         let partitions = topic.partitions.values();
-        partitions.map(|partition| (topic.topic.as_str(), partition))
+        let assigned = partitions.filter(|partition| partition.desired);
+        assigned.map(|partition| (topic.topic.as_str(), partition))
     })
 }
 
@@ -104,6 +134,9 @@ mod tests {
             hi_offset,
             committed_offset: stored_offset,
             fetchq_cnt: prefetched,
+            desired: true,
+            fetch_state: "active".to_owned(),
+            broker: 1,
             ..Partition::default()
         };
         let topic = Topic {
@@ -111,40 +144,65 @@ mod tests {
             partitions: HashMap::from([(0, partition)]),
             ..Topic::default()
         };
+        let broker = Broker {
+            nodeid: 1,
+            state: "UP".to_owned(),
+            ..Broker::default()
+        };
         Statistics {
             topics: HashMap::from([("orders".to_owned(), topic)]),
+            brokers: HashMap::from([("b:9092/1".to_owned(), broker)]),
             ..Statistics::default()
         }
     }
 
+    fn lag_of(offsets: [i64; 5], prefetched: i64) -> Option<u64> {
+        Progress::default().lag(&statistics(offsets, prefetched))
+    }
+
     #[test]
     fn control_records_at_the_end_are_no_lag() {
-        assert_eq!(lag_of(&statistics([246, 246, 247, 247, 247], 0)), Some(0));
+        assert_eq!(lag_of([246, 246, 247, 247, 247], 0), Some(0));
         // Only aborted records since the start: nothing was delivered.
-        assert_eq!(lag_of(&statistics([-1001, -1001, 52, 52, 52], 0)), Some(0));
+        assert_eq!(lag_of([-1001, -1001, 52, 52, 52], 0), Some(0));
+        // Nor while records of other partitions are in the queue that all partitions share.
+        let mut progress = Progress::default();
+        let control = [246, 246, 247, 247, 247];
+        assert_eq!(progress.lag(&statistics(control, 0)), Some(0));
+        assert_eq!(progress.lag(&statistics(control, 9)), Some(0));
+        // A topic that was created again.
+        assert_eq!(progress.lag(&statistics([3, 3, 9, 9, 9], 9)), Some(6));
     }
 
     #[test]
     fn records_in_progress_or_prefetched_are_lag() {
-        assert_eq!(lag_of(&statistics([240, 246, 247, 247, 247], 0)), Some(7));
-        assert_eq!(lag_of(&statistics([240, 240, 247, 247, 247], 6)), Some(7));
-        assert_eq!(
-            lag_of(&statistics([-1001, -1001, -1001, -1001, -1001], 0)),
-            None
-        );
+        assert_eq!(lag_of([240, 246, 247, 247, 247], 0), Some(7));
+        assert_eq!(lag_of([240, 240, 247, 247, 247], 6), Some(7));
+        assert_eq!(lag_of([-1001, -1001, -1001, -1001, -1001], 0), None);
     }
 
     #[test]
     fn records_behind_an_open_transaction_are_lag() {
-        assert_eq!(lag_of(&statistics([100, 100, 100, 100, 201], 0)), Some(101));
+        assert_eq!(lag_of([100, 100, 100, 100, 201], 0), Some(101));
+    }
+
+    #[test]
+    fn partitions_of_other_members_are_no_lag() {
+        let mut statistics = statistics([-1001, -1001, 100, 100, 201], 0);
+        for topic in statistics.topics.values_mut() {
+            let partitions = topic.partitions.values_mut();
+            partitions.for_each(|partition| partition.desired = false);
+        }
+        assert_eq!(Progress::default().lag(&statistics), None);
     }
 
     #[test]
     fn a_transaction_that_stays_open_is_found() {
-        let (mut stable, start) = (StableOffsets::default(), Instant::now());
+        let (mut progress, start) = (Progress::default(), Instant::now());
         let mut at = |statistics, seconds| {
-            stable.check(&statistics, start + Duration::from_secs(seconds));
-            let mut blocked = stable.0.values();
+            let now = start + Duration::from_secs(seconds);
+            progress.find_open_transactions(&statistics, now);
+            let mut blocked = progress.blocked.values();
             blocked.next().map(|blocked| blocked.is_logged)
         };
         assert_eq!(at(statistics([100, 100, 100, 100, 201], 0), 0), Some(false));
@@ -157,6 +215,9 @@ mod tests {
         assert_eq!(at(statistics([150, 150, 150, 150, 300], 0), 20), Some(true));
         // Not read so far yet: the records before it come first.
         assert_eq!(at(statistics([150, 150, 160, 170, 300], 0), 25), None);
-        assert_eq!(at(statistics([301, 301, 301, 301, 301], 0), 30), None);
+        // Its broker does not answer: the offsets are those of an earlier time.
+        let mut stale = statistics([150, 150, 150, 150, 300], 0);
+        stale.brokers.clear();
+        assert_eq!(at(stale, 30), None);
     }
 }

@@ -18,9 +18,9 @@ use tokio_util::sync::CancellationToken;
 use super::error::is_outage;
 use super::health::Events;
 use super::intake::Intake;
-use super::progress::{StableOffsets, lag_of};
+use super::progress::Progress;
 use crate::message::Topic;
-use crate::transport::CloseDeadlines;
+use crate::transport::{CloseDeadlines, Share};
 
 /// A librdkafka consumer.
 pub(super) type Client = BaseConsumer<Context>;
@@ -32,14 +32,14 @@ pub(super) struct Context {
     leave: EndSignal,
     /// The group, for the log; empty for a reader without one.
     group: Text,
-    /// Whether the member has an assignment.
-    assigned: watch::Sender<bool>,
+    /// The share of the member.
+    share: watch::Sender<Share>,
     /// How long a revocation may wait for outstanding deliveries.
     max_wait: Duration,
     /// Receives the number of records behind the stored offsets.
     lag: Option<watch::Sender<Option<u64>>>,
-    /// Finds transactions that stay open.
-    stable: Mutex<StableOffsets>,
+    /// How far the client has read.
+    progress: Mutex<Progress>,
     /// The client is being closed: no outstanding delivery can settle any more.
     closing: AtomicBool,
     /// Another client has replaced this one: the partitions are no longer its own.
@@ -64,7 +64,7 @@ impl Context {
         events: Events,
         intake: Arc<Intake>,
         leave: EndSignal,
-        (group, assigned): (Text, watch::Sender<bool>),
+        (group, share): (Text, watch::Sender<Share>),
         max_wait: Duration,
         lag: Option<watch::Sender<Option<u64>>>,
     ) -> Self {
@@ -73,10 +73,10 @@ impl Context {
             intake,
             leave,
             group,
-            assigned,
+            share,
             max_wait,
             lag,
-            stable: Mutex::default(),
+            progress: Mutex::default(),
             closing: AtomicBool::new(false),
             is_replaced: AtomicBool::new(false),
             unassigned_since: Mutex::new(Some(Instant::now())),
@@ -98,7 +98,10 @@ impl Context {
     pub(super) fn replace(&self) {
         self.is_replaced.store(true, Ordering::Release);
         self.close();
-        self.assigned.send_replace(false);
+        // A reader without a group is assigned nothing by a coordinator.
+        if !self.group.is_empty() {
+            self.share.send_replace(Share::Waiting);
+        }
     }
 
     fn is_replaced(&self) -> bool {
@@ -160,22 +163,26 @@ impl Context {
 
 impl ClientContext for Context {
     fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
-        self.events.log(level, facility, message);
+        if !self.is_replaced() {
+            self.events.log(level, facility, message);
+        }
     }
 
     fn error(&self, error: KafkaError, reason: &str) {
-        self.events.error(error, reason);
+        if !self.is_replaced() {
+            self.events.error(error, reason);
+        }
     }
 
     fn stats(&self, statistics: Statistics) {
         if self.is_replaced() {
             return;
         }
+        let mut progress = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
+        progress.find_open_transactions(&statistics, Instant::now());
         if let Some(lag) = &self.lag {
-            lag.send_replace(lag_of(&statistics));
+            lag.send_replace(progress.lag(&statistics));
         }
-        let mut stable = self.stable.lock().unwrap_or_else(PoisonError::into_inner);
-        stable.check(&statistics, Instant::now());
     }
 }
 
@@ -195,19 +202,22 @@ impl ConsumerContext for Context {
         }
     }
 
-    fn post_rebalance(&self, _: &Client, rebalance: &Rebalance<'_>) {
+    fn post_rebalance(&self, client: &Client, rebalance: &Rebalance<'_>) {
         if self.is_replaced() {
             return;
         }
         match rebalance {
             // An empty assignment is an assignment too: the other members have all partitions.
             Rebalance::Assign(_) => {
-                self.assigned.send_replace(true);
+                self.share.send_replace(Share::Assigned);
                 *self.lock_unassigned() = None;
             }
             // An assignment follows, of all partitions that stay here.
             Rebalance::Revoke(_) => {
-                self.assigned.send_replace(false);
+                // Partitions that stay here are read meanwhile.
+                if !client.assignment().is_ok_and(|kept| kept.count() > 0) {
+                    self.share.send_replace(Share::Waiting);
+                }
                 *self.lock_unassigned() = Some(Instant::now());
             }
             Rebalance::Error(_) => {}
@@ -215,6 +225,9 @@ impl ConsumerContext for Context {
     }
 
     fn commit_callback(&self, result: KafkaResult<()>, _: &TopicPartitionList) {
+        if self.is_replaced() {
+            return;
+        }
         let is_last = self.closing.load(Ordering::Acquire);
         match result {
             Ok(()) | Err(KafkaError::ConsumerCommit(Code::NoOffset)) => {}

@@ -258,8 +258,11 @@ pub(super) async fn follow(
         let tasks = Arc::clone(&a2a.settings.tasks);
         let subscribed = tasks.follow(&id, None);
         let (first, subscription) = subscribed.ok_or_else(|| refusal_of(not_found(&id)))?;
-        let is_known = last.is_some_and(|last| first.position <= last);
-        if is_known && first.status.state.is_at_rest() {
+        let is_known = last.is_some_and(|last| {
+            let now = first.position;
+            (now.partition, now.offset <= last.offset) == (last.partition, true)
+        });
+        if is_known && first.status.state.is_terminal() {
             // This stops an `EventSource`, which otherwise reconnects for ever. Source: WHATWG HTML section 9.2.
             return Ok(with_status(Response::default(), StatusCode::NO_CONTENT));
         }
