@@ -11,6 +11,7 @@
 //! poll loses its partitions. Nothing else polls, so a callback may block.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -63,8 +64,9 @@ const MAX_WAIT: Duration = Duration::from_secs(120);
 const MAX_REFUSED_WAIT: Duration = Duration::from_secs(20 * 60);
 /// After this time the same error is a warning again.
 const WARN_AGAIN: Duration = Duration::from_secs(60);
-/// Clients of one subscription that may be closing while another one has replaced them.
-const MAX_REPLACED: usize = 4;
+/// Clients of one subscription that may be closing while another one has replaced them. Some that have lost their
+/// coordinator never close.
+const MAX_REPLACED: usize = 32;
 /// Larger budgets are reduced to this number: more messages in progress do not help.
 const MAX_MESSAGES: usize = 1 << 16;
 
@@ -184,12 +186,8 @@ pub(super) async fn start(
             stop: plan.closing.clone(),
             deadlines: Arc::default(),
         },
+        share: watch::Sender::new(plan.source.first_share()),
         plan,
-        share: watch::Sender::new(if is_member {
-            Share::Waiting
-        } else {
-            Share::Assigned
-        }),
         replaced: Arc::default(),
         deliveries,
         lag: is_member.then_some(tell_lag),
@@ -227,11 +225,32 @@ pub(super) async fn start(
 // === impl Source ===
 
 impl Source {
+    /// The share of a reader that begins.
+    fn first_share(&self) -> Share {
+        match self {
+            Self::Group { .. } => Share::Waiting,
+            Self::Live(_) => Share::Assigned,
+        }
+    }
+
     /// The name of the group, for the log; empty without one.
     fn group(&self) -> Text {
         match self {
             Self::Group { name, .. } => name.clone(),
             Self::Live(_) => Text::default(),
+        }
+    }
+}
+
+/// What is read, for the log.
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Group { name, .. } => write!(f, "group {name}"),
+            Self::Live(starts) => {
+                let topic = starts.first().map_or("", |(topic, ..)| topic.as_str());
+                write!(f, "topic {topic}")
+            }
         }
     }
 }
@@ -279,15 +298,17 @@ impl Task {
                     );
                 }
                 End::Broken(code) => {
-                    tracing::warn!(%code, "the Kafka consumer failed and is replaced");
+                    tracing::warn!(reads = %self.plan.source, %code, "the Kafka consumer failed and is replaced");
                 }
                 End::CutOff => {
                     tracing::warn!(
+                        reads = %self.plan.source,
                         "the Kafka consumer has lost the cluster, which new clients reach: it is replaced"
                     );
                 }
                 End::Stuck => {
                     tracing::warn!(
+                        reads = %self.plan.source,
                         waited = ?MAX_WAIT,
                         "the Kafka consumer gets no partitions, though the cluster answers: it is replaced"
                     );
@@ -687,8 +708,11 @@ impl<'a> Session<'a> {
     fn replace(self) {
         let Self { task, client, .. } = self;
         client.context().replace();
-        if Arc::strong_count(&task.replaced) > MAX_REPLACED {
-            tracing::warn!(group = %task.plan.source.group(), clients = MAX_REPLACED, "Kafka clients that were replaced do not close: waiting until the last one has closed");
+        let open = Arc::strong_count(&task.replaced) - 1;
+        if open > 0 {
+            tracing::warn!(reads = %task.plan.source, clients = open, "Kafka clients that were replaced are not closed yet; a restart of the process ends them");
+        }
+        if open >= MAX_REPLACED {
             return drop(client);
         }
         let held = Arc::clone(&task.replaced);
