@@ -214,8 +214,10 @@ impl ConsumerContext for Context {
             }
             // An assignment follows, of all partitions that stay here.
             Rebalance::Revoke(_) => {
-                // Partitions that stay here are read meanwhile.
-                if !client.assignment().is_ok_and(|kept| kept.count() > 0) {
+                // Partitions that stay here are read meanwhile. A group that is being closed may drop the question
+                // without an answer. Source: librdkafka 2.12, `rd_kafka_cgrp_terminated`.
+                let is_closing = self.closing.load(Ordering::Acquire);
+                if is_closing || !client.assignment().is_ok_and(|kept| kept.count() > 0) {
                     self.share.send_replace(Share::Waiting);
                 }
                 *self.lock_unassigned() = Some(Instant::now());
