@@ -167,6 +167,12 @@ impl Intake {
         }
     }
 
+    /// Whether any lane is assigned.
+    pub(super) fn is_assigned(&self) -> bool {
+        let state = self.state();
+        (0..state.count()).any(|lane| state.ledger.epoch(lane).is_some())
+    }
+
     /// The offset after the last delivered record of a partition.
     pub(super) fn next(&self, topic: &str, partition: i32) -> Option<i64> {
         let lane = self.lane(topic, partition)?;

@@ -202,7 +202,7 @@ impl ConsumerContext for Context {
         }
     }
 
-    fn post_rebalance(&self, client: &Client, rebalance: &Rebalance<'_>) {
+    fn post_rebalance(&self, _: &Client, rebalance: &Rebalance<'_>) {
         if self.is_replaced() {
             return;
         }
@@ -214,10 +214,8 @@ impl ConsumerContext for Context {
             }
             // An assignment follows, of all partitions that stay here.
             Rebalance::Revoke(_) => {
-                // Partitions that stay here are read meanwhile. A group that is being closed may drop the question
-                // without an answer. Source: librdkafka 2.12, `rd_kafka_cgrp_terminated`.
-                let is_closing = self.closing.load(Ordering::Acquire);
-                if is_closing || !client.assignment().is_ok_and(|kept| kept.count() > 0) {
+                // Partitions that stay here are read meanwhile.
+                if !self.intake.is_assigned() {
                     self.share.send_replace(Share::Waiting);
                 }
                 *self.lock_unassigned() = Some(Instant::now());
