@@ -152,7 +152,9 @@ async fn members(address: &str, group: &str) -> usize {
     let group = group.to_owned();
     let asked = tokio::task::spawn_blocking(move || {
         let list = client.fetch_group_list(Some(&group), DEADLINE).unwrap();
-        list.groups()[0].members().len()
+        list.groups()
+            .first()
+            .map_or(0, |group| group.members().len())
     });
     asked.await.unwrap()
 }
@@ -184,4 +186,49 @@ async fn a_member_without_partitions_leaves_its_group_when_it_is_closed() {
     assert_eq!(members(&address, topic.as_str()).await, 1);
     first.close(DEADLINE).await.unwrap();
     assert_eq!(members(&address, topic.as_str()).await, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_member_that_waits_for_a_dead_one_leaves_without_waiting() {
+    let Some(address) = named(Kind::Kafka) else {
+        return;
+    };
+    let (inbox, outbox) = (Topic::new(unique()).unwrap(), unique());
+    let kafka = Kafka::connect(KafkaConfig::new([address.as_str()])).unwrap();
+    kafka.ensure_topic(&inbox, 1).await.unwrap();
+    kafka
+        .ensure_topic(&Topic::new(outbox.clone()).unwrap(), 1)
+        .await
+        .unwrap();
+    let config = format!(
+        "
+transports: {{ kafka: {{ type: kafka, brokers: ['{address}'], session_timeout: 120s }} }}
+bindings: [{{ name: in, transport: kafka, topics: [{inbox}], group: {inbox} }}]
+default_route: [{{ transport: kafka, topic: {outbox} }}]
+calls: {{ enabled: false }}
+http: {{ enabled: false }}
+admin: {{ enabled: false }}"
+    );
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("a2abus.yaml");
+    std::fs::write(&file, config).unwrap();
+    let mut dead = crate::path::serve(&file);
+    let members = async |count: usize| {
+        within("the members of the group", async {
+            while members(&address, inbox.as_str()).await != count {}
+        })
+        .await;
+    };
+    members(1).await;
+    dead.kill().await.unwrap();
+    let subscription = Subscription {
+        topics: vec![inbox.clone().into()],
+        reading: Reading::Group(inbox.as_str().into()),
+        budget_bytes: 1 << 20,
+        budget_messages: 100,
+    };
+    let waiting = kafka.subscribe(subscription).await.unwrap();
+    members(2).await;
+    // The session of the dead member is six times as long.
+    waiting.close(DEADLINE).await.unwrap();
 }

@@ -19,16 +19,16 @@ use super::health::{PROBE_TIMEOUT, PROBE_TOPIC, Pulse};
 use crate::transport::Health;
 
 /// How long a client may be without any sign of the cluster before it is checked.
-pub(super) const SILENCE: Duration = Duration::from_secs(10);
+pub(super) const SILENCE: Duration = Duration::from_secs(5);
 /// How often it is then checked.
-const INTERVAL: Duration = Duration::from_secs(10);
+const INTERVAL: Duration = Duration::from_secs(5);
 /// The same if it got an answer, and the last outage was not recent.
 const INTERVAL_OF_IDLE: Duration = Duration::from_secs(60);
 /// How long an outage counts as recent.
 const RECENT: Duration = Duration::from_secs(120);
 /// For how long a client must have no broker while new clients get answers. Longer than the pause of librdkafka between
 /// two attempts to connect.
-const CONFIRMED: Duration = Duration::from_secs(15);
+const CONFIRMED: Duration = Duration::from_secs(5);
 /// How long the producer may get no answer while brokers answer others. The cluster needs about that long to replace a
 /// lost broker.
 const UNCONFIRMED: Duration = Duration::from_secs(15);

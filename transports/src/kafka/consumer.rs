@@ -10,6 +10,8 @@
 //! The thread also polls while it is paused: librdkafka serves rebalances during a poll, and a member that does not
 //! poll loses its partitions. Nothing else polls, so a callback may block.
 
+mod leaving;
+
 use std::collections::VecDeque;
 use std::fmt;
 use std::ops::ControlFlow;
@@ -20,7 +22,7 @@ use a2abus_plugin::Text;
 use rdkafka::consumer::{CommitMode, Consumer as _};
 use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode as Code};
 use rdkafka::message::{BorrowedMessage, Message as _};
-use rdkafka::topic_partition_list::{Offset, TopicPartitionList, TopicPartitionListElem};
+use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
@@ -38,7 +40,7 @@ use super::writer::position;
 use crate::delivery::{Acknowledger, Delivery, Origin};
 use crate::error::{TransportError, TransportErrorKind};
 use crate::message::{Message, Topic};
-use crate::transport::{CloseDeadlines, Consumer, LAG_INTERVAL, Reader, Share};
+use crate::transport::{Consumer, LAG_INTERVAL, Reader, Share};
 
 /// The maximum time a poll blocks, and thus the delay before a stop is noticed or a settled offset is stored.
 const TICK: Duration = Duration::from_millis(100);
@@ -50,8 +52,6 @@ const PAUSED_TICK: Duration = Duration::from_millis(50);
 const LONG_PAUSE: Duration = Duration::from_secs(1);
 /// The timeout of a request for offsets by the reading thread.
 const OFFSET_TIMEOUT: Duration = Duration::from_secs(1);
-/// The timeout of a request for the committed offsets. During a rebalance the coordinator answers only when that is over.
-const COMMITTED_TIMEOUT: Duration = Duration::from_secs(5);
 /// Pause before a failed client is replaced.
 const REOPEN_PAUSE: Duration = Duration::from_secs(1);
 /// The maximum time that a revocation waits for deliveries, regardless of the session timeout: far below the maximum
@@ -64,9 +64,6 @@ const MAX_WAIT: Duration = Duration::from_secs(120);
 const MAX_REFUSED_WAIT: Duration = Duration::from_secs(20 * 60);
 /// After this time the same error is a warning again.
 const WARN_AGAIN: Duration = Duration::from_secs(60);
-/// Clients of one subscription that may be closing while another one has replaced them. Some that have lost their
-/// coordinator never close.
-const MAX_REPLACED: usize = 32;
 /// Larger budgets are reduced to this number: more messages in progress do not help.
 const MAX_MESSAGES: usize = 1 << 16;
 
@@ -702,131 +699,6 @@ impl<'a> Session<'a> {
         self.received_at.elapsed() >= SILENCE
             && self.checkup.is_cut_off(client, &plan.config, &plan.pulse)
     }
-
-    /// Ends a client that another one replaces. A client without its coordinator may take minutes to close, so neither the
-    /// new one nor the end of the process waits for it, unless there are many.
-    fn replace(self) {
-        let Self { task, client, .. } = self;
-        client.context().replace();
-        let open = Arc::strong_count(&task.replaced) - 1;
-        if open > 0 {
-            tracing::warn!(reads = %task.plan.source, clients = open, "Kafka clients that were replaced are not closed yet; a restart of the process ends them");
-        }
-        if open >= MAX_REPLACED {
-            return drop(client);
-        }
-        let held = Arc::clone(&task.replaced);
-        let closing = spawn("a2abus-kafka-end", move || {
-            drop(client);
-            drop(held);
-        });
-        if let Err(error) = closing {
-            tracing::warn!(%error, "no thread for closing a Kafka client that was replaced: it was closed by its reader");
-        }
-    }
-
-    /// Waits for outstanding deliveries until the caller's deadline, then leaves the group.
-    fn close(mut self) {
-        self.backlog.clear();
-        self.pause();
-        let deadlines = self.task.leave.deadlines.get().copied();
-        if let Some(CloseDeadlines { settle, .. }) = deadlines {
-            while !self.task.intake.wait_for_all(settle) && Instant::now() < settle {
-                // A record that comes in spite of the pause is ignored; it is delivered again.
-                drop(self.client.poll(Duration::ZERO));
-                self.store_positions();
-            }
-        }
-        match deadlines.filter(|_| self.is_member()) {
-            Some(CloseDeadlines { commit, .. }) => {
-                self.commit(commit);
-                self.client.context().close();
-                self.leave_without_partitions(commit);
-            }
-            None => {
-                self.client.context().close();
-                self.store_positions();
-                if self.is_member() {
-                    self.leave_without_partitions(Instant::now());
-                }
-            }
-        }
-        tracing::debug!(
-            stale_verdicts = self.task.intake.stale(),
-            "the Kafka subscription closes"
-        );
-        // Dropping the client revokes its partitions, commits what is stored, and leaves the group.
-        drop(self.client);
-    }
-
-    /// Leaves the group if the member has no partitions. When such a client is closed, librdkafka does not leave, and the
-    /// next rebalance waits until the session ends. Source: librdkafka 2.12, `rd_kafka_cgrp_revoke_all_rejoin`.
-    ///
-    /// A member that waits for its assignment gets it first: until then librdkafka postpones the unsubscribe, and closing
-    /// the client cancels it. A rebalance that leaves this member without partitions again cannot be seen from here; if
-    /// one is in progress, the member stays in the group until its session ends.
-    fn leave_without_partitions(&mut self, until: Instant) {
-        // A static member keeps its place, so that the process can return to it.
-        if self.task.plan.config.instance_id.is_some() {
-            return;
-        }
-        while self.is_without_partitions(Duration::ZERO)
-            && self.cluster_answers()
-            && Instant::now() < until
-            && self.poll(TICK).is_continue()
-        {}
-        let assigned = self.client.assignment();
-        if assigned.is_ok_and(|partitions| partitions.count() == 0) {
-            self.client.unsubscribe();
-        }
-    }
-
-    /// Commits what is settled while the member can still take part in a rebalance. Without this, the commit of a
-    /// closing client that meets a rebalance is refused, and its records are delivered again. Source: KIP-429.
-    fn commit(&self, until: Instant) {
-        loop {
-            // A rebalance may have discarded positions that were stored before.
-            let settled = self.task.intake.settled_positions();
-            store(&self.client, settled.clone());
-            if settled.is_empty() || (self.cluster_answers() && self.is_committed(settled, until)) {
-                return;
-            }
-            if Instant::now() >= until || !self.cluster_answers() {
-                return tracing::warn!(
-                    "the last Kafka commit is not confirmed; records may be redelivered"
-                );
-            }
-            drop(self.client.poll(TICK));
-        }
-    }
-
-    fn cluster_answers(&self) -> bool {
-        self.task.plan.pulse.answers_for() > Duration::ZERO
-    }
-
-    /// Commits the stored positions, and returns whether the group has these positions. There is no callback for this
-    /// commit, so the coordinator is asked.
-    fn is_committed(&self, settled: Vec<(Topic, i32, i64)>, until: Instant) -> bool {
-        let timeout = COMMITTED_TIMEOUT.min(until.saturating_duration_since(Instant::now()));
-        // By name, for the reason in `commit_again`.
-        let committed = list(settled)
-            .and_then(|settled| {
-                self.client.commit(&settled, CommitMode::Async)?;
-                Ok(settled)
-            })
-            .and_then(|settled| {
-                let committed = self.client.committed_offsets(settled.clone(), timeout)?;
-                let is_behind = |at: &TopicPartitionListElem<'_>| {
-                    let found = committed.find_partition(at.topic(), at.partition());
-                    found.and_then(|found| found.offset().to_raw()) < at.offset().to_raw()
-                };
-                Ok(!settled.elements().iter().any(is_behind))
-            });
-        committed.unwrap_or_else(|error| {
-            tracing::debug!(%error, "cannot tell yet whether the last Kafka commit succeeded");
-            false
-        })
-    }
 }
 
 /// Converts a record, and returns whether it is the first of its assignment; `None` if its partition is not assigned.
@@ -912,9 +784,10 @@ mod tests {
     use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr as Response};
 
     use super::super::health;
+    use super::leaving::COMMITTED_TIMEOUT;
     use super::*;
     use crate::delivery::Outcome;
-    use crate::transport::Health;
+    use crate::transport::{CloseDeadlines, Health};
 
     const DEADLINE: Duration = Duration::from_secs(30);
 
