@@ -301,6 +301,12 @@ impl FromStr for ReplyId {
     }
 }
 
+/// Whether a JSON-RPC id, as JSON, is that of a call of a bridge.
+pub(crate) fn is_reply_id(id: &str) -> bool {
+    let text: Option<String> = serde_json::from_str(id).ok();
+    text.is_some_and(|text| text.parse::<ReplyId>().is_ok())
+}
+
 /// The `callid` of an event without its token, for logs and dead letters.
 #[must_use]
 pub fn logged_call_id(event: &Event) -> Option<Text> {

@@ -1,0 +1,382 @@
+//! Answers the requests for an attached agent, each before its deadline, and those that may have an effect only once.
+
+use std::pin::{Pin, pin};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use a2abus_plugin::Kind;
+use a2abus_plugin::protocol::jsonrpc;
+use bytes::Bytes;
+use futures_util::FutureExt as _;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep, timeout_at};
+use tokio_util::sync::CancellationToken;
+
+use super::ask::Request;
+use super::lifecycle::RunningServer;
+use super::link::{Disconnected, Parts};
+use super::replies::Answer;
+use super::server::Server;
+use super::{AttachedBinding, Bounds, Upstream};
+use crate::calls::CallError;
+use crate::calls::failure::{self, Failure};
+use crate::config::AttachProtocol;
+use crate::pipeline::held::Held;
+use crate::results::{Claim, KeyState};
+
+/// The time limits of one request.
+struct Deadlines {
+    /// For the answer, or for the next message that precedes it.
+    next: Mutex<Instant>,
+    /// How long the server may take after a message that precedes the answer.
+    between_parts: Duration,
+    /// For the answer, even if messages precede it.
+    last: Instant,
+}
+
+/// The result of a request.
+struct CallResult {
+    answer: Answer,
+    /// Whether the server may have executed the request.
+    is_begun: bool,
+}
+
+/// Maximum number of messages that precede an answer and wait for the bus.
+const QUEUE: usize = 64;
+/// The pause between attempts to claim a request.
+const PAUSE: Duration = Duration::from_secs(1);
+
+// === impl AttachedBinding ===
+
+impl AttachedBinding {
+    /// Answers a request that arrived after its deadline, without executing it.
+    pub(super) async fn expired(&self, request: Box<Request>, held: Arc<Held>) {
+        let failure = late("the request arrived after its deadline and was not executed");
+        let answer = Answer::failed(&failure, &request.recipient());
+        self.publish(&request, answer, &held).await;
+        held.done();
+    }
+
+    /// Answers a request, then settles it.
+    pub(super) async fn serve(
+        &self,
+        request: Box<Request>,
+        (number, cancelled): (u64, CancellationToken),
+        held: Arc<Held>,
+    ) {
+        let deadlines = Deadlines::of(&request, self.bounds);
+        let claim = request.claim(deadlines.last - Instant::now());
+        let answered = self.answered(&request, claim.as_ref(), &deadlines).boxed();
+        let answer = cancelled.run_until_cancelled(answered).await;
+        self.leave(&request.id, number);
+        match answer {
+            Some(answer) => self.publish(&request, answer, &held).await,
+            None => {
+                tracing::debug!(binding = %self.intake.name, "a request was cancelled");
+                if let Some((key, claim)) = claim {
+                    let results = Arc::clone(&self.results);
+                    self.results
+                        .spawn(async move { results.give_up(&key, &claim.call).await });
+                }
+            }
+        }
+        held.done();
+    }
+
+    /// Publishes an answer. If that is impossible, for example because it is too large, the requester gets the reason.
+    async fn publish(&self, request: &Request, answer: Answer, held: &Held) {
+        let publisher = &self.reply_publisher;
+        let (identity, requester) = (request.identity.as_ref(), &request.requester);
+        let published = publisher.answer(&self.intake, requester, (identity, answer));
+        let Err(error) = published.await else {
+            return;
+        };
+        self.unanswered(held, &error).await;
+        if requester.waits() {
+            let failure = Failure::on_bus(&CallError::Undeliverable(error.to_string().into()));
+            let answer = (identity, Answer::failed(&failure, &request.recipient()));
+            let published = publisher.answer(&self.intake, requester, answer);
+            if let Err(error) = published.await {
+                tracing::debug!(binding = %self.intake.name, %error, "the error in place of an answer is not delivered");
+            }
+        }
+    }
+
+    /// The answer to a request: the server's, the stored one of a redelivered request, or an error.
+    async fn answered(
+        &self,
+        request: &Request,
+        claim: Option<&(String, Claim)>,
+        deadlines: &Deadlines,
+    ) -> Answer {
+        let failed = |failure: Failure| Answer::failed(&failure, &request.recipient());
+        let until = deadlines.next();
+        let is_repeatable = match &*self.upstream {
+            Upstream::Plain(plain) => request.is_repeatable(plain.protocol, |_| false),
+            Upstream::Mcp(server) => {
+                let up = match self.up_or_answer(server, request, claim, deadlines).await {
+                    Ok(up) => up,
+                    Err(answer) => return answer,
+                };
+                if request.is_a2a() {
+                    return failed(Failure::new(failure::Reason::Unsupported, NO_A2A));
+                }
+                if request.method == "initialize" {
+                    return Answer::from(jsonrpc::result(&request.id, up.profile.get()));
+                }
+                request.is_repeatable(AttachProtocol::Mcp, |tool| up.link.is_repeatable(tool))
+            }
+        };
+        match claim.filter(|_| !is_repeatable) {
+            Some((key, claim)) => self.once(request, (key, claim), deadlines).await,
+            None => match timeout_at(until, self.turns.acquire()).await {
+                Ok(_turn) => self.worked(request, deadlines).await.answer,
+                Err(_) => failed(late(BUSY)),
+            },
+        }
+    }
+
+    /// The running server. If it does not run, the answer of a request that was begun before, or an error.
+    async fn up_or_answer(
+        &self,
+        server: &Server,
+        request: &Request,
+        claim: Option<&(String, Claim)>,
+        deadlines: &Deadlines,
+    ) -> Result<Arc<RunningServer>, Answer> {
+        let until = deadlines.next();
+        let failure = match timeout_at(until, server.lifecycle.up()).await {
+            Ok(Ok(up)) => return Ok(up),
+            Ok(Err(failure)) => failure,
+            Err(_) => late("its server did not start in time"),
+        };
+        if let Some((key, claim)) = claim
+            && let Ok(true) = timeout_at(until, self.results.is_claimed(key, claim)).await
+        {
+            return Err(Box::pin(self.once(request, (key, claim), deadlines)).await);
+        }
+        Err(Answer::failed(&failure, &request.recipient()))
+    }
+
+    /// The answer to a request that must be executed only once, however often it is delivered.
+    async fn once(
+        &self,
+        request: &Request,
+        (key, claim): (&str, &Claim),
+        deadlines: &Deadlines,
+    ) -> Answer {
+        let failed = |failure: Failure| Answer::failed(&failure, &request.recipient());
+        let until = deadlines.next();
+        loop {
+            // The wait for another bridge may have taken longer: then the request is no longer started.
+            if Instant::now() >= until {
+                return self.at_deadline(request, (key, claim));
+            }
+            let Ok(turn) = timeout_at(until, self.turns.acquire()).await else {
+                return failed(late(BUSY));
+            };
+            let left = until.saturating_duration_since(Instant::now());
+            match self.results.claim(key, claim, left).await {
+                Ok(KeyState::Ours) => {
+                    let call = &claim.call;
+                    let work = Box::pin(self.worked(request, deadlines));
+                    let done = self.results.renewing(key, call, work).await;
+                    let kept = done.is_begun.then(|| done.answer.stored());
+                    self.results.keep_in_background(key, call, kept).await;
+                    return done.answer;
+                }
+                // A different request with the same key: its source position was used before.
+                Ok(KeyState::Differs(_)) => {
+                    return Box::pin(self.worked(request, deadlines)).await.answer;
+                }
+                Ok(KeyState::Answered(stored)) => return Answer::from(&*stored),
+                Ok(KeyState::Running(call)) => {
+                    drop(turn);
+                    if let Some(suppressed) = self.log.begun.allow() {
+                        tracing::warn!(binding = %self.intake.name, id = %request.id, suppressed, "a redelivered request was already started, so it is not executed again: waiting for its answer; if the bridge that started it has stopped, the requester gets answer_lost after about 20 s");
+                    }
+                    let settled = self.results.until_settled(key, &call);
+                    if timeout_at(deadlines.last, settled).await.is_err() {
+                        return failed(lost());
+                    }
+                }
+                Ok(KeyState::RecordedElsewhere(_) | KeyState::Lost(_) | KeyState::Forgotten) => {
+                    return failed(lost());
+                }
+                Err(error) => {
+                    drop(turn);
+                    if let Some(suppressed) = self.log.unclaimed.allow() {
+                        tracing::warn!(binding = %self.intake.name, %error, suppressed, "a request cannot be recorded in the log: it waits, so that it is not executed twice");
+                    }
+                    if timeout_at(until, sleep(PAUSE)).await.is_err() {
+                        return failed(late("the request could not be recorded in the log"));
+                    }
+                }
+            }
+        }
+    }
+
+    /// The answer to a request whose deadline has passed while it waited.
+    fn at_deadline(&self, request: &Request, (key, claim): (&str, &Claim)) -> Answer {
+        let failure = match self.results.key_state(key, claim) {
+            Some(KeyState::Answered(stored)) => return Answer::from(&*stored),
+            Some(_) => lost(),
+            None => late(BUSY),
+        };
+        Answer::failed(&failure, &request.recipient())
+    }
+
+    /// The server's answer. Messages that precede it are published meanwhile.
+    async fn worked(&self, request: &Request, deadlines: &Deadlines) -> CallResult {
+        let (sender, mut receiver) = mpsc::channel(QUEUE);
+        let parts = Parts {
+            sender,
+            takes_all: request.requester.is_call(),
+            reached: Arc::default(),
+        };
+        let reached = Arc::clone(&parts.reached);
+        let work = self.with_server(request, parts);
+        let publishing = async {
+            while let Some(part) = receiver.recv().await {
+                let (is_question, kind) = (part.is_question, part.kind);
+                let published = self
+                    .reply_publisher
+                    .part(&self.intake, &request.requester, part);
+                match published.await {
+                    Ok(()) => deadlines.extend(is_question),
+                    Err(error) => {
+                        if let Some(suppressed) = self.log.unanswered.allow() {
+                            tracing::warn!(binding = %self.intake.name, id = %request.id, kind = kind.as_str(), %error, suppressed, "a message that precedes an answer is not delivered");
+                        }
+                        // Without this part, the answer would be wrong.
+                        if kind == Kind::Stream {
+                            let lost = CallError::Undeliverable(error.to_string().into());
+                            return Err(Failure::on_bus(&lost));
+                        }
+                    }
+                }
+            }
+            Ok(())
+        };
+        // The channel of parts closes when the work ends; the last parts are published before the answer.
+        let work = async { Ok(work.await) };
+        let both = async { tokio::try_join!(work, publishing).and_then(|(answer, ())| answer) };
+        let answer = deadlines.limit(pin!(both)).await;
+        let answer = answer.unwrap_or_else(|| Err(late("its server did not answer in time")));
+        CallResult {
+            answer: match answer {
+                Ok(body) => Answer::from(body),
+                Err(failure) => Answer::failed(&failure, &request.recipient()),
+            },
+            is_begun: reached.load(Ordering::Acquire),
+        }
+    }
+
+    /// The answer of the server.
+    async fn with_server(&self, request: &Request, parts: Parts) -> Result<Bytes, Failure> {
+        match &*self.upstream {
+            Upstream::Plain(plain) => plain.request(request, &parts).await,
+            Upstream::Mcp(server) => with_mcp(server, request, parts).await,
+        }
+    }
+}
+
+// === impl Deadlines ===
+
+impl Deadlines {
+    fn of(request: &Request, bounds: Bounds) -> Self {
+        let now = Instant::now();
+        let left = request.left.unwrap_or(bounds.longest).min(bounds.longest);
+        // Only calls from a bridge may be extended: that bridge cancels the call when its caller stops waiting. Nobody
+        // would cancel other requests.
+        let (between_parts, longest) = if request.requester.is_call() {
+            (
+                bounds.between_parts.max(left),
+                bounds.longest_stream.max(left),
+            )
+        } else {
+            (left, left)
+        };
+        Self {
+            next: Mutex::new(now + left),
+            between_parts,
+            last: now + longest,
+        }
+    }
+
+    fn next(&self) -> Instant {
+        *self.next.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Moves the deadline after a message that precedes the answer. The answer to a question may take as long as the
+    /// whole call.
+    fn extend(&self, is_question: bool) {
+        let extended = if is_question {
+            self.last
+        } else {
+            self.last.min(Instant::now() + self.between_parts)
+        };
+        let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
+        *next = extended.max(*next);
+    }
+
+    /// The result of `work`; `None` if the deadline passes first.
+    async fn limit<T>(&self, mut work: Pin<&mut impl Future<Output = T>>) -> Option<T> {
+        loop {
+            let next = self.next();
+            match timeout_at(next, work.as_mut()).await {
+                Ok(result) => return Some(result),
+                Err(_) if next < self.next() => {}
+                Err(_) => return None,
+            }
+        }
+    }
+}
+
+/// The answer of an MCP server. If a run ends before it has received the request, the next run gets it.
+async fn with_mcp(server: &Server, request: &Request, parts: Parts) -> Result<Bytes, Failure> {
+    let is_tracked = server
+        .lifecycle
+        .watched
+        .track(&request.method, &request.body);
+    loop {
+        let up: Arc<RunningServer> = server.lifecycle.up().await?;
+        let link = &up.link;
+        if !is_tracked {
+            link.strange("clients have subscribed to too many resources of an attached server: changes of more are dropped");
+        }
+        let how = (parts.clone(), request.requester.traced());
+        let answer = match link.request(&request.body, &request.message, how).await {
+            Ok(waiting) => waiting.answer().await,
+            Err(gone) => Err(gone),
+        };
+        match answer {
+            Ok(answer) => return answer,
+            Err(Disconnected) if parts.reached.load(Ordering::Acquire) => {
+                return Err(Failure::new(failure::Reason::AgentUnavailable, GONE));
+            }
+            Err(Disconnected) => {}
+        }
+    }
+}
+
+/// Why calls fail when their server has ended.
+const GONE: &str =
+    "the server of this agent exited during the request, which may have been executed";
+
+/// The answer to an A2A client that calls an MCP server.
+const NO_A2A: &str = "this agent is an MCP server, which does not accept A2A messages: use tools/call at /mcp or /rpc";
+
+/// Why a request did not reach the server.
+const BUSY: &str = "the agent is busy with other requests";
+
+fn late(why: &str) -> Failure {
+    let message = format!("no answer before the deadline: {why}");
+    Failure::new(failure::Reason::Timeout, message)
+}
+
+fn lost() -> Failure {
+    let message = "this request was started before and its answer is unknown: it is not repeated, because it may have had an effect";
+    Failure::new(failure::Reason::AnswerLost, message)
+}
