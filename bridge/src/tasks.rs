@@ -540,24 +540,28 @@ impl Tasks {
     }
 
     /// The end of a task whose agent refused its message, or did not get it. If the task was waiting for that message, it
-    /// waits for another one. If the agent has another one, the reason only becomes part of the history.
+    /// waits for another one. If the agent has another one, or has asked for one meanwhile, the reason only becomes part
+    /// of the history.
     fn refused(
         &self,
         (id, before): (&Text, Option<State>),
         why: Message,
         call: &Text,
     ) -> (Event, Taken) {
-        let last = self.get(id).and_then(|task| task.last_call().cloned());
+        let task = self.get(id);
+        let last = task.as_ref().and_then(|task| task.last_call().cloned());
         let has_other = self.calls.held_by(id) > 1 || last.is_some_and(|last| last != *call);
+        let now = task.map(|task| task.status.state);
+        let has_asked = now.is_some_and(|state| state.is_at_rest() && !state.is_terminal());
         match before.filter(|state| !state.is_terminal()) {
-            None => (
-                Event::Status(Status::now(State::Failed, Some(why))),
-                Taken::End,
-            ),
             Some(state) if state.is_at_rest() && !has_other => {
                 (Event::Status(Status::now(state, Some(why))), Taken::End)
             }
-            Some(_) => (Event::Said { message: why }, Taken::Beside),
+            None if !has_other && !has_asked => (
+                Event::Status(Status::now(State::Failed, Some(why))),
+                Taken::End,
+            ),
+            _ => (Event::Said { message: why }, Taken::Beside),
         }
     }
 

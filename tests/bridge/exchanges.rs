@@ -198,6 +198,99 @@ async fn a_request_with_the_copied_reply_address_of_another_call_is_answered_at_
 }
 
 #[tokio::test]
+async fn without_a_reply_subject_a_copied_reply_address_gives_way_to_the_replies_of_the_binding() {
+    let replies = CONFIG.replacen(
+        "topics: [requests]",
+        "topics: [requests], replies: clients.me",
+        1,
+    );
+    assert_ne!(replies, CONFIG);
+    let mut world = World::with(&replies).await;
+    let to = || Address::topic(topic("requests"));
+    world.publish(to(), request("1")).await;
+    let first = world.next_request().await;
+    let mut second = request("2");
+    for name in ["ce_replyto", "ce_callid"] {
+        let copied = header(&first.message, name).to_owned();
+        second.headers.push(name, copied);
+    }
+    world.publish(to(), second).await;
+    let second = world.next_request().await;
+    for (request, id) in [(second, 2), (first, 1)] {
+        let call = id_of(&request);
+        let answer = format!(r#"{{"jsonrpc":"2.0","id":"{call}","result":{id}}}"#);
+        let reply_to = topic(header(&request.message, "ce_replyto"));
+        world
+            .publish(Address::topic(reply_to), Message::plain(answer))
+            .await;
+        let answer = body(&world.reply_message().await);
+        assert_eq!((&answer["id"], &answer["result"]), (&json!(id), &json!(id)));
+    }
+    world.end().await;
+}
+
+/// The cancel of the request with this id, as JSON.
+fn cancel(id: &str) -> Message {
+    Message::plain(format!(
+        r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{{"_agentId":"weather","requestId":{id}}}}}"#
+    ))
+}
+
+#[tokio::test]
+async fn the_cancel_of_a_requester_reaches_the_agent_with_the_id_that_it_knows() {
+    let mut world = World::new().await;
+    let requests = || Address::topic(topic("requests"));
+    world.ask(request("\"mine\"")).await;
+    world.ask(request("\"other\"")).await;
+    let (mine, other) = (world.next_request().await, world.next_request().await);
+    world.publish(requests(), cancel("\"mine\"")).await;
+    let cancelled = body(&world.next_request().await.message);
+    assert_eq!(cancelled["method"], "notifications/cancelled");
+    assert_eq!(cancelled["params"]["requestId"], id_of(&mine));
+    // Its answer comes too late, and the other one is awaited.
+    for request in [mine, other] {
+        let answer = format!(
+            r#"{{"jsonrpc":"2.0","id":"{}","result":1}}"#,
+            id_of(&request)
+        );
+        world.answer(&request, Message::plain(answer)).await;
+    }
+    assert_eq!(body(&world.reply_message().await)["id"], "other");
+    // A cancel of an unknown request goes to the agent unchanged.
+    world.publish(requests(), cancel("\"mine\"")).await;
+    let unknown = body(&world.next_request().await.message);
+    assert_eq!(unknown["params"]["requestId"], "mine");
+    world.end().await;
+}
+
+#[tokio::test]
+async fn a_cancel_of_several_requests_with_the_same_id_cancels_none() {
+    let mut world = World::new().await;
+    for _ in 0..2 {
+        world.ask(request("7")).await;
+    }
+    let both = [world.next_request().await, world.next_request().await];
+    let requests = Address::topic(topic("requests"));
+    world.publish(requests, cancel("7")).await;
+    let dropped = r#"a2abus_dropped_total{binding="requests",reason="ambiguous_cancel"}"#;
+    within("the cancel is dropped", async {
+        while world.count(dropped) == 0 {
+            yield_now().await;
+        }
+    })
+    .await;
+    for request in both {
+        let answer = format!(
+            r#"{{"jsonrpc":"2.0","id":"{}","result":1}}"#,
+            id_of(&request)
+        );
+        world.answer(&request, Message::plain(answer)).await;
+        assert_eq!(body(&world.reply_message().await)["result"], 1);
+    }
+    world.end().await;
+}
+
+#[tokio::test]
 async fn a_request_is_answered_at_its_own_address_with_its_own_id() {
     let mut world = World::new().await;
     world.ask(request("1.50")).await;
@@ -599,6 +692,34 @@ async fn a_requester_of_another_family_gets_the_unchanged_answer() {
         (&reply_message["type"], &reply_message["req_id"]),
         (&json!("error"), &json!("a-2"))
     );
+    world.end().await;
+}
+
+/// nats-py's `respond` and many agents on Kafka copy the headers.
+#[tokio::test]
+async fn answers_of_any_family_with_the_headers_of_their_request_are_events_of_their_own() {
+    let mut world = World::new().await;
+    let request = json!({"type": "tool/call/req", "id": "a-1", "version": "1.0", "ts": 1, "tool_name": "ls",
+                         "arguments": {}, "_agentId": "weather"});
+    world.ask(Message::plain(request.to_string())).await;
+    let agent_request = world.next_request().await;
+    let mut seen = Vec::new();
+    for answer in [
+        r#"{"type":"event","id":"b","version":"1.0","ts":2,"req_id":"a-1","name":"progress","data":{}}"#,
+        r#"{"type":"tool/call/resp","id":"c","version":"1.0","ts":2,"req_id":"a-1","data":{}}"#,
+    ] {
+        let mut message = agent_request.message.clone();
+        message.body = Some(answer.into());
+        world.answer(&agent_request, message).await;
+        let reply_message = world.reply_message().await;
+        assert_eq!(text(&reply_message), answer);
+        seen.push(header(&reply_message, "ce_id").to_owned());
+        let ty = header(&reply_message, "ce_type");
+        assert!(!ty.ends_with("req"), "{ty}");
+        assert_eq!(header(&reply_message, "ce_targetagent"), "");
+    }
+    assert_ne!(seen[0], seen[1]);
+    assert!(!seen.contains(&header(&agent_request.message, "ce_id").to_owned()));
     world.end().await;
 }
 

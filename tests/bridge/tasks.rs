@@ -210,15 +210,18 @@ impl Agent {
         );
         let _ = self.sender.send(seen).await;
         let Some(reply_to) = reply_to else { return };
-        let say = async |member: &str, value: Value| {
-            let answer = json!({ "jsonrpc": "2.0", "id": request["id"], member: value });
-            let message = Message::plain(answer.to_string());
+        let send = async |message: Message| {
             let sent = self
                 .memory
                 .send(&Address::topic(reply_to.clone()), message)
                 .await;
             sent.unwrap().await.unwrap();
         };
+        let message_of = |member: &str, value: Value| {
+            let answer = json!({ "jsonrpc": "2.0", "id": request["id"], member: value });
+            Message::plain(answer.to_string())
+        };
+        let say = async |member: &str, value: Value| send(message_of(member, value)).await;
         let text = request["params"]["message"]["parts"][0]["text"].as_str();
         let own = match text {
             Some("deaf") => "agents-deaf",
@@ -293,6 +296,15 @@ impl Agent {
                 say("result", status("completed", true)).await;
             }
             Some("ask") => say("result", status("input-required", true)).await,
+            Some(asks @ ("ask, not final" | "ask, not final in its headers")) => {
+                let mut question = message_of("result", status("input-required", false));
+                if asks.ends_with("headers") {
+                    question.headers.push("ce_mcptype", "stream");
+                    question.headers.push("ce_isfinal", "false");
+                }
+                send(question).await;
+                say("error", json!({ "code": -32603, "message": "the end" })).await;
+            }
             Some(refused @ ("refuse" | "refuse later")) => {
                 if refused == "refuse later" {
                     self.gate.acquire().await.unwrap().forget();
@@ -946,6 +958,51 @@ async fn a_task_survives_a_message_that_its_agent_refuses() {
     memory.set_refused(agents(), None);
     let completed = bus.ask("message/send", next("task")).await["result"].clone();
     assert_eq!(completed["status"]["state"], "completed", "{completed}");
+}
+
+/// An agent may not say that its question is the end of its answer, as the SDK for Python, and then end without one.
+#[tokio::test]
+async fn a_task_that_asks_for_input_waits_whatever_follows() {
+    for asks in ["ask, not final", "ask, not final in its headers"] {
+        let bus = Bus::open().await;
+        let response = bus.ask("message/send", user_message(asks)).await;
+        let task = &response["result"];
+        assert_eq!(task["status"]["state"], "input-required", "{response}");
+        timeout(SOON, async {
+            let ended = |metrics: String| metrics.contains("\na2abus_pending_calls 0");
+            while !ended(bus.front.admin("/metrics").await) {}
+        })
+        .await
+        .unwrap();
+        let mut next = message("task");
+        next["taskId"] = task["id"].clone();
+        let next = bus.ask("message/send", json!({ "message": next })).await;
+        assert_eq!(next["result"]["status"]["state"], "completed", "{next}");
+    }
+}
+
+#[tokio::test]
+async fn a_message_without_an_answer_does_not_end_the_work_on_another() {
+    let bus = Bus::open_with(&CONFIG.replace("timeout: 10s", "timeout: 4s")).await;
+    let mut first = bus.stream(user_message("begin")).await;
+    let task = first.next().await.unwrap().json()["result"]["id"].clone();
+    let mut second = message("busy");
+    second["taskId"] = task.clone();
+    let second = bus.stream(json!({ "message": second })).await;
+    let get = || bus.ask("tasks/get", json!({ "id": task }));
+    let seen = timeout(SOON, async {
+        loop {
+            let seen = get().await;
+            if seen.to_string().contains("did not end its answer") {
+                return seen;
+            }
+        }
+    });
+    let seen = seen.await.unwrap();
+    assert_eq!(seen["result"]["status"]["state"], "working", "{seen}");
+    bus.gate.add_permits(1);
+    second.rest().await;
+    assert_eq!(get().await["result"]["status"]["state"], "completed");
 }
 
 /// The refusal of one message does not end the work on another, whichever was sent first.

@@ -209,6 +209,8 @@ impl DeadLetters {
         put("bus-dlq-stage", reason.stage.as_str());
         put("bus-dlq-detail", cut(&reason.detail));
         put("bus-dlq-binding", &self.name);
+        // A position on JetStream does not name the subject, and core NATS has no positions.
+        put("bus-dlq-topic", &shown_topic(of.topic.as_str()));
         put("bus-dlq-time", &crate::clock::rfc3339(SystemTime::now()));
         put("bus-dlq-bridge", env!("CARGO_PKG_VERSION"));
         if let Some(origin) = of.origin {

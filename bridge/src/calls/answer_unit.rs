@@ -229,6 +229,12 @@ impl AnswerUnit {
         }
     }
 
+    /// The event around it, unless that is the request, whose headers the agent has copied.
+    pub(crate) fn own_event(&self) -> Option<&Event> {
+        let event = self.event.as_ref()?;
+        (kind_of_event(event) != Kind::Request).then_some(event)
+    }
+
     /// The kind that the headers declare. `request` is ignored, because agents copy the headers of the request.
     fn marked(&self) -> Option<Kind> {
         let event = self.event.as_ref()?;

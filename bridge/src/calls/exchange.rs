@@ -11,6 +11,7 @@
 //! (Kafka, JetStream), it is settled once its answer is on the bus; if the bridge dies earlier, the source delivers it
 //! again.
 
+mod cancellable;
 mod requester;
 pub mod room;
 mod running;
@@ -24,6 +25,7 @@ use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
 
+use a2abus_plugin::protocol::dialect::Dialect;
 use a2abus_plugin::{Event, Text};
 use a2abus_transports::{Message, TransportError, TransportErrorKind};
 use tokio_util::sync::CancellationToken;
@@ -35,9 +37,11 @@ use crate::bus::outbound::{Outbound, Outgoing, RoutingError};
 use crate::calls::answer::Answer;
 use crate::calls::callid::shown_topic;
 use crate::calls::error::CallError;
-use crate::calls::failure::Failure;
+use crate::calls::failure::{Failure, Reason};
 use crate::calls::reply::spring;
 use crate::log_limit::{LogLimit, LogLimits};
+pub(crate) use cancellable::Cancelled;
+use cancellable::{Cancellable, Cancellables};
 pub(crate) use requester::Requester;
 use room::Hold;
 use running::{EntryState, Running};
@@ -50,6 +54,7 @@ pub struct Exchanges {
     outbound: Outbound,
     publisher: Publisher,
     running: Running<Unsettled>,
+    cancellables: Cancellables,
     hasher: RandomState,
     tasks: TaskTracker,
     stop: CancellationToken,
@@ -82,6 +87,8 @@ pub(crate) enum RequestStatus {
 pub(crate) struct WaitingRequest {
     pub(crate) answer: Box<Answer>,
     pub(crate) requester: Requester,
+    /// Its place among the requests that may be cancelled.
+    pub(crate) cancellable: Cancellable,
     /// The agent's share of the binding's budget until the requester has its answer. So a requester whose topic accepts
     /// nothing blocks only the share of its agent.
     pub(crate) _room: Arc<Hold<Text>>,
@@ -111,6 +118,7 @@ impl Exchanges {
             outbound,
             publisher,
             running: Running::default(),
+            cancellables: Cancellables::default(),
             hasher: RandomState::new(),
             tasks: TaskTracker::new(),
             stop: CancellationToken::new(),
@@ -153,6 +161,17 @@ impl Exchanges {
                 None
             }
         }
+    }
+
+    /// Enters a request that its requester may cancel.
+    pub(crate) fn cancellable(&self, requester: &Requester) -> Cancellable {
+        let id = requester.form.recipient.id().clone();
+        self.cancellables.enter(requester.binding.clone(), id)
+    }
+
+    /// Cancels the request with this id (as JSON) that was read by a binding.
+    pub(crate) fn cancel(&self, binding: &Text, id: Text) -> Cancelled {
+        self.cancellables.cancel(binding, id)
     }
 
     /// Answers the requests of one message, each when its agent has answered.
@@ -238,10 +257,27 @@ impl Exchanges {
         share: &Unsettled,
     ) -> Option<Publishing> {
         let WaitingRequest {
-            answer, requester, ..
+            answer,
+            requester,
+            cancellable,
+            ..
         } = waits;
         let mut number = 0_u32;
-        while let Some(part) = answer.next().await {
+        loop {
+            let part = tokio::select! {
+                biased;
+                () = cancellable.cancelled() => {
+                    let publishing = self.publishing(position, share)?;
+                    // Only ACP wants an answer to a cancelled request.
+                    if requester.form.recipient.dialect() == Dialect::Acp {
+                        let failure = Failure::new(Reason::Cancelled, "the request was cancelled");
+                        Box::pin(self.fail(requester, &failure)).await;
+                    }
+                    return Some(publishing);
+                }
+                part = answer.next() => part,
+            };
+            let Some(part) = part else { break };
             let is_last = part.as_ref().map_or(true, |part| part.last);
             let Some(publishing) = self.publishing(position, share) else {
                 if let Some(suppressed) = self.left.allow() {

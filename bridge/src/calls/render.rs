@@ -104,7 +104,7 @@ fn untouched(request: &CallRequest, unit: &AnswerUnit) -> Result<Parts, CallErro
         body: unit.payload.clone(),
         last: unit.is_last(request.streamed),
         is_question: false,
-        event: unit.event.clone().map(Box::new),
+        event: unit.own_event().cloned().map(Box::new),
         outcome: unit.outcome(),
     }])
 }

@@ -9,7 +9,7 @@
 //! | the NATS reply subject of the message itself, if it begins with `_INBOX` | allowed; it is used in place of a copied reply address of the bridge |
 //! | any other name that begins with `_` or `$` | always refused |
 //! | `replies` of the binding | allowed |
-//! | a reply address for calls of this deployment (`calls.reply_topic`) | allowed |
+//! | a reply address for calls of this deployment (`calls.reply_topic`) | allowed; if the binding has `replies` and the request is not itself a call of a bridge, the address was copied, and `replies` is used in its place |
 //! | matched by `reply_topics` of the binding | allowed |
 //! | anything else | refused |
 //!
@@ -170,7 +170,8 @@ impl AllowedReplyAddresses {
     pub fn named(&self, name: &Text, inbox: Option<&Topic>) -> Result<Topic, Refused> {
         if let Some(inbox) = inbox {
             let own = self.inbox(inbox);
-            if inbox.as_str() == name.as_str() || (own.is_ok() && self.is_of_call(name)) {
+            let is_of_call = || Topic::new(name.clone()).is_ok_and(|topic| self.is_of_call(&topic));
+            if inbox.as_str() == name.as_str() || (own.is_ok() && is_of_call()) {
                 return own;
             }
         }
@@ -179,7 +180,7 @@ impl AllowedReplyAddresses {
         }
         let topic = Topic::new(name.clone())?;
         let is_listed = self.replies.as_ref() == Some(&topic)
-            || self.calls.matches(&topic)
+            || self.is_of_call(&topic)
             || self.listed.is_match(topic.as_str());
         if is_listed {
             Ok(topic)
@@ -188,8 +189,10 @@ impl AllowedReplyAddresses {
         }
     }
 
-    fn is_of_call(&self, name: &Text) -> bool {
-        Topic::new(name.clone()).is_ok_and(|topic| self.calls.matches(&topic))
+    /// Whether this is a reply address of a call, on the transport of the binding.
+    #[must_use]
+    pub fn is_of_call(&self, address: &Topic) -> bool {
+        self.calls.matches(address)
     }
 
     /// The address for the error of a request that is refused because of the address it names, or before it was read

@@ -85,7 +85,7 @@ impl Pipeline {
         routed: &mut Routed,
     ) {
         self.claims.of_event(at, &mut event);
-        if self.is_misplaced(at, unit, &event, routed) {
+        if self.is_misplaced(at, unit, &event, routed) || self.cancels(at, &event) {
             return;
         }
         if clock::is_expired(&event) {

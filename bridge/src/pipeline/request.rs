@@ -6,15 +6,17 @@ use std::time::{Duration, Instant};
 use a2abus_plugin::protocol::dialect::Dialect;
 use a2abus_plugin::{Event, Hint, Kind, Limits, Text, decode, extension};
 use a2abus_transports::Address;
+use serde::Deserialize;
+use serde_json::value::RawValue;
 
 use super::state::{Pipeline, Routed, undelivered};
 use crate::account::{self, Account};
 use crate::bus::deadletter::{Stage, Undelivered};
 use crate::bus::outbound::{Provenance, Unit};
-use crate::calls::callid::CallId;
+use crate::calls::callid::{CallId, is_reply_id};
 use crate::calls::exchange::room::Hold;
 use crate::calls::exchange::{
-    FailedRequest, RequestStatus, Requester, RoutedRequest, Unsettled, WaitingRequest,
+    Cancelled, FailedRequest, RequestStatus, Requester, RoutedRequest, Unsettled, WaitingRequest,
 };
 use crate::calls::failure::{Failure, Recipient};
 use crate::calls::reply::spring;
@@ -24,6 +26,9 @@ use crate::calls::resolve::ReadAt;
 use crate::calls::{Answer, CallError, Exchange, NoAnswer, Opened, RequestState};
 use crate::clock;
 use crate::stage;
+
+/// The notifications that cancel a request, of MCP and ACP.
+const CANCELS: [&str; 2] = ["notifications/cancelled", "$/cancel_request"];
 
 // === impl Pipeline ===
 
@@ -49,10 +54,22 @@ impl Pipeline {
             return Ok(None);
         }
         let address = match named {
-            Some((name, partition)) => Address {
-                partition,
-                ..Address::topic(addresses.named(&name, at.reply_to)?)
-            },
+            Some((name, partition)) => {
+                let topic = addresses.named(&name, at.reply_to)?;
+                match &self.replies {
+                    // An agent has copied the headers of the request that it serves to its own request.
+                    Some(replies)
+                        if addresses.is_of_call(&topic)
+                            && !may_be_call(event, &at.rules.limits) =>
+                    {
+                        Address::topic(replies.clone())
+                    }
+                    _ => Address {
+                        partition,
+                        ..Address::topic(topic)
+                    },
+                }
+            }
             None => match (at.reply_to, &self.replies) {
                 (Some(inbox), _) => Address::topic(addresses.inbox(inbox)?),
                 (None, Some(topic)) => Address::topic(topic.clone()),
@@ -142,6 +159,7 @@ impl Pipeline {
         let how = match self.open(at, unit, event, &mut requester, routed) {
             Ok((answer, room)) => RequestStatus::Waits(Box::new(WaitingRequest {
                 answer,
+                cancellable: self.exchanges.cancellable(&requester),
                 requester,
                 _room: room,
             })),
@@ -172,6 +190,40 @@ impl Pipeline {
             requester,
             room,
         }))
+    }
+
+    /// Whether an event cancels a request that was read by this binding. The agent then gets the cancel of its call, and
+    /// not this one, whose id it does not know.
+    pub(super) fn cancels(&self, at: ReadAt<'_>, event: &Event) -> bool {
+        #[derive(Deserialize)]
+        struct Cancel<'a> {
+            #[serde(borrow)]
+            params: Params<'a>,
+        }
+        #[derive(Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Params<'a> {
+            #[serde(borrow)]
+            request_id: &'a RawValue,
+        }
+        let method = event.extension_text(extension::A2A_METHOD);
+        if !method.is_some_and(|method| CANCELS.contains(&method.as_str())) {
+            return false;
+        }
+        let body = event.body();
+        let Ok(Cancel { params }) = serde_json::from_slice(&body) else {
+            return false;
+        };
+        let id = Text::from(params.request_id.get());
+        match self.exchanges.cancel(&self.intake.name, id.clone()) {
+            Cancelled::Unknown => false,
+            Cancelled::Only => true,
+            Cancelled::Several => {
+                let of = undelivered(at).with_event(Some(event));
+                self.intake.dead_letters.dropped(&of, "ambiguous_cancel");
+                true
+            }
+        }
     }
 
     fn open(
@@ -279,6 +331,13 @@ impl Pipeline {
 
 fn index_of(unit: Option<&Unit>) -> usize {
     unit.map_or(0, |unit| unit.index)
+}
+
+/// Whether a request may be a call of a bridge. Its JSON-RPC id is then a reply id.
+fn may_be_call(event: &Event, limits: &Limits) -> bool {
+    let decoded = decoded(event, limits);
+    let id = decoded.and_then(|unit| unit.json_rpc?.id);
+    id.is_none_or(|id| is_reply_id(id.token()))
 }
 
 /// The recipient of an event's error.

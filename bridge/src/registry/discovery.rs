@@ -32,7 +32,7 @@ use crate::bus::deadletter::{Reason, Stage, Undelivered};
 use crate::bus::delivery::Publisher;
 use crate::calls::failure::{self, Failure, Recipient};
 use crate::calls::reply::spring;
-use crate::calls::reply_address::{AllowedReplyAddresses, named_in};
+use crate::calls::reply_address::{AllowedReplyAddresses, Refused, named_in};
 use crate::config::{BindingConfig, Name};
 use crate::log_limit::{LogLimit, LogLimits};
 use crate::pipeline::intake::Intake;
@@ -353,7 +353,16 @@ impl DiscoveryBinding {
             return;
         }
         let inbox = delivery.reply_to.as_ref();
+        let refused = named
+            .as_ref()
+            .and_then(|(name, _)| self.places.named(name, inbox).err());
         let Some(address) = self.places.of_refused(named, inbox) else {
+            if let Some(refused) = refused {
+                self.intake.metrics.dropped(Refused::REASON);
+                if let Some(suppressed) = self.unanswered.allow() {
+                    tracing::warn!(binding = %self.intake.name, error = %refused, suppressed, "an announcement is not answered");
+                }
+            }
             return;
         };
         let topic = address.topic.clone();

@@ -28,7 +28,7 @@ pub enum RouteError {
     #[error("{0}")]
     BadTopic(String),
     /// The event has passed too many routes: a loop.
-    #[error("the event has passed {hops} routes, more than the limit of {limit}: a loop")]
+    #[error("the event has already passed {hops} routes, and the limit is {limit}: a loop")]
     TooManyHops {
         /// How many it has passed.
         hops: u32,

@@ -331,22 +331,22 @@ fn wrapped(facts: &Facts<'_>) -> Option<MemberPath> {
 
 /// Whether more parts follow a result. Source: docs/protocols/a2a.md §4.
 fn part_of(facts: &Facts<'_>) -> Part {
-    if let Some(is_final) = facts.flag(MemberPath::ResultFinal) {
-        return if is_final { Part::Final } else { Part::Partial };
-    }
     let states = [
         MemberPath::ResultState,
         MemberPath::TaskState,
         MemberPath::UpdateState,
     ];
     let state = states.into_iter().find_map(|path| facts.string(path));
-    let unless_last = |part| {
-        if state.as_deref().is_some_and(is_last_state) {
+    let is_last = || state.as_deref().is_some_and(is_last_state);
+    if let Some(is_final) = facts.flag(MemberPath::ResultFinal) {
+        // The SDK for Python writes `"final": false` when it asks for input.
+        return if is_final || is_last() {
             Part::Final
         } else {
-            part
-        }
-    };
+            Part::Partial
+        };
+    }
+    let unless_last = |part| if is_last() { Part::Final } else { part };
     match (
         facts.string(MemberPath::ResultKind).as_deref(),
         wrapped(facts),

@@ -121,6 +121,8 @@ impl Failure {
                 "code": row.a2a,
                 "message": self.message,
                 "type": http.name,
+                // Without this member, the SDK for Java fails on the error. Other SDKs do not read it.
+                "error": format!("io.a2a.spec.{}", http.name),
                 "data": self.data_object(&now),
             }),
             _ => json!({ "error": {
@@ -160,6 +162,7 @@ mod tests {
         assert_eq!(status, 409);
         assert_eq!(document["code"], -32_002);
         assert_eq!(document["type"], "TaskNotCancelableError");
+        assert_eq!(document["error"], "io.a2a.spec.TaskNotCancelableError");
         assert_eq!(document["data"]["n"], 1);
     }
 

@@ -133,7 +133,12 @@ impl Streams {
             };
             Some((frame, open))
         });
-        stream::iter([endpoint]).chain(stream::select(notifications, messages))
+        // Some clients (the SDKs for Java up to 2.0.1, LangChain4j) need the default type to be named.
+        let named = stream::select(notifications, messages).map(|frame| Frame {
+            event: frame.event.or(Some("message")),
+            ..frame
+        });
+        stream::iter([endpoint]).chain(named)
     }
 
     /// The handle of an open stream.
